@@ -1,0 +1,304 @@
+//! One request to the API server, and what became of it.
+//!
+//! There are three ways a write can end: the server said yes, the server said no, or nobody knows.
+//! The third is the reason for this module: [`CallError::is_certain`] tells a refusal (nothing was
+//! written) from silence (it may have been), and the subsystems treat the latter as "may exist".
+//! Nothing is retried here; who retries has to decide anew first.
+
+use std::{sync::Arc, time::Duration};
+
+use http_body_util::BodyExt;
+use kube::{Client, client::Body, core::Status};
+use serde_json::Value;
+use thiserror::Error;
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, timeout},
+};
+
+use super::{kinds::Narrow, leadership::Leadership};
+use crate::metrics::ApiMetrics;
+
+/// How long a request may take. Also sent to the server, which then gives up too: a write that we
+/// no longer wait for must not land after another leader has taken over, which is possible
+/// `lease duration - renew deadline` (5 s with the defaults) after our last write at the earliest.
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Requests in flight at once. More than an API server gives one client's priority level gains
+/// nothing, and a bound keeps a mass move from starving the lease.
+const MAX_IN_FLIGHT: usize = 64;
+
+/// A request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Request {
+    /// Method and content type.
+    pub verb: Verb,
+    /// URL path without query.
+    pub path: String,
+    /// Body, for the verbs that have one.
+    pub body: Option<Value>,
+}
+
+/// Method and content type of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// Live read.
+    Get,
+    /// Create.
+    Create,
+    /// Replace; the body carries the resourceVersion.
+    Update,
+    /// JSON merge patch; the body carries `metadata.resourceVersion` and `metadata.uid`.
+    Patch,
+    /// Delete; the body carries the preconditions.
+    Delete,
+}
+
+impl Verb {
+    fn method(self) -> http::Method {
+        match self {
+            Self::Get => http::Method::GET,
+            Self::Create => http::Method::POST,
+            Self::Update => http::Method::PUT,
+            Self::Patch => http::Method::PATCH,
+            Self::Delete => http::Method::DELETE,
+        }
+    }
+
+    fn content_type(self) -> &'static str {
+        match self {
+            Self::Patch => "application/merge-patch+json",
+            _ => "application/json",
+        }
+    }
+}
+
+/// Why a request has no result.
+#[derive(Clone, Debug, PartialEq, Error)]
+pub enum CallError {
+    /// We do not lead: nothing was sent.
+    #[error("not the leader: nothing was sent")]
+    NotLeader,
+    /// The object does not exist.
+    #[error("{0}")]
+    NotFound(String),
+    /// The object is no longer at the revision or UID that the request names.
+    #[error("{0}")]
+    Conflict(String),
+    /// An object of that name exists.
+    #[error("{0}")]
+    AlreadyExists(String),
+    /// The server is busy and names when to come back.
+    #[error("the API server asks to wait {} s: {message}", after.as_secs())]
+    Throttled {
+        /// What the server said.
+        message: String,
+        /// `Retry-After`.
+        after: Duration,
+    },
+    /// The server refuses the request as it is (validation, permission).
+    #[error("{message}")]
+    Refused {
+        /// HTTP status.
+        code: u16,
+        /// What the server said.
+        message: String,
+    },
+    /// No answer, or one that does not tell: the request may have been carried out.
+    #[error("outcome unknown: {0}")]
+    Unknown(String),
+}
+
+impl CallError {
+    /// Whether it is certain that nothing was written.
+    #[must_use]
+    pub fn is_certain(&self) -> bool {
+        !matches!(self, Self::Unknown(_))
+    }
+}
+
+/// Sends requests, within the right to write and the budget.
+#[derive(Clone)]
+pub struct Caller {
+    client: Client,
+    leadership: Leadership,
+    in_flight: Arc<Semaphore>,
+    rate: Option<Arc<leaky_bucket::RateLimiter>>,
+    metrics: Arc<ApiMetrics>,
+}
+
+impl std::fmt::Debug for Caller {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Caller").finish_non_exhaustive()
+    }
+}
+
+impl Caller {
+    /// A caller for the given client. Without `rate` there is no client-side limit: the server's
+    /// priority and fairness decides, and its 429 answers are honoured.
+    #[must_use]
+    pub fn new(
+        client: Client,
+        leadership: Leadership,
+        rate: Option<leaky_bucket::RateLimiter>,
+        metrics: Arc<ApiMetrics>,
+    ) -> Self {
+        Self {
+            client,
+            leadership,
+            in_flight: Arc::new(Semaphore::new(MAX_IN_FLIGHT)),
+            rate: rate.map(Arc::new),
+            metrics,
+        }
+    }
+
+    /// A caller with a budget of its own, for traffic that must neither wait for the main traffic
+    /// nor hold it up (events).
+    #[must_use]
+    pub fn with_own_budget(&self, in_flight: usize) -> Self {
+        Self { in_flight: Arc::new(Semaphore::new(in_flight)), ..self.clone() }
+    }
+
+    /// Reads an object live.
+    ///
+    /// # Errors
+    /// [`CallError::NotFound`] proves absence; any other error proves nothing.
+    pub async fn get<T: Narrow>(&self, key: &T::Key) -> Result<T, CallError> {
+        let request = Request { verb: Verb::Get, path: T::path(key), body: None };
+        decode(&self.send(&request).await?)
+    }
+
+    /// Sends a write and returns the object of the answer.
+    ///
+    /// # Errors
+    /// See [`CallError`]; an answer that cannot be read counts as unknown outcome.
+    pub async fn write<T: Narrow>(&self, request: &Request) -> Result<T, CallError> {
+        decode(&self.send(request).await?)
+    }
+
+    /// Sends a request and returns the body of the answer.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub async fn send(&self, request: &Request) -> Result<Vec<u8>, CallError> {
+        if let Some(rate) = &self.rate {
+            rate.acquire_one().await;
+        }
+        let Ok(_permit) = self.in_flight.acquire().await else {
+            return Err(CallError::Unknown("shutting down".to_owned()));
+        };
+        // Last thing before sending, after every wait: the term may have ended meanwhile.
+        if request.verb != Verb::Get && !self.leadership.may_write(Instant::now()) {
+            return Err(CallError::NotLeader);
+        }
+        let started = Instant::now();
+        let result = match timeout(REQUEST_TIMEOUT, self.exchange(request)).await {
+            Ok(result) => result,
+            Err(_) => {
+                Err((0, CallError::Unknown(format!("no answer within {} s", REQUEST_TIMEOUT.as_secs()))))
+            }
+        };
+        let code = match &result {
+            Ok((code, _)) | Err((code, _)) => *code,
+        };
+        self.metrics.observe(&request.verb.method(), code, started.elapsed());
+        result.map(|(_, body)| body).map_err(|(_, error)| error)
+    }
+
+    async fn exchange(&self, request: &Request) -> Result<(u16, Vec<u8>), (u16, CallError)> {
+        let unknown = |error: &dyn std::fmt::Display| (0, CallError::Unknown(error.to_string()));
+        let body = match &request.body {
+            Some(body) => serde_json::to_vec(body).map_err(|error| unknown(&error))?,
+            None => Vec::new(),
+        };
+        let http_request = http::Request::builder()
+            .method(request.verb.method())
+            .uri(format!("{}?timeout={}s", request.path, REQUEST_TIMEOUT.as_secs()))
+            .header(http::header::CONTENT_TYPE, request.verb.content_type())
+            .header(http::header::ACCEPT, "application/json")
+            .body(Body::from(body))
+            .map_err(|error| (0, CallError::Refused { code: 0, message: error.to_string() }))?;
+        let response = self.client.send(http_request).await.map_err(|error| unknown(&error))?;
+        let status = response.status();
+        let retry_after = response
+            .headers()
+            .get(http::header::RETRY_AFTER)
+            .and_then(|value| value.to_str().ok())
+            .and_then(|text| text.parse().ok())
+            .map(Duration::from_secs);
+        let body = response.into_body().collect().await.map_err(|error| unknown(&error))?.to_bytes();
+        if status.is_success() {
+            return Ok((status.as_u16(), body.to_vec()));
+        }
+        Err((status.as_u16(), classify(status.as_u16(), retry_after, &body)))
+    }
+}
+
+fn decode<T: Narrow>(body: &[u8]) -> Result<T, CallError> {
+    let mut object: T = serde_json::from_slice(body)
+        .map_err(|error| CallError::Unknown(format!("unreadable {} in the answer: {error}", T::KIND)))?;
+    object.trim();
+    Ok(object)
+}
+
+/// What an answer other than success means. A 5xx may come after the write was committed, so it
+/// proves nothing; a 4xx is sent instead of writing.
+fn classify(code: u16, retry_after: Option<Duration>, body: &[u8]) -> CallError {
+    let status: Status = serde_json::from_slice(body).unwrap_or_else(|_| {
+        Status::failure(&String::from_utf8_lossy(body.get(..body.len().min(256)).unwrap_or_default()), "")
+    });
+    let message =
+        if status.message.is_empty() { format!("the API server answered {code}") } else { status.message };
+    match (code, status.reason.as_str()) {
+        (404, _) => CallError::NotFound(message),
+        (409, "AlreadyExists") => CallError::AlreadyExists(message),
+        (409, _) => CallError::Conflict(message),
+        (429, _) => CallError::Throttled { message, after: retry_after.unwrap_or(Duration::from_secs(1)) },
+        // A patch that names another UID is an attempt to change an immutable field.
+        (422, _) if message.contains("metadata.uid") => CallError::Conflict(message),
+        (400..=499, _) => CallError::Refused { code, message },
+        _ => CallError::Unknown(message),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn body(reason: &str, message: &str) -> Vec<u8> {
+        serde_json::json!({"kind": "Status", "reason": reason, "message": message}).to_string().into_bytes()
+    }
+
+    #[test]
+    fn answers_are_classified_once() {
+        let after = Some(Duration::from_secs(7));
+        let cases: [(u16, &str, &str, CallError); 7] = [
+            (404, "NotFound", "gone", CallError::NotFound("gone".into())),
+            (409, "AlreadyExists", "there", CallError::AlreadyExists("there".into())),
+            (409, "Conflict", "stale", CallError::Conflict("stale".into())),
+            (
+                422,
+                "Invalid",
+                "metadata.uid: field is immutable",
+                CallError::Conflict("metadata.uid: field is immutable".into()),
+            ),
+            (422, "Invalid", "spec: no", CallError::Refused { code: 422, message: "spec: no".into() }),
+            (
+                429,
+                "TooManyRequests",
+                "busy",
+                CallError::Throttled { message: "busy".into(), after: Duration::from_secs(7) },
+            ),
+            (504, "Timeout", "late", CallError::Unknown("late".into())),
+        ];
+        for (code, reason, message, expected) in cases {
+            assert_eq!(classify(code, after, &body(reason, message)), expected, "{code} {reason}");
+        }
+    }
+
+    #[test]
+    fn only_silence_and_server_errors_leave_the_outcome_open() {
+        assert!(!classify(500, None, b"boom").is_certain());
+        assert!(classify(403, None, b"").is_certain());
+    }
+}

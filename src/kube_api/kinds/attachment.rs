@@ -1,0 +1,73 @@
+//! VolumeAttachment: the order to attach a volume to a node, and how far the driver got.
+
+use k8s_openapi::jiff::Timestamp;
+use serde::Deserialize;
+
+use super::{CsiSource, Meta};
+use crate::kube_api::ids::{DriverName, NodeName, VolumeName};
+
+/// A VolumeAttachment.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct VolumeAttachment {
+    /// Metadata.
+    pub metadata: Meta,
+    /// Spec; immutable.
+    pub spec: AttachmentSpec,
+    /// Status; written by the external-attacher alone.
+    pub status: AttachmentStatus,
+}
+
+/// `spec` of a VolumeAttachment.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AttachmentSpec {
+    /// Driver that attaches.
+    pub attacher: DriverName,
+    /// Node to attach to.
+    pub node_name: NodeName,
+    /// What to attach.
+    pub source: AttachmentSource,
+}
+
+/// `spec.source`: exactly one of both is set.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AttachmentSource {
+    /// A PersistentVolume by name.
+    pub persistent_volume_name: Option<VolumeName>,
+    /// The spec of a migrated inline volume.
+    pub inline_volume_spec: Option<InlineVolumeSpec>,
+}
+
+/// `spec.source.inlineVolumeSpec`, of which only the CSI source names the volume.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct InlineVolumeSpec {
+    /// CSI source.
+    pub csi: Option<CsiSource>,
+    /// Access modes.
+    pub access_modes: Vec<String>,
+}
+
+/// `status` of a VolumeAttachment.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AttachmentStatus {
+    /// Whether the driver has attached the volume.
+    pub attached: bool,
+    /// Why the last attach failed.
+    pub attach_error: Option<VolumeError>,
+    /// Why the last detach failed.
+    pub detach_error: Option<VolumeError>,
+}
+
+/// An error of the driver.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct VolumeError {
+    /// When it was met.
+    pub time: Option<Timestamp>,
+    /// What the driver said.
+    pub message: String,
+}

@@ -1,0 +1,29 @@
+//! StorageClass: who provisions, and when a claim of the class is bound.
+
+use serde::Deserialize;
+
+use super::Meta;
+
+/// A StorageClass.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct StorageClass {
+    /// Metadata.
+    pub metadata: Meta,
+    /// Who provisions volumes of this class.
+    pub provisioner: String,
+    /// When a claim is bound; the API server fills it in, so `None` is an error of the object.
+    pub volume_binding_mode: Option<BindingMode>,
+}
+
+/// `volumeBindingMode`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub enum BindingMode {
+    /// As soon as the claim exists.
+    Immediate,
+    /// When a pod that uses the claim is scheduled.
+    WaitForFirstConsumer,
+    /// A mode this version does not know.
+    #[serde(other)]
+    Unknown,
+}

@@ -1,0 +1,31 @@
+//! CSIDriver and CSINode: whether a driver attaches at all, and where it runs.
+
+use serde::Deserialize;
+
+use super::Meta;
+
+/// A CSIDriver.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct CsiDriver {
+    /// Metadata.
+    pub metadata: Meta,
+    /// Spec.
+    pub spec: CsiDriverSpec,
+}
+
+/// `spec` of a CSIDriver.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CsiDriverSpec {
+    /// Whether volumes of the driver must be attached; absent means yes (attach-detach §2.3).
+    pub attach_required: Option<bool>,
+}
+
+/// A CSINode.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct CsiNode {
+    /// Metadata.
+    pub metadata: Meta,
+}

@@ -1,0 +1,203 @@
+//! Narrow kinds: of each watched kind only the fields that a decision reads. Everything else
+//! (containers, environment, managed fields) is skipped while parsing and costs no memory.
+//!
+//! Field names are those of the API. The types are read-only: what is written goes out as a patch
+//! built in [`super::patches`], so a field that is missing here can never be erased by us (S34).
+
+mod attachment;
+mod claim;
+mod class;
+mod csi;
+mod meta;
+mod node;
+mod pod;
+mod volume;
+
+use std::{borrow::Cow, fmt, hash::Hash};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::{Deserialize, Deserializer, de::DeserializeOwned};
+
+pub use attachment::{AttachmentSource, AttachmentStatus, VolumeAttachment, VolumeError};
+pub use claim::{ClaimPhase, ClaimSpec, ClaimStatus, PersistentVolumeClaim};
+pub use class::{BindingMode, StorageClass};
+pub use csi::{CsiDriver, CsiNode};
+pub use meta::{Meta, OwnerReference};
+pub use node::{AttachedVolume, Node, NodeCondition, Taint};
+pub use pod::{Pod, PodVolume, PodVolumeSource};
+pub use volume::{ClaimRef, CsiSource, PersistentVolume, ReclaimPolicy, VolumePhase, VolumeSpec};
+
+use super::ids::{AttachmentName, ClaimKey, ClassName, DriverName, NodeName, PodKey, VolumeName};
+
+/// Which object of a watched kind: what a change notice carries and what tables are keyed by.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ObjectRef {
+    /// A Node.
+    Node(NodeName),
+    /// A Pod.
+    Pod(PodKey),
+    /// A PersistentVolume.
+    Volume(VolumeName),
+    /// A PersistentVolumeClaim.
+    Claim(ClaimKey),
+    /// A VolumeAttachment.
+    Attachment(AttachmentName),
+    /// A StorageClass.
+    Class(ClassName),
+    /// A CSIDriver.
+    Driver(DriverName),
+    /// A CSINode, which bears the node's name.
+    CsiNode(NodeName),
+}
+
+impl fmt::Display for ObjectRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Node(name) => write!(f, "node/{name}"),
+            Self::Pod(key) => write!(f, "pod/{key}"),
+            Self::Volume(name) => write!(f, "pv/{name}"),
+            Self::Claim(key) => write!(f, "pvc/{key}"),
+            Self::Attachment(name) => write!(f, "volumeattachment/{name}"),
+            Self::Class(name) => write!(f, "storageclass/{name}"),
+            Self::Driver(name) => write!(f, "csidriver/{name}"),
+            Self::CsiNode(name) => write!(f, "csinode/{name}"),
+        }
+    }
+}
+
+/// A watched kind.
+pub trait Narrow: DeserializeOwned + Clone + fmt::Debug + PartialEq + Send + Sync + 'static {
+    /// What identifies one object of the kind.
+    type Key: Clone + Eq + Ord + Hash + fmt::Debug + fmt::Display + Send + Sync + 'static;
+    /// API group, empty for core.
+    const GROUP: &'static str;
+    /// Kind, as in `kind:`.
+    const KIND: &'static str;
+    /// Resource name in URLs.
+    const PLURAL: &'static str;
+
+    /// The object's metadata.
+    fn metadata(&self) -> &Meta;
+    /// The object's identity.
+    fn key(&self) -> Self::Key;
+    /// The change notice for an object of this kind.
+    fn object_ref(key: Self::Key) -> ObjectRef;
+    /// URL path of one object (all kinds we use are `v1`).
+    fn path(key: &Self::Key) -> String;
+    /// Drops what this kind parsed but does not keep.
+    fn trim(&mut self) {}
+}
+
+macro_rules! narrow {
+    ($kind:ty, $key:ident, $variant:ident, $group:literal, $name:literal, $plural:literal, cluster) => {
+        narrow!(@ $kind, $key, $variant, $group, $name, $plural,
+            |meta: &Meta| $key::from(&*meta.name),
+            |key: &$key| format!("{}/{}/{}", api_root($group), $plural, key));
+    };
+    ($kind:ty, $key:ident, $variant:ident, $group:literal, $name:literal, $plural:literal, namespaced) => {
+        narrow!(@ $kind, $key, $variant, $group, $name, $plural,
+            |meta: &Meta| $key::new(&meta.namespace, &meta.name),
+            |key: &$key| format!("{}/namespaces/{}/{}/{}", api_root($group), key.namespace(), $plural, key.name()));
+    };
+    (@ $kind:ty, $key:ident, $variant:ident, $group:literal, $name:literal, $plural:literal, $of:expr, $path:expr) => {
+        impl Narrow for $kind {
+            type Key = $key;
+            const GROUP: &'static str = $group;
+            const KIND: &'static str = $name;
+            const PLURAL: &'static str = $plural;
+
+            fn metadata(&self) -> &Meta {
+                &self.metadata
+            }
+            fn key(&self) -> $key {
+                let of: fn(&Meta) -> $key = $of;
+                of(&self.metadata)
+            }
+            fn object_ref(key: $key) -> ObjectRef {
+                ObjectRef::$variant(key)
+            }
+            fn path(key: &$key) -> String {
+                let path: fn(&$key) -> String = $path;
+                path(key)
+            }
+            fn trim(&mut self) {
+                if $name != "PersistentVolume" {
+                    self.metadata.labels.clear();
+                }
+            }
+        }
+    };
+}
+
+narrow!(Node, NodeName, Node, "", "Node", "nodes", cluster);
+narrow!(Pod, PodKey, Pod, "", "Pod", "pods", namespaced);
+narrow!(PersistentVolume, VolumeName, Volume, "", "PersistentVolume", "persistentvolumes", cluster);
+narrow!(
+    PersistentVolumeClaim,
+    ClaimKey,
+    Claim,
+    "",
+    "PersistentVolumeClaim",
+    "persistentvolumeclaims",
+    namespaced
+);
+narrow!(
+    VolumeAttachment,
+    AttachmentName,
+    Attachment,
+    "storage.k8s.io",
+    "VolumeAttachment",
+    "volumeattachments",
+    cluster
+);
+narrow!(StorageClass, ClassName, Class, "storage.k8s.io", "StorageClass", "storageclasses", cluster);
+narrow!(CsiDriver, DriverName, Driver, "storage.k8s.io", "CSIDriver", "csidrivers", cluster);
+narrow!(CsiNode, NodeName, CsiNode, "storage.k8s.io", "CSINode", "csinodes", cluster);
+
+/// URL path below which the `v1` resources of a group live.
+#[must_use]
+pub fn api_root(group: &str) -> String {
+    if group.is_empty() { "/api/v1".to_owned() } else { format!("/apis/{group}/v1") }
+}
+
+/// A narrow kind as kube's watcher wants it: with an `ObjectMeta`, of which only the revision is
+/// filled, because that is all the watcher reads.
+#[derive(Clone, Debug)]
+pub struct Watched<T> {
+    /// The object.
+    pub object: T,
+    head: ObjectMeta,
+}
+
+impl<'de, T: Narrow> Deserialize<'de> for Watched<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut object = T::deserialize(deserializer)?;
+        object.trim();
+        let revision = object.metadata().resource_version.to_string();
+        Ok(Self { object, head: ObjectMeta { resource_version: Some(revision), ..ObjectMeta::default() } })
+    }
+}
+
+impl<T: Narrow> kube::Resource for Watched<T> {
+    type DynamicType = ();
+    type Scope = kube::core::DynamicResourceScope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        T::KIND.into()
+    }
+    fn group((): &()) -> Cow<'_, str> {
+        T::GROUP.into()
+    }
+    fn version((): &()) -> Cow<'_, str> {
+        "v1".into()
+    }
+    fn plural((): &()) -> Cow<'_, str> {
+        T::PLURAL.into()
+    }
+    fn meta(&self) -> &ObjectMeta {
+        &self.head
+    }
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.head
+    }
+}

@@ -1,0 +1,94 @@
+//! Node: the two lists of the hand-shake with the kubelet, health and taints.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::Meta;
+
+/// Annotation by which a kubelet hands attach and detach to the controller. Its value is not
+/// looked at (attach-detach §1.5).
+const MANAGED: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
+
+/// A Node.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Node {
+    /// Metadata.
+    pub metadata: Meta,
+    /// Spec.
+    pub spec: NodeSpec,
+    /// Status.
+    pub status: NodeStatus,
+}
+
+/// `spec` of a Node.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct NodeSpec {
+    /// Taints.
+    pub taints: Vec<Taint>,
+}
+
+/// A taint; only its key matters to us (H10).
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Taint {
+    /// Key.
+    pub key: String,
+}
+
+/// `status` of a Node.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodeStatus {
+    /// What we tell the kubelet: attached, may be mounted. An atomic list that we own.
+    pub volumes_attached: Vec<AttachedVolume>,
+    /// What the kubelet tells us: mounted, or about to be. An atomic list that it owns.
+    pub volumes_in_use: BTreeSet<String>,
+    /// Conditions.
+    pub conditions: Vec<NodeCondition>,
+}
+
+/// An entry of `status.volumesAttached`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AttachedVolume {
+    /// Unique volume name.
+    pub name: String,
+    /// Always present on the wire, empty for CSI (attach-detach §8).
+    pub device_path: String,
+}
+
+/// A condition.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodeCondition {
+    /// Type, such as `Ready`.
+    pub r#type: String,
+    /// `True`, `False` or `Unknown`.
+    pub status: String,
+    /// When `status` last changed.
+    pub last_transition_time: Option<Timestamp>,
+}
+
+impl Node {
+    /// Whether the kubelet leaves attach and detach to the controller.
+    #[must_use]
+    pub fn is_managed(&self) -> bool {
+        self.metadata.annotations.contains_key(MANAGED)
+    }
+
+    /// Whether the volume is listed as attached.
+    #[must_use]
+    pub fn lists(&self, volume: &str) -> bool {
+        self.status.volumes_attached.iter().any(|entry| entry.name == volume)
+    }
+
+    /// Whether the kubelet reports the volume as in use.
+    #[must_use]
+    pub fn uses(&self, volume: &str) -> bool {
+        self.status.volumes_in_use.contains(volume)
+    }
+}

@@ -1,0 +1,5 @@
+//! mooring: attach/detach controller and PV binder for Kubernetes.
+
+pub mod kube_api;
+pub mod metrics;
+pub mod state;

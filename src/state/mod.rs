@@ -1,0 +1,15 @@
+//! What the daemon knows of the cluster: one table per watched kind, and who has to be told when
+//! an object changes.
+//!
+//! In: watch events and the answers to our own writes ([`Table::apply`], [`Table::absorb`]).
+//! Out: `Arc` snapshots of single objects, and per subscriber a [`ChangeSet`] of what to look at
+//! again. Per key the newer revision wins, atomically, so it does not matter which of both
+//! sources delivers a revision first.
+
+mod change_set;
+mod objects;
+mod table;
+
+pub use change_set::ChangeSet;
+pub use objects::{KindStatus, Objects, Stored};
+pub use table::Table;

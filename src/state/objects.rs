@@ -1,0 +1,167 @@
+//! All tables together, the state of their watches, and the subscribers.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::watch;
+
+use super::{ChangeSet, Table};
+use crate::kube_api::{
+    ids::ResourceVersion,
+    kinds::{
+        CsiDriver, CsiNode, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod,
+        StorageClass, VolumeAttachment,
+    },
+};
+
+/// How the watch of one kind is doing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KindStatus {
+    /// Whether a complete list has arrived since start.
+    pub synced: bool,
+    /// What went wrong last, until the next success.
+    pub error: Option<String>,
+}
+
+/// A watched kind together with its place in [`Objects`].
+pub trait Stored: Narrow {
+    /// The kind's table.
+    fn table(objects: &Objects) -> &Table<Self>;
+    /// Index of the kind in [`Objects::statuses`].
+    const INDEX: usize;
+}
+
+macro_rules! objects {
+    ($($(#[$doc:meta])* $field:ident: $kind:ty = $index:literal,)*) => {
+        /// The daemon's view of the cluster.
+        #[derive(Debug)]
+        pub struct Objects {
+            $($(#[$doc])* pub $field: Table<$kind>,)*
+            statuses: watch::Sender<Vec<(&'static str, KindStatus)>>,
+            subscribers: Mutex<Vec<Arc<ChangeSet>>>,
+        }
+
+        impl Default for Objects {
+            fn default() -> Self {
+                let kinds = vec![$((<$kind>::PLURAL, KindStatus::default()),)*];
+                Self {
+                    $($field: Table::default(),)*
+                    statuses: watch::Sender::new(kinds),
+                    subscribers: Mutex::default(),
+                }
+            }
+        }
+
+        $(impl Stored for $kind {
+            const INDEX: usize = $index;
+            fn table(objects: &Objects) -> &Table<Self> {
+                &objects.$field
+            }
+        })*
+    };
+}
+
+objects! {
+    /// Nodes.
+    nodes: Node = 0,
+    /// Pods.
+    pods: Pod = 1,
+    /// PersistentVolumes.
+    volumes: PersistentVolume = 2,
+    /// PersistentVolumeClaims.
+    claims: PersistentVolumeClaim = 3,
+    /// VolumeAttachments.
+    attachments: VolumeAttachment = 4,
+    /// StorageClasses.
+    classes: StorageClass = 5,
+    /// CSIDrivers.
+    drivers: CsiDriver = 6,
+    /// CSINodes.
+    csi_nodes: CsiNode = 7,
+}
+
+impl Objects {
+    /// Adds a reader that is told of every change from now on.
+    #[must_use]
+    pub fn subscribe(&self) -> Arc<ChangeSet> {
+        let changes = Arc::new(ChangeSet::default());
+        self.subscribers.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&changes));
+        changes
+    }
+
+    /// An object as last seen.
+    #[must_use]
+    pub fn get<T: Stored>(&self, key: &T::Key) -> Option<Arc<T>> {
+        T::table(self).get(key)
+    }
+
+    /// Takes an object from the watch.
+    pub fn apply<T: Stored>(&self, object: T) {
+        let key = object.key();
+        if T::table(self).apply(object) {
+            self.announce(&T::object_ref(key));
+        }
+    }
+
+    /// Takes a deletion from the watch.
+    pub fn delete<T: Stored>(&self, key: T::Key, revision: ResourceVersion) {
+        if T::table(self).delete(&key, revision) {
+            self.announce(&T::object_ref(key));
+        }
+    }
+
+    /// Takes a complete list from the watch.
+    pub fn reset<T: Stored>(&self, list: Vec<T>) {
+        for key in T::table(self).reset(list) {
+            self.announce(&T::object_ref(key));
+        }
+        self.set_status::<T>(|status| *status = KindStatus { synced: true, error: None });
+    }
+
+    /// Takes the answer to a read or write of our own.
+    pub fn absorb<T: Stored>(&self, object: T) {
+        let key = object.key();
+        if T::table(self).absorb(object) {
+            self.announce(&T::object_ref(key));
+        }
+    }
+
+    /// Notes that a kind's watch failed (or, with `None`, that it is well again).
+    pub fn set_error<T: Stored>(&self, error: Option<String>) {
+        self.set_status::<T>(|status| status.error = error);
+    }
+
+    /// State of every kind's watch, by resource name.
+    #[must_use]
+    pub fn statuses(&self) -> Vec<(&'static str, KindStatus)> {
+        self.statuses.borrow().clone()
+    }
+
+    /// Whether every kind has been listed since start.
+    #[must_use]
+    pub fn is_synced(&self) -> bool {
+        self.statuses.borrow().iter().all(|(_, status)| status.synced)
+    }
+
+    /// Waits until every kind has been listed. No decision is made before: an absent object would
+    /// be taken for a deleted one.
+    pub async fn synced(&self) {
+        let mut statuses = self.statuses.subscribe();
+        // The sender lives in `self`, so waiting cannot fail.
+        let _ = statuses.wait_for(|kinds| kinds.iter().all(|(_, status)| status.synced)).await;
+    }
+
+    fn set_status<T: Stored>(&self, change: impl FnOnce(&mut KindStatus)) {
+        self.statuses.send_if_modified(|kinds| {
+            let Some((_, status)) = kinds.get_mut(T::INDEX) else { return false };
+            let before = status.clone();
+            change(status);
+            *status != before
+        });
+    }
+
+    fn announce(&self, object: &ObjectRef) {
+        for subscriber in self.subscribers.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            subscriber.insert(object.clone());
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! One kind's objects by key.
+//!
+//! Three sources write here: the watch, its relists, and the answers to our own writes. The rule
+//! that keeps them in agreement is "the newer revision wins", checked under the key's shard lock.
+//! The one thing revisions of present objects cannot tell is whether an *absent* key was deleted
+//! after or created after a given answer; [`Table::observed`], the newest revision the watch has
+//! delivered, decides that: an answer older than it is history (no phantom objects, kubernetes
+//! #124224), a newer one is ahead of the watch, which will deliver any deletion later.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use dashmap::{DashMap, Entry};
+
+use crate::kube_api::{ids::ResourceVersion, kinds::Narrow};
+
+/// Objects of one kind.
+#[derive(Debug)]
+pub struct Table<T: Narrow> {
+    objects: DashMap<T::Key, Arc<T>>,
+    observed: AtomicU64,
+}
+
+impl<T: Narrow> Default for Table<T> {
+    fn default() -> Self {
+        Self { objects: DashMap::new(), observed: AtomicU64::new(0) }
+    }
+}
+
+impl<T: Narrow> Table<T> {
+    /// The object, if it exists as far as we know.
+    #[must_use]
+    pub fn get(&self, key: &T::Key) -> Option<Arc<T>> {
+        self.objects.get(key).map(|entry| Arc::clone(entry.value()))
+    }
+
+    /// Every object, in key order. Copies the table's pointers: for start-up and diagnosis, not for
+    /// the work of one event.
+    #[must_use]
+    pub fn snapshot(&self) -> BTreeMap<T::Key, Arc<T>> {
+        self.objects.iter().map(|entry| (entry.key().clone(), Arc::clone(entry.value()))).collect()
+    }
+
+    /// Number of objects.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.objects.len()
+    }
+
+    /// Whether there are no objects.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.objects.is_empty()
+    }
+
+    /// The newest revision that the watch has delivered.
+    #[must_use]
+    pub fn observed(&self) -> ResourceVersion {
+        ResourceVersion(self.observed.load(Ordering::Acquire))
+    }
+
+    /// Takes an object from the watch. Returns whether its content changed.
+    pub fn apply(&self, object: T) -> bool {
+        let revision = object.metadata().resource_version;
+        match self.objects.entry(object.key()) {
+            Entry::Occupied(mut present) => {
+                self.advance(revision);
+                if present.get().metadata().resource_version >= revision {
+                    return false;
+                }
+                let changed = **present.get() != object;
+                present.insert(Arc::new(object));
+                changed
+            }
+            Entry::Vacant(vacant) => {
+                self.advance(revision);
+                vacant.insert(Arc::new(object));
+                true
+            }
+        }
+    }
+
+    /// Takes a deletion from the watch, at the revision of the deletion. Returns whether an object
+    /// went away.
+    pub fn delete(&self, key: &T::Key, revision: ResourceVersion) -> bool {
+        match self.objects.entry(key.clone()) {
+            Entry::Occupied(present) => {
+                self.advance(revision);
+                if present.get().metadata().resource_version > revision {
+                    return false;
+                }
+                present.remove();
+                true
+            }
+            Entry::Vacant(_) => {
+                self.advance(revision);
+                false
+            }
+        }
+    }
+
+    /// Takes a complete list. Returns the keys whose content changed or that went away.
+    ///
+    /// The list's own revision is not known here, only that it is no older than its newest object.
+    /// An answer of ours that is newer than every listed object may be missing because the list was
+    /// taken before it: such an object stays, since holding on to one is safe and forgetting one
+    /// is not (S17).
+    pub fn reset(&self, list: Vec<T>) -> Vec<T::Key> {
+        let newest = list.iter().map(|object| object.metadata().resource_version).max().unwrap_or_default();
+        let bound = newest.max(self.observed());
+        let listed: HashSet<T::Key> = list.iter().map(Narrow::key).collect();
+        let mut changed = Vec::new();
+        self.objects.retain(|key, present| {
+            let keep = listed.contains(key) || present.metadata().resource_version > bound;
+            if !keep {
+                changed.push(key.clone());
+            }
+            keep
+        });
+        for object in list {
+            let key = object.key();
+            if self.apply(object) {
+                changed.push(key);
+            }
+        }
+        changed
+    }
+
+    /// Takes the answer to a read or write of our own, so that the next decision sees it without
+    /// waiting for the watch (S38). Returns whether the content changed.
+    pub fn absorb(&self, object: T) -> bool {
+        let meta = object.metadata();
+        match self.objects.entry(object.key()) {
+            Entry::Occupied(mut present) => {
+                if present.get().metadata().resource_version >= meta.resource_version {
+                    return false;
+                }
+                let changed = **present.get() != object;
+                present.insert(Arc::new(object));
+                changed
+            }
+            Entry::Vacant(vacant) => {
+                if meta.resource_version <= self.observed() {
+                    return false;
+                }
+                vacant.insert(Arc::new(object));
+                true
+            }
+        }
+    }
+
+    fn advance(&self, revision: ResourceVersion) {
+        self.observed.fetch_max(revision.0, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kube_api::{ids::ClassName, kinds::StorageClass};
+
+    fn class(name: &str, revision: u64, provisioner: &str) -> StorageClass {
+        let mut class = StorageClass { provisioner: provisioner.to_owned(), ..StorageClass::default() };
+        class.metadata.name = name.into();
+        class.metadata.resource_version = ResourceVersion(revision);
+        class
+    }
+
+    fn provisioner(table: &Table<StorageClass>, name: &str) -> Option<String> {
+        table.get(&ClassName::from(name)).map(|class| class.provisioner.clone())
+    }
+
+    #[test]
+    fn newer_revision_wins_whatever_delivers_it() {
+        let table = Table::default();
+        assert!(table.apply(class("a", 10, "first")));
+        assert!(table.absorb(class("a", 12, "answer")));
+        assert!(!table.apply(class("a", 11, "late echo")));
+        assert_eq!(provisioner(&table, "a").as_deref(), Some("answer"));
+    }
+
+    #[test]
+    fn same_content_at_a_newer_revision_is_no_change_but_is_kept() {
+        let table = Table::default();
+        table.apply(class("a", 10, "same"));
+        assert!(!table.apply(class("a", 11, "same")));
+        let kept = table.get(&ClassName::from("a")).map(|class| class.metadata.resource_version);
+        assert_eq!(kept, Some(ResourceVersion(11)));
+    }
+
+    #[test]
+    fn s38_an_answer_the_watch_has_overtaken_makes_no_phantom() {
+        let table = Table::default();
+        table.apply(class("a", 10, "x"));
+        table.delete(&ClassName::from("a"), ResourceVersion(15));
+        assert!(!table.absorb(class("a", 12, "late answer")));
+        assert!(table.is_empty());
+    }
+
+    #[test]
+    fn s17_an_answer_ahead_of_the_watch_is_kept_until_the_watch_passes_it() {
+        let table = Table::default();
+        table.apply(class("b", 10, "x"));
+        assert!(table.absorb(class("a", 20, "created by us")));
+        assert!(table.reset(vec![class("b", 10, "x")]).is_empty());
+        assert_eq!(provisioner(&table, "a").as_deref(), Some("created by us"));
+        assert!(table.delete(&ClassName::from("a"), ResourceVersion(21)));
+        assert!(table.is_empty());
+    }
+
+    #[test]
+    fn l8_a_relist_computes_deletions() {
+        let table = Table::default();
+        table.apply(class("a", 10, "x"));
+        table.apply(class("b", 11, "x"));
+        assert_eq!(table.reset(vec![class("b", 11, "x")]), vec![ClassName::from("a")]);
+        assert_eq!(table.len(), 1);
+    }
+
+    #[test]
+    fn a_relist_of_an_emptied_kind_removes_what_the_watch_had_delivered() {
+        let table = Table::default();
+        table.apply(class("a", 10, "x"));
+        assert_eq!(table.reset(vec![]), vec![ClassName::from("a")]);
+    }
+}
