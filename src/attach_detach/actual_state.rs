@@ -34,6 +34,9 @@ pub struct Pair {
     pub uncertain: Option<Uncertain>,
     /// UID of the attachment whose deletion the server has accepted.
     pub deletion_accepted: Option<Uid>,
+    /// A delete was sent whose outcome nobody knows: until this moment, and a live read after it, the
+    /// attachment may be on its way out.
+    pub deletion_doubt: Option<Instant>,
     /// How far the withdrawal from the node's status is proven.
     pub withdrawal: Withdrawal,
     /// Pause after failures.
@@ -327,6 +330,16 @@ impl ActualState {
         touched
     }
 
+    /// Takes note that the node was read live: a patch that the server has given up by now will not land.
+    pub fn settle_node(&mut self, name: &NodeName, now: Instant) -> BTreeSet<VolumeId> {
+        let Some(state) = self.nodes.get_mut(name) else { return BTreeSet::new() };
+        if state.unsettled.is_none_or(|unsettled| unsettled.until > now) {
+            return BTreeSet::new();
+        }
+        state.unsettled = None;
+        state.volumes.clone()
+    }
+
     /// Takes a node as an answer to a request of ours: besides what [`Self::observe_node`] does, it
     /// proves what it shows for the pairs that were being withdrawn when the request was sent.
     pub fn witness_node(&mut self, answer: &Node, name: &NodeName, sent: Sequence) -> BTreeSet<VolumeId> {
@@ -364,6 +377,7 @@ impl ActualState {
                 let pair = self.pair_mut(&volume, &node);
                 pair.attachment = None;
                 pair.deletion_accepted = None;
+                pair.deletion_doubt = None;
                 pair.withdrawal = Withdrawal::None;
                 pair.retry = Retry::default();
             } else if let Some(state) = self.volumes.get_mut(&volume) {
@@ -391,6 +405,7 @@ impl ActualState {
                 pair.attachment.as_ref().is_some_and(|before| before.metadata.uid != attachment.metadata.uid);
             if replaced {
                 pair.deletion_accepted = None;
+                pair.deletion_doubt = None;
             }
             pair.attachment = Some(attachment);
             pair.uncertain = None;
