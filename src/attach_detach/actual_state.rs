@@ -287,37 +287,37 @@ impl ActualState {
     }
 
     /// Takes a node as last seen, or its absence. Returns the volumes for which something changed.
-    pub fn observe_node(&mut self, name: &NodeName, node: Option<Arc<Node>>) -> BTreeSet<VolumeId> {
+    pub fn observe_node(&mut self, name: &NodeName, node: Option<&Arc<Node>>) -> BTreeSet<VolumeId> {
         let state = self.nodes.entry(name.clone()).or_default();
         let mut touched = BTreeSet::new();
-        let replaced = match (&state.node, &node) {
+        let replaced = match (&state.node, node) {
             (Some(before), Some(after)) => before.metadata.uid != after.metadata.uid,
             (before, after) => before.is_some() != after.is_some(),
         };
         if replaced {
             touched.extend(state.volumes.iter().cloned());
         }
-        if let (Some(unsettled), Some(node)) = (&state.unsettled, &node)
+        if let (Some(unsettled), Some(node)) = (&state.unsettled, node)
             && node.metadata.resource_version > unsettled.revision
         {
             state.unsettled = None;
             touched.extend(state.volumes.iter().cloned());
         }
-        if node.as_ref().map(|node| node.metadata.resource_version)
+        if node.map(|node| node.metadata.resource_version)
             > state.node.as_ref().map(|node| node.metadata.resource_version)
         {
             state.stale = false;
         }
-        state.node.clone_from(&node);
+        state.node = node.cloned();
         let mut named: BTreeSet<VolumeId> = state.volumes.clone();
-        if let Some(node) = &node {
+        if let Some(node) = node {
             named.extend(
                 node.status.volumes_attached.iter().filter_map(|entry| VolumeId::parse_csi(&entry.name)),
             );
         }
         for volume in named {
-            let listed = node.as_ref().is_some_and(|node| node.lists(volume.as_str()));
-            let in_use = node.as_ref().is_some_and(|node| node.uses(volume.as_str()));
+            let listed = node.is_some_and(|node| node.lists(volume.as_str()));
+            let in_use = node.is_some_and(|node| node.uses(volume.as_str()));
             let pair = self.pair_mut(&volume, name);
             if pair.listed != listed || pair.in_use != in_use {
                 pair.listed = listed;

@@ -123,7 +123,7 @@ impl Controller {
     /// Reads the tables whole, once (attach-detach §5, without its gaps).
     pub fn load(&mut self, now: Instant) {
         for (name, node) in self.objects.nodes.snapshot() {
-            self.actual.observe_node(&name, Some(node));
+            self.actual.observe_node(&name, Some(&node));
         }
         for name in self.objects.attachments.snapshot().into_keys() {
             self.refresh_attachment(&name, now);
@@ -165,7 +165,7 @@ impl Controller {
             match &object {
                 ObjectRef::Node(name) => {
                     let node = self.objects.nodes.get(name);
-                    let touched = self.actual.observe_node(name, node);
+                    let touched = self.actual.observe_node(name, node.as_ref());
                     self.dirty_volumes.extend(touched);
                     self.dirty_nodes.push(name.clone());
                     for attachment in self.actual.unidentified(None, Some(name)) {
@@ -294,7 +294,7 @@ impl Controller {
             self.wake_at.insert((at, Dirty::Volume(volume.clone())));
         }
         self.tell(volume, node, &verdict);
-        self.note_waiting(volume, node, verdict.waiting);
+        self.note_waiting(volume, node, verdict.waiting.as_ref());
         match verdict.step {
             None => {}
             Some(Step::Create(source)) => {
@@ -417,13 +417,13 @@ impl Controller {
         self.effects.events.extend(announcer::events(&self.objects, wish, &announcement));
     }
 
-    fn note_waiting(&mut self, volume: &VolumeId, node: &NodeName, waiting: Option<Waiting>) {
+    fn note_waiting(&mut self, volume: &VolumeId, node: &NodeName, waiting: Option<&Waiting>) {
         let key = (volume.clone(), node.clone());
-        let before = match waiting.clone() {
-            Some(waiting) => self.waiting.insert(key, waiting),
+        let before = match waiting {
+            Some(waiting) => self.waiting.insert(key, waiting.clone()),
             None => self.waiting.remove(&key),
         };
-        let (from, to) = (before.as_ref().map(Waiting::code), waiting.as_ref().map(Waiting::code));
+        let (from, to) = (before.as_ref().map(Waiting::code), waiting.map(Waiting::code));
         if from == to {
             return;
         }

@@ -63,7 +63,7 @@ impl Controller {
                 self.dirty_nodes.push(name.clone());
                 self.actual.node_mut(&name).busy = false;
                 match result {
-                    Ok(Answer::Node(node)) => self.node_answered(&name, node, sent),
+                    Ok(Answer::Node(node)) => self.node_answered(&name, &node, sent),
                     Ok(_) | Err(CallError::NotLeader) => {}
                     Err(CallError::Conflict(_)) => self.actual.node_mut(&name).stale = true,
                     Err(error) => self.node_patch_failed(&name, revision, &error, now),
@@ -78,7 +78,7 @@ impl Controller {
                         self.actual.node_mut(&name).stale = false;
                         let touched = self.actual.settle_node(&name, now);
                         self.dirty_volumes.extend(touched);
-                        self.node_answered(&name, node, sent);
+                        self.node_answered(&name, &node, sent);
                     }
                     Ok(_) => {}
                     Err(error) => {
@@ -228,11 +228,11 @@ impl Controller {
         self.refresh_attachment(&name, now);
     }
 
-    fn node_answered(&mut self, name: &NodeName, answer: Node, sent: Sequence) {
+    fn node_answered(&mut self, name: &NodeName, answer: &Node, sent: Sequence) {
         self.actual.node_mut(name).retry = Retry::default();
         self.objects.absorb(answer.clone());
-        let mut touched = self.actual.observe_node(name, self.objects.nodes.get(name));
-        touched.extend(self.actual.witness_node(&answer, name, sent));
+        let mut touched = self.actual.observe_node(name, self.objects.nodes.get(name).as_ref());
+        touched.extend(self.actual.witness_node(answer, name, sent));
         self.dirty_volumes.extend(touched);
     }
 }

@@ -111,7 +111,7 @@ impl Daemon {
             (_, Some(Object::Attachment(attachment))) => self.objects.apply(attachment),
             (ObjectRef::Pod(key), None) => self.objects.delete::<Pod>(key.clone(), revision),
             (ObjectRef::Attachment(name), None) => {
-                self.objects.delete::<VolumeAttachment>(name.clone(), revision)
+                self.objects.delete::<VolumeAttachment>(name.clone(), revision);
             }
             _ => {}
         }

@@ -173,7 +173,7 @@ impl Server {
             return self.put_pod(pod);
         };
         if rng.bool() {
-            pod.status.phase = "Succeeded".to_owned();
+            "Succeeded".clone_into(&mut pod.status.phase);
             self.put_pod(pod);
         } else {
             self.pods.remove(&key);
