@@ -191,7 +191,7 @@ impl Elector {
     ) -> Result<(), ElectionError> {
         let mut barrier = std::pin::pin!(barrier);
         let mut passed = false;
-        let mut reason = "no answer".to_owned();
+        let mut reason = "no attempt ended in time".to_owned();
         let mut next_attempt = Instant::now() + self.candidacy.timing.retry_period;
         loop {
             tokio::select! {
