@@ -15,7 +15,7 @@ use kube::{
     },
 };
 
-use super::kinds::{Narrow, Watched};
+use super::kinds::Watched;
 use crate::state::{Objects, Stored};
 
 /// Objects per page of a list. Larger than the usual 500, because narrow objects are small once
