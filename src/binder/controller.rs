@@ -19,7 +19,8 @@ use tokio_util::sync::CancellationToken;
 use super::{
     decision::{Target, WriteKind},
     metrics::BinderMetrics,
-    planner::{Answer, Call, Op, Planner},
+    op::{Answer, Call, Op},
+    planner::Planner,
     standing::Standing,
     view::BinderOptions,
 };

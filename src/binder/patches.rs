@@ -151,21 +151,67 @@ mod tests {
         .unwrap()
     }
 
+    fn marked(meta: &Value, annotations: Value) -> Value {
+        let mut meta = meta.clone();
+        meta["annotations"] = annotations;
+        meta
+    }
+
     #[test]
-    fn every_write_is_a_guarded_patch_of_what_changes() {
+    fn every_write_to_a_volume_is_a_guarded_patch_of_what_changes() {
         let pv = "/api/v1/persistentvolumes/pv";
-        let pvc = "/api/v1/namespaces/ns/persistentvolumeclaims/c";
-        let pv_meta = json!({"uid": "pv-uid", "resourceVersion": "7"});
-        let pvc_meta = json!({"uid": "c-uid", "resourceVersion": "9"});
-        let marked = |meta: &Value, annotations: Value| {
-            let mut meta = meta.clone();
-            meta["annotations"] = annotations;
-            meta
-        };
+        let of_volume = json!({"uid": "pv-uid", "resourceVersion": "7"});
         let reference = json!({
             "kind": "PersistentVolumeClaim", "apiVersion": "v1", "namespace": "ns", "name": "c",
             "uid": "c-uid", "resourceVersion": "9",
         });
+        let cases = [
+            (
+                reserve_volume(&volume(), &claim(), true),
+                pv.to_owned(),
+                json!({
+                    "metadata": marked(&of_volume, json!({"pv.kubernetes.io/bound-by-controller": "yes"})),
+                    "spec": {"claimRef": reference},
+                }),
+            ),
+            (
+                reserve_volume(&volume(), &claim(), false),
+                pv.to_owned(),
+                json!({"metadata": of_volume, "spec": {"claimRef": reference}}),
+            ),
+            (
+                unreserve_volume(&volume(), true),
+                pv.to_owned(),
+                json!({
+                    "metadata": marked(&of_volume, json!({"pv.kubernetes.io/bound-by-controller": null})),
+                    "spec": {"claimRef": null},
+                }),
+            ),
+            (
+                unreserve_volume(&volume(), false),
+                pv.to_owned(),
+                json!({"metadata": of_volume, "spec": {"claimRef": {"uid": null, "resourceVersion": null}}}),
+            ),
+            (
+                volume_phase(&volume(), VolumePhase::Bound, None),
+                format!("{pv}/status"),
+                json!({"metadata": of_volume, "status": {"phase": "Bound", "message": null}}),
+            ),
+            (
+                volume_phase(&volume(), VolumePhase::Failed, Some("no")),
+                format!("{pv}/status"),
+                json!({"metadata": of_volume, "status": {"phase": "Failed", "message": "no"}}),
+            ),
+        ];
+        for (request, path, body) in cases {
+            assert_eq!(request, Request { verb: Verb::Patch, path, body: Some(body) });
+        }
+    }
+
+    #[test]
+    fn every_write_to_a_claim_is_a_guarded_patch_of_what_changes() {
+        let pvc = "/api/v1/namespaces/ns/persistentvolumeclaims/c";
+        let of_claim = json!({"uid": "c-uid", "resourceVersion": "9"});
         let bound = StatusChange {
             phase: Some(ClaimPhase::Bound),
             access_modes: Some(vec!["ReadWriteOnce".to_owned()]),
@@ -180,46 +226,10 @@ mod tests {
         };
         let cases = [
             (
-                reserve_volume(&volume(), &claim(), true),
-                pv.to_owned(),
-                json!({
-                    "metadata": marked(&pv_meta, json!({"pv.kubernetes.io/bound-by-controller": "yes"})),
-                    "spec": {"claimRef": reference},
-                }),
-            ),
-            (
-                reserve_volume(&volume(), &claim(), false),
-                pv.to_owned(),
-                json!({"metadata": pv_meta, "spec": {"claimRef": reference}}),
-            ),
-            (
-                unreserve_volume(&volume(), true),
-                pv.to_owned(),
-                json!({
-                    "metadata": marked(&pv_meta, json!({"pv.kubernetes.io/bound-by-controller": null})),
-                    "spec": {"claimRef": null},
-                }),
-            ),
-            (
-                unreserve_volume(&volume(), false),
-                pv.to_owned(),
-                json!({"metadata": pv_meta, "spec": {"claimRef": {"uid": null, "resourceVersion": null}}}),
-            ),
-            (
-                volume_phase(&volume(), VolumePhase::Bound, None),
-                format!("{pv}/status"),
-                json!({"metadata": pv_meta, "status": {"phase": "Bound", "message": null}}),
-            ),
-            (
-                volume_phase(&volume(), VolumePhase::Failed, Some("no")),
-                format!("{pv}/status"),
-                json!({"metadata": pv_meta, "status": {"phase": "Failed", "message": "no"}}),
-            ),
-            (
                 name_volume(&claim(), Some(&VolumeName::from("pv"))),
                 pvc.to_owned(),
                 json!({
-                    "metadata": marked(&pvc_meta, json!({
+                    "metadata": marked(&of_claim, json!({
                         "pv.kubernetes.io/bind-completed": "yes",
                         "pv.kubernetes.io/bound-by-controller": "yes",
                     })),
@@ -229,12 +239,12 @@ mod tests {
             (
                 name_volume(&claim(), None),
                 pvc.to_owned(),
-                json!({"metadata": marked(&pvc_meta, json!({"pv.kubernetes.io/bind-completed": "yes"}))}),
+                json!({"metadata": marked(&of_claim, json!({"pv.kubernetes.io/bind-completed": "yes"}))}),
             ),
             (
                 claim_status(&claim(), &bound),
                 format!("{pvc}/status"),
-                json!({"metadata": pvc_meta, "status": {
+                json!({"metadata": of_claim, "status": {
                     "phase": "Bound", "accessModes": ["ReadWriteOnce"],
                     "capacity": {"storage": "2Gi", "odd": null},
                     "currentVolumeAttributesClassName": "gold",
@@ -243,7 +253,7 @@ mod tests {
             (
                 claim_status(&claim(), &cleared),
                 format!("{pvc}/status"),
-                json!({"metadata": pvc_meta, "status": {
+                json!({"metadata": of_claim, "status": {
                     "phase": "Lost", "accessModes": null, "capacity": null,
                     "currentVolumeAttributesClassName": null,
                 }}),
@@ -251,12 +261,12 @@ mod tests {
             (
                 assign_class(&claim(), &ClassName::from("gold")),
                 pvc.to_owned(),
-                json!({"metadata": pvc_meta, "spec": {"storageClassName": "gold"}}),
+                json!({"metadata": of_claim, "spec": {"storageClassName": "gold"}}),
             ),
             (
                 ask_provisioner(&claim(), "csi.example.com"),
                 pvc.to_owned(),
-                json!({"metadata": marked(&pvc_meta, json!({
+                json!({"metadata": marked(&of_claim, json!({
                     "volume.kubernetes.io/storage-provisioner": "csi.example.com",
                     "volume.beta.kubernetes.io/storage-provisioner": "csi.example.com",
                 }))}),
