@@ -27,6 +27,8 @@ pub mod reason;
 pub mod reclaim;
 pub mod retry;
 pub mod standing;
+#[cfg(test)]
+mod tests;
 pub mod view;
 pub mod volume;
 pub mod waiting;

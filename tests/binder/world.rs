@@ -390,6 +390,8 @@ impl World {
         if name != named {
             assert!(named.is_empty(), "S20: {at} changes its volume");
             assert!(holds, "S21: {at} names a volume that does not name it");
+            let protected = volume.is_some_and(|volume| volume["status"]["phase"] == "Bound");
+            assert!(protected, "{at} names a volume that pv-protection does not guard yet");
         }
         if after["status"]["phase"] != before["status"]["phase"] {
             if after["status"]["phase"] == "Bound" {
