@@ -1,0 +1,455 @@
+//! Actual state: where volumes are attached, or may be, and what each node's status says.
+//!
+//! In: VolumeAttachments and Nodes as last seen, and the outcomes of our own requests. Out: per volume
+//! the [`Pair`]s that decisions are made of, and which volumes a change touched. Nothing here survives
+//! a restart or needs to: all of it is read back from the API objects, and what only this process
+//! knows (a request in flight, an outcome unknown) errs on the side of "attached".
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use tokio::time::Instant;
+
+use super::{backoff::Retry, volume_name::VolumeId};
+use crate::kube_api::{
+    ids::{AttachmentName, NodeName, ResourceVersion, Uid, VolumeName},
+    kinds::{Node, VolumeAttachment},
+};
+
+/// One volume on one node.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Pair {
+    /// The VolumeAttachment of the computed name.
+    pub attachment: Option<Arc<VolumeAttachment>>,
+    /// Whether `volumesAttached` of the node lists the volume.
+    pub listed: bool,
+    /// Whether `volumesInUse` of the node lists the volume.
+    pub in_use: bool,
+    /// The request in flight for this pair.
+    pub call: Option<PairCall>,
+    /// A create was sent whose outcome nobody knows: until that is settled the attachment may exist
+    /// (S17).
+    pub uncertain: Option<Uncertain>,
+    /// UID of the attachment whose deletion the server has accepted.
+    pub deletion_accepted: Option<Uid>,
+    /// A delete was sent whose outcome nobody knows: until this moment, and a live read after it, the
+    /// attachment may be on its way out.
+    pub deletion_doubt: Option<Instant>,
+    /// How far the withdrawal from the node's status is proven.
+    pub withdrawal: Withdrawal,
+    /// Pause after failures.
+    pub retry: Retry,
+    /// What the node's status should say of the volume.
+    pub publication: Publication,
+    /// What has been told to users.
+    pub told: Told,
+    /// The operation in progress, and when it began.
+    pub operation: Option<(Operation, Instant)>,
+}
+
+/// An operation that spans several requests and the driver's work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// From the create of the VolumeAttachment to `attached`.
+    Attach,
+    /// From its delete to its absence.
+    Detach,
+}
+
+/// A request in flight for one pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PairCall {
+    /// Creating the VolumeAttachment.
+    Create,
+    /// Deleting it.
+    Delete,
+    /// Reading it, to learn what became of a create.
+    Read,
+}
+
+/// A create of unknown outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Uncertain {
+    /// After this the server has given the request up, and a live read tells the truth for good.
+    pub until: Instant,
+    /// Whether a live read has found nothing since.
+    pub read_absent: bool,
+}
+
+/// What the status of a node should say of a volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Publication {
+    /// Leave it as it is.
+    #[default]
+    Keep,
+    /// Attached: may be mounted.
+    List,
+    /// Must not be mounted.
+    Withhold,
+}
+
+/// Steps from "may be mounted" to "proven not to be".
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Withdrawal {
+    /// Not being withdrawn.
+    #[default]
+    None,
+    /// Being withdrawn; only an answer to a request sent after this point in our own order counts.
+    Since(Sequence),
+    /// Proven.
+    Proven(Unpublished),
+}
+
+/// Position in the order in which this process sent its requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Sequence(pub u64);
+
+/// Proof that at one revision the node's status neither published the volume nor reported it in use.
+/// A VolumeAttachment cannot be deleted without it (S2, S3), and only an answer of the API server
+/// makes one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unpublished {
+    node: Uid,
+    revision: ResourceVersion,
+}
+
+impl Unpublished {
+    fn witnessed_by(answer: &Node, volume: &VolumeId) -> Option<Self> {
+        let name = volume.as_str();
+        (!answer.lists(name) && !answer.uses(name))
+            .then(|| Self { node: answer.metadata.uid.clone(), revision: answer.metadata.resource_version })
+    }
+
+    /// Whether the proof is about this node object rather than a later one of the same name.
+    #[must_use]
+    pub fn is_about(&self, node: &Node) -> bool {
+        self.node == node.metadata.uid
+    }
+
+    /// The revision at which it was witnessed.
+    #[must_use]
+    pub fn revision(&self) -> ResourceVersion {
+        self.revision
+    }
+}
+
+/// What users were told of a pair, so that nothing is said twice.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Told {
+    /// That the attach succeeded.
+    pub attached: bool,
+    /// The last attach error.
+    pub error: Option<String>,
+    /// That another node holds the volume.
+    pub held: bool,
+}
+
+impl Pair {
+    /// Whether the volume is, or may be, attached here (S1).
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        self.attachment.is_some()
+            || self.uncertain.is_some()
+            || self.call == Some(PairCall::Create)
+            || self.listed
+    }
+
+    fn is_idle(&self) -> bool {
+        !self.holds() && self.call.is_none()
+    }
+}
+
+/// All pairs of one volume.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct VolumeState {
+    /// By node.
+    pub pairs: BTreeMap<NodeName, Pair>,
+    /// VolumeAttachments of this volume under names that are not ours. Left alone, but they hold the
+    /// volume like any other (S1).
+    pub foreign: BTreeMap<AttachmentName, NodeName>,
+}
+
+/// What is known of one node.
+#[derive(Clone, Debug, Default)]
+pub struct NodeState {
+    /// The Node as last seen.
+    pub node: Option<Arc<Node>>,
+    /// Volumes with a pair on this node.
+    pub volumes: BTreeSet<VolumeId>,
+    /// Whether a status patch or a read of the node is in flight: at most one of both, so that answers
+    /// come in the order of requests.
+    pub busy: bool,
+    /// Whether a pair needs a live read.
+    pub read_wanted: bool,
+    /// Whether the node is known to have moved past what we last saw: nothing is written before it was
+    /// read live.
+    pub stale: bool,
+    /// A status patch whose outcome nobody knows.
+    pub unsettled: Option<Unsettled>,
+    /// Pause after failures.
+    pub retry: Retry,
+}
+
+/// A status patch that may still land.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unsettled {
+    /// The revision it names; once the node is past it, the patch has landed or never will.
+    pub revision: ResourceVersion,
+    /// After this, the server has given it up.
+    pub until: Instant,
+}
+
+impl NodeState {
+    /// Whether no earlier patch of ours can land any more.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.unsettled.is_none()
+    }
+}
+
+/// What a VolumeAttachment is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Identity {
+    volume: VolumeId,
+    node: NodeName,
+    ours: bool,
+}
+
+/// All volumes, nodes and attachments.
+#[derive(Debug, Default)]
+pub struct ActualState {
+    volumes: HashMap<VolumeId, VolumeState>,
+    nodes: HashMap<NodeName, NodeState>,
+    identities: HashMap<AttachmentName, Identity>,
+    unidentified: BTreeMap<AttachmentName, Arc<VolumeAttachment>>,
+}
+
+impl ActualState {
+    /// The pairs of a volume.
+    #[must_use]
+    pub fn volume(&self, volume: &VolumeId) -> Option<&VolumeState> {
+        self.volumes.get(volume)
+    }
+
+    /// Every volume that has a pair.
+    pub fn volumes(&self) -> impl Iterator<Item = (&VolumeId, &VolumeState)> {
+        self.volumes.iter()
+    }
+
+    /// A node.
+    #[must_use]
+    pub fn node(&self, node: &NodeName) -> Option<&NodeState> {
+        self.nodes.get(node)
+    }
+
+    /// A node, to be changed.
+    pub fn node_mut(&mut self, node: &NodeName) -> &mut NodeState {
+        self.nodes.entry(node.clone()).or_default()
+    }
+
+    /// A pair, if there is one.
+    #[must_use]
+    pub fn pair(&self, volume: &VolumeId, node: &NodeName) -> Option<&Pair> {
+        self.volumes.get(volume)?.pairs.get(node)
+    }
+
+    /// A pair, made if there is none.
+    pub fn pair_mut(&mut self, volume: &VolumeId, node: &NodeName) -> &mut Pair {
+        let state = self.nodes.entry(node.clone()).or_default();
+        let node_object = state.node.clone();
+        state.volumes.insert(volume.clone());
+        self.volumes.entry(volume.clone()).or_default().pairs.entry(node.clone()).or_insert_with(|| Pair {
+            listed: node_object.as_ref().is_some_and(|node| node.lists(volume.as_str())),
+            in_use: node_object.as_ref().is_some_and(|node| node.uses(volume.as_str())),
+            ..Pair::default()
+        })
+    }
+
+    /// Forgets the pairs of a volume that hold nothing and that nobody `wants`.
+    pub fn prune(&mut self, volume: &VolumeId, wants: impl Fn(&NodeName) -> bool) {
+        let Some(state) = self.volumes.get_mut(volume) else { return };
+        let nodes = &mut self.nodes;
+        state.pairs.retain(|node, pair| {
+            let keep = !pair.is_idle() || wants(node);
+            if !keep && let Some(node_state) = nodes.get_mut(node) {
+                node_state.volumes.remove(volume);
+                if node_state.node.is_none() && node_state.volumes.is_empty() && !node_state.busy {
+                    nodes.remove(node);
+                }
+            }
+            keep
+        });
+        if state.pairs.is_empty() && state.foreign.is_empty() {
+            self.volumes.remove(volume);
+        }
+    }
+
+    /// Takes a node as last seen, or its absence. Returns the volumes for which something changed.
+    pub fn observe_node(&mut self, name: &NodeName, node: Option<&Arc<Node>>) -> BTreeSet<VolumeId> {
+        let state = self.nodes.entry(name.clone()).or_default();
+        let mut touched = BTreeSet::new();
+        let replaced = match (&state.node, node) {
+            (Some(before), Some(after)) => before.metadata.uid != after.metadata.uid,
+            (before, after) => before.is_some() != after.is_some(),
+        };
+        if replaced {
+            touched.extend(state.volumes.iter().cloned());
+        }
+        if let (Some(unsettled), Some(node)) = (&state.unsettled, node)
+            && node.metadata.resource_version > unsettled.revision
+        {
+            state.unsettled = None;
+            touched.extend(state.volumes.iter().cloned());
+        }
+        if node.map(|node| node.metadata.resource_version)
+            > state.node.as_ref().map(|node| node.metadata.resource_version)
+        {
+            state.stale = false;
+        }
+        state.node = node.cloned();
+        let mut named: BTreeSet<VolumeId> = state.volumes.clone();
+        if let Some(node) = node {
+            named.extend(
+                node.status.volumes_attached.iter().filter_map(|entry| VolumeId::parse_csi(&entry.name)),
+            );
+        }
+        for volume in named {
+            let listed = node.is_some_and(|node| node.lists(volume.as_str()));
+            let in_use = node.is_some_and(|node| node.uses(volume.as_str()));
+            let pair = self.pair_mut(&volume, name);
+            if pair.listed != listed || pair.in_use != in_use {
+                pair.listed = listed;
+                pair.in_use = in_use;
+                touched.insert(volume);
+            } else if listed && pair.attachment.is_none() && pair.call.is_none() {
+                touched.insert(volume);
+            }
+        }
+        touched
+    }
+
+    /// Takes note that the node was read live: a patch that the server has given up by now will not land.
+    pub fn settle_node(&mut self, name: &NodeName, now: Instant) -> BTreeSet<VolumeId> {
+        let Some(state) = self.nodes.get_mut(name) else { return BTreeSet::new() };
+        if state.unsettled.is_none_or(|unsettled| unsettled.until > now) {
+            return BTreeSet::new();
+        }
+        state.unsettled = None;
+        state.volumes.clone()
+    }
+
+    /// Takes a node as an answer to a request of ours: besides what [`Self::observe_node`] does, it
+    /// proves what it shows for the pairs that were being withdrawn when the request was sent.
+    pub fn witness_node(&mut self, answer: &Node, name: &NodeName, sent: Sequence) -> BTreeSet<VolumeId> {
+        let mut touched = BTreeSet::new();
+        let volumes = self.nodes.get(name).map(|state| state.volumes.clone()).unwrap_or_default();
+        for volume in volumes {
+            let Some(pair) = self.volumes.get_mut(&volume).and_then(|state| state.pairs.get_mut(name)) else {
+                continue;
+            };
+            if let Withdrawal::Since(since) = pair.withdrawal
+                && since < sent
+            {
+                if let Some(proof) = Unpublished::witnessed_by(answer, &volume) {
+                    pair.withdrawal = Withdrawal::Proven(proof);
+                }
+                touched.insert(volume);
+            }
+        }
+        touched
+    }
+
+    /// Takes a VolumeAttachment as last seen, or its absence. `candidates` are the volumes that the
+    /// named PersistentVolume and the node's status suggest it may be about. Returns the pair for
+    /// which something changed.
+    pub fn observe_attachment(
+        &mut self,
+        name: &AttachmentName,
+        attachment: Option<Arc<VolumeAttachment>>,
+        candidates: impl FnOnce(&VolumeAttachment) -> Candidates,
+    ) -> Option<(VolumeId, NodeName)> {
+        let Some(attachment) = attachment else {
+            self.unidentified.remove(name);
+            let Identity { volume, node, ours } = self.identities.remove(name)?;
+            if ours {
+                let pair = self.pair_mut(&volume, &node);
+                pair.attachment = None;
+                pair.deletion_accepted = None;
+                pair.deletion_doubt = None;
+                pair.withdrawal = Withdrawal::None;
+                pair.retry = Retry::default();
+            } else if let Some(state) = self.volumes.get_mut(&volume) {
+                state.foreign.remove(name);
+            }
+            return Some((volume, node));
+        };
+        let identity = match self.identities.get(name) {
+            Some(identity) => identity.clone(),
+            None => match identify(&attachment, candidates(&attachment)) {
+                Some(identity) => {
+                    self.unidentified.remove(name);
+                    self.identities.insert(name.clone(), identity.clone());
+                    identity
+                }
+                None => {
+                    self.unidentified.insert(name.clone(), attachment);
+                    return None;
+                }
+            },
+        };
+        if identity.ours {
+            let pair = self.pair_mut(&identity.volume, &identity.node);
+            let replaced =
+                pair.attachment.as_ref().is_some_and(|before| before.metadata.uid != attachment.metadata.uid);
+            if replaced {
+                pair.deletion_accepted = None;
+                pair.deletion_doubt = None;
+            }
+            pair.attachment = Some(attachment);
+            pair.uncertain = None;
+        } else {
+            let foreign = &mut self.volumes.entry(identity.volume.clone()).or_default().foreign;
+            foreign.insert(name.clone(), identity.node.clone());
+        }
+        Some((identity.volume, identity.node))
+    }
+
+    /// VolumeAttachments that no known volume explains, among those that name the PersistentVolume or
+    /// the node: worth another look when one of these changes.
+    #[must_use]
+    pub fn unidentified(&self, volume: Option<&VolumeName>, node: Option<&NodeName>) -> Vec<AttachmentName> {
+        self.unidentified
+            .iter()
+            .filter(|(_, attachment)| {
+                let spec = &attachment.spec;
+                (volume.is_some() && spec.source.persistent_volume_name.as_ref() == volume)
+                    || node == Some(&spec.node_name)
+            })
+            .map(|(name, _)| name.clone())
+            .collect()
+    }
+}
+
+/// The volumes that a VolumeAttachment may be about.
+#[derive(Clone, Debug, Default)]
+pub struct Candidates {
+    /// What its source says, if that can be read.
+    pub source: Option<VolumeId>,
+    /// What its node's status lists.
+    pub published: Vec<VolumeId>,
+}
+
+/// Ours is an attachment whose name is the hash of the volume it is about. One that its source
+/// explains, but under another name, is somebody else's (S12, conformance tests make such).
+fn identify(attachment: &VolumeAttachment, candidates: Candidates) -> Option<Identity> {
+    let node = &attachment.spec.node_name;
+    let named = |volume: &VolumeId| *volume.attachment_name(node).as_str() == *attachment.metadata.name;
+    let identity = |volume: VolumeId, ours| Identity { volume, node: node.clone(), ours };
+    let Candidates { source, published } = candidates;
+    if let Some(volume) = source.iter().chain(&published).find(|volume| named(volume)) {
+        return Some(identity(volume.clone(), true));
+    }
+    source.map(|volume| identity(volume, false))
+}

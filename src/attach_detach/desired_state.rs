@@ -1,0 +1,204 @@
+//! Desired state: which volume must be on which node, and for which pods.
+//!
+//! In: per pod, what it wishes ([`PodWishes`], made by the populator). Out: per volume the nodes that
+//! want it, and which volumes a change touched. Also the index by which an object that a pod waits
+//! for finds that pod again.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use k8s_openapi::jiff::Timestamp;
+
+use super::volume_name::VolumeId;
+use crate::kube_api::{
+    ids::{ClaimKey, NodeName, PodKey, Uid, VolumeName},
+    kinds::ObjectRef,
+};
+
+/// What one pod wishes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PodWishes {
+    /// The pod.
+    pub pod: Arc<PodFacts>,
+    /// The node it was scheduled to.
+    pub node: NodeName,
+    /// Volumes to attach there.
+    pub volumes: BTreeMap<VolumeId, WantedVolume>,
+    /// Volumes that cannot be resolved yet, and why.
+    pub unresolved: Vec<Unresolved>,
+    /// Objects whose change may change these wishes.
+    pub depends_on: BTreeSet<ObjectRef>,
+}
+
+/// What events and the choice of a winner need to know of a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodFacts {
+    /// Namespace and name.
+    pub key: PodKey,
+    /// UID.
+    pub uid: Uid,
+    /// When it was created.
+    pub created: Option<Timestamp>,
+}
+
+/// A volume that a pod wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WantedVolume {
+    /// Name of the volume inside the pod.
+    pub pod_volume: String,
+    /// The PersistentVolume that stands for it.
+    pub volume_name: VolumeName,
+    /// Whether it may be attached to one node at a time only (attach-detach §6.5).
+    pub exclusive: bool,
+    /// Whether claim, volume and driver still say what they said when the wish was made. A wish that
+    /// went stale keeps an attachment (the pod may be using it) but makes none (S8).
+    pub current: bool,
+}
+
+/// Why a volume of a pod is not in the desired state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unresolved {
+    /// Name of the volume inside the pod.
+    pub pod_volume: String,
+    /// The reason.
+    pub why: WhyUnresolved,
+}
+
+/// What a pod's volume waits for before it can be wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WhyUnresolved {
+    /// The pod's node is not handed to the controller by its kubelet.
+    NodeNotManaged(NodeName),
+    /// The claim does not exist.
+    ClaimMissing(ClaimKey),
+    /// The claim exists, but another object owns it.
+    ClaimNotOwnedByPod(ClaimKey),
+    /// The claim is not bound.
+    ClaimNotBound(ClaimKey),
+    /// The PersistentVolume does not exist.
+    VolumeMissing(VolumeName),
+    /// The PersistentVolume names another claim.
+    VolumeBoundElsewhere(VolumeName),
+    /// The CSI source names no driver or no handle.
+    MalformedSource(VolumeName),
+}
+
+/// One volume on one node: who wants it there.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Wish {
+    /// The wanting pods by UID, each with its view of the volume.
+    pub pods: BTreeMap<Uid, (Arc<PodFacts>, WantedVolume)>,
+}
+
+impl Wish {
+    /// Whether any of the pods sees the volume as exclusive.
+    #[must_use]
+    pub fn is_exclusive(&self) -> bool {
+        self.pods.values().any(|(_, volume)| volume.exclusive)
+    }
+
+    /// The PersistentVolume to attach, if at least one wish is current.
+    #[must_use]
+    pub fn attachable(&self) -> Option<&VolumeName> {
+        self.pods.values().find(|(_, volume)| volume.current).map(|(_, volume)| &volume.volume_name)
+    }
+
+    /// Age order of wishes: the oldest pod first, then the order of names.
+    #[must_use]
+    pub fn seniority(&self) -> Option<(Option<Timestamp>, &PodKey)> {
+        self.pods.values().map(|(pod, _)| (pod.created, &pod.key)).min()
+    }
+}
+
+/// All wishes, by volume and by pod.
+#[derive(Debug, Default)]
+pub struct DesiredState {
+    pods: HashMap<PodKey, PodWishes>,
+    volumes: HashMap<VolumeId, BTreeMap<NodeName, Wish>>,
+    dependants: HashMap<ObjectRef, BTreeSet<PodKey>>,
+}
+
+impl DesiredState {
+    /// Sets or (with `None`) withdraws what a pod wishes. Returns the volumes whose wishes changed.
+    pub fn set(&mut self, key: &PodKey, wishes: Option<PodWishes>) -> BTreeSet<VolumeId> {
+        let before = self.pods.remove(key);
+        if before == wishes {
+            if let Some(wishes) = wishes {
+                self.pods.insert(key.clone(), wishes);
+            }
+            return BTreeSet::new();
+        }
+        let mut touched = BTreeSet::new();
+        if let Some(before) = before {
+            for object in &before.depends_on {
+                if let Some(pods) = self.dependants.get_mut(object) {
+                    pods.remove(key);
+                    if pods.is_empty() {
+                        self.dependants.remove(object);
+                    }
+                }
+            }
+            for volume in before.volumes.keys() {
+                self.withdraw(volume, &before.node, &before.pod.uid);
+                touched.insert(volume.clone());
+            }
+        }
+        if let Some(wishes) = wishes {
+            for object in &wishes.depends_on {
+                self.dependants.entry(object.clone()).or_default().insert(key.clone());
+            }
+            for (volume, wanted) in &wishes.volumes {
+                let wish =
+                    self.volumes.entry(volume.clone()).or_default().entry(wishes.node.clone()).or_default();
+                wish.pods.insert(wishes.pod.uid.clone(), (Arc::clone(&wishes.pod), wanted.clone()));
+                touched.insert(volume.clone());
+            }
+            self.pods.insert(key.clone(), wishes);
+        }
+        touched
+    }
+
+    fn withdraw(&mut self, volume: &VolumeId, node: &NodeName, uid: &Uid) {
+        let Some(nodes) = self.volumes.get_mut(volume) else { return };
+        if let Some(wish) = nodes.get_mut(node) {
+            wish.pods.remove(uid);
+            if wish.pods.is_empty() {
+                nodes.remove(node);
+            }
+        }
+        if nodes.is_empty() {
+            self.volumes.remove(volume);
+        }
+    }
+
+    /// What a pod wishes at present.
+    #[must_use]
+    pub fn pod(&self, key: &PodKey) -> Option<&PodWishes> {
+        self.pods.get(key)
+    }
+
+    /// Pods whose wishes depend on the object.
+    #[must_use]
+    pub fn dependants(&self, object: &ObjectRef) -> Vec<PodKey> {
+        self.dependants.get(object).into_iter().flatten().cloned().collect()
+    }
+
+    /// Every wanted volume.
+    pub fn volumes(&self) -> impl Iterator<Item = &VolumeId> {
+        self.volumes.keys()
+    }
+
+    /// The nodes that want the volume.
+    #[must_use]
+    pub fn nodes(&self, volume: &VolumeId) -> Option<&BTreeMap<NodeName, Wish>> {
+        self.volumes.get(volume)
+    }
+
+    /// Who wants the volume on the node.
+    #[must_use]
+    pub fn wish(&self, volume: &VolumeId, node: &NodeName) -> Option<&Wish> {
+        self.volumes.get(volume)?.get(node)
+    }
+}

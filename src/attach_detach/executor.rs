@@ -1,0 +1,59 @@
+//! Executor: carries out one call as one request and reports what became of it. Makes no choices.
+//!
+//! In: calls, each complete with names, preconditions and body. Out: an [`Outcome`] per call, through a
+//! bounded channel to the one owner of the state.
+
+use tokio::{sync::mpsc, task::JoinSet};
+
+use super::{
+    actual_state::Sequence,
+    calls::{Answer, Call, Outcome, PairRequest},
+};
+use crate::kube_api::{
+    call::{CallError, Caller},
+    kinds::VolumeAttachment,
+};
+
+/// Sends calls concurrently.
+#[derive(Debug)]
+pub struct Executor {
+    caller: Caller,
+    outcomes: mpsc::Sender<Outcome>,
+    tasks: JoinSet<()>,
+}
+
+impl Executor {
+    /// An executor that reports to the given channel.
+    #[must_use]
+    pub fn new(caller: Caller, outcomes: mpsc::Sender<Outcome>) -> Self {
+        Self { caller, outcomes, tasks: JoinSet::new() }
+    }
+
+    /// Sends a call; its outcome arrives in the channel, whatever happens.
+    pub fn send(&mut self, sent: Sequence, call: Call) {
+        while self.tasks.try_join_next().is_some() {}
+        let (caller, outcomes) = (self.caller.clone(), self.outcomes.clone());
+        self.tasks.spawn(async move {
+            let result = perform(&caller, &call).await;
+            // The receiver is gone only when the process ends.
+            let _ = outcomes.send(Outcome { call, sent, result }).await;
+        });
+    }
+}
+
+async fn perform(caller: &Caller, call: &Call) -> Result<Answer, CallError> {
+    match call {
+        Call::Pair(_, _, PairRequest::Create(request)) => caller.write(request).await.map(Answer::Attachment),
+        Call::Pair(_, _, PairRequest::Delete(_, request)) => {
+            let body = caller.send(request).await?;
+            // With finalizers left the answer is the object, otherwise a Status.
+            Ok(serde_json::from_slice::<VolumeAttachment>(&body)
+                .ok()
+                .filter(|attachment| !attachment.metadata.uid.is_empty())
+                .map_or(Answer::Gone, Answer::Attachment))
+        }
+        Call::Pair(_, _, PairRequest::Read(name)) => caller.get(name).await.map(Answer::Attachment),
+        Call::PatchNode(_, _, request) => caller.write(request).await.map(Answer::Node),
+        Call::ReadNode(name) => caller.get(name).await.map(Answer::Node),
+    }
+}

@@ -1,0 +1,99 @@
+//! Metrics of the attach/detach subsystem: KCM's by name, and how many pairs wait for what.
+
+use std::{collections::HashMap, time::Duration};
+
+use prometheus::{HistogramOpts, HistogramVec, IntGaugeVec, Opts};
+
+use super::{actual_state::Operation, volume_name::VolumeId};
+use crate::metrics::{Metrics, STORAGE_OPERATION_BUCKETS};
+
+/// How an operation ended, as a label value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// It did what it should.
+    Success,
+    /// It did not; KCM knows no other failure.
+    Failure,
+}
+
+/// The subsystem's metrics.
+#[derive(Debug)]
+pub struct AttachDetachMetrics {
+    operations: HistogramVec,
+    totals: IntGaugeVec,
+    waiting: IntGaugeVec,
+    counted: HashMap<VolumeId, (i64, i64)>,
+}
+
+impl AttachDetachMetrics {
+    /// Registers the metrics.
+    ///
+    /// # Errors
+    /// See [`Metrics::register`].
+    pub fn new(metrics: &Metrics) -> Result<Self, prometheus::Error> {
+        let operations = HistogramVec::new(
+            HistogramOpts::new("storage_operation_duration_seconds", "Storage operation duration")
+                .buckets(STORAGE_OPERATION_BUCKETS.to_vec()),
+            &["volume_plugin", "operation_name", "status", "migrated"],
+        )?;
+        let totals = IntGaugeVec::new(
+            Opts::new("attachdetach_controller_total_volumes", "Number of volumes in A/D Controller"),
+            &["plugin_name", "state"],
+        )?;
+        let waiting = IntGaugeVec::new(
+            Opts::new("mooring_waiting_objects", "Objects that wait, by what they wait for"),
+            &["kind", "reason"],
+        )?;
+        metrics.register(&operations)?;
+        metrics.register(&totals)?;
+        metrics.register(&waiting)?;
+        Ok(Self { operations, totals, waiting, counted: HashMap::new() })
+    }
+
+    /// Notes the end of an operation.
+    pub fn observe(&self, volume: &VolumeId, operation: Operation, ending: Ending, took: Duration) {
+        let status = match ending {
+            Ending::Success => "success",
+            Ending::Failure => "fail-unknown",
+        };
+        self.operations
+            .with_label_values(&[plugin_name(volume).as_str(), operation_name(operation), status, "false"])
+            .observe(took.as_secs_f64());
+    }
+
+    /// Sets on how many nodes a volume is wanted and held.
+    pub fn count(&mut self, volume: &VolumeId, wanted: usize, held: usize) {
+        let now = (i64::try_from(wanted).unwrap_or(i64::MAX), i64::try_from(held).unwrap_or(i64::MAX));
+        let before = if now == (0, 0) {
+            self.counted.remove(volume)
+        } else {
+            self.counted.insert(volume.clone(), now)
+        };
+        let before = before.unwrap_or_default();
+        if now == before {
+            return;
+        }
+        let plugin = plugin_name(volume);
+        self.totals.with_label_values(&[plugin.as_str(), "desired_state_of_world"]).add(now.0 - before.0);
+        self.totals.with_label_values(&[plugin.as_str(), "actual_state_of_world"]).add(now.1 - before.1);
+    }
+
+    /// Notes that a pair began or ceased to wait for a reason.
+    pub fn waits(&self, reason: &'static str, change: i64) {
+        self.waiting.with_label_values(&["attachment", reason]).add(change);
+    }
+}
+
+fn operation_name(operation: Operation) -> &'static str {
+    match operation {
+        Operation::Attach => "volume_attach",
+        Operation::Detach => "volume_detach",
+    }
+}
+
+/// KCM: csi plugin with the driver behind a colon (volume/util/metrics.go,
+/// `GetFullQualifiedPluginNameForVolume`).
+fn plugin_name(volume: &VolumeId) -> String {
+    let (driver, _) = volume.driver_and_handle();
+    format!("kubernetes.io/csi:{driver}")
+}

@@ -1,0 +1,30 @@
+//! Attach/detach: which volume is on which node.
+//!
+//! ```text
+//! pods, claims, volumes ─▶ populator ─▶ desired state ┐
+//! attachments, nodes ────────────────▶ actual state ──┴▶ reconciler ─▶ executor ─▶ VolumeAttachments
+//!                                                          └────────▶ status updater ─▶ node status
+//! ```
+//!
+//! [`populator`], [`rules`], [`reconciler`] and [`status_updater`] are functions of values; the
+//! [`controller`] owns the two states and turns what happened into the next requests; [`AttachDetach`]
+//! is all of that at run time.
+
+pub mod actual_state;
+mod announcer;
+pub mod backoff;
+pub mod calls;
+pub mod controller;
+pub mod desired_state;
+mod executor;
+pub mod metrics;
+mod outcomes;
+pub mod populator;
+mod queue;
+pub mod reconciler;
+pub mod rules;
+pub mod status_updater;
+mod subsystem;
+pub mod volume_name;
+
+pub use subsystem::AttachDetach;

@@ -1,0 +1,245 @@
+//! What each answer of the API server means for the state.
+//!
+//! In: an [`Outcome`]. Out: changed pairs and nodes, marked dirty, so that the next plan starts from
+//! what is now known. Silence after a write never counts as "nothing happened".
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{
+    actual_state::{Operation, PairCall, Sequence, Uncertain, Unsettled, Withdrawal},
+    announcer::{self, Announcement},
+    backoff::Retry,
+    calls::{Answer, Call, Outcome, PairRequest},
+    controller::Controller,
+    metrics::Ending,
+    volume_name::VolumeId,
+};
+use crate::kube_api::{
+    call::{CallError, REQUEST_TIMEOUT},
+    ids::{NodeName, ResourceVersion},
+    kinds::{Narrow, Node, VolumeAttachment},
+};
+
+/// How long a request of unknown outcome may still take effect. The server gives it up after the
+/// time-out that was sent with it; as much again covers the way there.
+const SETTLE: Duration = Duration::from_secs(2 * REQUEST_TIMEOUT.as_secs());
+
+impl Controller {
+    /// Takes an outcome.
+    pub fn take_outcome(&mut self, outcome: Outcome, now: Instant) {
+        let Outcome { call, sent, result } = outcome;
+        if matches!(result, Err(CallError::NotLeader)) {
+            self.leads = false;
+        }
+        match call {
+            Call::Pair(volume, node, request) => {
+                self.pair_calls -= 1;
+                self.pair(&volume, &node).call = None;
+                self.dirty_volumes.push(volume.clone());
+                match request {
+                    PairRequest::Create(_) => self.created(&volume, &node, result, now),
+                    PairRequest::Delete(uid, _) => {
+                        match result {
+                            Ok(Answer::Attachment(attachment)) => {
+                                self.pair(&volume, &node).deletion_accepted = Some(uid);
+                                self.absorb_attachment(attachment, now);
+                            }
+                            Ok(_) | Err(CallError::NotFound(_)) => {
+                                self.pair(&volume, &node).deletion_accepted = Some(uid);
+                            }
+                            Err(error) => self.delete_failed(&volume, &node, &error, now),
+                        }
+                        if self.pair(&volume, &node).attachment.is_none() {
+                            self.pair(&volume, &node).deletion_accepted = None;
+                        }
+                    }
+                    PairRequest::Read(_) => self.attachment_read(&volume, &node, result, now),
+                }
+            }
+            Call::PatchNode(name, revision, _) => {
+                self.node_calls -= 1;
+                self.dirty_nodes.push(name.clone());
+                self.actual.node_mut(&name).busy = false;
+                match result {
+                    Ok(Answer::Node(node)) => self.node_answered(&name, &node, sent),
+                    Ok(_) | Err(CallError::NotLeader) => {}
+                    Err(CallError::Conflict(_)) => self.actual.node_mut(&name).stale = true,
+                    Err(error) => self.node_patch_failed(&name, revision, &error, now),
+                }
+            }
+            Call::ReadNode(name) => {
+                self.node_calls -= 1;
+                self.dirty_nodes.push(name.clone());
+                self.actual.node_mut(&name).busy = false;
+                match result {
+                    Ok(Answer::Node(node)) => {
+                        self.actual.node_mut(&name).stale = false;
+                        let touched = self.actual.settle_node(&name, now);
+                        self.dirty_volumes.extend(touched);
+                        self.node_answered(&name, &node, sent);
+                    }
+                    Ok(_) => {}
+                    Err(error) => {
+                        // Absence, too, is a failure to read: the watch will tell of it.
+                        self.node_failed(&name, &error, now);
+                        self.actual.node_mut(&name).read_wanted = true;
+                    }
+                }
+            }
+        }
+    }
+
+    fn created(
+        &mut self,
+        volume: &VolumeId,
+        node: &NodeName,
+        result: Result<Answer, CallError>,
+        now: Instant,
+    ) {
+        match result {
+            Ok(Answer::Attachment(attachment)) => {
+                let pair = self.pair(volume, node);
+                pair.uncertain = None;
+                pair.retry = Retry::default();
+                self.absorb_attachment(attachment, now);
+            }
+            Ok(_) | Err(CallError::NotLeader) => {}
+            Err(error @ (CallError::Unknown(_) | CallError::AlreadyExists(_))) => {
+                tracing::warn!(%volume, %node, %error, "whether the attachment was created is unknown, reading it");
+                let jitter = fastrand::f64();
+                let pair = self.pair(volume, node);
+                pair.uncertain = Some(Uncertain { until: now + SETTLE, read_absent: false });
+                if !error.is_certain() {
+                    pair.retry = pair.retry.after_failure(now, jitter, Duration::ZERO);
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%volume, %node, %error, "creating the attachment failed");
+                self.pair_failed(volume, node, &error, now);
+                self.operation_ended(volume, node, Operation::Attach, Ending::Failure, now);
+                let pair = self.pair(volume, node);
+                let message = error.to_string();
+                if pair.told.error.as_ref() != Some(&message) {
+                    pair.told.error = Some(message.clone());
+                    if let Some(wish) = self.desired.wish(volume, node) {
+                        self.effects.events.extend(announcer::events(
+                            &self.objects,
+                            wish,
+                            &Announcement::Failed(message),
+                        ));
+                    }
+                }
+            }
+        }
+    }
+
+    fn delete_failed(&mut self, volume: &VolumeId, node: &NodeName, error: &CallError, now: Instant) {
+        // Whatever was proven, the next try begins with a fresh look at the node.
+        let pair = self.pair(volume, node);
+        pair.withdrawal = Withdrawal::None;
+        if !error.is_certain() {
+            pair.deletion_doubt = Some(now + SETTLE);
+        }
+        match error {
+            CallError::NotLeader => {}
+            CallError::Conflict(_) => {
+                let name = volume.attachment_name(node);
+                self.send(volume, node, PairCall::Read, PairRequest::Read(name), now);
+            }
+            error => {
+                tracing::warn!(%volume, %node, %error, "deleting the attachment failed");
+                self.pair_failed(volume, node, error, now);
+                self.operation_ended(volume, node, Operation::Detach, Ending::Failure, now);
+            }
+        }
+    }
+
+    fn attachment_read(
+        &mut self,
+        volume: &VolumeId,
+        node: &NodeName,
+        result: Result<Answer, CallError>,
+        now: Instant,
+    ) {
+        match result {
+            Ok(Answer::Attachment(attachment)) => {
+                let pair = self.pair(volume, node);
+                pair.uncertain = None;
+                pair.retry = Retry::default();
+                pair.deletion_doubt = pair.deletion_doubt.filter(|until| *until > now);
+                self.absorb_attachment(attachment, now);
+            }
+            Ok(_) | Err(CallError::NotLeader) => {}
+            Err(CallError::NotFound(_)) => {
+                let wanted = self.desired.wish(volume, node).is_some();
+                let pair = self.pair(volume, node);
+                if pair.attachment.is_some() {
+                    // Gone; the watch is about to say so.
+                    pair.retry = pair.retry.after_failure(now, 0.0, Duration::ZERO);
+                }
+                let Some(uncertain) = &mut pair.uncertain else { return };
+                uncertain.read_absent = true;
+                if uncertain.until <= now {
+                    pair.uncertain = None;
+                } else if !wanted {
+                    // The create may still land; look again when it no longer can.
+                    pair.retry = pair.retry.after_failure(now, 0.0, uncertain.until - now);
+                }
+            }
+            Err(error) => self.pair_failed(volume, node, &error, now),
+        }
+    }
+
+    fn node_patch_failed(
+        &mut self,
+        name: &NodeName,
+        revision: ResourceVersion,
+        error: &CallError,
+        now: Instant,
+    ) {
+        self.node_failed(name, error, now);
+        if !error.is_certain() {
+            let state = self.actual.node_mut(name);
+            state.unsettled = Some(Unsettled { revision, until: now + SETTLE });
+            state.stale = true;
+        }
+    }
+
+    fn node_failed(&mut self, name: &NodeName, error: &CallError, now: Instant) {
+        if *error != CallError::NotLeader {
+            tracing::warn!(node = %name, %error, "request for the node failed");
+        }
+        let jitter = fastrand::f64();
+        let state = self.actual.node_mut(name);
+        state.retry = state.retry.after_failure(now, jitter, asked_pause(error));
+    }
+
+    fn pair_failed(&mut self, volume: &VolumeId, node: &NodeName, error: &CallError, now: Instant) {
+        let jitter = fastrand::f64();
+        let pair = self.pair(volume, node);
+        pair.retry = pair.retry.after_failure(now, jitter, asked_pause(error));
+    }
+
+    fn absorb_attachment(&mut self, attachment: VolumeAttachment, now: Instant) {
+        let name = attachment.key();
+        self.objects.absorb(attachment);
+        self.refresh_attachment(&name, now);
+    }
+
+    fn node_answered(&mut self, name: &NodeName, answer: &Node, sent: Sequence) {
+        self.actual.node_mut(name).retry = Retry::default();
+        self.objects.absorb(answer.clone());
+        let mut touched = self.actual.observe_node(name, self.objects.nodes.get(name).as_ref());
+        touched.extend(self.actual.witness_node(answer, name, sent));
+        self.dirty_volumes.extend(touched);
+    }
+}
+
+fn asked_pause(error: &CallError) -> Duration {
+    match error {
+        CallError::Throttled { after, .. } => *after,
+        _ => Duration::ZERO,
+    }
+}

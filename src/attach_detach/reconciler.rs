@@ -1,0 +1,90 @@
+//! Reconciler: compares desired and actual state of one volume over all its nodes. Pure.
+//!
+//! In: the nodes that want the volume, and its pairs. Out: a [`Verdict`] per node. What needs more
+//! than one node to decide is decided here, and that is one rule: an exclusive volume is never
+//! attached, nor about to be, nor possibly still attached, on two nodes (S1).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tokio::time::Instant;
+
+use super::{
+    actual_state::{NodeState, Pair, VolumeState},
+    desired_state::Wish,
+    rules::{self, PairView, Rival, Verdict},
+};
+use crate::kube_api::ids::NodeName;
+
+/// One volume as the reconciler sees it.
+#[derive(Clone, Debug, Default)]
+pub struct VolumeView<'a> {
+    /// Wishes by node.
+    pub wishes: Option<&'a BTreeMap<NodeName, Wish>>,
+    /// Pairs by node.
+    pub state: Option<&'a VolumeState>,
+    /// The nodes of either.
+    pub nodes: BTreeMap<&'a NodeName, &'a NodeState>,
+}
+
+/// Judges every node of the volume.
+#[must_use]
+pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, Verdict> {
+    let absent = Pair::default();
+    let exclusive = Exclusive::of(view);
+    let mut verdicts = BTreeMap::new();
+    for node in names(view) {
+        let pair = view.state.and_then(|state| state.pairs.get(node)).unwrap_or(&absent);
+        let wish = view.wishes.and_then(|wishes| wishes.get(node));
+        let rival = exclusive.as_ref().and_then(|exclusive| exclusive.rival_of(node));
+        let pair_view = PairView { wish, pair, node: view.nodes.get(node).copied(), rival: rival.as_ref() };
+        verdicts.insert(node.clone(), rules::judge(&pair_view, now));
+    }
+    verdicts
+}
+
+fn names<'a>(view: &VolumeView<'a>) -> BTreeSet<&'a NodeName> {
+    let wanted = view.wishes.into_iter().flat_map(BTreeMap::keys);
+    let held = view.state.into_iter().flat_map(|state| state.pairs.keys());
+    wanted.chain(held).collect()
+}
+
+/// Who has, or is to have, a volume that may be on one node at a time only.
+struct Exclusive<'a> {
+    /// Nodes that hold it in whatever way, those that no longer want it first: it is their detach that
+    /// ends the wait.
+    holders: Vec<&'a NodeName>,
+    /// If nobody holds it, the node whose turn it is: that of the oldest pod.
+    first: Option<&'a NodeName>,
+}
+
+impl<'a> Exclusive<'a> {
+    /// `None` for a volume that may be attached to several nodes.
+    fn of(view: &VolumeView<'a>) -> Option<Self> {
+        let wishes = view.wishes?;
+        if !wishes.values().any(Wish::is_exclusive) {
+            return None;
+        }
+        let pairs = view.state.into_iter().flat_map(|state| &state.pairs);
+        let ours = pairs.filter(|(_, pair)| pair.holds()).map(|(node, _)| node);
+        let foreign = view.state.into_iter().flat_map(|state| state.foreign.values());
+        let mut holders: Vec<&NodeName> = ours.chain(foreign).collect();
+        holders.sort_by_key(|node| (wishes.contains_key(*node), *node));
+        // A wish that may not attach must not keep the others waiting.
+        let first = wishes
+            .iter()
+            .min_by_key(|(_, wish)| (wish.attachable().is_none(), wish.seniority()))
+            .map(|(node, _)| node);
+        Some(Self { holders, first })
+    }
+
+    /// The node that keeps this one from attaching.
+    fn rival_of(&self, node: &NodeName) -> Option<Rival> {
+        if let Some(holder) = self.holders.iter().find(|holder| **holder != node) {
+            return Some(Rival { node: (*holder).clone(), holds: true });
+        }
+        if !self.holders.is_empty() {
+            return None;
+        }
+        self.first.filter(|first| *first != node).map(|first| Rival { node: first.clone(), holds: false })
+    }
+}

@@ -1,0 +1,291 @@
+//! The rules for one volume on one node: pure, from what is wanted and what is, to what the node's
+//! status should say, at most one request, and what is waited for.
+//!
+//! Order of a detach (S2, S3): nothing is written while the kubelet reports the volume in use; then
+//! the node's status is written without it; the answer to that very request proves it unpublished
+//! and unused; only then is the VolumeAttachment deleted; and only its absence means detached.
+
+use serde::Serialize;
+use tokio::time::Instant;
+
+use super::{
+    actual_state::{NodeState, Pair, PairCall, Publication, Unpublished, Withdrawal},
+    desired_state::Wish,
+};
+use crate::kube_api::ids::{NodeName, Uid, VolumeName};
+
+/// What is known of one pair when it is judged.
+#[derive(Clone, Copy, Debug)]
+pub struct PairView<'a> {
+    /// The pods that want the volume here, if any.
+    pub wish: Option<&'a Wish>,
+    /// The pair.
+    pub pair: &'a Pair,
+    /// Its node.
+    pub node: Option<&'a NodeState>,
+    /// The node that keeps this one from attaching, if the volume is exclusive.
+    pub rival: Option<&'a Rival>,
+}
+
+/// Another node that has, or is to have, an exclusive volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Rival {
+    /// The node.
+    pub node: NodeName,
+    /// Whether it holds the volume already, or merely comes first.
+    pub holds: bool,
+}
+
+/// The judgement of one pair.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Verdict {
+    /// What the node's status should say of the volume.
+    pub publication: Publication,
+    /// Whether the volume is being withdrawn from the node.
+    pub withdraws: bool,
+    /// The next request.
+    pub step: Option<Step>,
+    /// What has to happen before the next step, if this is not it.
+    pub waiting: Option<Waiting>,
+    /// When to judge again although nothing happened.
+    pub wake_at: Option<Instant>,
+}
+
+/// A request for one pair.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Create the VolumeAttachment for this PersistentVolume.
+    Create(VolumeName),
+    /// Delete the VolumeAttachment of this UID, given the proof.
+    Delete(Uid, Unpublished),
+    /// Read the node live: nothing is listed, so no write of ours will prove it.
+    ReadNode,
+    /// Read the VolumeAttachment live, to learn what became of a create.
+    ReadAttachment,
+}
+
+/// What a pair waits for, with the facts. Printed in logs, events and diagnosis.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "reason")]
+pub enum Waiting {
+    /// For the API server to answer a create.
+    WaitingForVolumeAttachment,
+    /// For the driver's external-attacher to attach.
+    WaitingForAttacher,
+    /// For the external-attacher to try again after this error.
+    AttachError {
+        /// What the driver said.
+        message: String,
+    },
+    /// For another node to be rid of an exclusive volume.
+    HeldByNode(Rival),
+    /// For an earlier attachment of the same name to be gone.
+    WaitingForDeletion,
+    /// For the node's status to list the volume.
+    Publishing,
+    /// For claim or volume to be whole again: the wish is kept but may not attach.
+    WishNotCurrent,
+    /// For the kubelet to unmount.
+    DetachWaitingForUnmount,
+    /// For the node's status to be written without the volume, or read live.
+    DetachWaitingForUnpublish,
+    /// For a status patch of unknown outcome to be settled.
+    DetachWaitingForSettlement,
+    /// For the external-attacher to detach.
+    DetachWaitingForAttacher,
+    /// For the external-attacher to try again after this error.
+    DetachError {
+        /// What the driver said.
+        message: String,
+    },
+    /// For the node, whose object is gone, to come back: nothing proves its kubelet dead, and nothing
+    /// can be attached to it.
+    NodeGone,
+    /// To learn whether an attachment exists.
+    Uncertain,
+    /// For the pause after a failure to end.
+    RetryBackoff(#[serde(skip)] Instant),
+}
+
+impl Waiting {
+    /// The reason code (user-experience §3), also in metrics and logs.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::WaitingForVolumeAttachment => "WaitingForVolumeAttachment",
+            Self::WaitingForAttacher => "WaitingForAttacher",
+            Self::AttachError { .. } => "AttachError",
+            Self::HeldByNode(_) => "HeldByNode",
+            Self::WaitingForDeletion => "WaitingForDeletion",
+            Self::Publishing => "Publishing",
+            Self::WishNotCurrent => "WishNotCurrent",
+            Self::DetachWaitingForUnmount => "DetachWaitingForUnmount",
+            Self::DetachWaitingForUnpublish => "DetachWaitingForUnpublish",
+            Self::DetachWaitingForSettlement => "DetachWaitingForSettlement",
+            Self::DetachWaitingForAttacher => "DetachWaitingForAttacher",
+            Self::DetachError { .. } => "DetachError",
+            Self::NodeGone => "NodeGone",
+            Self::Uncertain => "Uncertain",
+            Self::RetryBackoff(_) => "RetryBackoff",
+        }
+    }
+}
+
+/// Judges one pair.
+#[must_use]
+pub fn judge(view: &PairView<'_>, now: Instant) -> Verdict {
+    match view.wish {
+        Some(wish) => wanted(view, wish, now),
+        None => unwanted(view, now),
+    }
+}
+
+fn wanted(view: &PairView<'_>, wish: &Wish, now: Instant) -> Verdict {
+    let pair = view.pair;
+    if let Some(attachment) = &pair.attachment {
+        let going = attachment.metadata.is_terminating() || pair.deletion_accepted.is_some();
+        if going || pair.call == Some(PairCall::Delete) {
+            return wait(Publication::Withhold, Waiting::WaitingForDeletion);
+        }
+        if pair.deletion_doubt.is_some() && pair.call.is_some() {
+            return wait(Publication::Withhold, Waiting::Uncertain);
+        }
+        if let Some(until) = pair.deletion_doubt {
+            return in_doubt(pair, until, now);
+        }
+        if attachment.status.attached {
+            let waiting = (!pair.listed).then_some(Waiting::Publishing);
+            return Verdict { waiting, ..Verdict::say(Publication::List) };
+        }
+        let waiting = match &attachment.status.attach_error {
+            Some(error) => Waiting::AttachError { message: error.message.clone() },
+            None => Waiting::WaitingForAttacher,
+        };
+        return wait(Publication::Withhold, waiting);
+    }
+    if pair.call.is_some() {
+        return wait(Publication::Withhold, Waiting::WaitingForVolumeAttachment);
+    }
+    if pair.uncertain.is_some_and(|uncertain| !uncertain.read_absent) {
+        return read_attachment(pair, now);
+    }
+    if let Some(rival) = view.rival {
+        return wait(Publication::Withhold, Waiting::HeldByNode(rival.clone()));
+    }
+    if view.node.is_none_or(|state| state.node.is_none()) {
+        return wait(Publication::Keep, Waiting::NodeGone);
+    }
+    if pair.listed {
+        // The attachment vanished behind our back: the kubelet must not mount what is not attached
+        // (S10), so the list is mended before the volume is attached again.
+        return wait(Publication::Withhold, Waiting::DetachWaitingForUnpublish);
+    }
+    let Some(volume) = wish.attachable() else {
+        return wait(Publication::Withhold, Waiting::WishNotCurrent);
+    };
+    if let Some(at) = pair.retry.pending(now) {
+        return pause(at);
+    }
+    Verdict {
+        step: Some(Step::Create(volume.clone())),
+        ..wait(Publication::Withhold, Waiting::WaitingForVolumeAttachment)
+    }
+}
+
+fn unwanted(view: &PairView<'_>, now: Instant) -> Verdict {
+    let pair = view.pair;
+    let Some(attachment) = &pair.attachment else { return without_attachment(view, now) };
+    if attachment.metadata.is_terminating() || pair.deletion_accepted.is_some() {
+        let waiting = match &attachment.status.detach_error {
+            Some(error) => Waiting::DetachError { message: error.message.clone() },
+            None => Waiting::DetachWaitingForAttacher,
+        };
+        return wait(Publication::Withhold, waiting);
+    }
+    if pair.call.is_some() {
+        return wait(Publication::Withhold, Waiting::DetachWaitingForAttacher);
+    }
+    let Some(node) = view.node.and_then(|state| state.node.as_deref()) else {
+        return wait(Publication::Keep, Waiting::NodeGone);
+    };
+    if pair.in_use {
+        if let Some(until) = pair.deletion_doubt {
+            return in_doubt(pair, until, now);
+        }
+        // Also puts the volume back when the answer to the un-publishing patch showed it in use
+        // after all: a kubelet that finds a mounted volume unpublished takes it for lost.
+        let publication = if attachment.status.attached { Publication::List } else { Publication::Withhold };
+        return wait(publication, Waiting::DetachWaitingForUnmount);
+    }
+    if pair.listed {
+        return withdraw(None, Waiting::DetachWaitingForUnpublish);
+    }
+    if view.node.is_some_and(|state| !state.is_settled()) {
+        return withdraw(None, Waiting::DetachWaitingForSettlement);
+    }
+    match &pair.withdrawal {
+        Withdrawal::Proven(proof) if proof.is_about(node) => match pair.retry.pending(now) {
+            Some(at) => Verdict { withdraws: true, ..pause(at) },
+            None => {
+                let step = Step::Delete(attachment.metadata.uid.clone(), proof.clone());
+                withdraw(Some(step), Waiting::DetachWaitingForAttacher)
+            }
+        },
+        _ => withdraw(Some(Step::ReadNode), Waiting::DetachWaitingForUnpublish),
+    }
+}
+
+/// Unwanted, and no attachment is known: either there is none, or a create may yet have made one.
+fn without_attachment(view: &PairView<'_>, now: Instant) -> Verdict {
+    let pair = view.pair;
+    if pair.call.is_some() {
+        return wait(Publication::Withhold, Waiting::Uncertain);
+    }
+    if pair.uncertain.is_some() {
+        return read_attachment(pair, now);
+    }
+    if !pair.listed {
+        return Verdict::say(Publication::Keep);
+    }
+    if pair.in_use {
+        return wait(Publication::Keep, Waiting::DetachWaitingForUnmount);
+    }
+    wait(Publication::Withhold, Waiting::DetachWaitingForUnpublish)
+}
+
+/// Whether a delete took effect is unknown. Publishing the volume meanwhile could have it mounted just as
+/// the delete lands.
+fn in_doubt(pair: &Pair, until: Instant, now: Instant) -> Verdict {
+    if now < until {
+        let wake_at = Some(until);
+        return Verdict { wake_at, ..wait(Publication::Withhold, Waiting::Uncertain) };
+    }
+    read_attachment(pair, now)
+}
+
+fn read_attachment(pair: &Pair, now: Instant) -> Verdict {
+    match pair.retry.pending(now) {
+        Some(at) => pause(at),
+        None => {
+            Verdict { step: Some(Step::ReadAttachment), ..wait(Publication::Withhold, Waiting::Uncertain) }
+        }
+    }
+}
+
+fn wait(publication: Publication, waiting: Waiting) -> Verdict {
+    Verdict { waiting: Some(waiting), ..Verdict::say(publication) }
+}
+
+fn pause(at: Instant) -> Verdict {
+    Verdict { wake_at: Some(at), ..wait(Publication::Withhold, Waiting::RetryBackoff(at)) }
+}
+
+fn withdraw(step: Option<Step>, waiting: Waiting) -> Verdict {
+    Verdict { withdraws: true, step, ..wait(Publication::Withhold, waiting) }
+}
+
+impl Verdict {
+    fn say(publication: Publication) -> Self {
+        Self { publication, withdraws: false, step: None, waiting: None, wake_at: None }
+    }
+}

@@ -1,0 +1,135 @@
+//! The two names that the kubelet computes for itself, so that ours must be the same to the byte:
+//! the unique volume name, by which `node.status` lists a volume, and the name of the
+//! VolumeAttachment (attach-detach §2.5, §7.1).
+
+use std::{
+    fmt::{self, Write},
+    sync::Arc,
+};
+
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+
+use crate::kube_api::ids::{AttachmentName, DriverName, NodeName};
+
+const CSI_PREFIX: &str = "kubernetes.io/csi/";
+
+/// Unique volume name: one storage volume, whichever PersistentVolumes stand for it.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct VolumeId(Arc<str>);
+
+impl VolumeId {
+    /// The name of a CSI volume.
+    #[must_use]
+    pub fn csi(driver: &DriverName, handle: &str) -> Self {
+        Self(Arc::from(format!("{CSI_PREFIX}{driver}^{handle}")))
+    }
+
+    /// A name found in node status, if it is one of a CSI volume. Split at the *first* `^`: a driver
+    /// name has none, a handle may (KCM demands exactly one and never detaches such volumes).
+    #[must_use]
+    pub fn parse_csi(name: &str) -> Option<Self> {
+        let (driver, handle) = name.strip_prefix(CSI_PREFIX)?.split_once('^')?;
+        (!driver.is_empty() && !handle.is_empty()).then(|| Self(Arc::from(name)))
+    }
+
+    /// The name as the API writes it.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Driver and handle. Both are empty only for a name that no constructor makes.
+    #[must_use]
+    pub fn driver_and_handle(&self) -> (&str, &str) {
+        self.0.strip_prefix(CSI_PREFIX).and_then(|rest| rest.split_once('^')).unwrap_or_default()
+    }
+
+    /// The name of the VolumeAttachment that attaches this volume to a node: `csi-` and the hex
+    /// SHA-256 of handle, driver and node without separators.
+    #[must_use]
+    pub fn attachment_name(&self, node: &NodeName) -> AttachmentName {
+        let (driver, handle) = self.driver_and_handle();
+        let mut hash = Sha256::new();
+        hash.update(handle);
+        hash.update(driver);
+        hash.update(node.as_str());
+        let mut name = String::with_capacity(68);
+        name.push_str("csi-");
+        for byte in hash.finalize() {
+            // Writing to a String cannot fail.
+            let _ = write!(name, "{byte:02x}");
+        }
+        AttachmentName::from(name)
+    }
+}
+
+impl fmt::Display for VolumeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for VolumeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&*self.0, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn s9_attachment_names_are_those_the_kubelet_computes() {
+        let vectors = [
+            (
+                "testvol-01",
+                "testdriver-01",
+                "testnode-01",
+                "csi-4d8f42c5f953488d695504cfaf9658961d83f72b5ac9bba3e32c2ddb7708e84f",
+            ),
+            (
+                "vol02",
+                "driver02",
+                "node02",
+                "csi-70fa8b122628ff5436f098759b79c93487b3894e2bff5637c618405a059b0b47",
+            ),
+            (
+                "vol-001",
+                "test-driver",
+                "fakeNode",
+                "csi-5750ddc4dbfbce7a8cce21f9cb10b556c079660cea0b58ebfba63932aef9cc94",
+            ),
+            (
+                "pvc-9f0e1f3c-6a2e-4a57-8f0b-000000000001",
+                "hostpath.csi.k8s.io",
+                "worker-1",
+                "csi-ececaa73f0273a41ad3f79a7e46797f5e19962ae44f1d1f3cfd43946d3b20999",
+            ),
+        ];
+        for (handle, driver, node, name) in vectors {
+            let volume = VolumeId::csi(&DriverName::from(driver), handle);
+            assert_eq!(volume.attachment_name(&NodeName::from(node)).as_str(), name);
+        }
+    }
+
+    #[test]
+    fn a_handle_may_contain_the_separator() {
+        let volume = VolumeId::csi(&DriverName::from("d.example"), "a^b");
+        assert_eq!(volume.driver_and_handle(), ("d.example", "a^b"));
+        assert_eq!(VolumeId::parse_csi("kubernetes.io/csi/d.example^a^b"), Some(volume));
+    }
+
+    #[test]
+    fn names_of_other_plugins_are_not_csi() {
+        for name in [
+            "kubernetes.io/iscsi/1.2.3.4:3260:iqn:0",
+            "kubernetes.io/csi/no-handle",
+            "kubernetes.io/csi/^h",
+            "",
+        ] {
+            assert_eq!(VolumeId::parse_csi(name), None, "{name}");
+        }
+    }
+}

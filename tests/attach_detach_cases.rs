@@ -1,0 +1,224 @@
+//! Runs `tests/cases/attach_detach/reconciler.yaml`: each case is one call of the reconciler's pure
+//! function. The words are explained at the top of the file.
+
+// A broken test should stop where it breaks.
+// The words of a case are flags by nature.
+#![allow(clippy::struct_excessive_bools)]
+#![allow(clippy::expect_used, clippy::indexing_slicing, clippy::unwrap_used, missing_docs)]
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use mooring::{
+    attach_detach::{
+        actual_state::{
+            ActualState, Candidates, PairCall, Publication, Sequence, Uncertain, Unsettled, Withdrawal,
+        },
+        desired_state::{DesiredState, PodFacts, PodWishes, WantedVolume},
+        reconciler::{VolumeView, plan},
+        rules::Step,
+        volume_name::VolumeId,
+    },
+    kube_api::{
+        ids::{DriverName, NodeName, PodKey, ResourceVersion, VolumeName},
+        kinds::{AttachedVolume, Node, VolumeAttachment, VolumeError},
+    },
+};
+use serde::Deserialize;
+use tokio::time::Instant;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Case {
+    name: String,
+    #[serde(default)]
+    exclusive: bool,
+    given: BTreeMap<String, Given>,
+    then: BTreeMap<String, Then>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Given {
+    wanted: Option<i64>,
+    stale: bool,
+    attachment: Option<Attachment>,
+    listed: bool,
+    in_use: bool,
+    proven: bool,
+    calling: Option<Calling>,
+    uncertain: Option<Lookup>,
+    paused: bool,
+    unsettled: bool,
+    gone: bool,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Attachment {
+    Attaching,
+    Attached,
+    Failed,
+    Terminating,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Calling {
+    Create,
+    Delete,
+}
+
+#[derive(Clone, Copy, PartialEq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Lookup {
+    Unread,
+    Read,
+}
+
+#[derive(Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Then {
+    publish: String,
+    #[serde(default)]
+    step: Option<String>,
+    #[serde(default)]
+    wait: Option<String>,
+}
+
+fn main() {
+    let text = include_str!("cases/attach_detach/reconciler.yaml");
+    let cases: Vec<Case> = serde_saphyr::from_str(text).expect("reconciler.yaml");
+    let trials = cases
+        .into_iter()
+        .map(|case| Trial::test(format!("reconciler: {}", case.name), move || run(&case)))
+        .collect();
+    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+}
+
+fn run(case: &Case) -> Result<(), Failed> {
+    let volume = VolumeId::csi(&DriverName::from("driver"), "handle");
+    let now = Instant::now();
+    let mut desired = DesiredState::default();
+    let mut actual = ActualState::default();
+    for (name, given) in &case.given {
+        let node = NodeName::from(name.as_str());
+        wish(&mut desired, &volume, &node, given, case.exclusive);
+        hold(&mut actual, &volume, &node, given, now);
+    }
+    let wishes = desired.nodes(&volume);
+    let state = actual.volume(&volume);
+    let names: Vec<NodeName> = case.given.keys().map(|name| NodeName::from(name.as_str())).collect();
+    let nodes = names.iter().filter_map(|name| actual.node(name).map(|node| (name, node))).collect();
+    let verdicts = plan(&VolumeView { wishes, state, nodes }, now);
+    let seen: BTreeMap<String, Then> = verdicts
+        .into_iter()
+        .map(|(node, verdict)| {
+            let publish = match verdict.publication {
+                Publication::Keep => "keep",
+                Publication::List => "list",
+                Publication::Withhold => "withhold",
+            };
+            let step = verdict.step.map(|step| match step {
+                Step::Create(_) => "create",
+                Step::Delete(..) => "delete",
+                Step::ReadNode => "read-node",
+                Step::ReadAttachment => "read-attachment",
+            });
+            let then = Then {
+                publish: publish.to_owned(),
+                step: step.map(str::to_owned),
+                wait: verdict.waiting.map(|waiting| waiting.code().to_owned()),
+            };
+            (node.to_string(), then)
+        })
+        .collect();
+    if seen == case.then {
+        return Ok(());
+    }
+    Err(format!("expected {:#?}\nseen {:#?}", case.then, seen).into())
+}
+
+fn wish(desired: &mut DesiredState, volume: &VolumeId, node: &NodeName, given: &Given, exclusive: bool) {
+    let Some(age) = given.wanted else { return };
+    let key = PodKey::new("ns", &format!("pod-{node}"));
+    let wanted = WantedVolume {
+        pod_volume: "data".to_owned(),
+        volume_name: VolumeName::from("pv"),
+        exclusive,
+        current: !given.stale,
+    };
+    let pod = PodFacts {
+        key: key.clone(),
+        uid: format!("uid-{node}").into(),
+        created: k8s_openapi::jiff::Timestamp::from_second(age).ok(),
+    };
+    let wishes = PodWishes {
+        pod: Arc::new(pod),
+        node: node.clone(),
+        volumes: BTreeMap::from([(volume.clone(), wanted)]),
+        unresolved: Vec::new(),
+        depends_on: std::collections::BTreeSet::new(),
+    };
+    desired.set(&key, Some(wishes));
+}
+
+fn hold(actual: &mut ActualState, volume: &VolumeId, name: &NodeName, given: &Given, now: Instant) {
+    let mut node = Node::default();
+    node.metadata.name = name.as_str().into();
+    node.metadata.uid = format!("uid-{name}").into();
+    node.metadata.resource_version = ResourceVersion(5);
+    if !given.gone {
+        actual.observe_node(name, Some(&Arc::new(node.clone())));
+    }
+    if let Some(kind) = given.attachment {
+        let mut attachment = VolumeAttachment::default();
+        let attachment_name = volume.attachment_name(name);
+        attachment.metadata.name = attachment_name.as_str().into();
+        attachment.metadata.uid = format!("va-{name}").into();
+        attachment.spec.node_name = name.clone();
+        attachment.status.attached = matches!(kind, Attachment::Attached | Attachment::Terminating);
+        if matches!(kind, Attachment::Terminating) {
+            attachment.metadata.deletion_timestamp = k8s_openapi::jiff::Timestamp::from_second(1).ok();
+        }
+        if matches!(kind, Attachment::Failed) {
+            attachment.status.attach_error = Some(VolumeError { time: None, message: "no".to_owned() });
+        }
+        let about = Candidates { source: Some(volume.clone()), published: Vec::new() };
+        actual.observe_attachment(&attachment_name, Some(Arc::new(attachment)), |_| about);
+    }
+    let local = given.calling.is_some() || given.uncertain.is_some() || given.paused || given.proven;
+    if local {
+        let pair = actual.pair_mut(volume, name);
+        pair.call = given.calling.map(|calling| match calling {
+            Calling::Create => PairCall::Create,
+            Calling::Delete => PairCall::Delete,
+        });
+        pair.uncertain = given.uncertain.map(|lookup| Uncertain {
+            until: now + Duration::from_secs(10),
+            read_absent: lookup == Lookup::Read,
+        });
+        if given.paused {
+            pair.retry = pair.retry.after_failure(now, 1.0, Duration::ZERO);
+        }
+        if given.proven {
+            pair.withdrawal = Withdrawal::Since(Sequence(0));
+            actual.witness_node(&node, name, Sequence(1));
+        }
+    }
+    if given.unsettled {
+        let until = now + Duration::from_secs(10);
+        actual.node_mut(name).unsettled = Some(Unsettled { revision: ResourceVersion(9), until });
+    }
+    if given.listed {
+        node.status.volumes_attached =
+            vec![AttachedVolume { name: volume.as_str().to_owned(), device_path: String::new() }];
+    }
+    if given.in_use {
+        node.status.volumes_in_use.insert(volume.as_str().to_owned());
+    }
+    if !given.gone {
+        node.metadata.resource_version = ResourceVersion(7);
+        actual.observe_node(name, Some(&Arc::new(node)));
+    }
+}
