@@ -4,11 +4,7 @@
 //! requests, each in a task of its own; events; metrics. It makes no choices: what is sent, and
 //! when again after a failure, the planner says.
 
-use std::{
-    collections::hash_map::RandomState,
-    hash::{BuildHasher, Hasher},
-    sync::Arc,
-};
+use std::sync::Arc;
 
 use tokio::{
     task::{JoinError, JoinSet},
@@ -47,9 +43,6 @@ pub struct Binder {
     leadership: Leadership,
     events: EventRecorder,
     metrics: BinderMetrics,
-    /// Requests that have ended, and a seed of this process: together they spread retries.
-    finished: u64,
-    seed: RandomState,
 }
 
 impl Binder {
@@ -73,8 +66,6 @@ impl Binder {
             caller,
             leadership,
             events,
-            finished: 0,
-            seed: RandomState::new(),
         })
     }
 
@@ -152,16 +143,7 @@ impl Binder {
             self.metrics.class_assigned(result.is_ok());
         }
         log(&op, &result);
-        self.finished = self.finished.wrapping_add(1);
-        let jitter = self.jitter();
-        self.planner.outcome(op, result, Instant::now(), jitter);
-    }
-
-    /// A number in 0..1 that differs between processes and from request to request.
-    fn jitter(&self) -> f64 {
-        let mut hasher = self.seed.build_hasher();
-        hasher.write_u64(self.finished);
-        f64::from(u16::try_from(hasher.finish() & 0xffff).unwrap_or_default()) / f64::from(u16::MAX)
+        self.planner.outcome(op, result, Instant::now(), fastrand::f64());
     }
 }
 
