@@ -4,7 +4,7 @@
 //! requests, each in a task of its own; events; metrics. It makes no choices: what is sent, and
 //! when again after a failure, the planner says.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use tokio::{
     task::{JoinError, JoinSet},
@@ -24,6 +24,7 @@ use crate::{
     kube_api::{
         call::{CallError, Caller},
         events::EventRecorder,
+        kinds::ObjectRef,
         leadership::Leadership,
     },
     metrics::Metrics,
@@ -91,11 +92,7 @@ impl Binder {
                 () = shutdown.cancelled() => break,
                 () = self.leadership.acquired(), if !leading => leading = true,
                 () = self.leadership.lost(), if leading => leading = false,
-                changed = self.changes.take() => {
-                    for object in &changed {
-                        self.planner.changed(object);
-                    }
-                }
+                changed = self.changes.take() => self.changed(&changed),
                 Some(finished) = tasks.join_next() => self.finished(finished),
                 () = sleep_until(wake_at.unwrap_or_else(Instant::now)), if leading && wake_at.is_some() => {}
             }
@@ -103,11 +100,20 @@ impl Binder {
                 self.finished(finished);
             }
             if leading {
+                // The indexes are brought up to the tables first: what an earlier leader reserved
+                // is in the tables when the term begins, and must not be missed (S19).
+                self.changed(&self.changes.take_now());
                 wake_at = self.plan(&mut tasks);
             }
         }
         while let Some(finished) = tasks.join_next().await {
             self.finished(finished);
+        }
+    }
+
+    fn changed(&mut self, changed: &BTreeSet<ObjectRef>) {
+        for object in changed {
+            self.planner.changed(object);
         }
     }
 
