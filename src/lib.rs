@@ -19,6 +19,7 @@
 
 pub mod app;
 pub mod attach_detach;
+pub mod binder;
 pub mod cli;
 pub mod config;
 pub mod http;
