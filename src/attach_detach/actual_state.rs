@@ -12,7 +12,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{backoff::Retry, volume_name::VolumeId};
+use super::{retry::Retry, volume_name::VolumeId};
 use crate::kube_api::{
     ids::{AttachmentName, NodeName, ResourceVersion, Uid, VolumeName},
     kinds::{Node, VolumeAttachment},
