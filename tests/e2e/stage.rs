@@ -57,27 +57,29 @@ struct Theatre {
     token: String,
 }
 
-fn theatre(assets: &Assets) -> &'static Theatre {
-    static THEATRE: OnceLock<Theatre> = OnceLock::new();
-    THEATRE.get_or_init(|| {
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        let (plane, token) = runtime.block_on(async {
-            let plane = ControlPlane::start(assets).await;
-            let cluster = Cluster::new(plane.client(User::Admin));
-            for manifest in MANIFESTS {
-                cluster.apply(manifest).await;
-            }
-            let token = plane.service_account_token(DAEMON_NAMESPACE, "mooring").await;
-            (plane, token)
-        });
-        Theatre { runtime, plane, token }
-    })
+/// The theatre, opened for the first story. If that fails, it is not tried again for each.
+fn theatre(assets: &Assets) -> Option<&'static Theatre> {
+    static THEATRE: OnceLock<Option<Theatre>> = OnceLock::new();
+    THEATRE.get_or_init(|| std::panic::catch_unwind(|| open(assets)).ok()).as_ref()
+}
+
+fn open(assets: &Assets) -> Theatre {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let (plane, token) = runtime.block_on(async {
+        let plane = ControlPlane::start(assets).await;
+        let cluster = Cluster::new(plane.client(User::Admin));
+        for manifest in MANIFESTS {
+            cluster.apply(manifest).await;
+        }
+        let token = plane.service_account_token(DAEMON_NAMESPACE, "mooring").await;
+        (plane, token)
+    });
+    Theatre { runtime, plane, token }
 }
 
 /// Plays a story, and checks what happened.
 pub fn play(assets: &Assets, story: &Story) -> Result<(), Failed> {
-    let theatre = theatre(assets);
+    let Some(theatre) = theatre(assets) else { return Err("the control plane did not start".into()) };
     theatre.runtime.block_on(async {
         let cluster = Cluster::new(theatre.plane.client(User::Admin));
         cluster.clear().await;

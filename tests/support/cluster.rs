@@ -210,8 +210,7 @@ impl Cluster {
 
     /// Waits until a pod is gone.
     pub async fn pod_gone(&self, pod: &str) {
-        until(self.namespaced(), pod, &format!("pod {pod} is gone"), |pod: Option<&Pod>| pod.is_none())
-            .await;
+        until(self.namespaced(), pod, &format!("pod {pod} is gone"), |pod: Option<&Pod>| pod.is_none()).await;
     }
 
     /// Waits until the VolumeAttachment of a volume and node exists.

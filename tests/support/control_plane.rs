@@ -16,7 +16,10 @@ use k8s_openapi::{
     api::{authentication::v1::TokenRequest, core::v1::Namespace},
 };
 use kube::{Api, Client, Config, config::AuthInfo};
-use ring::{rand::SystemRandom, signature};
+use ring::{
+    rand::SystemRandom,
+    signature::{self, KeyPair},
+};
 use sha2::{Digest, Sha256};
 
 use super::{
@@ -114,7 +117,7 @@ impl ControlPlane {
         let etcd_url = format!("http://127.0.0.1:{client_port}");
         let etcd = start_etcd(assets, &folder, &etcd_url, peer_port);
 
-        let secret = write_service_account_key(&folder.join("service-account.pem"));
+        let secret = write_service_account_keys(&folder);
         let tokens: String = User::ALL
             .iter()
             .map(|user| {
@@ -300,8 +303,8 @@ fn api_server_flags(folder: &Path, etcd_url: &str, port: u16, options: &Options)
         "--authorization-mode=RBAC".to_owned(),
         format!("--token-auth-file={}", file("tokens.csv")),
         "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
-        format!("--service-account-key-file={}", file("service-account.pem")),
-        format!("--service-account-signing-key-file={}", file("service-account.pem")),
+        format!("--service-account-key-file={}", file("service-account.pub")),
+        format!("--service-account-signing-key-file={}", file("service-account.key")),
         "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
         // Nobody here connects through the `kubernetes` Service, and it refuses loopback addresses.
         "--endpoint-reconciler-type=none".to_owned(),
@@ -332,19 +335,30 @@ fn free_ports<const N: usize>() -> [u16; N] {
     listeners.map(|listener| listener.local_addr().expect("a bound port has an address").port())
 }
 
-/// Writes a new key for ServiceAccount tokens, and returns it: it is also the secret that the users'
-/// tokens are made from.
-fn write_service_account_key(path: &Path) -> Vec<u8> {
-    let key = signature::EcdsaKeyPair::generate_pkcs8(
-        &signature::ECDSA_P256_SHA256_FIXED_SIGNING,
-        &SystemRandom::new(),
-    )
-    .expect("generate a key");
-    let base64 = serde_json::to_value(ByteString(key.as_ref().to_vec())).unwrap();
+/// Header of a P-256 public key in DER (RFC 5480); the point follows.
+const P256_PUBLIC_KEY: [u8; 26] = [
+    0x30, 0x59, 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a, 0x86,
+    0x48, 0xce, 0x3d, 0x03, 0x01, 0x07, 0x03, 0x42, 0x00,
+];
+
+/// Writes a new key pair for ServiceAccount tokens, and returns the private one: it is also the
+/// secret that the users' tokens are made from.
+fn write_service_account_keys(folder: &Path) -> Vec<u8> {
+    let algorithm = &signature::ECDSA_P256_SHA256_FIXED_SIGNING;
+    let random = SystemRandom::new();
+    let private = signature::EcdsaKeyPair::generate_pkcs8(algorithm, &random).expect("generate a key");
+    let pair =
+        signature::EcdsaKeyPair::from_pkcs8(algorithm, private.as_ref(), &random).expect("read the key");
+    let public = [P256_PUBLIC_KEY.as_slice(), pair.public_key().as_ref()].concat();
+    std::fs::write(folder.join("service-account.key"), pem("PRIVATE KEY", private.as_ref())).unwrap();
+    std::fs::write(folder.join("service-account.pub"), pem("PUBLIC KEY", &public)).unwrap();
+    private.as_ref().to_vec()
+}
+
+fn pem(label: &str, der: &[u8]) -> String {
+    let base64 = serde_json::to_value(ByteString(der.to_vec())).unwrap();
     let text = base64.as_str().expect("bytes are written as base64");
-    std::fs::write(path, format!("-----BEGIN PRIVATE KEY-----\n{text}\n-----END PRIVATE KEY-----\n"))
-        .unwrap();
-    key.as_ref().to_vec()
+    format!("-----BEGIN {label}-----\n{text}\n-----END {label}-----\n")
 }
 
 fn token(secret: &[u8], user: User) -> String {
