@@ -1,6 +1,9 @@
 //! Runs `tests/cases/attach_detach/populator.yaml`: each case is one call of the populator's function
 //! over a small world of objects. The words are explained at the top of the file.
 
+// A broken test should stop where it breaks.
+#![allow(clippy::expect_used, clippy::indexing_slicing, clippy::unwrap_used, missing_docs)]
+
 use std::collections::BTreeMap;
 
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -9,7 +12,7 @@ use mooring::{
         desired_state::{PodWishes, WhyUnresolved},
         populator,
     },
-    kube_api::kinds::Pod,
+    kube_api::kinds::{CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod},
     state::{Objects, Stored},
 };
 use serde::Deserialize;
@@ -102,23 +105,17 @@ fn look(patches: &Patches, before: Option<&PodWishes>) -> Option<PodWishes> {
             }
         }
     };
-    apply(&objects, object("node"), |objects, node| objects.apply::<mooring::kube_api::kinds::Node>(node));
-    apply(&objects, object("claim"), |objects, claim| {
-        objects.apply::<mooring::kube_api::kinds::PersistentVolumeClaim>(claim);
-    });
-    apply(&objects, object("volume"), |objects, volume| {
-        objects.apply::<mooring::kube_api::kinds::PersistentVolume>(volume);
-    });
-    apply(&objects, object("driver"), |objects, driver| {
-        objects.apply::<mooring::kube_api::kinds::CsiDriver>(driver);
-    });
+    apply::<Node>(&objects, object("node"));
+    apply::<PersistentVolumeClaim>(&objects, object("claim"));
+    apply::<PersistentVolume>(&objects, object("volume"));
+    apply::<CsiDriver>(&objects, object("driver"));
     let pod: Pod = decode(object("pod").expect("every case has the pod"));
     populator::wishes(&pod, &objects, before)
 }
 
-fn apply<T: Stored>(objects: &Objects, object: Option<Value>, apply: impl Fn(&Objects, T)) {
+fn apply<T: Stored>(objects: &Objects, object: Option<Value>) {
     if let Some(object) = object {
-        apply(objects, decode(object));
+        objects.apply::<T>(decode(object));
     }
 }
 

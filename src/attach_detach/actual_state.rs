@@ -34,6 +34,9 @@ pub struct Pair {
     pub uncertain: Option<Uncertain>,
     /// UID of the attachment whose deletion the server has accepted.
     pub deletion_accepted: Option<Uid>,
+    /// A delete was sent whose outcome nobody knows: until this moment, and a live read after it, the
+    /// attachment may be on its way out.
+    pub deletion_doubt: Option<Instant>,
     /// How far the withdrawal from the node's status is proven.
     pub withdrawal: Withdrawal,
     /// Pause after failures.
@@ -284,37 +287,37 @@ impl ActualState {
     }
 
     /// Takes a node as last seen, or its absence. Returns the volumes for which something changed.
-    pub fn observe_node(&mut self, name: &NodeName, node: Option<Arc<Node>>) -> BTreeSet<VolumeId> {
+    pub fn observe_node(&mut self, name: &NodeName, node: Option<&Arc<Node>>) -> BTreeSet<VolumeId> {
         let state = self.nodes.entry(name.clone()).or_default();
         let mut touched = BTreeSet::new();
-        let replaced = match (&state.node, &node) {
+        let replaced = match (&state.node, node) {
             (Some(before), Some(after)) => before.metadata.uid != after.metadata.uid,
             (before, after) => before.is_some() != after.is_some(),
         };
         if replaced {
             touched.extend(state.volumes.iter().cloned());
         }
-        if let (Some(unsettled), Some(node)) = (&state.unsettled, &node)
+        if let (Some(unsettled), Some(node)) = (&state.unsettled, node)
             && node.metadata.resource_version > unsettled.revision
         {
             state.unsettled = None;
             touched.extend(state.volumes.iter().cloned());
         }
-        if node.as_ref().map(|node| node.metadata.resource_version)
+        if node.map(|node| node.metadata.resource_version)
             > state.node.as_ref().map(|node| node.metadata.resource_version)
         {
             state.stale = false;
         }
-        state.node.clone_from(&node);
+        state.node = node.cloned();
         let mut named: BTreeSet<VolumeId> = state.volumes.clone();
-        if let Some(node) = &node {
+        if let Some(node) = node {
             named.extend(
                 node.status.volumes_attached.iter().filter_map(|entry| VolumeId::parse_csi(&entry.name)),
             );
         }
         for volume in named {
-            let listed = node.as_ref().is_some_and(|node| node.lists(volume.as_str()));
-            let in_use = node.as_ref().is_some_and(|node| node.uses(volume.as_str()));
+            let listed = node.is_some_and(|node| node.lists(volume.as_str()));
+            let in_use = node.is_some_and(|node| node.uses(volume.as_str()));
             let pair = self.pair_mut(&volume, name);
             if pair.listed != listed || pair.in_use != in_use {
                 pair.listed = listed;
@@ -325,6 +328,16 @@ impl ActualState {
             }
         }
         touched
+    }
+
+    /// Takes note that the node was read live: a patch that the server has given up by now will not land.
+    pub fn settle_node(&mut self, name: &NodeName, now: Instant) -> BTreeSet<VolumeId> {
+        let Some(state) = self.nodes.get_mut(name) else { return BTreeSet::new() };
+        if state.unsettled.is_none_or(|unsettled| unsettled.until > now) {
+            return BTreeSet::new();
+        }
+        state.unsettled = None;
+        state.volumes.clone()
     }
 
     /// Takes a node as an answer to a request of ours: besides what [`Self::observe_node`] does, it
@@ -364,6 +377,7 @@ impl ActualState {
                 let pair = self.pair_mut(&volume, &node);
                 pair.attachment = None;
                 pair.deletion_accepted = None;
+                pair.deletion_doubt = None;
                 pair.withdrawal = Withdrawal::None;
                 pair.retry = Retry::default();
             } else if let Some(state) = self.volumes.get_mut(&volume) {
@@ -391,6 +405,7 @@ impl ActualState {
                 pair.attachment.as_ref().is_some_and(|before| before.metadata.uid != attachment.metadata.uid);
             if replaced {
                 pair.deletion_accepted = None;
+                pair.deletion_doubt = None;
             }
             pair.attachment = Some(attachment);
             pair.uncertain = None;

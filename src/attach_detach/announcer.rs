@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::desired_state::{PodFacts, Wish};
 use crate::{
     kube_api::{
-        events::{Event, EventRecorder, EventType, Involved},
-        ids::{PodKey, VolumeName},
+        events::{Event, EventType, Involved},
+        ids::{PodKey, ResourceVersion, VolumeName},
         kinds::{Narrow, Pod},
     },
     state::Objects,
@@ -23,12 +23,14 @@ pub enum Announcement {
     HeldElsewhere(Vec<PodKey>),
 }
 
-/// Tells every pod of the wish.
-pub fn announce(events: &EventRecorder, objects: &Objects, wish: &Wish, announcement: &Announcement) {
+/// The events that tell every pod of the wish.
+pub fn events(objects: &Objects, wish: &Wish, announcement: &Announcement) -> Vec<Event> {
+    let mut events = Vec::new();
     for (pod, volume) in wish.pods.values() {
         let (r#type, reason, message) = text(announcement, &volume.volume_name, pod.key.namespace());
-        events.record(Event { involved: involved(objects, pod), r#type, reason, message });
+        events.push(Event { involved: involved(objects, pod), r#type, reason, message });
     }
+    events
 }
 
 fn involved(objects: &Objects, pod: &Arc<PodFacts>) -> Involved {
@@ -39,7 +41,7 @@ fn involved(objects: &Objects, pod: &Arc<PodFacts>) -> Involved {
             namespace: Arc::clone(&pod.key.0.namespace),
             name: Arc::clone(&pod.key.0.name),
             uid: pod.uid.clone(),
-            resource_version: crate::kube_api::ids::ResourceVersion::default(),
+            resource_version: ResourceVersion::default(),
         },
     }
 }

@@ -1,26 +1,25 @@
 //! The one owner of desired and actual state.
 //!
-//! In: changed objects, and the outcomes of our requests. Each marks the volumes it touches dirty;
-//! dirty volumes are planned, and what the plan asks for is sent. A volume is planned only while
-//! there is room to send, so no decision waits in a queue and goes stale there (S15). Timers exist
-//! for pauses after failures; nothing polls.
+//! In: changed objects, and the outcomes of our requests. Out: the next requests, and events for users.
+//! Each input marks the volumes it touches dirty; dirty volumes are planned. A volume is planned only
+//! while there is room to send, so no decision waits in a queue and goes stale there (S15). Time comes
+//! in as an argument, and nothing in here waits, so a whole history can be played in a test.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    mem,
     sync::Arc,
 };
 
-use tokio::{
-    sync::mpsc,
-    time::{Instant, sleep_until},
-};
-use tokio_util::sync::CancellationToken;
+use tokio::time::Instant;
 
 use super::{
-    actual_state::{ActualState, Candidates, Operation, Pair, PairCall, Publication, Withdrawal},
+    actual_state::{
+        ActualState, Candidates, Operation, Pair, PairCall, Publication, Sequence, Told, Withdrawal,
+    },
     announcer::{self, Announcement},
+    calls::{self, Call, PairRequest},
     desired_state::DesiredState,
-    executor::{self, Call, Executor, Outcome, PairRequest},
     metrics::{AttachDetachMetrics, Ending},
     populator,
     queue::Queue,
@@ -31,38 +30,41 @@ use super::{
 };
 use crate::{
     kube_api::{
-        call::Caller,
-        events::EventRecorder,
+        events::Event,
         ids::{AttachmentName, NodeName, PodKey},
         kinds::{ObjectRef, VolumeAttachment},
-        leadership::Leadership,
     },
-    metrics::Metrics,
-    state::{ChangeSet, Objects},
+    state::Objects,
 };
 
 /// Requests for pairs in flight at once.
-const PAIR_CALLS: usize = 48;
+pub const PAIR_CALLS: usize = 48;
 /// Requests for nodes in flight at once; at most one per node.
-const NODE_CALLS: usize = 32;
+pub const NODE_CALLS: usize = 32;
 
-/// The attach/detach subsystem.
+/// What the controller wants done.
+#[derive(Debug, Default)]
+pub struct Effects {
+    /// Requests to send, each with its place in the order of sending.
+    pub calls: Vec<(Sequence, Call)>,
+    /// What to tell users.
+    pub events: Vec<Event>,
+}
+
+/// Desired state, actual state, and what is dirty.
 #[derive(Debug)]
 pub struct Controller {
     pub(super) objects: Arc<Objects>,
-    pub(super) events: EventRecorder,
     pub(super) metrics: AttachDetachMetrics,
     pub(super) desired: DesiredState,
     pub(super) actual: ActualState,
-    pub(super) executor: Executor,
+    pub(super) leads: bool,
     pub(super) pair_calls: usize,
     pub(super) node_calls: usize,
     pub(super) dirty_volumes: Queue<VolumeId>,
     pub(super) dirty_nodes: Queue<NodeName>,
-    changes: Arc<ChangeSet>,
-    outcomes: mpsc::Receiver<Outcome>,
-    leadership: Leadership,
-    pub(super) leads: bool,
+    pub(super) effects: Effects,
+    last_sent: Sequence,
     wake_at: BTreeSet<(Instant, Dirty)>,
     waiting: BTreeMap<(VolumeId, NodeName), Waiting>,
 }
@@ -75,73 +77,53 @@ enum Dirty {
 }
 
 impl Controller {
-    /// A controller over the shared tables.
-    ///
-    /// # Errors
-    /// See [`Metrics::register`].
-    pub fn new(
-        objects: Arc<Objects>,
-        caller: &Caller,
-        leadership: Leadership,
-        events: EventRecorder,
-        metrics: &Metrics,
-    ) -> Result<Self, prometheus::Error> {
-        let (sender, outcomes) = mpsc::channel(PAIR_CALLS + NODE_CALLS);
-        Ok(Self {
-            changes: objects.subscribe(),
+    /// A controller over the shared tables, which must be synced before it is loaded.
+    #[must_use]
+    pub fn new(objects: Arc<Objects>, metrics: AttachDetachMetrics) -> Self {
+        Self {
             objects,
-            events,
-            metrics: AttachDetachMetrics::new(metrics)?,
+            metrics,
             desired: DesiredState::default(),
             actual: ActualState::default(),
-            executor: Executor::new(caller.with_own_budget(PAIR_CALLS + NODE_CALLS), sender),
+            leads: false,
             pair_calls: 0,
             node_calls: 0,
             dirty_volumes: Queue::default(),
             dirty_nodes: Queue::default(),
-            outcomes,
-            leadership,
-            leads: false,
+            effects: Effects::default(),
+            last_sent: Sequence::default(),
             wake_at: BTreeSet::new(),
             waiting: BTreeMap::new(),
-        })
+        }
     }
 
-    /// Runs until shutdown, then waits for the requests in flight.
-    pub async fn run(mut self, shutdown: CancellationToken) {
-        tokio::select! {
-            () = shutdown.cancelled() => return,
-            () = self.objects.synced() => {}
-        }
-        self.load(Instant::now());
-        let leadership = self.leadership.clone();
-        let changes = Arc::clone(&self.changes);
-        loop {
-            let wake_at = self.wake_at.first().map(|(at, _)| *at);
-            tokio::select! {
-                () = shutdown.cancelled() => break,
-                () = leadership.acquired(), if !self.leads => self.take_over(),
-                changed = changes.take() => self.take_changes(changed, Instant::now()),
-                Some(outcome) = self.outcomes.recv() => {
-                    self.take_outcome(outcome, Instant::now());
-                    while let Ok(outcome) = self.outcomes.try_recv() {
-                        self.take_outcome(outcome, Instant::now());
-                    }
-                }
-                () = sleep_until(wake_at.unwrap_or_else(Instant::now)), if wake_at.is_some() => {}
-            }
-            self.reconcile(Instant::now());
-        }
-        while self.pair_calls + self.node_calls > 0 {
-            let Some(outcome) = self.outcomes.recv().await else { break };
-            self.take_outcome(outcome, Instant::now());
-        }
+    /// Whether this process may write, as far as the controller knows.
+    #[must_use]
+    pub fn leads(&self) -> bool {
+        self.leads
+    }
+
+    /// Requests whose outcome has not been taken yet.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.pair_calls + self.node_calls
+    }
+
+    /// When to call [`Self::reconcile`] although nothing happened.
+    #[must_use]
+    pub fn wake_at(&self) -> Option<Instant> {
+        self.wake_at.first().map(|(at, _)| *at)
+    }
+
+    /// What every pair waits for.
+    pub fn waiting(&self) -> impl Iterator<Item = (&VolumeId, &NodeName, &Waiting)> {
+        self.waiting.iter().map(|((volume, node), waiting)| (volume, node, waiting))
     }
 
     /// Reads the tables whole, once (attach-detach §5, without its gaps).
-    fn load(&mut self, now: Instant) {
+    pub fn load(&mut self, now: Instant) {
         for (name, node) in self.objects.nodes.snapshot() {
-            self.actual.observe_node(&name, Some(node));
+            self.actual.observe_node(&name, Some(&node));
         }
         for name in self.objects.attachments.snapshot().into_keys() {
             self.refresh_attachment(&name, now);
@@ -156,7 +138,8 @@ impl Controller {
         );
     }
 
-    fn take_over(&mut self) {
+    /// Starts to plan: this process may write from now on.
+    pub fn take_over(&mut self) {
         self.leads = true;
         // What is published already was announced by whoever published it.
         let published: Vec<(VolumeId, Vec<NodeName>)> = self
@@ -176,12 +159,13 @@ impl Controller {
         self.dirty_volumes.extend(self.desired.volumes().cloned());
     }
 
-    fn take_changes(&mut self, changed: BTreeSet<ObjectRef>, now: Instant) {
+    /// Takes changed objects.
+    pub fn take_changes(&mut self, changed: BTreeSet<ObjectRef>, now: Instant) {
         for object in changed {
             match &object {
                 ObjectRef::Node(name) => {
                     let node = self.objects.nodes.get(name);
-                    let touched = self.actual.observe_node(name, node);
+                    let touched = self.actual.observe_node(name, node.as_ref());
                     self.dirty_volumes.extend(touched);
                     self.dirty_nodes.push(name.clone());
                     for attachment in self.actual.unidentified(None, Some(name)) {
@@ -244,7 +228,7 @@ impl Controller {
     }
 
     /// Plans what is dirty, as far as there is room to send.
-    fn reconcile(&mut self, now: Instant) {
+    pub fn reconcile(&mut self, now: Instant) -> Effects {
         while let Some((at, _)) = self.wake_at.first()
             && *at <= now
         {
@@ -257,7 +241,7 @@ impl Controller {
         if !self.leads {
             self.dirty_volumes.clear();
             self.dirty_nodes.clear();
-            return;
+            return Effects::default();
         }
         while self.pair_calls < PAIR_CALLS
             && let Some(volume) = self.dirty_volumes.pop()
@@ -269,6 +253,7 @@ impl Controller {
         {
             self.reconcile_node(&node, now);
         }
+        mem::take(&mut self.effects)
     }
 
     fn reconcile_volume(&mut self, volume: &VolumeId, now: Instant) {
@@ -289,7 +274,7 @@ impl Controller {
     }
 
     fn apply(&mut self, volume: &VolumeId, node: &NodeName, verdict: Verdict, now: Instant) {
-        let sent = self.executor.last_sent();
+        let sent = self.last_sent;
         let pair = self.actual.pair_mut(volume, node);
         pair.publication = verdict.publication;
         if !verdict.withdraws {
@@ -305,19 +290,19 @@ impl Controller {
         if stale_list {
             self.dirty_nodes.push(node.clone());
         }
-        if let Some(Waiting::RetryBackoff(at)) = &verdict.waiting {
-            self.wake_at.insert((*at, Dirty::Volume(volume.clone())));
+        if let Some(at) = verdict.wake_at {
+            self.wake_at.insert((at, Dirty::Volume(volume.clone())));
         }
         self.tell(volume, node, &verdict);
-        self.note_waiting(volume, node, verdict.waiting);
+        self.note_waiting(volume, node, verdict.waiting.as_ref());
         match verdict.step {
             None => {}
             Some(Step::Create(source)) => {
-                let request = PairRequest::Create(executor::create(volume, node, &source));
+                let request = PairRequest::Create(calls::create(volume, node, &source));
                 self.send(volume, node, PairCall::Create, request, now);
             }
             Some(Step::Delete(uid, proof)) => {
-                let request = executor::delete(volume, node, &uid, &proof);
+                let request = calls::delete(volume, node, &uid, &proof);
                 self.send(volume, node, PairCall::Delete, PairRequest::Delete(uid, request), now);
             }
             Some(Step::ReadAttachment) => {
@@ -349,7 +334,7 @@ impl Controller {
             _ => {}
         }
         self.pair_calls += 1;
-        self.executor.send(Call::Pair(volume.clone(), node.clone(), request));
+        self.call(Call::Pair(volume.clone(), node.clone(), request));
     }
 
     /// Sends what the node needs: its list, or a live read.
@@ -388,13 +373,18 @@ impl Controller {
         state.busy = true;
         state.read_wanted = false;
         self.node_calls += 1;
-        self.executor.send(call);
+        self.call(call);
+    }
+
+    fn call(&mut self, call: Call) {
+        self.last_sent.0 += 1;
+        self.effects.calls.push((self.last_sent, call));
     }
 
     /// Tells users what changed for them, once.
     fn tell(&mut self, volume: &VolumeId, node: &NodeName, verdict: &Verdict) {
         let Some(wish) = self.desired.wish(volume, node) else {
-            self.actual.pair_mut(volume, node).told = super::actual_state::Told::default();
+            self.actual.pair_mut(volume, node).told = Told::default();
             return;
         };
         let rival = match &verdict.waiting {
@@ -424,16 +414,16 @@ impl Controller {
             }
             _ => return,
         };
-        announcer::announce(&self.events, &self.objects, wish, &announcement);
+        self.effects.events.extend(announcer::events(&self.objects, wish, &announcement));
     }
 
-    fn note_waiting(&mut self, volume: &VolumeId, node: &NodeName, waiting: Option<Waiting>) {
+    fn note_waiting(&mut self, volume: &VolumeId, node: &NodeName, waiting: Option<&Waiting>) {
         let key = (volume.clone(), node.clone());
-        let before = match waiting.clone() {
-            Some(waiting) => self.waiting.insert(key, waiting),
+        let before = match waiting {
+            Some(waiting) => self.waiting.insert(key, waiting.clone()),
             None => self.waiting.remove(&key),
         };
-        let (from, to) = (before.as_ref().map(Waiting::code), waiting.as_ref().map(Waiting::code));
+        let (from, to) = (before.as_ref().map(Waiting::code), waiting.map(Waiting::code));
         if from == to {
             return;
         }

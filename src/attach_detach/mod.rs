@@ -7,21 +7,24 @@
 //! ```
 //!
 //! [`populator`], [`rules`], [`reconciler`] and [`status_updater`] are functions of values; the
-//! [`Controller`] owns the two states and is the only one to change them.
+//! [`controller`] owns the two states and turns what happened into the next requests; [`AttachDetach`]
+//! is all of that at run time.
 
 pub mod actual_state;
 mod announcer;
 pub mod backoff;
-mod controller;
+pub mod calls;
+pub mod controller;
 pub mod desired_state;
 mod executor;
-mod metrics;
+pub mod metrics;
 mod outcomes;
 pub mod populator;
 mod queue;
 pub mod reconciler;
 pub mod rules;
 pub mod status_updater;
+mod subsystem;
 pub mod volume_name;
 
-pub use controller::Controller;
+pub use subsystem::AttachDetach;

@@ -10,8 +10,9 @@ use tokio::time::Instant;
 use super::{
     actual_state::{Operation, PairCall, Sequence, Uncertain, Unsettled, Withdrawal},
     announcer::{self, Announcement},
+    backoff::Retry,
+    calls::{Answer, Call, Outcome, PairRequest},
     controller::Controller,
-    executor::{Answer, Call, Outcome, PairRequest},
     metrics::Ending,
     volume_name::VolumeId,
 };
@@ -27,7 +28,7 @@ const SETTLE: Duration = Duration::from_secs(2 * REQUEST_TIMEOUT.as_secs());
 
 impl Controller {
     /// Takes an outcome.
-    pub(super) fn take_outcome(&mut self, outcome: Outcome, now: Instant) {
+    pub fn take_outcome(&mut self, outcome: Outcome, now: Instant) {
         let Outcome { call, sent, result } = outcome;
         if matches!(result, Err(CallError::NotLeader)) {
             self.leads = false;
@@ -62,7 +63,7 @@ impl Controller {
                 self.dirty_nodes.push(name.clone());
                 self.actual.node_mut(&name).busy = false;
                 match result {
-                    Ok(Answer::Node(node)) => self.node_answered(&name, node, sent),
+                    Ok(Answer::Node(node)) => self.node_answered(&name, &node, sent),
                     Ok(_) | Err(CallError::NotLeader) => {}
                     Err(CallError::Conflict(_)) => self.actual.node_mut(&name).stale = true,
                     Err(error) => self.node_patch_failed(&name, revision, &error, now),
@@ -74,10 +75,10 @@ impl Controller {
                 self.actual.node_mut(&name).busy = false;
                 match result {
                     Ok(Answer::Node(node)) => {
-                        let state = self.actual.node_mut(&name);
-                        state.stale = false;
-                        state.unsettled = state.unsettled.filter(|unsettled| unsettled.until > now);
-                        self.node_answered(&name, node, sent);
+                        self.actual.node_mut(&name).stale = false;
+                        let touched = self.actual.settle_node(&name, now);
+                        self.dirty_volumes.extend(touched);
+                        self.node_answered(&name, &node, sent);
                     }
                     Ok(_) => {}
                     Err(error) => {
@@ -101,7 +102,7 @@ impl Controller {
             Ok(Answer::Attachment(attachment)) => {
                 let pair = self.pair(volume, node);
                 pair.uncertain = None;
-                pair.retry = super::backoff::Retry::default();
+                pair.retry = Retry::default();
                 self.absorb_attachment(attachment, now);
             }
             Ok(_) | Err(CallError::NotLeader) => {}
@@ -123,12 +124,11 @@ impl Controller {
                 if pair.told.error.as_ref() != Some(&message) {
                     pair.told.error = Some(message.clone());
                     if let Some(wish) = self.desired.wish(volume, node) {
-                        announcer::announce(
-                            &self.events,
+                        self.effects.events.extend(announcer::events(
                             &self.objects,
                             wish,
                             &Announcement::Failed(message),
-                        );
+                        ));
                     }
                 }
             }
@@ -137,7 +137,11 @@ impl Controller {
 
     fn delete_failed(&mut self, volume: &VolumeId, node: &NodeName, error: &CallError, now: Instant) {
         // Whatever was proven, the next try begins with a fresh look at the node.
-        self.pair(volume, node).withdrawal = Withdrawal::None;
+        let pair = self.pair(volume, node);
+        pair.withdrawal = Withdrawal::None;
+        if !error.is_certain() {
+            pair.deletion_doubt = Some(now + SETTLE);
+        }
         match error {
             CallError::NotLeader => {}
             CallError::Conflict(_) => {
@@ -161,13 +165,20 @@ impl Controller {
     ) {
         match result {
             Ok(Answer::Attachment(attachment)) => {
-                self.pair(volume, node).uncertain = None;
+                let pair = self.pair(volume, node);
+                pair.uncertain = None;
+                pair.retry = Retry::default();
+                pair.deletion_doubt = pair.deletion_doubt.filter(|until| *until > now);
                 self.absorb_attachment(attachment, now);
             }
             Ok(_) | Err(CallError::NotLeader) => {}
             Err(CallError::NotFound(_)) => {
                 let wanted = self.desired.wish(volume, node).is_some();
                 let pair = self.pair(volume, node);
+                if pair.attachment.is_some() {
+                    // Gone; the watch is about to say so.
+                    pair.retry = pair.retry.after_failure(now, 0.0, Duration::ZERO);
+                }
                 let Some(uncertain) = &mut pair.uncertain else { return };
                 uncertain.read_absent = true;
                 if uncertain.until <= now {
@@ -217,11 +228,11 @@ impl Controller {
         self.refresh_attachment(&name, now);
     }
 
-    fn node_answered(&mut self, name: &NodeName, answer: Node, sent: Sequence) {
-        self.actual.node_mut(name).retry = super::backoff::Retry::default();
+    fn node_answered(&mut self, name: &NodeName, answer: &Node, sent: Sequence) {
+        self.actual.node_mut(name).retry = Retry::default();
         self.objects.absorb(answer.clone());
-        let mut touched = self.actual.observe_node(name, self.objects.nodes.get(name));
-        touched.extend(self.actual.witness_node(&answer, name, sent));
+        let mut touched = self.actual.observe_node(name, self.objects.nodes.get(name).as_ref());
+        touched.extend(self.actual.witness_node(answer, name, sent));
         self.dirty_volumes.extend(touched);
     }
 }

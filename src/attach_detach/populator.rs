@@ -85,7 +85,7 @@ fn resolve(
         return Err(WhyUnresolved::ClaimMissing(claim_key));
     };
     if matches!(volume.source, PodVolumeSource::Ephemeral {})
-        && !claim.metadata.controller().is_some_and(|owner| owner.uid == pod.metadata.uid)
+        && claim.metadata.controller().is_none_or(|owner| owner.uid != pod.metadata.uid)
     {
         return Err(WhyUnresolved::ClaimNotOwnedByPod(claim_key));
     }

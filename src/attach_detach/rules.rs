@@ -47,6 +47,8 @@ pub struct Verdict {
     pub step: Option<Step>,
     /// What has to happen before the next step, if this is not it.
     pub waiting: Option<Waiting>,
+    /// When to judge again although nothing happened.
+    pub wake_at: Option<Instant>,
 }
 
 /// A request for one pair.
@@ -145,9 +147,15 @@ fn wanted(view: &PairView<'_>, wish: &Wish, now: Instant) -> Verdict {
         if going || pair.call == Some(PairCall::Delete) {
             return wait(Publication::Withhold, Waiting::WaitingForDeletion);
         }
+        if pair.deletion_doubt.is_some() && pair.call.is_some() {
+            return wait(Publication::Withhold, Waiting::Uncertain);
+        }
+        if let Some(until) = pair.deletion_doubt {
+            return in_doubt(pair, until, now);
+        }
         if attachment.status.attached {
             let waiting = (!pair.listed).then_some(Waiting::Publishing);
-            return Verdict { publication: Publication::List, withdraws: false, step: None, waiting };
+            return Verdict { waiting, ..Verdict::say(Publication::List) };
         }
         let waiting = match &attachment.status.attach_error {
             Some(error) => Waiting::AttachError { message: error.message.clone() },
@@ -176,13 +184,11 @@ fn wanted(view: &PairView<'_>, wish: &Wish, now: Instant) -> Verdict {
         return wait(Publication::Withhold, Waiting::WishNotCurrent);
     };
     if let Some(at) = pair.retry.pending(now) {
-        return wait(Publication::Withhold, Waiting::RetryBackoff(at));
+        return pause(at);
     }
     Verdict {
-        publication: Publication::Withhold,
-        withdraws: false,
         step: Some(Step::Create(volume.clone())),
-        waiting: Some(Waiting::WaitingForVolumeAttachment),
+        ..wait(Publication::Withhold, Waiting::WaitingForVolumeAttachment)
     }
 }
 
@@ -203,6 +209,9 @@ fn unwanted(view: &PairView<'_>, now: Instant) -> Verdict {
         return wait(Publication::Keep, Waiting::NodeGone);
     };
     if pair.in_use {
+        if let Some(until) = pair.deletion_doubt {
+            return in_doubt(pair, until, now);
+        }
         // Also puts the volume back when the answer to the un-publishing patch showed it in use
         // after all: a kubelet that finds a mounted volume unpublished takes it for lost.
         let publication = if attachment.status.attached { Publication::List } else { Publication::Withhold };
@@ -216,7 +225,7 @@ fn unwanted(view: &PairView<'_>, now: Instant) -> Verdict {
     }
     match &pair.withdrawal {
         Withdrawal::Proven(proof) if proof.is_about(node) => match pair.retry.pending(now) {
-            Some(at) => withdraw(None, Waiting::RetryBackoff(at)),
+            Some(at) => Verdict { withdraws: true, ..pause(at) },
             None => {
                 let step = Step::Delete(attachment.metadata.uid.clone(), proof.clone());
                 withdraw(Some(step), Waiting::DetachWaitingForAttacher)
@@ -236,7 +245,7 @@ fn without_attachment(view: &PairView<'_>, now: Instant) -> Verdict {
         return read_attachment(pair, now);
     }
     if !pair.listed {
-        return Verdict { publication: Publication::Keep, withdraws: false, step: None, waiting: None };
+        return Verdict::say(Publication::Keep);
     }
     if pair.in_use {
         return wait(Publication::Keep, Waiting::DetachWaitingForUnmount);
@@ -244,22 +253,39 @@ fn without_attachment(view: &PairView<'_>, now: Instant) -> Verdict {
     wait(Publication::Withhold, Waiting::DetachWaitingForUnpublish)
 }
 
+/// Whether a delete took effect is unknown. Publishing the volume meanwhile could have it mounted just as
+/// the delete lands.
+fn in_doubt(pair: &Pair, until: Instant, now: Instant) -> Verdict {
+    if now < until {
+        let wake_at = Some(until);
+        return Verdict { wake_at, ..wait(Publication::Withhold, Waiting::Uncertain) };
+    }
+    read_attachment(pair, now)
+}
+
 fn read_attachment(pair: &Pair, now: Instant) -> Verdict {
     match pair.retry.pending(now) {
-        Some(at) => wait(Publication::Withhold, Waiting::RetryBackoff(at)),
-        None => Verdict {
-            publication: Publication::Withhold,
-            withdraws: false,
-            step: Some(Step::ReadAttachment),
-            waiting: Some(Waiting::Uncertain),
-        },
+        Some(at) => pause(at),
+        None => {
+            Verdict { step: Some(Step::ReadAttachment), ..wait(Publication::Withhold, Waiting::Uncertain) }
+        }
     }
 }
 
 fn wait(publication: Publication, waiting: Waiting) -> Verdict {
-    Verdict { publication, withdraws: false, step: None, waiting: Some(waiting) }
+    Verdict { waiting: Some(waiting), ..Verdict::say(publication) }
+}
+
+fn pause(at: Instant) -> Verdict {
+    Verdict { wake_at: Some(at), ..wait(Publication::Withhold, Waiting::RetryBackoff(at)) }
 }
 
 fn withdraw(step: Option<Step>, waiting: Waiting) -> Verdict {
-    Verdict { publication: Publication::Withhold, withdraws: true, step, waiting: Some(waiting) }
+    Verdict { withdraws: true, step, ..wait(Publication::Withhold, waiting) }
+}
+
+impl Verdict {
+    fn say(publication: Publication) -> Self {
+        Self { publication, withdraws: false, step: None, waiting: None, wake_at: None }
+    }
 }

@@ -2,7 +2,10 @@
 //! the unique volume name, by which `node.status` lists a volume, and the name of the
 //! VolumeAttachment (attach-detach §2.5, §7.1).
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt::{self, Write},
+    sync::Arc,
+};
 
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -54,7 +57,8 @@ impl VolumeId {
         let mut name = String::with_capacity(68);
         name.push_str("csi-");
         for byte in hash.finalize() {
-            name.push_str(&format!("{byte:02x}"));
+            // Writing to a String cannot fail.
+            let _ = write!(name, "{byte:02x}");
         }
         AttachmentName::from(name)
     }

@@ -16,12 +16,13 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::{kinds::Narrow, leadership::Leadership};
+use super::{error_chain, kinds::Narrow, leadership::Leadership};
 use crate::metrics::ApiMetrics;
 
-/// How long a request may take. Also sent to the server, which then gives up too: a write that we
-/// no longer wait for must not land after another leader has taken over, which is possible
-/// `lease duration - renew deadline` (5 s with the defaults) after our last write at the earliest.
+/// How long a request may take, unless [`Caller::with_request_timeout`] says less. Also sent to the
+/// server, which then gives up too: a write that we no longer wait for must not land after another
+/// leader has taken over, which is possible `lease duration - renew deadline` (5 s with the
+/// defaults) after our last write at the earliest.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Requests in flight at once. More than an API server gives one client's priority level gains
@@ -123,6 +124,7 @@ pub struct Caller {
     client: Client,
     leadership: Leadership,
     in_flight: Arc<Semaphore>,
+    request_timeout: Duration,
     rate: Option<Arc<leaky_bucket::RateLimiter>>,
     metrics: Arc<ApiMetrics>,
 }
@@ -147,6 +149,7 @@ impl Caller {
             client,
             leadership,
             in_flight: Arc::new(Semaphore::new(MAX_IN_FLIGHT)),
+            request_timeout: REQUEST_TIMEOUT,
             rate: rate.map(Arc::new),
             metrics,
         }
@@ -157,6 +160,12 @@ impl Caller {
     #[must_use]
     pub fn with_own_budget(&self, in_flight: usize) -> Self {
         Self { in_flight: Arc::new(Semaphore::new(in_flight)), ..self.clone() }
+    }
+
+    /// A caller whose requests may take only so long.
+    #[must_use]
+    pub fn with_request_timeout(self, request_timeout: Duration) -> Self {
+        Self { request_timeout, ..self }
     }
 
     /// Reads an object live.
@@ -192,11 +201,9 @@ impl Caller {
             return Err(CallError::NotLeader);
         }
         let started = Instant::now();
-        let result = match timeout(REQUEST_TIMEOUT, self.exchange(request)).await {
+        let result = match timeout(self.request_timeout, self.exchange(request)).await {
             Ok(result) => result,
-            Err(_) => {
-                Err((0, CallError::Unknown(format!("no answer within {} s", REQUEST_TIMEOUT.as_secs()))))
-            }
+            Err(_) => Err((0, CallError::Unknown(format!("no answer within {:?}", self.request_timeout)))),
         };
         let code = match &result {
             Ok((code, _)) | Err((code, _)) => *code,
@@ -206,14 +213,14 @@ impl Caller {
     }
 
     async fn exchange(&self, request: &Request) -> Result<(u16, Vec<u8>), (u16, CallError)> {
-        let unknown = |error: &dyn std::fmt::Display| (0, CallError::Unknown(error.to_string()));
+        let unknown = |error: &dyn std::error::Error| (0, CallError::Unknown(error_chain(error)));
         let body = match &request.body {
             Some(body) => serde_json::to_vec(body).map_err(|error| unknown(&error))?,
             None => Vec::new(),
         };
         let http_request = http::Request::builder()
             .method(request.verb.method())
-            .uri(format!("{}?timeout={}s", request.path, REQUEST_TIMEOUT.as_secs()))
+            .uri(format!("{}?timeout={}ms", request.path, self.request_timeout.as_millis()))
             .header(http::header::CONTENT_TYPE, request.verb.content_type())
             .header(http::header::ACCEPT, "application/json")
             .body(Body::from(body))

@@ -1,7 +1,9 @@
 //! Whether this process may write, and until when.
 //!
-//! The elector extends the term after each renewal of the lease; every write asks first. Times are
-//! monotonic: a jump of the wall clock neither ends nor prolongs a term (S36).
+//! The elector extends the term after each renewal of the lease; every write asks first. A term
+//! begins only after the take-over barrier ([`super::elector`]): whoever waits for
+//! [`Leadership::acquired`] sees what earlier leaders wrote. Times are monotonic: a jump of the wall
+//! clock neither ends nor prolongs a term (S36).
 
 use std::sync::Arc;
 
@@ -37,10 +39,16 @@ impl Leadership {
         self.term.send_replace(term);
     }
 
+    /// The term as it stands.
+    #[must_use]
+    pub fn term(&self) -> Term {
+        *self.term.borrow()
+    }
+
     /// Whether a write may be sent now.
     #[must_use]
     pub fn may_write(&self, now: Instant) -> bool {
-        match *self.term.borrow() {
+        match self.term() {
             Term::None => false,
             Term::Until(deadline) => now < deadline,
             Term::Unlimited => true,

@@ -4,8 +4,11 @@
 //! dashboards work (`spec/user-experience.md` §5); ours begin with `mooring_`.
 
 mod api;
+mod election;
+pub mod process;
 
 pub use api::ApiMetrics;
+pub use election::ElectionMetrics;
 
 use prometheus::{Registry, TextEncoder, core::Collector};
 

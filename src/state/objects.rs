@@ -28,10 +28,12 @@ pub trait Stored: Narrow {
     fn table(objects: &Objects) -> &Table<Self>;
     /// Index of the kind in [`Objects::statuses`].
     const INDEX: usize;
+    /// Name of the kind's watch.
+    const WATCH: &'static str;
 }
 
 macro_rules! objects {
-    ($($(#[$doc:meta])* $field:ident: $kind:ty = $index:literal,)*) => {
+    ($($(#[$doc:meta])* $field:ident: $kind:ty = $index:literal, $watch:literal;)*) => {
         /// The daemon's view of the cluster.
         #[derive(Debug)]
         pub struct Objects {
@@ -53,6 +55,7 @@ macro_rules! objects {
 
         $(impl Stored for $kind {
             const INDEX: usize = $index;
+            const WATCH: &'static str = $watch;
             fn table(objects: &Objects) -> &Table<Self> {
                 &objects.$field
             }
@@ -62,21 +65,21 @@ macro_rules! objects {
 
 objects! {
     /// Nodes.
-    nodes: Node = 0,
+    nodes: Node = 0, "watch-nodes";
     /// Pods.
-    pods: Pod = 1,
+    pods: Pod = 1, "watch-pods";
     /// PersistentVolumes.
-    volumes: PersistentVolume = 2,
+    volumes: PersistentVolume = 2, "watch-persistentvolumes";
     /// PersistentVolumeClaims.
-    claims: PersistentVolumeClaim = 3,
+    claims: PersistentVolumeClaim = 3, "watch-persistentvolumeclaims";
     /// VolumeAttachments.
-    attachments: VolumeAttachment = 4,
+    attachments: VolumeAttachment = 4, "watch-volumeattachments";
     /// StorageClasses.
-    classes: StorageClass = 5,
+    classes: StorageClass = 5, "watch-storageclasses";
     /// CSIDrivers.
-    drivers: CsiDriver = 6,
+    drivers: CsiDriver = 6, "watch-csidrivers";
     /// CSINodes.
-    csi_nodes: CsiNode = 7,
+    csi_nodes: CsiNode = 7, "watch-csinodes";
 }
 
 impl Objects {
@@ -134,6 +137,12 @@ impl Objects {
     #[must_use]
     pub fn statuses(&self) -> Vec<(&'static str, KindStatus)> {
         self.statuses.borrow().clone()
+    }
+
+    /// Whether a kind has been listed since start.
+    #[must_use]
+    pub fn is_listed<T: Stored>(&self) -> bool {
+        self.statuses.borrow().get(T::INDEX).is_some_and(|(_, status)| status.synced)
     }
 
     /// Whether every kind has been listed since start.

@@ -210,7 +210,7 @@ mod tests {
         assert!(table.reset(vec![class("b", 10, "x")]).is_empty());
         assert_eq!(provisioner(&table, "a").as_deref(), Some("created by us"));
         assert!(table.delete(&ClassName::from("a"), ResourceVersion(21)));
-        assert!(table.is_empty());
+        assert_eq!(provisioner(&table, "a"), None);
     }
 
     #[test]

@@ -89,9 +89,8 @@ impl Daemon {
     /// The address it serves on, which it logs because it chose the port.
     async fn address(&self) -> String {
         let address = self.log().find(|line| {
-            let rest = line.split_once("127.0.0.1:").filter(|(before, _)| before.contains("serving"))?.1;
-            let port: String = rest.chars().take_while(char::is_ascii_digit).collect();
-            (!port.is_empty() && port != "0").then(|| format!("http://127.0.0.1:{port}"))
+            let (_, rest) = line.split_once(" address=")?;
+            Some(format!("http://{}", rest.split_whitespace().next()?))
         });
         address.await.unwrap_or_else(|| panic!("the daemon ended:\n{}", self.log().tail(40)))
     }

@@ -1,0 +1,323 @@
+//! The daemon: builds the parts, watches over them, takes them down in order.
+//!
+//! In: a [`Config`]. Out: the process' fate ([`Failure`] or none). A subsystem is added in
+//! [`subsystems`].
+//!
+//! Shutdown (SIGTERM or SIGINT): stop planning → drain the subsystems → write the events left →
+//! release the lease → close HTTP → exit 0. A second signal exits at once with 128 + its number.
+//! If the subsystems do not drain in time the lease is left to expire, because a request that may
+//! still be under way must not meet the writes of the next leader.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::{Context, anyhow};
+use futures::future::BoxFuture;
+use kube::Client;
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    sync::watch,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    attach_detach::AttachDetach,
+    config::{Config, ElectionConfig},
+    http::{Router, Server},
+    kube_api::{
+        backoff::Backoff,
+        call::Caller,
+        connect::ApiServer,
+        elector::{Candidacy, ElectionView, Elector},
+        error_chain,
+        events::EventQueue,
+        kinds::VolumeAttachment,
+        leadership::{Leadership, Term},
+        watch as kind_watch,
+    },
+    metrics::{ApiMetrics, ElectionMetrics, Metrics, process},
+    routes,
+    state::{Objects, Stored},
+    supervise::{Stage, Supervisor},
+};
+
+/// How long the subsystems may take to finish what is under way: a few requests at their timeout.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long the events left may take. They only explain.
+const EVENTS_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long giving up the lease may take: an attempt under way and the release, at their timeouts.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long HTTP may take to close; it bounds itself.
+const HTTP_TIMEOUT: Duration = Duration::from_secs(2);
+/// Longest pause between attempts to pass the take-over barrier.
+const LONGEST_BARRIER_PAUSE: Duration = Duration::from_secs(1);
+/// Where the lease is outside a cluster.
+const DEFAULT_NAMESPACE: &str = "kube-system";
+
+/// Why the process ends other than by a signal.
+#[derive(Debug)]
+pub enum Failure {
+    /// It could not start as told to: exit 2.
+    Setup(anyhow::Error),
+    /// A part died: exit 1.
+    Running(anyhow::Error),
+}
+
+/// Runs the daemon until a signal ends it.
+///
+/// # Errors
+/// See [`Failure`].
+pub async fn run(config: Config) -> Result<(), Failure> {
+    let mut terminated = Termination::listen().map_err(Failure::Setup)?;
+    let mut daemon = Daemon::start(config).await.map_err(Failure::Setup)?;
+    tokio::select! {
+        name = terminated.signal() => tracing::info!(signal = name, "shutting down"),
+        death = daemon.tasks.death() => return Err(Failure::Running(death.into())),
+    }
+    tokio::spawn(async move {
+        let number = terminated.second().await;
+        tracing::warn!("second signal: exiting at once");
+        std::process::exit(128 + number);
+    });
+    daemon.stop().await.map_err(Failure::Running)
+}
+
+/// The signals that end the process.
+struct Termination {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Termination {
+    fn listen() -> anyhow::Result<Self> {
+        let listen = |kind| signal(kind).context("cannot listen for signals");
+        Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
+    }
+
+    async fn signal(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+
+    async fn second(&mut self) -> i32 {
+        match self.signal().await {
+            "SIGINT" => SignalKind::interrupt().as_raw_value(),
+            _ => SignalKind::terminate().as_raw_value(),
+        }
+    }
+}
+
+/// What the subsystems are built from.
+#[derive(Debug)]
+pub struct Parts {
+    /// Configuration.
+    pub config: Config,
+    /// Where to register metrics.
+    pub metrics: Metrics,
+    /// The daemon's view of the cluster.
+    pub objects: Arc<Objects>,
+    /// The right to write.
+    pub leadership: Leadership,
+    /// Sends requests.
+    pub caller: Caller,
+    /// Takes events for users.
+    pub events: EventQueue,
+    /// Cancelled when planning has to stop.
+    pub planning: CancellationToken,
+}
+
+/// A part of the daemon that plans and writes. It waits by itself for [`Objects::synced`] and
+/// [`Leadership::acquired`], and ends when [`Parts::planning`] is cancelled and its requests are
+/// answered.
+pub struct Subsystem {
+    name: &'static str,
+    running: BoxFuture<'static, ()>,
+}
+
+impl std::fmt::Debug for Subsystem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Subsystem").field(&self.name).finish()
+    }
+}
+
+impl Subsystem {
+    /// A subsystem and the future that is its life.
+    #[must_use]
+    pub fn new(name: &'static str, running: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self { name, running: Box::pin(running) }
+    }
+}
+
+/// Builds the subsystems.
+///
+/// # Errors
+/// A metric that cannot be registered.
+pub fn subsystems(parts: &Parts) -> anyhow::Result<Vec<Subsystem>> {
+    let attach_detach = AttachDetach::new(
+        Arc::clone(&parts.objects),
+        &parts.caller,
+        parts.leadership.clone(),
+        parts.events.for_component("attachdetach-controller"),
+        &parts.metrics,
+    )?;
+    Ok(vec![Subsystem::new("attach-detach", attach_detach.run(parts.planning.clone()))])
+}
+
+/// The running daemon.
+struct Daemon {
+    tasks: Supervisor,
+    planning: CancellationToken,
+    events: CancellationToken,
+    lease: CancellationToken,
+    http: CancellationToken,
+}
+
+impl Daemon {
+    async fn start(config: Config) -> anyhow::Result<Self> {
+        let api = ApiServer::find(config.kubeconfig.as_deref()).await?;
+        let server = Server::bind(config.listen).await?;
+        let identity = identity()?;
+        tracing::info!(
+            version = env!("CARGO_PKG_VERSION"),
+            api_server = %api.host(),
+            configuration = api.origin(),
+            address = %server.address(),
+            %identity,
+            "starting"
+        );
+
+        let metrics = Metrics::default();
+        process::register(&metrics)?;
+        let api_metrics = Arc::new(ApiMetrics::new(&metrics, &api.host())?);
+        let objects = Arc::new(Objects::default());
+        let leadership =
+            Leadership::new(if config.election.is_some() { Term::None } else { Term::Unlimited });
+        let caller = Caller::new(
+            api.client()?,
+            leadership.clone(),
+            config.rate_limit.map(crate::config::RateLimit::limiter),
+            Arc::clone(&api_metrics),
+        )
+        .with_request_timeout(config.request_timeout());
+        let watch_client = api.client()?;
+
+        let mut daemon = Self {
+            tasks: Supervisor::default(),
+            planning: CancellationToken::new(),
+            events: CancellationToken::new(),
+            lease: CancellationToken::new(),
+            http: CancellationToken::new(),
+        };
+        start_watches(&mut daemon.tasks, &watch_client, &objects);
+        let view = match &config.election {
+            Some(election) => {
+                let elector = build_elector(&api, election, &identity, &leadership, &metrics, api_metrics)?;
+                let view = elector.view();
+                let barrier = take_over_barrier(watch_client.clone(), Arc::clone(&objects));
+                let running = elector.run(Some(watch_client), barrier, daemon.lease.clone());
+                daemon.tasks.spawn_fallible(Stage::Election, "leader-election", running);
+                Some(view)
+            }
+            None => None,
+        };
+        let (events, writer) = EventQueue::new(&metrics)?;
+        let writing = writer.run(caller.clone(), identity, daemon.events.clone());
+        daemon.tasks.spawn(Stage::Events, "events", writing);
+
+        let planning = daemon.planning.clone();
+        let parts = Parts { config, metrics, objects, leadership, caller, events, planning };
+        for Subsystem { name, running } in subsystems(&parts)? {
+            daemon.tasks.spawn(Stage::Subsystem, name, running);
+        }
+        let router = daemon.router(&parts, view);
+        daemon.tasks.spawn(Stage::Http, "http", server.run(router, daemon.http.clone()));
+        Ok(daemon)
+    }
+
+    fn router(&self, parts: &Parts, view: Option<watch::Receiver<ElectionView>>) -> Router {
+        routes::router(&routes::Sources {
+            metrics: parts.metrics.clone(),
+            objects: Arc::clone(&parts.objects),
+            leadership: parts.leadership.clone(),
+            election: view.zip(parts.config.election.as_ref().map(|election| election.timing)),
+            dead: self.tasks.dead(),
+            stopping: self.planning.clone(),
+        })
+    }
+
+    async fn stop(mut self) -> anyhow::Result<()> {
+        self.planning.cancel();
+        self.tasks.finished(Stage::Subsystem, DRAIN_TIMEOUT).await?;
+        self.events.cancel();
+        if let Err(death) = self.tasks.finished(Stage::Events, EVENTS_TIMEOUT).await {
+            tracing::warn!(reason = %death, "events were left unwritten");
+        }
+        self.lease.cancel();
+        self.tasks.finished(Stage::Election, RELEASE_TIMEOUT).await?;
+        self.http.cancel();
+        self.tasks.finished(Stage::Http, HTTP_TIMEOUT).await?;
+        tracing::info!("stopped");
+        Ok(())
+    }
+}
+
+fn start_watches(tasks: &mut Supervisor, client: &Client, objects: &Arc<Objects>) {
+    fn start<T: Stored>(tasks: &mut Supervisor, client: &Client, objects: &Arc<Objects>) {
+        let watching = kind_watch::watch::<T>(client.clone(), Arc::clone(objects));
+        tasks.spawn(Stage::Watch, T::WATCH, watching);
+    }
+    use crate::kube_api::kinds::{
+        CsiDriver, CsiNode, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
+    };
+    start::<Node>(tasks, client, objects);
+    start::<Pod>(tasks, client, objects);
+    start::<PersistentVolume>(tasks, client, objects);
+    start::<PersistentVolumeClaim>(tasks, client, objects);
+    start::<VolumeAttachment>(tasks, client, objects);
+    start::<StorageClass>(tasks, client, objects);
+    start::<CsiDriver>(tasks, client, objects);
+    start::<CsiNode>(tasks, client, objects);
+}
+
+/// The elector's requests have a client, a budget and a timeout of their own, and need no term.
+fn build_elector(
+    api: &ApiServer,
+    election: &ElectionConfig,
+    identity: &str,
+    leadership: &Leadership,
+    metrics: &Metrics,
+    api_metrics: Arc<ApiMetrics>,
+) -> anyhow::Result<Elector> {
+    let namespace = election.namespace.clone().or_else(|| api.own_namespace.clone());
+    let candidacy = Candidacy {
+        namespace: namespace.unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned()),
+        name: election.name.clone(),
+        identity: identity.to_owned(),
+        timing: election.timing,
+    };
+    let caller = Caller::new(api.client()?, Leadership::new(Term::Unlimited), None, api_metrics)
+        .with_request_timeout(election.timing.retry_period);
+    let election_metrics = ElectionMetrics::new(metrics, &election.name)?;
+    Ok(Elector::new(caller, candidacy, leadership.clone(), election_metrics))
+}
+
+/// Reads the VolumeAttachments once more after the lease was won: those that the last leader
+/// created just before may not have come through our watch yet, and a volume must not be attached
+/// elsewhere for want of knowing of them. Repeated until it succeeds or the term ends.
+async fn take_over_barrier(client: Client, objects: Arc<Objects>) {
+    let mut backoff = Backoff::new(LONGEST_BARRIER_PAUSE);
+    while let Err(error) = kind_watch::refresh::<VolumeAttachment>(&client, &objects).await {
+        tracing::warn!(error = %error_chain(&error), "cannot list VolumeAttachments, not leading yet");
+        tokio::time::sleep(backoff.pause()).await;
+    }
+}
+
+/// Tells this process from every other one, also from its own earlier life.
+///
+/// KCM: cmd/kube-controller-manager/app/controllermanager.go, Run ("add a uniquifier").
+fn identity() -> anyhow::Result<String> {
+    let host = hostname::get().context("cannot read the host name")?;
+    let random = getrandom::u64().map_err(|error| anyhow!("no random numbers: {error}"))?;
+    Ok(format!("{}_{random:016x}", host.to_string_lossy()))
+}

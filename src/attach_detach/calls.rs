@@ -1,0 +1,91 @@
+//! The requests of this subsystem as values, and what can come back.
+//!
+//! In: names, UIDs, proofs. Out: a [`Call`] that needs nothing more to be sent, and the [`Outcome`] type
+//! in which the executor reports.
+
+use serde_json::json;
+
+use super::{
+    actual_state::{Sequence, Unpublished},
+    volume_name::VolumeId,
+};
+use crate::kube_api::{
+    call::{CallError, Request, Verb},
+    ids::{AttachmentName, NodeName, ResourceVersion, Uid, VolumeName},
+    kinds::{Narrow, Node, VolumeAttachment, api_root},
+};
+
+/// A request about to be sent.
+#[derive(Clone, Debug)]
+pub enum Call {
+    /// A request for one pair.
+    Pair(VolumeId, NodeName, PairRequest),
+    /// Write `volumesAttached`, based on this revision.
+    PatchNode(NodeName, ResourceVersion, Request),
+    /// Read a node live.
+    ReadNode(NodeName),
+}
+
+/// A request for one pair.
+#[derive(Clone, Debug)]
+pub enum PairRequest {
+    /// Create the VolumeAttachment.
+    Create(Request),
+    /// Delete the VolumeAttachment of this UID.
+    Delete(Uid, Request),
+    /// Read the VolumeAttachment.
+    Read(AttachmentName),
+}
+
+/// What became of a call.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The call.
+    pub call: Call,
+    /// Its place in the order of sending.
+    pub sent: Sequence,
+    /// What the server answered.
+    pub result: Result<Answer, CallError>,
+}
+
+/// What the server answered.
+#[derive(Debug)]
+pub enum Answer {
+    /// A VolumeAttachment.
+    Attachment(VolumeAttachment),
+    /// A Node.
+    Node(Node),
+    /// The object is gone for good.
+    Gone,
+}
+
+/// The request that creates the VolumeAttachment of a volume and node (attach-detach §7.2).
+#[must_use]
+pub fn create(volume: &VolumeId, node: &NodeName, source: &VolumeName) -> Request {
+    let (driver, _) = volume.driver_and_handle();
+    Request {
+        verb: Verb::Create,
+        path: format!("{}/{}", api_root(VolumeAttachment::GROUP), VolumeAttachment::PLURAL),
+        body: Some(json!({
+            "apiVersion": "storage.k8s.io/v1",
+            "kind": VolumeAttachment::KIND,
+            "metadata": { "name": volume.attachment_name(node) },
+            "spec": {
+                "attacher": driver,
+                "nodeName": node,
+                "source": { "persistentVolumeName": source },
+            },
+        })),
+    }
+}
+
+/// The request that deletes the VolumeAttachment of exactly this UID (S7). The proof is what entitles
+/// to it.
+#[must_use]
+pub fn delete(volume: &VolumeId, node: &NodeName, uid: &Uid, _proof: &Unpublished) -> Request {
+    Request {
+        verb: Verb::Delete,
+        path: VolumeAttachment::path(&volume.attachment_name(node)),
+        body: Some(json!({ "preconditions": { "uid": uid } })),
+    }
+}

@@ -1,0 +1,96 @@
+//! The subsystem at run time: feeds the controller and carries out what it wants.
+
+use std::sync::Arc;
+
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep_until},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    calls::Outcome,
+    controller::{Controller, Effects, NODE_CALLS, PAIR_CALLS},
+    executor::Executor,
+    metrics::AttachDetachMetrics,
+};
+use crate::{
+    kube_api::{call::Caller, events::EventRecorder, leadership::Leadership},
+    metrics::Metrics,
+    state::{ChangeSet, Objects},
+};
+
+/// The attach/detach subsystem.
+#[derive(Debug)]
+pub struct AttachDetach {
+    objects: Arc<Objects>,
+    changes: Arc<ChangeSet>,
+    controller: Controller,
+    executor: Executor,
+    outcomes: mpsc::Receiver<Outcome>,
+    leadership: Leadership,
+    events: EventRecorder,
+}
+
+impl AttachDetach {
+    /// The subsystem over the shared tables.
+    ///
+    /// # Errors
+    /// See [`Metrics::register`].
+    pub fn new(
+        objects: Arc<Objects>,
+        caller: &Caller,
+        leadership: Leadership,
+        events: EventRecorder,
+        metrics: &Metrics,
+    ) -> Result<Self, prometheus::Error> {
+        let (sender, outcomes) = mpsc::channel(PAIR_CALLS + NODE_CALLS);
+        Ok(Self {
+            changes: objects.subscribe(),
+            controller: Controller::new(Arc::clone(&objects), AttachDetachMetrics::new(metrics)?),
+            executor: Executor::new(caller.with_own_budget(PAIR_CALLS + NODE_CALLS), sender),
+            objects,
+            outcomes,
+            leadership,
+            events,
+        })
+    }
+
+    /// Runs until shutdown, then waits for the requests in flight.
+    pub async fn run(mut self, shutdown: CancellationToken) {
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = self.objects.synced() => {}
+        }
+        self.controller.load(Instant::now());
+        loop {
+            let wake_at = self.controller.wake_at();
+            tokio::select! {
+                () = shutdown.cancelled() => break,
+                () = self.leadership.acquired(), if !self.controller.leads() => self.controller.take_over(),
+                changed = self.changes.take() => self.controller.take_changes(changed, Instant::now()),
+                Some(outcome) = self.outcomes.recv() => self.take_outcomes(outcome),
+                () = sleep_until(wake_at.unwrap_or_else(Instant::now)), if wake_at.is_some() => {}
+            }
+            let Effects { calls, events } = self.controller.reconcile(Instant::now());
+            for (sent, call) in calls {
+                self.executor.send(sent, call);
+            }
+            for event in events {
+                self.events.record(event);
+            }
+        }
+        while self.controller.in_flight() > 0 {
+            let Some(outcome) = self.outcomes.recv().await else { break };
+            self.take_outcomes(outcome);
+        }
+    }
+
+    /// Takes an outcome and all that have arrived behind it, so that they are planned together.
+    fn take_outcomes(&mut self, first: Outcome) {
+        self.controller.take_outcome(first, Instant::now());
+        while let Ok(outcome) = self.outcomes.try_recv() {
+            self.controller.take_outcome(outcome, Instant::now());
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! The command line: flags as the operator types them.
+//!
+//! Names and notation are kube-controller-manager's where it has the flag, so that its arguments
+//! can be copied: Go's durations (`1m30s`), Go's booleans (`--leader-elect` and
+//! `--leader-elect=false`). What a combination of values means is checked in [`crate::config`].
+//! Anything clap objects to becomes one line that names the flag.
+
+use std::{ffi::OsString, net::IpAddr, path::PathBuf, time::Duration};
+
+use clap::{Args, Parser, Subcommand, ValueEnum, error::ErrorKind};
+
+/// Attach/detach controller and PV binder for Kubernetes.
+#[derive(Debug, Parser)]
+#[command(name = "mooring", version, about, disable_help_subcommand = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the daemon.
+    Run(Box<RunArgs>),
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LoggingFormat {
+    /// One line of text each.
+    Text,
+    /// One JSON object each.
+    Json,
+}
+
+/// Flags of `mooring run`.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// Kubeconfig file. Without it: the pod's service account inside a cluster, else $KUBECONFIG or
+    /// ~/.kube/config.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// Write only while holding a lease, so that several replicas can run.
+    #[arg(long, value_name = "BOOL", default_value = "true", default_missing_value = "true")]
+    #[arg(num_args = 0..=1, require_equals = true, value_parser = parse_bool)]
+    pub leader_elect: bool,
+
+    /// How long others wait, after the last renewal they saw, before they take the lease.
+    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = parse_duration)]
+    pub leader_elect_lease_duration: Duration,
+
+    /// How long the leader goes on after its last successful renewal.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
+    pub leader_elect_renew_deadline: Duration,
+
+    /// Time between two attempts to acquire or renew the lease.
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = parse_duration)]
+    pub leader_elect_retry_period: Duration,
+
+    /// Name of the lease. Never kube-controller-manager's own, which guards other controllers.
+    #[arg(long, value_name = "NAME", default_value = "mooring")]
+    pub leader_elect_resource_name: String,
+
+    /// Namespace of the lease. Without it: the pod's own inside a cluster, else kube-system.
+    #[arg(long, value_name = "NAMESPACE")]
+    pub leader_elect_resource_namespace: Option<String>,
+
+    /// Requests per second to the API server. Without it there is no limit here: the server's
+    /// priority and fairness decides.
+    #[arg(long, value_name = "QPS", allow_negative_numbers = true)]
+    pub kube_api_qps: Option<f64>,
+
+    /// Requests that may exceed --kube-api-qps at once [default: 30 with --kube-api-qps].
+    #[arg(long, value_name = "COUNT")]
+    pub kube_api_burst: Option<usize>,
+
+    /// Address to serve /metrics, /healthz, /livez and /readyz on.
+    #[arg(long, value_name = "IP", default_value = "0.0.0.0")]
+    pub bind_address: IpAddr,
+
+    /// Port to serve on; 0 takes any free one, which is logged.
+    #[arg(long, value_name = "PORT", default_value_t = 10270)]
+    pub port: u16,
+
+    /// How log lines look.
+    #[arg(long, value_name = "FORMAT", value_enum, default_value = "text")]
+    pub logging_format: LoggingFormat,
+
+    /// What to log: a level (error, warn, info, debug, trace), or target=level pairs after it.
+    #[arg(long, value_name = "FILTER", default_value = "info")]
+    pub log_level: String,
+
+    /// Ask provisioners for volumes for claims that nothing matches.
+    #[arg(long, value_name = "BOOL", default_value = "true", default_missing_value = "true")]
+    #[arg(num_args = 0..=1, require_equals = true, value_parser = parse_bool)]
+    pub enable_dynamic_provisioning: bool,
+}
+
+/// Why there are no arguments to run with.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// Help or version was asked for: print it on stdout and exit 0.
+    Print(String),
+    /// A mistake: print this one line on stderr and exit 2.
+    Mistake(String),
+}
+
+/// Parses the command line, the program's name first.
+///
+/// # Errors
+/// See [`Stop`].
+pub fn parse<I>(arguments: I) -> Result<Cli, Stop>
+where
+    I: IntoIterator,
+    I::Item: Into<OsString> + Clone,
+{
+    Cli::try_parse_from(arguments).map_err(|error| match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Stop::Print(error.render().ansi().to_string()),
+        ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            Stop::Mistake("no subcommand given: try `mooring run` or `mooring --help`".to_owned())
+        }
+        _ => Stop::Mistake(one_line(&error.to_string())),
+    })
+}
+
+/// clap's message without its usage text: the first paragraph, and the tip if there is one.
+fn one_line(text: &str) -> String {
+    let mut line = String::new();
+    let mut first_paragraph = true;
+    for part in text.lines().map(str::trim) {
+        if part.is_empty() {
+            first_paragraph = false;
+        } else if first_paragraph || part.starts_with("tip:") {
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(part.strip_prefix("error: ").unwrap_or(part));
+        }
+    }
+    line
+}
+
+/// Go's `strconv.ParseBool`, which KCM's flags are read with.
+fn parse_bool(text: &str) -> Result<bool, String> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+        _ => Err("not a boolean: use true or false".to_owned()),
+    }
+}
+
+/// Go's `time.ParseDuration` without a sign: numbers with units, such as `1m30s` or `1.5h`.
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    const USAGE: &str = "not a duration: use numbers with units, such as 15s, 1m30s or 500ms";
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
+    if text.is_empty() {
+        return Err(USAGE.to_owned());
+    }
+    let mut total = Duration::ZERO;
+    let mut rest = text;
+    while !rest.is_empty() {
+        let number_end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+        let (number, tail) = rest.split_at(number_end);
+        let unit_end = tail.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(tail.len());
+        let (unit, tail) = tail.split_at(unit_end);
+        let seconds = match unit {
+            "ns" => 1e-9,
+            "us" | "µs" => 1e-6,
+            "ms" => 1e-3,
+            "s" => 1.0,
+            "m" => 60.0,
+            "h" => 3600.0,
+            _ => return Err(USAGE.to_owned()),
+        };
+        let number: f64 = number.parse().map_err(|_| USAGE.to_owned())?;
+        let part = Duration::try_from_secs_f64(number * seconds).map_err(|_| USAGE.to_owned())?;
+        total = total.checked_add(part).ok_or(USAGE)?;
+        rest = tail;
+    }
+    Ok(total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(arguments: &[&str]) -> Result<RunArgs, Stop> {
+        let Command::Run(args) = parse(["mooring", "run"].iter().chain(arguments))?.command;
+        Ok(*args)
+    }
+
+    fn mistake(arguments: &[&str]) -> String {
+        match run(arguments) {
+            Err(Stop::Mistake(line)) => line,
+            other => panic!("{arguments:?}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn durations_are_written_as_in_go() {
+        let cases = [
+            ("15s", Some(Duration::from_secs(15))),
+            ("1m30s", Some(Duration::from_secs(90))),
+            ("500ms", Some(Duration::from_millis(500))),
+            ("1.5h", Some(Duration::from_mins(90))),
+            ("0", Some(Duration::ZERO)),
+            ("", None),
+            ("15", None),
+            ("s", None),
+            ("-1s", None),
+            ("1 s", None),
+            ("1.2.3s", None),
+            ("1d", None),
+            ("99999999999999999999h", None),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(parse_duration(text).ok(), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn booleans_are_written_as_in_go() {
+        assert!(run(&[]).unwrap().leader_elect);
+        assert!(run(&["--leader-elect"]).unwrap().leader_elect);
+        assert!(run(&["--leader-elect=T"]).unwrap().leader_elect);
+        assert!(!run(&["--leader-elect=false"]).unwrap().leader_elect);
+        assert!(!run(&["--enable-dynamic-provisioning=0", "--port=1"]).unwrap().enable_dynamic_provisioning);
+        // A bare flag does not swallow the next argument.
+        assert_eq!(run(&["--leader-elect", "--port", "1"]).unwrap().port, 1);
+    }
+
+    #[test]
+    fn a_mistake_is_one_line_that_names_the_flag() {
+        let cases: [(&[&str], &str); 8] = [
+            (&["--leader-elect=maybe"], "--leader-elect"),
+            (&["--leader-elect-lease-duration=15"], "--leader-elect-lease-duration"),
+            (&["--leader-elect-retry-period", "-2s"], "'-2"),
+            (&["--kubeconfig"], "--kubeconfig"),
+            (&["--port=70000"], "--port"),
+            (&["--bind-address=localhost"], "--bind-address"),
+            (&["--logging-format=xml"], "--logging-format"),
+            (&["--kube-api-qsp=5"], "--kube-api-qsp"),
+        ];
+        for (arguments, names) in cases {
+            let line = mistake(arguments);
+            assert!(line.contains(names), "{line}");
+            assert!(!line.contains('\n') && !line.contains("Usage"), "{line}");
+        }
+        assert_eq!(
+            mistake(&["--logging-format=xml"]),
+            "invalid value 'xml' for '--logging-format <FORMAT>' [possible values: text, json]"
+        );
+    }
+
+    #[test]
+    fn help_and_version_are_not_mistakes() {
+        for argument in ["--help", "--version"] {
+            assert!(matches!(parse(["mooring", argument]), Err(Stop::Print(_))), "{argument}");
+        }
+        assert!(matches!(parse(["mooring"]), Err(Stop::Mistake(_))));
+    }
+}

@@ -1,0 +1,338 @@
+//! What the daemon runs with: flags whose combination makes sense.
+//!
+//! In: [`RunArgs`]. Out: a [`Config`], or one [`ConfigError`] that names the flag. Nothing here
+//! touches a file or the network.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
+
+use thiserror::Error;
+
+use crate::{
+    cli::{LoggingFormat, RunArgs},
+    kube_api::{call::REQUEST_TIMEOUT, lease::Timing},
+};
+
+/// KCM's default of `--kube-api-burst`.
+const DEFAULT_BURST: usize = 30;
+
+/// A flag, or two flags together, that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("--{flag}: {problem}")]
+pub struct ConfigError {
+    /// The flag without its dashes.
+    pub flag: &'static str,
+    /// What is wrong with it.
+    pub problem: String,
+}
+
+impl ConfigError {
+    fn new(flag: &'static str, problem: impl Into<String>) -> Self {
+        Self { flag, problem: problem.into() }
+    }
+}
+
+/// Leader election.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ElectionConfig {
+    /// Durations.
+    pub timing: Timing,
+    /// Name of the lease.
+    pub name: String,
+    /// Namespace of the lease; `None` means the pod's own, or kube-system outside a cluster.
+    pub namespace: Option<String>,
+}
+
+/// Client-side limit on requests.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RateLimit {
+    /// Requests per second.
+    pub qps: f64,
+    /// Requests at once.
+    pub burst: usize,
+}
+
+impl RateLimit {
+    /// A limiter with this rate.
+    #[must_use]
+    pub fn limiter(self) -> leaky_bucket::RateLimiter {
+        // Timers have a resolution of 1 ms: above 20/s several permits come at once, every 50 ms.
+        let at_once = (self.qps / 20.0).ceil().max(1.0);
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at least 1, whole")]
+        let refill = at_once as usize;
+        leaky_bucket::RateLimiter::builder()
+            .initial(self.burst)
+            .max(self.burst.max(refill))
+            .refill(refill)
+            .interval(Duration::from_secs_f64(at_once / self.qps))
+            .build()
+    }
+}
+
+/// Log output.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogConfig {
+    /// Form of a line.
+    pub format: LoggingFormat,
+    /// What to log.
+    pub filter: String,
+}
+
+/// A valid configuration.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// Kubeconfig file, if named.
+    pub kubeconfig: Option<PathBuf>,
+    /// Leader election, unless switched off.
+    pub election: Option<ElectionConfig>,
+    /// Client-side limit, if asked for.
+    pub rate_limit: Option<RateLimit>,
+    /// Where to serve HTTP.
+    pub listen: SocketAddr,
+    /// Log output.
+    pub log: LogConfig,
+    /// Whether to ask provisioners for volumes.
+    pub dynamic_provisioning: bool,
+}
+
+impl Config {
+    /// How long a request may take. A write must not land after another leader may have taken
+    /// over, so it may not outlast the time between our giving up and others' taking over.
+    #[must_use]
+    pub fn request_timeout(&self) -> Duration {
+        match &self.election {
+            Some(election) => {
+                let margin = election.timing.lease_duration.saturating_sub(election.timing.renew_deadline);
+                margin.min(REQUEST_TIMEOUT)
+            }
+            None => REQUEST_TIMEOUT,
+        }
+    }
+}
+
+impl TryFrom<RunArgs> for Config {
+    type Error = ConfigError;
+
+    fn try_from(args: RunArgs) -> Result<Self, ConfigError> {
+        let election = if args.leader_elect { Some(election(&args)?) } else { None };
+        let rate_limit = rate_limit(args.kube_api_qps, args.kube_api_burst)?;
+        check_filter(&args.log_level)?;
+        let address: IpAddr = args.bind_address;
+        Ok(Self {
+            kubeconfig: args.kubeconfig,
+            election,
+            rate_limit,
+            listen: SocketAddr::new(address, args.port),
+            log: LogConfig { format: args.logging_format, filter: args.log_level },
+            dynamic_provisioning: args.enable_dynamic_provisioning,
+        })
+    }
+}
+
+/// client-go: tools/leaderelection/leaderelection.go, NewLeaderElector.
+fn election(args: &RunArgs) -> Result<ElectionConfig, ConfigError> {
+    const LEASE: &str = "leader-elect-lease-duration";
+    const RENEW: &str = "leader-elect-renew-deadline";
+    const RETRY: &str = "leader-elect-retry-period";
+    let timing = Timing {
+        lease_duration: args.leader_elect_lease_duration,
+        renew_deadline: args.leader_elect_renew_deadline,
+        retry_period: args.leader_elect_retry_period,
+    };
+    for (flag, value) in
+        [(LEASE, timing.lease_duration), (RENEW, timing.renew_deadline), (RETRY, timing.retry_period)]
+    {
+        if value.is_zero() {
+            return Err(ConfigError::new(flag, "must be greater than zero"));
+        }
+    }
+    if timing.lease_duration.subsec_nanos() != 0 {
+        return Err(ConfigError::new(LEASE, "must be whole seconds, as the Lease object records it"));
+    }
+    if timing.lease_duration.as_secs() > u64::from(i32::MAX.unsigned_abs()) {
+        return Err(ConfigError::new(LEASE, "is longer than the Lease object can record"));
+    }
+    if timing.lease_duration <= timing.renew_deadline {
+        return Err(ConfigError::new(
+            LEASE,
+            format!("must be longer than --{RENEW} ({:?})", timing.renew_deadline),
+        ));
+    }
+    if timing.renew_deadline <= timing.longest_pause() {
+        return Err(ConfigError::new(
+            RENEW,
+            format!("must be longer than 1.2 times --{RETRY} ({:?})", timing.retry_period),
+        ));
+    }
+    if args.leader_elect_resource_name.is_empty() {
+        return Err(ConfigError::new("leader-elect-resource-name", "must not be empty"));
+    }
+    if args.leader_elect_resource_namespace.as_deref() == Some("") {
+        return Err(ConfigError::new("leader-elect-resource-namespace", "must not be empty"));
+    }
+    Ok(ElectionConfig {
+        timing,
+        name: args.leader_elect_resource_name.clone(),
+        namespace: args.leader_elect_resource_namespace.clone(),
+    })
+}
+
+/// A negative rate means no limit, as in client-go.
+fn rate_limit(qps: Option<f64>, burst: Option<usize>) -> Result<Option<RateLimit>, ConfigError> {
+    if burst == Some(0) {
+        return Err(ConfigError::new("kube-api-burst", "must be greater than zero"));
+    }
+    let Some(qps) = qps else { return Ok(None) };
+    if qps.is_nan() || (0.0..0.001).contains(&qps) || qps > 1e6 {
+        return Err(ConfigError::new(
+            "kube-api-qps",
+            "must be between 0.001 and 1000000, or -1 for no limit",
+        ));
+    }
+    if qps < 0.0 {
+        return Ok(None);
+    }
+    Ok(Some(RateLimit { qps, burst: burst.unwrap_or(DEFAULT_BURST) }))
+}
+
+/// The filter's own parser takes any word for the name of a target, so that a mistyped level would
+/// silence the log.
+fn check_filter(filter: &str) -> Result<(), ConfigError> {
+    for directive in filter.split(',') {
+        let bare_word = !directive.contains(['=', '[']);
+        if bare_word && directive.trim().parse::<tracing::level_filters::LevelFilter>().is_err() {
+            return Err(ConfigError::new(
+                "log-level",
+                format!("{directive:?} is not a level (off, error, warn, info, debug, trace)"),
+            ));
+        }
+    }
+    tracing_subscriber::EnvFilter::try_new(filter)
+        .map(|_| ())
+        .map_err(|error| ConfigError::new("log-level", error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{self, Command};
+
+    fn config(arguments: &[&str]) -> Result<Config, ConfigError> {
+        let Command::Run(args) = cli::parse(["mooring", "run"].iter().chain(arguments)).unwrap().command;
+        Config::try_from(*args)
+    }
+
+    #[test]
+    fn defaults_are_those_of_kcm_with_a_lease_of_our_own_and_no_limit() {
+        let expected = Config {
+            kubeconfig: None,
+            election: Some(ElectionConfig {
+                timing: Timing {
+                    lease_duration: Duration::from_secs(15),
+                    renew_deadline: Duration::from_secs(10),
+                    retry_period: Duration::from_secs(2),
+                },
+                name: "mooring".to_owned(),
+                namespace: None,
+            }),
+            rate_limit: None,
+            listen: "0.0.0.0:10270".parse().unwrap(),
+            log: LogConfig { format: LoggingFormat::Text, filter: "info".to_owned() },
+            dynamic_provisioning: true,
+        };
+        assert_eq!(config(&[]), Ok(expected));
+        assert_eq!(config(&[]).unwrap().request_timeout(), Duration::from_secs(5));
+    }
+
+    #[test]
+    fn what_cannot_be_is_named() {
+        let cases: [(&[&str], &str); 13] = [
+            (
+                &["--leader-elect-lease-duration=10s"],
+                "--leader-elect-lease-duration: must be longer than --leader-elect-renew-deadline (10s)",
+            ),
+            (
+                &["--leader-elect-retry-period=9s"],
+                "--leader-elect-renew-deadline: must be longer than 1.2 times --leader-elect-retry-period (9s)",
+            ),
+            (&["--leader-elect-retry-period=0"], "--leader-elect-retry-period: must be greater than zero"),
+            (
+                &["--leader-elect-renew-deadline=0s"],
+                "--leader-elect-renew-deadline: must be greater than zero",
+            ),
+            (
+                &["--leader-elect-lease-duration=0"],
+                "--leader-elect-lease-duration: must be greater than zero",
+            ),
+            (
+                &["--leader-elect-lease-duration=15500ms"],
+                "--leader-elect-lease-duration: must be whole seconds, as the Lease object records it",
+            ),
+            (
+                &["--leader-elect-lease-duration=600000h"],
+                "--leader-elect-lease-duration: is longer than the Lease object can record",
+            ),
+            (&["--leader-elect-resource-name="], "--leader-elect-resource-name: must not be empty"),
+            (&["--leader-elect-resource-namespace="], "--leader-elect-resource-namespace: must not be empty"),
+            (&["--kube-api-qps=0"], "--kube-api-qps: must be between 0.001 and 1000000, or -1 for no limit"),
+            (&["--kube-api-burst=0"], "--kube-api-burst: must be greater than zero"),
+            (
+                &["--log-level=inof"],
+                "--log-level: \"inof\" is not a level (off, error, warn, info, debug, trace)",
+            ),
+            (
+                &["--log-level=mooring=loud"],
+                "--log-level: error parsing level filter: expected one of \"off\", \"error\", \"warn\", \"info\", \"debug\", \"trace\", or a number 0-5",
+            ),
+        ];
+        for (arguments, expected) in cases {
+            assert_eq!(config(arguments).unwrap_err().to_string(), expected, "{arguments:?}");
+        }
+    }
+
+    #[test]
+    fn without_election_its_durations_do_not_matter() {
+        let config = config(&["--leader-elect=false", "--leader-elect-lease-duration=0"]).unwrap();
+        assert_eq!(config.election, None);
+        assert_eq!(config.request_timeout(), REQUEST_TIMEOUT);
+    }
+
+    #[test]
+    fn a_limit_only_when_asked_for() {
+        let limit = |arguments: &[&str]| config(arguments).unwrap().rate_limit;
+        assert_eq!(limit(&["--kube-api-burst=100"]), None);
+        assert_eq!(limit(&["--kube-api-qps=-1"]), None);
+        assert_eq!(limit(&["--kube-api-qps=20"]), Some(RateLimit { qps: 20.0, burst: 30 }));
+        assert_eq!(
+            limit(&["--kube-api-qps", "0.5", "--kube-api-burst", "2"]),
+            Some(RateLimit { qps: 0.5, burst: 2 })
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_limiter_keeps_to_the_rate() {
+        for (qps, burst) in [(20.0, 5), (2_500.0, 5)] {
+            let limiter = RateLimit { qps, burst }.limiter();
+            let started = tokio::time::Instant::now();
+            let mut granted = 0.0;
+            for _ in 0..burst {
+                limiter.acquire_one().await;
+            }
+            while started.elapsed() < Duration::from_secs(10) {
+                limiter.acquire_one().await;
+                granted += 1.0;
+            }
+            let rate = granted / started.elapsed().as_secs_f64();
+            assert!((qps * 0.9..qps * 1.1).contains(&rate), "{qps}: {rate}");
+        }
+    }
+
+    #[test]
+    fn a_write_cannot_outlast_the_lease() {
+        let config = config(&["--leader-elect-renew-deadline=12s"]).unwrap();
+        assert_eq!(config.request_timeout(), Duration::from_secs(3));
+    }
+}

@@ -1,0 +1,180 @@
+//! How to reach the API server: which configuration, and clients made from it.
+//!
+//! In: `--kubeconfig` and the environment. Out: an [`ApiServer`], which makes clients. Each client
+//! has a connection pool and a queue of its own, so that renewals of the lease never wait behind
+//! the main traffic.
+//!
+//! The stack is kube's default one with two differences that its configuration does not offer: TCP
+//! keepalive, without which a watch on a dead connection goes unnoticed for five minutes, and no
+//! per-request trace layer.
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use http::{HeaderValue, header::USER_AGENT};
+use hyper_timeout::TimeoutConnector;
+use hyper_util::{
+    client::legacy::{Builder, connect::HttpConnector},
+    rt::{TokioExecutor, TokioTimer},
+};
+use kube::{
+    Client, Config,
+    client::{Body, ConfigExt},
+    config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError},
+};
+use thiserror::Error;
+use tower::{BoxError, ServiceBuilder};
+
+/// Time to connect, TLS included.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A connection on which nothing moves is probed after this long, then every
+/// [`KEEPALIVE_INTERVAL`]; after [`KEEPALIVE_RETRIES`] silent probes it is dead.
+const KEEPALIVE: Duration = Duration::from_secs(10);
+/// See [`KEEPALIVE`].
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+/// See [`KEEPALIVE`].
+const KEEPALIVE_RETRIES: u32 = 3;
+
+/// A server that is alive but answers nothing: longer than a watch without events (the server ends
+/// it after 290 s) and shorter than an operator's patience.
+const READ_TIMEOUT: Duration = Duration::from_secs(310);
+
+/// Idle connections are closed before the server does it (after 90 s or more).
+const POOL_IDLE_TIMEOUT: Duration = Duration::from_mins(1);
+
+/// Why there is no configuration to connect with.
+#[derive(Debug, Error)]
+pub enum ConnectError {
+    /// The named file cannot be used.
+    #[error("--kubeconfig {}: {error}", file.display())]
+    Kubeconfig {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong with it.
+        error: KubeconfigError,
+    },
+    /// The pod's service account cannot be used.
+    #[error("in-cluster configuration (KUBERNETES_SERVICE_HOST is set, --kubeconfig is not): {0}")]
+    InCluster(InClusterError),
+    /// The default file cannot be used.
+    #[error(
+        "no --kubeconfig, not in a cluster (KUBERNETES_SERVICE_HOST is not set), and {file} cannot be used: \
+         {error}"
+    )]
+    Default {
+        /// `$KUBECONFIG` with its value, or `~/.kube/config`.
+        file: String,
+        /// What is wrong with it.
+        error: KubeconfigError,
+    },
+    /// Certificates, keys or credentials of the configuration cannot be used.
+    #[error("{origin}: {error}")]
+    Client {
+        /// Where the configuration came from.
+        origin: String,
+        /// What is wrong with it.
+        error: Box<kube::Error>,
+    },
+}
+
+/// The API server and how to talk to it.
+#[derive(Clone, Debug)]
+pub struct ApiServer {
+    config: Config,
+    origin: String,
+    /// Namespace of the pod we run in; `None` outside a cluster.
+    pub own_namespace: Option<String>,
+}
+
+impl ApiServer {
+    /// Finds the configuration: the named file, else the pod's service account, else the default
+    /// kubeconfig.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub async fn find(kubeconfig: Option<&Path>) -> Result<Self, ConnectError> {
+        let (mut config, origin, in_cluster) = if let Some(file) = kubeconfig {
+            let failed = |error| ConnectError::Kubeconfig { file: file.to_owned(), error };
+            let content = Kubeconfig::read_from(file).map_err(failed)?;
+            let options = KubeConfigOptions::default();
+            let config = Config::from_custom_kubeconfig(content, &options).await.map_err(failed)?;
+            (config, format!("--kubeconfig {}", file.display()), false)
+        } else if env::var_os("KUBERNETES_SERVICE_HOST").is_some() {
+            let config = Config::incluster().map_err(ConnectError::InCluster)?;
+            (config, "in-cluster configuration".to_owned(), true)
+        } else {
+            let file = match env::var_os("KUBECONFIG") {
+                Some(value) => format!("KUBECONFIG={}", value.display()),
+                None => "~/.kube/config".to_owned(),
+            };
+            let config = Config::from_kubeconfig(&KubeConfigOptions::default())
+                .await
+                .map_err(|error| ConnectError::Default { file: file.clone(), error })?;
+            (config, file, false)
+        };
+        let agent = concat!("mooring/", env!("CARGO_PKG_VERSION"));
+        config.headers.push((USER_AGENT, HeaderValue::from_static(agent)));
+        let own_namespace = in_cluster.then(|| config.default_namespace.clone());
+        Ok(Self { config, origin, own_namespace })
+    }
+
+    /// Host and port, as client-go's metrics show it.
+    #[must_use]
+    pub fn host(&self) -> String {
+        self.config.cluster_url.authority().map(ToString::to_string).unwrap_or_default()
+    }
+
+    /// Where the configuration came from.
+    #[must_use]
+    pub fn origin(&self) -> &str {
+        &self.origin
+    }
+
+    /// A client with connections of its own. Connects when it is first used.
+    ///
+    /// # Errors
+    /// [`ConnectError::Client`]
+    pub fn client(&self) -> Result<Client, ConnectError> {
+        self.build()
+            .map_err(|error| ConnectError::Client { origin: self.origin.clone(), error: Box::new(error) })
+    }
+
+    fn build(&self) -> Result<Client, kube::Error> {
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        tcp.set_nodelay(true);
+        tcp.set_keepalive(Some(KEEPALIVE));
+        tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
+        tcp.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
+        let mut connector = TimeoutConnector::new(self.config.rustls_https_connector_with_connector(tcp)?);
+        connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
+        connector.set_read_timeout(Some(READ_TIMEOUT));
+        connector.set_reset_reader_on_write(true);
+        let http: hyper_util::client::legacy::Client<_, Body> = Builder::new(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(POOL_IDLE_TIMEOUT)
+            .build(connector);
+        let service = ServiceBuilder::new()
+            .layer(self.config.base_uri_layer())
+            .option_layer(self.config.auth_layer()?)
+            .layer(self.config.extra_headers_layer()?)
+            .map_err(BoxError::from)
+            .service(http);
+        Ok(Client::new(service, self.config.default_namespace.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_file_that_cannot_be_used_is_named() {
+        let error = ApiServer::find(Some(Path::new("/nowhere/kubeconfig"))).await.unwrap_err();
+        assert!(error.to_string().starts_with("--kubeconfig /nowhere/kubeconfig: "), "{error}");
+    }
+}

@@ -1,0 +1,166 @@
+//! The Event object as JSON.
+
+use k8s_openapi::jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::Report;
+
+/// Longest message that the API server accepts in an event's note, in bytes.
+const MAX_MESSAGE: usize = 1_024;
+
+/// Longest `reportingInstance` that the API server accepts, in bytes.
+const MAX_INSTANCE: usize = 128;
+
+/// Longest name of an object, in bytes.
+const MAX_NAME: usize = 253;
+
+/// Namespace of events about cluster-scoped objects.
+const DEFAULT_NAMESPACE: &str = "default";
+
+/// Namespace that an event is written to.
+pub(super) fn namespace(report: &Report) -> &str {
+    let namespace = &*report.event.involved.namespace;
+    if namespace.is_empty() { DEFAULT_NAMESPACE } else { namespace }
+}
+
+/// URL path of a namespace's events.
+pub(super) fn collection(namespace: &str) -> String {
+    format!("/api/v1/namespaces/{namespace}/events")
+}
+
+/// A name that no other event of this object has.
+///
+/// client-go: tools/internal/events/names.go, GenerateEventName.
+pub(super) fn name(report: &Report, now: Timestamp) -> String {
+    let suffix = format!(".{:x}", now.as_nanosecond());
+    let object = truncated(&report.event.involved.name, MAX_NAME.saturating_sub(suffix.len()));
+    format!("{}{suffix}", object.trim_end_matches(['.', '-']))
+}
+
+/// A new Event.
+///
+/// client-go: tools/record/event.go, makeEvent.
+pub(super) fn creation(report: &Report, name: &str, instance: &str, now: Timestamp) -> Value {
+    let event = &report.event;
+    let involved = &event.involved;
+    json!({
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": { "name": name, "namespace": namespace(report) },
+        "involvedObject": {
+            "apiVersion": "v1",
+            "kind": involved.kind,
+            "namespace": &*involved.namespace,
+            "name": &*involved.name,
+            "uid": involved.uid.as_str(),
+            "resourceVersion": involved.resource_version.to_string(),
+        },
+        "type": event.r#type.as_str(),
+        "reason": event.reason,
+        "message": truncated(&event.message, MAX_MESSAGE),
+        "source": { "component": report.component },
+        "reportingComponent": report.component,
+        "reportingInstance": truncated(instance, MAX_INSTANCE),
+        "count": 1,
+        "firstTimestamp": time(now),
+        "lastTimestamp": time(now),
+    })
+}
+
+/// A merge patch for an event that was seen again.
+pub(super) fn repetition(count: u32, now: Timestamp) -> Value {
+    json!({ "count": count, "lastTimestamp": time(now) })
+}
+
+/// `metav1.Time`.
+fn time(now: Timestamp) -> String {
+    now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+/// As much of the text as fits, cut between characters.
+fn truncated(text: &str, bytes: usize) -> &str {
+    let end = (0..=bytes.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    text.get(..end).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kube_api::{
+        events::{Event, EventType, Involved},
+        ids::ResourceVersion,
+    };
+
+    fn report(namespace: &str, name: &str, message: &str) -> Report {
+        Report {
+            component: "persistentvolume-controller",
+            event: Event {
+                involved: Involved {
+                    kind: "PersistentVolumeClaim",
+                    namespace: namespace.into(),
+                    name: name.into(),
+                    uid: "u-1".into(),
+                    resource_version: ResourceVersion(42),
+                },
+                r#type: EventType::Warning,
+                reason: "ProvisioningFailed",
+                message: message.to_owned(),
+            },
+        }
+    }
+
+    fn now() -> Timestamp {
+        "2026-01-02T03:04:05.123456789Z".parse().unwrap()
+    }
+
+    #[test]
+    fn body_is_what_client_go_writes() {
+        let report = report("apps", "data", "no such class");
+        assert_eq!(name(&report, now()), "data.1886caf223f1ff15");
+        assert_eq!(
+            creation(&report, "data.1", "host_1", now()),
+            json!({
+                "apiVersion": "v1",
+                "kind": "Event",
+                "metadata": { "name": "data.1", "namespace": "apps" },
+                "involvedObject": {
+                    "apiVersion": "v1",
+                    "kind": "PersistentVolumeClaim",
+                    "namespace": "apps",
+                    "name": "data",
+                    "uid": "u-1",
+                    "resourceVersion": "42",
+                },
+                "type": "Warning",
+                "reason": "ProvisioningFailed",
+                "message": "no such class",
+                "source": { "component": "persistentvolume-controller" },
+                "reportingComponent": "persistentvolume-controller",
+                "reportingInstance": "host_1",
+                "count": 1,
+                "firstTimestamp": "2026-01-02T03:04:05Z",
+                "lastTimestamp": "2026-01-02T03:04:05Z",
+            })
+        );
+        assert_eq!(repetition(3, now()), json!({ "count": 3, "lastTimestamp": "2026-01-02T03:04:05Z" }));
+    }
+
+    #[test]
+    fn events_of_cluster_scoped_objects_go_to_default() {
+        let report = report("", "pv-1", "");
+        let body = creation(&report, "x", "host", now());
+        assert_eq!(body["metadata"]["namespace"], json!("default"));
+        assert_eq!(body["involvedObject"]["namespace"], json!(""));
+    }
+
+    #[test]
+    fn what_is_too_long_is_cut_between_characters() {
+        let report = report("apps", &"n".repeat(253), &"ä".repeat(600));
+        assert_eq!(name(&report, now()).len(), 253);
+        let odd = format!("x{}", "ä".repeat(600));
+        assert_eq!(truncated(&odd, MAX_MESSAGE).len(), 1_023);
+        let body = creation(&report, "x", &"h".repeat(300), now());
+        assert_eq!(body["message"].as_str().unwrap().len(), 1_024);
+        assert_eq!(body["reportingInstance"].as_str().unwrap().len(), 128);
+    }
+}

@@ -1,0 +1,211 @@
+//! Events for users, as core/v1 `Event` objects with the stock controllers' component names.
+//!
+//! Recording never blocks and never fails: events explain, they decide nothing. They travel through
+//! a bounded queue to a writer with a request budget of its own; what does not fit is counted. An
+//! event that repeats is counted on the existing object ([`memory`]).
+
+mod body;
+mod memory;
+mod writer;
+
+use std::{
+    hash::{BuildHasher, RandomState},
+    sync::Arc,
+};
+
+use prometheus::{IntCounterVec, Opts};
+use tokio::sync::mpsc;
+
+use super::{
+    ids::{ResourceVersion, Uid},
+    kinds::Narrow,
+};
+use crate::metrics::Metrics;
+pub use writer::EventWriter;
+
+/// Events waiting at most.
+///
+/// client-go: tools/record/event.go, maxQueuedEvents.
+const QUEUE: usize = 1_000;
+
+/// Requests in flight at most. Events of one object always take the same lane, which keeps their
+/// order; events of different objects do not wait for each other.
+const LANES: usize = 4;
+
+/// `type` of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EventType {
+    /// Something went as planned.
+    Normal,
+    /// Somebody may have to act.
+    Warning,
+}
+
+impl EventType {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Warning => "Warning",
+        }
+    }
+}
+
+/// The object an event is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Involved {
+    /// Kind.
+    pub kind: &'static str,
+    /// Namespace, empty for cluster-scoped objects.
+    pub namespace: Arc<str>,
+    /// Name.
+    pub name: Arc<str>,
+    /// UID.
+    pub uid: Uid,
+    /// Revision the event speaks of.
+    pub resource_version: ResourceVersion,
+}
+
+impl Involved {
+    /// Refers to a (core/v1) object.
+    #[must_use]
+    pub fn object<T: Narrow>(object: &T) -> Self {
+        let metadata = object.metadata();
+        Self {
+            kind: T::KIND,
+            namespace: Arc::clone(&metadata.namespace),
+            name: Arc::clone(&metadata.name),
+            uid: metadata.uid.clone(),
+            resource_version: metadata.resource_version,
+        }
+    }
+}
+
+/// An event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// What it is about.
+    pub involved: Involved,
+    /// Normal or Warning.
+    pub r#type: EventType,
+    /// Machine-readable reason, such as `FailedAttachVolume`.
+    pub reason: &'static str,
+    /// Text for people.
+    pub message: String,
+}
+
+/// An event and the component that reports it.
+#[derive(Clone, Debug)]
+struct Report {
+    component: &'static str,
+    event: Event,
+}
+
+/// Why an event never reached the API server.
+#[derive(Clone, Copy, Debug)]
+enum Loss {
+    QueueFull,
+    Failed,
+}
+
+/// `mooring_events_dropped_total`.
+#[derive(Clone, Debug)]
+struct Losses(IntCounterVec);
+
+impl Losses {
+    fn new(metrics: &Metrics) -> Result<Self, prometheus::Error> {
+        let counter = IntCounterVec::new(
+            Opts::new("mooring_events_dropped_total", "Events that never reached the API server, by cause."),
+            &["cause"],
+        )?;
+        metrics.register(&counter)?;
+        let losses = Self(counter);
+        for loss in [Loss::QueueFull, Loss::Failed] {
+            losses.of(loss).reset();
+        }
+        Ok(losses)
+    }
+
+    fn of(&self, loss: Loss) -> prometheus::IntCounter {
+        let cause = match loss {
+            Loss::QueueFull => "queue_full",
+            Loss::Failed => "failed",
+        };
+        self.0.with_label_values(&[cause])
+    }
+}
+
+/// Where recorders of all components come from.
+#[derive(Clone, Debug)]
+pub struct EventQueue {
+    lanes: Arc<[mpsc::Sender<Report>]>,
+    hasher: RandomState,
+    losses: Losses,
+}
+
+impl EventQueue {
+    /// A queue and the writer that empties it.
+    ///
+    /// # Errors
+    /// See [`Metrics::register`].
+    pub fn new(metrics: &Metrics) -> Result<(Self, EventWriter), prometheus::Error> {
+        let losses = Losses::new(metrics)?;
+        let (senders, receivers): (Vec<_>, Vec<_>) = (0..LANES).map(|_| mpsc::channel(QUEUE / LANES)).unzip();
+        let queue = Self { lanes: senders.into(), hasher: RandomState::new(), losses: losses.clone() };
+        Ok((queue, EventWriter::new(receivers, losses)))
+    }
+
+    /// A recorder for one component, such as `attachdetach-controller`.
+    #[must_use]
+    pub fn for_component(&self, component: &'static str) -> EventRecorder {
+        EventRecorder { component, queue: self.clone() }
+    }
+}
+
+/// Takes events of one component.
+#[derive(Clone, Debug)]
+pub struct EventRecorder {
+    component: &'static str,
+    queue: EventQueue,
+}
+
+impl EventRecorder {
+    /// Records an event; when the queue is full it is counted and dropped.
+    pub fn record(&self, event: Event) {
+        let hash = self.queue.hasher.hash_one(&event.involved.uid);
+        let lane = usize::try_from(hash % LANES as u64).unwrap_or_default();
+        let report = Report { component: self.component, event };
+        let sent = self.queue.lanes.get(lane).is_some_and(|lane| lane.try_send(report).is_ok());
+        if !sent {
+            self.queue.losses.of(Loss::QueueFull).inc();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_counted_and_never_blocks() {
+        let metrics = Metrics::default();
+        let (queue, _writer) = EventQueue::new(&metrics).unwrap();
+        let recorder = queue.for_component("attachdetach-controller");
+        let event = Event {
+            involved: Involved {
+                kind: "Pod",
+                namespace: "default".into(),
+                name: "a".into(),
+                uid: "u".into(),
+                resource_version: ResourceVersion(1),
+            },
+            r#type: EventType::Normal,
+            reason: "SuccessfulAttachVolume",
+            message: String::new(),
+        };
+        for _ in 0..QUEUE / LANES + 3 {
+            recorder.record(event.clone());
+        }
+        let text = metrics.text().unwrap();
+        assert!(text.contains("mooring_events_dropped_total{cause=\"queue_full\"} 3"), "{text}");
+    }
+}

@@ -1,0 +1,203 @@
+//! What is served under which path, from which sources.
+
+use std::sync::Arc;
+
+use http::StatusCode;
+use serde_json::{Map, Value, json};
+use tokio::{sync::watch, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    http::{
+        Answer, Router,
+        health::{Check, Checks, Finding},
+    },
+    kube_api::{
+        elector::ElectionView,
+        leadership::{Leadership, Term},
+        lease::Timing,
+    },
+    metrics::Metrics,
+    state::Objects,
+    supervise::Dead,
+};
+
+/// How long after the lease has expired a leader that still believes in its term is taken for hung.
+///
+/// KCM: cmd/kube-controller-manager/app/controllermanager.go, NewLeaderHealthzAdaptor.
+const WATCHDOG: std::time::Duration = std::time::Duration::from_secs(20);
+
+/// What the answers are made from.
+#[derive(Clone, Debug)]
+pub struct Sources {
+    /// Metrics.
+    pub metrics: Metrics,
+    /// Tables and their watches.
+    pub objects: Arc<Objects>,
+    /// The term.
+    pub leadership: Leadership,
+    /// The election and its durations, unless it is switched off.
+    pub election: Option<(watch::Receiver<ElectionView>, Timing)>,
+    /// Tasks that died.
+    pub dead: Dead,
+    /// Cancelled when the process begins to stop.
+    pub stopping: CancellationToken,
+}
+
+/// The routes of the shell. Subsystems add theirs with [`Router::json`].
+#[must_use]
+pub fn router(sources: &Sources) -> Router {
+    let metrics = sources.metrics.clone();
+    let objects = Arc::clone(&sources.objects);
+    Router::default()
+        .route("/metrics", move |_| scrape(&metrics))
+        .checks("/healthz", Checks::new("healthz", liveness(sources)))
+        .checks("/livez", Checks::new("livez", liveness(sources)))
+        .checks("/readyz", Checks::new("readyz", readiness(sources)))
+        .json("/debug/watches", move |rest| rest.is_empty().then(|| watches(&objects)))
+}
+
+fn scrape(metrics: &Metrics) -> Answer {
+    match metrics.text() {
+        Ok(body) => Answer { status: StatusCode::OK, content_type: "text/plain; version=0.0.4", body },
+        Err(error) => Answer::text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+    }
+}
+
+fn liveness(sources: &Sources) -> Vec<Check> {
+    let mut checks = vec![Check::new("ping", || Ok(None))];
+    let dead = sources.dead.clone();
+    checks.push(Check::new("tasks", move || match dead.names() {
+        names if names.is_empty() => Ok(None),
+        names => Err(format!("ended: {}", names.join(", "))),
+    }));
+    if let Some((_, timing)) = &sources.election {
+        let (leadership, timing) = (sources.leadership.clone(), *timing);
+        checks
+            .push(Check::new("leaderElection", move || watchdog(leadership.term(), Instant::now(), &timing)));
+    }
+    checks
+}
+
+/// The elector ends the process when it loses the lease; if it is the elector that hangs, nothing is
+/// written any more, and only a restart helps.
+fn watchdog(term: Term, now: Instant, timing: &Timing) -> Finding {
+    let Term::Until(deadline) = term else { return Ok(None) };
+    let expiry = deadline + timing.lease_duration.saturating_sub(timing.renew_deadline);
+    if now > expiry + WATCHDOG {
+        let overdue = now.saturating_duration_since(expiry);
+        return Err(format!("the lease expired {} s ago and was not given up", overdue.as_secs()));
+    }
+    Ok(None)
+}
+
+fn readiness(sources: &Sources) -> Vec<Check> {
+    let mut checks = vec![Check::new("ping", || Ok(None))];
+    for (index, (kind, _)) in sources.objects.statuses().into_iter().enumerate() {
+        let objects = Arc::clone(&sources.objects);
+        checks.push(Check::new(format!("watch-{kind}"), move || {
+            let status =
+                objects.statuses().into_iter().nth(index).map(|(_, status)| status).unwrap_or_default();
+            match status.error {
+                Some(error) => Err(error),
+                None if status.synced => Ok(None),
+                None => Err("not listed yet".to_owned()),
+            }
+        }));
+    }
+    let election = sources.election.clone();
+    checks.push(Check::new("leader-election", move || Ok(Some(standing(election.as_ref())))));
+    let stopping = sources.stopping.clone();
+    checks.push(Check::new("shutdown", move || {
+        if stopping.is_cancelled() { Err("the process is shutting down".to_owned()) } else { Ok(None) }
+    }));
+    checks
+}
+
+/// A standby is as ready as a leader, so this is a remark, not a condition.
+fn standing(election: Option<&(watch::Receiver<ElectionView>, Timing)>) -> String {
+    let Some((view, _)) = election else { return "switched off".to_owned() };
+    let ElectionView { leading, holder, error } = view.borrow().clone();
+    let mut text = match (leading, holder.as_str()) {
+        (true, _) => "leading".to_owned(),
+        (false, "") => "standing by, held by nobody known".to_owned(),
+        (false, holder) => format!("standing by, held by {holder}"),
+    };
+    if let Some(error) = error {
+        text.push_str(", last attempt failed: ");
+        text.push_str(&error);
+    }
+    text
+}
+
+fn watches(objects: &Objects) -> Value {
+    let mut kinds = Map::new();
+    for (kind, status) in objects.statuses() {
+        kinds.insert(kind.to_owned(), json!({ "synced": status.synced, "error": status.error }));
+    }
+    Value::Object(kinds)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use http::Method;
+
+    use super::*;
+    use crate::kube_api::kinds::{Pod, StorageClass};
+
+    const TIMING: Timing = Timing {
+        lease_duration: Duration::from_secs(15),
+        renew_deadline: Duration::from_secs(10),
+        retry_period: Duration::from_secs(2),
+    };
+
+    fn get(router: &Router, path: &str) -> (u16, String) {
+        let (path, query) = path.split_once('?').map_or((path, None), |(path, query)| (path, Some(query)));
+        let answer = router.answer(&Method::GET, path, query);
+        (answer.status.as_u16(), answer.body)
+    }
+
+    #[tokio::test]
+    async fn not_ready_before_every_kind_is_listed_but_alive() {
+        let view = watch::Sender::new(ElectionView { holder: "b".to_owned(), ..ElectionView::default() });
+        let sources = Sources {
+            metrics: Metrics::default(),
+            objects: Arc::default(),
+            leadership: Leadership::new(Term::None),
+            election: Some((view.subscribe(), TIMING)),
+            dead: Dead::default(),
+            stopping: CancellationToken::new(),
+        };
+        let objects = Arc::clone(&sources.objects);
+        let stopping = sources.stopping.clone();
+        let router = router(&sources);
+        objects.reset::<StorageClass>(vec![]);
+        objects.set_error::<Pod>(Some("connection refused".to_owned()));
+
+        let (status, body) = get(&router, "/readyz");
+        assert_eq!(status, 500, "{body}");
+        assert!(body.contains("[-]watch-pods failed: connection refused\n"), "{body}");
+        assert!(body.contains("[-]watch-nodes failed: not listed yet\n"), "{body}");
+        assert!(body.contains("[+]watch-storageclasses ok\n"), "{body}");
+        assert!(body.contains("[+]leader-election ok: standing by, held by b\n"), "{body}");
+        assert_eq!(
+            get(&router, "/livez?verbose"),
+            (200, "[+]ping ok\n[+]tasks ok\n[+]leaderElection ok\nlivez check passed\n".to_owned())
+        );
+        stopping.cancel();
+        assert!(get(&router, "/readyz").1.contains("[-]shutdown failed"));
+        assert!(get(&router, "/debug/watches").1.contains("connection refused"));
+    }
+
+    #[tokio::test]
+    async fn a_leader_that_neither_renews_nor_ends_is_hung() {
+        let now = Instant::now();
+        let overdue = |seconds| watchdog(Term::Until(now), now + Duration::from_secs(seconds), &TIMING);
+        assert!(overdue(25).is_ok());
+        assert!(overdue(26).is_err());
+        assert!(watchdog(Term::None, now, &TIMING).is_ok());
+        assert!(watchdog(Term::Unlimited, now, &TIMING).is_ok());
+    }
+}

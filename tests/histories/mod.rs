@@ -1,0 +1,60 @@
+//! One history: a seed decides every step of a simulated cluster and of the daemon in it.
+
+mod daemon;
+mod server;
+
+use std::time::Duration;
+
+use daemon::Daemon;
+use fastrand::Rng;
+use server::Server;
+
+/// Steps with faults before the trouble stops.
+const STEPS: usize = 150;
+/// Rounds without faults in which everything must have come to rest.
+const ROUNDS: usize = 400;
+
+/// Plays the history of a seed. The error is the first broken promise.
+pub fn play(seed: u64) -> Result<(), String> {
+    let mut rng = Rng::with_seed(seed);
+    let mut server = Server::new();
+    let mut daemon = Daemon::start(&server);
+    for _ in 0..STEPS {
+        match rng.u32(0..100) {
+            0..8 => server.user_acts(&mut rng),
+            8..22 => server.attacher_acts(&mut rng),
+            22..36 => server.kubelet_acts(&mut rng),
+            36..62 => daemon.watch_delivers(&server, &mut rng),
+            62..78 => daemon.request_arrives(&mut server, &mut rng)?,
+            78..90 => daemon.reply_arrives(&mut rng),
+            90..92 => daemon.request_is_lost(&mut rng),
+            92..94 => daemon.reply_is_lost(&mut rng),
+            94..97 => daemon.time_passes(Duration::from_millis(rng.u64(1..900))),
+            97..98 => daemon.time_passes(Duration::from_secs(6)),
+            _ if rng.u32(0..4) == 0 => {
+                daemon.dies(&mut server, &mut rng)?;
+                daemon = Daemon::start(&server);
+            }
+            _ => {}
+        }
+    }
+    settle(&mut server, &mut daemon, &mut rng)
+}
+
+fn settle(server: &mut Server, daemon: &mut Daemon, rng: &mut Rng) -> Result<(), String> {
+    let mut quiet = 0;
+    for _ in 0..ROUNDS {
+        let before = server.revision();
+        server.everyone_acts();
+        daemon.watch_delivers_all(server);
+        let sent = daemon.requests_and_replies(server, rng)?;
+        quiet = if sent == 0 && server.revision() == before { quiet + 1 } else { 0 };
+        if quiet > 30 {
+            return server
+                .is_as_wanted()
+                .map_err(|error| format!("{error}; the daemon waits for {}", daemon.waits_for()));
+        }
+        daemon.time_passes(Duration::from_secs(5));
+    }
+    Err(format!("not at rest after {ROUNDS} rounds: {server:#?}"))
+}
