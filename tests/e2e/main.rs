@@ -12,6 +12,9 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod attach;
+mod detach;
+mod exclusive;
 mod harness;
 mod stage;
 
@@ -24,6 +27,9 @@ fn main() {
     arguments.test_threads = Some(1);
     let mut stories: Vec<Story> = Vec::new();
     stories.extend(harness::stories());
+    stories.extend(attach::stories());
+    stories.extend(detach::stories());
+    stories.extend(exclusive::stories());
 
     // A filter that is meant for other tests must not start a build of the control plane.
     let is_asked_for = !arguments.list && stories.iter().any(|story| is_selected(&arguments, story.name));

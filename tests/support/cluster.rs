@@ -180,6 +180,16 @@ impl Cluster {
         self.namespaced::<Pod>().delete(name, &DeleteParams::default()).await.expect("delete the pod");
     }
 
+    /// Removes a pod object at once, as its kubelet does in the end.
+    pub async fn remove_pod(&self, name: &str) {
+        remove(&self.namespaced::<Pod>(), name).await;
+    }
+
+    /// Removes a node object.
+    pub async fn remove_node(&self, name: &str) {
+        remove(&self.all::<Node>(), name).await;
+    }
+
     /// Deletes a claim in place of the controller that protects claims in use.
     pub async fn delete_claim(&self, name: &str) {
         remove(&self.namespaced::<PersistentVolumeClaim>(), name).await;
@@ -222,6 +232,32 @@ impl Cluster {
         found.await.expect("the condition asks for it")
     }
 
+    /// Waits until the driver has attached a volume to a node.
+    pub async fn attached(&self, volume: &str, node: &str) {
+        let name = super::actors::attachment_name(volume, DRIVER, node);
+        let what = format!("{volume} is attached to {node}");
+        until(self.all(), &name, &what, |attachment: Option<&VolumeAttachment>| {
+            attachment.and_then(|attachment| attachment.status.as_ref()).is_some_and(|status| status.attached)
+        })
+        .await;
+    }
+
+    /// Waits until the driver has reported that it cannot detach.
+    pub async fn detach_error(&self, volume: &str, node: &str) {
+        let name = super::actors::attachment_name(volume, DRIVER, node);
+        let what = format!("the detach of {volume} from {node} fails");
+        until(self.all(), &name, &what, |attachment: Option<&VolumeAttachment>| {
+            attachment.and_then(|attachment| attachment.status.as_ref()?.detach_error.as_ref()).is_some()
+        })
+        .await;
+    }
+
+    /// The VolumeAttachment of a volume and node, if there is one now.
+    pub async fn attachment_now(&self, volume: &str, node: &str) -> Option<VolumeAttachment> {
+        let name = super::actors::attachment_name(volume, DRIVER, node);
+        self.all().get_opt(&name).await.expect("look for a VolumeAttachment")
+    }
+
     /// Waits until the VolumeAttachment of a volume and node is gone.
     pub async fn detached(&self, volume: &str, node: &str) {
         let name = super::actors::attachment_name(volume, DRIVER, node);
@@ -249,17 +285,24 @@ impl Cluster {
 
     /// Waits until there is an event with this reason about an object of this name.
     pub async fn event(&self, about: &str, reason: &str) -> Event {
+        self.event_with(about, reason, "").await
+    }
+
+    /// The same, with this text in its message.
+    pub async fn event_with(&self, about: &str, reason: &str, text: &str) -> Event {
         use futures::StreamExt;
         use kube::runtime::{WatchStreamExt, watcher};
         let fields = format!("involvedObject.name={about},reason={reason}");
         let config = watcher::Config::default().fields(&fields);
-        let mut events =
-            std::pin::pin!(watcher(Api::<Event>::all(self.client.clone()), config).touched_objects());
-        let what = format!("there is an event {reason} about {about}");
+        let events = watcher(Api::<Event>::all(self.client.clone()), config).touched_objects();
+        let mut events = std::pin::pin!(events);
+        let what = format!("there is an event {reason} about {about} {text}");
         let found = within_deadline(&what, async {
             loop {
                 if let Some(Ok(event)) = events.next().await {
-                    return event;
+                    if event.message.as_ref().is_some_and(|message| message.contains(text)) {
+                        return event;
+                    }
                 }
             }
         });
