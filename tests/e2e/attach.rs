@@ -77,7 +77,9 @@ async fn one_patch_for_two(stage: Stage) {
 
 async fn error_is_told_and_healed(stage: Stage) {
     let (attacher, _kubelets) = (stage.attacher(), stage.kubelets());
-    attacher.change(|behaviour| behaviour.attach = Reaction::Fail("rpc error: the array is on fire (100%)".to_owned()));
+    attacher.change(|behaviour| {
+        behaviour.attach = Reaction::Fail("rpc error: the array is on fire (100%)".to_owned())
+    });
     let _daemon = stage.daemon().await;
     let cluster = &stage.cluster;
     cluster.node("n1").await;
@@ -111,9 +113,12 @@ async fn lost_answer(stage: Stage) {
     cluster.pod("p1", "n1", &["c1"]).await;
     lost.reached().await;
     cluster.published("n1", &["v1"]).await;
-    let created = stage.history().await.iter().filter(|change| {
-        change.resource == "volumeattachments" && change.before.is_none()
-    }).count();
+    let created = stage
+        .history()
+        .await
+        .iter()
+        .filter(|change| change.resource == "volumeattachments" && change.before.is_none())
+        .count();
     assert_eq!(created, 1);
 }
 
@@ -149,7 +154,10 @@ async fn shared_volume(stage: Stage) {
     for node in ["n1", "n2"] {
         let node = cluster.published(node, &["v1"]).await;
         let listed = node.status.unwrap().volumes_attached.unwrap();
-        assert_eq!((listed[0].name.as_str(), listed[0].device_path.as_str()), (unique_name("v1").as_str(), ""));
+        assert_eq!(
+            (listed[0].name.as_str(), listed[0].device_path.as_str()),
+            (unique_name("v1").as_str(), "")
+        );
     }
     cluster.running("p1").await;
     cluster.running("p2").await;

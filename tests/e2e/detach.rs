@@ -23,7 +23,7 @@ pub fn stories() -> Vec<Story> {
         story("detach_is_called_off_when_the_volume_is_wanted_again", wanted_again),
         story("detach_judges_live_when_a_crash_left_nothing_to_unpublish", after_crash),
         story("detach_of_a_deleted_claims_volume", claim_deleted_while_attached),
-        story("detach_when_the_node_is_gone", node_gone),
+        story("detach_waits_for_a_vanished_node_to_come_back", node_gone),
     ]
 }
 
@@ -188,6 +188,8 @@ async fn claim_deleted_while_attached(stage: Stage) {
     cluster.published("n1", &[]).await;
 }
 
+/// A Node object that is gone proves nothing about its kubelet: the volume stays attached until the
+/// node is back and shows that it is not in use.
 async fn node_gone(stage: Stage) {
     let _attacher = stage.attacher();
     let _daemon = stage.daemon().await;
@@ -196,5 +198,13 @@ async fn node_gone(stage: Stage) {
 
     cluster.remove_node("n1").await;
     cluster.remove_pod("p1").await;
+    // Something later that shows the daemon has gone on.
+    cluster.node("n2").await;
+    cluster.bound_pair("v2", "c2").await;
+    cluster.pod("p2", "n2", &["c2"]).await;
+    cluster.published("n2", &["v2"]).await;
+    assert!(!stage.proxy.writes().iter().any(is_delete));
+
+    cluster.node("n1").await;
     cluster.detached("v1", "n1").await;
 }

@@ -7,10 +7,7 @@ use kube::api::ListParams;
 
 use crate::{
     stage::{Stage, Story, story},
-    support::{
-        actors::Reaction,
-        proxy::CrashPoint,
-    },
+    support::{actors::Reaction, proxy::CrashPoint},
 };
 
 pub fn stories() -> Vec<Story> {

@@ -13,9 +13,14 @@
 mod support;
 
 mod attach;
+mod binding;
+mod crash;
 mod detach;
 mod exclusive;
 mod harness;
+mod permissions;
+mod release;
+mod replicas;
 mod stage;
 
 use libtest_mimic::{Arguments, Trial};
@@ -30,6 +35,11 @@ fn main() {
     stories.extend(attach::stories());
     stories.extend(detach::stories());
     stories.extend(exclusive::stories());
+    stories.extend(binding::stories());
+    stories.extend(release::stories());
+    stories.extend(crash::stories());
+    stories.extend(replicas::stories());
+    stories.extend(permissions::stories());
 
     // A filter that is meant for other tests must not start a build of the control plane.
     let is_asked_for = !arguments.list && stories.iter().any(|story| is_selected(&arguments, story.name));
@@ -40,7 +50,12 @@ fn main() {
             eprintln!("The end-to-end tests are not run: {reason}");
         }
     }
+    let is_complete = stories.iter().all(|story| is_selected(&arguments, story.name));
     let trials = stories.into_iter().map(|story| match assets.clone() {
+        Ok(_) if story.is_closing && !is_complete => {
+            let reason = || Err("this needs all other stories to be played before".into());
+            Trial::test(story.name, reason).with_ignored_flag(true)
+        }
         Ok(assets) => Trial::test(story.name, move || stage::play(&assets, &story)),
         Err(reason) => Trial::test(story.name, move || Err(reason.into())).with_ignored_flag(!is_required),
     });

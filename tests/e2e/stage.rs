@@ -39,6 +39,8 @@ type Play = dyn Fn(Stage) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + S
 /// A named story.
 pub struct Story {
     pub name: &'static str,
+    /// Whether it looks at what all the others have left, so that it needs all of them.
+    pub is_closing: bool,
     play: Box<Play>,
 }
 
@@ -47,7 +49,15 @@ pub fn story<F>(name: &'static str, play: fn(Stage) -> F) -> Story
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    Story { name, play: Box::new(move |stage| Box::pin(play(stage))) }
+    Story { name, is_closing: false, play: Box::new(move |stage| Box::pin(play(stage))) }
+}
+
+/// The same for a story that looks back at all others.
+pub fn closing_story<F>(name: &'static str, play: fn(Stage) -> F) -> Story
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    Story { is_closing: true, ..story(name, play) }
 }
 
 /// What all stories share.

@@ -158,6 +158,13 @@ impl Cluster {
         patch_status(&claims, claim, bound).await;
     }
 
+    /// A claim that names its volume.
+    pub async fn claim_for(&self, name: &str, volume: &str) -> PersistentVolumeClaim {
+        let mut object = claim_object(name, &VolumeShape::default());
+        object["spec"]["volumeName"] = volume.into();
+        create(&self.namespaced(), object).await
+    }
+
     /// A pod that the scheduler has put on a node.
     pub async fn pod(&self, name: &str, node: &str, claims: &[&str]) -> Pod {
         let volumes: Vec<Value> = claims
@@ -272,6 +279,21 @@ impl Cluster {
             claim.and_then(|claim| claim.status.as_ref()?.phase.as_deref()) == Some(phase)
         });
         found.await.expect("the condition asks for a claim")
+    }
+
+    /// Waits until a claim and a volume are bound to each other.
+    pub async fn bound(&self, claim: &str, volume: &str) {
+        let claim = self.claim_phase(claim, "Bound").await;
+        assert_eq!(claim.spec.and_then(|spec| spec.volume_name).as_deref(), Some(volume));
+        let volume = self.volume_phase(volume, "Bound").await;
+        let reference = volume.spec.and_then(|spec| spec.claim_ref).expect("a bound volume names its claim");
+        assert_eq!(reference.uid, claim.metadata.uid);
+    }
+
+    /// Waits until a volume is gone.
+    pub async fn volume_gone(&self, volume: &str) {
+        let what = format!("volume {volume} is gone");
+        until(self.all(), volume, &what, |volume: Option<&PersistentVolume>| volume.is_none()).await;
     }
 
     /// Waits until a volume has a phase.
