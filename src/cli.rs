@@ -117,7 +117,7 @@ where
     I::Item: Into<OsString> + Clone,
 {
     Cli::try_parse_from(arguments).map_err(|error| match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Stop::Print(error.render().ansi().to_string()),
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Stop::Print(error.render().to_string()),
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             Stop::Mistake("no subcommand given: try `mooring run` or `mooring --help`".to_owned())
         }

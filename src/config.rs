@@ -16,6 +16,9 @@ use crate::{
     kube_api::{call::REQUEST_TIMEOUT, lease::Timing},
 };
 
+/// KCM's lease. Who copies its arguments must not make the two wait for each other.
+const LEASE_OF_KCM: &str = "kube-controller-manager";
+
 /// KCM's default of `--kube-api-burst`.
 const DEFAULT_BURST: usize = 30;
 
@@ -170,6 +173,12 @@ fn election(args: &RunArgs) -> Result<ElectionConfig, ConfigError> {
     if args.leader_elect_resource_name.is_empty() {
         return Err(ConfigError::new("leader-elect-resource-name", "must not be empty"));
     }
+    if args.leader_elect_resource_name == LEASE_OF_KCM {
+        return Err(ConfigError::new(
+            "leader-elect-resource-name",
+            "is the lease of kube-controller-manager, which runs beside mooring: choose another",
+        ));
+    }
     if args.leader_elect_resource_namespace.as_deref() == Some("") {
         return Err(ConfigError::new("leader-elect-resource-namespace", "must not be empty"));
     }
@@ -249,7 +258,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_named() {
-        let cases: [(&[&str], &str); 13] = [
+        let cases: [(&[&str], &str); 14] = [
             (
                 &["--leader-elect-lease-duration=10s"],
                 "--leader-elect-lease-duration: must be longer than --leader-elect-renew-deadline (10s)",
@@ -274,6 +283,11 @@ mod tests {
             (
                 &["--leader-elect-lease-duration=600000h"],
                 "--leader-elect-lease-duration: is longer than the Lease object can record",
+            ),
+            (
+                &["--leader-elect-resource-name=kube-controller-manager"],
+                "--leader-elect-resource-name: is the lease of kube-controller-manager, which runs beside \
+                 mooring: choose another",
             ),
             (&["--leader-elect-resource-name="], "--leader-elect-resource-name: must not be empty"),
             (&["--leader-elect-resource-namespace="], "--leader-elect-resource-namespace: must not be empty"),

@@ -181,8 +181,6 @@ pub struct NodeState {
     /// Whether a status patch or a read of the node is in flight: at most one of both, so that answers
     /// come in the order of requests.
     pub busy: bool,
-    /// Whether a pair needs a live read.
-    pub read_wanted: bool,
     /// Whether the node is known to have moved past what we last saw: nothing is written before it was
     /// read live.
     pub stale: bool,
@@ -247,6 +245,16 @@ impl ActualState {
     /// A node, to be changed.
     pub fn node_mut(&mut self, node: &NodeName) -> &mut NodeState {
         self.nodes.entry(node.clone()).or_default()
+    }
+
+    /// Whether some volume is off the node's list without an answer that proves it: only a live read
+    /// will.
+    #[must_use]
+    pub fn needs_proof(&self, node: &NodeName) -> bool {
+        self.nodes.get(node).into_iter().flat_map(|state| &state.volumes).any(|volume| {
+            let pair = self.pair(volume, node);
+            pair.is_some_and(|pair| !pair.listed && matches!(pair.withdrawal, Withdrawal::Since(_)))
+        })
     }
 
     /// A pair, if there is one.

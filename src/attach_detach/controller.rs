@@ -310,7 +310,6 @@ impl Controller {
                 self.send(volume, node, PairCall::Read, PairRequest::Read(name), now);
             }
             Some(Step::ReadNode) => {
-                self.actual.node_mut(node).read_wanted = true;
                 self.dirty_nodes.push(node.clone());
             }
         }
@@ -359,7 +358,7 @@ impl Controller {
                 let request = status_updater::patch(&node, &list);
                 Call::PatchNode(name.clone(), node.metadata.resource_version, request)
             }
-            None if state.stale || state.read_wanted || settle_at.is_some_and(|at| at <= now) => {
+            None if state.stale || self.actual.needs_proof(name) || settle_at.is_some_and(|at| at <= now) => {
                 Call::ReadNode(name.clone())
             }
             None => {
@@ -371,7 +370,6 @@ impl Controller {
         };
         let state = self.actual.node_mut(name);
         state.busy = true;
-        state.read_wanted = false;
         self.node_calls += 1;
         self.call(call);
     }

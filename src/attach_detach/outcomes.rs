@@ -84,7 +84,6 @@ impl Controller {
                     Err(error) => {
                         // Absence, too, is a failure to read: the watch will tell of it.
                         self.node_failed(&name, &error, now);
-                        self.actual.node_mut(&name).read_wanted = true;
                     }
                 }
             }

@@ -50,7 +50,7 @@ const POOL_IDLE_TIMEOUT: Duration = Duration::from_mins(1);
 #[derive(Debug, Error)]
 pub enum ConnectError {
     /// The named file cannot be used.
-    #[error("--kubeconfig {}: {error}", file.display())]
+    #[error("--kubeconfig {}: {}", file.display(), first_line(error))]
     Kubeconfig {
         /// The file.
         file: PathBuf,
@@ -62,8 +62,8 @@ pub enum ConnectError {
     InCluster(InClusterError),
     /// The default file cannot be used.
     #[error(
-        "no --kubeconfig, not in a cluster (KUBERNETES_SERVICE_HOST is not set), and {file} cannot be used: \
-         {error}"
+        "no --kubeconfig, not in a cluster (KUBERNETES_SERVICE_HOST is not set), and {file} cannot be used: {}",
+        first_line(error)
     )]
     Default {
         /// `$KUBECONFIG` with its value, or `~/.kube/config`.
@@ -79,6 +79,11 @@ pub enum ConnectError {
         /// What is wrong with it.
         error: Box<kube::Error>,
     },
+}
+
+/// The YAML reader quotes the lines around a mistake, which in a kubeconfig may hold credentials.
+fn first_line(error: &KubeconfigError) -> String {
+    error.to_string().lines().next().unwrap_or_default().to_owned()
 }
 
 /// The API server and how to talk to it.
@@ -176,5 +181,14 @@ mod tests {
     async fn a_file_that_cannot_be_used_is_named() {
         let error = ApiServer::find(Some(Path::new("/nowhere/kubeconfig"))).await.unwrap_err();
         assert!(error.to_string().starts_with("--kubeconfig /nowhere/kubeconfig: "), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_mistake_in_a_file_does_not_show_what_stands_around_it() {
+        let file = env::temp_dir().join(format!("mooring-kubeconfig-{}", std::process::id()));
+        std::fs::write(&file, "users:\n- user: {token: secret\n  : }\n").unwrap();
+        let error = ApiServer::find(Some(&file)).await.unwrap_err().to_string();
+        std::fs::remove_file(&file).unwrap();
+        assert!(error.contains("line ") && !error.contains("secret"), "{error}");
     }
 }

@@ -10,7 +10,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use futures::StreamExt;
+use futures::{
+    StreamExt,
+    future::ready,
+    stream::{self, BoxStream},
+};
 use k8s_openapi::{api::coordination::v1::Lease, jiff::Timestamp};
 use kube::{
     Api, Client,
@@ -125,8 +129,8 @@ impl Elector {
     }
 
     /// Stands by until the lease is won, passes the barrier, leads. Returns once `release` is
-    /// cancelled and the lease is given up. `watch_client`, if given, serves to notice at once that
-    /// a leader gives up the lease.
+    /// cancelled and the lease is given up. `watch_client`, if given, serves to notice at once when
+    /// the lease changes.
     ///
     /// # Errors
     /// The lease was lost; the term has ended.
@@ -139,7 +143,7 @@ impl Elector {
     where
         F: Future<Output = ()>,
     {
-        let Some(deadline) = self.stand_by(watch_client.as_ref(), &release).await else { return Ok(()) };
+        let Some(deadline) = self.stand_by(watch_client, &release).await else { return Ok(()) };
         tracing::info!(lease = %self.lease(), identity = %self.candidacy.identity, "won the lease");
         self.metrics.set_leading(true);
         let result = self.lead(deadline, barrier, &release).await;
@@ -155,20 +159,24 @@ impl Elector {
     /// Waits for the lease. `None` if told to end first.
     ///
     /// client-go: tools/leaderelection/leaderelection.go, acquire.
-    async fn stand_by(&mut self, client: Option<&Client>, release: &CancellationToken) -> Option<Instant> {
-        let candidacy = self.candidacy.clone();
-        let mut given_up = Box::pin(vacated(client, &candidacy));
+    async fn stand_by(&mut self, client: Option<Client>, release: &CancellationToken) -> Option<Instant> {
+        let timing = self.candidacy.timing;
+        let mut changes = changes(client, &self.candidacy);
         while !release.is_cancelled() {
             // Not interrupted: a lease won by an abandoned request would be held by nobody.
             match self.attempt(false).await {
                 Ok(deadline) => return Some(deadline),
                 Err(error) => self.note_failure(&error),
             }
-            let pause = self.candidacy.timing.retry_period.mul_f64(1.0 + fastrand::f64() * JITTER_FACTOR);
+            let now = Instant::now();
+            let pause = timing.retry_period.mul_f64(1.0 + fastrand::f64() * JITTER_FACTOR);
+            // Unlike client-go, not later than it can be won (L14).
+            let expiry = self.observed.as_ref().map(|observed| observed.expiry(&timing));
+            let wake = expiry.filter(|expiry| *expiry > now).unwrap_or(now + pause).min(now + pause);
             tokio::select! {
                 () = release.cancelled() => return None,
-                () = &mut given_up => given_up = Box::pin(vacated(client, &candidacy)),
-                () = tokio::time::sleep(pause) => {}
+                _ = changes.next() => {}
+                () = sleep_until(wake) => {}
             }
         }
         None
@@ -183,7 +191,7 @@ impl Elector {
     ) -> Result<(), ElectionError> {
         let mut barrier = std::pin::pin!(barrier);
         let mut passed = false;
-        let mut reason = "no answer".to_owned();
+        let mut reason = "no attempt ended in time".to_owned();
         let mut next_attempt = Instant::now() + self.candidacy.timing.retry_period;
         loop {
             tokio::select! {
@@ -356,32 +364,32 @@ fn parse(body: &[u8]) -> Result<Value, CallError> {
     serde_json::from_slice(body).map_err(|error| CallError::Unknown(format!("unreadable Lease: {error}")))
 }
 
-/// Resolves when the lease is seen to change hands to nobody. Only a hint: the attempt that follows
-/// reads the lease itself, and without permission to watch it nothing is lost but a few seconds.
-async fn vacated(client: Option<&Client>, candidacy: &Candidacy) {
-    let Some(client) = client else { return futures::future::pending().await };
-    let leases: Api<Lease> = Api::namespaced(client.clone(), &candidacy.namespace);
+/// Whenever the lease changes. Only a hint: the attempt that follows reads the lease itself. With it
+/// a standby sees a release at once and counts a dead leader's lease from its last renewal; without
+/// permission to watch, nothing is lost but a few seconds.
+fn changes(client: Option<Client>, candidacy: &Candidacy) -> BoxStream<'static, ()> {
+    let Some(client) = client else { return stream::pending().boxed() };
+    let leases: Api<Lease> = Api::namespaced(client, &candidacy.namespace);
     let config = watcher::Config::default().fields(&format!("metadata.name={}", candidacy.name));
-    let mut events = watcher(leases, config).backoff(Backoff::new(LONGEST_WATCH_PAUSE)).boxed();
-    while let Some(event) = events.next().await {
-        match event {
-            Ok(Event::Apply(lease)) => {
-                let holder = lease.spec.and_then(|spec| spec.holder_identity).unwrap_or_default();
-                if holder.is_empty() {
-                    return;
-                }
-            }
-            Ok(Event::Delete(_)) => return,
-            // The state at the start is what the attempt before has seen.
-            Ok(Event::Init | Event::InitApply(_) | Event::InitDone) => {}
-            Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.code == 403 => {
-                tracing::info!(error = %status.message, "may not watch the lease: polling it only");
-                break;
-            }
-            Err(error) => tracing::debug!(%error, "watch of the lease failed, retrying"),
+    let events = watcher(leases, config).backoff(Backoff::new(LONGEST_WATCH_PAUSE));
+    let permitted = events.take_while(|event| {
+        let forbidden = match event {
+            Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) => status.code == 403,
+            _ => false,
+        };
+        if forbidden {
+            tracing::info!("may not watch the lease: polling it only");
         }
-    }
-    futures::future::pending::<()>().await;
+        ready(!forbidden)
+    });
+    // The state at the start is what the attempt before has seen.
+    let changes = permitted.filter_map(|event| {
+        ready(match event {
+            Ok(Event::Apply(_) | Event::Delete(_)) => Some(()),
+            Ok(Event::Init | Event::InitApply(_) | Event::InitDone) | Err(_) => None,
+        })
+    });
+    changes.chain(stream::pending()).boxed()
 }
 
 #[cfg(test)]

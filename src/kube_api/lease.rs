@@ -60,11 +60,13 @@ impl Observed {
         self.field("holderIdentity").and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// Whether the holder may still think that it leads. Its own record says for how long.
-    fn is_valid(&self, now: Instant, timing: &Timing) -> bool {
+    /// Until when the holder may think that it leads. Its own record says for how long, within the
+    /// range of the field.
+    #[must_use]
+    pub fn expiry(&self, timing: &Timing) -> Instant {
         let recorded = self.field("leaseDurationSeconds").and_then(Value::as_u64);
-        let duration = recorded.map_or(timing.lease_duration, Duration::from_secs);
-        now < self.changed + duration
+        let seconds = recorded.and_then(|seconds| u32::try_from(seconds).ok()).map(u64::from);
+        self.changed + seconds.map_or(timing.lease_duration, Duration::from_secs)
     }
 
     fn field(&self, name: &str) -> Option<&Value> {
@@ -107,7 +109,7 @@ pub fn evaluate(observed: &Observed, now: Instant, identity: &str, timing: &Timi
     if holder == identity {
         return Action::Renew;
     }
-    if !holder.is_empty() && observed.is_valid(now, timing) {
+    if !holder.is_empty() && now < observed.expiry(timing) {
         return Action::Wait { holder: holder.to_owned() };
     }
     Action::TakeOver { from: holder.to_owned() }

@@ -40,15 +40,20 @@ pub async fn watch<T: Stored>(client: Client, objects: Arc<Objects>) {
     let mut events = watcher(api, config).backoff(Backoff::new(LONGEST_PAUSE)).boxed();
     let mut listing = Vec::new();
     let mut error_fades: Option<Instant> = None;
+    let mut last_reason: Option<String> = None;
     loop {
         let event = tokio::select! {
             event = events.try_next() => event,
             () = sleep_until(error_fades.unwrap_or_else(Instant::now)), if error_fades.is_some() => {
                 error_fades = None;
+                last_reason = None;
                 objects.set_error::<T>(None);
                 continue;
             }
         };
+        if event.is_ok() {
+            last_reason = None;
+        }
         match event {
             Ok(Some(Event::Init)) => listing.clear(),
             Ok(Some(Event::InitApply(watched))) => listing.push(watched.object),
@@ -65,7 +70,11 @@ pub async fn watch<T: Stored>(client: Client, objects: Arc<Objects>) {
             Ok(None) => return,
             Err(error) => {
                 let reason = error_chain(&error);
-                tracing::warn!(kind = T::PLURAL, error = %reason, "watch failed, retrying");
+                // An outage may last for hours: a line per reason, not per attempt.
+                if last_reason.as_deref() != Some(&*reason) {
+                    tracing::warn!(kind = T::PLURAL, error = %reason, "watch failed, retrying");
+                }
+                last_reason = Some(reason.clone());
                 objects.set_error::<T>(Some(reason));
                 // Before the first list the last error is the reason why there is none.
                 error_fades = objects.is_listed::<T>().then(|| Instant::now() + ERROR_LIFETIME);

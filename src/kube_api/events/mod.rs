@@ -182,30 +182,4 @@ impl EventRecorder {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_does_not_fit_is_counted_and_never_blocks() {
-        let metrics = Metrics::default();
-        let (queue, _writer) = EventQueue::new(&metrics).unwrap();
-        let recorder = queue.for_component("attachdetach-controller");
-        let event = Event {
-            involved: Involved {
-                kind: "Pod",
-                namespace: "default".into(),
-                name: "a".into(),
-                uid: "u".into(),
-                resource_version: ResourceVersion(1),
-            },
-            r#type: EventType::Normal,
-            reason: "SuccessfulAttachVolume",
-            message: String::new(),
-        };
-        for _ in 0..QUEUE / LANES + 3 {
-            recorder.record(event.clone());
-        }
-        let text = metrics.text().unwrap();
-        assert!(text.contains("mooring_events_dropped_total{cause=\"queue_full\"} 3"), "{text}");
-    }
-}
+mod tests;

@@ -1,0 +1,136 @@
+use std::{convert::Infallible, sync::Mutex, time::Duration};
+
+use http::{Method, Request as HttpRequest, Response};
+use http_body_util::BodyExt;
+use kube::{Client, client::Body};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::{
+    kube_api::{
+        call::Caller,
+        leadership::{Leadership, Term},
+    },
+    metrics::ApiMetrics,
+};
+
+/// What the server was asked, and the statuses it will answer with (then 200).
+#[derive(Debug, Default)]
+struct Server {
+    asked: Vec<(Method, String, Value)>,
+    answers: Vec<u16>,
+}
+
+fn caller(server: &Arc<Mutex<Server>>, term: Term) -> Caller {
+    let server = Arc::clone(server);
+    let service = tower::service_fn(move |request: HttpRequest<Body>| {
+        let server = Arc::clone(&server);
+        async move {
+            let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+            let body = request.into_body().collect().await.unwrap().to_bytes();
+            let mut server = server.lock().unwrap();
+            server.asked.push((method, path, serde_json::from_slice(&body).unwrap()));
+            let status = if server.answers.is_empty() { 200 } else { server.answers.remove(0) };
+            let answer = json!({ "message": "no" }).to_string().into_bytes();
+            Ok::<_, Infallible>(Response::builder().status(status).body(Body::from(answer)).unwrap())
+        }
+    });
+    let metrics = Arc::new(ApiMetrics::new(&Metrics::default(), "test").unwrap());
+    Caller::new(Client::new(service, "default"), Leadership::new(term), None, metrics)
+}
+
+fn event(pod: &str, message: &str) -> Event {
+    Event {
+        involved: Involved {
+            kind: "Pod",
+            namespace: "apps".into(),
+            name: pod.into(),
+            uid: pod.into(),
+            resource_version: ResourceVersion(1),
+        },
+        r#type: EventType::Warning,
+        reason: "FailedAttachVolume",
+        message: message.to_owned(),
+    }
+}
+
+/// Records the events with the given pauses before each, and returns what the server was asked.
+async fn written(
+    answers: &[u16],
+    term: Term,
+    events: Vec<(u64, Event)>,
+) -> (Vec<(Method, String, Value)>, String) {
+    let server = Arc::new(Mutex::new(Server { answers: answers.to_vec(), ..Server::default() }));
+    let metrics = Metrics::default();
+    let (queue, writer) = EventQueue::new(&metrics).unwrap();
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(writer.run(caller(&server, term), "host_1".to_owned(), stop.clone()));
+    let recorder = queue.for_component("attachdetach-controller");
+    for (pause, event) in events {
+        sleep(Duration::from_secs(pause)).await;
+        recorder.record(event);
+    }
+    stop.cancel();
+    running.await.unwrap();
+    let asked = std::mem::take(&mut server.lock().unwrap().asked);
+    (asked, metrics.text().unwrap())
+}
+
+#[test]
+fn what_does_not_fit_is_counted_and_never_blocks() {
+    let metrics = Metrics::default();
+    let (queue, _writer) = EventQueue::new(&metrics).unwrap();
+    let recorder = queue.for_component("attachdetach-controller");
+    for _ in 0..QUEUE / LANES + 3 {
+        recorder.record(event("a", ""));
+    }
+    let text = metrics.text().unwrap();
+    assert!(text.contains("mooring_events_dropped_total{cause=\"queue_full\"} 3"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_repetition_is_counted_on_the_event_that_exists() {
+    let events = vec![(0, event("a", "x")), (1, event("a", "x")), (1, event("a", "y")), (1, event("a", "x"))];
+    let (asked, _) = written(&[], Term::Unlimited, events).await;
+    let methods: Vec<&Method> = asked.iter().map(|(method, ..)| method).collect();
+    assert_eq!(methods, [Method::POST, Method::PATCH, Method::POST, Method::PATCH]);
+    let name = asked[0].2["metadata"]["name"].as_str().unwrap();
+    assert_eq!(asked[3].1, format!("/api/v1/namespaces/apps/events/{name}"));
+    assert_eq!(asked[3].2["count"], json!(3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_that_expired_on_the_server_is_written_anew() {
+    let events = vec![(0, event("a", "x")), (1, event("a", "x"))];
+    let (asked, _) = written(&[201, 404], Term::Unlimited, events).await;
+    let methods: Vec<&Method> = asked.iter().map(|(method, ..)| method).collect();
+    assert_eq!(methods, [Method::POST, Method::PATCH, Method::POST]);
+    assert_eq!(asked[2].2["count"], json!(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_busy_server_is_asked_again_and_what_is_refused_is_counted() {
+    let (asked, text) = written(&[429, 500, 201], Term::Unlimited, vec![(0, event("a", "x"))]).await;
+    assert_eq!(asked.len(), 3);
+    assert!(asked.iter().all(|(_, _, body)| body["metadata"]["name"] == asked[0].2["metadata"]["name"]));
+    assert!(text.contains("mooring_events_dropped_total{cause=\"failed\"} 0"), "{text}");
+
+    let (asked, text) = written(&[500; 9], Term::Unlimited, vec![(0, event("a", "x"))]).await;
+    assert_eq!(asked.len(), 4);
+    assert!(text.contains("mooring_events_dropped_total{cause=\"failed\"} 1"), "{text}");
+
+    let (asked, text) = written(&[403], Term::Unlimited, vec![(0, event("a", "x"))]).await;
+    assert_eq!(asked.len(), 1);
+    assert!(text.contains("mooring_events_dropped_total{cause=\"failed\"} 1"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_the_leader_writes_and_what_is_queued_at_the_end_is_written() {
+    let (asked, _) = written(&[], Term::None, vec![(0, event("a", "x"))]).await;
+    assert_eq!(asked, []);
+    let events = (0..100).map(|number| (0, event(&format!("pod-{number}"), "x"))).collect();
+    let (asked, _) = written(&[], Term::Unlimited, events).await;
+    assert_eq!(asked.len(), 100);
+}
