@@ -1,7 +1,25 @@
-//! mooring: attach/detach controller and PV binder for Kubernetes.
+//! mooring: attach/detach controller and PV binder for Kubernetes, as one daemon.
+//!
+//! ```text
+//!             watch              populate                 plan (pure)              execute
+//!  API server ─────▶ kube_api ──────────▶ state: desired ┐
+//!                                               actual   ├─▶ reconciler ─▶ calls ─▶ executor ─▶ API server
+//!                                               objects  ┘      │                     │
+//!                                                               └▶ waiting            └▶ outcomes ─▶ state
+//! ```
+//!
+//! - The floor: [`kube_api`] (single requests, narrow kinds, watches, lease, events), [`state`] (one
+//!   table per kind), [`metrics`], [`http`].
+//! - The subsystems, which never import each other: [`attach_detach`] and [`binder`].
+//! - The process: [`cli`], [`config`], [`app`], [`supervise`], [`routes`], [`telemetry`].
+//!
+//! Every change marks the keys it touches dirty; dirty keys are planned by functions of values; each
+//! plan asks for at most one request per key, which carries the UID and the revision it was decided on.
+//! A crash after any write is therefore recovered by planning again.
 
 pub mod app;
 pub mod attach_detach;
+pub mod binder;
 pub mod cli;
 pub mod config;
 pub mod http;

@@ -32,12 +32,18 @@ impl ChangeSet {
     /// Cancel safe: nothing is taken before the final step.
     pub async fn take(&self) -> BTreeSet<ObjectRef> {
         loop {
-            let taken = mem::take(&mut *self.lock());
+            let taken = self.take_now();
             if !taken.is_empty() {
                 return taken;
             }
             self.wake.notified().await;
         }
+    }
+
+    /// Takes what has changed by now, without waiting.
+    #[must_use]
+    pub fn take_now(&self) -> BTreeSet<ObjectRef> {
+        mem::take(&mut *self.lock())
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeSet<ObjectRef>> {

@@ -120,12 +120,14 @@ impl Objects {
         self.set_status::<T>(|status| *status = KindStatus { synced: true, error: None });
     }
 
-    /// Takes the answer to a read or write of our own.
-    pub fn absorb<T: Stored>(&self, object: T) {
+    /// Takes the answer to a read or write of our own. Returns whether it said anything new.
+    pub fn absorb<T: Stored>(&self, object: T) -> bool {
         let key = object.key();
-        if T::table(self).absorb(object) {
+        let news = T::table(self).absorb(object);
+        if news {
             self.announce(&T::object_ref(key));
         }
+        news
     }
 
     /// Notes that a kind's watch failed (or, with `None`, that it is well again).

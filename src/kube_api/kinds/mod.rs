@@ -19,7 +19,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 
 pub use attachment::{AttachmentSource, AttachmentStatus, VolumeAttachment, VolumeError};
-pub use claim::{ClaimPhase, ClaimSpec, ClaimStatus, PersistentVolumeClaim};
+pub use claim::{ClaimPhase, ClaimSpec, ClaimStatus, LabelSelector, PersistentVolumeClaim};
 pub use class::{BindingMode, StorageClass};
 pub use csi::{CsiDriver, CsiNode};
 pub use meta::{Meta, OwnerReference};

@@ -1,0 +1,185 @@
+//! The binder's one task: takes changes and outcomes to the planner, and sends what it plans.
+//!
+//! In: the change set of the shared tables, answers of the API server, the right to write. Out:
+//! requests, each in a task of its own; events; metrics. It makes no choices: what is sent, and
+//! when again after a failure, the planner says.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use tokio::{
+    task::{JoinError, JoinSet},
+    time::{Instant, sleep_until},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    decision::{Target, WriteKind},
+    metrics::BinderMetrics,
+    op::{Answer, Call, Op},
+    planner::Planner,
+    standing::Standing,
+    view::BinderOptions,
+};
+use crate::{
+    kube_api::{
+        call::{CallError, Caller},
+        events::EventRecorder,
+        kinds::ObjectRef,
+        leadership::Leadership,
+    },
+    metrics::Metrics,
+    state::{ChangeSet, Objects},
+};
+
+/// A request with its outcome.
+type Finished = (Op, Result<Answer, CallError>);
+
+/// The binder, ready to run.
+#[derive(Debug)]
+pub struct Binder {
+    objects: Arc<Objects>,
+    changes: Arc<ChangeSet>,
+    planner: Planner,
+    caller: Caller,
+    leadership: Leadership,
+    events: EventRecorder,
+    metrics: BinderMetrics,
+}
+
+impl Binder {
+    /// Puts the binder together; it is told of changes from now on.
+    ///
+    /// # Errors
+    /// See [`Metrics::register`].
+    pub fn new(
+        objects: Arc<Objects>,
+        caller: Caller,
+        leadership: Leadership,
+        events: EventRecorder,
+        options: BinderOptions,
+        metrics: &Metrics,
+    ) -> Result<Self, prometheus::Error> {
+        Ok(Self {
+            changes: objects.subscribe(),
+            planner: Planner::new(Arc::clone(&objects), options),
+            metrics: BinderMetrics::new(metrics, &objects)?,
+            objects,
+            caller,
+            leadership,
+            events,
+        })
+    }
+
+    /// Why each claim and volume waits; stays readable while the binder runs.
+    #[must_use]
+    pub fn standing(&self) -> Arc<Standing> {
+        self.planner.standing()
+    }
+
+    /// Runs until told to stop, then waits for the outcomes of what is under way. Keeps its state
+    /// warm while another process leads.
+    pub async fn run(mut self, shutdown: CancellationToken) {
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = self.objects.synced() => {}
+        }
+        self.planner.warm();
+        let mut tasks: JoinSet<Finished> = JoinSet::new();
+        let mut leading = false;
+        let mut wake_at = None;
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => break,
+                () = self.leadership.acquired(), if !leading => leading = true,
+                () = self.leadership.lost(), if leading => leading = false,
+                changed = self.changes.take() => self.changed(&changed),
+                Some(finished) = tasks.join_next() => self.finished(finished),
+                () = sleep_until(wake_at.unwrap_or_else(Instant::now)), if leading && wake_at.is_some() => {}
+            }
+            while let Some(finished) = tasks.try_join_next() {
+                self.finished(finished);
+            }
+            if leading {
+                // The indexes are brought up to the tables first: what an earlier leader reserved
+                // is in the tables when the term begins, and must not be missed (S19).
+                self.changed(&self.changes.take_now());
+                wake_at = self.plan(&mut tasks);
+            }
+        }
+        while let Some(finished) = tasks.join_next().await {
+            self.finished(finished);
+        }
+    }
+
+    fn changed(&mut self, changed: &BTreeSet<ObjectRef>) {
+        for object in changed {
+            self.planner.changed(object);
+        }
+    }
+
+    /// Plans, and sends. Returns when to plan again.
+    fn plan(&mut self, tasks: &mut JoinSet<Finished>) -> Option<Instant> {
+        let plan = self.planner.plan(Instant::now());
+        for event in plan.events {
+            self.events.record(event);
+        }
+        for ((kind, reason), count) in plan.decisions {
+            self.metrics.decided(kind, reason, count);
+        }
+        for op in plan.ops {
+            let caller = self.caller.clone();
+            tasks.spawn(async move {
+                let result = send(&caller, &op.call).await;
+                (op, result)
+            });
+        }
+        plan.wake_at
+    }
+
+    fn finished(&mut self, finished: Result<Finished, JoinError>) {
+        let (op, result) = match finished {
+            Ok(finished) => finished,
+            // Its claim and volume would be held for ever; the process ends instead.
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(_) => return,
+            },
+        };
+        if op.call.write_kind() == Some(WriteKind::AssignClass) {
+            self.metrics.class_assigned(result.is_ok());
+        }
+        log(&op, &result);
+        self.planner.outcome(op, result, Instant::now(), fastrand::f64());
+    }
+}
+
+/// Sends one request and reads the object in the answer.
+async fn send(caller: &Caller, call: &Call) -> Result<Answer, CallError> {
+    match call {
+        Call::Write(write) => match &write.target {
+            Target::Claim(_) => caller.write(&write.request).await.map(Answer::Claim),
+            Target::Volume(_) => caller.write(&write.request).await.map(Answer::Volume),
+        },
+        Call::Read { target: Target::Claim(key), .. } => caller.get(key).await.map(Answer::Claim),
+        Call::Read { target: Target::Volume(name), .. } => caller.get(name).await.map(Answer::Volume),
+    }
+}
+
+fn log(op: &Op, result: &Result<Answer, CallError>) {
+    let subject = &op.subject;
+    match (&op.call, result) {
+        (Call::Write(write), Ok(_)) => {
+            tracing::debug!(%subject, target_object = %write.target, write = write.kind.as_str(), "written");
+        }
+        (Call::Write(write), Err(error @ CallError::Conflict(_))) => {
+            tracing::debug!(%subject, target_object = %write.target, write = write.kind.as_str(), %error, "conflict, reading again");
+        }
+        (_, Err(CallError::NotLeader)) | (Call::Read { .. }, Ok(_) | Err(CallError::NotFound(_))) => {}
+        (Call::Write(write), Err(error)) => {
+            tracing::warn!(%subject, target_object = %write.target, write = write.kind.as_str(), %error, "write failed, retrying");
+        }
+        (Call::Read { target, .. }, Err(error)) => {
+            tracing::warn!(%subject, target_object = %target, %error, "live read failed, retrying");
+        }
+    }
+}

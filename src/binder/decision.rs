@@ -1,0 +1,183 @@
+//! What a decision is: at most one step to take, what to tell the user, and where the object stands.
+//!
+//! Out of [`super::claim`] and [`super::volume`], into the planner. A decision is plain data; the
+//! executor adds nothing to it.
+
+use crate::kube_api::{
+    call::Request,
+    events::{Event, EventType, Involved},
+    ids::{ClaimKey, Uid, VolumeName},
+    kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
+};
+
+/// The outcome of looking at one object.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision<Reason> {
+    /// Where the object stands, and why.
+    pub reason: Reason,
+    /// What to do now, if anything.
+    pub step: Option<Step>,
+    /// What to tell the user at once.
+    pub events: Vec<Event>,
+}
+
+impl<Reason> Decision<Reason> {
+    /// Nothing to do.
+    #[must_use]
+    pub fn rest(reason: Reason) -> Self {
+        Self { reason, step: None, events: Vec::new() }
+    }
+
+    /// One step to take.
+    #[must_use]
+    pub fn step(reason: Reason, step: Step) -> Self {
+        Self { reason, step: Some(step), events: Vec::new() }
+    }
+
+    /// Something to tell the user.
+    #[must_use]
+    pub fn telling(mut self, event: Event) -> Self {
+        self.events.push(event);
+        self
+    }
+
+    /// A write to make as well, if there is one.
+    #[must_use]
+    pub fn writing(mut self, write: Option<Write>) -> Self {
+        self.step = write.map(Step::Write);
+        self
+    }
+}
+
+/// One request to the API server.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// A write.
+    Write(Write),
+    /// Read the claim live: is the one with this UID really gone, or bound elsewhere? (S23)
+    ProveClaim {
+        /// The claim.
+        claim: ClaimKey,
+        /// UID the volume knows.
+        uid: Uid,
+    },
+    /// Read the volume live: is it really gone, or another claim's? (S24)
+    ProveVolume {
+        /// The volume.
+        volume: VolumeName,
+    },
+}
+
+/// A write to one object.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Write {
+    /// What it is for.
+    pub kind: WriteKind,
+    /// The object written to.
+    pub target: Target,
+    /// The request.
+    pub request: Request,
+    /// What to tell the user once it has been made.
+    pub then: Option<Event>,
+}
+
+impl Write {
+    /// A write to a volume.
+    #[must_use]
+    pub fn volume(volume: &PersistentVolume, kind: WriteKind, request: Request) -> Self {
+        Self { kind, target: Target::Volume(volume.key()), request, then: None }
+    }
+
+    /// A write to a claim.
+    #[must_use]
+    pub fn claim(claim: &PersistentVolumeClaim, kind: WriteKind, request: Request) -> Self {
+        Self { kind, target: Target::Claim(claim.key()), request, then: None }
+    }
+
+    /// Tells the user about it once it has been made.
+    #[must_use]
+    pub fn then(mut self, event: Event) -> Self {
+        self.then = Some(event);
+        self
+    }
+}
+
+/// A volume or a claim: what the binder decides about and writes to.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Target {
+    /// A claim.
+    Claim(ClaimKey),
+    /// A volume.
+    Volume(VolumeName),
+}
+
+impl std::fmt::Display for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Claim(key) => write!(f, "pvc/{key}"),
+            Self::Volume(name) => write!(f, "pv/{name}"),
+        }
+    }
+}
+
+/// What a write is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum WriteKind {
+    /// Bind step 1: the volume names the claim.
+    ReserveVolume,
+    /// Bind step 2: the volume is Bound.
+    VolumeBound,
+    /// Bind step 3: the claim names the volume.
+    NameVolume,
+    /// Bind step 4: the claim is Bound.
+    ClaimBound,
+    /// The claim is Pending and has nothing.
+    ClaimPending,
+    /// The claim's volume is gone.
+    ClaimLost,
+    /// The claim gets the default class.
+    AssignClass,
+    /// An external provisioner is asked.
+    AskProvisioner,
+    /// The volume is free, or reserved by name.
+    VolumeAvailable,
+    /// The volume's claim is gone.
+    VolumeReleased,
+    /// The volume cannot be reclaimed.
+    VolumeFailed,
+    /// A bind the claim has not followed is undone.
+    Unbind,
+}
+
+impl WriteKind {
+    /// Value of log fields.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ReserveVolume => "reserve_volume",
+            Self::VolumeBound => "volume_bound",
+            Self::NameVolume => "name_volume",
+            Self::ClaimBound => "claim_bound",
+            Self::ClaimPending => "claim_pending",
+            Self::ClaimLost => "claim_lost",
+            Self::AssignClass => "assign_class",
+            Self::AskProvisioner => "ask_provisioner",
+            Self::VolumeAvailable => "volume_available",
+            Self::VolumeReleased => "volume_released",
+            Self::VolumeFailed => "volume_failed",
+            Self::Unbind => "unbind",
+        }
+    }
+}
+
+/// A Normal event about an object.
+#[must_use]
+pub fn normal<T: Narrow>(object: &T, reason: &'static str, message: String) -> Event {
+    Event { involved: Involved::object(object), r#type: EventType::Normal, reason, message }
+}
+
+/// A Warning event about an object.
+#[must_use]
+pub fn warning<T: Narrow>(object: &T, reason: &'static str, message: String) -> Event {
+    Event { involved: Involved::object(object), r#type: EventType::Warning, reason, message }
+}

@@ -1,0 +1,220 @@
+//! The volumes, ordered so that one claim costs its own candidates and not the cluster.
+//!
+//! In: volumes as they change. Out: per claim the volumes whose claimRef names it, and per class,
+//! volume mode and set of access modes the free volumes by size. What is found here is a hint: the
+//! search looks at the current object again before it takes one, since a change may still be on
+//! its way.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use super::{
+    matching::{
+        AccessModes, Misfit, VolumeMode, Wish, capacity, held_by, misfit_for_reserved, misfit_for_search,
+        volume_class,
+    },
+    quantity::Quantity,
+};
+use crate::kube_api::{
+    ids::{ClaimKey, VolumeName},
+    kinds::{ClaimRef, Narrow, PersistentVolume, VolumePhase},
+};
+
+/// Free volumes by size; the name breaks ties, so that the choice is the same every time.
+type BySize = BTreeSet<(Quantity, VolumeName)>;
+
+/// Where a free volume is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Place {
+    class: String,
+    mode: VolumeMode,
+    modes: AccessModes,
+    size: Quantity,
+}
+
+impl Place {
+    /// `None` for a volume the binder may not pick by itself (pv-binder §4.2).
+    fn of(volume: &PersistentVolume) -> Option<Self> {
+        if volume.spec.claim_ref.is_some()
+            || volume.status.phase != VolumePhase::Available
+            || volume.metadata.is_terminating()
+        {
+            return None;
+        }
+        Some(Self {
+            class: volume_class(volume).to_owned(),
+            mode: VolumeMode::of(volume.spec.volume_mode.as_deref()),
+            modes: AccessModes::known(&volume.spec.access_modes),
+            size: capacity(volume)?,
+        })
+    }
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Entry {
+    place: Option<Place>,
+    claim: Option<ClaimKey>,
+}
+
+/// All volumes by what claims look for.
+#[derive(Debug, Default)]
+pub struct VolumeIndex {
+    entries: HashMap<VolumeName, Entry>,
+    free: BTreeMap<(String, VolumeMode), BTreeMap<AccessModes, BySize>>,
+    by_claim: BTreeMap<ClaimKey, BTreeSet<VolumeName>>,
+}
+
+/// What the search for a claim's volume found.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Search {
+    /// This one.
+    Found(Arc<PersistentVolume>),
+    /// This one, but a write to it is under way.
+    Busy(VolumeName),
+    /// One that carries the claim's UID but does not suit it; no other may be taken (S19).
+    Held(Arc<PersistentVolume>, Misfit),
+    /// None.
+    Nothing,
+}
+
+impl VolumeIndex {
+    /// Takes a volume's current content, or its absence. Returns the claim it referred to before,
+    /// if that has changed.
+    pub fn update(&mut self, name: &VolumeName, volume: Option<&PersistentVolume>) -> Option<ClaimKey> {
+        let entry = volume.map(|volume| Entry {
+            place: Place::of(volume),
+            claim: volume.spec.claim_ref.as_ref().map(ClaimRef::key),
+        });
+        if self.entries.get(name) == entry.as_ref() {
+            return None;
+        }
+        let before = self.entries.remove(name).unwrap_or_default();
+        self.remove(name, &before);
+        let mut lost = before.claim;
+        if let Some(entry) = entry {
+            if lost == entry.claim {
+                lost = None;
+            }
+            self.insert(name, &entry);
+            self.entries.insert(name.clone(), entry);
+        }
+        lost
+    }
+
+    fn insert(&mut self, name: &VolumeName, entry: &Entry) {
+        if let Some(place) = &entry.place {
+            let group = self.free.entry((place.class.clone(), place.mode.clone())).or_default();
+            group.entry(place.modes).or_default().insert((place.size, name.clone()));
+        }
+        if let Some(claim) = &entry.claim {
+            self.by_claim.entry(claim.clone()).or_default().insert(name.clone());
+        }
+    }
+
+    fn remove(&mut self, name: &VolumeName, entry: &Entry) {
+        if let Some(place) = &entry.place {
+            let key = (place.class.clone(), place.mode.clone());
+            if let Some(group) = self.free.get_mut(&key) {
+                if let Some(sizes) = group.get_mut(&place.modes) {
+                    sizes.remove(&(place.size, name.clone()));
+                    if sizes.is_empty() {
+                        group.remove(&place.modes);
+                    }
+                }
+                if group.is_empty() {
+                    self.free.remove(&key);
+                }
+            }
+        }
+        if let Some(claim) = &entry.claim
+            && let Some(names) = self.by_claim.get_mut(claim)
+        {
+            names.remove(name);
+            if names.is_empty() {
+                self.by_claim.remove(claim);
+            }
+        }
+    }
+
+    /// Whether the binder may pick this volume by itself.
+    #[must_use]
+    pub fn is_free(&self, name: &VolumeName) -> bool {
+        self.entries.get(name).is_some_and(|entry| entry.place.is_some())
+    }
+
+    /// The volumes whose claimRef names a claim, with whatever UID.
+    pub fn referring_to(&self, claim: &ClaimKey) -> impl Iterator<Item = &VolumeName> {
+        self.by_claim.get(claim).into_iter().flatten()
+    }
+
+    /// The volume for an unbound claim that names none (pv-binder §4).
+    ///
+    /// A volume with the claim's UID comes first, whatever else would fit: it is a bind that was
+    /// begun (S19). Then upstream's order: sets of access modes by their size, in each a volume
+    /// reserved for the claim, else the smallest free one. With `delayed` nothing free is taken.
+    pub fn search(
+        &self,
+        wish: &Wish<'_>,
+        delayed: bool,
+        current: &dyn Fn(&VolumeName) -> Option<Arc<PersistentVolume>>,
+        busy: &dyn Fn(&VolumeName) -> bool,
+    ) -> Search {
+        let mut reserved: BTreeMap<(bool, u32), Arc<PersistentVolume>> = BTreeMap::new();
+        let mut unfit = None;
+        for name in self.referring_to(&wish.claim.key()) {
+            let Some(volume) = current(name) else { continue };
+            let held = held_by(&volume, wish.claim);
+            match misfit_for_reserved(&volume, wish) {
+                None => {
+                    let modes = AccessModes::known(&volume.spec.access_modes).len();
+                    reserved.entry((held, modes)).or_insert(volume);
+                }
+                Some(misfit) if held => {
+                    unfit.get_or_insert((volume, misfit));
+                }
+                Some(_) => {}
+            }
+        }
+        let found = |volume: &Arc<PersistentVolume>| {
+            let name = volume.key();
+            if busy(&name) { Search::Busy(name) } else { Search::Found(Arc::clone(volume)) }
+        };
+        if let Some((_, volume)) = reserved.range((true, 0)..).next() {
+            return found(volume);
+        }
+        if let Some((volume, misfit)) = unfit {
+            return Search::Held(volume, misfit);
+        }
+        let group = self.free.get(&(wish.class.to_owned(), wish.volume_mode.clone()));
+        for modes in wish.modes.len()..=AccessModes::MOST {
+            if let Some(volume) = reserved.get(&(false, modes)) {
+                return found(volume);
+            }
+            if delayed {
+                continue;
+            }
+            let mut best: Option<(Quantity, Arc<PersistentVolume>)> = None;
+            for (set, sizes) in group.into_iter().flatten() {
+                if set.len() != modes || !set.contains(wish.modes) {
+                    continue;
+                }
+                let first = sizes
+                    .range((wish.request, VolumeName::default())..)
+                    .filter(|(_, name)| !busy(name))
+                    .filter_map(|(size, name)| Some((*size, current(name)?)))
+                    .find(|(_, volume)| misfit_for_search(volume, wish).is_none());
+                if let Some((size, volume)) = first
+                    && best.as_ref().is_none_or(|(least, _)| size < *least)
+                {
+                    best = Some((size, volume));
+                }
+            }
+            if let Some((_, volume)) = best {
+                return Search::Found(volume);
+            }
+        }
+        Search::Nothing
+    }
+}

@@ -1,0 +1,339 @@
+//! Whether one volume suits one claim, and why not.
+//!
+//! In: one PersistentVolume and what a claim asks for ([`Wish`]). Out: nothing, or the first
+//! [`Misfit`]. The two upstream checks are kept apart: [`misfit_for_search`] judges volumes the
+//! binder picks itself, [`misfit_for_named`] the one a user picked by name, where selector and
+//! phase do not count (pv-binder §2.1.B, §4.2).
+
+use std::fmt;
+
+use super::{
+    annotations,
+    quantity::{Quantity, QuantityError},
+};
+use crate::kube_api::kinds::{ClaimRef, LabelSelector, PersistentVolume, PersistentVolumeClaim, VolumePhase};
+
+/// Name of the resource in capacities and requests.
+pub const STORAGE: &str = "storage";
+
+/// A set of access modes, in the fixed order RWO, ROX, RWX, RWOP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AccessModes(u8);
+
+impl AccessModes {
+    /// Size of the largest set.
+    pub const MOST: u32 = 4;
+
+    /// The known modes of a list. A mode this version does not know is left out: a volume is not
+    /// trusted to offer it, and whoever asks for it is told by [`Wish::of`].
+    #[must_use]
+    pub fn known(modes: &[String]) -> Self {
+        Self(modes.iter().filter_map(|mode| bit(mode)).fold(0, |set, bit| set | bit))
+    }
+
+    /// Whether all of `other` is in this set.
+    #[must_use]
+    pub fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Number of modes.
+    #[must_use]
+    pub fn len(self) -> u32 {
+        self.0.count_ones()
+    }
+
+    /// Whether there are no modes.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+}
+
+fn bit(mode: &str) -> Option<u8> {
+    Some(match mode {
+        "ReadWriteOnce" => 1,
+        "ReadOnlyMany" => 2,
+        "ReadWriteMany" => 4,
+        "ReadWriteOncePod" => 8,
+        _ => return None,
+    })
+}
+
+/// `volumeMode`; absent means a file system.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum VolumeMode {
+    /// A file system.
+    #[default]
+    Filesystem,
+    /// A raw block device.
+    Block,
+    /// A mode this version does not know; equal only to itself.
+    Other(String),
+}
+
+impl VolumeMode {
+    /// From the API's field.
+    #[must_use]
+    pub fn of(field: Option<&str>) -> Self {
+        match field {
+            None | Some("" | "Filesystem") => Self::Filesystem,
+            Some("Block") => Self::Block,
+            Some(other) => Self::Other(other.to_owned()),
+        }
+    }
+}
+
+/// Why a volume does not suit a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Misfit {
+    /// Reserved for or bound to another claim.
+    Taken,
+    /// Being deleted.
+    Terminating,
+    /// Smaller than asked for, or of no readable size.
+    TooSmall,
+    /// Another class.
+    Class,
+    /// Another VolumeAttributesClass.
+    Attributes,
+    /// File system against block device.
+    VolumeMode,
+    /// An access mode is missing.
+    AccessModes,
+    /// Not Available.
+    Phase,
+    /// The claim's selector does not match its labels.
+    Selector,
+}
+
+impl Misfit {
+    /// The tail of the VolumeMismatch event for a volume named by the user (pv-binder §2.1.B-2).
+    #[must_use]
+    pub fn text(self, volume: &str) -> String {
+        match self {
+            Self::Taken => "the volume belongs to another claim".to_owned(),
+            Self::Terminating => format!("the volume is marked for deletion {volume:?}"),
+            Self::TooSmall => "requested PV is too small".to_owned(),
+            Self::Class => "storageClassName does not match".to_owned(),
+            Self::Attributes => "volumeAttributesClassName does not match".to_owned(),
+            Self::VolumeMode => "incompatible volumeMode".to_owned(),
+            Self::AccessModes => "incompatible accessMode".to_owned(),
+            Self::Phase => "the volume is not available".to_owned(),
+            Self::Selector => "the selector does not match".to_owned(),
+        }
+    }
+}
+
+/// What in a claim cannot be read; it blocks this claim alone (S42).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unreadable {
+    /// The requested size.
+    Request(QuantityError),
+    /// An operator of the selector.
+    Operator(String),
+    /// An access mode.
+    AccessMode(String),
+}
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Request(error) => write!(f, "requested storage: {error}"),
+            Self::Operator(operator) => write!(f, "{operator:?} is not a valid label selector operator"),
+            Self::AccessMode(mode) => write!(f, "{mode:?} is not a known access mode"),
+        }
+    }
+}
+
+/// What a claim asks for, read once.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wish<'a> {
+    /// The claim.
+    pub claim: &'a PersistentVolumeClaim,
+    /// Size; nothing asked for is zero.
+    pub request: Quantity,
+    /// All of these.
+    pub modes: AccessModes,
+    /// This mode.
+    pub volume_mode: VolumeMode,
+    /// This class, empty for none.
+    pub class: &'a str,
+}
+
+impl<'a> Wish<'a> {
+    /// Reads a claim.
+    ///
+    /// # Errors
+    /// Something in it cannot be understood.
+    pub fn of(claim: &'a PersistentVolumeClaim) -> Result<Self, Unreadable> {
+        let request = match claim.spec.resources.requests.get(STORAGE) {
+            Some(text) => text.parse().map_err(Unreadable::Request)?,
+            None => Quantity::default(),
+        };
+        if let Some(mode) = claim.spec.access_modes.iter().find(|mode| bit(mode).is_none()) {
+            return Err(Unreadable::AccessMode(mode.clone()));
+        }
+        if let Some(selector) = &claim.spec.selector {
+            for expression in &selector.match_expressions {
+                if !["In", "NotIn", "Exists", "DoesNotExist"].contains(&expression.operator.as_str()) {
+                    return Err(Unreadable::Operator(expression.operator.clone()));
+                }
+            }
+        }
+        Ok(Self {
+            claim,
+            request,
+            modes: AccessModes::known(&claim.spec.access_modes),
+            volume_mode: VolumeMode::of(claim.spec.volume_mode.as_deref()),
+            class: claim_class(claim),
+        })
+    }
+}
+
+/// Class of a claim, empty for none (pv-binder §2.3).
+#[must_use]
+pub fn claim_class(claim: &PersistentVolumeClaim) -> &str {
+    claim
+        .metadata
+        .annotation(annotations::BETA_STORAGE_CLASS)
+        .or(claim.spec.storage_class_name.as_deref())
+        .unwrap_or_default()
+}
+
+/// Class of a volume, empty for none (pv-binder §2.3).
+#[must_use]
+pub fn volume_class(volume: &PersistentVolume) -> &str {
+    volume
+        .metadata
+        .annotation(annotations::BETA_STORAGE_CLASS)
+        .or(volume.spec.storage_class_name.as_deref())
+        .unwrap_or_default()
+}
+
+/// Size of a volume; zero if it has none, `None` if it cannot be read.
+#[must_use]
+pub fn capacity(volume: &PersistentVolume) -> Option<Quantity> {
+    match volume.spec.capacity.get(STORAGE) {
+        Some(text) => text.parse().ok(),
+        None => Some(Quantity::default()),
+    }
+}
+
+/// Whether a volume's claimRef names this claim, with its UID or none.
+// KCM: component-helpers/storage/volume/pv_helpers.go, IsVolumeBoundToClaim.
+#[must_use]
+pub fn refers_to(reference: &ClaimRef, claim: &PersistentVolumeClaim) -> bool {
+    *reference.namespace == *claim.metadata.namespace
+        && *reference.name == *claim.metadata.name
+        && (reference.uid.is_empty() || reference.uid == claim.metadata.uid)
+}
+
+/// Whether a volume already belongs to this very claim.
+#[must_use]
+pub fn held_by(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+    volume.spec.claim_ref.as_ref().is_some_and(|reference| {
+        !reference.uid.is_empty() && reference.uid == claim.metadata.uid && refers_to(reference, claim)
+    })
+}
+
+/// Whether file system and block device are confused between the two.
+#[must_use]
+pub fn modes_differ(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+    VolumeMode::of(volume.spec.volume_mode.as_deref()) != VolumeMode::of(claim.spec.volume_mode.as_deref())
+}
+
+fn too_small(volume: &PersistentVolume, wish: &Wish<'_>) -> bool {
+    capacity(volume).is_none_or(|capacity| capacity < wish.request)
+}
+
+fn attributes_differ(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+    volume.spec.volume_attributes_class_name.as_deref().unwrap_or_default()
+        != claim.spec.volume_attributes_class_name.as_deref().unwrap_or_default()
+}
+
+fn lacks_access_mode(volume: &PersistentVolume, wish: &Wish<'_>) -> bool {
+    !AccessModes::known(&volume.spec.access_modes).contains(wish.modes)
+}
+
+/// What speaks against a volume that already refers to the claim: class, selector and phase do
+/// not (pv-binder §4.2-6).
+// KCM: component-helpers/storage/volume/pv_helpers.go, FindMatchingVolume.
+#[must_use]
+pub fn misfit_for_reserved(volume: &PersistentVolume, wish: &Wish<'_>) -> Option<Misfit> {
+    if volume.spec.claim_ref.as_ref().is_some_and(|reference| !refers_to(reference, wish.claim)) {
+        return Some(Misfit::Taken);
+    }
+    if lacks_access_mode(volume, wish) {
+        return Some(Misfit::AccessModes);
+    }
+    if too_small(volume, wish) {
+        return Some(Misfit::TooSmall);
+    }
+    if VolumeMode::of(volume.spec.volume_mode.as_deref()) != wish.volume_mode {
+        return Some(Misfit::VolumeMode);
+    }
+    if attributes_differ(volume, wish.claim) {
+        return Some(Misfit::Attributes);
+    }
+    volume.metadata.is_terminating().then_some(Misfit::Terminating)
+}
+
+/// What speaks against a volume nobody has reserved (pv-binder §4.2).
+#[must_use]
+pub fn misfit_for_search(volume: &PersistentVolume, wish: &Wish<'_>) -> Option<Misfit> {
+    if volume.spec.claim_ref.is_some() {
+        return Some(Misfit::Taken);
+    }
+    if let Some(misfit) = misfit_for_reserved(volume, wish) {
+        return Some(misfit);
+    }
+    if volume.status.phase != VolumePhase::Available {
+        return Some(Misfit::Phase);
+    }
+    if wish.claim.spec.selector.as_ref().is_some_and(|selector| !selects(selector, volume)) {
+        return Some(Misfit::Selector);
+    }
+    (volume_class(volume) != wish.class).then_some(Misfit::Class)
+}
+
+/// What speaks against an unreserved volume that the claim names, in the order of the event texts
+/// (pv-binder §2.1.B-2).
+// KCM: pkg/controller/volume/persistentvolume/pv_controller.go, checkVolumeSatisfyClaim.
+#[must_use]
+pub fn misfit_for_named(volume: &PersistentVolume, wish: &Wish<'_>) -> Option<Misfit> {
+    if volume.metadata.is_terminating() {
+        return Some(Misfit::Terminating);
+    }
+    if too_small(volume, wish) {
+        return Some(Misfit::TooSmall);
+    }
+    if volume_class(volume) != wish.class {
+        return Some(Misfit::Class);
+    }
+    if attributes_differ(volume, wish.claim) {
+        return Some(Misfit::Attributes);
+    }
+    if VolumeMode::of(volume.spec.volume_mode.as_deref()) != wish.volume_mode {
+        return Some(Misfit::VolumeMode);
+    }
+    lacks_access_mode(volume, wish).then_some(Misfit::AccessModes)
+}
+
+fn selects(selector: &LabelSelector, volume: &PersistentVolume) -> bool {
+    let labels = &volume.metadata.labels;
+    if selector.match_labels.iter().any(|(key, value)| labels.get(key) != Some(value)) {
+        return false;
+    }
+    selector.match_expressions.iter().all(|expression| {
+        let value = labels.get(&expression.key);
+        match expression.operator.as_str() {
+            "In" => value.is_some_and(|value| expression.values.contains(value)),
+            "NotIn" => value.is_none_or(|value| !expression.values.contains(value)),
+            "Exists" => value.is_some(),
+            "DoesNotExist" => value.is_none(),
+            // `Wish::of` has refused every other operator.
+            _ => false,
+        }
+    })
+}

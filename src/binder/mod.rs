@@ -1,0 +1,38 @@
+//! The binder: brings claims and volumes together, and takes them apart again.
+//!
+//! In: claims, volumes, classes and pods from the shared tables. Out: patches of claims and volumes,
+//! events, metrics. [`claim`] and [`volume`] decide, purely; [`planner`] owns what has to be
+//! remembered between decisions and says which may run now; [`controller`] runs them.
+//!
+//! ```text
+//! changes ─▶ planner: indexes, dirty keys ─▶ claim | volume: Decision ─▶ Op ─▶ controller ─▶ API server
+//!               ▲                                                                  │
+//!               └──────────────────────────── outcome ─────────────────────────────┘
+//! ```
+
+pub mod annotations;
+pub mod binding;
+pub mod claim;
+pub mod controller;
+pub mod decision;
+pub mod index;
+pub mod matching;
+pub mod metrics;
+pub mod op;
+pub mod patches;
+pub mod planner;
+pub mod provisioning;
+pub mod quantity;
+pub mod reason;
+pub mod reclaim;
+pub mod retry;
+pub mod standing;
+#[cfg(test)]
+mod tests;
+pub mod view;
+pub mod volume;
+pub mod waiting;
+
+pub use controller::Binder;
+pub use standing::Standing;
+pub use view::BinderOptions;

@@ -1,0 +1,88 @@
+//! A request of the binder, with what it holds while under way, and what comes back.
+//!
+//! Out of the planner, through the controller, and back to the planner with its outcome.
+
+use super::decision::{Step, Target, Write, WriteKind};
+use crate::kube_api::{
+    ids::{Uid, VolumeName},
+    kinds::{PersistentVolume, PersistentVolumeClaim},
+};
+
+/// A request, and what may not be touched while it is under way.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Op {
+    /// Whose decision it was.
+    pub subject: Target,
+    /// The volume of the pair, if the subject is a claim.
+    pub volume: Option<VolumeName>,
+    /// The request.
+    pub call: Call,
+}
+
+/// What an [`Op`] asks of the API server.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Call {
+    /// A write.
+    Write(Write),
+    /// A live read.
+    Read {
+        /// Of this object.
+        target: Target,
+        /// For this reason.
+        purpose: Purpose,
+    },
+}
+
+/// Why something is read live.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// A write to it met another revision, or its outcome is unknown.
+    Refresh,
+    /// To prove that a claim with this UID is gone, or bound elsewhere.
+    ProveClaim(Uid),
+    /// To prove that a volume is gone, or another claim's.
+    ProveVolume,
+}
+
+/// The object a request was answered with.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    /// A claim.
+    Claim(PersistentVolumeClaim),
+    /// A volume.
+    Volume(PersistentVolume),
+}
+
+impl Call {
+    /// What a decision's step asks of the API server.
+    #[must_use]
+    pub fn of(step: Step) -> Self {
+        match step {
+            Step::Write(write) => Self::Write(write),
+            Step::ProveClaim { claim, uid } => {
+                Self::Read { target: Target::Claim(claim), purpose: Purpose::ProveClaim(uid) }
+            }
+            Step::ProveVolume { volume } => {
+                Self::Read { target: Target::Volume(volume), purpose: Purpose::ProveVolume }
+            }
+        }
+    }
+
+    /// What a write is for.
+    #[must_use]
+    pub fn write_kind(&self) -> Option<WriteKind> {
+        match self {
+            Self::Write(write) => Some(write.kind),
+            Self::Read { .. } => None,
+        }
+    }
+}
+
+impl Op {
+    /// The claim and the volume about which no other request may be sent meanwhile.
+    #[must_use]
+    pub fn touches(&self) -> Vec<Target> {
+        let volume = self.volume.clone().map(Target::Volume);
+        std::iter::once(self.subject.clone()).chain(volume).collect()
+    }
+}

@@ -1,0 +1,63 @@
+//! Who is asked to provide a volume for a claim (pv-binder §7).
+//!
+//! In: a claim no volume fits, and its class. Out: a decision that at most annotates the claim; the
+//! volume itself is made by an external provisioner, or by nobody.
+
+use super::{
+    annotations::{self, BETA_STORAGE_PROVISIONER, STORAGE_PROVISIONER},
+    claim::ClaimDecision,
+    decision::{Decision, Step, Write, WriteKind, normal, warning},
+    patches,
+    reason::ClaimReason,
+    view::BinderOptions,
+};
+use crate::kube_api::{
+    ids::ClassName,
+    kinds::{PersistentVolumeClaim, StorageClass},
+};
+
+/// Asks for a volume of the class.
+// KCM: pkg/controller/volume/persistentvolume/pv_controller.go, provisionClaim and
+// provisionClaimOperationExternal.
+#[must_use]
+pub fn provision(
+    claim: &PersistentVolumeClaim,
+    name: &ClassName,
+    class: Option<&StorageClass>,
+    options: BinderOptions,
+) -> ClaimDecision {
+    if !options.enable_dynamic_provisioning {
+        return Decision::rest(ClaimReason::ProvisioningOff);
+    }
+    let Some(class) = class else {
+        return failed(claim, ClaimReason::NoClass(name.clone()));
+    };
+    let provisioner = match annotations::csi_name(&class.provisioner) {
+        Some(driver) => driver,
+        None if annotations::is_in_tree(&class.provisioner) => {
+            return failed(claim, ClaimReason::NoProvisioner(class.provisioner.clone()));
+        }
+        None => class.provisioner.as_str(),
+    };
+    let reason = ClaimReason::WaitsForProvisioner(provisioner.to_owned());
+    let stable = claim.metadata.annotation(STORAGE_PROVISIONER);
+    if stable == Some(provisioner) {
+        let event = normal(claim, "ExternalProvisioning", reason.to_string());
+        return Decision::rest(reason).telling(event);
+    }
+    if let Some(asked) = stable.or(claim.metadata.annotation(BETA_STORAGE_PROVISIONER))
+        && asked != provisioner
+        && annotations::csi_name(asked) != Some(provisioner)
+    {
+        // The one asked first may have begun; asking a second one makes two volumes (S29).
+        let (asked, wanted) = (asked.to_owned(), provisioner.to_owned());
+        return failed(claim, ClaimReason::OtherProvisioner { asked, wanted });
+    }
+    let request = patches::ask_provisioner(claim, provisioner);
+    Decision::step(reason, Step::Write(Write::claim(claim, WriteKind::AskProvisioner, request)))
+}
+
+fn failed(claim: &PersistentVolumeClaim, reason: ClaimReason) -> ClaimDecision {
+    let event = warning(claim, "ProvisioningFailed", reason.to_string());
+    Decision::rest(reason).telling(event)
+}

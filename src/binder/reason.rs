@@ -1,0 +1,301 @@
+//! Where a claim or a volume stands, and why: the one value that events, log fields, metric labels
+//! and explanations are printed from (L18).
+
+use std::fmt;
+
+use super::{
+    decision::WriteKind,
+    matching::{Misfit, Unreadable},
+};
+use crate::kube_api::ids::{ClaimKey, ClassName, PodKey, Uid, VolumeName};
+
+/// Where a claim stands.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ClaimReason {
+    /// Bound, nothing left to do.
+    Bound(VolumeName),
+    /// A bind is on its way.
+    Binding(VolumeName, WriteKind),
+    /// The volume is reserved for the claim, but it has no size.
+    NoCapacity(VolumeName),
+    /// Another write to the volume is under way.
+    VolumeBusy(VolumeName),
+    /// The claim still holds another volume, which is given back first (S19).
+    HoldsOther(VolumeName),
+    /// A volume carries the claim's UID but does not suit it.
+    HoldsUnfit(VolumeName, Misfit),
+    /// No volume fits, and there is no class that would provide one.
+    NoVolume,
+    /// The default class is being assigned.
+    AssigningClass(ClassName),
+    /// The class binds when a pod is scheduled, and no pod waits.
+    WaitsForFirstConsumer,
+    /// The class binds when one of these pods is scheduled.
+    WaitsForPods(Vec<PodKey>),
+    /// An external provisioner is asked, or about to be.
+    WaitsForProvisioner(String),
+    /// Dynamic provisioning is off.
+    ProvisioningOff,
+    /// The class does not exist.
+    NoClass(ClassName),
+    /// The class names a provisioner that nobody implements.
+    NoProvisioner(String),
+    /// The claim was handed to one provisioner, and its class now names another (S29).
+    OtherProvisioner {
+        /// The annotation's.
+        asked: String,
+        /// The class's.
+        wanted: String,
+    },
+    /// The volume the claim names does not exist.
+    NamedMissing(VolumeName),
+    /// The volume the claim names belongs to another claim.
+    NamedTaken(VolumeName, ClaimKey),
+    /// The volume the claim names does not suit it.
+    NamedUnfit(VolumeName, Misfit),
+    /// Was bound, but no longer says to what.
+    LostReference,
+    /// Was bound to a volume that is gone.
+    LostVolume(VolumeName),
+    /// Was bound to a volume that now carries this UID.
+    Misbound(VolumeName, Uid),
+    /// Looks lost; a live read has to confirm it.
+    ProvingLost(VolumeName),
+    /// Something in the claim cannot be understood.
+    Unreadable(Unreadable),
+    /// The class does not say when to bind, or says something unknown.
+    UnknownBindingMode(ClassName),
+}
+
+impl ClaimReason {
+    /// Value of metric labels.
+    #[must_use]
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Bound(_) => "bound",
+            Self::Binding(..) => "binding",
+            Self::NoCapacity(_) => "no_capacity",
+            Self::VolumeBusy(_) => "volume_busy",
+            Self::HoldsOther(_) => "holds_other",
+            Self::HoldsUnfit(..) => "holds_unfit",
+            Self::NoVolume => "no_volume",
+            Self::AssigningClass(_) => "assigning_class",
+            Self::WaitsForFirstConsumer => "waits_for_first_consumer",
+            Self::WaitsForPods(_) => "waits_for_pods",
+            Self::WaitsForProvisioner(_) => "waits_for_provisioner",
+            Self::ProvisioningOff => "provisioning_off",
+            Self::NoClass(_) => "no_class",
+            Self::NoProvisioner(_) => "no_provisioner",
+            Self::OtherProvisioner { .. } => "other_provisioner",
+            Self::NamedMissing(_) => "named_missing",
+            Self::NamedTaken(..) => "named_taken",
+            Self::NamedUnfit(..) => "named_unfit",
+            Self::LostReference => "lost_reference",
+            Self::LostVolume(_) => "lost_volume",
+            Self::Misbound(..) => "misbound",
+            Self::ProvingLost(_) => "proving_lost",
+            Self::Unreadable(_) => "unreadable",
+            Self::UnknownBindingMode(_) => "unknown_binding_mode",
+        }
+    }
+
+    /// Whether nothing is left to wait for.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        matches!(self, Self::Bound(_))
+    }
+
+    /// Whether a free volume that fits would end the wait.
+    #[must_use]
+    pub fn wants_volume(&self) -> bool {
+        matches!(
+            self,
+            Self::NoVolume
+                | Self::AssigningClass(_)
+                | Self::WaitsForProvisioner(_)
+                | Self::ProvisioningOff
+                | Self::NoClass(_)
+                | Self::NoProvisioner(_)
+                | Self::OtherProvisioner { .. }
+        )
+    }
+}
+
+impl fmt::Display for ClaimReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bound(volume) => write!(f, "bound to {volume}"),
+            Self::Binding(volume, write) => write!(f, "binding to {volume}: {}", write.as_str()),
+            Self::NoCapacity(volume) => {
+                write!(f, "PersistentVolume {:?} is without a storage capacity", volume.as_str())
+            }
+            Self::VolumeBusy(volume) => write!(f, "a write to {volume} is under way"),
+            Self::HoldsOther(volume) => write!(f, "volume {volume} has to be given back first"),
+            Self::HoldsUnfit(volume, misfit) => {
+                write!(f, "volume {volume} is reserved for the claim: {}", misfit.text(volume.as_str()))
+            }
+            Self::NoVolume => {
+                f.write_str("no persistent volumes available for this claim and no storage class is set")
+            }
+            Self::AssigningClass(class) => write!(f, "assigning the default class {class}"),
+            Self::WaitsForFirstConsumer => {
+                f.write_str("waiting for first consumer to be created before binding")
+            }
+            Self::WaitsForPods(pods) => {
+                let names: Vec<&str> = pods.iter().map(PodKey::name).collect();
+                let noun = if names.len() == 1 { "pod" } else { "pods" };
+                write!(f, "waiting for {noun} {} to be scheduled", names.join(","))
+            }
+            Self::WaitsForProvisioner(provisioner) => write!(
+                f,
+                "Waiting for a volume to be created either by the external provisioner '{provisioner}' or \
+                 manually by the system administrator. If volume creation is delayed, please verify that the \
+                 provisioner is running and correctly registered."
+            ),
+            Self::ProvisioningOff => f.write_str("no volume fits and dynamic provisioning is off"),
+            Self::NoClass(class) => write!(f, "storageclass.storage.k8s.io {:?} not found", class.as_str()),
+            Self::NoProvisioner(provisioner) => {
+                write!(f, "no volume plugin matched name: {provisioner}")
+            }
+            Self::OtherProvisioner { asked, wanted } => write!(
+                f,
+                "the claim was handed to provisioner {asked:?}, and its storage class now names {wanted:?}"
+            ),
+            Self::NamedMissing(volume) => write!(f, "volume {volume} does not exist"),
+            Self::NamedTaken(volume, _) => {
+                write!(f, "volume {:?} already bound to a different claim.", volume.as_str())
+            }
+            Self::NamedUnfit(volume, misfit) => write!(
+                f,
+                "Cannot bind to requested volume {:?}: {}",
+                volume.as_str(),
+                misfit.text(volume.as_str())
+            ),
+            Self::LostReference => {
+                f.write_str("Bound claim has lost reference to PersistentVolume. Data on the volume is lost!")
+            }
+            Self::LostVolume(_) => {
+                f.write_str("Bound claim has lost its PersistentVolume. Data on the volume is lost!")
+            }
+            Self::Misbound(..) => {
+                f.write_str("Two claims are bound to the same volume, this one is bound incorrectly")
+            }
+            Self::ProvingLost(volume) => write!(f, "asking the API server for volume {volume}"),
+            Self::Unreadable(what) => what.fmt(f),
+            Self::UnknownBindingMode(class) => {
+                write!(f, "VolumeBindingMode not set for StorageClass {:?}", class.as_str())
+            }
+        }
+    }
+}
+
+/// Where a volume stands.
+#[derive(Clone, Debug, PartialEq)]
+pub enum VolumeReason {
+    /// Free.
+    Available,
+    /// Reserved by name for a claim that has not taken it.
+    Reserved(ClaimKey),
+    /// Reserved with UID: its claim binds next.
+    ClaimBindsNext(ClaimKey),
+    /// Reserved with UID, but file system and block device are confused.
+    ModesDiffer(ClaimKey),
+    /// Bound, nothing left to do.
+    Bound(ClaimKey),
+    /// Its claim chose another volume; the reservation is undone.
+    Undoing(ClaimKey),
+    /// Its claim seems gone or bound elsewhere; a live read has to confirm it.
+    Proving(ClaimKey),
+    /// Its claim is gone.
+    Releasing(ClaimKey),
+    /// Released, and kept until an administrator acts.
+    Retained,
+    /// Released, and its external provisioner deletes it.
+    LeftToProvisioner,
+    /// Released, and nobody can reclaim it.
+    NotReclaimable(Unreclaimable),
+}
+
+/// Why a volume cannot be reclaimed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unreclaimable {
+    /// No deleter is known for what holds the volume.
+    NoDeleter(VolumeName),
+    /// The in-tree plugin that provisioned it is gone.
+    NoPlugin(String),
+    /// There is no recycler.
+    NoRecycler,
+    /// The policy is unknown.
+    UnknownPolicy,
+}
+
+impl Unreclaimable {
+    /// Reason of the event (pv-binder §10).
+    #[must_use]
+    pub fn event_reason(&self) -> &'static str {
+        match self {
+            Self::NoDeleter(_) | Self::NoPlugin(_) => "VolumeFailedDelete",
+            Self::NoRecycler => "VolumeFailedRecycle",
+            Self::UnknownPolicy => "VolumeUnknownReclaimPolicy",
+        }
+    }
+}
+
+impl fmt::Display for Unreclaimable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoDeleter(volume) => write!(
+                f,
+                "error getting deleter volume plugin for volume {:?}: no volume plugin matched",
+                volume.as_str()
+            ),
+            Self::NoPlugin(plugin) => write!(f, "no volume plugin matched name: {plugin}"),
+            Self::NoRecycler => f.write_str("No recycler plugin found for the volume!"),
+            Self::UnknownPolicy => f.write_str("Volume has unrecognized PersistentVolumeReclaimPolicy"),
+        }
+    }
+}
+
+impl VolumeReason {
+    /// Value of metric labels.
+    #[must_use]
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Available => "available",
+            Self::Reserved(_) => "reserved",
+            Self::ClaimBindsNext(_) => "claim_binds_next",
+            Self::ModesDiffer(_) => "modes_differ",
+            Self::Bound(_) => "bound",
+            Self::Undoing(_) => "undoing",
+            Self::Proving(_) => "proving",
+            Self::Releasing(_) => "releasing",
+            Self::Retained => "retained",
+            Self::LeftToProvisioner => "left_to_provisioner",
+            Self::NotReclaimable(_) => "not_reclaimable",
+        }
+    }
+
+    /// Whether nothing is left to wait for.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        matches!(self, Self::Available | Self::Bound(_) | Self::Retained)
+    }
+}
+
+impl fmt::Display for VolumeReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Available => f.write_str("free"),
+            Self::Reserved(claim) => write!(f, "reserved for {claim}"),
+            Self::ClaimBindsNext(claim) => write!(f, "claim {claim} is to be bound"),
+            Self::ModesDiffer(claim) => write!(f, "claim {claim} asks for another volumeMode"),
+            Self::Bound(claim) => write!(f, "bound to {claim}"),
+            Self::Undoing(claim) => write!(f, "claim {claim} is bound to another volume"),
+            Self::Proving(claim) => write!(f, "asking the API server for claim {claim}"),
+            Self::Releasing(claim) => write!(f, "claim {claim} is gone"),
+            Self::Retained => f.write_str("released and kept, as its reclaim policy says"),
+            Self::LeftToProvisioner => f.write_str("released; its provisioner deletes it"),
+            Self::NotReclaimable(why) => why.fmt(f),
+        }
+    }
+}

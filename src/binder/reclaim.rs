@@ -1,0 +1,46 @@
+//! What becomes of a Released volume (pv-binder §6).
+//!
+//! In: a volume whose claim is gone. Out: a decision that at most marks it Failed, when its policy
+//! asks for something nobody can do. A volume of an external driver is never touched: its
+//! provisioner deletes only what is Released (S32).
+
+use super::{
+    annotations::{self, MIGRATED_TO, PROVISIONED_BY},
+    decision::{Decision, Step, Write, WriteKind, warning},
+    patches,
+    reason::{Unreclaimable, VolumeReason},
+    volume::VolumeDecision,
+};
+use crate::kube_api::kinds::{Narrow, PersistentVolume, ReclaimPolicy, VolumePhase};
+
+/// Reclaims a volume that is Released or Failed.
+// KCM: pkg/controller/volume/persistentvolume/pv_controller.go, reclaimVolume and
+// findDeletablePlugin.
+#[must_use]
+pub fn reclaim(volume: &PersistentVolume) -> VolumeDecision {
+    let annotation = |key| volume.metadata.annotation(key).filter(|value| !value.is_empty());
+    let why = match &volume.spec.reclaim_policy {
+        ReclaimPolicy::Retain => return Decision::rest(VolumeReason::Retained),
+        _ if annotation(MIGRATED_TO).is_some() || volume.spec.csi.is_some() => {
+            return Decision::rest(VolumeReason::LeftToProvisioner);
+        }
+        ReclaimPolicy::Delete => match annotation(PROVISIONED_BY) {
+            Some(plugin) if annotations::is_in_tree(plugin) && annotations::csi_name(plugin).is_none() => {
+                Unreclaimable::NoPlugin(plugin.to_owned())
+            }
+            Some(_) => return Decision::rest(VolumeReason::LeftToProvisioner),
+            None => Unreclaimable::NoDeleter(volume.key()),
+        },
+        ReclaimPolicy::Recycle => Unreclaimable::NoRecycler,
+        ReclaimPolicy::Other(_) => Unreclaimable::UnknownPolicy,
+    };
+    let message = why.to_string();
+    let event_reason = why.event_reason();
+    let reason = VolumeReason::NotReclaimable(why);
+    if volume.status.phase == VolumePhase::Failed {
+        return Decision::rest(reason);
+    }
+    let request = patches::volume_phase(volume, VolumePhase::Failed, Some(&message));
+    let write = Write::volume(volume, WriteKind::VolumeFailed, request);
+    Decision::step(reason, Step::Write(write.then(warning(volume, event_reason, message))))
+}

@@ -1,0 +1,202 @@
+//! The planner's rules about time and order, and what a burst of pairs costs.
+//!
+//! What is decided, and that it survives faults, is in `tests/binder_cases.rs`.
+
+use std::{sync::Arc, time::Duration};
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::{
+    decision::{Target, WriteKind},
+    op::{Answer, Call, Op, Purpose},
+    planner::{Plan, Planner},
+    view::BinderOptions,
+};
+use crate::{
+    kube_api::{
+        call::CallError,
+        ids::{ClaimKey, ResourceVersion, VolumeName},
+        kinds::{Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, VolumePhase},
+    },
+    state::Objects,
+};
+
+fn volume(name: &str) -> PersistentVolume {
+    decode(&json!({
+        "metadata": {"name": name, "uid": format!("uid-{name}"), "resourceVersion": "1"},
+        "spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"]},
+        "status": {"phase": "Available"},
+    }))
+}
+
+fn claim(name: &str) -> PersistentVolumeClaim {
+    decode(&json!({
+        "metadata": {"namespace": "ns", "name": name, "uid": format!("uid-{name}"), "resourceVersion": "1"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+        "status": {"phase": "Pending"},
+    }))
+}
+
+fn decode<T: Narrow>(object: &Value) -> T {
+    serde_json::from_str(&object.to_string()).unwrap()
+}
+
+/// What the server would answer to a bind's write.
+fn answer(objects: &Objects, op: &Op, revision: u64) -> Answer {
+    let Call::Write(write) = &op.call else { panic!("{op:?} is no write") };
+    match &write.target {
+        Target::Volume(name) => {
+            let mut volume = PersistentVolume::clone(&objects.volumes.get(name).unwrap());
+            volume.metadata.resource_version = ResourceVersion(revision);
+            let body = write.request.body.as_ref().unwrap();
+            match write.kind {
+                WriteKind::ReserveVolume => {
+                    volume.spec.claim_ref = serde_json::from_value(body["spec"]["claimRef"].clone()).unwrap();
+                }
+                _ => volume.status.phase = VolumePhase::Bound,
+            }
+            Answer::Volume(volume)
+        }
+        Target::Claim(key) => {
+            let claim = objects.claims.get(key).unwrap();
+            let body = write.request.body.as_ref().unwrap();
+            let mut object = PersistentVolumeClaim::clone(&claim);
+            object.metadata.resource_version = ResourceVersion(revision);
+            if write.kind == WriteKind::NameVolume {
+                object.spec.volume_name = decode_text(&body["spec"]["volumeName"]);
+                object.metadata.annotations =
+                    serde_json::from_value(body["metadata"]["annotations"].clone()).unwrap();
+            } else {
+                object.status = serde_json::from_str(&body["status"].to_string()).unwrap();
+            }
+            Answer::Claim(object)
+        }
+    }
+}
+
+fn decode_text(value: &Value) -> VolumeName {
+    VolumeName::from(value.as_str().unwrap())
+}
+
+fn planner(volumes: Vec<PersistentVolume>, claims: Vec<PersistentVolumeClaim>) -> (Arc<Objects>, Planner) {
+    let objects = Arc::new(Objects::default());
+    objects.reset(volumes);
+    objects.reset(claims);
+    let mut planner = Planner::new(Arc::clone(&objects), BinderOptions::default());
+    planner.warm();
+    (objects, planner)
+}
+
+fn only(plan: Plan) -> Op {
+    let [op] = <[Op; 1]>::try_from(plan.ops).unwrap();
+    op
+}
+
+#[test]
+fn an_unknown_outcome_is_read_before_anything_else_is_decided() {
+    let (objects, mut planner) = planner(vec![volume("pv")], vec![claim("c")]);
+    let now = Instant::now();
+    let op = only(planner.plan(now));
+    planner.outcome(op, Err(CallError::Unknown("timed out".into())), now, 0.0);
+    let read = only(planner.plan(now));
+    let target = Target::Volume(VolumeName::from("pv"));
+    assert_eq!(read.call, Call::Read { target, purpose: Purpose::Refresh });
+
+    // A change of the claim does not start anything while that is open.
+    planner.changed(&ObjectRef::Claim(ClaimKey::new("ns", "c")));
+    assert!(planner.plan(now).ops.is_empty());
+
+    // The read fails too: it is repeated, and still nothing else is.
+    planner.outcome(read.clone(), Err(CallError::Unknown("timed out".into())), now, 0.0);
+    let plan = planner.plan(now);
+    assert!(plan.ops.is_empty());
+    let later = plan.wake_at.unwrap();
+    assert_eq!(only(planner.plan(later)), read);
+
+    let found = PersistentVolume::clone(&objects.volumes.get(&VolumeName::from("pv")).unwrap());
+    planner.outcome(read, Ok(Answer::Volume(found)), later, 0.0);
+    assert_eq!(only(planner.plan(later)).call.write_kind(), Some(WriteKind::ReserveVolume));
+}
+
+#[test]
+fn s40_a_busy_server_is_asked_again_when_it_says() {
+    let (_, mut planner) = planner(vec![volume("pv")], vec![claim("c")]);
+    let now = Instant::now();
+    let op = only(planner.plan(now));
+    let busy = CallError::Throttled { message: "busy".into(), after: Duration::from_secs(7) };
+    planner.outcome(op.clone(), Err(busy), now, 0.0);
+    let plan = planner.plan(now);
+    assert!(plan.ops.is_empty());
+    assert_eq!(plan.wake_at, Some(now + Duration::from_secs(7)));
+    assert_eq!(only(planner.plan(now + Duration::from_secs(7))), op);
+}
+
+#[test]
+fn a_volume_freed_by_a_failed_write_goes_to_the_next_claim() {
+    let (_, mut planner) = planner(vec![volume("pv")], vec![claim("a"), claim("b")]);
+    let now = Instant::now();
+    let op = only(planner.plan(now));
+    assert_eq!(op.subject, Target::Claim(ClaimKey::new("ns", "a")));
+    let refused = CallError::Refused { code: 403, message: "no".into() };
+    planner.outcome(op, Err(refused), now, 0.0);
+    assert_eq!(only(planner.plan(now)).subject, Target::Claim(ClaimKey::new("ns", "b")));
+}
+
+#[test]
+fn an_event_is_not_repeated_until_something_else_was_said() {
+    let (objects, mut planner) = planner(vec![], vec![claim("c")]);
+    let now = Instant::now();
+    let key = ObjectRef::Claim(ClaimKey::new("ns", "c"));
+    assert_eq!(planner.plan(now).events.len(), 1);
+    planner.changed(&key);
+    assert!(planner.plan(now).events.is_empty());
+
+    let mut named = claim("c");
+    named.spec.volume_name = VolumeName::from("missing");
+    named.metadata.resource_version = ResourceVersion(2);
+    objects.apply(named);
+    planner.changed(&key);
+    assert!(planner.plan(now).events.is_empty());
+
+    let mut again = claim("c");
+    again.metadata.resource_version = ResourceVersion(3);
+    objects.apply(again);
+    planner.changed(&key);
+    assert_eq!(planner.plan(now).events.len(), 1);
+}
+
+/// Claims first, then the volumes one by one: every claim is bound, and no step looks at more than
+/// its own pair.
+#[test]
+fn l1_the_work_per_pair_does_not_grow_with_the_number_of_waiting_claims() {
+    const PAIRS: usize = 2_000;
+    let claims = (0..PAIRS).map(|number| claim(&format!("c{number:04}"))).collect();
+    let (objects, mut planner) = planner(vec![], claims);
+    let now = Instant::now();
+    assert!(planner.plan(now).ops.is_empty());
+    for number in 0..PAIRS {
+        let name = format!("pv{number:04}");
+        let mut volume = volume(&name);
+        volume.metadata.resource_version = ResourceVersion(2);
+        objects.apply(volume);
+        planner.changed(&ObjectRef::Volume(VolumeName::from(name)));
+    }
+    let (mut revision, mut writes, mut decisions) = (10, 0, 0);
+    loop {
+        let plan = planner.plan(now);
+        decisions += plan.decisions.values().sum::<u64>();
+        if plan.ops.is_empty() {
+            break;
+        }
+        for op in plan.ops {
+            revision += 1;
+            writes += 1;
+            let answer = answer(&objects, &op, revision);
+            planner.outcome(op, Ok(answer), now, 0.0);
+        }
+    }
+    assert_eq!(writes, 4 * PAIRS);
+    assert!(planner.standing().claims().is_empty());
+    assert!(decisions <= 12 * PAIRS as u64, "{decisions} decisions for {PAIRS} pairs");
+}

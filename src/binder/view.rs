@@ -1,0 +1,130 @@
+//! What a decision may look at, and the proofs it may rest on.
+//!
+//! In: the shared tables, the binder's indexes, the writes under way and the outcomes of live
+//! reads. Nothing here can reach the API server, a clock or a log.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use super::{index::VolumeIndex, waiting::PodIndex};
+use crate::{
+    kube_api::{
+        ids::{ClaimKey, ClassName, ResourceVersion, Uid, VolumeName},
+        kinds::{PersistentVolume, StorageClass},
+    },
+    state::Objects,
+};
+
+/// Settings of the binder (pv-binder §12).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BinderOptions {
+    /// Whether provisioners are asked for volumes.
+    pub enable_dynamic_provisioning: bool,
+}
+
+impl Default for BinderOptions {
+    fn default() -> Self {
+        Self { enable_dynamic_provisioning: true }
+    }
+}
+
+/// The cluster as a decision sees it.
+#[derive(Clone, Copy)]
+pub struct View<'a> {
+    /// Current objects.
+    pub objects: &'a Objects,
+    /// Volumes by what claims look for.
+    pub volumes: &'a VolumeIndex,
+    /// Unscheduled pods by claim.
+    pub pods: &'a PodIndex,
+    /// The class that claims without one get.
+    pub default_class: Option<&'a ClassName>,
+    /// Outcomes of live reads.
+    pub proofs: &'a Proofs,
+    /// Whether a write to the volume is under way.
+    pub busy: &'a dyn Fn(&VolumeName) -> bool,
+    /// Settings.
+    pub options: BinderOptions,
+}
+
+impl View<'_> {
+    /// A volume as last seen.
+    #[must_use]
+    pub fn volume(&self, name: &VolumeName) -> Option<Arc<PersistentVolume>> {
+        self.objects.volumes.get(name)
+    }
+
+    /// A class as last seen; no class for the empty name.
+    #[must_use]
+    pub fn class(&self, name: &str) -> Option<Arc<StorageClass>> {
+        if name.is_empty() { None } else { self.objects.classes.get(&ClassName::from(name)) }
+    }
+}
+
+/// What a live read said about the claim a volume refers to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClaimProof {
+    /// Not found, or another UID: that UID is gone and never comes back.
+    Gone,
+    /// Found, naming another volume, which it never stops to do (S20).
+    BoundElsewhere,
+}
+
+/// What a live read said about the volume a claim is bound to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VolumeProof {
+    /// Not found.
+    Gone,
+    /// Found, referring to another claim's UID (or none).
+    OtherClaim(Uid),
+}
+
+/// Outcomes of live reads, each valid only for the objects it was made for.
+#[derive(Debug, Default)]
+pub struct Proofs {
+    claims: BTreeMap<VolumeName, (Uid, Uid, ClaimProof)>,
+    volumes: BTreeMap<ClaimKey, (Uid, Option<ResourceVersion>, VolumeProof)>,
+}
+
+impl Proofs {
+    /// Notes what became of the claim with this UID that the volume refers to. Kept as long as the
+    /// volume: a released volume whose claim's name is used again costs one read, not one per look.
+    pub fn note_claim(&mut self, volume: (&VolumeName, &Uid), claim: &Uid, proof: ClaimProof) {
+        self.claims.insert(volume.0.clone(), (volume.1.clone(), claim.clone(), proof));
+    }
+
+    /// Notes what became of the volume the claim is bound to. `seen` is the revision of that volume
+    /// in our table at that time, if any.
+    pub fn note_volume(
+        &mut self,
+        claim: (&ClaimKey, &Uid),
+        seen: Option<ResourceVersion>,
+        proof: VolumeProof,
+    ) {
+        self.volumes.insert(claim.0.clone(), (claim.1.clone(), seen, proof));
+    }
+
+    /// Drops what is known for a volume that is gone.
+    pub fn forget_volume(&mut self, name: &VolumeName) {
+        self.claims.remove(name);
+    }
+
+    /// Drops what is known for a claim: the proof has been used, or the volume has changed.
+    pub fn forget_claim(&mut self, key: &ClaimKey) {
+        self.volumes.remove(key);
+    }
+
+    /// What is proven about the claim a volume refers to.
+    #[must_use]
+    pub fn claim(&self, name: &VolumeName, volume: &Uid, claim: &Uid) -> Option<ClaimProof> {
+        let (for_volume, for_claim, proof) = self.claims.get(name)?;
+        (for_volume == volume && for_claim == claim).then_some(*proof)
+    }
+
+    /// What is proven about the volume a claim is bound to, as long as our table still shows that
+    /// volume as it did then.
+    #[must_use]
+    pub fn volume(&self, key: &ClaimKey, claim: &Uid, seen: Option<ResourceVersion>) -> Option<&VolumeProof> {
+        let (for_claim, then, proof) = self.volumes.get(key)?;
+        (for_claim == claim && *then == seen).then_some(proof)
+    }
+}

@@ -1,0 +1,189 @@
+//! Who has to be looked at again when something appears: claims by the volume they name, by class,
+//! and by what they wait for; unscheduled pods by the claims they use.
+//!
+//! In: claims and pods as they change, and which claims found no volume. Out: the few keys to plan
+//! again. A free volume goes to the waiting claim that needs most of it (the oldest among equals),
+//! so a new volume costs one claim's plan, however many wait.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use k8s_openapi::jiff::Timestamp;
+
+use super::{
+    annotations,
+    matching::{AccessModes, VolumeMode, Wish, capacity, claim_class, misfit_for_search, volume_class},
+    quantity::Quantity,
+};
+use crate::kube_api::{
+    ids::{ClaimKey, PodKey, VolumeName},
+    kinds::{Narrow, PersistentVolume, PersistentVolumeClaim, Pod},
+};
+
+/// Order among waiting claims: by size, and the oldest last.
+type Rank = (Quantity, Reverse<(Option<Timestamp>, ClaimKey)>);
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Entry {
+    volume: VolumeName,
+    /// Of a claim that has and names no volume.
+    class: Option<String>,
+}
+
+/// Claims by what can make a difference to them.
+#[derive(Debug, Default)]
+pub struct ClaimIndex {
+    entries: HashMap<ClaimKey, Entry>,
+    by_volume: BTreeMap<VolumeName, BTreeSet<ClaimKey>>,
+    by_class: BTreeMap<String, BTreeSet<ClaimKey>>,
+    waiting: BTreeMap<(String, VolumeMode), BTreeMap<AccessModes, BTreeSet<Rank>>>,
+    places: HashMap<ClaimKey, (String, VolumeMode, AccessModes, Rank)>,
+}
+
+fn discard<K: Ord, V: Ord>(map: &mut BTreeMap<K, BTreeSet<V>>, key: &K, value: &V) {
+    if let Some(set) = map.get_mut(key) {
+        set.remove(value);
+        if set.is_empty() {
+            map.remove(key);
+        }
+    }
+}
+
+impl ClaimIndex {
+    /// Takes a claim's current content, or its absence.
+    pub fn update(&mut self, key: &ClaimKey, claim: Option<&PersistentVolumeClaim>) {
+        let entry = claim.map(|claim| {
+            let open = claim.spec.volume_name.is_empty()
+                && !annotations::has(&claim.metadata, annotations::BIND_COMPLETED);
+            Entry {
+                volume: claim.spec.volume_name.clone(),
+                class: open.then(|| claim_class(claim).to_owned()),
+            }
+        });
+        if self.entries.get(key) == entry.as_ref() {
+            return;
+        }
+        if let Some(before) = self.entries.remove(key) {
+            discard(&mut self.by_volume, &before.volume, key);
+            if let Some(class) = &before.class {
+                discard(&mut self.by_class, class, key);
+            }
+        }
+        let Some(entry) = entry else { return };
+        if !entry.volume.is_empty() {
+            self.by_volume.entry(entry.volume.clone()).or_default().insert(key.clone());
+        }
+        if let Some(class) = &entry.class {
+            self.by_class.entry(class.clone()).or_default().insert(key.clone());
+        }
+        self.entries.insert(key.clone(), entry);
+    }
+
+    /// The claims that name a volume.
+    pub fn naming(&self, volume: &VolumeName) -> impl Iterator<Item = &ClaimKey> {
+        self.by_volume.get(volume).into_iter().flatten()
+    }
+
+    /// The claims of a class that have and name no volume; `""` also holds those without class.
+    pub fn open_in_class(&self, class: &str) -> impl Iterator<Item = &ClaimKey> {
+        self.by_class.get(class).into_iter().flatten()
+    }
+
+    /// Notes that a claim found no volume and takes the next one that fits.
+    pub fn wait(&mut self, wish: &Wish<'_>) {
+        let key = wish.claim.key();
+        self.forget(&key);
+        let rank = (wish.request, Reverse((wish.claim.metadata.creation_timestamp, key.clone())));
+        let class = wish.class.to_owned();
+        self.waiting
+            .entry((class.clone(), wish.volume_mode.clone()))
+            .or_default()
+            .entry(wish.modes)
+            .or_default()
+            .insert(rank.clone());
+        self.places.insert(key, (class, wish.volume_mode.clone(), wish.modes, rank));
+    }
+
+    /// Notes that a claim no longer waits.
+    pub fn forget(&mut self, key: &ClaimKey) {
+        let Some((class, mode, modes, rank)) = self.places.remove(key) else { return };
+        let group = (class, mode);
+        if let Some(sets) = self.waiting.get_mut(&group) {
+            discard(sets, &modes, &rank);
+            if sets.is_empty() {
+                self.waiting.remove(&group);
+            }
+        }
+    }
+
+    /// The waiting claim that should have a free volume, leaving out those who declined it.
+    pub fn taker(
+        &self,
+        volume: &PersistentVolume,
+        current: &dyn Fn(&ClaimKey) -> Option<Arc<PersistentVolumeClaim>>,
+        declined: &BTreeSet<ClaimKey>,
+    ) -> Option<ClaimKey> {
+        let size = capacity(volume)?;
+        let offered = AccessModes::known(&volume.spec.access_modes);
+        let mode = VolumeMode::of(volume.spec.volume_mode.as_deref());
+        let group = self.waiting.get(&(volume_class(volume).to_owned(), mode))?;
+        let mut best: Option<&Rank> = None;
+        for (modes, ranks) in group {
+            if !offered.contains(*modes) {
+                continue;
+            }
+            // The greatest rank of this size: reversed, the least possible age and key.
+            let most = (size, Reverse((None, ClaimKey::default())));
+            let fitting = ranks.range(..=most).rev().find(|rank| {
+                let (_, Reverse((_, key))) = rank;
+                let Some(claim) = current(key) else { return false };
+                !declined.contains(key)
+                    && Wish::of(&claim).is_ok_and(|wish| misfit_for_search(volume, &wish).is_none())
+            });
+            best = best.max(fitting);
+        }
+        best.map(|(_, Reverse((_, key)))| key.clone())
+    }
+}
+
+/// Pods that are not scheduled yet, by the claims they use.
+#[derive(Debug, Default)]
+pub struct PodIndex {
+    claims: HashMap<PodKey, BTreeSet<ClaimKey>>,
+    pods: BTreeMap<ClaimKey, BTreeSet<PodKey>>,
+}
+
+impl PodIndex {
+    /// Takes a pod's current content, or its absence. Returns the claims that gained or lost it.
+    pub fn update(&mut self, key: &PodKey, pod: Option<&Pod>) -> BTreeSet<ClaimKey> {
+        let mut claims = BTreeSet::new();
+        if let Some(pod) = pod
+            && pod.spec.node_name.is_empty()
+            && !pod.is_terminated()
+        {
+            claims.extend(pod.spec.volumes.iter().map(|volume| pod.claim_of(volume)));
+        }
+        let before = self.claims.remove(key).unwrap_or_default();
+        let changed: BTreeSet<ClaimKey> = before.symmetric_difference(&claims).cloned().collect();
+        for claim in &changed {
+            if claims.contains(claim) {
+                self.pods.entry(claim.clone()).or_default().insert(key.clone());
+            } else {
+                discard(&mut self.pods, claim, key);
+            }
+        }
+        if !claims.is_empty() {
+            self.claims.insert(key.clone(), claims);
+        }
+        changed
+    }
+
+    /// The unscheduled pods that use a claim.
+    #[must_use]
+    pub fn unscheduled(&self, claim: &ClaimKey) -> Vec<PodKey> {
+        self.pods.get(claim).into_iter().flatten().cloned().collect()
+    }
+}

@@ -1,0 +1,122 @@
+//! Runs the binder's cases: `tests/cases/binder/*.yaml`, one test each, named by its id.
+//!
+//! Every case is decided, applied and decided again until nothing is left to write, then compared
+//! whole. Then the same objects go through the planner with one fault at each write in turn, and
+//! must end as without it.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+#![allow(unreachable_pub)]
+
+#[path = "binder/case.rs"]
+mod case;
+#[path = "binder/world.rs"]
+mod world;
+
+use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
+
+use case::{Case, File, Sync};
+use libtest_mimic::{Arguments, Trial};
+use mooring::kube_api::events::EventType;
+use world::{Fault, World, chosen, plain};
+
+fn main() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases/binder");
+    let mut trials = Vec::new();
+    let mut names: Vec<_> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    names.sort();
+    for path in names {
+        let text = fs::read_to_string(&path).unwrap();
+        let file: File =
+            serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let fixtures = Arc::new(file.fixtures);
+        for case in file.cases {
+            let fixtures = Arc::clone(&fixtures);
+            trials.push(Trial::test(format!("binder {}: {}", case.id, case.title), move || {
+                check(&case, &fixtures);
+                Ok(())
+            }));
+        }
+    }
+    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+}
+
+type Fixtures = BTreeMap<String, Vec<serde_json::Map<String, serde_json::Value>>>;
+
+fn check(case: &Case, fixtures: &Fixtures) {
+    let start = case.start(fixtures);
+    if let Some(expected) = &case.chooses {
+        let chosen = chosen(&World::new(&start, None));
+        assert_eq!(chosen.as_deref().unwrap_or("none"), expected, "chosen volume");
+        return;
+    }
+    let later = case.later();
+    let expected = plain(&case.end(fixtures));
+    let mut world = World::new(&start, None);
+    world.play(case.sync, &later);
+    assert_same(&world.end(), &expected, "at the end");
+    check_events(case, &world);
+    if let Some(reason) = &case.reason {
+        assert_eq!(world.reason, *reason, "reason");
+    }
+    let writes = world.writes;
+    world.run(case.sync);
+    assert_eq!(world.writes, writes, "looking again writes again");
+
+    for number in 0..writes {
+        let mut crashed = World::new(&start, Some(Fault::Crash(number)));
+        crashed.play(case.sync, &later);
+        assert_same(&crashed.end(), &expected, &format!("after a crash at write {number}"));
+    }
+
+    let mut whole = World::new(&start, None);
+    whole.play(Sync::All, &later);
+    let (expected, writes) = (whole.end(), whole.writes);
+    whole.refill();
+    whole.run(Sync::All);
+    assert_eq!(whole.writes, writes, "S39: another process finds something to write");
+    for number in 0..writes {
+        for fault in [
+            Fault::Crash(number),
+            Fault::ReplyLost(number),
+            Fault::RequestLost(number),
+            Fault::Conflict(number),
+            Fault::Throttled(number),
+        ] {
+            let mut faulty = World::new(&start, Some(fault));
+            faulty.play(Sync::All, &later);
+            // The invariants hold in every world; who wins a race need not be the same.
+            if !case.racing {
+                assert_same(&faulty.end(), &expected, &format!("with {fault:?}"));
+            }
+        }
+    }
+}
+
+fn assert_same(
+    found: &BTreeMap<String, serde_json::Value>,
+    expected: &BTreeMap<String, serde_json::Value>,
+    when: &str,
+) {
+    for (path, object) in expected {
+        assert_eq!(
+            serde_json::to_string_pretty(&found[path]).unwrap(),
+            serde_json::to_string_pretty(object).unwrap(),
+            "{path} {when}"
+        );
+    }
+    assert_eq!(found.len(), expected.len(), "number of objects {when}");
+}
+
+fn check_events(case: &Case, world: &World) {
+    let lines: Vec<String> = world
+        .events
+        .iter()
+        .map(|event| {
+            let kind = if event.r#type == EventType::Normal { "Normal" } else { "Warning" };
+            format!("{kind} {} {}", event.reason, event.message)
+        })
+        .collect();
+    let matching = lines.len() == case.events.len()
+        && lines.iter().zip(&case.events).all(|(line, expected)| line.starts_with(expected.as_str()));
+    assert!(matching, "events {lines:#?}, expected {:#?}", case.events);
+}
