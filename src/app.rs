@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     attach_detach::AttachDetach,
+    binder::{Binder, BinderOptions},
     config::{Config, ElectionConfig},
     http::{Router, Server},
     kube_api::{
@@ -161,7 +162,18 @@ pub fn subsystems(parts: &Parts) -> anyhow::Result<Vec<Subsystem>> {
         parts.events.for_component("attachdetach-controller"),
         &parts.metrics,
     )?;
-    Ok(vec![Subsystem::new("attach-detach", attach_detach.run(parts.planning.clone()))])
+    let binder = Binder::new(
+        Arc::clone(&parts.objects),
+        &parts.caller,
+        parts.leadership.clone(),
+        parts.events.for_component("persistentvolume-controller"),
+        BinderOptions { enable_dynamic_provisioning: parts.config.dynamic_provisioning },
+        &parts.metrics,
+    )?;
+    Ok(vec![
+        Subsystem::new("attach-detach", attach_detach.run(parts.planning.clone())),
+        Subsystem::new("binder", binder.run(parts.planning.clone())),
+    ])
 }
 
 /// The running daemon.

@@ -12,7 +12,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{backoff::Retry, volume_name::VolumeId};
+use super::{retry::Retry, volume_name::VolumeId};
 use crate::kube_api::{
     ids::{AttachmentName, NodeName, ResourceVersion, Uid, VolumeName},
     kinds::{Node, VolumeAttachment},
@@ -317,6 +317,10 @@ impl ActualState {
             state.stale = false;
         }
         state.node = node.cloned();
+        if node.is_none() && state.volumes.is_empty() && !state.busy {
+            self.nodes.remove(name);
+            return touched;
+        }
         let mut named: BTreeSet<VolumeId> = state.volumes.clone();
         if let Some(node) = node {
             named.extend(
@@ -424,6 +428,25 @@ impl ActualState {
         Some((identity.volume, identity.node))
     }
 
+    /// Recognises the attachments of a volume among those that nothing has explained so far: their own
+    /// PersistentVolume may be gone while another one stands for the same handle.
+    pub fn recognise(&mut self, volume: &VolumeId) {
+        if self.unidentified.is_empty() {
+            return;
+        }
+        let ours: Vec<Arc<VolumeAttachment>> = self
+            .unidentified
+            .values()
+            .filter(|attachment| is_named_after(attachment, volume))
+            .map(Arc::clone)
+            .collect();
+        for attachment in ours {
+            let name = AttachmentName::from(&*attachment.metadata.name);
+            let about = Candidates { source: Some(volume.clone()), published: Vec::new() };
+            self.observe_attachment(&name, Some(attachment), |_| about);
+        }
+    }
+
     /// VolumeAttachments that no known volume explains, among those that name the PersistentVolume or
     /// the node: worth another look when one of these changes.
     #[must_use]
@@ -453,11 +476,57 @@ pub struct Candidates {
 /// explains, but under another name, is somebody else's (S12, conformance tests make such).
 fn identify(attachment: &VolumeAttachment, candidates: Candidates) -> Option<Identity> {
     let node = &attachment.spec.node_name;
-    let named = |volume: &VolumeId| *volume.attachment_name(node).as_str() == *attachment.metadata.name;
     let identity = |volume: VolumeId, ours| Identity { volume, node: node.clone(), ours };
     let Candidates { source, published } = candidates;
-    if let Some(volume) = source.iter().chain(&published).find(|volume| named(volume)) {
+    if let Some(volume) = source.iter().chain(&published).find(|volume| is_named_after(attachment, volume)) {
         return Some(identity(volume.clone(), true));
     }
     source.map(|volume| identity(volume, false))
+}
+
+fn is_named_after(attachment: &VolumeAttachment, volume: &VolumeId) -> bool {
+    *volume.attachment_name(&attachment.spec.node_name).as_str() == *attachment.metadata.name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kube_api::ids::DriverName;
+
+    fn attachment(name: &str, node: &NodeName) -> Arc<VolumeAttachment> {
+        let mut attachment = VolumeAttachment::default();
+        attachment.metadata.name = name.into();
+        attachment.spec.node_name = node.clone();
+        attachment.spec.source.persistent_volume_name = Some(VolumeName::from("gone"));
+        Arc::new(attachment)
+    }
+
+    #[test]
+    fn s1_an_attachment_whose_volume_is_gone_is_recognised_when_the_handle_is_wanted_again() {
+        let (volume, node) = (VolumeId::csi(&DriverName::from("d"), "h"), NodeName::from("n1"));
+        let name = volume.attachment_name(&node);
+        let mut actual = ActualState::default();
+        let unexplained = |_: &VolumeAttachment| Candidates::default();
+        assert_eq!(
+            actual.observe_attachment(&name, Some(attachment(name.as_str(), &node)), unexplained),
+            None
+        );
+        assert!(actual.pair(&volume, &node).is_none());
+        actual.recognise(&volume);
+        assert!(actual.pair(&volume, &node).is_some_and(Pair::holds));
+    }
+
+    #[test]
+    fn s12_an_attachment_of_another_name_holds_its_volume_but_is_not_ours() {
+        let (volume, node) = (VolumeId::csi(&DriverName::from("d"), "h"), NodeName::from("n1"));
+        let name = AttachmentName::from("va-e2e-1");
+        let mut actual = ActualState::default();
+        let about = Candidates { source: Some(volume.clone()), published: Vec::new() };
+        actual.observe_attachment(&name, Some(attachment("va-e2e-1", &node)), |_| about);
+        assert!(actual.pair(&volume, &node).is_none());
+        assert_eq!(actual.volume(&volume).map(|state| state.foreign.len()), Some(1));
+        actual.observe_attachment(&name, None, |_| Candidates::default());
+        actual.prune(&volume, |_| false);
+        assert!(actual.volume(&volume).is_none());
+    }
 }

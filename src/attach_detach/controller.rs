@@ -257,8 +257,11 @@ impl Controller {
     }
 
     fn reconcile_volume(&mut self, volume: &VolumeId, now: Instant) {
-        let state = self.actual.volume(volume);
         let wishes = self.desired.nodes(volume);
+        if wishes.is_some() {
+            self.actual.recognise(volume);
+        }
+        let state = self.actual.volume(volume);
         let named = wishes.into_iter().flat_map(BTreeMap::keys);
         let named = named.chain(state.into_iter().flat_map(|state| state.pairs.keys()));
         let nodes = named.filter_map(|name| self.actual.node(name).map(|node| (name, node))).collect();

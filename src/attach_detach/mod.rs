@@ -12,7 +12,6 @@
 
 pub mod actual_state;
 mod announcer;
-pub mod backoff;
 pub mod calls;
 pub mod controller;
 pub mod desired_state;
@@ -22,6 +21,7 @@ mod outcomes;
 pub mod populator;
 mod queue;
 pub mod reconciler;
+pub mod retry;
 pub mod rules;
 pub mod status_updater;
 mod subsystem;

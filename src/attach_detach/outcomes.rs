@@ -10,10 +10,10 @@ use tokio::time::Instant;
 use super::{
     actual_state::{Operation, PairCall, Sequence, Uncertain, Unsettled, Withdrawal},
     announcer::{self, Announcement},
-    backoff::Retry,
     calls::{Answer, Call, Outcome, PairRequest},
     controller::Controller,
     metrics::Ending,
+    retry::Retry,
     volume_name::VolumeId,
 };
 use crate::kube_api::{

@@ -31,6 +31,9 @@ use crate::{
     state::{ChangeSet, Objects},
 };
 
+/// Requests on the wire at once.
+const CONNECTIONS: usize = 64;
+
 /// A request with its outcome.
 type Finished = (Op, Result<Answer, CallError>);
 
@@ -53,7 +56,7 @@ impl Binder {
     /// See [`Metrics::register`].
     pub fn new(
         objects: Arc<Objects>,
-        caller: Caller,
+        caller: &Caller,
         leadership: Leadership,
         events: EventRecorder,
         options: BinderOptions,
@@ -64,7 +67,7 @@ impl Binder {
             planner: Planner::new(Arc::clone(&objects), options),
             metrics: BinderMetrics::new(metrics, &objects)?,
             objects,
-            caller,
+            caller: caller.with_own_budget(CONNECTIONS),
             leadership,
             events,
         })

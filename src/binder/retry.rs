@@ -3,28 +3,15 @@
 //! In: failures and the current time. Out: which keys are due. One entry per failing key, gone with
 //! its next success; nothing here reads a clock or draws a random number.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use tokio::time::Instant;
 
-/// First wait after a failure (KCM: nestedpendingoperations, exponentialbackoff).
-const FIRST: Duration = Duration::from_millis(500);
-/// Longest wait (same).
-const LONGEST: Duration = Duration::from_secs(122);
+use crate::kube_api::backoff::retry_pause;
+
 /// So many conflicts in a row are retried at once: each is answered with a live read, after which
 /// the write usually succeeds. More of them mean that somebody fights us.
 const FREE_CONFLICTS: u32 = 3;
-
-/// How long to wait after the given number of failures in a row. `jitter` in 0..1 spreads keys that
-/// failed together over a quarter of the time.
-#[must_use]
-pub fn delay(failures: u32, jitter: f64) -> Duration {
-    let doubled = FIRST.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1)));
-    doubled.min(LONGEST).mul_f64(1.0 - 0.25 * jitter.clamp(0.0, 1.0))
-}
 
 #[derive(Debug, Default)]
 struct Entry {
@@ -51,7 +38,7 @@ impl<K: Ord + Clone> Retries<K> {
     pub fn failed(&mut self, key: &K, now: Instant, jitter: f64) -> Instant {
         let entry = self.entries.entry(key.clone()).or_default();
         entry.failures += 1;
-        let until = now + delay(entry.failures, jitter);
+        let until = now + retry_pause(entry.failures, jitter);
         self.wait_until(key, until);
         until
     }
@@ -113,25 +100,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn s40_waits_double_up_to_a_cap() {
-        assert_eq!(delay(1, 0.0), Duration::from_millis(500));
-        assert_eq!(delay(2, 0.0), Duration::from_secs(1));
-        assert_eq!(delay(9, 0.0), LONGEST);
-        assert_eq!(delay(u32::MAX, 0.0), LONGEST);
-        assert_eq!(delay(1, 1.0), Duration::from_millis(375));
-    }
-
-    #[test]
     fn a_key_is_due_once_and_remembers_its_failures() {
         let mut retries = Retries::default();
         let now = Instant::now();
+        let first = retry_pause(1, 0.0);
         retries.failed(&"a", now, 0.0);
         assert!(retries.waits(&"a"));
         assert!(retries.take_due(now).is_empty());
-        assert_eq!(retries.next_due(), Some(now + FIRST));
-        assert_eq!(retries.take_due(now + FIRST), vec!["a"]);
+        assert_eq!(retries.next_due(), Some(now + first));
+        assert_eq!(retries.take_due(now + first), vec!["a"]);
         assert!(!retries.waits(&"a"));
-        assert_eq!(retries.failed(&"a", now, 0.0), now + 2 * FIRST);
+        assert_eq!(retries.failed(&"a", now, 0.0), now + 2 * first);
         retries.clear(&"a");
         assert_eq!(retries.next_due(), None);
     }
@@ -140,9 +119,10 @@ mod tests {
     fn only_repeated_conflicts_wait() {
         let mut retries = Retries::default();
         let now = Instant::now();
+        let first = retry_pause(1, 0.0);
         for _ in 0..FREE_CONFLICTS {
             assert_eq!(retries.conflicted(&"a", now, 0.0), None);
         }
-        assert_eq!(retries.conflicted(&"a", now, 0.0), Some(now + FIRST));
+        assert_eq!(retries.conflicted(&"a", now, 0.0), Some(now + first));
     }
 }

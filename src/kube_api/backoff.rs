@@ -42,9 +42,31 @@ impl kube::runtime::utils::Backoff for Backoff {
     }
 }
 
+/// First pause after an operation on an object failed. KCM: exponentialbackoff.go,
+/// `initialDurationBeforeRetry`.
+const FIRST_RETRY: Duration = Duration::from_millis(500);
+/// Longest one. KCM: exponentialbackoff.go, `maxDurationBeforeRetry`.
+const LONGEST_RETRY: Duration = Duration::from_secs(122);
+
+/// How long to leave an object alone after so many failures in a row (S40). `jitter` in 0..=1 shortens
+/// the pause by up to a quarter, so that objects that failed together do not come back together.
+#[must_use]
+pub fn retry_pause(failures: u32, jitter: f64) -> Duration {
+    let doubled = FIRST_RETRY.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1)));
+    doubled.min(LONGEST_RETRY).mul_f64(1.0 - 0.25 * jitter.clamp(0.0, 1.0))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn s40_retries_double_up_to_the_cap() {
+        let pauses: Vec<u128> = (1..=10).map(|failures| retry_pause(failures, 0.0).as_millis()).collect();
+        assert_eq!(pauses, [500, 1000, 2000, 4000, 8000, 16_000, 32_000, 64_000, 122_000, 122_000]);
+        assert_eq!(retry_pause(u32::MAX, 0.0), LONGEST_RETRY);
+        assert_eq!(retry_pause(1, 1.0), Duration::from_millis(375));
+    }
 
     #[test]
     fn pauses_grow_to_the_limit_and_start_over() {

@@ -1,0 +1,42 @@
+//! The pause of one pair or node after a failure; another kind of operation never resets it (S40).
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::kube_api::backoff::retry_pause;
+
+/// Failures in a row, and when to try again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Retry {
+    failures: u32,
+    at: Option<Instant>,
+}
+
+impl Retry {
+    /// When the next try is due, if that is in the future.
+    #[must_use]
+    pub fn pending(&self, now: Instant) -> Option<Instant> {
+        self.at.filter(|at| *at > now)
+    }
+
+    /// Notes a failure; `at_least` is what the server asked for.
+    #[must_use]
+    pub fn after_failure(self, now: Instant, jitter: f64, at_least: Duration) -> Self {
+        let failures = self.failures.saturating_add(1);
+        Self { failures, at: Some(now + retry_pause(failures, jitter).max(at_least)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn s40_the_server_may_ask_for_more() {
+        let now = Instant::now();
+        let retry = Retry::default().after_failure(now, 0.0, Duration::from_secs(7));
+        assert_eq!(retry.pending(now), Some(now + Duration::from_secs(7)));
+        assert_eq!(retry.pending(now + Duration::from_secs(7)), None);
+    }
+}
