@@ -39,7 +39,7 @@ async fn publishes(stage: Stage) {
     assert_eq!(event.source.unwrap().component.unwrap(), "attachdetach-controller");
     assert_eq!(event.type_.unwrap(), "Normal");
     // A VolumeAttachment and a list, no more.
-    assert_eq!(stage.proxy.writes().len(), 2);
+    assert_eq!(stage.proxy.attach_detach_writes().len(), 2);
 }
 
 /// While a patch of the node is under way two more volumes become attached: one patch carries both.

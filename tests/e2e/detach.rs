@@ -65,7 +65,7 @@ async fn keeps_the_order(stage: Stage) {
     // In the order of the daemon: create, publish, un-publish, delete.
     let steps: Vec<String> = stage
         .proxy
-        .writes()
+        .attach_detach_writes()
         .iter()
         .map(|write| format!("{} {}", write.method, write.path.split('/').nth_back(0).unwrap_or_default()))
         .map(|step| step.split("csi-").next().unwrap_or_default().to_owned())

@@ -43,12 +43,15 @@ async fn replica(stage: &Stage) -> (Proxy, Launch) {
     (proxy, launch)
 }
 
-async fn attach(stage: &Stage, number: usize) {
-    let (volume, claim) = (format!("v{number}"), format!("c{number}"));
-    stage.cluster.bound_pair(&volume, &claim).await;
+async fn prepare(stage: &Stage, number: usize) {
+    stage.cluster.bound_pair(&format!("v{number}"), &format!("c{number}")).await;
     stage.cluster.node(&format!("n{number}")).await;
-    stage.cluster.pod(&format!("p{number}"), &format!("n{number}"), &[&claim]).await;
-    stage.cluster.published(&format!("n{number}"), &[&volume]).await;
+}
+
+async fn attach(stage: &Stage, number: usize) {
+    let (volume, node) = (format!("v{number}"), format!("n{number}"));
+    stage.cluster.pod(&format!("p{number}"), &node, &[&format!("c{number}")]).await;
+    stage.cluster.published(&node, &[&volume]).await;
 }
 
 async fn leader_killed(stage: Stage) {
@@ -59,9 +62,11 @@ async fn leader_killed(stage: Stage) {
     let first = stage.start_daemon(&first).await;
     let holder = new_holder(&stage, "").await;
     let _second = stage.start_daemon(&second).await;
+    prepare(&stage, 1).await;
+    prepare(&stage, 2).await;
     attach(&stage, 1).await;
-    assert_eq!(first_proxy.writes().len(), 2);
-    assert_eq!(second_proxy.all_writes().iter().filter(|write| write.number.is_some()).count(), 0);
+    assert_eq!(first_proxy.attach_detach_writes().len(), 2);
+    assert_eq!(second_proxy.writes().len(), 0);
 
     first.kill();
     attach(&stage, 2).await;
@@ -91,6 +96,8 @@ async fn leader_stopped(stage: Stage) {
     let first = stage.start_daemon(&first).await;
     let holder = new_holder(&stage, "").await;
     let _second = stage.start_daemon(&second).await;
+    prepare(&stage, 1).await;
+    prepare(&stage, 2).await;
     attach(&stage, 1).await;
 
     let status = first.terminate().await;
@@ -112,6 +119,9 @@ async fn leader_stopped(stage: Stage) {
 async fn quiet_restart(stage: Stage) {
     let (_attacher, _kubelets) = (stage.attacher(), stage.kubelets());
     let daemon = stage.daemon().await;
+    for number in 1..=4 {
+        prepare(&stage, number).await;
+    }
     for number in 1..=3 {
         attach(&stage, number).await;
         stage.cluster.running(&format!("p{number}")).await;

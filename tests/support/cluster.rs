@@ -128,27 +128,25 @@ impl Cluster {
         create(&self.namespaced(), claim_object(name, shape)).await
     }
 
-    /// A volume and a claim, bound to each other as the binder would have, in its order.
+    /// A volume and a claim that name each other, bound by the daemon. Nothing of it is left to do
+    /// when this returns.
     pub async fn bound_pair(&self, volume: &str, claim: &str) {
         self.shaped_pair(volume, claim, &VolumeShape::default()).await;
     }
 
     /// The same of any shape.
     pub async fn shaped_pair(&self, volume: &str, claim: &str, shape: &VolumeShape) {
-        let volumes = self.all::<PersistentVolume>();
+        self.intended_pair(volume, claim, shape).await;
+        self.bound(claim, volume).await;
+    }
+
+    /// A volume and a claim, bound to each other by hand: for when no daemon runs.
+    pub async fn pair_bound_by_hand(&self, volume: &str, claim: &str) {
+        let shape = VolumeShape::default();
+        self.intended_pair(volume, claim, &shape).await;
+        patch_status(&self.all::<PersistentVolume>(), volume, json!({ "status": { "phase": "Bound" } }))
+            .await;
         let claims = self.namespaced::<PersistentVolumeClaim>();
-        // The claim comes to be last in the eyes of a binder that watches: it is made when the volume
-        // names it, so its UID must be known, so it is made first and waits (with a volume name that
-        // nobody else has, a binder leaves it alone).
-        let mut object = claim_object(claim, shape);
-        object["spec"]["volumeName"] = volume.into();
-        let made = create(&claims, object).await;
-        let claim_ref = json!({
-            "apiVersion": "v1", "kind": "PersistentVolumeClaim",
-            "namespace": NAMESPACE, "name": claim, "uid": made.metadata.uid,
-        });
-        create(&volumes, volume_object(volume, shape, claim_ref)).await;
-        patch_status(&volumes, volume, json!({ "status": { "phase": "Bound" } })).await;
         let completed =
             json!({ "metadata": { "annotations": { "pv.kubernetes.io/bind-completed": "yes" } } });
         patch(&claims, claim, completed).await;
@@ -156,6 +154,17 @@ impl Cluster {
             "phase": "Bound", "accessModes": shape.access_modes, "capacity": { "storage": shape.capacity },
         }});
         patch_status(&claims, claim, bound).await;
+    }
+
+    async fn intended_pair(&self, volume: &str, claim: &str, shape: &VolumeShape) {
+        let mut object = claim_object(claim, shape);
+        object["spec"]["volumeName"] = volume.into();
+        let made: PersistentVolumeClaim = create(&self.namespaced(), object).await;
+        let claim_ref = json!({
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+            "namespace": NAMESPACE, "name": claim, "uid": made.metadata.uid,
+        });
+        self.shaped_volume(volume, shape, claim_ref).await;
     }
 
     /// A claim that names its volume.

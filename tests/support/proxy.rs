@@ -155,6 +155,13 @@ impl Proxy {
         self.all_writes().into_iter().filter(|write| write.number.is_some()).collect()
     }
 
+    /// Those that attach or detach: to VolumeAttachments and nodes.
+    pub fn attach_detach_writes(&self) -> Vec<Write> {
+        let is_one =
+            |write: &Write| write.path.contains("/volumeattachments") || write.path.contains("/nodes/");
+        self.writes().into_iter().filter(is_one).collect()
+    }
+
     /// All writes so far, events and leases among them.
     pub fn all_writes(&self) -> Vec<Write> {
         self.shared.state.lock().unwrap().writes.clone()
