@@ -150,7 +150,7 @@ async fn forget(stage: &Stage, name: &str) {
 async fn proxy_disturbs_one_write(stage: Stage) {
     let direct = stage.cluster.namespaced::<ConfigMap>();
     let proxied = client_through_proxy(&stage);
-    let is_create = |write: &crate::support::proxy::Write| write.is(Method::POST, "/configmaps");
+    let is_create = |write: &crate::support::proxy::Write| write.is(&Method::POST, "/configmaps");
     let parameters = PostParams::default();
 
     let held = stage.proxy.hold(is_create);

@@ -5,6 +5,7 @@
 
 use std::{fmt::Debug, future::Future, time::Duration};
 
+use futures::StreamExt;
 use k8s_openapi::api::{
     core::v1::{Event, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod},
     storage::v1::{CSIDriver, StorageClass, VolumeAttachment},
@@ -13,7 +14,7 @@ use kube::{
     Api, Client, Resource, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
     core::{ClusterResourceScope, NamespaceResourceScope},
-    runtime::wait::await_condition,
+    runtime::{WatchStreamExt, wait::await_condition, watcher},
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -23,7 +24,7 @@ pub const DRIVER: &str = "csi.example.com";
 /// The namespace of everything namespaced.
 pub const NAMESPACE: &str = "default";
 /// Longer than anything takes that works.
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_mins(1);
 
 /// Waits, but not for ever.
 ///
@@ -115,7 +116,7 @@ impl Cluster {
 
     /// A PersistentVolume; its handle is its name.
     pub async fn shaped_volume(&self, name: &str, shape: &VolumeShape, claim_ref: Value) -> PersistentVolume {
-        create(&self.all(), volume_object(name, shape, claim_ref)).await
+        create(&self.all(), volume_object(name, shape, &claim_ref)).await
     }
 
     /// A claim of the default shape.
@@ -321,8 +322,21 @@ impl Cluster {
 
     /// The same, with this text in its message.
     pub async fn event_with(&self, about: &str, reason: &str, text: &str) -> Event {
-        use futures::StreamExt;
-        use kube::runtime::{WatchStreamExt, watcher};
+        self.event_that(about, reason, text, |_| true).await
+    }
+
+    /// The same, seen more than once.
+    pub async fn repeated_event(&self, about: &str, reason: &str, text: &str) -> Event {
+        self.event_that(about, reason, text, |event| event.count.is_some_and(|count| count > 1)).await
+    }
+
+    async fn event_that(
+        &self,
+        about: &str,
+        reason: &str,
+        text: &str,
+        condition: impl Fn(&Event) -> bool,
+    ) -> Event {
         let fields = format!("involvedObject.name={about},reason={reason}");
         let config = watcher::Config::default().fields(&fields);
         let events = watcher(Api::<Event>::all(self.client.clone()), config).touched_objects();
@@ -330,10 +344,9 @@ impl Cluster {
         let what = format!("there is an event {reason} about {about} {text}");
         let found = within_deadline(&what, async {
             loop {
-                if let Some(Ok(event)) = events.next().await {
-                    if event.message.as_ref().is_some_and(|message| message.contains(text)) {
-                        return event;
-                    }
+                let Some(Ok(event)) = events.next().await else { continue };
+                if event.message.as_ref().is_some_and(|message| message.contains(text)) && condition(&event) {
+                    return event;
                 }
             }
         });
@@ -397,7 +410,7 @@ pub fn attached(node: &Node) -> Vec<String> {
     listed.into_iter().flatten().map(|volume| volume.name.clone()).collect()
 }
 
-fn volume_object(name: &str, shape: &VolumeShape, claim_ref: Value) -> Value {
+fn volume_object(name: &str, shape: &VolumeShape, claim_ref: &Value) -> Value {
     json!({
         "metadata": { "name": name },
         "spec": {
@@ -457,7 +470,7 @@ pub async fn until<K>(
 where
     K: Clone + Debug + Send + DeserializeOwned + Resource + 'static,
 {
-    match within_deadline(what, await_condition(api.clone(), name, condition)).await {
+    match within_deadline(what, Box::pin(await_condition(api.clone(), name, condition))).await {
         Ok(object) => object.expect("watch one object"),
         Err(late) => {
             let now = api.get_opt(name).await;
