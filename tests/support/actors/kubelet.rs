@@ -119,9 +119,17 @@ async fn run(client: Client, mut behaviour: watch::Receiver<KubeletBehaviour>) {
                             }
                         }
                     }
-                    // A volume is there before its claim is bound to it, so its events start nothing.
-                    Some(event) = volumes.next() => { world.volumes.apply(event); }
-                    Some(event) = attachments.next() => {
+                    // Watches of two kinds have no order between them: a claim may be seen before its volume.
+            Some(event) = volumes.next() => {
+                for (before, now) in world.volumes.apply(event) {
+                    let Some(volume) = now.or(before) else { continue };
+                    let Some(claim) = claim_of(&volume) else { continue };
+                    for node in world.users_of.get(&claim).into_iter().flatten() {
+                        work.mark(node.clone());
+                    }
+                }
+            }
+            Some(event) = attachments.next() => {
                         for (before, now) in world.attachments.apply(event) {
                             let Some(attachment) = now.or(before) else { continue };
                             work.mark(attachment.spec.node_name.clone());
@@ -256,6 +264,11 @@ pub fn attachment_name(handle: &str, driver: &str, node: &str) -> String {
 
 fn node_of(pod: &Pod) -> Option<&str> {
     pod.spec.as_ref()?.node_name.as_deref().filter(|node| !node.is_empty())
+}
+
+fn claim_of(volume: &PersistentVolume) -> Option<Key> {
+    let reference = volume.spec.as_ref()?.claim_ref.as_ref()?;
+    Some((reference.namespace.clone()?, reference.name.clone()?))
 }
 
 fn claims_of(pod: &Pod) -> Vec<Key> {
