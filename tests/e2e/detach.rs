@@ -28,11 +28,11 @@ pub fn stories() -> Vec<Story> {
 }
 
 fn is_node_patch(write: &Write) -> bool {
-    write.is(Method::PATCH, "/nodes/n1/status")
+    write.is(&Method::PATCH, "/nodes/n1/status")
 }
 
 fn is_delete(write: &Write) -> bool {
-    write.is(Method::DELETE, "/volumeattachments/")
+    write.is(&Method::DELETE, "/volumeattachments/")
 }
 
 /// A pod that runs on n1 with v1.
@@ -65,9 +65,9 @@ async fn keeps_the_order(stage: Stage) {
     // In the order of the daemon: create, publish, un-publish, delete.
     let steps: Vec<String> = stage
         .proxy
-        .writes()
+        .attach_detach_writes()
         .iter()
-        .map(|write| format!("{} {}", write.method, write.path.split('/').nth_back(0).unwrap_or_default()))
+        .map(|write| format!("{} {}", write.method, write.path.split('/').next_back().unwrap_or_default()))
         .map(|step| step.split("csi-").next().unwrap_or_default().to_owned())
         .collect();
     assert_eq!(steps, ["POST volumeattachments", "PATCH status", "PATCH status", "DELETE "]);

@@ -1,6 +1,7 @@
 //! Where a story plays: an empty cluster, a proxy before its API server, the stand-ins, the daemon.
 
 use std::{
+    fmt::Write as _,
     panic::AssertUnwindSafe,
     path::PathBuf,
     pin::Pin,
@@ -21,7 +22,7 @@ use crate::support::{
     history::{Change, History},
     invariants,
     process::Log,
-    proxy::Proxy,
+    proxy::{Proxy, Write},
 };
 
 /// Where the daemon's account and its lease are.
@@ -122,14 +123,11 @@ pub fn play(assets: &Assets, story: &Story) -> Result<(), Failed> {
             return Ok(());
         }
         for (number, log) in stage.logs.lock().unwrap().iter().enumerate() {
-            report.push_str(&format!("\n--- log of daemon {}\n{}", number + 1, log.tail(200)));
+            let _ = writeln!(report, "\n--- log of daemon {}\n{}", number + 1, log.tail(200));
         }
         report.push_str("\n--- writes of the daemon\n");
-        for write in stage.proxy.all_writes() {
-            report.push_str(&format!(
-                "{:?} {} {} {:?} {}\n",
-                write.number, write.method, write.path, write.status, write.body
-            ));
+        for Write { number, method, path, status, body } in stage.proxy.all_writes() {
+            let _ = writeln!(report, "{number:?} {method} {path} {status:?} {body}");
         }
         Err(report.into())
     })
