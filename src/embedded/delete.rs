@@ -122,7 +122,7 @@ pub fn delete(
     };
     check_preconditions(place, options, &old)?;
     if *kind == namespace::KIND {
-        return Ok(Deletion::Object(delete_namespace(store, clock, place, &old)));
+        return Ok(Deletion::Object(delete_namespace(store, clock, place, options, &old)));
     }
     let mut object = old.value.clone();
     let is_deleting = json::is_set(&object, "/metadata/deletionTimestamp");
@@ -214,7 +214,7 @@ fn graceful(clock: &Clock, place: &Place, options: &DeleteOptions, object: &mut 
         let mut end = end.checked_sub(SignedDuration::from_secs(running - seconds)).unwrap_or(now);
         if end < now {
             end = now;
-            seconds = if seconds == 0 { 0 } else { 1 };
+            seconds = seconds.min(1);
         }
         json::set(object, "/metadata/deletionTimestamp", seconds_text(end));
         json::set(object, "/metadata/deletionGracePeriodSeconds", seconds);
@@ -272,12 +272,19 @@ fn collect_garbage(options: &DeleteOptions, object: &mut Value) {
 
 /// Marks a namespace as terminating; somebody else empties it.
 // kube-apiserver: pkg/registry/core/namespace/storage/storage.go, Delete.
-fn delete_namespace(store: &mut Store, clock: &Clock, place: &Place, old: &Arc<Object>) -> Arc<Object> {
+fn delete_namespace(
+    store: &mut Store,
+    clock: &Clock,
+    place: &Place,
+    options: &DeleteOptions,
+    old: &Arc<Object>,
+) -> Arc<Object> {
     if json::is_set(&old.value, "/metadata/deletionTimestamp") {
         return Arc::clone(old);
     }
     let mut object = old.value.clone();
     json::set(&mut object, "/metadata/deletionTimestamp", clock.text());
     json::set(&mut object, "/status/phase", "Terminating");
+    collect_garbage(options, &mut object);
     store.put(place.kind, &place.key(), object)
 }

@@ -237,7 +237,9 @@ fn token(revision: Option<u64>, start: &str) -> String {
     let revision = revision.map_or("latest".to_owned(), |revision| revision.to_string());
     let mut text = String::new();
     for byte in format!("{revision} {start}").bytes() {
-        text.push_str(&format!("{byte:02x}"));
+        for digit in [byte >> 4, byte & 0xf] {
+            text.extend(char::from_digit(digit.into(), 16));
+        }
     }
     text
 }

@@ -85,7 +85,7 @@ impl View {
             Self::Metadata => metadata(&object.value),
             Self::Table(include) => {
                 let page_metadata = json!({"resourceVersion": object.revision.to_string()});
-                table(kind, std::slice::from_ref(object), page_metadata, include, clock.now())
+                table(kind, std::slice::from_ref(object), &page_metadata, include, clock.now())
             }
         }
     }
@@ -121,7 +121,7 @@ impl View {
                 .into_bytes()
             }
             Self::Table(include) => {
-                table(kind, &page.items, page.metadata(), include, clock.now()).to_string().into_bytes()
+                table(kind, &page.items, &page.metadata(), include, clock.now()).to_string().into_bytes()
             }
         }
     }
@@ -137,13 +137,13 @@ pub fn typed(kind: &Kind, object: &Value) -> Value {
 }
 
 fn metadata(object: &Value) -> Value {
-    json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": object["metadata"]})
+    json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": object.pointer("/metadata")})
 }
 
 fn table(
     kind: &Kind,
     objects: &[Arc<Object>],
-    list_metadata: Value,
+    list_metadata: &Value,
     include: Include,
     now: Timestamp,
 ) -> Value {

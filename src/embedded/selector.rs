@@ -103,16 +103,16 @@ fn parse_labels(text: &str) -> Result<Vec<(String, Test)>, Refusal> {
     let mut labels = Vec::new();
     for term in split_terms(text) {
         let unreadable = || Refusal::bad_request(format!("unable to parse requirement: {term:?}"));
-        let (key, test) = parse_term(term).ok_or_else(unreadable)?;
+        let (key, condition) = parse_term(term).ok_or_else(unreadable)?;
         if !is_qualified_name(key) {
             return Err(unreadable());
         }
-        if let Test::In(values) | Test::NotIn(values) = &test
+        if let Test::In(values) | Test::NotIn(values) = &condition
             && values.iter().any(|value| !value.is_empty() && !is_name_part(value))
         {
             return Err(unreadable());
         }
-        labels.push((key.to_owned(), test));
+        labels.push((key.to_owned(), condition));
     }
     Ok(labels)
 }

@@ -273,6 +273,7 @@ impl Server {
             }
             let new = write::shape(kind, patched, options, &mut warnings)
                 .map_err(|detail| patch::misshapen(&detail))?;
+            write::check_name(place, &new)?;
             Ok((200, write::replace(store, self.clock(), place, &old, new)?))
         })?;
         Ok(self.show(code, kind, &object, view, &warnings))

@@ -28,7 +28,7 @@ pub type Key = Arc<str>;
 pub struct Object {
     /// Revision it was written at.
     pub revision: u64,
-    /// The object, its revision included; kind and version are those of its shelf.
+    /// The object, its revision included; kind and version are those of its table.
     pub value: Value,
     encoded: OnceLock<Bytes>,
 }
@@ -82,7 +82,7 @@ pub enum Unknown {
 }
 
 #[derive(Debug)]
-struct Shelf {
+struct Table {
     objects: BTreeMap<Key, Arc<Object>>,
     log: VecDeque<Change>,
     /// Changes up to here have fallen off the log.
@@ -95,23 +95,23 @@ struct Shelf {
 pub struct Store {
     revision: u64,
     log_capacity: usize,
-    shelves: Vec<(&'static Kind, Shelf)>,
+    tables: Vec<(&'static Kind, Table)>,
 }
 
 impl Store {
     /// An empty store that remembers so many changes per kind.
     #[must_use]
     pub fn new(log_capacity: usize) -> Self {
-        let shelf = |kind: &&'static Kind| {
-            let shelf = Shelf {
+        let table = |kind: &&'static Kind| {
+            let table = Table {
                 objects: BTreeMap::new(),
                 log: VecDeque::new(),
                 compacted: 0,
                 changed: watch::Sender::new(0),
             };
-            (*kind, shelf)
+            (*kind, table)
         };
-        Self { revision: 1, log_capacity, shelves: KINDS.iter().map(shelf).collect() }
+        Self { revision: 1, log_capacity, tables: KINDS.iter().map(table).collect() }
     }
 
     /// The revision of the last write.
@@ -120,18 +120,18 @@ impl Store {
         self.revision
     }
 
-    fn shelf(&self, kind: &Kind) -> Option<&Shelf> {
-        self.shelves.iter().find(|(other, _)| *other == kind).map(|(_, shelf)| shelf)
+    fn table(&self, kind: &Kind) -> Option<&Table> {
+        self.tables.iter().find(|(other, _)| *other == kind).map(|(_, table)| table)
     }
 
-    fn shelf_mut(&mut self, kind: &Kind) -> Option<&mut Shelf> {
-        self.shelves.iter_mut().find(|(other, _)| *other == kind).map(|(_, shelf)| shelf)
+    fn table_mut(&mut self, kind: &Kind) -> Option<&mut Table> {
+        self.tables.iter_mut().find(|(other, _)| *other == kind).map(|(_, table)| table)
     }
 
     /// An object.
     #[must_use]
     pub fn get(&self, kind: &Kind, key: &str) -> Option<Arc<Object>> {
-        self.shelf(kind)?.objects.get(key).cloned()
+        self.table(kind)?.objects.get(key).cloned()
     }
 
     /// Writes an object, new or changed.
@@ -139,11 +139,11 @@ impl Store {
         self.revision += 1;
         let (revision, capacity) = (self.revision, self.log_capacity);
         let object = Object::at(value, revision);
-        if let Some(shelf) = self.shelf_mut(kind) {
+        if let Some(table) = self.table_mut(kind) {
             let key: Key = key.into();
-            let before = shelf.objects.insert(Arc::clone(&key), Arc::clone(&object));
+            let before = table.objects.insert(Arc::clone(&key), Arc::clone(&object));
             let after = Arc::clone(&object);
-            shelf.record(Change { revision, key, before, after, is_deletion: false }, capacity);
+            table.record(Change { revision, key, before, after, is_deletion: false }, capacity);
         }
         object
     }
@@ -151,12 +151,12 @@ impl Store {
     /// Takes an object away, and returns its last content with the revision of the deletion.
     pub fn delete(&mut self, kind: &Kind, key: &str) -> Option<Arc<Object>> {
         let (revision, capacity) = (self.revision + 1, self.log_capacity);
-        let shelf = self.shelf_mut(kind)?;
-        let (key, before) = shelf.objects.remove_entry(key)?;
+        let table = self.table_mut(kind)?;
+        let (key, before) = table.objects.remove_entry(key)?;
         let after = Object::at(before.value.clone(), revision);
         let change =
             Change { revision, key, before: Some(before), after: Arc::clone(&after), is_deletion: true };
-        shelf.record(change, capacity);
+        table.record(change, capacity);
         self.revision = revision;
         Some(after)
     }
@@ -175,20 +175,20 @@ impl Store {
         if revision > self.revision {
             return Err(Unknown::Future(self.revision));
         }
-        let Some(shelf) = self.shelf(kind) else { return Ok(Vec::new()) };
-        if revision < shelf.compacted {
-            return Err(Unknown::Compacted(shelf.compacted));
+        let Some(table) = self.table(kind) else { return Ok(Vec::new()) };
+        if revision < table.compacted {
+            return Err(Unknown::Compacted(table.compacted));
         }
         let from = if start.is_empty() { Bound::Included(prefix) } else { Bound::Excluded(start) };
         let is_wanted = |key: &str| key.starts_with(prefix) && (start.is_empty() || key > start);
         let mut undone: BTreeMap<&Key, Option<&Arc<Object>>> = BTreeMap::new();
-        for change in shelf.log.iter().rev().take_while(|change| change.revision > revision) {
+        for change in table.log.iter().rev().take_while(|change| change.revision > revision) {
             if is_wanted(&change.key) {
                 undone.insert(&change.key, change.before.as_ref());
             }
         }
         let mut found = Vec::new();
-        for (key, object) in shelf.objects.range::<str, _>((from, Bound::Unbounded)) {
+        for (key, object) in table.objects.range::<str, _>((from, Bound::Unbounded)) {
             if !key.starts_with(prefix) {
                 break;
             }
@@ -212,31 +212,31 @@ impl Store {
     /// # Errors
     /// Some of them have been forgotten.
     pub fn changes(&self, kind: &Kind, after: u64) -> Result<Vec<Change>, Unknown> {
-        let Some(shelf) = self.shelf(kind) else { return Ok(Vec::new()) };
-        if after < shelf.compacted {
-            return Err(Unknown::Compacted(shelf.compacted));
+        let Some(table) = self.table(kind) else { return Ok(Vec::new()) };
+        if after < table.compacted {
+            return Err(Unknown::Compacted(table.compacted));
         }
-        let first = shelf.log.partition_point(|change| change.revision <= after);
-        Ok(shelf.log.range(first..).cloned().collect())
+        let first = table.log.partition_point(|change| change.revision <= after);
+        Ok(table.log.range(first..).cloned().collect())
     }
 
     /// Wakes when something of the kind changes.
     #[must_use]
     pub fn subscribe(&self, kind: &Kind) -> Option<watch::Receiver<u64>> {
-        self.shelf(kind).map(|shelf| shelf.changed.subscribe())
+        self.table(kind).map(|table| table.changed.subscribe())
     }
 
     /// Forgets all changes, as a compaction of etcd does.
     pub fn compact(&mut self) {
         let revision = self.revision;
-        for (_, shelf) in &mut self.shelves {
-            shelf.log.clear();
-            shelf.compacted = revision;
+        for (_, table) in &mut self.tables {
+            table.log.clear();
+            table.compacted = revision;
         }
     }
 }
 
-impl Shelf {
+impl Table {
     fn record(&mut self, change: Change, capacity: usize) {
         let revision = change.revision;
         self.log.push_back(change);
@@ -251,9 +251,9 @@ impl Shelf {
 
 impl Neighbours for Store {
     fn all(&self, kind: &Kind) -> Vec<&Value> {
-        self.shelf(kind)
+        self.table(kind)
             .into_iter()
-            .flat_map(|shelf| shelf.objects.values())
+            .flat_map(|table| table.objects.values())
             .map(|object| &object.value)
             .collect()
     }

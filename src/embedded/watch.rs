@@ -27,7 +27,7 @@ use super::{
 /// How long a watch lives that does not say: half an hour to an hour, as upstream.
 const LIFETIME_SECONDS: u64 = 1800;
 /// Time between two bookmarks.
-const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
+const BOOKMARK_INTERVAL: Duration = Duration::from_mins(1);
 /// The last bookmark comes so long before the end.
 const LAST_BOOKMARK: Duration = Duration::from_secs(2);
 
@@ -198,7 +198,7 @@ impl Watch {
             return;
         }
         let value = json!({
-            "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": object.value["metadata"],
+            "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": object.value.pointer("/metadata"),
         });
         self.send_value("BOOKMARK", &value);
     }

@@ -272,16 +272,7 @@ fn goes_away(kind: &Kind, new: &Value, old: &Value) -> bool {
 /// # Errors
 /// See [`replace`] and [`create`].
 pub fn put(store: &mut Store, clock: &Clock, place: &Place, new: Value) -> Result<Written, Refusal> {
-    let name = json::text(&new, "/metadata/name");
-    if name != place.name {
-        let message = match name {
-            "" => "name must be provided".to_owned(),
-            name => {
-                format!("the name of the object ({name}) does not match the name on the URL ({})", place.name)
-            }
-        };
-        return Err(Refusal::bad_request(message));
-    }
+    check_name(place, &new)?;
     let mut placed = new.clone();
     place_in_namespace(place, &mut placed)?;
     let Some(old) = store.get(place.kind, &place.key()) else {
@@ -300,6 +291,23 @@ pub fn put(store: &mut Store, clock: &Clock, place: &Place, new: Value) -> Resul
         return Err(uid_conflict(place, wanted, found));
     }
     Ok(Written { object: replace(store, clock, place, &old, new)?, is_new: false })
+}
+
+/// Checks that an object is the one the URL names.
+///
+/// # Errors
+/// It has another name, or none.
+pub fn check_name(place: &Place, object: &Value) -> Result<(), Refusal> {
+    let name = json::text(object, "/metadata/name");
+    if name == place.name {
+        return Ok(());
+    }
+    Err(Refusal::bad_request(match name {
+        "" => "name must be provided".to_owned(),
+        name => {
+            format!("the name of the object ({name}) does not match the name on the URL ({})", place.name)
+        }
+    }))
 }
 
 fn uid_conflict(place: &Place, wanted: &str, found: &str) -> Refusal {

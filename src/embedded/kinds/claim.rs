@@ -7,7 +7,7 @@ use super::{
     Kind, NameRule, Neighbours, Rules, class,
     columns::{AGE, Column, NAME, access_modes, column, text_or, wide},
     immutable, keep_spec, keep_status,
-    volume::{access_modes_of, add_finalizer, positive_quantity},
+    volume::{BETA_CLASS, access_modes_of, add_finalizer, positive_quantity},
 };
 use crate::embedded::{
     json,
@@ -18,8 +18,6 @@ use crate::embedded::{
 
 /// Keeps a claim that pods use from going away.
 const PROTECTION: &str = "kubernetes.io/pvc-protection";
-/// Path of the annotation that named the class before there was a field.
-const BETA_CLASS: &str = "/metadata/annotations/volume.beta.kubernetes.io~1storage-class";
 const CLASS: &str = "/spec/storageClassName";
 const REQUEST: &str = "/spec/resources/requests/storage";
 
@@ -44,10 +42,7 @@ pub static KIND: Kind = Kind {
 
 const COLUMNS: &[Column] = &[
     NAME,
-    column("Status", |claim, _| match json::is_set(claim, "/metadata/deletionTimestamp") {
-        true => "Terminating".into(),
-        false => json::text(claim, "/status/phase").into(),
-    }),
+    column("Status", |claim, _| phase(claim).into()),
     column("Volume", |claim, _| json::text(claim, "/spec/volumeName").into()),
     column("Capacity", |claim, _| bound(claim, json::text(claim, "/status/capacity/storage")).into()),
     column("Access Modes", |claim, _| bound(claim, &access_modes(claim, "/status/accessModes")).into()),
@@ -56,6 +51,13 @@ const COLUMNS: &[Column] = &[
     AGE,
     wide("VolumeMode", |claim, _| text_or(claim, "/spec/volumeMode", "<unset>")),
 ];
+
+/// The phase, or that it is on its way out.
+#[must_use]
+pub fn phase(object: &Value) -> &str {
+    let is_going = json::is_set(object, "/metadata/deletionTimestamp");
+    if is_going { "Terminating" } else { json::text(object, "/status/phase") }
+}
 
 /// What is known of a volume only once there is one.
 fn bound(claim: &Value, text: &str) -> String {
@@ -227,8 +229,7 @@ fn normalise_sources(object: &mut Value, old: Option<&Value>) {
         return;
     }
     let (source, reference) = ("/spec/dataSource", "/spec/dataSourceRef");
-    let (has_source, has_reference) = (json::is_set(object, source), json::is_set(object, reference));
-    let (from, to) = match (has_source, has_reference) {
+    let (from, to) = match (json::is_set(object, source), json::is_set(object, reference)) {
         (true, false) => (source, reference),
         (false, true) => (reference, source),
         _ => return,

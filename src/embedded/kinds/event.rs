@@ -45,7 +45,7 @@ pub static KIND: Kind = Kind {
 };
 
 const COLUMNS: &[Column] = &[
-    column("Last Seen", |event, now| last_seen(event, now)),
+    column("Last Seen", last_seen),
     column("Type", |event, _| json::text(event, "/type").into()),
     column("Reason", |event, _| json::text(event, "/reason").into()),
     column("Object", |event, _| {
@@ -62,9 +62,9 @@ const COLUMNS: &[Column] = &[
         if host.is_empty() { component.into() } else { format!("{component}, {host}").into() }
     }),
     column("Message", |event, _| json::text(event, "/message").trim().into()),
-    wide("First Seen", |event, now| match json::is_set(event, "/firstTimestamp") {
-        true => age(event, "/firstTimestamp", now),
-        false => age(event, "/eventTime", now),
+    wide("First Seen", |event, now| {
+        let has_first = json::is_set(event, "/firstTimestamp");
+        age(event, if has_first { "/firstTimestamp" } else { "/eventTime" }, now)
     }),
     Column { kind: "integer", ..wide("Count", |event, _| count(event).into()) },
     wide("Name", |event, _| json::text(event, "/metadata/name").into()),

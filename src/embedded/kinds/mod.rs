@@ -89,6 +89,7 @@ pub enum NameRule {
 }
 
 /// A kind.
+#[expect(clippy::struct_excessive_bools, reason = "independent facts of the API, each read alone")]
 pub struct Kind {
     /// API group; empty for core. The version is always v1.
     pub group: &'static str,

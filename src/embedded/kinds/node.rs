@@ -157,7 +157,7 @@ impl Rules for Node {
 fn validate_taints(object: &Value, causes: &mut Causes) {
     let taints = json::list(object, "/spec/taints");
     for (index, taint) in taints.iter().enumerate() {
-        let field = format!("spec.taints[{index}]");
+        let field = format!("metadata.taints[{index}]");
         qualified_name(json::text(taint, "/key"), format!("{field}.key"), causes);
         let value = json::text(taint, "/value");
         if !value.is_empty() && !is_name_part(value) {

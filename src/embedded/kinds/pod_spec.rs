@@ -73,10 +73,11 @@ fn default_container(container: &mut Value, is_host_network: bool) {
     json::set_default(container, "/terminationMessagePolicy", "File");
     for port in json::elements_mut(container, "/ports") {
         json::set_default(port, "/protocol", "TCP");
-        if is_host_network && !json::is_set(port, "/hostPort") {
-            if let Some(number) = json::number(port, "/containerPort") {
-                json::set(port, "/hostPort", number);
-            }
+        if is_host_network
+            && !json::is_set(port, "/hostPort")
+            && let Some(number) = json::number(port, "/containerPort")
+        {
+            json::set(port, "/hostPort", number);
         }
     }
     if let Some(limits) = json::map(container, "/resources/limits").cloned() {

@@ -17,6 +17,8 @@ use crate::embedded::{
     validate::{one_of, subdomain},
 };
 
+/// Path of the annotation that named the class before there was a field.
+pub const BETA_CLASS: &str = "/metadata/annotations/volume.beta.kubernetes.io~1storage-class";
 /// Keeps a bound volume from going away.
 const PROTECTION: &str = "kubernetes.io/pv-protection";
 /// Modes that the API knows.
@@ -48,18 +50,10 @@ const COLUMNS: &[Column] = &[
     column("Capacity", |volume, _| json::text(volume, "/spec/capacity/storage").into()),
     column("Access Modes", |volume, _| access_modes(volume, "/spec/accessModes").into()),
     column("Reclaim Policy", |volume, _| json::text(volume, "/spec/persistentVolumeReclaimPolicy").into()),
-    column("Status", |volume, _| phase(volume).into()),
-    column("Claim", |volume, _| match json::is_set(volume, "/spec/claimRef") {
-        true => format!(
-            "{}/{}",
-            json::text(volume, "/spec/claimRef/namespace"),
-            json::text(volume, "/spec/claimRef/name")
-        )
-        .into(),
-        false => "".into(),
-    }),
+    column("Status", |volume, _| super::claim::phase(volume).into()),
+    column("Claim", |volume, _| claim(volume).into()),
     column("StorageClass", |volume, _| {
-        text_or(volume, &beta_class_path(volume), json::text(volume, "/spec/storageClassName"))
+        text_or(volume, BETA_CLASS, json::text(volume, "/spec/storageClassName"))
     }),
     column("VolumeAttributesClass", |volume, _| {
         text_or(volume, "/spec/volumeAttributesClassName", "<unset>")
@@ -69,15 +63,12 @@ const COLUMNS: &[Column] = &[
     wide("VolumeMode", |volume, _| text_or(volume, "/spec/volumeMode", "<unset>")),
 ];
 
-fn phase(object: &Value) -> String {
-    if json::is_set(object, "/metadata/deletionTimestamp") {
-        return "Terminating".to_owned();
+fn claim(volume: &Value) -> String {
+    if !json::is_set(volume, "/spec/claimRef") {
+        return String::new();
     }
-    json::text(object, "/status/phase").to_owned()
-}
-
-fn beta_class_path(_: &Value) -> String {
-    "/metadata/annotations/volume.beta.kubernetes.io~1storage-class".to_owned()
+    let part = |name: &str| json::text(volume, &format!("/spec/claimRef/{name}"));
+    format!("{}/{}", part("namespace"), part("name"))
 }
 
 struct Volume;

@@ -83,6 +83,18 @@ pub fn apply(kind: &Kind, patch_type: PatchType, object: &Value, body: &[u8]) ->
     Ok(object)
 }
 
+/// Upstream's JSON patch replaces a field that is not there, which the RFC forbids.
+fn lenient(object: &Value, operation: json_patch::PatchOperation) -> json_patch::PatchOperation {
+    let json_patch::PatchOperation::Replace(replace) = operation else { return operation };
+    let path = replace.path.to_string();
+    let parent = path.rsplit_once('/').and_then(|(parent, _)| object.pointer(parent));
+    if parent.is_some_and(Value::is_object) && object.pointer(&path).is_none() {
+        let json_patch::ReplaceOperation { path, value } = replace;
+        return json_patch::PatchOperation::Add(json_patch::AddOperation { path, value });
+    }
+    json_patch::PatchOperation::Replace(replace)
+}
+
 /// The object of a server-side apply.
 ///
 /// # Errors

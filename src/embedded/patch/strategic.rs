@@ -71,7 +71,10 @@ impl<'a> Merge<'a> {
                     let merge_key = described
                         .and_then(|described| described.field(name))
                         .and_then(|field| field.merge_key);
-                    reorder(object.get_mut(name), merge_key.unwrap_or_default(), value, None);
+                    if let (Some(Value::Array(list)), Value::Array(order)) = (object.get_mut(name), value) {
+                        let before = list.clone();
+                        reorder(list, merge_key.unwrap_or_default(), order, &before);
+                    }
                 }
                 continue;
             }
@@ -118,7 +121,7 @@ impl<'a> Merge<'a> {
                         };
                         self.lists(described, merge_key, list, patch, order)?;
                     }
-                    None => *list = patch.clone(),
+                    None => list.clone_from(patch),
                 }
             }
             (value, _) => {
@@ -165,12 +168,7 @@ impl<'a> Merge<'a> {
                 _ => list.push(Value::Object(without_directives(element))),
             }
         }
-        let given = Value::Array(given);
-        let mut merged = Value::Array(std::mem::take(list));
-        reorder(Some(&mut merged), merge_key, order.unwrap_or(&given), Some(&before));
-        if let Value::Array(merged) = merged {
-            *list = merged;
-        }
+        reorder(list, merge_key, order.and_then(Value::as_array).unwrap_or(&given), &before);
         Ok(())
     }
 }
@@ -182,19 +180,12 @@ fn union(list: &mut Vec<Value>, patch: &[Value], order: Option<&Value>) {
             list.push(element.clone());
         }
     }
-    let given = Value::Array(patch.to_vec());
-    let mut merged = Value::Array(std::mem::take(list));
-    reorder(Some(&mut merged), "", order.unwrap_or(&given), Some(&before));
-    if let Value::Array(merged) = merged {
-        *list = merged;
-    }
+    reorder(list, "", order.and_then(Value::as_array).map_or(patch, Vec::as_slice), &before);
 }
 
 /// Orders a merged list: elements that the patch names in the patch's order, the others in theirs.
 // kube-apiserver: apimachinery/pkg/util/strategicpatch/patch.go, normalizeElementOrder.
-fn reorder(list: Option<&mut Value>, merge_key: &str, order: &Value, before: Option<&[Value]>) {
-    let Some(Value::Array(list)) = list else { return };
-    let Some(order) = order.as_array() else { return };
+fn reorder(list: &mut Vec<Value>, merge_key: &str, order: &[Value], before: &[Value]) {
     let id = |element: &Value| {
         if merge_key.is_empty() {
             element.clone()
@@ -202,7 +193,7 @@ fn reorder(list: Option<&mut Value>, merge_key: &str, order: &Value, before: Opt
             element.get(merge_key).cloned().unwrap_or_default()
         }
     };
-    let before: Vec<Value> = before.unwrap_or(list).iter().map(id).collect();
+    let before: Vec<Value> = before.iter().map(id).collect();
     let order: Vec<Value> = order.iter().map(id).collect();
     let place = |element: &Value, ids: &[Value]| ids.iter().position(|other| *other == id(element));
     let (mut named, mut others): (Vec<Value>, Vec<Value>) =

@@ -57,7 +57,6 @@ impl Decoder<'_> {
             DecodeError { path: path.to_owned(), detail: format!("cannot unmarshal {found} into {wanted}") }
         };
         Ok(match (shape, value) {
-            (Shape::Any, value) => value,
             (Shape::Named(name), Value::Null) => self.fields(name, Map::new(), path)?,
             (Shape::Named(name), Value::Object(fields)) => self.fields(name, fields, path)?,
             (
@@ -90,10 +89,12 @@ impl Decoder<'_> {
             },
             (Shape::Integer(_) | Shape::Float | Shape::IntOrString, Value::Null) => 0.into(),
             (Shape::Float, Value::Number(number)) => Value::Number(number),
-            (Shape::IntOrString, value @ (Value::Number(_) | Value::String(_))) => value,
+            (Shape::Any, value) | (Shape::IntOrString, value @ (Value::Number(_) | Value::String(_))) => {
+                value
+            }
             (Shape::Quantity, Value::Null) => "0".into(),
-            (Shape::Quantity, Value::Number(number)) => self.quantity(&number.to_string(), path)?,
-            (Shape::Quantity, Value::String(text)) => self.quantity(&text, path)?,
+            (Shape::Quantity, Value::Number(number)) => quantity(&number.to_string(), path)?,
+            (Shape::Quantity, Value::String(text)) => quantity(&text, path)?,
             (Shape::Time | Shape::MicroTime, Value::String(text)) => {
                 let Ok(time) = text.parse::<Timestamp>() else {
                     return Err(DecodeError {
@@ -109,13 +110,6 @@ impl Decoder<'_> {
             }
             (shape, value) => return Err(wrong(&value, &format!("{shape:?}"))),
         })
-    }
-
-    fn quantity(&self, text: &str, path: &str) -> Result<Value, DecodeError> {
-        match quantity::canonical(text) {
-            Some(text) => Ok(Value::String(text)),
-            None => Err(DecodeError { path: path.to_owned(), detail: format!("{text:?} is not a quantity") }),
-        }
     }
 
     fn fields(
@@ -134,14 +128,27 @@ impl Decoder<'_> {
             }
             let path = join(path, field.name);
             let value = self.value(&field.shape, value.unwrap_or(Value::Null), &path)?;
-            if !(field.omit_empty && is_empty(field, &value)) {
-                object.insert(field.name.to_owned(), value);
+            if field.omit_empty && is_empty(field, &value) {
+                continue;
             }
+            // Stored as protobuf, which cannot tell an empty list or map from none.
+            let is_empty_list = value.as_array().is_some_and(Vec::is_empty);
+            let is_empty_map =
+                matches!(field.shape, Shape::Map(_)) && value.as_object().is_some_and(Map::is_empty);
+            let value = if is_empty_list || is_empty_map { Value::Null } else { value };
+            object.insert(field.name.to_owned(), value);
         }
         for name in given.keys() {
             self.unknown.push(join(path, name));
         }
         Ok(Value::Object(object))
+    }
+}
+
+fn quantity(text: &str, path: &str) -> Result<Value, DecodeError> {
+    match quantity::canonical(text) {
+        Some(text) => Ok(Value::String(text)),
+        None => Err(DecodeError { path: path.to_owned(), detail: format!("{text:?} is not a quantity") }),
     }
 }
 
