@@ -135,7 +135,10 @@ pub fn delete(
             true
         }
     };
-    collect_garbage(options, &mut object);
+    // Events are not garbage-collected.
+    if kind.plural != "events" {
+        collect_garbage(options, &mut object);
+    }
     let has_finalizers = !json::list(&object, "/metadata/finalizers").is_empty();
     if !is_graceful && has_finalizers {
         if !is_deleting {
@@ -174,7 +177,9 @@ fn check_preconditions(place: &Place, options: &DeleteOptions, object: &Object) 
             "the {what} in the precondition ({wanted}) does not match the {what} in record ({found}). The object might have been deleted and then recreated"
         );
         // Upstream names the kind here where it names the resource elsewhere.
-        Err(Refusal::conflict(place.kind, &place.name, &detail).naming(place.kind.kind))
+        let is_resource_named = *place.kind == namespace::KIND;
+        let named = if is_resource_named { place.kind.plural } else { place.kind.kind };
+        Err(Refusal::conflict(place.kind, &place.name, &detail).naming(named))
     };
     let uid = json::text(&object.value, "/metadata/uid");
     if let Some(wanted) = options.uid.as_deref().filter(|wanted| *wanted != uid) {

@@ -60,6 +60,13 @@ pub fn set_default(object: &mut Value, path: &str, value: impl Into<Value>) {
     }
 }
 
+/// Writes a field where there is none or null; an empty text stays.
+pub fn set_missing(object: &mut Value, path: &str, value: impl Into<Value>) {
+    if !is_set(object, path) {
+        set(object, path, value);
+    }
+}
+
 /// Takes a field away.
 pub fn remove(object: &mut Value, path: &str) -> Option<Value> {
     let (parent, name) = path.rsplit_once('/')?;

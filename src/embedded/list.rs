@@ -53,8 +53,9 @@ impl ListOptions {
         // kube-apiserver: a list from the watch cache (revision 0) knows no pages.
         let is_unlimited = query.get("resourceVersion") == "0";
         let limit = if is_unlimited { 0 } else { query.number("limit")?.unwrap_or(0) };
-        let options = Self {
-            selector: Selector::parse(place.kind, query.get("labelSelector"), &selector)?,
+        let labels = query.get("labelSelector");
+        let mut options = Self {
+            selector: Selector::parse(place.kind, labels, "")?,
             revision: query.get("resourceVersion").to_owned(),
             revision_match: query.get("resourceVersionMatch").to_owned(),
             limit: usize::try_from(limit).unwrap_or(0),
@@ -69,10 +70,11 @@ impl ListOptions {
         }
         let mut causes = Causes::default();
         options.check(&mut causes);
-        if causes.0.is_empty() {
-            return Ok(options);
+        if !causes.0.is_empty() {
+            return Err(Refusal::invalid_kind("meta.k8s.io", "ListOptions", "", causes));
         }
-        Err(Refusal::invalid_kind("meta.k8s.io", "ListOptions", "", causes))
+        options.selector = Selector::parse(place.kind, labels, &selector)?;
+        Ok(options)
     }
 
     fn check(&self, causes: &mut Causes) {

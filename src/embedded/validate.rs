@@ -58,6 +58,13 @@ pub fn is_qualified_name(text: &str) -> bool {
     }
 }
 
+/// A finalizer: one of the standard ones, or a qualified name with a prefix.
+#[must_use]
+pub fn is_finalizer(text: &str) -> bool {
+    let is_standard = ["orphan", "foregroundDeletion", "kubernetes"].contains(&text);
+    is_standard || (text.contains('/') && is_qualified_name(text))
+}
+
 /// Checks that a text is a DNS subdomain.
 pub fn subdomain(text: &str, field: impl Into<String>, causes: &mut Causes) {
     if !is_subdomain(text) {
@@ -144,15 +151,8 @@ fn common_metadata(object: &Value, causes: &mut Causes) {
 fn finalizers(object: &Value, causes: &mut Causes) {
     let finalizers = json::list(object, "/metadata/finalizers");
     for finalizer in finalizers {
-        let name = finalizer.as_str().unwrap_or_default();
-        if !is_qualified_name(name) {
-            causes.invalid("metadata.finalizers", finalizer, "a qualified name is needed");
-        } else if !name.contains('/') && !["orphan", "foregroundDeletion", "kubernetes"].contains(&name) {
-            causes.invalid(
-                "metadata.finalizers",
-                finalizer,
-                "neither a standard finalizer nor fully qualified",
-            );
+        if !is_finalizer(finalizer.as_str().unwrap_or_default()) {
+            causes.invalid("metadata.finalizers", finalizer, "not a standard finalizer nor fully qualified");
         }
     }
     if ["orphan", "foregroundDeletion"].iter().all(|name| finalizers.iter().any(|value| value == name)) {

@@ -103,15 +103,17 @@ pub fn shape(
 /// # Errors
 /// It names another one.
 pub fn place_in_namespace(place: &Place, object: &mut Value) -> Result<(), Refusal> {
+    if !place.kind.namespaced {
+        json::remove(object, "/metadata/namespace");
+        return Ok(());
+    }
     let namespace = json::text(object, "/metadata/namespace");
     if !namespace.is_empty() && namespace != place.namespace {
         return Err(Refusal::bad_request(
             "the namespace of the provided object does not match the namespace sent on the request",
         ));
     }
-    if place.kind.namespaced {
-        json::set(object, "/metadata/namespace", place.namespace.clone());
-    }
+    json::set(object, "/metadata/namespace", place.namespace.clone());
     Ok(())
 }
 
@@ -198,6 +200,7 @@ pub fn replace(
 ) -> Result<Arc<Object>, Refusal> {
     let kind = place.kind;
     let is_status = place.subresource == "status";
+    place_in_namespace(place, &mut new)?;
     let revision = json::text(&new, "/metadata/resourceVersion");
     if revision.is_empty() || revision == "0" {
         if !kind.unconditional_update {
@@ -214,11 +217,11 @@ pub fn replace(
         }
     }
     json::set(&mut new, "/metadata/resourceVersion", old.revision.to_string());
-    place_in_namespace(place, &mut new)?;
     json::copy(&old.value, &mut new, "/metadata/generation");
     if is_status {
         kind.rules.prepare_status(&mut new, &old.value, &clock.text());
     } else {
+        kind.rules.admit_update(&mut new, &old.value);
         kind.rules.prepare_update(&mut new, &old.value);
     }
     json::set_default(&mut new, "/metadata/uid", json::text(&old.value, "/metadata/uid"));
@@ -230,7 +233,7 @@ pub fn replace(
         json::copy(&old.value, &mut new, "/metadata/deletionGracePeriodSeconds");
     }
     check_update(place, &new, &old.value)?;
-    kind.rules.admit_update(&new, &old.value, store)?;
+    kind.rules.review_update(&new, &old.value, store)?;
     if goes_away(kind, &new, &old.value) {
         store.delete(kind, &place.key());
         return Ok(Object::at(new, old.revision));
@@ -283,6 +286,8 @@ pub fn put(store: &mut Store, clock: &Clock, place: &Place, new: Value) -> Resul
         if !uid.is_empty() {
             return Err(uid_conflict(place, uid, ""));
         }
+        let mut new = new;
+        json::remove(&mut new, "/metadata/resourceVersion");
         let object = create(store, clock, place, new)?;
         return Ok(Written { object, is_new: true });
     };

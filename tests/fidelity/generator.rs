@@ -217,8 +217,7 @@ impl Generator {
             // Pages of what all sequences share would end anywhere.
             0..=1 if self.kind.namespaced => "limit=1",
             2 if self.kind.namespaced => "limit=1&continue=$continue",
-            3 => "resourceVersion=0",
-            4 => "resourceVersion=$start&resourceVersionMatch=NotOlderThan",
+            4 => "resourceVersion=$last&resourceVersionMatch=NotOlderThan",
             5 => "resourceVersion=$start&resourceVersionMatch=Exact",
             6 => "resourceVersionMatch=Exact",
             _ => "",

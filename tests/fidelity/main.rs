@@ -121,6 +121,6 @@ async fn sequences(real: &Real) -> Result<(), Failed> {
         return Ok(());
     }
     let total = differences.len();
-    let shown: Vec<String> = differences.into_iter().take(12).collect();
+    let shown: Vec<String> = differences.into_iter().take(60).collect();
     Err(format!("{total} of {count} sequences differ\n{}", shown.join("\n")).into())
 }

@@ -14,7 +14,7 @@ use super::{
 const CONCURRENCY: usize = 24;
 
 /// So many differing sequences are reduced: each takes as many runs as it has steps.
-const REDUCED: usize = 15;
+const REDUCED: usize = 12;
 
 /// Everything a sequence led to, masked: an answer per step, then the events per collection.
 pub async fn outcome(client: &Client, sequence: &Sequence, id: &str, expected: Option<&[usize]>) -> Outcome {

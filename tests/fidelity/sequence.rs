@@ -2,7 +2,8 @@
 //!
 //! Texts may hold placeholders, which each server fills with its own values: `$id` (unique to the
 //! run of the sequence), `$uid(plural/name)` and `$rv(plural/name)` (of the object as last seen),
-//! `$continue` (token of the last list), `$start` (revision before the first step).
+//! `$continue` (token of the last list), `$start` and `$last` (revision before the first step, and
+//! the highest one seen).
 
 use std::{collections::HashMap, time::Duration};
 
@@ -57,6 +58,7 @@ pub struct Run<'a> {
     seen: HashMap<String, Value>,
     continue_token: String,
     start: String,
+    last: u64,
 }
 
 impl<'a> Run<'a> {
@@ -68,6 +70,7 @@ impl<'a> Run<'a> {
             seen: HashMap::new(),
             continue_token: String::new(),
             start: String::new(),
+            last: 0,
         };
         let namespace = json!({"metadata": {"name": id}});
         let created = run.step(&Step::post("/api/v1/namespaces", namespace)).await;
@@ -129,6 +132,8 @@ impl<'a> Run<'a> {
         if let Some(token) = body["metadata"]["continue"].as_str() {
             token.clone_into(&mut self.continue_token);
         }
+        let revision = body["metadata"]["resourceVersion"].as_str().and_then(|text| text.parse().ok());
+        self.last = self.last.max(revision.unwrap_or(0));
         let Some(name) = body["metadata"]["name"].as_str() else { return };
         let short = name.strip_prefix(&format!("{}-", self.id)).unwrap_or(name);
         let path = path.split('?').next().unwrap_or_default();
@@ -142,6 +147,7 @@ impl<'a> Run<'a> {
         let mut filled = text
             .replace("$continue", &self.continue_token)
             .replace("$start", &self.start)
+            .replace("$last", &self.last.to_string())
             .replace("$id", &self.id);
         for (mark, field) in [("$uid(", "uid"), ("$rv(", "resourceVersion")] {
             while let Some(begin) = filled.find(mark) {

@@ -69,7 +69,7 @@ struct Claim;
 impl Rules for Claim {
     fn default(&self, object: &mut Value) {
         json::set_default(object, "/status/phase", "Pending");
-        json::set_default(object, "/spec/volumeMode", "Filesystem");
+        json::set_missing(object, "/spec/volumeMode", "Filesystem");
     }
 
     fn admit_create(&self, object: &mut Value, neighbours: &dyn Neighbours) -> Result<(), Refusal> {
@@ -84,7 +84,7 @@ impl Rules for Claim {
     }
 
     // kube-apiserver: plugin/pkg/admission/storage/persistentvolume/resize/admission.go.
-    fn admit_update(&self, new: &Value, old: &Value, neighbours: &dyn Neighbours) -> Result<(), Refusal> {
+    fn review_update(&self, new: &Value, old: &Value, neighbours: &dyn Neighbours) -> Result<(), Refusal> {
         let size = |claim: &Value| quantity::number(json::text(claim, REQUEST)).unwrap_or_default();
         if size(new) <= size(old) {
             return Ok(());
@@ -170,7 +170,7 @@ impl Rules for Claim {
                 new,
                 old,
                 BETA_CLASS,
-                "metadata.annotations[volume.beta.kubernetes.io/storage-class]",
+                "metadata.annotations.volume.beta.kubernetes.io/storage-class",
                 causes,
             );
             if is_named_later {

@@ -68,7 +68,7 @@ impl Rules for Driver {
                 json::set(object, &path, value);
             }
         }
-        json::set_default(object, "/spec/fsGroupPolicy", "ReadWriteOnceWithFSType");
+        json::set_missing(object, "/spec/fsGroupPolicy", "ReadWriteOnceWithFSType");
         if json::list(object, "/spec/volumeLifecycleModes").is_empty() {
             json::set(object, "/spec/volumeLifecycleModes", json!(["Persistent"]));
         }

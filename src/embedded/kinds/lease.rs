@@ -33,6 +33,14 @@ const COLUMNS: &[Column] =
 struct Lease;
 
 impl Rules for Lease {
+    fn prepare_create(&self, object: &mut Value, _: &str) {
+        drop_gated(object);
+    }
+
+    fn prepare_update(&self, new: &mut Value, _: &Value) {
+        drop_gated(new);
+    }
+
     // kube-apiserver: pkg/apis/coordination/validation/validation.go, ValidateLeaseSpec.
     fn validate(&self, object: &Value, causes: &mut Causes) {
         if let Some(seconds) =
@@ -43,15 +51,12 @@ impl Rules for Lease {
         if let Some(count) = json::number(object, "/spec/leaseTransitions").filter(|count| *count < 0) {
             causes.invalid("spec.leaseTransitions", &count.into(), "must be greater than or equal to 0");
         }
-        let strategy = json::text(object, "/spec/strategy");
-        if json::is_set(object, "/spec/strategy")
-            && !strategy.contains('/')
-            && strategy != "OldestEmulationVersion"
-        {
-            causes.not_supported("spec.strategy.strategy", &strategy.into(), &["OldestEmulationVersion"]);
-        }
-        if strategy.is_empty() && !json::text(object, "/spec/preferredHolder").is_empty() {
-            causes.forbidden("spec.preferredHolder", "may only be specified if `strategy` is defined");
-        }
+    }
+}
+
+/// Coordinated leader election is behind a gate that is off by default.
+fn drop_gated(object: &mut Value) {
+    for field in ["strategy", "preferredHolder"] {
+        json::remove(object, &format!("/spec/{field}"));
     }
 }

@@ -37,7 +37,7 @@ pub trait Neighbours {
 /// What is particular to a kind.
 ///
 /// Objects come in the shape of their type. The order on a create is: defaults, admission,
-/// preparation, validation; on an update: defaults, preparation, validation, admission.
+/// preparation, validation; on an update the same, and then admission's review.
 pub trait Rules: Sync {
     /// Fills in what decoding fills in.
     fn default(&self, _object: &mut Value) {}
@@ -50,11 +50,14 @@ pub trait Rules: Sync {
         Ok(())
     }
 
-    /// Refuses an update as the admission plugins that are on by default do.
+    /// Changes an update as the admission plugins that are on by default do.
+    fn admit_update(&self, _new: &mut Value, _old: &Value) {}
+
+    /// Refuses a valid update as the admission plugins that are on by default do.
     ///
     /// # Errors
     /// The plugin's refusal.
-    fn admit_update(&self, _new: &Value, _old: &Value, _neighbours: &dyn Neighbours) -> Result<(), Refusal> {
+    fn review_update(&self, _new: &Value, _old: &Value, _neighbours: &dyn Neighbours) -> Result<(), Refusal> {
         Ok(())
     }
 

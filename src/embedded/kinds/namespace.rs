@@ -8,7 +8,7 @@ use super::{
     columns::{AGE, Column, NAME, column},
     keep_spec, keep_status,
 };
-use crate::embedded::json;
+use crate::embedded::{json, status::Causes, validate::is_finalizer};
 
 /// The kind.
 pub static KIND: Kind = Kind {
@@ -63,6 +63,26 @@ impl Rules for Namespace {
 
     fn prepare_status(&self, new: &mut Value, old: &Value, _: &str) {
         keep_spec(new, old);
+    }
+
+    fn validate(&self, object: &Value, causes: &mut Causes) {
+        for finalizer in json::list(object, "/spec/finalizers") {
+            if !is_finalizer(finalizer.as_str().unwrap_or_default()) {
+                causes.invalid("spec.finalizers", finalizer, "not a standard finalizer nor fully qualified");
+            }
+        }
+    }
+
+    fn validate_status(&self, new: &Value, _: &Value, causes: &mut Causes) {
+        let is_going = json::is_set(new, "/metadata/deletionTimestamp");
+        let wanted = if is_going { "Terminating" } else { "Active" };
+        if json::text(new, "/status/phase") != wanted {
+            causes.invalid(
+                "status.Phase",
+                &json::text(new, "/status/phase").into(),
+                "does not fit `deletionTimestamp`",
+            );
+        }
     }
 }
 

@@ -17,6 +17,9 @@ use crate::embedded::{
 /// How long a pod stays on a node that is not ready or unreachable, in seconds.
 const TOLERATION_SECONDS: i64 = 300;
 
+/// Taints that every pod tolerates for a while.
+const TOLERATED: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
+
 /// The kind.
 pub static KIND: Kind = Kind {
     group: "",
@@ -112,10 +115,21 @@ impl Rules for Pod {
 
     fn admit_create(&self, object: &mut Value, _: &dyn Neighbours) -> Result<(), Refusal> {
         admit_priority(object)?;
-        for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
+        for key in TOLERATED {
             tolerate(object, key);
         }
         Ok(())
+    }
+
+    fn admit_update(&self, new: &mut Value, old: &Value) {
+        for field in ["/spec/priority", "/spec/preemptionPolicy"] {
+            if !json::is_set(new, field) {
+                json::copy(old, new, field);
+            }
+        }
+        for key in TOLERATED {
+            tolerate(new, key);
+        }
     }
 
     fn prepare_create(&self, object: &mut Value, _: &str) {

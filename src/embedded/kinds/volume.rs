@@ -152,7 +152,7 @@ pub fn add_finalizer(object: &mut Value, finalizer: &str) {
 
 /// Fills in what a volume's spec, inline or not, gets when decoded.
 pub fn default_spec(object: &mut Value, spec: &str) {
-    json::set_default(object, &format!("{spec}/volumeMode"), "Filesystem");
+    json::set_missing(object, &format!("{spec}/volumeMode"), "Filesystem");
     if json::is_set(object, &format!("{spec}/hostPath"))
         && !json::is_set(object, &format!("{spec}/hostPath/type"))
     {

@@ -5,6 +5,7 @@
 
 pub mod strategic;
 
+use json_patch::{AddOperation, PatchOperation, ReplaceOperation};
 use serde_json::Value;
 
 use super::{
@@ -58,11 +59,14 @@ pub fn apply(kind: &Kind, patch_type: PatchType, object: &Value, body: &[u8]) ->
     match patch_type {
         PatchType::Json => {
             let patch: json_patch::Patch = serde_json::from_slice(body).map_err(unreadable)?;
-            json_patch::patch(&mut object, &patch).map_err(|error| {
-                let message =
-                    format!("the server rejected our request due to an error in our request: {error}");
-                Refusal::plain(422, "Invalid", message)
-            })?;
+            for operation in patch.0 {
+                let Some(operation) = lenient(&object, operation) else { continue };
+                json_patch::patch(&mut object, &[operation]).map_err(|error| {
+                    let message =
+                        format!("the server rejected our request due to an error in our request: {error}");
+                    Refusal::plain(422, "Invalid", message)
+                })?;
+            }
         }
         PatchType::Merge => {
             let patch: Value = serde_json::from_slice(body).map_err(unreadable)?;
@@ -83,16 +87,21 @@ pub fn apply(kind: &Kind, patch_type: PatchType, object: &Value, body: &[u8]) ->
     Ok(object)
 }
 
-/// Upstream's JSON patch replaces a field that is not there, which the RFC forbids.
-fn lenient(object: &Value, operation: json_patch::PatchOperation) -> json_patch::PatchOperation {
-    let json_patch::PatchOperation::Replace(replace) = operation else { return operation };
-    let path = replace.path.to_string();
+/// An operation as upstream's JSON patch means it, which is laxer than the RFC: a field that is
+/// not there can be replaced, and counts as null in a test. Nothing when there is nothing to do.
+fn lenient(object: &Value, operation: PatchOperation) -> Option<PatchOperation> {
+    let path = operation.path().to_string();
     let parent = path.rsplit_once('/').and_then(|(parent, _)| object.pointer(parent));
-    if parent.is_some_and(Value::is_object) && object.pointer(&path).is_none() {
-        let json_patch::ReplaceOperation { path, value } = replace;
-        return json_patch::PatchOperation::Add(json_patch::AddOperation { path, value });
+    if !parent.is_some_and(Value::is_object) || object.pointer(&path).is_some() {
+        return Some(operation);
     }
-    json_patch::PatchOperation::Replace(replace)
+    match operation {
+        PatchOperation::Replace(ReplaceOperation { path, value }) => {
+            Some(PatchOperation::Add(AddOperation { path, value }))
+        }
+        PatchOperation::Test(test) if test.value.is_null() => None,
+        operation => Some(operation),
+    }
 }
 
 /// The object of a server-side apply.

@@ -96,7 +96,12 @@ impl Decoder<'_> {
             (Shape::Quantity, Value::Number(number)) => quantity(&number.to_string(), path)?,
             (Shape::Quantity, Value::String(text)) => quantity(&text, path)?,
             (Shape::Time | Shape::MicroTime, Value::String(text)) => {
-                let Ok(time) = text.parse::<Timestamp>() else {
+                // kube-apiserver: MicroTime is read with exactly six digits.
+                let has_micros = text
+                    .split_once('.')
+                    .is_some_and(|(_, rest)| rest.bytes().take_while(u8::is_ascii_digit).count() == 6);
+                let time = text.parse::<Timestamp>().ok();
+                let Some(time) = time.filter(|_| *shape == Shape::Time || has_micros) else {
                     return Err(DecodeError {
                         path: path.to_owned(),
                         detail: format!("parsing time {text:?}"),

@@ -1,0 +1,172 @@
+//! The embedded API server as the daemon uses a server: our own watches, single requests with
+//! preconditions, paused time.
+
+// A failed expectation ends the test, which is what a failed expectation is for.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+use std::{sync::Arc, time::Duration};
+
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::{
+    core::v1::{Namespace, Node, PersistentVolume, Pod},
+    storage::v1::StorageClass,
+};
+use kube::{
+    Api, Client,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams},
+};
+use mooring::{
+    embedded::Server,
+    kube_api::{kinds, watch::watch},
+    state::Objects,
+};
+use serde_json::json;
+
+fn object<T: serde::de::DeserializeOwned>(value: serde_json::Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
+
+fn volume(name: &str) -> PersistentVolume {
+    object(json!({
+        "metadata": {"name": name},
+        "spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
+            "csi": {"driver": "d.io", "volumeHandle": name}},
+    }))
+}
+
+async fn code(result: impl Future<Output = Result<impl Sized, kube::Error>>) -> (u16, String) {
+    match result.await {
+        Ok(_) => (200, String::new()),
+        Err(kube::Error::Api(status)) => (status.code, status.reason.clone()),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn our_watches_follow_it() {
+    let server = Server::default();
+    let client = server.client();
+    let nodes: Api<Node> = Api::all(client.clone());
+    nodes.create(&PostParams::default(), &object(json!({"metadata": {"name": "n1"}}))).await.unwrap();
+
+    let objects = Arc::new(Objects::default());
+    let watching = tokio::spawn(watch::<kinds::Node>(client, Arc::clone(&objects)));
+    let seen = async |wanted: usize| {
+        tokio::time::timeout(Duration::from_secs(30), async {
+            while objects.all::<kinds::Node>().len() != wanted {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        })
+        .await
+        .expect("the table follows");
+    };
+    seen(1).await;
+    nodes.create(&PostParams::default(), &object(json!({"metadata": {"name": "n2"}}))).await.unwrap();
+    seen(2).await;
+    // A gap too long to resume: the list comes again.
+    server.compact();
+    nodes.delete("n1", &DeleteParams::default()).await.unwrap();
+    seen(1).await;
+    watching.abort();
+}
+
+#[tokio::test]
+async fn preconditions_are_kept() {
+    let client = Server::default().client();
+    let volumes: Api<PersistentVolume> = Api::all(client);
+    let created = volumes.create(&PostParams::default(), &volume("v")).await.unwrap();
+    let patch = |metadata: serde_json::Value| {
+        let patch = Patch::Merge(json!({"metadata": metadata, "status": {"phase": "Available"}}));
+        let volumes = volumes.clone();
+        async move { volumes.patch_status("v", &PatchParams::default(), &patch).await }
+    };
+    assert_eq!(
+        code(volumes.create(&PostParams::default(), &volume("v"))).await,
+        (409, "AlreadyExists".into())
+    );
+    assert_eq!(code(patch(json!({"resourceVersion": "1"}))).await, (409, "Conflict".into()));
+    assert_eq!(code(patch(json!({"uid": "another"}))).await, (422, "Invalid".into()));
+    let right = json!({"uid": created.metadata.uid, "resourceVersion": created.metadata.resource_version});
+    assert_eq!(code(patch(right)).await.0, 200);
+    assert_eq!(code(volumes.get("w")).await, (404, "NotFound".into()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_bookmarks_and_ends_in_time() {
+    let server = Server::default();
+    let client = server.client();
+    let namespaces: Api<Namespace> = Api::all(client);
+    let parameters = WatchParams { send_initial_events: true, timeout: Some(100), ..WatchParams::default() };
+    let mut events = namespaces.watch(&parameters, "0").await.unwrap().boxed();
+    let mut kinds = Vec::new();
+    let begin = tokio::time::Instant::now();
+    while let Some(event) = events.try_next().await.unwrap() {
+        kinds.push(match event {
+            WatchEvent::Added(_) => "added",
+            WatchEvent::Bookmark(_) => "bookmark",
+            _ => "other",
+        });
+    }
+    // The end of what there was, after a minute, and before the end.
+    assert_eq!(kinds, ["added", "added", "added", "added", "bookmark", "bookmark", "bookmark"]);
+    assert_eq!(begin.elapsed(), Duration::from_secs(100));
+}
+
+#[tokio::test]
+async fn pages_show_one_revision_or_are_gone() {
+    let server = Server::default();
+    let volumes: Api<PersistentVolume> = Api::all(server.client());
+    for name in ["a", "b", "c", "d"] {
+        volumes.create(&PostParams::default(), &volume(name)).await.unwrap();
+    }
+    let page = volumes.list(&ListParams::default().limit(2)).await.unwrap();
+    let token = page.metadata.continue_.unwrap();
+    assert_eq!(page.metadata.remaining_item_count, Some(2));
+    volumes.create(&PostParams::default(), &volume("bb")).await.unwrap();
+    let rest = volumes.list(&ListParams::default().limit(5).continue_token(&token)).await.unwrap();
+    let names: Vec<_> = rest.items.iter().filter_map(|volume| volume.metadata.name.as_deref()).collect();
+    assert_eq!(names, ["c", "d"]);
+    volumes.create(&PostParams::default(), &volume("e")).await.unwrap();
+    server.compact();
+    let gone = volumes.list(&ListParams::default().limit(5).continue_token(&token));
+    assert_eq!(code(gone).await, (410, "Expired".into()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_has_its_grace() {
+    let client: Client = Server::default().client();
+    let pods: Api<Pod> = Api::default_namespaced(client);
+    let pod = |name: &str, node: &str| -> Pod {
+        object(
+            json!({"metadata": {"name": name}, "spec": {"nodeName": node, "containers": [{"name": "c", "image": "i"}]}}),
+        )
+    };
+    pods.create(&PostParams::default(), &pod("placed", "n")).await.unwrap();
+    pods.create(&PostParams::default(), &pod("waiting", "")).await.unwrap();
+    pods.delete("placed", &DeleteParams::default()).await.unwrap();
+    pods.delete("waiting", &DeleteParams::default()).await.unwrap();
+    let going = pods.get("placed").await.unwrap();
+    assert_eq!(going.metadata.deletion_grace_period_seconds, Some(30));
+    assert_eq!(code(pods.get("waiting")).await.0, 404);
+    pods.delete("placed", &DeleteParams::default().grace_period(0)).await.unwrap();
+    assert_eq!(code(pods.get("placed")).await.0, 404);
+}
+
+#[tokio::test]
+async fn claims_get_the_default_class() {
+    let client: Client = Server::default().client();
+    let classes: Api<StorageClass> = Api::all(client.clone());
+    let class = json!({
+        "metadata": {"name": "fast", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
+        "provisioner": "d.io",
+    });
+    classes.create(&PostParams::default(), &object(class)).await.unwrap();
+    let claims: Api<k8s_openapi::api::core::v1::PersistentVolumeClaim> = Api::default_namespaced(client);
+    let claim = json!({
+        "metadata": {"generateName": "c-"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1024Mi"}}},
+    });
+    let claim = claims.create(&PostParams::default(), &object(claim)).await.unwrap();
+    assert_eq!(claim.spec.unwrap().storage_class_name.as_deref(), Some("fast"));
+    assert_eq!(claim.metadata.finalizers.unwrap(), ["kubernetes.io/pvc-protection"]);
+}
