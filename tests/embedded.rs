@@ -53,7 +53,7 @@ async fn our_watches_follow_it() {
     let watching = tokio::spawn(watch::<kinds::Node>(client, Arc::clone(&objects)));
     let seen = async |wanted: usize| {
         tokio::time::timeout(Duration::from_secs(30), async {
-            while objects.all::<kinds::Node>().len() != wanted {
+            while objects.nodes.len() != wanted {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         })
@@ -128,8 +128,8 @@ async fn pages_show_one_revision_or_are_gone() {
     assert_eq!(names, ["c", "d"]);
     volumes.create(&PostParams::default(), &volume("e")).await.unwrap();
     server.compact();
-    let gone = volumes.list(&ListParams::default().limit(5).continue_token(&token));
-    assert_eq!(code(gone).await, (410, "Expired".into()));
+    let parameters = ListParams::default().limit(5).continue_token(&token);
+    assert_eq!(code(volumes.list(&parameters)).await, (410, "Expired".into()));
 }
 
 #[tokio::test(start_paused = true)]

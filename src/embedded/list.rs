@@ -214,7 +214,10 @@ pub fn list(store: &Store, place: &Place, options: &ListOptions) -> Result<Page,
             return Err(Refusal::expired(message).with_continue(token(None, &start)));
         }
     };
-    Ok(page(objects, revision, options))
+    // kube-apiserver: these selectors are looked up, not filtered, so what else there is does not
+    // count as a further page.
+    let is_looked_up = |(_, object): &(Key, Arc<Object>)| options.selector.matches_looked_up(&object.value);
+    Ok(page(objects.into_iter().filter(is_looked_up).collect(), revision, options))
 }
 
 fn page(objects: Vec<(Key, Arc<Object>)>, revision: u64, options: &ListOptions) -> Page {

@@ -63,19 +63,26 @@ impl Selector {
                 }
             }
         });
-        has_labels
-            && self.fields.iter().all(|(path, wanted, is_equal)| {
-                let found = match object.pointer(path) {
-                    Some(Value::String(text)) => text.clone(),
-                    Some(Value::Bool(flag)) => flag.to_string(),
-                    _ if path.ends_with("unschedulable") || path.ends_with("hostNetwork") => {
-                        "false".to_owned()
-                    }
-                    _ => String::new(),
-                };
-                (found == *wanted) == *is_equal
-            })
+        has_labels && self.fields.iter().all(|field| matches_field(field, object))
     }
+
+    /// Does it match by the fields that the server has an index of?
+    #[must_use]
+    pub fn matches_looked_up(&self, object: &Value) -> bool {
+        let is_indexed = |path: &str| matches!(path, "/metadata/name" | "/spec/nodeName");
+        let mut indexed = self.fields.iter().filter(|(path, _, is_equal)| *is_equal && is_indexed(path));
+        indexed.all(|field| matches_field(field, object))
+    }
+}
+
+fn matches_field((path, wanted, is_equal): &(&'static str, String, bool), object: &Value) -> bool {
+    let found = match object.pointer(path) {
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Bool(flag)) => flag.to_string(),
+        _ if path.ends_with("unschedulable") || path.ends_with("hostNetwork") => "false".to_owned(),
+        _ => String::new(),
+    };
+    (found == *wanted) == *is_equal
 }
 
 fn parse_fields(kind: &Kind, text: &str) -> Result<Vec<(&'static str, String, bool)>, Refusal> {

@@ -12,6 +12,7 @@ use super::{
     status::Causes,
 };
 
+const STANDARD_FINALIZERS: [&str; 3] = ["orphan", "foregroundDeletion", "kubernetes"];
 const SUBDOMAIN_LENGTH: usize = 253;
 const LABEL_LENGTH: usize = 63;
 /// Keys and values of all annotations together, in bytes.
@@ -61,8 +62,7 @@ pub fn is_qualified_name(text: &str) -> bool {
 /// A finalizer: one of the standard ones, or a qualified name with a prefix.
 #[must_use]
 pub fn is_finalizer(text: &str) -> bool {
-    let is_standard = ["orphan", "foregroundDeletion", "kubernetes"].contains(&text);
-    is_standard || (text.contains('/') && is_qualified_name(text))
+    STANDARD_FINALIZERS.contains(&text) || (text.contains('/') && is_qualified_name(text))
 }
 
 /// Checks that a text is a DNS subdomain.
@@ -100,7 +100,7 @@ pub fn metadata(kind: &Kind, object: &Value, causes: &mut Causes) {
         causes.invalid("metadata.generateName", &prefix.into(), "not a valid prefix of names");
     }
     common_metadata(object, causes);
-    finalizers(object, causes);
+    finalizers(kind, object, true, causes);
 }
 
 /// Whether a name can be one of the kind.
@@ -148,14 +148,23 @@ fn common_metadata(object: &Value, causes: &mut Causes) {
     }
 }
 
-fn finalizers(object: &Value, causes: &mut Causes) {
+/// A qualified name, which is all that leases and events ask of a finalizer; other kinds also want
+/// the prefix or one of the standard names.
+// kube-apiserver: pkg/apis/core/validation/validation.go, ValidateObjectMeta.
+fn finalizers(kind: &Kind, object: &Value, is_whole: bool, causes: &mut Causes) {
     let finalizers = json::list(object, "/metadata/finalizers");
+    let is_lax = matches!(kind.plural, "leases" | "events");
     for finalizer in finalizers {
-        if !is_finalizer(finalizer.as_str().unwrap_or_default()) {
+        let name = finalizer.as_str().unwrap_or_default();
+        if is_whole && !is_qualified_name(name) {
+            causes.invalid("metadata.finalizers", finalizer, "a qualified name is needed");
+        }
+        if !is_lax && !name.contains('/') && !STANDARD_FINALIZERS.contains(&name) {
             causes.invalid("metadata.finalizers", finalizer, "not a standard finalizer nor fully qualified");
         }
     }
-    if ["orphan", "foregroundDeletion"].iter().all(|name| finalizers.iter().any(|value| value == name)) {
+    let excluding = ["orphan", "foregroundDeletion"];
+    if is_whole && excluding.iter().all(|name| finalizers.iter().any(|value| value == name)) {
         causes.invalid(
             "metadata.finalizers",
             &Value::Null,
@@ -187,14 +196,15 @@ pub fn metadata_update(new: &Value, old: &Value, causes: &mut Causes) {
     common_metadata(new, causes);
 }
 
-/// Checks that an update brings no malformed finalizer: kinds whose update validates the whole
-/// object again check them, the others do not.
-pub fn whole_metadata(kind: &Kind, object: &Value, causes: &mut Causes) {
-    let name = json::text(object, "/metadata/name");
-    if !is_valid_name(kind.name_rule, name) {
-        causes.invalid("metadata.name", &name.into(), "not a valid name");
-    }
-    finalizers(object, causes);
+/// Checks the finalizers that an update leaves. Some kinds are checked as a whole again when they
+/// are updated.
+pub fn updated_finalizers(kind: &Kind, object: &Value, is_status: bool, causes: &mut Causes) {
+    let is_whole = match kind.plural {
+        "volumeattachments" => true,
+        "persistentvolumes" | "persistentvolumeclaims" | "pods" | "csinodes" => !is_status,
+        _ => false,
+    };
+    finalizers(kind, object, is_whole, causes);
 }
 
 #[cfg(test)]

@@ -248,10 +248,10 @@ fn check_update(place: &Place, new: &Value, old: &Value) -> Result<(), Refusal> 
     let kind = place.kind;
     let mut causes = Causes::default();
     validate::metadata_update(new, old, &mut causes);
+    validate::updated_finalizers(kind, new, place.subresource == "status", &mut causes);
     if place.subresource == "status" {
         kind.rules.validate_status(new, old, &mut causes);
     } else {
-        validate::whole_metadata(kind, new, &mut causes);
         kind.rules.validate(new, &mut causes);
         kind.rules.validate_update(new, old, &mut causes);
     }

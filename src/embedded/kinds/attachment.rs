@@ -19,7 +19,7 @@ pub static KIND: Kind = Kind {
     plural: "volumeattachments",
     singular: "volumeattachment",
     kind: "VolumeAttachment",
-    short_names: &[],
+    short_names: &["va"],
     namespaced: false,
     type_name: "storage/v1.VolumeAttachment",
     has_status: true,

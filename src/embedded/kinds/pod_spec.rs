@@ -81,7 +81,7 @@ fn default_addresses(object: &mut Value) {
 fn default_container(container: &mut Value, is_host_network: bool) {
     let image = json::text(container, "/image");
     let name = image.rsplit('/').next().unwrap_or_default();
-    let is_latest = name.ends_with(":latest") || !name.contains([':', '@']);
+    let is_latest = name.ends_with(":latest") || !(name.is_empty() || name.contains([':', '@']));
     json::set_default(container, "/imagePullPolicy", if is_latest { "Always" } else { "IfNotPresent" });
     json::set_default(container, "/terminationMessagePath", "/dev/termination-log");
     json::set_default(container, "/terminationMessagePolicy", "File");

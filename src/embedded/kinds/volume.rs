@@ -77,6 +77,7 @@ impl Rules for Volume {
     fn default(&self, object: &mut Value) {
         json::set_default(object, "/status/phase", "Pending");
         json::set_default(object, "/spec/persistentVolumeReclaimPolicy", "Retain");
+        json::set_missing(object, "/spec/volumeMode", "Filesystem");
         default_spec(object, "/spec");
     }
 
@@ -152,7 +153,6 @@ pub fn add_finalizer(object: &mut Value, finalizer: &str) {
 
 /// Fills in what a volume's spec, inline or not, gets when decoded.
 pub fn default_spec(object: &mut Value, spec: &str) {
-    json::set_missing(object, &format!("{spec}/volumeMode"), "Filesystem");
     if json::is_set(object, &format!("{spec}/hostPath"))
         && !json::is_set(object, &format!("{spec}/hostPath/type"))
     {
