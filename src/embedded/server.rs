@@ -230,7 +230,8 @@ impl Server {
         let options = WriteOptions::parse(&request.query)?;
         check_media(&request.content_type)?;
         let mut warnings = Vec::new();
-        let object = write::read(place.kind, &request.body, options, &mut warnings)?;
+        let mut object = write::read(place.kind, &request.body, options, &mut warnings)?;
+        write::wipe_system_fields(&mut object);
         let object = self.with_store(|store| {
             write::place_in_namespace(place, &mut object.clone())?;
             write::create(store, self.clock(), place, object)

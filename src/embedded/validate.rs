@@ -100,7 +100,7 @@ pub fn metadata(kind: &Kind, object: &Value, causes: &mut Causes) {
         causes.invalid("metadata.generateName", &prefix.into(), "not a valid prefix of names");
     }
     common_metadata(object, causes);
-    finalizers(kind, object, true, causes);
+    finalizers(kind, object, causes);
 }
 
 /// Whether a name can be one of the kind.
@@ -151,12 +151,12 @@ fn common_metadata(object: &Value, causes: &mut Causes) {
 /// A qualified name, which is all that leases and events ask of a finalizer; other kinds also want
 /// the prefix or one of the standard names.
 // kube-apiserver: pkg/apis/core/validation/validation.go, ValidateObjectMeta.
-fn finalizers(kind: &Kind, object: &Value, is_whole: bool, causes: &mut Causes) {
+pub fn finalizers(kind: &Kind, object: &Value, causes: &mut Causes) {
     let finalizers = json::list(object, "/metadata/finalizers");
     let is_lax = matches!(kind.plural, "leases" | "events");
     for finalizer in finalizers {
         let name = finalizer.as_str().unwrap_or_default();
-        if is_whole && !is_qualified_name(name) {
+        if !is_qualified_name(name) {
             causes.invalid("metadata.finalizers", finalizer, "a qualified name is needed");
         }
         if !is_lax && !name.contains('/') && !STANDARD_FINALIZERS.contains(&name) {
@@ -164,7 +164,7 @@ fn finalizers(kind: &Kind, object: &Value, is_whole: bool, causes: &mut Causes) 
         }
     }
     let excluding = ["orphan", "foregroundDeletion"];
-    if is_whole && excluding.iter().all(|name| finalizers.iter().any(|value| value == name)) {
+    if excluding.iter().all(|name| finalizers.iter().any(|value| value == name)) {
         causes.invalid(
             "metadata.finalizers",
             &Value::Null,
@@ -194,17 +194,6 @@ pub fn metadata_update(new: &Value, old: &Value, causes: &mut Causes) {
         immutable(new, old, &format!("/metadata/{name}"), &format!("metadata.{name}"), causes);
     }
     common_metadata(new, causes);
-}
-
-/// Checks the finalizers that an update leaves. Some kinds are checked as a whole again when they
-/// are updated.
-pub fn updated_finalizers(kind: &Kind, object: &Value, is_status: bool, causes: &mut Causes) {
-    let is_whole = match kind.plural {
-        "volumeattachments" => true,
-        "persistentvolumes" | "persistentvolumeclaims" | "pods" | "csinodes" => !is_status,
-        _ => false,
-    };
-    finalizers(kind, object, is_whole, causes);
 }
 
 #[cfg(test)]

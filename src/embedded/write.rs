@@ -117,6 +117,13 @@ pub fn place_in_namespace(place: &Place, object: &mut Value) -> Result<(), Refus
     Ok(())
 }
 
+/// Takes out what the body of a POST has no say in. A PUT that creates keeps it, as upstream's does.
+pub fn wipe_system_fields(object: &mut Value) {
+    for field in ["deletionTimestamp", "deletionGracePeriodSeconds"] {
+        json::remove(object, &format!("/metadata/{field}"));
+    }
+}
+
 /// Creates an object.
 ///
 /// # Errors
@@ -128,9 +135,6 @@ pub fn create(
     mut object: Value,
 ) -> Result<Arc<Object>, Refusal> {
     let kind = place.kind;
-    for field in ["deletionTimestamp", "deletionGracePeriodSeconds"] {
-        json::remove(&mut object, &format!("/metadata/{field}"));
-    }
     let now = clock.text();
     json::set(&mut object, "/metadata/creationTimestamp", now.clone());
     json::set(&mut object, "/metadata/uid", new_uid());
@@ -248,7 +252,7 @@ fn check_update(place: &Place, new: &Value, old: &Value) -> Result<(), Refusal> 
     let kind = place.kind;
     let mut causes = Causes::default();
     validate::metadata_update(new, old, &mut causes);
-    validate::updated_finalizers(kind, new, place.subresource == "status", &mut causes);
+    validate::finalizers(kind, new, &mut causes);
     if place.subresource == "status" {
         kind.rules.validate_status(new, old, &mut causes);
     } else {

@@ -24,6 +24,7 @@ mod support {
 
 mod case;
 mod generator;
+mod kubectl;
 mod mask;
 mod play;
 mod sequence;
@@ -72,6 +73,13 @@ fn main() {
     {
         eprintln!("The comparison with the real API server is not run: {reason}");
     }
+    let kubectl = assets.as_ref().ok().map(|assets| assets.binary("kubectl")).filter(|path| path.is_file());
+    let is_missing = kubectl.is_none();
+    let trial = Trial::test("embedded::kubectl", move || {
+        let kubectl = kubectl.ok_or_else(|| Failed::from("there is no kubectl beside the control plane"))?;
+        runtime().block_on(kubectl::check(&kubectl))
+    });
+    trials.push(trial.with_ignored_flag(is_missing && !is_required));
     let mut compare = |name: String, run: Box<dyn FnOnce(&Real) -> Result<(), Failed> + Send>| {
         let (real, assets) = (Arc::clone(&real), assets.clone());
         let is_ignored = assets.is_err() && !is_required;

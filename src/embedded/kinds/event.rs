@@ -100,7 +100,7 @@ impl Rules for Event {
             }
             return;
         }
-        if involved != namespace && !is_cluster_wide {
+        if involved.is_empty() && !is_cluster_wide {
             causes.invalid(field, &involved.into(), detail);
         }
         let controller = json::text(object, "/reportingComponent");
