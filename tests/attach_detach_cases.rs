@@ -14,7 +14,7 @@ use mooring::{
         actual_state::{
             ActualState, Candidates, PairCall, Publication, Sequence, Uncertain, Unsettled, Withdrawal,
         },
-        desired_state::{DesiredState, PodFacts, PodWishes, WantedVolume},
+        desired_state::{AttachSource, DesiredState, PodFacts, PodWishes, WantedVolume},
         reconciler::{VolumeView, plan},
         rules::Step,
         volume_name::VolumeId,
@@ -143,8 +143,9 @@ fn wish(desired: &mut DesiredState, volume: &VolumeId, node: &NodeName, given: &
     let Some(age) = given.wanted else { return };
     let key = PodKey::new("ns", &format!("pod-{node}"));
     let wanted = WantedVolume {
-        pod_volume: "data".to_owned(),
-        volume_name: VolumeName::from("pv"),
+        pod_volumes: vec!["data".to_owned()],
+        source: Some(AttachSource::PersistentVolume(VolumeName::from("pv"))),
+        spec_name: Arc::from("pv"),
         exclusive,
         current: !given.stale,
     };

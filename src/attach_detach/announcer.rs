@@ -6,7 +6,7 @@ use super::desired_state::{PodFacts, Wish};
 use crate::{
     kube_api::{
         events::{Event, EventType, Involved},
-        ids::{PodKey, ResourceVersion, VolumeName},
+        ids::{PodKey, ResourceVersion},
         kinds::{Narrow, Pod},
     },
     state::Objects,
@@ -27,7 +27,7 @@ pub enum Announcement {
 pub fn events(objects: &Objects, wish: &Wish, announcement: &Announcement) -> Vec<Event> {
     let mut events = Vec::new();
     for (pod, volume) in wish.pods.values() {
-        let (r#type, reason, message) = text(announcement, &volume.volume_name, pod.key.namespace());
+        let (r#type, reason, message) = text(announcement, &volume.spec_name, pod.key.namespace());
         events.push(Event { involved: involved(objects, pod), r#type, reason, message });
     }
     events
@@ -46,11 +46,7 @@ fn involved(objects: &Objects, pod: &Arc<PodFacts>) -> Involved {
     }
 }
 
-fn text(
-    announcement: &Announcement,
-    volume: &VolumeName,
-    namespace: &str,
-) -> (EventType, &'static str, String) {
+fn text(announcement: &Announcement, volume: &str, namespace: &str) -> (EventType, &'static str, String) {
     match announcement {
         Announcement::Attached => (
             EventType::Normal,
@@ -94,7 +90,7 @@ mod tests {
 
     #[test]
     fn texts_are_kcms_to_the_letter() {
-        let volume = VolumeName::from("pv1");
+        let volume = "pv1";
         let here = PodKey::new("ns1", "pod2");
         let there = PodKey::new("ns2", "pod2");
         let cases = [
@@ -118,7 +114,7 @@ mod tests {
             ),
         ];
         for (announcement, expected) in cases {
-            assert_eq!(text(&announcement, &volume, "ns1").2, expected);
+            assert_eq!(text(&announcement, volume, "ns1").2, expected);
         }
     }
 }

@@ -14,25 +14,24 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    actual_state::{
-        ActualState, Candidates, Operation, Pair, PairCall, Publication, Sequence, Told, Withdrawal,
-    },
+    actual_state::{ActualState, Operation, Pair, PairCall, Publication, Sequence, Told, Withdrawal},
     announcer::{self, Announcement},
     calls::{self, Call, PairRequest},
     desired_state::DesiredState,
+    identification::candidates,
     metrics::{AttachDetachMetrics, Ending},
     populator,
     queue::Queue,
     reconciler::{self, VolumeView},
     rules::{Step, Verdict, Waiting},
     status_updater,
-    volume_name::VolumeId,
+    volume_name::{VolumeId, VolumeKind},
 };
 use crate::{
     kube_api::{
         events::Event,
         ids::{AttachmentName, NodeName, PodKey},
-        kinds::{ObjectRef, VolumeAttachment},
+        kinds::ObjectRef,
     },
     state::Objects,
 };
@@ -257,6 +256,9 @@ impl Controller {
     }
 
     fn reconcile_volume(&mut self, volume: &VolumeId, now: Instant) {
+        if volume.kind() == VolumeKind::NoOp {
+            return;
+        }
         let wishes = self.desired.nodes(volume);
         if wishes.is_some() {
             self.actual.recognise(volume);
@@ -440,24 +442,5 @@ impl Controller {
     /// The pair of an outcome.
     pub(super) fn pair(&mut self, volume: &VolumeId, node: &NodeName) -> &mut Pair {
         self.actual.pair_mut(volume, node)
-    }
-}
-
-/// The volumes that a VolumeAttachment may be about: its source, or what its node's status lists (its
-/// PersistentVolume may be gone).
-fn candidates(objects: &Objects, attachment: &VolumeAttachment) -> Candidates {
-    let spec = &attachment.spec;
-    let source = spec.source.persistent_volume_name.as_ref();
-    let volume = source.and_then(|name| objects.volumes.get(name));
-    let csi = match (&volume, &spec.source.inline_volume_spec) {
-        (Some(volume), _) => volume.spec.csi.as_ref(),
-        (None, Some(inline)) => inline.csi.as_ref(),
-        (None, None) => None,
-    };
-    let node = objects.nodes.get(&spec.node_name);
-    let listed = node.iter().flat_map(|node| &node.status.volumes_attached);
-    Candidates {
-        source: csi.map(|csi| VolumeId::csi(&csi.driver, &csi.volume_handle)),
-        published: listed.filter_map(|entry| VolumeId::parse_csi(&entry.name)).collect(),
     }
 }

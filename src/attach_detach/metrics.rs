@@ -4,7 +4,10 @@ use std::{collections::HashMap, time::Duration};
 
 use prometheus::{HistogramOpts, HistogramVec, IntGaugeVec, Opts};
 
-use super::{actual_state::Operation, volume_name::VolumeId};
+use super::{
+    actual_state::Operation,
+    volume_name::{VolumeId, VolumeKind},
+};
 use crate::metrics::{Metrics, STORAGE_OPERATION_BUCKETS};
 
 /// How an operation ended, as a label value.
@@ -91,9 +94,11 @@ fn operation_name(operation: Operation) -> &'static str {
     }
 }
 
-/// KCM: csi plugin with the driver behind a colon (volume/util/metrics.go,
+/// KCM: a CSI volume's plugin has the driver behind a colon (volume/util/metrics.go,
 /// `GetFullQualifiedPluginNameForVolume`).
 fn plugin_name(volume: &VolumeId) -> String {
-    let (driver, _) = volume.driver_and_handle();
-    format!("kubernetes.io/csi:{driver}")
+    match volume.kind() {
+        VolumeKind::Csi => format!("{}:{}", volume.plugin(), volume.driver_and_handle().0),
+        VolumeKind::NoOp => volume.plugin().to_owned(),
+    }
 }

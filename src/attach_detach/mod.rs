@@ -6,7 +6,7 @@
 //!                                                          └────────▶ status updater ─▶ node status
 //! ```
 //!
-//! [`populator`], [`rules`], [`reconciler`] and [`status_updater`] are functions of values; the
+//! [`volume_source`], [`populator`], [`rules`], [`reconciler`] and [`status_updater`] are functions of values; the
 //! [`controller`] owns the two states and turns what happened into the next requests; [`AttachDetach`]
 //! is all of that at run time.
 
@@ -16,6 +16,8 @@ pub mod calls;
 pub mod controller;
 pub mod desired_state;
 mod executor;
+mod identification;
+pub mod in_tree_migration;
 pub mod metrics;
 mod outcomes;
 pub mod populator;
@@ -26,5 +28,6 @@ pub mod rules;
 pub mod status_updater;
 mod subsystem;
 pub mod volume_name;
+pub mod volume_source;
 
 pub use subsystem::AttachDetach;

@@ -10,9 +10,9 @@ use tokio::time::Instant;
 
 use super::{
     actual_state::{NodeState, Pair, PairCall, Publication, Unpublished, Withdrawal},
-    desired_state::Wish,
+    desired_state::{AttachSource, Wish},
 };
-use crate::kube_api::ids::{NodeName, Uid, VolumeName};
+use crate::kube_api::ids::{NodeName, Uid};
 
 /// What is known of one pair when it is judged.
 #[derive(Clone, Copy, Debug)]
@@ -54,8 +54,8 @@ pub struct Verdict {
 /// A request for one pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Create the VolumeAttachment for this PersistentVolume.
-    Create(VolumeName),
+    /// Create the VolumeAttachment with this source.
+    Create(AttachSource),
     /// Delete the VolumeAttachment of this UID, given the proof.
     Delete(Uid, Unpublished),
     /// Read the node live: nothing is listed, so no write of ours will prove it.
@@ -180,14 +180,14 @@ fn wanted(view: &PairView<'_>, wish: &Wish, now: Instant) -> Verdict {
         // (S10), so the list is mended before the volume is attached again.
         return wait(Publication::Withhold, Waiting::DetachWaitingForUnpublish);
     }
-    let Some(volume) = wish.attachable() else {
+    let Some(source) = wish.attachable() else {
         return wait(Publication::Withhold, Waiting::WishNotCurrent);
     };
     if let Some(at) = pair.retry.pending(now) {
         return pause(at);
     }
     Verdict {
-        step: Some(Step::Create(volume.clone())),
+        step: Some(Step::Create(source.clone())),
         ..wait(Publication::Withhold, Waiting::WaitingForVolumeAttachment)
     }
 }

@@ -11,8 +11,8 @@ use mooring::{
         call::{CallError, Request, Verb},
         ids::{AttachmentName, DriverName, NodeName, PodKey, ResourceVersion, VolumeName},
         kinds::{
-            AttachedVolume, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, PodVolume,
-            PodVolumeSource, VolumeAttachment,
+            AttachedVolume, ClaimSource, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim,
+            Pod, PodVolume, PodVolumeSource, VolumeAttachment,
         },
     },
 };
@@ -166,7 +166,7 @@ impl Server {
             for (index, (name, _)) in VOLUMES.iter().enumerate() {
                 if mask & (1 << index) != 0 {
                     let claim_name = (*name).to_owned();
-                    let source = PodVolumeSource::PersistentVolumeClaim { claim_name, read_only: false };
+                    let source = PodVolumeSource::PersistentVolumeClaim(ClaimSource { claim_name });
                     pod.spec.volumes.push(PodVolume { name: (*name).to_owned(), source });
                 }
             }

@@ -11,6 +11,7 @@ mod csi;
 mod meta;
 mod node;
 mod pod;
+mod source;
 mod volume;
 
 use std::{borrow::Cow, fmt, hash::Hash};
@@ -24,7 +25,11 @@ pub use class::{BindingMode, StorageClass};
 pub use csi::{CsiDriver, CsiNode};
 pub use meta::{Meta, OwnerReference};
 pub use node::{AttachedVolume, Node, NodeCondition, Taint};
-pub use pod::{Pod, PodVolume, PodVolumeSource};
+pub use pod::{ClaimSource, Pod, PodVolume, PodVolumeSource};
+pub use source::{
+    AwsElasticBlockStore, AzureDisk, AzureFile, Cinder, Fc, FlexVolume, GcePersistentDisk, InTreeSource,
+    Iscsi, Malformed, PortworxVolume, VsphereVolume,
+};
 pub use volume::{ClaimRef, CsiSource, PersistentVolume, ReclaimPolicy, VolumePhase, VolumeSpec};
 
 use super::ids::{AttachmentName, ClaimKey, ClassName, DriverName, NodeName, PodKey, VolumeName};
