@@ -21,6 +21,7 @@ use super::{
     desired_state::DesiredState,
     force::{ForcePolicy, ForceReason},
     metrics::{AttachDetachMetrics, Ending},
+    node_state::NodeState,
     populator,
     queue::Queue,
     reconciler::{self, VolumeView},
@@ -35,7 +36,7 @@ use crate::{
         ids::{AttachmentName, NodeName, PodKey},
         kinds::{ObjectRef, VolumeAttachment},
     },
-    state::Objects,
+    state::{LastWords, Objects},
 };
 
 /// Requests for pairs in flight at once.
@@ -174,6 +175,7 @@ impl Controller {
         for object in changed {
             match &object {
                 ObjectRef::Node(name) => {
+                    self.hear_last_words(name, now);
                     let node = self.objects.nodes.get(name);
                     let touched = self.actual.observe_node(name, node.as_ref(), self.clock.wall(now));
                     self.dirty_volumes.extend(touched);
@@ -195,6 +197,19 @@ impl Controller {
                 self.refresh_pod(&pod);
             }
         }
+    }
+
+    /// What a node object that is gone said last counts, even if we never saw it say so: what was in use
+    /// then still may be.
+    fn hear_last_words(&mut self, name: &NodeName, now: Instant) {
+        let wall = self.clock.wall(now);
+        let touched = match self.objects.nodes.take_last_words(name) {
+            None => return,
+            Some(LastWords::Told(node)) => self.actual.observe_node(name, Some(&node), wall),
+            Some(LastWords::Unknown) => self.actual.distrust_node(name),
+        };
+        self.dirty_volumes.extend(touched);
+        self.dirty_volumes.extend(self.actual.observe_node(name, None, wall));
     }
 
     fn refresh_pod(&mut self, key: &PodKey) {
@@ -373,12 +388,11 @@ impl Controller {
 
     /// Sends what the node needs: its list, or a live read.
     fn reconcile_node(&mut self, name: &NodeName, now: Instant) {
-        match self.actual.trust_node(name, self.clock.wall(now)) {
-            Ok(volumes) => self.dirty_volumes.extend(volumes),
-            Err(again) => {
-                let at = again.and_then(|again| self.clock.instant(again));
-                self.wake_at.extend(at.map(|at| (at, Dirty::Node(name.clone()))));
-            }
+        let trusted = self.actual.trust_node(name, self.clock.wall(now));
+        self.dirty_volumes.extend(trusted);
+        let trusted_at = self.actual.node(name).and_then(NodeState::trusted_at);
+        if let Some(at) = trusted_at.and_then(|at| self.clock.instant(at)) {
+            self.wake_at.insert((at, Dirty::Node(name.clone())));
         }
         let Some(state) = self.actual.node(name) else { return };
         if state.busy {

@@ -29,9 +29,9 @@ pub enum Object {
 /// What the watch of a kind delivers.
 #[derive(Clone, Debug)]
 pub struct Delivery {
-    pub revision: u64,
     pub key: ObjectRef,
-    pub object: Option<Object>,
+    pub object: Object,
+    pub deleted: bool,
 }
 
 #[derive(Debug)]
@@ -65,6 +65,8 @@ struct Shown {
     out_of_service: bool,
 }
 
+/// A kubelet that is well reports at least this often.
+const KUBELET_PERIOD: std::time::Duration = std::time::Duration::from_secs(10);
 /// How long before a detach may be forced.
 const PATIENCE: i64 = 360;
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
@@ -123,8 +125,19 @@ impl Server {
         ResourceVersion(self.revision)
     }
 
-    fn record(&mut self, key: ObjectRef, object: Option<Object>) {
-        self.history.push(Delivery { revision: self.revision, key, object });
+    fn record(&mut self, key: ObjectRef, object: Object) {
+        self.history.push(Delivery { key, object, deleted: false });
+    }
+
+    /// Records that an object is gone, as it was but for the revision.
+    fn record_end(&mut self, key: ObjectRef, mut object: Object) {
+        let revision = self.next();
+        match &mut object {
+            Object::Node(node) => node.metadata.resource_version = revision,
+            Object::Pod(pod) => pod.metadata.resource_version = revision,
+            Object::Attachment(attachment) => attachment.metadata.resource_version = revision,
+        }
+        self.history.push(Delivery { key, object, deleted: true });
     }
 
     fn put_node(&mut self, mut node: Node) {
@@ -152,14 +165,14 @@ impl Server {
             self.unready_since.entry(name.clone()).or_insert(self.wall);
         }
         self.nodes.insert(name.clone(), node.clone());
-        self.record(ObjectRef::Node(name), Some(Object::Node(node)));
+        self.record(ObjectRef::Node(name), Object::Node(node));
     }
 
     fn put_pod(&mut self, mut pod: Pod) {
         pod.metadata.resource_version = self.next();
         let key = pod.key();
         self.pods.insert(key.clone(), pod.clone());
-        self.record(ObjectRef::Pod(key), Some(Object::Pod(pod)));
+        self.record(ObjectRef::Pod(key), Object::Pod(pod));
         self.note_wishes();
     }
 
@@ -167,14 +180,14 @@ impl Server {
         attachment.metadata.resource_version = self.next();
         let name = attachment.key();
         self.attachments.insert(name.clone(), attachment.clone());
-        self.record(ObjectRef::Attachment(name), Some(Object::Attachment(attachment.clone())));
+        self.record(ObjectRef::Attachment(name), Object::Attachment(attachment.clone()));
         attachment
     }
 
     fn remove_attachment(&mut self, name: &AttachmentName) {
-        self.attachments.remove(name);
-        self.next();
-        self.record(ObjectRef::Attachment(name.clone()), None);
+        if let Some(attachment) = self.attachments.remove(name) {
+            self.record_end(ObjectRef::Attachment(name.clone()), Object::Attachment(attachment));
+        }
     }
 
     /// Somebody creates a pod, deletes one, or one finishes.
@@ -203,8 +216,7 @@ impl Server {
             self.put_pod(pod);
         } else {
             self.pods.remove(&key);
-            self.next();
-            self.record(ObjectRef::Pod(key), None);
+            self.record_end(ObjectRef::Pod(key), Object::Pod(pod));
             self.note_wishes();
         }
     }
@@ -333,6 +345,14 @@ impl Server {
 
     pub fn time_passes(&mut self, time: std::time::Duration) {
         self.wall = self.wall.checked_add(time).unwrap();
+        if time < KUBELET_PERIOD {
+            return;
+        }
+        for name in NODES.map(NodeName::from) {
+            if self.nodes.contains_key(&name) && !self.silent.contains(&name) {
+                self.kubelet_reports(&name);
+            }
+        }
     }
 
     /// Notes since when nobody has wanted what.
@@ -403,9 +423,13 @@ impl Server {
             }
             4 => {
                 self.nodes.remove(&name);
-                self.next();
                 self.unready_since.entry(name.clone()).or_insert(self.wall);
-                self.record(ObjectRef::Node(name), None);
+                // A node that is gone publishes nothing, and cannot report anything new either.
+                for volume in VOLUMES.map(|(volume, _)| id(volume)) {
+                    let unused = !node.uses(volume.as_str());
+                    self.unpublished.entry((name.clone(), volume)).or_default().unused |= unused;
+                }
+                self.record_end(ObjectRef::Node(name), Object::Node(node));
             }
             _ => {}
         }
