@@ -15,6 +15,7 @@ mod support;
 mod attach;
 mod binding;
 mod crash;
+mod deploy;
 mod detach;
 mod exclusive;
 mod harness;
@@ -39,6 +40,7 @@ fn main() {
     stories.extend(release::stories());
     stories.extend(crash::stories());
     stories.extend(replicas::stories());
+    stories.extend(deploy::stories());
     stories.extend(permissions::stories());
 
     // A filter that is meant for other tests must not start a build of the control plane.
