@@ -26,6 +26,7 @@ use super::{
     queue::Queue,
     reconciler::{self, VolumeView},
     rules::{Step, Verdict, Waiting},
+    standing::{Entry, Standing},
     status_updater,
     volume_name::VolumeId,
     withdrawal::{Sequence, Withdrawal},
@@ -70,7 +71,7 @@ pub struct Controller {
     pub(super) effects: Effects,
     last_sent: Sequence,
     wake_at: BTreeSet<(Instant, Dirty)>,
-    waiting: BTreeMap<(VolumeId, NodeName), Waiting>,
+    standing: Arc<Standing>,
 }
 
 /// What a timer makes dirty.
@@ -104,7 +105,7 @@ impl Controller {
             effects: Effects::default(),
             last_sent: Sequence::default(),
             wake_at: BTreeSet::new(),
-            waiting: BTreeMap::new(),
+            standing: Arc::default(),
         }
     }
 
@@ -126,9 +127,10 @@ impl Controller {
         self.wake_at.first().map(|(at, _)| *at)
     }
 
-    /// What every pair waits for.
-    pub fn waiting(&self) -> impl Iterator<Item = (&VolumeId, &NodeName, &Waiting)> {
-        self.waiting.iter().map(|((volume, node), waiting)| (volume, node, waiting))
+    /// What every pair waits for; stays readable while the controller runs.
+    #[must_use]
+    pub fn standing(&self) -> Arc<Standing> {
+        Arc::clone(&self.standing)
     }
 
     /// Reads the tables whole, once (attach-detach §5, without its gaps).
@@ -325,7 +327,7 @@ impl Controller {
             self.wake_at.insert((at, Dirty::Volume(volume.clone())));
         }
         self.tell(volume, node, &verdict);
-        self.note_waiting(volume, node, verdict.waiting.as_ref());
+        self.note_waiting(volume, node, &verdict, now);
         match verdict.step {
             None => {}
             Some(Step::Create(source)) => {
@@ -442,7 +444,7 @@ impl Controller {
             return;
         };
         let rival = match &verdict.waiting {
-            Some(Waiting::HeldByNode(rival)) if rival.holds => Some(rival.node.clone()),
+            Some(Waiting::HeldByNode { rival }) if rival.holds => Some(rival.node.clone()),
             _ => None,
         };
         let users = rival.as_ref().and_then(|rival| self.desired.wish(volume, rival));
@@ -457,7 +459,7 @@ impl Controller {
                 told.error = Some(message.clone());
                 Announcement::Failed(message.clone())
             }
-            (Some(Waiting::HeldByNode(_)), _) if rival.is_some() && !told.held => {
+            (Some(Waiting::HeldByNode { .. }), _) if rival.is_some() && !told.held => {
                 told.held = true;
                 let pods = users.into_iter().flat_map(|wish| wish.pods.values());
                 Announcement::HeldElsewhere(pods.map(|(pod, _)| pod.key.clone()).collect())
@@ -471,12 +473,14 @@ impl Controller {
         self.effects.events.extend(announcer::events(&self.objects, wish, &announcement));
     }
 
-    fn note_waiting(&mut self, volume: &VolumeId, node: &NodeName, waiting: Option<&Waiting>) {
-        let key = (volume.clone(), node.clone());
-        let before = match waiting {
-            Some(waiting) => self.waiting.insert(key, waiting.clone()),
-            None => self.waiting.remove(&key),
-        };
+    fn note_waiting(&mut self, volume: &VolumeId, node: &NodeName, verdict: &Verdict, now: Instant) {
+        let entry = verdict.waiting.as_ref().map(|waiting| Entry {
+            waiting: waiting.clone(),
+            since: self.clock.wall(now),
+            next_look: verdict.wake_at.map(|at| self.clock.wall(at)),
+        });
+        let before = self.standing.set(volume, node, entry);
+        let waiting = verdict.waiting.as_ref();
         let (from, to) = (before.as_ref().map(Waiting::code), waiting.map(Waiting::code));
         if from == to {
             return;

@@ -53,6 +53,7 @@ impl ForceReason {
 
 /// Why a detach is not forced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Unforced {
     /// The node is Ready: its kubelet will unmount (S5).
     NodeReady,

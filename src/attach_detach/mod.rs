@@ -26,6 +26,7 @@ mod queue;
 pub mod reconciler;
 pub mod retry;
 pub mod rules;
+pub mod standing;
 pub mod status_updater;
 mod subsystem;
 pub mod volume_name;

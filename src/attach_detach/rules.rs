@@ -86,7 +86,10 @@ pub enum Waiting {
         message: String,
     },
     /// For another node to be rid of an exclusive volume.
-    HeldByNode(Rival),
+    HeldByNode {
+        /// That node.
+        rival: Rival,
+    },
     /// For an earlier attachment of the same name to be gone.
     WaitingForDeletion,
     /// For the node's status to list the volume.
@@ -94,7 +97,10 @@ pub enum Waiting {
     /// For claim or volume to be whole again: the wish is kept but may not attach.
     WishNotCurrent,
     /// For the kubelet to unmount.
-    DetachWaitingForUnmount(Unforced),
+    DetachWaitingForUnmount {
+        /// Why it is not forced.
+        unforced: Unforced,
+    },
     /// For the node's status to be written without the volume, or read live.
     DetachWaitingForUnpublish,
     /// For a status patch of unknown outcome to be settled.
@@ -109,11 +115,14 @@ pub enum Waiting {
     /// For the node, whose object is gone, to come back: nothing can be attached to it.
     NodeGone,
     /// For the node, whose object is gone, to come back and unmount: nothing proves its kubelet dead.
-    DetachWaitingForNode(Unforced),
+    DetachWaitingForNode {
+        /// Why it is not forced.
+        unforced: Unforced,
+    },
     /// To learn whether an attachment exists.
     Uncertain,
     /// For the pause after a failure to end.
-    RetryBackoff(#[serde(skip)] Instant),
+    RetryBackoff,
 }
 
 impl Waiting {
@@ -124,19 +133,19 @@ impl Waiting {
             Self::WaitingForVolumeAttachment => "WaitingForVolumeAttachment",
             Self::WaitingForAttacher => "WaitingForAttacher",
             Self::AttachError { .. } => "AttachError",
-            Self::HeldByNode(_) => "HeldByNode",
+            Self::HeldByNode { .. } => "HeldByNode",
             Self::WaitingForDeletion => "WaitingForDeletion",
             Self::Publishing => "Publishing",
             Self::WishNotCurrent => "WishNotCurrent",
-            Self::DetachWaitingForUnmount(_) => "DetachWaitingForUnmount",
+            Self::DetachWaitingForUnmount { .. } => "DetachWaitingForUnmount",
             Self::DetachWaitingForUnpublish => "DetachWaitingForUnpublish",
             Self::DetachWaitingForSettlement => "DetachWaitingForSettlement",
             Self::DetachWaitingForAttacher => "DetachWaitingForAttacher",
             Self::DetachError { .. } => "DetachError",
             Self::NodeGone => "NodeGone",
-            Self::DetachWaitingForNode(_) => "DetachWaitingForNode",
+            Self::DetachWaitingForNode { .. } => "DetachWaitingForNode",
             Self::Uncertain => "Uncertain",
-            Self::RetryBackoff(_) => "RetryBackoff",
+            Self::RetryBackoff => "RetryBackoff",
         }
     }
 }
@@ -180,7 +189,7 @@ fn wanted(view: &PairView<'_>, wish: &Wish, now: Instant) -> Verdict {
         return read_attachment(pair, now);
     }
     if let Some(rival) = view.rival {
-        return wait(Publication::Withhold, Waiting::HeldByNode(rival.clone()));
+        return wait(Publication::Withhold, Waiting::HeldByNode { rival: rival.clone() });
     }
     if view.node.is_none_or(|state| state.node.is_none()) {
         return wait(Publication::Keep, Waiting::NodeGone);
@@ -250,12 +259,12 @@ fn unwanted(view: &PairView<'_>, now: Instant) -> Verdict {
 fn still_in_use(view: &PairView<'_>, attached: bool, unforced: Unforced, now: Instant) -> Verdict {
     let wake_at = wake_at(unforced, view.wall, now);
     if view.node.is_none_or(|state| state.node.is_none()) {
-        return Verdict { wake_at, ..wait(Publication::Keep, Waiting::DetachWaitingForNode(unforced)) };
+        return Verdict { wake_at, ..wait(Publication::Keep, Waiting::DetachWaitingForNode { unforced }) };
     }
     // Also puts the volume back when the answer to the un-publishing patch showed it in use after all: a
     // kubelet that finds a mounted volume unpublished takes it for lost.
     let publication = if attached { Publication::List } else { Publication::Withhold };
-    Verdict { wake_at, ..wait(publication, Waiting::DetachWaitingForUnmount(unforced)) }
+    Verdict { wake_at, ..wait(publication, Waiting::DetachWaitingForUnmount { unforced }) }
 }
 
 fn wake_at(unforced: Unforced, wall: Timestamp, now: Instant) -> Option<Instant> {
@@ -280,7 +289,7 @@ fn without_attachment(view: &PairView<'_>, now: Instant) -> Verdict {
         && let Err(unforced) = force(pair, view.node, view.policy, view.wall)
     {
         let wake_at = wake_at(unforced, view.wall, now);
-        return Verdict { wake_at, ..wait(Publication::Keep, Waiting::DetachWaitingForUnmount(unforced)) };
+        return Verdict { wake_at, ..wait(Publication::Keep, Waiting::DetachWaitingForUnmount { unforced }) };
     }
     wait(Publication::Withhold, Waiting::DetachWaitingForUnpublish)
 }
@@ -309,7 +318,7 @@ fn wait(publication: Publication, waiting: Waiting) -> Verdict {
 }
 
 fn pause(at: Instant) -> Verdict {
-    Verdict { wake_at: Some(at), ..wait(Publication::Withhold, Waiting::RetryBackoff(at)) }
+    Verdict { wake_at: Some(at), ..wait(Publication::Withhold, Waiting::RetryBackoff) }
 }
 
 fn withdraw(step: Option<Step>, waiting: Waiting) -> Verdict {

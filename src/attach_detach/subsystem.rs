@@ -16,6 +16,7 @@ use super::{
     executor::Executor,
     force::ForcePolicy,
     metrics::AttachDetachMetrics,
+    standing::Standing,
 };
 use crate::{
     kube_api::{call::Caller, events::EventRecorder, leadership::Leadership},
@@ -63,6 +64,12 @@ impl AttachDetach {
             leadership,
             events,
         })
+    }
+
+    /// What every volume waits for; stays readable while the subsystem runs.
+    #[must_use]
+    pub fn standing(&self) -> Arc<Standing> {
+        self.controller.standing()
     }
 
     /// Runs until shutdown, then waits for the requests in flight.

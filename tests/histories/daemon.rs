@@ -177,7 +177,7 @@ impl Daemon {
 
     /// What the daemon says it waits for.
     pub fn waits_for(&self) -> String {
-        format!("{:?}", self.controller.waiting().collect::<Vec<_>>())
+        format!("{:?}", self.controller.standing().entries())
     }
 
     pub fn time_passes(&mut self, time: Duration) {
