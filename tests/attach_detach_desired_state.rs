@@ -22,7 +22,7 @@ use mooring::{
         volume_name::VolumeId,
     },
     kube_api::{
-        ids::{DriverName, NodeName, PodKey, ResourceVersion, VolumeName},
+        ids::{DriverName, NodeName, PodKey, VolumeName},
         kinds::{CsiDriver, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod},
     },
     state::{ChangeSet, Objects, Stored},
@@ -305,7 +305,7 @@ impl World {
         let object: T = serde_json::from_value(object).expect("a narrow kind reads any object of its kind");
         match self.rng.u32(0..6) {
             0 => {}
-            1 => self.objects.delete::<T>(object.key(), ResourceVersion(self.revision)),
+            1 => self.objects.delete(object),
             _ => self.objects.apply(object),
         }
     }

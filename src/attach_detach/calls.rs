@@ -6,9 +6,9 @@
 use serde_json::json;
 
 use super::{
-    actual_state::{Sequence, Unpublished},
     desired_state::AttachSource,
     volume_name::VolumeId,
+    withdrawal::{Sequence, Unpublished},
 };
 use crate::kube_api::{
     call::{CallError, Request, Verb},

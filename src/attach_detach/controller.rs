@@ -14,18 +14,23 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    actual_state::{ActualState, Operation, Pair, PairCall, Publication, Sequence, Told, Withdrawal},
+    actual_state::{ActualState, Operation, Pair, PairCall, Publication, Told},
     announcer::{self, Announcement},
     calls::{self, Call, PairRequest},
+    clock::Clock,
     desired_state::DesiredState,
+    force::{ForcePolicy, ForceReason},
     identification::candidates,
     metrics::{AttachDetachMetrics, Ending},
+    node_state::NodeState,
     populator,
     queue::Queue,
     reconciler::{self, VolumeView},
     rules::{Step, Verdict, Waiting},
+    standing::{Entry, Standing},
     status_updater,
     volume_name::{VolumeId, VolumeKind},
+    withdrawal::{Sequence, Withdrawal},
 };
 use crate::{
     kube_api::{
@@ -33,7 +38,7 @@ use crate::{
         ids::{AttachmentName, NodeName, PodKey},
         kinds::ObjectRef,
     },
-    state::Objects,
+    state::{LastWords, Objects},
 };
 
 /// Requests for pairs in flight at once.
@@ -57,6 +62,8 @@ pub struct Controller {
     pub(super) metrics: AttachDetachMetrics,
     pub(super) desired: DesiredState,
     pub(super) actual: ActualState,
+    pub(super) clock: Clock,
+    policy: ForcePolicy,
     pub(super) leads: bool,
     pub(super) pair_calls: usize,
     pub(super) node_calls: usize,
@@ -65,7 +72,7 @@ pub struct Controller {
     pub(super) effects: Effects,
     last_sent: Sequence,
     wake_at: BTreeSet<(Instant, Dirty)>,
-    waiting: BTreeMap<(VolumeId, NodeName), Waiting>,
+    standing: Arc<Standing>,
 }
 
 /// What a timer makes dirty.
@@ -78,12 +85,19 @@ enum Dirty {
 impl Controller {
     /// A controller over the shared tables, which must be synced before it is loaded.
     #[must_use]
-    pub fn new(objects: Arc<Objects>, metrics: AttachDetachMetrics) -> Self {
+    pub fn new(
+        objects: Arc<Objects>,
+        metrics: AttachDetachMetrics,
+        policy: ForcePolicy,
+        clock: Clock,
+    ) -> Self {
         Self {
             objects,
             metrics,
             desired: DesiredState::default(),
             actual: ActualState::default(),
+            clock,
+            policy,
             leads: false,
             pair_calls: 0,
             node_calls: 0,
@@ -92,7 +106,7 @@ impl Controller {
             effects: Effects::default(),
             last_sent: Sequence::default(),
             wake_at: BTreeSet::new(),
-            waiting: BTreeMap::new(),
+            standing: Arc::default(),
         }
     }
 
@@ -114,15 +128,16 @@ impl Controller {
         self.wake_at.first().map(|(at, _)| *at)
     }
 
-    /// What every pair waits for.
-    pub fn waiting(&self) -> impl Iterator<Item = (&VolumeId, &NodeName, &Waiting)> {
-        self.waiting.iter().map(|((volume, node), waiting)| (volume, node, waiting))
+    /// What every pair waits for; stays readable while the controller runs.
+    #[must_use]
+    pub fn standing(&self) -> Arc<Standing> {
+        Arc::clone(&self.standing)
     }
 
     /// Reads the tables whole, once (attach-detach §5, without its gaps).
     pub fn load(&mut self, now: Instant) {
         for (name, node) in self.objects.nodes.snapshot() {
-            self.actual.observe_node(&name, Some(&node));
+            self.actual.observe_node(&name, Some(&node), self.clock.wall(now));
         }
         for name in self.objects.attachments.snapshot().into_keys() {
             self.refresh_attachment(&name, now);
@@ -163,8 +178,9 @@ impl Controller {
         for object in changed {
             match &object {
                 ObjectRef::Node(name) => {
+                    self.hear_last_words(name, now);
                     let node = self.objects.nodes.get(name);
-                    let touched = self.actual.observe_node(name, node.as_ref());
+                    let touched = self.actual.observe_node(name, node.as_ref(), self.clock.wall(now));
                     self.dirty_volumes.extend(touched);
                     self.dirty_nodes.push(name.clone());
                     for attachment in self.actual.unidentified(None, Some(name)) {
@@ -184,6 +200,19 @@ impl Controller {
                 self.refresh_pod(&pod);
             }
         }
+    }
+
+    /// What a node object that is gone said last counts, even if we never saw it say so: what was in use
+    /// then still may be.
+    fn hear_last_words(&mut self, name: &NodeName, now: Instant) {
+        let wall = self.clock.wall(now);
+        let touched = match self.objects.nodes.take_last_words(name) {
+            None => return,
+            Some(LastWords::Told(node)) => self.actual.observe_node(name, Some(&node), wall),
+            Some(LastWords::Unknown) => self.actual.distrust_node(name),
+        };
+        self.dirty_volumes.extend(touched);
+        self.dirty_volumes.extend(self.actual.observe_node(name, None, wall));
     }
 
     fn refresh_pod(&mut self, key: &PodKey) {
@@ -256,6 +285,7 @@ impl Controller {
     }
 
     fn reconcile_volume(&mut self, volume: &VolumeId, now: Instant) {
+        // The rules speak of VolumeAttachments, and what has none is neither published nor withdrawn by them.
         if volume.kind() == VolumeKind::NoOp {
             return;
         }
@@ -263,11 +293,14 @@ impl Controller {
         if wishes.is_some() {
             self.actual.recognise(volume);
         }
+        let wall = self.clock.wall(now);
+        let wanted = |node: &NodeName| wishes.is_some_and(|wishes| wishes.contains_key(node));
+        self.actual.note_unwanted(volume, wanted, |_| None, wall);
         let state = self.actual.volume(volume);
         let named = wishes.into_iter().flat_map(BTreeMap::keys);
         let named = named.chain(state.into_iter().flat_map(|state| state.pairs.keys()));
         let nodes = named.filter_map(|name| self.actual.node(name).map(|node| (name, node))).collect();
-        let verdicts = reconciler::plan(&VolumeView { wishes, state, nodes }, now);
+        let verdicts = reconciler::plan(&VolumeView { wishes, state, nodes, policy: self.policy, wall }, now);
         for (node, verdict) in verdicts {
             self.apply(volume, &node, verdict, now);
         }
@@ -299,14 +332,17 @@ impl Controller {
             self.wake_at.insert((at, Dirty::Volume(volume.clone())));
         }
         self.tell(volume, node, &verdict);
-        self.note_waiting(volume, node, verdict.waiting.as_ref());
+        self.note_waiting(volume, node, &verdict, now);
         match verdict.step {
             None => {}
             Some(Step::Create(source)) => {
                 let request = PairRequest::Create(calls::create(volume, node, &source));
                 self.send(volume, node, PairCall::Create, request, now);
             }
-            Some(Step::Delete(uid, proof)) => {
+            Some(Step::Delete(uid, proof, forced)) => {
+                if let Some(reason) = forced {
+                    self.force(volume, node, reason);
+                }
                 let request = calls::delete(volume, node, &uid, &proof);
                 self.send(volume, node, PairCall::Delete, PairRequest::Delete(uid, request), now);
             }
@@ -315,6 +351,11 @@ impl Controller {
                 self.send(volume, node, PairCall::Read, PairRequest::Read(name), now);
             }
             Some(Step::ReadNode) => {
+                // What was proven before is not proof enough.
+                let pair = self.actual.pair_mut(volume, node);
+                if matches!(pair.withdrawal, Withdrawal::Proven(_)) {
+                    pair.withdrawal = Withdrawal::Since(sent);
+                }
                 self.dirty_nodes.push(node.clone());
             }
         }
@@ -341,10 +382,26 @@ impl Controller {
         self.call(Call::Pair(volume.clone(), node.clone(), request));
     }
 
+    /// A detach is about to be forced: counted, logged, told to those who wait for it.
+    fn force(&mut self, volume: &VolumeId, node: &NodeName, reason: ForceReason) {
+        self.metrics.forced(reason);
+        tracing::warn!(%volume, %node, reason = reason.label(), "forcing the detach of a volume that may be in use");
+        let waiting = self.desired.nodes(volume).into_iter().flatten().filter(|(other, _)| *other != node);
+        for (_, wish) in waiting {
+            let announcement = Announcement::ForcedDetach(node.clone(), reason);
+            self.effects.events.extend(announcer::events(&self.objects, wish, &announcement));
+        }
+    }
+
     /// Sends what the node needs: its list, or a live read.
     fn reconcile_node(&mut self, name: &NodeName, now: Instant) {
+        let trusted = self.actual.trust_node(name, self.clock.wall(now));
+        self.dirty_volumes.extend(trusted);
+        let trusted_at = self.actual.node(name).and_then(NodeState::trusted_at);
+        if let Some(at) = trusted_at.and_then(|at| self.clock.instant(at)) {
+            self.wake_at.insert((at, Dirty::Node(name.clone())));
+        }
         let Some(state) = self.actual.node(name) else { return };
-        let Some(node) = state.node.clone() else { return };
         if state.busy {
             return;
         }
@@ -356,11 +413,12 @@ impl Controller {
             .volumes
             .iter()
             .filter_map(|volume| Some((volume, self.actual.pair(volume, name)?.publication)));
-        let list = if state.stale { None } else { status_updater::desired_list(&node, publications) };
+        let node = state.node.as_deref().filter(|_| !state.stale);
+        let change = node.and_then(|node| Some((node, status_updater::desired_list(node, publications)?)));
         let settle_at = state.unsettled.map(|unsettled| unsettled.until);
-        let call = match list {
-            Some(list) => {
-                let request = status_updater::patch(&node, &list);
+        let call = match change {
+            Some((node, list)) => {
+                let request = status_updater::patch(node, &list);
                 Call::PatchNode(name.clone(), node.metadata.resource_version, request)
             }
             None if state.stale || self.actual.needs_proof(name) || settle_at.is_some_and(|at| at <= now) => {
@@ -391,7 +449,7 @@ impl Controller {
             return;
         };
         let rival = match &verdict.waiting {
-            Some(Waiting::HeldByNode(rival)) if rival.holds => Some(rival.node.clone()),
+            Some(Waiting::HeldByNode { rival }) if rival.holds => Some(rival.node.clone()),
             _ => None,
         };
         let users = rival.as_ref().and_then(|rival| self.desired.wish(volume, rival));
@@ -406,7 +464,7 @@ impl Controller {
                 told.error = Some(message.clone());
                 Announcement::Failed(message.clone())
             }
-            (Some(Waiting::HeldByNode(_)), _) if rival.is_some() && !told.held => {
+            (Some(Waiting::HeldByNode { .. }), _) if rival.is_some() && !told.held => {
                 told.held = true;
                 let pods = users.into_iter().flat_map(|wish| wish.pods.values());
                 Announcement::HeldElsewhere(pods.map(|(pod, _)| pod.key.clone()).collect())
@@ -420,12 +478,14 @@ impl Controller {
         self.effects.events.extend(announcer::events(&self.objects, wish, &announcement));
     }
 
-    fn note_waiting(&mut self, volume: &VolumeId, node: &NodeName, waiting: Option<&Waiting>) {
-        let key = (volume.clone(), node.clone());
-        let before = match waiting {
-            Some(waiting) => self.waiting.insert(key, waiting.clone()),
-            None => self.waiting.remove(&key),
-        };
+    fn note_waiting(&mut self, volume: &VolumeId, node: &NodeName, verdict: &Verdict, now: Instant) {
+        let entry = verdict.waiting.as_ref().map(|waiting| Entry {
+            waiting: waiting.clone(),
+            since: self.clock.wall(now),
+            next_look: verdict.wake_at.map(|at| self.clock.wall(at)),
+        });
+        let before = self.standing.set(volume, node, entry);
+        let waiting = verdict.waiting.as_ref();
         let (from, to) = (before.as_ref().map(Waiting::code), waiting.map(Waiting::code));
         if from == to {
             return;

@@ -13,21 +13,26 @@
 pub mod actual_state;
 mod announcer;
 pub mod calls;
+pub mod clock;
 pub mod controller;
 pub mod desired_state;
 mod executor;
+pub mod force;
 mod identification;
 pub mod in_tree_migration;
 pub mod metrics;
+pub mod node_state;
 mod outcomes;
 pub mod populator;
 mod queue;
 pub mod reconciler;
 pub mod retry;
 pub mod rules;
+pub mod standing;
 pub mod status_updater;
 mod subsystem;
 pub mod volume_name;
 pub mod volume_source;
+pub mod withdrawal;
 
 pub use subsystem::AttachDetach;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use k8s_openapi::jiff::Timestamp;
 use tokio::{
     sync::mpsc,
     time::{Instant, sleep_until},
@@ -10,9 +11,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     calls::Outcome,
+    clock::Clock,
     controller::{Controller, Effects, NODE_CALLS, PAIR_CALLS},
     executor::Executor,
+    force::ForcePolicy,
     metrics::AttachDetachMetrics,
+    standing::Standing,
 };
 use crate::{
     kube_api::{call::Caller, events::EventRecorder, leadership::Leadership},
@@ -42,18 +46,30 @@ impl AttachDetach {
         caller: &Caller,
         leadership: Leadership,
         events: EventRecorder,
+        policy: ForcePolicy,
         metrics: &Metrics,
     ) -> Result<Self, prometheus::Error> {
         let (sender, outcomes) = mpsc::channel(PAIR_CALLS + NODE_CALLS);
         Ok(Self {
             changes: objects.subscribe(),
-            controller: Controller::new(Arc::clone(&objects), AttachDetachMetrics::new(metrics)?),
+            controller: Controller::new(
+                Arc::clone(&objects),
+                AttachDetachMetrics::new(metrics)?,
+                policy,
+                Clock::new(Timestamp::now(), Instant::now()),
+            ),
             executor: Executor::new(caller.with_own_budget(PAIR_CALLS + NODE_CALLS), sender),
             objects,
             outcomes,
             leadership,
             events,
         })
+    }
+
+    /// What every volume waits for; stays readable while the subsystem runs.
+    #[must_use]
+    pub fn standing(&self) -> Arc<Standing> {
+        self.controller.standing()
     }
 
     /// Runs until shutdown, then waits for the requests in flight.

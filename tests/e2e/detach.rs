@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::{
     stage::{Stage, Story, story},
     support::{
-        cluster::{attached, patch_status, unique_name, until},
+        cluster::{attached, patch, patch_status, unique_name, until},
         proxy::Write,
     },
 };
@@ -24,15 +24,17 @@ pub fn stories() -> Vec<Story> {
         story("detach_judges_live_when_a_crash_left_nothing_to_unpublish", after_crash),
         story("detach_of_a_deleted_claims_volume", claim_deleted_while_attached),
         story("detach_waits_for_a_vanished_node_to_come_back", node_gone),
+        story("detach_from_a_vanished_node_that_did_not_use_the_volume", node_gone_unused),
+        story("detach_by_force_from_a_node_out_of_service", out_of_service),
     ]
 }
 
 fn is_node_patch(write: &Write) -> bool {
-    write.is(Method::PATCH, "/nodes/n1/status")
+    write.is(&Method::PATCH, "/nodes/n1/status")
 }
 
 fn is_delete(write: &Write) -> bool {
-    write.is(Method::DELETE, "/volumeattachments/")
+    write.is(&Method::DELETE, "/volumeattachments/")
 }
 
 /// A pod that runs on n1 with v1.
@@ -65,9 +67,9 @@ async fn keeps_the_order(stage: Stage) {
     // In the order of the daemon: create, publish, un-publish, delete.
     let steps: Vec<String> = stage
         .proxy
-        .writes()
+        .attach_detach_writes()
         .iter()
-        .map(|write| format!("{} {}", write.method, write.path.split('/').nth_back(0).unwrap_or_default()))
+        .map(|write| format!("{} {}", write.method, write.path.split('/').next_back().unwrap_or_default()))
         .map(|step| step.split("csi-").next().unwrap_or_default().to_owned())
         .collect();
     assert_eq!(steps, ["POST volumeattachments", "PATCH status", "PATCH status", "DELETE "]);
@@ -190,11 +192,41 @@ async fn claim_deleted_while_attached(stage: Stage) {
 
 /// A Node object that is gone proves nothing about its kubelet: the volume stays attached until the
 /// node is back and shows that it is not in use.
+async fn node_gone_unused(stage: Stage) {
+    let _attacher = stage.attacher();
+    let _daemon = stage.daemon().await;
+    let cluster = &stage.cluster;
+    pod_with_volume(&stage).await;
+
+    cluster.remove_node("n1").await;
+    cluster.remove_pod("p1").await;
+    cluster.detached("v1", "n1").await;
+}
+
+async fn out_of_service(stage: Stage) {
+    let _attacher = stage.attacher();
+    let daemon = stage.daemon().await;
+    let cluster = &stage.cluster;
+    pod_with_volume(&stage).await;
+    report_in_use(&stage, &["v1"]).await;
+    cluster.remove_pod("p1").await;
+
+    let taint = json!({ "spec": { "taints": [
+        { "key": "node.kubernetes.io/out-of-service", "effect": "NoExecute", "value": "nodeshutdown" },
+    ]}});
+    patch::<Node>(&cluster.all(), "n1", taint).await;
+    cluster.detached("v1", "n1").await;
+    let forced =
+        "attach_detach_controller_attachdetach_controller_forced_detaches{reason=\"out-of-service\"} 1";
+    assert!(daemon.page("/metrics").await.contains(forced));
+}
+
 async fn node_gone(stage: Stage) {
     let _attacher = stage.attacher();
     let _daemon = stage.daemon().await;
     let cluster = &stage.cluster;
     pod_with_volume(&stage).await;
+    report_in_use(&stage, &["v1"]).await;
 
     cluster.remove_node("n1").await;
     cluster.remove_pod("p1").await;

@@ -1,8 +1,8 @@
 //! An exclusive volume is on one node at a time, whatever happens (S1, from etcd's history).
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use k8s_openapi::api::{core::v1::Event, storage::v1::VolumeAttachment};
+use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::api::ListParams;
 
 use crate::{
@@ -72,16 +72,16 @@ async fn waits_out_detach_error(stage: Stage) {
 /// Killed at each write of a move in each way; two VolumeAttachments at once would be seen in the
 /// history.
 async fn moves_through_crashes(stage: Stage) {
-    let attacher = Arc::new(stage.attacher());
+    let attacher = stage.attacher();
     attacher.change(|behaviour| behaviour.detach = Reaction::Succeed(Duration::from_millis(30)));
     let _kubelets = stage.kubelets();
     let cluster = &stage.cluster;
     cluster.node("n0").await;
     cluster.node("n1").await;
-    cluster.bound_pair("v1", "c1").await;
-    cluster.pod("p0", "n0", &["c1"]).await;
     {
         let _daemon = stage.daemon().await;
+        cluster.bound_pair("v1", "c1").await;
+        cluster.pod("p0", "n0", &["c1"]).await;
         cluster.running("p0").await;
     }
     // Un-publish, delete, create, publish.
@@ -104,6 +104,4 @@ async fn moves_through_crashes(stage: Stage) {
             round += 1;
         }
     }
-    let told = cluster.namespaced::<Event>().list(&ListParams::default()).await.unwrap();
-    assert!(!told.items.is_empty());
 }

@@ -74,7 +74,7 @@ async fn stand_ins_follow_a_controller(stage: Stage) {
     let (_attacher, _kubelets) = (stage.attacher(), stage.kubelets());
     let cluster = &stage.cluster;
     cluster.node("n1").await;
-    cluster.bound_pair("v1", "c1").await;
+    cluster.pair_bound_by_hand("v1", "c1").await;
     cluster.pod("p1", "n1", &["c1"]).await;
 
     in_use(&stage, "v1", "n1", true).await;
@@ -98,7 +98,7 @@ async fn checkers_see_wrongdoing(stage: Stage) {
     cluster.node("n1").await;
     cluster.node("n2").await;
     for volume in ["v1", "v2", "v3"] {
-        cluster.bound_pair(volume, &format!("of-{volume}")).await;
+        cluster.pair_bound_by_hand(volume, &format!("of-{volume}")).await;
         attach_by_hand(&stage, volume, "n1").await;
         attached_by_hand(&stage, volume, "n1").await;
     }
@@ -150,7 +150,7 @@ async fn forget(stage: &Stage, name: &str) {
 async fn proxy_disturbs_one_write(stage: Stage) {
     let direct = stage.cluster.namespaced::<ConfigMap>();
     let proxied = client_through_proxy(&stage);
-    let is_create = |write: &crate::support::proxy::Write| write.is(Method::POST, "/configmaps");
+    let is_create = |write: &crate::support::proxy::Write| write.is(&Method::POST, "/configmaps");
     let parameters = PostParams::default();
 
     let held = stage.proxy.hold(is_create);

@@ -15,6 +15,7 @@ mod support;
 mod attach;
 mod binding;
 mod crash;
+mod deploy;
 mod detach;
 mod exclusive;
 mod harness;
@@ -39,16 +40,18 @@ fn main() {
     stories.extend(release::stories());
     stories.extend(crash::stories());
     stories.extend(replicas::stories());
+    stories.extend(deploy::stories());
     stories.extend(permissions::stories());
 
     // A filter that is meant for other tests must not start a build of the control plane.
     let is_asked_for = !arguments.list && stories.iter().any(|story| is_selected(&arguments, story.name));
     let assets = if is_asked_for { Assets::find() } else { Err("nothing to run".to_owned()) };
     let is_required = std::env::var("MOORING_REQUIRE_CONTROL_PLANE").is_ok_and(|value| value == "1");
-    if let Err(reason) = &assets {
-        if is_asked_for && !is_required {
-            eprintln!("The end-to-end tests are not run: {reason}");
-        }
+    if let Err(reason) = &assets
+        && is_asked_for
+        && !is_required
+    {
+        eprintln!("The end-to-end tests are not run: {reason}");
     }
     let is_complete = stories.iter().all(|story| is_selected(&arguments, story.name));
     let trials = stories.into_iter().map(|story| match assets.clone() {

@@ -1,18 +1,25 @@
 //! Several replicas: one writes, another goes on when it dies, and a restart by itself changes
 //! nothing.
 
+use http::Method;
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::Api;
+use kube::{Api, api::DeleteParams};
 
 use crate::{
     stage::{DAEMON_NAMESPACE, Stage, Story, story},
-    support::{cluster::until, daemon::Launch, proxy::Proxy},
+    support::{
+        cluster::until,
+        daemon::Launch,
+        proxy::{Proxy, Write},
+    },
 };
 
 pub fn stories() -> Vec<Story> {
     vec![
         story("replicas_go_on_when_the_leader_is_killed", leader_killed),
         story("replicas_hand_over_when_the_leader_is_stopped", leader_stopped),
+        story("replicas_refuse_a_late_patch_of_a_former_leader", late_patch),
+        story("replicas_refuse_a_late_delete_of_a_former_leader", late_delete),
         story("restart_with_attached_volumes_writes_nothing", quiet_restart),
     ]
 }
@@ -33,7 +40,7 @@ async fn new_holder(stage: &Stage, before: &str) -> String {
 
 async fn no_lease(stage: &Stage) {
     let leases: Api<Lease> = Api::namespaced(stage.cluster.client.clone(), DAEMON_NAMESPACE);
-    leases.delete("mooring", &Default::default()).await.ok();
+    leases.delete("mooring", &DeleteParams::default()).await.ok();
 }
 
 /// A proxy of its own for a replica, so that it is seen who writes.
@@ -43,12 +50,15 @@ async fn replica(stage: &Stage) -> (Proxy, Launch) {
     (proxy, launch)
 }
 
-async fn attach(stage: &Stage, number: usize) {
-    let (volume, claim) = (format!("v{number}"), format!("c{number}"));
-    stage.cluster.bound_pair(&volume, &claim).await;
+async fn prepare(stage: &Stage, number: usize) {
+    stage.cluster.bound_pair(&format!("v{number}"), &format!("c{number}")).await;
     stage.cluster.node(&format!("n{number}")).await;
-    stage.cluster.pod(&format!("p{number}"), &format!("n{number}"), &[&claim]).await;
-    stage.cluster.published(&format!("n{number}"), &[&volume]).await;
+}
+
+async fn attach(stage: &Stage, number: usize) {
+    let (volume, node) = (format!("v{number}"), format!("n{number}"));
+    stage.cluster.pod(&format!("p{number}"), &node, &[&format!("c{number}")]).await;
+    stage.cluster.published(&node, &[&volume]).await;
 }
 
 async fn leader_killed(stage: Stage) {
@@ -59,9 +69,11 @@ async fn leader_killed(stage: Stage) {
     let first = stage.start_daemon(&first).await;
     let holder = new_holder(&stage, "").await;
     let _second = stage.start_daemon(&second).await;
+    prepare(&stage, 1).await;
+    prepare(&stage, 2).await;
     attach(&stage, 1).await;
-    assert_eq!(first_proxy.writes().len(), 2);
-    assert_eq!(second_proxy.all_writes().iter().filter(|write| write.number.is_some()).count(), 0);
+    assert_eq!(first_proxy.attach_detach_writes().len(), 2);
+    assert_eq!(second_proxy.writes().len(), 0);
 
     first.kill();
     attach(&stage, 2).await;
@@ -91,6 +103,8 @@ async fn leader_stopped(stage: Stage) {
     let first = stage.start_daemon(&first).await;
     let holder = new_holder(&stage, "").await;
     let _second = stage.start_daemon(&second).await;
+    prepare(&stage, 1).await;
+    prepare(&stage, 2).await;
     attach(&stage, 1).await;
 
     let status = first.terminate().await;
@@ -108,10 +122,50 @@ async fn leader_stopped(stage: Stage) {
     assert!(released, "the lease was not released");
 }
 
+/// A request of the first daemon is on its way while the daemon dies, the second finishes the detach and
+/// attaches the volume to the same node again; then the request arrives (S37).
+async fn late_write(stage: &Stage, is_late: fn(&Write) -> bool) {
+    let _attacher = stage.attacher();
+    let first_proxy = Proxy::start(stage.plane.client_with_token(None)).await;
+    let first = stage.start_daemon(&Launch::alone(&stage.kubeconfig(&first_proxy))).await;
+    prepare(stage, 1).await;
+    attach(stage, 1).await;
+    let late = first_proxy.delay(is_late);
+    stage.cluster.remove_pod("p1").await;
+    late.reached().await;
+    first.kill();
+
+    let _second = stage.daemon().await;
+    stage.cluster.detached("v1", "n1").await;
+    attach(stage, 1).await;
+    let kept = stage.cluster.attachment("v1", "n1").await;
+
+    late.release();
+    let answer = late.answered().await;
+    assert_eq!(answer.status.unwrap(), 409, "{answer:?}");
+    // Something later, and all is as it was.
+    prepare(stage, 2).await;
+    attach(stage, 2).await;
+    stage.cluster.published("n1", &["v1"]).await;
+    let now = stage.cluster.attachment("v1", "n1").await;
+    assert_eq!((now.metadata.uid, now.metadata.deletion_timestamp), (kept.metadata.uid, None));
+}
+
+async fn late_patch(stage: Stage) {
+    late_write(&stage, |write| write.is(&Method::PATCH, "/nodes/n1/status")).await;
+}
+
+async fn late_delete(stage: Stage) {
+    late_write(&stage, |write| write.is(&Method::DELETE, "/volumeattachments/")).await;
+}
+
 /// S39: what is as it should be is left alone.
 async fn quiet_restart(stage: Stage) {
     let (_attacher, _kubelets) = (stage.attacher(), stage.kubelets());
     let daemon = stage.daemon().await;
+    for number in 1..=4 {
+        prepare(&stage, number).await;
+    }
     for number in 1..=3 {
         attach(&stage, number).await;
         stage.cluster.running(&format!("p{number}")).await;

@@ -1,6 +1,7 @@
 //! Where a story plays: an empty cluster, a proxy before its API server, the stand-ins, the daemon.
 
 use std::{
+    fmt::Write as _,
     panic::AssertUnwindSafe,
     path::PathBuf,
     pin::Pin,
@@ -21,7 +22,7 @@ use crate::support::{
     history::{Change, History},
     invariants,
     process::Log,
-    proxy::Proxy,
+    proxy::{Proxy, Write},
 };
 
 /// Where the daemon's account and its lease are.
@@ -62,6 +63,7 @@ where
 
 /// What all stories share.
 struct Theatre {
+    assets: Assets,
     runtime: Runtime,
     plane: ControlPlane,
     token: String,
@@ -84,7 +86,7 @@ fn open(assets: &Assets) -> Theatre {
         let token = plane.service_account_token(DAEMON_NAMESPACE, "mooring").await;
         (plane, token)
     });
-    Theatre { runtime, plane, token }
+    Theatre { assets: assets.clone(), runtime, plane, token }
 }
 
 /// Plays a story, and checks what happened.
@@ -94,6 +96,7 @@ pub fn play(assets: &Assets, story: &Story) -> Result<(), Failed> {
         let cluster = Cluster::new(theatre.plane.client(User::Admin));
         cluster.clear().await;
         let stage = Stage {
+            assets: &theatre.assets,
             plane: &theatre.plane,
             proxy: Arc::new(Proxy::start(theatre.plane.client_with_token(None)).await),
             cluster,
@@ -122,14 +125,11 @@ pub fn play(assets: &Assets, story: &Story) -> Result<(), Failed> {
             return Ok(());
         }
         for (number, log) in stage.logs.lock().unwrap().iter().enumerate() {
-            report.push_str(&format!("\n--- log of daemon {}\n{}", number + 1, log.tail(200)));
+            let _ = writeln!(report, "\n--- log of daemon {}\n{}", number + 1, log.tail(200));
         }
         report.push_str("\n--- writes of the daemon\n");
-        for write in stage.proxy.all_writes() {
-            report.push_str(&format!(
-                "{:?} {} {} {:?} {}\n",
-                write.number, write.method, write.path, write.status, write.body
-            ));
+        for Write { number, method, path, status, body } in stage.proxy.all_writes() {
+            let _ = writeln!(report, "{number:?} {method} {path} {status:?} {body}");
         }
         Err(report.into())
     })
@@ -138,6 +138,7 @@ pub fn play(assets: &Assets, story: &Story) -> Result<(), Failed> {
 /// The stage of one story.
 #[derive(Clone)]
 pub struct Stage {
+    pub assets: &'static Assets,
     pub plane: &'static ControlPlane,
     pub cluster: Cluster,
     /// Between the API server and the daemons started here.

@@ -6,14 +6,15 @@ use fastrand::Rng;
 use futures::FutureExt;
 use mooring::{
     attach_detach::{
-        actual_state::Sequence,
         calls::{Answer, Call, Outcome, PairRequest},
+        clock::Clock,
         controller::Controller,
+        force::ForcePolicy,
         metrics::AttachDetachMetrics,
+        withdrawal::Sequence,
     },
     kube_api::{
         call::CallError,
-        ids::ResourceVersion,
         kinds::{Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
     },
     metrics::Metrics,
@@ -58,8 +59,9 @@ impl Daemon {
         objects.reset::<PersistentVolumeClaim>(server.claims.values().cloned().collect());
         objects.reset::<VolumeAttachment>(server.attachments.values().cloned().collect());
         let metrics = AttachDetachMetrics::new(&Metrics::default()).unwrap();
-        let mut controller = Controller::new(Arc::clone(&objects), metrics);
         let now = Instant::now();
+        let clock = Clock::new(server.wall(), now);
+        let mut controller = Controller::new(Arc::clone(&objects), metrics, ForcePolicy::default(), clock);
         controller.load(now);
         controller.take_over();
         let end = server.history.len();
@@ -85,10 +87,12 @@ impl Daemon {
         self.on_their_way.extend(effects.calls);
     }
 
-    /// The watch of some kind delivers its next event.
+    /// The watch of some kind delivers its next events, of which the controller sees only the sum.
     pub fn watch_delivers(&mut self, server: &Server, rng: &mut Rng) {
         let kinds = ["node", "pod", "attachment"];
-        self.deliver(server, kinds[rng.usize(0..kinds.len())]);
+        for _ in 0..rng.u32(1..4) {
+            self.deliver(server, kinds[rng.usize(0..kinds.len())]);
+        }
         self.reconcile();
     }
 
@@ -104,16 +108,13 @@ impl Daemon {
         let next = server.history.iter().enumerate().skip(from).find(|(_, event)| kind(&event.key) == wanted);
         let Some((index, event)) = next else { return false };
         self.delivered.insert(wanted, index + 1);
-        let revision = ResourceVersion(event.revision);
-        match (&event.key, event.object.clone()) {
-            (_, Some(Object::Node(node))) => self.objects.apply(node),
-            (_, Some(Object::Pod(pod))) => self.objects.apply(pod),
-            (_, Some(Object::Attachment(attachment))) => self.objects.apply(attachment),
-            (ObjectRef::Pod(key), None) => self.objects.delete::<Pod>(key.clone(), revision),
-            (ObjectRef::Attachment(name), None) => {
-                self.objects.delete::<VolumeAttachment>(name.clone(), revision);
-            }
-            _ => {}
+        match (event.object.clone(), event.deleted) {
+            (Object::Node(node), false) => self.objects.apply(node),
+            (Object::Pod(pod), false) => self.objects.apply(pod),
+            (Object::Attachment(attachment), false) => self.objects.apply(attachment),
+            (Object::Node(node), true) => self.objects.delete(node),
+            (Object::Pod(pod), true) => self.objects.delete(pod),
+            (Object::Attachment(attachment), true) => self.objects.delete(attachment),
         }
         true
     }
@@ -176,7 +177,7 @@ impl Daemon {
 
     /// What the daemon says it waits for.
     pub fn waits_for(&self) -> String {
-        format!("{:?}", self.controller.waiting().collect::<Vec<_>>())
+        format!("{:?}", self.controller.standing().entries())
     }
 
     pub fn time_passes(&mut self, time: Duration) {
@@ -221,6 +222,9 @@ fn perform(server: &mut Server, call: &Call) -> Result<Result<Answer, CallError>
             None => Err(CallError::NotFound(name.to_string())),
         },
         Call::PatchNode(name, _, request) => server.patch_node(name, request)?.map(Answer::Node),
-        Call::ReadNode(name) => Ok(Answer::Node(server.nodes[name].clone())),
+        Call::ReadNode(name) => match server.nodes.get(name) {
+            Some(node) => Ok(Answer::Node(node.clone())),
+            None => Err(CallError::NotFound(name.to_string())),
+        },
     })
 }

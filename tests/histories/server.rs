@@ -1,9 +1,7 @@
-//! The simulated API server with the users, kubelets and attacher around it, and the checks that every
-//! write of the daemon must pass.
+//! The simulated API server, and the checks that every write of the daemon must pass.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fastrand::Rng;
 use k8s_openapi::jiff::Timestamp;
 use mooring::{
     attach_detach::volume_name::VolumeId,
@@ -11,8 +9,8 @@ use mooring::{
         call::{CallError, Request, Verb},
         ids::{AttachmentName, DriverName, NodeName, PodKey, ResourceVersion, VolumeName},
         kinds::{
-            AttachedVolume, ClaimSource, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim,
-            Pod, PodVolume, PodVolumeSource, VolumeAttachment,
+            AttachedVolume, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod,
+            VolumeAttachment,
         },
     },
 };
@@ -29,30 +27,51 @@ pub enum Object {
 /// What the watch of a kind delivers.
 #[derive(Clone, Debug)]
 pub struct Delivery {
-    pub revision: u64,
     pub key: ObjectRef,
-    pub object: Option<Object>,
+    pub object: Object,
+    pub deleted: bool,
 }
 
 #[derive(Debug)]
 pub struct Server {
-    revision: u64,
-    uids: u64,
+    pub(super) revision: u64,
+    pub(super) uids: u64,
     pub nodes: BTreeMap<NodeName, Node>,
     pub pods: BTreeMap<PodKey, Pod>,
     pub volumes: BTreeMap<VolumeName, PersistentVolume>,
     pub claims: BTreeMap<String, PersistentVolumeClaim>,
     pub attachments: BTreeMap<AttachmentName, VolumeAttachment>,
     pub history: Vec<Delivery>,
-    mounted: BTreeSet<(NodeName, VolumeId)>,
-    /// Per node and volume: the revision that took it off `volumesAttached`, and whether a revision since
-    /// then showed it unused.
-    unpublished: BTreeMap<(NodeName, VolumeId), bool>,
+    pub(super) mounted: BTreeSet<(NodeName, VolumeId)>,
+    /// Per node and volume that is not on `volumesAttached`: what the revisions since it was taken off
+    /// have shown.
+    pub(super) unpublished: BTreeMap<(NodeName, VolumeId), Shown>,
+    pub(super) wall: Timestamp,
+    /// Nodes whose kubelet is silent.
+    pub(super) silent: BTreeSet<NodeName>,
+    /// Since when each node has been gone or not Ready.
+    pub(super) unready_since: BTreeMap<NodeName, Timestamp>,
+    /// Since when nobody has wanted each volume on each node.
+    pub(super) unwanted_since: BTreeMap<(NodeName, VolumeId), Timestamp>,
 }
 
-const NODES: [&str; 2] = ["n1", "n2"];
+/// What may entitle to a detach.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Shown {
+    pub(super) unused: bool,
+    pub(super) unready: bool,
+    pub(super) out_of_service: bool,
+}
+
+/// A kubelet that is well reports at least this often.
+pub(super) const KUBELET_PERIOD: std::time::Duration = std::time::Duration::from_secs(10);
+/// How long before a detach may be forced.
+pub(super) const PATIENCE: i64 = 360;
+pub(super) const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+
+pub(super) const NODES: [&str; 2] = ["n1", "n2"];
 /// Name and access mode of the volumes.
-const VOLUMES: [(&str, &str); 2] = [("v1", "ReadWriteOnce"), ("v2", "ReadWriteMany")];
+pub(super) const VOLUMES: [(&str, &str); 2] = [("v1", "ReadWriteOnce"), ("v2", "ReadWriteMany")];
 
 pub fn id(volume: &str) -> VolumeId {
     VolumeId::csi(&DriverName::from("d"), volume)
@@ -71,14 +90,13 @@ impl Server {
             history: Vec::new(),
             mounted: BTreeSet::new(),
             unpublished: BTreeMap::new(),
+            wall: Timestamp::from_second(1_000_000).unwrap(),
+            silent: BTreeSet::new(),
+            unready_since: BTreeMap::new(),
+            unwanted_since: BTreeMap::new(),
         };
-        for name in NODES {
-            let mut node = Node::default();
-            node.metadata.name = name.into();
-            node.metadata.uid = format!("node-{name}").into();
-            let managed = "volumes.kubernetes.io/controller-managed-attach-detach";
-            node.metadata.annotations.insert(managed.to_owned(), "true".to_owned());
-            server.put_node(node);
+        for name in NODES.map(NodeName::from) {
+            server.node_registers(&name, "boot-0");
         }
         for (name, mode) in VOLUMES {
             let json = serde_json::json!({
@@ -100,179 +118,124 @@ impl Server {
         self.revision
     }
 
-    fn next(&mut self) -> ResourceVersion {
+    pub(super) fn next(&mut self) -> ResourceVersion {
         self.revision += 1;
         ResourceVersion(self.revision)
     }
 
-    fn record(&mut self, key: ObjectRef, object: Option<Object>) {
-        self.history.push(Delivery { revision: self.revision, key, object });
+    pub(super) fn record(&mut self, key: ObjectRef, object: Object) {
+        self.history.push(Delivery { key, object, deleted: false });
     }
 
-    fn put_node(&mut self, mut node: Node) {
+    /// Records that an object is gone, as it was but for the revision.
+    pub(super) fn record_end(&mut self, key: ObjectRef, mut object: Object) {
+        let revision = self.next();
+        match &mut object {
+            Object::Node(node) => node.metadata.resource_version = revision,
+            Object::Pod(pod) => pod.metadata.resource_version = revision,
+            Object::Attachment(attachment) => attachment.metadata.resource_version = revision,
+        }
+        self.history.push(Delivery { key, object, deleted: true });
+    }
+
+    pub(super) fn put_node(&mut self, mut node: Node) {
         node.metadata.resource_version = self.next();
         let name = node.key();
         for (volume, _) in VOLUMES {
             let pair = (name.clone(), id(volume));
             let listed = node.lists(pair.1.as_str());
             let was_listed = self.nodes.get(&name).is_some_and(|before| before.lists(pair.1.as_str()));
-            let unused = !node.uses(pair.1.as_str());
             if listed {
                 self.unpublished.remove(&pair);
-            } else if was_listed {
-                self.unpublished.insert(pair, unused);
-            } else {
-                let proof = self.unpublished.entry(pair).or_insert(unused);
-                *proof |= unused;
+                continue;
             }
+            let shown = self.unpublished.entry(pair.clone()).or_default();
+            if was_listed {
+                *shown = Shown::default();
+            }
+            shown.unused |= !node.uses(pair.1.as_str());
+            shown.unready |= !node.is_ready();
+            shown.out_of_service |= node.is_out_of_service();
+        }
+        if node.is_ready() {
+            self.unready_since.remove(&name);
+        } else {
+            self.unready_since.entry(name.clone()).or_insert(self.wall);
         }
         self.nodes.insert(name.clone(), node.clone());
-        self.record(ObjectRef::Node(name), Some(Object::Node(node)));
+        self.record(ObjectRef::Node(name), Object::Node(node));
     }
 
-    fn put_pod(&mut self, mut pod: Pod) {
+    pub(super) fn put_pod(&mut self, mut pod: Pod) {
         pod.metadata.resource_version = self.next();
         let key = pod.key();
         self.pods.insert(key.clone(), pod.clone());
-        self.record(ObjectRef::Pod(key), Some(Object::Pod(pod)));
+        self.record(ObjectRef::Pod(key), Object::Pod(pod));
+        self.note_wishes();
     }
 
-    fn put_attachment(&mut self, mut attachment: VolumeAttachment) -> VolumeAttachment {
+    pub(super) fn put_attachment(&mut self, mut attachment: VolumeAttachment) -> VolumeAttachment {
         attachment.metadata.resource_version = self.next();
         let name = attachment.key();
         self.attachments.insert(name.clone(), attachment.clone());
-        self.record(ObjectRef::Attachment(name), Some(Object::Attachment(attachment.clone())));
+        self.record(ObjectRef::Attachment(name), Object::Attachment(attachment.clone()));
         attachment
     }
 
-    fn remove_attachment(&mut self, name: &AttachmentName) {
-        self.attachments.remove(name);
-        self.next();
-        self.record(ObjectRef::Attachment(name.clone()), None);
-    }
-
-    /// Somebody creates a pod, deletes one, or one finishes.
-    pub fn user_acts(&mut self, rng: &mut Rng) {
-        let key = PodKey::new("ns", &format!("p{}", rng.u32(0..3)));
-        let Some(mut pod) = self.pods.get(&key).cloned() else {
-            self.uids += 1;
-            let mut pod = Pod::default();
-            pod.metadata.namespace = "ns".into();
-            pod.metadata.name = key.name().into();
-            pod.metadata.uid = format!("pod-{}", self.uids).into();
-            pod.metadata.creation_timestamp = Timestamp::from_second(i64::try_from(self.uids).unwrap()).ok();
-            pod.spec.node_name = NodeName::from(NODES[rng.usize(0..NODES.len())]);
-            let mask = rng.usize(1..4);
-            for (index, (name, _)) in VOLUMES.iter().enumerate() {
-                if mask & (1 << index) != 0 {
-                    let claim_name = (*name).to_owned();
-                    let source = PodVolumeSource::PersistentVolumeClaim(ClaimSource { claim_name });
-                    pod.spec.volumes.push(PodVolume { name: (*name).to_owned(), source });
-                }
-            }
-            return self.put_pod(pod);
-        };
-        if rng.bool() {
-            "Succeeded".clone_into(&mut pod.status.phase);
-            self.put_pod(pod);
-        } else {
-            self.pods.remove(&key);
-            self.next();
-            self.record(ObjectRef::Pod(key), None);
+    pub(super) fn remove_attachment(&mut self, name: &AttachmentName) {
+        if let Some(attachment) = self.attachments.remove(name) {
+            self.record_end(ObjectRef::Attachment(name.clone()), Object::Attachment(attachment));
         }
     }
 
-    /// The external-attacher does something with one attachment.
-    pub fn attacher_acts(&mut self, rng: &mut Rng) {
-        let names: Vec<AttachmentName> = self.attachments.keys().cloned().collect();
-        let Some(name) = (!names.is_empty()).then(|| &names[rng.usize(0..names.len())]) else { return };
-        let mut attachment = self.attachments[name].clone();
-        if attachment.metadata.is_terminating() {
-            if rng.u32(0..4) == 0 {
-                attachment.status.detach_error = Some(error("busy"));
-                self.put_attachment(attachment);
-            } else {
-                self.remove_attachment(name);
-            }
-        } else if attachment.metadata.finalizers.is_empty() {
-            attachment.metadata.finalizers.push("external-attacher/d".to_owned());
-            self.put_attachment(attachment);
-        } else if !attachment.status.attached {
-            if rng.u32(0..4) == 0 {
-                attachment.status.attach_error = Some(error("no"));
-            } else {
-                attachment.status.attached = true;
-                attachment.status.attach_error = None;
-            }
-            self.put_attachment(attachment);
+    /// S3, S4, S5: the volume was seen unused since it was unpublished, or force was due.
+    pub(super) fn is_entitled(&self, node: &NodeName, volume: &VolumeId) -> Result<(), String> {
+        let pair = (node.clone(), volume.clone());
+        let shown = self.unpublished.get(&pair).copied().unwrap_or_default();
+        let mounted = self.mounted.contains(&pair);
+        if shown.out_of_service || (shown.unused && !mounted) {
+            return Ok(());
+        }
+        let gone = !self.nodes.contains_key(node);
+        if !shown.unready && !gone {
+            return Err(format!("S3 S5: {volume} deleted though {node} was well and used it"));
+        }
+        let since = self.unready_since.get(node).max(self.unwanted_since.get(&pair)).copied();
+        match since {
+            Some(since) if self.wall.as_second() - since.as_second() >= PATIENCE => Ok(()),
+            // The node recovered after it was last seen unwell; how long it had been so is forgotten.
+            None if shown.unready => Ok(()),
+            _ => Err(format!("S4: {volume} forced off {node} at {} though only since {since:?}", self.wall)),
         }
     }
 
-    /// The kubelet of one node reports, mounts, unmounts, or merely says that it is alive.
-    pub fn kubelet_acts(&mut self, rng: &mut Rng) {
-        let name = NodeName::from(NODES[rng.usize(0..NODES.len())]);
-        match rng.u32(0..4) {
-            0 => self.kubelet_reports(&name),
-            1 => self.kubelet_mounts(&name),
-            2 => self.kubelet_unmounts(&name),
-            _ => {
-                let mut node = self.nodes[&name].clone();
-                node.spec.taints.clear();
-                self.put_node(node);
-            }
+    pub fn wall(&self) -> Timestamp {
+        self.wall
+    }
+
+    pub fn time_passes(&mut self, time: std::time::Duration) {
+        self.wall = self.wall.checked_add(time).unwrap();
+        if time < KUBELET_PERIOD {
+            return;
         }
-    }
-
-    fn wanted_on(&self, node: &NodeName) -> BTreeSet<VolumeId> {
-        let pods = self.pods.values().filter(|pod| pod.spec.node_name == *node && !pod.is_terminated());
-        pods.flat_map(|pod| &pod.spec.volumes).map(|volume| id(&volume.name)).collect()
-    }
-
-    fn kubelet_reports(&mut self, name: &NodeName) {
-        let mut in_use: BTreeSet<String> =
-            self.wanted_on(name).iter().map(|volume| volume.as_str().to_owned()).collect();
-        let mounted = self.mounted.iter().filter(|(node, _)| node == name);
-        in_use.extend(mounted.map(|(_, volume)| volume.as_str().to_owned()));
-        let mut node = self.nodes[name].clone();
-        if node.status.volumes_in_use != in_use {
-            node.status.volumes_in_use = in_use;
-            self.put_node(node);
-        }
-    }
-
-    fn kubelet_mounts(&mut self, name: &NodeName) {
-        let node = &self.nodes[name];
-        for volume in self.wanted_on(name) {
-            let attachment = self.attachments.get(&volume.attachment_name(name));
-            let attached = attachment.is_some_and(|attachment| attachment.status.attached);
-            if node.uses(volume.as_str()) && node.lists(volume.as_str()) && attached {
-                self.mounted.insert((name.clone(), volume));
-            }
-        }
-    }
-
-    fn kubelet_unmounts(&mut self, name: &NodeName) {
-        let wanted = self.wanted_on(name);
-        self.mounted.retain(|(node, volume)| node != name || wanted.contains(volume));
-    }
-
-    /// Attacher and kubelets do all they can, without faults.
-    pub fn everyone_acts(&mut self) {
         for name in NODES.map(NodeName::from) {
-            self.kubelet_unmounts(&name);
-            self.kubelet_reports(&name);
-            self.kubelet_mounts(&name);
+            if self.nodes.contains_key(&name) && !self.silent.contains(&name) {
+                self.kubelet_reports(&name);
+            }
         }
-        let names: Vec<AttachmentName> = self.attachments.keys().cloned().collect();
-        for name in names {
-            let mut attachment = self.attachments[&name].clone();
-            if attachment.metadata.is_terminating() {
-                self.remove_attachment(&name);
-            } else if !attachment.status.attached {
-                attachment.metadata.finalizers = vec!["external-attacher/d".to_owned()];
-                attachment.status.attached = true;
-                attachment.status.attach_error = None;
-                self.put_attachment(attachment);
+    }
+
+    /// Notes since when nobody has wanted what.
+    pub(super) fn note_wishes(&mut self) {
+        for node in NODES.map(NodeName::from) {
+            let wanted = self.wanted_on(&node);
+            for (volume, _) in VOLUMES {
+                let pair = (node.clone(), id(volume));
+                if wanted.contains(&pair.1) {
+                    self.unwanted_since.remove(&pair);
+                } else {
+                    self.unwanted_since.entry(pair).or_insert(self.wall);
+                }
             }
         }
     }
@@ -326,15 +289,10 @@ impl Server {
         }
         let volume = id(attachment.spec.source.persistent_volume_name.clone().unwrap_or_default().as_str());
         let node = attachment.spec.node_name.clone();
-        if self.nodes[&node].lists(volume.as_str()) {
+        if self.nodes.get(&node).is_some_and(|node| node.lists(volume.as_str())) {
             return Err(format!("S2: {volume} deleted while {node} lists it"));
         }
-        if !self.unpublished.get(&(node.clone(), volume.clone())).copied().unwrap_or(true) {
-            return Err(format!("S3: {volume} deleted though {node} used it ever since it was unpublished"));
-        }
-        if self.mounted.contains(&(node.clone(), volume.clone())) {
-            return Err(format!("{volume} deleted while mounted on {node}"));
-        }
+        self.is_entitled(&node, &volume)?;
         if attachment.metadata.is_terminating() {
             return Ok(Ok(Some(attachment)));
         }
@@ -365,7 +323,9 @@ impl Server {
         {
             return Err(format!("S13: {request:?}"));
         }
-        let mut node = self.nodes[name].clone();
+        let Some(mut node) = self.nodes.get(name).cloned() else {
+            return Ok(Err(CallError::NotFound(name.to_string())));
+        };
         if body["metadata"]["resourceVersion"] != node.metadata.resource_version.to_string()
             || body["metadata"]["uid"] != node.metadata.uid.as_str()
         {
@@ -420,8 +380,4 @@ impl Server {
         }
         Ok(())
     }
-}
-
-fn error(message: &str) -> mooring::kube_api::kinds::VolumeError {
-    mooring::kube_api::kinds::VolumeError { time: None, message: message.to_owned() }
 }

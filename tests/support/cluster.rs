@@ -5,6 +5,7 @@
 
 use std::{fmt::Debug, future::Future, time::Duration};
 
+use futures::StreamExt;
 use k8s_openapi::api::{
     core::v1::{Event, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod},
     storage::v1::{CSIDriver, StorageClass, VolumeAttachment},
@@ -13,7 +14,7 @@ use kube::{
     Api, Client, Resource, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
     core::{ClusterResourceScope, NamespaceResourceScope},
-    runtime::wait::await_condition,
+    runtime::{WatchStreamExt, wait::await_condition, watcher},
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -23,7 +24,7 @@ pub const DRIVER: &str = "csi.example.com";
 /// The namespace of everything namespaced.
 pub const NAMESPACE: &str = "default";
 /// Longer than anything takes that works.
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_mins(1);
 
 /// Waits, but not for ever.
 ///
@@ -115,7 +116,7 @@ impl Cluster {
 
     /// A PersistentVolume; its handle is its name.
     pub async fn shaped_volume(&self, name: &str, shape: &VolumeShape, claim_ref: Value) -> PersistentVolume {
-        create(&self.all(), volume_object(name, shape, claim_ref)).await
+        create(&self.all(), volume_object(name, shape, &claim_ref)).await
     }
 
     /// A claim of the default shape.
@@ -128,27 +129,25 @@ impl Cluster {
         create(&self.namespaced(), claim_object(name, shape)).await
     }
 
-    /// A volume and a claim, bound to each other as the binder would have, in its order.
+    /// A volume and a claim that name each other, bound by the daemon. Nothing of it is left to do
+    /// when this returns.
     pub async fn bound_pair(&self, volume: &str, claim: &str) {
         self.shaped_pair(volume, claim, &VolumeShape::default()).await;
     }
 
     /// The same of any shape.
     pub async fn shaped_pair(&self, volume: &str, claim: &str, shape: &VolumeShape) {
-        let volumes = self.all::<PersistentVolume>();
+        self.intended_pair(volume, claim, shape).await;
+        self.bound(claim, volume).await;
+    }
+
+    /// A volume and a claim, bound to each other by hand: for when no daemon runs.
+    pub async fn pair_bound_by_hand(&self, volume: &str, claim: &str) {
+        let shape = VolumeShape::default();
+        self.intended_pair(volume, claim, &shape).await;
+        patch_status(&self.all::<PersistentVolume>(), volume, json!({ "status": { "phase": "Bound" } }))
+            .await;
         let claims = self.namespaced::<PersistentVolumeClaim>();
-        // The claim comes to be last in the eyes of a binder that watches: it is made when the volume
-        // names it, so its UID must be known, so it is made first and waits (with a volume name that
-        // nobody else has, a binder leaves it alone).
-        let mut object = claim_object(claim, shape);
-        object["spec"]["volumeName"] = volume.into();
-        let made = create(&claims, object).await;
-        let claim_ref = json!({
-            "apiVersion": "v1", "kind": "PersistentVolumeClaim",
-            "namespace": NAMESPACE, "name": claim, "uid": made.metadata.uid,
-        });
-        create(&volumes, volume_object(volume, shape, claim_ref)).await;
-        patch_status(&volumes, volume, json!({ "status": { "phase": "Bound" } })).await;
         let completed =
             json!({ "metadata": { "annotations": { "pv.kubernetes.io/bind-completed": "yes" } } });
         patch(&claims, claim, completed).await;
@@ -156,6 +155,17 @@ impl Cluster {
             "phase": "Bound", "accessModes": shape.access_modes, "capacity": { "storage": shape.capacity },
         }});
         patch_status(&claims, claim, bound).await;
+    }
+
+    async fn intended_pair(&self, volume: &str, claim: &str, shape: &VolumeShape) {
+        let mut object = claim_object(claim, shape);
+        object["spec"]["volumeName"] = volume.into();
+        let made: PersistentVolumeClaim = create(&self.namespaced(), object).await;
+        let claim_ref = json!({
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+            "namespace": NAMESPACE, "name": claim, "uid": made.metadata.uid,
+        });
+        self.shaped_volume(volume, shape, claim_ref).await;
     }
 
     /// A claim that names its volume.
@@ -312,8 +322,21 @@ impl Cluster {
 
     /// The same, with this text in its message.
     pub async fn event_with(&self, about: &str, reason: &str, text: &str) -> Event {
-        use futures::StreamExt;
-        use kube::runtime::{WatchStreamExt, watcher};
+        self.event_that(about, reason, text, |_| true).await
+    }
+
+    /// The same, seen more than once.
+    pub async fn repeated_event(&self, about: &str, reason: &str, text: &str) -> Event {
+        self.event_that(about, reason, text, |event| event.count.is_some_and(|count| count > 1)).await
+    }
+
+    async fn event_that(
+        &self,
+        about: &str,
+        reason: &str,
+        text: &str,
+        condition: impl Fn(&Event) -> bool,
+    ) -> Event {
         let fields = format!("involvedObject.name={about},reason={reason}");
         let config = watcher::Config::default().fields(&fields);
         let events = watcher(Api::<Event>::all(self.client.clone()), config).touched_objects();
@@ -321,10 +344,9 @@ impl Cluster {
         let what = format!("there is an event {reason} about {about} {text}");
         let found = within_deadline(&what, async {
             loop {
-                if let Some(Ok(event)) = events.next().await {
-                    if event.message.as_ref().is_some_and(|message| message.contains(text)) {
-                        return event;
-                    }
+                let Some(Ok(event)) = events.next().await else { continue };
+                if event.message.as_ref().is_some_and(|message| message.contains(text)) && condition(&event) {
+                    return event;
                 }
             }
         });
@@ -388,7 +410,7 @@ pub fn attached(node: &Node) -> Vec<String> {
     listed.into_iter().flatten().map(|volume| volume.name.clone()).collect()
 }
 
-fn volume_object(name: &str, shape: &VolumeShape, claim_ref: Value) -> Value {
+fn volume_object(name: &str, shape: &VolumeShape, claim_ref: &Value) -> Value {
     json!({
         "metadata": { "name": name },
         "spec": {
@@ -448,7 +470,7 @@ pub async fn until<K>(
 where
     K: Clone + Debug + Send + DeserializeOwned + Resource + 'static,
 {
-    match within_deadline(what, await_condition(api.clone(), name, condition)).await {
+    match within_deadline(what, Box::pin(await_condition(api.clone(), name, condition))).await {
         Ok(object) => object.expect("watch one object"),
         Err(late) => {
             let now = api.get_opt(name).await;

@@ -15,7 +15,7 @@ use k8s_openapi::{
     ByteString,
     api::{authentication::v1::TokenRequest, core::v1::Namespace},
 };
-use kube::{Api, Client, Config, config::AuthInfo};
+use kube::{Api, Client, Config, api::PostParams, config::AuthInfo};
 use ring::{
     rand::SystemRandom,
     signature::{self, KeyPair},
@@ -28,7 +28,7 @@ use super::{
 };
 
 /// The longest a start may take: a few seconds on an idle machine, many times that on a busy one.
-const START_DEADLINE: Duration = Duration::from_secs(120);
+const START_DEADLINE: Duration = Duration::from_mins(2);
 
 /// Everything that moves storage objects is recorded with bodies; of the daemon also what it reads.
 const AUDIT_POLICY: &str = r#"
@@ -118,14 +118,11 @@ impl ControlPlane {
         let etcd = start_etcd(assets, &folder, &etcd_url, peer_port);
 
         let secret = write_service_account_keys(&folder);
-        let tokens: String = User::ALL
-            .iter()
-            .map(|user| {
-                let (token, name) = (token(&secret, *user), user.name());
-                format!("{token},{name},{name},system:masters\n")
-            })
-            .collect();
-        std::fs::write(folder.join("tokens.csv"), tokens).unwrap();
+        let lines = User::ALL.map(|user| {
+            let (token, name) = (token(&secret, user), user.name());
+            format!("{token},{name},{name},system:masters\n")
+        });
+        std::fs::write(folder.join("tokens.csv"), lines.concat()).unwrap();
         std::fs::write(folder.join("audit-policy.yaml"), AUDIT_POLICY).unwrap();
         let flags = api_server_flags(&folder, &etcd_url, port, options);
         let api_server = Process::start("kube-apiserver", &assets.binary("kube-apiserver"), &flags, &[]);
@@ -140,14 +137,14 @@ impl ControlPlane {
             api_server,
             etcd,
         };
-        if tokio::time::timeout(START_DEADLINE, control_plane.ready()).await.is_err() {
-            panic!(
-                "the control plane is not ready after {} s\nkube-apiserver:\n{}\netcd:\n{}",
-                START_DEADLINE.as_secs(),
-                control_plane.api_server.log().tail(40),
-                control_plane.etcd.log().tail(20),
-            );
-        }
+        let ready = tokio::time::timeout(START_DEADLINE, control_plane.ready()).await.is_ok();
+        assert!(
+            ready,
+            "the control plane is not ready after {} s\nkube-apiserver:\n{}\netcd:\n{}",
+            START_DEADLINE.as_secs(),
+            control_plane.api_server.log().tail(40),
+            control_plane.etcd.log().tail(20),
+        );
         control_plane
     }
 
@@ -229,7 +226,7 @@ impl ControlPlane {
             serde_json::json!({ "spec": { "audiences": [], "expirationSeconds": 86_400 } }),
         )
         .unwrap();
-        let answer = accounts.create_token_request(name, &Default::default(), &request).await;
+        let answer = accounts.create_token_request(name, &PostParams::default(), &request).await;
         answer.expect("request a token").status.expect("a token request is answered in its status").token
     }
 
@@ -363,7 +360,7 @@ fn pem(label: &str, der: &[u8]) -> String {
 
 fn token(secret: &[u8], user: User) -> String {
     let hash = Sha256::new().chain_update(secret).chain_update(user.name()).finalize();
-    hash.iter().map(|byte| format!("{byte:02x}")).collect()
+    format!("{hash:x}")
 }
 
 /// The DER certificates of a PEM file; none while it is still being written.

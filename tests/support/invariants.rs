@@ -74,6 +74,9 @@ pub fn check_requests(entries: &[Entry]) -> Vec<String> {
             violations
                 .push(format!("{rule}: {} {} {} {}", entry.verb, entry.resource, entry.name, entry.request));
         };
+        if entry.code == 403 {
+            violation("the daemon's role does not allow what it asks for");
+        }
         let metadata = &entry.request["metadata"];
         match (entry.verb.as_str(), entry.resource.as_str()) {
             ("get" | "list" | "watch", _) | (_, "leases") | ("create", "volumeattachments") => {}
@@ -174,10 +177,11 @@ impl World {
         }
         let was_terminating = change.before.as_ref().is_none_or(is_terminating);
         let is_terminating = change.after.as_ref().is_none_or(is_terminating);
-        if is_terminating && !was_terminating {
-            if let Some(before) = &change.before {
-                self.check_deletion(change, before);
-            }
+        if is_terminating
+            && !was_terminating
+            && let Some(before) = &change.before
+        {
+            self.check_deletion(change, before);
         }
     }
 
@@ -260,14 +264,14 @@ impl World {
         if is == "Bound" && uid.is_empty() {
             self.violate(change, "S22 a volume is Bound without a claim's UID");
         }
-        if is == "Released" && was != "Released" {
-            if let Some(claim) = self.claim_of(reference) {
-                // Upstream releases a surplus provisioned volume of a claim that is bound to another.
-                let names_another =
-                    claim["spec"]["volumeName"].as_str().is_some_and(|name| name != change.name);
-                if claim["metadata"]["uid"] == uid && !names_another {
-                    self.violate(change, "S23 a volume is Released although its claim lives");
-                }
+        if is == "Released"
+            && was != "Released"
+            && let Some(claim) = self.claim_of(reference)
+        {
+            // Upstream releases a surplus provisioned volume of a claim that is bound to another.
+            let names_another = claim["spec"]["volumeName"].as_str().is_some_and(|name| name != change.name);
+            if claim["metadata"]["uid"] == uid && !names_another {
+                self.violate(change, "S23 a volume is Released although its claim lives");
             }
         }
     }

@@ -34,6 +34,8 @@ rm -rf "$1"
 "#;
 
 struct Watchdog {
+    /// Never waited for: it outlives us, by as long as cleaning up takes.
+    _shell: Child,
     orders: Mutex<ChildStdin>,
     folder: PathBuf,
 }
@@ -55,7 +57,7 @@ fn watchdog() -> &'static Watchdog {
             .spawn()
             .expect("start the watchdog shell");
         let orders = Mutex::new(shell.stdin.take().expect("the watchdog's pipe"));
-        Watchdog { orders, folder }
+        Watchdog { _shell: shell, orders, folder }
     })
 }
 

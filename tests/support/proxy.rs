@@ -13,7 +13,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use http::{HeaderName, Method, Request, Response, StatusCode, header};
+use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
 use hyper::body::{Bytes, Frame, Incoming};
 use hyper_util::rt::TokioIo;
@@ -39,8 +39,8 @@ pub struct Write {
 
 impl Write {
     /// Whether it is of this method and to a path that contains this text.
-    pub fn is(&self, method: Method, path: &str) -> bool {
-        self.method == method && self.path.contains(path)
+    pub fn is(&self, method: &Method, path: &str) -> bool {
+        self.method == *method && self.path.contains(path)
     }
 }
 
@@ -62,6 +62,7 @@ impl CrashPoint {
 
 enum Action {
     Hold,
+    Delay,
     DropUnsent,
     DropAnswer,
     Answer(StatusCode, Value),
@@ -78,6 +79,8 @@ struct Rule {
 #[derive(Debug)]
 struct Gate {
     reached: watch::Sender<Option<Write>>,
+    /// Of a delayed write.
+    answered: watch::Sender<Option<Write>>,
     open: watch::Sender<bool>,
 }
 
@@ -88,12 +91,19 @@ pub struct Caught(Arc<Gate>);
 impl Caught {
     /// Waits until the write has come to the point asked for.
     pub async fn reached(&self) -> Write {
-        let mut reached = self.0.reached.subscribe();
-        let found =
-            super::cluster::within_deadline("the daemon sends the write that the test waits for", async {
-                reached.wait_for(Option::is_some).await.expect("the gate is open").clone()
-            });
-        found.await.unwrap_or_else(|late| panic!("{late}")).expect("waited for it")
+        Self::met(&self.0.reached, "the daemon sends the write that the test waits for").await
+    }
+
+    /// Waits until a delayed write, after its release, was answered.
+    pub async fn answered(&self) -> Write {
+        Self::met(&self.0.answered, "the delayed write is answered").await
+    }
+
+    async fn met(point: &watch::Sender<Option<Write>>, what: &str) -> Write {
+        let mut point = point.subscribe();
+        let found = super::cluster::within_deadline(what, point.wait_for(Option::is_some)).await;
+        let found = found.unwrap_or_else(|late| panic!("{late}")).expect("the gate is open");
+        found.clone().expect("waited for it")
     }
 
     /// Whether the write has come already.
@@ -155,6 +165,13 @@ impl Proxy {
         self.all_writes().into_iter().filter(|write| write.number.is_some()).collect()
     }
 
+    /// Those that attach or detach: to VolumeAttachments and nodes.
+    pub fn attach_detach_writes(&self) -> Vec<Write> {
+        let is_one =
+            |write: &Write| write.path.contains("/volumeattachments") || write.path.contains("/nodes/");
+        self.writes().into_iter().filter(is_one).collect()
+    }
+
     /// All writes so far, events and leases among them.
     pub fn all_writes(&self) -> Vec<Write> {
         self.shared.state.lock().unwrap().writes.clone()
@@ -171,6 +188,12 @@ impl Proxy {
     /// Holds the first such write before it is sent, until it is released.
     pub fn hold(&self, applies: impl Fn(&Write) -> bool + Send + 'static) -> Caught {
         self.add(applies, Action::Hold)
+    }
+
+    /// Delays the first such write until it is released, as if it were lost in the network meanwhile:
+    /// it is then sent even if the daemon that sent it is long gone.
+    pub fn delay(&self, applies: impl Fn(&Write) -> bool + Send + 'static) -> Caught {
+        self.add(applies, Action::Delay)
     }
 
     /// Breaks the connection of the first such write before it is sent.
@@ -207,7 +230,11 @@ impl Proxy {
     }
 
     fn add(&self, applies: impl Fn(&Write) -> bool + Send + 'static, action: Action) -> Caught {
-        let gate = Arc::new(Gate { reached: watch::Sender::new(None), open: watch::Sender::new(false) });
+        let gate = Arc::new(Gate {
+            reached: watch::Sender::new(None),
+            answered: watch::Sender::new(None),
+            open: watch::Sender::new(false),
+        });
         let rule = Rule { applies: Box::new(applies), action, gate: Arc::clone(&gate) };
         self.shared.state.lock().unwrap().rules.push(rule);
         Caught(gate)
@@ -241,7 +268,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 async fn serve(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Answer, BoxError> {
     let (mut head, body) = request.into_parts();
     for name in [header::HOST, header::CONNECTION, header::TRANSFER_ENCODING, header::CONTENT_LENGTH] {
-        head.headers.remove(HeaderName::from(name));
+        head.headers.remove(name);
     }
     if !matches!(head.method, Method::POST | Method::PUT | Method::PATCH | Method::DELETE) {
         let answer = shared.upstream.send(Request::from_parts(head, Body::empty())).await?;
@@ -268,6 +295,19 @@ async fn serve(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Answer
             reached();
             gate.open.subscribe().wait_for(|open| *open).await?;
             pass(&shared, index, forward).await
+        }
+        Action::Delay => {
+            reached();
+            let shared = Arc::clone(&shared);
+            // A task of its own, because this future ends with the daemon's connection.
+            let sending = tokio::spawn(async move {
+                gate.open.subscribe().wait_for(|open| *open).await?;
+                let answer = pass(&shared, index, forward).await;
+                let write = shared.state.lock().unwrap().writes[index].clone();
+                gate.answered.send_replace(Some(write));
+                answer
+            });
+            sending.await?
         }
         Action::DropUnsent => {
             reached();
@@ -354,10 +394,10 @@ impl hyper::body::Body for Delivery {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let frame = Pin::new(&mut self.body).poll_frame(context);
-        if matches!(frame, Poll::Ready(None)) || self.body.is_end_stream() {
-            if let Some(write) = self.write.take() {
-                self.gate.reached.send_replace(Some(write));
-            }
+        if (matches!(frame, Poll::Ready(None)) || self.body.is_end_stream())
+            && let Some(write) = self.write.take()
+        {
+            self.gate.reached.send_replace(Some(write));
         }
         frame
     }

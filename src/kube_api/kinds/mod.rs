@@ -87,6 +87,8 @@ pub trait Narrow: DeserializeOwned + Clone + fmt::Debug + PartialEq + Send + Syn
     fn key(&self) -> Self::Key;
     /// The change notice for an object of this kind.
     fn object_ref(key: Self::Key) -> ObjectRef;
+    /// Whether the last state of a deleted object is needed by whoever learns of the deletion later.
+    const HAS_LAST_WORDS: bool = false;
     /// URL path of one object (all kinds we use are `v1`).
     fn path(key: &Self::Key) -> String;
     /// Drops what this kind parsed but does not keep.
@@ -125,6 +127,7 @@ macro_rules! narrow {
                 let path: fn(&$key) -> String = $path;
                 path(key)
             }
+            const HAS_LAST_WORDS: bool = matches!($name.as_bytes(), b"Node");
             fn trim(&mut self) {
                 if $name != "PersistentVolume" {
                     self.metadata.labels.clear();

@@ -103,39 +103,41 @@ async fn run(client: Client, driver: String, mut behaviour: watch::Receiver<Atta
             }
         }
         tokio::select! {
-            Some(event) = attachment_events.next() => {
-                for (before, now) in attachments.apply(event) {
-                    let Some(attachment) = now.as_ref().or(before.as_ref()) else { continue };
-                    if attachment.spec.attacher != driver {
-                        continue;
-                    }
-                    let name = attachment.name_any();
-                    if let Some(volume) = source(attachment) {
-                        let names = of_volume.entry(volume.to_owned()).or_default();
-                        names.retain(|other| *other != name);
-                        if now.is_some() {
-                            names.push(name.clone());
+                    Some(event) = attachment_events.next() => {
+                        for (before, now) in attachments.apply(event) {
+                            let Some(attachment) = now.as_ref().or(before.as_ref()) else { continue };
+                            if attachment.spec.attacher != driver {
+                                continue;
+                            }
+                            let name = attachment.name_any();
+                            if let Some(volume) = source(attachment) {
+                                let names = of_volume.entry(volume.to_owned()).or_default();
+                                names.retain(|other| *other != name);
+                                if now.is_some() {
+                                    names.push(name.clone());
+                                }
+                            }
+                            work.mark(name);
                         }
                     }
-                    work.mark(name);
-                }
-            }
-            Some(event) = volume_events.next() => {
-                for (before, now) in volumes.apply(event) {
-                    let Some(volume) = now.or(before) else { continue };
-                    for name in of_volume.get(&volume.name_any()).into_iter().flatten() {
-                        work.mark(name.clone());
+                    Some(event) = volume_events.next() => {
+                        for (before, now) in volumes.apply(event) {
+                            let Some(volume) = now.or(before) else { continue };
+                            for name in of_volume.get(&volume.name_any()).into_iter().flatten() {
+                                work.mark(name.clone());
+                            }
+                        }
                     }
-                }
-            }
-            Ok(()) = behaviour.changed() => {
-                for names in of_volume.values() {
-                    names.iter().for_each(|name| work.mark(name.clone()));
-                }
-            }
-            () = work.finished() => {}
-            else => return,
+                    Ok(()) = behaviour.changed() => {
+                        for names in of_volume.values() {
+                            for name in names {
+         work.mark(name.clone());
         }
+                        }
+                    }
+                    () = work.finished() => {}
+                    else => return,
+                }
     }
 }
 

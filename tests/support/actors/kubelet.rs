@@ -96,50 +96,62 @@ async fn run(client: Client, mut behaviour: watch::Receiver<KubeletBehaviour>) {
             }
         }
         tokio::select! {
-            Some(event) = nodes.next() => {
-                for (before, now) in world.nodes.apply(event) {
-                    let Some(node) = now.or(before) else { continue };
-                    work.mark(node.name_any());
-                }
-            }
-            Some(event) = pods.next() => {
-                for (before, now) in world.pods.apply(event) {
-                    world.index(before.as_ref(), now.as_ref());
-                    let Some(pod) = now.or(before) else { continue };
-                    node_of(&pod).into_iter().for_each(|node| work.mark(node.to_owned()));
-                }
-            }
-            Some(event) = claims.next() => {
-                for (before, now) in world.claims.apply(event) {
-                    let Some(claim) = now.or(before) else { continue };
-                    for node in world.users_of.get(&key(&*claim)).into_iter().flatten() {
+                    Some(event) = nodes.next() => {
+                        for (before, now) in world.nodes.apply(event) {
+                            let Some(node) = now.or(before) else { continue };
+                            work.mark(node.name_any());
+                        }
+                    }
+                    Some(event) = pods.next() => {
+                        for (before, now) in world.pods.apply(event) {
+                            world.index(before.as_ref(), now.as_ref());
+                            let Some(pod) = now.or(before) else { continue };
+                            if let Some(node) = node_of(&pod) {
+         work.mark(node.to_owned());
+        }
+                        }
+                    }
+                    Some(event) = claims.next() => {
+                        for (before, now) in world.claims.apply(event) {
+                            let Some(claim) = now.or(before) else { continue };
+                            for node in world.users_of.get(&key(&*claim)).into_iter().flatten() {
+                                work.mark(node.clone());
+                            }
+                        }
+                    }
+                    // Watches of two kinds have no order between them: a claim may be seen before its volume.
+            Some(event) = volumes.next() => {
+                for (before, now) in world.volumes.apply(event) {
+                    let Some(volume) = now.or(before) else { continue };
+                    let Some(claim) = claim_of(&volume) else { continue };
+                    for node in world.users_of.get(&claim).into_iter().flatten() {
                         work.mark(node.clone());
                     }
                 }
             }
-            // A volume is there before its claim is bound to it, so its events start nothing.
-            Some(event) = volumes.next() => { world.volumes.apply(event); }
             Some(event) = attachments.next() => {
-                for (before, now) in world.attachments.apply(event) {
-                    let Some(attachment) = now.or(before) else { continue };
-                    work.mark(attachment.spec.node_name.clone());
-                }
-            }
-            Ok(()) = behaviour.changed() => {
-                world.nodes.values().for_each(|node| work.mark(node.name_any()));
-            }
-            () = work.finished() => {}
-            else => return,
+                        for (before, now) in world.attachments.apply(event) {
+                            let Some(attachment) = now.or(before) else { continue };
+                            work.mark(attachment.spec.node_name.clone());
+                        }
+                    }
+                    Ok(()) = behaviour.changed() => {
+                        for node in world.nodes.values() {
+         work.mark(node.name_any());
         }
+                    }
+                    () = work.finished() => {}
+                    else => return,
+                }
     }
 }
 
 impl World {
     fn index(&mut self, before: Option<&Arc<Pod>>, now: Option<&Arc<Pod>>) {
-        if let Some((pod, node)) = before.and_then(|pod| Some((pod, node_of(pod)?))) {
-            if let Some(keys) = self.pods_of.get_mut(node) {
-                keys.remove(&key(&**pod));
-            }
+        if let Some((pod, node)) = before.and_then(|pod| Some((pod, node_of(pod)?)))
+            && let Some(keys) = self.pods_of.get_mut(node)
+        {
+            keys.remove(&key(&**pod));
         }
         if let Some((pod, node)) = now.and_then(|pod| Some((pod, node_of(pod)?))) {
             self.pods_of.entry(node.to_owned()).or_default().insert(key(&**pod));
@@ -247,15 +259,16 @@ impl World {
 pub fn attachment_name(handle: &str, driver: &str, node: &str) -> String {
     use sha2::{Digest, Sha256};
     let hash = Sha256::new().chain_update(handle).chain_update(driver).chain_update(node).finalize();
-    let mut name = "csi-".to_owned();
-    for byte in hash {
-        name.push_str(&format!("{byte:02x}"));
-    }
-    name
+    format!("csi-{hash:x}")
 }
 
 fn node_of(pod: &Pod) -> Option<&str> {
     pod.spec.as_ref()?.node_name.as_deref().filter(|node| !node.is_empty())
+}
+
+fn claim_of(volume: &PersistentVolume) -> Option<Key> {
+    let reference = volume.spec.as_ref()?.claim_ref.as_ref()?;
+    Some((reference.namespace.clone()?, reference.name.clone()?))
 }
 
 fn claims_of(pod: &Pod) -> Vec<Key> {

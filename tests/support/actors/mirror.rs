@@ -15,6 +15,9 @@ use serde::de::DeserializeOwned;
 /// Namespace (empty for cluster-scoped kinds) and name.
 pub type Key = (String, String);
 
+/// An object as it was before an event and as it is now.
+pub type Touched<K> = (Option<Arc<K>>, Option<Arc<K>>);
+
 /// Key of an object.
 pub fn key<K: Resource>(object: &K) -> Key {
     (object.namespace().unwrap_or_default(), object.name_any())
@@ -44,8 +47,8 @@ impl<K: Resource> Mirror<K> {
         self.objects.values()
     }
 
-    /// Applies an event and returns what it touched, each as it was before and is now.
-    pub fn apply(&mut self, event: Event<K>) -> Vec<(Option<Arc<K>>, Option<Arc<K>>)> {
+    /// Applies an event and returns what it touched.
+    pub fn apply(&mut self, event: Event<K>) -> Vec<Touched<K>> {
         match event {
             Event::Init => {
                 self.listing = Some(BTreeMap::new());

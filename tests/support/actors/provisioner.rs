@@ -99,28 +99,38 @@ async fn run(client: Client, driver: String, mut behaviour: watch::Receiver<Prov
             }
         }
         tokio::select! {
-            Some(event) = claim_events.next() => {
-                for (_, now) in claims.apply(event) {
-                    now.into_iter().for_each(|claim| work.mark(Job::Claim(key(&*claim))));
-                }
-            }
-            Some(event) = volume_events.next() => {
-                for (_, now) in volumes.apply(event) {
-                    now.into_iter().for_each(|volume| work.mark(Job::Volume(volume.name_any())));
-                }
-            }
-            Some(event) = class_events.next() => {
-                if !classes.apply(event).is_empty() {
-                    claims.values().for_each(|claim| work.mark(Job::Claim(key(&**claim))));
-                }
-            }
-            Ok(()) = behaviour.changed() => {
-                claims.values().for_each(|claim| work.mark(Job::Claim(key(&**claim))));
-                volumes.values().for_each(|volume| work.mark(Job::Volume(volume.name_any())));
-            }
-            () = work.finished() => {}
-            else => return,
+                    Some(event) = claim_events.next() => {
+                        for (_, now) in claims.apply(event) {
+                            if let Some(claim) = now {
+         work.mark(Job::Claim(key(&*claim)));
         }
+                        }
+                    }
+                    Some(event) = volume_events.next() => {
+                        for (_, now) in volumes.apply(event) {
+                            if let Some(volume) = now {
+         work.mark(Job::Volume(volume.name_any()));
+        }
+                        }
+                    }
+                    Some(event) = class_events.next() => {
+                        if !classes.apply(event).is_empty() {
+                            for claim in claims.values() {
+         work.mark(Job::Claim(key(&**claim)));
+        }
+                        }
+                    }
+                    Ok(()) = behaviour.changed() => {
+                        for claim in claims.values() {
+         work.mark(Job::Claim(key(&**claim)));
+        }
+                        for volume in volumes.values() {
+         work.mark(Job::Volume(volume.name_any()));
+        }
+                    }
+                    () = work.finished() => {}
+                    else => return,
+                }
     }
 }
 
@@ -139,7 +149,7 @@ fn create(
     let is_ours =
         PROVISIONER_KEYS.iter().find_map(|key| annotations.get(*key)).is_some_and(|name| name == driver);
     let waits = class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer")
-        && !annotations.get(SELECTED_NODE).is_some_and(|node| !node.is_empty());
+        && annotations.get(SELECTED_NODE).is_none_or(String::is_empty);
     let has_volume = spec.volume_name.as_ref().is_some_and(|name| !name.is_empty());
     if !is_ours || waits || has_volume || claim.metadata.deletion_timestamp.is_some() {
         return None;
