@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use libtest_mimic::{Arguments, Failed, Trial};
 use mooring::{
     attach_detach::{
-        desired_state::{AttachSource, PodWishes, WantedVolume, WhyUnresolved},
+        desired_state::{AttachSource, PodWishes, Unresolved, WantedVolume, WhyUnresolved},
         populator,
     },
     kube_api::kinds::{CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod},
@@ -70,6 +70,13 @@ fn run(case: &Case) -> Result<(), Failed> {
     let again = look(&case.given, &case.also, wishes.as_ref());
     if again != wishes {
         return Err(format!("populating again makes {again:#?}\nof {wishes:#?}").into());
+    }
+    if let Some(wishes) = &wishes {
+        let told: Vec<&Unresolved> = wishes.newly_unresolved(None).collect();
+        let told_again = wishes.newly_unresolved(again.as_ref()).count();
+        if told != wishes.unresolved.iter().collect::<Vec<_>>() || told_again > 0 {
+            return Err("what is unresolved is to be told once".into());
+        }
     }
     let seen = match wishes {
         None => Then { nothing: true, ..Then::default() },

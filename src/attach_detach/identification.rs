@@ -41,9 +41,12 @@ pub fn candidates(objects: &Objects, attachment: &VolumeAttachment) -> Candidate
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::attach_detach::actual_state::{ActualState, Pair};
     use crate::kube_api::{
         ids::{DriverName, NodeName},
         kinds::{Node, PersistentVolume},
@@ -116,5 +119,27 @@ mod tests {
         assert_eq!(attachment.spec.node_name, NodeName::from("n1"));
         let published = candidates(&objects, &attachment).published;
         assert_eq!(published, [VolumeId::csi(&DriverName::from("d"), "h")]);
+    }
+
+    #[test]
+    fn h5_attachments_of_inline_volumes_are_found_again_after_a_restart() {
+        let node = NodeName::from("n1");
+        let sources = [
+            json!({"csi": {"driver": "ebs.csi.aws.com", "volumeHandle": "vol-1"}}),
+            json!({"awsElasticBlockStore": {"volumeID": "aws://us-west-2a/vol-1"}}),
+        ];
+        for source in sources {
+            let volume = VolumeId::csi(&DriverName::from("ebs.csi.aws.com"), "vol-1");
+            let name = volume.attachment_name(&node);
+            let mut attachment = attachment(&json!({"inlineVolumeSpec": source}));
+            attachment.metadata.name = name.as_str().into();
+            let mut actual = ActualState::default();
+            let objects = Objects::default();
+            let found = actual.observe_attachment(&name, Some(Arc::new(attachment)), |attachment| {
+                candidates(&objects, attachment)
+            });
+            assert_eq!(found, Some((volume.clone(), node.clone())));
+            assert!(actual.pair(&volume, &node).is_some_and(Pair::holds));
+        }
     }
 }
