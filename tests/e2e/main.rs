@@ -19,6 +19,7 @@ mod deploy;
 mod detach;
 mod exclusive;
 mod harness;
+mod in_tree;
 mod permissions;
 mod release;
 mod replicas;
@@ -34,6 +35,7 @@ fn main() {
     let mut stories: Vec<Story> = Vec::new();
     stories.extend(harness::stories());
     stories.extend(attach::stories());
+    stories.extend(in_tree::stories());
     stories.extend(detach::stories());
     stories.extend(exclusive::stories());
     stories.extend(binding::stories());
