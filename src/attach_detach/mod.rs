@@ -32,4 +32,5 @@ mod subsystem;
 pub mod volume_name;
 pub mod withdrawal;
 
+pub use controller::AttachDetachOptions;
 pub use subsystem::AttachDetach;
