@@ -168,7 +168,7 @@ pub fn subsystems(parts: &Parts) -> anyhow::Result<Vec<Subsystem>> {
         &parts.caller,
         parts.leadership.clone(),
         parts.events.for_component("attachdetach-controller"),
-        parts.config.force,
+        parts.config.attach_detach,
         &parts.metrics,
     )?;
     let binder = Binder::new(

@@ -9,6 +9,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     mem,
     sync::Arc,
+    time::Duration,
 };
 
 use tokio::time::Instant;
@@ -55,6 +56,15 @@ pub struct Effects {
     pub events: Vec<Event>,
 }
 
+/// What the operator may choose.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AttachDetachOptions {
+    /// When a detach may be forced.
+    pub force: ForcePolicy,
+    /// How often everything is looked at although nothing happened; `None` for never.
+    pub sweep_period: Option<Duration>,
+}
+
 /// Desired state, actual state, and what is dirty.
 #[derive(Debug)]
 pub struct Controller {
@@ -63,7 +73,9 @@ pub struct Controller {
     pub(super) desired: DesiredState,
     pub(super) actual: ActualState,
     pub(super) clock: Clock,
-    policy: ForcePolicy,
+    options: AttachDetachOptions,
+    /// When everything is looked at again although nothing happened.
+    sweep_at: Option<Instant>,
     pub(super) leads: bool,
     pub(super) pair_calls: usize,
     pub(super) node_calls: usize,
@@ -88,7 +100,7 @@ impl Controller {
     pub fn new(
         objects: Arc<Objects>,
         metrics: AttachDetachMetrics,
-        policy: ForcePolicy,
+        options: AttachDetachOptions,
         clock: Clock,
     ) -> Self {
         Self {
@@ -97,7 +109,8 @@ impl Controller {
             desired: DesiredState::default(),
             actual: ActualState::default(),
             clock,
-            policy,
+            options,
+            sweep_at: None,
             leads: false,
             pair_calls: 0,
             node_calls: 0,
@@ -125,7 +138,7 @@ impl Controller {
     /// When to call [`Self::reconcile`] although nothing happened.
     #[must_use]
     pub fn wake_at(&self) -> Option<Instant> {
-        self.wake_at.first().map(|(at, _)| *at)
+        self.wake_at.first().map(|(at, _)| *at).into_iter().chain(self.sweep_at).min()
     }
 
     /// What every pair waits for; stays readable while the controller runs.
@@ -266,6 +279,7 @@ impl Controller {
                 None => break,
             }
         }
+        self.sweep(now);
         if !self.leads {
             self.dirty_volumes.clear();
             self.dirty_nodes.clear();
@@ -284,6 +298,23 @@ impl Controller {
         mem::take(&mut self.effects)
     }
 
+    /// Looks at everything once in a while. Nothing depends on it: it is there for the change that some
+    /// mistake of ours overlooked, and while there is none it sends nothing (S39).
+    fn sweep(&mut self, now: Instant) {
+        let Some(period) = self.options.sweep_period else { return };
+        let due = *self.sweep_at.get_or_insert(now + period);
+        if now < due {
+            return;
+        }
+        self.sweep_at = Some(now + period);
+        for key in self.objects.pods.snapshot().into_keys() {
+            self.refresh_pod(&key);
+        }
+        self.dirty_volumes.extend(self.actual.volumes().map(|(volume, _)| volume.clone()));
+        self.dirty_volumes.extend(self.desired.volumes().cloned());
+        self.dirty_nodes.extend(self.objects.nodes.snapshot().into_keys());
+    }
+
     fn reconcile_volume(&mut self, volume: &VolumeId, now: Instant) {
         // The rules speak of VolumeAttachments, and what has none is neither published nor withdrawn by them.
         if volume.kind() == VolumeKind::NoOp {
@@ -300,7 +331,8 @@ impl Controller {
         let named = wishes.into_iter().flat_map(BTreeMap::keys);
         let named = named.chain(state.into_iter().flat_map(|state| state.pairs.keys()));
         let nodes = named.filter_map(|name| self.actual.node(name).map(|node| (name, node))).collect();
-        let verdicts = reconciler::plan(&VolumeView { wishes, state, nodes, policy: self.policy, wall }, now);
+        let verdicts =
+            reconciler::plan(&VolumeView { wishes, state, nodes, policy: self.options.force, wall }, now);
         for (node, verdict) in verdicts {
             self.apply(volume, &node, verdict, now);
         }

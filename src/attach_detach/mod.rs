@@ -35,4 +35,5 @@ pub mod volume_name;
 pub mod volume_source;
 pub mod withdrawal;
 
+pub use controller::AttachDetachOptions;
 pub use subsystem::AttachDetach;

@@ -12,9 +12,8 @@ use tokio_util::sync::CancellationToken;
 use super::{
     calls::Outcome,
     clock::Clock,
-    controller::{Controller, Effects, NODE_CALLS, PAIR_CALLS},
+    controller::{AttachDetachOptions, Controller, Effects, NODE_CALLS, PAIR_CALLS},
     executor::Executor,
-    force::ForcePolicy,
     metrics::AttachDetachMetrics,
     standing::Standing,
 };
@@ -46,7 +45,7 @@ impl AttachDetach {
         caller: &Caller,
         leadership: Leadership,
         events: EventRecorder,
-        policy: ForcePolicy,
+        options: AttachDetachOptions,
         metrics: &Metrics,
     ) -> Result<Self, prometheus::Error> {
         let (sender, outcomes) = mpsc::channel(PAIR_CALLS + NODE_CALLS);
@@ -55,7 +54,7 @@ impl AttachDetach {
             controller: Controller::new(
                 Arc::clone(&objects),
                 AttachDetachMetrics::new(metrics)?,
-                policy,
+                options,
                 Clock::new(Timestamp::now(), Instant::now()),
             ),
             executor: Executor::new(caller.with_own_budget(PAIR_CALLS + NODE_CALLS), sender),

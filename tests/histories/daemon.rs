@@ -8,8 +8,7 @@ use mooring::{
     attach_detach::{
         calls::{Answer, Call, Outcome, PairRequest},
         clock::Clock,
-        controller::Controller,
-        force::ForcePolicy,
+        controller::{AttachDetachOptions, Controller},
         metrics::AttachDetachMetrics,
         withdrawal::Sequence,
     },
@@ -61,7 +60,8 @@ impl Daemon {
         let metrics = AttachDetachMetrics::new(&Metrics::default()).unwrap();
         let now = Instant::now();
         let clock = Clock::new(server.wall(), now);
-        let mut controller = Controller::new(Arc::clone(&objects), metrics, ForcePolicy::default(), clock);
+        let mut controller =
+            Controller::new(Arc::clone(&objects), metrics, AttachDetachOptions::default(), clock);
         controller.load(now);
         controller.take_over();
         let end = server.history.len();
