@@ -118,6 +118,7 @@ impl Pair {
             || self.uncertain.is_some()
             || self.call == Some(PairCall::Create)
             || self.listed
+            || self.publication == Publication::List
     }
 
     fn is_idle(&self) -> bool {
@@ -247,7 +248,7 @@ impl ActualState {
         let mut touched = if all { known.clone() } else { BTreeSet::new() };
         let listed_now = node.into_iter().flat_map(|node| &node.status.volumes_attached);
         let mut named = known;
-        named.extend(listed_now.filter_map(|entry| VolumeId::parse_csi(&entry.name)));
+        named.extend(listed_now.filter_map(|entry| VolumeId::parse(&entry.name)));
         for volume in named {
             let listed = node.is_some_and(|node| node.lists(volume.as_str()));
             let reported = self.nodes.get(name).is_some_and(|state| state.uses(&volume));

@@ -30,7 +30,7 @@ use super::{
     rules::{Step, Verdict, Waiting},
     standing::{Entry, Standing},
     status_updater,
-    volume_name::{VolumeId, VolumeKind},
+    volume_name::VolumeId,
     withdrawal::{Sequence, Withdrawal},
 };
 use crate::{
@@ -230,7 +230,18 @@ impl Controller {
 
     fn refresh_pod(&mut self, key: &PodKey) {
         let pod = self.objects.pods.get(key);
-        let wishes = pod.and_then(|pod| populator::wishes(&pod, &self.objects, self.desired.pod(key)));
+        let before = self.desired.pod(key);
+        let wishes = pod.and_then(|pod| populator::wishes(&pod, &self.objects, before));
+        for unresolved in wishes.iter().flat_map(|wishes| wishes.newly_unresolved(before)) {
+            let reason = unresolved.why.code();
+            self.metrics.unresolved(reason);
+            let volume = &unresolved.pod_volume;
+            if unresolved.why.is_permanent() {
+                tracing::warn!(pod = %key, volume, reason, why = ?unresolved.why, "volume of a pod cannot be attached");
+            } else {
+                tracing::debug!(pod = %key, volume, reason, why = ?unresolved.why, "volume of a pod not attachable yet");
+            }
+        }
         let touched = self.desired.set(key, wishes);
         self.dirty_volumes.extend(touched);
     }
@@ -316,10 +327,6 @@ impl Controller {
     }
 
     fn reconcile_volume(&mut self, volume: &VolumeId, now: Instant) {
-        // The rules speak of VolumeAttachments, and what has none is neither published nor withdrawn by them.
-        if volume.kind() == VolumeKind::NoOp {
-            return;
-        }
         let wishes = self.desired.nodes(volume);
         if wishes.is_some() {
             self.actual.recognise(volume);
@@ -331,8 +338,10 @@ impl Controller {
         let named = wishes.into_iter().flat_map(BTreeMap::keys);
         let named = named.chain(state.into_iter().flat_map(|state| state.pairs.keys()));
         let nodes = named.filter_map(|name| self.actual.node(name).map(|node| (name, node))).collect();
-        let verdicts =
-            reconciler::plan(&VolumeView { wishes, state, nodes, policy: self.options.force, wall }, now);
+        let verdicts = reconciler::plan(
+            &VolumeView { kind: volume.kind(), wishes, state, nodes, policy: self.options.force, wall },
+            now,
+        );
         for (node, verdict) in verdicts {
             self.apply(volume, &node, verdict, now);
         }

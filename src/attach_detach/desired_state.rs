@@ -103,6 +103,12 @@ pub enum WhyUnresolved {
 }
 
 impl WhyUnresolved {
+    /// Whether waiting will not help: somebody has to change the object.
+    #[must_use]
+    pub fn is_permanent(&self) -> bool {
+        matches!(self, Self::MalformedSource(..) | Self::FlexVolumeUnsupported(_))
+    }
+
     /// The reason code, in metrics and logs.
     #[must_use]
     pub fn code(&self) -> &'static str {

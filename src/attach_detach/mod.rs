@@ -21,6 +21,7 @@ pub mod force;
 mod identification;
 pub mod in_tree_migration;
 pub mod metrics;
+mod no_op;
 pub mod node_state;
 mod outcomes;
 pub mod populator;

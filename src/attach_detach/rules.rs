@@ -13,7 +13,9 @@ use super::{
     actual_state::{Pair, PairCall, Publication},
     desired_state::{AttachSource, Wish},
     force::{ForcePolicy, ForceReason, Unforced, force},
+    no_op,
     node_state::NodeState,
+    volume_name::VolumeKind,
     withdrawal::{Unpublished, Withdrawal},
 };
 use crate::kube_api::ids::{NodeName, Uid};
@@ -21,6 +23,8 @@ use crate::kube_api::ids::{NodeName, Uid};
 /// What is known of one pair when it is judged.
 #[derive(Clone, Copy, Debug)]
 pub struct PairView<'a> {
+    /// Whether the volume has VolumeAttachments at all.
+    pub kind: VolumeKind,
     /// The pods that want the volume here, if any.
     pub wish: Option<&'a Wish>,
     /// The pair.
@@ -153,9 +157,10 @@ impl Waiting {
 /// Judges one pair.
 #[must_use]
 pub fn judge(view: &PairView<'_>, now: Instant) -> Verdict {
-    match view.wish {
-        Some(wish) => wanted(view, wish, now),
-        None => unwanted(view, now),
+    match (view.kind, view.wish) {
+        (VolumeKind::NoOp, _) => no_op::judge(view, now),
+        (VolumeKind::Csi, Some(wish)) => wanted(view, wish, now),
+        (VolumeKind::Csi, None) => unwanted(view, now),
     }
 }
 
@@ -256,7 +261,7 @@ fn unwanted(view: &PairView<'_>, now: Instant) -> Verdict {
 }
 
 /// The volume is in use, or may be, and that may not be overruled (yet).
-fn still_in_use(view: &PairView<'_>, attached: bool, unforced: Unforced, now: Instant) -> Verdict {
+pub(super) fn still_in_use(view: &PairView<'_>, attached: bool, unforced: Unforced, now: Instant) -> Verdict {
     let wake_at = wake_at(unforced, view.wall, now);
     if view.node.is_none_or(|state| state.node.is_none()) {
         return Verdict { wake_at, ..wait(Publication::Keep, Waiting::DetachWaitingForNode { unforced }) };
@@ -313,7 +318,7 @@ fn read_attachment(pair: &Pair, now: Instant) -> Verdict {
     }
 }
 
-fn wait(publication: Publication, waiting: Waiting) -> Verdict {
+pub(super) fn wait(publication: Publication, waiting: Waiting) -> Verdict {
     Verdict { waiting: Some(waiting), ..Verdict::say(publication) }
 }
 
@@ -321,12 +326,12 @@ fn pause(at: Instant) -> Verdict {
     Verdict { wake_at: Some(at), ..wait(Publication::Withhold, Waiting::RetryBackoff) }
 }
 
-fn withdraw(step: Option<Step>, waiting: Waiting) -> Verdict {
+pub(super) fn withdraw(step: Option<Step>, waiting: Waiting) -> Verdict {
     Verdict { withdraws: true, step, ..wait(Publication::Withhold, waiting) }
 }
 
 impl Verdict {
-    fn say(publication: Publication) -> Self {
+    pub(super) fn say(publication: Publication) -> Self {
         Self { publication, withdraws: false, step: None, waiting: None, wake_at: None }
     }
 }

@@ -2,9 +2,10 @@
 //! and a daemon that starts later knows them again.
 
 use k8s_openapi::api::{
-    core::v1::{Node, Pod},
+    core::v1::{Node, PersistentVolume, Pod},
     storage::v1::VolumeAttachment,
 };
+use kube::api::ListParams;
 use serde_json::json;
 
 use crate::{
@@ -27,7 +28,44 @@ const VOLUMES: [(&str, &str); 7] = [
 ];
 
 pub fn stories() -> Vec<Story> {
-    vec![story("attach_and_detach_inline_volumes_of_all_in_tree_plugins", all_plugins)]
+    vec![
+        story("attach_and_detach_inline_volumes_of_all_in_tree_plugins", all_plugins),
+        story("attach_an_iscsi_volume_to_one_node_after_the_other", iscsi),
+    ]
+}
+
+/// An exclusive volume that has no VolumeAttachment moves as carefully as any: by the nodes' lists.
+async fn iscsi(stage: Stage) {
+    let cluster = &stage.cluster;
+    let _daemon = stage.daemon().await;
+    cluster.node("n1").await;
+    cluster.node("n2").await;
+    let volume = json!({
+        "metadata": { "name": "v1" },
+        "spec": {
+            "capacity": { "storage": "1Gi" }, "accessModes": ["ReadWriteOnce"], "storageClassName": "",
+            "iscsi": { "targetPortal": "10.0.0.1:3260", "iqn": "iqn.2026-11.example:disk", "lun": 0 },
+        },
+    });
+    create::<PersistentVolume>(&cluster.all(), volume).await;
+    cluster.claim("c1").await;
+    cluster.bound("c1", "v1").await;
+    let name = "kubernetes.io/iscsi/10.0.0.1:3260:iqn.2026-11.example:disk:0";
+    let listed = |node: Option<&Node>| node.is_some_and(|node| attached(node) == [name]);
+    let in_use = |volumes: &[&str]| json!({ "status": { "volumesInUse": volumes } });
+
+    cluster.pod("p1", "n1", &["c1"]).await;
+    until(cluster.all(), "n1", "lists the volume", listed).await;
+    cluster.event_with("p1", "SuccessfulAttachVolume", "\"v1\"").await;
+    patch_status::<Node>(&cluster.all(), "n1", in_use(&[name])).await;
+
+    cluster.pod("p2", "n2", &["c1"]).await;
+    cluster.event_with("p2", "FailedAttachVolume", "Volume is already used by pod(s) p1").await;
+    cluster.remove_pod("p1").await;
+    patch_status::<Node>(&cluster.all(), "n1", in_use(&[])).await;
+    until(cluster.all(), "n2", "lists the volume", listed).await;
+    cluster.published("n1", &[]).await;
+    assert!(cluster.all::<VolumeAttachment>().list(&ListParams::default()).await.unwrap().items.is_empty());
 }
 
 async fn all_plugins(stage: Stage) {
