@@ -160,6 +160,7 @@ pub fn subsystems(parts: &Parts) -> anyhow::Result<Vec<Subsystem>> {
         &parts.caller,
         parts.leadership.clone(),
         parts.events.for_component("attachdetach-controller"),
+        parts.config.force,
         &parts.metrics,
     )?;
     let binder = Binder::new(

@@ -92,6 +92,17 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILTER", default_value = "info")]
     pub log_level: String,
 
+    /// Never detach by force because of time alone: then only the taint
+    /// node.kubernetes.io/out-of-service forces.
+    #[arg(long, value_name = "BOOL", default_value = "false", default_missing_value = "true")]
+    #[arg(num_args = 0..=1, require_equals = true, value_parser = parse_bool)]
+    pub disable_force_detach_on_timeout: bool,
+
+    /// How long a volume that may be in use on a node whose object was deleted is left attached there.
+    /// A node object that is gone does not prove that its machine is off.
+    #[arg(long, value_name = "DURATION", default_value = "6m", value_parser = parse_duration)]
+    pub force_detach_gone_node_after: Duration,
+
     /// Ask provisioners for volumes for claims that nothing matches.
     #[arg(long, value_name = "BOOL", default_value = "true", default_missing_value = "true")]
     #[arg(num_args = 0..=1, require_equals = true, value_parser = parse_bool)]

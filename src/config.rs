@@ -12,6 +12,7 @@ use std::{
 use thiserror::Error;
 
 use crate::{
+    attach_detach::force::ForcePolicy,
     cli::{LoggingFormat, RunArgs},
     kube_api::{call::REQUEST_TIMEOUT, lease::Timing},
 };
@@ -97,6 +98,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Log output.
     pub log: LogConfig,
+    /// When a detach may be forced.
+    pub force: ForcePolicy,
     /// Whether to ask provisioners for volumes.
     pub dynamic_provisioning: bool,
 }
@@ -130,6 +133,11 @@ impl TryFrom<RunArgs> for Config {
             rate_limit,
             listen: SocketAddr::new(address, args.port),
             log: LogConfig { format: args.logging_format, filter: args.log_level },
+            force: ForcePolicy {
+                on_timeout: !args.disable_force_detach_on_timeout,
+                gone: args.force_detach_gone_node_after,
+                ..ForcePolicy::default()
+            },
             dynamic_provisioning: args.enable_dynamic_provisioning,
         })
     }
@@ -250,6 +258,7 @@ mod tests {
             rate_limit: None,
             listen: "0.0.0.0:10270".parse().unwrap(),
             log: LogConfig { format: LoggingFormat::Text, filter: "info".to_owned() },
+            force: ForcePolicy::default(),
             dynamic_provisioning: true,
         };
         assert_eq!(config(&[]), Ok(expected));

@@ -8,20 +8,22 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use k8s_openapi::jiff::Timestamp;
 use libtest_mimic::{Arguments, Failed, Trial};
 use mooring::{
     attach_detach::{
-        actual_state::{
-            ActualState, Candidates, PairCall, Publication, Sequence, Uncertain, Unsettled, Withdrawal,
-        },
+        actual_state::{ActualState, Candidates, PairCall, Publication, Uncertain},
         desired_state::{DesiredState, PodFacts, PodWishes, WantedVolume},
+        force::ForcePolicy,
+        node_state::Unsettled,
         reconciler::{VolumeView, plan},
         rules::Step,
         volume_name::VolumeId,
+        withdrawal::{Sequence, Withdrawal},
     },
     kube_api::{
         ids::{DriverName, NodeName, PodKey, ResourceVersion, VolumeName},
-        kinds::{AttachedVolume, Node, VolumeAttachment, VolumeError},
+        kinds::{AttachedVolume, Node, NodeCondition, Taint, VolumeAttachment, VolumeError},
     },
 };
 use serde::Deserialize;
@@ -51,6 +53,10 @@ struct Given {
     paused: bool,
     unsettled: bool,
     gone: bool,
+    ready: Option<bool>,
+    out_of_service: bool,
+    unwanted_for: Option<i64>,
+    proven_in_use: bool,
 }
 
 #[derive(Clone, Copy, Deserialize)]
@@ -110,7 +116,8 @@ fn run(case: &Case) -> Result<(), Failed> {
     let state = actual.volume(&volume);
     let names: Vec<NodeName> = case.given.keys().map(|name| NodeName::from(name.as_str())).collect();
     let nodes = names.iter().filter_map(|name| actual.node(name).map(|node| (name, node))).collect();
-    let verdicts = plan(&VolumeView { wishes, state, nodes }, now);
+    let verdicts =
+        plan(&VolumeView { wishes, state, nodes, policy: ForcePolicy::default(), wall: wall() }, now);
     let seen: BTreeMap<String, Then> = verdicts
         .into_iter()
         .map(|(node, verdict)| {
@@ -121,7 +128,8 @@ fn run(case: &Case) -> Result<(), Failed> {
             };
             let step = verdict.step.map(|step| match step {
                 Step::Create(_) => "create",
-                Step::Delete(..) => "delete",
+                Step::Delete(_, _, None) => "delete",
+                Step::Delete(_, _, Some(_)) => "force-delete",
                 Step::ReadNode => "read-node",
                 Step::ReadAttachment => "read-attachment",
             });
@@ -139,6 +147,11 @@ fn run(case: &Case) -> Result<(), Failed> {
     Err(format!("expected {:#?}\nseen {:#?}", case.then, seen).into())
 }
 
+/// The moment at which every case is judged, ten minutes after the epoch.
+fn wall() -> Timestamp {
+    Timestamp::from_second(600).expect("in range")
+}
+
 fn wish(desired: &mut DesiredState, volume: &VolumeId, node: &NodeName, given: &Given, exclusive: bool) {
     let Some(age) = given.wanted else { return };
     let key = PodKey::new("ns", &format!("pod-{node}"));
@@ -151,7 +164,7 @@ fn wish(desired: &mut DesiredState, volume: &VolumeId, node: &NodeName, given: &
     let pod = PodFacts {
         key: key.clone(),
         uid: format!("uid-{node}").into(),
-        created: k8s_openapi::jiff::Timestamp::from_second(age).ok(),
+        created: Timestamp::from_second(age).ok(),
     };
     let wishes = PodWishes {
         pod: Arc::new(pod),
@@ -168,8 +181,20 @@ fn hold(actual: &mut ActualState, volume: &VolumeId, name: &NodeName, given: &Gi
     node.metadata.name = name.as_str().into();
     node.metadata.uid = format!("uid-{name}").into();
     node.metadata.resource_version = ResourceVersion(5);
+    let ready = given.ready.unwrap_or(true);
+    node.status.conditions.push(NodeCondition {
+        r#type: "Ready".to_owned(),
+        status: if ready { "True" } else { "False" }.to_owned(),
+        last_transition_time: Timestamp::from_second(0).ok(),
+    });
+    if given.out_of_service {
+        node.spec.taints.push(Taint { key: "node.kubernetes.io/out-of-service".to_owned() });
+    }
+    if given.in_use && given.proven_in_use {
+        node.status.volumes_in_use.insert(volume.as_str().to_owned());
+    }
     if !given.gone {
-        actual.observe_node(name, Some(&Arc::new(node.clone())));
+        actual.observe_node(name, Some(&Arc::new(node.clone())), wall());
     }
     if let Some(kind) = given.attachment {
         let mut attachment = VolumeAttachment::default();
@@ -179,7 +204,7 @@ fn hold(actual: &mut ActualState, volume: &VolumeId, name: &NodeName, given: &Gi
         attachment.spec.node_name = name.clone();
         attachment.status.attached = matches!(kind, Attachment::Attached | Attachment::Terminating);
         if matches!(kind, Attachment::Terminating) {
-            attachment.metadata.deletion_timestamp = k8s_openapi::jiff::Timestamp::from_second(1).ok();
+            attachment.metadata.deletion_timestamp = Timestamp::from_second(1).ok();
         }
         if matches!(kind, Attachment::Failed) {
             attachment.status.attach_error = Some(VolumeError { time: None, message: "no".to_owned() });
@@ -187,7 +212,11 @@ fn hold(actual: &mut ActualState, volume: &VolumeId, name: &NodeName, given: &Gi
         let about = Candidates { source: Some(volume.clone()), published: Vec::new() };
         actual.observe_attachment(&attachment_name, Some(Arc::new(attachment)), |_| about);
     }
-    let local = given.calling.is_some() || given.uncertain.is_some() || given.paused || given.proven;
+    let local = given.calling.is_some()
+        || given.uncertain.is_some()
+        || given.paused
+        || given.proven
+        || given.proven_in_use;
     if local {
         let pair = actual.pair_mut(volume, name);
         pair.call = given.calling.map(|calling| match calling {
@@ -201,7 +230,7 @@ fn hold(actual: &mut ActualState, volume: &VolumeId, name: &NodeName, given: &Gi
         if given.paused {
             pair.retry = pair.retry.after_failure(now, 1.0, Duration::ZERO);
         }
-        if given.proven {
+        if given.proven || given.proven_in_use {
             pair.withdrawal = Withdrawal::Since(Sequence(0));
             actual.witness_node(&node, name, Sequence(1));
         }
@@ -217,8 +246,11 @@ fn hold(actual: &mut ActualState, volume: &VolumeId, name: &NodeName, given: &Gi
     if given.in_use {
         node.status.volumes_in_use.insert(volume.as_str().to_owned());
     }
+    if let Some(minutes) = given.unwanted_for {
+        actual.pair_mut(volume, name).unwanted_since = Timestamp::from_second(600 - 60 * minutes).ok();
+    }
     if !given.gone {
         node.metadata.resource_version = ResourceVersion(7);
-        actual.observe_node(name, Some(&Arc::new(node)));
+        actual.observe_node(name, Some(&Arc::new(node)), wall());
     }
 }

@@ -44,6 +44,15 @@ pub fn cpu(process: u32) -> Duration {
     TICK * ticks
 }
 
+/// CPU time that the whole machine has used, time stolen by its host included.
+fn machine() -> Duration {
+    let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let total = text.lines().next().unwrap_or_default().split_whitespace().skip(1);
+    // user, nice, system, idle, iowait, irq, softirq, steal; the guests after them are in user.
+    let busy = total.take(8).enumerate().filter(|(field, _)| !matches!(field, 3 | 4));
+    TICK * busy.filter_map(|(_, ticks)| ticks.parse::<u32>().ok()).sum::<u32>()
+}
+
 /// Largest resident set of a process so far, in bytes.
 pub fn peak_memory(process: u32) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
@@ -75,17 +84,22 @@ pub struct Cpu {
     pub etcd: Duration,
     /// This process: stand-ins and watches.
     pub bench: Duration,
+    /// Whoever else runs on this machine; should be nobody.
+    pub others: Duration,
 }
 
 impl Cpu {
     /// As of now.
     pub fn read(subject: u32, api_server: u32, etcd: u32) -> Self {
-        Self {
+        let mut used = Self {
             subject: cpu(subject),
             api_server: cpu(api_server),
             etcd: cpu(etcd),
             bench: cpu(std::process::id()),
-        }
+            others: Duration::ZERO,
+        };
+        used.others = machine().saturating_sub(used.subject + used.api_server + used.etcd + used.bench);
+        used
     }
 
     /// What was used since.
@@ -95,6 +109,7 @@ impl Cpu {
             api_server: self.api_server.saturating_sub(before.api_server),
             etcd: self.etcd.saturating_sub(before.etcd),
             bench: self.bench.saturating_sub(before.bench),
+            others: self.others.saturating_sub(before.others),
         }
     }
 }
@@ -103,8 +118,8 @@ impl Cpu {
 #[derive(Clone, Debug, Default)]
 pub struct Requests {
     counts: BTreeMap<(String, String), u64>,
-    /// Watches that it ended because their reader was too slow.
-    pub terminated_watches: u64,
+    /// Watches that it ended because their reader was too slow, by resource.
+    terminated_watches: BTreeMap<String, u64>,
 }
 
 impl Requests {
@@ -125,7 +140,7 @@ impl Requests {
                     *requests.counts.entry((verb.to_owned(), resource.to_owned())).or_default() += value;
                 }
             } else if name.starts_with("apiserver_terminated_watchers_total{") {
-                requests.terminated_watches += value;
+                *requests.terminated_watches.entry(label(name, "resource").to_owned()).or_default() += value;
             }
         }
         requests
@@ -133,14 +148,16 @@ impl Requests {
 
     /// What was answered since.
     pub fn since(&self, before: &Self) -> Self {
-        let mut counts = self.counts.clone();
-        for (key, count) in &before.counts {
-            if let Some(now) = counts.get_mut(key) {
-                *now = now.saturating_sub(*count);
-            }
+        Self {
+            counts: difference(&self.counts, &before.counts),
+            terminated_watches: difference(&self.terminated_watches, &before.terminated_watches),
         }
-        counts.retain(|_, count| *count > 0);
-        Self { counts, terminated_watches: self.terminated_watches - before.terminated_watches }
+    }
+
+    /// The watches that were ended because their reader was too slow, for a reader.
+    pub fn slow_watches(&self) -> String {
+        let each = self.terminated_watches.iter().map(|(resource, count)| format!("{resource} {count}"));
+        each.collect::<Vec<_>>().join(", ")
     }
 
     /// How many, of which resource or of all.
@@ -153,6 +170,11 @@ impl Requests {
         let each = self.counts.iter().map(|((verb, resource), count)| format!("{verb} {resource} {count}"));
         each.collect::<Vec<_>>().join(", ")
     }
+}
+
+fn difference<K: Ord + Clone>(now: &BTreeMap<K, u64>, before: &BTreeMap<K, u64>) -> BTreeMap<K, u64> {
+    let grown = now.iter().map(|(key, count)| (key, count - before.get(key).copied().unwrap_or_default()));
+    grown.filter(|(_, count)| *count > 0).map(|(key, count)| (key.clone(), count)).collect()
 }
 
 /// Whether a verb, as the metrics name it, writes.

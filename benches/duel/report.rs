@@ -65,11 +65,11 @@ pub fn render(conditions: &Conditions, results: &[Outcome]) -> String {
         "of rates where all is there at once, of medians (inverted) one at a time; above 1 the subject beats the last one",
     );
     text.push('\n');
-    text.push_str(&aligned(&main_table(results)));
+    text.push_str(&aligned(&main_table(results), &[0, 1]));
     text.push('\n');
-    text.push_str(&aligned(&cost_table(results)));
+    text.push_str(&aligned(&cost_table(results), &[0, 1, 12]));
     text.push('\n');
-    text.push_str(&aligned(&idle_table(results)));
+    text.push_str(&aligned(&idle_table(results), &[0, 1, 4]));
     text
 }
 
@@ -106,6 +106,7 @@ fn cost_table(results: &[Outcome]) -> Vec<Vec<String>> {
         "API server",
         "etcd",
         "stand-ins",
+        "others",
         "writes/op",
         "events/op",
         "reads/op",
@@ -127,12 +128,13 @@ fn cost_table(results: &[Outcome]) -> Vec<Vec<String>> {
                 cores(one.cpu.api_server),
                 cores(one.cpu.etcd),
                 cores(one.cpu.bench),
+                cores(one.cpu.others),
                 requests(&|verb, resource| cost::writes(verb) && resource != "events"),
                 requests(&|verb, resource| cost::writes(verb) && resource == "events"),
                 requests(&|verb, _| !cost::writes(verb)),
                 format!("{:.1}", one.tail.wall.as_secs_f64()),
                 format!("{:.2}", per_operation(one, one.tail.cpu)),
-                one.requests.terminated_watches.to_string(),
+                one.requests.slow_watches(),
             ]);
         }
     }
@@ -196,9 +198,8 @@ fn cells<const N: usize>(texts: [&str; N]) -> Vec<String> {
     texts.map(str::to_owned).into()
 }
 
-/// Columns as wide as their widest cell: the first two to the left, numbers to the right, and what
-/// has no end (the last of an idle row) to the left.
-fn aligned(rows: &[Vec<String>]) -> String {
+/// Columns as wide as their widest cell: numbers to the right, texts to the left.
+fn aligned(rows: &[Vec<String>], texts: &[usize]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
     let widths: Vec<usize> = (0..columns)
         .map(|column| {
@@ -211,7 +212,7 @@ fn aligned(rows: &[Vec<String>]) -> String {
         for (column, cell) in row.iter().enumerate() {
             let width = widths[column];
             let gap = if column == 0 { "" } else { "  " };
-            let left = column < 2 || cell.contains(", ") || cell == "which";
+            let left = texts.contains(&column);
             let _ =
                 if left { write!(line, "{gap}{cell:<width$}") } else { write!(line, "{gap}{cell:>width$}") };
         }

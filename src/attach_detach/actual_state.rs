@@ -10,11 +10,17 @@ use std::{
     sync::Arc,
 };
 
+use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::{retry::Retry, volume_name::VolumeId};
+use super::{
+    node_state::NodeState,
+    retry::Retry,
+    volume_name::VolumeId,
+    withdrawal::{Sequence, Unpublished, Withdrawal},
+};
 use crate::kube_api::{
-    ids::{AttachmentName, NodeName, ResourceVersion, Uid, VolumeName},
+    ids::{AttachmentName, NodeName, Uid, VolumeName},
     kinds::{Node, VolumeAttachment},
 };
 
@@ -25,7 +31,8 @@ pub struct Pair {
     pub attachment: Option<Arc<VolumeAttachment>>,
     /// Whether `volumesAttached` of the node lists the volume.
     pub listed: bool,
-    /// Whether `volumesInUse` of the node lists the volume.
+    /// Whether `volumesInUse` of the node lists the volume; for a node whose object is gone, whether it
+    /// did when last seen, and if it was never seen, that it may.
     pub in_use: bool,
     /// The request in flight for this pair.
     pub call: Option<PairCall>,
@@ -45,6 +52,8 @@ pub struct Pair {
     pub publication: Publication,
     /// What has been told to users.
     pub told: Told,
+    /// Since when nobody wants what is, or may be, attached here.
+    pub unwanted_since: Option<Timestamp>,
     /// The operation in progress, and when it began.
     pub operation: Option<(Operation, Instant)>,
 }
@@ -90,51 +99,6 @@ pub enum Publication {
     Withhold,
 }
 
-/// Steps from "may be mounted" to "proven not to be".
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Withdrawal {
-    /// Not being withdrawn.
-    #[default]
-    None,
-    /// Being withdrawn; only an answer to a request sent after this point in our own order counts.
-    Since(Sequence),
-    /// Proven.
-    Proven(Unpublished),
-}
-
-/// Position in the order in which this process sent its requests.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Sequence(pub u64);
-
-/// Proof that at one revision the node's status neither published the volume nor reported it in use.
-/// A VolumeAttachment cannot be deleted without it (S2, S3), and only an answer of the API server
-/// makes one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unpublished {
-    node: Uid,
-    revision: ResourceVersion,
-}
-
-impl Unpublished {
-    fn witnessed_by(answer: &Node, volume: &VolumeId) -> Option<Self> {
-        let name = volume.as_str();
-        (!answer.lists(name) && !answer.uses(name))
-            .then(|| Self { node: answer.metadata.uid.clone(), revision: answer.metadata.resource_version })
-    }
-
-    /// Whether the proof is about this node object rather than a later one of the same name.
-    #[must_use]
-    pub fn is_about(&self, node: &Node) -> bool {
-        self.node == node.metadata.uid
-    }
-
-    /// The revision at which it was witnessed.
-    #[must_use]
-    pub fn revision(&self) -> ResourceVersion {
-        self.revision
-    }
-}
-
 /// What users were told of a pair, so that nothing is said twice.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Told {
@@ -169,42 +133,6 @@ pub struct VolumeState {
     /// VolumeAttachments of this volume under names that are not ours. Left alone, but they hold the
     /// volume like any other (S1).
     pub foreign: BTreeMap<AttachmentName, NodeName>,
-}
-
-/// What is known of one node.
-#[derive(Clone, Debug, Default)]
-pub struct NodeState {
-    /// The Node as last seen.
-    pub node: Option<Arc<Node>>,
-    /// Volumes with a pair on this node.
-    pub volumes: BTreeSet<VolumeId>,
-    /// Whether a status patch or a read of the node is in flight: at most one of both, so that answers
-    /// come in the order of requests.
-    pub busy: bool,
-    /// Whether the node is known to have moved past what we last saw: nothing is written before it was
-    /// read live.
-    pub stale: bool,
-    /// A status patch whose outcome nobody knows.
-    pub unsettled: Option<Unsettled>,
-    /// Pause after failures.
-    pub retry: Retry,
-}
-
-/// A status patch that may still land.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unsettled {
-    /// The revision it names; once the node is past it, the patch has landed or never will.
-    pub revision: ResourceVersion,
-    /// After this, the server has given it up.
-    pub until: Instant,
-}
-
-impl NodeState {
-    /// Whether no earlier patch of ours can land any more.
-    #[must_use]
-    pub fn is_settled(&self) -> bool {
-        self.unsettled.is_none()
-    }
 }
 
 /// What a VolumeAttachment is about.
@@ -270,7 +198,7 @@ impl ActualState {
         state.volumes.insert(volume.clone());
         self.volumes.entry(volume.clone()).or_default().pairs.entry(node.clone()).or_insert_with(|| Pair {
             listed: node_object.as_ref().is_some_and(|node| node.lists(volume.as_str())),
-            in_use: node_object.as_ref().is_some_and(|node| node.uses(volume.as_str())),
+            in_use: node_object.as_ref().is_none_or(|node| node.uses(volume.as_str())),
             ..Pair::default()
         })
     }
@@ -295,42 +223,37 @@ impl ActualState {
     }
 
     /// Takes a node as last seen, or its absence. Returns the volumes for which something changed.
-    pub fn observe_node(&mut self, name: &NodeName, node: Option<&Arc<Node>>) -> BTreeSet<VolumeId> {
+    pub fn observe_node(
+        &mut self,
+        name: &NodeName,
+        node: Option<&Arc<Node>>,
+        wall: Timestamp,
+    ) -> BTreeSet<VolumeId> {
+        let volumes = &self.volumes;
         let state = self.nodes.entry(name.clone()).or_default();
-        let mut touched = BTreeSet::new();
-        let replaced = match (&state.node, node) {
-            (Some(before), Some(after)) => before.metadata.uid != after.metadata.uid,
-            (before, after) => before.is_some() != after.is_some(),
+        let known = state.volumes.clone();
+        let used = || {
+            let in_use = |volume: &&VolumeId| {
+                let pair = volumes.get(*volume).and_then(|volume| volume.pairs.get(name));
+                pair.is_some_and(|pair| pair.in_use)
+            };
+            known.iter().filter(in_use).cloned().collect()
         };
-        if replaced {
-            touched.extend(state.volumes.iter().cloned());
-        }
-        if let (Some(unsettled), Some(node)) = (&state.unsettled, node)
-            && node.metadata.resource_version > unsettled.revision
-        {
-            state.unsettled = None;
-            touched.extend(state.volumes.iter().cloned());
-        }
-        if node.map(|node| node.metadata.resource_version)
-            > state.node.as_ref().map(|node| node.metadata.resource_version)
-        {
-            state.stale = false;
-        }
-        state.node = node.cloned();
-        if node.is_none() && state.volumes.is_empty() && !state.busy {
+        let all = state.observe(node, used, wall);
+        if node.is_none() && known.is_empty() && !state.busy {
             self.nodes.remove(name);
-            return touched;
+            return BTreeSet::new();
         }
-        let mut named: BTreeSet<VolumeId> = state.volumes.clone();
-        if let Some(node) = node {
-            named.extend(
-                node.status.volumes_attached.iter().filter_map(|entry| VolumeId::parse_csi(&entry.name)),
-            );
-        }
+        let mut touched = if all { known.clone() } else { BTreeSet::new() };
+        let listed_now = node.into_iter().flat_map(|node| &node.status.volumes_attached);
+        let mut named = known;
+        named.extend(listed_now.filter_map(|entry| VolumeId::parse_csi(&entry.name)));
         for volume in named {
             let listed = node.is_some_and(|node| node.lists(volume.as_str()));
-            let in_use = node.is_some_and(|node| node.uses(volume.as_str()));
+            let uses = self.nodes.get(name).is_some_and(|state| state.uses(&volume));
             let pair = self.pair_mut(&volume, name);
+            // Of a node that is gone, the last report stands.
+            let in_use = if node.is_some() { uses } else { pair.in_use };
             if pair.listed != listed || pair.in_use != in_use {
                 pair.listed = listed;
                 pair.in_use = in_use;
@@ -340,6 +263,41 @@ impl ActualState {
             }
         }
         touched
+    }
+
+    /// Believes a re-created node's list again if it is time. Returns the volumes that this changes, or
+    /// when to ask again.
+    pub fn trust_node(
+        &mut self,
+        name: &NodeName,
+        wall: Timestamp,
+    ) -> Result<BTreeSet<VolumeId>, Option<Timestamp>> {
+        let volumes = self.nodes.get_mut(name).ok_or(None)?.trust(wall)?;
+        for volume in &volumes {
+            let in_use = self.nodes.get(name).is_some_and(|state| state.uses(volume));
+            self.pair_mut(volume, name).in_use = in_use;
+        }
+        Ok(volumes)
+    }
+
+    /// Notes since when each pair of a volume has not been wanted. `known` tells of an earlier beginning
+    /// that a predecessor of this process wrote down.
+    pub fn note_unwanted(
+        &mut self,
+        volume: &VolumeId,
+        wants: impl Fn(&NodeName) -> bool,
+        known: impl Fn(&Uid) -> Option<Timestamp>,
+        wall: Timestamp,
+    ) {
+        let Some(state) = self.volumes.get_mut(volume) else { return };
+        for (node, pair) in &mut state.pairs {
+            if wants(node) {
+                pair.unwanted_since = None;
+            } else if pair.unwanted_since.is_none() {
+                let earlier = pair.attachment.as_ref().and_then(|attachment| known(&attachment.metadata.uid));
+                pair.unwanted_since = Some(earlier.map_or(wall, |earlier| earlier.min(wall)));
+            }
+        }
     }
 
     /// Takes note that the node was read live: a patch that the server has given up by now will not land.
@@ -355,16 +313,31 @@ impl ActualState {
     /// Takes a node as an answer to a request of ours: besides what [`Self::observe_node`] does, it
     /// proves what it shows for the pairs that were being withdrawn when the request was sent.
     pub fn witness_node(&mut self, answer: &Node, name: &NodeName, sent: Sequence) -> BTreeSet<VolumeId> {
-        let mut touched = BTreeSet::new();
         let volumes = self.nodes.get(name).map(|state| state.volumes.clone()).unwrap_or_default();
+        self.prove(volumes, name, sent, |volume| Unpublished::witnessed_by(answer, volume))
+    }
+
+    /// Takes the answer "not found" to a live read of a node, likewise.
+    pub fn witness_absence(&mut self, name: &NodeName, sent: Sequence) -> BTreeSet<VolumeId> {
+        let volumes = self.nodes.get(name).map(|state| state.volumes.clone()).unwrap_or_default();
+        self.prove(volumes, name, sent, |_| Some(Unpublished::witnessed_by_absence()))
+    }
+
+    fn prove(
+        &mut self,
+        volumes: BTreeSet<VolumeId>,
+        node: &NodeName,
+        sent: Sequence,
+        proof: impl Fn(&VolumeId) -> Option<Unpublished>,
+    ) -> BTreeSet<VolumeId> {
+        let mut touched = BTreeSet::new();
         for volume in volumes {
-            let Some(pair) = self.volumes.get_mut(&volume).and_then(|state| state.pairs.get_mut(name)) else {
-                continue;
-            };
+            let pair = self.volumes.get_mut(&volume).and_then(|state| state.pairs.get_mut(node));
+            let Some(pair) = pair else { continue };
             if let Withdrawal::Since(since) = pair.withdrawal
                 && since < sent
             {
-                if let Some(proof) = Unpublished::witnessed_by(answer, &volume) {
+                if let Some(proof) = proof(&volume) {
                     pair.withdrawal = Withdrawal::Proven(proof);
                 }
                 touched.insert(volume);

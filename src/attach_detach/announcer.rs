@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
-use super::desired_state::{PodFacts, Wish};
+use super::{
+    desired_state::{PodFacts, Wish},
+    force::ForceReason,
+};
 use crate::{
     kube_api::{
         events::{Event, EventType, Involved},
-        ids::{PodKey, ResourceVersion, VolumeName},
+        ids::{NodeName, PodKey, ResourceVersion, VolumeName},
         kinds::{Narrow, Pod},
     },
     state::Objects,
@@ -21,6 +24,8 @@ pub enum Announcement {
     Failed(String),
     /// Another node holds the volume; these pods use it there.
     HeldElsewhere(Vec<PodKey>),
+    /// The volume is taken from another node although it may be in use there.
+    ForcedDetach(NodeName, ForceReason),
 }
 
 /// The events that tell every pod of the wish.
@@ -68,6 +73,18 @@ fn text(
             "FailedAttachVolume",
             format!("Multi-Attach error for volume \"{volume}\" {}", holders(pods, namespace)),
         ),
+        Announcement::ForcedDetach(node, reason) => (
+            EventType::Warning,
+            "ForcedDetach",
+            format!("Volume \"{volume}\" is detached from node \"{node}\" by force: {}", cause(*reason)),
+        ),
+    }
+}
+
+fn cause(reason: ForceReason) -> &'static str {
+    match reason {
+        ForceReason::Timeout => "the node has not been Ready, nor the volume wanted there, for too long",
+        ForceReason::OutOfService => "the node is marked as out of service",
     }
 }
 

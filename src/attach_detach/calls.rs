@@ -6,8 +6,8 @@
 use serde_json::json;
 
 use super::{
-    actual_state::{Sequence, Unpublished},
     volume_name::VolumeId,
+    withdrawal::{Sequence, Unpublished},
 };
 use crate::kube_api::{
     call::{CallError, Request, Verb},

@@ -14,12 +14,12 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    actual_state::{
-        ActualState, Candidates, Operation, Pair, PairCall, Publication, Sequence, Told, Withdrawal,
-    },
+    actual_state::{ActualState, Candidates, Operation, Pair, PairCall, Publication, Told},
     announcer::{self, Announcement},
     calls::{self, Call, PairRequest},
+    clock::Clock,
     desired_state::DesiredState,
+    force::{ForcePolicy, ForceReason},
     metrics::{AttachDetachMetrics, Ending},
     populator,
     queue::Queue,
@@ -27,6 +27,7 @@ use super::{
     rules::{Step, Verdict, Waiting},
     status_updater,
     volume_name::VolumeId,
+    withdrawal::{Sequence, Withdrawal},
 };
 use crate::{
     kube_api::{
@@ -58,6 +59,8 @@ pub struct Controller {
     pub(super) metrics: AttachDetachMetrics,
     pub(super) desired: DesiredState,
     pub(super) actual: ActualState,
+    pub(super) clock: Clock,
+    policy: ForcePolicy,
     pub(super) leads: bool,
     pub(super) pair_calls: usize,
     pub(super) node_calls: usize,
@@ -79,12 +82,19 @@ enum Dirty {
 impl Controller {
     /// A controller over the shared tables, which must be synced before it is loaded.
     #[must_use]
-    pub fn new(objects: Arc<Objects>, metrics: AttachDetachMetrics) -> Self {
+    pub fn new(
+        objects: Arc<Objects>,
+        metrics: AttachDetachMetrics,
+        policy: ForcePolicy,
+        clock: Clock,
+    ) -> Self {
         Self {
             objects,
             metrics,
             desired: DesiredState::default(),
             actual: ActualState::default(),
+            clock,
+            policy,
             leads: false,
             pair_calls: 0,
             node_calls: 0,
@@ -123,7 +133,7 @@ impl Controller {
     /// Reads the tables whole, once (attach-detach §5, without its gaps).
     pub fn load(&mut self, now: Instant) {
         for (name, node) in self.objects.nodes.snapshot() {
-            self.actual.observe_node(&name, Some(&node));
+            self.actual.observe_node(&name, Some(&node), self.clock.wall(now));
         }
         for name in self.objects.attachments.snapshot().into_keys() {
             self.refresh_attachment(&name, now);
@@ -165,7 +175,7 @@ impl Controller {
             match &object {
                 ObjectRef::Node(name) => {
                     let node = self.objects.nodes.get(name);
-                    let touched = self.actual.observe_node(name, node.as_ref());
+                    let touched = self.actual.observe_node(name, node.as_ref(), self.clock.wall(now));
                     self.dirty_volumes.extend(touched);
                     self.dirty_nodes.push(name.clone());
                     for attachment in self.actual.unidentified(None, Some(name)) {
@@ -261,11 +271,14 @@ impl Controller {
         if wishes.is_some() {
             self.actual.recognise(volume);
         }
+        let wall = self.clock.wall(now);
+        let wanted = |node: &NodeName| wishes.is_some_and(|wishes| wishes.contains_key(node));
+        self.actual.note_unwanted(volume, wanted, |_| None, wall);
         let state = self.actual.volume(volume);
         let named = wishes.into_iter().flat_map(BTreeMap::keys);
         let named = named.chain(state.into_iter().flat_map(|state| state.pairs.keys()));
         let nodes = named.filter_map(|name| self.actual.node(name).map(|node| (name, node))).collect();
-        let verdicts = reconciler::plan(&VolumeView { wishes, state, nodes }, now);
+        let verdicts = reconciler::plan(&VolumeView { wishes, state, nodes, policy: self.policy, wall }, now);
         for (node, verdict) in verdicts {
             self.apply(volume, &node, verdict, now);
         }
@@ -304,7 +317,10 @@ impl Controller {
                 let request = PairRequest::Create(calls::create(volume, node, &source));
                 self.send(volume, node, PairCall::Create, request, now);
             }
-            Some(Step::Delete(uid, proof)) => {
+            Some(Step::Delete(uid, proof, forced)) => {
+                if let Some(reason) = forced {
+                    self.force(volume, node, reason);
+                }
                 let request = calls::delete(volume, node, &uid, &proof);
                 self.send(volume, node, PairCall::Delete, PairRequest::Delete(uid, request), now);
             }
@@ -313,6 +329,11 @@ impl Controller {
                 self.send(volume, node, PairCall::Read, PairRequest::Read(name), now);
             }
             Some(Step::ReadNode) => {
+                // What was proven before is not proof enough.
+                let pair = self.actual.pair_mut(volume, node);
+                if matches!(pair.withdrawal, Withdrawal::Proven(_)) {
+                    pair.withdrawal = Withdrawal::Since(sent);
+                }
                 self.dirty_nodes.push(node.clone());
             }
         }
@@ -339,10 +360,27 @@ impl Controller {
         self.call(Call::Pair(volume.clone(), node.clone(), request));
     }
 
+    /// A detach is about to be forced: counted, logged, told to those who wait for it.
+    fn force(&mut self, volume: &VolumeId, node: &NodeName, reason: ForceReason) {
+        self.metrics.forced(reason);
+        tracing::warn!(%volume, %node, reason = reason.label(), "forcing the detach of a volume that may be in use");
+        let waiting = self.desired.nodes(volume).into_iter().flatten().filter(|(other, _)| *other != node);
+        for (_, wish) in waiting {
+            let announcement = Announcement::ForcedDetach(node.clone(), reason);
+            self.effects.events.extend(announcer::events(&self.objects, wish, &announcement));
+        }
+    }
+
     /// Sends what the node needs: its list, or a live read.
     fn reconcile_node(&mut self, name: &NodeName, now: Instant) {
+        match self.actual.trust_node(name, self.clock.wall(now)) {
+            Ok(volumes) => self.dirty_volumes.extend(volumes),
+            Err(again) => {
+                let at = again.and_then(|again| self.clock.instant(again));
+                self.wake_at.extend(at.map(|at| (at, Dirty::Node(name.clone()))));
+            }
+        }
         let Some(state) = self.actual.node(name) else { return };
-        let Some(node) = state.node.clone() else { return };
         if state.busy {
             return;
         }
@@ -354,11 +392,12 @@ impl Controller {
             .volumes
             .iter()
             .filter_map(|volume| Some((volume, self.actual.pair(volume, name)?.publication)));
-        let list = if state.stale { None } else { status_updater::desired_list(&node, publications) };
+        let node = state.node.as_deref().filter(|_| !state.stale);
+        let change = node.and_then(|node| Some((node, status_updater::desired_list(node, publications)?)));
         let settle_at = state.unsettled.map(|unsettled| unsettled.until);
-        let call = match list {
-            Some(list) => {
-                let request = status_updater::patch(&node, &list);
+        let call = match change {
+            Some((node, list)) => {
+                let request = status_updater::patch(node, &list);
                 Call::PatchNode(name.clone(), node.metadata.resource_version, request)
             }
             None if state.stale || self.actual.needs_proof(name) || settle_at.is_some_and(|at| at <= now) => {

@@ -6,8 +6,8 @@
 use tokio::{sync::mpsc, task::JoinSet};
 
 use super::{
-    actual_state::Sequence,
     calls::{Answer, Call, Outcome, PairRequest},
+    withdrawal::Sequence,
 };
 use crate::kube_api::{
     call::{CallError, Caller},

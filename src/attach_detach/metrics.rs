@@ -2,9 +2,9 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use prometheus::{HistogramOpts, HistogramVec, IntGaugeVec, Opts};
+use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts};
 
-use super::{actual_state::Operation, volume_name::VolumeId};
+use super::{actual_state::Operation, force::ForceReason, volume_name::VolumeId};
 use crate::metrics::{Metrics, STORAGE_OPERATION_BUCKETS};
 
 /// How an operation ended, as a label value.
@@ -22,6 +22,7 @@ pub struct AttachDetachMetrics {
     operations: HistogramVec,
     totals: IntGaugeVec,
     waiting: IntGaugeVec,
+    forced: IntCounterVec,
     counted: HashMap<VolumeId, (i64, i64)>,
 }
 
@@ -44,10 +45,21 @@ impl AttachDetachMetrics {
             Opts::new("mooring_waiting_objects", "Objects that wait, by what they wait for"),
             &["kind", "reason"],
         )?;
+        let forced = IntCounterVec::new(
+            Opts::new(
+                "attach_detach_controller_attachdetach_controller_forced_detaches",
+                "Number of times the A/D Controller performed a forced detach",
+            ),
+            &["reason"],
+        )?;
+        for reason in [ForceReason::Timeout, ForceReason::OutOfService] {
+            forced.with_label_values(&[reason.label()]);
+        }
+        metrics.register(&forced)?;
         metrics.register(&operations)?;
         metrics.register(&totals)?;
         metrics.register(&waiting)?;
-        Ok(Self { operations, totals, waiting, counted: HashMap::new() })
+        Ok(Self { operations, totals, waiting, forced, counted: HashMap::new() })
     }
 
     /// Notes the end of an operation.
@@ -59,6 +71,11 @@ impl AttachDetachMetrics {
         self.operations
             .with_label_values(&[plugin_name(volume).as_str(), operation_name(operation), status, "false"])
             .observe(took.as_secs_f64());
+    }
+
+    /// Counts a detach although the volume was, or may have been, in use.
+    pub fn forced(&self, reason: ForceReason) {
+        self.forced.with_label_values(&[reason.label()]).inc();
     }
 
     /// Sets on how many nodes a volume is wanted and held.

@@ -13,10 +13,13 @@
 pub mod actual_state;
 mod announcer;
 pub mod calls;
+pub mod clock;
 pub mod controller;
 pub mod desired_state;
 mod executor;
+pub mod force;
 pub mod metrics;
+pub mod node_state;
 mod outcomes;
 pub mod populator;
 mod queue;
@@ -26,5 +29,6 @@ pub mod rules;
 pub mod status_updater;
 mod subsystem;
 pub mod volume_name;
+pub mod withdrawal;
 
 pub use subsystem::AttachDetach;

@@ -8,13 +8,15 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{
-    actual_state::{Operation, PairCall, Sequence, Uncertain, Unsettled, Withdrawal},
+    actual_state::{Operation, PairCall, Uncertain},
     announcer::{self, Announcement},
     calls::{Answer, Call, Outcome, PairRequest},
     controller::Controller,
     metrics::Ending,
+    node_state::Unsettled,
     retry::Retry,
     volume_name::VolumeId,
+    withdrawal::{Sequence, Withdrawal},
 };
 use crate::kube_api::{
     call::{CallError, REQUEST_TIMEOUT},
@@ -63,7 +65,7 @@ impl Controller {
                 self.dirty_nodes.push(name.clone());
                 self.actual.node_mut(&name).busy = false;
                 match result {
-                    Ok(Answer::Node(node)) => self.node_answered(&name, &node, sent),
+                    Ok(Answer::Node(node)) => self.node_answered(&name, &node, sent, now),
                     Ok(_) | Err(CallError::NotLeader) => {}
                     Err(CallError::Conflict(_)) => self.actual.node_mut(&name).stale = true,
                     Err(error) => self.node_patch_failed(&name, revision, &error, now),
@@ -78,11 +80,17 @@ impl Controller {
                         self.actual.node_mut(&name).stale = false;
                         let touched = self.actual.settle_node(&name, now);
                         self.dirty_volumes.extend(touched);
-                        self.node_answered(&name, &node, sent);
+                        self.node_answered(&name, &node, sent, now);
                     }
                     Ok(_) => {}
+                    Err(CallError::NotFound(_))
+                        if self.actual.node(&name).is_some_and(|state| state.node.is_none()) =>
+                    {
+                        let touched = self.actual.witness_absence(&name, sent);
+                        self.dirty_volumes.extend(touched);
+                    }
                     Err(error) => {
-                        // Absence, too, is a failure to read: the watch will tell of it.
+                        // Absence of a node that the watch still shows is about to be told by the watch.
                         self.node_failed(&name, &error, now);
                     }
                 }
@@ -227,10 +235,11 @@ impl Controller {
         self.refresh_attachment(&name, now);
     }
 
-    fn node_answered(&mut self, name: &NodeName, answer: &Node, sent: Sequence) {
+    fn node_answered(&mut self, name: &NodeName, answer: &Node, sent: Sequence, now: Instant) {
         self.actual.node_mut(name).retry = Retry::default();
         self.objects.absorb(answer.clone());
-        let mut touched = self.actual.observe_node(name, self.objects.nodes.get(name).as_ref());
+        let mut touched =
+            self.actual.observe_node(name, self.objects.nodes.get(name).as_ref(), self.clock.wall(now));
         touched.extend(self.actual.witness_node(answer, name, sent));
         self.dirty_volumes.extend(touched);
     }

@@ -6,17 +6,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::{
-    actual_state::{NodeState, Pair, VolumeState},
+    actual_state::{Pair, VolumeState},
     desired_state::Wish,
+    force::ForcePolicy,
+    node_state::NodeState,
     rules::{self, PairView, Rival, Verdict},
 };
 use crate::kube_api::ids::NodeName;
 
 /// One volume as the reconciler sees it.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct VolumeView<'a> {
     /// Wishes by node.
     pub wishes: Option<&'a BTreeMap<NodeName, Wish>>,
@@ -24,6 +27,10 @@ pub struct VolumeView<'a> {
     pub state: Option<&'a VolumeState>,
     /// The nodes of either.
     pub nodes: BTreeMap<&'a NodeName, &'a NodeState>,
+    /// When a detach may be forced.
+    pub policy: ForcePolicy,
+    /// The time by the cluster's clock.
+    pub wall: Timestamp,
 }
 
 /// Judges every node of the volume.
@@ -36,7 +43,14 @@ pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, Verdict> 
         let pair = view.state.and_then(|state| state.pairs.get(node)).unwrap_or(&absent);
         let wish = view.wishes.and_then(|wishes| wishes.get(node));
         let rival = exclusive.as_ref().and_then(|exclusive| exclusive.rival_of(node));
-        let pair_view = PairView { wish, pair, node: view.nodes.get(node).copied(), rival: rival.as_ref() };
+        let pair_view = PairView {
+            wish,
+            pair,
+            node: view.nodes.get(node).copied(),
+            rival: rival.as_ref(),
+            policy: &view.policy,
+            wall: view.wall,
+        };
         verdicts.insert(node.clone(), rules::judge(&pair_view, now));
     }
     verdicts

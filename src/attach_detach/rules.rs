@@ -5,12 +5,16 @@
 //! the node's status is written without it; the answer to that very request proves it unpublished
 //! and unused; only then is the VolumeAttachment deleted; and only its absence means detached.
 
+use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 use tokio::time::Instant;
 
 use super::{
-    actual_state::{NodeState, Pair, PairCall, Publication, Unpublished, Withdrawal},
+    actual_state::{Pair, PairCall, Publication},
     desired_state::Wish,
+    force::{ForcePolicy, ForceReason, Unforced, force},
+    node_state::NodeState,
+    withdrawal::{Unpublished, Withdrawal},
 };
 use crate::kube_api::ids::{NodeName, Uid, VolumeName};
 
@@ -25,6 +29,10 @@ pub struct PairView<'a> {
     pub node: Option<&'a NodeState>,
     /// The node that keeps this one from attaching, if the volume is exclusive.
     pub rival: Option<&'a Rival>,
+    /// When a detach may be forced.
+    pub policy: &'a ForcePolicy,
+    /// The time by the cluster's clock.
+    pub wall: Timestamp,
 }
 
 /// Another node that has, or is to have, an exclusive volume.
@@ -56,8 +64,8 @@ pub struct Verdict {
 pub enum Step {
     /// Create the VolumeAttachment for this PersistentVolume.
     Create(VolumeName),
-    /// Delete the VolumeAttachment of this UID, given the proof.
-    Delete(Uid, Unpublished),
+    /// Delete the VolumeAttachment of this UID, given the proof; by force, if for a reason.
+    Delete(Uid, Unpublished, Option<ForceReason>),
     /// Read the node live: nothing is listed, so no write of ours will prove it.
     ReadNode,
     /// Read the VolumeAttachment live, to learn what became of a create.
@@ -86,7 +94,7 @@ pub enum Waiting {
     /// For claim or volume to be whole again: the wish is kept but may not attach.
     WishNotCurrent,
     /// For the kubelet to unmount.
-    DetachWaitingForUnmount,
+    DetachWaitingForUnmount(Unforced),
     /// For the node's status to be written without the volume, or read live.
     DetachWaitingForUnpublish,
     /// For a status patch of unknown outcome to be settled.
@@ -98,9 +106,10 @@ pub enum Waiting {
         /// What the driver said.
         message: String,
     },
-    /// For the node, whose object is gone, to come back: nothing proves its kubelet dead, and nothing
-    /// can be attached to it.
+    /// For the node, whose object is gone, to come back: nothing can be attached to it.
     NodeGone,
+    /// For the node, whose object is gone, to come back and unmount: nothing proves its kubelet dead.
+    DetachWaitingForNode(Unforced),
     /// To learn whether an attachment exists.
     Uncertain,
     /// For the pause after a failure to end.
@@ -119,12 +128,13 @@ impl Waiting {
             Self::WaitingForDeletion => "WaitingForDeletion",
             Self::Publishing => "Publishing",
             Self::WishNotCurrent => "WishNotCurrent",
-            Self::DetachWaitingForUnmount => "DetachWaitingForUnmount",
+            Self::DetachWaitingForUnmount(_) => "DetachWaitingForUnmount",
             Self::DetachWaitingForUnpublish => "DetachWaitingForUnpublish",
             Self::DetachWaitingForSettlement => "DetachWaitingForSettlement",
             Self::DetachWaitingForAttacher => "DetachWaitingForAttacher",
             Self::DetachError { .. } => "DetachError",
             Self::NodeGone => "NodeGone",
+            Self::DetachWaitingForNode(_) => "DetachWaitingForNode",
             Self::Uncertain => "Uncertain",
             Self::RetryBackoff(_) => "RetryBackoff",
         }
@@ -205,17 +215,16 @@ fn unwanted(view: &PairView<'_>, now: Instant) -> Verdict {
     if pair.call.is_some() {
         return wait(Publication::Withhold, Waiting::DetachWaitingForAttacher);
     }
-    let Some(node) = view.node.and_then(|state| state.node.as_deref()) else {
-        return wait(Publication::Keep, Waiting::NodeGone);
-    };
+    let node = view.node.and_then(|state| state.node.as_deref());
+    let mut forced = None;
     if pair.in_use {
         if let Some(until) = pair.deletion_doubt {
             return in_doubt(pair, until, now);
         }
-        // Also puts the volume back when the answer to the un-publishing patch showed it in use
-        // after all: a kubelet that finds a mounted volume unpublished takes it for lost.
-        let publication = if attachment.status.attached { Publication::List } else { Publication::Withhold };
-        return wait(publication, Waiting::DetachWaitingForUnmount);
+        match force(pair, view.node, view.policy, view.wall) {
+            Ok(reason) => forced = Some(reason),
+            Err(unforced) => return still_in_use(view, attachment.status.attached, unforced, now),
+        }
     }
     if pair.listed {
         return withdraw(None, Waiting::DetachWaitingForUnpublish);
@@ -224,15 +233,35 @@ fn unwanted(view: &PairView<'_>, now: Instant) -> Verdict {
         return withdraw(None, Waiting::DetachWaitingForSettlement);
     }
     match &pair.withdrawal {
-        Withdrawal::Proven(proof) if proof.is_about(node) => match pair.retry.pending(now) {
-            Some(at) => Verdict { withdraws: true, ..pause(at) },
-            None => {
-                let step = Step::Delete(attachment.metadata.uid.clone(), proof.clone());
-                withdraw(Some(step), Waiting::DetachWaitingForAttacher)
+        Withdrawal::Proven(proof) if proof.is_about(node) && (proof.is_unused() || forced.is_some()) => {
+            match pair.retry.pending(now) {
+                Some(at) => Verdict { withdraws: true, ..pause(at) },
+                None => {
+                    let step = Step::Delete(attachment.metadata.uid.clone(), proof.clone(), forced);
+                    withdraw(Some(step), Waiting::DetachWaitingForAttacher)
+                }
             }
-        },
+        }
         _ => withdraw(Some(Step::ReadNode), Waiting::DetachWaitingForUnpublish),
     }
+}
+
+/// The volume is in use, or may be, and that may not be overruled (yet).
+fn still_in_use(view: &PairView<'_>, attached: bool, unforced: Unforced, now: Instant) -> Verdict {
+    let wake_at = wake_at(unforced, view.wall, now);
+    if view.node.is_none_or(|state| state.node.is_none()) {
+        return Verdict { wake_at, ..wait(Publication::Keep, Waiting::DetachWaitingForNode(unforced)) };
+    }
+    // Also puts the volume back when the answer to the un-publishing patch showed it in use after all: a
+    // kubelet that finds a mounted volume unpublished takes it for lost.
+    let publication = if attached { Publication::List } else { Publication::Withhold };
+    Verdict { wake_at, ..wait(publication, Waiting::DetachWaitingForUnmount(unforced)) }
+}
+
+fn wake_at(unforced: Unforced, wall: Timestamp, now: Instant) -> Option<Instant> {
+    let Unforced::Until(due) = unforced else { return None };
+    let left = due.duration_since(wall).try_into().ok()?;
+    now.checked_add(left)
 }
 
 /// Unwanted, and no attachment is known: either there is none, or a create may yet have made one.
@@ -247,8 +276,11 @@ fn without_attachment(view: &PairView<'_>, now: Instant) -> Verdict {
     if !pair.listed {
         return Verdict::say(Publication::Keep);
     }
-    if pair.in_use {
-        return wait(Publication::Keep, Waiting::DetachWaitingForUnmount);
+    if pair.in_use
+        && let Err(unforced) = force(pair, view.node, view.policy, view.wall)
+    {
+        let wake_at = wake_at(unforced, view.wall, now);
+        return Verdict { wake_at, ..wait(Publication::Keep, Waiting::DetachWaitingForUnmount(unforced)) };
     }
     wait(Publication::Withhold, Waiting::DetachWaitingForUnpublish)
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use k8s_openapi::jiff::Timestamp;
 use tokio::{
     sync::mpsc,
     time::{Instant, sleep_until},
@@ -10,8 +11,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     calls::Outcome,
+    clock::Clock,
     controller::{Controller, Effects, NODE_CALLS, PAIR_CALLS},
     executor::Executor,
+    force::ForcePolicy,
     metrics::AttachDetachMetrics,
 };
 use crate::{
@@ -42,12 +45,18 @@ impl AttachDetach {
         caller: &Caller,
         leadership: Leadership,
         events: EventRecorder,
+        policy: ForcePolicy,
         metrics: &Metrics,
     ) -> Result<Self, prometheus::Error> {
         let (sender, outcomes) = mpsc::channel(PAIR_CALLS + NODE_CALLS);
         Ok(Self {
             changes: objects.subscribe(),
-            controller: Controller::new(Arc::clone(&objects), AttachDetachMetrics::new(metrics)?),
+            controller: Controller::new(
+                Arc::clone(&objects),
+                AttachDetachMetrics::new(metrics)?,
+                policy,
+                Clock::new(Timestamp::now(), Instant::now()),
+            ),
             executor: Executor::new(caller.with_own_budget(PAIR_CALLS + NODE_CALLS), sender),
             objects,
             outcomes,

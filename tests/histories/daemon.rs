@@ -6,10 +6,12 @@ use fastrand::Rng;
 use futures::FutureExt;
 use mooring::{
     attach_detach::{
-        actual_state::Sequence,
         calls::{Answer, Call, Outcome, PairRequest},
+        clock::Clock,
         controller::Controller,
+        force::ForcePolicy,
         metrics::AttachDetachMetrics,
+        withdrawal::Sequence,
     },
     kube_api::{
         call::CallError,
@@ -58,8 +60,9 @@ impl Daemon {
         objects.reset::<PersistentVolumeClaim>(server.claims.values().cloned().collect());
         objects.reset::<VolumeAttachment>(server.attachments.values().cloned().collect());
         let metrics = AttachDetachMetrics::new(&Metrics::default()).unwrap();
-        let mut controller = Controller::new(Arc::clone(&objects), metrics);
         let now = Instant::now();
+        let clock = Clock::new(server.wall(), now);
+        let mut controller = Controller::new(Arc::clone(&objects), metrics, ForcePolicy::default(), clock);
         controller.load(now);
         controller.take_over();
         let end = server.history.len();
@@ -109,6 +112,7 @@ impl Daemon {
             (_, Some(Object::Node(node))) => self.objects.apply(node),
             (_, Some(Object::Pod(pod))) => self.objects.apply(pod),
             (_, Some(Object::Attachment(attachment))) => self.objects.apply(attachment),
+            (ObjectRef::Node(name), None) => self.objects.delete::<Node>(name.clone(), revision),
             (ObjectRef::Pod(key), None) => self.objects.delete::<Pod>(key.clone(), revision),
             (ObjectRef::Attachment(name), None) => {
                 self.objects.delete::<VolumeAttachment>(name.clone(), revision);
@@ -221,6 +225,9 @@ fn perform(server: &mut Server, call: &Call) -> Result<Result<Answer, CallError>
             None => Err(CallError::NotFound(name.to_string())),
         },
         Call::PatchNode(name, _, request) => server.patch_node(name, request)?.map(Answer::Node),
-        Call::ReadNode(name) => Ok(Answer::Node(server.nodes[name].clone())),
+        Call::ReadNode(name) => match server.nodes.get(name) {
+            Some(node) => Ok(Answer::Node(node.clone())),
+            None => Err(CallError::NotFound(name.to_string())),
+        },
     })
 }

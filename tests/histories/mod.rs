@@ -21,16 +21,18 @@ pub fn play(seed: u64) -> Result<(), String> {
     let mut daemon = Daemon::start(&server);
     for _ in 0..STEPS {
         match rng.u32(0..100) {
-            0..8 => server.user_acts(&mut rng),
-            8..22 => server.attacher_acts(&mut rng),
+            0..7 => server.user_acts(&mut rng),
+            7..9 => server.machine_acts(&mut rng),
+            9..22 => server.attacher_acts(&mut rng),
             22..36 => server.kubelet_acts(&mut rng),
             36..62 => daemon.watch_delivers(&server, &mut rng),
             62..78 => daemon.request_arrives(&mut server, &mut rng)?,
             78..90 => daemon.reply_arrives(&mut rng),
             90..92 => daemon.request_is_lost(&mut rng),
             92..94 => daemon.reply_is_lost(&mut rng),
-            94..97 => daemon.time_passes(Duration::from_millis(rng.u64(1..900))),
-            97..98 => daemon.time_passes(Duration::from_secs(6)),
+            94..96 => pass(&mut server, &mut daemon, Duration::from_millis(rng.u64(1..900))),
+            96..97 => pass(&mut server, &mut daemon, Duration::from_secs(6)),
+            97..98 => pass(&mut server, &mut daemon, Duration::from_secs(rng.u64(30..400))),
             _ if rng.u32(0..4) == 0 => {
                 daemon.dies(&mut server, &mut rng)?;
                 daemon = Daemon::start(&server);
@@ -41,7 +43,13 @@ pub fn play(seed: u64) -> Result<(), String> {
     settle(&mut server, &mut daemon, &mut rng)
 }
 
+fn pass(server: &mut Server, daemon: &mut Daemon, time: Duration) {
+    server.time_passes(time);
+    daemon.time_passes(time);
+}
+
 fn settle(server: &mut Server, daemon: &mut Daemon, rng: &mut Rng) -> Result<(), String> {
+    server.everything_is_well();
     let mut quiet = 0;
     for _ in 0..ROUNDS {
         let before = server.revision();
@@ -54,7 +62,7 @@ fn settle(server: &mut Server, daemon: &mut Daemon, rng: &mut Rng) -> Result<(),
                 .is_as_wanted()
                 .map_err(|error| format!("{error}; the daemon waits for {}", daemon.waits_for()));
         }
-        daemon.time_passes(Duration::from_secs(5));
+        pass(server, daemon, Duration::from_secs(5));
     }
     Err(format!("not at rest after {ROUNDS} rounds: {server:#?}"))
 }

@@ -11,8 +11,8 @@ use mooring::{
         call::{CallError, Request, Verb},
         ids::{AttachmentName, DriverName, NodeName, PodKey, ResourceVersion, VolumeName},
         kinds::{
-            AttachedVolume, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, PodVolume,
-            PodVolumeSource, VolumeAttachment,
+            AttachedVolume, Narrow, Node, NodeCondition, ObjectRef, PersistentVolume, PersistentVolumeClaim,
+            Pod, PodVolume, PodVolumeSource, Taint, VolumeAttachment,
         },
     },
 };
@@ -45,10 +45,29 @@ pub struct Server {
     pub attachments: BTreeMap<AttachmentName, VolumeAttachment>,
     pub history: Vec<Delivery>,
     mounted: BTreeSet<(NodeName, VolumeId)>,
-    /// Per node and volume: the revision that took it off `volumesAttached`, and whether a revision since
-    /// then showed it unused.
-    unpublished: BTreeMap<(NodeName, VolumeId), bool>,
+    /// Per node and volume that is not on `volumesAttached`: what the revisions since it was taken off
+    /// have shown.
+    unpublished: BTreeMap<(NodeName, VolumeId), Shown>,
+    wall: Timestamp,
+    /// Nodes whose kubelet is silent.
+    silent: BTreeSet<NodeName>,
+    /// Since when each node has been gone or not Ready.
+    unready_since: BTreeMap<NodeName, Timestamp>,
+    /// Since when nobody has wanted each volume on each node.
+    unwanted_since: BTreeMap<(NodeName, VolumeId), Timestamp>,
 }
+
+/// What may entitle to a detach.
+#[derive(Clone, Copy, Debug, Default)]
+struct Shown {
+    unused: bool,
+    unready: bool,
+    out_of_service: bool,
+}
+
+/// How long before a detach may be forced.
+const PATIENCE: i64 = 360;
+const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 const NODES: [&str; 2] = ["n1", "n2"];
 /// Name and access mode of the volumes.
@@ -71,14 +90,13 @@ impl Server {
             history: Vec::new(),
             mounted: BTreeSet::new(),
             unpublished: BTreeMap::new(),
+            wall: Timestamp::from_second(1_000_000).unwrap(),
+            silent: BTreeSet::new(),
+            unready_since: BTreeMap::new(),
+            unwanted_since: BTreeMap::new(),
         };
-        for name in NODES {
-            let mut node = Node::default();
-            node.metadata.name = name.into();
-            node.metadata.uid = format!("node-{name}").into();
-            let managed = "volumes.kubernetes.io/controller-managed-attach-detach";
-            node.metadata.annotations.insert(managed.to_owned(), "true".to_owned());
-            server.put_node(node);
+        for name in NODES.map(NodeName::from) {
+            server.node_registers(&name, "boot-0");
         }
         for (name, mode) in VOLUMES {
             let json = serde_json::json!({
@@ -116,15 +134,22 @@ impl Server {
             let pair = (name.clone(), id(volume));
             let listed = node.lists(pair.1.as_str());
             let was_listed = self.nodes.get(&name).is_some_and(|before| before.lists(pair.1.as_str()));
-            let unused = !node.uses(pair.1.as_str());
             if listed {
                 self.unpublished.remove(&pair);
-            } else if was_listed {
-                self.unpublished.insert(pair, unused);
-            } else {
-                let proof = self.unpublished.entry(pair).or_insert(unused);
-                *proof |= unused;
+                continue;
             }
+            let shown = self.unpublished.entry(pair.clone()).or_default();
+            if was_listed {
+                *shown = Shown::default();
+            }
+            shown.unused |= !node.uses(pair.1.as_str());
+            shown.unready |= !node.is_ready();
+            shown.out_of_service |= node.is_out_of_service();
+        }
+        if node.is_ready() {
+            self.unready_since.remove(&name);
+        } else {
+            self.unready_since.entry(name.clone()).or_insert(self.wall);
         }
         self.nodes.insert(name.clone(), node.clone());
         self.record(ObjectRef::Node(name), Some(Object::Node(node)));
@@ -135,6 +160,7 @@ impl Server {
         let key = pod.key();
         self.pods.insert(key.clone(), pod.clone());
         self.record(ObjectRef::Pod(key), Some(Object::Pod(pod)));
+        self.note_wishes();
     }
 
     fn put_attachment(&mut self, mut attachment: VolumeAttachment) -> VolumeAttachment {
@@ -179,6 +205,7 @@ impl Server {
             self.pods.remove(&key);
             self.next();
             self.record(ObjectRef::Pod(key), None);
+            self.note_wishes();
         }
     }
 
@@ -211,13 +238,15 @@ impl Server {
     /// The kubelet of one node reports, mounts, unmounts, or merely says that it is alive.
     pub fn kubelet_acts(&mut self, rng: &mut Rng) {
         let name = NodeName::from(NODES[rng.usize(0..NODES.len())]);
+        if self.silent.contains(&name) || !self.nodes.contains_key(&name) {
+            return;
+        }
         match rng.u32(0..4) {
             0 => self.kubelet_reports(&name),
             1 => self.kubelet_mounts(&name),
             2 => self.kubelet_unmounts(&name),
             _ => {
-                let mut node = self.nodes[&name].clone();
-                node.spec.taints.clear();
+                let node = self.nodes[&name].clone();
                 self.put_node(node);
             }
         }
@@ -277,6 +306,135 @@ impl Server {
         }
     }
 
+    /// S3, S4, S5: the volume was seen unused since it was unpublished, or force was due.
+    fn is_entitled(&self, node: &NodeName, volume: &VolumeId) -> Result<(), String> {
+        let pair = (node.clone(), volume.clone());
+        let shown = self.unpublished.get(&pair).copied().unwrap_or_default();
+        let mounted = self.mounted.contains(&pair);
+        if shown.out_of_service || (shown.unused && !mounted) {
+            return Ok(());
+        }
+        let gone = !self.nodes.contains_key(node);
+        if !shown.unready && !gone {
+            return Err(format!("S3 S5: {volume} deleted though {node} was well and used it"));
+        }
+        let since = self.unready_since.get(node).max(self.unwanted_since.get(&pair)).copied();
+        match since {
+            Some(since) if self.wall.as_second() - since.as_second() >= PATIENCE => Ok(()),
+            // The node recovered after it was last seen unwell; how long it had been so is forgotten.
+            None if shown.unready => Ok(()),
+            _ => Err(format!("S4: {volume} forced off {node} at {} though only since {since:?}", self.wall)),
+        }
+    }
+
+    pub fn wall(&self) -> Timestamp {
+        self.wall
+    }
+
+    pub fn time_passes(&mut self, time: std::time::Duration) {
+        self.wall = self.wall.checked_add(time).unwrap();
+    }
+
+    /// Notes since when nobody has wanted what.
+    fn note_wishes(&mut self) {
+        for node in NODES.map(NodeName::from) {
+            let wanted = self.wanted_on(&node);
+            for (volume, _) in VOLUMES {
+                let pair = (node.clone(), id(volume));
+                if wanted.contains(&pair.1) {
+                    self.unwanted_since.remove(&pair);
+                } else {
+                    self.unwanted_since.entry(pair).or_insert(self.wall);
+                }
+            }
+        }
+    }
+
+    fn node_registers(&mut self, name: &NodeName, boot: &str) {
+        self.uids += 1;
+        let mut node = Node::default();
+        node.metadata.name = name.as_str().into();
+        node.metadata.uid = format!("node-{name}-{}", self.uids).into();
+        let managed = "volumes.kubernetes.io/controller-managed-attach-detach";
+        node.metadata.annotations.insert(managed.to_owned(), "true".to_owned());
+        boot.clone_into(&mut node.status.node_info.boot_id);
+        self.put_ready(node, true);
+    }
+
+    fn put_ready(&mut self, mut node: Node, ready: bool) {
+        let status = if ready { "True" } else { "Unknown" };
+        node.status.conditions = vec![NodeCondition {
+            r#type: "Ready".to_owned(),
+            status: status.to_owned(),
+            last_transition_time: Some(self.wall),
+        }];
+        self.put_node(node);
+    }
+
+    /// A machine fails, recovers, reboots, is declared off, or its node object goes.
+    pub fn machine_acts(&mut self, rng: &mut Rng) {
+        let name = NodeName::from(NODES[rng.usize(0..NODES.len())]);
+        let Some(mut node) = self.nodes.get(&name).cloned() else {
+            let boot = if rng.bool() { "boot-0".to_owned() } else { self.reboots(&name) };
+            self.silent.remove(&name);
+            return self.node_registers(&name, &boot);
+        };
+        match rng.u32(0..6) {
+            0 | 1 if node.is_ready() => {
+                self.silent.insert(name);
+                self.put_ready(node, false);
+            }
+            0 | 1 => {
+                self.silent.remove(&name);
+                self.put_ready(node, true);
+            }
+            2 => {
+                let boot = self.reboots(&name);
+                node.status.node_info.boot_id = boot;
+                node.status.volumes_in_use.clear();
+                self.silent.remove(&name);
+                self.put_ready(node, true);
+            }
+            // Only a machine that is off is declared so.
+            3 if self.silent.contains(&name) => {
+                self.reboots(&name);
+                node.spec.taints.push(Taint { key: OUT_OF_SERVICE.to_owned() });
+                self.put_node(node);
+            }
+            4 => {
+                self.nodes.remove(&name);
+                self.next();
+                self.unready_since.entry(name.clone()).or_insert(self.wall);
+                self.record(ObjectRef::Node(name), None);
+            }
+            _ => {}
+        }
+    }
+
+    /// The machine loses what it had mounted. Returns its new boot.
+    fn reboots(&mut self, name: &NodeName) -> String {
+        self.mounted.retain(|(node, _)| node != name);
+        self.uids += 1;
+        format!("boot-{}", self.uids)
+    }
+
+    /// The trouble stops.
+    pub fn everything_is_well(&mut self) {
+        self.silent.clear();
+        for name in NODES.map(NodeName::from) {
+            match self.nodes.get(&name).cloned() {
+                None => {
+                    let boot = self.reboots(&name);
+                    self.node_registers(&name, &boot);
+                }
+                Some(mut node) => {
+                    node.spec.taints.clear();
+                    if node.is_ready() { self.put_node(node) } else { self.put_ready(node, true) }
+                }
+            }
+        }
+    }
+
     /// Creates a VolumeAttachment.
     pub fn create(&mut self, request: &Request) -> Result<Result<VolumeAttachment, CallError>, String> {
         let body = request.body.clone().unwrap_or_default();
@@ -326,15 +484,10 @@ impl Server {
         }
         let volume = id(attachment.spec.source.persistent_volume_name.clone().unwrap_or_default().as_str());
         let node = attachment.spec.node_name.clone();
-        if self.nodes[&node].lists(volume.as_str()) {
+        if self.nodes.get(&node).is_some_and(|node| node.lists(volume.as_str())) {
             return Err(format!("S2: {volume} deleted while {node} lists it"));
         }
-        if !self.unpublished.get(&(node.clone(), volume.clone())).copied().unwrap_or(true) {
-            return Err(format!("S3: {volume} deleted though {node} used it ever since it was unpublished"));
-        }
-        if self.mounted.contains(&(node.clone(), volume.clone())) {
-            return Err(format!("{volume} deleted while mounted on {node}"));
-        }
+        self.is_entitled(&node, &volume)?;
         if attachment.metadata.is_terminating() {
             return Ok(Ok(Some(attachment)));
         }
@@ -365,7 +518,9 @@ impl Server {
         {
             return Err(format!("S13: {request:?}"));
         }
-        let mut node = self.nodes[name].clone();
+        let Some(mut node) = self.nodes.get(name).cloned() else {
+            return Ok(Err(CallError::NotFound(name.to_string())));
+        };
         if body["metadata"]["resourceVersion"] != node.metadata.resource_version.to_string()
             || body["metadata"]["uid"] != node.metadata.uid.as_str()
         {

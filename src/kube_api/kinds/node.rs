@@ -11,6 +11,9 @@ use super::Meta;
 /// looked at (attach-detach §1.5).
 const MANAGED: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
 
+/// Taint by which an operator declares that a node is off.
+const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+
 /// A Node.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
@@ -49,6 +52,17 @@ pub struct NodeStatus {
     pub volumes_in_use: BTreeSet<String>,
     /// Conditions.
     pub conditions: Vec<NodeCondition>,
+    /// What the kubelet says of its machine.
+    pub node_info: NodeInfo,
+}
+
+/// `status.nodeInfo`.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodeInfo {
+    /// Changes when the machine boots: until then, what was mounted may still be.
+    #[serde(rename = "bootID")]
+    pub boot_id: String,
 }
 
 /// An entry of `status.volumesAttached`.
@@ -78,6 +92,24 @@ impl Node {
     #[must_use]
     pub fn is_managed(&self) -> bool {
         self.metadata.annotations.contains_key(MANAGED)
+    }
+
+    /// The condition `Ready`.
+    #[must_use]
+    pub fn ready(&self) -> Option<&NodeCondition> {
+        self.status.conditions.iter().find(|condition| condition.r#type == "Ready")
+    }
+
+    /// Whether the kubelet is known to be well (attach-detach §6.2 step 4).
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.ready().is_some_and(|condition| condition.status == "True")
+    }
+
+    /// Whether an operator has declared the node off. By key alone, whatever effect or value (H10).
+    #[must_use]
+    pub fn is_out_of_service(&self) -> bool {
+        self.spec.taints.iter().any(|taint| taint.key == OUT_OF_SERVICE)
     }
 
     /// Whether the volume is listed as attached.

@@ -1,0 +1,107 @@
+//! An exclusive volume is on one node at a time, whatever happens (S1, from etcd's history).
+
+use std::time::Duration;
+
+use k8s_openapi::api::storage::v1::VolumeAttachment;
+use kube::api::ListParams;
+
+use crate::{
+    stage::{Stage, Story, story},
+    support::{actors::Reaction, proxy::CrashPoint},
+};
+
+pub fn stories() -> Vec<Story> {
+    vec![
+        story("exclusive_volume_moves_between_nodes", moves),
+        story("exclusive_volume_waits_out_a_detach_error", waits_out_detach_error),
+        story("exclusive_volume_moves_through_crashes_of_the_daemon", moves_through_crashes),
+    ]
+}
+
+async fn moves(stage: Stage) {
+    let (_attacher, _kubelets) = (stage.attacher(), stage.kubelets());
+    let _daemon = stage.daemon().await;
+    let cluster = &stage.cluster;
+    cluster.node("n1").await;
+    cluster.node("n2").await;
+    cluster.bound_pair("v1", "c1").await;
+    cluster.pod("p1", "n1", &["c1"]).await;
+    cluster.running("p1").await;
+
+    // The second pod comes while the first still runs.
+    cluster.pod("p2", "n2", &["c1"]).await;
+    let event = cluster.event("p2", "FailedAttachVolume").await;
+    assert_eq!(
+        event.message.unwrap(),
+        "Multi-Attach error for volume \"v1\" Volume is already used by pod(s) p1"
+    );
+
+    cluster.delete_pod("p1").await;
+    cluster.running("p2").await;
+    cluster.published("n2", &["v1"]).await;
+    cluster.published("n1", &[]).await;
+    let attachments = cluster.all::<VolumeAttachment>().list(&ListParams::default()).await.unwrap();
+    assert_eq!(attachments.items.len(), 1);
+}
+
+/// The stock controller attaches to the second node as soon as the detach has failed once.
+async fn waits_out_detach_error(stage: Stage) {
+    let (attacher, _kubelets) = (stage.attacher(), stage.kubelets());
+    attacher.change(|behaviour| behaviour.detach = Reaction::Fail("cannot detach now".to_owned()));
+    let _daemon = stage.daemon().await;
+    let cluster = &stage.cluster;
+    cluster.node("n1").await;
+    cluster.node("n2").await;
+    cluster.bound_pair("v1", "c1").await;
+    cluster.pod("p1", "n1", &["c1"]).await;
+    cluster.running("p1").await;
+
+    cluster.pod("p2", "n2", &["c1"]).await;
+    cluster.delete_pod("p1").await;
+    cluster.detach_error("v1", "n1").await;
+    // Other work goes on meanwhile.
+    cluster.bound_pair("v2", "c2").await;
+    cluster.pod("p3", "n2", &["c2"]).await;
+    cluster.running("p3").await;
+    assert!(cluster.attachment_now("v1", "n2").await.is_none());
+
+    attacher.change(|behaviour| behaviour.detach = Reaction::Succeed(Duration::from_millis(50)));
+    cluster.running("p2").await;
+}
+
+/// Killed at each write of a move in each way; two VolumeAttachments at once would be seen in the
+/// history.
+async fn moves_through_crashes(stage: Stage) {
+    let attacher = stage.attacher();
+    attacher.change(|behaviour| behaviour.detach = Reaction::Succeed(Duration::from_millis(30)));
+    let _kubelets = stage.kubelets();
+    let cluster = &stage.cluster;
+    cluster.node("n0").await;
+    cluster.node("n1").await;
+    {
+        let _daemon = stage.daemon().await;
+        cluster.bound_pair("v1", "c1").await;
+        cluster.pod("p0", "n0", &["c1"]).await;
+        cluster.running("p0").await;
+    }
+    // Un-publish, delete, create, publish.
+    let writes_of_a_move = 4;
+    let mut round = 0;
+    for number in 1..=writes_of_a_move {
+        for point in CrashPoint::ALL {
+            let daemon = stage.daemon().await;
+            let (old, new) = (format!("p{round}"), format!("p{}", round + 1));
+            let node = format!("n{}", (round + 1) % 2);
+            let crash = stage.proxy.crash_at(stage.proxy.writes().len() + number, point);
+            cluster.pod(&new, &node, &["c1"]).await;
+            cluster.delete_pod(&old).await;
+            crash.reached().await;
+            daemon.kill();
+            stage.proxy.thaw();
+            let _daemon = stage.daemon().await;
+            cluster.running(&new).await;
+            cluster.published(&node, &["v1"]).await;
+            round += 1;
+        }
+    }
+}

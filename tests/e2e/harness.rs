@@ -1,0 +1,256 @@
+//! The test support itself, with a test in the daemon's role: if these fail, the stories mean
+//! nothing.
+
+use http::{Method, StatusCode};
+use k8s_openapi::api::{
+    core::v1::{ConfigMap, Node, PersistentVolume},
+    storage::v1::VolumeAttachment,
+};
+use kube::{
+    Api,
+    api::{DeleteParams, PostParams},
+};
+use serde_json::json;
+
+use crate::{
+    stage::{Stage, Story, story},
+    support::{
+        actors::attachment_name,
+        cluster::{DRIVER, NAMESPACE, create, patch, patch_status, unique_name, until},
+        control_plane::{User, plain_config},
+        proxy::CrashPoint,
+    },
+};
+
+pub fn stories() -> Vec<Story> {
+    vec![
+        story("harness_stand_ins_follow_a_controller", stand_ins_follow_a_controller),
+        story("harness_checkers_see_wrongdoing", checkers_see_wrongdoing),
+        story("harness_proxy_disturbs_one_write", proxy_disturbs_one_write),
+        story("harness_proxy_stops_the_world", proxy_stops_the_world),
+        story("harness_provisioner_serves_a_binder", provisioner_serves_a_binder),
+    ]
+}
+
+async fn attach_by_hand(stage: &Stage, volume: &str, node: &str) {
+    let attachment = json!({
+        "metadata": { "name": attachment_name(volume, DRIVER, node) },
+        "spec": { "attacher": DRIVER, "nodeName": node, "source": { "persistentVolumeName": volume } },
+    });
+    create(&stage.cluster.all::<VolumeAttachment>(), attachment).await;
+}
+
+async fn publish_by_hand(stage: &Stage, node: &str, volumes: &[&str]) {
+    let list: Vec<_> =
+        volumes.iter().map(|volume| json!({ "name": unique_name(volume), "devicePath": "" })).collect();
+    patch_status(&stage.cluster.all::<Node>(), node, json!({ "status": { "volumesAttached": list } })).await;
+}
+
+async fn delete_attachment_by_hand(stage: &Stage, volume: &str, node: &str) {
+    let name = attachment_name(volume, DRIVER, node);
+    stage.cluster.all::<VolumeAttachment>().delete(&name, &DeleteParams::default()).await.unwrap();
+}
+
+async fn attached_by_hand(stage: &Stage, volume: &str, node: &str) {
+    let name = attachment_name(volume, DRIVER, node);
+    until(stage.cluster.all(), &name, "the attacher attaches", |attachment: Option<&VolumeAttachment>| {
+        attachment.and_then(|attachment| attachment.status.as_ref()).is_some_and(|status| status.attached)
+    })
+    .await;
+}
+
+/// Whether a node reports a volume in use.
+async fn in_use(stage: &Stage, volume: &str, node: &str, expected: bool) {
+    let name = unique_name(volume);
+    let what = format!("{node} reports {volume} in use: {expected}");
+    until(stage.cluster.all(), node, &what, |node: Option<&Node>| {
+        let list = node.and_then(|node| node.status.as_ref()?.volumes_in_use.as_ref());
+        list.is_some_and(|list| list.contains(&name)) == expected
+    })
+    .await;
+}
+
+async fn stand_ins_follow_a_controller(stage: Stage) {
+    let (_attacher, _kubelets) = (stage.attacher(), stage.kubelets());
+    let cluster = &stage.cluster;
+    cluster.node("n1").await;
+    cluster.pair_bound_by_hand("v1", "c1").await;
+    cluster.pod("p1", "n1", &["c1"]).await;
+
+    in_use(&stage, "v1", "n1", true).await;
+    attach_by_hand(&stage, "v1", "n1").await;
+    attached_by_hand(&stage, "v1", "n1").await;
+    publish_by_hand(&stage, "n1", &["v1"]).await;
+    cluster.running("p1").await;
+
+    cluster.delete_pod("p1").await;
+    cluster.pod_gone("p1").await;
+    in_use(&stage, "v1", "n1", false).await;
+    publish_by_hand(&stage, "n1", &[]).await;
+    delete_attachment_by_hand(&stage, "v1", "n1").await;
+    cluster.detached("v1", "n1").await;
+}
+
+async fn checkers_see_wrongdoing(stage: Stage) {
+    stage.expect_violations();
+    let _attacher = stage.attacher();
+    let cluster = &stage.cluster;
+    cluster.node("n1").await;
+    cluster.node("n2").await;
+    for volume in ["v1", "v2", "v3"] {
+        cluster.pair_bound_by_hand(volume, &format!("of-{volume}")).await;
+        attach_by_hand(&stage, volume, "n1").await;
+        attached_by_hand(&stage, volume, "n1").await;
+    }
+    assert_eq!(stage.violations().await, Vec::<String>::new());
+
+    // An exclusive volume on two nodes.
+    attach_by_hand(&stage, "v1", "n2").await;
+    // Deleted while published.
+    publish_by_hand(&stage, "n1", &["v2", "v3"]).await;
+    delete_attachment_by_hand(&stage, "v2", "n1").await;
+    // Deleted while in use.
+    let in_use = json!({ "status": { "volumesInUse": [unique_name("v3")] } });
+    patch_status(&cluster.all::<Node>(), "n1", in_use).await;
+    publish_by_hand(&stage, "n1", &["v2"]).await;
+    delete_attachment_by_hand(&stage, "v3", "n1").await;
+    // Published without being attached.
+    publish_by_hand(&stage, "n1", &["v2", "nothing"]).await;
+    // Released and Lost although both are there; a claim that names what does not name it.
+    patch_status(&cluster.all::<PersistentVolume>(), "v1", json!({ "status": { "phase": "Released" } }))
+        .await;
+    let claims = cluster.namespaced::<k8s_openapi::api::core::v1::PersistentVolumeClaim>();
+    patch_status(&claims, "of-v2", json!({ "status": { "phase": "Lost" } })).await;
+    cluster.claim("c4").await;
+    patch(&claims, "c4", json!({ "spec": { "volumeName": "v3" } })).await;
+    patch_status(&claims, "c4", json!({ "status": { "phase": "Bound" } })).await;
+
+    let violations = stage.violations().await;
+    for rule in ["S1 ", "S2 ", "S3 ", "S10 ", "S18 ", "S21 ", "S22 ", "S23 ", "S24 "] {
+        assert!(violations.iter().any(|line| line.starts_with(rule)), "{rule}is not seen in {violations:#?}");
+    }
+}
+
+/// The daemon's place is taken by a client that goes through the proxy.
+fn client_through_proxy(stage: &Stage) -> Api<ConfigMap> {
+    let mut config = plain_config(&stage.proxy.url());
+    config.auth_info.token = Some(stage.plane.token(User::Admin).into());
+    Api::namespaced(kube::Client::try_from(config).unwrap(), NAMESPACE)
+}
+
+fn config_map(name: &str) -> ConfigMap {
+    serde_json::from_value(json!({ "metadata": { "name": name } })).unwrap()
+}
+
+async fn forget(stage: &Stage, name: &str) {
+    let maps = stage.cluster.namespaced::<ConfigMap>();
+    maps.delete(name, &DeleteParams::default()).await.ok();
+}
+
+async fn proxy_disturbs_one_write(stage: Stage) {
+    let direct = stage.cluster.namespaced::<ConfigMap>();
+    let proxied = client_through_proxy(&stage);
+    let is_create = |write: &crate::support::proxy::Write| write.is(&Method::POST, "/configmaps");
+    let parameters = PostParams::default();
+
+    let held = stage.proxy.hold(is_create);
+    let creating = tokio::spawn({
+        let (proxied, parameters) = (proxied.clone(), parameters.clone());
+        async move { proxied.create(&parameters, &config_map("held")).await }
+    });
+    assert_eq!(held.reached().await.body["metadata"]["name"], "held");
+    assert!(direct.get_opt("held").await.unwrap().is_none());
+    held.release();
+    creating.await.unwrap().unwrap();
+    assert!(direct.get_opt("held").await.unwrap().is_some());
+
+    let dropped = stage.proxy.drop_unsent(is_create);
+    proxied.create(&parameters, &config_map("unsent")).await.unwrap_err();
+    dropped.reached().await;
+    assert!(direct.get_opt("unsent").await.unwrap().is_none());
+
+    let _lost = stage.proxy.drop_answer(is_create);
+    proxied.create(&parameters, &config_map("lost")).await.unwrap_err();
+    assert!(direct.get_opt("lost").await.unwrap().is_some());
+
+    let busy = json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 503 });
+    let _answered = stage.proxy.answer(is_create, StatusCode::SERVICE_UNAVAILABLE, busy);
+    proxied.create(&parameters, &config_map("answered")).await.unwrap_err();
+    assert!(direct.get_opt("answered").await.unwrap().is_none());
+
+    let statuses: Vec<_> =
+        stage.proxy.writes().iter().map(|write| write.status.map(|s| s.as_u16())).collect();
+    assert_eq!(statuses, [Some(201), None, Some(201), Some(503)]);
+    for name in ["held", "lost"] {
+        forget(&stage, name).await;
+    }
+}
+
+async fn proxy_stops_the_world(stage: Stage) {
+    let direct = stage.cluster.namespaced::<ConfigMap>();
+    let parameters = PostParams::default();
+    for (number, point) in CrashPoint::ALL.into_iter().enumerate() {
+        let name = format!("crash-{number}");
+        let counted = stage.proxy.writes().len();
+        let caught = stage.proxy.crash_at(counted + 2, point);
+        let proxied = client_through_proxy(&stage);
+        proxied.create(&parameters, &config_map(&format!("{name}-1"))).await.unwrap();
+        let second = tokio::spawn({
+            let (proxied, parameters, name) = (proxied.clone(), parameters.clone(), name.clone());
+            async move { proxied.create(&parameters, &config_map(&format!("{name}-2"))).await }
+        });
+        caught.reached().await;
+        let third = tokio::spawn({
+            let (proxied, parameters, name) = (proxied.clone(), parameters.clone(), name.clone());
+            async move { proxied.create(&parameters, &config_map(&format!("{name}-3"))).await }
+        });
+        // Reads still pass.
+        let committed = proxied.get_opt(&format!("{name}-2")).await.unwrap().is_some();
+        assert_eq!(committed, point != CrashPoint::BeforeSending, "{point:?}");
+        if point == CrashPoint::AfterAnswer {
+            second.await.unwrap().unwrap();
+        } else {
+            assert!(!second.is_finished());
+            second.abort();
+        }
+        assert!(!third.is_finished());
+        third.abort();
+        stage.proxy.thaw();
+        assert!(direct.get_opt(&format!("{name}-3")).await.unwrap().is_none());
+        for suffix in ["1", "2"] {
+            forget(&stage, &format!("{name}-{suffix}")).await;
+        }
+    }
+}
+
+async fn provisioner_serves_a_binder(stage: Stage) {
+    let _provisioner = stage.provisioner();
+    let cluster = &stage.cluster;
+    cluster.class("fast", "WaitForFirstConsumer").await;
+    let shape = crate::support::cluster::VolumeShape { class: "fast", ..Default::default() };
+    let claim = cluster.shaped_claim("c1", &shape).await;
+    let claims = cluster.namespaced::<k8s_openapi::api::core::v1::PersistentVolumeClaim>();
+    let marks = json!({ "metadata": { "annotations": {
+        "volume.kubernetes.io/storage-provisioner": DRIVER,
+        "volume.kubernetes.io/selected-node": "n1",
+    }}});
+    patch(&claims, "c1", marks).await;
+    let name = format!("pvc-{}", claim.metadata.uid.unwrap());
+    let volumes = cluster.all::<PersistentVolume>();
+    until(volumes.clone(), &name, "the provisioner makes a volume", |volume: Option<&PersistentVolume>| {
+        volume.is_some()
+    })
+    .await;
+
+    cluster.delete_claim("c1").await;
+    patch_status(&volumes, &name, json!({ "status": { "phase": "Released" } })).await;
+    let what = "the provisioner lets go of the deleted volume";
+    until(volumes.clone(), &name, what, |volume: Option<&PersistentVolume>| {
+        volume.is_none_or(|volume| {
+            let finalizers = volume.metadata.finalizers.iter().flatten();
+            volume.metadata.deletion_timestamp.is_some()
+                && !finalizers.into_iter().any(|name| name.starts_with("external-provisioner"))
+        })
+    })
+    .await;
+}

@@ -1,0 +1,71 @@
+//! The end-to-end stories: the real daemon, a real kube-apiserver and etcd, stand-ins for the rest.
+//!
+//! Each story is a function in one of the modules and reads as one; what it takes for granted is in
+//! `tests/support`. Stories share one control plane and run one after another, because a daemon acts
+//! on the whole cluster. After each, what really happened is checked against safety.md.
+
+// A failed expectation ends the test, which is what a failed expectation is for.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+// What it says goes to the person who runs the tests.
+#![allow(clippy::print_stderr)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod attach;
+mod binding;
+mod crash;
+mod detach;
+mod exclusive;
+mod harness;
+mod permissions;
+mod release;
+mod replicas;
+mod stage;
+
+use libtest_mimic::{Arguments, Trial};
+use stage::Story;
+use support::assets::Assets;
+
+fn main() {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = Some(1);
+    let mut stories: Vec<Story> = Vec::new();
+    stories.extend(harness::stories());
+    stories.extend(attach::stories());
+    stories.extend(detach::stories());
+    stories.extend(exclusive::stories());
+    stories.extend(binding::stories());
+    stories.extend(release::stories());
+    stories.extend(crash::stories());
+    stories.extend(replicas::stories());
+    stories.extend(permissions::stories());
+
+    // A filter that is meant for other tests must not start a build of the control plane.
+    let is_asked_for = !arguments.list && stories.iter().any(|story| is_selected(&arguments, story.name));
+    let assets = if is_asked_for { Assets::find() } else { Err("nothing to run".to_owned()) };
+    let is_required = std::env::var("MOORING_REQUIRE_CONTROL_PLANE").is_ok_and(|value| value == "1");
+    if let Err(reason) = &assets
+        && is_asked_for
+        && !is_required
+    {
+        eprintln!("The end-to-end tests are not run: {reason}");
+    }
+    let is_complete = stories.iter().all(|story| is_selected(&arguments, story.name));
+    let trials = stories.into_iter().map(|story| match assets.clone() {
+        Ok(_) if story.is_closing && !is_complete => {
+            let reason = || Err("this needs all other stories to be played before".into());
+            Trial::test(story.name, reason).with_ignored_flag(true)
+        }
+        Ok(assets) => Trial::test(story.name, move || stage::play(&assets, &story)),
+        Err(reason) => Trial::test(story.name, move || Err(reason.into())).with_ignored_flag(!is_required),
+    });
+    libtest_mimic::run(&arguments, trials.collect()).exit();
+}
+
+/// Whether the command line's filter lets a test through, as libtest-mimic decides it.
+fn is_selected(arguments: &Arguments, name: &str) -> bool {
+    let matches =
+        |pattern: &String| if arguments.exact { name == pattern } else { name.contains(pattern.as_str()) };
+    arguments.filter.as_ref().is_none_or(matches) && !arguments.skip.iter().any(matches)
+}

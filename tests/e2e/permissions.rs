@@ -1,0 +1,44 @@
+//! The daemon's role grants what it uses and nothing else: `deploy/rbac.yaml` against the audit log
+//! of all stories before.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::{
+    stage::{Stage, Story, closing_story},
+    support::audit::{self, Right},
+};
+
+pub fn stories() -> Vec<Story> {
+    vec![closing_story("permissions_are_those_that_are_used", all_used)]
+}
+
+fn granted() -> BTreeSet<Right> {
+    let documents: Vec<Value> = serde_saphyr::from_multiple(include_str!("../../deploy/rbac.yaml")).unwrap();
+    let list = |rule: &Value, field: &str| -> Vec<String> {
+        rule[field].as_array().unwrap().iter().map(|item| item.as_str().unwrap().to_owned()).collect()
+    };
+    let mut rights = BTreeSet::new();
+    for rule in documents.iter().filter_map(|document| document["rules"].as_array()).flatten() {
+        for group in list(rule, "apiGroups") {
+            for resource in list(rule, "resources") {
+                for verb in list(rule, "verbs") {
+                    rights.insert(Right { group: group.clone(), resource: resource.clone(), verb });
+                }
+            }
+        }
+    }
+    rights
+}
+
+async fn all_used(stage: Stage) {
+    let used = audit::rights_used(&audit::read(&stage.plane.audit_log(), 0));
+    let granted = granted();
+    let missing: Vec<_> = used.difference(&granted).collect();
+    let idle: Vec<_> = granted.difference(&used).collect();
+    assert!(
+        missing.is_empty() && idle.is_empty(),
+        "used but not granted: {missing:#?}\ngranted but never used: {idle:#?}"
+    );
+}

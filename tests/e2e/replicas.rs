@@ -1,0 +1,181 @@
+//! Several replicas: one writes, another goes on when it dies, and a restart by itself changes
+//! nothing.
+
+use http::Method;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{Api, api::DeleteParams};
+
+use crate::{
+    stage::{DAEMON_NAMESPACE, Stage, Story, story},
+    support::{
+        cluster::until,
+        daemon::Launch,
+        proxy::{Proxy, Write},
+    },
+};
+
+pub fn stories() -> Vec<Story> {
+    vec![
+        story("replicas_go_on_when_the_leader_is_killed", leader_killed),
+        story("replicas_hand_over_when_the_leader_is_stopped", leader_stopped),
+        story("replicas_refuse_a_late_patch_of_a_former_leader", late_patch),
+        story("replicas_refuse_a_late_delete_of_a_former_leader", late_delete),
+        story("restart_with_attached_volumes_writes_nothing", quiet_restart),
+    ]
+}
+
+/// Waits for a lease that is held by somebody else than before.
+async fn new_holder(stage: &Stage, before: &str) -> String {
+    let leases: Api<Lease> = Api::namespaced(stage.cluster.client.clone(), DAEMON_NAMESPACE);
+    let holder = |lease: &Lease| {
+        let holder = lease.spec.as_ref()?.holder_identity.clone()?;
+        (!holder.is_empty()).then_some(holder)
+    };
+    let what = format!("somebody other than {before:?} leads");
+    let lease = until(leases, "mooring", &what, |lease: Option<&Lease>| {
+        lease.and_then(holder).is_some_and(|holder| holder != before)
+    });
+    holder(&lease.await.unwrap()).unwrap()
+}
+
+async fn no_lease(stage: &Stage) {
+    let leases: Api<Lease> = Api::namespaced(stage.cluster.client.clone(), DAEMON_NAMESPACE);
+    leases.delete("mooring", &DeleteParams::default()).await.ok();
+}
+
+/// A proxy of its own for a replica, so that it is seen who writes.
+async fn replica(stage: &Stage) -> (Proxy, Launch) {
+    let proxy = Proxy::start(stage.plane.client_with_token(None)).await;
+    let launch = Launch::replica(&stage.kubeconfig(&proxy), DAEMON_NAMESPACE);
+    (proxy, launch)
+}
+
+async fn prepare(stage: &Stage, number: usize) {
+    stage.cluster.bound_pair(&format!("v{number}"), &format!("c{number}")).await;
+    stage.cluster.node(&format!("n{number}")).await;
+}
+
+async fn attach(stage: &Stage, number: usize) {
+    let (volume, node) = (format!("v{number}"), format!("n{number}"));
+    stage.cluster.pod(&format!("p{number}"), &node, &[&format!("c{number}")]).await;
+    stage.cluster.published(&node, &[&volume]).await;
+}
+
+async fn leader_killed(stage: Stage) {
+    no_lease(&stage).await;
+    let _attacher = stage.attacher();
+    let (first_proxy, first) = replica(&stage).await;
+    let (second_proxy, second) = replica(&stage).await;
+    let first = stage.start_daemon(&first).await;
+    let holder = new_holder(&stage, "").await;
+    let _second = stage.start_daemon(&second).await;
+    prepare(&stage, 1).await;
+    prepare(&stage, 2).await;
+    attach(&stage, 1).await;
+    assert_eq!(first_proxy.attach_detach_writes().len(), 2);
+    assert_eq!(second_proxy.writes().len(), 0);
+
+    first.kill();
+    attach(&stage, 2).await;
+    let new = new_holder(&stage, &holder).await;
+    assert_eq!(second_proxy.writes().len(), 2);
+
+    // From etcd: whatever came after the change of the lease is the second's, and nothing of it came
+    // before (S36).
+    let history = stage.history().await;
+    let taken = history.iter().find(|change| {
+        change.resource == "leases"
+            && change.after.as_ref().is_some_and(|lease| lease["spec"]["holderIdentity"] == new.as_str())
+    });
+    let taken = taken.expect("the second has taken the lease").revision;
+    for change in history.iter().filter(|change| change.resource == "volumeattachments") {
+        let Some(after) = change.after.as_ref().filter(|_| change.before.is_none()) else { continue };
+        let is_of_second = after["spec"]["nodeName"] == "n2";
+        assert_eq!(change.revision > taken, is_of_second, "{change:?}");
+    }
+}
+
+async fn leader_stopped(stage: Stage) {
+    no_lease(&stage).await;
+    let _attacher = stage.attacher();
+    let (_first_proxy, first) = replica(&stage).await;
+    let (second_proxy, second) = replica(&stage).await;
+    let first = stage.start_daemon(&first).await;
+    let holder = new_holder(&stage, "").await;
+    let _second = stage.start_daemon(&second).await;
+    prepare(&stage, 1).await;
+    prepare(&stage, 2).await;
+    attach(&stage, 1).await;
+
+    let status = first.terminate().await;
+    assert_eq!(status.code(), Some(0));
+    new_holder(&stage, &holder).await;
+    attach(&stage, 2).await;
+    assert_eq!(second_proxy.writes().len(), 2);
+    // The lease was given up, not left to expire.
+    let released = stage.history().await.into_iter().any(|change| {
+        change.resource == "leases"
+            && change
+                .after
+                .is_some_and(|lease| lease["spec"]["holderIdentity"].as_str().is_none_or(str::is_empty))
+    });
+    assert!(released, "the lease was not released");
+}
+
+/// A request of the first daemon is on its way while the daemon dies, the second finishes the detach and
+/// attaches the volume to the same node again; then the request arrives (S37).
+async fn late_write(stage: &Stage, is_late: fn(&Write) -> bool) {
+    let _attacher = stage.attacher();
+    let first_proxy = Proxy::start(stage.plane.client_with_token(None)).await;
+    let first = stage.start_daemon(&Launch::alone(&stage.kubeconfig(&first_proxy))).await;
+    prepare(stage, 1).await;
+    attach(stage, 1).await;
+    let late = first_proxy.delay(is_late);
+    stage.cluster.remove_pod("p1").await;
+    late.reached().await;
+    first.kill();
+
+    let _second = stage.daemon().await;
+    stage.cluster.detached("v1", "n1").await;
+    attach(stage, 1).await;
+    let kept = stage.cluster.attachment("v1", "n1").await;
+
+    late.release();
+    let answer = late.answered().await;
+    assert_eq!(answer.status.unwrap(), 409, "{answer:?}");
+    // Something later, and all is as it was.
+    prepare(stage, 2).await;
+    attach(stage, 2).await;
+    stage.cluster.published("n1", &["v1"]).await;
+    let now = stage.cluster.attachment("v1", "n1").await;
+    assert_eq!((now.metadata.uid, now.metadata.deletion_timestamp), (kept.metadata.uid, None));
+}
+
+async fn late_patch(stage: Stage) {
+    late_write(&stage, |write| write.is(&Method::PATCH, "/nodes/n1/status")).await;
+}
+
+async fn late_delete(stage: Stage) {
+    late_write(&stage, |write| write.is(&Method::DELETE, "/volumeattachments/")).await;
+}
+
+/// S39: what is as it should be is left alone.
+async fn quiet_restart(stage: Stage) {
+    let (_attacher, _kubelets) = (stage.attacher(), stage.kubelets());
+    let daemon = stage.daemon().await;
+    for number in 1..=4 {
+        prepare(&stage, number).await;
+    }
+    for number in 1..=3 {
+        attach(&stage, number).await;
+        stage.cluster.running(&format!("p{number}")).await;
+    }
+    daemon.kill();
+    let before = stage.proxy.writes().len();
+    let _daemon = stage.daemon().await;
+    // It has looked at everything when it does what is new.
+    attach(&stage, 4).await;
+    let writes = &stage.proxy.writes()[before..];
+    assert_eq!(writes.len(), 2, "{writes:#?}");
+    assert!(writes[1].path.ends_with("/nodes/n4/status"), "{writes:#?}");
+}

@@ -1,0 +1,52 @@
+//! Stand-ins for the components around the daemon. They see and act through the API alone, in the
+//! order and with the kinds of requests of the real ones, and do what they are told: succeed, fail,
+//! be slow, be silent.
+//!
+//! All share one shape, as the daemon itself: watches keep tables, a change marks keys, a pure
+//! function names the next write of a key, one write of a key is under way at a time.
+
+mod attacher;
+mod kubelet;
+mod mirror;
+mod provisioner;
+mod work;
+
+pub use attacher::{Attacher, AttacherBehaviour, Reaction};
+pub use kubelet::{KubeletBehaviour, Kubelets, attachment_name};
+pub use provisioner::{Provisioner, ProvisionerBehaviour};
+
+/// Whether a finalizer is among an object's.
+fn has_finalizer(metadata: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta, name: &str) -> bool {
+    metadata.finalizers.as_ref().is_some_and(|finalizers| finalizers.iter().any(|other| other == name))
+}
+
+/// A merge patch that replaces the finalizers, bound to the revision they were read at.
+fn finalizers_patch<'a>(
+    metadata: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta,
+    finalizers: impl Iterator<Item = &'a str>,
+) -> serde_json::Value {
+    serde_json::json!({ "metadata": {
+        "resourceVersion": metadata.resource_version,
+        "finalizers": finalizers.collect::<Vec<_>>(),
+    }})
+}
+
+/// Merge patch that adds a finalizer.
+fn add_finalizer(
+    metadata: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta,
+    name: &str,
+) -> serde_json::Value {
+    let present = metadata.finalizers.iter().flatten().map(String::as_str);
+    finalizers_patch(metadata, present.chain([name]))
+}
+
+/// Merge patch that removes a finalizer.
+fn remove_finalizer(
+    metadata: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta,
+    name: &str,
+) -> serde_json::Value {
+    finalizers_patch(
+        metadata,
+        metadata.finalizers.iter().flatten().map(String::as_str).filter(|f| *f != name),
+    )
+}

@@ -1,0 +1,82 @@
+//! Who asked the API server for what: its audit log.
+
+use std::{collections::BTreeSet, path::Path};
+
+use serde_json::Value;
+
+/// User name of the daemon.
+pub const DAEMON: &str = "system:serviceaccount:mooring-system:mooring";
+
+/// One request.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    pub user: String,
+    pub verb: String,
+    pub group: String,
+    /// With the subresource: `nodes/status`.
+    pub resource: String,
+    pub name: String,
+    pub code: u64,
+    pub request: Value,
+    pub response: Value,
+}
+
+impl Entry {
+    /// Revision at which a write was committed.
+    pub fn revision(&self) -> Option<u64> {
+        self.response["metadata"]["resourceVersion"].as_str()?.parse().ok()
+    }
+}
+
+/// A verb on a resource, as a role grants it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Right {
+    pub group: String,
+    pub resource: String,
+    pub verb: String,
+}
+
+/// How long the log is now, in bytes.
+pub fn length(path: &Path) -> usize {
+    std::fs::metadata(path).map_or(0, |metadata| usize::try_from(metadata.len()).expect("a size"))
+}
+
+/// Reads the log from a position on.
+pub fn read(path: &Path, from: usize) -> Vec<Entry> {
+    let text = std::fs::read_to_string(path).expect("read the audit log");
+    let mut entries = Vec::new();
+    for line in text[from..].lines() {
+        // The last line may still be being written.
+        let Ok(entry) = serde_json::from_str::<Value>(line) else { continue };
+        let object = &entry["objectRef"];
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let mut resource = text(&object["resource"]);
+        if let Some(subresource) = object["subresource"].as_str() {
+            resource = format!("{resource}/{subresource}");
+        }
+        entries.push(Entry {
+            user: text(&entry["user"]["username"]),
+            verb: text(&entry["verb"]),
+            group: text(&object["apiGroup"]),
+            resource,
+            name: text(&object["name"]),
+            code: entry["responseStatus"]["code"].as_u64().unwrap_or_default(),
+            request: entry["requestObject"].clone(),
+            response: entry["responseObject"].clone(),
+        });
+    }
+    entries
+}
+
+/// The rights that the daemon has made use of. Refused requests count: they show a missing right.
+pub fn rights_used(entries: &[Entry]) -> BTreeSet<Right> {
+    entries
+        .iter()
+        .filter(|entry| entry.user == DAEMON && !entry.resource.is_empty())
+        .map(|entry| Right {
+            group: entry.group.clone(),
+            resource: entry.resource.clone(),
+            verb: entry.verb.clone(),
+        })
+        .collect()
+}

@@ -1,0 +1,124 @@
+//! What really happened: every revision of every object, read back from etcd.
+//!
+//! etcd's history is the only complete record in a total order. It is read through etcd's JSON
+//! gateway: a watch over all keys from a past revision, up to the present one. The API server
+//! stores JSON and never compacts here ([`super::control_plane`]).
+
+use futures::{AsyncBufReadExt, StreamExt};
+use k8s_openapi::ByteString;
+use kube::Client;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::control_plane::plain_config;
+
+/// One object, before and after one revision.
+#[derive(Clone, Debug)]
+pub struct Change {
+    pub revision: u64,
+    /// Resource and the rest of the key: `("persistentvolumes", "pv1")`.
+    pub resource: String,
+    pub name: String,
+    /// `None` when it was created.
+    pub before: Option<Value>,
+    /// `None` when it is gone.
+    pub after: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct Message {
+    result: Reply,
+}
+
+#[derive(Deserialize)]
+struct Reply {
+    #[serde(default)]
+    events: Vec<Event>,
+}
+
+#[derive(Deserialize)]
+struct Event {
+    kv: KeyValue,
+    prev_kv: Option<KeyValue>,
+}
+
+#[derive(Deserialize)]
+struct KeyValue {
+    key: ByteString,
+    #[serde(default)]
+    mod_revision: Option<String>,
+    #[serde(default)]
+    value: Option<ByteString>,
+}
+
+/// etcd, seen as a record.
+#[derive(Clone)]
+pub struct History {
+    client: Client,
+}
+
+impl History {
+    /// The record kept by the etcd at this address.
+    pub fn of(etcd_url: &str) -> Self {
+        Self { client: Client::try_from(plain_config(etcd_url)).expect("build a client for etcd") }
+    }
+
+    /// The present revision.
+    pub async fn revision(&self) -> u64 {
+        let request = post("/v3/kv/range", &json!({ "key": base64(b"none"), "count_only": true }));
+        let answer: Value = self.client.request(request).await.expect("ask etcd for its revision");
+        answer["header"]["revision"].as_str().and_then(|text| text.parse().ok()).expect("a revision")
+    }
+
+    /// All changes after a revision up to now, in order.
+    pub async fn since(&self, revision: u64) -> Vec<Change> {
+        let last = self.revision().await;
+        let mut changes = Vec::new();
+        if last <= revision {
+            return changes;
+        }
+        let start = (revision + 1).to_string();
+        let create = json!({ "create_request": {
+            "key": base64(b"\0"), "range_end": base64(b"\0"), "start_revision": start, "prev_kv": true,
+        }});
+        let stream = self.client.request_stream(post("/v3/watch", &create)).await.expect("watch etcd");
+        let mut lines = Box::pin(stream).lines();
+        // Every revision changes some key, so the last one shows that all are here.
+        loop {
+            let line = lines.next().await.expect("etcd keeps the watch open").expect("read from etcd");
+            let message: Message = serde_json::from_str(&line).expect("etcd answers with JSON");
+            let mut at_end = false;
+            for event in message.result.events {
+                let change = change(event);
+                at_end |= change.as_ref().is_some_and(|(revision, _)| *revision >= last);
+                changes.extend(change.and_then(|(revision, change)| change.filter(|_| revision <= last)));
+            }
+            if at_end {
+                return changes;
+            }
+        }
+    }
+}
+
+fn post(path: &str, body: &Value) -> http::Request<Vec<u8>> {
+    http::Request::post(path).body(body.to_string().into_bytes()).expect("a request")
+}
+
+fn base64(bytes: &[u8]) -> Value {
+    serde_json::to_value(ByteString(bytes.to_vec())).expect("bytes become base64")
+}
+
+/// The revision of an event, and the change when it is one of an object.
+fn change(event: Event) -> Option<(u64, Option<Change>)> {
+    let revision = event.kv.mod_revision.as_ref()?.parse().ok()?;
+    let key = String::from_utf8_lossy(&event.kv.key.0).into_owned();
+    let value = |kv: KeyValue| kv.value.and_then(|value| serde_json::from_slice(&value.0).ok());
+    let mut parts = key.strip_prefix("/registry/")?.splitn(2, '/');
+    let (Some(resource), Some(name)) = (parts.next(), parts.next()) else { return Some((revision, None)) };
+    // etcd's own words for these two differ from the API's.
+    let resource = if resource == "minions" { "nodes" } else { resource };
+    let before = event.prev_kv.and_then(value);
+    let after = value(event.kv);
+    let change = Change { revision, resource: resource.to_owned(), name: name.to_owned(), before, after };
+    Some((revision, Some(change)))
+}

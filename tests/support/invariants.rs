@@ -1,0 +1,327 @@
+//! The promises of safety.md, checked against what really happened.
+//!
+//! In: the changes of objects from etcd ([`super::history`]) and the requests from the audit log
+//! ([`super::audit`]). Out: one line per violation, with the revision. Nothing here asks the daemon.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use super::{
+    actors::attachment_name,
+    audit::{DAEMON, Entry},
+    history::Change,
+};
+
+const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
+const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+
+/// A volume as the storage system knows it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Volume {
+    driver: String,
+    handle: String,
+}
+
+impl Volume {
+    fn unique_name(&self) -> String {
+        format!("kubernetes.io/csi/{}^{}", self.driver, self.handle)
+    }
+}
+
+/// One revision of a node's lists.
+#[derive(Clone, Debug, Default)]
+struct NodeLists {
+    revision: u64,
+    attached: BTreeSet<String>,
+    in_use: BTreeSet<String>,
+    is_out_of_service: bool,
+}
+
+/// The objects as of a revision, and what must be remembered of earlier ones.
+#[derive(Debug, Default)]
+struct World {
+    objects: BTreeMap<(String, String), Value>,
+    /// CSI source and exclusiveness of every PersistentVolume that ever was.
+    volumes: BTreeMap<String, (Volume, bool)>,
+    nodes: BTreeMap<String, Vec<NodeLists>>,
+    /// UIDs of VolumeAttachments that were attached at some revision.
+    ever_attached: BTreeSet<String>,
+    violations: Vec<String>,
+}
+
+/// Checks S1–S3, S10 and S18–S24 over a history that begins with an empty cluster.
+pub fn check_history(changes: &[Change]) -> Vec<String> {
+    let mut world = World::default();
+    for change in changes {
+        world.apply(change);
+        match change.resource.as_str() {
+            "volumeattachments" => world.check_attachment(change),
+            "nodes" => world.check_node(change),
+            "persistentvolumes" => world.check_volume(change),
+            "persistentvolumeclaims" => world.check_claim(change),
+            _ => {}
+        }
+    }
+    world.violations
+}
+
+/// Checks the daemon's own requests: S7, S12, S13 and S35.
+pub fn check_requests(entries: &[Entry]) -> Vec<String> {
+    let mut violations = Vec::new();
+    for entry in entries.iter().filter(|entry| entry.user == DAEMON && entry.resource != "events") {
+        let mut violation = |rule: &str| {
+            violations
+                .push(format!("{rule}: {} {} {} {}", entry.verb, entry.resource, entry.name, entry.request));
+        };
+        if entry.code == 403 {
+            violation("the daemon's role does not allow what it asks for");
+        }
+        let metadata = &entry.request["metadata"];
+        match (entry.verb.as_str(), entry.resource.as_str()) {
+            ("get" | "list" | "watch", _) | (_, "leases") | ("create", "volumeattachments") => {}
+            ("delete", "volumeattachments") => {
+                if !entry.request["preconditions"]["uid"].is_string() {
+                    violation("S7 a VolumeAttachment is deleted without its UID");
+                }
+            }
+            (_, "volumeattachments" | "volumeattachments/status") => {
+                violation("S12 a VolumeAttachment is neither created nor deleted");
+            }
+            ("patch", _) => {
+                if !metadata["uid"].is_string() || !metadata["resourceVersion"].is_string() {
+                    violation("S35 a patch names no UID or no revision");
+                }
+                if entry.resource == "nodes/status" && keys(&entry.request["status"]) != ["volumesAttached"] {
+                    violation("S13 more than volumesAttached of a node is written");
+                }
+            }
+            _ => violation("S35 an unexpected kind of write"),
+        }
+    }
+    violations
+}
+
+fn keys(object: &Value) -> Vec<&str> {
+    object.as_object().into_iter().flat_map(|object| object.keys().map(String::as_str)).collect()
+}
+
+fn strings(list: &Value, text: impl Fn(&Value) -> &Value) -> BTreeSet<String> {
+    list.as_array().into_iter().flatten().filter_map(|item| text(item).as_str().map(str::to_owned)).collect()
+}
+
+fn phase(object: Option<&Value>) -> &str {
+    object.and_then(|object| object["status"]["phase"].as_str()).unwrap_or_default()
+}
+
+fn is_terminating(object: &Value) -> bool {
+    object["metadata"]["deletionTimestamp"].is_string()
+}
+
+impl World {
+    fn get(&self, resource: &str, name: &str) -> Option<&Value> {
+        self.objects.get(&(resource.to_owned(), name.to_owned()))
+    }
+
+    fn all<'a>(&'a self, resource: &'a str) -> impl Iterator<Item = &'a Value> {
+        self.objects.iter().filter(move |((kind, _), _)| kind == resource).map(|(_, object)| object)
+    }
+
+    fn violate(&mut self, change: &Change, text: &str) {
+        self.violations.push(format!("{text}: {} at revision {}", change.name, change.revision));
+    }
+
+    fn apply(&mut self, change: &Change) {
+        let key = (change.resource.clone(), change.name.clone());
+        let Some(after) = &change.after else {
+            self.objects.remove(&key);
+            return;
+        };
+        self.objects.insert(key, after.clone());
+        match change.resource.as_str() {
+            "persistentvolumes" => {
+                let csi = &after["spec"]["csi"];
+                if let (Some(driver), Some(handle)) = (csi["driver"].as_str(), csi["volumeHandle"].as_str()) {
+                    let modes = strings(&after["spec"]["accessModes"], |mode| mode);
+                    let is_exclusive = !modes.contains("ReadWriteMany") && !modes.contains("ReadOnlyMany");
+                    let volume = Volume { driver: driver.to_owned(), handle: handle.to_owned() };
+                    self.volumes.insert(change.name.clone(), (volume, is_exclusive));
+                }
+            }
+            "nodes" => {
+                let status = &after["status"];
+                let lists = NodeLists {
+                    revision: change.revision,
+                    attached: strings(&status["volumesAttached"], |volume| &volume["name"]),
+                    in_use: strings(&status["volumesInUse"], |name| name),
+                    is_out_of_service: strings(&after["spec"]["taints"], |taint| &taint["key"])
+                        .contains(OUT_OF_SERVICE),
+                };
+                self.nodes.entry(change.name.clone()).or_default().push(lists);
+            }
+            "volumeattachments" if after["status"]["attached"] == true => {
+                self.ever_attached.extend(after["metadata"]["uid"].as_str().map(str::to_owned));
+            }
+            _ => {}
+        }
+    }
+
+    /// The volume that a VolumeAttachment is about, and whether it is exclusive.
+    fn volume_of(&self, attachment: &Value) -> Option<&(Volume, bool)> {
+        self.volumes.get(attachment["spec"]["source"]["persistentVolumeName"].as_str()?)
+    }
+
+    fn check_attachment(&mut self, change: &Change) {
+        if let Some(after) = &change.after {
+            self.check_exclusive(change, after);
+        }
+        let was_terminating = change.before.as_ref().is_none_or(is_terminating);
+        let is_terminating = change.after.as_ref().is_none_or(is_terminating);
+        if is_terminating
+            && !was_terminating
+            && let Some(before) = &change.before
+        {
+            self.check_deletion(change, before);
+        }
+    }
+
+    /// S1: all VolumeAttachments of an exclusive volume, in whatever state, name one node.
+    fn check_exclusive(&mut self, change: &Change, attachment: &Value) {
+        let Some((volume, true)) = self.volume_of(attachment).cloned() else { return };
+        let mut nodes = BTreeSet::new();
+        for other in self.all("volumeattachments") {
+            if self.volume_of(other).is_some_and(|(of_other, _)| *of_other == volume) {
+                nodes.extend(other["spec"]["nodeName"].as_str());
+            }
+        }
+        if nodes.len() > 1 {
+            let text = format!("S1 exclusive volume {} is on {nodes:?}", volume.handle);
+            self.violate(change, &text);
+        }
+    }
+
+    /// S2 and S3, at the revision at which a VolumeAttachment's deletion began.
+    fn check_deletion(&mut self, change: &Change, attachment: &Value) {
+        let Some((volume, _)) = self.volume_of(attachment) else { return };
+        let (name, node) =
+            (volume.unique_name(), attachment["spec"]["nodeName"].as_str().unwrap_or_default());
+        if self.get("nodes", node).is_none() {
+            return;
+        }
+        let Some(lists) = self.nodes.get(node) else { return };
+        let Some(now) = lists.last() else { return };
+        if now.attached.contains(&name) {
+            let text = format!("S2 deleted while {node} lists {name} as attached");
+            self.violate(change, &text);
+            return;
+        }
+        // From the revision that took it from the list on, or from the beginning if it never was there.
+        let listed = lists.iter().rposition(|lists| lists.attached.contains(&name));
+        let since = listed.map_or(0, |position| position + 1);
+        let unused = lists[since..].iter().any(|lists| !lists.in_use.contains(&name));
+        if !unused && !now.is_out_of_service {
+            let text =
+                format!("S3 deleted although {node} reports {name} in use since revision {}", now.revision);
+            self.violate(change, &text);
+        }
+    }
+
+    /// S2: what is being deleted is not listed again. S10: what is listed was attached.
+    fn check_node(&mut self, change: &Change) {
+        let Some(lists) = self.nodes.get(&change.name) else { return };
+        let Some(now) = lists.last().filter(|_| change.after.is_some()) else { return };
+        let before = lists.iter().rev().nth(1);
+        let mut found = Vec::new();
+        for name in &now.attached {
+            if before.is_some_and(|before| before.attached.contains(name)) {
+                continue;
+            }
+            let Some(volume) = parse_unique_name(name) else { continue };
+            let attachment = attachment_name(&volume.handle, &volume.driver, &change.name);
+            match self.get("volumeattachments", &attachment) {
+                None => found.push(format!("S10 lists {name}, which has no VolumeAttachment")),
+                Some(attachment) if is_terminating(attachment) => {
+                    found.push(format!("S2 lists {name} again, whose VolumeAttachment is being deleted"));
+                }
+                Some(attachment) => {
+                    let uid = attachment["metadata"]["uid"].as_str().unwrap_or_default();
+                    if !self.ever_attached.contains(uid) {
+                        found.push(format!("S10 lists {name}, which is not attached"));
+                    }
+                }
+            }
+        }
+        for text in found {
+            self.violate(change, &text);
+        }
+    }
+
+    fn check_volume(&mut self, change: &Change) {
+        let Some(after) = &change.after else { return };
+        let reference = &after["spec"]["claimRef"];
+        let uid = reference["uid"].as_str().unwrap_or_default();
+        let (was, is) = (phase(change.before.as_ref()), phase(Some(after)));
+        if is == "Bound" && uid.is_empty() {
+            self.violate(change, "S22 a volume is Bound without a claim's UID");
+        }
+        if is == "Released"
+            && was != "Released"
+            && let Some(claim) = self.claim_of(reference)
+        {
+            // Upstream releases a surplus provisioned volume of a claim that is bound to another.
+            let names_another = claim["spec"]["volumeName"].as_str().is_some_and(|name| name != change.name);
+            if claim["metadata"]["uid"] == uid && !names_another {
+                self.violate(change, "S23 a volume is Released although its claim lives");
+            }
+        }
+    }
+
+    fn claim_of(&self, reference: &Value) -> Option<&Value> {
+        let (namespace, name) = (reference["namespace"].as_str()?, reference["name"].as_str()?);
+        self.get("persistentvolumeclaims", &format!("{namespace}/{name}"))
+    }
+
+    fn check_claim(&mut self, change: &Change) {
+        let Some(after) = &change.after else { return };
+        let volume_name = |claim: &Value| claim["spec"]["volumeName"].as_str().unwrap_or_default().to_owned();
+        let uid = after["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+        let now = volume_name(after);
+        let before = change.before.as_ref().map(volume_name);
+        let reference_uid =
+            self.get("persistentvolumes", &now).and_then(|volume| volume["spec"]["claimRef"]["uid"].as_str());
+        let is_claimed = reference_uid == Some(uid.as_str());
+        if let Some(before) = before {
+            if !before.is_empty() && before != now {
+                self.violate(change, "S20 a claim's volumeName has changed");
+            }
+            if before.is_empty() && !now.is_empty() && !is_claimed {
+                self.violate(change, "S21 a claim names a volume that does not name it");
+            }
+        }
+        let (was, is) = (phase(change.before.as_ref()).to_owned(), phase(Some(after)).to_owned());
+        if is == "Bound" && was != "Bound" {
+            let is_complete = after["metadata"]["annotations"][BIND_COMPLETED].is_string();
+            if now.is_empty() || !is_complete || !is_claimed {
+                self.violate(
+                    change,
+                    "S22 a claim is Bound without volume, annotation or the volume's consent",
+                );
+            }
+        }
+        if is == "Lost" && was != "Lost" && is_claimed {
+            self.violate(change, "S24 a claim is Lost although its volume is there and names it");
+        }
+        let holders = self
+            .all("persistentvolumeclaims")
+            .filter(|claim| phase(Some(claim)) == "Bound" && !now.is_empty() && volume_name(claim) == now)
+            .count();
+        if holders > 1 {
+            self.violate(change, "S18 a volume is bound to two claims");
+        }
+    }
+}
+
+fn parse_unique_name(name: &str) -> Option<Volume> {
+    let (driver, handle) = name.strip_prefix("kubernetes.io/csi/")?.split_once('^')?;
+    Some(Volume { driver: driver.to_owned(), handle: handle.to_owned() })
+}

@@ -1,0 +1,24 @@
+//! Support for everything that runs against a real API server: the end-to-end stories and the
+//! benchmarks, which include this folder as a module.
+//!
+//! Lowest first: [`process`] (children that never outlive us), [`assets`] (where the binaries are),
+//! [`control_plane`] (etcd and kube-apiserver), [`actors`] (stand-ins for the other components),
+//! [`proxy`] (numbers and disturbs the daemon's writes), [`daemon`] (the real binary),
+//! [`history`] and [`audit`] (what really happened), [`invariants`] (whether it was allowed to).
+
+// Each including crate uses a part of it.
+#![allow(dead_code)]
+// A failed expectation ends the test, which is what a failed expectation is for.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+#![allow(clippy::missing_panics_doc, clippy::must_use_candidate)]
+
+pub mod actors;
+pub mod assets;
+pub mod audit;
+pub mod cluster;
+pub mod control_plane;
+pub mod daemon;
+pub mod history;
+pub mod invariants;
+pub mod process;
+pub mod proxy;
