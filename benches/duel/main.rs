@@ -51,6 +51,9 @@ pub struct Options {
     /// How long to watch a subject do nothing, in seconds.
     #[arg(long, default_value_t = 10)]
     idle: u64,
+    /// Also list all requests of each phase by verb and resource.
+    #[arg(long)]
+    requests: bool,
     /// Cargo passes this to every benchmark.
     #[arg(long, hide = true)]
     bench: bool,

@@ -5,6 +5,7 @@ use std::{fmt::Write, time::Duration};
 use super::{
     Options, cost,
     phases::{Measured, Outcome},
+    subject::Kind,
 };
 
 /// Under what conditions this was measured.
@@ -14,6 +15,8 @@ pub struct Conditions {
     cores: usize,
     load_average: String,
     parameters: String,
+    /// Whether to list every request.
+    requests: bool,
 }
 
 impl Conditions {
@@ -28,6 +31,7 @@ impl Conditions {
                 "{} nodes, {} volumes together, {} one at a time",
                 options.nodes, options.volumes, options.one_at_a_time
             ),
+            requests: options.requests,
         }
     }
 }
@@ -62,7 +66,7 @@ pub fn render(conditions: &Conditions, results: &[Outcome]) -> String {
     );
     line(
         "ratio",
-        "of rates where all is there at once, of medians (inverted) one at a time; above 1 the subject beats the last one",
+        "of rates where all is there at once, of medians (inverted) one at a time; above 1 mooring beats KCM",
     );
     text.push('\n');
     text.push_str(&aligned(&main_table(results), &[0, 1]));
@@ -70,6 +74,10 @@ pub fn render(conditions: &Conditions, results: &[Outcome]) -> String {
     text.push_str(&aligned(&cost_table(results), &[0, 1, 12]));
     text.push('\n');
     text.push_str(&aligned(&idle_table(results), &[0, 1, 4]));
+    if conditions.requests {
+        text.push('\n');
+        text.push_str(&aligned(&request_table(results), &[0, 1, 2]));
+    }
     text
 }
 
@@ -77,12 +85,12 @@ fn main_table(results: &[Outcome]) -> Vec<Vec<String>> {
     let mut rows =
         vec![cells(["phase", "subject", "per s", "ratio", "p50 ms", "p99 ms", "CPU ms/op", "peak RSS MiB"])];
     for (phase, measured) in by_phase(results) {
-        for (number, (name, one)) in measured.iter().enumerate() {
-            let reference = measured.last().filter(|_| number + 1 < measured.len());
-            let ratio = reference.map(|(_, other)| ratio(one, other));
+        let stock = measured.iter().find(|(kind, _)| *kind == Kind::Kcm);
+        for (number, (kind, one)) in measured.iter().enumerate() {
+            let ratio = stock.filter(|_| *kind == Kind::Mooring).map(|(_, other)| ratio(one, other));
             rows.push(vec![
                 if number == 0 { phase.to_owned() } else { String::new() },
-                (*name).to_owned(),
+                kind.name().to_owned(),
                 if one.together { format!("{:.0}", rate(one)) } else { "-".to_owned() },
                 ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.1}")),
                 milliseconds(percentile(&one.latencies, 50)),
@@ -115,7 +123,7 @@ fn cost_table(results: &[Outcome]) -> Vec<Vec<String>> {
         "slow watches",
     ])];
     for (phase, measured) in by_phase(results) {
-        for (number, (name, one)) in measured.iter().filter(|(_, one)| one.together).enumerate() {
+        for (number, (kind, one)) in measured.iter().filter(|(_, one)| one.together).enumerate() {
             let count = one.latencies.len().max(1) as f64;
             let cores = |used: Duration| format!("{:.2}", used.as_secs_f64() / one.wall.as_secs_f64());
             let requests = |of: &dyn Fn(&str, &str) -> bool| {
@@ -123,7 +131,7 @@ fn cost_table(results: &[Outcome]) -> Vec<Vec<String>> {
             };
             rows.push(vec![
                 if number == 0 { phase.to_owned() } else { String::new() },
-                (*name).to_owned(),
+                kind.name().to_owned(),
                 cores(one.cpu.subject),
                 cores(one.cpu.api_server),
                 cores(one.cpu.etcd),
@@ -156,13 +164,23 @@ fn idle_table(results: &[Outcome]) -> Vec<Vec<String>> {
     rows
 }
 
+/// Every request of a phase. One at a time those include the bench's own, one per operation.
+fn request_table(results: &[Outcome]) -> Vec<Vec<String>> {
+    let mut rows = vec![cells(["requests", "subject", "which"])];
+    for (phase, measured) in by_phase(results) {
+        for (kind, one) in measured {
+            rows.push(vec![phase.to_owned(), kind.name().to_owned(), one.requests.list()]);
+        }
+    }
+    rows
+}
+
 /// The same phase of every subject, side by side.
-fn by_phase(results: &[Outcome]) -> Vec<(&'static str, Vec<(&'static str, &Measured)>)> {
+fn by_phase(results: &[Outcome]) -> Vec<(&'static str, Vec<(Kind, &Measured)>)> {
     let count = results.iter().map(|result| result.phases.len()).min().unwrap_or_default();
     let mut phases = Vec::new();
     for number in 0..count {
-        let measured: Vec<_> =
-            results.iter().map(|result| (result.kind.name(), &result.phases[number])).collect();
+        let measured: Vec<_> = results.iter().map(|result| (result.kind, &result.phases[number])).collect();
         phases.push((measured[0].1.phase, measured));
     }
     phases
