@@ -1,8 +1,8 @@
 //! Narrow kinds: of each watched kind only the fields that a decision reads. Everything else
 //! (containers, environment, managed fields) is skipped while parsing and costs no memory.
 //!
-//! Field names are those of the API. The types are read-only: what is written goes out as a patch
-//! built in [`super::patches`], so a field that is missing here can never be erased by us (S34).
+//! Field names are those of the API. The types are read-only: what is written goes out as a merge
+//! patch that names single fields, so a field that is missing here can never be erased by us (S34).
 
 mod attachment;
 mod claim;
