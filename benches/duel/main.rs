@@ -1,0 +1,86 @@
+//! Duel: mooring beside the stock controllers (kube-controller-manager, KCM), on a real API server.
+//!
+//! `cargo bench --bench duel -- --nodes 50 --volumes 1000`
+//!
+//! One subject after the other does the same work on a fresh control plane, with stand-ins that
+//! answer at once. What comes out is one table. It measures, it does not judge: there is no
+//! threshold in here.
+//!
+//! [`subject`] runs what is measured, [`load`] makes the work, [`sightings`] sees it done,
+//! [`phases`] measures one by the other, [`cost`] reads who paid, [`report`] prints.
+
+// A benchmark ends at the first thing that goes wrong, and says so on the terminal.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+// Counts and ticks become rates and quotients; they are far below 2^52.
+#![allow(clippy::cast_precision_loss)]
+
+mod cost;
+mod load;
+mod phases;
+mod report;
+mod sightings;
+mod subject;
+#[path = "../../tests/support/mod.rs"]
+mod support;
+
+use std::time::Duration;
+
+use clap::Parser;
+
+use report::Conditions;
+use subject::Kind;
+use support::assets::Assets;
+
+/// Compares mooring with kube-controller-manager on a real API server.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "duel")]
+pub struct Options {
+    /// Nodes; volumes are spread evenly over them.
+    #[arg(long, default_value_t = 50)]
+    nodes: usize,
+    /// Volumes that are bound, attached and detached all at once.
+    #[arg(long, default_value_t = 1000)]
+    volumes: usize,
+    /// Further volumes that are bound, attached and detached one after the other.
+    #[arg(long, default_value_t = 30)]
+    one_at_a_time: usize,
+    /// Who takes part, in this order.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "mooring,kcm")]
+    subjects: Vec<Kind>,
+    /// How long to watch a subject do nothing, in seconds.
+    #[arg(long, default_value_t = 10)]
+    idle: u64,
+    /// Also list all requests of each phase by verb and resource.
+    #[arg(long)]
+    requests: bool,
+    /// Cargo passes this to every benchmark.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+impl Options {
+    fn idle(&self) -> Duration {
+        Duration::from_secs(self.idle)
+    }
+}
+
+#[tokio::main]
+async fn main() {
+    let options = Options::parse();
+    let assets = match Assets::find() {
+        Ok(assets) => assets,
+        Err(reason) => {
+            eprintln!("{reason}");
+            std::process::exit(2);
+        }
+    };
+    let mut conditions = Conditions::now(&options);
+    let mut results = Vec::new();
+    for kind in &options.subjects {
+        let result = phases::run(&assets, *kind, &options).await;
+        conditions.kubernetes.clone_from(&result.kubernetes);
+        results.push(result);
+    }
+    print!("{}", report::render(&conditions, &results));
+}

@@ -1,0 +1,241 @@
+//! The report: the conditions, one line each, then the table, then who used the machine meanwhile.
+
+use std::{fmt::Write, time::Duration};
+
+use super::{
+    Options, cost,
+    phases::{Measured, Outcome},
+    subject::Kind,
+};
+
+/// Under what conditions this was measured.
+#[derive(Debug)]
+pub struct Conditions {
+    pub kubernetes: String,
+    cores: usize,
+    load_average: String,
+    parameters: String,
+    /// Whether to list every request.
+    requests: bool,
+}
+
+impl Conditions {
+    /// As they are before anything is started.
+    pub fn now(options: &Options) -> Self {
+        let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+        Self {
+            kubernetes: String::new(),
+            cores: std::thread::available_parallelism().map_or(0, std::num::NonZero::get),
+            load_average: load.split_whitespace().take(3).collect::<Vec<_>>().join(" "),
+            parameters: format!(
+                "{} nodes, {} volumes together, {} one at a time",
+                options.nodes, options.volumes, options.one_at_a_time
+            ),
+            requests: options.requests,
+        }
+    }
+}
+
+/// Renders everything.
+pub fn render(conditions: &Conditions, results: &[Outcome]) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: &str| {
+        let _ = writeln!(text, "{name:<12} {value}");
+    };
+    line("parameters", &conditions.parameters);
+    line("versions", &format!("mooring {}, Kubernetes {}", env!("CARGO_PKG_VERSION"), conditions.kubernetes));
+    line(
+        "machine",
+        &format!(
+            "{} cores, shared by subject, API server, etcd and stand-ins; load average before: {}",
+            conditions.cores, conditions.load_average
+        ),
+    );
+    line(
+        "attacher",
+        "answers at once: per attach a finalizer patch and a status patch, per detach a finalizer patch",
+    );
+    line(
+        "together",
+        "the subject is paused, all work is created, go; latencies count from go to the watch event",
+    );
+    line("one by one", "latency from the API server's answer to our request to the watch event");
+    line(
+        "bound",
+        "the claim's phase; attached: listed in the node's volumesAttached; detached: no VolumeAttachment",
+    );
+    line(
+        "ratio",
+        "of rates where all is there at once, of medians (inverted) one at a time; above 1 mooring beats KCM",
+    );
+    text.push('\n');
+    text.push_str(&aligned(&main_table(results), &[0, 1]));
+    text.push('\n');
+    text.push_str(&aligned(&cost_table(results), &[0, 1, 12]));
+    text.push('\n');
+    text.push_str(&aligned(&idle_table(results), &[0, 1, 4]));
+    if conditions.requests {
+        text.push('\n');
+        text.push_str(&aligned(&request_table(results), &[0, 1, 2]));
+    }
+    text
+}
+
+fn main_table(results: &[Outcome]) -> Vec<Vec<String>> {
+    let mut rows =
+        vec![cells(["phase", "subject", "per s", "ratio", "p50 ms", "p99 ms", "CPU ms/op", "peak RSS MiB"])];
+    for (phase, measured) in by_phase(results) {
+        let stock = measured.iter().find(|(kind, _)| *kind == Kind::Kcm);
+        for (number, (kind, one)) in measured.iter().enumerate() {
+            let ratio = stock.filter(|_| *kind == Kind::Mooring).map(|(_, other)| ratio(one, other));
+            rows.push(vec![
+                if number == 0 { phase.to_owned() } else { String::new() },
+                kind.name().to_owned(),
+                if one.together { format!("{:.0}", rate(one)) } else { "-".to_owned() },
+                ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.1}")),
+                milliseconds(percentile(&one.latencies, 50)),
+                milliseconds(percentile(&one.latencies, 99)),
+                format!("{:.2}", per_operation(one, one.cpu.subject)),
+                format!("{:.0}", one.peak_memory as f64 / 1024.0 / 1024.0),
+            ]);
+        }
+    }
+    rows
+}
+
+/// Who used the machine, and how many requests an operation cost. The bench's own requests are
+/// made before "go" where all is there at once; one at a time they would be counted, so that is
+/// left out.
+fn cost_table(results: &[Outcome]) -> Vec<Vec<String>> {
+    let mut rows = vec![cells([
+        "cores used by",
+        "subject",
+        "subject",
+        "API server",
+        "etcd",
+        "stand-ins",
+        "others",
+        "writes/op",
+        "events/op",
+        "reads/op",
+        "tail s",
+        "tail CPU ms/op",
+        "slow watches",
+    ])];
+    for (phase, measured) in by_phase(results) {
+        for (number, (kind, one)) in measured.iter().filter(|(_, one)| one.together).enumerate() {
+            let count = one.latencies.len().max(1) as f64;
+            let cores = |used: Duration| format!("{:.2}", used.as_secs_f64() / one.wall.as_secs_f64());
+            let requests = |of: &dyn Fn(&str, &str) -> bool| {
+                format!("{:.2}", one.requests.count(|verb, resource| of(verb, resource)) as f64 / count)
+            };
+            rows.push(vec![
+                if number == 0 { phase.to_owned() } else { String::new() },
+                kind.name().to_owned(),
+                cores(one.cpu.subject),
+                cores(one.cpu.api_server),
+                cores(one.cpu.etcd),
+                cores(one.cpu.bench),
+                cores(one.cpu.others),
+                requests(&|verb, resource| cost::writes(verb) && resource != "events"),
+                requests(&|verb, resource| cost::writes(verb) && resource == "events"),
+                requests(&|verb, _| !cost::writes(verb)),
+                format!("{:.1}", one.tail.wall.as_secs_f64()),
+                format!("{:.2}", per_operation(one, one.tail.cpu)),
+                one.requests.slow_watches(),
+            ]);
+        }
+    }
+    rows
+}
+
+fn idle_table(results: &[Outcome]) -> Vec<Vec<String>> {
+    let mut rows = vec![cells(["idle, all attached", "subject", "cores", "requests/s", "which"])];
+    for result in results {
+        let (idle, seconds) = (&result.idle, result.idle.wall.as_secs_f64());
+        rows.push(vec![
+            format!("{seconds:.0} s"),
+            result.kind.name().to_owned(),
+            format!("{:.3}", idle.cpu.as_secs_f64() / seconds),
+            format!("{:.1}", idle.requests.count(|_, _| true) as f64 / seconds),
+            idle.requests.list(),
+        ]);
+    }
+    rows
+}
+
+/// Every request of a phase. One at a time those include the bench's own, one per operation.
+fn request_table(results: &[Outcome]) -> Vec<Vec<String>> {
+    let mut rows = vec![cells(["requests", "subject", "which"])];
+    for (phase, measured) in by_phase(results) {
+        for (kind, one) in measured {
+            rows.push(vec![phase.to_owned(), kind.name().to_owned(), one.requests.list()]);
+        }
+    }
+    rows
+}
+
+/// The same phase of every subject, side by side.
+fn by_phase(results: &[Outcome]) -> Vec<(&'static str, Vec<(Kind, &Measured)>)> {
+    let count = results.iter().map(|result| result.phases.len()).min().unwrap_or_default();
+    let mut phases = Vec::new();
+    for number in 0..count {
+        let measured: Vec<_> = results.iter().map(|result| (result.kind, &result.phases[number])).collect();
+        phases.push((measured[0].1.phase, measured));
+    }
+    phases
+}
+
+fn rate(measured: &Measured) -> f64 {
+    measured.latencies.len() as f64 / measured.wall.as_secs_f64()
+}
+
+fn ratio(one: &Measured, other: &Measured) -> f64 {
+    if one.together {
+        return rate(one) / rate(other);
+    }
+    percentile(&other.latencies, 50).as_secs_f64() / percentile(&one.latencies, 50).as_secs_f64()
+}
+
+/// Nearest rank.
+fn percentile(sorted: &[Duration], percent: usize) -> Duration {
+    let rank = (sorted.len() * percent).div_ceil(100);
+    sorted.get(rank.saturating_sub(1)).copied().unwrap_or_default()
+}
+
+fn per_operation(measured: &Measured, cpu: Duration) -> f64 {
+    cpu.as_secs_f64() * 1e3 / measured.latencies.len().max(1) as f64
+}
+
+fn milliseconds(duration: Duration) -> String {
+    let milliseconds = duration.as_secs_f64() * 1e3;
+    if milliseconds < 100.0 { format!("{milliseconds:.1}") } else { format!("{milliseconds:.0}") }
+}
+
+fn cells<const N: usize>(texts: [&str; N]) -> Vec<String> {
+    texts.map(str::to_owned).into()
+}
+
+/// Columns as wide as their widest cell: numbers to the right, texts to the left.
+fn aligned(rows: &[Vec<String>], texts: &[usize]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
+    let widths: Vec<usize> = (0..columns)
+        .map(|column| {
+            rows.iter().filter_map(|row| row.get(column)).map(String::len).max().unwrap_or_default()
+        })
+        .collect();
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (column, cell) in row.iter().enumerate() {
+            let width = widths[column];
+            let gap = if column == 0 { "" } else { "  " };
+            let left = texts.contains(&column);
+            let _ =
+                if left { write!(line, "{gap}{cell:<width$}") } else { write!(line, "{gap}{cell:>width$}") };
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
