@@ -67,6 +67,22 @@ pub fn set_missing(object: &mut Value, path: &str, value: impl Into<Value>) {
     }
 }
 
+/// Keeps an old field and the list that replaced it alike: the field is the list's first element,
+/// or a part of it. Where both are given, the field is right.
+pub fn pair_first(object: &mut Value, one: &str, all: &str, part: &str) {
+    let single = text(object, one).to_owned();
+    let first = list(object, all).first().map(|first| text(first, part).to_owned());
+    if single.is_empty() {
+        if let Some(first) = first {
+            set(object, one, first);
+        }
+    } else if first.as_ref() != Some(&single) {
+        let mut element = Value::Null;
+        set(&mut element, part, single);
+        set(object, all, vec![element]);
+    }
+}
+
 /// Takes a field away.
 pub fn remove(object: &mut Value, path: &str) -> Option<Value> {
     let (parent, name) = path.rsplit_once('/')?;

@@ -56,7 +56,7 @@ pub fn load() -> Vec<Case> {
     for file in files {
         let text = std::fs::read_to_string(&file).unwrap();
         let found: Vec<Case> =
-            serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{file:?}: {error}"));
+            serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
         cases.extend(found);
     }
     cases
@@ -66,8 +66,8 @@ impl Expectation {
     fn step(&self) -> Step {
         let (method, path) = self.request.split_once(' ').expect("a method and a path");
         let media = match &self.patch {
-            Some(patch) if patch == "apply" => "application/apply-patch+yaml".to_owned(),
-            Some(patch) => format!("application/{patch}-patch+json"),
+            Some(kind) if kind == "apply" => "application/apply-patch+yaml".to_owned(),
+            Some(kind) => format!("application/{kind}-patch+json"),
             None => "application/json".to_owned(),
         };
         Step::new(method, path, &media, self.body.clone())

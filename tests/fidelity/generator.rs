@@ -81,12 +81,8 @@ impl Generator {
         }
     }
 
-    fn name(&self, short: &str) -> String {
-        format!("$id-{short}")
-    }
-
     fn object_path(&self, short: &str) -> String {
-        format!("{}/{}", self.collection(), self.name(short))
+        format!("{}/{}", self.collection(), object_name(short))
     }
 
     fn step(&mut self) -> Step {
@@ -94,9 +90,8 @@ impl Generator {
         match self.rng.u8(..20) {
             0..=2 => self.create(short),
             3..=5 => self.replace(short),
-            6..=11 => self.patch(short),
-            12..=14 if self.kind.status => self.status(short),
-            12..=14 => self.patch(short),
+            6..=8 if self.kind.status => self.status(short),
+            6..=14 => self.patch(short),
             15 => self.list(),
             16 => Step::new("GET", &self.object_path(short), "application/json", None),
             _ => self.delete(short),
@@ -105,7 +100,7 @@ impl Generator {
 
     fn object(&mut self, short: &str) -> Value {
         let mut object = self.kind.base.clone();
-        object["metadata"] = json!({"name": self.name(short), "labels": {"seq": "$id"}});
+        object["metadata"] = json!({"name": object_name(short), "labels": {"seq": "$id"}});
         let count = [0, 0, 1, 1, 2][self.rng.usize(..5)];
         for _ in 0..count {
             let (path, value) = self.edit(false);
@@ -194,16 +189,16 @@ impl Generator {
             }
             return Step::new("PATCH", path, "application/json-patch+json", Some(Value::Array(operations)));
         }
-        let mut patch = json!({});
+        let mut merged = json!({});
         for _ in 0..count {
             let (path, value) = self.edit(is_status);
-            set(&mut patch, path, value);
+            set(&mut merged, path, value);
         }
-        self.preconditions(short, &mut patch);
+        self.preconditions(short, &mut merged);
         let media =
             ["application/merge-patch+json", "application/strategic-merge-patch+json"][self.rng.usize(..2)];
         let validation = ["", "", "?fieldValidation=Strict"][self.rng.usize(..3)];
-        Step::new("PATCH", &format!("{path}{validation}"), media, Some(patch))
+        Step::new("PATCH", &format!("{path}{validation}"), media, Some(merged))
     }
 
     fn list(&mut self) -> Step {
@@ -211,7 +206,7 @@ impl Generator {
             if self.kind.namespaced { String::new() } else { "labelSelector=seq%3D$id".to_owned() };
         if self.kind.namespaced && self.rng.bool() && !self.kind.selectors.is_empty() {
             let selector = &self.kind.selectors[self.rng.usize(..self.kind.selectors.len())];
-            query = selector.clone();
+            query.clone_from(selector);
         }
         let extra = match self.rng.u8(..10) {
             // Pages of what all sequences share would end anywhere.
@@ -245,6 +240,10 @@ impl Generator {
         };
         Step::new("DELETE", &self.object_path(short), "application/json", body)
     }
+}
+
+fn object_name(short: &str) -> String {
+    format!("$id-{short}")
 }
 
 fn set(object: &mut Value, path: &str, value: Value) {

@@ -43,6 +43,9 @@ const SEQUENCES: u64 = 2_000;
 /// Where the numbers begin. Another one: `MOORING_FIDELITY_SEED`.
 const SEED: u64 = 1;
 
+/// What is done with the real server.
+type Comparison = Box<dyn FnOnce(&Real) -> Result<(), Failed> + Send>;
+
 /// The real server, started once for all trials.
 struct Real {
     runtime: tokio::runtime::Runtime,
@@ -80,7 +83,7 @@ fn main() {
         runtime().block_on(kubectl::check(&kubectl))
     });
     trials.push(trial.with_ignored_flag(is_missing && !is_required));
-    let mut compare = |name: String, run: Box<dyn FnOnce(&Real) -> Result<(), Failed> + Send>| {
+    let mut compare = |name: String, run: Comparison| {
         let (real, assets) = (Arc::clone(&real), assets.clone());
         let is_ignored = assets.is_err() && !is_required;
         let trial = Trial::test(name, move || {

@@ -75,8 +75,7 @@ impl<'a> Run<'a> {
         let namespace = json!({"metadata": {"name": id}});
         let created = run.step(&Step::post("/api/v1/namespaces", namespace)).await;
         assert_eq!(created.code, 201, "{created:?}");
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        run.start = text(&created.body["metadata"]["resourceVersion"]);
+        created.body["metadata"]["resourceVersion"].as_str().unwrap_or_default().clone_into(&mut run.start);
         run
     }
 

@@ -166,13 +166,10 @@ impl Rules for Claim {
         if is_moved {
             json::remove(&mut comparable, CLASS);
         } else {
-            immutable(
-                new,
-                old,
-                BETA_CLASS,
-                "metadata.annotations.volume.beta.kubernetes.io/storage-class",
-                causes,
-            );
+            let field = "metadata.annotations.volume.beta.kubernetes.io/storage-class";
+            if json::text(new, BETA_CLASS) != json::text(old, BETA_CLASS) {
+                causes.invalid(field, &json::text(new, BETA_CLASS).into(), "field is immutable");
+            }
             if is_named_later {
                 json::copy(old, &mut comparable, CLASS);
             }
@@ -249,7 +246,7 @@ fn validate_source(spec: &Value, source: &str, causes: &mut Causes) {
     }
     let group = json::text(reference, "/apiGroup");
     let kind = json::text(reference, "/kind");
-    if group.is_empty() && !kind.is_empty() && kind != "PersistentVolumeClaim" {
+    if group.is_empty() && kind != "PersistentVolumeClaim" {
         causes.invalid(
             format!("spec.{source}"),
             &kind.into(),

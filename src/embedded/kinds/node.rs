@@ -93,16 +93,7 @@ impl Rules for Node {
             json::set(object, "/status/allocatable", capacity);
         }
         // kube-apiserver: pkg/apis/core/v1/conversion.go: the first of podCIDRs is also podCIDR.
-        let (one, all) = ("/spec/podCIDR", "/spec/podCIDRs");
-        let first = json::list(object, all).first().cloned();
-        match first {
-            None if !json::text(object, one).is_empty() => {
-                let cidr = json::text(object, one).to_owned();
-                json::set(object, all, json!([cidr]));
-            }
-            Some(first) => json::set(object, one, first),
-            None => {}
-        }
+        json::pair_first(object, "/spec/podCIDR", "/spec/podCIDRs", "");
     }
 
     // kube-apiserver: plugin/pkg/admission/nodetaint/admission.go.

@@ -159,6 +159,7 @@ impl Rules for Pod {
 
     fn prepare_status(&self, new: &mut Value, old: &Value, _: &str) {
         keep_spec(new, old);
+        json::remove(new, "/metadata/deletionTimestamp");
         json::copy(old, new, "/metadata/ownerReferences");
         if json::text(new, "/status/qosClass").is_empty() {
             json::copy(old, new, "/status/qosClass");

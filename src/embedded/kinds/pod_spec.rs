@@ -39,7 +39,8 @@ pub fn default(object: &mut Value) {
         json::set(object, "/spec/enableServiceLinks", true);
     }
     default_account(object);
-    default_addresses(object);
+    // kube-apiserver: pkg/apis/core/v1/conversion.go: the first of podIPs is also podIP.
+    json::pair_first(object, "/status/podIP", "/status/podIPs", "/ip");
     let is_host_network = object.pointer("/spec/hostNetwork") == Some(&Value::Bool(true));
     for list in CONTAINERS {
         for container in json::elements_mut(object, list) {
@@ -61,20 +62,6 @@ fn default_account(object: &mut Value) {
     if !account.is_empty() {
         json::set(object, new, account.clone());
         json::set(object, old, account);
-    }
-}
-
-/// A pod has one address or several, and the first is also the one.
-// kube-apiserver: pkg/apis/core/v1/conversion.go, Convert_v1_PodStatus_To_core_PodStatus.
-fn default_addresses(object: &mut Value) {
-    let (one, all) = ("/status/podIP", "/status/podIPs");
-    let address = json::text(object, one).to_owned();
-    match json::list(object, all).first().map(|first| json::text(first, "/ip").to_owned()) {
-        first if !address.is_empty() && first.as_ref() != Some(&address) => {
-            json::set(object, all, json!([{"ip": address}]));
-        }
-        Some(first) => json::set(object, one, first),
-        None => {}
     }
 }
 
