@@ -100,8 +100,8 @@ impl<'a> Run<'a> {
     /// The events of a collection since the first step: as many as are expected, and no more.
     pub async fn events(&self, collection: &str, expected: Option<usize>) -> Vec<Value> {
         let separator = if collection.contains('?') { '&' } else { '?' };
-        let uri =
-            self.fill(&format!("{collection}{separator}watch=true&resourceVersion=$start&timeoutSeconds=60"));
+        let revision = if collection.contains("resourceVersion=") { "" } else { "&resourceVersion=$start" };
+        let uri = self.fill(&format!("{collection}{separator}watch=true&timeoutSeconds=60{revision}"));
         let request = http::Request::get(uri).body(Vec::new()).unwrap();
         let mut lines = Box::pin(self.client.request_stream(request).await.expect("watch")).lines();
         let mut events = Vec::new();
