@@ -13,6 +13,7 @@ use std::{sync::Arc, time::Duration};
 use anyhow::{Context, anyhow};
 use futures::future::BoxFuture;
 use kube::Client;
+use serde_json::Value;
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::watch,
@@ -134,6 +135,8 @@ pub struct Parts {
 pub struct Subsystem {
     name: &'static str,
     running: BoxFuture<'static, ()>,
+    explained_at: &'static str,
+    explanation: Box<dyn Fn() -> Value + Send + Sync>,
 }
 
 impl std::fmt::Debug for Subsystem {
@@ -143,10 +146,15 @@ impl std::fmt::Debug for Subsystem {
 }
 
 impl Subsystem {
-    /// A subsystem and the future that is its life.
+    /// A subsystem, the future that is its life, and where and how it explains what it does.
     #[must_use]
-    pub fn new(name: &'static str, running: impl Future<Output = ()> + Send + 'static) -> Self {
-        Self { name, running: Box::pin(running) }
+    pub fn new(
+        name: &'static str,
+        running: impl Future<Output = ()> + Send + 'static,
+        explained_at: &'static str,
+        explanation: impl Fn() -> Value + Send + Sync + 'static,
+    ) -> Self {
+        Self { name, running: Box::pin(running), explained_at, explanation: Box::new(explanation) }
     }
 }
 
@@ -160,7 +168,7 @@ pub fn subsystems(parts: &Parts) -> anyhow::Result<Vec<Subsystem>> {
         &parts.caller,
         parts.leadership.clone(),
         parts.events.for_component("attachdetach-controller"),
-        parts.config.force,
+        parts.config.attach_detach,
         &parts.metrics,
     )?;
     let binder = Binder::new(
@@ -171,9 +179,16 @@ pub fn subsystems(parts: &Parts) -> anyhow::Result<Vec<Subsystem>> {
         BinderOptions { enable_dynamic_provisioning: parts.config.dynamic_provisioning },
         &parts.metrics,
     )?;
+    let attachments = attach_detach.standing();
+    let claims = binder.standing();
     Ok(vec![
-        Subsystem::new("attach-detach", attach_detach.run(parts.planning.clone())),
-        Subsystem::new("binder", binder.run(parts.planning.clone())),
+        Subsystem::new(
+            "attach-detach",
+            attach_detach.run(parts.planning.clone()),
+            "/debug/attach-detach",
+            move || attachments.json(),
+        ),
+        Subsystem::new("binder", binder.run(parts.planning.clone()), "/debug/binder", move || claims.json()),
     ])
 }
 
@@ -240,10 +255,11 @@ impl Daemon {
 
         let planning = daemon.planning.clone();
         let parts = Parts { config, metrics, objects, leadership, caller, events, planning };
-        for Subsystem { name, running } in subsystems(&parts)? {
+        let mut router = daemon.router(&parts, view);
+        for Subsystem { name, running, explained_at, explanation } in subsystems(&parts)? {
             daemon.tasks.spawn(Stage::Subsystem, name, running);
+            router = router.json(explained_at, move |rest| rest.is_empty().then(&explanation));
         }
-        let router = daemon.router(&parts, view);
         daemon.tasks.spawn(Stage::Http, "http", server.run(router, daemon.http.clone()));
         Ok(daemon)
     }

@@ -36,6 +36,7 @@ pub enum LoggingFormat {
 
 /// Flags of `mooring run`.
 #[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub struct RunArgs {
     /// Kubeconfig file. Without it: the pod's service account inside a cluster, else $KUBECONFIG or
     /// ~/.kube/config.
@@ -91,6 +92,16 @@ pub struct RunArgs {
     /// What to log: a level (error, warn, info, debug, trace), or target=level pairs after it.
     #[arg(long, value_name = "FILTER", default_value = "info")]
     pub log_level: String,
+
+    /// Never look at attachments unless something happened.
+    #[arg(long, value_name = "BOOL", default_value = "false", default_missing_value = "true")]
+    #[arg(num_args = 0..=1, require_equals = true, value_parser = parse_bool)]
+    pub disable_attach_detach_reconcile_sync: bool,
+
+    /// How often to look at all attachments although nothing happened, at least 1s. A safety net
+    /// that sends nothing when all is well, so it is wider than kube-controller-manager's of 1m.
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = parse_duration)]
+    pub attach_detach_reconcile_sync_period: Duration,
 
     /// Never detach by force because of time alone: then only the taint
     /// node.kubernetes.io/out-of-service forces.

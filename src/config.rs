@@ -12,7 +12,7 @@ use std::{
 use thiserror::Error;
 
 use crate::{
-    attach_detach::force::ForcePolicy,
+    attach_detach::{AttachDetachOptions, force::ForcePolicy},
     cli::{LoggingFormat, RunArgs},
     kube_api::{call::REQUEST_TIMEOUT, lease::Timing},
 };
@@ -98,8 +98,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Log output.
     pub log: LogConfig,
-    /// When a detach may be forced.
-    pub force: ForcePolicy,
+    /// Choices for attach/detach.
+    pub attach_detach: AttachDetachOptions,
     /// Whether to ask provisioners for volumes.
     pub dynamic_provisioning: bool,
 }
@@ -126,6 +126,7 @@ impl TryFrom<RunArgs> for Config {
         let election = if args.leader_elect { Some(election(&args)?) } else { None };
         let rate_limit = rate_limit(args.kube_api_qps, args.kube_api_burst)?;
         check_filter(&args.log_level)?;
+        let attach_detach = attach_detach(&args)?;
         let address: IpAddr = args.bind_address;
         Ok(Self {
             kubeconfig: args.kubeconfig,
@@ -133,11 +134,7 @@ impl TryFrom<RunArgs> for Config {
             rate_limit,
             listen: SocketAddr::new(address, args.port),
             log: LogConfig { format: args.logging_format, filter: args.log_level },
-            force: ForcePolicy {
-                on_timeout: !args.disable_force_detach_on_timeout,
-                gone: args.force_detach_gone_node_after,
-                ..ForcePolicy::default()
-            },
+            attach_detach,
             dynamic_provisioning: args.enable_dynamic_provisioning,
         })
     }
@@ -215,6 +212,25 @@ fn rate_limit(qps: Option<f64>, burst: Option<usize>) -> Result<Option<RateLimit
     Ok(Some(RateLimit { qps, burst: burst.unwrap_or(DEFAULT_BURST) }))
 }
 
+// KCM: cmd/kube-controller-manager/app/options/attachdetachcontroller.go, Validate.
+fn attach_detach(args: &RunArgs) -> Result<AttachDetachOptions, ConfigError> {
+    let period = args.attach_detach_reconcile_sync_period;
+    if !args.disable_attach_detach_reconcile_sync && period < Duration::from_secs(1) {
+        return Err(ConfigError::new(
+            "attach-detach-reconcile-sync-period",
+            "must be at least 1s".to_owned(),
+        ));
+    }
+    Ok(AttachDetachOptions {
+        force: ForcePolicy {
+            on_timeout: !args.disable_force_detach_on_timeout,
+            gone: args.force_detach_gone_node_after,
+            ..ForcePolicy::default()
+        },
+        sweep_period: (!args.disable_attach_detach_reconcile_sync).then_some(period),
+    })
+}
+
 /// The filter's own parser takes any word for the name of a target, so that a mistyped level would
 /// silence the log.
 fn check_filter(filter: &str) -> Result<(), ConfigError> {
@@ -258,7 +274,10 @@ mod tests {
             rate_limit: None,
             listen: "0.0.0.0:10270".parse().unwrap(),
             log: LogConfig { format: LoggingFormat::Text, filter: "info".to_owned() },
-            force: ForcePolicy::default(),
+            attach_detach: AttachDetachOptions {
+                sweep_period: Some(Duration::from_mins(5)),
+                ..AttachDetachOptions::default()
+            },
             dynamic_provisioning: true,
         };
         assert_eq!(config(&[]), Ok(expected));
@@ -267,7 +286,11 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_named() {
-        let cases: [(&[&str], &str); 14] = [
+        let cases: [(&[&str], &str); 15] = [
+            (
+                &["--attach-detach-reconcile-sync-period=500ms"],
+                "--attach-detach-reconcile-sync-period: must be at least 1s",
+            ),
             (
                 &["--leader-elect-lease-duration=10s"],
                 "--leader-elect-lease-duration: must be longer than --leader-elect-renew-deadline (10s)",

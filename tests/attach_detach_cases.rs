@@ -13,7 +13,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use mooring::{
     attach_detach::{
         actual_state::{ActualState, Candidates, PairCall, Publication, Uncertain},
-        desired_state::{DesiredState, PodFacts, PodWishes, WantedVolume},
+        desired_state::{AttachSource, DesiredState, PodFacts, PodWishes, WantedVolume},
         force::ForcePolicy,
         node_state::Unsettled,
         reconciler::{VolumeView, plan},
@@ -35,6 +35,8 @@ struct Case {
     name: String,
     #[serde(default)]
     exclusive: bool,
+    #[serde(default)]
+    no_op: bool,
     given: BTreeMap<String, Given>,
     then: BTreeMap<String, Then>,
 }
@@ -103,7 +105,11 @@ fn main() {
 }
 
 fn run(case: &Case) -> Result<(), Failed> {
-    let volume = VolumeId::csi(&DriverName::from("driver"), "handle");
+    let volume = if case.no_op {
+        VolumeId::iscsi("10.0.0.1:3260", "iqn.2026-11.example:disk", 0)
+    } else {
+        VolumeId::csi(&DriverName::from("driver"), "handle")
+    };
     let now = Instant::now();
     let mut desired = DesiredState::default();
     let mut actual = ActualState::default();
@@ -116,8 +122,17 @@ fn run(case: &Case) -> Result<(), Failed> {
     let state = actual.volume(&volume);
     let names: Vec<NodeName> = case.given.keys().map(|name| NodeName::from(name.as_str())).collect();
     let nodes = names.iter().filter_map(|name| actual.node(name).map(|node| (name, node))).collect();
-    let verdicts =
-        plan(&VolumeView { wishes, state, nodes, policy: ForcePolicy::default(), wall: wall() }, now);
+    let verdicts = plan(
+        &VolumeView {
+            kind: volume.kind(),
+            wishes,
+            state,
+            nodes,
+            policy: ForcePolicy::default(),
+            wall: wall(),
+        },
+        now,
+    );
     let seen: BTreeMap<String, Then> = verdicts
         .into_iter()
         .map(|(node, verdict)| {
@@ -156,8 +171,9 @@ fn wish(desired: &mut DesiredState, volume: &VolumeId, node: &NodeName, given: &
     let Some(age) = given.wanted else { return };
     let key = PodKey::new("ns", &format!("pod-{node}"));
     let wanted = WantedVolume {
-        pod_volume: "data".to_owned(),
-        volume_name: VolumeName::from("pv"),
+        pod_volumes: vec!["data".to_owned()],
+        source: Some(AttachSource::PersistentVolume(VolumeName::from("pv"))),
+        spec_name: Arc::from("pv"),
         exclusive,
         current: !given.stale,
     };

@@ -2,14 +2,14 @@
 //! over a small world of objects. The words are explained at the top of the file.
 
 // A broken test should stop where it breaks.
-#![allow(clippy::expect_used, clippy::indexing_slicing, clippy::unwrap_used, missing_docs)]
+#![allow(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unwrap_used, missing_docs)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use mooring::{
     attach_detach::{
-        desired_state::{PodWishes, WhyUnresolved},
+        desired_state::{AttachSource, PodWishes, Unresolved, WantedVolume, WhyUnresolved},
         populator,
     },
     kube_api::kinds::{CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod},
@@ -28,6 +28,8 @@ struct Case {
     before: Option<Patches>,
     #[serde(default)]
     given: Patches,
+    #[serde(default)]
+    also: Vec<Value>,
     then: Then,
 }
 
@@ -37,6 +39,7 @@ struct Then {
     nothing: bool,
     volumes: BTreeMap<String, Facts>,
     unresolved: Vec<String>,
+    wakes: Option<BTreeSet<String>>,
 }
 
 #[derive(Debug, PartialEq, Deserialize)]
@@ -44,6 +47,11 @@ struct Then {
 struct Facts {
     exclusive: bool,
     current: bool,
+    /// Compared where a case says so.
+    #[serde(default)]
+    says: Option<String>,
+    #[serde(default)]
+    source: Option<Value>,
 }
 
 fn main() {
@@ -57,8 +65,19 @@ fn main() {
 }
 
 fn run(case: &Case) -> Result<(), Failed> {
-    let before = case.before.as_ref().and_then(|patches| look(patches, None));
-    let wishes = look(&case.given, before.as_ref());
+    let before = case.before.as_ref().and_then(|patches| look(patches, &case.also, None));
+    let wishes = look(&case.given, &case.also, before.as_ref());
+    let again = look(&case.given, &case.also, wishes.as_ref());
+    if again != wishes {
+        return Err(format!("populating again makes {again:#?}\nof {wishes:#?}").into());
+    }
+    if let Some(wishes) = &wishes {
+        let told: Vec<&Unresolved> = wishes.newly_unresolved(None).collect();
+        let told_again = wishes.newly_unresolved(again.as_ref()).count();
+        if told != wishes.unresolved.iter().collect::<Vec<_>>() || told_again > 0 {
+            return Err("what is unresolved is to be told once".into());
+        }
+    }
     let seen = match wishes {
         None => Then { nothing: true, ..Then::default() },
         Some(wishes) => Then {
@@ -66,11 +85,14 @@ fn run(case: &Case) -> Result<(), Failed> {
             volumes: wishes
                 .volumes
                 .iter()
-                .map(|(id, volume)| {
-                    (id.to_string(), Facts { exclusive: volume.exclusive, current: volume.current })
-                })
+                .map(|(id, volume)| (id.to_string(), facts(volume, case.then.volumes.get(id.as_str()))))
                 .collect(),
-            unresolved: wishes.unresolved.iter().map(|entry| code(&entry.why).to_owned()).collect(),
+            unresolved: wishes.unresolved.iter().map(|entry| why(&entry.why)).collect(),
+            wakes: case
+                .then
+                .wakes
+                .as_ref()
+                .map(|_| wishes.depends_on.iter().map(ToString::to_string).collect()),
         },
     };
     if seen == case.then {
@@ -79,7 +101,28 @@ fn run(case: &Case) -> Result<(), Failed> {
     Err(format!("expected {:#?}\nseen {seen:#?}", case.then).into())
 }
 
-fn look(patches: &Patches, before: Option<&PodWishes>) -> Option<PodWishes> {
+fn facts(volume: &WantedVolume, expected: Option<&Facts>) -> Facts {
+    let source = match &volume.source {
+        None => Value::Null,
+        Some(AttachSource::PersistentVolume(name)) => json!(name),
+        Some(AttachSource::Inline(spec)) => Value::clone(spec),
+    };
+    Facts {
+        exclusive: volume.exclusive,
+        current: volume.current,
+        says: expected.and_then(|facts| facts.says.as_ref()).map(|_| volume.spec_name.to_string()),
+        source: expected.and_then(|facts| facts.source.as_ref()).map(|_| source),
+    }
+}
+
+fn why(why: &WhyUnresolved) -> String {
+    match why {
+        WhyUnresolved::MalformedSource(_, error) => format!("{}: {}", why.code(), error.code()),
+        _ => why.code().to_owned(),
+    }
+}
+
+fn look(patches: &Patches, also: &[Value], before: Option<&PodWishes>) -> Option<PodWishes> {
     let objects = Objects::default();
     let world = json!({
         "node": {"metadata": {"name": "n1", "annotations": {
@@ -109,6 +152,13 @@ fn look(patches: &Patches, before: Option<&PodWishes>) -> Option<PodWishes> {
     apply::<PersistentVolumeClaim>(&objects, object("claim"));
     apply::<PersistentVolume>(&objects, object("volume"));
     apply::<CsiDriver>(&objects, object("driver"));
+    for object in also {
+        match object["kind"].as_str() {
+            Some("PersistentVolume") => apply::<PersistentVolume>(&objects, Some(object.clone())),
+            Some("PersistentVolumeClaim") => apply::<PersistentVolumeClaim>(&objects, Some(object.clone())),
+            kind => panic!("unknown kind {kind:?}"),
+        }
+    }
     let pod: Pod = decode(object("pod").expect("every case has the pod"));
     populator::wishes(&pod, &objects, before)
 }
@@ -125,16 +175,4 @@ fn decode<T: Stored>(object: Value) -> T {
         json_patch::merge(metadata, &json!({"resourceVersion": "1"}));
     }
     serde_json::from_value(object).expect("a narrow kind reads any object of its kind")
-}
-
-fn code(why: &WhyUnresolved) -> &'static str {
-    match why {
-        WhyUnresolved::NodeNotManaged(_) => "NodeNotManaged",
-        WhyUnresolved::ClaimMissing(_) => "ClaimMissing",
-        WhyUnresolved::ClaimNotOwnedByPod(_) => "ClaimNotOwnedByPod",
-        WhyUnresolved::ClaimNotBound(_) => "ClaimNotBound",
-        WhyUnresolved::VolumeMissing(_) => "VolumeMissing",
-        WhyUnresolved::VolumeBoundElsewhere(_) => "VolumeBoundElsewhere",
-        WhyUnresolved::MalformedSource(_) => "MalformedSource",
-    }
 }

@@ -118,6 +118,7 @@ impl Pair {
             || self.uncertain.is_some()
             || self.call == Some(PairCall::Create)
             || self.listed
+            || self.publication == Publication::List
     }
 
     fn is_idle(&self) -> bool {
@@ -247,13 +248,13 @@ impl ActualState {
         let mut touched = if all { known.clone() } else { BTreeSet::new() };
         let listed_now = node.into_iter().flat_map(|node| &node.status.volumes_attached);
         let mut named = known;
-        named.extend(listed_now.filter_map(|entry| VolumeId::parse_csi(&entry.name)));
+        named.extend(listed_now.filter_map(|entry| VolumeId::parse(&entry.name)));
         for volume in named {
             let listed = node.is_some_and(|node| node.lists(volume.as_str()));
-            let uses = self.nodes.get(name).is_some_and(|state| state.uses(&volume));
+            let reported = self.nodes.get(name).is_some_and(|state| state.uses(&volume));
             let pair = self.pair_mut(&volume, name);
             // Of a node that is gone, the last report stands.
-            let in_use = if node.is_some() { uses } else { pair.in_use };
+            let in_use = if node.is_some() { reported } else { pair.in_use };
             if pair.listed != listed || pair.in_use != in_use {
                 pair.listed = listed;
                 pair.in_use = in_use;
@@ -265,19 +266,23 @@ impl ActualState {
         touched
     }
 
-    /// Believes a re-created node's list again if it is time. Returns the volumes that this changes, or
-    /// when to ask again.
-    pub fn trust_node(
-        &mut self,
-        name: &NodeName,
-        wall: Timestamp,
-    ) -> Result<BTreeSet<VolumeId>, Option<Timestamp>> {
-        let volumes = self.nodes.get_mut(name).ok_or(None)?.trust(wall)?;
+    /// Notes that a node went unseen: whatever is on it may be in use.
+    pub fn distrust_node(&mut self, name: &NodeName) -> BTreeSet<VolumeId> {
+        let volumes = self.nodes.get(name).map(|state| state.volumes.clone()).unwrap_or_default();
+        for volume in &volumes {
+            self.pair_mut(volume, name).in_use = true;
+        }
+        volumes
+    }
+
+    /// Believes a re-created node's list again if it is time. Returns the volumes that this changes.
+    pub fn trust_node(&mut self, name: &NodeName, wall: Timestamp) -> BTreeSet<VolumeId> {
+        let volumes = self.nodes.get_mut(name).map(|state| state.trust(wall)).unwrap_or_default();
         for volume in &volumes {
             let in_use = self.nodes.get(name).is_some_and(|state| state.uses(volume));
             self.pair_mut(volume, name).in_use = in_use;
         }
-        Ok(volumes)
+        volumes
     }
 
     /// Notes since when each pair of a volume has not been wanted. `known` tells of an earlier beginning

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     kube_api::{
         events::{Event, EventType, Involved},
-        ids::{NodeName, PodKey, ResourceVersion, VolumeName},
+        ids::{NodeName, PodKey, ResourceVersion},
         kinds::{Narrow, Pod},
     },
     state::Objects,
@@ -32,7 +32,7 @@ pub enum Announcement {
 pub fn events(objects: &Objects, wish: &Wish, announcement: &Announcement) -> Vec<Event> {
     let mut events = Vec::new();
     for (pod, volume) in wish.pods.values() {
-        let (r#type, reason, message) = text(announcement, &volume.volume_name, pod.key.namespace());
+        let (r#type, reason, message) = text(announcement, &volume.spec_name, pod.key.namespace());
         events.push(Event { involved: involved(objects, pod), r#type, reason, message });
     }
     events
@@ -51,11 +51,7 @@ fn involved(objects: &Objects, pod: &Arc<PodFacts>) -> Involved {
     }
 }
 
-fn text(
-    announcement: &Announcement,
-    volume: &VolumeName,
-    namespace: &str,
-) -> (EventType, &'static str, String) {
+fn text(announcement: &Announcement, volume: &str, namespace: &str) -> (EventType, &'static str, String) {
     match announcement {
         Announcement::Attached => (
             EventType::Normal,
@@ -111,7 +107,7 @@ mod tests {
 
     #[test]
     fn texts_are_kcms_to_the_letter() {
-        let volume = VolumeName::from("pv1");
+        let volume = "pv1";
         let here = PodKey::new("ns1", "pod2");
         let there = PodKey::new("ns2", "pod2");
         let cases = [
@@ -135,7 +131,7 @@ mod tests {
             ),
         ];
         for (announcement, expected) in cases {
-            assert_eq!(text(&announcement, &volume, "ns1").2, expected);
+            assert_eq!(text(&announcement, volume, "ns1").2, expected);
         }
     }
 }

@@ -6,12 +6,13 @@
 use serde_json::json;
 
 use super::{
+    desired_state::AttachSource,
     volume_name::VolumeId,
     withdrawal::{Sequence, Unpublished},
 };
 use crate::kube_api::{
     call::{CallError, Request, Verb},
-    ids::{AttachmentName, NodeName, ResourceVersion, Uid, VolumeName},
+    ids::{AttachmentName, NodeName, ResourceVersion, Uid},
     kinds::{Narrow, Node, VolumeAttachment, api_root},
 };
 
@@ -61,8 +62,12 @@ pub enum Answer {
 
 /// The request that creates the VolumeAttachment of a volume and node (attach-detach §7.2).
 #[must_use]
-pub fn create(volume: &VolumeId, node: &NodeName, source: &VolumeName) -> Request {
+pub fn create(volume: &VolumeId, node: &NodeName, source: &AttachSource) -> Request {
     let (driver, _) = volume.driver_and_handle();
+    let source = match source {
+        AttachSource::PersistentVolume(name) => json!({ "persistentVolumeName": name }),
+        AttachSource::Inline(spec) => json!({ "inlineVolumeSpec": spec }),
+    };
     Request {
         verb: Verb::Create,
         path: format!("{}/{}", api_root(VolumeAttachment::GROUP), VolumeAttachment::PLURAL),
@@ -73,7 +78,7 @@ pub fn create(volume: &VolumeId, node: &NodeName, source: &VolumeName) -> Reques
             "spec": {
                 "attacher": driver,
                 "nodeName": node,
-                "source": { "persistentVolumeName": source },
+                "source": source,
             },
         })),
     }
@@ -87,5 +92,28 @@ pub fn delete(volume: &VolumeId, node: &NodeName, uid: &Uid, _proof: &Unpublishe
         verb: Verb::Delete,
         path: VolumeAttachment::path(&volume.attachment_name(node)),
         body: Some(json!({ "preconditions": { "uid": uid } })),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::kube_api::ids::DriverName;
+
+    #[test]
+    fn s9_an_attachment_names_driver_node_and_source() {
+        let (volume, node) = (VolumeId::csi(&DriverName::from("d"), "a^b"), NodeName::from("n1"));
+        let inline = Arc::new(json!({ "csi": { "driver": "d", "volumeHandle": "a^b" } }));
+        let cases = [
+            (AttachSource::PersistentVolume("pv1".into()), json!({ "persistentVolumeName": "pv1" })),
+            (AttachSource::Inline(Arc::clone(&inline)), json!({ "inlineVolumeSpec": inline })),
+        ];
+        for (source, expected) in cases {
+            let body = create(&volume, &node, &source).body.expect("a body");
+            assert_eq!(body["metadata"], json!({ "name": volume.attachment_name(&node) }));
+            assert_eq!(body["spec"], json!({ "attacher": "d", "nodeName": "n1", "source": expected }));
+        }
     }
 }

@@ -9,22 +9,26 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     mem,
     sync::Arc,
+    time::Duration,
 };
 
 use tokio::time::Instant;
 
 use super::{
-    actual_state::{ActualState, Candidates, Operation, Pair, PairCall, Publication, Told},
+    actual_state::{ActualState, Operation, Pair, PairCall, Publication, Told},
     announcer::{self, Announcement},
     calls::{self, Call, PairRequest},
     clock::Clock,
     desired_state::DesiredState,
     force::{ForcePolicy, ForceReason},
+    identification::candidates,
     metrics::{AttachDetachMetrics, Ending},
+    node_state::NodeState,
     populator,
     queue::Queue,
     reconciler::{self, VolumeView},
     rules::{Step, Verdict, Waiting},
+    standing::{Entry, Standing},
     status_updater,
     volume_name::VolumeId,
     withdrawal::{Sequence, Withdrawal},
@@ -33,9 +37,9 @@ use crate::{
     kube_api::{
         events::Event,
         ids::{AttachmentName, NodeName, PodKey},
-        kinds::{ObjectRef, VolumeAttachment},
+        kinds::ObjectRef,
     },
-    state::Objects,
+    state::{LastWords, Objects},
 };
 
 /// Requests for pairs in flight at once.
@@ -52,6 +56,15 @@ pub struct Effects {
     pub events: Vec<Event>,
 }
 
+/// What the operator may choose.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AttachDetachOptions {
+    /// When a detach may be forced.
+    pub force: ForcePolicy,
+    /// How often everything is looked at although nothing happened; `None` for never.
+    pub sweep_period: Option<Duration>,
+}
+
 /// Desired state, actual state, and what is dirty.
 #[derive(Debug)]
 pub struct Controller {
@@ -60,7 +73,9 @@ pub struct Controller {
     pub(super) desired: DesiredState,
     pub(super) actual: ActualState,
     pub(super) clock: Clock,
-    policy: ForcePolicy,
+    options: AttachDetachOptions,
+    /// When everything is looked at again although nothing happened.
+    sweep_at: Option<Instant>,
     pub(super) leads: bool,
     pub(super) pair_calls: usize,
     pub(super) node_calls: usize,
@@ -69,7 +84,7 @@ pub struct Controller {
     pub(super) effects: Effects,
     last_sent: Sequence,
     wake_at: BTreeSet<(Instant, Dirty)>,
-    waiting: BTreeMap<(VolumeId, NodeName), Waiting>,
+    standing: Arc<Standing>,
 }
 
 /// What a timer makes dirty.
@@ -85,7 +100,7 @@ impl Controller {
     pub fn new(
         objects: Arc<Objects>,
         metrics: AttachDetachMetrics,
-        policy: ForcePolicy,
+        options: AttachDetachOptions,
         clock: Clock,
     ) -> Self {
         Self {
@@ -94,7 +109,8 @@ impl Controller {
             desired: DesiredState::default(),
             actual: ActualState::default(),
             clock,
-            policy,
+            options,
+            sweep_at: None,
             leads: false,
             pair_calls: 0,
             node_calls: 0,
@@ -103,7 +119,7 @@ impl Controller {
             effects: Effects::default(),
             last_sent: Sequence::default(),
             wake_at: BTreeSet::new(),
-            waiting: BTreeMap::new(),
+            standing: Arc::default(),
         }
     }
 
@@ -122,12 +138,13 @@ impl Controller {
     /// When to call [`Self::reconcile`] although nothing happened.
     #[must_use]
     pub fn wake_at(&self) -> Option<Instant> {
-        self.wake_at.first().map(|(at, _)| *at)
+        self.wake_at.first().map(|(at, _)| *at).into_iter().chain(self.sweep_at).min()
     }
 
-    /// What every pair waits for.
-    pub fn waiting(&self) -> impl Iterator<Item = (&VolumeId, &NodeName, &Waiting)> {
-        self.waiting.iter().map(|((volume, node), waiting)| (volume, node, waiting))
+    /// What every pair waits for; stays readable while the controller runs.
+    #[must_use]
+    pub fn standing(&self) -> Arc<Standing> {
+        Arc::clone(&self.standing)
     }
 
     /// Reads the tables whole, once (attach-detach §5, without its gaps).
@@ -174,6 +191,7 @@ impl Controller {
         for object in changed {
             match &object {
                 ObjectRef::Node(name) => {
+                    self.hear_last_words(name, now);
                     let node = self.objects.nodes.get(name);
                     let touched = self.actual.observe_node(name, node.as_ref(), self.clock.wall(now));
                     self.dirty_volumes.extend(touched);
@@ -197,9 +215,33 @@ impl Controller {
         }
     }
 
+    /// What a node object that is gone said last counts, even if we never saw it say so: what was in use
+    /// then still may be.
+    fn hear_last_words(&mut self, name: &NodeName, now: Instant) {
+        let wall = self.clock.wall(now);
+        let touched = match self.objects.nodes.take_last_words(name) {
+            None => return,
+            Some(LastWords::Told(node)) => self.actual.observe_node(name, Some(&node), wall),
+            Some(LastWords::Unknown) => self.actual.distrust_node(name),
+        };
+        self.dirty_volumes.extend(touched);
+        self.dirty_volumes.extend(self.actual.observe_node(name, None, wall));
+    }
+
     fn refresh_pod(&mut self, key: &PodKey) {
         let pod = self.objects.pods.get(key);
-        let wishes = pod.and_then(|pod| populator::wishes(&pod, &self.objects, self.desired.pod(key)));
+        let before = self.desired.pod(key);
+        let wishes = pod.and_then(|pod| populator::wishes(&pod, &self.objects, before));
+        for unresolved in wishes.iter().flat_map(|wishes| wishes.newly_unresolved(before)) {
+            let reason = unresolved.why.code();
+            self.metrics.unresolved(reason);
+            let volume = &unresolved.pod_volume;
+            if unresolved.why.is_permanent() {
+                tracing::warn!(pod = %key, volume, reason, why = ?unresolved.why, "volume of a pod cannot be attached");
+            } else {
+                tracing::debug!(pod = %key, volume, reason, why = ?unresolved.why, "volume of a pod not attachable yet");
+            }
+        }
         let touched = self.desired.set(key, wishes);
         self.dirty_volumes.extend(touched);
     }
@@ -248,6 +290,7 @@ impl Controller {
                 None => break,
             }
         }
+        self.sweep(now);
         if !self.leads {
             self.dirty_volumes.clear();
             self.dirty_nodes.clear();
@@ -266,6 +309,23 @@ impl Controller {
         mem::take(&mut self.effects)
     }
 
+    /// Looks at everything once in a while. Nothing depends on it: it is there for the change that some
+    /// mistake of ours overlooked, and while there is none it sends nothing (S39).
+    fn sweep(&mut self, now: Instant) {
+        let Some(period) = self.options.sweep_period else { return };
+        let due = *self.sweep_at.get_or_insert(now + period);
+        if now < due {
+            return;
+        }
+        self.sweep_at = Some(now + period);
+        for key in self.objects.pods.snapshot().into_keys() {
+            self.refresh_pod(&key);
+        }
+        self.dirty_volumes.extend(self.actual.volumes().map(|(volume, _)| volume.clone()));
+        self.dirty_volumes.extend(self.desired.volumes().cloned());
+        self.dirty_nodes.extend(self.objects.nodes.snapshot().into_keys());
+    }
+
     fn reconcile_volume(&mut self, volume: &VolumeId, now: Instant) {
         let wishes = self.desired.nodes(volume);
         if wishes.is_some() {
@@ -278,7 +338,10 @@ impl Controller {
         let named = wishes.into_iter().flat_map(BTreeMap::keys);
         let named = named.chain(state.into_iter().flat_map(|state| state.pairs.keys()));
         let nodes = named.filter_map(|name| self.actual.node(name).map(|node| (name, node))).collect();
-        let verdicts = reconciler::plan(&VolumeView { wishes, state, nodes, policy: self.policy, wall }, now);
+        let verdicts = reconciler::plan(
+            &VolumeView { kind: volume.kind(), wishes, state, nodes, policy: self.options.force, wall },
+            now,
+        );
         for (node, verdict) in verdicts {
             self.apply(volume, &node, verdict, now);
         }
@@ -310,7 +373,7 @@ impl Controller {
             self.wake_at.insert((at, Dirty::Volume(volume.clone())));
         }
         self.tell(volume, node, &verdict);
-        self.note_waiting(volume, node, verdict.waiting.as_ref());
+        self.note_waiting(volume, node, &verdict, now);
         match verdict.step {
             None => {}
             Some(Step::Create(source)) => {
@@ -373,12 +436,11 @@ impl Controller {
 
     /// Sends what the node needs: its list, or a live read.
     fn reconcile_node(&mut self, name: &NodeName, now: Instant) {
-        match self.actual.trust_node(name, self.clock.wall(now)) {
-            Ok(volumes) => self.dirty_volumes.extend(volumes),
-            Err(again) => {
-                let at = again.and_then(|again| self.clock.instant(again));
-                self.wake_at.extend(at.map(|at| (at, Dirty::Node(name.clone()))));
-            }
+        let trusted = self.actual.trust_node(name, self.clock.wall(now));
+        self.dirty_volumes.extend(trusted);
+        let trusted_at = self.actual.node(name).and_then(NodeState::trusted_at);
+        if let Some(at) = trusted_at.and_then(|at| self.clock.instant(at)) {
+            self.wake_at.insert((at, Dirty::Node(name.clone())));
         }
         let Some(state) = self.actual.node(name) else { return };
         if state.busy {
@@ -428,7 +490,7 @@ impl Controller {
             return;
         };
         let rival = match &verdict.waiting {
-            Some(Waiting::HeldByNode(rival)) if rival.holds => Some(rival.node.clone()),
+            Some(Waiting::HeldByNode { rival }) if rival.holds => Some(rival.node.clone()),
             _ => None,
         };
         let users = rival.as_ref().and_then(|rival| self.desired.wish(volume, rival));
@@ -443,7 +505,7 @@ impl Controller {
                 told.error = Some(message.clone());
                 Announcement::Failed(message.clone())
             }
-            (Some(Waiting::HeldByNode(_)), _) if rival.is_some() && !told.held => {
+            (Some(Waiting::HeldByNode { .. }), _) if rival.is_some() && !told.held => {
                 told.held = true;
                 let pods = users.into_iter().flat_map(|wish| wish.pods.values());
                 Announcement::HeldElsewhere(pods.map(|(pod, _)| pod.key.clone()).collect())
@@ -457,12 +519,14 @@ impl Controller {
         self.effects.events.extend(announcer::events(&self.objects, wish, &announcement));
     }
 
-    fn note_waiting(&mut self, volume: &VolumeId, node: &NodeName, waiting: Option<&Waiting>) {
-        let key = (volume.clone(), node.clone());
-        let before = match waiting {
-            Some(waiting) => self.waiting.insert(key, waiting.clone()),
-            None => self.waiting.remove(&key),
-        };
+    fn note_waiting(&mut self, volume: &VolumeId, node: &NodeName, verdict: &Verdict, now: Instant) {
+        let entry = verdict.waiting.as_ref().map(|waiting| Entry {
+            waiting: waiting.clone(),
+            since: self.clock.wall(now),
+            next_look: verdict.wake_at.map(|at| self.clock.wall(at)),
+        });
+        let before = self.standing.set(volume, node, entry);
+        let waiting = verdict.waiting.as_ref();
         let (from, to) = (before.as_ref().map(Waiting::code), waiting.map(Waiting::code));
         if from == to {
             return;
@@ -479,24 +543,5 @@ impl Controller {
     /// The pair of an outcome.
     pub(super) fn pair(&mut self, volume: &VolumeId, node: &NodeName) -> &mut Pair {
         self.actual.pair_mut(volume, node)
-    }
-}
-
-/// The volumes that a VolumeAttachment may be about: its source, or what its node's status lists (its
-/// PersistentVolume may be gone).
-fn candidates(objects: &Objects, attachment: &VolumeAttachment) -> Candidates {
-    let spec = &attachment.spec;
-    let source = spec.source.persistent_volume_name.as_ref();
-    let volume = source.and_then(|name| objects.volumes.get(name));
-    let csi = match (&volume, &spec.source.inline_volume_spec) {
-        (Some(volume), _) => volume.spec.csi.as_ref(),
-        (None, Some(inline)) => inline.csi.as_ref(),
-        (None, None) => None,
-    };
-    let node = objects.nodes.get(&spec.node_name);
-    let listed = node.iter().flat_map(|node| &node.status.volumes_attached);
-    Candidates {
-        source: csi.map(|csi| VolumeId::csi(&csi.driver, &csi.volume_handle)),
-        published: listed.filter_map(|entry| VolumeId::parse_csi(&entry.name)).collect(),
     }
 }

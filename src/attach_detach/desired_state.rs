@@ -10,10 +10,11 @@ use std::{
 };
 
 use k8s_openapi::jiff::Timestamp;
+use serde_json::Value;
 
-use super::volume_name::VolumeId;
+use super::{volume_name::VolumeId, volume_source::SourceError};
 use crate::kube_api::{
-    ids::{ClaimKey, NodeName, PodKey, Uid, VolumeName},
+    ids::{ClaimKey, DriverName, NodeName, PodKey, Uid, VolumeName},
     kinds::ObjectRef,
 };
 
@@ -46,15 +47,28 @@ pub struct PodFacts {
 /// A volume that a pod wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WantedVolume {
-    /// Name of the volume inside the pod.
-    pub pod_volume: String,
-    /// The PersistentVolume that stands for it.
-    pub volume_name: VolumeName,
+    /// Names of the volume inside the pod: more than one if several claims of the pod lead to it.
+    pub pod_volumes: Vec<String>,
+    /// What its VolumeAttachment is made of.
+    pub source: Option<AttachSource>,
+    /// Name of the volume as events print it: that of the PersistentVolume, the one made up for an
+    /// in-tree volume without one, or else the pod's own.
+    /// KCM: pkg/volume/plugins.go, `Spec.Name`.
+    pub spec_name: Arc<str>,
     /// Whether it may be attached to one node at a time only (attach-detach §6.5).
     pub exclusive: bool,
     /// Whether claim, volume and driver still say what they said when the wish was made. A wish that
     /// went stale keeps an attachment (the pod may be using it) but makes none (S8).
     pub current: bool,
+}
+
+/// `spec.source` of a VolumeAttachment (attach-detach §7.2).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AttachSource {
+    /// A PersistentVolume by name.
+    PersistentVolume(VolumeName),
+    /// The spec of the PersistentVolume that is made up for an in-tree volume without one.
+    Inline(Arc<Value>),
 }
 
 /// Why a volume of a pod is not in the desired state.
@@ -81,8 +95,53 @@ pub enum WhyUnresolved {
     VolumeMissing(VolumeName),
     /// The PersistentVolume names another claim.
     VolumeBoundElsewhere(VolumeName),
-    /// The CSI source names no driver or no handle.
-    MalformedSource(VolumeName),
+    /// The source of the volume, in the PersistentVolume of this name or in the pod itself, leads
+    /// nowhere.
+    MalformedSource(Option<VolumeName>, SourceError),
+    /// FlexVolume, with the driver it names. It is not supported, so this wait ends with the pod.
+    FlexVolumeUnsupported(DriverName),
+}
+
+impl WhyUnresolved {
+    /// Whether waiting will not help: somebody has to change the object.
+    #[must_use]
+    pub fn is_permanent(&self) -> bool {
+        matches!(self, Self::MalformedSource(..) | Self::FlexVolumeUnsupported(_))
+    }
+
+    /// The reason code, in metrics and logs.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::NodeNotManaged(_) => "NodeNotManaged",
+            Self::ClaimMissing(_) => "ClaimMissing",
+            Self::ClaimNotOwnedByPod(_) => "ClaimNotOwnedByPod",
+            Self::ClaimNotBound(_) => "ClaimNotBound",
+            Self::VolumeMissing(_) => "VolumeMissing",
+            Self::VolumeBoundElsewhere(_) => "VolumeBoundElsewhere",
+            Self::MalformedSource(..) => "MalformedSource",
+            Self::FlexVolumeUnsupported(_) => "FlexVolumeUnsupported",
+        }
+    }
+}
+
+impl PodWishes {
+    /// What the pod's volume of this name is wanted as.
+    #[must_use]
+    pub fn volume(&self, pod_volume: &str) -> Option<(&VolumeId, &WantedVolume)> {
+        self.volumes.iter().find(|(_, wanted)| wanted.pod_volumes.iter().any(|name| name == pod_volume))
+    }
+
+    /// What is unresolved now and was not, or for another reason, when the pod was looked at `before`: what
+    /// to log and to count.
+    pub fn newly_unresolved<'a>(
+        &'a self,
+        before: Option<&'a PodWishes>,
+    ) -> impl Iterator<Item = &'a Unresolved> {
+        let before = before.filter(|before| before.pod.uid == self.pod.uid);
+        let known = before.map_or(&[][..], |before| &before.unresolved);
+        self.unresolved.iter().filter(|unresolved| !known.contains(unresolved))
+    }
 }
 
 /// One volume on one node: who wants it there.
@@ -99,10 +158,16 @@ impl Wish {
         self.pods.values().any(|(_, volume)| volume.exclusive)
     }
 
-    /// The PersistentVolume to attach, if at least one wish is current.
+    /// Whether at least one wish may make an attachment.
     #[must_use]
-    pub fn attachable(&self) -> Option<&VolumeName> {
-        self.pods.values().find(|(_, volume)| volume.current).map(|(_, volume)| &volume.volume_name)
+    pub fn is_current(&self) -> bool {
+        self.pods.values().any(|(_, volume)| volume.current)
+    }
+
+    /// What the VolumeAttachment is made of, if at least one wish is current and the volume needs one.
+    #[must_use]
+    pub fn attachable(&self) -> Option<&AttachSource> {
+        self.pods.values().find(|(_, volume)| volume.current).and_then(|(_, volume)| volume.source.as_ref())
     }
 
     /// Age order of wishes: the oldest pod first, then the order of names.

@@ -26,7 +26,7 @@ pub struct ForcePolicy {
 
 impl Default for ForcePolicy {
     fn default() -> Self {
-        let six_minutes = Duration::from_secs(6 * 60);
+        let six_minutes = Duration::from_mins(6);
         Self { on_timeout: true, unready: six_minutes, gone: six_minutes }
     }
 }
@@ -53,6 +53,7 @@ impl ForceReason {
 
 /// Why a detach is not forced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Unforced {
     /// The node is Ready: its kubelet will unmount (S5).
     NodeReady,
@@ -117,11 +118,12 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::too_many_lines, reason = "a table")]
     fn s4_s5_s6_force_table() {
         let oos = Some("node.kubernetes.io/out-of-service");
         let on = ForcePolicy::default();
         let off = ForcePolicy { on_timeout: false, ..on };
-        let patient = ForcePolicy { gone: Duration::from_secs(3600), ..on };
+        let patient = ForcePolicy { gone: Duration::from_hours(1), ..on };
         // name, node, unready since, unwanted since, policy, minute, verdict
         let cases = [
             (

@@ -4,7 +4,11 @@ use std::{collections::HashMap, time::Duration};
 
 use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts};
 
-use super::{actual_state::Operation, force::ForceReason, volume_name::VolumeId};
+use super::{
+    actual_state::Operation,
+    force::ForceReason,
+    volume_name::{VolumeId, VolumeKind},
+};
 use crate::metrics::{Metrics, STORAGE_OPERATION_BUCKETS};
 
 /// How an operation ended, as a label value.
@@ -23,6 +27,7 @@ pub struct AttachDetachMetrics {
     totals: IntGaugeVec,
     waiting: IntGaugeVec,
     forced: IntCounterVec,
+    unresolved: IntCounterVec,
     counted: HashMap<VolumeId, (i64, i64)>,
 }
 
@@ -55,11 +60,19 @@ impl AttachDetachMetrics {
         for reason in [ForceReason::Timeout, ForceReason::OutOfService] {
             forced.with_label_values(&[reason.label()]);
         }
+        let unresolved = IntCounterVec::new(
+            Opts::new(
+                "mooring_unresolved_pod_volumes_total",
+                "Volumes of pods that could not be attached when first looked at, by reason",
+            ),
+            &["reason"],
+        )?;
+        metrics.register(&unresolved)?;
         metrics.register(&forced)?;
         metrics.register(&operations)?;
         metrics.register(&totals)?;
         metrics.register(&waiting)?;
-        Ok(Self { operations, totals, waiting, forced, counted: HashMap::new() })
+        Ok(Self { operations, totals, waiting, forced, unresolved, counted: HashMap::new() })
     }
 
     /// Notes the end of an operation.
@@ -71,6 +84,11 @@ impl AttachDetachMetrics {
         self.operations
             .with_label_values(&[plugin_name(volume).as_str(), operation_name(operation), status, "false"])
             .observe(took.as_secs_f64());
+    }
+
+    /// Counts a volume of a pod that is not in the desired state, and why.
+    pub fn unresolved(&self, reason: &'static str) {
+        self.unresolved.with_label_values(&[reason]).inc();
     }
 
     /// Counts a detach although the volume was, or may have been, in use.
@@ -108,9 +126,11 @@ fn operation_name(operation: Operation) -> &'static str {
     }
 }
 
-/// KCM: csi plugin with the driver behind a colon (volume/util/metrics.go,
+/// KCM: a CSI volume's plugin has the driver behind a colon (volume/util/metrics.go,
 /// `GetFullQualifiedPluginNameForVolume`).
 fn plugin_name(volume: &VolumeId) -> String {
-    let (driver, _) = volume.driver_and_handle();
-    format!("kubernetes.io/csi:{driver}")
+    match volume.kind() {
+        VolumeKind::Csi => format!("{}:{}", volume.plugin(), volume.driver_and_handle().0),
+        VolumeKind::NoOp => volume.plugin().to_owned(),
+    }
 }

@@ -6,7 +6,7 @@
 //!                                                          └────────▶ status updater ─▶ node status
 //! ```
 //!
-//! [`populator`], [`rules`], [`reconciler`] and [`status_updater`] are functions of values; the
+//! [`volume_source`], [`populator`], [`rules`], [`reconciler`] and [`status_updater`] are functions of values; the
 //! [`controller`] owns the two states and turns what happened into the next requests; [`AttachDetach`]
 //! is all of that at run time.
 
@@ -18,7 +18,10 @@ pub mod controller;
 pub mod desired_state;
 mod executor;
 pub mod force;
+mod identification;
+pub mod in_tree_migration;
 pub mod metrics;
+mod no_op;
 pub mod node_state;
 mod outcomes;
 pub mod populator;
@@ -26,9 +29,12 @@ mod queue;
 pub mod reconciler;
 pub mod retry;
 pub mod rules;
+pub mod standing;
 pub mod status_updater;
 mod subsystem;
 pub mod volume_name;
+pub mod volume_source;
 pub mod withdrawal;
 
+pub use controller::AttachDetachOptions;
 pub use subsystem::AttachDetach;

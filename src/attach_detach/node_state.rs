@@ -13,7 +13,7 @@ use crate::kube_api::{ids::ResourceVersion, kinds::Node};
 
 /// How long a kubelet must have been Ready before an empty list of a re-created node is believed: several
 /// times its status period of 10 s.
-const TRUST_AFTER: Duration = Duration::from_secs(60);
+const TRUST_AFTER: Duration = Duration::from_mins(1);
 
 /// One node.
 #[derive(Clone, Debug, Default)]
@@ -117,21 +117,24 @@ impl NodeState {
         self.node.as_ref().is_none_or(|node| node.uses(volume.as_str())) || self.distrusted.contains(volume)
     }
 
-    /// Believes the node's list again if it is time. Returns the volumes that no longer count as in use
-    /// for that reason, or else when to ask again.
-    pub(super) fn trust(&mut self, wall: Timestamp) -> Result<BTreeSet<VolumeId>, Option<Timestamp>> {
+    /// When the node's list can be believed again, if it cannot now and the kubelet is well.
+    #[must_use]
+    pub fn trusted_at(&self) -> Option<Timestamp> {
         if self.distrusted.is_empty() {
-            return Err(None);
+            return None;
         }
         let ready = self.node.as_ref().filter(|node| node.is_ready()).and_then(|node| node.ready());
-        let Some(since) = ready.and_then(|condition| condition.last_transition_time) else {
-            return Err(None);
-        };
-        let at = since.checked_add(TRUST_AFTER).unwrap_or(Timestamp::MAX);
-        if wall < at {
-            return Err(Some(at));
+        let since = ready?.last_transition_time?;
+        Some(since.checked_add(TRUST_AFTER).unwrap_or(Timestamp::MAX))
+    }
+
+    /// Believes the node's list again if it is time. Returns the volumes that may no longer count as in
+    /// use for that reason.
+    pub(super) fn trust(&mut self, wall: Timestamp) -> BTreeSet<VolumeId> {
+        match self.trusted_at() {
+            Some(at) if at <= wall => std::mem::take(&mut self.distrusted),
+            _ => BTreeSet::new(),
         }
-        Ok(std::mem::take(&mut self.distrusted))
     }
 }
 
@@ -182,8 +185,9 @@ mod tests {
         state.observe(Some(&node("1", "boot", "True", 0)), BTreeSet::new, at(0));
         state.observe(Some(&node("2", "boot", "True", 100)), || BTreeSet::from([volume()]), at(100));
         assert!(state.uses(&volume()));
-        assert_eq!(state.trust(at(120)), Err(Some(at(160))));
-        assert_eq!(state.trust(at(160)), Ok(BTreeSet::from([volume()])));
+        assert_eq!(state.trusted_at(), Some(at(160)));
+        assert!(state.trust(at(159)).is_empty());
+        assert_eq!(state.trust(at(160)), BTreeSet::from([volume()]));
         assert!(!state.uses(&volume()));
     }
 

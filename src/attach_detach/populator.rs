@@ -6,15 +6,20 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    mem,
     sync::Arc,
 };
 
 use super::{
-    desired_state::{PodFacts, PodWishes, Unresolved, WantedVolume, WhyUnresolved},
-    volume_name::VolumeId,
+    desired_state::{AttachSource, PodFacts, PodWishes, Unresolved, WantedVolume, WhyUnresolved},
+    volume_name::{VolumeId, VolumeKind},
+    volume_source::{self, CsiVolume, Sharing, Storage},
 };
 use crate::{
-    kube_api::kinds::{ClaimPhase, Narrow, ObjectRef, PersistentVolume, Pod, PodVolume, PodVolumeSource},
+    kube_api::{
+        ids::ClaimKey,
+        kinds::{ClaimPhase, Narrow, ObjectRef, PersistentVolume, Pod, PodVolume, PodVolumeSource},
+    },
     state::Objects,
 };
 
@@ -51,20 +56,38 @@ pub fn wishes(pod: &Pod, objects: &Objects, before: Option<&PodWishes>) -> Optio
         let why = match resolved {
             Ok(Resolved::NotAttachable) => continue,
             Ok(Resolved::Attachable(id, wanted)) if managed => {
-                wishes.volumes.insert(id, wanted);
+                want(&mut wishes.volumes, id, wanted);
                 continue;
             }
             Ok(Resolved::Attachable(..)) => WhyUnresolved::NodeNotManaged(wishes.node.clone()),
             Err(why) => why,
         };
         wishes.unresolved.push(Unresolved { pod_volume: volume.name.clone(), why });
-        let kept = before
-            .and_then(|before| before.volumes.iter().find(|(_, wanted)| wanted.pod_volume == volume.name));
+        let kept = before.and_then(|before| before.volume(&volume.name));
         if let Some((id, wanted)) = kept {
-            wishes.volumes.insert(id.clone(), WantedVolume { current: false, ..wanted.clone() });
+            let pod_volumes = vec![volume.name.clone()];
+            want(
+                &mut wishes.volumes,
+                id.clone(),
+                WantedVolume { pod_volumes, current: false, ..wanted.clone() },
+            );
         }
     }
     Some(wishes)
+}
+
+/// Adds a wish. Two volumes of one pod may be the same storage under two PersistentVolumes (pain 15):
+/// then what is current counts before what is stale, and what is exclusive for one is exclusive.
+fn want(volumes: &mut BTreeMap<VolumeId, WantedVolume>, id: VolumeId, mut wanted: WantedVolume) {
+    if let Some(mut other) = volumes.remove(&id) {
+        if other.current || !wanted.current {
+            mem::swap(&mut other, &mut wanted);
+        }
+        wanted.exclusive |= other.exclusive;
+        wanted.pod_volumes.append(&mut other.pod_volumes);
+        wanted.pod_volumes.sort();
+    }
+    volumes.insert(id, wanted);
 }
 
 enum Resolved {
@@ -72,62 +95,84 @@ enum Resolved {
     NotAttachable,
 }
 
-/// Follows pod volume → claim → PersistentVolume → driver (attach-detach §2.2, §2.3).
+/// Follows pod volume → claim → PersistentVolume → driver, or pod volume → driver (attach-detach §2.2).
 fn resolve(
     pod: &Pod,
     volume: &PodVolume,
     objects: &Objects,
     depends_on: &mut BTreeSet<ObjectRef>,
 ) -> Result<Resolved, WhyUnresolved> {
-    let claim_key = pod.claim_of(volume);
-    depends_on.insert(ObjectRef::Claim(claim_key.clone()));
-    let Some(claim) = objects.claims.get(&claim_key) else {
-        return Err(WhyUnresolved::ClaimMissing(claim_key));
+    let persistent_volume = match pod.claim_of(volume) {
+        Some(claim) => Some(bound_volume(pod, volume, claim, objects, depends_on)?),
+        None => None,
     };
-    if matches!(volume.source, PodVolumeSource::Ephemeral {})
+    let storage = match (&persistent_volume, &volume.source) {
+        (Some(found), _) => volume_source::of_persistent_volume(&found.metadata, &found.spec),
+        (None, PodVolumeSource::InTree(source)) => {
+            volume_source::of_inline_volume(&volume.name, &pod.metadata.namespace, source)
+        }
+        (None, _) => Ok(Storage::NotAttachable),
+    };
+    let storage = storage.map_err(|error| {
+        WhyUnresolved::MalformedSource(persistent_volume.as_ref().map(|found| found.key()), error)
+    })?;
+    let (id, sharing, inline) = match storage {
+        Storage::NotAttachable => return Ok(Resolved::NotAttachable),
+        Storage::FlexVolume(driver) => return Err(WhyUnresolved::FlexVolumeUnsupported(driver)),
+        Storage::NoOp(id, sharing) => (id, sharing, None),
+        Storage::Csi(CsiVolume { driver, id, sharing, inline }) => {
+            let object = objects.drivers.get(&driver);
+            depends_on.insert(ObjectRef::Driver(driver));
+            if object.is_some_and(|driver| driver.spec.attach_required == Some(false)) {
+                return Ok(Resolved::NotAttachable);
+            }
+            (id, sharing, inline)
+        }
+    };
+    let (source, spec_name) = match (&persistent_volume, inline) {
+        (Some(found), _) => {
+            (Some(AttachSource::PersistentVolume(found.key())), Arc::clone(&found.metadata.name))
+        }
+        (None, Some(inline)) => (Some(AttachSource::Inline(inline.spec)), Arc::from(inline.name)),
+        (None, None) => (None, Arc::from(volume.name.as_str())),
+    };
+    let wanted = WantedVolume {
+        pod_volumes: vec![volume.name.clone()],
+        source: source.filter(|_| id.kind() == VolumeKind::Csi),
+        spec_name,
+        exclusive: sharing == Sharing::Exclusive,
+        current: persistent_volume.is_none_or(|found| !found.metadata.is_terminating()),
+    };
+    Ok(Resolved::Attachable(id, wanted))
+}
+
+/// The PersistentVolume that claim and volume agree upon.
+fn bound_volume(
+    pod: &Pod,
+    volume: &PodVolume,
+    key: ClaimKey,
+    objects: &Objects,
+    depends_on: &mut BTreeSet<ObjectRef>,
+) -> Result<Arc<PersistentVolume>, WhyUnresolved> {
+    depends_on.insert(ObjectRef::Claim(key.clone()));
+    let Some(claim) = objects.claims.get(&key) else { return Err(WhyUnresolved::ClaimMissing(key)) };
+    if volume.source == PodVolumeSource::Ephemeral
         && claim.metadata.controller().is_none_or(|owner| owner.uid != pod.metadata.uid)
     {
-        return Err(WhyUnresolved::ClaimNotOwnedByPod(claim_key));
+        return Err(WhyUnresolved::ClaimNotOwnedByPod(key));
     }
     let name = &claim.spec.volume_name;
     if claim.status.phase != ClaimPhase::Bound || name.is_empty() {
-        return Err(WhyUnresolved::ClaimNotBound(claim_key));
+        return Err(WhyUnresolved::ClaimNotBound(key));
     }
     depends_on.insert(ObjectRef::Volume(name.clone()));
-    let Some(persistent_volume) = objects.volumes.get(name) else {
+    let Some(found) = objects.volumes.get(name) else {
         return Err(WhyUnresolved::VolumeMissing(name.clone()));
     };
-    let bound_here = persistent_volume
-        .spec
-        .claim_ref
-        .as_ref()
-        .is_some_and(|claim_ref| claim_ref.uid == claim.metadata.uid);
+    let bound_here =
+        found.spec.claim_ref.as_ref().is_some_and(|claim_ref| claim_ref.uid == claim.metadata.uid);
     if !bound_here {
         return Err(WhyUnresolved::VolumeBoundElsewhere(name.clone()));
     }
-    let Some(csi) = &persistent_volume.spec.csi else { return Ok(Resolved::NotAttachable) };
-    if csi.driver.is_empty() || csi.volume_handle.is_empty() {
-        return Err(WhyUnresolved::MalformedSource(name.clone()));
-    }
-    depends_on.insert(ObjectRef::Driver(csi.driver.clone()));
-    let attach_required =
-        objects.drivers.get(&csi.driver).is_none_or(|driver| driver.spec.attach_required.unwrap_or(true));
-    if !attach_required {
-        return Ok(Resolved::NotAttachable);
-    }
-    let wanted = WantedVolume {
-        pod_volume: volume.name.clone(),
-        volume_name: name.clone(),
-        exclusive: is_exclusive(&persistent_volume),
-        current: !persistent_volume.metadata.is_terminating(),
-    };
-    Ok(Resolved::Attachable(VolumeId::csi(&csi.driver, &csi.volume_handle), wanted))
-}
-
-/// Whether the volume may be on one node at a time only: it has access modes, and none of them
-/// allows several nodes (attach-detach §6.5).
-#[must_use]
-pub fn is_exclusive(volume: &PersistentVolume) -> bool {
-    let modes = &volume.spec.access_modes;
-    !modes.is_empty() && !modes.iter().any(|mode| mode == "ReadWriteMany" || mode == "ReadOnlyMany")
+    Ok(found)
 }

@@ -15,12 +15,15 @@ use super::{
     force::ForcePolicy,
     node_state::NodeState,
     rules::{self, PairView, Rival, Verdict},
+    volume_name::VolumeKind,
 };
 use crate::kube_api::ids::NodeName;
 
 /// One volume as the reconciler sees it.
 #[derive(Clone, Debug)]
 pub struct VolumeView<'a> {
+    /// What kind of volume it is.
+    pub kind: VolumeKind,
     /// Wishes by node.
     pub wishes: Option<&'a BTreeMap<NodeName, Wish>>,
     /// Pairs by node.
@@ -44,6 +47,7 @@ pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, Verdict> 
         let wish = view.wishes.and_then(|wishes| wishes.get(node));
         let rival = exclusive.as_ref().and_then(|exclusive| exclusive.rival_of(node));
         let pair_view = PairView {
+            kind: view.kind,
             wish,
             pair,
             node: view.nodes.get(node).copied(),
@@ -86,7 +90,7 @@ impl<'a> Exclusive<'a> {
         // A wish that may not attach must not keep the others waiting.
         let first = wishes
             .iter()
-            .min_by_key(|(_, wish)| (wish.attachable().is_none(), wish.seniority()))
+            .min_by_key(|(_, wish)| (!wish.is_current(), wish.seniority()))
             .map(|(node, _)| node);
         Some(Self { holders, first })
     }

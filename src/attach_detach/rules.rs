@@ -11,16 +11,20 @@ use tokio::time::Instant;
 
 use super::{
     actual_state::{Pair, PairCall, Publication},
-    desired_state::Wish,
+    desired_state::{AttachSource, Wish},
     force::{ForcePolicy, ForceReason, Unforced, force},
+    no_op,
     node_state::NodeState,
+    volume_name::VolumeKind,
     withdrawal::{Unpublished, Withdrawal},
 };
-use crate::kube_api::ids::{NodeName, Uid, VolumeName};
+use crate::kube_api::ids::{NodeName, Uid};
 
 /// What is known of one pair when it is judged.
 #[derive(Clone, Copy, Debug)]
 pub struct PairView<'a> {
+    /// Whether the volume has VolumeAttachments at all.
+    pub kind: VolumeKind,
     /// The pods that want the volume here, if any.
     pub wish: Option<&'a Wish>,
     /// The pair.
@@ -62,8 +66,8 @@ pub struct Verdict {
 /// A request for one pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Create the VolumeAttachment for this PersistentVolume.
-    Create(VolumeName),
+    /// Create the VolumeAttachment with this source.
+    Create(AttachSource),
     /// Delete the VolumeAttachment of this UID, given the proof; by force, if for a reason.
     Delete(Uid, Unpublished, Option<ForceReason>),
     /// Read the node live: nothing is listed, so no write of ours will prove it.
@@ -86,7 +90,10 @@ pub enum Waiting {
         message: String,
     },
     /// For another node to be rid of an exclusive volume.
-    HeldByNode(Rival),
+    HeldByNode {
+        /// That node.
+        rival: Rival,
+    },
     /// For an earlier attachment of the same name to be gone.
     WaitingForDeletion,
     /// For the node's status to list the volume.
@@ -94,7 +101,10 @@ pub enum Waiting {
     /// For claim or volume to be whole again: the wish is kept but may not attach.
     WishNotCurrent,
     /// For the kubelet to unmount.
-    DetachWaitingForUnmount(Unforced),
+    DetachWaitingForUnmount {
+        /// Why it is not forced.
+        unforced: Unforced,
+    },
     /// For the node's status to be written without the volume, or read live.
     DetachWaitingForUnpublish,
     /// For a status patch of unknown outcome to be settled.
@@ -109,11 +119,14 @@ pub enum Waiting {
     /// For the node, whose object is gone, to come back: nothing can be attached to it.
     NodeGone,
     /// For the node, whose object is gone, to come back and unmount: nothing proves its kubelet dead.
-    DetachWaitingForNode(Unforced),
+    DetachWaitingForNode {
+        /// Why it is not forced.
+        unforced: Unforced,
+    },
     /// To learn whether an attachment exists.
     Uncertain,
     /// For the pause after a failure to end.
-    RetryBackoff(#[serde(skip)] Instant),
+    RetryBackoff,
 }
 
 impl Waiting {
@@ -124,19 +137,19 @@ impl Waiting {
             Self::WaitingForVolumeAttachment => "WaitingForVolumeAttachment",
             Self::WaitingForAttacher => "WaitingForAttacher",
             Self::AttachError { .. } => "AttachError",
-            Self::HeldByNode(_) => "HeldByNode",
+            Self::HeldByNode { .. } => "HeldByNode",
             Self::WaitingForDeletion => "WaitingForDeletion",
             Self::Publishing => "Publishing",
             Self::WishNotCurrent => "WishNotCurrent",
-            Self::DetachWaitingForUnmount(_) => "DetachWaitingForUnmount",
+            Self::DetachWaitingForUnmount { .. } => "DetachWaitingForUnmount",
             Self::DetachWaitingForUnpublish => "DetachWaitingForUnpublish",
             Self::DetachWaitingForSettlement => "DetachWaitingForSettlement",
             Self::DetachWaitingForAttacher => "DetachWaitingForAttacher",
             Self::DetachError { .. } => "DetachError",
             Self::NodeGone => "NodeGone",
-            Self::DetachWaitingForNode(_) => "DetachWaitingForNode",
+            Self::DetachWaitingForNode { .. } => "DetachWaitingForNode",
             Self::Uncertain => "Uncertain",
-            Self::RetryBackoff(_) => "RetryBackoff",
+            Self::RetryBackoff => "RetryBackoff",
         }
     }
 }
@@ -144,9 +157,10 @@ impl Waiting {
 /// Judges one pair.
 #[must_use]
 pub fn judge(view: &PairView<'_>, now: Instant) -> Verdict {
-    match view.wish {
-        Some(wish) => wanted(view, wish, now),
-        None => unwanted(view, now),
+    match (view.kind, view.wish) {
+        (VolumeKind::NoOp, _) => no_op::judge(view, now),
+        (VolumeKind::Csi, Some(wish)) => wanted(view, wish, now),
+        (VolumeKind::Csi, None) => unwanted(view, now),
     }
 }
 
@@ -180,7 +194,7 @@ fn wanted(view: &PairView<'_>, wish: &Wish, now: Instant) -> Verdict {
         return read_attachment(pair, now);
     }
     if let Some(rival) = view.rival {
-        return wait(Publication::Withhold, Waiting::HeldByNode(rival.clone()));
+        return wait(Publication::Withhold, Waiting::HeldByNode { rival: rival.clone() });
     }
     if view.node.is_none_or(|state| state.node.is_none()) {
         return wait(Publication::Keep, Waiting::NodeGone);
@@ -190,14 +204,14 @@ fn wanted(view: &PairView<'_>, wish: &Wish, now: Instant) -> Verdict {
         // (S10), so the list is mended before the volume is attached again.
         return wait(Publication::Withhold, Waiting::DetachWaitingForUnpublish);
     }
-    let Some(volume) = wish.attachable() else {
+    let Some(source) = wish.attachable() else {
         return wait(Publication::Withhold, Waiting::WishNotCurrent);
     };
     if let Some(at) = pair.retry.pending(now) {
         return pause(at);
     }
     Verdict {
-        step: Some(Step::Create(volume.clone())),
+        step: Some(Step::Create(source.clone())),
         ..wait(Publication::Withhold, Waiting::WaitingForVolumeAttachment)
     }
 }
@@ -247,15 +261,15 @@ fn unwanted(view: &PairView<'_>, now: Instant) -> Verdict {
 }
 
 /// The volume is in use, or may be, and that may not be overruled (yet).
-fn still_in_use(view: &PairView<'_>, attached: bool, unforced: Unforced, now: Instant) -> Verdict {
+pub(super) fn still_in_use(view: &PairView<'_>, attached: bool, unforced: Unforced, now: Instant) -> Verdict {
     let wake_at = wake_at(unforced, view.wall, now);
     if view.node.is_none_or(|state| state.node.is_none()) {
-        return Verdict { wake_at, ..wait(Publication::Keep, Waiting::DetachWaitingForNode(unforced)) };
+        return Verdict { wake_at, ..wait(Publication::Keep, Waiting::DetachWaitingForNode { unforced }) };
     }
     // Also puts the volume back when the answer to the un-publishing patch showed it in use after all: a
     // kubelet that finds a mounted volume unpublished takes it for lost.
     let publication = if attached { Publication::List } else { Publication::Withhold };
-    Verdict { wake_at, ..wait(publication, Waiting::DetachWaitingForUnmount(unforced)) }
+    Verdict { wake_at, ..wait(publication, Waiting::DetachWaitingForUnmount { unforced }) }
 }
 
 fn wake_at(unforced: Unforced, wall: Timestamp, now: Instant) -> Option<Instant> {
@@ -280,7 +294,7 @@ fn without_attachment(view: &PairView<'_>, now: Instant) -> Verdict {
         && let Err(unforced) = force(pair, view.node, view.policy, view.wall)
     {
         let wake_at = wake_at(unforced, view.wall, now);
-        return Verdict { wake_at, ..wait(Publication::Keep, Waiting::DetachWaitingForUnmount(unforced)) };
+        return Verdict { wake_at, ..wait(Publication::Keep, Waiting::DetachWaitingForUnmount { unforced }) };
     }
     wait(Publication::Withhold, Waiting::DetachWaitingForUnpublish)
 }
@@ -304,20 +318,20 @@ fn read_attachment(pair: &Pair, now: Instant) -> Verdict {
     }
 }
 
-fn wait(publication: Publication, waiting: Waiting) -> Verdict {
+pub(super) fn wait(publication: Publication, waiting: Waiting) -> Verdict {
     Verdict { waiting: Some(waiting), ..Verdict::say(publication) }
 }
 
 fn pause(at: Instant) -> Verdict {
-    Verdict { wake_at: Some(at), ..wait(Publication::Withhold, Waiting::RetryBackoff(at)) }
+    Verdict { wake_at: Some(at), ..wait(Publication::Withhold, Waiting::RetryBackoff) }
 }
 
-fn withdraw(step: Option<Step>, waiting: Waiting) -> Verdict {
+pub(super) fn withdraw(step: Option<Step>, waiting: Waiting) -> Verdict {
     Verdict { withdraws: true, step, ..wait(Publication::Withhold, waiting) }
 }
 
 impl Verdict {
-    fn say(publication: Publication) -> Self {
+    pub(super) fn say(publication: Publication) -> Self {
         Self { publication, withdraws: false, step: None, waiting: None, wake_at: None }
     }
 }

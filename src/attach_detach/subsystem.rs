@@ -12,10 +12,10 @@ use tokio_util::sync::CancellationToken;
 use super::{
     calls::Outcome,
     clock::Clock,
-    controller::{Controller, Effects, NODE_CALLS, PAIR_CALLS},
+    controller::{AttachDetachOptions, Controller, Effects, NODE_CALLS, PAIR_CALLS},
     executor::Executor,
-    force::ForcePolicy,
     metrics::AttachDetachMetrics,
+    standing::Standing,
 };
 use crate::{
     kube_api::{call::Caller, events::EventRecorder, leadership::Leadership},
@@ -45,7 +45,7 @@ impl AttachDetach {
         caller: &Caller,
         leadership: Leadership,
         events: EventRecorder,
-        policy: ForcePolicy,
+        options: AttachDetachOptions,
         metrics: &Metrics,
     ) -> Result<Self, prometheus::Error> {
         let (sender, outcomes) = mpsc::channel(PAIR_CALLS + NODE_CALLS);
@@ -54,7 +54,7 @@ impl AttachDetach {
             controller: Controller::new(
                 Arc::clone(&objects),
                 AttachDetachMetrics::new(metrics)?,
-                policy,
+                options,
                 Clock::new(Timestamp::now(), Instant::now()),
             ),
             executor: Executor::new(caller.with_own_budget(PAIR_CALLS + NODE_CALLS), sender),
@@ -63,6 +63,12 @@ impl AttachDetach {
             leadership,
             events,
         })
+    }
+
+    /// What every volume waits for; stays readable while the subsystem runs.
+    #[must_use]
+    pub fn standing(&self) -> Arc<Standing> {
+        self.controller.standing()
     }
 
     /// Runs until shutdown, then waits for the requests in flight.

@@ -4,8 +4,11 @@
 
 use std::{
     collections::BTreeMap,
+    fmt::Display,
     sync::{Mutex, MutexGuard, PoisonError},
 };
+
+use serde_json::{Value, json};
 
 use super::{
     decision::Target,
@@ -48,6 +51,17 @@ impl Standing {
     #[must_use]
     pub fn volumes(&self) -> BTreeMap<VolumeName, VolumeReason> {
         self.lock().volumes.clone()
+    }
+
+    /// As JSON: claims and volumes that wait, with the reason's label and text.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        let row = |object: &dyn Display, reason: &'static str, text: &dyn Display| json!({ "object": object.to_string(), "reason": reason, "text": text.to_string() });
+        let claims = self.claims();
+        let claims = claims.iter().map(|(key, reason)| row(key, reason.label(), reason));
+        let volumes = self.volumes();
+        let volumes = volumes.iter().map(|(name, reason)| row(name, reason.label(), reason));
+        json!({ "claims": claims.collect::<Vec<_>>(), "volumes": volumes.collect::<Vec<_>>() })
     }
 
     pub(super) fn set_claim(&self, key: &ClaimKey, reason: ClaimReason) {

@@ -164,7 +164,7 @@ impl PodIndex {
             && pod.spec.node_name.is_empty()
             && !pod.is_terminated()
         {
-            claims.extend(pod.spec.volumes.iter().map(|volume| pod.claim_of(volume)));
+            claims.extend(pod.spec.volumes.iter().filter_map(|volume| pod.claim_of(volume)));
         }
         let before = self.claims.remove(key).unwrap_or_default();
         let changed: BTreeSet<ClaimKey> = before.symmetric_difference(&claims).cloned().collect();

@@ -64,8 +64,7 @@ pub async fn watch<T: Stored>(client: Client, objects: Arc<Objects>) {
             }
             Ok(Some(Event::Delete(watched))) => {
                 objects.set_error::<T>(None);
-                let metadata = watched.object.metadata();
-                objects.delete::<T>(watched.object.key(), metadata.resource_version);
+                objects.delete(watched.object);
             }
             Ok(None) => return,
             Err(error) => {

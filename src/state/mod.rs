@@ -12,4 +12,4 @@ mod table;
 
 pub use change_set::ChangeSet;
 pub use objects::{KindStatus, Objects, Stored};
-pub use table::Table;
+pub use table::{LastWords, Table};

@@ -5,12 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::watch;
 
 use super::{ChangeSet, Table};
-use crate::kube_api::{
-    ids::ResourceVersion,
-    kinds::{
-        CsiDriver, CsiNode, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod,
-        StorageClass, VolumeAttachment,
-    },
+use crate::kube_api::kinds::{
+    CsiDriver, CsiNode, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
+    VolumeAttachment,
 };
 
 /// How the watch of one kind is doing.
@@ -105,9 +102,10 @@ impl Objects {
         }
     }
 
-    /// Takes a deletion from the watch.
-    pub fn delete<T: Stored>(&self, key: T::Key, revision: ResourceVersion) {
-        if T::table(self).delete(&key, revision) {
+    /// Takes a deletion from the watch, with the object as it was.
+    pub fn delete<T: Stored>(&self, last: T) {
+        let key = last.key();
+        if T::table(self).delete(last) {
             self.announce(&T::object_ref(key));
         }
     }

@@ -23,12 +23,22 @@ use crate::kube_api::{ids::ResourceVersion, kinds::Narrow};
 #[derive(Debug)]
 pub struct Table<T: Narrow> {
     objects: DashMap<T::Key, Arc<T>>,
+    last_words: DashMap<T::Key, LastWords<T>>,
     observed: AtomicU64,
+}
+
+/// How an object looked when it was deleted. Between two looks of a reader it may have changed and gone.
+#[derive(Clone, Debug, PartialEq)]
+pub enum LastWords<T> {
+    /// As the watch told.
+    Told(Arc<T>),
+    /// It was missing from a list, so how it looked last is not known.
+    Unknown,
 }
 
 impl<T: Narrow> Default for Table<T> {
     fn default() -> Self {
-        Self { objects: DashMap::new(), observed: AtomicU64::new(0) }
+        Self { objects: DashMap::new(), last_words: DashMap::new(), observed: AtomicU64::new(0) }
     }
 }
 
@@ -37,6 +47,13 @@ impl<T: Narrow> Table<T> {
     #[must_use]
     pub fn get(&self, key: &T::Key) -> Option<Arc<T>> {
         self.objects.get(key).map(|entry| Arc::clone(entry.value()))
+    }
+
+    /// How an object looked when it was deleted, if it was since this was last asked. For the one reader
+    /// that needs it.
+    #[must_use]
+    pub fn take_last_words(&self, key: &T::Key) -> Option<LastWords<T>> {
+        self.last_words.remove(key).map(|(_, words)| words)
     }
 
     /// Every object, in key order. Copies the table's pointers: for start-up and diagnosis, not for
@@ -85,14 +102,18 @@ impl<T: Narrow> Table<T> {
         }
     }
 
-    /// Takes a deletion from the watch, at the revision of the deletion. Returns whether an object
-    /// went away.
-    pub fn delete(&self, key: &T::Key, revision: ResourceVersion) -> bool {
-        match self.objects.entry(key.clone()) {
+    /// Takes a deletion from the watch: the object as it was, at the revision of the deletion. Returns
+    /// whether an object went away.
+    pub fn delete(&self, last: T) -> bool {
+        let revision = last.metadata().resource_version;
+        match self.objects.entry(last.key()) {
             Entry::Occupied(present) => {
                 self.advance(revision);
                 if present.get().metadata().resource_version > revision {
                     return false;
+                }
+                if T::HAS_LAST_WORDS {
+                    self.last_words.insert(last.key(), LastWords::Told(Arc::new(last)));
                 }
                 present.remove();
                 true
@@ -118,6 +139,9 @@ impl<T: Narrow> Table<T> {
         self.objects.retain(|key, present| {
             let keep = listed.contains(key) || present.metadata().resource_version > bound;
             if !keep {
+                if T::HAS_LAST_WORDS {
+                    self.last_words.insert(key.clone(), LastWords::Unknown);
+                }
                 changed.push(key.clone());
             }
             keep
@@ -162,7 +186,10 @@ impl<T: Narrow> Table<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kube_api::{ids::ClassName, kinds::StorageClass};
+    use crate::kube_api::{
+        ids::{ClassName, NodeName},
+        kinds::{Node, StorageClass},
+    };
 
     fn class(name: &str, revision: u64, provisioner: &str) -> StorageClass {
         let mut class = StorageClass { provisioner: provisioner.to_owned(), ..StorageClass::default() };
@@ -197,7 +224,7 @@ mod tests {
     fn s38_an_answer_the_watch_has_overtaken_makes_no_phantom() {
         let table = Table::default();
         table.apply(class("a", 10, "x"));
-        table.delete(&ClassName::from("a"), ResourceVersion(15));
+        table.delete(class("a", 15, "x"));
         assert!(!table.absorb(class("a", 12, "late answer")));
         assert!(table.is_empty());
     }
@@ -209,8 +236,29 @@ mod tests {
         assert!(table.absorb(class("a", 20, "created by us")));
         assert!(table.reset(vec![class("b", 10, "x")]).is_empty());
         assert_eq!(provisioner(&table, "a").as_deref(), Some("created by us"));
-        assert!(table.delete(&ClassName::from("a"), ResourceVersion(21)));
+        assert!(table.delete(class("a", 21, "created by us")));
         assert_eq!(provisioner(&table, "a"), None);
+    }
+
+    #[test]
+    fn s3_a_node_that_changed_and_went_between_two_looks_leaves_its_last_words() {
+        let node = |revision, volumes: &[&str]| {
+            let mut node = Node::default();
+            node.metadata.name = "n1".into();
+            node.metadata.resource_version = ResourceVersion(revision);
+            node.status.volumes_in_use = volumes.iter().map(|name| (*name).to_owned()).collect();
+            node
+        };
+        let name = NodeName::from("n1");
+        let table = Table::default();
+        table.apply(node(10, &[]));
+        table.apply(node(11, &["v"]));
+        table.delete(node(12, &["v"]));
+        assert_eq!(table.take_last_words(&name), Some(LastWords::Told(Arc::new(node(12, &["v"])))));
+        assert_eq!(table.take_last_words(&name), None);
+        table.apply(node(13, &[]));
+        table.reset(vec![]);
+        assert_eq!(table.take_last_words(&name), Some(LastWords::Unknown));
     }
 
     #[test]

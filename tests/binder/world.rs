@@ -16,7 +16,7 @@ use mooring::{
     kube_api::{
         call::{CallError, Request, Verb},
         events::Event,
-        ids::{ClaimKey, ResourceVersion, VolumeName},
+        ids::{ClaimKey, VolumeName},
         kinds::{Narrow, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass},
     },
     state::{Objects, Stored},
@@ -176,8 +176,12 @@ impl World {
     }
 
     fn leaves<T: Stored>(&mut self, object: &Value) {
-        let key = decode::<T>(object).key();
-        self.objects.delete::<T>(key.clone(), ResourceVersion(self.revision));
+        // The watch tells the revision of the deletion.
+        let mut last = object.clone();
+        last["metadata"]["resourceVersion"] = Value::from(self.revision.to_string());
+        let last: T = decode(&last);
+        let key = last.key();
+        self.objects.delete(last);
         self.planner.changed(&T::object_ref(key));
     }
 

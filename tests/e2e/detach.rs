@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::{
     stage::{Stage, Story, story},
     support::{
-        cluster::{attached, patch_status, unique_name, until},
+        cluster::{attached, patch, patch_status, unique_name, until},
         proxy::Write,
     },
 };
@@ -24,6 +24,8 @@ pub fn stories() -> Vec<Story> {
         story("detach_judges_live_when_a_crash_left_nothing_to_unpublish", after_crash),
         story("detach_of_a_deleted_claims_volume", claim_deleted_while_attached),
         story("detach_waits_for_a_vanished_node_to_come_back", node_gone),
+        story("detach_from_a_vanished_node_that_did_not_use_the_volume", node_gone_unused),
+        story("detach_by_force_from_a_node_out_of_service", out_of_service),
     ]
 }
 
@@ -190,11 +192,41 @@ async fn claim_deleted_while_attached(stage: Stage) {
 
 /// A Node object that is gone proves nothing about its kubelet: the volume stays attached until the
 /// node is back and shows that it is not in use.
+async fn node_gone_unused(stage: Stage) {
+    let _attacher = stage.attacher();
+    let _daemon = stage.daemon().await;
+    let cluster = &stage.cluster;
+    pod_with_volume(&stage).await;
+
+    cluster.remove_node("n1").await;
+    cluster.remove_pod("p1").await;
+    cluster.detached("v1", "n1").await;
+}
+
+async fn out_of_service(stage: Stage) {
+    let _attacher = stage.attacher();
+    let daemon = stage.daemon().await;
+    let cluster = &stage.cluster;
+    pod_with_volume(&stage).await;
+    report_in_use(&stage, &["v1"]).await;
+    cluster.remove_pod("p1").await;
+
+    let taint = json!({ "spec": { "taints": [
+        { "key": "node.kubernetes.io/out-of-service", "effect": "NoExecute", "value": "nodeshutdown" },
+    ]}});
+    patch::<Node>(&cluster.all(), "n1", taint).await;
+    cluster.detached("v1", "n1").await;
+    let forced =
+        "attach_detach_controller_attachdetach_controller_forced_detaches{reason=\"out-of-service\"} 1";
+    assert!(daemon.page("/metrics").await.contains(forced));
+}
+
 async fn node_gone(stage: Stage) {
     let _attacher = stage.attacher();
     let _daemon = stage.daemon().await;
     let cluster = &stage.cluster;
     pod_with_volume(&stage).await;
+    report_in_use(&stage, &["v1"]).await;
 
     cluster.remove_node("n1").await;
     cluster.remove_pod("p1").await;

@@ -15,9 +15,11 @@ mod support;
 mod attach;
 mod binding;
 mod crash;
+mod deploy;
 mod detach;
 mod exclusive;
 mod harness;
+mod in_tree;
 mod permissions;
 mod release;
 mod replicas;
@@ -33,12 +35,14 @@ fn main() {
     let mut stories: Vec<Story> = Vec::new();
     stories.extend(harness::stories());
     stories.extend(attach::stories());
+    stories.extend(in_tree::stories());
     stories.extend(detach::stories());
     stories.extend(exclusive::stories());
     stories.extend(binding::stories());
     stories.extend(release::stories());
     stories.extend(crash::stories());
     stories.extend(replicas::stories());
+    stories.extend(deploy::stories());
     stories.extend(permissions::stories());
 
     // A filter that is meant for other tests must not start a build of the control plane.

@@ -63,6 +63,7 @@ where
 
 /// What all stories share.
 struct Theatre {
+    assets: Assets,
     runtime: Runtime,
     plane: ControlPlane,
     token: String,
@@ -85,7 +86,7 @@ fn open(assets: &Assets) -> Theatre {
         let token = plane.service_account_token(DAEMON_NAMESPACE, "mooring").await;
         (plane, token)
     });
-    Theatre { runtime, plane, token }
+    Theatre { assets: assets.clone(), runtime, plane, token }
 }
 
 /// Plays a story, and checks what happened.
@@ -95,6 +96,7 @@ pub fn play(assets: &Assets, story: &Story) -> Result<(), Failed> {
         let cluster = Cluster::new(theatre.plane.client(User::Admin));
         cluster.clear().await;
         let stage = Stage {
+            assets: &theatre.assets,
             plane: &theatre.plane,
             proxy: Arc::new(Proxy::start(theatre.plane.client_with_token(None)).await),
             cluster,
@@ -136,6 +138,7 @@ pub fn play(assets: &Assets, story: &Story) -> Result<(), Failed> {
 /// The stage of one story.
 #[derive(Clone)]
 pub struct Stage {
+    pub assets: &'static Assets,
     pub plane: &'static ControlPlane,
     pub cluster: Cluster,
     /// Between the API server and the daemons started here.

@@ -8,14 +8,12 @@ use mooring::{
     attach_detach::{
         calls::{Answer, Call, Outcome, PairRequest},
         clock::Clock,
-        controller::Controller,
-        force::ForcePolicy,
+        controller::{AttachDetachOptions, Controller},
         metrics::AttachDetachMetrics,
         withdrawal::Sequence,
     },
     kube_api::{
         call::CallError,
-        ids::ResourceVersion,
         kinds::{Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
     },
     metrics::Metrics,
@@ -62,7 +60,8 @@ impl Daemon {
         let metrics = AttachDetachMetrics::new(&Metrics::default()).unwrap();
         let now = Instant::now();
         let clock = Clock::new(server.wall(), now);
-        let mut controller = Controller::new(Arc::clone(&objects), metrics, ForcePolicy::default(), clock);
+        let mut controller =
+            Controller::new(Arc::clone(&objects), metrics, AttachDetachOptions::default(), clock);
         controller.load(now);
         controller.take_over();
         let end = server.history.len();
@@ -88,10 +87,12 @@ impl Daemon {
         self.on_their_way.extend(effects.calls);
     }
 
-    /// The watch of some kind delivers its next event.
+    /// The watch of some kind delivers its next events, of which the controller sees only the sum.
     pub fn watch_delivers(&mut self, server: &Server, rng: &mut Rng) {
         let kinds = ["node", "pod", "attachment"];
-        self.deliver(server, kinds[rng.usize(0..kinds.len())]);
+        for _ in 0..rng.u32(1..4) {
+            self.deliver(server, kinds[rng.usize(0..kinds.len())]);
+        }
         self.reconcile();
     }
 
@@ -107,17 +108,13 @@ impl Daemon {
         let next = server.history.iter().enumerate().skip(from).find(|(_, event)| kind(&event.key) == wanted);
         let Some((index, event)) = next else { return false };
         self.delivered.insert(wanted, index + 1);
-        let revision = ResourceVersion(event.revision);
-        match (&event.key, event.object.clone()) {
-            (_, Some(Object::Node(node))) => self.objects.apply(node),
-            (_, Some(Object::Pod(pod))) => self.objects.apply(pod),
-            (_, Some(Object::Attachment(attachment))) => self.objects.apply(attachment),
-            (ObjectRef::Node(name), None) => self.objects.delete::<Node>(name.clone(), revision),
-            (ObjectRef::Pod(key), None) => self.objects.delete::<Pod>(key.clone(), revision),
-            (ObjectRef::Attachment(name), None) => {
-                self.objects.delete::<VolumeAttachment>(name.clone(), revision);
-            }
-            _ => {}
+        match (event.object.clone(), event.deleted) {
+            (Object::Node(node), false) => self.objects.apply(node),
+            (Object::Pod(pod), false) => self.objects.apply(pod),
+            (Object::Attachment(attachment), false) => self.objects.apply(attachment),
+            (Object::Node(node), true) => self.objects.delete(node),
+            (Object::Pod(pod), true) => self.objects.delete(pod),
+            (Object::Attachment(attachment), true) => self.objects.delete(attachment),
         }
         true
     }
@@ -180,7 +177,7 @@ impl Daemon {
 
     /// What the daemon says it waits for.
     pub fn waits_for(&self) -> String {
-        format!("{:?}", self.controller.waiting().collect::<Vec<_>>())
+        format!("{:?}", self.controller.standing().entries())
     }
 
     pub fn time_passes(&mut self, time: Duration) {

@@ -1,5 +1,6 @@
 //! One history: a seed decides every step of a simulated cluster and of the daemon in it.
 
+mod actors;
 mod daemon;
 mod server;
 

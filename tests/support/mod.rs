@@ -7,7 +7,7 @@
 //! [`history`] and [`audit`] (what really happened), [`invariants`] (whether it was allowed to).
 
 // Each including crate uses a part of it.
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports)]
 // A failed expectation ends the test, which is what a failed expectation is for.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![allow(clippy::missing_panics_doc, clippy::must_use_candidate)]

@@ -3,7 +3,7 @@
 use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 
-use super::{CsiSource, Meta};
+use super::{Meta, VolumeSpec};
 use crate::kube_api::ids::{DriverName, NodeName, VolumeName};
 
 /// A VolumeAttachment.
@@ -36,18 +36,8 @@ pub struct AttachmentSpec {
 pub struct AttachmentSource {
     /// A PersistentVolume by name.
     pub persistent_volume_name: Option<VolumeName>,
-    /// The spec of a migrated inline volume.
-    pub inline_volume_spec: Option<InlineVolumeSpec>,
-}
-
-/// `spec.source.inlineVolumeSpec`, of which only the CSI source names the volume.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct InlineVolumeSpec {
-    /// CSI source.
-    pub csi: Option<CsiSource>,
-    /// Access modes.
-    pub access_modes: Vec<String>,
+    /// The spec of the PersistentVolume that a migrated inline volume was translated to.
+    pub inline_volume_spec: Option<Box<VolumeSpec>>,
 }
 
 /// `status` of a VolumeAttachment.

@@ -11,6 +11,7 @@ mod csi;
 mod meta;
 mod node;
 mod pod;
+mod source;
 mod volume;
 
 use std::{borrow::Cow, fmt, hash::Hash};
@@ -24,7 +25,11 @@ pub use class::{BindingMode, StorageClass};
 pub use csi::{CsiDriver, CsiNode};
 pub use meta::{Meta, OwnerReference};
 pub use node::{AttachedVolume, Node, NodeCondition, Taint};
-pub use pod::{Pod, PodVolume, PodVolumeSource};
+pub use pod::{ClaimSource, Pod, PodVolume, PodVolumeSource};
+pub use source::{
+    AwsElasticBlockStore, AzureDisk, AzureFile, Cinder, Fc, FlexVolume, GcePersistentDisk, InTreeSource,
+    Iscsi, Malformed, PortworxVolume, VsphereVolume,
+};
 pub use volume::{ClaimRef, CsiSource, PersistentVolume, ReclaimPolicy, VolumePhase, VolumeSpec};
 
 use super::ids::{AttachmentName, ClaimKey, ClassName, DriverName, NodeName, PodKey, VolumeName};
@@ -82,6 +87,8 @@ pub trait Narrow: DeserializeOwned + Clone + fmt::Debug + PartialEq + Send + Syn
     fn key(&self) -> Self::Key;
     /// The change notice for an object of this kind.
     fn object_ref(key: Self::Key) -> ObjectRef;
+    /// Whether the last state of a deleted object is needed by whoever learns of the deletion later.
+    const HAS_LAST_WORDS: bool = false;
     /// URL path of one object (all kinds we use are `v1`).
     fn path(key: &Self::Key) -> String;
     /// Drops what this kind parsed but does not keep.
@@ -120,6 +127,7 @@ macro_rules! narrow {
                 let path: fn(&$key) -> String = $path;
                 path(key)
             }
+            const HAS_LAST_WORDS: bool = matches!($name.as_bytes(), b"Node");
             fn trim(&mut self) {
                 if $name != "PersistentVolume" {
                     self.metadata.labels.clear();

@@ -1,8 +1,17 @@
 //! Pod: where it runs, whether it still runs, and which volumes it names.
 
-use serde::{Deserialize, Deserializer};
+use std::fmt;
 
-use super::Meta;
+use serde::{
+    Deserialize, Deserializer,
+    de::{MapAccess, Visitor, value::MapAccessDeserializer},
+};
+use serde_json::Value;
+
+use super::{
+    InTreeSource, Meta,
+    source::{Malformed, Source, WithoutSource, parse},
+};
 use crate::kube_api::ids::{ClaimKey, NodeName};
 
 /// A Pod.
@@ -29,30 +38,54 @@ pub struct PodSpec {
 }
 
 /// A volume of a pod.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct PodVolume {
     /// Name of the volume inside the pod.
     pub name: String,
     /// Where it comes from.
-    #[serde(flatten)]
     pub source: PodVolumeSource,
 }
 
-/// The sources that lead to something attachable.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase")]
+/// The sources that lead to something attachable. A CSI source is not among them: that of a pod is
+/// ephemeral and never attached (attach-detach §2.3).
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PodVolumeSource {
-    /// A claim by name.
-    #[serde(rename_all = "camelCase")]
-    PersistentVolumeClaim {
-        /// Name of the claim in the pod's namespace.
-        claim_name: String,
-        /// Whether the pod mounts it read-only.
-        #[serde(default)]
-        read_only: bool,
-    },
+    /// A claim.
+    PersistentVolumeClaim(ClaimSource),
     /// A generic ephemeral volume: a claim named `<pod>-<volume>` that the pod owns.
-    Ephemeral {},
+    Ephemeral,
+    /// An in-tree volume without claim, or what cannot be read.
+    InTree(Box<InTreeSource>),
+}
+
+/// `persistentVolumeClaim`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClaimSource {
+    /// Name of the claim in the pod's namespace.
+    pub claim_name: String,
+}
+
+impl Source for PodVolumeSource {
+    fn key(name: &str) -> Option<&'static str> {
+        match name {
+            "persistentVolumeClaim" => Some("persistentVolumeClaim"),
+            "ephemeral" => Some("ephemeral"),
+            _ => InTreeSource::key(name),
+        }
+    }
+
+    fn read(key: &'static str, value: Value) -> Self {
+        match key {
+            "persistentVolumeClaim" => parse(key, value, Self::PersistentVolumeClaim),
+            "ephemeral" => Self::Ephemeral,
+            _ => Self::InTree(Box::new(InTreeSource::read(key, value))),
+        }
+    }
+
+    fn malformed(malformed: Malformed) -> Self {
+        Self::InTree(Box::new(InTreeSource::Malformed(malformed)))
+    }
 }
 
 /// `status` of a Pod.
@@ -111,15 +144,18 @@ impl Pod {
             .any(|container| container.state.running.is_some())
     }
 
-    /// The claim a volume of this pod stands for (attach-detach §2.2).
+    /// The claim a volume of this pod stands for, if it does (attach-detach §2.2).
     #[must_use]
-    pub fn claim_of(&self, volume: &PodVolume) -> ClaimKey {
+    pub fn claim_of(&self, volume: &PodVolume) -> Option<ClaimKey> {
         let namespace = &self.metadata.namespace;
         match &volume.source {
-            PodVolumeSource::PersistentVolumeClaim { claim_name, .. } => ClaimKey::new(namespace, claim_name),
-            PodVolumeSource::Ephemeral {} => {
-                ClaimKey::new(namespace, &format!("{}-{}", self.metadata.name, volume.name))
+            PodVolumeSource::PersistentVolumeClaim(claim) => {
+                Some(ClaimKey::new(namespace, &claim.claim_name))
             }
+            PodVolumeSource::Ephemeral => {
+                Some(ClaimKey::new(namespace, &format!("{}-{}", self.metadata.name, volume.name)))
+            }
+            PodVolumeSource::InTree(_) => None,
         }
     }
 }
@@ -128,19 +164,36 @@ fn attachable_candidates<'de, D>(deserializer: D) -> Result<Vec<PodVolume>, D::E
 where
     D: Deserializer<'de>,
 {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Entry {
-        Candidate(PodVolume),
-        #[allow(dead_code)]
-        Other(serde::de::IgnoredAny),
-    }
     let entries = Option::<Vec<Entry>>::deserialize(deserializer)?.unwrap_or_default();
-    Ok(entries
-        .into_iter()
-        .filter_map(|entry| match entry {
-            Entry::Candidate(volume) => Some(volume),
-            Entry::Other(_) => None,
-        })
-        .collect())
+    Ok(entries.into_iter().filter_map(|Entry(volume)| volume).collect())
+}
+
+/// An entry of `volumes`, if it may be attachable.
+struct Entry(Option<PodVolume>);
+
+impl<'de> Deserialize<'de> for Entry {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Default, Deserialize)]
+        #[serde(default)]
+        struct Named {
+            name: String,
+        }
+
+        struct Volume;
+        impl<'de> Visitor<'de> for Volume {
+            type Value = Entry;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a volume of a pod")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Entry, A::Error> {
+                let mut source = None;
+                let rest = WithoutSource::new(map, &mut source);
+                let Named { name } = Named::deserialize(MapAccessDeserializer::new(rest))?;
+                Ok(Entry(source.map(|source| PodVolume { name, source })))
+            }
+        }
+        deserializer.deserialize_map(Volume)
+    }
 }

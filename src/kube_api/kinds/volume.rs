@@ -1,10 +1,17 @@
 //! PersistentVolume: what it is, whom it is for, and how far it got.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
-use serde::{Deserialize, Serialize};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{MapAccess, Visitor, value::MapAccessDeserializer},
+};
+use serde_json::Value;
 
-use super::Meta;
+use super::{
+    InTreeSource, Meta,
+    source::{Malformed, Source, WithoutSource, parse},
+};
 use crate::kube_api::ids::{ClaimKey, DriverName, Uid};
 
 /// A PersistentVolume.
@@ -21,7 +28,7 @@ pub struct PersistentVolume {
 
 /// `spec` of a PersistentVolume.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase", default, remote = "Self")]
 pub struct VolumeSpec {
     /// Capacity by resource name, as written (quantities).
     pub capacity: BTreeMap<String, String>,
@@ -39,7 +46,60 @@ pub struct VolumeSpec {
     /// VolumeAttributesClass.
     pub volume_attributes_class_name: Option<String>,
     /// CSI source.
+    #[serde(skip)]
     pub csi: Option<CsiSource>,
+    /// In-tree source, or what was meant to be a source and cannot be read.
+    #[serde(skip)]
+    pub in_tree: Option<Box<InTreeSource>>,
+}
+
+impl<'de> Deserialize<'de> for VolumeSpec {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Spec;
+        impl<'de> Visitor<'de> for Spec {
+            type Value = VolumeSpec;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the spec of a PersistentVolume")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<VolumeSpec, A::Error> {
+                let mut source = None;
+                let rest = WithoutSource::new(map, &mut source);
+                // The derived function, which knows all fields but the sources.
+                let mut spec = VolumeSpec::deserialize(MapAccessDeserializer::new(rest))?;
+                match source {
+                    None => {}
+                    Some(VolumeSource::Csi(source)) => spec.csi = Some(source),
+                    Some(VolumeSource::InTree(source)) => spec.in_tree = Some(Box::new(source)),
+                }
+                Ok(spec)
+            }
+        }
+        deserializer.deserialize_map(Spec)
+    }
+}
+
+enum VolumeSource {
+    Csi(CsiSource),
+    InTree(InTreeSource),
+}
+
+impl Source for VolumeSource {
+    fn key(name: &str) -> Option<&'static str> {
+        if name == "csi" { Some("csi") } else { InTreeSource::key(name) }
+    }
+
+    fn read(key: &'static str, value: Value) -> Self {
+        match key {
+            "csi" => parse(key, value, Self::Csi),
+            _ => Self::InTree(InTreeSource::read(key, value)),
+        }
+    }
+
+    fn malformed(malformed: Malformed) -> Self {
+        Self::InTree(InTreeSource::Malformed(malformed))
+    }
 }
 
 /// `spec.claimRef`: an object reference, as written.

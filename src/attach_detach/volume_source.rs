@@ -1,0 +1,211 @@
+//! What a volume source is to attach/detach: a CSI volume, one that is attached by saying so, or nothing.
+//!
+//! In: a PersistentVolume's spec, or a pod's volume without one. Out: [`Storage`], or the
+//! [`SourceError`] that blocks this volume. The same function reads what pods lead to and what
+//! VolumeAttachments were made of, so both come to the same identity (S9).
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{
+    in_tree_migration::{self, MigratedInline},
+    volume_name::VolumeId,
+};
+use crate::kube_api::{
+    ids::DriverName,
+    kinds::{CsiSource, Fc, InTreeSource, Iscsi, Meta, VolumeSpec},
+};
+
+/// What a volume source is to attach/detach (attach-detach §2.3).
+#[derive(Clone, Debug, PartialEq)]
+pub enum Storage {
+    /// Attached by a VolumeAttachment.
+    Csi(CsiVolume),
+    /// Attached by saying so.
+    NoOp(VolumeId, Sharing),
+    /// Not supported.
+    FlexVolume(DriverName),
+    /// Never attached.
+    NotAttachable,
+}
+
+/// A CSI volume, or an in-tree one translated to CSI.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CsiVolume {
+    /// Driver, whose CSIDriver object may say that nothing is to be attached.
+    pub driver: DriverName,
+    /// Unique volume name.
+    pub id: VolumeId,
+    /// Whether several nodes may have it.
+    pub sharing: Sharing,
+    /// For a volume without PersistentVolume, the one made up for it.
+    pub inline: Option<InlineVolume>,
+}
+
+/// The PersistentVolume that is made up for a volume without one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct InlineVolume {
+    /// Its name, which events print.
+    pub name: String,
+    /// Its spec, which goes into the VolumeAttachment.
+    pub spec: Arc<Value>,
+}
+
+/// Whether several nodes may have a volume at once (attach-detach §6.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// One node at a time.
+    Exclusive,
+    /// Any number of nodes.
+    Shared,
+}
+
+impl Sharing {
+    /// A volume is exclusive if it has access modes and none of them allows several nodes. A mode that
+    /// is not known allows nothing.
+    /// KCM: pkg/volume/util/util.go, `IsMultiAttachAllowed`, which sees translated volumes.
+    fn of<'a>(access_modes: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut any = false;
+        for mode in access_modes {
+            if mode == "ReadWriteMany" || mode == "ReadOnlyMany" {
+                return Self::Shared;
+            }
+            any = true;
+        }
+        if any { Self::Exclusive } else { Self::Shared }
+    }
+}
+
+/// Why a volume source leads nowhere.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
+#[serde(tag = "problem", content = "detail")]
+pub enum SourceError {
+    /// It does not parse.
+    #[error("source {key} cannot be read: {error}")]
+    Unreadable {
+        /// Key of the source.
+        key: &'static str,
+        /// What the parser said.
+        error: String,
+    },
+    /// A CSI driver's name is missing or has a `^`, which separates it from the handle.
+    #[error("{0:?} is not the name of a CSI driver")]
+    DriverName(String),
+    /// Nothing says which volume it is.
+    #[error("the source does not name a volume")]
+    NoHandle,
+    /// An EBS volume id of no known form.
+    #[error("{0:?} is not the id of an EBS volume")]
+    EbsVolumeId(String),
+    /// The zones of a regional GCE disk do not make one region.
+    #[error("zones {0:?} do not make one region")]
+    GceZones(String),
+    /// An Azure disk that is not a managed one.
+    #[error("Azure disks of kind {0:?} have no CSI driver")]
+    AzureDiskKind(String),
+    /// Neither source nor claim says in which namespace an Azure File secret is.
+    #[error("neither source nor claim names the namespace of the secret")]
+    NoSecretNamespace,
+}
+
+impl SourceError {
+    /// The problem in one word.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Unreadable { .. } => "Unreadable",
+            Self::DriverName(_) => "DriverName",
+            Self::NoHandle => "NoHandle",
+            Self::EbsVolumeId(_) => "EbsVolumeId",
+            Self::GceZones(_) => "GceZones",
+            Self::AzureDiskKind(_) => "AzureDiskKind",
+            Self::NoSecretNamespace => "NoSecretNamespace",
+        }
+    }
+}
+
+/// What a PersistentVolume is, or the inline spec of a VolumeAttachment, which has the same type.
+///
+/// # Errors
+/// If its source leads nowhere.
+pub fn of_persistent_volume(metadata: &Meta, spec: &VolumeSpec) -> Result<Storage, SourceError> {
+    let modes = &spec.access_modes;
+    let sharing = Sharing::of(modes.iter().map(String::as_str));
+    match (&spec.csi, spec.in_tree.as_deref()) {
+        (_, Some(source)) => {
+            let claim = spec.claim_ref.as_ref();
+            match in_tree_migration::persistent_volume(metadata, claim, modes, source)? {
+                Some(migrated) => {
+                    let driver = DriverName::from(migrated.driver);
+                    let sharing = Sharing::of(migrated.access_modes.iter().map(String::as_str));
+                    csi(driver, &migrated.handle, sharing).map(Storage::Csi)
+                }
+                None => not_migrated(source, sharing),
+            }
+        }
+        (Some(CsiSource { driver, volume_handle }), None) => {
+            csi(driver.clone(), volume_handle, sharing).map(Storage::Csi)
+        }
+        (None, None) => Ok(Storage::NotAttachable),
+    }
+}
+
+/// What a volume is that a pod has without a PersistentVolume.
+///
+/// # Errors
+/// If its source leads nowhere.
+pub fn of_inline_volume(
+    volume: &str,
+    namespace: &str,
+    source: &InTreeSource,
+) -> Result<Storage, SourceError> {
+    let Some(migrated) = in_tree_migration::inline_volume(volume, namespace, source)? else {
+        // KCM knows the access modes of PersistentVolumes only.
+        return not_migrated(source, Sharing::Shared);
+    };
+    let MigratedInline { driver, handle, name, access_mode, spec } = migrated;
+    let volume = csi(DriverName::from(driver), &handle, Sharing::of([access_mode]))?;
+    let inline = Some(InlineVolume { name, spec: Arc::new(spec) });
+    Ok(Storage::Csi(CsiVolume { inline, ..volume }))
+}
+
+fn csi(driver: DriverName, handle: &str, sharing: Sharing) -> Result<CsiVolume, SourceError> {
+    if driver.is_empty() || driver.as_str().contains('^') {
+        return Err(SourceError::DriverName(driver.to_string()));
+    }
+    if handle.is_empty() {
+        return Err(SourceError::NoHandle);
+    }
+    let id = VolumeId::csi(&driver, handle);
+    Ok(CsiVolume { driver, id, sharing, inline: None })
+}
+
+fn not_migrated(source: &InTreeSource, sharing: Sharing) -> Result<Storage, SourceError> {
+    match source {
+        InTreeSource::Iscsi(source) => Ok(Storage::NoOp(iscsi(source)?, sharing)),
+        InTreeSource::Fc(source) => Ok(Storage::NoOp(fc(source)?, sharing)),
+        InTreeSource::FlexVolume(source) => Ok(Storage::FlexVolume(DriverName::from(source.driver.as_str()))),
+        InTreeSource::Malformed(malformed) => {
+            Err(SourceError::Unreadable { key: malformed.key, error: malformed.error.clone() })
+        }
+        _ => Ok(Storage::NotAttachable),
+    }
+}
+
+fn iscsi(source: &Iscsi) -> Result<VolumeId, SourceError> {
+    if source.target_portal.is_empty() || source.iqn.is_empty() {
+        return Err(SourceError::NoHandle);
+    }
+    Ok(VolumeId::iscsi(&source.target_portal, &source.iqn, source.lun))
+}
+
+/// KCM: pkg/volume/fc/fc.go, `GetVolumeName`: target and unit come first, then the volume's identifiers.
+fn fc(source: &Fc) -> Result<VolumeId, SourceError> {
+    match source.lun {
+        Some(lun) if !source.target_wwns.is_empty() => Ok(VolumeId::fc_target(&source.target_wwns, lun)),
+        _ if !source.wwids.is_empty() => Ok(VolumeId::fc_wwids(&source.wwids)),
+        _ => Err(SourceError::NoHandle),
+    }
+}

@@ -1,0 +1,166 @@
+//! Runs `in_tree_migration.yaml` and `volume_names.yaml` of `tests/cases/attach_detach`: what a volume
+//! source is translated to, and what it is called. The words are explained at the top of the files.
+
+// A broken test should stop where it breaks.
+#![allow(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unwrap_used, missing_docs)]
+
+use std::collections::HashSet;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use mooring::{
+    attach_detach::{
+        in_tree_migration,
+        volume_name::{VolumeId, VolumeKind},
+        volume_source::{self, Storage},
+    },
+    kube_api::kinds::{PersistentVolume, Pod, PodVolumeSource},
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct Migration {
+    name: String,
+    #[serde(default)]
+    volume: Option<Value>,
+    #[serde(default)]
+    namespace: Option<String>,
+    #[serde(default)]
+    persistent_volume: Option<Value>,
+    #[serde(default)]
+    then: Option<Value>,
+    #[serde(default)]
+    error: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Naming {
+    name: String,
+    #[serde(default)]
+    spec: Option<Value>,
+    #[serde(default)]
+    listed: Option<String>,
+    #[serde(default)]
+    then: Option<String>,
+    #[serde(default)]
+    kind: Option<String>,
+    #[serde(default)]
+    error: Option<String>,
+}
+
+fn main() {
+    let text = include_str!("cases/attach_detach/in_tree_migration.yaml");
+    let migrations: Vec<Migration> = serde_saphyr::from_str(text).expect("in_tree_migration.yaml");
+    let text = include_str!("cases/attach_detach/volume_names.yaml");
+    let names: Vec<Naming> = serde_saphyr::from_str(text).expect("volume_names.yaml");
+    let mut trials = vec![Trial::test("in-tree migration: inline volumes have names of their own", unique)];
+    trials.extend(
+        migrations
+            .into_iter()
+            .map(|case| Trial::test(format!("in-tree migration: {}", case.name), move || migrate(&case))),
+    );
+    trials.extend(
+        names.into_iter().map(|case| Trial::test(format!("volume name: {}", case.name), move || name(&case))),
+    );
+    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+}
+
+fn compare<T: std::fmt::Debug + PartialEq>(expected: &T, seen: &T) -> Result<(), Failed> {
+    if expected == seen { Ok(()) } else { Err(format!("expected {expected:#?}\nseen {seen:#?}").into()) }
+}
+
+fn migrate(case: &Migration) -> Result<(), Failed> {
+    let seen = match (&case.volume, &case.persistent_volume) {
+        (Some(volume), _) => inline(volume, case.namespace.as_deref().unwrap_or("ns")),
+        (None, Some(object)) => {
+            let volume = persistent_volume(object);
+            let source = volume.spec.in_tree.as_deref().expect("an in-tree source");
+            let claim = volume.spec.claim_ref.as_ref();
+            in_tree_migration::persistent_volume(&volume.metadata, claim, &volume.spec.access_modes, source)
+                .map(|migrated| migrated.expect("a translation"))
+                .map(|migrated| {
+                    json!({
+                        "driver": migrated.driver,
+                        "handle": migrated.handle,
+                        "accessModes": migrated.access_modes,
+                    })
+                })
+                .map_err(|error| error.code().to_owned())
+        }
+        (None, None) => panic!("a case has a volume"),
+    };
+    let expected = case.then.clone().ok_or_else(|| case.error.clone().unwrap_or_default());
+    compare(&expected, &seen)
+}
+
+fn inline(volume: &Value, namespace: &str) -> Result<Value, String> {
+    let pod: Pod =
+        serde_json::from_value(json!({"spec": {"volumes": [volume]}})).expect("a pod with the volume");
+    let [volume] = &pod.spec.volumes[..] else { panic!("one volume") };
+    let PodVolumeSource::InTree(source) = &volume.source else { panic!("an in-tree source") };
+    let migrated = in_tree_migration::inline_volume(&volume.name, namespace, source)
+        .map_err(|error| error.code().to_owned())?
+        .expect("a translation");
+    assert_eq!(migrated.spec["csi"]["driver"], migrated.driver);
+    assert_eq!(migrated.spec["csi"]["volumeHandle"], migrated.handle);
+    assert_eq!(migrated.spec["accessModes"], json!([migrated.access_mode]));
+    Ok(json!({"name": migrated.name, "spec": migrated.spec}))
+}
+
+fn persistent_volume(object: &Value) -> PersistentVolume {
+    let mut object = object.clone();
+    json_patch::merge(&mut object, &json!({"metadata": {"resourceVersion": "1"}}));
+    serde_json::from_value(object).expect("a PersistentVolume")
+}
+
+/// §15.11: two volumes of one plugin are two PersistentVolumes, or they would share a staging path.
+fn unique() -> Result<(), Failed> {
+    let sources = |id: &str| {
+        [
+            json!({"name": "v", "awsElasticBlockStore": {"volumeID": id}}),
+            json!({"name": "v", "gcePersistentDisk": {"pdName": id}}),
+            json!({"name": "v", "azureDisk": {"diskURI": id}}),
+            json!({"name": "v", "azureFile": {"secretName": "s", "shareName": id}}),
+            json!({"name": "v", "cinder": {"volumeID": id}}),
+            json!({"name": "v", "vsphereVolume": {"volumePath": id}}),
+            json!({"name": "v", "portworxVolume": {"volumeID": id}}),
+        ]
+    };
+    let mut names = HashSet::new();
+    for volume in sources("a").iter().chain(&sources("b")) {
+        names.insert(inline(volume, "ns")?["name"].to_string());
+    }
+    compare(&14, &names.len())
+}
+
+fn name(case: &Naming) -> Result<(), Failed> {
+    let kind = |volume: VolumeId| {
+        let kind = match volume.kind() {
+            VolumeKind::Csi => "csi",
+            VolumeKind::NoOp => "no-op",
+        };
+        // What we write into a node's status, we also understand there.
+        assert_eq!(VolumeId::parse(volume.as_str()).as_ref(), Some(&volume));
+        Some((volume.to_string(), kind.to_owned()))
+    };
+    let seen = match (&case.spec, &case.listed) {
+        (Some(spec), _) => {
+            let volume = persistent_volume(&json!({"metadata": {"name": "pv1"}, "spec": spec}));
+            match volume_source::of_persistent_volume(&volume.metadata, &volume.spec) {
+                Ok(Storage::Csi(volume)) => Ok(kind(volume.id)),
+                Ok(Storage::NoOp(volume, _)) => Ok(kind(volume)),
+                Ok(Storage::FlexVolume(_) | Storage::NotAttachable) => Ok(None),
+                Err(error) => Err(error.code().to_owned()),
+            }
+        }
+        (None, Some(listed)) => Ok(VolumeId::parse(listed).and_then(kind)),
+        (None, None) => panic!("a case has a spec or a name"),
+    };
+    let expected = match &case.error {
+        Some(error) => Err(error.clone()),
+        None => Ok(case.then.clone().zip(case.kind.clone())),
+    };
+    compare(&expected, &seen)
+}

@@ -1,0 +1,123 @@
+//! In-tree volumes without PersistentVolume: the API server takes the VolumeAttachments that stand for them,
+//! and a daemon that starts later knows them again.
+
+use k8s_openapi::api::{
+    core::v1::{Node, PersistentVolume, Pod},
+    storage::v1::VolumeAttachment,
+};
+use kube::api::ListParams;
+use serde_json::json;
+
+use crate::{
+    stage::{Stage, Story, story},
+    support::{
+        actors::attachment_name,
+        cluster::{attached, create, patch_status, until},
+    },
+};
+
+/// Driver and handle of each volume of the pod.
+const VOLUMES: [(&str, &str); 7] = [
+    ("ebs.csi.aws.com", "vol-1"),
+    ("pd.csi.storage.gke.io", "projects/UNSPECIFIED/zones/UNSPECIFIED/disks/disk"),
+    ("disk.csi.azure.com", "/subscriptions/1/disks/d"),
+    ("file.csi.azure.com", "#s#h#azure-file#default"),
+    ("cinder.csi.openstack.org", "volume"),
+    ("csi.vsphere.vmware.com", "[ds] a.vmdk"),
+    ("pxd.portworx.com", "volume"),
+];
+
+pub fn stories() -> Vec<Story> {
+    vec![
+        story("attach_and_detach_inline_volumes_of_all_in_tree_plugins", all_plugins),
+        story("attach_an_iscsi_volume_to_one_node_after_the_other", iscsi),
+    ]
+}
+
+/// An exclusive volume that has no VolumeAttachment moves as carefully as any: by the nodes' lists.
+async fn iscsi(stage: Stage) {
+    let cluster = &stage.cluster;
+    let _daemon = stage.daemon().await;
+    cluster.node("n1").await;
+    cluster.node("n2").await;
+    let volume = json!({
+        "metadata": { "name": "v1" },
+        "spec": {
+            "capacity": { "storage": "1Gi" }, "accessModes": ["ReadWriteOnce"], "storageClassName": "",
+            "iscsi": { "targetPortal": "10.0.0.1:3260", "iqn": "iqn.2026-11.example:disk", "lun": 0 },
+        },
+    });
+    create::<PersistentVolume>(&cluster.all(), volume).await;
+    cluster.claim("c1").await;
+    cluster.bound("c1", "v1").await;
+    let name = "kubernetes.io/iscsi/10.0.0.1:3260:iqn.2026-11.example:disk:0";
+    let listed = |node: Option<&Node>| node.is_some_and(|node| attached(node) == [name]);
+    let in_use = |volumes: &[&str]| json!({ "status": { "volumesInUse": volumes } });
+
+    cluster.pod("p1", "n1", &["c1"]).await;
+    until(cluster.all(), "n1", "lists the volume", listed).await;
+    cluster.event_with("p1", "SuccessfulAttachVolume", "\"v1\"").await;
+    patch_status::<Node>(&cluster.all(), "n1", in_use(&[name])).await;
+
+    cluster.pod("p2", "n2", &["c1"]).await;
+    cluster.event_with("p2", "FailedAttachVolume", "Volume is already used by pod(s) p1").await;
+    cluster.remove_pod("p1").await;
+    patch_status::<Node>(&cluster.all(), "n1", in_use(&[])).await;
+    until(cluster.all(), "n2", "lists the volume", listed).await;
+    cluster.published("n1", &[]).await;
+    assert!(cluster.all::<VolumeAttachment>().list(&ListParams::default()).await.unwrap().items.is_empty());
+}
+
+async fn all_plugins(stage: Stage) {
+    let cluster = &stage.cluster;
+    let daemon = stage.daemon().await;
+    cluster.node("n1").await;
+    let pod = json!({
+        "metadata": {"name": "p1"},
+        "spec": {
+            "nodeName": "n1",
+            "containers": [{"name": "main", "image": "example.com/none"}],
+            "volumes": [
+                {"name": "ebs", "awsElasticBlockStore": {"volumeID": "aws://us-west-2a/vol-1", "partition": 1}},
+                {"name": "gce", "gcePersistentDisk": {"pdName": "disk", "readOnly": true}},
+                {"name": "azure-disk", "azureDisk": {
+                    "diskName": "d", "diskURI": "/subscriptions/1/disks/d", "kind": "Managed"}},
+                {"name": "azure-file", "azureFile": {"secretName": "s", "shareName": "h"}},
+                {"name": "cinder", "cinder": {"volumeID": "volume", "fsType": "ext4"}},
+                {"name": "vsphere", "vsphereVolume": {"volumePath": "[ds] a.vmdk", "storagePolicyName": "gold"}},
+                {"name": "portworx", "portworxVolume": {"volumeID": "volume"}},
+            ],
+        },
+    });
+    create::<Pod>(&cluster.namespaced(), pod).await;
+
+    let attachments = cluster.all::<VolumeAttachment>();
+    for (driver, handle) in VOLUMES {
+        let name = attachment_name(handle, driver, "n1");
+        let made = until(attachments.clone(), &name, "is created", |attachment| attachment.is_some()).await;
+        let spec = made.unwrap().spec;
+        assert_eq!((spec.attacher.as_str(), spec.node_name.as_str()), (driver, "n1"));
+        assert_eq!(spec.source.inline_volume_spec.unwrap().csi.unwrap().volume_handle, handle);
+        let status = json!({"status": {"attached": true}});
+        patch_status::<VolumeAttachment>(&attachments, &name, status).await;
+    }
+    let mut names: Vec<String> =
+        VOLUMES.iter().map(|(driver, handle)| format!("kubernetes.io/csi/{driver}^{handle}")).collect();
+    names.sort();
+    let lists = |node: Option<&Node>| node.is_some_and(|node| attached(node) == names);
+    until(cluster.all(), "n1", "lists all volumes", lists).await;
+    cluster.event_with("p1", "SuccessfulAttachVolume", "\"csi.vsphere.vmware.com-[ds] a.vmdk\"").await;
+
+    // The next daemon knows all of them, or it could not detach them.
+    daemon.kill();
+    let _daemon = stage.daemon().await;
+    cluster.remove_pod("p1").await;
+    for (driver, handle) in VOLUMES {
+        let name = attachment_name(handle, driver, "n1");
+        until(attachments.clone(), &name, "is gone", |attachment| attachment.is_none()).await;
+    }
+    until(cluster.all(), "n1", "lists nothing", |node: Option<&Node>| {
+        node.is_some_and(|node| attached(node).is_empty())
+    })
+    .await;
+}

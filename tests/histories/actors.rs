@@ -1,0 +1,238 @@
+//! Everybody but the daemon: users, kubelets, machines, and the external-attacher.
+
+use std::collections::BTreeSet;
+
+use fastrand::Rng;
+use k8s_openapi::jiff::Timestamp;
+use mooring::{
+    attach_detach::volume_name::VolumeId,
+    kube_api::{
+        ids::{AttachmentName, NodeName, PodKey},
+        kinds::{ClaimSource, Node, NodeCondition, ObjectRef, Pod, PodVolume, PodVolumeSource, Taint},
+    },
+};
+
+use super::server::{NODES, OUT_OF_SERVICE, Object, Server, VOLUMES, id};
+
+impl Server {
+    /// Somebody creates a pod, deletes one, or one finishes.
+    pub fn user_acts(&mut self, rng: &mut Rng) {
+        let key = PodKey::new("ns", &format!("p{}", rng.u32(0..3)));
+        let Some(mut pod) = self.pods.get(&key).cloned() else {
+            self.uids += 1;
+            let mut pod = Pod::default();
+            pod.metadata.namespace = "ns".into();
+            pod.metadata.name = key.name().into();
+            pod.metadata.uid = format!("pod-{}", self.uids).into();
+            pod.metadata.creation_timestamp = Timestamp::from_second(i64::try_from(self.uids).unwrap()).ok();
+            pod.spec.node_name = NodeName::from(NODES[rng.usize(0..NODES.len())]);
+            let mask = rng.usize(1..4);
+            for (index, (name, _)) in VOLUMES.iter().enumerate() {
+                if mask & (1 << index) != 0 {
+                    let claim_name = (*name).to_owned();
+                    let source = PodVolumeSource::PersistentVolumeClaim(ClaimSource { claim_name });
+                    pod.spec.volumes.push(PodVolume { name: (*name).to_owned(), source });
+                }
+            }
+            return self.put_pod(pod);
+        };
+        if rng.bool() {
+            "Succeeded".clone_into(&mut pod.status.phase);
+            self.put_pod(pod);
+        } else {
+            self.pods.remove(&key);
+            self.record_end(ObjectRef::Pod(key), Object::Pod(pod));
+            self.note_wishes();
+        }
+    }
+
+    /// The external-attacher does something with one attachment.
+    pub fn attacher_acts(&mut self, rng: &mut Rng) {
+        let names: Vec<AttachmentName> = self.attachments.keys().cloned().collect();
+        let Some(name) = (!names.is_empty()).then(|| &names[rng.usize(0..names.len())]) else { return };
+        let mut attachment = self.attachments[name].clone();
+        if attachment.metadata.is_terminating() {
+            if rng.u32(0..4) == 0 {
+                attachment.status.detach_error = Some(error("busy"));
+                self.put_attachment(attachment);
+            } else {
+                self.remove_attachment(name);
+            }
+        } else if attachment.metadata.finalizers.is_empty() {
+            attachment.metadata.finalizers.push("external-attacher/d".to_owned());
+            self.put_attachment(attachment);
+        } else if !attachment.status.attached {
+            if rng.u32(0..4) == 0 {
+                attachment.status.attach_error = Some(error("no"));
+            } else {
+                attachment.status.attached = true;
+                attachment.status.attach_error = None;
+            }
+            self.put_attachment(attachment);
+        }
+    }
+
+    /// The kubelet of one node reports, mounts, unmounts, or merely says that it is alive.
+    pub fn kubelet_acts(&mut self, rng: &mut Rng) {
+        let name = NodeName::from(NODES[rng.usize(0..NODES.len())]);
+        if self.silent.contains(&name) || !self.nodes.contains_key(&name) {
+            return;
+        }
+        match rng.u32(0..4) {
+            0 => self.kubelet_reports(&name),
+            1 => self.kubelet_mounts(&name),
+            2 => self.kubelet_unmounts(&name),
+            _ => {
+                let node = self.nodes[&name].clone();
+                self.put_node(node);
+            }
+        }
+    }
+
+    pub(super) fn wanted_on(&self, node: &NodeName) -> BTreeSet<VolumeId> {
+        let pods = self.pods.values().filter(|pod| pod.spec.node_name == *node && !pod.is_terminated());
+        pods.flat_map(|pod| &pod.spec.volumes).map(|volume| id(&volume.name)).collect()
+    }
+
+    pub(super) fn kubelet_reports(&mut self, name: &NodeName) {
+        let mut in_use: BTreeSet<String> =
+            self.wanted_on(name).iter().map(|volume| volume.as_str().to_owned()).collect();
+        let mounted = self.mounted.iter().filter(|(node, _)| node == name);
+        in_use.extend(mounted.map(|(_, volume)| volume.as_str().to_owned()));
+        let mut node = self.nodes[name].clone();
+        if node.status.volumes_in_use != in_use {
+            node.status.volumes_in_use = in_use;
+            self.put_node(node);
+        }
+    }
+
+    pub(super) fn kubelet_mounts(&mut self, name: &NodeName) {
+        let node = &self.nodes[name];
+        for volume in self.wanted_on(name) {
+            let attachment = self.attachments.get(&volume.attachment_name(name));
+            let attached = attachment.is_some_and(|attachment| attachment.status.attached);
+            if node.uses(volume.as_str()) && node.lists(volume.as_str()) && attached {
+                self.mounted.insert((name.clone(), volume));
+            }
+        }
+    }
+
+    pub(super) fn kubelet_unmounts(&mut self, name: &NodeName) {
+        let wanted = self.wanted_on(name);
+        self.mounted.retain(|(node, volume)| node != name || wanted.contains(volume));
+    }
+
+    /// Attacher and kubelets do all they can, without faults.
+    pub fn everyone_acts(&mut self) {
+        for name in NODES.map(NodeName::from) {
+            self.kubelet_unmounts(&name);
+            self.kubelet_reports(&name);
+            self.kubelet_mounts(&name);
+        }
+        let names: Vec<AttachmentName> = self.attachments.keys().cloned().collect();
+        for name in names {
+            let mut attachment = self.attachments[&name].clone();
+            if attachment.metadata.is_terminating() {
+                self.remove_attachment(&name);
+            } else if !attachment.status.attached {
+                attachment.metadata.finalizers = vec!["external-attacher/d".to_owned()];
+                attachment.status.attached = true;
+                attachment.status.attach_error = None;
+                self.put_attachment(attachment);
+            }
+        }
+    }
+
+    pub(super) fn node_registers(&mut self, name: &NodeName, boot: &str) {
+        self.uids += 1;
+        let mut node = Node::default();
+        node.metadata.name = name.as_str().into();
+        node.metadata.uid = format!("node-{name}-{}", self.uids).into();
+        let managed = "volumes.kubernetes.io/controller-managed-attach-detach";
+        node.metadata.annotations.insert(managed.to_owned(), "true".to_owned());
+        boot.clone_into(&mut node.status.node_info.boot_id);
+        self.put_ready(node, true);
+    }
+
+    pub(super) fn put_ready(&mut self, mut node: Node, ready: bool) {
+        let status = if ready { "True" } else { "Unknown" };
+        node.status.conditions = vec![NodeCondition {
+            r#type: "Ready".to_owned(),
+            status: status.to_owned(),
+            last_transition_time: Some(self.wall),
+        }];
+        self.put_node(node);
+    }
+
+    /// A machine fails, recovers, reboots, is declared off, or its node object goes.
+    pub fn machine_acts(&mut self, rng: &mut Rng) {
+        let name = NodeName::from(NODES[rng.usize(0..NODES.len())]);
+        let Some(mut node) = self.nodes.get(&name).cloned() else {
+            let boot = if rng.bool() { "boot-0".to_owned() } else { self.reboots(&name) };
+            self.silent.remove(&name);
+            return self.node_registers(&name, &boot);
+        };
+        match rng.u32(0..6) {
+            0 | 1 if node.is_ready() => {
+                self.silent.insert(name);
+                self.put_ready(node, false);
+            }
+            0 | 1 => {
+                self.silent.remove(&name);
+                self.put_ready(node, true);
+            }
+            2 => {
+                let boot = self.reboots(&name);
+                node.status.node_info.boot_id = boot;
+                node.status.volumes_in_use.clear();
+                self.silent.remove(&name);
+                self.put_ready(node, true);
+            }
+            // Only a machine that is off is declared so.
+            3 if self.silent.contains(&name) => {
+                self.reboots(&name);
+                node.spec.taints.push(Taint { key: OUT_OF_SERVICE.to_owned() });
+                self.put_node(node);
+            }
+            4 => {
+                self.nodes.remove(&name);
+                self.unready_since.entry(name.clone()).or_insert(self.wall);
+                // A node that is gone publishes nothing, and cannot report anything new either.
+                for volume in VOLUMES.map(|(volume, _)| id(volume)) {
+                    let unused = !node.uses(volume.as_str());
+                    self.unpublished.entry((name.clone(), volume)).or_default().unused |= unused;
+                }
+                self.record_end(ObjectRef::Node(name), Object::Node(node));
+            }
+            _ => {}
+        }
+    }
+
+    /// The machine loses what it had mounted. Returns its new boot.
+    pub(super) fn reboots(&mut self, name: &NodeName) -> String {
+        self.mounted.retain(|(node, _)| node != name);
+        self.uids += 1;
+        format!("boot-{}", self.uids)
+    }
+
+    /// The trouble stops.
+    pub fn everything_is_well(&mut self) {
+        self.silent.clear();
+        for name in NODES.map(NodeName::from) {
+            match self.nodes.get(&name).cloned() {
+                None => {
+                    let boot = self.reboots(&name);
+                    self.node_registers(&name, &boot);
+                }
+                Some(mut node) => {
+                    node.spec.taints.clear();
+                    if node.is_ready() { self.put_node(node) } else { self.put_ready(node, true) }
+                }
+            }
+        }
+    }
+}
+
+fn error(message: &str) -> mooring::kube_api::kinds::VolumeError {
+    mooring::kube_api::kinds::VolumeError { time: None, message: message.to_owned() }
+}
