@@ -98,8 +98,13 @@ impl Cpu {
             bench: cpu(std::process::id()),
             others: Duration::ZERO,
         };
-        used.others = machine().saturating_sub(used.subject + used.api_server + used.etcd + used.bench);
+        used.others = machine().saturating_sub(used.total());
         used
+    }
+
+    /// All that the work cost, whoever did it.
+    pub fn total(self) -> Duration {
+        self.subject + self.api_server + self.etcd + self.bench
     }
 
     /// What was used since.

@@ -54,8 +54,9 @@ impl Load {
         format!("n{:03}", number % self.nodes)
     }
 
-    /// A heartbeat of every node. It lets KCM see that nothing is mounted: it takes a volume for
-    /// mounted until the first status of its node after the attach.
+    /// A heartbeat of every node, as kubelets send one every five minutes at least. A subject then
+    /// holds no revision of a node that it has got by writing it, and KCM sees that nothing is
+    /// mounted: it takes a volume for mounted until the first status of its node after the attach.
     pub async fn heartbeats(&self) {
         each(0..self.nodes, async |number| {
             let status = json!({ "status": { "conditions": [{

@@ -111,7 +111,6 @@ pub async fn run(assets: &Assets, kind: Kind, options: &Options) -> Outcome {
     phases.push(duel.together("attach all", many.clone(), Load::pods, &listed).await);
     let idle = duel.idle(options.idle()).await;
     phases.push(duel.singly("attach, one at a time", single.clone(), Load::pods, &listed).await);
-    load.heartbeats().await;
     phases.push(duel.singly("detach, one at a time", single, Load::remove_pods, &detached).await);
     phases.push(duel.together("detach all", many, Load::remove_pods, &detached).await);
 
@@ -137,6 +136,7 @@ impl Duel<'_> {
         sight: &dyn Fn(usize) -> Sight,
     ) -> Measured {
         eprintln!("{}: {phase}", self.kind.name());
+        self.load.heartbeats().await;
         self.quiet().await;
         self.subject.pause().await;
         make(self.load, numbers.clone()).await;
@@ -158,6 +158,7 @@ impl Duel<'_> {
         sight: &dyn Fn(usize) -> Sight,
     ) -> Measured {
         eprintln!("{}: {phase}", self.kind.name());
+        self.load.heartbeats().await;
         self.quiet().await;
         let (requests, cpu, begin) = (self.requests().await, self.cpu(), Instant::now());
         let mut latencies = Vec::new();

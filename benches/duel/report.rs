@@ -68,10 +68,14 @@ pub fn render(conditions: &Conditions, results: &[Outcome]) -> String {
         "ratio",
         "of rates where all is there at once, of medians (inverted) one at a time; above 1 mooring beats KCM",
     );
+    line(
+        "others",
+        "whoever else ran on the machine; all CPU: subject, API server, etcd and stand-ins, whatever others did",
+    );
     text.push('\n');
     text.push_str(&aligned(&main_table(results), &[0, 1]));
     text.push('\n');
-    text.push_str(&aligned(&cost_table(results), &[0, 1, 12]));
+    text.push_str(&aligned(&cost_table(results), &[0, 1, 13]));
     text.push('\n');
     text.push_str(&aligned(&idle_table(results), &[0, 1, 4]));
     if conditions.requests {
@@ -115,6 +119,7 @@ fn cost_table(results: &[Outcome]) -> Vec<Vec<String>> {
         "etcd",
         "stand-ins",
         "others",
+        "all CPU ms/op",
         "writes/op",
         "events/op",
         "reads/op",
@@ -137,6 +142,7 @@ fn cost_table(results: &[Outcome]) -> Vec<Vec<String>> {
                 cores(one.cpu.etcd),
                 cores(one.cpu.bench),
                 cores(one.cpu.others),
+                format!("{:.2}", per_operation(one, one.cpu.total())),
                 requests(&|verb, resource| cost::writes(verb) && resource != "events"),
                 requests(&|verb, resource| cost::writes(verb) && resource == "events"),
                 requests(&|verb, _| !cost::writes(verb)),

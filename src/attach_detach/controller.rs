@@ -434,8 +434,24 @@ impl Controller {
         }
     }
 
+    /// Brings the node up to the table before it is written to. A kubelet's heartbeat is a new revision
+    /// whose content is none of ours and wakes nobody, but a patch that names the revision before it is
+    /// refused.
+    fn catch_up(&mut self, name: &NodeName, now: Instant) {
+        let Some(latest) = self.objects.nodes.get(name) else { return };
+        let known = self.actual.node(name).and_then(|state| state.node.as_ref());
+        if known.is_none_or(|known| known.metadata.resource_version >= latest.metadata.resource_version) {
+            return;
+        }
+        let touched = self.actual.observe_node(name, Some(&latest), self.clock.wall(now));
+        for volume in touched {
+            self.reconcile_volume(&volume, now);
+        }
+    }
+
     /// Sends what the node needs: its list, or a live read.
     fn reconcile_node(&mut self, name: &NodeName, now: Instant) {
+        self.catch_up(name, now);
         let trusted = self.actual.trust_node(name, self.clock.wall(now));
         self.dirty_volumes.extend(trusted);
         let trusted_at = self.actual.node(name).and_then(NodeState::trusted_at);

@@ -68,7 +68,7 @@ async fn one_patch_for_two(stage: Stage) {
     cluster.published("n1", &["v1", "v2", "v3"]).await;
     let lists: Vec<usize> = stage
         .proxy
-        .writes()
+        .fresh_writes()
         .iter()
         .filter(|write| write.is(&Method::PATCH, "/nodes/n1/status"))
         .map(|write| write.body["status"]["volumesAttached"].as_array().unwrap().len())

@@ -78,7 +78,7 @@ async fn leader_killed(stage: Stage) {
     first.kill();
     attach(&stage, 2).await;
     let new = new_holder(&stage, &holder).await;
-    assert_eq!(second_proxy.writes().len(), 2);
+    assert_eq!(second_proxy.fresh_writes().len(), 2);
 
     // From etcd: whatever came after the change of the lease is the second's, and nothing of it came
     // before (S36).
@@ -111,7 +111,7 @@ async fn leader_stopped(stage: Stage) {
     assert_eq!(status.code(), Some(0));
     new_holder(&stage, &holder).await;
     attach(&stage, 2).await;
-    assert_eq!(second_proxy.writes().len(), 2);
+    assert_eq!(second_proxy.fresh_writes().len(), 2);
     // The lease was given up, not left to expire.
     let released = stage.history().await.into_iter().any(|change| {
         change.resource == "leases"
@@ -171,11 +171,11 @@ async fn quiet_restart(stage: Stage) {
         stage.cluster.running(&format!("p{number}")).await;
     }
     daemon.kill();
-    let before = stage.proxy.writes().len();
+    let before = stage.proxy.fresh_writes().len();
     let _daemon = stage.daemon().await;
     // It has looked at everything when it does what is new.
     attach(&stage, 4).await;
-    let writes = &stage.proxy.writes()[before..];
+    let writes = &stage.proxy.fresh_writes()[before..];
     assert_eq!(writes.len(), 2, "{writes:#?}");
     assert!(writes[1].path.ends_with("/nodes/n4/status"), "{writes:#?}");
 }

@@ -165,11 +165,17 @@ impl Proxy {
         self.all_writes().into_iter().filter(|write| write.number.is_some()).collect()
     }
 
+    /// Those that the server did not refuse as stale. A kubelet may report between the daemon's look and
+    /// its write, which is then repeated.
+    pub fn fresh_writes(&self) -> Vec<Write> {
+        self.writes().into_iter().filter(|write| write.status != Some(StatusCode::CONFLICT)).collect()
+    }
+
     /// Those that attach or detach: to VolumeAttachments and nodes.
     pub fn attach_detach_writes(&self) -> Vec<Write> {
         let is_one =
             |write: &Write| write.path.contains("/volumeattachments") || write.path.contains("/nodes/");
-        self.writes().into_iter().filter(is_one).collect()
+        self.fresh_writes().into_iter().filter(is_one).collect()
     }
 
     /// All writes so far, events and leases among them.
