@@ -12,6 +12,7 @@
 //!   table per kind), [`metrics`], [`http`].
 //! - The subsystems, which never import each other: [`attach_detach`] and [`binder`].
 //! - The process: [`cli`], [`config`], [`app`], [`supervise`], [`routes`], [`telemetry`].
+//! - `embedded` (feature `demo`): an API server in this process, for tests and the demo.
 //!
 //! Every change marks the keys it touches dirty; dirty keys are planned by functions of values; each
 //! plan asks for at most one request per key, which carries the UID and the revision it was decided on.
@@ -22,6 +23,8 @@ pub mod attach_detach;
 pub mod binder;
 pub mod cli;
 pub mod config;
+#[cfg(feature = "demo")]
+pub mod embedded;
 pub mod http;
 pub mod kube_api;
 pub mod metrics;

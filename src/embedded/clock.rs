@@ -1,0 +1,53 @@
+//! What time it is on the embedded server.
+//!
+//! A start time plus what tokio's clock has measured since. So a test with paused time also moves
+//! creation timestamps, grace periods and watch timeouts, and nothing here waits for real.
+
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use tokio::time::Instant;
+
+/// A wall clock that follows tokio's.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    start: Timestamp,
+    since: Instant,
+}
+
+impl Clock {
+    /// A clock that shows `start` now.
+    #[must_use]
+    pub fn starting_at(start: Timestamp) -> Self {
+        Self { start, since: Instant::now() }
+    }
+
+    /// The time, to the second: finer digits are never stored in metadata.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        let elapsed = SignedDuration::try_from(self.since.elapsed()).unwrap_or(SignedDuration::ZERO);
+        self.start.checked_add(elapsed).unwrap_or(self.start)
+    }
+
+    /// The time as objects carry it.
+    #[must_use]
+    pub fn text(&self) -> String {
+        seconds_text(self.now())
+    }
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        Self::starting_at(Timestamp::now())
+    }
+}
+
+/// RFC 3339, whole seconds, UTC.
+#[must_use]
+pub fn seconds_text(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+/// RFC 3339, microseconds, UTC.
+#[must_use]
+pub fn microseconds_text(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
+}

@@ -1,0 +1,255 @@
+//! The embedded API server as the daemon uses a server: our own watches, single requests with
+//! preconditions, paused time.
+
+// A failed expectation ends the test, which is what a failed expectation is for.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+use std::{sync::Arc, time::Duration};
+
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::{
+    core::v1::{Namespace, Node, PersistentVolume, Pod},
+    storage::v1::StorageClass,
+};
+use kube::{
+    Api, Client,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams},
+};
+use mooring::{
+    embedded::{
+        Server,
+        request::{Query, Request},
+    },
+    kube_api::{kinds, watch::watch},
+    state::Objects,
+};
+use serde_json::json;
+
+fn object<T: serde::de::DeserializeOwned>(value: serde_json::Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
+
+fn volume(name: &str) -> PersistentVolume {
+    object(json!({
+        "metadata": {"name": name},
+        "spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
+            "csi": {"driver": "d.io", "volumeHandle": name}},
+    }))
+}
+
+async fn code(result: impl Future<Output = Result<impl Sized, kube::Error>>) -> (u16, String) {
+    match result.await {
+        Ok(_) => (200, String::new()),
+        Err(kube::Error::Api(status)) => (status.code, status.reason.clone()),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn our_watches_follow_it() {
+    let server = Server::default();
+    let client = server.client();
+    let nodes: Api<Node> = Api::all(client.clone());
+    nodes.create(&PostParams::default(), &object(json!({"metadata": {"name": "n1"}}))).await.unwrap();
+
+    let objects = Arc::new(Objects::default());
+    let watching = tokio::spawn(watch::<kinds::Node>(client, Arc::clone(&objects)));
+    let seen = async |wanted: usize| {
+        tokio::time::timeout(Duration::from_secs(30), async {
+            while objects.nodes.len() != wanted {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        })
+        .await
+        .expect("the table follows");
+    };
+    seen(1).await;
+    nodes.create(&PostParams::default(), &object(json!({"metadata": {"name": "n2"}}))).await.unwrap();
+    seen(2).await;
+    // A gap too long to resume: the list comes again.
+    server.compact();
+    nodes.delete("n1", &DeleteParams::default()).await.unwrap();
+    seen(1).await;
+    watching.abort();
+}
+
+#[tokio::test]
+async fn preconditions_are_kept() {
+    let client = Server::default().client();
+    let volumes: Api<PersistentVolume> = Api::all(client);
+    let created = volumes.create(&PostParams::default(), &volume("v")).await.unwrap();
+    let patch = |metadata: serde_json::Value| {
+        let patch = Patch::Merge(json!({"metadata": metadata, "status": {"phase": "Available"}}));
+        let volumes = volumes.clone();
+        async move { volumes.patch_status("v", &PatchParams::default(), &patch).await }
+    };
+    assert_eq!(
+        code(volumes.create(&PostParams::default(), &volume("v"))).await,
+        (409, "AlreadyExists".into())
+    );
+    assert_eq!(code(patch(json!({"resourceVersion": "1"}))).await, (409, "Conflict".into()));
+    assert_eq!(code(patch(json!({"uid": "another"}))).await, (422, "Invalid".into()));
+    let right = json!({"uid": created.metadata.uid, "resourceVersion": created.metadata.resource_version});
+    assert_eq!(code(patch(right)).await.0, 200);
+    assert_eq!(code(volumes.get("w")).await, (404, "NotFound".into()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_bookmarks_and_ends_in_time() {
+    let server = Server::default();
+    let client = server.client();
+    let namespaces: Api<Namespace> = Api::all(client);
+    let parameters = WatchParams { send_initial_events: true, timeout: Some(100), ..WatchParams::default() };
+    let mut events = namespaces.watch(&parameters, "0").await.unwrap().boxed();
+    let mut kinds = Vec::new();
+    let begin = tokio::time::Instant::now();
+    while let Some(event) = events.try_next().await.unwrap() {
+        kinds.push(match event {
+            WatchEvent::Added(_) => "added",
+            WatchEvent::Bookmark(_) => "bookmark",
+            _ => "other",
+        });
+    }
+    // The end of what there was, after a minute, and before the end.
+    assert_eq!(kinds, ["added", "added", "added", "added", "bookmark", "bookmark", "bookmark"]);
+    assert_eq!(begin.elapsed(), Duration::from_secs(100));
+}
+
+#[tokio::test]
+async fn pages_show_one_revision_or_are_gone() {
+    let server = Server::default();
+    let volumes: Api<PersistentVolume> = Api::all(server.client());
+    for name in ["a", "b", "c", "d"] {
+        volumes.create(&PostParams::default(), &volume(name)).await.unwrap();
+    }
+    let page = volumes.list(&ListParams::default().limit(2)).await.unwrap();
+    let token = page.metadata.continue_.unwrap();
+    assert_eq!(page.metadata.remaining_item_count, Some(2));
+    volumes.create(&PostParams::default(), &volume("bb")).await.unwrap();
+    let rest = volumes.list(&ListParams::default().limit(5).continue_token(&token)).await.unwrap();
+    let names: Vec<_> = rest.items.iter().filter_map(|volume| volume.metadata.name.as_deref()).collect();
+    assert_eq!(names, ["c", "d"]);
+    volumes.create(&PostParams::default(), &volume("e")).await.unwrap();
+    server.compact();
+    let parameters = ListParams::default().limit(5).continue_token(&token);
+    assert_eq!(code(volumes.list(&parameters)).await, (410, "Expired".into()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_has_its_grace() {
+    let client: Client = Server::default().client();
+    let pods: Api<Pod> = Api::default_namespaced(client);
+    let pod = |name: &str, node: &str| -> Pod {
+        object(
+            json!({"metadata": {"name": name}, "spec": {"nodeName": node, "containers": [{"name": "c", "image": "i"}]}}),
+        )
+    };
+    pods.create(&PostParams::default(), &pod("placed", "n")).await.unwrap();
+    pods.create(&PostParams::default(), &pod("waiting", "")).await.unwrap();
+    pods.delete("placed", &DeleteParams::default()).await.unwrap();
+    pods.delete("waiting", &DeleteParams::default()).await.unwrap();
+    let going = pods.get("placed").await.unwrap();
+    assert_eq!(going.metadata.deletion_grace_period_seconds, Some(30));
+    assert_eq!(code(pods.get("waiting")).await.0, 404);
+    pods.delete("placed", &DeleteParams::default().grace_period(0)).await.unwrap();
+    assert_eq!(code(pods.get("placed")).await.0, 404);
+}
+
+/// Figures of one core: `cargo test --release --test embedded -- --ignored --nocapture`.
+#[tokio::test]
+#[ignore = "prints figures; asserts nothing"]
+#[allow(clippy::print_stderr)]
+async fn figures() {
+    const REQUESTS: u32 = 20_000;
+    const WATCHERS: u32 = 100;
+    let server = Server::default();
+    let answer = async |method: &str, path: &str, media: &str, body: serde_json::Value| {
+        let request = Request {
+            method: method.parse().unwrap(),
+            path: path.to_owned(),
+            query: Query::default(),
+            accept: "application/json".to_owned(),
+            content_type: media.to_owned(),
+            body: body.to_string().into(),
+        };
+        server.answer(request).await
+    };
+    let path = "/api/v1/persistentvolumes";
+    let body = |name: String| serde_json::to_value(volume(&name)).unwrap();
+    let begin = tokio::time::Instant::now();
+    for index in 0..REQUESTS {
+        assert_eq!(answer("POST", path, "", body(format!("v{index}"))).await.status(), 201);
+    }
+    report("POST", begin, REQUESTS);
+    let begin = tokio::time::Instant::now();
+    for index in 0..REQUESTS {
+        assert_eq!(answer("GET", &format!("{path}/v{index}"), "", json!(null)).await.status(), 200);
+    }
+    report("GET", begin, REQUESTS);
+    let phase = |phase: &str| json!({"status": {"phase": phase}});
+    let media = "application/merge-patch+json";
+    let begin = tokio::time::Instant::now();
+    for index in 0..REQUESTS {
+        let path = format!("{path}/v{index}/status");
+        assert_eq!(answer("PATCH", &path, media, phase("Available")).await.status(), 200);
+    }
+    report("PATCH status", begin, REQUESTS);
+
+    let volumes: Api<PersistentVolume> = Api::all(server.client());
+    let mut watches = Vec::new();
+    for _ in 0..WATCHERS {
+        let parameters = WatchParams::default().timeout(60);
+        let mut events =
+            volumes.watch_metadata(&parameters, &server.revision().to_string()).await.unwrap().boxed();
+        watches.push(tokio::spawn(async move {
+            for _ in 0..REQUESTS / WATCHERS {
+                events.try_next().await.unwrap();
+            }
+        }));
+    }
+    let begin = tokio::time::Instant::now();
+    for index in 0..REQUESTS / WATCHERS {
+        answer("PATCH", &format!("{path}/v{index}/status"), media, phase("Bound")).await;
+    }
+    for watch in watches {
+        watch.await.unwrap();
+    }
+    report("events to 100 watchers, client included", begin, REQUESTS);
+
+    for index in REQUESTS..50_000 {
+        answer("POST", path, "", body(format!("v{index}"))).await;
+    }
+    for index in 0..50_000 {
+        let claim = json!({
+            "metadata": {"name": format!("c{index}")},
+            "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+        });
+        answer("POST", "/api/v1/namespaces/default/persistentvolumeclaims", "", claim).await;
+    }
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    eprintln!("50 000 volumes and claims: {:?}", status.lines().find(|line| line.starts_with("VmRSS")));
+}
+
+#[allow(clippy::print_stderr)]
+fn report(what: &str, begin: tokio::time::Instant, count: u32) {
+    eprintln!("{what}: {:.0} per second", f64::from(count) / begin.elapsed().as_secs_f64());
+}
+
+#[tokio::test]
+async fn claims_get_the_default_class() {
+    let client: Client = Server::default().client();
+    let classes: Api<StorageClass> = Api::all(client.clone());
+    let class = json!({
+        "metadata": {"name": "fast", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
+        "provisioner": "d.io",
+    });
+    classes.create(&PostParams::default(), &object(class)).await.unwrap();
+    let claims: Api<k8s_openapi::api::core::v1::PersistentVolumeClaim> = Api::default_namespaced(client);
+    let claim = json!({
+        "metadata": {"generateName": "c-"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1024Mi"}}},
+    });
+    let claim = claims.create(&PostParams::default(), &object(claim)).await.unwrap();
+    assert_eq!(claim.spec.unwrap().storage_class_name.as_deref(), Some("fast"));
+    assert_eq!(claim.metadata.finalizers.unwrap(), ["kubernetes.io/pvc-protection"]);
+}

@@ -1,0 +1,75 @@
+//! What two servers cannot have in common, taken out: uids, times, revisions, tokens, generated
+//! names, managed fields, texts for people. What is left of an answer has to agree.
+
+use serde_json::{Value, json};
+
+use super::sequence::Answer;
+
+/// The comparable part of an answer.
+pub fn answer(answer: &Answer, id: &str) -> Value {
+    let body = &answer.body;
+    if body["kind"] == "Status" {
+        let details = &body["details"];
+        let mut causes: Vec<String> = Vec::new();
+        for cause in details["causes"].as_array().into_iter().flatten() {
+            // Which of several faults of one field is named is upstream's inner order.
+            let field = cause["field"].as_str().unwrap_or_default().replace(id, "$id");
+            let field =
+                field.trim_end_matches(|c: char| c.is_ascii_digit() || c == '[' || c == ']').to_owned();
+            causes.push(field);
+        }
+        causes.sort();
+        causes.dedup();
+        return json!({
+            "code": answer.code, "status": body["status"], "reason": body["reason"],
+            "name": details["name"].as_str().map(|name| name.replace(id, "$id")),
+            "kind": details["kind"], "group": details["group"], "fields": causes,
+        });
+    }
+    json!({"code": answer.code, "body": value(body, id)})
+}
+
+/// The comparable part of a watch event.
+pub fn event(event: &Value, id: &str) -> Value {
+    json!({"type": event["type"], "object": value(&event["object"], id)})
+}
+
+fn value(whole: &Value, id: &str) -> Value {
+    match whole {
+        Value::Object(fields) => {
+            let mut kept = serde_json::Map::new();
+            for (name, inner) in fields {
+                let masked = match (name.as_str(), inner) {
+                    ("managedFields", _) => continue,
+                    ("resourceVersion" | "uid" | "continue", Value::String(text)) if !text.is_empty() => {
+                        format!("<{name}>").into()
+                    }
+                    _ => value(inner, id),
+                };
+                kept.insert(name.clone(), masked);
+            }
+            if let Some(prefix) = fields.get("generateName").and_then(Value::as_str)
+                && fields.get("name").and_then(Value::as_str).is_some_and(|name| name.starts_with(prefix))
+            {
+                kept.insert("name".to_owned(), "<generated>".into());
+            }
+            Value::Object(kept)
+        }
+        // Whether an empty list is kept or stored as none depends on the encoding of the real server's
+        // storage, and on whether the answer comes from there.
+        Value::Array(elements) if elements.is_empty() => Value::Null,
+        Value::Array(elements) => Value::Array(elements.iter().map(|element| value(element, id)).collect()),
+        Value::String(text) if is_recent(text) => "<time>".into(),
+        Value::String(text) => text.replace(id, "$id").into(),
+        other => other.clone(),
+    }
+}
+
+/// Times that a sequence itself writes are from long ago.
+fn is_recent(text: &str) -> bool {
+    text.len() >= 20
+        && text.ends_with('Z')
+        && text.starts_with("20")
+        && &text[4..5] == "-"
+        && &text[..4] >= "2024"
+}
