@@ -1,7 +1,7 @@
 //! The server: requests in, answers out.
 //!
 //! [`Server`] is a `tower::Service`, so it plugs into `kube::Client::new` without a socket, takes
-//! layers (faults, delays) like any service, and is served over HTTP by [`super::serve`]. Each
+//! layers (faults, delays) like any service, and is served over HTTP by [`super::serve()`]. Each
 //! request that writes runs to its end under the store's lock; nothing waits while holding it.
 
 use std::{
