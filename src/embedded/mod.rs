@@ -12,6 +12,7 @@
 //! import it. What it answers is compared with the real kube-apiserver by `tests/fidelity.rs`;
 //! what differs on purpose is listed in this folder's README.
 
+pub mod actors;
 pub mod clock;
 pub mod delete;
 pub mod discovery;

@@ -2,7 +2,8 @@
 //! benchmarks, which include this folder as a module.
 //!
 //! Lowest first: [`process`] (children that never outlive us), [`assets`] (where the binaries are),
-//! [`control_plane`] (etcd and kube-apiserver), [`actors`] (stand-ins for the other components),
+//! [`control_plane`] (etcd and kube-apiserver), [`actors`] (stand-ins for the other components,
+//! from the library),
 //! [`proxy`] (numbers and disturbs the daemon's writes), [`daemon`] (the real binary),
 //! [`history`] and [`audit`] (what really happened), [`invariants`] (whether it was allowed to).
 
@@ -12,7 +13,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![allow(clippy::missing_panics_doc, clippy::must_use_candidate)]
 
-pub mod actors;
 pub mod assets;
 pub mod audit;
 pub mod cluster;
@@ -22,3 +22,5 @@ pub mod history;
 pub mod invariants;
 pub mod process;
 pub mod proxy;
+
+pub use mooring::embedded::actors;

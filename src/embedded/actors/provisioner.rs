@@ -34,7 +34,9 @@ const PROVISIONER_KEYS: [&str; 2] =
 /// What the stand-in does.
 #[derive(Clone, Debug, Default)]
 pub struct ProvisionerBehaviour {
+    /// To making a volume.
     pub create: Reaction,
+    /// To deleting one.
     pub delete: Reaction,
 }
 
@@ -47,6 +49,7 @@ pub struct Provisioner {
 
 impl Provisioner {
     /// Starts serving a driver.
+    #[must_use]
     pub fn start(client: Client, driver: &str, behaviour: ProvisionerBehaviour) -> Self {
         let (sender, receiver) = watch::channel(behaviour);
         let task = tokio::spawn(run(client, driver.to_owned(), receiver));
@@ -99,38 +102,38 @@ async fn run(client: Client, driver: String, mut behaviour: watch::Receiver<Prov
             }
         }
         tokio::select! {
-                    Some(event) = claim_events.next() => {
-                        for (_, now) in claims.apply(event) {
-                            if let Some(claim) = now {
-         work.mark(Job::Claim(key(&*claim)));
-        }
-                        }
+            Some(event) = claim_events.next() => {
+                for (_, now) in claims.apply(event) {
+                    if let Some(claim) = now {
+                        work.mark(Job::Claim(key(&*claim)));
                     }
-                    Some(event) = volume_events.next() => {
-                        for (_, now) in volumes.apply(event) {
-                            if let Some(volume) = now {
-         work.mark(Job::Volume(volume.name_any()));
-        }
-                        }
-                    }
-                    Some(event) = class_events.next() => {
-                        if !classes.apply(event).is_empty() {
-                            for claim in claims.values() {
-         work.mark(Job::Claim(key(&**claim)));
-        }
-                        }
-                    }
-                    Ok(()) = behaviour.changed() => {
-                        for claim in claims.values() {
-         work.mark(Job::Claim(key(&**claim)));
-        }
-                        for volume in volumes.values() {
-         work.mark(Job::Volume(volume.name_any()));
-        }
-                    }
-                    () = work.finished() => {}
-                    else => return,
                 }
+            }
+            Some(event) = volume_events.next() => {
+                for (_, now) in volumes.apply(event) {
+                    if let Some(volume) = now {
+                        work.mark(Job::Volume(volume.name_any()));
+                    }
+                }
+            }
+            Some(event) = class_events.next() => {
+                if !classes.apply(event).is_empty() {
+                    for claim in claims.values() {
+                        work.mark(Job::Claim(key(&**claim)));
+                    }
+                }
+            }
+            Ok(()) = behaviour.changed() => {
+                for claim in claims.values() {
+                    work.mark(Job::Claim(key(&**claim)));
+                }
+                for volume in volumes.values() {
+                    work.mark(Job::Volume(volume.name_any()));
+                }
+            }
+            () = work.finished() => {}
+            else => return,
+        }
     }
 }
 

@@ -46,9 +46,13 @@ impl Default for Reaction {
 /// What the stand-in does; the maps are by PersistentVolume and come before the defaults.
 #[derive(Clone, Debug, Default)]
 pub struct AttacherBehaviour {
+    /// To attaching.
     pub attach: Reaction,
+    /// To detaching.
     pub detach: Reaction,
+    /// To attaching these.
     pub attach_of: BTreeMap<String, Reaction>,
+    /// To detaching these.
     pub detach_of: BTreeMap<String, Reaction>,
     /// Writes at once; 0 means the real one's default.
     pub workers: usize,
@@ -63,6 +67,7 @@ pub struct Attacher {
 
 impl Attacher {
     /// Starts serving a driver.
+    #[must_use]
     pub fn start(client: Client, driver: &str, behaviour: AttacherBehaviour) -> Self {
         let (sender, receiver) = watch::channel(behaviour);
         let task = tokio::spawn(run(client, driver.to_owned(), receiver));
@@ -103,41 +108,41 @@ async fn run(client: Client, driver: String, mut behaviour: watch::Receiver<Atta
             }
         }
         tokio::select! {
-                    Some(event) = attachment_events.next() => {
-                        for (before, now) in attachments.apply(event) {
-                            let Some(attachment) = now.as_ref().or(before.as_ref()) else { continue };
-                            if attachment.spec.attacher != driver {
-                                continue;
-                            }
-                            let name = attachment.name_any();
-                            if let Some(volume) = source(attachment) {
-                                let names = of_volume.entry(volume.to_owned()).or_default();
-                                names.retain(|other| *other != name);
-                                if now.is_some() {
-                                    names.push(name.clone());
-                                }
-                            }
-                            work.mark(name);
+            Some(event) = attachment_events.next() => {
+                for (before, now) in attachments.apply(event) {
+                    let Some(attachment) = now.as_ref().or(before.as_ref()) else { continue };
+                    if attachment.spec.attacher != driver {
+                        continue;
+                    }
+                    let name = attachment.name_any();
+                    if let Some(volume) = source(attachment) {
+                        let names = of_volume.entry(volume.to_owned()).or_default();
+                        names.retain(|other| *other != name);
+                        if now.is_some() {
+                            names.push(name.clone());
                         }
                     }
-                    Some(event) = volume_events.next() => {
-                        for (before, now) in volumes.apply(event) {
-                            let Some(volume) = now.or(before) else { continue };
-                            for name in of_volume.get(&volume.name_any()).into_iter().flatten() {
-                                work.mark(name.clone());
-                            }
-                        }
-                    }
-                    Ok(()) = behaviour.changed() => {
-                        for names in of_volume.values() {
-                            for name in names {
-         work.mark(name.clone());
-        }
-                        }
-                    }
-                    () = work.finished() => {}
-                    else => return,
+                    work.mark(name);
                 }
+            }
+            Some(event) = volume_events.next() => {
+                for (before, now) in volumes.apply(event) {
+                    let Some(volume) = now.or(before) else { continue };
+                    for name in of_volume.get(&volume.name_any()).into_iter().flatten() {
+                        work.mark(name.clone());
+                    }
+                }
+            }
+            Ok(()) = behaviour.changed() => {
+                for names in of_volume.values() {
+                    for name in names {
+                        work.mark(name.clone());
+                    }
+                }
+            }
+            () = work.finished() => {}
+            else => return,
+        }
     }
 }
 
@@ -195,9 +200,12 @@ fn attach(
         return Some(Write::patch(path, add_finalizer(&volume.metadata, &finalizer)));
     }
     if !has_finalizer(&attachment.metadata, &finalizer) {
-        let mut body = add_finalizer(&attachment.metadata, &finalizer);
-        body["metadata"]["annotations"] =
-            json!({ "csi.alpha.kubernetes.io/node-id": attachment.spec.node_name });
+        let finalizers = attachment.metadata.finalizers.iter().flatten().map(String::as_str);
+        let body = json!({ "metadata": {
+            "resourceVersion": attachment.metadata.resource_version,
+            "finalizers": finalizers.chain([finalizer.as_str()]).collect::<Vec<_>>(),
+            "annotations": { "csi.alpha.kubernetes.io/node-id": attachment.spec.node_name },
+        }});
         return Some(Write::patch(path(attachment), body));
     }
     match behaviour.attach_of.get(&volume.name_any()).unwrap_or(&behaviour.attach) {

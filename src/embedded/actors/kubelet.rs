@@ -47,6 +47,7 @@ pub struct Kubelets {
 
 impl Kubelets {
     /// Starts a kubelet for every node there is and will be.
+    #[must_use]
     pub fn start(client: Client, behaviour: KubeletBehaviour) -> Self {
         let (sender, receiver) = watch::channel(behaviour);
         Self { behaviour: sender, task: tokio::spawn(run(client, receiver)) }
@@ -96,30 +97,30 @@ async fn run(client: Client, mut behaviour: watch::Receiver<KubeletBehaviour>) {
             }
         }
         tokio::select! {
-                    Some(event) = nodes.next() => {
-                        for (before, now) in world.nodes.apply(event) {
-                            let Some(node) = now.or(before) else { continue };
-                            work.mark(node.name_any());
-                        }
+            Some(event) = nodes.next() => {
+                for (before, now) in world.nodes.apply(event) {
+                    let Some(node) = now.or(before) else { continue };
+                    work.mark(node.name_any());
+                }
+            }
+            Some(event) = pods.next() => {
+                for (before, now) in world.pods.apply(event) {
+                    world.index(before.as_ref(), now.as_ref());
+                    let Some(pod) = now.or(before) else { continue };
+                    if let Some(node) = node_of(&pod) {
+                        work.mark(node.to_owned());
                     }
-                    Some(event) = pods.next() => {
-                        for (before, now) in world.pods.apply(event) {
-                            world.index(before.as_ref(), now.as_ref());
-                            let Some(pod) = now.or(before) else { continue };
-                            if let Some(node) = node_of(&pod) {
-         work.mark(node.to_owned());
-        }
-                        }
+                }
+            }
+            Some(event) = claims.next() => {
+                for (before, now) in world.claims.apply(event) {
+                    let Some(claim) = now.or(before) else { continue };
+                    for node in world.users_of.get(&key(&*claim)).into_iter().flatten() {
+                        work.mark(node.clone());
                     }
-                    Some(event) = claims.next() => {
-                        for (before, now) in world.claims.apply(event) {
-                            let Some(claim) = now.or(before) else { continue };
-                            for node in world.users_of.get(&key(&*claim)).into_iter().flatten() {
-                                work.mark(node.clone());
-                            }
-                        }
-                    }
-                    // Watches of two kinds have no order between them: a claim may be seen before its volume.
+                }
+            }
+            // Watches of two kinds have no order between them: a claim may be seen before its volume.
             Some(event) = volumes.next() => {
                 for (before, now) in world.volumes.apply(event) {
                     let Some(volume) = now.or(before) else { continue };
@@ -130,19 +131,19 @@ async fn run(client: Client, mut behaviour: watch::Receiver<KubeletBehaviour>) {
                 }
             }
             Some(event) = attachments.next() => {
-                        for (before, now) in world.attachments.apply(event) {
-                            let Some(attachment) = now.or(before) else { continue };
-                            work.mark(attachment.spec.node_name.clone());
-                        }
-                    }
-                    Ok(()) = behaviour.changed() => {
-                        for node in world.nodes.values() {
-         work.mark(node.name_any());
-        }
-                    }
-                    () = work.finished() => {}
-                    else => return,
+                for (before, now) in world.attachments.apply(event) {
+                    let Some(attachment) = now.or(before) else { continue };
+                    work.mark(attachment.spec.node_name.clone());
                 }
+            }
+            Ok(()) = behaviour.changed() => {
+                for node in world.nodes.values() {
+                    work.mark(node.name_any());
+                }
+            }
+            () = work.finished() => {}
+            else => return,
+        }
     }
 }
 
@@ -256,6 +257,7 @@ impl World {
 }
 
 /// The name by which the kubelet asks for a VolumeAttachment (attach-detach §7.1).
+#[must_use]
 pub fn attachment_name(handle: &str, driver: &str, node: &str) -> String {
     use sha2::{Digest, Sha256};
     let hash = Sha256::new().chain_update(handle).chain_update(driver).chain_update(node).finalize();
