@@ -141,6 +141,12 @@ impl Controller {
         self.wake_at.first().map(|(at, _)| *at).into_iter().chain(self.sweep_at).min()
     }
 
+    /// Where volumes are attached, or may be.
+    #[must_use]
+    pub fn actual(&self) -> &ActualState {
+        &self.actual
+    }
+
     /// What every pair waits for; stays readable while the controller runs.
     #[must_use]
     pub fn standing(&self) -> Arc<Standing> {
