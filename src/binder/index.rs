@@ -52,15 +52,15 @@ impl Place {
         })
     }
 
-    /// The shelves the volume stands on.
-    fn shelves(&self) -> impl Iterator<Item = Shelf> {
+    /// The racks the volume stands on.
+    fn racks(&self) -> impl Iterator<Item = Rack> {
         let labels = self.labels.iter().map(|(key, value)| Some((key.clone(), value.clone())));
         std::iter::once(None).chain(labels).map(|label| (self.group.clone(), label))
     }
 }
 
 /// Free volumes of a group: all, or those with a label.
-type Shelf = (Group, Option<Label>);
+type Rack = (Group, Option<Label>);
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Entry {
@@ -72,7 +72,7 @@ struct Entry {
 #[derive(Debug, Default)]
 pub struct VolumeIndex {
     entries: HashMap<VolumeName, Entry>,
-    free: BTreeMap<Shelf, BTreeMap<AccessModes, BySize>>,
+    free: BTreeMap<Rack, BTreeMap<AccessModes, BySize>>,
     by_claim: BTreeMap<ClaimKey, BTreeSet<VolumeName>>,
     unbound: Unbound,
 }
@@ -117,8 +117,8 @@ impl VolumeIndex {
 
     fn insert(&mut self, name: &VolumeName, entry: &Entry) {
         if let Some(place) = &entry.place {
-            for shelf in place.shelves() {
-                let sets = self.free.entry(shelf).or_default();
+            for rack in place.racks() {
+                let sets = self.free.entry(rack).or_default();
                 sets.entry(place.modes).or_default().insert((place.size, name.clone()));
             }
         }
@@ -129,8 +129,8 @@ impl VolumeIndex {
 
     fn remove(&mut self, name: &VolumeName, entry: &Entry) {
         if let Some(place) = &entry.place {
-            for shelf in place.shelves() {
-                let Some(sets) = self.free.get_mut(&shelf) else { continue };
+            for rack in place.racks() {
+                let Some(sets) = self.free.get_mut(&rack) else { continue };
                 if let Some(sizes) = sets.get_mut(&place.modes) {
                     sizes.remove(&(place.size, name.clone()));
                     if sizes.is_empty() {
@@ -138,7 +138,7 @@ impl VolumeIndex {
                     }
                 }
                 if sets.is_empty() {
-                    self.free.remove(&shelf);
+                    self.free.remove(&rack);
                 }
             }
         }
@@ -169,15 +169,15 @@ impl VolumeIndex {
         self.by_claim.get(claim).into_iter().flatten()
     }
 
-    /// The shortest shelf on which every free volume for the claim stands, if there is any volume.
-    fn shelf(&self, wish: &Wish<'_>) -> Option<&BTreeMap<AccessModes, BySize>> {
+    /// The shortest rack on which every free volume for the claim stands, if there is any volume.
+    fn rack_for(&self, wish: &Wish<'_>) -> Option<&BTreeMap<AccessModes, BySize>> {
         let group = wish.group();
         let mut shortest = self.free.get(&(group.clone(), None))?;
         let length = |sets: &BTreeMap<AccessModes, BySize>| sets.values().map(BTreeSet::len).sum::<usize>();
         for label in wish.labels() {
-            let shelf = self.free.get(&(group.clone(), Some(label)))?;
-            if length(shelf) < length(shortest) {
-                shortest = shelf;
+            let rack = self.free.get(&(group.clone(), Some(label)))?;
+            if length(rack) < length(shortest) {
+                shortest = rack;
             }
         }
         Some(shortest)
@@ -221,7 +221,7 @@ impl VolumeIndex {
         if let Some((volume, misfit)) = unfit {
             return Search::Held(volume, misfit);
         }
-        let shelf = self.shelf(wish);
+        let rack = self.rack_for(wish);
         for modes in wish.modes.len()..=AccessModes::MOST {
             if let Some(volume) = reserved.get(&(false, modes)) {
                 return found(volume);
@@ -230,7 +230,7 @@ impl VolumeIndex {
                 continue;
             }
             let mut best: Option<(Quantity, Arc<PersistentVolume>)> = None;
-            for (set, sizes) in shelf.into_iter().flatten() {
+            for (set, sizes) in rack.into_iter().flatten() {
                 if set.len() != modes || !set.contains(wish.modes) {
                     continue;
                 }

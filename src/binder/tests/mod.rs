@@ -163,7 +163,7 @@ fn an_event_is_not_repeated_until_something_else_was_said() {
     named.metadata.resource_version = ResourceVersion(2);
     objects.apply(named);
     planner.changed(&key);
-    assert!(planner.plan(now).events.is_empty());
+    assert_eq!(planner.plan(now).events.len(), 1);
 
     let mut again = claim("c");
     again.metadata.resource_version = ResourceVersion(3);
@@ -256,7 +256,7 @@ fn a_selector_costs_its_own_candidates() {
     };
     let taker = waiting.taker(&labelled(7), &current, &BTreeSet::new());
     assert_eq!(taker, Some(ClaimKey::new("ns", "c0007")));
-    // The labels are in order, and claims stand on the shelf of their first.
+    // The labels are in order, and claims stand in the rack of their first.
     assert_eq!(looked.get(), 1);
 }
 
