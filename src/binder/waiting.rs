@@ -28,7 +28,7 @@ type Rank = (Quantity, Reverse<(Option<Timestamp>, ClaimKey)>);
 
 /// Waiting claims of a group: those that accept any label, or those that insist on this one (and
 /// perhaps on others).
-type Rack = (Group, Option<Label>);
+type Queue = (Group, Option<Label>);
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Entry {
@@ -43,8 +43,8 @@ pub struct ClaimIndex {
     entries: HashMap<ClaimKey, Entry>,
     by_volume: BTreeMap<VolumeName, BTreeSet<ClaimKey>>,
     by_class: BTreeMap<String, BTreeSet<ClaimKey>>,
-    waiting: BTreeMap<Rack, BTreeMap<AccessModes, BTreeSet<Rank>>>,
-    places: HashMap<ClaimKey, (Rack, AccessModes, Rank)>,
+    waiting: BTreeMap<Queue, BTreeMap<AccessModes, BTreeSet<Rank>>>,
+    places: HashMap<ClaimKey, (Queue, AccessModes, Rank)>,
 }
 
 fn discard<K: Ord, V: Ord>(map: &mut BTreeMap<K, BTreeSet<V>>, key: &K, value: &V) {
@@ -101,19 +101,19 @@ impl ClaimIndex {
         let key = wish.claim.key();
         self.forget(&key);
         let rank = (wish.request, Reverse((wish.claim.metadata.creation_timestamp, key.clone())));
-        let rack = (wish.group(), wish.labels().next());
-        let sets = self.waiting.entry(rack.clone()).or_default();
+        let queue = (wish.group(), wish.labels().next());
+        let sets = self.waiting.entry(queue.clone()).or_default();
         sets.entry(wish.modes).or_default().insert(rank.clone());
-        self.places.insert(key, (rack, wish.modes, rank));
+        self.places.insert(key, (queue, wish.modes, rank));
     }
 
     /// Notes that a claim no longer waits.
     pub fn forget(&mut self, key: &ClaimKey) {
-        let Some((rack, modes, rank)) = self.places.remove(key) else { return };
-        if let Some(sets) = self.waiting.get_mut(&rack) {
+        let Some((queue, modes, rank)) = self.places.remove(key) else { return };
+        if let Some(sets) = self.waiting.get_mut(&queue) {
             discard(sets, &modes, &rank);
             if sets.is_empty() {
-                self.waiting.remove(&rack);
+                self.waiting.remove(&queue);
             }
         }
     }
@@ -129,10 +129,10 @@ impl ClaimIndex {
         let offered = AccessModes::known(&volume.spec.access_modes);
         let group = Group::of(volume);
         let labels = volume.metadata.labels.iter().map(|(key, value)| Some((key.clone(), value.clone())));
-        let racks =
+        let queues =
             std::iter::once(None).chain(labels).filter_map(|label| self.waiting.get(&(group.clone(), label)));
         let mut best: Option<&Rank> = None;
-        for (modes, ranks) in racks.flatten() {
+        for (modes, ranks) in queues.flatten() {
             if !offered.contains(*modes) {
                 continue;
             }

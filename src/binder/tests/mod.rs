@@ -256,7 +256,7 @@ fn a_selector_costs_its_own_candidates() {
     };
     let taker = waiting.taker(&labelled(7), &current, &BTreeSet::new());
     assert_eq!(taker, Some(ClaimKey::new("ns", "c0007")));
-    // The labels are in order, and claims stand in the rack of their first.
+    // The labels are in order, and claims queue under their first.
     assert_eq!(looked.get(), 1);
 }
 
