@@ -39,7 +39,7 @@ use crate::{
     metrics::{ApiMetrics, ElectionMetrics, Metrics, process},
     routes,
     state::{Objects, Stored},
-    supervise::{Stage, Supervisor},
+    supervise::{Dead, Death, Stage, Supervisor},
 };
 
 /// How long the subsystems may take to finish what is under way: a few requests at their timeout.
@@ -70,10 +70,12 @@ pub enum Failure {
 /// See [`Failure`].
 pub async fn run(config: Config) -> Result<(), Failure> {
     let mut terminated = Termination::listen().map_err(Failure::Setup)?;
-    let mut daemon = Daemon::start(config).await.map_err(Failure::Setup)?;
+    let api = ApiServer::find(config.kubeconfig.as_deref()).await;
+    let api = api.map_err(|error| Failure::Setup(error.into()))?;
+    let mut daemon = Daemon::start(config, &api).await.map_err(Failure::Setup)?;
     tokio::select! {
         name = terminated.signal() => tracing::info!(signal = name, "shutting down"),
-        death = daemon.tasks.death() => return Err(Failure::Running(death.into())),
+        death = daemon.death() => return Err(Failure::Running(death.into())),
     }
     tokio::spawn(async move {
         let number = terminated.second().await;
@@ -192,9 +194,11 @@ pub fn subsystems(parts: &Parts) -> anyhow::Result<Vec<Subsystem>> {
     ])
 }
 
-/// The running daemon.
-struct Daemon {
+/// The running daemon. When dropped, it is gone at once, as a process that was killed.
+#[derive(Debug)]
+pub struct Daemon {
     tasks: Supervisor,
+    router: Arc<Router>,
     planning: CancellationToken,
     events: CancellationToken,
     lease: CancellationToken,
@@ -202,8 +206,11 @@ struct Daemon {
 }
 
 impl Daemon {
-    async fn start(config: Config) -> anyhow::Result<Self> {
-        let api = ApiServer::find(config.kubeconfig.as_deref()).await?;
+    /// Starts all parts; they find each other and the right to write by themselves.
+    ///
+    /// # Errors
+    /// The address cannot be served on, or the credentials cannot be used.
+    pub async fn start(config: Config, api: &ApiServer) -> anyhow::Result<Self> {
         let server = Server::bind(config.listen).await?;
         let identity = identity()?;
         tracing::info!(
@@ -230,52 +237,52 @@ impl Daemon {
         .with_request_timeout(config.request_timeout());
         let watch_client = api.client()?;
 
-        let mut daemon = Self {
-            tasks: Supervisor::default(),
-            planning: CancellationToken::new(),
-            events: CancellationToken::new(),
-            lease: CancellationToken::new(),
-            http: CancellationToken::new(),
-        };
-        start_watches(&mut daemon.tasks, &watch_client, &objects);
+        let mut tasks = Supervisor::default();
+        let [planning, events_end, lease, http] = [(); 4].map(|()| CancellationToken::new());
+        start_watches(&mut tasks, &watch_client, &objects);
         let view = match &config.election {
             Some(election) => {
-                let elector = build_elector(&api, election, &identity, &leadership, &metrics, api_metrics)?;
+                let elector = build_elector(api, election, &identity, &leadership, &metrics, api_metrics)?;
                 let view = elector.view();
                 let barrier = take_over_barrier(watch_client.clone(), Arc::clone(&objects));
-                let running = elector.run(Some(watch_client), barrier, daemon.lease.clone());
-                daemon.tasks.spawn_fallible(Stage::Election, "leader-election", running);
+                let running = elector.run(Some(watch_client), barrier, lease.clone());
+                tasks.spawn_fallible(Stage::Election, "leader-election", running);
                 Some(view)
             }
             None => None,
         };
         let (events, writer) = EventQueue::new(&metrics)?;
-        let writing = writer.run(caller.clone(), identity, daemon.events.clone());
-        daemon.tasks.spawn(Stage::Events, "events", writing);
+        let writing = writer.run(caller.clone(), identity, events_end.clone());
+        tasks.spawn(Stage::Events, "events", writing);
 
-        let planning = daemon.planning.clone();
-        let parts = Parts { config, metrics, objects, leadership, caller, events, planning };
-        let mut router = daemon.router(&parts, view);
+        let parts =
+            Parts { config, metrics, objects, leadership, caller, events, planning: planning.clone() };
+        let mut router = build_router(&parts, view, tasks.dead());
         for Subsystem { name, running, explained_at, explanation } in subsystems(&parts)? {
-            daemon.tasks.spawn(Stage::Subsystem, name, running);
+            tasks.spawn(Stage::Subsystem, name, running);
             router = router.json(explained_at, move |rest| rest.is_empty().then(&explanation));
         }
-        daemon.tasks.spawn(Stage::Http, "http", server.run(router, daemon.http.clone()));
-        Ok(daemon)
+        let router = Arc::new(router);
+        tasks.spawn(Stage::Http, "http", server.run(Arc::clone(&router), http.clone()));
+        Ok(Self { tasks, router, planning, events: events_end, lease, http })
     }
 
-    fn router(&self, parts: &Parts, view: Option<watch::Receiver<ElectionView>>) -> Router {
-        routes::router(&routes::Sources {
-            metrics: parts.metrics.clone(),
-            objects: Arc::clone(&parts.objects),
-            leadership: parts.leadership.clone(),
-            election: view.zip(parts.config.election.as_ref().map(|election| election.timing)),
-            dead: self.tasks.dead(),
-            stopping: self.planning.clone(),
-        })
+    /// Its pages, for who is in the same process.
+    #[must_use]
+    pub fn pages(&self) -> Arc<Router> {
+        Arc::clone(&self.router)
     }
 
-    async fn stop(mut self) -> anyhow::Result<()> {
+    /// Waits until a part dies, which none should. Cancel safe.
+    pub async fn death(&mut self) -> Death {
+        self.tasks.death().await
+    }
+
+    /// Takes it down in order.
+    ///
+    /// # Errors
+    /// A part did not end in time, or failed.
+    pub async fn stop(mut self) -> anyhow::Result<()> {
         self.planning.cancel();
         self.tasks.finished(Stage::Subsystem, DRAIN_TIMEOUT).await?;
         self.events.cancel();
@@ -289,6 +296,17 @@ impl Daemon {
         tracing::info!("stopped");
         Ok(())
     }
+}
+
+fn build_router(parts: &Parts, view: Option<watch::Receiver<ElectionView>>, dead: Dead) -> Router {
+    routes::router(&routes::Sources {
+        metrics: parts.metrics.clone(),
+        objects: Arc::clone(&parts.objects),
+        leadership: parts.leadership.clone(),
+        election: view.zip(parts.config.election.as_ref().map(|election| election.timing)),
+        dead,
+        stopping: parts.planning.clone(),
+    })
 }
 
 fn start_watches(tasks: &mut Supervisor, client: &Client, objects: &Arc<Objects>) {

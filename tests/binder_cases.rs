@@ -1,4 +1,5 @@
-//! Runs the binder's cases: `tests/cases/binder/*.yaml`, one test each, named by its id.
+//! Runs the binder's cases: `tests/cases/binder/*.yaml`, one test each, named by its id. `MOORING_CASES`
+//! adds a folder of cases (`tests/support/cases.rs`).
 //!
 //! Every case is decided, applied and decided again until nothing is left to write, then compared
 //! whole. Then the same objects go through the planner with one fault at each write in turn, and
@@ -9,10 +10,12 @@
 
 #[path = "binder/case.rs"]
 mod case;
+#[path = "support/cases.rs"]
+mod cases;
 #[path = "binder/world.rs"]
 mod world;
 
-use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
 use case::{Case, File, Sync};
 use libtest_mimic::{Arguments, Trial};
@@ -20,14 +23,9 @@ use mooring::kube_api::events::EventType;
 use world::{Fault, World, chosen, plain};
 
 fn main() {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases/binder");
     let mut trials = Vec::new();
-    let mut names: Vec<_> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
-    names.sort();
-    for path in names {
-        let text = fs::read_to_string(&path).unwrap();
-        let file: File =
-            serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    for path in cases::files("binder") {
+        let file: File = cases::read(&path);
         let fixtures = Arc::new(file.fixtures);
         for case in file.cases {
             let fixtures = Arc::clone(&fixtures);

@@ -12,6 +12,7 @@ use super::{
     matching::{Misfit, Wish, held_by, misfit_for_named, refers_to},
     patches, provisioning,
     reason::ClaimReason,
+    upkeep,
     view::{View, VolumeProof},
 };
 use crate::kube_api::{
@@ -26,6 +27,9 @@ pub type ClaimDecision = Decision<ClaimReason>;
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, syncClaim.
 #[must_use]
 pub fn sync_claim(claim: &PersistentVolumeClaim, view: &View<'_>) -> ClaimDecision {
+    if let Some(write) = upkeep::of_claim(claim) {
+        return Decision::step(ClaimReason::Annotating, Step::Write(write));
+    }
     if annotations::has(&claim.metadata, BIND_COMPLETED) {
         return sync_bound(claim, view);
     }

@@ -137,6 +137,8 @@ pub enum WriteKind {
     ClaimLost,
     /// The claim gets the default class.
     AssignClass,
+    /// Annotations and finalizers are put right.
+    Annotate,
     /// An external provisioner is asked.
     AskProvisioner,
     /// The volume is free, or reserved by name.
@@ -161,6 +163,7 @@ impl WriteKind {
             Self::ClaimPending => "claim_pending",
             Self::ClaimLost => "claim_lost",
             Self::AssignClass => "assign_class",
+            Self::Annotate => "annotate",
             Self::AskProvisioner => "ask_provisioner",
             Self::VolumeAvailable => "volume_available",
             Self::VolumeReleased => "volume_released",

@@ -29,6 +29,7 @@ pub mod retry;
 pub mod standing;
 #[cfg(test)]
 mod tests;
+pub mod upkeep;
 pub mod view;
 pub mod volume;
 pub mod waiting;

@@ -10,7 +10,9 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::{
-    annotations::{BETA_STORAGE_PROVISIONER, BIND_COMPLETED, BOUND_BY_CONTROLLER, STORAGE_PROVISIONER, YES},
+    annotations::{
+        BETA_STORAGE_PROVISIONER, BIND_COMPLETED, BOUND_BY_CONTROLLER, MIGRATED_TO, STORAGE_PROVISIONER, YES,
+    },
     binding::StatusChange,
 };
 use crate::kube_api::{
@@ -21,13 +23,23 @@ use crate::kube_api::{
 
 /// A patch of an object or of its status.
 fn patch<T: Narrow>(object: &T, subresource: &str, annotations: Map<String, Value>, rest: Value) -> Request {
-    let meta = object.metadata();
     let mut metadata = Map::new();
-    metadata.insert("uid".to_owned(), json!(meta.uid));
-    metadata.insert("resourceVersion".to_owned(), json!(meta.resource_version));
     if !annotations.is_empty() {
         metadata.insert("annotations".to_owned(), Value::Object(annotations));
     }
+    patch_with(object, subresource, metadata, rest)
+}
+
+/// The same, with more of the metadata than the annotations.
+fn patch_with<T: Narrow>(
+    object: &T,
+    subresource: &str,
+    mut metadata: Map<String, Value>,
+    rest: Value,
+) -> Request {
+    let meta = object.metadata();
+    metadata.insert("uid".to_owned(), json!(meta.uid));
+    metadata.insert("resourceVersion".to_owned(), json!(meta.resource_version));
     let mut body = Map::new();
     body.insert("metadata".to_owned(), Value::Object(metadata));
     if let Value::Object(rest) = rest {
@@ -39,6 +51,48 @@ fn patch<T: Narrow>(object: &T, subresource: &str, annotations: Map<String, Valu
 
 fn marks(keys: &[(&str, Value)]) -> Map<String, Value> {
     keys.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect()
+}
+
+/// A change of the annotation MIG.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Migration {
+    /// This CSI driver acts for the plugin.
+    To(&'static str),
+    /// None does.
+    None,
+}
+
+impl Migration {
+    fn mark(self) -> Map<String, Value> {
+        let driver = match self {
+            Self::To(driver) => json!(driver),
+            Self::None => Value::Null,
+        };
+        marks(&[(MIGRATED_TO, driver)])
+    }
+}
+
+/// Notes on a claim which CSI driver acts for its provisioner.
+#[must_use]
+pub fn annotate_claim(claim: &PersistentVolumeClaim, migration: Migration) -> Request {
+    patch(claim, "", migration.mark(), json!({}))
+}
+
+/// Notes the same on a volume, if it changes, and replaces its finalizers, if they do.
+#[must_use]
+pub fn annotate_volume(
+    volume: &PersistentVolume,
+    migration: Option<Migration>,
+    finalizers: Option<&[String]>,
+) -> Request {
+    let mut metadata = Map::new();
+    if let Some(migration) = migration {
+        metadata.insert("annotations".to_owned(), Value::Object(migration.mark()));
+    }
+    if let Some(finalizers) = finalizers {
+        metadata.insert("finalizers".to_owned(), json!(finalizers));
+    }
+    patch_with(volume, "", metadata, json!({}))
 }
 
 /// Step 1 of a bind: the volume names the claim.
@@ -180,6 +234,16 @@ mod tests {
                 json!({"metadata": of_volume, "spec": {"claimRef": reference}}),
             ),
             (
+                annotate_volume(&volume(), Some(Migration::None), None),
+                pv.to_owned(),
+                json!({"metadata": marked(&of_volume, json!({"pv.kubernetes.io/migrated-to": null}))}),
+            ),
+            (
+                annotate_volume(&volume(), None, Some(&["a".to_owned()])),
+                pv.to_owned(),
+                json!({"metadata": {"uid": "pv-uid", "resourceVersion": "7", "finalizers": ["a"]}}),
+            ),
+            (
                 unreserve_volume(&volume(), true),
                 pv.to_owned(),
                 json!({
@@ -257,6 +321,11 @@ mod tests {
                     "phase": "Lost", "accessModes": null, "capacity": null,
                     "currentVolumeAttributesClassName": null,
                 }}),
+            ),
+            (
+                annotate_claim(&claim(), Migration::To("d")),
+                pvc.to_owned(),
+                json!({"metadata": marked(&of_claim, json!({"pv.kubernetes.io/migrated-to": "d"}))}),
             ),
             (
                 assign_class(&claim(), &ClassName::from("gold")),

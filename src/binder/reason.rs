@@ -14,6 +14,8 @@ use crate::kube_api::ids::{ClaimKey, ClassName, PodKey, Uid, VolumeName};
 pub enum ClaimReason {
     /// Bound, nothing left to do.
     Bound(VolumeName),
+    /// Its annotations are put right first.
+    Annotating,
     /// A bind is on its way.
     Binding(VolumeName, WriteKind),
     /// The volume is reserved for the claim, but it has no size.
@@ -73,6 +75,7 @@ impl ClaimReason {
     pub fn label(&self) -> &'static str {
         match self {
             Self::Bound(_) => "bound",
+            Self::Annotating => "annotating",
             Self::Binding(..) => "binding",
             Self::NoCapacity(_) => "no_capacity",
             Self::VolumeBusy(_) => "volume_busy",
@@ -125,6 +128,7 @@ impl fmt::Display for ClaimReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Bound(volume) => write!(f, "bound to {volume}"),
+            Self::Annotating => f.write_str("annotations are put right first"),
             Self::Binding(volume, write) => write!(f, "binding to {volume}: {}", write.as_str()),
             Self::NoCapacity(volume) => {
                 write!(f, "PersistentVolume {:?} is without a storage capacity", volume.as_str())
@@ -192,6 +196,8 @@ impl fmt::Display for ClaimReason {
 /// Where a volume stands.
 #[derive(Clone, Debug, PartialEq)]
 pub enum VolumeReason {
+    /// Its annotations and finalizers are put right first.
+    Annotating,
     /// Free.
     Available,
     /// Reserved by name for a claim that has not taken it.
@@ -261,6 +267,7 @@ impl VolumeReason {
     #[must_use]
     pub fn label(&self) -> &'static str {
         match self {
+            Self::Annotating => "annotating",
             Self::Available => "available",
             Self::Reserved(_) => "reserved",
             Self::ClaimBindsNext(_) => "claim_binds_next",
@@ -285,6 +292,7 @@ impl VolumeReason {
 impl fmt::Display for VolumeReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Annotating => f.write_str("annotations and finalizers are put right first"),
             Self::Available => f.write_str("free"),
             Self::Reserved(claim) => write!(f, "reserved for {claim}"),
             Self::ClaimBindsNext(claim) => write!(f, "claim {claim} is to be bound"),

@@ -11,7 +11,7 @@ use super::{
     matching::modes_differ,
     patches,
     reason::VolumeReason,
-    reclaim,
+    reclaim, upkeep,
     view::{ClaimProof, View},
 };
 use crate::kube_api::{
@@ -26,6 +26,9 @@ pub type VolumeDecision = Decision<VolumeReason>;
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, syncVolume.
 #[must_use]
 pub fn sync_volume(volume: &PersistentVolume, view: &View<'_>) -> VolumeDecision {
+    if let Some(write) = upkeep::of_volume(volume) {
+        return Decision::step(VolumeReason::Annotating, Step::Write(write));
+    }
     let Some(reference) = &volume.spec.claim_ref else {
         return Decision::rest(VolumeReason::Available).writing(available(volume));
     };

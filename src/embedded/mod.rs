@@ -16,6 +16,7 @@ pub mod actors;
 pub mod clock;
 pub mod delete;
 pub mod discovery;
+pub mod faults;
 pub mod json;
 pub mod kinds;
 pub mod list;

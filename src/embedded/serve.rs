@@ -1,29 +1,29 @@
 //! The same service over HTTP, for kubectl and other programs.
 //!
-//! In: a listener and any service with the server's types, so that layers around it are served
-//! too. HTTP/1.1 without TLS: it is meant for loopback.
-
-use std::convert::Infallible;
+//! In: a listener and any service that answers like a server, so that layers around it are served
+//! too. An error of the service breaks its connection. HTTP/1.1 without TLS: it is meant for loopback.
 
 use http::{Request, Response};
-use hyper::{body::Incoming, server::conn::http1};
+use hyper::{
+    body::{Body, Bytes, Incoming},
+    server::conn::http1,
+};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-
-use super::server::Body;
+use tower::BoxError;
 
 /// Serves until told to stop. Connections end with it: a watch has no other end.
-pub async fn serve<S>(listener: TcpListener, service: S, stop: CancellationToken)
+pub async fn serve<S, B>(listener: TcpListener, service: S, stop: CancellationToken)
 where
-    S: tower::Service<Request<Incoming>, Response = Response<Body>, Error = Infallible>
-        + Clone
-        + Send
-        + 'static,
+    S: tower::Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
     S::Future: Send,
+    S::Error: Into<BoxError>,
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
 {
     loop {
         let accepted = tokio::select! {

@@ -31,7 +31,7 @@ use super::{
     patch::{self, PatchType},
     request::{Place, Query, Request, WriteOptions},
     status::{Refusal, success},
-    store::{Object, Store},
+    store::{Change, Object, Store, Unknown},
     watch::Watch,
     write,
 };
@@ -97,6 +97,14 @@ impl Server {
     #[must_use]
     pub fn revision(&self) -> u64 {
         self.with_store(|store| store.revision())
+    }
+
+    /// All changes after a revision, in order.
+    ///
+    /// # Errors
+    /// Some of them have been forgotten.
+    pub fn history(&self, after: u64) -> Result<Vec<(&'static Kind, Change)>, Unknown> {
+        self.with_store(|store| store.history(after))
     }
 
     /// Forgets the history: watches and pages from before now get 410.

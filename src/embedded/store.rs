@@ -220,6 +220,19 @@ impl Store {
         Ok(table.log.range(first..).cloned().collect())
     }
 
+    /// Changes of all kinds after a revision.
+    ///
+    /// # Errors
+    /// Some of them have been forgotten.
+    pub fn history(&self, after: u64) -> Result<Vec<(&'static Kind, Change)>, Unknown> {
+        let mut all = Vec::new();
+        for (kind, _) in &self.tables {
+            all.extend(self.changes(kind, after)?.into_iter().map(|change| (*kind, change)));
+        }
+        all.sort_by_key(|(_, change)| change.revision);
+        Ok(all)
+    }
+
     /// Wakes when something of the kind changes.
     #[must_use]
     pub fn subscribe(&self, kind: &Kind) -> Option<watch::Receiver<u64>> {

@@ -62,8 +62,7 @@ impl Server {
     }
 
     /// Serves until told to stop.
-    pub async fn run(self, router: Router, stop: CancellationToken) {
-        let router = Arc::new(router);
+    pub async fn run(self, router: Arc<Router>, stop: CancellationToken) {
         let graceful = GracefulShutdown::new();
         let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         loop {
@@ -145,7 +144,7 @@ mod tests {
             body: "up 1\n".to_owned(),
         });
         let stop = CancellationToken::new();
-        let running = tokio::spawn(server.run(router, stop.clone()));
+        let running = tokio::spawn(server.run(Arc::new(router), stop.clone()));
         let answer = get(address, "/metrics").await;
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
         assert!(answer.contains("content-type: text/plain; version=0.0.4\r\n"), "{answer}");

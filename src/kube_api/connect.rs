@@ -87,15 +87,34 @@ fn first_line(error: &KubeconfigError) -> String {
 }
 
 /// The API server and how to talk to it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ApiServer {
-    config: Config,
+    connection: Connection,
     origin: String,
     /// Namespace of the pod we run in; `None` outside a cluster.
     pub own_namespace: Option<String>,
 }
 
+#[derive(Clone)]
+enum Connection {
+    Network(Box<Config>),
+    InProcess(Client),
+}
+
+impl std::fmt::Debug for ApiServer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ApiServer").field("origin", &self.origin).finish_non_exhaustive()
+    }
+}
+
 impl ApiServer {
+    /// An API server in this process, reached without a socket.
+    #[must_use]
+    pub fn in_process(client: Client) -> Self {
+        let origin = "in process".to_owned();
+        Self { connection: Connection::InProcess(client), origin, own_namespace: None }
+    }
+
     /// Finds the configuration: the named file, else the pod's service account, else the default
     /// kubeconfig.
     ///
@@ -124,13 +143,18 @@ impl ApiServer {
         let agent = concat!("mooring/", env!("CARGO_PKG_VERSION"));
         config.headers.push((USER_AGENT, HeaderValue::from_static(agent)));
         let own_namespace = in_cluster.then(|| config.default_namespace.clone());
-        Ok(Self { config, origin, own_namespace })
+        Ok(Self { connection: Connection::Network(Box::new(config)), origin, own_namespace })
     }
 
     /// Host and port, as client-go's metrics show it.
     #[must_use]
     pub fn host(&self) -> String {
-        self.config.cluster_url.authority().map(ToString::to_string).unwrap_or_default()
+        match &self.connection {
+            Connection::Network(config) => {
+                config.cluster_url.authority().map(ToString::to_string).unwrap_or_default()
+            }
+            Connection::InProcess(_) => self.origin.clone(),
+        }
     }
 
     /// Where the configuration came from.
@@ -144,33 +168,36 @@ impl ApiServer {
     /// # Errors
     /// [`ConnectError::Client`]
     pub fn client(&self) -> Result<Client, ConnectError> {
-        self.build()
-            .map_err(|error| ConnectError::Client { origin: self.origin.clone(), error: Box::new(error) })
+        let built = match &self.connection {
+            Connection::Network(config) => build(config),
+            Connection::InProcess(client) => Ok(client.clone()),
+        };
+        built.map_err(|error| ConnectError::Client { origin: self.origin.clone(), error: Box::new(error) })
     }
+}
 
-    fn build(&self) -> Result<Client, kube::Error> {
-        let mut tcp = HttpConnector::new();
-        tcp.enforce_http(false);
-        tcp.set_nodelay(true);
-        tcp.set_keepalive(Some(KEEPALIVE));
-        tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
-        tcp.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
-        let mut connector = TimeoutConnector::new(self.config.rustls_https_connector_with_connector(tcp)?);
-        connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
-        connector.set_read_timeout(Some(READ_TIMEOUT));
-        connector.set_reset_reader_on_write(true);
-        let http: hyper_util::client::legacy::Client<_, Body> = Builder::new(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(POOL_IDLE_TIMEOUT)
-            .build(connector);
-        let service = ServiceBuilder::new()
-            .layer(self.config.base_uri_layer())
-            .option_layer(self.config.auth_layer()?)
-            .layer(self.config.extra_headers_layer()?)
-            .map_err(BoxError::from)
-            .service(http);
-        Ok(Client::new(service, self.config.default_namespace.clone()))
-    }
+fn build(config: &Config) -> Result<Client, kube::Error> {
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    tcp.set_keepalive(Some(KEEPALIVE));
+    tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
+    tcp.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
+    let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(tcp)?);
+    connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
+    connector.set_read_timeout(Some(READ_TIMEOUT));
+    connector.set_reset_reader_on_write(true);
+    let http: hyper_util::client::legacy::Client<_, Body> = Builder::new(TokioExecutor::new())
+        .pool_timer(TokioTimer::new())
+        .pool_idle_timeout(POOL_IDLE_TIMEOUT)
+        .build(connector);
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.auth_layer()?)
+        .layer(config.extra_headers_layer()?)
+        .map_err(BoxError::from)
+        .service(http);
+    Ok(Client::new(service, config.default_namespace.clone()))
 }
 
 #[cfg(test)]

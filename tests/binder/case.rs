@@ -237,6 +237,7 @@ impl Case {
                 "vac",
                 "terminating",
                 "csi",
+                "finalizers",
             ],
         );
         let name = self.expand(text(form, "name").unwrap_or("v"));
@@ -419,6 +420,15 @@ fn metadata(form: &Map<String, Value>, name: &str, uid: &str) -> Value {
     metadata["annotations"] = Value::Object(annotations);
     if let Some(labels) = form.get("labels") {
         metadata["labels"] = labels.clone();
+    }
+    if let Some(finalizers) = form.get("finalizers") {
+        let list =
+            finalizers.as_array().expect("finalizers are a list").iter().map(|name| match name.as_str() {
+                Some("ITF") => json!("kubernetes.io/pv-controller"),
+                Some("EPF") => json!("external-provisioner.volume.kubernetes.io/finalizer"),
+                _ => name.clone(),
+            });
+        metadata["finalizers"] = list.collect();
     }
     if form.get("terminating").and_then(Value::as_bool).unwrap_or_default() {
         metadata["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");

@@ -415,8 +415,9 @@ impl World {
 
 /// S34: every write stays within the fields that are the binder's.
 fn footprint(at: &str, before: &Value, after: &Value) {
-    const OURS: [&str; 12] = [
+    const OURS: [&str; 13] = [
         "/metadata/resourceVersion",
+        "/metadata/finalizers",
         "/metadata/annotations/pv.kubernetes.io~1",
         "/metadata/annotations/volume.kubernetes.io~1storage-provisioner",
         "/metadata/annotations/volume.beta.kubernetes.io~1storage-provisioner",

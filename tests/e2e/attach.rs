@@ -155,7 +155,7 @@ async fn conflict_on_publish(stage: Stage) {
         "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 409, "reason": "Conflict",
         "message": "Operation cannot be fulfilled on nodes \"n1\": the object has been modified",
     });
-    let is_publish = |write: &crate::support::proxy::Write| write.is(&Method::PATCH, "/nodes/n1/status");
+    let is_publish = |write: &mooring::embedded::faults::Write| write.is(&Method::PATCH, "/nodes/n1/status");
     let refused = stage.proxy.answer(is_publish, StatusCode::CONFLICT, conflict);
     cluster.pod("p1", "n1", &["c1"]).await;
     refused.reached().await;

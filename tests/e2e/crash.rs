@@ -4,10 +4,9 @@
 //! The writes are numbered by the proxy, so a write that is added later is a new place to be killed
 //! at without anybody thinking of it.
 
-use crate::{
-    stage::{Stage, Story, story},
-    support::proxy::CrashPoint,
-};
+use mooring::embedded::faults::CrashPoint;
+
+use crate::stage::{Stage, Story, story};
 
 pub fn stories() -> Vec<Story> {
     vec![

@@ -8,18 +8,19 @@ use kube::{Api, api::DeleteParams, api::PostParams};
 use serde_json::json;
 
 use crate::{
-    stage::{Stage, Story, story},
+    stage::{Place, Stage, Story, story},
     support::control_plane::User,
 };
 
 pub fn stories() -> Vec<Story> {
-    vec![story("deploy_manifests_are_accepted", accepted)]
+    vec![story("deploy_manifests_are_accepted", accepted).at(Place::RealServer)]
 }
 
 async fn accepted(stage: Stage) {
-    let kubeconfig = stage.plane.kubeconfig(stage.plane.url(), &stage.plane.token(User::Admin));
+    let plane = &stage.real().plane;
+    let kubeconfig = plane.kubeconfig(plane.url(), &plane.token(User::Admin));
     let home = kubeconfig.parent().unwrap();
-    let output = Command::new(stage.assets.binary("kubectl"))
+    let output = Command::new(stage.real().assets.binary("kubectl"))
         .env("HOME", home)
         .env("KUBECONFIG", &kubeconfig)
         .args(["apply", "--kustomize", concat!(env!("CARGO_MANIFEST_DIR"), "/deploy")])

@@ -5,14 +5,12 @@
 
 use http::Method;
 use k8s_openapi::api::core::v1::Node;
+use mooring::embedded::faults::Write;
 use serde_json::json;
 
 use crate::{
     stage::{Stage, Story, story},
-    support::{
-        cluster::{attached, patch, patch_status, unique_name, until},
-        proxy::Write,
-    },
+    support::cluster::{attached, patch, patch_status, unique_name, until},
 };
 
 pub fn stories() -> Vec<Story> {

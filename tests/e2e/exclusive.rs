@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::api::ListParams;
+use mooring::embedded::faults::CrashPoint;
 
 use crate::{
     stage::{Stage, Story, story},
-    support::{actors::Reaction, proxy::CrashPoint},
+    support::actors::Reaction,
 };
 
 pub fn stories() -> Vec<Story> {

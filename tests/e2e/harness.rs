@@ -3,22 +3,21 @@
 
 use http::{Method, StatusCode};
 use k8s_openapi::api::{
-    core::v1::{ConfigMap, Node, PersistentVolume},
-    storage::v1::VolumeAttachment,
+    core::v1::{Node, PersistentVolume},
+    storage::v1::{CSIDriver, VolumeAttachment},
 };
 use kube::{
     Api,
     api::{DeleteParams, PostParams},
 };
+use mooring::embedded::faults::{CrashPoint, Write};
 use serde_json::json;
 
 use crate::{
     stage::{Stage, Story, story},
     support::{
         actors::attachment_name,
-        cluster::{DRIVER, NAMESPACE, create, patch, patch_status, unique_name, until},
-        control_plane::{User, plain_config},
-        proxy::CrashPoint,
+        cluster::{DRIVER, create, patch, patch_status, unique_name, until},
     },
 };
 
@@ -131,32 +130,26 @@ async fn checkers_see_wrongdoing(stage: Stage) {
     }
 }
 
-/// The daemon's place is taken by a client that goes through the proxy.
-fn client_through_proxy(stage: &Stage) -> Api<ConfigMap> {
-    let mut config = plain_config(&stage.proxy.url());
-    config.auth_info.token = Some(stage.plane.token(User::Admin).into());
-    Api::namespaced(kube::Client::try_from(config).unwrap(), NAMESPACE)
+/// The daemon's place is taken by a client that goes through the proxy, and writes drivers: they
+/// matter to nobody here.
+fn proxied_drivers(stage: &Stage) -> Api<CSIDriver> {
+    Api::all(stage.proxied_client())
 }
 
-fn config_map(name: &str) -> ConfigMap {
-    serde_json::from_value(json!({ "metadata": { "name": name } })).unwrap()
-}
-
-async fn forget(stage: &Stage, name: &str) {
-    let maps = stage.cluster.namespaced::<ConfigMap>();
-    maps.delete(name, &DeleteParams::default()).await.ok();
+fn driver(name: &str) -> CSIDriver {
+    serde_json::from_value(json!({ "metadata": { "name": name }, "spec": {} })).unwrap()
 }
 
 async fn proxy_disturbs_one_write(stage: Stage) {
-    let direct = stage.cluster.namespaced::<ConfigMap>();
-    let proxied = client_through_proxy(&stage);
-    let is_create = |write: &crate::support::proxy::Write| write.is(&Method::POST, "/configmaps");
+    let direct = stage.cluster.all::<CSIDriver>();
+    let proxied = proxied_drivers(&stage);
+    let is_create = |write: &Write| write.is(&Method::POST, "/csidrivers");
     let parameters = PostParams::default();
 
     let held = stage.proxy.hold(is_create);
     let creating = tokio::spawn({
         let (proxied, parameters) = (proxied.clone(), parameters.clone());
-        async move { proxied.create(&parameters, &config_map("held")).await }
+        async move { proxied.create(&parameters, &driver("held")).await }
     });
     assert_eq!(held.reached().await.body["metadata"]["name"], "held");
     assert!(direct.get_opt("held").await.unwrap().is_none());
@@ -165,44 +158,41 @@ async fn proxy_disturbs_one_write(stage: Stage) {
     assert!(direct.get_opt("held").await.unwrap().is_some());
 
     let dropped = stage.proxy.drop_unsent(is_create);
-    proxied.create(&parameters, &config_map("unsent")).await.unwrap_err();
+    proxied.create(&parameters, &driver("unsent")).await.unwrap_err();
     dropped.reached().await;
     assert!(direct.get_opt("unsent").await.unwrap().is_none());
 
     let _lost = stage.proxy.drop_answer(is_create);
-    proxied.create(&parameters, &config_map("lost")).await.unwrap_err();
+    proxied.create(&parameters, &driver("lost")).await.unwrap_err();
     assert!(direct.get_opt("lost").await.unwrap().is_some());
 
     let busy = json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 503 });
     let _answered = stage.proxy.answer(is_create, StatusCode::SERVICE_UNAVAILABLE, busy);
-    proxied.create(&parameters, &config_map("answered")).await.unwrap_err();
+    proxied.create(&parameters, &driver("answered")).await.unwrap_err();
     assert!(direct.get_opt("answered").await.unwrap().is_none());
 
     let statuses: Vec<_> =
         stage.proxy.writes().iter().map(|write| write.status.map(|s| s.as_u16())).collect();
     assert_eq!(statuses, [Some(201), None, Some(201), Some(503)]);
-    for name in ["held", "lost"] {
-        forget(&stage, name).await;
-    }
 }
 
 async fn proxy_stops_the_world(stage: Stage) {
-    let direct = stage.cluster.namespaced::<ConfigMap>();
+    let direct = stage.cluster.all::<CSIDriver>();
     let parameters = PostParams::default();
     for (number, point) in CrashPoint::ALL.into_iter().enumerate() {
         let name = format!("crash-{number}");
         let counted = stage.proxy.writes().len();
         let caught = stage.proxy.crash_at(counted + 2, point);
-        let proxied = client_through_proxy(&stage);
-        proxied.create(&parameters, &config_map(&format!("{name}-1"))).await.unwrap();
+        let proxied = proxied_drivers(&stage);
+        proxied.create(&parameters, &driver(&format!("{name}-1"))).await.unwrap();
         let second = tokio::spawn({
             let (proxied, parameters, name) = (proxied.clone(), parameters.clone(), name.clone());
-            async move { proxied.create(&parameters, &config_map(&format!("{name}-2"))).await }
+            async move { proxied.create(&parameters, &driver(&format!("{name}-2"))).await }
         });
         caught.reached().await;
         let third = tokio::spawn({
             let (proxied, parameters, name) = (proxied.clone(), parameters.clone(), name.clone());
-            async move { proxied.create(&parameters, &config_map(&format!("{name}-3"))).await }
+            async move { proxied.create(&parameters, &driver(&format!("{name}-3"))).await }
         });
         // Reads still pass.
         let committed = proxied.get_opt(&format!("{name}-2")).await.unwrap().is_some();
@@ -217,9 +207,6 @@ async fn proxy_stops_the_world(stage: Stage) {
         third.abort();
         stage.proxy.thaw();
         assert!(direct.get_opt(&format!("{name}-3")).await.unwrap().is_none());
-        for suffix in ["1", "2"] {
-            forget(&stage, &format!("{name}-{suffix}")).await;
-        }
     }
 }
 

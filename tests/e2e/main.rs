@@ -1,8 +1,10 @@
-//! The end-to-end stories: the real daemon, a real kube-apiserver and etcd, stand-ins for the rest.
+//! The end-to-end stories: the daemon, an API server, stand-ins for the rest.
 //!
 //! Each story is a function in one of the modules and reads as one; what it takes for granted is in
-//! `tests/support`. Stories share one control plane and run one after another, because a daemon acts
-//! on the whole cluster. After each, what really happened is checked against safety.md.
+//! `tests/support`. It plays twice: as `embedded::…` on the embedded server in paused time, and as
+//! `real::…` on a real kube-apiserver and etcd with the daemon as a process. Stories on the real server
+//! share one control plane and run one after another, because a daemon acts on the whole cluster.
+//! After each, what really happened is checked against safety.md.
 
 // A failed expectation ends the test, which is what a failed expectation is for.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
@@ -26,7 +28,7 @@ mod replicas;
 mod stage;
 
 use libtest_mimic::{Arguments, Trial};
-use stage::Story;
+use stage::{Place, Story};
 use support::assets::Assets;
 
 fn main() {
@@ -45,26 +47,36 @@ fn main() {
     stories.extend(deploy::stories());
     stories.extend(permissions::stories());
 
+    let real_name = |story: &Story| format!("real::{}", story.name);
+    let mut trials = Vec::new();
+    for story in stories.iter().filter(|story| story.place == Place::Anywhere).cloned() {
+        let name = format!("embedded::{}", story.name);
+        trials.push(Trial::test(name, move || stage::play_on_embedded(&story)));
+    }
+
     // A filter that is meant for other tests must not start a build of the control plane.
-    let is_asked_for = !arguments.list && stories.iter().any(|story| is_selected(&arguments, story.name));
+    let is_asked_for =
+        !arguments.list && stories.iter().any(|story| is_selected(&arguments, &real_name(story)));
     let assets = if is_asked_for { Assets::find() } else { Err("nothing to run".to_owned()) };
     let is_required = std::env::var("MOORING_REQUIRE_CONTROL_PLANE").is_ok_and(|value| value == "1");
     if let Err(reason) = &assets
         && is_asked_for
         && !is_required
     {
-        eprintln!("The end-to-end tests are not run: {reason}");
+        eprintln!("The end-to-end tests on the real API server are not run: {reason}");
     }
-    let is_complete = stories.iter().all(|story| is_selected(&arguments, story.name));
-    let trials = stories.into_iter().map(|story| match assets.clone() {
-        Ok(_) if story.is_closing && !is_complete => {
+    let is_complete = stories.iter().all(|story| is_selected(&arguments, &real_name(story)));
+    trials.extend(stories.into_iter().map(|story| match assets.clone() {
+        Ok(_) if story.place == Place::RealServerAtTheEnd && !is_complete => {
             let reason = || Err("this needs all other stories to be played before".into());
-            Trial::test(story.name, reason).with_ignored_flag(true)
+            Trial::test(real_name(&story), reason).with_ignored_flag(true)
         }
-        Ok(assets) => Trial::test(story.name, move || stage::play(&assets, &story)),
-        Err(reason) => Trial::test(story.name, move || Err(reason.into())).with_ignored_flag(!is_required),
-    });
-    libtest_mimic::run(&arguments, trials.collect()).exit();
+        Ok(assets) => Trial::test(real_name(&story), move || stage::play_on_real(&assets, &story)),
+        Err(reason) => {
+            Trial::test(real_name(&story), move || Err(reason.into())).with_ignored_flag(!is_required)
+        }
+    }));
+    libtest_mimic::run(&arguments, trials).exit();
 }
 
 /// Whether the command line's filter lets a test through, as libtest-mimic decides it.

@@ -6,12 +6,12 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use crate::{
-    stage::{Stage, Story, closing_story},
+    stage::{Place, Stage, Story, story},
     support::audit::{self, Right},
 };
 
 pub fn stories() -> Vec<Story> {
-    vec![closing_story("permissions_are_those_that_are_used", all_used)]
+    vec![story("permissions_are_those_that_are_used", all_used).at(Place::RealServerAtTheEnd)]
 }
 
 fn granted() -> BTreeSet<Right> {
@@ -33,7 +33,7 @@ fn granted() -> BTreeSet<Right> {
 }
 
 async fn all_used(stage: Stage) {
-    let used = audit::rights_used(&audit::read(&stage.plane.audit_log(), 0));
+    let used = audit::rights_used(&audit::read(&stage.real().plane.audit_log(), 0));
     let granted = granted();
     let missing: Vec<_> = used.difference(&granted).collect();
     let idle: Vec<_> = granted.difference(&used).collect();

@@ -4,14 +4,11 @@
 use http::Method;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, api::DeleteParams};
+use mooring::embedded::faults::Write;
 
 use crate::{
     stage::{DAEMON_NAMESPACE, Stage, Story, story},
-    support::{
-        cluster::until,
-        daemon::Launch,
-        proxy::{Proxy, Write},
-    },
+    support::{backend::Proxy, cluster::until, daemon::Launch},
 };
 
 pub fn stories() -> Vec<Story> {
@@ -45,9 +42,7 @@ async fn no_lease(stage: &Stage) {
 
 /// A proxy of its own for a replica, so that it is seen who writes.
 async fn replica(stage: &Stage) -> (Proxy, Launch) {
-    let proxy = Proxy::start(stage.plane.client_with_token(None)).await;
-    let launch = Launch::replica(&stage.kubeconfig(&proxy), DAEMON_NAMESPACE);
-    (proxy, launch)
+    (stage.another_proxy().await, Launch::replica(DAEMON_NAMESPACE))
 }
 
 async fn prepare(stage: &Stage, number: usize) {
@@ -66,9 +61,9 @@ async fn leader_killed(stage: Stage) {
     let _attacher = stage.attacher();
     let (first_proxy, first) = replica(&stage).await;
     let (second_proxy, second) = replica(&stage).await;
-    let first = stage.start_daemon(&first).await;
+    let first = stage.start_daemon(&first, &first_proxy).await;
     let holder = new_holder(&stage, "").await;
-    let _second = stage.start_daemon(&second).await;
+    let _second = stage.start_daemon(&second, &second_proxy).await;
     prepare(&stage, 1).await;
     prepare(&stage, 2).await;
     attach(&stage, 1).await;
@@ -98,17 +93,17 @@ async fn leader_killed(stage: Stage) {
 async fn leader_stopped(stage: Stage) {
     no_lease(&stage).await;
     let _attacher = stage.attacher();
-    let (_first_proxy, first) = replica(&stage).await;
+    let (first_proxy, first) = replica(&stage).await;
     let (second_proxy, second) = replica(&stage).await;
-    let first = stage.start_daemon(&first).await;
+    let first = stage.start_daemon(&first, &first_proxy).await;
     let holder = new_holder(&stage, "").await;
-    let _second = stage.start_daemon(&second).await;
+    let _second = stage.start_daemon(&second, &second_proxy).await;
     prepare(&stage, 1).await;
     prepare(&stage, 2).await;
     attach(&stage, 1).await;
 
     let status = first.terminate().await;
-    assert_eq!(status.code(), Some(0));
+    assert_eq!(status, Some(0));
     new_holder(&stage, &holder).await;
     attach(&stage, 2).await;
     assert_eq!(second_proxy.fresh_writes().len(), 2);
@@ -126,8 +121,8 @@ async fn leader_stopped(stage: Stage) {
 /// attaches the volume to the same node again; then the request arrives (S37).
 async fn late_write(stage: &Stage, is_late: fn(&Write) -> bool) {
     let _attacher = stage.attacher();
-    let first_proxy = Proxy::start(stage.plane.client_with_token(None)).await;
-    let first = stage.start_daemon(&Launch::alone(&stage.kubeconfig(&first_proxy))).await;
+    let first_proxy = stage.another_proxy().await;
+    let first = stage.start_daemon(&Launch::alone(), &first_proxy).await;
     prepare(stage, 1).await;
     attach(stage, 1).await;
     let late = first_proxy.delay(is_late);

@@ -1,28 +1,30 @@
-//! Where a story plays: an empty cluster, a proxy before its API server, the stand-ins, the daemon.
+//! Where a story plays: an empty cluster on one of the two servers, a proxy before it, the stand-ins,
+//! the daemon.
 
 use std::{
     fmt::Write as _,
     panic::AssertUnwindSafe,
-    path::PathBuf,
     pin::Pin,
     sync::{Arc, Mutex, OnceLock},
+    time::Duration,
 };
 
 use futures::FutureExt;
 use libtest_mimic::Failed;
-use tokio::runtime::Runtime;
+use mooring::embedded::faults::Write;
+use tokio::runtime::{Builder, Runtime};
 
 use crate::support::{
     actors::{Attacher, AttacherBehaviour, KubeletBehaviour, Kubelets, Provisioner, ProvisionerBehaviour},
     assets::Assets,
     audit,
+    backend::{Backend, Proxy, embedded::Embedded, real::Real},
     cluster::{Cluster, DRIVER},
     control_plane::{ControlPlane, User},
     daemon::{Daemon, Launch},
-    history::{Change, History},
+    history::Change,
     invariants,
     process::Log,
-    proxy::{Proxy, Write},
 };
 
 /// Where the daemon's account and its lease are.
@@ -35,14 +37,28 @@ const MANIFESTS: [&str; 3] = [
     include_str!("../../deploy/flowschemas.yaml"),
 ];
 
+/// Longer than any story takes; only ends those that wait in vain.
+const DEADLINE: Duration = Duration::from_mins(10);
+
 type Play = dyn Fn(Stage) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync;
 
+/// Where a story can play.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// On each server.
+    Anywhere,
+    /// It is about something that only the real one has.
+    RealServer,
+    /// It looks at what all the others have left on the real one, so that it needs all of them.
+    RealServerAtTheEnd,
+}
+
 /// A named story.
+#[derive(Clone)]
 pub struct Story {
     pub name: &'static str,
-    /// Whether it looks at what all the others have left, so that it needs all of them.
-    pub is_closing: bool,
-    play: Box<Play>,
+    pub place: Place,
+    play: Arc<Play>,
 }
 
 /// Makes a story of a function.
@@ -50,23 +66,20 @@ pub fn story<F>(name: &'static str, play: fn(Stage) -> F) -> Story
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    Story { name, is_closing: false, play: Box::new(move |stage| Box::pin(play(stage))) }
+    Story { name, place: Place::Anywhere, play: Arc::new(move |stage| Box::pin(play(stage))) }
 }
 
-/// The same for a story that looks back at all others.
-pub fn closing_story<F>(name: &'static str, play: fn(Stage) -> F) -> Story
-where
-    F: Future<Output = ()> + Send + 'static,
-{
-    Story { is_closing: true, ..story(name, play) }
+impl Story {
+    /// The same with a place of its own.
+    pub fn at(self, place: Place) -> Self {
+        Self { place, ..self }
+    }
 }
 
-/// What all stories share.
+/// What all stories on the real server share.
 struct Theatre {
-    assets: Assets,
     runtime: Runtime,
-    plane: ControlPlane,
-    token: String,
+    real: Arc<Real>,
 }
 
 /// The theatre, opened for the first story. If that fails, it is not tried again for each.
@@ -76,7 +89,7 @@ fn theatre(assets: &Assets) -> Option<&'static Theatre> {
 }
 
 fn open(assets: &Assets) -> Theatre {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let (plane, token) = runtime.block_on(async {
         let plane = ControlPlane::start(assets).await;
         let cluster = Cluster::new(plane.client(User::Admin));
@@ -86,113 +99,144 @@ fn open(assets: &Assets) -> Theatre {
         let token = plane.service_account_token(DAEMON_NAMESPACE, "mooring").await;
         (plane, token)
     });
-    Theatre { assets: assets.clone(), runtime, plane, token }
+    Theatre { runtime, real: Arc::new(Real { assets: assets.clone(), plane, token }) }
 }
 
-/// Plays a story, and checks what happened.
-pub fn play(assets: &Assets, story: &Story) -> Result<(), Failed> {
+/// Plays a story on the real server.
+pub fn play_on_real(assets: &Assets, story: &Story) -> Result<(), Failed> {
     let Some(theatre) = theatre(assets) else { return Err("the control plane did not start".into()) };
     theatre.runtime.block_on(async {
-        let cluster = Cluster::new(theatre.plane.client(User::Admin));
-        cluster.clear().await;
-        let stage = Stage {
-            assets: &theatre.assets,
-            plane: &theatre.plane,
-            proxy: Arc::new(Proxy::start(theatre.plane.client_with_token(None)).await),
-            cluster,
-            token: &theatre.token,
-            logs: Arc::default(),
-            start: History::of(theatre.plane.etcd_url()).revision().await,
-            audit_start: audit::length(&theatre.plane.audit_log()),
-            expects_violations: Arc::default(),
-        };
-        let outcome = AssertUnwindSafe((story.play)(stage.clone())).catch_unwind().await;
-        let mut report = match outcome {
-            Ok(()) => String::new(),
-            Err(panic) => {
-                let text = panic.downcast_ref::<String>().cloned();
-                let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-                text.unwrap_or_else(|| "the story panicked".to_owned())
-            }
-        };
-        if !*stage.expects_violations.lock().unwrap() {
-            for violation in stage.violations().await {
-                report.push_str("\nviolation of ");
-                report.push_str(&violation);
-            }
-        }
-        if report.is_empty() {
-            return Ok(());
-        }
-        for (number, log) in stage.logs.lock().unwrap().iter().enumerate() {
-            let _ = writeln!(report, "\n--- log of daemon {}\n{}", number + 1, log.tail(200));
-        }
-        report.push_str("\n--- writes of the daemon\n");
-        for Write { number, method, path, status, body } in stage.proxy.all_writes() {
-            let _ = writeln!(report, "{number:?} {method} {path} {status:?} {body}");
-        }
-        Err(report.into())
+        Cluster::new(theatre.real.client(User::Admin)).clear().await;
+        play(theatre.real.clone(), Log::default(), story).await
     })
+}
+
+/// Plays a story on an embedded server of its own, in paused time.
+pub fn play_on_embedded(story: &Story) -> Result<(), Failed> {
+    let runtime = Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter("mooring=debug")
+        .with_ansi(false)
+        .with_writer(move || writer.writer())
+        .finish();
+    // All of it runs on this thread.
+    let _logging = tracing::subscriber::set_default(subscriber);
+    runtime.block_on(async {
+        let server = Embedded::default();
+        Cluster::new(server.client(User::Admin)).apply(MANIFESTS[0]).await;
+        play(Arc::new(server), log, story).await
+    })
+}
+
+/// Plays a story on an empty cluster, and checks what happened.
+async fn play(backend: Arc<dyn Backend>, log: Log, story: &Story) -> Result<(), Failed> {
+    let stage = Stage {
+        cluster: Cluster::new(backend.client(User::Admin)),
+        proxy: Arc::new(backend.proxy().await),
+        logs: Arc::new(Mutex::new(vec![log])),
+        start: backend.revision().await,
+        recorded: backend.recorded(),
+        backend,
+        expects_violations: Arc::default(),
+    };
+    let playing = tokio::time::timeout(DEADLINE, (story.play)(stage.clone()));
+    let mut report = match AssertUnwindSafe(playing).catch_unwind().await {
+        Ok(Ok(())) => String::new(),
+        Ok(Err(_)) => "the story waited in vain".to_owned(),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+            text.unwrap_or_else(|| "the story panicked".to_owned())
+        }
+    };
+    if !*stage.expects_violations.lock().unwrap() {
+        for violation in stage.violations().await {
+            report.push_str("\nviolation of ");
+            report.push_str(&violation);
+        }
+    }
+    if report.is_empty() {
+        return Ok(());
+    }
+    for log in stage.logs.lock().unwrap().iter() {
+        let _ = writeln!(report, "\n--- log\n{}", log.tail(200));
+    }
+    report.push_str("\n--- writes of the daemon\n");
+    for Write { number, method, path, status, body } in stage.proxy.all_writes() {
+        let _ = writeln!(report, "{number:?} {method} {path} {status:?} {body}");
+    }
+    Err(report.into())
 }
 
 /// The stage of one story.
 #[derive(Clone)]
 pub struct Stage {
-    pub assets: &'static Assets,
-    pub plane: &'static ControlPlane,
+    backend: Arc<dyn Backend>,
     pub cluster: Cluster,
     /// Between the API server and the daemons started here.
     pub proxy: Arc<Proxy>,
-    token: &'static str,
     logs: Arc<Mutex<Vec<Log>>>,
     /// Revision at which the story began, with an empty cluster.
     start: u64,
-    audit_start: usize,
+    /// Requests recorded before.
+    recorded: usize,
     expects_violations: Arc<Mutex<bool>>,
 }
 
 impl Stage {
-    /// Kubeconfig of the daemon's account, by way of a proxy.
-    pub fn kubeconfig(&self, proxy: &Proxy) -> PathBuf {
-        self.plane.kubeconfig(&proxy.url(), self.token)
+    /// The real server, for a story that plays only there.
+    pub fn real(&self) -> &Real {
+        self.backend.real().expect("this story is for the real server")
+    }
+
+    /// A client that goes through the stage's proxy, in the daemon's place.
+    pub fn proxied_client(&self) -> kube::Client {
+        self.backend.proxied_client(&self.proxy)
+    }
+
+    /// A further proxy, for a daemon whose writes are to be told from others'.
+    pub async fn another_proxy(&self) -> Proxy {
+        self.backend.proxy().await
     }
 
     /// Starts a daemon and waits until it is ready.
     pub async fn daemon(&self) -> Daemon {
-        self.start_daemon(&Launch::alone(&self.kubeconfig(&self.proxy))).await
+        self.start_daemon(&Launch::alone(), &self.proxy).await
     }
 
     /// Starts a daemon in a certain way and waits until it is ready.
-    pub async fn start_daemon(&self, launch: &Launch) -> Daemon {
-        let daemon = launch.start();
-        self.logs.lock().unwrap().push(daemon.log().clone());
+    pub async fn start_daemon(&self, launch: &Launch, proxy: &Proxy) -> Daemon {
+        let daemon = self.backend.start(launch, proxy);
+        self.logs.lock().unwrap().extend(daemon.log().cloned());
         daemon.ready().await;
         daemon
     }
 
     /// An external-attacher that does as it is asked.
     pub fn attacher(&self) -> Attacher {
-        Attacher::start(self.plane.client(User::Attacher), DRIVER, AttacherBehaviour::default())
+        Attacher::start(self.backend.client(User::Attacher), DRIVER, AttacherBehaviour::default())
     }
 
     /// An external-provisioner that does as it is asked.
     pub fn provisioner(&self) -> Provisioner {
-        Provisioner::start(self.plane.client(User::Provisioner), DRIVER, ProvisionerBehaviour::default())
+        Provisioner::start(self.backend.client(User::Provisioner), DRIVER, ProvisionerBehaviour::default())
     }
 
     /// Kubelets for all nodes.
     pub fn kubelets(&self) -> Kubelets {
-        Kubelets::start(self.plane.client(User::Kubelets), KubeletBehaviour::default())
+        Kubelets::start(self.backend.client(User::Kubelets), KubeletBehaviour::default())
     }
 
     /// All changes since the story began.
     pub async fn history(&self) -> Vec<Change> {
-        History::of(self.plane.etcd_url()).since(self.start).await
+        self.backend.history(self.start).await
     }
 
-    /// The requests in the audit log since the story began.
+    /// The requests recorded since the story began.
     pub fn requests(&self) -> Vec<audit::Entry> {
-        audit::read(&self.plane.audit_log(), self.audit_start)
+        self.backend.requests(self.recorded)
     }
 
     /// What must not have happened, but did.

@@ -4,15 +4,13 @@
 //! the fields that matter; what it does not name is not checked here, but compared with the real
 //! server where there is one.
 
-use std::path::Path;
-
 use kube::Client;
 use libtest_mimic::Failed;
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
-    play,
+    cases, play,
     sequence::{Run, Sequence, Step},
 };
 
@@ -49,17 +47,7 @@ struct Expectation {
 
 /// All cases.
 pub fn load() -> Vec<Case> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases/fidelity");
-    let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    files.sort();
-    let mut cases = Vec::new();
-    for file in files {
-        let text = std::fs::read_to_string(&file).unwrap();
-        let found: Vec<Case> =
-            serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-        cases.extend(found);
-    }
-    cases
+    cases::files("fidelity").iter().flat_map(|path| cases::read::<Vec<Case>>(path)).collect()
 }
 
 impl Expectation {

@@ -23,6 +23,8 @@ mod support {
 }
 
 mod case;
+#[path = "../support/cases.rs"]
+mod cases;
 mod generator;
 mod kubectl;
 mod mask;

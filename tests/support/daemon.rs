@@ -1,8 +1,20 @@
-//! The daemon under test: the real binary, as a process of its own.
+//! The daemon under test: the real binary as a process of its own, or the same parts in the test's
+//! process.
 
-use std::{path::Path, process::ExitStatus, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
-use kube::Client;
+use http::{Method, Request, StatusCode};
+use kube::{Client, client::Body};
+use mooring::{
+    app,
+    cli::{self, Command},
+    config::Config,
+    http::Router,
+    kube_api::connect::ApiServer,
+    supervise::Death,
+};
+use tokio::sync::{oneshot, watch};
+use tokio_util::sync::CancellationToken;
 
 use super::{
     cluster::within_deadline,
@@ -13,18 +25,17 @@ use super::{
 /// How a daemon is started; the same again after a crash.
 #[derive(Clone, Debug)]
 pub struct Launch {
-    kubeconfig: std::path::PathBuf,
     flags: Vec<String>,
 }
 
 impl Launch {
     /// A single replica that needs no lease.
-    pub fn alone(kubeconfig: &Path) -> Self {
-        Self { kubeconfig: kubeconfig.to_owned(), flags: vec!["--leader-elect=false".to_owned()] }
+    pub fn alone() -> Self {
+        Self { flags: vec!["--leader-elect=false".to_owned()] }
     }
 
     /// One of several replicas, with a lease short enough for a test to wait for.
-    pub fn replica(kubeconfig: &Path, namespace: &str) -> Self {
+    pub fn replica(namespace: &str) -> Self {
         let flags = [
             "--leader-elect=true",
             "--leader-elect-lease-duration=3s",
@@ -33,7 +44,7 @@ impl Launch {
         ];
         let mut flags: Vec<String> = flags.map(str::to_owned).to_vec();
         flags.push(format!("--leader-elect-resource-namespace={namespace}"));
-        Self { kubeconfig: kubeconfig.to_owned(), flags }
+        Self { flags }
     }
 
     /// The same with one more flag.
@@ -43,81 +54,182 @@ impl Launch {
         self
     }
 
-    /// Starts it.
-    pub fn start(&self) -> Daemon {
-        let mut arguments = vec![
-            "run".to_owned(),
-            format!("--kubeconfig={}", self.kubeconfig.display()),
-            "--bind-address=127.0.0.1".to_owned(),
-            "--port=0".to_owned(),
-            "--log-level=debug,hyper=info,hyper_util=info,tower=info,kube=info,rustls=info".to_owned(),
-        ];
+    fn arguments(&self) -> Vec<String> {
+        let mut arguments = vec!["run".to_owned(), "--bind-address=127.0.0.1".to_owned()];
+        arguments.push("--port=0".to_owned());
         arguments.extend(self.flags.iter().cloned());
+        arguments
+    }
+
+    /// Starts the program with a kubeconfig.
+    pub fn start_process(&self, kubeconfig: &Path) -> Daemon {
+        let mut arguments = self.arguments();
+        arguments.push(format!("--kubeconfig={}", kubeconfig.display()));
+        arguments
+            .push("--log-level=debug,hyper=info,hyper_util=info,tower=info,kube=info,rustls=info".to_owned());
         let program = Path::new(env!("CARGO_BIN_EXE_mooring"));
-        Daemon { process: Process::start("mooring", program, &arguments, &[]) }
+        Daemon { life: Life::Process(Process::start("mooring", program, &arguments, &[])) }
+    }
+
+    /// Starts its parts in this process, with a client in place of a kubeconfig.
+    pub fn start_in_process(&self, client: Client) -> Daemon {
+        let arguments = ["mooring".to_owned()].into_iter().chain(self.arguments());
+        let parsed = cli::parse(arguments.map(std::ffi::OsString::from))
+            .unwrap_or_else(|_| panic!("{:?}", self.flags));
+        let Command::Run(arguments) = parsed.command;
+        let config = Config::try_from(*arguments).expect("flags that go together");
+        Daemon { life: Life::InProcess(InProcess::start(config, client)) }
     }
 }
 
 /// A running daemon; killed when dropped.
 #[derive(Debug)]
 pub struct Daemon {
-    process: Process,
+    life: Life,
+}
+
+#[derive(Debug)]
+enum Life {
+    Process(Process),
+    InProcess(InProcess),
 }
 
 impl Daemon {
-    /// Waits until `/readyz` says yes, and returns the address it serves on.
-    pub async fn ready(&self) -> String {
+    /// Waits until `/readyz` says yes.
+    pub async fn ready(&self) {
         let ready = async {
-            let url = self.address().await;
-            let client = Client::try_from(plain_config(&url)).expect("build a client");
             // Readiness is asked for, by us as by a kubelet.
             let mut pause = tokio::time::interval(Duration::from_millis(10));
             loop {
                 pause.tick().await;
-                let request = http::Request::get("/readyz").body(Vec::new()).unwrap();
-                if client.request_text(request).await.is_ok() {
-                    return url;
+                if self.answer("/readyz").await.is_some() {
+                    return;
                 }
             }
         };
-        match within_deadline("the daemon is ready", ready).await {
-            Ok(url) => url,
-            Err(late) => panic!("{late}\n{}", self.log().tail(40)),
+        if let Err(late) = within_deadline("the daemon is ready", ready).await {
+            panic!("{late}\n{}", self.log().map(|log| log.tail(40)).unwrap_or_default());
         }
-    }
-
-    /// The address it serves on, which it logs because it chose the port.
-    async fn address(&self) -> String {
-        let address = self.log().find(|line| {
-            let (_, rest) = line.split_once(" address=")?;
-            Some(format!("http://{}", rest.split_whitespace().next()?))
-        });
-        address.await.unwrap_or_else(|| panic!("the daemon ended:\n{}", self.log().tail(40)))
     }
 
     /// One page of it.
     pub async fn page(&self, path: &str) -> String {
-        let client = Client::try_from(plain_config(&self.address().await)).expect("build a client");
-        client.request_text(http::Request::get(path).body(Vec::new()).unwrap()).await.expect("get the page")
+        self.answer(path).await.unwrap_or_else(|| panic!("{path} is not answered"))
+    }
+
+    /// A page, if it is answered with success.
+    async fn answer(&self, path: &str) -> Option<String> {
+        match &self.life {
+            Life::Process(process) => {
+                let client = Client::try_from(plain_config(&address(process).await)).expect("build a client");
+                client.request_text(Request::get(path).body(Vec::new()).unwrap()).await.ok()
+            }
+            Life::InProcess(life) => life.page(path).await,
+        }
     }
 
     /// Kills it (SIGKILL) and waits until it is gone.
-    pub fn kill(mut self) {
-        self.process.kill();
+    pub fn kill(self) {
+        match self.life {
+            Life::Process(mut process) => process.kill(),
+            Life::InProcess(life) => drop(life),
+        }
     }
 
-    /// Asks it to end (SIGTERM) and waits until it has.
-    pub async fn terminate(mut self) -> ExitStatus {
-        self.process.terminate().await
+    /// Asks it to end (SIGTERM) and waits until it has; returns its exit code.
+    pub async fn terminate(self) -> Option<i32> {
+        match self.life {
+            Life::Process(mut process) => process.terminate().await.code(),
+            Life::InProcess(life) => life.stop().await,
+        }
     }
 
-    /// What it has logged.
-    pub fn log(&self) -> &Log {
-        self.process.log()
+    /// What it has logged, when that is known apart from what others log.
+    pub fn log(&self) -> Option<&Log> {
+        match &self.life {
+            Life::Process(process) => Some(process.log()),
+            Life::InProcess(_) => None,
+        }
+    }
+}
+
+/// The address a process serves on, which it logs because it chose the port.
+async fn address(process: &Process) -> String {
+    let address = process.log().find(|line| {
+        let (_, rest) = line.split_once(" address=")?;
+        Some(format!("http://{}", rest.split_whitespace().next()?))
+    });
+    address.await.unwrap_or_else(|| panic!("the daemon ended:\n{}", process.log().tail(40)))
+}
+
+/// The parts of a daemon on the test's runtime. When dropped its line is cut first, so that nothing it
+/// may still do before its tasks are gone reaches the server.
+#[derive(Debug)]
+struct InProcess {
+    pages: watch::Receiver<Option<Arc<Router>>>,
+    stop: Option<oneshot::Sender<()>>,
+    task: Option<tokio::task::JoinHandle<i32>>,
+    line: CancellationToken,
+}
+
+impl InProcess {
+    fn start(config: Config, client: Client) -> Self {
+        let (pages_sender, pages) = watch::channel(None);
+        let (stop, stopped) = oneshot::channel();
+        let line = CancellationToken::new();
+        let api = ApiServer::in_process(cuttable(client, line.clone()));
+        let task = tokio::spawn(async move {
+            let mut daemon = app::Daemon::start(config, &api).await.expect("start the daemon's parts");
+            pages_sender.send_replace(Some(daemon.pages()));
+            tokio::select! {
+                death = daemon.death() => {
+                    let death: Death = death;
+                    tracing::error!(error = %death, "the daemon died");
+                    1
+                }
+                _ = stopped => match daemon.stop().await {
+                    Ok(()) => 0,
+                    Err(error) => {
+                        tracing::error!(error = format!("{error:#}"), "the daemon did not stop in order");
+                        1
+                    }
+                },
+            }
+        });
+        Self { pages, stop: Some(stop), task: Some(task), line }
     }
 
-    /// Process id, for a benchmark that reads its costs.
-    pub fn id(&self) -> u32 {
-        self.process.id()
+    async fn page(&self, path: &str) -> Option<String> {
+        let pages = self.pages.clone().wait_for(Option::is_some).await.ok()?.clone()?;
+        let (path, query) = path.split_once('?').map_or((path, None), |(path, query)| (path, Some(query)));
+        let answer = pages.answer(&Method::GET, path, query);
+        (answer.status == StatusCode::OK).then_some(answer.body)
     }
+
+    async fn stop(mut self) -> Option<i32> {
+        // If it has ended already, that is what the task says.
+        let _ = self.stop.take()?.send(());
+        self.task.take()?.await.ok()
+    }
+}
+
+impl Drop for InProcess {
+    fn drop(&mut self) {
+        self.line.cancel();
+        if let Some(task) = &self.task {
+            task.abort();
+        }
+    }
+}
+
+/// A client whose requests fail once the line is cut, also those under way.
+fn cuttable(client: Client, line: CancellationToken) -> Client {
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let (client, line) = (client.clone(), line.clone());
+        async move {
+            let answer = line.run_until_cancelled(client.send(request)).await;
+            answer.unwrap_or_else(|| Err(kube::Error::Service("the daemon is dead".into())))
+        }
+    });
+    Client::new(service, "default")
 }

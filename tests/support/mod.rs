@@ -1,11 +1,12 @@
-//! Support for everything that runs against a real API server: the end-to-end stories and the
+//! Support for everything that runs against an API server: the end-to-end stories and the
 //! benchmarks, which include this folder as a module.
 //!
 //! Lowest first: [`process`] (children that never outlive us), [`assets`] (where the binaries are),
 //! [`control_plane`] (etcd and kube-apiserver), [`actors`] (stand-ins for the other components,
 //! from the library),
-//! [`proxy`] (numbers and disturbs the daemon's writes), [`daemon`] (the real binary),
-//! [`history`] and [`audit`] (what really happened), [`invariants`] (whether it was allowed to).
+//! [`daemon`] (as a process or in this one), [`history`] and [`audit`] (what really happened),
+//! [`backend`] (a real or an embedded API server with such a record), [`invariants`] (whether what
+//! happened was allowed).
 
 // Each including crate uses a part of it.
 #![allow(dead_code, unused_imports)]
@@ -15,12 +16,12 @@
 
 pub mod assets;
 pub mod audit;
+pub mod backend;
 pub mod cluster;
 pub mod control_plane;
 pub mod daemon;
 pub mod history;
 pub mod invariants;
 pub mod process;
-pub mod proxy;
 
 pub use mooring::embedded::actors;

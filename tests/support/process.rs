@@ -149,6 +149,22 @@ impl Drop for Process {
     }
 }
 
+/// Where a logger of this process writes, a whole line at a time.
+#[derive(Debug)]
+pub struct LogWriter(Log);
+
+impl std::io::Write for LogWriter {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lines.lock().unwrap().push(String::from_utf8_lossy(bytes).trim_end().to_owned());
+        self.0.state.send_modify(|(count, _)| *count += 1);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
 /// The lines that a process has written.
 #[derive(Clone, Debug)]
 pub struct Log {
@@ -164,6 +180,11 @@ impl Default for Log {
 }
 
 impl Log {
+    /// Takes lines from this process.
+    pub fn writer(&self) -> LogWriter {
+        LogWriter(self.clone())
+    }
+
     fn follow(&self, stream: impl Read + Send + 'static) {
         let log = self.clone();
         log.state.send_modify(|(_, open)| *open += 1);

@@ -1,12 +1,9 @@
-//! Runs `in_tree_migration.yaml` and `volume_names.yaml` of `tests/cases/attach_detach`: what a volume
-//! source is translated to, and what it is called. The words are explained at the top of the files.
-
-// A broken test should stop where it breaks.
-#![allow(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unwrap_used, missing_docs)]
+//! `in_tree_migration.yaml` and `volume_names.yaml`: what a volume source is translated to, and what it is
+//! called.
 
 use std::collections::HashSet;
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Failed, Trial};
 use mooring::{
     attach_detach::{
         in_tree_migration,
@@ -20,7 +17,7 @@ use serde_json::{Value, json};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct Migration {
+pub struct Migration {
     name: String,
     #[serde(default)]
     volume: Option<Value>,
@@ -36,7 +33,7 @@ struct Migration {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Naming {
+pub struct Naming {
     name: String,
     #[serde(default)]
     spec: Option<Value>,
@@ -50,21 +47,16 @@ struct Naming {
     error: Option<String>,
 }
 
-fn main() {
-    let text = include_str!("cases/attach_detach/in_tree_migration.yaml");
-    let migrations: Vec<Migration> = serde_saphyr::from_str(text).expect("in_tree_migration.yaml");
-    let text = include_str!("cases/attach_detach/volume_names.yaml");
-    let names: Vec<Naming> = serde_saphyr::from_str(text).expect("volume_names.yaml");
-    let mut trials = vec![Trial::test("in-tree migration: inline volumes have names of their own", unique)];
-    trials.extend(
-        migrations
-            .into_iter()
-            .map(|case| Trial::test(format!("in-tree migration: {}", case.name), move || migrate(&case))),
-    );
-    trials.extend(
-        names.into_iter().map(|case| Trial::test(format!("volume name: {}", case.name), move || name(&case))),
-    );
-    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+pub fn migrations(cases: Vec<Migration>) -> Vec<Trial> {
+    super::each("in-tree migration", cases, |case| &case.name, migrate)
+}
+
+pub fn names(cases: Vec<Naming>) -> Vec<Trial> {
+    super::each("volume name", cases, |case| &case.name, name)
+}
+
+pub fn properties() -> Vec<Trial> {
+    vec![Trial::test("in-tree migration: inline volumes have names of their own", unique)]
 }
 
 fn compare<T: std::fmt::Debug + PartialEq>(expected: &T, seen: &T) -> Result<(), Failed> {

@@ -1,12 +1,8 @@
-//! Runs `tests/cases/attach_detach/populator.yaml`: each case is one call of the populator's function
-//! over a small world of objects. The words are explained at the top of the file.
-
-// A broken test should stop where it breaks.
-#![allow(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unwrap_used, missing_docs)]
+//! `populator.yaml`: each case is one call of the populator's function over a small world of objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Failed, Trial};
 use mooring::{
     attach_detach::{
         desired_state::{AttachSource, PodWishes, Unresolved, WantedVolume, WhyUnresolved},
@@ -22,7 +18,7 @@ type Patches = BTreeMap<String, Value>;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Case {
+pub struct Case {
     name: String,
     #[serde(default)]
     before: Option<Patches>,
@@ -54,14 +50,8 @@ struct Facts {
     source: Option<Value>,
 }
 
-fn main() {
-    let text = include_str!("cases/attach_detach/populator.yaml");
-    let cases: Vec<Case> = serde_saphyr::from_str(text).expect("populator.yaml");
-    let trials = cases
-        .into_iter()
-        .map(|case| Trial::test(format!("populator: {}", case.name), move || run(&case)))
-        .collect();
-    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+pub fn trials(cases: Vec<Case>) -> Vec<Trial> {
+    super::each("populator", cases, |case| &case.name, run)
 }
 
 fn run(case: &Case) -> Result<(), Failed> {

@@ -1,15 +1,9 @@
-//! Runs `tests/cases/attach_detach/reconciler.yaml`: each case is one call of the reconciler's pure
-//! function. The words are explained at the top of the file.
-
-// A broken test should stop where it breaks.
-// The words of a case are flags by nature.
-#![allow(clippy::struct_excessive_bools)]
-#![allow(clippy::expect_used, clippy::indexing_slicing, clippy::unwrap_used, missing_docs)]
+//! `reconciler.yaml`: each case is one call of the reconciler's pure function.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use k8s_openapi::jiff::Timestamp;
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Failed, Trial};
 use mooring::{
     attach_detach::{
         actual_state::{ActualState, Candidates, PairCall, Publication, Uncertain},
@@ -31,7 +25,7 @@ use tokio::time::Instant;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Case {
+pub struct Case {
     name: String,
     #[serde(default)]
     exclusive: bool,
@@ -41,6 +35,8 @@ struct Case {
     then: BTreeMap<String, Then>,
 }
 
+// The words of a case are flags by nature.
+#[allow(clippy::struct_excessive_bools)]
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Given {
@@ -94,14 +90,8 @@ struct Then {
     wait: Option<String>,
 }
 
-fn main() {
-    let text = include_str!("cases/attach_detach/reconciler.yaml");
-    let cases: Vec<Case> = serde_saphyr::from_str(text).expect("reconciler.yaml");
-    let trials = cases
-        .into_iter()
-        .map(|case| Trial::test(format!("reconciler: {}", case.name), move || run(&case)))
-        .collect();
-    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+pub fn trials(cases: Vec<Case>) -> Vec<Trial> {
+    super::each("reconciler", cases, |case| &case.name, run)
 }
 
 fn run(case: &Case) -> Result<(), Failed> {

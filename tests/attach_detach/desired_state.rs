@@ -1,11 +1,7 @@
-//! Runs `tests/cases/attach_detach/desired_state.yaml`, whose words are explained at its top, and random
-//! worlds: following what changed is as good as populating every pod again, populating is idempotent, the
+//! `desired_state.yaml`, and random worlds: following what changed is as good as populating every pod again, populating is idempotent, the
 //! desired state is what its pods wish, and withdrawing the pods in any order leaves nothing behind.
 //!
-//! A failure prints its seed: `MOORING_SEED=<n> cargo test --test attach_detach_desired_state` repeats it.
-
-// A broken test should stop where it breaks.
-#![allow(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unwrap_used, missing_docs)]
+//! A failure prints its seed: `MOORING_SEED=<n> cargo test --test attach_detach_cases` repeats it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,7 +10,7 @@ use std::{
 
 use fastrand::Rng;
 use futures::FutureExt;
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Failed, Trial};
 use mooring::{
     attach_detach::{
         desired_state::{AttachSource, DesiredState, PodFacts, PodWishes, WantedVolume},
@@ -35,7 +31,7 @@ const WORLDS: u64 = 300;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Case {
+pub struct Case {
     name: String,
     when: Vec<Step>,
     then: BTreeMap<String, Vec<String>>,
@@ -57,22 +53,18 @@ struct Step {
     touches: BTreeSet<String>,
 }
 
-fn main() {
-    let text = include_str!("cases/attach_detach/desired_state.yaml");
-    let cases: Vec<Case> = serde_saphyr::from_str(text).expect("desired_state.yaml");
-    let mut trials = vec![Trial::test("desired state of random worlds", || {
+pub fn trials(cases: Vec<Case>) -> Vec<Trial> {
+    super::each("desired state", cases, |case| &case.name, run)
+}
+
+pub fn properties() -> Vec<Trial> {
+    vec![Trial::test("desired state of random worlds", || {
         let seed = std::env::var("MOORING_SEED").ok().and_then(|text| text.parse().ok());
         for seed in seed.map_or(0..WORLDS, |seed| seed..seed + 1) {
             play(seed).map_err(|error| Failed::from(format!("MOORING_SEED={seed}: {error}")))?;
         }
         Ok(())
-    })];
-    trials.extend(
-        cases
-            .into_iter()
-            .map(|case| Trial::test(format!("desired state: {}", case.name), move || run(&case))),
-    );
-    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+    })]
 }
 
 fn run(case: &Case) -> Result<(), Failed> {

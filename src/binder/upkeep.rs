@@ -1,0 +1,78 @@
+//! Annotations and finalizers that are put right before anything else is decided about an object
+//! (pv-binder §2.0, §3.0).
+//!
+//! In: a claim or a volume. Out: at most one write. The annotation says which CSI driver acts for a
+//! migrated in-tree plugin; the finalizers say who has to delete the storage before the volume may go.
+//! The protection finalizers of other controllers are never touched (S33).
+
+use super::{
+    annotations::{self, BETA_STORAGE_PROVISIONER, MIGRATED_TO, PROVISIONED_BY, STORAGE_PROVISIONER},
+    decision::{Write, WriteKind},
+    patches::{self, Migration},
+};
+use crate::kube_api::kinds::{Meta, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy};
+
+/// ITF: the binder deletes the storage of an in-tree plugin before the volume goes.
+pub const IN_TREE_FINALIZER: &str = "kubernetes.io/pv-controller";
+/// EPF: the external provisioner does.
+pub const EXTERNAL_FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
+
+/// The write that puts a claim's annotation right.
+// KCM: pkg/controller/volume/persistentvolume/pv_controller.go, updateClaimMigrationAnnotations.
+#[must_use]
+pub fn of_claim(claim: &PersistentVolumeClaim) -> Option<Write> {
+    let meta = &claim.metadata;
+    let provisioner = meta.annotation(STORAGE_PROVISIONER).or(meta.annotation(BETA_STORAGE_PROVISIONER))?;
+    let migrated = migration(meta, provisioner)?;
+    Some(Write::claim(claim, WriteKind::Annotate, patches::annotate_claim(claim, migrated)))
+}
+
+/// The write that puts a volume's annotation and finalizers right.
+// KCM: pkg/controller/volume/persistentvolume/pv_controller.go,
+// updateVolumeMigrationAnnotationsAndFinalizers.
+#[must_use]
+pub fn of_volume(volume: &PersistentVolume) -> Option<Write> {
+    let provisioner = volume.metadata.annotation(PROVISIONED_BY)?;
+    let migrated = migration(&volume.metadata, provisioner);
+    let finalizers = finalizers(volume, provisioner);
+    if migrated.is_none() && finalizers.is_none() {
+        return None;
+    }
+    let request = patches::annotate_volume(volume, migrated, finalizers.as_deref());
+    Some(Write::volume(volume, WriteKind::Annotate, request))
+}
+
+/// How MIG has to change, if it has to.
+fn migration(meta: &Meta, provisioner: &str) -> Option<Migration> {
+    let present = meta.annotation(MIGRATED_TO);
+    match annotations::csi_name(provisioner) {
+        Some(driver) => (present != Some(driver)).then_some(Migration::To(driver)),
+        None => present.is_some_and(|driver| !driver.is_empty()).then_some(Migration::None),
+    }
+}
+
+/// The finalizers a volume must have, if they have to change.
+// KCM: pkg/controller/volume/persistentvolume/pv_controller.go, modifyDeletionFinalizers.
+fn finalizers(volume: &PersistentVolume, provisioner: &str) -> Option<Vec<String>> {
+    let present = &volume.metadata.finalizers;
+    let migrated = annotations::csi_name(provisioner).is_some();
+    if !migrated && !annotations::is_in_tree(provisioner) {
+        return None;
+    }
+    let unwanted = |finalizer: &str| match &volume.spec.reclaim_policy {
+        _ if migrated => finalizer == IN_TREE_FINALIZER,
+        _ if finalizer == EXTERNAL_FINALIZER => true,
+        ReclaimPolicy::Retain | ReclaimPolicy::Recycle => finalizer == IN_TREE_FINALIZER,
+        ReclaimPolicy::Delete | ReclaimPolicy::Other(_) => false,
+    };
+    let mut wanted: Vec<String> = present.iter().filter(|name| !unwanted(name)).cloned().collect();
+    // The API server refuses a finalizer added to an object that is being deleted.
+    let may_add = !migrated && !volume.metadata.is_terminating();
+    if may_add
+        && volume.spec.reclaim_policy == ReclaimPolicy::Delete
+        && !wanted.iter().any(|name| name == IN_TREE_FINALIZER)
+    {
+        wanted.push(IN_TREE_FINALIZER.to_owned());
+    }
+    (wanted != *present).then_some(wanted)
+}
