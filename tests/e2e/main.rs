@@ -23,6 +23,7 @@ mod exclusive;
 mod faults;
 mod harness;
 mod in_tree;
+mod mass_move;
 mod permissions;
 mod release;
 mod replicas;
@@ -41,6 +42,7 @@ fn main() {
     stories.extend(in_tree::stories());
     stories.extend(detach::stories());
     stories.extend(exclusive::stories());
+    stories.extend(mass_move::stories());
     stories.extend(binding::stories());
     stories.extend(release::stories());
     stories.extend(crash::stories());
