@@ -2,6 +2,7 @@
 //! the daemon.
 
 use std::{
+    any::Any,
     fmt::Write as _,
     panic::AssertUnwindSafe,
     pin::Pin,
@@ -15,7 +16,10 @@ use mooring::embedded::faults::Write;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::support::{
-    actors::{Attacher, AttacherBehaviour, KubeletBehaviour, Kubelets, Provisioner, ProvisionerBehaviour},
+    actors::{
+        Attacher, AttacherBehaviour, KubeletBehaviour, Kubelets, Protection, Provisioner,
+        ProvisionerBehaviour,
+    },
     assets::Assets,
     audit,
     backend::{Backend, Proxy, embedded::Embedded, real::Real},
@@ -234,6 +238,16 @@ impl Stage {
     /// Kubelets for all nodes.
     pub fn kubelets(&self) -> Kubelets {
         Kubelets::start(self.backend.client(User::Kubelets), KubeletBehaviour::default())
+    }
+
+    /// The controllers that protect claims and volumes in use: the stock ones, or stand-ins.
+    pub fn protection(&self) -> Box<dyn Any + Send> {
+        let Some(real) = self.backend.real() else {
+            return Box::new(Protection::start(self.backend.client(User::ControllerManager)));
+        };
+        let controllers =
+            ["persistentvolumeclaim-protection-controller", "persistentvolume-protection-controller"];
+        Box::new(real.plane.controller_manager(&controllers, &[]))
     }
 
     /// All changes since the story began.
