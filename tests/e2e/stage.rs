@@ -197,6 +197,11 @@ pub struct Stage {
 }
 
 impl Stage {
+    /// Whether time is real and costs some.
+    pub fn is_real(&self) -> bool {
+        self.backend.real().is_some()
+    }
+
     /// The real server, for a story that plays only there.
     pub fn real(&self) -> &Real {
         self.backend.real().expect("this story is for the real server")
