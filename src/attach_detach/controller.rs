@@ -23,13 +23,11 @@ use super::{
     force::{ForcePolicy, ForceReason},
     identification::candidates,
     metrics::{AttachDetachMetrics, Ending},
-    node_state::NodeState,
     populator,
     queue::Queue,
     reconciler::{self, VolumeView},
     rules::{Step, Verdict, Waiting},
     standing::{Entry, Standing},
-    status_updater,
     volume_name::VolumeId,
     withdrawal::{Sequence, Withdrawal},
 };
@@ -83,13 +81,13 @@ pub struct Controller {
     pub(super) dirty_nodes: Queue<NodeName>,
     pub(super) effects: Effects,
     last_sent: Sequence,
-    wake_at: BTreeSet<(Instant, Dirty)>,
+    pub(super) wake_at: BTreeSet<(Instant, Dirty)>,
     standing: Arc<Standing>,
 }
 
 /// What a timer makes dirty.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Dirty {
+pub(super) enum Dirty {
     Volume(VolumeId),
     Node(NodeName),
 }
@@ -183,11 +181,19 @@ impl Controller {
             }
             self.dirty_volumes.push(volume);
         }
-        self.dirty_volumes.extend(self.desired.volumes().cloned());
+        let wanted = self.desired.volumes();
+        let wanted =
+            wanted.map(|volume| (self.desired.nodes(volume).and_then(BTreeMap::first_key_value), volume));
+        let mut wanted: Vec<_> =
+            wanted.map(|(first, volume)| (first.map(|(node, _)| node), volume)).collect();
+        wanted.sort();
+        self.dirty_volumes.extend(wanted.into_iter().map(|(_, volume)| volume.clone()));
     }
 
-    /// Takes changed objects.
+    /// Takes changed objects. Pods are taken node by node: what is wanted on one node is then asked for in
+    /// a row, becomes attached together, and is published with few patches.
     pub fn take_changes(&mut self, changed: BTreeSet<ObjectRef>, now: Instant) {
+        let mut pods = BTreeSet::new();
         for object in changed {
             match &object {
                 ObjectRef::Node(name) => {
@@ -200,7 +206,9 @@ impl Controller {
                         self.refresh_attachment(&attachment, now);
                     }
                 }
-                ObjectRef::Pod(key) => self.refresh_pod(key),
+                ObjectRef::Pod(key) => {
+                    pods.insert(key.clone());
+                }
                 ObjectRef::Attachment(name) => self.refresh_attachment(name, now),
                 ObjectRef::Volume(name) => {
                     for attachment in self.actual.unidentified(Some(name), None) {
@@ -209,9 +217,13 @@ impl Controller {
                 }
                 ObjectRef::Claim(_) | ObjectRef::Driver(_) | ObjectRef::Class(_) | ObjectRef::CsiNode(_) => {}
             }
-            for pod in self.desired.dependants(&object) {
-                self.refresh_pod(&pod);
-            }
+            pods.extend(self.desired.dependants(&object));
+        }
+        let node = |key: &PodKey| self.objects.pods.get(key).map(|pod| pod.spec.node_name.clone());
+        let mut pods: Vec<_> = pods.into_iter().map(|key| (node(&key), key)).collect();
+        pods.sort();
+        for (_, key) in pods {
+            self.refresh_pod(&key);
         }
     }
 
@@ -326,7 +338,7 @@ impl Controller {
         self.dirty_nodes.extend(self.objects.nodes.snapshot().into_keys());
     }
 
-    fn reconcile_volume(&mut self, volume: &VolumeId, now: Instant) {
+    pub(super) fn reconcile_volume(&mut self, volume: &VolumeId, now: Instant) {
         let wishes = self.desired.nodes(volume);
         if wishes.is_some() {
             self.actual.recognise(volume);
@@ -434,67 +446,7 @@ impl Controller {
         }
     }
 
-    /// Brings the node up to the table before it is written to. A kubelet's heartbeat is a new revision
-    /// whose content is none of ours and wakes nobody, but a patch that names the revision before it is
-    /// refused.
-    fn catch_up(&mut self, name: &NodeName, now: Instant) {
-        let Some(latest) = self.objects.nodes.get(name) else { return };
-        let known = self.actual.node(name).and_then(|state| state.node.as_ref());
-        if known.is_none_or(|known| known.metadata.resource_version >= latest.metadata.resource_version) {
-            return;
-        }
-        let touched = self.actual.observe_node(name, Some(&latest), self.clock.wall(now));
-        for volume in touched {
-            self.reconcile_volume(&volume, now);
-        }
-    }
-
-    /// Sends what the node needs: its list, or a live read.
-    fn reconcile_node(&mut self, name: &NodeName, now: Instant) {
-        self.catch_up(name, now);
-        let trusted = self.actual.trust_node(name, self.clock.wall(now));
-        self.dirty_volumes.extend(trusted);
-        let trusted_at = self.actual.node(name).and_then(NodeState::trusted_at);
-        if let Some(at) = trusted_at.and_then(|at| self.clock.instant(at)) {
-            self.wake_at.insert((at, Dirty::Node(name.clone())));
-        }
-        let Some(state) = self.actual.node(name) else { return };
-        if state.busy {
-            return;
-        }
-        if let Some(at) = state.retry.pending(now) {
-            self.wake_at.insert((at, Dirty::Node(name.clone())));
-            return;
-        }
-        let publications = state
-            .volumes
-            .iter()
-            .filter_map(|volume| Some((volume, self.actual.pair(volume, name)?.publication)));
-        let node = state.node.as_deref().filter(|_| !state.stale);
-        let change = node.and_then(|node| Some((node, status_updater::desired_list(node, publications)?)));
-        let settle_at = state.unsettled.map(|unsettled| unsettled.until);
-        let call = match change {
-            Some((node, list)) => {
-                let request = status_updater::patch(node, &list);
-                Call::PatchNode(name.clone(), node.metadata.resource_version, request)
-            }
-            None if state.stale || self.actual.needs_proof(name) || settle_at.is_some_and(|at| at <= now) => {
-                Call::ReadNode(name.clone())
-            }
-            None => {
-                if let Some(at) = settle_at {
-                    self.wake_at.insert((at, Dirty::Node(name.clone())));
-                }
-                return;
-            }
-        };
-        let state = self.actual.node_mut(name);
-        state.busy = true;
-        self.node_calls += 1;
-        self.call(call);
-    }
-
-    fn call(&mut self, call: Call) {
+    pub(super) fn call(&mut self, call: Call) {
         self.last_sent.0 += 1;
         self.effects.calls.push((self.last_sent, call));
     }

@@ -25,6 +25,7 @@ mod no_op;
 pub mod node_state;
 mod outcomes;
 pub mod populator;
+mod publishing;
 mod queue;
 pub mod reconciler;
 pub mod retry;

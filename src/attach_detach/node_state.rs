@@ -28,6 +28,8 @@ pub struct NodeState {
     /// Whether the node is known to have moved past what we last saw: nothing is written before it was
     /// read live.
     pub stale: bool,
+    /// Since when something attached waits to be listed, in case more comes.
+    pub pending_since: Option<Instant>,
     /// A status patch whose outcome nobody knows.
     pub unsettled: Option<Unsettled>,
     /// Since when the node has not been Ready, or has been gone, as far as can be known.

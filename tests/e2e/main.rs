@@ -19,6 +19,7 @@ mod binding;
 mod crash;
 mod deploy;
 mod detach;
+mod economy;
 mod exclusive;
 mod harness;
 mod in_tree;
@@ -39,6 +40,7 @@ fn main() {
     stories.extend(attach::stories());
     stories.extend(in_tree::stories());
     stories.extend(detach::stories());
+    stories.extend(economy::stories());
     stories.extend(exclusive::stories());
     stories.extend(binding::stories());
     stories.extend(release::stories());
