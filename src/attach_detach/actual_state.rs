@@ -6,6 +6,7 @@
 //! knows (a request in flight, an outcome unknown) errs on the side of "attached".
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
@@ -416,6 +417,24 @@ impl ActualState {
             foreign.insert(name.clone(), identity.node.clone());
         }
         Some((identity.volume, identity.node))
+    }
+
+    /// The pair that a VolumeAttachment of ours is about, also if it is yet to be taken.
+    #[must_use]
+    pub fn pair_of(
+        &self,
+        name: &AttachmentName,
+        attachment: Option<&VolumeAttachment>,
+        candidates: impl FnOnce(&VolumeAttachment) -> Candidates,
+    ) -> Option<Cow<'_, Pair>> {
+        let identity = match self.identities.get(name) {
+            Some(identity) => identity.clone(),
+            None => attachment.and_then(|attachment| identify(attachment, candidates(attachment)))?,
+        };
+        if !identity.ours {
+            return None;
+        }
+        Some(self.pair(&identity.volume, &identity.node).map_or_else(Cow::default, Cow::Borrowed))
     }
 
     /// Recognises the attachments of a volume among those that nothing has explained so far: their own

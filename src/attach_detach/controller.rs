@@ -27,6 +27,7 @@ use super::{
     queue::Queue,
     reconciler::{self, VolumeView},
     rules::{Step, Verdict, Waiting},
+    second_controller::Suspicion,
     standing::{Entry, Standing},
     volume_name::VolumeId,
     withdrawal::{Sequence, Withdrawal},
@@ -82,7 +83,8 @@ pub struct Controller {
     pub(super) effects: Effects,
     last_sent: Sequence,
     pub(super) wake_at: BTreeSet<(Instant, Dirty)>,
-    standing: Arc<Standing>,
+    pub(super) standing: Arc<Standing>,
+    pub(super) suspicion: Suspicion,
 }
 
 /// What a timer makes dirty.
@@ -118,6 +120,7 @@ impl Controller {
             last_sent: Sequence::default(),
             wake_at: BTreeSet::new(),
             standing: Arc::default(),
+            suspicion: Suspicion::default(),
         }
     }
 
@@ -136,7 +139,8 @@ impl Controller {
     /// When to call [`Self::reconcile`] although nothing happened.
     #[must_use]
     pub fn wake_at(&self) -> Option<Instant> {
-        self.wake_at.first().map(|(at, _)| *at).into_iter().chain(self.sweep_at).min()
+        let timer = self.wake_at.first().map(|(at, _)| *at);
+        timer.into_iter().chain(self.sweep_at).chain(self.suspicion.ends_at()).min()
     }
 
     /// What every pair waits for; stays readable while the controller runs.
@@ -199,7 +203,7 @@ impl Controller {
                 ObjectRef::Node(name) => {
                     self.hear_last_words(name, now);
                     let node = self.objects.nodes.get(name);
-                    let touched = self.actual.observe_node(name, node.as_ref(), self.clock.wall(now));
+                    let touched = self.observe_node(name, node.as_ref(), now);
                     self.dirty_volumes.extend(touched);
                     self.dirty_nodes.push(name.clone());
                     for attachment in self.actual.unidentified(None, Some(name)) {
@@ -209,7 +213,10 @@ impl Controller {
                 ObjectRef::Pod(key) => {
                     pods.insert(key.clone());
                 }
-                ObjectRef::Attachment(name) => self.refresh_attachment(name, now),
+                ObjectRef::Attachment(name) => {
+                    self.suspect_attachment(name, now);
+                    self.refresh_attachment(name, now);
+                }
                 ObjectRef::Volume(name) => {
                     for attachment in self.actual.unidentified(Some(name), None) {
                         self.refresh_attachment(&attachment, now);
@@ -303,6 +310,7 @@ impl Controller {
             }
         }
         self.sweep(now);
+        self.calm_down(now);
         if !self.leads {
             self.dirty_volumes.clear();
             self.dirty_nodes.clear();
@@ -333,6 +341,10 @@ impl Controller {
         for key in self.objects.pods.snapshot().into_keys() {
             self.refresh_pod(&key);
         }
+        self.look_at_everything();
+    }
+
+    pub(super) fn look_at_everything(&mut self) {
         self.dirty_volumes.extend(self.actual.volumes().map(|(volume, _)| volume.clone()));
         self.dirty_volumes.extend(self.desired.volumes().cloned());
         self.dirty_nodes.extend(self.objects.nodes.snapshot().into_keys());
@@ -351,7 +363,15 @@ impl Controller {
         let named = named.chain(state.into_iter().flat_map(|state| state.pairs.keys()));
         let nodes = named.filter_map(|name| self.actual.node(name).map(|node| (name, node))).collect();
         let verdicts = reconciler::plan(
-            &VolumeView { kind: volume.kind(), wishes, state, nodes, policy: self.options.force, wall },
+            &VolumeView {
+                kind: volume.kind(),
+                wishes,
+                state,
+                nodes,
+                policy: self.options.force,
+                stand_off: self.suspicion.is_alarmed(),
+                wall,
+            },
             now,
         );
         for (node, verdict) in verdicts {

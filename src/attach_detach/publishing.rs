@@ -3,18 +3,39 @@
 //! In: a node marked dirty. Out: at most one request for it at a time, so that answers come in the order of
 //! requests and no older list is ever sent after a newer one.
 
+use std::{collections::BTreeSet, sync::Arc};
+
 use tokio::time::Instant;
 
 use super::{
-    actual_state::Pair,
+    actual_state::{Pair, Publication},
     calls::Call,
     controller::{Controller, Dirty},
     node_state::NodeState,
+    second_controller::ForeignAct,
     status_updater,
+    volume_name::VolumeId,
 };
-use crate::kube_api::ids::NodeName;
+use crate::kube_api::{ids::NodeName, kinds::Node};
 
 impl Controller {
+    /// Takes a node as last seen, or its absence. Returns the volumes for which something changed.
+    pub(super) fn observe_node(
+        &mut self,
+        name: &NodeName,
+        node: Option<&Arc<Node>>,
+        now: Instant,
+    ) -> BTreeSet<VolumeId> {
+        let state = self.actual.node(name);
+        if let (Some(state), Some(node)) = (state, node)
+            && state.is_changed_by_others(node)
+        {
+            tracing::warn!(node = %name, "somebody else changed the node's volumesAttached");
+            self.suspect(ForeignAct::ListChanged, now);
+        }
+        self.actual.observe_node(name, node, self.clock.wall(now))
+    }
+
     /// Brings the node up to the table before it is written to. A kubelet's heartbeat is a new revision
     /// whose content is none of ours and wakes nobody, but a patch that names the revision before it is
     /// refused.
@@ -24,8 +45,7 @@ impl Controller {
         if known.is_none_or(|known| known.metadata.resource_version >= latest.metadata.resource_version) {
             return;
         }
-        let touched = self.actual.observe_node(name, Some(&latest), self.clock.wall(now));
-        for volume in touched {
+        for volume in self.observe_node(name, Some(&latest), now) {
             self.reconcile_volume(&volume, now);
         }
     }
@@ -47,15 +67,19 @@ impl Controller {
             self.wake_at.insert((at, Dirty::Node(name.clone())));
             return;
         }
-        let publications = state
-            .volumes
-            .iter()
-            .filter_map(|volume| Some((volume, self.actual.pair(volume, name)?.publication)));
+        let alarmed = self.suspicion.is_alarmed();
+        let publication = |volume| match self.actual.pair(volume, name)?.publication {
+            Publication::Withhold if alarmed => Some(Publication::Keep),
+            publication => Some(publication),
+        };
+        let volumes = state.volumes.iter();
+        let publications = volumes.filter_map(|volume| Some((volume, publication(volume)?)));
         let node = state.node.as_deref().filter(|_| !state.stale);
         let change = node.and_then(|node| Some((node, status_updater::change(node, publications)?)));
         let settle_at = state.unsettled.map(|unsettled| unsettled.until);
         let detach_waits = self.actual.needs_proof(name);
         let pending_since = state.pending_since.unwrap_or(now);
+        let mut word = None;
         let call = match change {
             Some((node, change)) => {
                 let others = state.volumes.iter().filter_map(|volume| self.actual.pair(volume, name));
@@ -67,6 +91,7 @@ impl Controller {
                     return;
                 }
                 let request = status_updater::patch(node, &change.list);
+                word = Some((node.metadata.uid.clone(), change.list));
                 Call::PatchNode(name.clone(), node.metadata.resource_version, request)
             }
             None if state.stale || detach_waits || settle_at.is_some_and(|at| at <= now) => {
@@ -80,6 +105,9 @@ impl Controller {
             }
         };
         let state = self.actual.node_mut(name);
+        if let Some((node, list)) = word {
+            state.give_word(node, list);
+        }
         state.busy = true;
         state.pending_since = None;
         self.node_calls += 1;
@@ -89,22 +117,18 @@ impl Controller {
 
 #[cfg(test)]
 mod tests {
-    use std::{sync::Arc, time::Duration};
+    use std::time::Duration;
 
     use k8s_openapi::jiff::Timestamp;
     use serde_json::json;
-    use tokio::time::Instant;
 
     use super::*;
     use crate::{
         attach_detach::{
-            actual_state::{PairCall, Publication},
-            clock::Clock,
-            controller::AttachDetachOptions,
+            actual_state::PairCall, clock::Clock, controller::AttachDetachOptions,
             metrics::AttachDetachMetrics,
-            volume_name::VolumeId,
         },
-        kube_api::{ids::DriverName, kinds::Node},
+        kube_api::ids::DriverName,
         metrics::Metrics,
         state::Objects,
     };

@@ -10,6 +10,7 @@ mod cases;
 mod desired_state;
 mod populator;
 mod reconciler;
+mod second_controller;
 mod volumes;
 
 use libtest_mimic::{Arguments, Trial};
@@ -25,6 +26,7 @@ fn main() {
             "in_tree_migration" => volumes::migrations(cases::read(&path)),
             "populator" => populator::trials(cases::read(&path)),
             "reconciler" => reconciler::trials(cases::read(&path)),
+            "second_controller" => second_controller::trials(cases::read(&path)),
             "volume_names" => volumes::names(cases::read(&path)),
             _ => panic!("{}: no table is called \"{table}\"", path.display()),
         });

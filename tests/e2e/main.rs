@@ -26,6 +26,7 @@ mod in_tree;
 mod permissions;
 mod release;
 mod replicas;
+mod second_controller;
 mod stage;
 
 use libtest_mimic::{Arguments, Trial};
@@ -46,6 +47,7 @@ fn main() {
     stories.extend(release::stories());
     stories.extend(crash::stories());
     stories.extend(replicas::stories());
+    stories.extend(second_controller::stories());
     stories.extend(deploy::stories());
     stories.extend(permissions::stories());
 
