@@ -22,7 +22,7 @@ use super::{
     desired_state::DesiredState,
     force::{ForcePolicy, ForceReason},
     identification::candidates,
-    metrics::{AttachDetachMetrics, Ending},
+    metrics::{AttachDetachMetrics, Ending, Planned},
     populator,
     queue::Queue,
     reconciler::{self, VolumeView},
@@ -248,6 +248,7 @@ impl Controller {
     }
 
     fn refresh_pod(&mut self, key: &PodKey) {
+        self.metrics.planned(Planned::Pod);
         let pod = self.objects.pods.get(key);
         let before = self.desired.pod(key);
         let wishes = pod.and_then(|pod| populator::wishes(&pod, &self.objects, before));
@@ -266,6 +267,7 @@ impl Controller {
     }
 
     pub(super) fn refresh_attachment(&mut self, name: &AttachmentName, now: Instant) {
+        self.metrics.planned(Planned::Attachment);
         let objects = Arc::clone(&self.objects);
         let attachment = objects.attachments.get(name);
         let attached = attachment.as_ref().map(|attachment| attachment.status.attached);
@@ -351,6 +353,7 @@ impl Controller {
     }
 
     pub(super) fn reconcile_volume(&mut self, volume: &VolumeId, now: Instant) {
+        self.metrics.planned(Planned::Volume);
         let wishes = self.desired.nodes(volume);
         if wishes.is_some() {
             self.actual.recognise(volume);

@@ -21,6 +21,30 @@ pub enum Ending {
     Failure,
 }
 
+/// What is looked at, as a label value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Planned {
+    /// A pod, for what it wishes.
+    Pod,
+    /// A VolumeAttachment, for what it is about.
+    Attachment,
+    /// A volume, on all its nodes.
+    Volume,
+    /// A node, for what its status should say.
+    Node,
+}
+
+impl Planned {
+    fn label(self) -> &'static str {
+        match self {
+            Self::Pod => "pod",
+            Self::Attachment => "attachment",
+            Self::Volume => "volume",
+            Self::Node => "node",
+        }
+    }
+}
+
 /// The subsystem's metrics.
 #[derive(Debug)]
 pub struct AttachDetachMetrics {
@@ -31,6 +55,7 @@ pub struct AttachDetachMetrics {
     unresolved: IntCounterVec,
     foreign: IntCounterVec,
     alarm: IntGauge,
+    planned: IntCounterVec,
     counted: HashMap<VolumeId, (i64, i64)>,
 }
 
@@ -86,12 +111,26 @@ impl AttachDetachMetrics {
         )?;
         metrics.register(&foreign)?;
         metrics.register(&alarm)?;
+        let planned = IntCounterVec::new(
+            Opts::new("mooring_planned_keys_total", "Objects looked at because something changed, by kind"),
+            &["kind"],
+        )?;
+        for kind in [Planned::Pod, Planned::Attachment, Planned::Volume, Planned::Node] {
+            planned.with_label_values(&[kind.label()]);
+        }
+        metrics.register(&planned)?;
         metrics.register(&unresolved)?;
         metrics.register(&forced)?;
         metrics.register(&operations)?;
         metrics.register(&totals)?;
         metrics.register(&waiting)?;
-        Ok(Self { operations, totals, waiting, forced, unresolved, foreign, alarm, counted: HashMap::new() })
+        let counted = HashMap::new();
+        Ok(Self { operations, totals, waiting, forced, unresolved, planned, foreign, alarm, counted })
+    }
+
+    /// Counts a key that is looked at. What one event makes of these must not grow with the cluster.
+    pub fn planned(&self, kind: Planned) {
+        self.planned.with_label_values(&[kind.label()]).inc();
     }
 
     /// Notes the end of an operation.

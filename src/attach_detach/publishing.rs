@@ -11,6 +11,7 @@ use super::{
     actual_state::{Pair, Publication},
     calls::Call,
     controller::{Controller, Dirty},
+    metrics::Planned,
     node_state::NodeState,
     second_controller::ForeignAct,
     status_updater,
@@ -52,9 +53,12 @@ impl Controller {
 
     /// Sends what the node needs: its list, or a live read.
     pub(super) fn reconcile_node(&mut self, name: &NodeName, now: Instant) {
+        self.metrics.planned(Planned::Node);
         self.catch_up(name, now);
-        let trusted = self.actual.trust_node(name, self.clock.wall(now));
-        self.dirty_volumes.extend(trusted);
+        // Planned here and now: the volumes' turn is over, and nothing else may happen for a long time.
+        for volume in self.actual.trust_node(name, self.clock.wall(now)) {
+            self.reconcile_volume(&volume, now);
+        }
         let trusted_at = self.actual.node(name).and_then(NodeState::trusted_at);
         if let Some(at) = trusted_at.and_then(|at| self.clock.instant(at)) {
             self.wake_at.insert((at, Dirty::Node(name.clone())));
