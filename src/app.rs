@@ -24,7 +24,7 @@ use crate::{
     attach_detach::AttachDetach,
     binder::{Binder, BinderOptions},
     config::{Config, ElectionConfig},
-    http::{Router, Server},
+    http::{Router, Server, health::Check},
     kube_api::{
         backoff::Backoff,
         call::Caller,
@@ -139,6 +139,7 @@ pub struct Subsystem {
     running: BoxFuture<'static, ()>,
     explained_at: &'static str,
     explanation: Box<dyn Fn() -> Value + Send + Sync>,
+    checks: Vec<Check>,
 }
 
 impl std::fmt::Debug for Subsystem {
@@ -156,7 +157,15 @@ impl Subsystem {
         explained_at: &'static str,
         explanation: impl Fn() -> Value + Send + Sync + 'static,
     ) -> Self {
-        Self { name, running: Box::pin(running), explained_at, explanation: Box::new(explanation) }
+        let explanation = Box::new(explanation);
+        Self { name, running: Box::pin(running), explained_at, explanation, checks: Vec::new() }
+    }
+
+    /// The same with a check of its own under `/readyz`.
+    #[must_use]
+    pub fn with_check(mut self, check: Check) -> Self {
+        self.checks.push(check);
+        self
     }
 }
 
@@ -182,6 +191,7 @@ pub fn subsystems(parts: &Parts) -> anyhow::Result<Vec<Subsystem>> {
         &parts.metrics,
     )?;
     let attachments = attach_detach.standing();
+    let alarm = attach_detach.standing();
     let claims = binder.standing();
     Ok(vec![
         Subsystem::new(
@@ -189,7 +199,12 @@ pub fn subsystems(parts: &Parts) -> anyhow::Result<Vec<Subsystem>> {
             attach_detach.run(parts.planning.clone()),
             "/debug/attach-detach",
             move || attachments.json(),
-        ),
+        )
+        // A remark, not a condition: a restart would not help, and an operator needs the pages of a replica that
+        // stands off more than ever.
+        .with_check(Check::new("single-attach-detach-controller", move || {
+            Ok(alarm.alarm().map(str::to_owned))
+        })),
         Subsystem::new("binder", binder.run(parts.planning.clone()), "/debug/binder", move || claims.json()),
     ])
 }
@@ -257,8 +272,10 @@ impl Daemon {
 
         let parts =
             Parts { config, metrics, objects, leadership, caller, events, planning: planning.clone() };
-        let mut router = build_router(&parts, view, tasks.dead());
-        for Subsystem { name, running, explained_at, explanation } in subsystems(&parts)? {
+        let mut subsystems = subsystems(&parts)?;
+        let checks = subsystems.iter_mut().flat_map(|subsystem| subsystem.checks.drain(..)).collect();
+        let mut router = build_router(&parts, view, tasks.dead(), checks);
+        for Subsystem { name, running, explained_at, explanation, .. } in subsystems {
             tasks.spawn(Stage::Subsystem, name, running);
             router = router.json(explained_at, move |rest| rest.is_empty().then(&explanation));
         }
@@ -298,15 +315,21 @@ impl Daemon {
     }
 }
 
-fn build_router(parts: &Parts, view: Option<watch::Receiver<ElectionView>>, dead: Dead) -> Router {
-    routes::router(&routes::Sources {
+fn build_router(
+    parts: &Parts,
+    view: Option<watch::Receiver<ElectionView>>,
+    dead: Dead,
+    checks: Vec<Check>,
+) -> Router {
+    let sources = routes::Sources {
         metrics: parts.metrics.clone(),
         objects: Arc::clone(&parts.objects),
         leadership: parts.leadership.clone(),
         election: view.zip(parts.config.election.as_ref().map(|election| election.timing)),
         dead,
         stopping: parts.planning.clone(),
-    })
+    };
+    routes::router(&sources, checks)
 }
 
 fn start_watches(tasks: &mut Supervisor, client: &Client, objects: &Arc<Objects>) {

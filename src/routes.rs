@@ -44,16 +44,19 @@ pub struct Sources {
     pub stopping: CancellationToken,
 }
 
-/// The routes of the shell. Subsystems add theirs with [`Router::json`].
+/// The routes of the shell, with the subsystems' checks of readiness. Subsystems add routes with
+/// [`Router::json`].
 #[must_use]
-pub fn router(sources: &Sources) -> Router {
+pub fn router(sources: &Sources, checks: Vec<Check>) -> Router {
     let metrics = sources.metrics.clone();
     let objects = Arc::clone(&sources.objects);
+    let mut readiness = readiness(sources);
+    readiness.extend(checks);
     Router::default()
         .route("/metrics", move |_| scrape(&metrics))
         .checks("/healthz", Checks::new("healthz", liveness(sources)))
         .checks("/livez", Checks::new("livez", liveness(sources)))
-        .checks("/readyz", Checks::new("readyz", readiness(sources)))
+        .checks("/readyz", Checks::new("readyz", readiness))
         .json("/debug/watches", move |rest| rest.is_empty().then(|| watches(&objects)))
 }
 
@@ -172,7 +175,7 @@ mod tests {
         };
         let objects = Arc::clone(&sources.objects);
         let stopping = sources.stopping.clone();
-        let router = router(&sources);
+        let router = router(&sources, Vec::new());
         objects.reset::<StorageClass>(vec![]);
         objects.set_error::<Pod>(Some("connection refused".to_owned()));
 

@@ -2,11 +2,12 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts};
+use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts};
 
 use super::{
     actual_state::Operation,
     force::ForceReason,
+    second_controller::ForeignAct,
     volume_name::{VolumeId, VolumeKind},
 };
 use crate::metrics::{Metrics, STORAGE_OPERATION_BUCKETS};
@@ -52,6 +53,8 @@ pub struct AttachDetachMetrics {
     waiting: IntGaugeVec,
     forced: IntCounterVec,
     unresolved: IntCounterVec,
+    foreign: IntCounterVec,
+    alarm: IntGauge,
     planned: IntCounterVec,
     counted: HashMap<VolumeId, (i64, i64)>,
 }
@@ -92,6 +95,22 @@ impl AttachDetachMetrics {
             ),
             &["reason"],
         )?;
+        let foreign = IntCounterVec::new(
+            Opts::new(
+                "mooring_foreign_writes_total",
+                "Writes of others to what only an attach/detach controller writes, by kind",
+            ),
+            &["kind"],
+        )?;
+        for act in [ForeignAct::ListChanged, ForeignAct::AttachmentCreated, ForeignAct::AttachmentDeleted] {
+            foreign.with_label_values(&[act.label()]);
+        }
+        let alarm = IntGauge::new(
+            "mooring_second_controller",
+            "Whether another attach/detach controller seems to be at work, so that nothing is detached",
+        )?;
+        metrics.register(&foreign)?;
+        metrics.register(&alarm)?;
         let planned = IntCounterVec::new(
             Opts::new("mooring_planned_keys_total", "Objects looked at because something changed, by kind"),
             &["kind"],
@@ -105,7 +124,8 @@ impl AttachDetachMetrics {
         metrics.register(&operations)?;
         metrics.register(&totals)?;
         metrics.register(&waiting)?;
-        Ok(Self { operations, totals, waiting, forced, unresolved, planned, counted: HashMap::new() })
+        let counted = HashMap::new();
+        Ok(Self { operations, totals, waiting, forced, unresolved, planned, foreign, alarm, counted })
     }
 
     /// Counts a key that is looked at. What one event makes of these must not grow with the cluster.
@@ -127,6 +147,16 @@ impl AttachDetachMetrics {
     /// Counts a volume of a pod that is not in the desired state, and why.
     pub fn unresolved(&self, reason: &'static str) {
         self.unresolved.with_label_values(&[reason]).inc();
+    }
+
+    /// Counts a write of somebody else.
+    pub fn foreign(&self, act: ForeignAct) {
+        self.foreign.with_label_values(&[act.label()]).inc();
+    }
+
+    /// Raises or ends the alarm about another controller.
+    pub fn alarm(&self, alarmed: bool) {
+        self.alarm.set(i64::from(alarmed));
     }
 
     /// Counts a detach although the volume was, or may have been, in use.

@@ -82,7 +82,11 @@ impl AttachDetach {
             let wake_at = self.controller.wake_at();
             tokio::select! {
                 () = shutdown.cancelled() => break,
-                () = self.leadership.acquired(), if !self.controller.leads() => self.controller.take_over(),
+                () = self.leadership.acquired(), if !self.controller.leads() => {
+                    // What the take-over barrier has read is to be known before anything is planned.
+                    self.controller.take_changes(self.changes.take_now(), Instant::now());
+                    self.controller.take_over();
+                }
                 changed = self.changes.take() => self.controller.take_changes(changed, Instant::now()),
                 Some(outcome) = self.outcomes.recv() => self.take_outcomes(outcome),
                 () = sleep_until(wake_at.unwrap_or_else(Instant::now)), if wake_at.is_some() => {}
