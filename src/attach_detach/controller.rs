@@ -143,6 +143,12 @@ impl Controller {
         timer.into_iter().chain(self.sweep_at).chain(self.suspicion.ends_at()).min()
     }
 
+    /// Where volumes are attached, or may be.
+    #[must_use]
+    pub fn actual(&self) -> &ActualState {
+        &self.actual
+    }
+
     /// What every pair waits for; stays readable while the controller runs.
     #[must_use]
     pub fn standing(&self) -> Arc<Standing> {

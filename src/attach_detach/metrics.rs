@@ -46,7 +46,7 @@ impl Planned {
 }
 
 /// The subsystem's metrics.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct AttachDetachMetrics {
     operations: HistogramVec,
     totals: IntGaugeVec,
