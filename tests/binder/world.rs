@@ -109,7 +109,7 @@ impl World {
         self.objects.reset(classes);
         self.objects.reset(pods);
         self.planner = Planner::new(Arc::clone(&self.objects), BinderOptions::default());
-        self.planner.warm();
+        self.planner.warm(self.now);
     }
 
     /// The objects without revisions and empty fields.
@@ -172,7 +172,7 @@ impl World {
         let object: T = decode(object);
         let key = object.key();
         self.objects.apply(object);
-        self.planner.changed(&T::object_ref(key));
+        self.planner.changed(&T::object_ref(key), self.now);
     }
 
     fn leaves<T: Stored>(&mut self, object: &Value) {
@@ -182,7 +182,7 @@ impl World {
         let last: T = decode(&last);
         let key = last.key();
         self.objects.delete(last);
-        self.planner.changed(&T::object_ref(key));
+        self.planner.changed(&T::object_ref(key), self.now);
     }
 
     /// Decides until nothing is left to write.
@@ -231,8 +231,11 @@ impl World {
             self.tell(plan.events);
             assert_apart(&plan.ops);
             if plan.ops.is_empty() {
-                let Some(wake_at) = plan.wake_at else { return };
-                self.now = wake_at;
+                // Nothing waits but the resync.
+                if !self.planner.is_waiting() {
+                    return;
+                }
+                self.now = plan.wake_at.unwrap_or(self.now);
             }
             for op in plan.ops {
                 if self.perform(op) {
