@@ -100,8 +100,6 @@ impl Planner {
         match result {
             Ok(Answer::Claim(claim)) => self.rivals.wrote_claim(claim, now),
             Ok(Answer::Volume(volume)) => self.rivals.wrote_volume(volume, now),
-            // It may have been made after all, by us.
-            Err(CallError::Unknown(_)) => self.rivals.forget(&write.target),
             Err(_) => {}
         }
         match (&op.subject, write.kind, result) {

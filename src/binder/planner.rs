@@ -446,6 +446,10 @@ impl Planner {
                 }
             }
         }
+        if let Call::Write(write) = &op.call {
+            // The watch may tell of it before the answer does.
+            self.rivals.forget(&write.target);
+        }
         self.in_flight += 1;
         plan.ops.push(op);
     }

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::decision::Target;
 use crate::kube_api::{
     ids::{ResourceVersion, Uid},
-    kinds::{ClaimPhase, Narrow, PersistentVolume, PersistentVolumeClaim, VolumePhase},
+    kinds::{ClaimPhase, Meta, Narrow, PersistentVolume, PersistentVolumeClaim, VolumePhase},
 };
 
 /// For how long after a write of ours its undoing is a sign. Two binders that see the same objects
@@ -59,6 +59,7 @@ impl Shown {
 
 #[derive(Clone, Debug)]
 struct Wrote {
+    uid: Uid,
     revision: ResourceVersion,
     shown: Shown,
     at: Instant,
@@ -100,16 +101,16 @@ impl Rivals {
     /// Notes the answer to a write of ours.
     pub fn wrote_claim(&mut self, claim: &PersistentVolumeClaim, now: Instant) {
         let target = Target::Claim(claim.key());
-        self.note(target, claim.metadata.resource_version, Shown::claim(claim), now);
+        self.note(target, &claim.metadata, Shown::claim(claim), now);
     }
 
     /// Notes the answer to a write of ours.
     pub fn wrote_volume(&mut self, volume: &PersistentVolume, now: Instant) {
         let target = Target::Volume(volume.key());
-        self.note(target, volume.metadata.resource_version, Shown::volume(volume), now);
+        self.note(target, &volume.metadata, Shown::volume(volume), now);
     }
 
-    fn note(&mut self, target: Target, revision: ResourceVersion, shown: Shown, now: Instant) {
+    fn note(&mut self, target: Target, meta: &Meta, shown: Shown, now: Instant) {
         while let Some((at, old)) = self.order.pop_front() {
             if at + MEMORY > now {
                 self.order.push_front((at, old));
@@ -120,10 +121,11 @@ impl Rivals {
             }
         }
         self.order.push_back((now, target.clone()));
-        self.wrote.insert(target, Wrote { revision, shown, at: now });
+        let wrote = Wrote { uid: meta.uid.clone(), revision: meta.resource_version, shown, at: now };
+        self.wrote.insert(target, wrote);
     }
 
-    /// Forgets a write: the object is gone, or we no longer know what we wrote last.
+    /// Forgets a write: the object is gone, or written to again, with an outcome that may be told late.
     pub fn forget(&mut self, target: &Target) {
         self.wrote.remove(target);
     }
@@ -131,22 +133,23 @@ impl Rivals {
     /// Looks at a claim as the tables show it now.
     pub fn look_at_claim(&mut self, claim: &PersistentVolumeClaim, now: Instant) {
         let target = Target::Claim(claim.key());
-        self.look(target, claim.metadata.resource_version, &Shown::claim(claim), now);
+        self.look(target, &claim.metadata, &Shown::claim(claim), now);
     }
 
     /// Looks at a volume as the tables show it now.
     pub fn look_at_volume(&mut self, volume: &PersistentVolume, now: Instant) {
         let target = Target::Volume(volume.key());
-        self.look(target, volume.metadata.resource_version, &Shown::volume(volume), now);
+        self.look(target, &volume.metadata, &Shown::volume(volume), now);
     }
 
-    fn look(&mut self, target: Target, theirs: ResourceVersion, shown: &Shown, now: Instant) {
+    fn look(&mut self, target: Target, meta: &Meta, shown: &Shown, now: Instant) {
         let Some(wrote) = self.wrote.get(&target) else { return };
-        if theirs <= wrote.revision || now >= wrote.at + MEMORY || !wrote.shown.leads_only_a_binder_to(shown)
-        {
+        // A deletion between two looks leaves no trace but another UID.
+        let is_it = wrote.uid == meta.uid && now < wrote.at + MEMORY;
+        if !is_it || meta.resource_version <= wrote.revision || !wrote.shown.leads_only_a_binder_to(shown) {
             return;
         }
-        let ours = wrote.revision;
+        let (ours, theirs) = (wrote.revision, meta.resource_version);
         self.wrote.remove(&target);
         self.last = Some(Sighting { target, ours, theirs, at: now });
         self.sightings += 1;
@@ -230,6 +233,11 @@ mod tests {
         rivals.wrote_volume(&volume(10, VolumePhase::Bound, "a"), now);
         rivals.look_at_volume(&volume(11, VolumePhase::Available, "a"), now + MEMORY);
         assert_eq!(rivals.alarm(now + MEMORY), None);
+        let mut again = volume(12, VolumePhase::Available, "");
+        again.metadata.uid = "another".into();
+        rivals.wrote_volume(&volume(11, VolumePhase::Bound, "a"), now);
+        rivals.look_at_volume(&again, now);
+        assert_eq!(rivals.alarm(now), None);
         rivals.wrote_volume(&volume(12, VolumePhase::Bound, "a"), now);
         rivals.forget(&Target::Volume("pv".into()));
         rivals.look_at_volume(&volume(13, VolumePhase::Available, "a"), now);
