@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     kube_api::{call::Caller, events::EventRecorder, leadership::Leadership},
-    metrics::Metrics,
+    metrics::{Alarms, Metrics},
     state::{ChangeSet, Objects},
 };
 
@@ -47,13 +47,14 @@ impl AttachDetach {
         events: EventRecorder,
         options: AttachDetachOptions,
         metrics: &Metrics,
+        alarms: Alarms,
     ) -> Result<Self, prometheus::Error> {
         let (sender, outcomes) = mpsc::channel(PAIR_CALLS + NODE_CALLS);
         Ok(Self {
             changes: objects.subscribe(),
             controller: Controller::new(
                 Arc::clone(&objects),
-                AttachDetachMetrics::new(metrics)?,
+                AttachDetachMetrics::new(metrics, alarms)?,
                 options,
                 Clock::new(Timestamp::now(), Instant::now()),
             ),
