@@ -16,6 +16,7 @@ use super::{
     view::{View, VolumeProof},
 };
 use crate::kube_api::{
+    events::Event,
     ids::{ClassName, VolumeName},
     kinds::{BindingMode, ClaimPhase, Narrow, PersistentVolume, PersistentVolumeClaim, VolumePhase},
 };
@@ -42,6 +43,17 @@ pub fn sync_claim(claim: &PersistentVolumeClaim, view: &View<'_>) -> ClaimDecisi
 
 /// Never bound, names no volume.
 fn sync_open(wish: &Wish<'_>, view: &View<'_>) -> ClaimDecision {
+    let decision = find_volume(wish, view);
+    if !decision.reason.lacks_volume() {
+        return decision;
+    }
+    let near = view.volumes.unbound().nearest(wish, 1, &|name| view.volume(name));
+    near.iter().fold(decision, |decision, near| {
+        decision.telling(normal(wish.claim, "NearestVolume", near.to_string()))
+    })
+}
+
+fn find_volume(wish: &Wish<'_>, view: &View<'_>) -> ClaimDecision {
     let claim = wish.claim;
     let class = view.class(wish.class);
     let delayed = match class.as_ref().map(|class| class.volume_binding_mode) {
@@ -87,7 +99,9 @@ fn sync_named(wish: &Wish<'_>, view: &View<'_>) -> ClaimDecision {
     let claim = wish.claim;
     let name = &claim.spec.volume_name;
     let Some(volume) = view.volume(name) else {
-        return Decision::rest(ClaimReason::NamedMissing(name.clone())).writing(pending(claim));
+        let reason = ClaimReason::NamedMissing(name.clone());
+        let event = normal(claim, "NamedVolumeMissing", reason.to_string());
+        return Decision::rest(reason).telling(event).writing(pending(claim));
     };
     let Some(reference) = &volume.spec.claim_ref else {
         if let Some(misfit) = misfit_for_named(&volume, wish) {
@@ -193,6 +207,37 @@ fn pending(claim: &PersistentVolumeClaim) -> Option<Write> {
     Some(Write::claim(claim, WriteKind::ClaimPending, patches::claim_status(claim, &change)))
 }
 
+/// The texts of upstream frighten, and say neither what happened nor what can be done.
+fn what_was_lost(claim: &PersistentVolumeClaim, reason: &ClaimReason) -> Event {
+    let (event, text) = match reason {
+        ClaimReason::LostVolume(volume) => (
+            "LostVolumeMissing",
+            format!(
+                "There is no volume {:?} any more; nothing was deleted because of that. If it comes back with a \
+                 claimRef of UID {} or without one, the claim is Bound again.",
+                volume.as_str(),
+                claim.metadata.uid
+            ),
+        ),
+        ClaimReason::Misbound(volume, uid) => (
+            "LostMisbound",
+            format!(
+                "Volume {:?} is there, but its claimRef has {}; nothing was deleted because of that. If the \
+                 volume belongs to this claim, setting spec.claimRef.uid to {} makes the claim Bound again.",
+                volume.as_str(),
+                if uid.is_empty() { "no UID, as after a restore" } else { "the UID of another claim" },
+                claim.metadata.uid
+            ),
+        ),
+        _ => (
+            "LostReference",
+            "The claim was bound, but its spec.volumeName is empty; nothing was deleted because of that."
+                .to_owned(),
+        ),
+    };
+    normal(claim, event, text)
+}
+
 fn lost(claim: &PersistentVolumeClaim, reason: ClaimReason) -> ClaimDecision {
     let Some(change) = StatusChange::unbound(claim, ClaimPhase::Lost) else {
         return Decision::rest(reason);
@@ -201,6 +246,7 @@ fn lost(claim: &PersistentVolumeClaim, reason: ClaimReason) -> ClaimDecision {
     if change.phase.is_some() {
         let event = if matches!(reason, ClaimReason::Misbound(..)) { "ClaimMisbound" } else { "ClaimLost" };
         write = write.then(warning(claim, event, reason.to_string()));
+        write = write.then(what_was_lost(claim, &reason));
     }
     Decision::step(reason, Step::Write(write))
 }

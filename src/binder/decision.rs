@@ -78,26 +78,26 @@ pub struct Write {
     /// The request.
     pub request: Request,
     /// What to tell the user once it has been made.
-    pub then: Option<Event>,
+    pub then: Vec<Event>,
 }
 
 impl Write {
     /// A write to a volume.
     #[must_use]
     pub fn volume(volume: &PersistentVolume, kind: WriteKind, request: Request) -> Self {
-        Self { kind, target: Target::Volume(volume.key()), request, then: None }
+        Self { kind, target: Target::Volume(volume.key()), request, then: Vec::new() }
     }
 
     /// A write to a claim.
     #[must_use]
     pub fn claim(claim: &PersistentVolumeClaim, kind: WriteKind, request: Request) -> Self {
-        Self { kind, target: Target::Claim(claim.key()), request, then: None }
+        Self { kind, target: Target::Claim(claim.key()), request, then: Vec::new() }
     }
 
     /// Tells the user about it once it has been made.
     #[must_use]
     pub fn then(mut self, event: Event) -> Self {
-        self.then = Some(event);
+        self.then.push(event);
         self
     }
 }

@@ -1,9 +1,10 @@
 //! The volumes, ordered so that one claim costs its own candidates and not the cluster.
 //!
 //! In: volumes as they change. Out: per claim the volumes whose claimRef names it, and per class,
-//! volume mode and set of access modes the free volumes by size. What is found here is a hint: the
-//! search looks at the current object again before it takes one, since a change may still be on
-//! its way.
+//! volume mode, attributes class and set of access modes the free volumes by size: all of them, and
+//! once more those with each label, as a selector may leave few of many. What is found here is a
+//! hint: the search looks at the current object again before it takes one, since a change may still
+//! be on its way.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -12,9 +13,9 @@ use std::{
 
 use super::{
     matching::{
-        AccessModes, Misfit, VolumeMode, Wish, capacity, held_by, misfit_for_reserved, misfit_for_search,
-        volume_class,
+        AccessModes, Group, Label, Misfit, Wish, capacity, held_by, misfit_for_reserved, misfit_for_search,
     },
+    nearest::Unbound,
     quantity::Quantity,
 };
 use crate::kube_api::{
@@ -28,10 +29,10 @@ type BySize = BTreeSet<(Quantity, VolumeName)>;
 /// Where a free volume is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Place {
-    class: String,
-    mode: VolumeMode,
+    group: Group,
     modes: AccessModes,
     size: Quantity,
+    labels: BTreeMap<String, String>,
 }
 
 impl Place {
@@ -44,13 +45,22 @@ impl Place {
             return None;
         }
         Some(Self {
-            class: volume_class(volume).to_owned(),
-            mode: VolumeMode::of(volume.spec.volume_mode.as_deref()),
+            group: Group::of(volume),
             modes: AccessModes::known(&volume.spec.access_modes),
             size: capacity(volume)?,
+            labels: volume.metadata.labels.clone(),
         })
     }
+
+    /// The racks the volume stands on.
+    fn racks(&self) -> impl Iterator<Item = Rack> {
+        let labels = self.labels.iter().map(|(key, value)| Some((key.clone(), value.clone())));
+        std::iter::once(None).chain(labels).map(|label| (self.group.clone(), label))
+    }
 }
+
+/// Free volumes of a group: all, or those with a label.
+type Rack = (Group, Option<Label>);
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Entry {
@@ -62,8 +72,9 @@ struct Entry {
 #[derive(Debug, Default)]
 pub struct VolumeIndex {
     entries: HashMap<VolumeName, Entry>,
-    free: BTreeMap<(String, VolumeMode), BTreeMap<AccessModes, BySize>>,
+    free: BTreeMap<Rack, BTreeMap<AccessModes, BySize>>,
     by_claim: BTreeMap<ClaimKey, BTreeSet<VolumeName>>,
+    unbound: Unbound,
 }
 
 /// What the search for a claim's volume found.
@@ -83,6 +94,7 @@ impl VolumeIndex {
     /// Takes a volume's current content, or its absence. Returns the claim it referred to before,
     /// if that has changed.
     pub fn update(&mut self, name: &VolumeName, volume: Option<&PersistentVolume>) -> Option<ClaimKey> {
+        self.unbound.update(name, volume);
         let entry = volume.map(|volume| Entry {
             place: Place::of(volume),
             claim: volume.spec.claim_ref.as_ref().map(ClaimRef::key),
@@ -105,8 +117,10 @@ impl VolumeIndex {
 
     fn insert(&mut self, name: &VolumeName, entry: &Entry) {
         if let Some(place) = &entry.place {
-            let group = self.free.entry((place.class.clone(), place.mode.clone())).or_default();
-            group.entry(place.modes).or_default().insert((place.size, name.clone()));
+            for rack in place.racks() {
+                let sets = self.free.entry(rack).or_default();
+                sets.entry(place.modes).or_default().insert((place.size, name.clone()));
+            }
         }
         if let Some(claim) = &entry.claim {
             self.by_claim.entry(claim.clone()).or_default().insert(name.clone());
@@ -115,16 +129,16 @@ impl VolumeIndex {
 
     fn remove(&mut self, name: &VolumeName, entry: &Entry) {
         if let Some(place) = &entry.place {
-            let key = (place.class.clone(), place.mode.clone());
-            if let Some(group) = self.free.get_mut(&key) {
-                if let Some(sizes) = group.get_mut(&place.modes) {
+            for rack in place.racks() {
+                let Some(sets) = self.free.get_mut(&rack) else { continue };
+                if let Some(sizes) = sets.get_mut(&place.modes) {
                     sizes.remove(&(place.size, name.clone()));
                     if sizes.is_empty() {
-                        group.remove(&place.modes);
+                        sets.remove(&place.modes);
                     }
                 }
-                if group.is_empty() {
-                    self.free.remove(&key);
+                if sets.is_empty() {
+                    self.free.remove(&rack);
                 }
             }
         }
@@ -138,6 +152,12 @@ impl VolumeIndex {
         }
     }
 
+    /// The volumes that are not Bound, to explain why none of them is taken.
+    #[must_use]
+    pub fn unbound(&self) -> &Unbound {
+        &self.unbound
+    }
+
     /// Whether the binder may pick this volume by itself.
     #[must_use]
     pub fn is_free(&self, name: &VolumeName) -> bool {
@@ -147,6 +167,20 @@ impl VolumeIndex {
     /// The volumes whose claimRef names a claim, with whatever UID.
     pub fn referring_to(&self, claim: &ClaimKey) -> impl Iterator<Item = &VolumeName> {
         self.by_claim.get(claim).into_iter().flatten()
+    }
+
+    /// The shortest rack on which every free volume for the claim stands, if there is any volume.
+    fn rack_for(&self, wish: &Wish<'_>) -> Option<&BTreeMap<AccessModes, BySize>> {
+        let group = wish.group();
+        let mut shortest = self.free.get(&(group.clone(), None))?;
+        let length = |sets: &BTreeMap<AccessModes, BySize>| sets.values().map(BTreeSet::len).sum::<usize>();
+        for label in wish.labels() {
+            let rack = self.free.get(&(group.clone(), Some(label)))?;
+            if length(rack) < length(shortest) {
+                shortest = rack;
+            }
+        }
+        Some(shortest)
     }
 
     /// The volume for an unbound claim that names none (pv-binder §4).
@@ -187,7 +221,7 @@ impl VolumeIndex {
         if let Some((volume, misfit)) = unfit {
             return Search::Held(volume, misfit);
         }
-        let group = self.free.get(&(wish.class.to_owned(), wish.volume_mode.clone()));
+        let rack = self.rack_for(wish);
         for modes in wish.modes.len()..=AccessModes::MOST {
             if let Some(volume) = reserved.get(&(false, modes)) {
                 return found(volume);
@@ -196,7 +230,7 @@ impl VolumeIndex {
                 continue;
             }
             let mut best: Option<(Quantity, Arc<PersistentVolume>)> = None;
-            for (set, sizes) in group.into_iter().flatten() {
+            for (set, sizes) in rack.into_iter().flatten() {
                 if set.len() != modes || !set.contains(wish.modes) {
                     continue;
                 }

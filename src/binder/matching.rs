@@ -108,6 +108,22 @@ pub enum Misfit {
 }
 
 impl Misfit {
+    /// Stable code for explanations.
+    #[must_use]
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::Taken => "ReservedForOther",
+            Self::Terminating => "Terminating",
+            Self::TooSmall => "TooSmall",
+            Self::Class => "ClassMismatch",
+            Self::Attributes => "AttributesClassMismatch",
+            Self::VolumeMode => "ModeMismatch",
+            Self::AccessModes => "AccessModeMissing",
+            Self::Phase => "PhaseNotAvailable",
+            Self::Selector => "SelectorMismatch",
+        }
+    }
+
     /// The tail of the VolumeMismatch event for a volume named by the user (pv-binder §2.1.B-2).
     #[must_use]
     pub fn text(self, volume: &str) -> String {
@@ -187,6 +203,59 @@ impl<'a> Wish<'a> {
             modes: AccessModes::known(&claim.spec.access_modes),
             volume_mode: VolumeMode::of(claim.spec.volume_mode.as_deref()),
             class: claim_class(claim),
+        })
+    }
+}
+
+/// What has to be equal in a claim and the volume the binder picks for it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Group {
+    /// Class, empty for none.
+    pub class: String,
+    /// Volume mode.
+    pub mode: VolumeMode,
+    /// VolumeAttributesClass, empty for none.
+    pub attributes: String,
+}
+
+impl Group {
+    /// Of a volume.
+    #[must_use]
+    pub fn of(volume: &PersistentVolume) -> Self {
+        Self {
+            class: volume_class(volume).to_owned(),
+            mode: VolumeMode::of(volume.spec.volume_mode.as_deref()),
+            attributes: volume.spec.volume_attributes_class_name.clone().unwrap_or_default(),
+        }
+    }
+}
+
+/// A label, as selectors ask for it.
+pub type Label = (String, String);
+
+impl Wish<'_> {
+    /// The group that a volume has to be of.
+    #[must_use]
+    pub fn group(&self) -> Group {
+        Group {
+            class: self.class.to_owned(),
+            mode: self.volume_mode.clone(),
+            attributes: self.claim.spec.volume_attributes_class_name.clone().unwrap_or_default(),
+        }
+    }
+
+    /// Labels that a volume must bear, each of them.
+    pub fn labels(&self) -> impl Iterator<Item = Label> {
+        let selector = self.claim.spec.selector.as_ref();
+        selector.into_iter().flat_map(|selector| {
+            let exact = selector.match_labels.iter().map(|(key, value)| (key.clone(), value.clone()));
+            let single = selector.match_expressions.iter().filter_map(|expression| {
+                match (expression.operator.as_str(), expression.values.as_slice()) {
+                    ("In", [value]) => Some((expression.key.clone(), value.clone())),
+                    _ => None,
+                }
+            });
+            exact.chain(single)
         })
     }
 }
@@ -295,6 +364,32 @@ pub fn misfit_for_search(volume: &PersistentVolume, wish: &Wish<'_>) -> Option<M
         return Some(Misfit::Selector);
     }
     (volume_class(volume) != wish.class).then_some(Misfit::Class)
+}
+
+/// Everything that speaks against a volume the binder might pick, for explanations. Nothing speaks
+/// against one that [`misfit_for_search`] finds nothing against.
+#[must_use]
+pub fn misfits(volume: &PersistentVolume, wish: &Wish<'_>) -> Vec<Misfit> {
+    let reserved = volume.spec.claim_ref.as_ref();
+    let taken = reserved.is_some_and(|reference| !refers_to(reference, wish.claim));
+    // Class, selector and phase of a volume that is reserved for the claim do not count, and nobody
+    // asks for those of one that is reserved for another.
+    let free = reserved.is_none();
+    let selector = wish.claim.spec.selector.as_ref();
+    [
+        (taken, Misfit::Taken),
+        (volume.metadata.is_terminating(), Misfit::Terminating),
+        (free && volume.status.phase != VolumePhase::Available, Misfit::Phase),
+        (free && volume_class(volume) != wish.class, Misfit::Class),
+        (too_small(volume, wish), Misfit::TooSmall),
+        (lacks_access_mode(volume, wish), Misfit::AccessModes),
+        (VolumeMode::of(volume.spec.volume_mode.as_deref()) != wish.volume_mode, Misfit::VolumeMode),
+        (attributes_differ(volume, wish.claim), Misfit::Attributes),
+        (free && selector.is_some_and(|selector| !selects(selector, volume)), Misfit::Selector),
+    ]
+    .into_iter()
+    .filter_map(|(differs, misfit)| differs.then_some(misfit))
+    .collect()
 }
 
 /// What speaks against an unreserved volume that the claim names, in the order of the event texts

@@ -18,6 +18,7 @@ pub mod decision;
 pub mod index;
 pub mod matching;
 pub mod metrics;
+pub mod nearest;
 pub mod op;
 pub mod patches;
 pub mod planner;

@@ -27,7 +27,8 @@ pub fn provision(
     options: BinderOptions,
 ) -> ClaimDecision {
     if !options.enable_dynamic_provisioning {
-        return Decision::rest(ClaimReason::ProvisioningOff);
+        let event = normal(claim, "DynamicProvisioningDisabled", ClaimReason::ProvisioningOff.to_string());
+        return Decision::rest(ClaimReason::ProvisioningOff).telling(event);
     }
     let Some(class) = class else {
         return failed(claim, ClaimReason::NoClass(name.clone()));

@@ -108,6 +108,12 @@ impl ClaimReason {
         matches!(self, Self::Bound(_))
     }
 
+    /// Whether only a volume that somebody makes or changes by hand would end the wait.
+    #[must_use]
+    pub fn lacks_volume(&self) -> bool {
+        matches!(self, Self::NoVolume | Self::ProvisioningOff | Self::NoClass(_) | Self::NoProvisioner(_))
+    }
+
     /// Whether a free volume that fits would end the wait.
     #[must_use]
     pub fn wants_volume(&self) -> bool {
@@ -165,7 +171,9 @@ impl fmt::Display for ClaimReason {
                 f,
                 "the claim was handed to provisioner {asked:?}, and its storage class now names {wanted:?}"
             ),
-            Self::NamedMissing(volume) => write!(f, "volume {volume} does not exist"),
+            Self::NamedMissing(volume) => {
+                write!(f, "volume {:?}, which the claim names, does not exist", volume.as_str())
+            }
             Self::NamedTaken(volume, _) => {
                 write!(f, "volume {:?} already bound to a different claim.", volume.as_str())
             }

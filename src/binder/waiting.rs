@@ -15,7 +15,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::{
     annotations,
-    matching::{AccessModes, VolumeMode, Wish, capacity, claim_class, misfit_for_search, volume_class},
+    matching::{AccessModes, Group, Label, Wish, capacity, claim_class, misfit_for_search},
     quantity::Quantity,
 };
 use crate::kube_api::{
@@ -25,6 +25,10 @@ use crate::kube_api::{
 
 /// Order among waiting claims: by size, and the oldest last.
 type Rank = (Quantity, Reverse<(Option<Timestamp>, ClaimKey)>);
+
+/// Waiting claims of a group: those that accept any label, or those that insist on this one (and
+/// perhaps on others).
+type Queue = (Group, Option<Label>);
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Entry {
@@ -39,8 +43,8 @@ pub struct ClaimIndex {
     entries: HashMap<ClaimKey, Entry>,
     by_volume: BTreeMap<VolumeName, BTreeSet<ClaimKey>>,
     by_class: BTreeMap<String, BTreeSet<ClaimKey>>,
-    waiting: BTreeMap<(String, VolumeMode), BTreeMap<AccessModes, BTreeSet<Rank>>>,
-    places: HashMap<ClaimKey, (String, VolumeMode, AccessModes, Rank)>,
+    waiting: BTreeMap<Queue, BTreeMap<AccessModes, BTreeSet<Rank>>>,
+    places: HashMap<ClaimKey, (Queue, AccessModes, Rank)>,
 }
 
 fn discard<K: Ord, V: Ord>(map: &mut BTreeMap<K, BTreeSet<V>>, key: &K, value: &V) {
@@ -97,24 +101,19 @@ impl ClaimIndex {
         let key = wish.claim.key();
         self.forget(&key);
         let rank = (wish.request, Reverse((wish.claim.metadata.creation_timestamp, key.clone())));
-        let class = wish.class.to_owned();
-        self.waiting
-            .entry((class.clone(), wish.volume_mode.clone()))
-            .or_default()
-            .entry(wish.modes)
-            .or_default()
-            .insert(rank.clone());
-        self.places.insert(key, (class, wish.volume_mode.clone(), wish.modes, rank));
+        let queue = (wish.group(), wish.labels().next());
+        let sets = self.waiting.entry(queue.clone()).or_default();
+        sets.entry(wish.modes).or_default().insert(rank.clone());
+        self.places.insert(key, (queue, wish.modes, rank));
     }
 
     /// Notes that a claim no longer waits.
     pub fn forget(&mut self, key: &ClaimKey) {
-        let Some((class, mode, modes, rank)) = self.places.remove(key) else { return };
-        let group = (class, mode);
-        if let Some(sets) = self.waiting.get_mut(&group) {
+        let Some((queue, modes, rank)) = self.places.remove(key) else { return };
+        if let Some(sets) = self.waiting.get_mut(&queue) {
             discard(sets, &modes, &rank);
             if sets.is_empty() {
-                self.waiting.remove(&group);
+                self.waiting.remove(&queue);
             }
         }
     }
@@ -128,10 +127,12 @@ impl ClaimIndex {
     ) -> Option<ClaimKey> {
         let size = capacity(volume)?;
         let offered = AccessModes::known(&volume.spec.access_modes);
-        let mode = VolumeMode::of(volume.spec.volume_mode.as_deref());
-        let group = self.waiting.get(&(volume_class(volume).to_owned(), mode))?;
+        let group = Group::of(volume);
+        let labels = volume.metadata.labels.iter().map(|(key, value)| Some((key.clone(), value.clone())));
+        let queues =
+            std::iter::once(None).chain(labels).filter_map(|label| self.waiting.get(&(group.clone(), label)));
         let mut best: Option<&Rank> = None;
-        for (modes, ranks) in group {
+        for (modes, ranks) in queues.flatten() {
             if !offered.contains(*modes) {
                 continue;
             }

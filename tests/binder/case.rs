@@ -71,6 +71,9 @@ pub struct Case {
     /// `Type Reason message`, each a prefix, in order.
     #[serde(default)]
     pub events: Vec<String>,
+    /// Text of the event about the nearest volume; not compared where it is left out.
+    #[serde(default)]
+    pub nearest: Option<String>,
     /// Label of the reason of the last decision about the first claim or volume.
     #[serde(default)]
     pub reason: Option<String>,

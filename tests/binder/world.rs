@@ -290,7 +290,7 @@ impl World {
         if let Call::Write(write) = &op.call
             && result.is_ok()
         {
-            self.tell(write.then.clone().into_iter().collect());
+            self.tell(write.then.clone());
             if self.fault == Some(Fault::Crash(number)) {
                 self.boot(&BTreeMap::new());
                 return true;

@@ -2,22 +2,28 @@
 //!
 //! What is decided, and that it survives faults, is in `tests/binder_cases.rs`.
 
-use std::{sync::Arc, time::Duration};
+use std::{cell::Cell, collections::BTreeSet, sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{
     decision::{Target, WriteKind},
+    index::{Search, VolumeIndex},
+    matching::Wish,
     op::{Answer, Call, Op, Purpose},
     planner::{Plan, Planner},
     view::BinderOptions,
+    waiting::ClaimIndex,
 };
 use crate::{
     kube_api::{
         call::CallError,
         ids::{ClaimKey, ResourceVersion, VolumeName},
-        kinds::{Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, VolumePhase},
+        kinds::{
+            ClaimPhase, ClaimRef, LabelSelector, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim,
+            VolumePhase,
+        },
     },
     state::Objects,
 };
@@ -157,7 +163,7 @@ fn an_event_is_not_repeated_until_something_else_was_said() {
     named.metadata.resource_version = ResourceVersion(2);
     objects.apply(named);
     planner.changed(&key);
-    assert!(planner.plan(now).events.is_empty());
+    assert_eq!(planner.plan(now).events.len(), 1);
 
     let mut again = claim("c");
     again.metadata.resource_version = ResourceVersion(3);
@@ -199,4 +205,94 @@ fn l1_the_work_per_pair_does_not_grow_with_the_number_of_waiting_claims() {
     assert_eq!(writes, 4 * PAIRS);
     assert!(planner.standing().claims().is_empty());
     assert!(decisions <= 12 * PAIRS as u64, "{decisions} decisions for {PAIRS} pairs");
+}
+
+/// Every claim selects one volume of thousands by a label: neither the search nor the wake-up looks
+/// at the others.
+#[test]
+fn a_selector_costs_its_own_candidates() {
+    const PAIRS: usize = 2_000;
+    let selecting = |number: usize| {
+        let mut claim = claim(&format!("c{number:04}"));
+        claim.spec.selector = Some(LabelSelector {
+            match_labels: [("kind".to_owned(), "disk".to_owned()), ("disk".to_owned(), number.to_string())]
+                .into(),
+            ..LabelSelector::default()
+        });
+        claim
+    };
+    let labelled = |number: usize| {
+        let mut volume = volume(&format!("pv{number:04}"));
+        volume.metadata.labels =
+            [("kind".to_owned(), "disk".to_owned()), ("disk".to_owned(), number.to_string())].into();
+        volume
+    };
+    let mut index = VolumeIndex::default();
+    for number in 0..PAIRS {
+        let volume = labelled(number);
+        index.update(&volume.key(), Some(&volume));
+    }
+    for number in 0..PAIRS {
+        let claim = selecting(number);
+        let looked = Cell::new(0);
+        let current = |name: &VolumeName| {
+            looked.set(looked.get() + 1);
+            let number = name.as_str().trim_start_matches("pv").parse().unwrap();
+            Some(Arc::new(labelled(number)))
+        };
+        let wish = Wish::of(&claim).unwrap();
+        let found = index.search(&wish, false, &current, &|_| false);
+        assert!(matches!(found, Search::Found(volume) if *volume.metadata.name == *format!("pv{number:04}")));
+        assert_eq!(looked.get(), 1);
+    }
+    let mut waiting = ClaimIndex::default();
+    for number in 0..PAIRS {
+        waiting.wait(&Wish::of(&selecting(number)).unwrap());
+    }
+    let looked = Cell::new(0);
+    let current = |key: &ClaimKey| {
+        looked.set(looked.get() + 1);
+        Some(Arc::new(selecting(key.name().trim_start_matches('c').parse().unwrap())))
+    };
+    let taker = waiting.taker(&labelled(7), &current, &BTreeSet::new());
+    assert_eq!(taker, Some(ClaimKey::new("ns", "c0007")));
+    // The labels are in order, and claims queue under their first.
+    assert_eq!(looked.get(), 1);
+}
+
+/// What is settled costs nothing: no request, no event, and no reason to wake up but the resync.
+#[test]
+fn s39_a_large_cluster_at_rest_asks_for_nothing() {
+    const BOUND: usize = 5_000;
+    const RELEASED: usize = 1_000;
+    let mut volumes = Vec::new();
+    let mut claims = Vec::new();
+    for number in 0..BOUND {
+        let (mut volume, mut claim) = (volume(&format!("pv{number}")), claim(&format!("c{number}")));
+        volume.spec.claim_ref = Some(ClaimRef {
+            namespace: "ns".to_owned(),
+            name: format!("c{number}"),
+            uid: claim.metadata.uid.clone(),
+        });
+        volume.status.phase = VolumePhase::Bound;
+        claim.spec.volume_name = volume.key();
+        claim.metadata.annotations.insert("pv.kubernetes.io/bind-completed".to_owned(), "yes".to_owned());
+        claim.status.phase = ClaimPhase::Bound;
+        claim.status.access_modes.clone_from(&volume.spec.access_modes);
+        volumes.push(volume);
+        claims.push(claim);
+    }
+    for number in 0..RELEASED {
+        let mut volume = volume(&format!("old{number}"));
+        // The name of a claim that exists again, with another UID.
+        volume.spec.claim_ref =
+            Some(ClaimRef { namespace: "ns".to_owned(), name: format!("c{number}"), uid: "gone".into() });
+        volume.status.phase = VolumePhase::Released;
+        volumes.push(volume);
+    }
+    let (_, mut planner) = planner(volumes, claims);
+    let now = Instant::now();
+    let plan = planner.plan(now);
+    assert!(plan.ops.is_empty() && plan.events.is_empty());
+    assert_eq!(planner.standing().claims().len() + planner.standing().volumes().len(), 0);
 }
