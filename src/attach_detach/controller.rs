@@ -22,7 +22,7 @@ use super::{
     desired_state::DesiredState,
     force::{ForcePolicy, ForceReason},
     identification::candidates,
-    metrics::{AttachDetachMetrics, Ending},
+    metrics::{AttachDetachMetrics, Ending, Planned},
     node_state::NodeState,
     populator,
     queue::Queue,
@@ -229,6 +229,7 @@ impl Controller {
     }
 
     fn refresh_pod(&mut self, key: &PodKey) {
+        self.metrics.planned(Planned::Pod);
         let pod = self.objects.pods.get(key);
         let before = self.desired.pod(key);
         let wishes = pod.and_then(|pod| populator::wishes(&pod, &self.objects, before));
@@ -247,6 +248,7 @@ impl Controller {
     }
 
     pub(super) fn refresh_attachment(&mut self, name: &AttachmentName, now: Instant) {
+        self.metrics.planned(Planned::Attachment);
         let objects = Arc::clone(&self.objects);
         let attachment = objects.attachments.get(name);
         let attached = attachment.as_ref().map(|attachment| attachment.status.attached);
@@ -327,6 +329,7 @@ impl Controller {
     }
 
     fn reconcile_volume(&mut self, volume: &VolumeId, now: Instant) {
+        self.metrics.planned(Planned::Volume);
         let wishes = self.desired.nodes(volume);
         if wishes.is_some() {
             self.actual.recognise(volume);
@@ -451,9 +454,12 @@ impl Controller {
 
     /// Sends what the node needs: its list, or a live read.
     fn reconcile_node(&mut self, name: &NodeName, now: Instant) {
+        self.metrics.planned(Planned::Node);
         self.catch_up(name, now);
-        let trusted = self.actual.trust_node(name, self.clock.wall(now));
-        self.dirty_volumes.extend(trusted);
+        // Planned here and now: the volumes' turn is over, and nothing else may happen for a long time.
+        for volume in self.actual.trust_node(name, self.clock.wall(now)) {
+            self.reconcile_volume(&volume, now);
+        }
         let trusted_at = self.actual.node(name).and_then(NodeState::trusted_at);
         if let Some(at) = trusted_at.and_then(|at| self.clock.instant(at)) {
             self.wake_at.insert((at, Dirty::Node(name.clone())));

@@ -20,6 +20,30 @@ pub enum Ending {
     Failure,
 }
 
+/// What is looked at, as a label value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Planned {
+    /// A pod, for what it wishes.
+    Pod,
+    /// A VolumeAttachment, for what it is about.
+    Attachment,
+    /// A volume, on all its nodes.
+    Volume,
+    /// A node, for what its status should say.
+    Node,
+}
+
+impl Planned {
+    fn label(self) -> &'static str {
+        match self {
+            Self::Pod => "pod",
+            Self::Attachment => "attachment",
+            Self::Volume => "volume",
+            Self::Node => "node",
+        }
+    }
+}
+
 /// The subsystem's metrics.
 #[derive(Debug)]
 pub struct AttachDetachMetrics {
@@ -28,6 +52,7 @@ pub struct AttachDetachMetrics {
     waiting: IntGaugeVec,
     forced: IntCounterVec,
     unresolved: IntCounterVec,
+    planned: IntCounterVec,
     counted: HashMap<VolumeId, (i64, i64)>,
 }
 
@@ -67,12 +92,25 @@ impl AttachDetachMetrics {
             ),
             &["reason"],
         )?;
+        let planned = IntCounterVec::new(
+            Opts::new("mooring_planned_keys_total", "Objects looked at because something changed, by kind"),
+            &["kind"],
+        )?;
+        for kind in [Planned::Pod, Planned::Attachment, Planned::Volume, Planned::Node] {
+            planned.with_label_values(&[kind.label()]);
+        }
+        metrics.register(&planned)?;
         metrics.register(&unresolved)?;
         metrics.register(&forced)?;
         metrics.register(&operations)?;
         metrics.register(&totals)?;
         metrics.register(&waiting)?;
-        Ok(Self { operations, totals, waiting, forced, unresolved, counted: HashMap::new() })
+        Ok(Self { operations, totals, waiting, forced, unresolved, planned, counted: HashMap::new() })
+    }
+
+    /// Counts a key that is looked at. What one event makes of these must not grow with the cluster.
+    pub fn planned(&self, kind: Planned) {
+        self.planned.with_label_values(&[kind.label()]).inc();
     }
 
     /// Notes the end of an operation.

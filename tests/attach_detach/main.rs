@@ -7,28 +7,42 @@
 
 #[path = "../support/cases.rs"]
 mod cases;
+mod cost;
+mod coverage;
 mod desired_state;
 mod populator;
 mod reconciler;
+mod story;
 mod volumes;
+mod world;
 
 use libtest_mimic::{Arguments, Trial};
 
 fn main() {
     let mut trials = desired_state::properties();
     trials.extend(volumes::properties());
+    trials.extend(cost::trials());
+    let mut coverage = None;
     for path in cases::files("attach_detach") {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let table = name.split('.').next().unwrap_or_default();
+        if table == "coverage" {
+            coverage = Some(cases::read(&path));
+            continue;
+        }
         trials.extend(match table {
+            "controller" => story::trials("controller", cases::read(&path)),
             "desired_state" => desired_state::trials(cases::read(&path)),
             "in_tree_migration" => volumes::migrations(cases::read(&path)),
             "populator" => populator::trials(cases::read(&path)),
             "reconciler" => reconciler::trials(cases::read(&path)),
+            "startup" => story::trials("start-up", cases::read(&path)),
             "volume_names" => volumes::names(cases::read(&path)),
             _ => panic!("{}: no table is called \"{table}\"", path.display()),
         });
     }
+    let coverage = coverage::trial(coverage.expect("coverage.yaml"), &trials);
+    trials.push(coverage);
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 

@@ -10,7 +10,10 @@ use mooring::{
         volume_name::{VolumeId, VolumeKind},
         volume_source::{self, Storage},
     },
-    kube_api::kinds::{PersistentVolume, Pod, PodVolumeSource},
+    kube_api::{
+        ids::{AttachmentName, NodeName},
+        kinds::{PersistentVolume, Pod, PodVolumeSource},
+    },
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -39,6 +42,10 @@ pub struct Naming {
     spec: Option<Value>,
     #[serde(default)]
     listed: Option<String>,
+    #[serde(default)]
+    node: Option<NodeName>,
+    #[serde(default)]
+    attachment: Option<AttachmentName>,
     #[serde(default)]
     then: Option<String>,
     #[serde(default)]
@@ -135,6 +142,7 @@ fn name(case: &Naming) -> Result<(), Failed> {
         };
         // What we write into a node's status, we also understand there.
         assert_eq!(VolumeId::parse(volume.as_str()).as_ref(), Some(&volume));
+        assert_eq!(case.node.as_ref().map(|node| volume.attachment_name(node)), case.attachment);
         Some((volume.to_string(), kind.to_owned()))
     };
     let seen = match (&case.spec, &case.listed) {

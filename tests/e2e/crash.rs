@@ -1,80 +1,159 @@
 //! The daemon is killed at each of its writes, in each way (E1), and started again: the end is that
-//! of a run without a crash.
+//! of a run without a crash. On the embedded server it is killed a second time while it recovers, at
+//! each write and in each way again: some of these pairs, or all with `MOORING_CRASH_PAIRS=all`.
 //!
 //! The writes are numbered by the proxy, so a write that is added later is a new place to be killed
 //! at without anybody thinking of it.
 
-use mooring::embedded::faults::CrashPoint;
+use std::pin::pin;
 
-use crate::stage::{Stage, Story, story};
+use futures::future::select;
+use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim};
+use mooring::embedded::faults::CrashPoint;
+use serde_json::json;
+
+use crate::{
+    stage::{Place, Stage, Story, seed, story},
+    support::cluster::{VolumeShape, create, patch, patch_status, unique_name},
+};
 
 pub fn stories() -> Vec<Story> {
-    vec![
-        story("crash_at_each_write_of_an_attach", attach),
-        story("crash_at_each_write_of_a_detach", detach),
-        story("crash_at_each_write_of_a_bind", bind),
-        story("crash_at_each_write_of_a_release", release),
-    ]
+    let mut stories = Vec::new();
+    add(&mut stories, "an_attach", || Attach);
+    add(&mut stories, "a_detach", || Detach);
+    add(&mut stories, "a_detach_by_force", || DetachByForce);
+    add(&mut stories, "a_move", || Move);
+    add(&mut stories, "a_bind", || Bind);
+    add(&mut stories, "a_bind_of_a_pair", || BindPair);
+    add(&mut stories, "a_provisioning", || Provision);
+    add(&mut stories, "a_release", || Release);
+    add(&mut stories, "a_loss", || Lose);
+    stories
+}
+
+/// A story on each server, and one with two crashes on the embedded one.
+fn add<W: Workflow + 'static>(stories: &mut Vec<Story>, what: &str, workflow: fn() -> W) {
+    let name = format!("crash_at_each_write_of_{what}");
+    stories.push(story(name, move |stage| crash_everywhere(stage, workflow())));
+    let name = format!("crash_twice_at_each_write_of_{what}");
+    let twice = story(name, move |stage| crash_twice_everywhere(stage, workflow()));
+    stories.push(twice.at(Place::EmbeddedServer));
 }
 
 /// One round of a workflow, with names of its own.
 struct Round {
     node: String,
+    other_node: String,
     volume: String,
     claim: String,
     pod: String,
+    other_pod: String,
 }
 
 impl Round {
     fn new(number: usize) -> Self {
         Self {
             node: format!("n{number}"),
+            other_node: format!("m{number}"),
             volume: format!("v{number}"),
             claim: format!("c{number}"),
             pod: format!("p{number}"),
+            other_pod: format!("q{number}"),
         }
     }
 }
 
 /// What a workflow consists of.
-trait Workflow {
+trait Workflow: Send + Sync {
+    /// VolumeAttachments that are made and deleted in one round.
+    const ATTACHMENTS: (usize, usize) = (0, 0);
+    /// Whether kubelets report what is in use.
+    const KUBELETS: bool = true;
+
     /// Makes the situation it starts from, with a daemon running.
-    async fn prepare(&self, stage: &Stage, round: &Round);
+    fn prepare(&self, stage: &Stage, round: &Round) -> impl Future<Output = ()> + Send;
     /// What sets it off.
-    async fn begin(&self, stage: &Stage, round: &Round);
+    fn begin(&self, stage: &Stage, round: &Round) -> impl Future<Output = ()> + Send;
     /// Waits for its end.
-    async fn end(&self, stage: &Stage, round: &Round);
+    fn end(&self, stage: &Stage, round: &Round) -> impl Future<Output = ()> + Send;
 }
 
-/// Plays the workflow once undisturbed, then once for each write and way to be killed at it.
-async fn crash_everywhere(stage: &Stage, workflow: impl Workflow) {
-    let reference = Round::new(0);
+/// Where the daemon is killed: at which write since its start, and how.
+type Crash = (usize, CrashPoint);
+
+fn crashes(writes: usize) -> impl Iterator<Item = Crash> {
+    (1..=writes).flat_map(|write| CrashPoint::ALL.map(|point| (write, point)))
+}
+
+/// Some of the plans, which `MOORING_SEED` chooses, or all of them with `MOORING_CRASH_PAIRS=all`.
+fn sample(mut plans: Vec<Vec<Crash>>) -> Vec<Vec<Crash>> {
+    const SAMPLE: usize = 15;
+    if std::env::var("MOORING_CRASH_PAIRS").is_ok_and(|value| value == "all") {
+        return plans;
+    }
+    fastrand::Rng::with_seed(seed()).shuffle(&mut plans);
+    plans.truncate(SAMPLE);
+    plans
+}
+
+async fn crash_everywhere(stage: Stage, workflow: impl Workflow) {
+    crash_at(&stage, &workflow, |writes| crashes(writes).map(|crash| vec![crash]).collect()).await;
+}
+
+async fn crash_twice_everywhere(stage: Stage, workflow: impl Workflow) {
+    let pairs = |writes: usize| {
+        // What was lost may have to be done again, so there can be more writes after the first crash.
+        let seconds = || crashes(writes + 1);
+        let all = crashes(writes).flat_map(|first| seconds().map(move |second| vec![first, second]));
+        sample(all.collect())
+    };
+    crash_at(&stage, &workflow, pairs).await;
+}
+
+/// Plays the workflow undisturbed to count its writes, and then once with each of these crashes.
+async fn crash_at<W: Workflow>(stage: &Stage, workflow: &W, plans: impl Fn(usize) -> Vec<Vec<Crash>>) {
+    let (_attacher, _provisioner) = (stage.attacher(), stage.provisioner());
+    let _kubelets = W::KUBELETS.then(|| stage.kubelets());
+    let round = Round::new(0);
     let daemon = stage.daemon().await;
-    workflow.prepare(stage, &reference).await;
-    let before = stage.proxy.writes().len();
-    workflow.begin(stage, &reference).await;
-    workflow.end(stage, &reference).await;
+    workflow.prepare(stage, &round).await;
+    let before = stage.proxy.counted();
+    workflow.begin(stage, &round).await;
+    workflow.end(stage, &round).await;
     daemon.kill();
-    let writes = stage.proxy.writes().len() - before;
+    let writes = stage.proxy.counted() - before;
     assert!(writes > 0, "the workflow makes no write");
 
-    let mut number = 0;
-    for write in 1..=writes {
-        for point in CrashPoint::ALL {
-            number += 1;
-            let round = Round::new(number);
-            let daemon = stage.daemon().await;
-            workflow.prepare(stage, &round).await;
-            let crash = stage.proxy.crash_at(stage.proxy.writes().len() + write, point);
-            workflow.begin(stage, &round).await;
-            crash.reached().await;
+    let plans = plans(writes);
+    for (index, plan) in plans.iter().enumerate() {
+        play(stage, workflow, &Round::new(index + 1), plan).await;
+    }
+    let (made, deleted) = W::ATTACHMENTS;
+    let rounds = plans.len() + 1;
+    assert_eq!(attachments_made_and_deleted(stage).await, (rounds * made, rounds * deleted));
+}
+
+/// Plays one round. A crash after the first need not come, if there is nothing left to write.
+async fn play(stage: &Stage, workflow: &impl Workflow, round: &Round, plan: &[Crash]) {
+    let daemon = stage.daemon().await;
+    workflow.prepare(stage, round).await;
+    let mut daemon = Some(daemon);
+    for (write, point) in plan {
+        let caught = stage.proxy.crash_at(stage.proxy.counted() + write, *point);
+        if let Some(daemon) = daemon.take() {
+            workflow.begin(stage, round).await;
+            caught.reached().await;
             daemon.kill();
-            stage.proxy.thaw();
+        } else {
             let daemon = stage.daemon().await;
-            workflow.end(stage, &round).await;
+            let _ = select(pin!(caught.reached()), pin!(workflow.end(stage, round))).await;
             daemon.kill();
         }
+        stage.proxy.thaw();
     }
+    let daemon = stage.daemon().await;
+    workflow.end(stage, round).await;
+    daemon.kill();
 }
 
 /// Creations and deletions of VolumeAttachments since the story began.
@@ -86,79 +165,180 @@ async fn attachments_made_and_deleted(stage: &Stage) -> (usize, usize) {
     (made, deleted)
 }
 
-async fn attach(stage: Stage) {
-    struct Attach;
-    impl Workflow for Attach {
-        async fn prepare(&self, stage: &Stage, round: &Round) {
-            stage.cluster.node(&round.node).await;
-            stage.cluster.bound_pair(&round.volume, &round.claim).await;
-        }
-        async fn begin(&self, stage: &Stage, round: &Round) {
-            stage.cluster.pod(&round.pod, &round.node, &[&round.claim]).await;
-        }
-        async fn end(&self, stage: &Stage, round: &Round) {
-            stage.cluster.published(&round.node, &[&round.volume]).await;
-            stage.cluster.running(&round.pod).await;
-        }
+struct Attach;
+
+impl Workflow for Attach {
+    const ATTACHMENTS: (usize, usize) = (1, 0);
+
+    async fn prepare(&self, stage: &Stage, round: &Round) {
+        stage.cluster.node(&round.node).await;
+        stage.cluster.bound_pair(&round.volume, &round.claim).await;
     }
-    let (_attacher, _kubelets) = (stage.attacher(), stage.kubelets());
-    crash_everywhere(&stage, Attach).await;
-    // One VolumeAttachment for each round: 2 writes in 3 ways, and the reference.
-    assert_eq!(attachments_made_and_deleted(&stage).await, (7, 0));
+
+    async fn begin(&self, stage: &Stage, round: &Round) {
+        stage.cluster.pod(&round.pod, &round.node, &[&round.claim]).await;
+    }
+
+    async fn end(&self, stage: &Stage, round: &Round) {
+        stage.cluster.published(&round.node, &[&round.volume]).await;
+        stage.cluster.running(&round.pod).await;
+    }
 }
 
-async fn detach(stage: Stage) {
-    struct Detach;
-    impl Workflow for Detach {
-        async fn prepare(&self, stage: &Stage, round: &Round) {
-            stage.cluster.node(&round.node).await;
-            stage.cluster.bound_pair(&round.volume, &round.claim).await;
-            stage.cluster.pod(&round.pod, &round.node, &[&round.claim]).await;
-            stage.cluster.running(&round.pod).await;
-        }
-        async fn begin(&self, stage: &Stage, round: &Round) {
-            stage.cluster.delete_pod(&round.pod).await;
-        }
-        async fn end(&self, stage: &Stage, round: &Round) {
-            stage.cluster.pod_gone(&round.pod).await;
-            stage.cluster.detached(&round.volume, &round.node).await;
-            stage.cluster.published(&round.node, &[]).await;
-        }
+struct Detach;
+
+impl Workflow for Detach {
+    const ATTACHMENTS: (usize, usize) = (1, 1);
+
+    async fn prepare(&self, stage: &Stage, round: &Round) {
+        Attach.prepare(stage, round).await;
+        Attach.begin(stage, round).await;
+        Attach.end(stage, round).await;
     }
-    let (_attacher, _kubelets) = (stage.attacher(), stage.kubelets());
-    crash_everywhere(&stage, Detach).await;
-    assert_eq!(attachments_made_and_deleted(&stage).await, (7, 7));
+
+    async fn begin(&self, stage: &Stage, round: &Round) {
+        stage.cluster.delete_pod(&round.pod).await;
+    }
+
+    async fn end(&self, stage: &Stage, round: &Round) {
+        stage.cluster.pod_gone(&round.pod).await;
+        stage.cluster.detached(&round.volume, &round.node).await;
+        stage.cluster.published(&round.node, &[]).await;
+    }
 }
 
-async fn bind(stage: Stage) {
-    struct Bind;
-    impl Workflow for Bind {
-        async fn prepare(&self, stage: &Stage, round: &Round) {
-            stage.cluster.volume(&round.volume).await;
-            stage.cluster.volume_phase(&round.volume, "Available").await;
-        }
-        async fn begin(&self, stage: &Stage, round: &Round) {
-            stage.cluster.claim(&round.claim).await;
-        }
-        async fn end(&self, stage: &Stage, round: &Round) {
-            stage.cluster.bound(&round.claim, &round.volume).await;
-        }
+struct DetachByForce;
+
+impl Workflow for DetachByForce {
+    const ATTACHMENTS: (usize, usize) = (1, 1);
+    const KUBELETS: bool = false;
+
+    async fn prepare(&self, stage: &Stage, round: &Round) {
+        Attach.prepare(stage, round).await;
+        Attach.begin(stage, round).await;
+        stage.cluster.published(&round.node, &[&round.volume]).await;
+        let in_use = json!({ "status": { "volumesInUse": [unique_name(&round.volume)] } });
+        patch_status::<Node>(&stage.cluster.all(), &round.node, in_use).await;
+        stage.cluster.remove_pod(&round.pod).await;
     }
-    crash_everywhere(&stage, Bind).await;
+
+    async fn begin(&self, stage: &Stage, round: &Round) {
+        let taint = json!({ "key": "node.kubernetes.io/out-of-service", "effect": "NoExecute" });
+        patch::<Node>(&stage.cluster.all(), &round.node, json!({ "spec": { "taints": [taint] } })).await;
+    }
+
+    async fn end(&self, stage: &Stage, round: &Round) {
+        stage.cluster.detached(&round.volume, &round.node).await;
+        stage.cluster.published(&round.node, &[]).await;
+    }
 }
 
-async fn release(stage: Stage) {
-    struct Release;
-    impl Workflow for Release {
-        async fn prepare(&self, stage: &Stage, round: &Round) {
-            stage.cluster.bound_pair(&round.volume, &round.claim).await;
-        }
-        async fn begin(&self, stage: &Stage, round: &Round) {
-            stage.cluster.delete_claim(&round.claim).await;
-        }
-        async fn end(&self, stage: &Stage, round: &Round) {
-            stage.cluster.volume_phase(&round.volume, "Released").await;
-        }
+struct Move;
+
+impl Workflow for Move {
+    const ATTACHMENTS: (usize, usize) = (2, 1);
+
+    async fn prepare(&self, stage: &Stage, round: &Round) {
+        Detach.prepare(stage, round).await;
+        stage.cluster.node(&round.other_node).await;
     }
-    crash_everywhere(&stage, Release).await;
+
+    async fn begin(&self, stage: &Stage, round: &Round) {
+        stage.cluster.pod(&round.other_pod, &round.other_node, &[&round.claim]).await;
+        stage.cluster.delete_pod(&round.pod).await;
+    }
+
+    async fn end(&self, stage: &Stage, round: &Round) {
+        stage.cluster.running(&round.other_pod).await;
+        stage.cluster.published(&round.other_node, &[&round.volume]).await;
+        stage.cluster.published(&round.node, &[]).await;
+    }
+}
+
+struct Bind;
+
+impl Workflow for Bind {
+    async fn prepare(&self, stage: &Stage, round: &Round) {
+        stage.cluster.volume(&round.volume).await;
+        stage.cluster.volume_phase(&round.volume, "Available").await;
+    }
+
+    async fn begin(&self, stage: &Stage, round: &Round) {
+        stage.cluster.claim(&round.claim).await;
+    }
+
+    async fn end(&self, stage: &Stage, round: &Round) {
+        stage.cluster.bound(&round.claim, &round.volume).await;
+    }
+}
+
+struct BindPair;
+
+impl Workflow for BindPair {
+    async fn prepare(&self, _: &Stage, _: &Round) {}
+
+    async fn begin(&self, stage: &Stage, round: &Round) {
+        stage.cluster.intended_pair(&round.volume, &round.claim, &VolumeShape::default()).await;
+    }
+
+    async fn end(&self, stage: &Stage, round: &Round) {
+        stage.cluster.bound(&round.claim, &round.volume).await;
+    }
+}
+
+struct Provision;
+
+impl Workflow for Provision {
+    async fn prepare(&self, stage: &Stage, round: &Round) {
+        stage.cluster.class(&round.volume, "Immediate").await;
+    }
+
+    async fn begin(&self, stage: &Stage, round: &Round) {
+        let claim = json!({
+            "metadata": { "name": round.claim },
+            "spec": {
+                "accessModes": ["ReadWriteOnce"],
+                "storageClassName": round.volume,
+                "resources": { "requests": { "storage": "1Gi" } },
+            },
+        });
+        create::<PersistentVolumeClaim>(&stage.cluster.namespaced(), claim).await;
+    }
+
+    async fn end(&self, stage: &Stage, round: &Round) {
+        let claim = stage.cluster.claim_phase(&round.claim, "Bound").await;
+        stage.cluster.bound(&round.claim, &claim.spec.unwrap().volume_name.unwrap()).await;
+    }
+}
+
+struct Release;
+
+impl Workflow for Release {
+    async fn prepare(&self, stage: &Stage, round: &Round) {
+        stage.cluster.bound_pair(&round.volume, &round.claim).await;
+    }
+
+    async fn begin(&self, stage: &Stage, round: &Round) {
+        stage.cluster.delete_claim(&round.claim).await;
+    }
+
+    async fn end(&self, stage: &Stage, round: &Round) {
+        stage.cluster.volume_phase(&round.volume, "Released").await;
+    }
+}
+
+struct Lose;
+
+impl Workflow for Lose {
+    async fn prepare(&self, stage: &Stage, round: &Round) {
+        stage.cluster.bound_pair(&round.volume, &round.claim).await;
+    }
+
+    async fn begin(&self, stage: &Stage, round: &Round) {
+        stage.cluster.delete_volume(&round.volume).await;
+    }
+
+    async fn end(&self, stage: &Stage, round: &Round) {
+        stage.cluster.claim_phase(&round.claim, "Lost").await;
+    }
 }

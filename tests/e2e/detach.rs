@@ -80,7 +80,7 @@ async fn waits_while_in_use(stage: Stage) {
     let cluster = &stage.cluster;
     pod_with_volume(&stage).await;
     report_in_use(&stage, &["v1"]).await;
-    let writes = stage.proxy.writes().len();
+    let writes = stage.proxy.counted();
 
     cluster.remove_pod("p1").await;
     // Something that comes after it in every order: another pod's volume is attached and published.

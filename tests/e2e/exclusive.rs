@@ -93,7 +93,7 @@ async fn moves_through_crashes(stage: Stage) {
             let daemon = stage.daemon().await;
             let (old, new) = (format!("p{round}"), format!("p{}", round + 1));
             let node = format!("n{}", (round + 1) % 2);
-            let crash = stage.proxy.crash_at(stage.proxy.writes().len() + number, point);
+            let crash = stage.proxy.crash_at(stage.proxy.counted() + number, point);
             cluster.pod(&new, &node, &["c1"]).await;
             cluster.delete_pod(&old).await;
             crash.reached().await;

@@ -181,7 +181,7 @@ async fn proxy_stops_the_world(stage: Stage) {
     let parameters = PostParams::default();
     for (number, point) in CrashPoint::ALL.into_iter().enumerate() {
         let name = format!("crash-{number}");
-        let counted = stage.proxy.writes().len();
+        let counted = stage.proxy.counted();
         let caught = stage.proxy.crash_at(counted + 2, point);
         let proxied = proxied_drivers(&stage);
         proxied.create(&parameters, &driver(&format!("{name}-1"))).await.unwrap();

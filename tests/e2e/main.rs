@@ -20,6 +20,7 @@ mod crash;
 mod deploy;
 mod detach;
 mod exclusive;
+mod faults;
 mod harness;
 mod in_tree;
 mod permissions;
@@ -43,16 +44,19 @@ fn main() {
     stories.extend(binding::stories());
     stories.extend(release::stories());
     stories.extend(crash::stories());
+    stories.extend(faults::stories());
     stories.extend(replicas::stories());
     stories.extend(deploy::stories());
     stories.extend(permissions::stories());
 
     let real_name = |story: &Story| format!("real::{}", story.name);
     let mut trials = Vec::new();
-    for story in stories.iter().filter(|story| story.place == Place::Anywhere).cloned() {
+    let is_embedded = |story: &&Story| matches!(story.place, Place::Anywhere | Place::EmbeddedServer);
+    for story in stories.iter().filter(is_embedded).cloned() {
         let name = format!("embedded::{}", story.name);
         trials.push(Trial::test(name, move || stage::play_on_embedded(&story)));
     }
+    stories.retain(|story| story.place != Place::EmbeddedServer);
 
     // A filter that is meant for other tests must not start a build of the control plane.
     let is_asked_for =

@@ -47,6 +47,8 @@ type Play = dyn Fn(Stage) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + S
 pub enum Place {
     /// On each server.
     Anywhere,
+    /// There is too much of it for a server in real time.
+    EmbeddedServer,
     /// It is about something that only the real one has.
     RealServer,
     /// It looks at what all the others have left on the real one, so that it needs all of them.
@@ -56,17 +58,22 @@ pub enum Place {
 /// A named story.
 #[derive(Clone)]
 pub struct Story {
-    pub name: &'static str,
+    pub name: String,
     pub place: Place,
     play: Arc<Play>,
 }
 
+/// What chance depends on: `MOORING_SEED`, or 1.
+pub fn seed() -> u64 {
+    std::env::var("MOORING_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
+}
+
 /// Makes a story of a function.
-pub fn story<F>(name: &'static str, play: fn(Stage) -> F) -> Story
+pub fn story<F>(name: impl Into<String>, play: impl Fn(Stage) -> F + Send + Sync + 'static) -> Story
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    Story { name, place: Place::Anywhere, play: Arc::new(move |stage| Box::pin(play(stage))) }
+    Story { name: name.into(), place: Place::Anywhere, play: Arc::new(move |stage| Box::pin(play(stage))) }
 }
 
 impl Story {

@@ -157,7 +157,8 @@ impl Cluster {
         patch_status(&claims, claim, bound).await;
     }
 
-    async fn intended_pair(&self, volume: &str, claim: &str, shape: &VolumeShape) {
+    /// A volume and a claim that name each other.
+    pub async fn intended_pair(&self, volume: &str, claim: &str, shape: &VolumeShape) {
         let mut object = claim_object(claim, shape);
         object["spec"]["volumeName"] = volume.into();
         let made: PersistentVolumeClaim = create(&self.namespaced(), object).await;

@@ -150,7 +150,7 @@ fn source(attachment: &VolumeAttachment) -> Option<&str> {
     attachment.spec.source.persistent_volume_name.as_deref()
 }
 
-/// external-attacher/<driver>, with what a finalizer may not contain replaced.
+/// `external-attacher/` and the driver, with what a finalizer may not contain replaced.
 fn finalizer(driver: &str) -> String {
     let mut name: String =
         driver.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '-' }).collect();

@@ -23,6 +23,7 @@ use tokio::{sync::watch, task::JoinHandle};
 
 use super::{
     mirror::{Key, Mirror, events, key},
+    objects::{claim_of, claims_of, node_of, pod_path},
     work::{Work, Write},
 };
 
@@ -236,7 +237,7 @@ impl World {
                 .find(|pod| !mounted.values().any(|users| users.contains(&key(&***pod))))
                 .map(|pod| Write {
                     method: Method::DELETE,
-                    path: pod_path(pod),
+                    path: pod_path(&key(&**pod)),
                     body: json!({ "gracePeriodSeconds": 0, "preconditions": { "uid": pod.metadata.uid } }),
                     delay: Duration::ZERO,
                 })
@@ -264,26 +265,6 @@ pub fn attachment_name(handle: &str, driver: &str, node: &str) -> String {
     format!("csi-{hash:x}")
 }
 
-fn node_of(pod: &Pod) -> Option<&str> {
-    pod.spec.as_ref()?.node_name.as_deref().filter(|node| !node.is_empty())
-}
-
-fn claim_of(volume: &PersistentVolume) -> Option<Key> {
-    let reference = volume.spec.as_ref()?.claim_ref.as_ref()?;
-    Some((reference.namespace.clone()?, reference.name.clone()?))
-}
-
-fn claims_of(pod: &Pod) -> Vec<Key> {
-    let namespace = pod.namespace().unwrap_or_default();
-    let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref());
-    volumes
-        .into_iter()
-        .flatten()
-        .filter_map(|volume| volume.persistent_volume_claim.as_ref())
-        .map(|source| (namespace.clone(), source.claim_name.clone()))
-        .collect()
-}
-
 fn phase_of(pod: &Pod) -> String {
     pod.status.as_ref().and_then(|status| status.phase.clone()).unwrap_or_else(|| "Pending".to_owned())
 }
@@ -301,11 +282,6 @@ fn runs(pod: &Pod) -> bool {
 fn is_done(pod: &Pod) -> bool {
     matches!(phase_of(pod).as_str(), "Succeeded" | "Failed")
         || (pod.metadata.deletion_timestamp.is_some() && !runs(pod))
-}
-
-fn pod_path(pod: &Pod) -> String {
-    let (namespace, name) = key(pod);
-    format!("/api/v1/namespaces/{namespace}/pods/{name}")
 }
 
 fn pod_status(pod: &Pod, phase: &str, running: bool) -> Write {
@@ -329,5 +305,5 @@ fn pod_status(pod: &Pod, phase: &str, running: bool) -> Write {
         "metadata": { "uid": pod.metadata.uid },
         "status": { "phase": phase, "containerStatuses": statuses },
     });
-    Write::patch(format!("{}/status", pod_path(pod)), body)
+    Write::patch(format!("{}/status", pod_path(&key(pod))), body)
 }

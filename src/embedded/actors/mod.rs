@@ -8,12 +8,24 @@
 mod attacher;
 mod kubelet;
 mod mirror;
+mod objects;
+mod pod_gc;
+mod protection;
 mod provisioner;
+mod scheduler;
+#[cfg(test)]
+mod tests;
 mod work;
+mod workload;
 
 pub use attacher::{Attacher, AttacherBehaviour, Reaction};
 pub use kubelet::{KubeletBehaviour, Kubelets, attachment_name};
+pub use mirror::{Key, Mirror, Touched, events, key};
+pub use pod_gc::{PodGc, PodGcBehaviour};
+pub use protection::Protection;
 pub use provisioner::{Provisioner, ProvisionerBehaviour};
+pub use scheduler::Scheduler;
+pub use workload::{SEAT, Seat, Succession, Workload, WorkloadBehaviour, claim_name};
 
 /// Whether a finalizer is among an object's.
 fn has_finalizer(metadata: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta, name: &str) -> bool {

@@ -83,6 +83,12 @@ impl Faults {
         self.all_writes().into_iter().filter(|write| write.number.is_some()).collect()
     }
 
+    /// How many writes to objects there were so far.
+    #[must_use]
+    pub fn counted(&self) -> usize {
+        self.state().record.counted
+    }
+
     /// Waits until so many writes to objects have arrived.
     pub async fn wrote(&self, count: usize) {
         let mut seen = self.shared.seen.subscribe();

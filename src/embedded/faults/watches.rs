@@ -28,12 +28,12 @@ struct Kind {
     control: watch::Sender<Control>,
     /// The next watch begins that many revisions earlier than asked for.
     earlier_by: u64,
-    begun: usize,
+    begun: watch::Sender<usize>,
 }
 
 impl Default for Kind {
     fn default() -> Self {
-        Self { control: watch::Sender::new(Control::default()), earlier_by: 0, begun: 0 }
+        Self { control: watch::Sender::new(Control::default()), earlier_by: 0, begun: watch::Sender::new(0) }
     }
 }
 
@@ -85,7 +85,14 @@ impl Watches {
     /// How many watches of a kind have begun.
     #[must_use]
     pub fn begun(&self, plural: &str) -> usize {
-        self.kinds().get(plural).map_or(0, |kind| kind.begun)
+        self.kinds().get(plural).map_or(0, |kind| *kind.begun.borrow())
+    }
+
+    /// Waits until so many watches of a kind have begun.
+    pub async fn began(&self, plural: &str, count: usize) {
+        let mut begun = self.kinds().entry(plural.to_owned()).or_default().begun.subscribe();
+        // The sender is never taken away.
+        let _ = begun.wait_for(|begun| *begun >= count).await;
     }
 
     /// Takes note of a watch that begins, and may change what it asks for.
@@ -98,7 +105,7 @@ impl Watches {
         let plural = head.uri.path().rsplit('/').next().unwrap_or_default().to_owned();
         let mut kinds = self.kinds();
         let kind = kinds.entry(plural).or_default();
-        kind.begun += 1;
+        kind.begun.send_modify(|begun| *begun += 1);
         let earlier_by = std::mem::take(&mut kind.earlier_by);
         if earlier_by > 0
             && let Some(uri) = earlier(&head.uri, earlier_by)

@@ -51,38 +51,40 @@ impl Embedded {
         request: Request<Body>,
     ) -> Result<Response<embedded::Body>, Infallible> {
         let (head, body) = request.into_parts();
+        let is_read = head.method == Method::GET;
         let body = body.collect().await.expect("a body without a socket is whole").to_bytes();
-        let mut entry = Entry {
-            user: user.to_owned(),
-            verb: String::new(),
-            group: String::new(),
-            resource: String::new(),
-            name: String::new(),
-            code: 0,
-            request: serde_json::from_slice(&body).unwrap_or(Value::Null),
-            response: Value::Null,
-        };
-        let is_watch = head.uri.query().is_some_and(|query| query.contains("watch=true"));
-        if let Some(place) = Place::parse(head.uri.path()) {
-            entry.verb = verb(&head.method, &place, is_watch).to_owned();
-            entry.group = place.kind.group.to_owned();
-            entry.resource = match place.subresource.as_str() {
-                "" => place.kind.plural.to_owned(),
-                subresource => format!("{}/{subresource}", place.kind.plural),
-            };
-            entry.name = place.name;
-        }
+        let place = Place::parse(head.uri.path()).filter(|_| user == DAEMON || !is_read);
+        let entry = place.map(|place| entry(user, &head, &body, place));
         let answer = self.server.oneshot(Request::from_parts(head, Body::from(body.to_vec()))).await?;
+        let Some(mut entry) = entry else { return Ok(answer) };
         entry.code = answer.status().as_u16().into();
-        let (head, body) = answer.into_parts();
-        if is_watch {
+        if is_read {
             self.record.lock().unwrap().push(entry);
-            return Ok(Response::from_parts(head, body));
+            return Ok(answer);
         }
+        let (head, body) = answer.into_parts();
         let bytes = body.collect().await?.to_bytes();
         entry.response = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
         self.record.lock().unwrap().push(entry);
         Ok(Response::from_parts(head, http_body_util::Full::new(bytes).boxed_unsync()))
+    }
+}
+
+/// What the audit log says of a request.
+fn entry(user: &str, head: &http::request::Parts, body: &[u8], place: Place) -> Entry {
+    let is_watch = head.uri.query().is_some_and(|query| query.contains("watch=true"));
+    Entry {
+        user: user.to_owned(),
+        verb: verb(&head.method, &place, is_watch).to_owned(),
+        group: place.kind.group.to_owned(),
+        resource: match place.subresource.as_str() {
+            "" => place.kind.plural.to_owned(),
+            subresource => format!("{}/{subresource}", place.kind.plural),
+        },
+        name: place.name,
+        code: 0,
+        request: serde_json::from_slice(body).unwrap_or(Value::Null),
+        response: Value::Null,
     }
 }
 

@@ -1,0 +1,233 @@
+//! The work of one event does not grow with the cluster: what is planned for it is counted, not timed, among
+//! 1 000 and among 50 000 attached volumes. What is counted is what `mooring_planned_keys_total` counts.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use k8s_openapi::jiff::Timestamp;
+use libtest_mimic::{Failed, Trial};
+use mooring::{
+    attach_detach::{
+        clock::Clock,
+        controller::{AttachDetachOptions, Controller},
+        metrics::AttachDetachMetrics,
+        volume_name::VolumeId,
+    },
+    kube_api::{
+        ids::{DriverName, NodeName},
+        kinds::{Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
+    },
+    metrics::Metrics,
+    state::{ChangeSet, Objects, Stored},
+};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+const SMALL: usize = 1_000;
+const LARGE: usize = 50_000;
+const PER_NODE: usize = 10;
+
+/// What each event may cost: pods, attachments, volumes and nodes looked at.
+const EVENTS: [(&str, [u64; 4]); 9] = [
+    ("a pod comes", [1, 0, 1, 0]),
+    ("an attachment is attached", [0, 1, 1, 1]),
+    ("a pod goes", [1, 0, 1, 0]),
+    ("a kubelet reports one volume unmounted", [0, 0, 1, 1]),
+    ("a kubelet is alive", [0, 0, 0, 0]),
+    ("a node is no longer Ready", [0, 0, PER_NODE as u64, 1]),
+    ("an attachment's annotation changes", [0, 0, 0, 0]),
+    ("a volume's label changes", [1, 0, 0, 0]),
+    ("a claim's annotation changes", [1, 0, 0, 0]),
+];
+
+pub fn trials() -> Vec<Trial> {
+    vec![Trial::test("cost: C-B1 C-B2 the work of an event does not grow with the cluster", run)]
+}
+
+// What it says goes to the person who runs the tests.
+#[allow(clippy::print_stdout)]
+fn run() -> Result<(), Failed> {
+    let (small, large) = (measure(SMALL)?, measure(LARGE)?);
+    println!(
+        "planned per event, among {SMALL} and {LARGE} attached volumes: [pods, attachments, volumes, nodes]"
+    );
+    for ((event, most), (small, large)) in EVENTS.iter().zip(small.iter().zip(&large)) {
+        println!("  {event:40} {small:?} {large:?}");
+        if small != large || small.iter().zip(most).any(|(seen, most)| seen > most) {
+            return Err(format!("{event}: at most {most:?}, planned {small:?} and {large:?}").into());
+        }
+    }
+    Ok(())
+}
+
+struct Cluster {
+    objects: Arc<Objects>,
+    changes: Arc<ChangeSet>,
+    controller: Controller,
+    metrics: Metrics,
+    revision: usize,
+    now: Instant,
+}
+
+fn object<T: Stored>(revision: usize, value: Value) -> T {
+    let mut value = value;
+    value["metadata"]["resourceVersion"] = json!(revision.to_string());
+    serde_json::from_value(value).expect("an object of the kind")
+}
+
+fn node_of(index: usize) -> usize {
+    index / PER_NODE
+}
+
+fn id(index: usize) -> VolumeId {
+    VolumeId::csi(&DriverName::from("d"), &format!("v{index}"))
+}
+
+fn node(number: usize, ready: &str, in_use: impl Iterator<Item = usize>) -> Value {
+    let listed: Vec<_> =
+        volumes_of(number).map(|index| json!({"name": id(index), "devicePath": ""})).collect();
+    json!({
+        "metadata": {"name": format!("n{number}"), "uid": format!("n{number}"),
+            "annotations": {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}},
+        "status": {"volumesAttached": listed, "volumesInUse": in_use.map(id).collect::<Vec<_>>(),
+            "conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": "2026-01-01T00:00:00Z"}]},
+    })
+}
+
+fn volumes_of(number: usize) -> std::ops::Range<usize> {
+    number * PER_NODE..(number + 1) * PER_NODE
+}
+
+fn pod(name: &str, index: usize) -> Value {
+    json!({
+        "metadata": {"namespace": "ns", "name": name, "uid": name},
+        "spec": {"nodeName": format!("n{}", node_of(index)), "volumes": [
+            {"name": "data", "persistentVolumeClaim": {"claimName": format!("c{index}")}}]},
+        "status": {"phase": "Running"},
+    })
+}
+
+fn attachment(index: usize, attached: bool) -> Value {
+    let node = NodeName::from(format!("n{}", node_of(index)).as_str());
+    json!({
+        "metadata": {"name": id(index).attachment_name(&node), "uid": format!("va{index}"), "finalizers": ["x"]},
+        "spec": {"attacher": "d", "nodeName": node, "source": {"persistentVolumeName": format!("pv{index}")}},
+        "status": {"attached": attached},
+    })
+}
+
+fn volume(index: usize) -> Value {
+    json!({
+        "metadata": {"name": format!("pv{index}"), "uid": format!("pv{index}")},
+        "spec": {"accessModes": ["ReadWriteOnce"], "csi": {"driver": "d", "volumeHandle": format!("v{index}")},
+            "claimRef": {"namespace": "ns", "name": format!("c{index}"), "uid": format!("c{index}")}},
+    })
+}
+
+fn claim(index: usize) -> Value {
+    json!({
+        "metadata": {"namespace": "ns", "name": format!("c{index}"), "uid": format!("c{index}")},
+        "spec": {"volumeName": format!("pv{index}")}, "status": {"phase": "Bound"},
+    })
+}
+
+/// What each event costs in a cluster of this size, in the order of [`EVENTS`].
+fn measure(size: usize) -> Result<Vec<[u64; 4]>, Failed> {
+    let mut cluster = Cluster::new(size);
+    let loaded = cluster.planned();
+    // Every one once, and nothing is sent.
+    let expected = [size, size, size, 0].map(|count| count as u64);
+    if loaded != expected {
+        return Err(format!("loading {size} volumes plans {loaded:?}").into());
+    }
+    // The volume that comes and goes is one more than the cluster has.
+    let (extra, number) = (size, node_of(size));
+    let mut bare = node(number, "True", std::iter::empty());
+    bare["status"]["volumesAttached"] = json!([]);
+    cluster.put::<Node>(bare);
+    cluster.put::<PersistentVolume>(volume(extra));
+    cluster.put::<PersistentVolumeClaim>(claim(extra));
+    cluster.cost();
+    let mut costs = Vec::new();
+    cluster.put::<Pod>(pod("extra", extra));
+    costs.push(cluster.cost());
+    cluster.put::<VolumeAttachment>(attachment(extra, true));
+    costs.push(cluster.cost());
+    let used = || volumes_of(0);
+    cluster.end::<Pod>(pod("p1", 1));
+    costs.push(cluster.cost());
+    cluster.put::<Node>(node(0, "True", used().filter(|index| *index != 1)));
+    costs.push(cluster.cost());
+    cluster.put::<Node>(node(1, "True", volumes_of(1)));
+    costs.push(cluster.cost());
+    cluster.put::<Node>(node(2, "False", volumes_of(2)));
+    costs.push(cluster.cost());
+    let mut annotated = attachment(30, true);
+    annotated["metadata"]["annotations"] = json!({"storage.alpha.kubernetes.io/x": "y"});
+    cluster.put::<VolumeAttachment>(annotated);
+    costs.push(cluster.cost());
+    let mut labelled = volume(31);
+    labelled["metadata"]["labels"] = json!({"x": "y"});
+    cluster.put::<PersistentVolume>(labelled);
+    costs.push(cluster.cost());
+    let mut annotated = claim(32);
+    annotated["metadata"]["annotations"] = json!({"volume.kubernetes.io/selected-node": "n3"});
+    cluster.put::<PersistentVolumeClaim>(annotated);
+    costs.push(cluster.cost());
+    Ok(costs)
+}
+
+impl Cluster {
+    fn new(size: usize) -> Self {
+        let objects = Arc::new(Objects::default());
+        let changes = objects.subscribe();
+        let metrics = Metrics::default();
+        let of_ours = AttachDetachMetrics::new(&metrics).unwrap();
+        let now = Instant::now();
+        let clock = Clock::new(Timestamp::from_second(2_000_000_000).unwrap(), now);
+        let nodes = 0..size / PER_NODE;
+        objects
+            .reset::<Node>(nodes.map(|number| object(1, node(number, "True", volumes_of(number)))).collect());
+        objects.reset::<PersistentVolume>((0..size).map(|index| object(1, volume(index))).collect());
+        objects.reset::<PersistentVolumeClaim>((0..size).map(|index| object(1, claim(index))).collect());
+        objects
+            .reset::<VolumeAttachment>((0..size).map(|index| object(1, attachment(index, true))).collect());
+        objects.reset::<Pod>((0..size).map(|index| object(1, pod(&format!("p{index}"), index))).collect());
+        let _listed = changes.take_now();
+        let mut controller =
+            Controller::new(Arc::clone(&objects), of_ours, AttachDetachOptions::default(), clock);
+        controller.load(now);
+        controller.take_over();
+        let effects = controller.reconcile(now);
+        assert!(effects.calls.is_empty(), "everything is as it should be");
+        Self { objects, changes, controller, metrics, revision: 1, now }
+    }
+
+    fn put<T: Stored>(&mut self, value: Value) {
+        self.revision += 1;
+        self.objects.apply::<T>(object(self.revision, value));
+    }
+
+    fn end<T: Stored>(&mut self, value: Value) {
+        self.revision += 1;
+        self.objects.delete::<T>(object(self.revision, value));
+    }
+
+    /// What the changes so far have had planned. Requests are left without answer.
+    fn cost(&mut self) -> [u64; 4] {
+        let before = self.planned();
+        self.controller.take_changes(self.changes.take_now(), self.now);
+        while !self.controller.reconcile(self.now).calls.is_empty() {}
+        let after = self.planned();
+        std::array::from_fn(|index| after[index] - before[index])
+    }
+
+    fn planned(&self) -> [u64; 4] {
+        let text = self.metrics.text().unwrap();
+        let counts: BTreeMap<&str, u64> = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("mooring_planned_keys_total{kind=\"")?.split_once("\"} "))
+            .map(|(kind, count)| (kind, count.parse().unwrap()))
+            .collect();
+        ["pod", "attachment", "volume", "node"].map(|kind| counts[kind])
+    }
+}

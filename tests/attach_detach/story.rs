@@ -1,0 +1,366 @@
+//! `startup.yaml` and `controller.yaml`: the real controller over a small API server, step by step. Requests
+//! are carried out in the order in which they are sent, and what they change is seen at once; disorder is
+//! the business of the random histories.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use libtest_mimic::{Failed, Trial};
+use mooring::{
+    attach_detach::{
+        calls::{Call, Outcome, PairRequest},
+        clock::Clock,
+        controller::{AttachDetachOptions, Controller},
+        force::ForcePolicy,
+        metrics::AttachDetachMetrics,
+    },
+    kube_api::{
+        call::CallError,
+        events::{Event, EventType},
+        kinds::{CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
+    },
+    metrics::Metrics,
+    state::{ChangeSet, Objects, Stored},
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::world::{Forms, Key, World, decode, word};
+
+/// Requests in one step, above which something goes in circles.
+const ENOUGH: usize = 200;
+/// How long a window may collect changes before they are sent: part of a step.
+const WINDOW: Duration = Duration::from_millis(50);
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Case {
+    pub name: String,
+    #[serde(default)]
+    options: Options,
+    #[serde(default)]
+    given: Forms,
+    #[serde(default)]
+    sends: Vec<String>,
+    #[serde(default)]
+    waits: Option<BTreeMap<String, String>>,
+    #[serde(default)]
+    counts: Option<Counts>,
+    #[serde(default)]
+    says: Vec<String>,
+    #[serde(default)]
+    when: Vec<Step>,
+}
+
+#[derive(Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Options {
+    /// `--disable-force-detach-on-timeout` says false.
+    force_on_timeout: bool,
+    /// Whether this process leads; if not, it keeps its state and sends nothing.
+    leads: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { force_on_timeout: true, leads: true }
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Step {
+    set: Forms,
+    /// From now on such requests are answered so.
+    answer: BTreeMap<String, Option<Reply>>,
+    pass: Option<u64>,
+    restart: bool,
+    sends: Vec<String>,
+    waits: Option<BTreeMap<String, String>>,
+    lists: Option<BTreeMap<String, BTreeSet<String>>>,
+    counts: Option<Counts>,
+    says: Vec<String>,
+    metrics: BTreeMap<String, f64>,
+}
+
+/// Pairs in the desired and in the actual state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Counts {
+    desired: i32,
+    actual: i32,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Reply {
+    Refused,
+    Conflict,
+    RequestLost,
+    AnswerLost,
+    Busy,
+    Never,
+}
+
+pub fn trials(table: &'static str, cases: Vec<Case>) -> Vec<Trial> {
+    super::each(table, cases, |case| &case.name, run)
+}
+
+fn run(case: &Case) -> Result<(), Failed> {
+    let mut play = Play::new(case);
+    let start = Step {
+        sends: case.sends.clone(),
+        waits: case.waits.clone(),
+        counts: case.counts,
+        says: case.says.clone(),
+        ..Step::default()
+    };
+    play.world.set(&case.given);
+    play.start();
+    play.check(&start).map_err(|error| format!("at the start: {error}"))?;
+    for (number, next) in case.when.iter().enumerate() {
+        play.take(next);
+        play.check(next).map_err(|error| format!("step {}: {error}", number + 1))?;
+    }
+    Ok(())
+}
+
+/// A story under way.
+struct Play<'a> {
+    options: &'a Options,
+    world: World,
+    /// What the watches have delivered.
+    delivered: BTreeMap<Key, Value>,
+    objects: Arc<Objects>,
+    changes: Arc<ChangeSet>,
+    controller: Controller,
+    metrics: Metrics,
+    now: Instant,
+    answers: BTreeMap<String, Reply>,
+}
+
+fn tables(
+    options: &Options,
+    world: &World,
+    now: Instant,
+) -> (Arc<Objects>, Arc<ChangeSet>, Controller, Metrics) {
+    let objects = Arc::new(Objects::default());
+    let changes = objects.subscribe();
+    let metrics = Metrics::default();
+    let force = ForcePolicy { on_timeout: options.force_on_timeout, ..ForcePolicy::default() };
+    let options = AttachDetachOptions { force, ..AttachDetachOptions::default() };
+    let of_ours = AttachDetachMetrics::new(&metrics).unwrap();
+    let controller = Controller::new(Arc::clone(&objects), of_ours, options, Clock::new(world.wall, now));
+    (objects, changes, controller, metrics)
+}
+
+impl<'a> Play<'a> {
+    fn new(case: &'a Case) -> Self {
+        let (world, now) = (World::new(), Instant::now());
+        let (objects, changes, controller, metrics) = tables(&case.options, &world, now);
+        Self {
+            options: &case.options,
+            world,
+            delivered: BTreeMap::new(),
+            objects,
+            changes,
+            controller,
+            metrics,
+            now,
+            answers: BTreeMap::new(),
+        }
+    }
+
+    /// A new process: it lists everything, then leads.
+    fn start(&mut self) {
+        (self.objects, self.changes, self.controller, self.metrics) =
+            tables(self.options, &self.world, self.now);
+        self.delivered.clear();
+        self.deliver();
+        let _listed = self.changes.take_now();
+        self.controller.load(self.now);
+        if self.options.leads {
+            self.controller.take_over();
+        }
+    }
+
+    fn take(&mut self, step: &Step) {
+        for (request, reply) in &step.answer {
+            match reply {
+                Some(reply) => self.answers.insert(request.clone(), *reply),
+                None => self.answers.remove(request),
+            };
+        }
+        let time = Duration::from_secs(step.pass.unwrap_or_default());
+        self.now += time;
+        self.world.wall = self.world.wall.checked_add(time).unwrap();
+        self.world.set(&step.set);
+        if step.restart {
+            self.start();
+        }
+    }
+
+    /// The watches deliver what has changed.
+    fn deliver(&mut self) {
+        let before = std::mem::replace(&mut self.delivered, self.world.objects.clone());
+        for (key, object) in &self.delivered {
+            if before.get(key) != Some(object) {
+                self.tell(key.0, object.clone(), false);
+            }
+        }
+        for ((kind, name), mut last) in before {
+            if !self.delivered.contains_key(&(kind, name)) {
+                let revision = last["metadata"]["resourceVersion"].as_str().unwrap().parse::<u64>().unwrap();
+                last["metadata"]["resourceVersion"] = json!((revision + 1).to_string());
+                self.tell(kind, last, true);
+            }
+        }
+    }
+
+    fn tell(&self, kind: &str, object: Value, deleted: bool) {
+        fn apply<T: Stored>(objects: &Objects, object: Value, deleted: bool) {
+            let object: T = decode(object);
+            if deleted { objects.delete(object) } else { objects.apply(object) }
+        }
+        match kind {
+            "node" => apply::<Node>(&self.objects, object, deleted),
+            "pod" => apply::<Pod>(&self.objects, object, deleted),
+            "volume" => apply::<PersistentVolume>(&self.objects, object, deleted),
+            "claim" => apply::<PersistentVolumeClaim>(&self.objects, object, deleted),
+            "attachment" => apply::<VolumeAttachment>(&self.objects, object, deleted),
+            _ => apply::<CsiDriver>(&self.objects, object, deleted),
+        }
+    }
+
+    /// Everything that follows without time passing. Returns the requests, as words, and the events.
+    fn settle(&mut self) -> Result<(Vec<String>, Vec<Event>), String> {
+        let (mut sends, mut events) = (Vec::new(), Vec::new());
+        let end = self.now + WINDOW;
+        loop {
+            self.deliver();
+            self.controller.take_changes(self.changes.take_now(), self.now);
+            let effects = self.controller.reconcile(self.now);
+            events.extend(effects.events);
+            let idle = effects.calls.is_empty();
+            for (sent, call) in effects.calls {
+                let text = words(&call);
+                let result = self.answer(&text, &call)?;
+                sends.push(text);
+                self.deliver();
+                if let Some(result) = result {
+                    self.controller.take_outcome(Outcome { call, sent, result }, self.now);
+                }
+            }
+            if sends.len() > ENOUGH {
+                return Err(format!("S39: requests without end: {sends:?}"));
+            }
+            match self.controller.wake_at().filter(|at| *at <= end) {
+                Some(at) if idle => self.now = self.now.max(at),
+                None if idle => return Ok((sends, events)),
+                _ => {}
+            }
+        }
+    }
+
+    fn answer(
+        &mut self,
+        text: &str,
+        call: &Call,
+    ) -> Result<Option<Result<mooring::attach_detach::calls::Answer, CallError>>, String> {
+        let reply = self.answers.iter().find(|(request, _)| text.starts_with(request.as_str()));
+        let error = match reply.map(|(_, reply)| *reply) {
+            None => return Ok(Some(self.world.perform(call)?)),
+            Some(Reply::Never) => return Ok(None),
+            Some(Reply::Refused) => CallError::Refused { code: 403, message: "forbidden".to_owned() },
+            Some(Reply::Conflict) => CallError::Conflict("modified".to_owned()),
+            Some(Reply::Busy) => {
+                CallError::Throttled { message: "busy".to_owned(), after: Duration::from_secs(30) }
+            }
+            Some(Reply::RequestLost) => CallError::Unknown("cut".to_owned()),
+            Some(Reply::AnswerLost) => {
+                let _lost = self.world.perform(call)?;
+                CallError::Unknown("cut".to_owned())
+            }
+        };
+        Ok(Some(Err(error)))
+    }
+
+    fn check(&mut self, step: &Step) -> Result<(), String> {
+        let (sends, events) = self.settle()?;
+        same("sends", &step.sends, &sends)?;
+        if let Some(waits) = &step.waits {
+            let entries = self.controller.standing().entries();
+            let seen = entries.iter().map(|((volume, node), entry)| {
+                (format!("{} on {node}", word(volume.as_str())), entry.waiting.code().to_owned())
+            });
+            same("waits", waits, &seen.collect())?;
+        }
+        if let Some(lists) = &step.lists {
+            same("lists", lists, &self.world.lists())?;
+        }
+        if let Some(counts) = &step.counts {
+            let total = |state: &str| {
+                self.sum("attachdetach_controller_total_volumes", &format!("state=\"{state}\""))
+            };
+            let (desired, actual) = (total("desired_state_of_world"), total("actual_state_of_world"));
+            same("counts", &(f64::from(counts.desired), f64::from(counts.actual)), &(desired, actual))?;
+        }
+        for expected in &step.says {
+            let lines: Vec<String> = events.iter().map(line).collect();
+            if !lines.contains(expected) {
+                return Err(format!("does not say {expected:?}, but {lines:#?}"));
+            }
+        }
+        for (metric, expected) in &step.metrics {
+            let (name, labels) = metric.split_once('{').unwrap_or((metric, ""));
+            same(metric, expected, &self.sum(name, labels.trim_end_matches('}')))?;
+        }
+        Ok(())
+    }
+
+    /// The sum of a metric over the series whose labels include these.
+    fn sum(&self, name: &str, labels: &str) -> f64 {
+        let text = self.metrics.text().unwrap();
+        let lines = text.lines().filter_map(|line| line.rsplit_once(' '));
+        let of_ours = lines.filter(|(series, _)| {
+            let (found, with) = series.split_once('{').unwrap_or((series, ""));
+            found == name && labels.split(',').all(|label| with.contains(label))
+        });
+        of_ours.map(|(_, value)| value.parse::<f64>().unwrap()).sum()
+    }
+}
+
+fn words(call: &Call) -> String {
+    let verb = match call {
+        Call::Pair(_, _, PairRequest::Create(_)) => "create",
+        Call::Pair(_, _, PairRequest::Delete(..)) => "delete",
+        Call::Pair(_, _, PairRequest::Read(_)) | Call::ReadNode(_) => "read",
+        Call::PatchNode(..) => "list",
+    };
+    match call {
+        Call::Pair(volume, node, _) => format!("{verb} {} on {node}", word(volume.as_str())),
+        Call::ReadNode(node) => format!("{verb} {node}"),
+        Call::PatchNode(node, _, request) => {
+            let body = request.body.clone().unwrap_or_default();
+            let list = body["status"]["volumesAttached"].as_array().cloned().unwrap_or_default();
+            let names: Vec<&str> = list.iter().filter_map(|entry| entry["name"].as_str()).map(word).collect();
+            format!("{verb} on {node}: [{}]", names.join(" "))
+        }
+    }
+}
+
+fn line(event: &Event) -> String {
+    let kind = if event.r#type == EventType::Normal { "Normal" } else { "Warning" };
+    format!("{} {kind} {} {}", event.involved.name, event.reason, event.message)
+}
+
+fn same<T: std::fmt::Debug + PartialEq>(what: &str, expected: &T, seen: &T) -> Result<(), String> {
+    if expected == seen {
+        return Ok(());
+    }
+    Err(format!("{what}: expected {expected:#?}\nseen {seen:#?}"))
+}

@@ -1,0 +1,390 @@
+//! A small API server of values for the stories: objects as JSON, and what our requests make of them.
+//!
+//! In: short forms of objects (`tests/cases/attach_detach/controller.yaml` explains them) and requests. Out:
+//! objects, answers, and the first broken promise: S1, S2, S7, S9, S12 and S13 are checked at every write.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::jiff::Timestamp;
+use mooring::{
+    attach_detach::{
+        calls::{Answer, Call, PairRequest},
+        volume_name::VolumeId,
+    },
+    kube_api::{
+        call::{CallError, Request, Verb},
+        ids::{DriverName, NodeName},
+    },
+};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+/// Short forms of objects, by kind and name. `null` removes one.
+#[derive(Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Forms {
+    nodes: BTreeMap<String, Option<NodeForm>>,
+    volumes: BTreeMap<String, Option<VolumeForm>>,
+    claims: BTreeMap<String, Option<Value>>,
+    pods: BTreeMap<String, Option<PodForm>>,
+    attachments: BTreeMap<String, Option<AttachmentForm>>,
+    drivers: BTreeMap<String, Option<Value>>,
+}
+
+#[derive(Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct NodeForm {
+    lists: Option<Vec<String>>,
+    uses: Option<Vec<String>>,
+    ready: Option<bool>,
+    out_of_service: Option<bool>,
+    patch: Value,
+}
+
+#[derive(Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct VolumeForm {
+    modes: Option<Vec<String>>,
+    patch: Value,
+}
+
+#[derive(Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct PodForm {
+    on: Option<String>,
+    wants: Option<Vec<String>>,
+    patch: Value,
+}
+
+#[derive(Clone, Deserialize)]
+#[serde(untagged)]
+enum AttachmentForm {
+    State(String),
+    Patch(Value),
+}
+
+/// Kind and name of an object.
+pub type Key = (&'static str, String);
+
+/// The server.
+pub struct World {
+    revision: u64,
+    uids: u64,
+    pub objects: BTreeMap<Key, Value>,
+    pub wall: Timestamp,
+}
+
+/// The volume that a word of a case stands for: `v1` is a handle of the driver `d`, anything with a slash a
+/// unique volume name.
+pub fn volume(word: &str) -> VolumeId {
+    if word.contains('/') {
+        return VolumeId::parse(word).unwrap_or_else(|| panic!("{word} is no unique volume name"));
+    }
+    VolumeId::csi(&DriverName::from("d"), word)
+}
+
+/// The word for a volume.
+pub fn word(volume: &str) -> &str {
+    volume.strip_prefix("kubernetes.io/csi/d^").unwrap_or(volume)
+}
+
+/// Volume and node of `<volume> on <node>`.
+pub fn pair(text: &str) -> (VolumeId, NodeName) {
+    let (name, node) = text.rsplit_once(" on ").unwrap_or_else(|| panic!("{text}: want <volume> on <node>"));
+    (volume(name), NodeName::from(node))
+}
+
+impl World {
+    pub fn new() -> Self {
+        let wall = Timestamp::from_second(1_000_000).unwrap();
+        Self { revision: 100, uids: 0, objects: BTreeMap::new(), wall }
+    }
+
+    /// Makes, changes or removes what the forms name.
+    pub fn set(&mut self, forms: &Forms) {
+        for (name, form) in &forms.nodes {
+            let object = form.as_ref().map(|form| self.node(name, form));
+            self.put("node", name, object);
+        }
+        for (name, form) in &forms.volumes {
+            let object = form.as_ref().map(|form| self.volume(name, form));
+            self.put("volume", name, object);
+            if form.is_some() && !self.objects.contains_key(&("claim", name.clone())) {
+                self.claim(name, &Value::Null);
+            }
+        }
+        for (name, patch) in &forms.claims {
+            match patch {
+                Some(patch) => self.claim(name, patch),
+                None => self.put("claim", name, None),
+            }
+        }
+        for (name, form) in &forms.pods {
+            let object = form.as_ref().map(|form| self.pod(name, form));
+            self.put("pod", name, object);
+        }
+        for (text, form) in &forms.attachments {
+            let (name, object) = self.attachment(text, form.as_ref());
+            self.put("attachment", &name, object);
+        }
+        for (name, patch) in &forms.drivers {
+            let object = patch.as_ref().map(|patch| json!({"metadata": {"uid": name}, "spec": patch}));
+            self.put("driver", name, object);
+        }
+    }
+
+    fn put(&mut self, kind: &'static str, name: &str, object: Option<Value>) {
+        self.revision += 1;
+        let key = (kind, name.to_owned());
+        let Some(mut object) = object else {
+            self.objects.remove(&key);
+            return;
+        };
+        json_patch::merge(
+            &mut object,
+            &json!({"metadata": {"name": name, "resourceVersion": self.revision.to_string()}}),
+        );
+        self.objects.insert(key, object);
+    }
+
+    /// The object as it is, or a new one of this content and a UID of its own.
+    fn base(&mut self, kind: &'static str, name: &str, new: Value) -> Value {
+        if let Some(object) = self.objects.get(&(kind, name.to_owned())) {
+            return object.clone();
+        }
+        self.uids += 1;
+        let mut object = new;
+        json_patch::merge(&mut object, &json!({"metadata": {"uid": format!("{name}-{}", self.uids)}}));
+        object
+    }
+
+    fn node(&mut self, name: &str, form: &NodeForm) -> Value {
+        let annotations = json!({"volumes.kubernetes.io/controller-managed-attach-detach": "true"});
+        let mut new =
+            json!({"metadata": {"annotations": annotations}, "status": {"nodeInfo": {"bootID": "boot"}}});
+        new["status"]["conditions"] = ready(true, Timestamp::from_second(0).unwrap());
+        let mut object = self.base("node", name, new);
+        let status = &mut object["status"];
+        if let Some(lists) = &form.lists {
+            let entry = |name: &String| json!({"name": volume(name), "devicePath": ""});
+            status["volumesAttached"] = lists.iter().map(entry).collect();
+        }
+        if let Some(uses) = &form.uses {
+            status["volumesInUse"] = uses.iter().map(|name| json!(volume(name))).collect();
+        }
+        if let Some(is_ready) = form.ready {
+            status["conditions"] = ready(is_ready, self.wall);
+        }
+        if let Some(out_of_service) = form.out_of_service {
+            let taint = json!([{"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}]);
+            object["spec"]["taints"] = if out_of_service { taint } else { json!([]) };
+        }
+        merge(object, &form.patch)
+    }
+
+    fn volume(&mut self, name: &str, form: &VolumeForm) -> Value {
+        let new = json!({"spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "csi": {"driver": "d", "volumeHandle": name},
+            "claimRef": {"namespace": "ns", "name": name, "uid": format!("claim-{name}")},
+        }});
+        let mut object = self.base("volume", name, new);
+        if let Some(modes) = &form.modes {
+            object["spec"]["accessModes"] = json!(modes);
+        }
+        merge(object, &form.patch)
+    }
+
+    fn claim(&mut self, name: &str, patch: &Value) {
+        let new = json!({
+            "metadata": {"namespace": "ns"}, "spec": {"volumeName": name}, "status": {"phase": "Bound"},
+        });
+        let mut object = self.base("claim", name, new);
+        object["metadata"]["uid"] = json!(format!("claim-{name}"));
+        self.put("claim", name, Some(merge(object, patch)));
+    }
+
+    fn pod(&mut self, name: &str, form: &PodForm) -> Value {
+        let created = self.wall.checked_add(std::time::Duration::from_secs(self.revision)).unwrap();
+        let mut object = self.base(
+            "pod",
+            name,
+            json!({"metadata": {"namespace": "ns", "creationTimestamp": created}, "status": {"phase": "Running"}}),
+        );
+        if let Some(node) = &form.on {
+            object["spec"]["nodeName"] = json!(node);
+        }
+        if let Some(claims) = &form.wants {
+            let source = |name: &String| json!({"name": name, "persistentVolumeClaim": {"claimName": name}});
+            object["spec"]["volumes"] = claims.iter().map(source).collect();
+        }
+        merge(object, &form.patch)
+    }
+
+    fn attachment(&mut self, text: &str, form: Option<&AttachmentForm>) -> (String, Option<Value>) {
+        let (volume, node) = pair(text);
+        let name = volume.attachment_name(&node).as_str().to_owned();
+        let Some(form) = form else { return (name, None) };
+        let (driver, handle) = volume.driver_and_handle();
+        let object = self.base(
+            "attachment",
+            &name,
+            json!({
+                "metadata": {"finalizers": ["external-attacher/d"]},
+                "spec": {"attacher": driver, "nodeName": node, "source": {"persistentVolumeName": handle}},
+            }),
+        );
+        let patch = match form {
+            AttachmentForm::Patch(patch) => patch.clone(),
+            AttachmentForm::State(state) => match state.as_str() {
+                "attaching" => json!({"status": {"attached": false}}),
+                "attached" => json!({"status": {"attached": true, "attachError": null}}),
+                "failed" => json!({"status": {"attached": false, "attachError": {"message": "no"}}}),
+                "terminating" => json!({
+                    "metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}, "status": {"attached": true},
+                }),
+                _ => panic!("{state} is no state of an attachment"),
+            },
+        };
+        let object = merge(object, &patch);
+        let name = object["metadata"]["name"].as_str().unwrap_or(&name).to_owned();
+        (name, Some(object))
+    }
+
+    /// What the nodes list.
+    pub fn lists(&self) -> BTreeMap<String, BTreeSet<String>> {
+        let nodes = self.objects.iter().filter(|((kind, _), _)| *kind == "node");
+        nodes.map(|((_, name), node)| (name.clone(), listed(node))).collect()
+    }
+
+    /// Carries a call out. The outer error is a broken promise.
+    pub fn perform(&mut self, call: &Call) -> Result<Result<Answer, CallError>, String> {
+        match call {
+            Call::Pair(volume, node, PairRequest::Create(request)) => self.create(volume, node, request),
+            Call::Pair(volume, node, PairRequest::Delete(_, request)) => self.delete(volume, node, request),
+            Call::Pair(_, _, PairRequest::Read(name)) => Ok(self.read("attachment", name.as_str())),
+            Call::PatchNode(name, _, request) => self.patch_node(name, request),
+            Call::ReadNode(name) => Ok(self.read("node", name.as_str())),
+        }
+    }
+
+    fn read(&self, kind: &'static str, name: &str) -> Result<Answer, CallError> {
+        let object = self.objects.get(&(kind, name.to_owned()));
+        let object = object.ok_or_else(|| CallError::NotFound(name.to_owned()))?.clone();
+        Ok(if kind == "node" { Answer::Node(decode(object)) } else { Answer::Attachment(decode(object)) })
+    }
+
+    fn create(
+        &mut self,
+        volume: &VolumeId,
+        node: &NodeName,
+        request: &Request,
+    ) -> Result<Result<Answer, CallError>, String> {
+        let body = request.body.clone().unwrap_or_default();
+        let name = volume.attachment_name(node).as_str().to_owned();
+        if body["metadata"]["name"] != name || body["spec"]["attacher"] != volume.driver_and_handle().0 {
+            return Err(format!("S9: {body} is not for {volume} on {node}"));
+        }
+        if self.objects.contains_key(&("attachment", name.clone())) {
+            return Ok(Err(CallError::AlreadyExists(format!("{name} already exists"))));
+        }
+        let source = body["spec"]["source"].clone();
+        let source_volume = source["persistentVolumeName"].as_str().unwrap_or_default().to_owned();
+        let modes =
+            self.objects.get(&("volume", source_volume)).map(|object| object["spec"]["accessModes"].clone());
+        let is_exclusive = modes.is_some_and(|modes| modes == json!(["ReadWriteOnce"]));
+        let elsewhere = self.objects.iter().any(|((kind, _), other)| {
+            *kind == "attachment"
+                && other["spec"]["source"] == source
+                && other["spec"]["nodeName"] != json!(node)
+        });
+        if is_exclusive && elsewhere {
+            return Err(format!("S1: {volume} created for {node} while attached elsewhere"));
+        }
+        let object = self.base("attachment", &name, body);
+        self.put(
+            "attachment",
+            &name,
+            Some(merge(object, &json!({"metadata": {"finalizers": ["external-attacher/d"]}}))),
+        );
+        Ok(self.read("attachment", &name))
+    }
+
+    fn delete(
+        &mut self,
+        volume: &VolumeId,
+        node: &NodeName,
+        request: &Request,
+    ) -> Result<Result<Answer, CallError>, String> {
+        let name = volume.attachment_name(node).as_str().to_owned();
+        let uid = request.body.clone().unwrap_or_default()["preconditions"]["uid"].clone();
+        if !uid.is_string() {
+            return Err(format!("S7: {name} deleted without UID"));
+        }
+        let node = self.objects.get(&("node", node.as_str().to_owned()));
+        if node.is_some_and(|node| listed(node).contains(word(volume.as_str()))) {
+            return Err(format!("S2: {volume} deleted while listed"));
+        }
+        let Some(object) = self.objects.get(&("attachment", name.clone())).cloned() else {
+            return Ok(Err(CallError::NotFound(name)));
+        };
+        if object["metadata"]["uid"] != uid {
+            return Ok(Err(CallError::Conflict(format!("{name} has another UID"))));
+        }
+        if object["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty) {
+            self.put("attachment", &name, None);
+            return Ok(Ok(Answer::Gone));
+        }
+        let going = json!({"metadata": {"deletionTimestamp": self.wall}});
+        self.put("attachment", &name, Some(merge(object, &going)));
+        Ok(self.read("attachment", &name))
+    }
+
+    fn patch_node(
+        &mut self,
+        name: &NodeName,
+        request: &Request,
+    ) -> Result<Result<Answer, CallError>, String> {
+        let body = request.body.clone().unwrap_or_default();
+        let keys = |value: &Value| -> Vec<String> {
+            value.as_object().map(Map::keys).into_iter().flatten().cloned().collect()
+        };
+        let of_ours = [&body, &body["metadata"], &body["status"]].map(keys).concat();
+        if request.verb != Verb::Patch
+            || of_ours != ["metadata", "status", "resourceVersion", "uid", "volumesAttached"]
+        {
+            return Err(format!("S13: {request:?}"));
+        }
+        let Some(object) = self.objects.get(&("node", name.as_str().to_owned())).cloned() else {
+            return Ok(Err(CallError::NotFound(name.to_string())));
+        };
+        let same = |key: &str| body["metadata"][key] == object["metadata"][key];
+        if !same("uid") || !same("resourceVersion") {
+            return Ok(Err(CallError::Conflict(format!("{name} has been modified"))));
+        }
+        self.put("node", name.as_str(), Some(merge(object, &body)));
+        Ok(self.read("node", name.as_str()))
+    }
+}
+
+fn listed(node: &Value) -> BTreeSet<String> {
+    let list = node["status"]["volumesAttached"].as_array();
+    let names = list.into_iter().flatten().filter_map(|entry| entry["name"].as_str());
+    names.map(|name| word(name).to_owned()).collect()
+}
+
+fn ready(is_ready: bool, since: Timestamp) -> Value {
+    json!([{"type": "Ready", "status": if is_ready { "True" } else { "Unknown" }, "lastTransitionTime": since}])
+}
+
+fn merge(mut object: Value, patch: &Value) -> Value {
+    if !patch.is_null() {
+        json_patch::merge(&mut object, patch);
+    }
+    object
+}
+
+/// A narrow kind reads any object of its kind.
+pub fn decode<T: serde::de::DeserializeOwned>(object: Value) -> T {
+    serde_json::from_value(object).expect("an object of the kind")
+}
