@@ -13,7 +13,7 @@ use super::{
 };
 use crate::kube_api::{
     call::CallError,
-    ids::{Uid, VolumeName},
+    ids::{ResourceVersion, Uid, VolumeName},
     kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
 };
 
@@ -23,6 +23,9 @@ impl Planner {
         self.in_flight = self.in_flight.saturating_sub(1);
         if let Call::Write(write) = &op.call {
             self.written(&op, write, &result, now);
+        }
+        if let (Err(CallError::NotFound(_)), Some(known)) = (&result, op.known) {
+            self.gone(op.call.target(), known, now);
         }
         match (&op.call, result) {
             (Call::Write(write), Ok(answer)) => {
@@ -38,7 +41,8 @@ impl Planner {
             // decided about the pair.
             (Call::Write(write), Err(CallError::Conflict(_) | CallError::Unknown(_))) => {
                 let call = Call::Read { target: write.target.clone(), purpose: Purpose::Refresh };
-                let op = Op { call, ..op };
+                let known = self.known(&write.target);
+                let op = Op { call, known, ..op };
                 match self.retries.conflicted(&op.subject, now, jitter) {
                     Some(_) => {
                         self.parked.insert(op.subject.clone(), op);
@@ -52,8 +56,6 @@ impl Planner {
             }
             (Call::Read { purpose: Purpose::Refresh, .. }, Err(error)) => {
                 if let CallError::NotFound(_) = error {
-                    // Gone; the watch will say so, and until then there is nothing to write to.
-                    self.retries.failed(&op.subject, now, jitter);
                     self.release(&op, now);
                     return;
                 }
@@ -91,6 +93,21 @@ impl Planner {
                 self.absorb(answer, now);
                 self.retries.failed(&op.subject, now, jitter);
                 self.release(&op, now);
+            }
+        }
+    }
+
+    /// An object that we knew at this revision does not exist. The watch may never tell: if it was cut
+    /// meanwhile, the next list just lacks it.
+    fn gone(&mut self, target: &Target, known: ResourceVersion, now: Instant) {
+        match target {
+            Target::Claim(key) => {
+                self.objects.prove_gone::<PersistentVolumeClaim>(key, known);
+                self.claim_changed(key, now);
+            }
+            Target::Volume(name) => {
+                self.objects.prove_gone::<PersistentVolume>(name, known);
+                self.volume_changed(name, now);
             }
         }
     }

@@ -20,7 +20,7 @@ use super::{
     index::VolumeIndex,
     latency::{Latency, Measure},
     matching::{Wish, volume_class},
-    op::{Call, Op},
+    op::{Call, Op, Purpose},
     queue::{Queue, Tallies},
     reason::{ClaimReason, VolumeReason},
     reclaim::deleter,
@@ -34,7 +34,7 @@ use super::{
 use crate::{
     kube_api::{
         events::Event,
-        ids::{ClaimKey, ClassName, VolumeName},
+        ids::{ClaimKey, ClassName, ResourceVersion, VolumeName},
         kinds::{
             ClaimRef, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy, StorageClass,
         },
@@ -253,7 +253,7 @@ impl Planner {
                 None => self.queue.retry(target, now),
             }
         }
-        self.resync(now);
+        self.resync(now, &mut plan);
         while self.in_flight < MAX_IN_FLIGHT {
             if let Some(op) = self.ready.pop_front() {
                 self.in_flight += 1;
@@ -277,16 +277,33 @@ impl Planner {
 
     /// The safety net under the wake-ups: what is not settled is looked at again from time to time,
     /// and when the alarm about another binder ends. Sends nothing if all is as it was.
-    fn resync(&mut self, now: Instant) {
+    fn resync(&mut self, now: Instant, plan: &mut Plan) {
         if self.resync_at.is_some_and(|due| now >= due) {
             let claims = self.standing.claims().into_keys().map(Target::Claim);
             let volumes = self.standing.volumes().into_keys().map(Target::Volume);
             self.queue.extend(claims.chain(volumes), now);
             self.resync_at = None;
+            self.confirm(plan);
         }
         let due = self.resync_at.get_or_insert(now + self.options.sync_period);
         if let Some(ends) = self.rivals.ends(now) {
             *due = ends.min(*due);
+        }
+    }
+
+    /// Asks for the objects that the last list lacked: they may have gone with nobody to tell of it.
+    fn confirm(&mut self, plan: &mut Plan) {
+        let claims = self.objects.claims.unconfirmed().into_iter().map(Target::Claim);
+        let volumes = self.objects.volumes.unconfirmed().into_iter().map(Target::Volume);
+        for target in claims.chain(volumes).collect::<Vec<_>>() {
+            let busy = match &target {
+                Target::Claim(key) => self.busy_claims.contains(key),
+                Target::Volume(name) => self.busy_volumes.contains(name),
+            };
+            if !busy && !self.retries.waits(&target) {
+                let read = Call::Read { target: target.clone(), purpose: Purpose::Refresh };
+                self.start(target, None, read, plan);
+            }
         }
     }
 
@@ -352,7 +369,7 @@ impl Planner {
                 ClaimReason::Binding(volume, _) => Some(volume.clone()),
                 _ => None,
             };
-            self.start(Op { subject: target, volume, call: Call::of(step) }, plan);
+            self.start(target, volume, Call::of(step), plan);
         }
         self.standing.set_claim(key, decision.reason);
     }
@@ -386,7 +403,7 @@ impl Planner {
         *plan.decisions.entry(("volume", decision.reason.label())).or_default() += 1;
         self.tell(&target, decision.events, plan);
         if let Some(step) = decision.step {
-            self.start(Op { subject: target, volume: None, call: Call::of(step) }, plan);
+            self.start(target, None, Call::of(step), plan);
         }
         self.standing.set_volume(name, decision.reason);
     }
@@ -433,8 +450,20 @@ impl Planner {
         }
     }
 
+    /// Revision at which the tables show an object.
+    pub(super) fn known(&self, target: &Target) -> Option<ResourceVersion> {
+        match target {
+            Target::Claim(key) => self.objects.claims.get(key).map(|claim| claim.metadata.resource_version),
+            Target::Volume(name) => {
+                self.objects.volumes.get(name).map(|volume| volume.metadata.resource_version)
+            }
+        }
+    }
+
     /// Hands out a request and marks what it touches.
-    pub fn start(&mut self, op: Op, plan: &mut Plan) {
+    pub fn start(&mut self, subject: Target, volume: Option<VolumeName>, call: Call, plan: &mut Plan) {
+        let known = self.known(call.target());
+        let op = Op { subject, volume, call, known };
         for target in op.touches() {
             match target {
                 Target::Claim(key) => {

@@ -267,7 +267,8 @@ pub fn settled(server: &Server) -> Result<(), String> {
             let named = text(claim, "/spec/volumeName");
             let fits = named == name && phase == "Bound" && claim["status"]["phase"] == "Bound";
             let unfit = named.is_empty() || named == name;
-            if !fits && !(unfit && is_stuck(claim, volume)) && !is_parked(volume, phase) {
+            let stuck = unfit && is_stuck(claim, volume);
+            if !(fits || stuck || is_parked(volume, phase)) {
                 return Err(format!("L12: {path} ({phase}) and {of} are neither bound nor apart"));
             }
         } else if !matches!(phase, "Released" | "Failed") {

@@ -243,9 +243,8 @@ impl World {
             self.tell(events);
             let Some(step) = step else { return };
             let mut plan = Plan::default();
-            let op = Op { subject: target.clone(), volume: None, call: Call::of(step) };
-            self.planner.start(op.clone(), &mut plan);
-            self.perform(op);
+            self.planner.start(target.clone(), None, Call::of(step), &mut plan);
+            self.perform(plan.ops.remove(0));
         }
         panic!("no end in 20 steps");
     }
