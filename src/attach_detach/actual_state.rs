@@ -79,7 +79,8 @@ pub enum PairCall {
     Read,
 }
 
-/// A create of unknown outcome.
+/// A create of unknown outcome. That the attachment exists does not settle it: another create may have made
+/// it, and once it is deleted the one of unknown outcome can still land.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Uncertain {
     /// After this the server has given the request up, and a live read tells the truth for good.
@@ -411,7 +412,6 @@ impl ActualState {
                 pair.deletion_doubt = None;
             }
             pair.attachment = Some(attachment);
-            pair.uncertain = None;
         } else {
             let foreign = &mut self.volumes.entry(identity.volume.clone()).or_default().foreign;
             foreign.insert(name.clone(), identity.node.clone());

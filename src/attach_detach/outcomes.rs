@@ -114,7 +114,7 @@ impl Controller {
         match result {
             Ok(Answer::Attachment(attachment)) => {
                 let pair = self.pair(volume, node);
-                pair.uncertain = None;
+                pair.uncertain = pair.uncertain.filter(|uncertain| uncertain.until > now);
                 pair.retry = Retry::default();
                 self.absorb_attachment(attachment, now);
             }
@@ -183,7 +183,7 @@ impl Controller {
         match result {
             Ok(Answer::Attachment(attachment)) => {
                 let pair = self.pair(volume, node);
-                pair.uncertain = None;
+                pair.uncertain = pair.uncertain.filter(|uncertain| uncertain.until > now);
                 pair.retry = Retry::default();
                 pair.deletion_doubt = pair.deletion_doubt.filter(|until| *until > now);
                 self.absorb_attachment(attachment, now);
