@@ -19,6 +19,7 @@ mod binding;
 mod crash;
 mod deploy;
 mod detach;
+mod economy;
 mod exclusive;
 mod faults;
 mod harness;
@@ -27,6 +28,7 @@ mod mass_move;
 mod permissions;
 mod release;
 mod replicas;
+mod second_controller;
 mod stage;
 
 use libtest_mimic::{Arguments, Trial};
@@ -41,6 +43,7 @@ fn main() {
     stories.extend(attach::stories());
     stories.extend(in_tree::stories());
     stories.extend(detach::stories());
+    stories.extend(economy::stories());
     stories.extend(exclusive::stories());
     stories.extend(mass_move::stories());
     stories.extend(binding::stories());
@@ -48,6 +51,7 @@ fn main() {
     stories.extend(crash::stories());
     stories.extend(faults::stories());
     stories.extend(replicas::stories());
+    stories.extend(second_controller::stories());
     stories.extend(deploy::stories());
     stories.extend(permissions::stories());
 

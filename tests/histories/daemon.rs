@@ -17,7 +17,7 @@ use mooring::{
         ids::NodeName,
         kinds::{Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
     },
-    metrics::Metrics,
+    metrics::{Alarms, Metrics},
     state::{ChangeSet, Objects},
 };
 use tokio::time::Instant;
@@ -26,7 +26,10 @@ use super::server::{Object, Server, VOLUMES, id};
 
 thread_local! {
     /// Nobody reads them here, and making them costs more than playing a few steps.
-    static METRICS: AttachDetachMetrics = AttachDetachMetrics::new(&Metrics::default()).unwrap();
+    static METRICS: AttachDetachMetrics = {
+        let metrics = Metrics::default();
+        AttachDetachMetrics::new(&metrics, Alarms::new(&metrics).unwrap()).unwrap()
+    };
 }
 
 /// Longest time for which a request that the daemon gave up may still take effect.
