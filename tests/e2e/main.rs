@@ -24,6 +24,7 @@ mod exclusive;
 mod faults;
 mod harness;
 mod in_tree;
+mod mass_move;
 mod permissions;
 mod release;
 mod replicas;
@@ -44,6 +45,7 @@ fn main() {
     stories.extend(detach::stories());
     stories.extend(economy::stories());
     stories.extend(exclusive::stories());
+    stories.extend(mass_move::stories());
     stories.extend(binding::stories());
     stories.extend(release::stories());
     stories.extend(crash::stories());
