@@ -21,9 +21,9 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    attach_detach::AttachDetach,
+    attach_detach::{AttachDetach, ClockPlace},
     binder::{Binder, BinderOptions},
-    config::{Config, ElectionConfig},
+    config::Config,
     http::{Router, Server, health::Check},
     kube_api::{
         backoff::Backoff,
@@ -125,6 +125,8 @@ pub struct Parts {
     pub leadership: Leadership,
     /// Sends requests.
     pub caller: Caller,
+    /// Where the lease is, or would be.
+    pub namespace: String,
     /// Takes events for users.
     pub events: EventQueue,
     /// Cancelled when planning has to stop.
@@ -180,6 +182,10 @@ pub fn subsystems(parts: &Parts) -> anyhow::Result<Vec<Subsystem>> {
         parts.leadership.clone(),
         parts.events.for_component("attachdetach-controller"),
         parts.config.attach_detach,
+        ClockPlace {
+            namespace: parts.namespace.clone(),
+            name: format!("{}-wish-clock", parts.config.own_name),
+        },
         &parts.metrics,
     )?;
     let binder = Binder::new(
@@ -255,9 +261,17 @@ impl Daemon {
         let mut tasks = Supervisor::default();
         let [planning, events_end, lease, http] = [(); 4].map(|()| CancellationToken::new());
         start_watches(&mut tasks, &watch_client, &objects);
+        let namespace = config.own_namespace.clone().or_else(|| api.own_namespace.clone());
+        let namespace = namespace.unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
         let view = match &config.election {
             Some(election) => {
-                let elector = build_elector(api, election, &identity, &leadership, &metrics, api_metrics)?;
+                let candidacy = Candidacy {
+                    namespace: namespace.clone(),
+                    name: config.own_name.clone(),
+                    identity: identity.clone(),
+                    timing: election.timing,
+                };
+                let elector = build_elector(api, candidacy, &leadership, &metrics, api_metrics)?;
                 let view = elector.view();
                 let barrier = take_over_barrier(watch_client.clone(), Arc::clone(&objects));
                 let running = elector.run(Some(watch_client), barrier, lease.clone());
@@ -270,8 +284,16 @@ impl Daemon {
         let writing = writer.run(caller.clone(), identity, events_end.clone());
         tasks.spawn(Stage::Events, "events", writing);
 
-        let parts =
-            Parts { config, metrics, objects, leadership, caller, events, planning: planning.clone() };
+        let parts = Parts {
+            config,
+            metrics,
+            objects,
+            leadership,
+            caller,
+            namespace,
+            events,
+            planning: planning.clone(),
+        };
         let mut subsystems = subsystems(&parts)?;
         let checks = subsystems.iter_mut().flat_map(|subsystem| subsystem.checks.drain(..)).collect();
         let mut router = build_router(&parts, view, tasks.dead(), checks);
@@ -353,22 +375,14 @@ fn start_watches(tasks: &mut Supervisor, client: &Client, objects: &Arc<Objects>
 /// The elector's requests have a client, a budget and a timeout of their own, and need no term.
 fn build_elector(
     api: &ApiServer,
-    election: &ElectionConfig,
-    identity: &str,
+    candidacy: Candidacy,
     leadership: &Leadership,
     metrics: &Metrics,
     api_metrics: Arc<ApiMetrics>,
 ) -> anyhow::Result<Elector> {
-    let namespace = election.namespace.clone().or_else(|| api.own_namespace.clone());
-    let candidacy = Candidacy {
-        namespace: namespace.unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned()),
-        name: election.name.clone(),
-        identity: identity.to_owned(),
-        timing: election.timing,
-    };
     let caller = Caller::new(api.client()?, Leadership::new(Term::Unlimited), None, api_metrics)
-        .with_request_timeout(election.timing.retry_period);
-    let election_metrics = ElectionMetrics::new(metrics, &election.name)?;
+        .with_request_timeout(candidacy.timing.retry_period);
+    let election_metrics = ElectionMetrics::new(metrics, &candidacy.name)?;
     Ok(Elector::new(caller, candidacy, leadership.clone(), election_metrics))
 }
 

@@ -309,12 +309,13 @@ impl ActualState {
     ) {
         let Some(state) = self.volumes.get_mut(volume) else { return };
         for (node, pair) in &mut state.pairs {
-            if wants(node) {
-                pair.unwanted_since = None;
-            } else if pair.unwanted_since.is_none() {
+            pair.unwanted_since = if wants(node) {
+                None
+            } else {
                 let earlier = pair.attachment.as_ref().and_then(|attachment| known(&attachment.metadata.uid));
-                pair.unwanted_since = Some(earlier.map_or(wall, |earlier| earlier.min(wall)));
-            }
+                let since = pair.unwanted_since.unwrap_or(wall);
+                Some(earlier.map_or(since, |earlier| earlier.min(since)))
+            };
         }
     }
 
@@ -435,6 +436,13 @@ impl ActualState {
             return None;
         }
         Some(self.pair(&identity.volume, &identity.node).map_or_else(Cow::default, Cow::Borrowed))
+    }
+
+    /// A VolumeAttachment of ours as last taken.
+    #[must_use]
+    pub fn attachment(&self, name: &AttachmentName) -> Option<&VolumeAttachment> {
+        let identity = self.identities.get(name).filter(|identity| identity.ours)?;
+        self.pair(&identity.volume, &identity.node)?.attachment.as_deref()
     }
 
     /// Recognises the attachments of a volume among those that nothing has explained so far: their own

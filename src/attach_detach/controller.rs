@@ -20,7 +20,7 @@ use super::{
     calls::{self, Call, PairRequest},
     clock::Clock,
     desired_state::DesiredState,
-    force::{ForcePolicy, ForceReason},
+    force::{ForcePolicy, ForceReason, Unforced},
     identification::candidates,
     metrics::{AttachDetachMetrics, Ending, Planned},
     populator,
@@ -30,6 +30,7 @@ use super::{
     second_controller::Suspicion,
     standing::{Entry, Standing},
     volume_name::VolumeId,
+    wish_clock::{ClockPlace, WishClock},
     withdrawal::{Sequence, Withdrawal},
 };
 use crate::{
@@ -85,6 +86,7 @@ pub struct Controller {
     pub(super) wake_at: BTreeSet<(Instant, Dirty)>,
     pub(super) standing: Arc<Standing>,
     pub(super) suspicion: Suspicion,
+    pub(super) wish_clock: WishClock,
 }
 
 /// What a timer makes dirty.
@@ -121,7 +123,15 @@ impl Controller {
             wake_at: BTreeSet::new(),
             standing: Arc::default(),
             suspicion: Suspicion::default(),
+            wish_clock: WishClock::default(),
         }
+    }
+
+    /// The same with a wish clock that survives this process.
+    #[must_use]
+    pub fn with_wish_clock(mut self, place: ClockPlace) -> Self {
+        self.wish_clock = WishClock::kept_in(place);
+        self
     }
 
     /// Whether this process may write, as far as the controller knows.
@@ -133,14 +143,15 @@ impl Controller {
     /// Requests whose outcome has not been taken yet.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.pair_calls + self.node_calls
+        self.pair_calls + self.node_calls + usize::from(self.wish_clock.is_busy())
     }
 
     /// When to call [`Self::reconcile`] although nothing happened.
     #[must_use]
     pub fn wake_at(&self) -> Option<Instant> {
         let timer = self.wake_at.first().map(|(at, _)| *at);
-        timer.into_iter().chain(self.sweep_at).chain(self.suspicion.ends_at()).min()
+        let clock = self.wish_clock.retry_at().filter(|_| self.leads);
+        timer.into_iter().chain(self.sweep_at).chain(self.suspicion.ends_at()).chain(clock).min()
     }
 
     /// What every pair waits for; stays readable while the controller runs.
@@ -270,6 +281,11 @@ impl Controller {
         self.metrics.planned(Planned::Attachment);
         let objects = Arc::clone(&self.objects);
         let attachment = objects.attachments.get(name);
+        if attachment.is_none()
+            && let Some(gone) = self.actual.attachment(name)
+        {
+            self.wish_clock.forget(&gone.metadata.uid);
+        }
         let attached = attachment.as_ref().map(|attachment| attachment.status.attached);
         let touched =
             self.actual.observe_attachment(name, attachment, |attachment| candidates(&objects, attachment));
@@ -328,6 +344,9 @@ impl Controller {
         {
             self.reconcile_node(&node, now);
         }
+        if let Some(request) = self.wish_clock.next(now) {
+            self.call(Call::Clock(request));
+        }
         mem::take(&mut self.effects)
     }
 
@@ -360,7 +379,8 @@ impl Controller {
         }
         let wall = self.clock.wall(now);
         let wanted = |node: &NodeName| wishes.is_some_and(|wishes| wishes.contains_key(node));
-        self.actual.note_unwanted(volume, wanted, |_| None, wall);
+        let wish_clock = &self.wish_clock;
+        self.actual.note_unwanted(volume, wanted, |uid| wish_clock.since(uid), wall);
         let state = self.actual.volume(volume);
         let named = wishes.into_iter().flat_map(BTreeMap::keys);
         let named = named.chain(state.into_iter().flat_map(|state| state.pairs.keys()));
@@ -407,6 +427,7 @@ impl Controller {
         if let Some(at) = verdict.wake_at {
             self.wake_at.insert((at, Dirty::Volume(volume.clone())));
         }
+        self.remember_wish(volume, node, &verdict);
         self.tell(volume, node, &verdict);
         self.note_waiting(volume, node, &verdict, now);
         match verdict.step {
@@ -434,6 +455,24 @@ impl Controller {
                 }
                 self.dirty_nodes.push(node.clone());
             }
+        }
+    }
+
+    /// Keeps the beginning of a wait that force may end, for whoever comes after us.
+    fn remember_wish(&mut self, volume: &VolumeId, node: &NodeName, verdict: &Verdict) {
+        let Some(pair) = self.actual.pair(volume, node) else { return };
+        let Some(attachment) = &pair.attachment else { return };
+        let uid = &attachment.metadata.uid;
+        match (pair.unwanted_since, &verdict.waiting) {
+            (
+                Some(since),
+                Some(
+                    Waiting::DetachWaitingForUnmount { unforced: Unforced::Until(_) }
+                    | Waiting::DetachWaitingForNode { unforced: Unforced::Until(_) },
+                ),
+            ) => self.wish_clock.note(uid, since),
+            (Some(_), _) if !attachment.metadata.is_terminating() => {}
+            _ => self.wish_clock.forget(uid),
         }
     }
 

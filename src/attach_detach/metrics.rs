@@ -125,7 +125,7 @@ impl AttachDetachMetrics {
         metrics.register(&totals)?;
         metrics.register(&waiting)?;
         let counted = HashMap::new();
-        Ok(Self { operations, totals, waiting, forced, unresolved, planned, foreign, alarm, counted })
+        Ok(Self { operations, totals, waiting, forced, unresolved, foreign, alarm, planned, counted })
     }
 
     /// Counts a key that is looked at. What one event makes of these must not grow with the cluster.

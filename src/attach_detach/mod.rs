@@ -37,7 +37,9 @@ pub mod status_updater;
 mod subsystem;
 pub mod volume_name;
 pub mod volume_source;
+pub mod wish_clock;
 pub mod withdrawal;
 
 pub use controller::AttachDetachOptions;
 pub use subsystem::AttachDetach;
+pub use wish_clock::ClockPlace;

@@ -16,6 +16,7 @@ use super::{
     executor::Executor,
     metrics::AttachDetachMetrics,
     standing::Standing,
+    wish_clock::ClockPlace,
 };
 use crate::{
     kube_api::{call::Caller, events::EventRecorder, leadership::Leadership},
@@ -46,9 +47,10 @@ impl AttachDetach {
         leadership: Leadership,
         events: EventRecorder,
         options: AttachDetachOptions,
+        wish_clock: ClockPlace,
         metrics: &Metrics,
     ) -> Result<Self, prometheus::Error> {
-        let (sender, outcomes) = mpsc::channel(PAIR_CALLS + NODE_CALLS);
+        let (sender, outcomes) = mpsc::channel(PAIR_CALLS + NODE_CALLS + 1);
         Ok(Self {
             changes: objects.subscribe(),
             controller: Controller::new(
@@ -56,7 +58,8 @@ impl AttachDetach {
                 AttachDetachMetrics::new(metrics)?,
                 options,
                 Clock::new(Timestamp::now(), Instant::now()),
-            ),
+            )
+            .with_wish_clock(wish_clock),
             executor: Executor::new(caller.with_own_budget(PAIR_CALLS + NODE_CALLS), sender),
             objects,
             outcomes,

@@ -338,12 +338,13 @@ fn words(call: &Call) -> String {
     let verb = match call {
         Call::Pair(_, _, PairRequest::Create(_)) => "create",
         Call::Pair(_, _, PairRequest::Delete(..)) => "delete",
-        Call::Pair(_, _, PairRequest::Read(_)) | Call::ReadNode(_) => "read",
+        Call::Pair(_, _, PairRequest::Read(_)) | Call::ReadNode(_) | Call::Clock(_) => "read",
         Call::PatchNode(..) => "list",
     };
     match call {
         Call::Pair(volume, node, _) => format!("{verb} {} on {node}", word(volume.as_str())),
         Call::ReadNode(node) => format!("{verb} {node}"),
+        Call::Clock(_) => format!("{verb} the clock"),
         Call::PatchNode(node, _, request) => {
             let body = request.body.clone().unwrap_or_default();
             let list = body["status"]["volumesAttached"].as_array().cloned().unwrap_or_default();
