@@ -15,6 +15,8 @@ use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::{
+    announcer::Announcement,
+    force::ForceReason,
     node_state::NodeState,
     retry::Retry,
     volume_name::VolumeId,
@@ -53,6 +55,8 @@ pub struct Pair {
     pub publication: Publication,
     /// What has been told to users.
     pub told: Told,
+    /// Why the detach under way was forced, if it was.
+    pub forced: Option<ForceReason>,
     /// Since when nobody wants what is, or may be, attached here.
     pub unwanted_since: Option<Timestamp>,
     /// The operation in progress, and when it began.
@@ -105,10 +109,21 @@ pub enum Publication {
 pub struct Told {
     /// That the attach succeeded.
     pub attached: bool,
-    /// The last attach error.
-    pub error: Option<String>,
-    /// That another node holds the volume.
-    pub held: bool,
+    /// What was said last of each topic, and when.
+    pub said: BTreeMap<Topic, (Announcement, Instant)>,
+    /// Since when another node has held the volume, as they were told.
+    pub held_since: Option<Instant>,
+}
+
+/// What there may be to say of a pair at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Topic {
+    /// That the attach fails, or takes long.
+    Failure,
+    /// That another node holds the volume, in KCM's words.
+    MultiAttach,
+    /// Which node that is, and what it waits for.
+    Holder,
 }
 
 impl Pair {

@@ -15,12 +15,11 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    actual_state::{ActualState, Operation, Pair, PairCall, Publication, Told},
-    announcer::{self, Announcement},
+    actual_state::{ActualState, Operation, Pair, PairCall, Publication},
     calls::{self, Call, PairRequest},
     clock::Clock,
     desired_state::DesiredState,
-    force::{ForcePolicy, ForceReason, Unforced},
+    force::{ForcePolicy, Unforced},
     identification::candidates,
     metrics::{AttachDetachMetrics, Ending, Planned},
     populator,
@@ -28,7 +27,7 @@ use super::{
     reconciler::{self, VolumeView},
     rules::{Step, Verdict, Waiting},
     second_controller::Suspicion,
-    standing::{Entry, Standing},
+    standing::Standing,
     volume_name::VolumeId,
     wish_clock::{ClockPlace, WishClock},
     withdrawal::{Sequence, Withdrawal},
@@ -293,7 +292,10 @@ impl Controller {
         match attached {
             Some(true) => self.operation_ended(&volume, &node, Operation::Attach, Ending::Success, now),
             Some(false) => {}
-            None => self.operation_ended(&volume, &node, Operation::Detach, Ending::Success, now),
+            None => {
+                self.operation_ended(&volume, &node, Operation::Detach, Ending::Success, now);
+                self.tell_of_forced_detach(&volume, &node);
+            }
         }
         self.dirty_volumes.push(volume);
     }
@@ -397,8 +399,11 @@ impl Controller {
             },
             now,
         );
-        for (node, verdict) in verdicts {
-            self.apply(volume, &node, verdict, now);
+        for (node, verdict) in &verdicts {
+            self.apply(volume, node, verdict, now);
+        }
+        for (node, verdict) in &verdicts {
+            self.tell(volume, node, verdict, &verdicts, now);
         }
         let desired = &self.desired;
         self.actual.prune(volume, |node| desired.wish(volume, node).is_some());
@@ -407,7 +412,7 @@ impl Controller {
         self.metrics.count(volume, desired.nodes(volume).map_or(0, BTreeMap::len), held);
     }
 
-    fn apply(&mut self, volume: &VolumeId, node: &NodeName, verdict: Verdict, now: Instant) {
+    fn apply(&mut self, volume: &VolumeId, node: &NodeName, verdict: &Verdict, now: Instant) {
         let sent = self.last_sent;
         let pair = self.actual.pair_mut(volume, node);
         pair.publication = verdict.publication;
@@ -427,21 +432,21 @@ impl Controller {
         if let Some(at) = verdict.wake_at {
             self.wake_at.insert((at, Dirty::Volume(volume.clone())));
         }
-        self.remember_wish(volume, node, &verdict);
-        self.tell(volume, node, &verdict);
-        self.note_waiting(volume, node, &verdict, now);
-        match verdict.step {
+        self.remember_wish(volume, node, verdict);
+        self.note_waiting(volume, node, verdict, now);
+        match &verdict.step {
             None => {}
             Some(Step::Create(source)) => {
-                let request = PairRequest::Create(calls::create(volume, node, &source));
+                let request = PairRequest::Create(calls::create(volume, node, source));
                 self.send(volume, node, PairCall::Create, request, now);
             }
             Some(Step::Delete(uid, proof, forced)) => {
+                self.actual.pair_mut(volume, node).forced = *forced;
                 if let Some(reason) = forced {
-                    self.force(volume, node, reason);
+                    self.force(volume, node, *reason);
                 }
-                let request = calls::delete(volume, node, &uid, &proof);
-                self.send(volume, node, PairCall::Delete, PairRequest::Delete(uid, request), now);
+                let request = PairRequest::Delete(uid.clone(), calls::delete(volume, node, uid, proof));
+                self.send(volume, node, PairCall::Delete, request, now);
             }
             Some(Step::ReadAttachment) => {
                 let name = volume.attachment_name(node);
@@ -497,77 +502,9 @@ impl Controller {
         self.call(Call::Pair(volume.clone(), node.clone(), request));
     }
 
-    /// A detach is about to be forced: counted, logged, told to those who wait for it.
-    fn force(&mut self, volume: &VolumeId, node: &NodeName, reason: ForceReason) {
-        self.metrics.forced(reason);
-        tracing::warn!(%volume, %node, reason = reason.label(), "forcing the detach of a volume that may be in use");
-        let waiting = self.desired.nodes(volume).into_iter().flatten().filter(|(other, _)| *other != node);
-        for (_, wish) in waiting {
-            let announcement = Announcement::ForcedDetach(node.clone(), reason);
-            self.effects.events.extend(announcer::events(&self.objects, wish, &announcement));
-        }
-    }
-
     pub(super) fn call(&mut self, call: Call) {
         self.last_sent.0 += 1;
         self.effects.calls.push((self.last_sent, call));
-    }
-
-    /// Tells users what changed for them, once.
-    fn tell(&mut self, volume: &VolumeId, node: &NodeName, verdict: &Verdict) {
-        let Some(wish) = self.desired.wish(volume, node) else {
-            self.actual.pair_mut(volume, node).told = Told::default();
-            return;
-        };
-        let rival = match &verdict.waiting {
-            Some(Waiting::HeldByNode { rival }) if rival.holds => Some(rival.node.clone()),
-            _ => None,
-        };
-        let users = rival.as_ref().and_then(|rival| self.desired.wish(volume, rival));
-        let told = &mut self.actual.pair_mut(volume, node).told;
-        let announcement = match (&verdict.waiting, verdict.publication) {
-            (_, Publication::List) if !told.attached => {
-                told.attached = true;
-                told.error = None;
-                Announcement::Attached
-            }
-            (Some(Waiting::AttachError { message }), _) if told.error.as_ref() != Some(message) => {
-                told.error = Some(message.clone());
-                Announcement::Failed(message.clone())
-            }
-            (Some(Waiting::HeldByNode { .. }), _) if rival.is_some() && !told.held => {
-                told.held = true;
-                let pods = users.into_iter().flat_map(|wish| wish.pods.values());
-                Announcement::HeldElsewhere(pods.map(|(pod, _)| pod.key.clone()).collect())
-            }
-            (Some(Waiting::WaitingForAttacher | Waiting::WaitingForDeletion), _) => {
-                told.attached = false;
-                return;
-            }
-            _ => return,
-        };
-        self.effects.events.extend(announcer::events(&self.objects, wish, &announcement));
-    }
-
-    fn note_waiting(&mut self, volume: &VolumeId, node: &NodeName, verdict: &Verdict, now: Instant) {
-        let entry = verdict.waiting.as_ref().map(|waiting| Entry {
-            waiting: waiting.clone(),
-            since: self.clock.wall(now),
-            next_look: verdict.wake_at.map(|at| self.clock.wall(at)),
-        });
-        let before = self.standing.set(volume, node, entry);
-        let waiting = verdict.waiting.as_ref();
-        let (from, to) = (before.as_ref().map(Waiting::code), waiting.map(Waiting::code));
-        if from == to {
-            return;
-        }
-        if let Some(from) = from {
-            self.metrics.waits(from, -1);
-        }
-        if let Some(to) = to {
-            self.metrics.waits(to, 1);
-        }
-        tracing::info!(%volume, %node, from = from.unwrap_or("Settled"), to = to.unwrap_or("Settled"), "attachment");
     }
 
     /// The pair of an outcome.

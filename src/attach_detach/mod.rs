@@ -35,6 +35,7 @@ pub mod second_controller;
 pub mod standing;
 pub mod status_updater;
 mod subsystem;
+mod telling;
 pub mod volume_name;
 pub mod volume_source;
 pub mod wish_clock;

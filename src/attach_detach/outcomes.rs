@@ -8,8 +8,8 @@ use std::{collections::HashSet, time::Duration};
 use tokio::time::Instant;
 
 use super::{
-    actual_state::{Operation, PairCall, Uncertain},
-    announcer::{self, Announcement},
+    actual_state::{Operation, PairCall, Topic, Uncertain},
+    announcer::Announcement,
     calls::{Answer, Call, Outcome, PairRequest},
     controller::Controller,
     metrics::Ending,
@@ -152,18 +152,8 @@ impl Controller {
                 tracing::warn!(%volume, %node, %error, "creating the attachment failed");
                 self.pair_failed(volume, node, &error, now);
                 self.operation_ended(volume, node, Operation::Attach, Ending::Failure, now);
-                let pair = self.pair(volume, node);
-                let message = error.to_string();
-                if pair.told.error.as_ref() != Some(&message) {
-                    pair.told.error = Some(message.clone());
-                    if let Some(wish) = self.desired.wish(volume, node) {
-                        self.effects.events.extend(announcer::events(
-                            &self.objects,
-                            wish,
-                            &Announcement::Failed(message),
-                        ));
-                    }
-                }
+                let failure = Announcement::Failed(error.to_string());
+                self.say_once(volume, node, Topic::Failure, &failure, now);
             }
         }
     }

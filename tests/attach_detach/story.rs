@@ -84,6 +84,7 @@ struct Step {
     lists: Option<BTreeMap<String, BTreeSet<String>>>,
     counts: Option<Counts>,
     says: Vec<String>,
+    quiet: bool,
     metrics: BTreeMap<String, f64>,
 }
 
@@ -314,6 +315,9 @@ impl<'a> Play<'a> {
             if !lines.contains(expected) {
                 return Err(format!("does not say {expected:?}, but {lines:#?}"));
             }
+        }
+        if step.quiet && !events.is_empty() {
+            return Err(format!("is not quiet: {:#?}", events.iter().map(line).collect::<Vec<_>>()));
         }
         for (metric, expected) in &step.metrics {
             let (name, labels) = metric.split_once('{').unwrap_or((metric, ""));
