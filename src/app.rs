@@ -22,9 +22,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     attach_detach::{AttachDetach, ClockPlace},
-    binder::{Binder, BinderOptions},
+    binder::Binder,
     config::Config,
-    http::{Router, Server, health::Check},
+    http::{Router, Server},
     kube_api::{
         backoff::Backoff,
         call::Caller,
@@ -36,7 +36,7 @@ use crate::{
         leadership::{Leadership, Term},
         watch as kind_watch,
     },
-    metrics::{ApiMetrics, ElectionMetrics, Metrics, process},
+    metrics::{Alarms, ApiMetrics, ElectionMetrics, Metrics, process},
     routes,
     state::{Objects, Stored},
     supervise::{Dead, Death, Stage, Supervisor},
@@ -127,6 +127,8 @@ pub struct Parts {
     pub caller: Caller,
     /// Where the lease is, or would be.
     pub namespace: String,
+    /// What an operator has to know at once.
+    pub alarms: Alarms,
     /// Takes events for users.
     pub events: EventQueue,
     /// Cancelled when planning has to stop.
@@ -141,7 +143,6 @@ pub struct Subsystem {
     running: BoxFuture<'static, ()>,
     explained_at: &'static str,
     explanation: Box<dyn Fn() -> Value + Send + Sync>,
-    checks: Vec<Check>,
 }
 
 impl std::fmt::Debug for Subsystem {
@@ -160,14 +161,7 @@ impl Subsystem {
         explanation: impl Fn() -> Value + Send + Sync + 'static,
     ) -> Self {
         let explanation = Box::new(explanation);
-        Self { name, running: Box::pin(running), explained_at, explanation, checks: Vec::new() }
-    }
-
-    /// The same with a check of its own under `/readyz`.
-    #[must_use]
-    pub fn with_check(mut self, check: Check) -> Self {
-        self.checks.push(check);
-        self
+        Self { name, running: Box::pin(running), explained_at, explanation }
     }
 }
 
@@ -182,22 +176,23 @@ pub fn subsystems(parts: &Parts) -> anyhow::Result<Vec<Subsystem>> {
         parts.leadership.clone(),
         parts.events.for_component("attachdetach-controller"),
         parts.config.attach_detach,
-        ClockPlace {
-            namespace: parts.namespace.clone(),
-            name: format!("{}-wish-clock", parts.config.own_name),
-        },
         &parts.metrics,
-    )?;
+        parts.alarms.clone(),
+    )?
+    .with_wish_clock(ClockPlace {
+        namespace: parts.namespace.clone(),
+        name: format!("{}-wish-clock", parts.config.own_name),
+    });
     let binder = Binder::new(
         Arc::clone(&parts.objects),
         &parts.caller,
         parts.leadership.clone(),
         parts.events.for_component("persistentvolume-controller"),
-        BinderOptions { enable_dynamic_provisioning: parts.config.dynamic_provisioning },
+        parts.config.binder,
         &parts.metrics,
+        parts.alarms.clone(),
     )?;
     let attachments = attach_detach.standing();
-    let alarm = attach_detach.standing();
     let claims = binder.standing();
     Ok(vec![
         Subsystem::new(
@@ -205,12 +200,7 @@ pub fn subsystems(parts: &Parts) -> anyhow::Result<Vec<Subsystem>> {
             attach_detach.run(parts.planning.clone()),
             "/debug/attach-detach",
             move || attachments.json(),
-        )
-        // A remark, not a condition: a restart would not help, and an operator needs the pages of a replica that
-        // stands off more than ever.
-        .with_check(Check::new("single-attach-detach-controller", move || {
-            Ok(alarm.alarm().map(str::to_owned))
-        })),
+        ),
         Subsystem::new("binder", binder.run(parts.planning.clone()), "/debug/binder", move || claims.json()),
     ])
 }
@@ -284,6 +274,7 @@ impl Daemon {
         let writing = writer.run(caller.clone(), identity, events_end.clone());
         tasks.spawn(Stage::Events, "events", writing);
 
+        let alarms = Alarms::new(&metrics)?;
         let parts = Parts {
             config,
             metrics,
@@ -291,13 +282,12 @@ impl Daemon {
             leadership,
             caller,
             namespace,
+            alarms,
             events,
             planning: planning.clone(),
         };
-        let mut subsystems = subsystems(&parts)?;
-        let checks = subsystems.iter_mut().flat_map(|subsystem| subsystem.checks.drain(..)).collect();
-        let mut router = build_router(&parts, view, tasks.dead(), checks);
-        for Subsystem { name, running, explained_at, explanation, .. } in subsystems {
+        let mut router = build_router(&parts, view, tasks.dead());
+        for Subsystem { name, running, explained_at, explanation } in subsystems(&parts)? {
             tasks.spawn(Stage::Subsystem, name, running);
             router = router.json(explained_at, move |rest| rest.is_empty().then(&explanation));
         }
@@ -337,21 +327,17 @@ impl Daemon {
     }
 }
 
-fn build_router(
-    parts: &Parts,
-    view: Option<watch::Receiver<ElectionView>>,
-    dead: Dead,
-    checks: Vec<Check>,
-) -> Router {
+fn build_router(parts: &Parts, view: Option<watch::Receiver<ElectionView>>, dead: Dead) -> Router {
     let sources = routes::Sources {
         metrics: parts.metrics.clone(),
         objects: Arc::clone(&parts.objects),
         leadership: parts.leadership.clone(),
         election: view.zip(parts.config.election.as_ref().map(|election| election.timing)),
         dead,
+        alarms: parts.alarms.clone(),
         stopping: parts.planning.clone(),
     };
-    routes::router(&sources, checks)
+    routes::router(&sources)
 }
 
 fn start_watches(tasks: &mut Supervisor, client: &Client, objects: &Arc<Objects>) {

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use super::{
     announcer::Announcement,
     force::ForceReason,
+    journey::Journey,
     node_state::NodeState,
     retry::Retry,
     volume_name::VolumeId,
@@ -61,10 +62,14 @@ pub struct Pair {
     pub unwanted_since: Option<Timestamp>,
     /// The operation in progress, and when it began.
     pub operation: Option<(Operation, Instant)>,
+    /// Whether the volume was in-tree before it was translated.
+    pub migrated: bool,
+    /// The way from wish to fulfilment, if it was seen to begin.
+    pub journey: Option<Journey>,
 }
 
 /// An operation that spans several requests and the driver's work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Operation {
     /// From the create of the VolumeAttachment to `attached`.
     Attach,
@@ -83,7 +88,8 @@ pub enum PairCall {
     Read,
 }
 
-/// A create of unknown outcome.
+/// A create of unknown outcome. That the attachment exists does not settle it: another create may have made
+/// it, and once it is deleted the one of unknown outcome can still land.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Uncertain {
     /// After this the server has given the request up, and a live read tells the truth for good.
@@ -427,7 +433,6 @@ impl ActualState {
                 pair.deletion_doubt = None;
             }
             pair.attachment = Some(attachment);
-            pair.uncertain = None;
         } else {
             let foreign = &mut self.volumes.entry(identity.volume.clone()).or_default().foreign;
             foreign.insert(name.clone(), identity.node.clone());

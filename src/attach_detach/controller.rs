@@ -126,11 +126,9 @@ impl Controller {
         }
     }
 
-    /// The same with a wish clock that survives this process.
-    #[must_use]
-    pub fn with_wish_clock(mut self, place: ClockPlace) -> Self {
+    /// Keeps the wish clock where it survives this process.
+    pub fn keep_wishes_in(&mut self, place: ClockPlace) {
         self.wish_clock = WishClock::kept_in(place);
-        self
     }
 
     /// Whether this process may write, as far as the controller knows.
@@ -151,6 +149,12 @@ impl Controller {
         let timer = self.wake_at.first().map(|(at, _)| *at);
         let clock = self.wish_clock.retry_at().filter(|_| self.leads);
         timer.into_iter().chain(self.sweep_at).chain(self.suspicion.ends_at()).chain(clock).min()
+    }
+
+    /// Where volumes are attached, or may be.
+    #[must_use]
+    pub fn actual(&self) -> &ActualState {
+        &self.actual
     }
 
     /// What every pair waits for; stays readable while the controller runs.

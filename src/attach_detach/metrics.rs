@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts};
+use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts};
 
 use super::{
     actual_state::Operation,
@@ -10,7 +10,10 @@ use super::{
     second_controller::ForeignAct,
     volume_name::{VolumeId, VolumeKind},
 };
-use crate::metrics::{Metrics, STORAGE_OPERATION_BUCKETS};
+use crate::metrics::{Alarms, Metrics, STORAGE_OPERATION_BUCKETS};
+
+/// The alarm that another attach/detach controller is at work (S14).
+const SECOND_CONTROLLER: &str = "second_attach_detach_controller";
 
 /// How an operation ended, as a label value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +49,7 @@ impl Planned {
 }
 
 /// The subsystem's metrics.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct AttachDetachMetrics {
     operations: HistogramVec,
     totals: IntGaugeVec,
@@ -54,7 +57,7 @@ pub struct AttachDetachMetrics {
     forced: IntCounterVec,
     unresolved: IntCounterVec,
     foreign: IntCounterVec,
-    alarm: IntGauge,
+    alarms: Alarms,
     planned: IntCounterVec,
     counted: HashMap<VolumeId, (i64, i64)>,
 }
@@ -64,7 +67,7 @@ impl AttachDetachMetrics {
     ///
     /// # Errors
     /// See [`Metrics::register`].
-    pub fn new(metrics: &Metrics) -> Result<Self, prometheus::Error> {
+    pub fn new(metrics: &Metrics, alarms: Alarms) -> Result<Self, prometheus::Error> {
         let operations = HistogramVec::new(
             HistogramOpts::new("storage_operation_duration_seconds", "Storage operation duration")
                 .buckets(STORAGE_OPERATION_BUCKETS.to_vec()),
@@ -105,12 +108,8 @@ impl AttachDetachMetrics {
         for act in [ForeignAct::ListChanged, ForeignAct::AttachmentCreated, ForeignAct::AttachmentDeleted] {
             foreign.with_label_values(&[act.label()]);
         }
-        let alarm = IntGauge::new(
-            "mooring_second_controller",
-            "Whether another attach/detach controller seems to be at work, so that nothing is detached",
-        )?;
+        alarms.set(SECOND_CONTROLLER, None);
         metrics.register(&foreign)?;
-        metrics.register(&alarm)?;
         let planned = IntCounterVec::new(
             Opts::new("mooring_planned_keys_total", "Objects looked at because something changed, by kind"),
             &["kind"],
@@ -125,7 +124,7 @@ impl AttachDetachMetrics {
         metrics.register(&totals)?;
         metrics.register(&waiting)?;
         let counted = HashMap::new();
-        Ok(Self { operations, totals, waiting, forced, unresolved, foreign, alarm, planned, counted })
+        Ok(Self { operations, totals, waiting, forced, unresolved, foreign, alarms, planned, counted })
     }
 
     /// Counts a key that is looked at. What one event makes of these must not grow with the cluster.
@@ -155,8 +154,8 @@ impl AttachDetachMetrics {
     }
 
     /// Raises or ends the alarm about another controller.
-    pub fn alarm(&self, alarmed: bool) {
-        self.alarm.set(i64::from(alarmed));
+    pub fn alarm(&self, text: Option<&str>) {
+        self.alarms.set(SECOND_CONTROLLER, text.map(str::to_owned));
     }
 
     /// Counts a detach although the volume was, or may have been, in use.

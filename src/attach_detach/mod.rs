@@ -20,6 +20,7 @@ mod executor;
 pub mod force;
 mod identification;
 pub mod in_tree_migration;
+pub mod journey;
 pub mod metrics;
 mod no_op;
 pub mod node_state;

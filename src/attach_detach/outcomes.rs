@@ -130,7 +130,7 @@ impl Controller {
         match result {
             Ok(Answer::Attachment(attachment)) => {
                 let pair = self.pair(volume, node);
-                pair.uncertain = None;
+                pair.uncertain = pair.uncertain.filter(|uncertain| uncertain.until > now);
                 pair.retry = Retry::default();
                 self.absorb_attachment(attachment, now);
             }
@@ -189,7 +189,7 @@ impl Controller {
         match result {
             Ok(Answer::Attachment(attachment)) => {
                 let pair = self.pair(volume, node);
-                pair.uncertain = None;
+                pair.uncertain = pair.uncertain.filter(|uncertain| uncertain.until > now);
                 pair.retry = Retry::default();
                 pair.deletion_doubt = pair.deletion_doubt.filter(|until| *until > now);
                 self.absorb_attachment(attachment, now);

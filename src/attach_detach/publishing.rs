@@ -133,7 +133,7 @@ mod tests {
             metrics::AttachDetachMetrics,
         },
         kube_api::ids::DriverName,
-        metrics::Metrics,
+        metrics::{Alarms, Metrics},
         state::Objects,
     };
 
@@ -149,7 +149,10 @@ mod tests {
             "status": {"volumesAttached": [{"name": volume("old").as_str(), "devicePath": ""}]},
         });
         objects.apply::<Node>(serde_json::from_value(node).unwrap());
-        let metrics = AttachDetachMetrics::new(&Metrics::default()).unwrap();
+        let metrics = {
+            let metrics = Metrics::default();
+            AttachDetachMetrics::new(&metrics, Alarms::new(&metrics).unwrap()).unwrap()
+        };
         let clock = Clock::new(Timestamp::UNIX_EPOCH, now);
         let mut controller = Controller::new(objects, metrics, AttachDetachOptions::default(), clock);
         controller.load(now);

@@ -24,8 +24,8 @@ impl Controller {
         self.metrics.foreign(act);
         if self.suspicion.note(act, now) {
             tracing::error!("another attach/detach controller is at work: nothing is detached while it is");
-            self.metrics.alarm(true);
             self.standing.set_alarm(true);
+            self.metrics.alarm(self.standing.alarm());
             self.look_at_everything();
         }
     }
@@ -34,8 +34,8 @@ impl Controller {
     pub(super) fn calm_down(&mut self, now: Instant) {
         if self.suspicion.settle(now) {
             tracing::warn!("no other attach/detach controller has been seen for a while: detaching again");
-            self.metrics.alarm(false);
             self.standing.set_alarm(false);
+            self.metrics.alarm(None);
             self.look_at_everything();
         }
     }

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     kube_api::{call::Caller, events::EventRecorder, leadership::Leadership},
-    metrics::Metrics,
+    metrics::{Alarms, Metrics},
     state::{ChangeSet, Objects},
 };
 
@@ -47,25 +47,31 @@ impl AttachDetach {
         leadership: Leadership,
         events: EventRecorder,
         options: AttachDetachOptions,
-        wish_clock: ClockPlace,
         metrics: &Metrics,
+        alarms: Alarms,
     ) -> Result<Self, prometheus::Error> {
         let (sender, outcomes) = mpsc::channel(PAIR_CALLS + NODE_CALLS + 1);
         Ok(Self {
             changes: objects.subscribe(),
             controller: Controller::new(
                 Arc::clone(&objects),
-                AttachDetachMetrics::new(metrics)?,
+                AttachDetachMetrics::new(metrics, alarms)?,
                 options,
                 Clock::new(Timestamp::now(), Instant::now()),
-            )
-            .with_wish_clock(wish_clock),
+            ),
             executor: Executor::new(caller.with_own_budget(PAIR_CALLS + NODE_CALLS), sender),
             objects,
             outcomes,
             leadership,
             events,
         })
+    }
+
+    /// The same with a wish clock that survives this process (S6).
+    #[must_use]
+    pub fn with_wish_clock(mut self, place: ClockPlace) -> Self {
+        self.controller.keep_wishes_in(place);
+        self
     }
 
     /// What every volume waits for; stays readable while the subsystem runs.

@@ -45,7 +45,7 @@ async fn ready_page_says(daemon: &Daemon, text: &str) -> bool {
     daemon.page("/readyz?verbose").await.contains(text)
 }
 
-const ALARM: &str = "single-attach-detach-controller ok: another attach/detach controller";
+const ALARM: &str = "alarms ok: second_attach_detach_controller: another attach/detach controller";
 
 async fn stops_every_detach(stage: Stage) {
     stage.expect_violations();
@@ -60,7 +60,7 @@ async fn stops_every_detach(stage: Stage) {
     }
     assert!(ready_page_says(&daemon, ALARM).await);
     let metrics = daemon.page("/metrics").await;
-    assert!(metrics.contains("mooring_second_controller 1"), "{metrics}");
+    assert!(metrics.contains("mooring_alarm{alarm=\"second_attach_detach_controller\"} 1"), "{metrics}");
     assert!(metrics.contains("mooring_foreign_writes_total{kind=\"node_list_changed\"} 3"), "{metrics}");
 
     // Attaching goes on, detaching does not.
