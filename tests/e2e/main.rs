@@ -30,6 +30,7 @@ mod release;
 mod replicas;
 mod second_controller;
 mod stage;
+mod wish_clock;
 
 use libtest_mimic::{Arguments, Trial};
 use stage::{Place, Story};
@@ -52,6 +53,7 @@ fn main() {
     stories.extend(faults::stories());
     stories.extend(replicas::stories());
     stories.extend(second_controller::stories());
+    stories.extend(wish_clock::stories());
     stories.extend(deploy::stories());
     stories.extend(permissions::stories());
 
