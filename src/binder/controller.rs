@@ -27,15 +27,12 @@ use crate::{
         kinds::ObjectRef,
         leadership::Leadership,
     },
-    metrics::{Alarms, Metrics},
+    metrics::Metrics,
     state::{ChangeSet, Objects},
 };
 
 /// Requests on the wire at once.
 const CONNECTIONS: usize = 64;
-
-/// The alarm about another binder.
-const SECOND_BINDER: &str = "second_binder";
 
 /// A request with its outcome.
 type Finished = (Op, Result<Answer, CallError>);
@@ -50,7 +47,6 @@ pub struct Binder {
     leadership: Leadership,
     events: EventRecorder,
     metrics: BinderMetrics,
-    alarms: Alarms,
     rival: Option<String>,
 }
 
@@ -66,7 +62,6 @@ impl Binder {
         events: EventRecorder,
         options: BinderOptions,
         metrics: &Metrics,
-        alarms: Alarms,
     ) -> Result<Self, prometheus::Error> {
         let changes = objects.subscribe();
         let planner = Planner::new(Arc::clone(&objects), options);
@@ -74,7 +69,6 @@ impl Binder {
             changes,
             metrics: BinderMetrics::new(metrics, &objects, planner.standing())?,
             planner,
-            alarms,
             rival: None,
             objects,
             caller: caller.with_own_budget(CONNECTIONS),
@@ -166,7 +160,7 @@ impl Binder {
             }
             self.rival.clone_from(&rival);
             self.planner.standing().set_rival(rival.clone());
-            self.alarms.set(SECOND_BINDER, rival);
+            self.metrics.alarm(rival.is_some());
         }
         self.metrics.sighted(self.planner.sightings());
     }
