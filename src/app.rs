@@ -24,7 +24,7 @@ use crate::{
     attach_detach::AttachDetach,
     binder::Binder,
     config::{Config, ElectionConfig},
-    http::{Router, Server, health::Check},
+    http::{Router, Server},
     kube_api::{
         backoff::Backoff,
         call::Caller,
@@ -36,7 +36,7 @@ use crate::{
         leadership::{Leadership, Term},
         watch as kind_watch,
     },
-    metrics::{ApiMetrics, ElectionMetrics, Metrics, process},
+    metrics::{Alarms, ApiMetrics, ElectionMetrics, Metrics, process},
     routes,
     state::{Objects, Stored},
     supervise::{Dead, Death, Stage, Supervisor},
@@ -125,6 +125,8 @@ pub struct Parts {
     pub leadership: Leadership,
     /// Sends requests.
     pub caller: Caller,
+    /// What an operator has to know at once.
+    pub alarms: Alarms,
     /// Takes events for users.
     pub events: EventQueue,
     /// Cancelled when planning has to stop.
@@ -139,7 +141,6 @@ pub struct Subsystem {
     running: BoxFuture<'static, ()>,
     explained_at: &'static str,
     explanation: Box<dyn Fn() -> Value + Send + Sync>,
-    checks: Vec<Check>,
 }
 
 impl std::fmt::Debug for Subsystem {
@@ -158,14 +159,7 @@ impl Subsystem {
         explanation: impl Fn() -> Value + Send + Sync + 'static,
     ) -> Self {
         let explanation = Box::new(explanation);
-        Self { name, running: Box::pin(running), explained_at, explanation, checks: Vec::new() }
-    }
-
-    /// The same with a check of its own under `/readyz`.
-    #[must_use]
-    pub fn with_check(mut self, check: Check) -> Self {
-        self.checks.push(check);
-        self
+        Self { name, running: Box::pin(running), explained_at, explanation }
     }
 }
 
@@ -181,6 +175,7 @@ pub fn subsystems(parts: &Parts) -> anyhow::Result<Vec<Subsystem>> {
         parts.events.for_component("attachdetach-controller"),
         parts.config.attach_detach,
         &parts.metrics,
+        parts.alarms.clone(),
     )?;
     let binder = Binder::new(
         Arc::clone(&parts.objects),
@@ -189,10 +184,10 @@ pub fn subsystems(parts: &Parts) -> anyhow::Result<Vec<Subsystem>> {
         parts.events.for_component("persistentvolume-controller"),
         parts.config.binder,
         &parts.metrics,
+        parts.alarms.clone(),
     )?;
     let attachments = attach_detach.standing();
     let claims = binder.standing();
-    let rival = binder.standing();
     Ok(vec![
         Subsystem::new(
             "attach-detach",
@@ -200,8 +195,7 @@ pub fn subsystems(parts: &Parts) -> anyhow::Result<Vec<Subsystem>> {
             "/debug/attach-detach",
             move || attachments.json(),
         ),
-        Subsystem::new("binder", binder.run(parts.planning.clone()), "/debug/binder", move || claims.json())
-            .with_check(Check::new("single-persistentvolume-binder", move || Ok(rival.rival()))),
+        Subsystem::new("binder", binder.run(parts.planning.clone()), "/debug/binder", move || claims.json()),
     ])
 }
 
@@ -266,12 +260,19 @@ impl Daemon {
         let writing = writer.run(caller.clone(), identity, events_end.clone());
         tasks.spawn(Stage::Events, "events", writing);
 
-        let parts =
-            Parts { config, metrics, objects, leadership, caller, events, planning: planning.clone() };
-        let mut subsystems = subsystems(&parts)?;
-        let checks = subsystems.iter_mut().flat_map(|subsystem| subsystem.checks.drain(..)).collect();
-        let mut router = build_router(&parts, view, tasks.dead(), checks);
-        for Subsystem { name, running, explained_at, explanation, .. } in subsystems {
+        let alarms = Alarms::new(&metrics)?;
+        let parts = Parts {
+            config,
+            metrics,
+            objects,
+            leadership,
+            caller,
+            alarms,
+            events,
+            planning: planning.clone(),
+        };
+        let mut router = build_router(&parts, view, tasks.dead());
+        for Subsystem { name, running, explained_at, explanation } in subsystems(&parts)? {
             tasks.spawn(Stage::Subsystem, name, running);
             router = router.json(explained_at, move |rest| rest.is_empty().then(&explanation));
         }
@@ -311,21 +312,17 @@ impl Daemon {
     }
 }
 
-fn build_router(
-    parts: &Parts,
-    view: Option<watch::Receiver<ElectionView>>,
-    dead: Dead,
-    checks: Vec<Check>,
-) -> Router {
+fn build_router(parts: &Parts, view: Option<watch::Receiver<ElectionView>>, dead: Dead) -> Router {
     let sources = routes::Sources {
         metrics: parts.metrics.clone(),
         objects: Arc::clone(&parts.objects),
         leadership: parts.leadership.clone(),
         election: view.zip(parts.config.election.as_ref().map(|election| election.timing)),
         dead,
+        alarms: parts.alarms.clone(),
         stopping: parts.planning.clone(),
     };
-    routes::router(&sources, checks)
+    routes::router(&sources)
 }
 
 fn start_watches(tasks: &mut Supervisor, client: &Client, objects: &Arc<Objects>) {

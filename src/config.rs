@@ -264,8 +264,11 @@ mod tests {
     use crate::cli::{self, Command};
 
     fn config(arguments: &[&str]) -> Result<Config, ConfigError> {
-        let Command::Run(args) = cli::parse(["mooring", "run"].iter().chain(arguments)).unwrap().command;
-        Config::try_from(*args)
+        match cli::parse(["mooring", "run"].iter().chain(arguments)).unwrap().command {
+            Command::Run(args) => Config::try_from(*args),
+            #[cfg(feature = "demo")]
+            other => panic!("{other:?}"),
+        }
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::{
         leadership::{Leadership, Term},
         lease::Timing,
     },
-    metrics::Metrics,
+    metrics::{Alarms, Metrics},
     state::Objects,
     supervise::Dead,
 };
@@ -40,23 +40,22 @@ pub struct Sources {
     pub election: Option<(watch::Receiver<ElectionView>, Timing)>,
     /// Tasks that died.
     pub dead: Dead,
+    /// What an operator has to know at once.
+    pub alarms: Alarms,
     /// Cancelled when the process begins to stop.
     pub stopping: CancellationToken,
 }
 
-/// The routes of the shell, with the subsystems' checks of readiness. Subsystems add routes with
-/// [`Router::json`].
+/// The routes of the shell. Subsystems add routes with [`Router::json`].
 #[must_use]
-pub fn router(sources: &Sources, checks: Vec<Check>) -> Router {
+pub fn router(sources: &Sources) -> Router {
     let metrics = sources.metrics.clone();
     let objects = Arc::clone(&sources.objects);
-    let mut readiness = readiness(sources);
-    readiness.extend(checks);
     Router::default()
         .route("/metrics", move |_| scrape(&metrics))
         .checks("/healthz", Checks::new("healthz", liveness(sources)))
         .checks("/livez", Checks::new("livez", liveness(sources)))
-        .checks("/readyz", Checks::new("readyz", readiness))
+        .checks("/readyz", Checks::new("readyz", readiness(sources)))
         .json("/debug/watches", move |rest| rest.is_empty().then(|| watches(&objects)))
 }
 
@@ -110,6 +109,13 @@ fn readiness(sources: &Sources) -> Vec<Check> {
     }
     let election = sources.election.clone();
     checks.push(Check::new("leader-election", move || Ok(Some(standing(election.as_ref())))));
+    let alarms = sources.alarms.clone();
+    // A remark, not a condition: a restart would not help, and an operator needs the pages of a replica that
+    // stands off more than ever.
+    checks.push(Check::new("alarms", move || match alarms.standing() {
+        standing if standing.is_empty() => Ok(None),
+        standing => Ok(Some(standing.join("; "))),
+    }));
     let stopping = sources.stopping.clone();
     checks.push(Check::new("shutdown", move || {
         if stopping.is_cancelled() { Err("the process is shutting down".to_owned()) } else { Ok(None) }
@@ -171,11 +177,13 @@ mod tests {
             leadership: Leadership::new(Term::None),
             election: Some((view.subscribe(), TIMING)),
             dead: Dead::default(),
+            alarms: Alarms::new(&Metrics::default()).unwrap(),
             stopping: CancellationToken::new(),
         };
         let objects = Arc::clone(&sources.objects);
         let stopping = sources.stopping.clone();
-        let router = router(&sources, Vec::new());
+        let alarms = sources.alarms.clone();
+        let router = router(&sources);
         objects.reset::<StorageClass>(vec![]);
         objects.set_error::<Pod>(Some("connection refused".to_owned()));
 
@@ -189,6 +197,9 @@ mod tests {
             get(&router, "/livez?verbose"),
             (200, "[+]ping ok\n[+]tasks ok\n[+]leaderElection ok\nlivez check passed\n".to_owned())
         );
+        assert!(body.contains("[+]alarms ok\n"), "{body}");
+        alarms.set("second_binder", Some("pv/a".to_owned()));
+        assert!(get(&router, "/readyz?verbose").1.contains("[+]alarms ok: second_binder: pv/a\n"));
         stopping.cancel();
         assert!(get(&router, "/readyz").1.contains("[-]shutdown failed"));
         assert!(get(&router, "/debug/watches").1.contains("connection refused"));

@@ -27,12 +27,15 @@ use crate::{
         kinds::ObjectRef,
         leadership::Leadership,
     },
-    metrics::Metrics,
+    metrics::{Alarms, Metrics},
     state::{ChangeSet, Objects},
 };
 
 /// Requests on the wire at once.
 const CONNECTIONS: usize = 64;
+
+/// The alarm about another binder.
+const SECOND_BINDER: &str = "second_binder";
 
 /// A request with its outcome.
 type Finished = (Op, Result<Answer, CallError>);
@@ -47,6 +50,7 @@ pub struct Binder {
     leadership: Leadership,
     events: EventRecorder,
     metrics: BinderMetrics,
+    alarms: Alarms,
     rival: Option<String>,
 }
 
@@ -62,13 +66,16 @@ impl Binder {
         events: EventRecorder,
         options: BinderOptions,
         metrics: &Metrics,
+        alarms: Alarms,
     ) -> Result<Self, prometheus::Error> {
+        alarms.set(SECOND_BINDER, None);
         let changes = objects.subscribe();
         let planner = Planner::new(Arc::clone(&objects), options);
         Ok(Self {
             changes,
             metrics: BinderMetrics::new(metrics, &objects, planner.standing())?,
             planner,
+            alarms,
             rival: None,
             objects,
             caller: caller.with_own_budget(CONNECTIONS),
@@ -160,7 +167,7 @@ impl Binder {
             }
             self.rival.clone_from(&rival);
             self.planner.standing().set_rival(rival.clone());
-            self.metrics.alarm(rival.is_some());
+            self.alarms.set(SECOND_BINDER, rival);
         }
         self.metrics.sighted(self.planner.sightings());
     }

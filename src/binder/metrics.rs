@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use prometheus::{
-    GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts,
     core::{Collector, Desc},
     proto::MetricFamily,
 };
@@ -39,7 +39,6 @@ pub struct BinderMetrics {
     errors: [IntCounterVec; 2],
     binds: Histogram,
     sightings: IntCounter,
-    alarm: IntGauge,
     claims: WorkQueueMetrics,
     volumes: WorkQueueMetrics,
 }
@@ -96,12 +95,7 @@ impl BinderMetrics {
             metrics.register(counter)?;
         }
         metrics.register(&binds)?;
-        let alarm = IntGauge::new(
-            "mooring_second_binder",
-            "Whether another binder seems to be at work, so that nothing is released or given up for lost",
-        )?;
         metrics.register(&sightings)?;
-        metrics.register(&alarm)?;
         metrics.register(&Waiting::new(standing)?)?;
         metrics.register(&decisions)?;
         metrics.register(&classes)?;
@@ -115,7 +109,6 @@ impl BinderMetrics {
             errors,
             binds,
             sightings,
-            alarm,
             claims: WorkQueueMetrics::new(metrics, "claims")?,
             volumes: WorkQueueMetrics::new(metrics, "volumes")?,
         })
@@ -165,11 +158,6 @@ impl BinderMetrics {
             Target::Claim(_) => &self.claims,
             Target::Volume(_) => &self.volumes,
         }
-    }
-
-    /// Raises or ends the alarm about another binder.
-    pub fn alarm(&self, alarmed: bool) {
-        self.alarm.set(i64::from(alarmed));
     }
 
     /// Sets how often another binder was seen.

@@ -147,12 +147,6 @@ impl Standing {
         })
     }
 
-    /// Who else changes what we write, if somebody was seen of late.
-    #[must_use]
-    pub fn rival(&self) -> Option<String> {
-        self.lock().rival.clone()
-    }
-
     /// Sets who else changes what we write.
     pub(super) fn set_rival(&self, rival: Option<String>) {
         self.lock().rival = rival;

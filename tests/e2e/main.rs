@@ -19,6 +19,7 @@ mod binding;
 mod crash;
 mod deploy;
 mod detach;
+mod economy;
 mod exclusive;
 mod faults;
 mod harness;
@@ -26,6 +27,7 @@ mod in_tree;
 mod permissions;
 mod release;
 mod replicas;
+mod second_controller;
 mod stage;
 
 use libtest_mimic::{Arguments, Trial};
@@ -40,12 +42,14 @@ fn main() {
     stories.extend(attach::stories());
     stories.extend(in_tree::stories());
     stories.extend(detach::stories());
+    stories.extend(economy::stories());
     stories.extend(exclusive::stories());
     stories.extend(binding::stories());
     stories.extend(release::stories());
     stories.extend(crash::stories());
     stories.extend(faults::stories());
     stories.extend(replicas::stories());
+    stories.extend(second_controller::stories());
     stories.extend(deploy::stories());
     stories.extend(permissions::stories());
 

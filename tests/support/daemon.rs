@@ -76,7 +76,7 @@ impl Launch {
         let arguments = ["mooring".to_owned()].into_iter().chain(self.arguments());
         let parsed = cli::parse(arguments.map(std::ffi::OsString::from))
             .unwrap_or_else(|_| panic!("{:?}", self.flags));
-        let Command::Run(arguments) = parsed.command;
+        let Command::Run(arguments) = parsed.command else { panic!("these are flags of `mooring run`") };
         let config = Config::try_from(*arguments).expect("flags that go together");
         Daemon { life: Life::InProcess(InProcess::start(config, client)) }
     }
