@@ -27,6 +27,7 @@ mod permissions;
 mod release;
 mod replicas;
 mod stage;
+mod troubles;
 
 use libtest_mimic::{Arguments, Trial};
 use stage::{Place, Story};
@@ -47,6 +48,7 @@ fn main() {
     stories.extend(faults::stories());
     stories.extend(replicas::stories());
     stories.extend(deploy::stories());
+    stories.extend(troubles::stories());
     stories.extend(permissions::stories());
 
     let real_name = |story: &Story| format!("real::{}", story.name);
