@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     attach_detach::AttachDetach,
-    binder::{Binder, BinderOptions},
+    binder::Binder,
     config::{Config, ElectionConfig},
     http::{Router, Server},
     kube_api::{
@@ -36,7 +36,7 @@ use crate::{
         leadership::{Leadership, Term},
         watch as kind_watch,
     },
-    metrics::{ApiMetrics, ElectionMetrics, Metrics, process},
+    metrics::{Alarms, ApiMetrics, ElectionMetrics, Metrics, process},
     routes,
     state::{Objects, Stored},
     supervise::{Dead, Death, Stage, Supervisor},
@@ -125,6 +125,8 @@ pub struct Parts {
     pub leadership: Leadership,
     /// Sends requests.
     pub caller: Caller,
+    /// What an operator has to know at once.
+    pub alarms: Alarms,
     /// Takes events for users.
     pub events: EventQueue,
     /// Cancelled when planning has to stop.
@@ -156,7 +158,8 @@ impl Subsystem {
         explained_at: &'static str,
         explanation: impl Fn() -> Value + Send + Sync + 'static,
     ) -> Self {
-        Self { name, running: Box::pin(running), explained_at, explanation: Box::new(explanation) }
+        let explanation = Box::new(explanation);
+        Self { name, running: Box::pin(running), explained_at, explanation }
     }
 }
 
@@ -172,14 +175,16 @@ pub fn subsystems(parts: &Parts) -> anyhow::Result<Vec<Subsystem>> {
         parts.events.for_component("attachdetach-controller"),
         parts.config.attach_detach,
         &parts.metrics,
+        parts.alarms.clone(),
     )?;
     let binder = Binder::new(
         Arc::clone(&parts.objects),
         &parts.caller,
         parts.leadership.clone(),
         parts.events.for_component("persistentvolume-controller"),
-        BinderOptions { enable_dynamic_provisioning: parts.config.dynamic_provisioning },
+        parts.config.binder,
         &parts.metrics,
+        parts.alarms.clone(),
     )?;
     let attachments = attach_detach.standing();
     let claims = binder.standing();
@@ -255,8 +260,17 @@ impl Daemon {
         let writing = writer.run(caller.clone(), identity, events_end.clone());
         tasks.spawn(Stage::Events, "events", writing);
 
-        let parts =
-            Parts { config, metrics, objects, leadership, caller, events, planning: planning.clone() };
+        let alarms = Alarms::new(&metrics)?;
+        let parts = Parts {
+            config,
+            metrics,
+            objects,
+            leadership,
+            caller,
+            alarms,
+            events,
+            planning: planning.clone(),
+        };
         let mut router = build_router(&parts, view, tasks.dead());
         for Subsystem { name, running, explained_at, explanation } in subsystems(&parts)? {
             tasks.spawn(Stage::Subsystem, name, running);
@@ -299,14 +313,16 @@ impl Daemon {
 }
 
 fn build_router(parts: &Parts, view: Option<watch::Receiver<ElectionView>>, dead: Dead) -> Router {
-    routes::router(&routes::Sources {
+    let sources = routes::Sources {
         metrics: parts.metrics.clone(),
         objects: Arc::clone(&parts.objects),
         leadership: parts.leadership.clone(),
         election: view.zip(parts.config.election.as_ref().map(|election| election.timing)),
         dead,
+        alarms: parts.alarms.clone(),
         stopping: parts.planning.clone(),
-    })
+    };
+    routes::router(&sources)
 }
 
 fn start_watches(tasks: &mut Supervisor, client: &Client, objects: &Arc<Objects>) {

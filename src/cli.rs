@@ -117,6 +117,12 @@ pub struct RunArgs {
     #[arg(long, value_name = "DURATION", default_value = "6m", value_parser = parse_duration)]
     pub force_detach_gone_node_after: Duration,
 
+    /// How often to look at all claims and volumes that are not settled although nothing happened, at
+    /// least 1s. A safety net that sends nothing when all is well, so it is wider than
+    /// kube-controller-manager's of 15s, which is how that one finds work.
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = parse_duration)]
+    pub pvclaimbinder_sync_period: Duration,
+
     /// Ask provisioners for volumes for claims that nothing matches.
     #[arg(long, value_name = "BOOL", default_value = "true", default_missing_value = "true")]
     #[arg(num_args = 0..=1, require_equals = true, value_parser = parse_bool)]

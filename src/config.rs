@@ -13,6 +13,7 @@ use thiserror::Error;
 
 use crate::{
     attach_detach::{AttachDetachOptions, force::ForcePolicy},
+    binder::BinderOptions,
     cli::{LoggingFormat, RunArgs},
     kube_api::{call::REQUEST_TIMEOUT, lease::Timing},
 };
@@ -100,8 +101,8 @@ pub struct Config {
     pub log: LogConfig,
     /// Choices for attach/detach.
     pub attach_detach: AttachDetachOptions,
-    /// Whether to ask provisioners for volumes.
-    pub dynamic_provisioning: bool,
+    /// Choices for the binder.
+    pub binder: BinderOptions,
 }
 
 impl Config {
@@ -127,6 +128,7 @@ impl TryFrom<RunArgs> for Config {
         let rate_limit = rate_limit(args.kube_api_qps, args.kube_api_burst)?;
         check_filter(&args.log_level)?;
         let attach_detach = attach_detach(&args)?;
+        let binder = binder(&args)?;
         let address: IpAddr = args.bind_address;
         Ok(Self {
             kubeconfig: args.kubeconfig,
@@ -135,7 +137,7 @@ impl TryFrom<RunArgs> for Config {
             listen: SocketAddr::new(address, args.port),
             log: LogConfig { format: args.logging_format, filter: args.log_level },
             attach_detach,
-            dynamic_provisioning: args.enable_dynamic_provisioning,
+            binder,
         })
     }
 }
@@ -231,6 +233,14 @@ fn attach_detach(args: &RunArgs) -> Result<AttachDetachOptions, ConfigError> {
     })
 }
 
+fn binder(args: &RunArgs) -> Result<BinderOptions, ConfigError> {
+    let sync_period = args.pvclaimbinder_sync_period;
+    if sync_period < Duration::from_secs(1) {
+        return Err(ConfigError::new("pvclaimbinder-sync-period", "must be at least 1s"));
+    }
+    Ok(BinderOptions { enable_dynamic_provisioning: args.enable_dynamic_provisioning, sync_period })
+}
+
 /// The filter's own parser takes any word for the name of a target, so that a mistyped level would
 /// silence the log.
 fn check_filter(filter: &str) -> Result<(), ConfigError> {
@@ -281,7 +291,7 @@ mod tests {
                 sweep_period: Some(Duration::from_mins(5)),
                 ..AttachDetachOptions::default()
             },
-            dynamic_provisioning: true,
+            binder: BinderOptions::default(),
         };
         assert_eq!(config(&[]), Ok(expected));
         assert_eq!(config(&[]).unwrap().request_timeout(), Duration::from_secs(5));
@@ -289,7 +299,8 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_named() {
-        let cases: [(&[&str], &str); 15] = [
+        let cases: [(&[&str], &str); 16] = [
+            (&["--pvclaimbinder-sync-period=0"], "--pvclaimbinder-sync-period: must be at least 1s"),
             (
                 &["--attach-detach-reconcile-sync-period=500ms"],
                 "--attach-detach-reconcile-sync-period: must be at least 1s",

@@ -6,6 +6,7 @@
 //! knows (a request in flight, an outcome unknown) errs on the side of "attached".
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
@@ -78,7 +79,8 @@ pub enum PairCall {
     Read,
 }
 
-/// A create of unknown outcome.
+/// A create of unknown outcome. That the attachment exists does not settle it: another create may have made
+/// it, and once it is deleted the one of unknown outcome can still land.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Uncertain {
     /// After this the server has given the request up, and a live read tells the truth for good.
@@ -119,6 +121,18 @@ impl Pair {
             || self.call == Some(PairCall::Create)
             || self.listed
             || self.publication == Publication::List
+    }
+
+    /// Whether the volume is about to become attached, as far as can be told: its attachment is being made,
+    /// or the driver is at work and has not failed.
+    #[must_use]
+    pub fn is_on_its_way(&self) -> bool {
+        let attaching = |attachment: &Arc<VolumeAttachment>| {
+            let status = &attachment.status;
+            let going = attachment.metadata.is_terminating() || self.deletion_accepted.is_some();
+            !going && !status.attached && status.attach_error.is_none()
+        };
+        self.call == Some(PairCall::Create) || self.attachment.as_ref().is_some_and(attaching)
     }
 
     fn is_idle(&self) -> bool {
@@ -398,12 +412,29 @@ impl ActualState {
                 pair.deletion_doubt = None;
             }
             pair.attachment = Some(attachment);
-            pair.uncertain = None;
         } else {
             let foreign = &mut self.volumes.entry(identity.volume.clone()).or_default().foreign;
             foreign.insert(name.clone(), identity.node.clone());
         }
         Some((identity.volume, identity.node))
+    }
+
+    /// The pair that a VolumeAttachment of ours is about, also if it is yet to be taken.
+    #[must_use]
+    pub fn pair_of(
+        &self,
+        name: &AttachmentName,
+        attachment: Option<&VolumeAttachment>,
+        candidates: impl FnOnce(&VolumeAttachment) -> Candidates,
+    ) -> Option<Cow<'_, Pair>> {
+        let identity = match self.identities.get(name) {
+            Some(identity) => identity.clone(),
+            None => attachment.and_then(|attachment| identify(attachment, candidates(attachment)))?,
+        };
+        if !identity.ours {
+            return None;
+        }
+        Some(self.pair(&identity.volume, &identity.node).map_or_else(Cow::default, Cow::Borrowed))
     }
 
     /// Recognises the attachments of a volume among those that nothing has explained so far: their own

@@ -23,13 +23,12 @@ use super::{
     force::{ForcePolicy, ForceReason},
     identification::candidates,
     metrics::{AttachDetachMetrics, Ending, Planned},
-    node_state::NodeState,
     populator,
     queue::Queue,
     reconciler::{self, VolumeView},
     rules::{Step, Verdict, Waiting},
+    second_controller::Suspicion,
     standing::{Entry, Standing},
-    status_updater,
     volume_name::VolumeId,
     withdrawal::{Sequence, Withdrawal},
 };
@@ -83,13 +82,14 @@ pub struct Controller {
     pub(super) dirty_nodes: Queue<NodeName>,
     pub(super) effects: Effects,
     last_sent: Sequence,
-    wake_at: BTreeSet<(Instant, Dirty)>,
-    standing: Arc<Standing>,
+    pub(super) wake_at: BTreeSet<(Instant, Dirty)>,
+    pub(super) standing: Arc<Standing>,
+    pub(super) suspicion: Suspicion,
 }
 
 /// What a timer makes dirty.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Dirty {
+pub(super) enum Dirty {
     Volume(VolumeId),
     Node(NodeName),
 }
@@ -120,6 +120,7 @@ impl Controller {
             last_sent: Sequence::default(),
             wake_at: BTreeSet::new(),
             standing: Arc::default(),
+            suspicion: Suspicion::default(),
         }
     }
 
@@ -138,7 +139,14 @@ impl Controller {
     /// When to call [`Self::reconcile`] although nothing happened.
     #[must_use]
     pub fn wake_at(&self) -> Option<Instant> {
-        self.wake_at.first().map(|(at, _)| *at).into_iter().chain(self.sweep_at).min()
+        let timer = self.wake_at.first().map(|(at, _)| *at);
+        timer.into_iter().chain(self.sweep_at).chain(self.suspicion.ends_at()).min()
+    }
+
+    /// Where volumes are attached, or may be.
+    #[must_use]
+    pub fn actual(&self) -> &ActualState {
+        &self.actual
     }
 
     /// What every pair waits for; stays readable while the controller runs.
@@ -183,25 +191,38 @@ impl Controller {
             }
             self.dirty_volumes.push(volume);
         }
-        self.dirty_volumes.extend(self.desired.volumes().cloned());
+        let wanted = self.desired.volumes();
+        let wanted =
+            wanted.map(|volume| (self.desired.nodes(volume).and_then(BTreeMap::first_key_value), volume));
+        let mut wanted: Vec<_> =
+            wanted.map(|(first, volume)| (first.map(|(node, _)| node), volume)).collect();
+        wanted.sort();
+        self.dirty_volumes.extend(wanted.into_iter().map(|(_, volume)| volume.clone()));
     }
 
-    /// Takes changed objects.
+    /// Takes changed objects. Pods are taken node by node: what is wanted on one node is then asked for in
+    /// a row, becomes attached together, and is published with few patches.
     pub fn take_changes(&mut self, changed: BTreeSet<ObjectRef>, now: Instant) {
+        let mut pods = BTreeSet::new();
         for object in changed {
             match &object {
                 ObjectRef::Node(name) => {
                     self.hear_last_words(name, now);
                     let node = self.objects.nodes.get(name);
-                    let touched = self.actual.observe_node(name, node.as_ref(), self.clock.wall(now));
+                    let touched = self.observe_node(name, node.as_ref(), now);
                     self.dirty_volumes.extend(touched);
                     self.dirty_nodes.push(name.clone());
                     for attachment in self.actual.unidentified(None, Some(name)) {
                         self.refresh_attachment(&attachment, now);
                     }
                 }
-                ObjectRef::Pod(key) => self.refresh_pod(key),
-                ObjectRef::Attachment(name) => self.refresh_attachment(name, now),
+                ObjectRef::Pod(key) => {
+                    pods.insert(key.clone());
+                }
+                ObjectRef::Attachment(name) => {
+                    self.suspect_attachment(name, now);
+                    self.refresh_attachment(name, now);
+                }
                 ObjectRef::Volume(name) => {
                     for attachment in self.actual.unidentified(Some(name), None) {
                         self.refresh_attachment(&attachment, now);
@@ -209,9 +230,13 @@ impl Controller {
                 }
                 ObjectRef::Claim(_) | ObjectRef::Driver(_) | ObjectRef::Class(_) | ObjectRef::CsiNode(_) => {}
             }
-            for pod in self.desired.dependants(&object) {
-                self.refresh_pod(&pod);
-            }
+            pods.extend(self.desired.dependants(&object));
+        }
+        let node = |key: &PodKey| self.objects.pods.get(key).map(|pod| pod.spec.node_name.clone());
+        let mut pods: Vec<_> = pods.into_iter().map(|key| (node(&key), key)).collect();
+        pods.sort();
+        for (_, key) in pods {
+            self.refresh_pod(&key);
         }
     }
 
@@ -293,6 +318,7 @@ impl Controller {
             }
         }
         self.sweep(now);
+        self.calm_down(now);
         if !self.leads {
             self.dirty_volumes.clear();
             self.dirty_nodes.clear();
@@ -323,12 +349,16 @@ impl Controller {
         for key in self.objects.pods.snapshot().into_keys() {
             self.refresh_pod(&key);
         }
+        self.look_at_everything();
+    }
+
+    pub(super) fn look_at_everything(&mut self) {
         self.dirty_volumes.extend(self.actual.volumes().map(|(volume, _)| volume.clone()));
         self.dirty_volumes.extend(self.desired.volumes().cloned());
         self.dirty_nodes.extend(self.objects.nodes.snapshot().into_keys());
     }
 
-    fn reconcile_volume(&mut self, volume: &VolumeId, now: Instant) {
+    pub(super) fn reconcile_volume(&mut self, volume: &VolumeId, now: Instant) {
         self.metrics.planned(Planned::Volume);
         let wishes = self.desired.nodes(volume);
         if wishes.is_some() {
@@ -342,7 +372,15 @@ impl Controller {
         let named = named.chain(state.into_iter().flat_map(|state| state.pairs.keys()));
         let nodes = named.filter_map(|name| self.actual.node(name).map(|node| (name, node))).collect();
         let verdicts = reconciler::plan(
-            &VolumeView { kind: volume.kind(), wishes, state, nodes, policy: self.options.force, wall },
+            &VolumeView {
+                kind: volume.kind(),
+                wishes,
+                state,
+                nodes,
+                policy: self.options.force,
+                stand_off: self.suspicion.is_alarmed(),
+                wall,
+            },
             now,
         );
         for (node, verdict) in verdicts {
@@ -437,70 +475,7 @@ impl Controller {
         }
     }
 
-    /// Brings the node up to the table before it is written to. A kubelet's heartbeat is a new revision
-    /// whose content is none of ours and wakes nobody, but a patch that names the revision before it is
-    /// refused.
-    fn catch_up(&mut self, name: &NodeName, now: Instant) {
-        let Some(latest) = self.objects.nodes.get(name) else { return };
-        let known = self.actual.node(name).and_then(|state| state.node.as_ref());
-        if known.is_none_or(|known| known.metadata.resource_version >= latest.metadata.resource_version) {
-            return;
-        }
-        let touched = self.actual.observe_node(name, Some(&latest), self.clock.wall(now));
-        for volume in touched {
-            self.reconcile_volume(&volume, now);
-        }
-    }
-
-    /// Sends what the node needs: its list, or a live read.
-    fn reconcile_node(&mut self, name: &NodeName, now: Instant) {
-        self.metrics.planned(Planned::Node);
-        self.catch_up(name, now);
-        // Planned here and now: the volumes' turn is over, and nothing else may happen for a long time.
-        for volume in self.actual.trust_node(name, self.clock.wall(now)) {
-            self.reconcile_volume(&volume, now);
-        }
-        let trusted_at = self.actual.node(name).and_then(NodeState::trusted_at);
-        if let Some(at) = trusted_at.and_then(|at| self.clock.instant(at)) {
-            self.wake_at.insert((at, Dirty::Node(name.clone())));
-        }
-        let Some(state) = self.actual.node(name) else { return };
-        if state.busy {
-            return;
-        }
-        if let Some(at) = state.retry.pending(now) {
-            self.wake_at.insert((at, Dirty::Node(name.clone())));
-            return;
-        }
-        let publications = state
-            .volumes
-            .iter()
-            .filter_map(|volume| Some((volume, self.actual.pair(volume, name)?.publication)));
-        let node = state.node.as_deref().filter(|_| !state.stale);
-        let change = node.and_then(|node| Some((node, status_updater::desired_list(node, publications)?)));
-        let settle_at = state.unsettled.map(|unsettled| unsettled.until);
-        let call = match change {
-            Some((node, list)) => {
-                let request = status_updater::patch(node, &list);
-                Call::PatchNode(name.clone(), node.metadata.resource_version, request)
-            }
-            None if state.stale || self.actual.needs_proof(name) || settle_at.is_some_and(|at| at <= now) => {
-                Call::ReadNode(name.clone())
-            }
-            None => {
-                if let Some(at) = settle_at {
-                    self.wake_at.insert((at, Dirty::Node(name.clone())));
-                }
-                return;
-            }
-        };
-        let state = self.actual.node_mut(name);
-        state.busy = true;
-        self.node_calls += 1;
-        self.call(call);
-    }
-
-    fn call(&mut self, call: Call) {
+    pub(super) fn call(&mut self, call: Call) {
         self.last_sent.0 += 1;
         self.effects.calls.push((self.last_sent, call));
     }

@@ -15,6 +15,7 @@ use super::{
     metrics::Ending,
     node_state::Unsettled,
     retry::Retry,
+    second_controller::ForeignAct,
     volume_name::VolumeId,
     withdrawal::{Sequence, Withdrawal},
 };
@@ -65,7 +66,12 @@ impl Controller {
                 self.dirty_nodes.push(name.clone());
                 self.actual.node_mut(&name).busy = false;
                 match result {
-                    Ok(Answer::Node(node)) => self.node_answered(&name, &node, sent, now),
+                    Ok(Answer::Node(node)) => {
+                        if let Some(word) = &mut self.actual.node_mut(&name).word {
+                            word.landed = true;
+                        }
+                        self.node_answered(&name, &node, sent, now);
+                    }
                     Ok(_) | Err(CallError::NotLeader) => {}
                     Err(CallError::Conflict(_)) => self.actual.node_mut(&name).stale = true,
                     Err(error) => self.node_patch_failed(&name, revision, &error, now),
@@ -108,7 +114,7 @@ impl Controller {
         match result {
             Ok(Answer::Attachment(attachment)) => {
                 let pair = self.pair(volume, node);
-                pair.uncertain = None;
+                pair.uncertain = pair.uncertain.filter(|uncertain| uncertain.until > now);
                 pair.retry = Retry::default();
                 self.absorb_attachment(attachment, now);
             }
@@ -117,9 +123,13 @@ impl Controller {
                 tracing::warn!(%volume, %node, %error, "whether the attachment was created is unknown, reading it");
                 let jitter = fastrand::f64();
                 let pair = self.pair(volume, node);
+                let is_foreign = error.is_certain() && pair.uncertain.is_none() && pair.attachment.is_none();
                 pair.uncertain = Some(Uncertain { until: now + SETTLE, read_absent: false });
                 if !error.is_certain() {
                     pair.retry = pair.retry.after_failure(now, jitter, Duration::ZERO);
+                }
+                if is_foreign {
+                    self.suspect(ForeignAct::AttachmentCreated, now);
                 }
             }
             Err(error) => {
@@ -173,7 +183,7 @@ impl Controller {
         match result {
             Ok(Answer::Attachment(attachment)) => {
                 let pair = self.pair(volume, node);
-                pair.uncertain = None;
+                pair.uncertain = pair.uncertain.filter(|uncertain| uncertain.until > now);
                 pair.retry = Retry::default();
                 pair.deletion_doubt = pair.deletion_doubt.filter(|until| *until > now);
                 self.absorb_attachment(attachment, now);
@@ -238,8 +248,8 @@ impl Controller {
     fn node_answered(&mut self, name: &NodeName, answer: &Node, sent: Sequence, now: Instant) {
         self.actual.node_mut(name).retry = Retry::default();
         self.objects.absorb(answer.clone());
-        let mut touched =
-            self.actual.observe_node(name, self.objects.nodes.get(name).as_ref(), self.clock.wall(now));
+        let latest = self.objects.nodes.get(name);
+        let mut touched = self.observe_node(name, latest.as_ref(), now);
         touched.extend(self.actual.witness_node(answer, name, sent));
         self.dirty_volumes.extend(touched);
     }

@@ -125,6 +125,8 @@ pub enum Waiting {
     },
     /// To learn whether an attachment exists.
     Uncertain,
+    /// For another attach/detach controller to cease: until then nothing is detached (S14).
+    ForeignWriter,
     /// For the pause after a failure to end.
     RetryBackoff,
 }
@@ -149,6 +151,7 @@ impl Waiting {
             Self::NodeGone => "NodeGone",
             Self::DetachWaitingForNode { .. } => "DetachWaitingForNode",
             Self::Uncertain => "Uncertain",
+            Self::ForeignWriter => "ForeignWriter",
             Self::RetryBackoff => "RetryBackoff",
         }
     }
@@ -331,6 +334,21 @@ pub(super) fn withdraw(step: Option<Step>, waiting: Waiting) -> Verdict {
 }
 
 impl Verdict {
+    /// The same, but nothing is taken away from the node or the driver. What was about to be is put back.
+    pub(super) fn standing_off(self, pair: &Pair) -> Self {
+        let deletes = matches!(self.step, Some(Step::Delete(..)));
+        let unpublishes = pair.listed && self.publication == Publication::Withhold;
+        if !(self.withdraws || deletes || unpublishes) {
+            return self;
+        }
+        let is_attached = pair.attachment.as_deref().is_some_and(|attachment| {
+            let going = attachment.metadata.is_terminating() || pair.deletion_accepted.is_some();
+            attachment.status.attached && !going
+        });
+        let publication = if is_attached { Publication::List } else { Publication::Keep };
+        wait(publication, Waiting::ForeignWriter)
+    }
+
     pub(super) fn say(publication: Publication) -> Self {
         Self { publication, withdraws: false, step: None, waiting: None, wake_at: None }
     }

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     kube_api::{call::Caller, events::EventRecorder, leadership::Leadership},
-    metrics::Metrics,
+    metrics::{Alarms, Metrics},
     state::{ChangeSet, Objects},
 };
 
@@ -47,13 +47,14 @@ impl AttachDetach {
         events: EventRecorder,
         options: AttachDetachOptions,
         metrics: &Metrics,
+        alarms: Alarms,
     ) -> Result<Self, prometheus::Error> {
         let (sender, outcomes) = mpsc::channel(PAIR_CALLS + NODE_CALLS);
         Ok(Self {
             changes: objects.subscribe(),
             controller: Controller::new(
                 Arc::clone(&objects),
-                AttachDetachMetrics::new(metrics)?,
+                AttachDetachMetrics::new(metrics, alarms)?,
                 options,
                 Clock::new(Timestamp::now(), Instant::now()),
             ),
@@ -82,7 +83,11 @@ impl AttachDetach {
             let wake_at = self.controller.wake_at();
             tokio::select! {
                 () = shutdown.cancelled() => break,
-                () = self.leadership.acquired(), if !self.controller.leads() => self.controller.take_over(),
+                () = self.leadership.acquired(), if !self.controller.leads() => {
+                    // What the take-over barrier has read is to be known before anything is planned.
+                    self.controller.take_changes(self.changes.take_now(), Instant::now());
+                    self.controller.take_over();
+                }
                 changed = self.changes.take() => self.controller.take_changes(changed, Instant::now()),
                 Some(outcome) = self.outcomes.recv() => self.take_outcomes(outcome),
                 () = sleep_until(wake_at.unwrap_or_else(Instant::now)), if wake_at.is_some() => {}

@@ -22,7 +22,7 @@ use mooring::{
         events::{Event, EventType},
         kinds::{CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
     },
-    metrics::Metrics,
+    metrics::{Alarms, Metrics},
     state::{ChangeSet, Objects, Stored},
 };
 use serde::Deserialize;
@@ -153,7 +153,7 @@ fn tables(
     let metrics = Metrics::default();
     let force = ForcePolicy { on_timeout: options.force_on_timeout, ..ForcePolicy::default() };
     let options = AttachDetachOptions { force, ..AttachDetachOptions::default() };
-    let of_ours = AttachDetachMetrics::new(&metrics).unwrap();
+    let of_ours = AttachDetachMetrics::new(&metrics, Alarms::new(&metrics).unwrap()).unwrap();
     let controller = Controller::new(Arc::clone(&objects), of_ours, options, Clock::new(world.wall, now));
     (objects, changes, controller, metrics)
 }
