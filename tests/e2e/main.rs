@@ -30,6 +30,7 @@ mod release;
 mod replicas;
 mod second_controller;
 mod stage;
+mod troubles;
 mod wish_clock;
 
 use libtest_mimic::{Arguments, Trial};
@@ -55,6 +56,7 @@ fn main() {
     stories.extend(second_controller::stories());
     stories.extend(wish_clock::stories());
     stories.extend(deploy::stories());
+    stories.extend(troubles::stories());
     stories.extend(permissions::stories());
 
     let real_name = |story: &Story| format!("real::{}", story.name);
