@@ -27,6 +27,7 @@ mod in_tree;
 mod permissions;
 mod release;
 mod replicas;
+mod second_binder;
 mod second_controller;
 mod stage;
 
@@ -49,6 +50,7 @@ fn main() {
     stories.extend(crash::stories());
     stories.extend(faults::stories());
     stories.extend(replicas::stories());
+    stories.extend(second_binder::stories());
     stories.extend(second_controller::stories());
     stories.extend(deploy::stories());
     stories.extend(permissions::stories());
