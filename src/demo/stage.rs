@@ -106,6 +106,7 @@ impl Stage {
             ..AttacherBehaviour::default()
         };
         let provisioner = ProvisionerBehaviour {
+            reschedule: false,
             create: Reaction::Succeed(CREATE_TIME),
             delete: Reaction::Succeed(CREATE_TIME),
         };

@@ -28,6 +28,7 @@ mod mass_move;
 mod permissions;
 mod release;
 mod replicas;
+mod second_binder;
 mod second_controller;
 mod stage;
 mod troubles;
@@ -53,6 +54,7 @@ fn main() {
     stories.extend(crash::stories());
     stories.extend(faults::stories());
     stories.extend(replicas::stories());
+    stories.extend(second_binder::stories());
     stories.extend(second_controller::stories());
     stories.extend(wish_clock::stories());
     stories.extend(deploy::stories());
