@@ -10,7 +10,9 @@ use super::{lines::shorten, snapshot::WaitingRow};
 /// The rows; `people_call` turns a volume's handle into what people call it.
 #[must_use]
 pub fn rows(binder: &Value, attach_detach: &Value, people_call: impl Fn(&str) -> String) -> Vec<WaitingRow> {
-    let mut rows: Vec<WaitingRow> = list(binder, "/claims").map(of_claim).collect();
+    let alarms = [text(attach_detach, "/alarm"), text(binder, "/secondBinder")].into_iter();
+    let mut rows: Vec<WaitingRow> = alarms.filter(|alarm| !alarm.is_empty()).map(of_alarm).collect();
+    rows.extend(list(binder, "/claims").map(of_claim));
     let mut pairs: Vec<&Value> = list(attach_detach, "/waiting").collect();
     pairs.sort_by_key(|pair| text(pair, "/since"));
     rows.extend(pairs.into_iter().map(|pair| {
@@ -22,8 +24,13 @@ pub fn rows(binder: &Value, attach_detach: &Value, people_call: impl Fn(&str) ->
     rows
 }
 
+/// That another controller does the daemon's work holds up everything.
+fn of_alarm(alarm: &str) -> WaitingRow {
+    WaitingRow { subject: "everything".to_owned(), reason: alarm.to_owned() }
+}
+
 fn of_claim(claim: &Value) -> WaitingRow {
-    let name = text(claim, "/object").rsplit('/').next().unwrap_or_default();
+    let name = text(claim, "/claim").rsplit('/').next().unwrap_or_default();
     WaitingRow { subject: name.to_owned(), reason: shorten(text(claim, "/text")) }
 }
 
@@ -61,15 +68,15 @@ mod tests {
 
     #[test]
     fn rows_say_what_and_why() {
-        let binder = json!({ "claims": [
-            { "object": "default/c", "reason": "no_class", "text": "storageclass \"gold\" not found" },
+        let binder = json!({ "secondBinder": null, "claims": [
+            { "claim": "default/c", "reason": "no_class", "text": "storageclass \"gold\" not found" },
         ]});
         let pair = |since: &str, facts: Value| {
             let mut pair = json!({ "volume": "kubernetes.io/csi/d^v1", "node": "n1", "since": since });
             json_patch::merge(&mut pair, &facts);
             pair
         };
-        let attach_detach = json!({ "waiting": [
+        let attach_detach = json!({ "alarm": "another one is at work", "waiting": [
             pair("2026-01-01T00:00:04Z", json!({ "reason": "WaitingForAttacher" })),
             pair("2026-01-01T00:00:03Z", json!({ "reason": "AttachError", "message": "no" })),
             pair("2026-01-01T00:00:02Z", json!({ "reason": "HeldByNode", "rival": { "node": "n2", "holds": true } })),
@@ -82,6 +89,7 @@ mod tests {
         assert_eq!(
             told,
             [
+                "everything: another one is at work",
                 "c: storageclass \"gold\" not found",
                 "data of v1 on n1: DetachWaitingForUnmount, by force at 00:06:01 UTC",
                 "data of v1 on n1: HeldByNode: n2",
