@@ -21,7 +21,7 @@ use super::{
     desired_state::DesiredState,
     force::{ForcePolicy, Unforced},
     identification::candidates,
-    metrics::{AttachDetachMetrics, Ending, Planned},
+    metrics::{AttachDetachMetrics, Counted, Ending, Planned},
     populator,
     queue::Queue,
     reconciler::{self, VolumeView},
@@ -236,7 +236,8 @@ impl Controller {
                         self.refresh_attachment(&attachment, now);
                     }
                 }
-                ObjectRef::Claim(_) | ObjectRef::Driver(_) | ObjectRef::Class(_) | ObjectRef::CsiNode(_) => {}
+                ObjectRef::Claim(_) => self.metrics.claim_changed(),
+                ObjectRef::Driver(_) | ObjectRef::Class(_) | ObjectRef::CsiNode(_) => {}
             }
             pods.extend(self.desired.dependants(&object));
         }
@@ -317,8 +318,9 @@ impl Controller {
         if let Some((running, began)) = pair.operation
             && running == operation
         {
-            pair.operation = None;
-            self.metrics.observe(volume, operation, ending, now - began);
+            // What failed goes on: the driver tries again, and that is an operation of its own.
+            pair.operation = (ending == Ending::Failure).then_some((operation, now));
+            self.metrics.observe(volume, operation, ending, pair.migrated, now - began);
         }
     }
 
@@ -407,13 +409,17 @@ impl Controller {
             self.apply(volume, node, verdict, now);
         }
         for (node, verdict) in &verdicts {
+            self.time(volume, node, verdict, now);
             self.tell(volume, node, verdict, &verdicts, now);
         }
         let desired = &self.desired;
         self.actual.prune(volume, |node| desired.wish(volume, node).is_some());
         let held =
             self.actual.volume(volume).map_or(0, |state| state.pairs.values().filter(|p| p.holds()).count());
-        self.metrics.count(volume, desired.nodes(volume).map_or(0, BTreeMap::len), held);
+        let users = desired.nodes(volume).into_iter().flatten();
+        let users: BTreeMap<NodeName, i64> =
+            users.map(|(node, wish)| (node.clone(), number(wish.pods.len()))).collect();
+        self.metrics.count(volume, Counted { wanted: number(users.len()), held: number(held), users });
     }
 
     fn apply(&mut self, volume: &VolumeId, node: &NodeName, verdict: &Verdict, now: Instant) {
@@ -493,10 +499,14 @@ impl Controller {
         request: PairRequest,
         now: Instant,
     ) {
+        let migrated = self.is_migrated(volume, node);
         let pair = self.actual.pair_mut(volume, node);
+        pair.migrated = migrated;
         pair.call = Some(call);
         match (call, pair.operation) {
-            (PairCall::Create, None) => pair.operation = Some((Operation::Attach, now)),
+            (PairCall::Create, None | Some((Operation::Detach, _))) => {
+                pair.operation = Some((Operation::Attach, now));
+            }
             (PairCall::Delete, None | Some((Operation::Attach, _))) => {
                 pair.operation = Some((Operation::Detach, now));
             }
@@ -515,4 +525,8 @@ impl Controller {
     pub(super) fn pair(&mut self, volume: &VolumeId, node: &NodeName) -> &mut Pair {
         self.actual.pair_mut(volume, node)
     }
+}
+
+fn number(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
 }

@@ -135,6 +135,17 @@ pub enum Waiting {
 }
 
 impl Waiting {
+    /// The codes that say that a safety rule keeps something from being done.
+    pub const GUARDS: [&'static str; 7] = [
+        "HeldByNode",
+        "DetachWaitingForUnmount",
+        "DetachWaitingForNode",
+        "DetachWaitingForSettlement",
+        "Uncertain",
+        "WishNotCurrent",
+        "ForeignWriter",
+    ];
+
     /// The reason code (user-experience §3), also in metrics and logs.
     #[must_use]
     pub fn code(&self) -> &'static str {

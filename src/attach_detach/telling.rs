@@ -9,13 +9,16 @@ use std::{collections::BTreeMap, time::Duration};
 use tokio::time::Instant;
 
 use super::{
-    actual_state::{Publication, Told, Topic},
+    actual_state::{Operation, Publication, Told, Topic},
     announcer::{self, Announcement},
     controller::{Controller, Dirty},
+    desired_state::{AttachSource, Wish},
     force::ForceReason,
+    journey::{Journey, Phase},
+    metrics::Ending,
     rules::{Verdict, Waiting},
-    standing::Entry,
-    volume_name::VolumeId,
+    standing::{Entry, State},
+    volume_name::{VolumeId, VolumeKind},
 };
 use crate::kube_api::ids::NodeName;
 
@@ -173,6 +176,38 @@ impl Controller {
         }
     }
 
+    /// Measures how far the pair has come on its way.
+    pub(super) fn time(&mut self, volume: &VolumeId, node: &NodeName, verdict: &Verdict, now: Instant) {
+        if volume.kind() == VolumeKind::NoOp {
+            return;
+        }
+        let wanted = self.desired.wish(volume, node).is_some();
+        let operation = if wanted { Operation::Attach } else { Operation::Detach };
+        let pair = self.actual.pair_mut(volume, node);
+        let phase = Phase::of(pair, wanted, verdict.withdraws);
+        let (journey, laps) =
+            Journey::proceed(pair.journey.take(), operation, phase, pair.forced.is_some(), now);
+        pair.journey = journey;
+        self.metrics.laps(volume, laps);
+    }
+
+    /// Whether the volume was in-tree before it was translated: an inline one, or one of a PersistentVolume
+    /// that has no CSI source. KCM: the label `migrated` of volume/util/metrics.go.
+    pub(super) fn is_migrated(&self, volume: &VolumeId, node: &NodeName) -> bool {
+        let wished = match self.desired.wish(volume, node).and_then(Wish::attachable) {
+            Some(AttachSource::Inline(_)) => return true,
+            Some(AttachSource::PersistentVolume(name)) => Some(name),
+            None => None,
+        };
+        let attachment = self.actual.pair(volume, node).and_then(|pair| pair.attachment.as_deref());
+        let attached = attachment.map(|attachment| &attachment.spec.source);
+        if attached.is_some_and(|source| source.inline_volume_spec.is_some()) {
+            return true;
+        }
+        let name = wished.or_else(|| attached.and_then(|source| source.persistent_volume_name.as_ref()));
+        name.and_then(|name| self.objects.volumes.get(name)).is_some_and(|found| found.spec.csi.is_none())
+    }
+
     /// Keeps what the pair waits for where it can be looked up, counted and logged.
     pub(super) fn note_waiting(
         &mut self,
@@ -181,13 +216,29 @@ impl Controller {
         verdict: &Verdict,
         now: Instant,
     ) {
+        let wall = self.clock.wall(now);
+        let state = self.actual.pair(volume, node).map(State::of).unwrap_or_default();
+        let settled = if verdict.waiting.is_none() { state } else { State::default() };
+        self.standing.settle(volume, node, settled, wall);
         let entry = verdict.waiting.as_ref().map(|waiting| Entry {
+            state,
             waiting: waiting.clone(),
-            since: self.clock.wall(now),
+            since: wall,
             next_look: verdict.wake_at.map(|at| self.clock.wall(at)),
         });
         let before = self.standing.set(volume, node, entry);
         let waiting = verdict.waiting.as_ref();
+        if before.as_ref() != waiting {
+            match waiting {
+                Some(Waiting::AttachError { .. }) => {
+                    self.operation_ended(volume, node, Operation::Attach, Ending::Failure, now);
+                }
+                Some(Waiting::DetachError { .. }) => {
+                    self.operation_ended(volume, node, Operation::Detach, Ending::Failure, now);
+                }
+                _ => {}
+            }
+        }
         let (from, to) = (before.as_ref().map(Waiting::code), waiting.map(Waiting::code));
         if from == to {
             return;
@@ -197,6 +248,9 @@ impl Controller {
         }
         if let Some(to) = to {
             self.metrics.waits(to, 1);
+            if Waiting::GUARDS.contains(&to) {
+                self.metrics.refused(to);
+            }
         }
         tracing::info!(%volume, %node, from = from.unwrap_or("Settled"), to = to.unwrap_or("Settled"), "attachment");
     }
