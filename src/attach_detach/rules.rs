@@ -18,7 +18,10 @@ use super::{
     volume_name::VolumeKind,
     withdrawal::{Unpublished, Withdrawal},
 };
-use crate::kube_api::ids::{NodeName, Uid};
+use crate::kube_api::{
+    ids::{NodeName, Uid},
+    kinds::VolumeError,
+};
 
 /// What is known of one pair when it is judged.
 #[derive(Clone, Copy, Debug)]
@@ -184,7 +187,8 @@ fn wanted(view: &PairView<'_>, wish: &Wish, now: Instant) -> Verdict {
             let waiting = (!pair.listed).then_some(Waiting::Publishing);
             return Verdict { waiting, ..Verdict::say(Publication::List) };
         }
-        let waiting = match &attachment.status.attach_error {
+        let error = attachment.status.attach_error.as_ref();
+        let waiting = match error.filter(|error| !is_stale(error, wish.began())) {
             Some(error) => Waiting::AttachError { message: error.message.clone() },
             None => Waiting::WaitingForAttacher,
         };
@@ -219,11 +223,17 @@ fn wanted(view: &PairView<'_>, wish: &Wish, now: Instant) -> Verdict {
     }
 }
 
+/// Whether an error is from before our own try, and says nothing of it.
+fn is_stale(error: &VolumeError, began: Option<Timestamp>) -> bool {
+    matches!((error.time, began), (Some(met), Some(began)) if met < began)
+}
+
 fn unwanted(view: &PairView<'_>, now: Instant) -> Verdict {
     let pair = view.pair;
     let Some(attachment) = &pair.attachment else { return without_attachment(view, now) };
     if attachment.metadata.is_terminating() || pair.deletion_accepted.is_some() {
-        let waiting = match &attachment.status.detach_error {
+        let error = attachment.status.detach_error.as_ref();
+        let waiting = match error.filter(|error| !is_stale(error, attachment.metadata.deletion_timestamp)) {
             Some(error) => Waiting::DetachError { message: error.message.clone() },
             None => Waiting::DetachWaitingForAttacher,
         };

@@ -64,6 +64,11 @@ impl Standing {
         )
     }
 
+    /// Since when a pair has been waiting for what it waits for.
+    pub(super) fn since(&self, volume: &VolumeId, node: &NodeName) -> Option<Timestamp> {
+        self.lock().get(&(volume.clone(), node.clone())).map(|entry| entry.since)
+    }
+
     /// Every pair that waits.
     #[must_use]
     pub fn entries(&self) -> BTreeMap<(VolumeId, NodeName), Entry> {

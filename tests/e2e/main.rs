@@ -24,12 +24,15 @@ mod exclusive;
 mod faults;
 mod harness;
 mod in_tree;
+mod mass_move;
 mod permissions;
 mod release;
 mod replicas;
 mod second_binder;
 mod second_controller;
 mod stage;
+mod troubles;
+mod wish_clock;
 
 use libtest_mimic::{Arguments, Trial};
 use stage::{Place, Story};
@@ -45,6 +48,7 @@ fn main() {
     stories.extend(detach::stories());
     stories.extend(economy::stories());
     stories.extend(exclusive::stories());
+    stories.extend(mass_move::stories());
     stories.extend(binding::stories());
     stories.extend(release::stories());
     stories.extend(crash::stories());
@@ -52,7 +56,9 @@ fn main() {
     stories.extend(replicas::stories());
     stories.extend(second_binder::stories());
     stories.extend(second_controller::stories());
+    stories.extend(wish_clock::stories());
     stories.extend(deploy::stories());
+    stories.extend(troubles::stories());
     stories.extend(permissions::stories());
 
     let real_name = |story: &Story| format!("real::{}", story.name);
