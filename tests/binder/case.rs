@@ -258,6 +258,7 @@ impl Case {
             "futureField": {"kept": true},
         });
         match text(form, "csi") {
+            Some("nfs") => spec["nfs"] = json!({"server": "s", "path": "/"}),
             Some(driver) => spec["csi"] = json!({"driver": driver, "volumeHandle": name}),
             None => spec["gcePersistentDisk"] = json!({"pdName": name}),
         }
