@@ -63,11 +63,19 @@ pub enum User {
     Kubelets,
     /// kube-controller-manager.
     ControllerManager,
+    /// kube-scheduler.
+    Scheduler,
 }
 
 impl User {
-    const ALL: [Self; 5] =
-        [Self::Admin, Self::Attacher, Self::Provisioner, Self::Kubelets, Self::ControllerManager];
+    const ALL: [Self; 6] = [
+        Self::Admin,
+        Self::Attacher,
+        Self::Provisioner,
+        Self::Kubelets,
+        Self::ControllerManager,
+        Self::Scheduler,
+    ];
 
     /// User name, as the audit log shows it.
     pub fn name(self) -> &'static str {
@@ -77,6 +85,7 @@ impl User {
             Self::Provisioner => "external-provisioner",
             Self::Kubelets => "kubelets",
             Self::ControllerManager => "kube-controller-manager",
+            Self::Scheduler => "kube-scheduler",
         }
     }
 }
