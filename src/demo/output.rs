@@ -133,5 +133,11 @@ pub fn summary(snapshot: &Snapshot) -> String {
     let totals: Vec<String> =
         snapshot.rates.iter().map(|rate| format!("{} {}", rate.total, rate.name)).collect();
     let seconds = snapshot.elapsed.as_secs();
-    format!("mooring demo: {} in {seconds} s with seed {}.", totals.join(", "), snapshot.seed)
+    let waiting: Vec<&str> = snapshot.waiting.iter().map(|row| row.subject.as_str()).collect();
+    format!(
+        "mooring demo: {} in {seconds} s with seed {}; waiting at the end: {}.",
+        totals.join(", "),
+        snapshot.seed,
+        if waiting.is_empty() { "nothing".to_owned() } else { waiting.join(", ") },
+    )
 }

@@ -24,11 +24,14 @@ mod exclusive;
 mod faults;
 mod harness;
 mod in_tree;
+mod mass_move;
 mod permissions;
 mod release;
 mod replicas;
+mod second_binder;
 mod second_controller;
 mod stage;
+mod troubles;
 mod wish_clock;
 
 use libtest_mimic::{Arguments, Trial};
@@ -45,14 +48,17 @@ fn main() {
     stories.extend(detach::stories());
     stories.extend(economy::stories());
     stories.extend(exclusive::stories());
+    stories.extend(mass_move::stories());
     stories.extend(binding::stories());
     stories.extend(release::stories());
     stories.extend(crash::stories());
     stories.extend(faults::stories());
     stories.extend(replicas::stories());
+    stories.extend(second_binder::stories());
     stories.extend(second_controller::stories());
     stories.extend(wish_clock::stories());
     stories.extend(deploy::stories());
+    stories.extend(troubles::stories());
     stories.extend(permissions::stories());
 
     let real_name = |story: &Story| format!("real::{}", story.name);

@@ -11,7 +11,7 @@ use kube::Api;
 use serde_json::{Value, json};
 
 use crate::{
-    stage::{DAEMON_NAMESPACE, Place, Stage, Story, story},
+    stage::{DAEMON_NAMESPACE, Stage, Story, story},
     support::{
         backend::Proxy,
         cluster::{patch, patch_status, unique_name, until},
@@ -19,7 +19,7 @@ use crate::{
 };
 
 pub fn stories() -> Vec<Story> {
-    vec![story("wish_clock_runs_on_over_a_restart", runs_on).at(Place::RealServer)]
+    vec![story("wish_clock_runs_on_over_a_restart", runs_on)]
 }
 
 fn minutes_ago(minutes: i64) -> Value {
