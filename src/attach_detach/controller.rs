@@ -35,7 +35,7 @@ use super::{
 use crate::{
     kube_api::{
         events::Event,
-        ids::{AttachmentName, NodeName, PodKey},
+        ids::{AttachmentName, NodeName, PodKey, ResourceVersion},
         kinds::ObjectRef,
     },
     state::{LastWords, Objects},
@@ -85,6 +85,8 @@ pub struct Controller {
     pub(super) wake_at: BTreeSet<(Instant, Dirty)>,
     pub(super) standing: Arc<Standing>,
     pub(super) suspicion: Suspicion,
+    /// The newest revision of any VolumeAttachment that the watch has told of.
+    pub(super) newest_attachment: ResourceVersion,
     pub(super) wish_clock: WishClock,
 }
 
@@ -122,6 +124,7 @@ impl Controller {
             wake_at: BTreeSet::new(),
             standing: Arc::default(),
             suspicion: Suspicion::default(),
+            newest_attachment: ResourceVersion::default(),
             wish_clock: WishClock::default(),
         }
     }
@@ -168,7 +171,8 @@ impl Controller {
         for (name, node) in self.objects.nodes.snapshot() {
             self.actual.observe_node(&name, Some(&node), self.clock.wall(now));
         }
-        for name in self.objects.attachments.snapshot().into_keys() {
+        for (name, attachment) in self.objects.attachments.snapshot() {
+            self.newest_attachment = self.newest_attachment.max(attachment.metadata.resource_version);
             self.refresh_attachment(&name, now);
         }
         for key in self.objects.pods.snapshot().into_keys() {

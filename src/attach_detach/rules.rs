@@ -366,7 +366,9 @@ impl Verdict {
             let going = attachment.metadata.is_terminating() || pair.deletion_accepted.is_some();
             attachment.status.attached && !going
         });
-        let publication = if is_attached { Publication::List } else { Publication::Keep };
+        // Only what we took off ourselves is put back: what the watch says may be of yesterday (S10).
+        let is_ours = pair.withdrawal != Withdrawal::None || pair.publication == Publication::List;
+        let publication = if is_attached && is_ours { Publication::List } else { Publication::Keep };
         wait(publication, Waiting::ForeignWriter)
     }
 
