@@ -2,7 +2,8 @@
 FROM rust:1.95-bookworm AS build
 WORKDIR /src
 COPY . .
-RUN cargo build --release --locked --bin mooring
+# Without the demo and its API server.
+RUN cargo build --release --locked --no-default-features --bin mooring
 
 FROM debian:bookworm-slim
 COPY --from=build /src/target/release/mooring /usr/local/bin/mooring

@@ -21,9 +21,9 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    attach_detach::AttachDetach,
-    binder::{Binder, BinderOptions},
-    config::{Config, ElectionConfig},
+    attach_detach::{AttachDetach, ClockPlace},
+    binder::Binder,
+    config::Config,
     http::{Router, Server},
     kube_api::{
         backoff::Backoff,
@@ -36,7 +36,7 @@ use crate::{
         leadership::{Leadership, Term},
         watch as kind_watch,
     },
-    metrics::{ApiMetrics, ElectionMetrics, Metrics, process},
+    metrics::{Alarms, ApiMetrics, ElectionMetrics, Metrics, process},
     routes,
     state::{Objects, Stored},
     supervise::{Dead, Death, Stage, Supervisor},
@@ -125,6 +125,10 @@ pub struct Parts {
     pub leadership: Leadership,
     /// Sends requests.
     pub caller: Caller,
+    /// Where the lease is, or would be.
+    pub namespace: String,
+    /// What an operator has to know at once.
+    pub alarms: Alarms,
     /// Takes events for users.
     pub events: EventQueue,
     /// Cancelled when planning has to stop.
@@ -156,7 +160,8 @@ impl Subsystem {
         explained_at: &'static str,
         explanation: impl Fn() -> Value + Send + Sync + 'static,
     ) -> Self {
-        Self { name, running: Box::pin(running), explained_at, explanation: Box::new(explanation) }
+        let explanation = Box::new(explanation);
+        Self { name, running: Box::pin(running), explained_at, explanation }
     }
 }
 
@@ -172,14 +177,20 @@ pub fn subsystems(parts: &Parts) -> anyhow::Result<Vec<Subsystem>> {
         parts.events.for_component("attachdetach-controller"),
         parts.config.attach_detach,
         &parts.metrics,
-    )?;
+        parts.alarms.clone(),
+    )?
+    .with_wish_clock(ClockPlace {
+        namespace: parts.namespace.clone(),
+        name: format!("{}-wish-clock", parts.config.own_name),
+    });
     let binder = Binder::new(
         Arc::clone(&parts.objects),
         &parts.caller,
         parts.leadership.clone(),
         parts.events.for_component("persistentvolume-controller"),
-        BinderOptions { enable_dynamic_provisioning: parts.config.dynamic_provisioning },
+        parts.config.binder,
         &parts.metrics,
+        parts.alarms.clone(),
     )?;
     let attachments = attach_detach.standing();
     let claims = binder.standing();
@@ -240,9 +251,17 @@ impl Daemon {
         let mut tasks = Supervisor::default();
         let [planning, events_end, lease, http] = [(); 4].map(|()| CancellationToken::new());
         start_watches(&mut tasks, &watch_client, &objects);
+        let namespace = config.own_namespace.clone().or_else(|| api.own_namespace.clone());
+        let namespace = namespace.unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
         let view = match &config.election {
             Some(election) => {
-                let elector = build_elector(api, election, &identity, &leadership, &metrics, api_metrics)?;
+                let candidacy = Candidacy {
+                    namespace: namespace.clone(),
+                    name: config.own_name.clone(),
+                    identity: identity.clone(),
+                    timing: election.timing,
+                };
+                let elector = build_elector(api, candidacy, &leadership, &metrics, api_metrics)?;
                 let view = elector.view();
                 let barrier = take_over_barrier(watch_client.clone(), Arc::clone(&objects));
                 let running = elector.run(Some(watch_client), barrier, lease.clone());
@@ -255,8 +274,18 @@ impl Daemon {
         let writing = writer.run(caller.clone(), identity, events_end.clone());
         tasks.spawn(Stage::Events, "events", writing);
 
-        let parts =
-            Parts { config, metrics, objects, leadership, caller, events, planning: planning.clone() };
+        let alarms = Alarms::new(&metrics)?;
+        let parts = Parts {
+            config,
+            metrics,
+            objects,
+            leadership,
+            caller,
+            namespace,
+            alarms,
+            events,
+            planning: planning.clone(),
+        };
         let mut router = build_router(&parts, view, tasks.dead());
         for Subsystem { name, running, explained_at, explanation } in subsystems(&parts)? {
             tasks.spawn(Stage::Subsystem, name, running);
@@ -299,14 +328,16 @@ impl Daemon {
 }
 
 fn build_router(parts: &Parts, view: Option<watch::Receiver<ElectionView>>, dead: Dead) -> Router {
-    routes::router(&routes::Sources {
+    let sources = routes::Sources {
         metrics: parts.metrics.clone(),
         objects: Arc::clone(&parts.objects),
         leadership: parts.leadership.clone(),
         election: view.zip(parts.config.election.as_ref().map(|election| election.timing)),
         dead,
+        alarms: parts.alarms.clone(),
         stopping: parts.planning.clone(),
-    })
+    };
+    routes::router(&sources)
 }
 
 fn start_watches(tasks: &mut Supervisor, client: &Client, objects: &Arc<Objects>) {
@@ -330,22 +361,14 @@ fn start_watches(tasks: &mut Supervisor, client: &Client, objects: &Arc<Objects>
 /// The elector's requests have a client, a budget and a timeout of their own, and need no term.
 fn build_elector(
     api: &ApiServer,
-    election: &ElectionConfig,
-    identity: &str,
+    candidacy: Candidacy,
     leadership: &Leadership,
     metrics: &Metrics,
     api_metrics: Arc<ApiMetrics>,
 ) -> anyhow::Result<Elector> {
-    let namespace = election.namespace.clone().or_else(|| api.own_namespace.clone());
-    let candidacy = Candidacy {
-        namespace: namespace.unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned()),
-        name: election.name.clone(),
-        identity: identity.to_owned(),
-        timing: election.timing,
-    };
     let caller = Caller::new(api.client()?, Leadership::new(Term::Unlimited), None, api_metrics)
-        .with_request_timeout(election.timing.retry_period);
-    let election_metrics = ElectionMetrics::new(metrics, &election.name)?;
+        .with_request_timeout(candidacy.timing.retry_period);
+    let election_metrics = ElectionMetrics::new(metrics, &candidacy.name)?;
     Ok(Elector::new(caller, candidacy, leadership.clone(), election_metrics))
 }
 

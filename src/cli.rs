@@ -23,6 +23,9 @@ pub struct Cli {
 pub enum Command {
     /// Run the daemon.
     Run(Box<RunArgs>),
+    /// Watch the daemon at work on a cluster in this process.
+    #[cfg(feature = "demo")]
+    Demo(DemoArgs),
 }
 
 /// How log lines look.
@@ -114,10 +117,61 @@ pub struct RunArgs {
     #[arg(long, value_name = "DURATION", default_value = "6m", value_parser = parse_duration)]
     pub force_detach_gone_node_after: Duration,
 
+    /// How often to look at all claims and volumes that are not settled although nothing happened, at
+    /// least 1s. A safety net that sends nothing when all is well, so it is wider than
+    /// kube-controller-manager's of 15s, which is how that one finds work.
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = parse_duration)]
+    pub pvclaimbinder_sync_period: Duration,
+
     /// Ask provisioners for volumes for claims that nothing matches.
     #[arg(long, value_name = "BOOL", default_value = "true", default_missing_value = "true")]
     #[arg(num_args = 0..=1, require_equals = true, value_parser = parse_bool)]
     pub enable_dynamic_provisioning: bool,
+}
+
+/// Flags of `mooring demo`.
+#[cfg(feature = "demo")]
+#[derive(Clone, Debug, Args)]
+pub struct DemoArgs {
+    /// Number of nodes, at least 2.
+    #[arg(long, value_name = "COUNT", default_value_t = 5)]
+    #[arg(value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(2..=1_000))]
+    pub nodes: usize,
+
+    /// Number of volumes, each with a claim and a pod.
+    #[arg(long, value_name = "COUNT", default_value_t = 24)]
+    #[arg(value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=10_000))]
+    pub volumes: usize,
+
+    /// Pods that are deleted and made again per second, most of them on another node; 0 for none.
+    #[arg(long, value_name = "PER_SECOND", default_value_t = 1.0, value_parser = parse_rate)]
+    pub rate: f64,
+
+    /// What happens is drawn from this number [default: another one each time].
+    #[arg(long, value_name = "NUMBER")]
+    pub seed: Option<u64>,
+
+    /// End by itself after this time.
+    #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration)]
+    pub duration: Option<Duration>,
+
+    /// How to show it [default: view on a terminal, else log].
+    #[arg(long, value_name = "FORM", value_enum)]
+    pub output: Option<DemoOutput>,
+
+    /// Port of the API server on 127.0.0.1, for kubectl; 0 takes any free one.
+    #[arg(long, value_name = "PORT", default_value_t = 0)]
+    pub port: u16,
+}
+
+/// How the demo is shown.
+#[cfg(feature = "demo")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DemoOutput {
+    /// A live view that fills the terminal.
+    View,
+    /// A line for everything that happens.
+    Log,
 }
 
 /// Why there are no arguments to run with.
@@ -206,13 +260,24 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
     Ok(total)
 }
 
+#[cfg(feature = "demo")]
+fn parse_rate(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(rate) if (0.0..=1_000.0).contains(&rate) => Ok(rate),
+        _ => Err("not a number from 0 to 1000".to_owned()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn run(arguments: &[&str]) -> Result<RunArgs, Stop> {
-        let Command::Run(args) = parse(["mooring", "run"].iter().chain(arguments))?.command;
-        Ok(*args)
+        match parse(["mooring", "run"].iter().chain(arguments))?.command {
+            Command::Run(args) => Ok(*args),
+            #[cfg(feature = "demo")]
+            other => panic!("{other:?}"),
+        }
     }
 
     fn mistake(arguments: &[&str]) -> String {

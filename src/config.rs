@@ -13,6 +13,7 @@ use thiserror::Error;
 
 use crate::{
     attach_detach::{AttachDetachOptions, force::ForcePolicy},
+    binder::BinderOptions,
     cli::{LoggingFormat, RunArgs},
     kube_api::{call::REQUEST_TIMEOUT, lease::Timing},
 };
@@ -44,10 +45,6 @@ impl ConfigError {
 pub struct ElectionConfig {
     /// Durations.
     pub timing: Timing,
-    /// Name of the lease.
-    pub name: String,
-    /// Namespace of the lease; `None` means the pod's own, or kube-system outside a cluster.
-    pub namespace: Option<String>,
 }
 
 /// Client-side limit on requests.
@@ -90,6 +87,10 @@ pub struct LogConfig {
 pub struct Config {
     /// Kubeconfig file, if named.
     pub kubeconfig: Option<PathBuf>,
+    /// Name of the lease, with which the names of all objects begin that the daemon keeps for itself.
+    pub own_name: String,
+    /// Namespace of these; `None` means the pod's own, or kube-system outside a cluster.
+    pub own_namespace: Option<String>,
     /// Leader election, unless switched off.
     pub election: Option<ElectionConfig>,
     /// Client-side limit, if asked for.
@@ -100,8 +101,8 @@ pub struct Config {
     pub log: LogConfig,
     /// Choices for attach/detach.
     pub attach_detach: AttachDetachOptions,
-    /// Whether to ask provisioners for volumes.
-    pub dynamic_provisioning: bool,
+    /// Choices for the binder.
+    pub binder: BinderOptions,
 }
 
 impl Config {
@@ -127,15 +128,18 @@ impl TryFrom<RunArgs> for Config {
         let rate_limit = rate_limit(args.kube_api_qps, args.kube_api_burst)?;
         check_filter(&args.log_level)?;
         let attach_detach = attach_detach(&args)?;
+        let binder = binder(&args)?;
         let address: IpAddr = args.bind_address;
         Ok(Self {
             kubeconfig: args.kubeconfig,
+            own_name: args.leader_elect_resource_name,
+            own_namespace: args.leader_elect_resource_namespace,
             election,
             rate_limit,
             listen: SocketAddr::new(address, args.port),
             log: LogConfig { format: args.logging_format, filter: args.log_level },
             attach_detach,
-            dynamic_provisioning: args.enable_dynamic_provisioning,
+            binder,
         })
     }
 }
@@ -187,11 +191,7 @@ fn election(args: &RunArgs) -> Result<ElectionConfig, ConfigError> {
     if args.leader_elect_resource_namespace.as_deref() == Some("") {
         return Err(ConfigError::new("leader-elect-resource-namespace", "must not be empty"));
     }
-    Ok(ElectionConfig {
-        timing,
-        name: args.leader_elect_resource_name.clone(),
-        namespace: args.leader_elect_resource_namespace.clone(),
-    })
+    Ok(ElectionConfig { timing })
 }
 
 /// A negative rate means no limit, as in client-go.
@@ -231,6 +231,14 @@ fn attach_detach(args: &RunArgs) -> Result<AttachDetachOptions, ConfigError> {
     })
 }
 
+fn binder(args: &RunArgs) -> Result<BinderOptions, ConfigError> {
+    let sync_period = args.pvclaimbinder_sync_period;
+    if sync_period < Duration::from_secs(1) {
+        return Err(ConfigError::new("pvclaimbinder-sync-period", "must be at least 1s"));
+    }
+    Ok(BinderOptions { enable_dynamic_provisioning: args.enable_dynamic_provisioning, sync_period })
+}
+
 /// The filter's own parser takes any word for the name of a target, so that a mistyped level would
 /// silence the log.
 fn check_filter(filter: &str) -> Result<(), ConfigError> {
@@ -254,8 +262,11 @@ mod tests {
     use crate::cli::{self, Command};
 
     fn config(arguments: &[&str]) -> Result<Config, ConfigError> {
-        let Command::Run(args) = cli::parse(["mooring", "run"].iter().chain(arguments)).unwrap().command;
-        Config::try_from(*args)
+        match cli::parse(["mooring", "run"].iter().chain(arguments)).unwrap().command {
+            Command::Run(args) => Config::try_from(*args),
+            #[cfg(feature = "demo")]
+            other => panic!("{other:?}"),
+        }
     }
 
     #[test]
@@ -268,9 +279,9 @@ mod tests {
                     renew_deadline: Duration::from_secs(10),
                     retry_period: Duration::from_secs(2),
                 },
-                name: "mooring".to_owned(),
-                namespace: None,
             }),
+            own_name: "mooring".to_owned(),
+            own_namespace: None,
             rate_limit: None,
             listen: "0.0.0.0:10270".parse().unwrap(),
             log: LogConfig { format: LoggingFormat::Text, filter: "info".to_owned() },
@@ -278,7 +289,7 @@ mod tests {
                 sweep_period: Some(Duration::from_mins(5)),
                 ..AttachDetachOptions::default()
             },
-            dynamic_provisioning: true,
+            binder: BinderOptions::default(),
         };
         assert_eq!(config(&[]), Ok(expected));
         assert_eq!(config(&[]).unwrap().request_timeout(), Duration::from_secs(5));
@@ -286,7 +297,8 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_named() {
-        let cases: [(&[&str], &str); 15] = [
+        let cases: [(&[&str], &str); 16] = [
+            (&["--pvclaimbinder-sync-period=0"], "--pvclaimbinder-sync-period: must be at least 1s"),
             (
                 &["--attach-detach-reconcile-sync-period=500ms"],
                 "--attach-detach-reconcile-sync-period: must be at least 1s",

@@ -12,7 +12,8 @@
 //!   table per kind), [`metrics`], [`http`].
 //! - The subsystems, which never import each other: [`attach_detach`] and [`binder`].
 //! - The process: [`cli`], [`config`], [`app`], [`supervise`], [`routes`], [`telemetry`].
-//! - `embedded` (feature `demo`): an API server in this process, for tests and the demo.
+//! - `embedded` (feature `demo`): an API server in this process, for tests and the demo; `demo`: the
+//!   daemon at work on it.
 //!
 //! Every change marks the keys it touches dirty; dirty keys are planned by functions of values; each
 //! plan asks for at most one request per key, which carries the UID and the revision it was decided on.
@@ -23,6 +24,8 @@ pub mod attach_detach;
 pub mod binder;
 pub mod cli;
 pub mod config;
+#[cfg(feature = "demo")]
+pub mod demo;
 #[cfg(feature = "demo")]
 pub mod embedded;
 pub mod http;

@@ -11,7 +11,7 @@ use std::{
 
 use mooring::{
     app::{self, Failure},
-    cli::{self, Cli, Command, Stop},
+    cli::{self, Cli, Command, RunArgs, Stop},
     config::Config,
     supervise, telemetry,
 };
@@ -20,16 +20,21 @@ const FAILED: u8 = 1;
 const MISTAKE: u8 = 2;
 
 fn main() -> ExitCode {
-    let Cli { command: Command::Run(args) } = match cli::parse(std::env::args_os()) {
-        Ok(cli) => cli,
+    match cli::parse(std::env::args_os()) {
+        Ok(Cli { command: Command::Run(args) }) => run(*args),
+        #[cfg(feature = "demo")]
+        Ok(Cli { command: Command::Demo(args) }) => demo(&args),
         Err(Stop::Print(text)) => {
             // A closed pipe (`--help | head`) is no failure.
             let _ = io::stdout().write_all(text.as_bytes());
-            return ExitCode::SUCCESS;
+            ExitCode::SUCCESS
         }
-        Err(Stop::Mistake(line)) => return mistake(&line),
-    };
-    let config = match Config::try_from(*args) {
+        Err(Stop::Mistake(line)) => mistake(&line),
+    }
+}
+
+fn run(args: RunArgs) -> ExitCode {
+    let config = match Config::try_from(args) {
         Ok(config) => config,
         Err(error) => return mistake(&error.to_string()),
     };
@@ -37,13 +42,10 @@ fn main() -> ExitCode {
         return mistake(&error.to_string());
     }
     exit_on_panic();
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
-        Ok(runtime) => runtime,
+    let result = match block_on(app::run(config)) {
+        Ok(result) => result,
         Err(error) => return mistake(&format!("cannot start the runtime: {error}")),
     };
-    let result = runtime.block_on(app::run(config));
-    // Watches have no end of their own.
-    runtime.shutdown_background();
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Setup(error)) => mistake(&format!("{error:#}")),
@@ -54,11 +56,43 @@ fn main() -> ExitCode {
     }
 }
 
-/// One line on stderr, whatever the message is made of.
+#[cfg(feature = "demo")]
+fn demo(args: &cli::DemoArgs) -> ExitCode {
+    exit_on_panic();
+    // The log is a file here.
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        complain(&panic.to_string());
+        report(panic);
+    }));
+    match block_on(mooring::demo::run(args)) {
+        Ok(Ok(())) => ExitCode::SUCCESS,
+        Ok(Err(error)) if error.is::<mooring::demo::Mistake>() => mistake(&error.to_string()),
+        Ok(Err(error)) => {
+            complain(&format!("{error:#}"));
+            ExitCode::from(FAILED)
+        }
+        Err(error) => mistake(&format!("cannot start the runtime: {error}")),
+    }
+}
+
+/// Runs to the end and leaves behind what has no end of its own, such as watches.
+fn block_on<F: Future>(future: F) -> io::Result<F::Output> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let output = runtime.block_on(future);
+    runtime.shutdown_background();
+    Ok(output)
+}
+
 fn mistake(message: &str) -> ExitCode {
+    complain(message);
+    ExitCode::from(MISTAKE)
+}
+
+/// One line on stderr, whatever the message is made of.
+fn complain(message: &str) {
     let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
     let _ = writeln!(io::stderr(), "mooring: {line}");
-    ExitCode::from(MISTAKE)
 }
 
 /// A panic anywhere ends the process with exit 1 and one line that names the task, whether or not

@@ -17,7 +17,7 @@ use crate::{
         leadership::{Leadership, Term},
         lease::Timing,
     },
-    metrics::Metrics,
+    metrics::{Alarms, Metrics},
     state::Objects,
     supervise::Dead,
 };
@@ -40,11 +40,13 @@ pub struct Sources {
     pub election: Option<(watch::Receiver<ElectionView>, Timing)>,
     /// Tasks that died.
     pub dead: Dead,
+    /// What an operator has to know at once.
+    pub alarms: Alarms,
     /// Cancelled when the process begins to stop.
     pub stopping: CancellationToken,
 }
 
-/// The routes of the shell. Subsystems add theirs with [`Router::json`].
+/// The routes of the shell. Subsystems add routes with [`Router::json`].
 #[must_use]
 pub fn router(sources: &Sources) -> Router {
     let metrics = sources.metrics.clone();
@@ -107,6 +109,13 @@ fn readiness(sources: &Sources) -> Vec<Check> {
     }
     let election = sources.election.clone();
     checks.push(Check::new("leader-election", move || Ok(Some(standing(election.as_ref())))));
+    let alarms = sources.alarms.clone();
+    // A remark, not a condition: a restart would not help, and an operator needs the pages of a replica that
+    // stands off more than ever.
+    checks.push(Check::new("alarms", move || match alarms.standing() {
+        standing if standing.is_empty() => Ok(None),
+        standing => Ok(Some(standing.join("; "))),
+    }));
     let stopping = sources.stopping.clone();
     checks.push(Check::new("shutdown", move || {
         if stopping.is_cancelled() { Err("the process is shutting down".to_owned()) } else { Ok(None) }
@@ -168,10 +177,12 @@ mod tests {
             leadership: Leadership::new(Term::None),
             election: Some((view.subscribe(), TIMING)),
             dead: Dead::default(),
+            alarms: Alarms::new(&Metrics::default()).unwrap(),
             stopping: CancellationToken::new(),
         };
         let objects = Arc::clone(&sources.objects);
         let stopping = sources.stopping.clone();
+        let alarms = sources.alarms.clone();
         let router = router(&sources);
         objects.reset::<StorageClass>(vec![]);
         objects.set_error::<Pod>(Some("connection refused".to_owned()));
@@ -186,6 +197,9 @@ mod tests {
             get(&router, "/livez?verbose"),
             (200, "[+]ping ok\n[+]tasks ok\n[+]leaderElection ok\nlivez check passed\n".to_owned())
         );
+        assert!(body.contains("[+]alarms ok\n"), "{body}");
+        alarms.set("second_binder", Some("pv/a".to_owned()));
+        assert!(get(&router, "/readyz?verbose").1.contains("[+]alarms ok: second_binder: pv/a\n"));
         stopping.cancel();
         assert!(get(&router, "/readyz").1.contains("[-]shutdown failed"));
         assert!(get(&router, "/debug/watches").1.contains("connection refused"));

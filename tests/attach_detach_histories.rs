@@ -1,16 +1,21 @@
 //! Random histories of attach/detach: pods come, move and go, attachers and kubelets act when they like,
 //! watches lag, requests are lost before or after they took effect or take effect late, and the daemon
-//! dies at any moment. After every write the invariants S1, S2, S3, S7 and S13 must hold in the simulated
-//! API server, whatever the order; and when the trouble stops, the end state must be the wanted one.
+//! dies at any moment. After every write the invariants S1–S5, S7–S10, S13 and S15 must hold, whatever the order; and when the trouble stops, the end state must be the wanted one.
 //!
 //! The controller is the real one; it has no clock and no client, so a history is a loop over values.
 //! A failure prints its seed: `MOORING_SEED=<n> cargo test --test attach_detach_histories` repeats it.
+//!
+//! Besides, a small world is explored exhaustively ([`histories::explore`]) as far as a test run allows;
+//! `MOORING_EXPLORE=<steps>` goes further, and brings every state to rest instead of some.
 
+// What it says goes to the person who runs the tests.
+#![allow(clippy::print_stdout)]
 // A broken test should stop where it breaks.
 #![allow(clippy::expect_used, clippy::indexing_slicing, clippy::unwrap_used, missing_docs)]
 
 mod histories;
 
+use histories::explore::{Beginning, Bounds};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 /// Histories per run; `MOORING_HISTORIES` asks for more.
@@ -22,11 +27,39 @@ fn main() {
         Some(seed) => vec![seed],
         None => (0..number("MOORING_HISTORIES").unwrap_or(HISTORIES)).collect(),
     };
-    let trial = Trial::test("S1 S2 S3 S7 S13 S17 and convergence over random histories", move || {
-        for seed in &seeds {
-            histories::play(*seed).map_err(|error| Failed::from(format!("MOORING_SEED={seed}: {error}")))?;
-        }
-        Ok(())
-    });
-    libtest_mimic::run(&Arguments::from_args(), vec![trial]).exit();
+    let explore = number("MOORING_EXPLORE").map(|steps| usize::try_from(steps).expect("a number of steps"));
+    let random =
+        Trial::test("S1–S5 S7–S10 S13 S15 S17 and convergence over random histories", move || {
+            for seed in &seeds {
+                histories::play(*seed)
+                    .map_err(|error| Failed::from(format!("MOORING_SEED={seed}: {error}")))?;
+            }
+            Ok(())
+        });
+    let mut trials = vec![random];
+    for (name, beginning, steps) in BEGINNINGS {
+        trials.push(Trial::test(format!("explored: {name}"), move || {
+            let bounds = match explore {
+                None => Bounds { steps, faults: FAULTS, rest: 16 },
+                Some(steps) => Bounds { steps, faults: FAULTS, rest: 1 },
+            };
+            let seen = histories::explore::explore(beginning, bounds)?;
+            println!("{name}: all of {} steps, {seen:?}", bounds.steps);
+            Ok(())
+        }));
+    }
+    libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
+
+/// Faults among the steps of an exploration.
+const FAULTS: usize = 2;
+
+/// Where explorations begin, and how many steps they take in a test run.
+const BEGINNINGS: [(&str, Beginning, usize); 6] = [
+    ("from nothing", Beginning::Nothing, 3),
+    ("while attaching", Beginning::Attaching, 3),
+    ("while an exclusive volume is held", Beginning::Held, 4),
+    ("when it is unmounted", Beginning::Unmounted, 4),
+    ("while its detach is under way", Beginning::Deleting, 3),
+    ("when its node has failed", Beginning::Stranded, 4),
+];

@@ -6,6 +6,7 @@
 //! knows (a request in flight, an outcome unknown) errs on the side of "attached".
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
@@ -14,6 +15,9 @@ use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::{
+    announcer::Announcement,
+    force::ForceReason,
+    journey::Journey,
     node_state::NodeState,
     retry::Retry,
     volume_name::VolumeId,
@@ -52,14 +56,20 @@ pub struct Pair {
     pub publication: Publication,
     /// What has been told to users.
     pub told: Told,
+    /// Why the detach under way was forced, if it was.
+    pub forced: Option<ForceReason>,
     /// Since when nobody wants what is, or may be, attached here.
     pub unwanted_since: Option<Timestamp>,
     /// The operation in progress, and when it began.
     pub operation: Option<(Operation, Instant)>,
+    /// Whether the volume was in-tree before it was translated.
+    pub migrated: bool,
+    /// The way from wish to fulfilment, if it was seen to begin.
+    pub journey: Option<Journey>,
 }
 
 /// An operation that spans several requests and the driver's work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Operation {
     /// From the create of the VolumeAttachment to `attached`.
     Attach,
@@ -78,7 +88,8 @@ pub enum PairCall {
     Read,
 }
 
-/// A create of unknown outcome.
+/// A create of unknown outcome. That the attachment exists does not settle it: another create may have made
+/// it, and once it is deleted the one of unknown outcome can still land.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Uncertain {
     /// After this the server has given the request up, and a live read tells the truth for good.
@@ -104,10 +115,21 @@ pub enum Publication {
 pub struct Told {
     /// That the attach succeeded.
     pub attached: bool,
-    /// The last attach error.
-    pub error: Option<String>,
-    /// That another node holds the volume.
-    pub held: bool,
+    /// What was said last of each topic, and when.
+    pub said: BTreeMap<Topic, (Announcement, Instant)>,
+    /// Since when another node has held the volume, as they were told.
+    pub held_since: Option<Instant>,
+}
+
+/// What there may be to say of a pair at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Topic {
+    /// That the attach fails, or takes long.
+    Failure,
+    /// That another node holds the volume, in KCM's words.
+    MultiAttach,
+    /// Which node that is, and what it waits for.
+    Holder,
 }
 
 impl Pair {
@@ -119,6 +141,18 @@ impl Pair {
             || self.call == Some(PairCall::Create)
             || self.listed
             || self.publication == Publication::List
+    }
+
+    /// Whether the volume is about to become attached, as far as can be told: its attachment is being made,
+    /// or the driver is at work and has not failed.
+    #[must_use]
+    pub fn is_on_its_way(&self) -> bool {
+        let attaching = |attachment: &Arc<VolumeAttachment>| {
+            let status = &attachment.status;
+            let going = attachment.metadata.is_terminating() || self.deletion_accepted.is_some();
+            !going && !status.attached && status.attach_error.is_none()
+        };
+        self.call == Some(PairCall::Create) || self.attachment.as_ref().is_some_and(attaching)
     }
 
     fn is_idle(&self) -> bool {
@@ -296,12 +330,13 @@ impl ActualState {
     ) {
         let Some(state) = self.volumes.get_mut(volume) else { return };
         for (node, pair) in &mut state.pairs {
-            if wants(node) {
-                pair.unwanted_since = None;
-            } else if pair.unwanted_since.is_none() {
+            pair.unwanted_since = if wants(node) {
+                None
+            } else {
                 let earlier = pair.attachment.as_ref().and_then(|attachment| known(&attachment.metadata.uid));
-                pair.unwanted_since = Some(earlier.map_or(wall, |earlier| earlier.min(wall)));
-            }
+                let since = pair.unwanted_since.unwrap_or(wall);
+                Some(earlier.map_or(since, |earlier| earlier.min(since)))
+            };
         }
     }
 
@@ -398,12 +433,36 @@ impl ActualState {
                 pair.deletion_doubt = None;
             }
             pair.attachment = Some(attachment);
-            pair.uncertain = None;
         } else {
             let foreign = &mut self.volumes.entry(identity.volume.clone()).or_default().foreign;
             foreign.insert(name.clone(), identity.node.clone());
         }
         Some((identity.volume, identity.node))
+    }
+
+    /// The pair that a VolumeAttachment of ours is about, also if it is yet to be taken.
+    #[must_use]
+    pub fn pair_of(
+        &self,
+        name: &AttachmentName,
+        attachment: Option<&VolumeAttachment>,
+        candidates: impl FnOnce(&VolumeAttachment) -> Candidates,
+    ) -> Option<Cow<'_, Pair>> {
+        let identity = match self.identities.get(name) {
+            Some(identity) => identity.clone(),
+            None => attachment.and_then(|attachment| identify(attachment, candidates(attachment)))?,
+        };
+        if !identity.ours {
+            return None;
+        }
+        Some(self.pair(&identity.volume, &identity.node).map_or_else(Cow::default, Cow::Borrowed))
+    }
+
+    /// A VolumeAttachment of ours as last taken.
+    #[must_use]
+    pub fn attachment(&self, name: &AttachmentName) -> Option<&VolumeAttachment> {
+        let identity = self.identities.get(name).filter(|identity| identity.ours)?;
+        self.pair(&identity.volume, &identity.node)?.attachment.as_deref()
     }
 
     /// Recognises the attachments of a volume among those that nothing has explained so far: their own

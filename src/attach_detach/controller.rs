@@ -15,22 +15,21 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    actual_state::{ActualState, Operation, Pair, PairCall, Publication, Told},
-    announcer::{self, Announcement},
+    actual_state::{ActualState, Operation, Pair, PairCall, Publication},
     calls::{self, Call, PairRequest},
     clock::Clock,
     desired_state::DesiredState,
-    force::{ForcePolicy, ForceReason},
+    force::{ForcePolicy, Unforced},
     identification::candidates,
     metrics::{AttachDetachMetrics, Ending, Planned},
-    node_state::NodeState,
     populator,
     queue::Queue,
     reconciler::{self, VolumeView},
     rules::{Step, Verdict, Waiting},
-    standing::{Entry, Standing},
-    status_updater,
+    second_controller::Suspicion,
+    standing::Standing,
     volume_name::VolumeId,
+    wish_clock::{ClockPlace, WishClock},
     withdrawal::{Sequence, Withdrawal},
 };
 use crate::{
@@ -83,13 +82,15 @@ pub struct Controller {
     pub(super) dirty_nodes: Queue<NodeName>,
     pub(super) effects: Effects,
     last_sent: Sequence,
-    wake_at: BTreeSet<(Instant, Dirty)>,
-    standing: Arc<Standing>,
+    pub(super) wake_at: BTreeSet<(Instant, Dirty)>,
+    pub(super) standing: Arc<Standing>,
+    pub(super) suspicion: Suspicion,
+    pub(super) wish_clock: WishClock,
 }
 
 /// What a timer makes dirty.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Dirty {
+pub(super) enum Dirty {
     Volume(VolumeId),
     Node(NodeName),
 }
@@ -120,7 +121,14 @@ impl Controller {
             last_sent: Sequence::default(),
             wake_at: BTreeSet::new(),
             standing: Arc::default(),
+            suspicion: Suspicion::default(),
+            wish_clock: WishClock::default(),
         }
+    }
+
+    /// Keeps the wish clock where it survives this process.
+    pub fn keep_wishes_in(&mut self, place: ClockPlace) {
+        self.wish_clock = WishClock::kept_in(place);
     }
 
     /// Whether this process may write, as far as the controller knows.
@@ -132,13 +140,21 @@ impl Controller {
     /// Requests whose outcome has not been taken yet.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.pair_calls + self.node_calls
+        self.pair_calls + self.node_calls + usize::from(self.wish_clock.is_busy())
     }
 
     /// When to call [`Self::reconcile`] although nothing happened.
     #[must_use]
     pub fn wake_at(&self) -> Option<Instant> {
-        self.wake_at.first().map(|(at, _)| *at).into_iter().chain(self.sweep_at).min()
+        let timer = self.wake_at.first().map(|(at, _)| *at);
+        let clock = self.wish_clock.retry_at().filter(|_| self.leads);
+        timer.into_iter().chain(self.sweep_at).chain(self.suspicion.ends_at()).chain(clock).min()
+    }
+
+    /// Where volumes are attached, or may be.
+    #[must_use]
+    pub fn actual(&self) -> &ActualState {
+        &self.actual
     }
 
     /// What every pair waits for; stays readable while the controller runs.
@@ -183,25 +199,38 @@ impl Controller {
             }
             self.dirty_volumes.push(volume);
         }
-        self.dirty_volumes.extend(self.desired.volumes().cloned());
+        let wanted = self.desired.volumes();
+        let wanted =
+            wanted.map(|volume| (self.desired.nodes(volume).and_then(BTreeMap::first_key_value), volume));
+        let mut wanted: Vec<_> =
+            wanted.map(|(first, volume)| (first.map(|(node, _)| node), volume)).collect();
+        wanted.sort();
+        self.dirty_volumes.extend(wanted.into_iter().map(|(_, volume)| volume.clone()));
     }
 
-    /// Takes changed objects.
+    /// Takes changed objects. Pods are taken node by node: what is wanted on one node is then asked for in
+    /// a row, becomes attached together, and is published with few patches.
     pub fn take_changes(&mut self, changed: BTreeSet<ObjectRef>, now: Instant) {
+        let mut pods = BTreeSet::new();
         for object in changed {
             match &object {
                 ObjectRef::Node(name) => {
                     self.hear_last_words(name, now);
                     let node = self.objects.nodes.get(name);
-                    let touched = self.actual.observe_node(name, node.as_ref(), self.clock.wall(now));
+                    let touched = self.observe_node(name, node.as_ref(), now);
                     self.dirty_volumes.extend(touched);
                     self.dirty_nodes.push(name.clone());
                     for attachment in self.actual.unidentified(None, Some(name)) {
                         self.refresh_attachment(&attachment, now);
                     }
                 }
-                ObjectRef::Pod(key) => self.refresh_pod(key),
-                ObjectRef::Attachment(name) => self.refresh_attachment(name, now),
+                ObjectRef::Pod(key) => {
+                    pods.insert(key.clone());
+                }
+                ObjectRef::Attachment(name) => {
+                    self.suspect_attachment(name, now);
+                    self.refresh_attachment(name, now);
+                }
                 ObjectRef::Volume(name) => {
                     for attachment in self.actual.unidentified(Some(name), None) {
                         self.refresh_attachment(&attachment, now);
@@ -209,9 +238,13 @@ impl Controller {
                 }
                 ObjectRef::Claim(_) | ObjectRef::Driver(_) | ObjectRef::Class(_) | ObjectRef::CsiNode(_) => {}
             }
-            for pod in self.desired.dependants(&object) {
-                self.refresh_pod(&pod);
-            }
+            pods.extend(self.desired.dependants(&object));
+        }
+        let node = |key: &PodKey| self.objects.pods.get(key).map(|pod| pod.spec.node_name.clone());
+        let mut pods: Vec<_> = pods.into_iter().map(|key| (node(&key), key)).collect();
+        pods.sort();
+        for (_, key) in pods {
+            self.refresh_pod(&key);
         }
     }
 
@@ -251,6 +284,11 @@ impl Controller {
         self.metrics.planned(Planned::Attachment);
         let objects = Arc::clone(&self.objects);
         let attachment = objects.attachments.get(name);
+        if attachment.is_none()
+            && let Some(gone) = self.actual.attachment(name)
+        {
+            self.wish_clock.forget(&gone.metadata.uid);
+        }
         let attached = attachment.as_ref().map(|attachment| attachment.status.attached);
         let touched =
             self.actual.observe_attachment(name, attachment, |attachment| candidates(&objects, attachment));
@@ -258,7 +296,10 @@ impl Controller {
         match attached {
             Some(true) => self.operation_ended(&volume, &node, Operation::Attach, Ending::Success, now),
             Some(false) => {}
-            None => self.operation_ended(&volume, &node, Operation::Detach, Ending::Success, now),
+            None => {
+                self.operation_ended(&volume, &node, Operation::Detach, Ending::Success, now);
+                self.tell_of_forced_detach(&volume, &node);
+            }
         }
         self.dirty_volumes.push(volume);
     }
@@ -293,6 +334,7 @@ impl Controller {
             }
         }
         self.sweep(now);
+        self.calm_down(now);
         if !self.leads {
             self.dirty_volumes.clear();
             self.dirty_nodes.clear();
@@ -307,6 +349,9 @@ impl Controller {
             && let Some(node) = self.dirty_nodes.pop()
         {
             self.reconcile_node(&node, now);
+        }
+        if let Some(request) = self.wish_clock.next(now) {
+            self.call(Call::Clock(request));
         }
         mem::take(&mut self.effects)
     }
@@ -323,12 +368,16 @@ impl Controller {
         for key in self.objects.pods.snapshot().into_keys() {
             self.refresh_pod(&key);
         }
+        self.look_at_everything();
+    }
+
+    pub(super) fn look_at_everything(&mut self) {
         self.dirty_volumes.extend(self.actual.volumes().map(|(volume, _)| volume.clone()));
         self.dirty_volumes.extend(self.desired.volumes().cloned());
         self.dirty_nodes.extend(self.objects.nodes.snapshot().into_keys());
     }
 
-    fn reconcile_volume(&mut self, volume: &VolumeId, now: Instant) {
+    pub(super) fn reconcile_volume(&mut self, volume: &VolumeId, now: Instant) {
         self.metrics.planned(Planned::Volume);
         let wishes = self.desired.nodes(volume);
         if wishes.is_some() {
@@ -336,17 +385,29 @@ impl Controller {
         }
         let wall = self.clock.wall(now);
         let wanted = |node: &NodeName| wishes.is_some_and(|wishes| wishes.contains_key(node));
-        self.actual.note_unwanted(volume, wanted, |_| None, wall);
+        let wish_clock = &self.wish_clock;
+        self.actual.note_unwanted(volume, wanted, |uid| wish_clock.since(uid), wall);
         let state = self.actual.volume(volume);
         let named = wishes.into_iter().flat_map(BTreeMap::keys);
         let named = named.chain(state.into_iter().flat_map(|state| state.pairs.keys()));
         let nodes = named.filter_map(|name| self.actual.node(name).map(|node| (name, node))).collect();
         let verdicts = reconciler::plan(
-            &VolumeView { kind: volume.kind(), wishes, state, nodes, policy: self.options.force, wall },
+            &VolumeView {
+                kind: volume.kind(),
+                wishes,
+                state,
+                nodes,
+                policy: self.options.force,
+                stand_off: self.suspicion.is_alarmed(),
+                wall,
+            },
             now,
         );
-        for (node, verdict) in verdicts {
-            self.apply(volume, &node, verdict, now);
+        for (node, verdict) in &verdicts {
+            self.apply(volume, node, verdict, now);
+        }
+        for (node, verdict) in &verdicts {
+            self.tell(volume, node, verdict, &verdicts, now);
         }
         let desired = &self.desired;
         self.actual.prune(volume, |node| desired.wish(volume, node).is_some());
@@ -355,7 +416,7 @@ impl Controller {
         self.metrics.count(volume, desired.nodes(volume).map_or(0, BTreeMap::len), held);
     }
 
-    fn apply(&mut self, volume: &VolumeId, node: &NodeName, verdict: Verdict, now: Instant) {
+    fn apply(&mut self, volume: &VolumeId, node: &NodeName, verdict: &Verdict, now: Instant) {
         let sent = self.last_sent;
         let pair = self.actual.pair_mut(volume, node);
         pair.publication = verdict.publication;
@@ -375,20 +436,21 @@ impl Controller {
         if let Some(at) = verdict.wake_at {
             self.wake_at.insert((at, Dirty::Volume(volume.clone())));
         }
-        self.tell(volume, node, &verdict);
-        self.note_waiting(volume, node, &verdict, now);
-        match verdict.step {
+        self.remember_wish(volume, node, verdict);
+        self.note_waiting(volume, node, verdict, now);
+        match &verdict.step {
             None => {}
             Some(Step::Create(source)) => {
-                let request = PairRequest::Create(calls::create(volume, node, &source));
+                let request = PairRequest::Create(calls::create(volume, node, source));
                 self.send(volume, node, PairCall::Create, request, now);
             }
             Some(Step::Delete(uid, proof, forced)) => {
+                self.actual.pair_mut(volume, node).forced = *forced;
                 if let Some(reason) = forced {
-                    self.force(volume, node, reason);
+                    self.force(volume, node, *reason);
                 }
-                let request = calls::delete(volume, node, &uid, &proof);
-                self.send(volume, node, PairCall::Delete, PairRequest::Delete(uid, request), now);
+                let request = PairRequest::Delete(uid.clone(), calls::delete(volume, node, uid, proof));
+                self.send(volume, node, PairCall::Delete, request, now);
             }
             Some(Step::ReadAttachment) => {
                 let name = volume.attachment_name(node);
@@ -402,6 +464,24 @@ impl Controller {
                 }
                 self.dirty_nodes.push(node.clone());
             }
+        }
+    }
+
+    /// Keeps the beginning of a wait that force may end, for whoever comes after us.
+    fn remember_wish(&mut self, volume: &VolumeId, node: &NodeName, verdict: &Verdict) {
+        let Some(pair) = self.actual.pair(volume, node) else { return };
+        let Some(attachment) = &pair.attachment else { return };
+        let uid = &attachment.metadata.uid;
+        match (pair.unwanted_since, &verdict.waiting) {
+            (
+                Some(since),
+                Some(
+                    Waiting::DetachWaitingForUnmount { unforced: Unforced::Until(_) }
+                    | Waiting::DetachWaitingForNode { unforced: Unforced::Until(_) },
+                ),
+            ) => self.wish_clock.note(uid, since),
+            (Some(_), _) if !attachment.metadata.is_terminating() => {}
+            _ => self.wish_clock.forget(uid),
         }
     }
 
@@ -426,140 +506,9 @@ impl Controller {
         self.call(Call::Pair(volume.clone(), node.clone(), request));
     }
 
-    /// A detach is about to be forced: counted, logged, told to those who wait for it.
-    fn force(&mut self, volume: &VolumeId, node: &NodeName, reason: ForceReason) {
-        self.metrics.forced(reason);
-        tracing::warn!(%volume, %node, reason = reason.label(), "forcing the detach of a volume that may be in use");
-        let waiting = self.desired.nodes(volume).into_iter().flatten().filter(|(other, _)| *other != node);
-        for (_, wish) in waiting {
-            let announcement = Announcement::ForcedDetach(node.clone(), reason);
-            self.effects.events.extend(announcer::events(&self.objects, wish, &announcement));
-        }
-    }
-
-    /// Brings the node up to the table before it is written to. A kubelet's heartbeat is a new revision
-    /// whose content is none of ours and wakes nobody, but a patch that names the revision before it is
-    /// refused.
-    fn catch_up(&mut self, name: &NodeName, now: Instant) {
-        let Some(latest) = self.objects.nodes.get(name) else { return };
-        let known = self.actual.node(name).and_then(|state| state.node.as_ref());
-        if known.is_none_or(|known| known.metadata.resource_version >= latest.metadata.resource_version) {
-            return;
-        }
-        let touched = self.actual.observe_node(name, Some(&latest), self.clock.wall(now));
-        for volume in touched {
-            self.reconcile_volume(&volume, now);
-        }
-    }
-
-    /// Sends what the node needs: its list, or a live read.
-    fn reconcile_node(&mut self, name: &NodeName, now: Instant) {
-        self.metrics.planned(Planned::Node);
-        self.catch_up(name, now);
-        // Planned here and now: the volumes' turn is over, and nothing else may happen for a long time.
-        for volume in self.actual.trust_node(name, self.clock.wall(now)) {
-            self.reconcile_volume(&volume, now);
-        }
-        let trusted_at = self.actual.node(name).and_then(NodeState::trusted_at);
-        if let Some(at) = trusted_at.and_then(|at| self.clock.instant(at)) {
-            self.wake_at.insert((at, Dirty::Node(name.clone())));
-        }
-        let Some(state) = self.actual.node(name) else { return };
-        if state.busy {
-            return;
-        }
-        if let Some(at) = state.retry.pending(now) {
-            self.wake_at.insert((at, Dirty::Node(name.clone())));
-            return;
-        }
-        let publications = state
-            .volumes
-            .iter()
-            .filter_map(|volume| Some((volume, self.actual.pair(volume, name)?.publication)));
-        let node = state.node.as_deref().filter(|_| !state.stale);
-        let change = node.and_then(|node| Some((node, status_updater::desired_list(node, publications)?)));
-        let settle_at = state.unsettled.map(|unsettled| unsettled.until);
-        let call = match change {
-            Some((node, list)) => {
-                let request = status_updater::patch(node, &list);
-                Call::PatchNode(name.clone(), node.metadata.resource_version, request)
-            }
-            None if state.stale || self.actual.needs_proof(name) || settle_at.is_some_and(|at| at <= now) => {
-                Call::ReadNode(name.clone())
-            }
-            None => {
-                if let Some(at) = settle_at {
-                    self.wake_at.insert((at, Dirty::Node(name.clone())));
-                }
-                return;
-            }
-        };
-        let state = self.actual.node_mut(name);
-        state.busy = true;
-        self.node_calls += 1;
-        self.call(call);
-    }
-
-    fn call(&mut self, call: Call) {
+    pub(super) fn call(&mut self, call: Call) {
         self.last_sent.0 += 1;
         self.effects.calls.push((self.last_sent, call));
-    }
-
-    /// Tells users what changed for them, once.
-    fn tell(&mut self, volume: &VolumeId, node: &NodeName, verdict: &Verdict) {
-        let Some(wish) = self.desired.wish(volume, node) else {
-            self.actual.pair_mut(volume, node).told = Told::default();
-            return;
-        };
-        let rival = match &verdict.waiting {
-            Some(Waiting::HeldByNode { rival }) if rival.holds => Some(rival.node.clone()),
-            _ => None,
-        };
-        let users = rival.as_ref().and_then(|rival| self.desired.wish(volume, rival));
-        let told = &mut self.actual.pair_mut(volume, node).told;
-        let announcement = match (&verdict.waiting, verdict.publication) {
-            (_, Publication::List) if !told.attached => {
-                told.attached = true;
-                told.error = None;
-                Announcement::Attached
-            }
-            (Some(Waiting::AttachError { message }), _) if told.error.as_ref() != Some(message) => {
-                told.error = Some(message.clone());
-                Announcement::Failed(message.clone())
-            }
-            (Some(Waiting::HeldByNode { .. }), _) if rival.is_some() && !told.held => {
-                told.held = true;
-                let pods = users.into_iter().flat_map(|wish| wish.pods.values());
-                Announcement::HeldElsewhere(pods.map(|(pod, _)| pod.key.clone()).collect())
-            }
-            (Some(Waiting::WaitingForAttacher | Waiting::WaitingForDeletion), _) => {
-                told.attached = false;
-                return;
-            }
-            _ => return,
-        };
-        self.effects.events.extend(announcer::events(&self.objects, wish, &announcement));
-    }
-
-    fn note_waiting(&mut self, volume: &VolumeId, node: &NodeName, verdict: &Verdict, now: Instant) {
-        let entry = verdict.waiting.as_ref().map(|waiting| Entry {
-            waiting: waiting.clone(),
-            since: self.clock.wall(now),
-            next_look: verdict.wake_at.map(|at| self.clock.wall(at)),
-        });
-        let before = self.standing.set(volume, node, entry);
-        let waiting = verdict.waiting.as_ref();
-        let (from, to) = (before.as_ref().map(Waiting::code), waiting.map(Waiting::code));
-        if from == to {
-            return;
-        }
-        if let Some(from) = from {
-            self.metrics.waits(from, -1);
-        }
-        if let Some(to) = to {
-            self.metrics.waits(to, 1);
-        }
-        tracing::info!(%volume, %node, from = from.unwrap_or("Settled"), to = to.unwrap_or("Settled"), "attachment");
     }
 
     /// The pair of an outcome.

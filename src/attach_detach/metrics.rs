@@ -7,9 +7,13 @@ use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts};
 use super::{
     actual_state::Operation,
     force::ForceReason,
+    second_controller::ForeignAct,
     volume_name::{VolumeId, VolumeKind},
 };
-use crate::metrics::{Metrics, STORAGE_OPERATION_BUCKETS};
+use crate::metrics::{Alarms, Metrics, STORAGE_OPERATION_BUCKETS};
+
+/// The alarm that another attach/detach controller is at work (S14).
+const SECOND_CONTROLLER: &str = "second_attach_detach_controller";
 
 /// How an operation ended, as a label value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,13 +49,15 @@ impl Planned {
 }
 
 /// The subsystem's metrics.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct AttachDetachMetrics {
     operations: HistogramVec,
     totals: IntGaugeVec,
     waiting: IntGaugeVec,
     forced: IntCounterVec,
     unresolved: IntCounterVec,
+    foreign: IntCounterVec,
+    alarms: Alarms,
     planned: IntCounterVec,
     counted: HashMap<VolumeId, (i64, i64)>,
 }
@@ -61,7 +67,7 @@ impl AttachDetachMetrics {
     ///
     /// # Errors
     /// See [`Metrics::register`].
-    pub fn new(metrics: &Metrics) -> Result<Self, prometheus::Error> {
+    pub fn new(metrics: &Metrics, alarms: Alarms) -> Result<Self, prometheus::Error> {
         let operations = HistogramVec::new(
             HistogramOpts::new("storage_operation_duration_seconds", "Storage operation duration")
                 .buckets(STORAGE_OPERATION_BUCKETS.to_vec()),
@@ -92,6 +98,18 @@ impl AttachDetachMetrics {
             ),
             &["reason"],
         )?;
+        let foreign = IntCounterVec::new(
+            Opts::new(
+                "mooring_foreign_writes_total",
+                "Writes of others to what only an attach/detach controller writes, by kind",
+            ),
+            &["kind"],
+        )?;
+        for act in [ForeignAct::ListChanged, ForeignAct::AttachmentCreated, ForeignAct::AttachmentDeleted] {
+            foreign.with_label_values(&[act.label()]);
+        }
+        alarms.set(SECOND_CONTROLLER, None);
+        metrics.register(&foreign)?;
         let planned = IntCounterVec::new(
             Opts::new("mooring_planned_keys_total", "Objects looked at because something changed, by kind"),
             &["kind"],
@@ -105,7 +123,8 @@ impl AttachDetachMetrics {
         metrics.register(&operations)?;
         metrics.register(&totals)?;
         metrics.register(&waiting)?;
-        Ok(Self { operations, totals, waiting, forced, unresolved, planned, counted: HashMap::new() })
+        let counted = HashMap::new();
+        Ok(Self { operations, totals, waiting, forced, unresolved, foreign, alarms, planned, counted })
     }
 
     /// Counts a key that is looked at. What one event makes of these must not grow with the cluster.
@@ -127,6 +146,16 @@ impl AttachDetachMetrics {
     /// Counts a volume of a pod that is not in the desired state, and why.
     pub fn unresolved(&self, reason: &'static str) {
         self.unresolved.with_label_values(&[reason]).inc();
+    }
+
+    /// Counts a write of somebody else.
+    pub fn foreign(&self, act: ForeignAct) {
+        self.foreign.with_label_values(&[act.label()]).inc();
+    }
+
+    /// Raises or ends the alarm about another controller.
+    pub fn alarm(&self, text: Option<&str>) {
+        self.alarms.set(SECOND_CONTROLLER, text.map(str::to_owned));
     }
 
     /// Counts a detach although the volume was, or may have been, in use.

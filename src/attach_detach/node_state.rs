@@ -9,7 +9,10 @@ use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::{retry::Retry, volume_name::VolumeId};
-use crate::kube_api::{ids::ResourceVersion, kinds::Node};
+use crate::kube_api::{
+    ids::{ResourceVersion, Uid},
+    kinds::{AttachedVolume, Node},
+};
 
 /// How long a kubelet must have been Ready before an empty list of a re-created node is believed: several
 /// times its status period of 10 s.
@@ -28,6 +31,10 @@ pub struct NodeState {
     /// Whether the node is known to have moved past what we last saw: nothing is written before it was
     /// read live.
     pub stale: bool,
+    /// Since when something attached waits to be listed, in case more comes.
+    pub pending_since: Option<Instant>,
+    /// The list that we wrote last.
+    pub(super) word: Option<Word>,
     /// A status patch whose outcome nobody knows.
     pub unsettled: Option<Unsettled>,
     /// Since when the node has not been Ready, or has been gone, as far as can be known.
@@ -39,6 +46,17 @@ pub struct NodeState {
     /// Volumes that an earlier object of this node reported in use. A later one of the same boot starts
     /// with an empty list, which proves nothing before the kubelet has had time to fill it.
     distrusted: BTreeSet<VolumeId>,
+}
+
+/// What a patch of ours asked the list to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Word {
+    /// Of which node object.
+    pub(super) node: Uid,
+    /// The list.
+    pub(super) list: Vec<AttachedVolume>,
+    /// Whether this or an earlier patch to the same object is known to have landed.
+    pub(super) landed: bool,
 }
 
 /// A status patch that may still land.
@@ -93,6 +111,26 @@ impl NodeState {
         self.unready_since = self.unready_since(node, wall);
         self.node = node.cloned();
         replaced || settled || health != self.health()
+    }
+
+    /// Notes what we are about to write.
+    pub(super) fn give_word(&mut self, node: Uid, list: Vec<AttachedVolume>) {
+        let landed = self.word.as_ref().is_some_and(|word| word.node == node && word.landed);
+        self.word = Some(Word { node, list, landed });
+    }
+
+    /// Whether somebody else changed the list, as this newer state of the node shows (S14). Only after a
+    /// write of ours: what an earlier leader wrote may come late, but not later than that.
+    #[must_use]
+    pub(super) fn is_changed_by_others(&self, node: &Node) -> bool {
+        let (Some(known), Some(word)) = (&self.node, &self.word) else { return false };
+        let list = &node.status.volumes_attached;
+        word.landed
+            && word.node == node.metadata.uid
+            && known.metadata.uid == node.metadata.uid
+            && known.metadata.resource_version < node.metadata.resource_version
+            && known.status.volumes_attached != *list
+            && word.list != *list
     }
 
     fn health(&self) -> (bool, bool, bool) {
@@ -161,6 +199,48 @@ mod tests {
 
     fn volume() -> VolumeId {
         VolumeId::csi(&DriverName::from("d"), "h")
+    }
+
+    #[test]
+    fn s14_a_list_that_is_neither_the_known_one_nor_ours_is_another_writers() {
+        let at_revision = |revision, uid: &str, names: &[&str]| {
+            let mut node = Node::default();
+            node.metadata.uid = uid.into();
+            node.metadata.resource_version = ResourceVersion(revision);
+            node.status.volumes_attached = list(names);
+            node
+        };
+        // name, known list, our word, whether a word has landed, the newer node, verdict
+        let cases = [
+            ("a heartbeat", &["a"][..], &["a"][..], true, at_revision(9, "1", &["a"]), false),
+            (
+                "our patch, before its answer",
+                &["a"],
+                &["a", "b"],
+                true,
+                at_revision(9, "1", &["a", "b"]),
+                false,
+            ),
+            ("another's", &["a"], &["a"], true, at_revision(9, "1", &[]), true),
+            ("another's order", &["a", "b"], &["a", "b"], true, at_revision(9, "1", &["b", "a"]), true),
+            ("another's after ours", &["a"], &["a", "b"], true, at_revision(9, "1", &["b"]), true),
+            ("an earlier leader's, seen late", &["a"], &["a", "b"], false, at_revision(9, "1", &[]), false),
+            ("a re-created node", &["a"], &["a"], true, at_revision(9, "2", &[]), false),
+            ("an older state", &["a"], &["a"], true, at_revision(3, "1", &[]), false),
+        ];
+        for (name, known, word, landed, newer, expected) in cases {
+            let mut state =
+                NodeState { node: Some(Arc::new(at_revision(5, "1", known))), ..NodeState::default() };
+            state.word = Some(Word { node: "1".into(), list: Vec::new(), landed });
+            state.give_word("1".into(), list(word));
+            assert_eq!(state.is_changed_by_others(&newer), expected, "{name}");
+        }
+        assert!(!NodeState::default().is_changed_by_others(&at_revision(1, "1", &["a"])));
+    }
+
+    fn list(names: &[&str]) -> Vec<AttachedVolume> {
+        let entry = |name: &&str| AttachedVolume { name: (*name).to_owned(), device_path: String::new() };
+        names.iter().map(entry).collect()
     }
 
     #[test]

@@ -3,24 +3,25 @@
 //! In: an [`Outcome`]. Out: changed pairs and nodes, marked dirty, so that the next plan starts from
 //! what is now known. Silence after a write never counts as "nothing happened".
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
 use tokio::time::Instant;
 
 use super::{
-    actual_state::{Operation, PairCall, Uncertain},
-    announcer::{self, Announcement},
+    actual_state::{Operation, PairCall, Topic, Uncertain},
+    announcer::Announcement,
     calls::{Answer, Call, Outcome, PairRequest},
     controller::Controller,
     metrics::Ending,
     node_state::Unsettled,
     retry::Retry,
+    second_controller::ForeignAct,
     volume_name::VolumeId,
     withdrawal::{Sequence, Withdrawal},
 };
 use crate::kube_api::{
     call::{CallError, REQUEST_TIMEOUT},
-    ids::{NodeName, ResourceVersion},
+    ids::{NodeName, ResourceVersion, Uid},
     kinds::{Narrow, Node, VolumeAttachment},
 };
 
@@ -65,12 +66,18 @@ impl Controller {
                 self.dirty_nodes.push(name.clone());
                 self.actual.node_mut(&name).busy = false;
                 match result {
-                    Ok(Answer::Node(node)) => self.node_answered(&name, &node, sent, now),
+                    Ok(Answer::Node(node)) => {
+                        if let Some(word) = &mut self.actual.node_mut(&name).word {
+                            word.landed = true;
+                        }
+                        self.node_answered(&name, &node, sent, now);
+                    }
                     Ok(_) | Err(CallError::NotLeader) => {}
                     Err(CallError::Conflict(_)) => self.actual.node_mut(&name).stale = true,
                     Err(error) => self.node_patch_failed(&name, revision, &error, now),
                 }
             }
+            Call::Clock(_) => self.clock_answered(result, now),
             Call::ReadNode(name) => {
                 self.node_calls -= 1;
                 self.dirty_nodes.push(name.clone());
@@ -98,6 +105,21 @@ impl Controller {
         }
     }
 
+    fn clock_answered(&mut self, result: Result<Answer, CallError>, now: Instant) {
+        let result = result.and_then(|answer| match answer {
+            Answer::Clock(map) => Ok(map),
+            _ => Err(CallError::Unknown("not a ConfigMap".to_owned())),
+        });
+        let pairs = self.actual.volumes().flat_map(|(_, state)| state.pairs.values());
+        let existing: HashSet<Uid> = pairs
+            .filter_map(|pair| pair.attachment.as_ref())
+            .map(|attachment| attachment.metadata.uid.clone())
+            .collect();
+        if self.wish_clock.take(result, |uid| existing.contains(uid), fastrand::f64(), now) {
+            self.look_at_everything();
+        }
+    }
+
     fn created(
         &mut self,
         volume: &VolumeId,
@@ -108,7 +130,7 @@ impl Controller {
         match result {
             Ok(Answer::Attachment(attachment)) => {
                 let pair = self.pair(volume, node);
-                pair.uncertain = None;
+                pair.uncertain = pair.uncertain.filter(|uncertain| uncertain.until > now);
                 pair.retry = Retry::default();
                 self.absorb_attachment(attachment, now);
             }
@@ -117,27 +139,21 @@ impl Controller {
                 tracing::warn!(%volume, %node, %error, "whether the attachment was created is unknown, reading it");
                 let jitter = fastrand::f64();
                 let pair = self.pair(volume, node);
+                let is_foreign = error.is_certain() && pair.uncertain.is_none() && pair.attachment.is_none();
                 pair.uncertain = Some(Uncertain { until: now + SETTLE, read_absent: false });
                 if !error.is_certain() {
                     pair.retry = pair.retry.after_failure(now, jitter, Duration::ZERO);
+                }
+                if is_foreign {
+                    self.suspect(ForeignAct::AttachmentCreated, now);
                 }
             }
             Err(error) => {
                 tracing::warn!(%volume, %node, %error, "creating the attachment failed");
                 self.pair_failed(volume, node, &error, now);
                 self.operation_ended(volume, node, Operation::Attach, Ending::Failure, now);
-                let pair = self.pair(volume, node);
-                let message = error.to_string();
-                if pair.told.error.as_ref() != Some(&message) {
-                    pair.told.error = Some(message.clone());
-                    if let Some(wish) = self.desired.wish(volume, node) {
-                        self.effects.events.extend(announcer::events(
-                            &self.objects,
-                            wish,
-                            &Announcement::Failed(message),
-                        ));
-                    }
-                }
+                let failure = Announcement::Failed(error.to_string());
+                self.say_once(volume, node, Topic::Failure, &failure, now);
             }
         }
     }
@@ -173,7 +189,7 @@ impl Controller {
         match result {
             Ok(Answer::Attachment(attachment)) => {
                 let pair = self.pair(volume, node);
-                pair.uncertain = None;
+                pair.uncertain = pair.uncertain.filter(|uncertain| uncertain.until > now);
                 pair.retry = Retry::default();
                 pair.deletion_doubt = pair.deletion_doubt.filter(|until| *until > now);
                 self.absorb_attachment(attachment, now);
@@ -238,8 +254,8 @@ impl Controller {
     fn node_answered(&mut self, name: &NodeName, answer: &Node, sent: Sequence, now: Instant) {
         self.actual.node_mut(name).retry = Retry::default();
         self.objects.absorb(answer.clone());
-        let mut touched =
-            self.actual.observe_node(name, self.objects.nodes.get(name).as_ref(), self.clock.wall(now));
+        let latest = self.objects.nodes.get(name);
+        let mut touched = self.observe_node(name, latest.as_ref(), now);
         touched.extend(self.actual.witness_node(answer, name, sent));
         self.dirty_volumes.extend(touched);
     }

@@ -32,6 +32,8 @@ pub struct VolumeView<'a> {
     pub nodes: BTreeMap<&'a NodeName, &'a NodeState>,
     /// When a detach may be forced.
     pub policy: ForcePolicy,
+    /// Whether another controller is at work, so that nothing may be taken away (S14).
+    pub stand_off: bool,
     /// The time by the cluster's clock.
     pub wall: Timestamp,
 }
@@ -55,7 +57,9 @@ pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, Verdict> 
             policy: &view.policy,
             wall: view.wall,
         };
-        verdicts.insert(node.clone(), rules::judge(&pair_view, now));
+        let verdict = rules::judge(&pair_view, now);
+        let verdict = if view.stand_off { verdict.standing_off(pair) } else { verdict };
+        verdicts.insert(node.clone(), verdict);
     }
     verdicts
 }

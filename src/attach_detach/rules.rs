@@ -18,7 +18,10 @@ use super::{
     volume_name::VolumeKind,
     withdrawal::{Unpublished, Withdrawal},
 };
-use crate::kube_api::ids::{NodeName, Uid};
+use crate::kube_api::{
+    ids::{NodeName, Uid},
+    kinds::VolumeError,
+};
 
 /// What is known of one pair when it is judged.
 #[derive(Clone, Copy, Debug)]
@@ -125,6 +128,8 @@ pub enum Waiting {
     },
     /// To learn whether an attachment exists.
     Uncertain,
+    /// For another attach/detach controller to cease: until then nothing is detached (S14).
+    ForeignWriter,
     /// For the pause after a failure to end.
     RetryBackoff,
 }
@@ -149,6 +154,7 @@ impl Waiting {
             Self::NodeGone => "NodeGone",
             Self::DetachWaitingForNode { .. } => "DetachWaitingForNode",
             Self::Uncertain => "Uncertain",
+            Self::ForeignWriter => "ForeignWriter",
             Self::RetryBackoff => "RetryBackoff",
         }
     }
@@ -181,7 +187,8 @@ fn wanted(view: &PairView<'_>, wish: &Wish, now: Instant) -> Verdict {
             let waiting = (!pair.listed).then_some(Waiting::Publishing);
             return Verdict { waiting, ..Verdict::say(Publication::List) };
         }
-        let waiting = match &attachment.status.attach_error {
+        let error = attachment.status.attach_error.as_ref();
+        let waiting = match error.filter(|error| !is_stale(error, wish.began())) {
             Some(error) => Waiting::AttachError { message: error.message.clone() },
             None => Waiting::WaitingForAttacher,
         };
@@ -216,11 +223,17 @@ fn wanted(view: &PairView<'_>, wish: &Wish, now: Instant) -> Verdict {
     }
 }
 
+/// Whether an error is from before our own try, and says nothing of it.
+fn is_stale(error: &VolumeError, began: Option<Timestamp>) -> bool {
+    matches!((error.time, began), (Some(met), Some(began)) if met < began)
+}
+
 fn unwanted(view: &PairView<'_>, now: Instant) -> Verdict {
     let pair = view.pair;
     let Some(attachment) = &pair.attachment else { return without_attachment(view, now) };
     if attachment.metadata.is_terminating() || pair.deletion_accepted.is_some() {
-        let waiting = match &attachment.status.detach_error {
+        let error = attachment.status.detach_error.as_ref();
+        let waiting = match error.filter(|error| !is_stale(error, attachment.metadata.deletion_timestamp)) {
             Some(error) => Waiting::DetachError { message: error.message.clone() },
             None => Waiting::DetachWaitingForAttacher,
         };
@@ -331,6 +344,21 @@ pub(super) fn withdraw(step: Option<Step>, waiting: Waiting) -> Verdict {
 }
 
 impl Verdict {
+    /// The same, but nothing is taken away from the node or the driver. What was about to be is put back.
+    pub(super) fn standing_off(self, pair: &Pair) -> Self {
+        let deletes = matches!(self.step, Some(Step::Delete(..)));
+        let unpublishes = pair.listed && self.publication == Publication::Withhold;
+        if !(self.withdraws || deletes || unpublishes) {
+            return self;
+        }
+        let is_attached = pair.attachment.as_deref().is_some_and(|attachment| {
+            let going = attachment.metadata.is_terminating() || pair.deletion_accepted.is_some();
+            attachment.status.attached && !going
+        });
+        let publication = if is_attached { Publication::List } else { Publication::Keep };
+        wait(publication, Waiting::ForeignWriter)
+    }
+
     pub(super) fn say(publication: Publication) -> Self {
         Self { publication, withdraws: false, step: None, waiting: None, wake_at: None }
     }

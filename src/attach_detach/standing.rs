@@ -5,7 +5,10 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use k8s_openapi::jiff::Timestamp;
@@ -29,6 +32,7 @@ pub struct Entry {
 #[derive(Debug, Default)]
 pub struct Standing {
     entries: Mutex<BTreeMap<(VolumeId, NodeName), Entry>>,
+    alarm: AtomicBool,
 }
 
 impl Standing {
@@ -44,6 +48,25 @@ impl Standing {
             entry.since = before.since;
         }
         entries.insert(key, entry).map(|before| before.waiting)
+    }
+
+    /// Notes whether another controller is at work.
+    pub(super) fn set_alarm(&self, alarm: bool) {
+        self.alarm.store(alarm, Ordering::Relaxed);
+    }
+
+    /// What to tell operators whatever volume they look at: that another controller is at work (S14).
+    #[must_use]
+    pub fn alarm(&self) -> Option<&'static str> {
+        self.alarm.load(Ordering::Relaxed).then_some(
+            "another attach/detach controller writes VolumeAttachments or volumesAttached: nothing is detached \
+             until none has been seen for ten minutes",
+        )
+    }
+
+    /// Since when a pair has been waiting for what it waits for.
+    pub(super) fn since(&self, volume: &VolumeId, node: &NodeName) -> Option<Timestamp> {
+        self.lock().get(&(volume.clone(), node.clone())).map(|entry| entry.since)
     }
 
     /// Every pair that waits.
@@ -69,7 +92,7 @@ impl Standing {
             }
             row
         });
-        json!({ "waiting": rows.collect::<Vec<_>>() })
+        json!({ "waiting": rows.collect::<Vec<_>>(), "alarm": self.alarm() })
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<(VolumeId, NodeName), Entry>> {
@@ -115,7 +138,7 @@ mod tests {
                     "rival": { "node": "a", "holds": true },
                     "since": "1970-01-01T00:00:05Z", "nextLook": null,
                 },
-            ]})
+            ], "alarm": null})
         );
         standing.set(&volume, &a, None);
         assert_eq!(standing.entries().len(), 1);

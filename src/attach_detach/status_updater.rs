@@ -5,7 +5,10 @@
 //! whole; it is sorted, so equal sets are equal bytes; it names the node's UID and revision, so a
 //! patch that comes late, or to a re-created node, changes nothing (S13).
 
+use std::time::Duration;
+
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::{actual_state::Publication, volume_name::VolumeId};
 use crate::kube_api::{
@@ -13,13 +16,36 @@ use crate::kube_api::{
     kinds::{AttachedVolume, Narrow, Node},
 };
 
-/// The list that `volumesAttached` should become, if it differs from what it is. Entries that no
-/// publication speaks of, those of other plugins among them, stay as they are.
+/// How long an attached volume waits to be listed together with those that are on their way to the same
+/// node. A quarter of what may pass at most (L4); a patch rewrites the whole Node and goes to everyone who
+/// watches it, so each one saved is worth a moment.
+const WINDOW: Duration = Duration::from_millis(25);
+
+/// What `volumesAttached` of a node should become.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The whole list.
+    pub list: Vec<AttachedVolume>,
+    /// Whether something is taken off it: a detach waits.
+    pub withholds: bool,
+}
+
+impl Change {
+    /// When to write the change that has been pending since then. A detach waits for nothing, and a volume
+    /// waits only for others that are on their way.
+    #[must_use]
+    pub fn due(&self, pending_since: Instant, more_to_come: bool) -> Instant {
+        if self.withholds || !more_to_come { pending_since } else { pending_since + WINDOW }
+    }
+}
+
+/// The change that `volumesAttached` needs, if any. Entries that no publication speaks of, those of other
+/// plugins among them, stay as they are.
 #[must_use]
-pub fn desired_list<'a>(
+pub fn change<'a>(
     node: &Node,
     publications: impl Iterator<Item = (&'a VolumeId, Publication)>,
-) -> Option<Vec<AttachedVolume>> {
+) -> Option<Change> {
     let present = &node.status.volumes_attached;
     let mut list = present.clone();
     for (volume, publication) in publications {
@@ -37,7 +63,8 @@ pub fn desired_list<'a>(
     list.dedup();
     let mut before = present.clone();
     before.sort();
-    (list != before).then_some(list)
+    let withholds = before.iter().any(|entry| list.binary_search(entry).is_err());
+    (list != before).then_some(Change { list, withholds })
 }
 
 /// The patch that makes `volumesAttached` this list.
@@ -75,8 +102,8 @@ mod tests {
         node
     }
 
-    fn names(list: Option<Vec<AttachedVolume>>) -> Option<Vec<String>> {
-        list.map(|list| list.into_iter().map(|entry| entry.name).collect())
+    fn names(change: Option<Change>) -> Option<Vec<String>> {
+        change.map(|change| change.list.into_iter().map(|entry| entry.name).collect())
     }
 
     #[test]
@@ -86,7 +113,23 @@ mod tests {
         let said = [(&b, Publication::List), (&a, Publication::List), (&c, Publication::Withhold)];
         let expected: Vec<String> =
             [a.as_str(), b.as_str(), "kubernetes.io/iscsi/p:i:0"].map(String::from).to_vec();
-        assert_eq!(names(desired_list(&node, said.into_iter())), Some(expected));
+        assert_eq!(names(change(&node, said.into_iter())), Some(expected));
+    }
+
+    #[test]
+    fn l4_a_volume_waits_for_others_and_a_detach_for_nobody() {
+        let start = Instant::now();
+        let due = |withholds, more| Change { list: Vec::new(), withholds }.due(start, more) - start;
+        assert_eq!(due(false, false), Duration::ZERO);
+        assert_eq!(due(false, true), WINDOW);
+        assert_eq!(due(true, true), Duration::ZERO);
+        let (a, b) = (volume("a"), volume("b"));
+        let swap = [(&a, Publication::Withhold), (&b, Publication::List)];
+        let withholds =
+            |names: &[&str]| change(&node(names), swap.into_iter()).map(|change| change.withholds);
+        assert_eq!(withholds(&[a.as_str()]), Some(true));
+        assert_eq!(withholds(&[]), Some(false));
+        assert_eq!(withholds(&[b.as_str()]), None);
     }
 
     #[test]
@@ -96,7 +139,7 @@ mod tests {
         let said = [(&a, Publication::List), (&b, Publication::Keep), (&volume("c"), Publication::Withhold)]
             .map(|(volume, publication)| (volume.clone(), publication));
         let said = said.iter().map(|(volume, publication)| (volume, *publication));
-        assert_eq!(desired_list(&node, said), None);
+        assert_eq!(change(&node, said), None);
     }
 
     #[test]

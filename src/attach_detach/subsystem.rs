@@ -16,10 +16,11 @@ use super::{
     executor::Executor,
     metrics::AttachDetachMetrics,
     standing::Standing,
+    wish_clock::ClockPlace,
 };
 use crate::{
     kube_api::{call::Caller, events::EventRecorder, leadership::Leadership},
-    metrics::Metrics,
+    metrics::{Alarms, Metrics},
     state::{ChangeSet, Objects},
 };
 
@@ -47,13 +48,14 @@ impl AttachDetach {
         events: EventRecorder,
         options: AttachDetachOptions,
         metrics: &Metrics,
+        alarms: Alarms,
     ) -> Result<Self, prometheus::Error> {
-        let (sender, outcomes) = mpsc::channel(PAIR_CALLS + NODE_CALLS);
+        let (sender, outcomes) = mpsc::channel(PAIR_CALLS + NODE_CALLS + 1);
         Ok(Self {
             changes: objects.subscribe(),
             controller: Controller::new(
                 Arc::clone(&objects),
-                AttachDetachMetrics::new(metrics)?,
+                AttachDetachMetrics::new(metrics, alarms)?,
                 options,
                 Clock::new(Timestamp::now(), Instant::now()),
             ),
@@ -63,6 +65,13 @@ impl AttachDetach {
             leadership,
             events,
         })
+    }
+
+    /// The same with a wish clock that survives this process (S6).
+    #[must_use]
+    pub fn with_wish_clock(mut self, place: ClockPlace) -> Self {
+        self.controller.keep_wishes_in(place);
+        self
     }
 
     /// What every volume waits for; stays readable while the subsystem runs.
@@ -82,7 +91,11 @@ impl AttachDetach {
             let wake_at = self.controller.wake_at();
             tokio::select! {
                 () = shutdown.cancelled() => break,
-                () = self.leadership.acquired(), if !self.controller.leads() => self.controller.take_over(),
+                () = self.leadership.acquired(), if !self.controller.leads() => {
+                    // What the take-over barrier has read is to be known before anything is planned.
+                    self.controller.take_changes(self.changes.take_now(), Instant::now());
+                    self.controller.take_over();
+                }
                 changed = self.changes.take() => self.controller.take_changes(changed, Instant::now()),
                 Some(outcome) = self.outcomes.recv() => self.take_outcomes(outcome),
                 () = sleep_until(wake_at.unwrap_or_else(Instant::now)), if wake_at.is_some() => {}

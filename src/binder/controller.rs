@@ -27,12 +27,15 @@ use crate::{
         kinds::ObjectRef,
         leadership::Leadership,
     },
-    metrics::Metrics,
+    metrics::{Alarms, Metrics},
     state::{ChangeSet, Objects},
 };
 
 /// Requests on the wire at once.
 const CONNECTIONS: usize = 64;
+
+/// The alarm about another binder.
+const SECOND_BINDER: &str = "second_binder";
 
 /// A request with its outcome.
 type Finished = (Op, Result<Answer, CallError>);
@@ -47,6 +50,8 @@ pub struct Binder {
     leadership: Leadership,
     events: EventRecorder,
     metrics: BinderMetrics,
+    alarms: Alarms,
+    rival: Option<String>,
 }
 
 impl Binder {
@@ -61,11 +66,17 @@ impl Binder {
         events: EventRecorder,
         options: BinderOptions,
         metrics: &Metrics,
+        alarms: Alarms,
     ) -> Result<Self, prometheus::Error> {
+        alarms.set(SECOND_BINDER, None);
+        let changes = objects.subscribe();
+        let planner = Planner::new(Arc::clone(&objects), options);
         Ok(Self {
-            changes: objects.subscribe(),
-            planner: Planner::new(Arc::clone(&objects), options),
-            metrics: BinderMetrics::new(metrics, &objects)?,
+            changes,
+            metrics: BinderMetrics::new(metrics, &objects, planner.standing())?,
+            planner,
+            alarms,
+            rival: None,
             objects,
             caller: caller.with_own_budget(CONNECTIONS),
             leadership,
@@ -86,7 +97,7 @@ impl Binder {
             () = shutdown.cancelled() => return,
             () = self.objects.synced() => {}
         }
-        self.planner.warm();
+        self.planner.warm(Instant::now());
         let mut tasks: JoinSet<Finished> = JoinSet::new();
         let mut leading = false;
         let mut wake_at = None;
@@ -115,14 +126,21 @@ impl Binder {
     }
 
     fn changed(&mut self, changed: &BTreeSet<ObjectRef>) {
+        let now = Instant::now();
         for object in changed {
-            self.planner.changed(object);
+            self.planner.changed(object, now);
         }
     }
 
     /// Plans, and sends. Returns when to plan again.
     fn plan(&mut self, tasks: &mut JoinSet<Finished>) -> Option<Instant> {
-        let plan = self.planner.plan(Instant::now());
+        let now = Instant::now();
+        let plan = self.planner.plan(now);
+        self.alarm(now);
+        for measure in &plan.measures {
+            self.metrics.measured(measure);
+        }
+        self.metrics.queued(&plan.tallies);
         for event in plan.events {
             self.events.record(event);
         }
@@ -131,12 +149,27 @@ impl Binder {
         }
         for op in plan.ops {
             let caller = self.caller.clone();
+            self.metrics.begins(&op.subject, now);
             tasks.spawn(async move {
                 let result = send(&caller, &op.call).await;
                 (op, result)
             });
         }
         plan.wake_at
+    }
+
+    /// Raises or lowers the alarm about another binder.
+    fn alarm(&mut self, now: Instant) {
+        let rival = self.planner.rival(now).map(ToString::to_string);
+        if rival != self.rival {
+            if let Some(rival) = &rival {
+                tracing::error!(%rival, "another binder is at work: nothing is released or given up meanwhile");
+            }
+            self.rival.clone_from(&rival);
+            self.planner.standing().set_rival(rival.clone());
+            self.alarms.set(SECOND_BINDER, rival);
+        }
+        self.metrics.sighted(self.planner.sightings());
     }
 
     fn finished(&mut self, finished: Result<Finished, JoinError>) {
@@ -152,7 +185,9 @@ impl Binder {
             self.metrics.class_assigned(result.is_ok());
         }
         log(&op, &result);
-        self.planner.outcome(op, result, Instant::now(), fastrand::f64());
+        let now = Instant::now();
+        self.metrics.ends(&op.subject, now);
+        self.planner.outcome(op, result, now, fastrand::f64());
     }
 }
 

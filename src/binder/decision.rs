@@ -152,6 +152,19 @@ pub enum WriteKind {
 }
 
 impl WriteKind {
+    /// Whether it is one of the four writes of a bind.
+    #[must_use]
+    pub fn is_bind(self) -> bool {
+        matches!(self, Self::ReserveVolume | Self::VolumeBound | Self::NameVolume | Self::ClaimBound)
+    }
+
+    /// Whether it takes something from somebody, and so is not done while it is not certain that nobody
+    /// else decides about the same objects.
+    #[must_use]
+    pub fn is_destructive(self) -> bool {
+        matches!(self, Self::VolumeReleased | Self::VolumeFailed | Self::Unbind | Self::ClaimLost)
+    }
+
     /// Value of log fields.
     #[must_use]
     pub fn as_str(self) -> &'static str {

@@ -1,23 +1,33 @@
 //! Metrics of the binder.
 //!
-//! The `pv_collector_*` and `retroactive_storageclass_*` families are kube-controller-manager's
-//! (pv-binder §11); the sizes are counted when scraped. Ours tells how often each reason was the
-//! answer.
+//! Those that do not begin with `mooring_` are kube-controller-manager's (pv-binder §11). What can be
+//! counted from the tables is counted when scraped.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use prometheus::{
-    GaugeVec, IntCounter, IntCounterVec, Opts,
+    GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts,
     core::{Collector, Desc},
     proto::MetricFamily,
 };
+use tokio::time::Instant;
 
-use super::matching::{VolumeMode, claim_class};
+use super::{
+    decision::Target,
+    latency::Measure,
+    matching::{VolumeMode, claim_class},
+    queue::{Tallies, Tally},
+    standing::Standing,
+};
 use crate::{
     kube_api::kinds::{ClaimPhase, PersistentVolume, VolumePhase},
-    metrics::Metrics,
+    metrics::{Metrics, STORAGE_OPERATION_BUCKETS, WorkQueueMetrics},
     state::Objects,
 };
+
+/// From a few round trips on a fast server to a bind that waits for a minute of conflicts or throttling.
+const BIND_BUCKETS: [f64; 14] =
+    [0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
 
 /// Counters of the binder.
 #[derive(Clone, Debug)]
@@ -25,6 +35,12 @@ pub struct BinderMetrics {
     decisions: IntCounterVec,
     classes: IntCounter,
     class_errors: IntCounter,
+    operations: HistogramVec,
+    errors: [IntCounterVec; 2],
+    binds: Histogram,
+    sightings: IntCounter,
+    claims: WorkQueueMetrics,
+    volumes: WorkQueueMetrics,
 }
 
 impl BinderMetrics {
@@ -32,7 +48,11 @@ impl BinderMetrics {
     ///
     /// # Errors
     /// See [`Metrics::register`].
-    pub fn new(metrics: &Metrics, objects: &Arc<Objects>) -> Result<Self, prometheus::Error> {
+    pub fn new(
+        metrics: &Metrics,
+        objects: &Arc<Objects>,
+        standing: Arc<Standing>,
+    ) -> Result<Self, prometheus::Error> {
         let decisions = IntCounterVec::new(
             Opts::new("mooring_binder_decisions_total", "Decisions about claims and volumes, by reason"),
             &["kind", "reason"],
@@ -45,11 +65,104 @@ impl BinderMetrics {
             "retroactive_storageclass_errors_total",
             "Total number of failed retroactive StorageClass assignments to persistent volume claim",
         )?;
+        let operations = HistogramVec::new(
+            HistogramOpts::new(
+                "volume_operation_total_seconds",
+                "Storage operation end to end duration in seconds",
+            )
+            .buckets(STORAGE_OPERATION_BUCKETS.to_vec()),
+            &["plugin_name", "operation_name"],
+        )?;
+        // KCM 1.36 renamed it and hides the old name; dashboards know either.
+        let errors = |name: &str| {
+            let labels = &["plugin_name", "operation_name"];
+            IntCounterVec::new(Opts::new(name, "Total volume operation errors"), labels)
+        };
+        let errors = [errors("volume_operation_errors_total")?, errors("volume_operation_total_errors")?];
+        let binds = Histogram::with_opts(
+            HistogramOpts::new(
+                "mooring_bind_duration_seconds",
+                "Time from the first write of a bind to the answer to its last",
+            )
+            .buckets(BIND_BUCKETS.to_vec()),
+        )?;
+        let sightings = IntCounter::new(
+            "mooring_second_binder_sightings_total",
+            "Times that somebody else changed a claim or volume as only a binder does",
+        )?;
+        metrics.register(&operations)?;
+        for counter in &errors {
+            metrics.register(counter)?;
+        }
+        metrics.register(&binds)?;
+        metrics.register(&sightings)?;
+        metrics.register(&Waiting::new(standing)?)?;
         metrics.register(&decisions)?;
         metrics.register(&classes)?;
         metrics.register(&class_errors)?;
         metrics.register(&Sizes::new(Arc::clone(objects))?)?;
-        Ok(Self { decisions, classes, class_errors })
+        Ok(Self {
+            decisions,
+            classes,
+            class_errors,
+            operations,
+            errors,
+            binds,
+            sightings,
+            claims: WorkQueueMetrics::new(metrics, "claims")?,
+            volumes: WorkQueueMetrics::new(metrics, "volumes")?,
+        })
+    }
+
+    /// Notes what was measured.
+    pub fn measured(&self, measure: &Measure) {
+        match measure {
+            Measure::Took(operation, plugin, took) => {
+                let labels = [plugin.as_str(), operation.as_str()];
+                self.operations.with_label_values(&labels).observe(took.as_secs_f64());
+            }
+            Measure::Failed(operation, plugin) => {
+                for counter in &self.errors {
+                    counter.with_label_values(&[plugin.as_str(), operation.as_str()]).inc();
+                }
+            }
+            Measure::Bound(took) => self.binds.observe(took.as_secs_f64()),
+        }
+    }
+
+    /// Notes what the queues counted.
+    pub fn queued(&self, tallies: &Tallies) {
+        let note = |queue: &WorkQueueMetrics, tally: &Tally| {
+            queue.added(tally.adds, tally.retries);
+            queue.set_depth(tally.depth);
+            for wait in &tally.waits {
+                queue.waited(*wait);
+            }
+        };
+        note(&self.claims, &tallies.claims);
+        note(&self.volumes, &tallies.volumes);
+    }
+
+    /// Notes that a request about a key is sent.
+    pub fn begins(&self, key: &Target, now: Instant) {
+        self.queue(key).begins(key.to_string(), now);
+    }
+
+    /// Notes that it is answered.
+    pub fn ends(&self, key: &Target, now: Instant) {
+        self.queue(key).ends(&key.to_string(), now);
+    }
+
+    fn queue(&self, key: &Target) -> &WorkQueueMetrics {
+        match key {
+            Target::Claim(_) => &self.claims,
+            Target::Volume(_) => &self.volumes,
+        }
+    }
+
+    /// Sets how often another binder was seen.
+    pub fn sighted(&self, total: u64) {
+        self.sightings.inc_by(total.saturating_sub(self.sightings.get()));
     }
 
     /// Counts decisions with one reason.
@@ -63,6 +176,34 @@ impl BinderMetrics {
         if !succeeded {
             self.class_errors.inc();
         }
+    }
+}
+
+/// Claims that wait, by reason, counted when scraped.
+#[derive(Clone, Debug)]
+struct Waiting {
+    standing: Arc<Standing>,
+    gauge: IntGaugeVec,
+}
+
+impl Waiting {
+    fn new(standing: Arc<Standing>) -> Result<Self, prometheus::Error> {
+        let opts = Opts::new("mooring_waiting_claims", "Claims that are not settled, by what they wait for");
+        Ok(Self { standing, gauge: IntGaugeVec::new(opts, &["reason"])? })
+    }
+}
+
+impl Collector for Waiting {
+    fn desc(&self) -> Vec<&Desc> {
+        self.gauge.desc()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        self.gauge.reset();
+        for (reason, count) in self.standing.waiting() {
+            self.gauge.with_label_values(&[reason]).set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+        self.gauge.collect()
     }
 }
 

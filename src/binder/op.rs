@@ -4,7 +4,7 @@
 
 use super::decision::{Step, Target, Write, WriteKind};
 use crate::kube_api::{
-    ids::{Uid, VolumeName},
+    ids::{ResourceVersion, Uid, VolumeName},
     kinds::{PersistentVolume, PersistentVolumeClaim},
 };
 
@@ -17,6 +17,8 @@ pub struct Op {
     pub volume: Option<VolumeName>,
     /// The request.
     pub call: Call,
+    /// Revision at which the object of the request was known when it was planned.
+    pub known: Option<ResourceVersion>,
 }
 
 /// What an [`Op`] asks of the API server.
@@ -36,7 +38,7 @@ pub enum Call {
 /// Why something is read live.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// A write to it met another revision, or its outcome is unknown.
+    /// A write to it met another revision, or its outcome is unknown; or a list lacked it.
     Refresh,
     /// To prove that a claim with this UID is gone, or bound elsewhere.
     ProveClaim(Uid),
@@ -65,6 +67,15 @@ impl Call {
             Step::ProveVolume { volume } => {
                 Self::Read { target: Target::Volume(volume), purpose: Purpose::ProveVolume }
             }
+        }
+    }
+
+    /// The object of the request.
+    #[must_use]
+    pub fn target(&self) -> &Target {
+        match self {
+            Self::Write(write) => &write.target,
+            Self::Read { target, .. } => target,
         }
     }
 

@@ -16,23 +16,29 @@ use tokio::time::Instant;
 use super::{
     annotations,
     claim::{ClaimDecision, sync_claim},
-    decision::Target,
+    decision::{Step, Target},
     index::VolumeIndex,
-    matching::Wish,
-    op::{Answer, Call, Op, Purpose},
-    reason::ClaimReason,
+    latency::{Latency, Measure},
+    matching::{Wish, volume_class},
+    op::{Call, Op, Purpose},
+    queue::{Queue, Tallies},
+    reason::{ClaimReason, VolumeReason},
+    reclaim::deleter,
     retry::Retries,
+    rivals::{Rivals, Sighting},
     standing::Standing,
-    view::{BinderOptions, ClaimProof, Proofs, View, VolumeProof},
+    told::Told,
+    view::{BinderOptions, Proofs, View},
     volume::{VolumeDecision, sync_volume},
     waiting::{ClaimIndex, PodIndex},
 };
 use crate::{
     kube_api::{
-        call::CallError,
         events::Event,
-        ids::{ClaimKey, ClassName, Uid, VolumeName},
-        kinds::{ClaimRef, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, StorageClass},
+        ids::{ClaimKey, ClassName, ResourceVersion, VolumeName},
+        kinds::{
+            ClaimRef, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy, StorageClass,
+        },
     },
     state::Objects,
 };
@@ -50,6 +56,10 @@ pub struct Plan {
     pub events: Vec<Event>,
     /// Decisions made, by kind and reason.
     pub decisions: BTreeMap<(&'static str, &'static str), u64>,
+    /// What was measured.
+    pub measures: Vec<Measure>,
+    /// What was counted.
+    pub tallies: Tallies,
     /// When to plan again if nothing happens.
     pub wake_at: Option<Instant>,
 }
@@ -57,29 +67,30 @@ pub struct Plan {
 /// Owner of the binder's memory.
 #[derive(Debug)]
 pub struct Planner {
-    objects: Arc<Objects>,
-    options: BinderOptions,
-    volumes: VolumeIndex,
-    claims: ClaimIndex,
-    pods: PodIndex,
-    default_class: Option<ClassName>,
-    proofs: Proofs,
-    /// Keys of pairs that have begun.
-    urgent: BTreeSet<Target>,
-    dirty: BTreeSet<Target>,
+    pub(super) objects: Arc<Objects>,
+    pub(super) options: BinderOptions,
+    pub(super) volumes: VolumeIndex,
+    pub(super) claims: ClaimIndex,
+    pub(super) pods: PodIndex,
+    pub(super) default_class: Option<ClassName>,
+    pub(super) proofs: Proofs,
+    pub(super) queue: Queue,
     /// Free volumes that no waiting claim has been offered yet.
-    offers: BTreeSet<VolumeName>,
-    busy_claims: BTreeSet<ClaimKey>,
-    busy_volumes: BTreeSet<VolumeName>,
-    in_flight: usize,
-    ready: VecDeque<Op>,
+    pub(super) offers: BTreeSet<VolumeName>,
+    pub(super) busy_claims: BTreeSet<ClaimKey>,
+    pub(super) busy_volumes: BTreeSet<VolumeName>,
+    pub(super) in_flight: usize,
+    pub(super) ready: VecDeque<Op>,
     /// Live reads to repeat when their subject's wait is over; they keep their claim and volume.
-    parked: BTreeMap<Target, Op>,
-    retries: Retries<Target>,
-    /// Events of each key's last decision, which are not repeated.
-    told: BTreeMap<Target, Vec<Event>>,
-    pending_events: Vec<Event>,
-    standing: Arc<Standing>,
+    pub(super) parked: BTreeMap<Target, Op>,
+    pub(super) retries: Retries<Target>,
+    pub(super) told: Told,
+    pub(super) pending_events: Vec<Event>,
+    pub(super) standing: Arc<Standing>,
+    pub(super) rivals: Rivals,
+    pub(super) latency: Latency,
+    /// When everything unsettled is looked at again although nothing happened.
+    resync_at: Option<Instant>,
 }
 
 impl Planner {
@@ -87,6 +98,7 @@ impl Planner {
     #[must_use]
     pub fn new(objects: Arc<Objects>, options: BinderOptions) -> Self {
         Self {
+            standing: Arc::new(Standing::new(Arc::clone(&objects))),
             objects,
             options,
             volumes: VolumeIndex::default(),
@@ -94,8 +106,7 @@ impl Planner {
             pods: PodIndex::default(),
             default_class: None,
             proofs: Proofs::default(),
-            urgent: BTreeSet::new(),
-            dirty: BTreeSet::new(),
+            queue: Queue::default(),
             offers: BTreeSet::new(),
             busy_claims: BTreeSet::new(),
             busy_volumes: BTreeSet::new(),
@@ -103,9 +114,11 @@ impl Planner {
             ready: VecDeque::new(),
             parked: BTreeMap::new(),
             retries: Retries::default(),
-            told: BTreeMap::new(),
+            told: Told::default(),
             pending_events: Vec::new(),
-            standing: Arc::default(),
+            rivals: Rivals::default(),
+            latency: Latency::default(),
+            resync_at: None,
         }
     }
 
@@ -121,29 +134,35 @@ impl Planner {
         self.in_flight
     }
 
+    /// Whether a key waits for its time.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        self.retries.next_due().is_some()
+    }
+
     /// Takes in every object there is.
-    pub fn warm(&mut self) {
+    pub fn warm(&mut self, now: Instant) {
         let objects = Arc::clone(&self.objects);
         for key in objects.volumes.snapshot().into_keys() {
-            self.changed(&ObjectRef::Volume(key));
+            self.changed(&ObjectRef::Volume(key), now);
         }
         for key in objects.claims.snapshot().into_keys() {
-            self.changed(&ObjectRef::Claim(key));
+            self.changed(&ObjectRef::Claim(key), now);
         }
         for key in objects.classes.snapshot().into_keys() {
-            self.changed(&ObjectRef::Class(key));
+            self.changed(&ObjectRef::Class(key), now);
         }
         for key in objects.pods.snapshot().into_keys() {
-            self.changed(&ObjectRef::Pod(key));
+            self.changed(&ObjectRef::Pod(key), now);
         }
     }
 
     /// Notes that an object changed, and whom that concerns.
-    pub fn changed(&mut self, object: &ObjectRef) {
+    pub fn changed(&mut self, object: &ObjectRef, now: Instant) {
         match object {
-            ObjectRef::Volume(name) => self.volume_changed(name),
-            ObjectRef::Claim(key) => self.claim_changed(key),
-            ObjectRef::Class(name) => self.class_changed(name),
+            ObjectRef::Volume(name) => self.volume_changed(name, now),
+            ObjectRef::Claim(key) => self.claim_changed(key, now),
+            ObjectRef::Class(name) => self.class_changed(name, now),
             ObjectRef::Pod(key) => {
                 let pod = self.objects.pods.get(key);
                 for claim in self.pods.update(key, pod.as_deref()) {
@@ -152,7 +171,7 @@ impl Planner {
                         Some(ClaimReason::WaitsForFirstConsumer | ClaimReason::WaitsForPods(_))
                     );
                     if waits {
-                        self.dirty.insert(Target::Claim(claim));
+                        self.queue.add(Target::Claim(claim), now);
                     }
                 }
             }
@@ -160,51 +179,59 @@ impl Planner {
         }
     }
 
-    fn volume_changed(&mut self, name: &VolumeName) {
+    pub(super) fn volume_changed(&mut self, name: &VolumeName, now: Instant) {
         let volume = self.objects.volumes.get(name);
         let before = self.volumes.update(name, volume.as_deref());
-        let now = volume.as_ref().and_then(|volume| volume.spec.claim_ref.as_ref()).map(ClaimRef::key);
+        let refers = volume.as_ref().and_then(|volume| volume.spec.claim_ref.as_ref()).map(ClaimRef::key);
         let naming: Vec<ClaimKey> = self.claims.naming(name).cloned().collect();
         for key in &naming {
             self.proofs.forget_claim(key);
         }
-        self.dirty.extend(before.into_iter().chain(now).chain(naming).map(Target::Claim));
+        self.queue.extend(before.into_iter().chain(refers).chain(naming).map(Target::Claim), now);
         let target = Target::Volume(name.clone());
-        if volume.is_none() {
+        let Some(volume) = volume else {
             self.proofs.forget_volume(name);
+            self.latency.volume_gone(name, now);
             self.forget(&target);
             return;
-        }
-        self.dirty.insert(target);
+        };
+        self.rivals.look_at_volume(&volume, now);
+        self.queue.add(target, now);
         self.offer(name);
     }
 
-    fn claim_changed(&mut self, key: &ClaimKey) {
+    pub(super) fn claim_changed(&mut self, key: &ClaimKey, now: Instant) {
         let claim = self.objects.claims.get(key);
         self.claims.update(key, claim.as_deref());
         let target = Target::Claim(key.clone());
-        if claim.is_none() {
-            self.claims.forget(key);
-            self.proofs.forget_claim(key);
-            self.forget(&target);
-        } else {
-            self.dirty.insert(target);
+        match claim {
+            None => {
+                self.claims.forget(key);
+                self.proofs.forget_claim(key);
+                self.latency.forget_claim(key);
+                self.forget(&target);
+            }
+            Some(claim) => {
+                self.rivals.look_at_claim(&claim, now);
+                self.queue.add(target, now);
+            }
         }
-        self.dirty.extend(self.volumes.referring_to(key).cloned().map(Target::Volume));
+        self.queue.extend(self.volumes.referring_to(key).cloned().map(Target::Volume), now);
     }
 
-    fn class_changed(&mut self, name: &ClassName) {
+    fn class_changed(&mut self, name: &ClassName, now: Instant) {
         let default = default_class(self.objects.classes.snapshot().values());
         if default != self.default_class {
             self.default_class = default;
-            self.dirty.extend(self.claims.open_in_class("").cloned().map(Target::Claim));
+            self.queue.extend(self.claims.open_in_class("").cloned().map(Target::Claim), now);
         }
-        self.dirty.extend(self.claims.open_in_class(name.as_str()).cloned().map(Target::Claim));
+        self.queue.extend(self.claims.open_in_class(name.as_str()).cloned().map(Target::Claim), now);
     }
 
     fn forget(&mut self, target: &Target) {
         self.standing.forget(target);
-        self.told.remove(target);
+        self.told.forget(target);
+        self.rivals.forget(target);
         // A parked read keeps its wait: it still holds its claim and volume.
         if !self.parked.contains_key(target) {
             self.retries.clear(target);
@@ -223,54 +250,107 @@ impl Planner {
         for target in self.retries.take_due(now) {
             match self.parked.remove(&target) {
                 Some(op) => self.ready.push_back(op),
-                None => {
-                    self.dirty.insert(target);
-                }
+                None => self.queue.retry(target, now),
             }
         }
+        self.resync(now, &mut plan);
         while self.in_flight < MAX_IN_FLIGHT {
             if let Some(op) = self.ready.pop_front() {
                 self.in_flight += 1;
                 plan.ops.push(op);
-            } else if let Some(target) = self.urgent.pop_first().or_else(|| self.dirty.pop_first()) {
+            } else if let Some(target) = self.queue.pop(now) {
                 match target {
-                    Target::Claim(key) => self.plan_claim(&key, &mut plan),
-                    Target::Volume(name) => self.plan_volume(&name, &mut plan),
+                    Target::Claim(key) => self.plan_claim(&key, now, &mut plan),
+                    Target::Volume(name) => self.plan_volume(&name, now, &mut plan),
                 }
             } else if let Some(name) = self.offers.pop_first() {
-                self.plan_offer(&name, &mut plan);
+                self.plan_offer(&name, now, &mut plan);
             } else {
                 break;
             }
         }
-        plan.wake_at = self.retries.next_due();
+        plan.wake_at = self.retries.next_due().into_iter().chain(self.resync_at).min();
+        plan.measures = self.latency.take();
+        plan.tallies = self.queue.take_tallies();
         plan
     }
 
+    /// The safety net under the wake-ups: what is not settled is looked at again from time to time,
+    /// and when the alarm about another binder ends. Sends nothing if all is as it was.
+    fn resync(&mut self, now: Instant, plan: &mut Plan) {
+        if self.resync_at.is_some_and(|due| now >= due) {
+            let claims = self.standing.claims().into_keys().map(Target::Claim);
+            let volumes = self.standing.volumes().into_keys().map(Target::Volume);
+            self.queue.extend(claims.chain(volumes), now);
+            self.resync_at = None;
+            self.confirm(plan);
+        }
+        let due = self.resync_at.get_or_insert(now + self.options.sync_period);
+        if let Some(ends) = self.rivals.ends(now) {
+            *due = ends.min(*due);
+        }
+    }
+
+    /// Asks for the objects that the last list lacked: they may have gone with nobody to tell of it.
+    fn confirm(&mut self, plan: &mut Plan) {
+        let claims = self.objects.claims.unconfirmed().into_iter().map(Target::Claim);
+        let volumes = self.objects.volumes.unconfirmed().into_iter().map(Target::Volume);
+        for target in claims.chain(volumes).collect::<Vec<_>>() {
+            let busy = match &target {
+                Target::Claim(key) => self.busy_claims.contains(key),
+                Target::Volume(name) => self.busy_volumes.contains(name),
+            };
+            if !busy && !self.retries.waits(&target) {
+                let read = Call::Read { target: target.clone(), purpose: Purpose::Refresh };
+                self.start(target, None, read, plan);
+            }
+        }
+    }
+
+    /// Who else changes what we write, if somebody was seen of late.
+    #[must_use]
+    pub fn rival(&self, now: Instant) -> Option<&Sighting> {
+        self.rivals.alarm(now)
+    }
+
+    /// How often somebody was seen to.
+    #[must_use]
+    pub fn sightings(&self) -> u64 {
+        self.rivals.sightings()
+    }
+
+    /// Whether a step has to wait because another binder is at work.
+    fn is_held_back(&self, step: Option<&Step>, now: Instant) -> bool {
+        matches!(step, Some(Step::Write(write)) if write.kind.is_destructive())
+            && self.rivals.alarm(now).is_some()
+    }
+
     /// Finds a taker for a volume that has become free.
-    fn plan_offer(&mut self, name: &VolumeName, plan: &mut Plan) {
+    fn plan_offer(&mut self, name: &VolumeName, now: Instant, plan: &mut Plan) {
         let mut declined = BTreeSet::new();
         while self.volumes.is_free(name) && !self.busy_volumes.contains(name) {
             let Some(volume) = self.objects.volumes.get(name) else { return };
             let objects = Arc::clone(&self.objects);
             let current = |key: &ClaimKey| objects.claims.get(key);
             let Some(key) = self.claims.taker(&volume, &current, &declined) else { return };
-            self.plan_claim(&key, plan);
+            self.plan_claim(&key, now, plan);
             declined.insert(key);
         }
     }
 
-    fn plan_claim(&mut self, key: &ClaimKey, plan: &mut Plan) {
+    fn plan_claim(&mut self, key: &ClaimKey, now: Instant, plan: &mut Plan) {
         let target = Target::Claim(key.clone());
-        self.urgent.remove(&target);
-        self.dirty.remove(&target);
+        self.queue.remove(&target, now);
         // Whoever is busy or waits is looked at again when that ends.
         if self.busy_claims.contains(key) || self.retries.waits(&target) {
             return;
         }
         self.claims.forget(key);
         let Some(claim) = self.objects.claims.get(key) else { return };
-        let decision = self.decide_claim(&claim);
+        let mut decision = self.decide_claim(&claim);
+        if self.is_held_back(decision.step.as_ref(), now) {
+            decision = ClaimDecision::rest(ClaimReason::SecondBinder);
+        }
         *plan.decisions.entry(("claim", decision.reason.label())).or_default() += 1;
         if decision.step.is_none()
             && decision.reason.wants_volume()
@@ -278,18 +358,23 @@ impl Planner {
         {
             self.claims.wait(&wish);
         }
-        self.tell(&target, decision.events, plan);
+        plan.events.extend(self.told.news(&target, decision.events, now));
+        match &decision.reason {
+            ClaimReason::WaitsForProvisioner(provisioner) => self.latency.asks(key, provisioner, now),
+            ClaimReason::Binding(..) => self.latency.binds(key, now),
+            _ => {}
+        }
         if let Some(step) = decision.step {
             let volume = match &decision.reason {
                 ClaimReason::Binding(volume, _) => Some(volume.clone()),
                 _ => None,
             };
-            self.start(Op { subject: target, volume, call: Call::of(step) }, plan);
+            self.start(target, volume, Call::of(step), plan);
         }
         self.standing.set_claim(key, decision.reason);
     }
 
-    fn plan_volume(&mut self, name: &VolumeName, plan: &mut Plan) {
+    fn plan_volume(&mut self, name: &VolumeName, now: Instant, plan: &mut Plan) {
         let target = Target::Volume(name.clone());
         let Some(volume) = self.objects.volumes.get(name) else { return };
         if let Some(reference) = &volume.spec.claim_ref {
@@ -297,8 +382,8 @@ impl Planner {
             // only make its own write fail.
             let key = reference.key();
             let claim = Target::Claim(key.clone());
-            if self.urgent.contains(&claim) || self.dirty.contains(&claim) {
-                self.plan_claim(&key, plan);
+            if self.queue.contains(&claim) {
+                self.plan_claim(&key, now, plan);
             }
             if self.busy_claims.contains(&key) {
                 return;
@@ -307,11 +392,18 @@ impl Planner {
         if self.busy_volumes.contains(name) || self.retries.waits(&target) {
             return;
         }
-        let decision = self.decide_volume(&volume);
+        let mut decision = self.decide_volume(&volume);
+        if self.is_held_back(decision.step.as_ref(), now) {
+            decision = VolumeDecision::rest(VolumeReason::SecondBinder);
+        }
+        if decision.reason.awaits_deletion() && volume.spec.reclaim_policy == ReclaimPolicy::Delete {
+            let class = self.objects.classes.get(&ClassName::from(volume_class(&volume)));
+            self.latency.deletes(name, &deleter(&volume, class.as_deref()), now);
+        }
         *plan.decisions.entry(("volume", decision.reason.label())).or_default() += 1;
-        self.tell(&target, decision.events, plan);
+        plan.events.extend(self.told.news(&target, decision.events, now));
         if let Some(step) = decision.step {
-            self.start(Op { subject: target, volume: None, call: Call::of(step) }, plan);
+            self.start(target, None, Call::of(step), plan);
         }
         self.standing.set_volume(name, decision.reason);
     }
@@ -340,26 +432,20 @@ impl Planner {
         }
     }
 
-    /// Passes on what the user has not just been told.
-    fn tell(&mut self, target: &Target, events: Vec<Event>, plan: &mut Plan) {
-        let before = self.told.remove(target).unwrap_or_default();
-        for event in &events {
-            let repeated = before.iter().any(|told| {
-                told.involved.uid == event.involved.uid
-                    && told.reason == event.reason
-                    && told.message == event.message
-            });
-            if !repeated {
-                plan.events.push(event.clone());
+    /// Revision at which the tables show an object.
+    pub(super) fn known(&self, target: &Target) -> Option<ResourceVersion> {
+        match target {
+            Target::Claim(key) => self.objects.claims.get(key).map(|claim| claim.metadata.resource_version),
+            Target::Volume(name) => {
+                self.objects.volumes.get(name).map(|volume| volume.metadata.resource_version)
             }
-        }
-        if !events.is_empty() {
-            self.told.insert(target.clone(), events);
         }
     }
 
     /// Hands out a request and marks what it touches.
-    pub fn start(&mut self, op: Op, plan: &mut Plan) {
+    pub fn start(&mut self, subject: Target, volume: Option<VolumeName>, call: Call, plan: &mut Plan) {
+        let known = self.known(call.target());
+        let op = Op { subject, volume, call, known };
         for target in op.touches() {
             match target {
                 Target::Claim(key) => {
@@ -371,190 +457,12 @@ impl Planner {
                 }
             }
         }
+        if let Call::Write(write) = &op.call {
+            // The watch may tell of it before the answer does.
+            self.rivals.forget(&write.target);
+        }
         self.in_flight += 1;
         plan.ops.push(op);
-    }
-
-    /// Takes in the outcome of a request.
-    pub fn outcome(&mut self, op: Op, result: Result<Answer, CallError>, now: Instant, jitter: f64) {
-        self.in_flight = self.in_flight.saturating_sub(1);
-        match (&op.call, result) {
-            (Call::Write(write), Ok(answer)) => {
-                self.absorb(answer);
-                self.pending_events.extend(write.then.clone());
-                if let Target::Claim(key) = &op.subject {
-                    self.proofs.forget_claim(key);
-                }
-                self.retries.clear(&op.subject);
-                self.release(&op);
-            }
-            // What the object looks like now is not known: it is read before anything else is
-            // decided about the pair.
-            (Call::Write(write), Err(CallError::Conflict(_) | CallError::Unknown(_))) => {
-                let call = Call::Read { target: write.target.clone(), purpose: Purpose::Refresh };
-                let op = Op { call, ..op };
-                match self.retries.conflicted(&op.subject, now, jitter) {
-                    Some(_) => {
-                        self.parked.insert(op.subject.clone(), op);
-                    }
-                    None => self.ready.push_back(op),
-                }
-            }
-            (Call::Read { purpose: Purpose::Refresh, .. }, Ok(answer)) => {
-                self.absorb(answer);
-                self.release(&op);
-            }
-            (Call::Read { purpose: Purpose::Refresh, .. }, Err(error)) => {
-                if let CallError::NotFound(_) = error {
-                    // Gone; the watch will say so, and until then there is nothing to write to.
-                    self.retries.failed(&op.subject, now, jitter);
-                    self.release(&op);
-                    return;
-                }
-                self.wait(&op.subject, &error, now, jitter);
-                self.parked.insert(op.subject.clone(), op);
-            }
-            (Call::Read { purpose: Purpose::ProveClaim(uid), .. }, Ok(Answer::Claim(claim))) => {
-                let uid = uid.clone();
-                self.claim_read(&op, &uid, Some(claim), now, jitter);
-            }
-            (Call::Read { purpose: Purpose::ProveClaim(uid), .. }, Err(CallError::NotFound(_))) => {
-                let uid = uid.clone();
-                self.claim_read(&op, &uid, None, now, jitter);
-            }
-            (
-                Call::Read { target: Target::Volume(name), purpose: Purpose::ProveVolume },
-                Ok(Answer::Volume(volume)),
-            ) => {
-                let name = name.clone();
-                self.volume_read(&op, &name, Some(volume), now, jitter);
-            }
-            (
-                Call::Read { target: Target::Volume(name), purpose: Purpose::ProveVolume },
-                Err(CallError::NotFound(_)),
-            ) => {
-                let name = name.clone();
-                self.volume_read(&op, &name, None, now, jitter);
-            }
-            (_, Err(error)) => {
-                self.wait(&op.subject, &error, now, jitter);
-                self.release(&op);
-            }
-            (_, Ok(answer)) => {
-                // An answer of another kind than asked for proves nothing.
-                self.absorb(answer);
-                self.retries.failed(&op.subject, now, jitter);
-                self.release(&op);
-            }
-        }
-    }
-
-    fn wait(&mut self, subject: &Target, error: &CallError, now: Instant, jitter: f64) {
-        match error {
-            CallError::Throttled { after, .. } => self.retries.wait_until(subject, now + *after),
-            _ => {
-                self.retries.failed(subject, now, jitter);
-            }
-        }
-    }
-
-    /// Notes what a live read said about the claim a volume refers to.
-    fn claim_read(
-        &mut self,
-        op: &Op,
-        uid: &Uid,
-        found: Option<PersistentVolumeClaim>,
-        now: Instant,
-        jitter: f64,
-    ) {
-        let Target::Volume(name) = &op.subject else { return self.release(op) };
-        let proof = match &found {
-            Some(claim) if claim.metadata.uid == *uid => {
-                let elsewhere = !claim.spec.volume_name.is_empty() && claim.spec.volume_name != *name;
-                elsewhere.then_some(ClaimProof::BoundElsewhere)
-            }
-            _ => Some(ClaimProof::Gone),
-        };
-        let news = found.is_some_and(|claim| self.absorb(Answer::Claim(claim)));
-        if let Some(volume) = self.objects.volumes.get(name)
-            && let Some(proof) = proof
-        {
-            self.proofs.note_claim((name, &volume.metadata.uid), uid, proof);
-        } else if !news {
-            // The claim is there, and our table does not show it as it is: the watch is about to.
-            self.retries.failed(&op.subject, now, jitter);
-        }
-        self.release(op);
-    }
-
-    /// Notes what a live read said about the volume a claim is bound to.
-    fn volume_read(
-        &mut self,
-        op: &Op,
-        name: &VolumeName,
-        found: Option<PersistentVolume>,
-        now: Instant,
-        jitter: f64,
-    ) {
-        let Target::Claim(key) = &op.subject else { return self.release(op) };
-        let Some(claim) = self.objects.claims.get(key) else { return self.release(op) };
-        let proof = match &found {
-            None => Some(VolumeProof::Gone),
-            Some(volume) => match &volume.spec.claim_ref {
-                Some(reference) if reference.uid != claim.metadata.uid => {
-                    Some(VolumeProof::OtherClaim(reference.uid.clone()))
-                }
-                _ => None,
-            },
-        };
-        let news = found.is_some_and(|volume| self.absorb(Answer::Volume(volume)));
-        match proof {
-            Some(proof) => {
-                let seen = self.objects.volumes.get(name).map(|volume| volume.metadata.resource_version);
-                self.proofs.note_volume((key, &claim.metadata.uid), seen, proof);
-            }
-            None if !news => {
-                self.retries.failed(&op.subject, now, jitter);
-            }
-            None => {}
-        }
-        self.release(op);
-    }
-
-    /// Puts an answer into the table and its consequences into the indexes, at once. Returns
-    /// whether the answer said anything new.
-    fn absorb(&mut self, answer: Answer) -> bool {
-        match answer {
-            Answer::Claim(claim) => {
-                let key = claim.key();
-                let news = self.objects.absorb(claim);
-                self.claim_changed(&key);
-                news
-            }
-            Answer::Volume(volume) => {
-                let name = volume.key();
-                let news = self.objects.absorb(volume);
-                self.volume_changed(&name);
-                news
-            }
-        }
-    }
-
-    /// Frees what a request touched, and looks at it again before anything else.
-    fn release(&mut self, op: &Op) {
-        for target in op.touches() {
-            match &target {
-                Target::Claim(key) => {
-                    self.busy_claims.remove(key);
-                    self.dirty.extend(self.volumes.referring_to(key).cloned().map(Target::Volume));
-                }
-                Target::Volume(name) => {
-                    self.busy_volumes.remove(name);
-                    self.volume_changed(name);
-                }
-            }
-            self.urgent.insert(target);
-        }
     }
 }
 

@@ -9,6 +9,8 @@ use super::{
 };
 use crate::kube_api::ids::{ClaimKey, ClassName, PodKey, Uid, VolumeName};
 
+const SECOND_BINDER: &str = "nothing is taken back or given up while another binder changes the same objects";
+
 /// Where a claim stands.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ClaimReason {
@@ -16,6 +18,8 @@ pub enum ClaimReason {
     Bound(VolumeName),
     /// Its annotations are put right first.
     Annotating,
+    /// Something is to be written that cannot be taken back, and another binder is at work.
+    SecondBinder,
     /// A bind is on its way.
     Binding(VolumeName, WriteKind),
     /// The volume is reserved for the claim, but it has no size.
@@ -76,6 +80,7 @@ impl ClaimReason {
         match self {
             Self::Bound(_) => "bound",
             Self::Annotating => "annotating",
+            Self::SecondBinder => "second_binder",
             Self::Binding(..) => "binding",
             Self::NoCapacity(_) => "no_capacity",
             Self::VolumeBusy(_) => "volume_busy",
@@ -135,6 +140,7 @@ impl fmt::Display for ClaimReason {
         match self {
             Self::Bound(volume) => write!(f, "bound to {volume}"),
             Self::Annotating => f.write_str("annotations are put right first"),
+            Self::SecondBinder => f.write_str(SECOND_BINDER),
             Self::Binding(volume, write) => write!(f, "binding to {volume}: {}", write.as_str()),
             Self::NoCapacity(volume) => {
                 write!(f, "PersistentVolume {:?} is without a storage capacity", volume.as_str())
@@ -206,6 +212,8 @@ impl fmt::Display for ClaimReason {
 pub enum VolumeReason {
     /// Its annotations and finalizers are put right first.
     Annotating,
+    /// Something is to be written that cannot be taken back, and another binder is at work.
+    SecondBinder,
     /// Free.
     Available,
     /// Reserved by name for a claim that has not taken it.
@@ -276,6 +284,7 @@ impl VolumeReason {
     pub fn label(&self) -> &'static str {
         match self {
             Self::Annotating => "annotating",
+            Self::SecondBinder => "second_binder",
             Self::Available => "available",
             Self::Reserved(_) => "reserved",
             Self::ClaimBindsNext(_) => "claim_binds_next",
@@ -290,6 +299,12 @@ impl VolumeReason {
         }
     }
 
+    /// Whether the volume is Released and not kept.
+    #[must_use]
+    pub fn awaits_deletion(&self) -> bool {
+        matches!(self, Self::LeftToProvisioner | Self::NotReclaimable(_))
+    }
+
     /// Whether nothing is left to wait for.
     #[must_use]
     pub fn is_settled(&self) -> bool {
@@ -301,6 +316,7 @@ impl fmt::Display for VolumeReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Annotating => f.write_str("annotations and finalizers are put right first"),
+            Self::SecondBinder => f.write_str(SECOND_BINDER),
             Self::Available => f.write_str("free"),
             Self::Reserved(claim) => write!(f, "reserved for {claim}"),
             Self::ClaimBindsNext(claim) => write!(f, "claim {claim} is to be bound"),

@@ -11,7 +11,21 @@ use super::{
     reason::{Unreclaimable, VolumeReason},
     volume::VolumeDecision,
 };
-use crate::kube_api::kinds::{Narrow, PersistentVolume, ReclaimPolicy, VolumePhase};
+use crate::kube_api::kinds::{Narrow, PersistentVolume, ReclaimPolicy, StorageClass, VolumePhase};
+
+/// Who deletes the volume, as a label of metrics: the in-tree plugin, or the provisioner of its class.
+// KCM: pkg/controller/volume/persistentvolume/pv_controller.go, getProvisionerNameFromVolume.
+#[must_use]
+pub fn deleter(volume: &PersistentVolume, class: Option<&StorageClass>) -> String {
+    let provisioned_by = volume.metadata.annotation(PROVISIONED_BY).unwrap_or_default();
+    if annotations::is_in_tree(provisioned_by) && annotations::csi_name(provisioned_by).is_none() {
+        return provisioned_by.to_owned();
+    }
+    match class.map(|class| class.provisioner.as_str()).filter(|name| !name.is_empty()) {
+        Some(provisioner) => annotations::csi_name(provisioner).unwrap_or(provisioner).to_owned(),
+        None => "N/A".to_owned(),
+    }
+}
 
 /// Reclaims a volume that is Released or Failed.
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, reclaimVolume and

@@ -1,34 +1,53 @@
 //! Why every claim and volume that is not settled is where it is, for explanations and debugging.
 //!
-//! Written by the planner with each decision, read by anybody.
+//! Written by the planner with each decision, read by anybody. `/debug/binder` prints the very values
+//! that were decided on, and for each claim without a volume those that come nearest.
 
 use std::{
     collections::BTreeMap,
-    fmt::Display,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use serde_json::{Value, json};
 
 use super::{
     decision::Target,
+    matching::Wish,
+    nearest::{Near, Unbound},
     reason::{ClaimReason, VolumeReason},
 };
-use crate::kube_api::ids::{ClaimKey, VolumeName};
+use crate::{
+    kube_api::{
+        ids::{ClaimKey, VolumeName},
+        kinds::{ClaimPhase, PersistentVolumeClaim},
+    },
+    state::Objects,
+};
+
+/// Volumes shown for each claim.
+const NEAREST: usize = 5;
 
 #[derive(Debug, Default)]
 struct Inner {
     claims: BTreeMap<ClaimKey, ClaimReason>,
     volumes: BTreeMap<VolumeName, VolumeReason>,
+    rival: Option<String>,
 }
 
 /// Reasons of everything unsettled.
 #[derive(Debug, Default)]
 pub struct Standing {
+    objects: Arc<Objects>,
     inner: Mutex<Inner>,
 }
 
 impl Standing {
+    /// Nothing has been decided yet.
+    #[must_use]
+    pub fn new(objects: Arc<Objects>) -> Self {
+        Self { objects, inner: Mutex::default() }
+    }
+
     /// Why a claim waits; `None` when it does not, or has not been looked at.
     #[must_use]
     pub fn claim(&self, key: &ClaimKey) -> Option<ClaimReason> {
@@ -53,15 +72,84 @@ impl Standing {
         self.lock().volumes.clone()
     }
 
-    /// As JSON: claims and volumes that wait, with the reason's label and text.
+    /// How many claims wait, by the reason's label.
+    #[must_use]
+    pub fn waiting(&self) -> BTreeMap<&'static str, u64> {
+        let mut counts = BTreeMap::new();
+        for reason in self.lock().claims.values() {
+            *counts.entry(reason.label()).or_default() += 1;
+        }
+        counts
+    }
+
+    /// As JSON: every claim that is not Bound or waits otherwise, and every volume that waits, each
+    /// with the reason's label and text; for claims also the volumes that come nearest, with all that
+    /// is wrong with each.
     #[must_use]
     pub fn json(&self) -> Value {
-        let row = |object: &dyn Display, reason: &'static str, text: &dyn Display| json!({ "object": object.to_string(), "reason": reason, "text": text.to_string() });
-        let claims = self.claims();
-        let claims = claims.iter().map(|(key, reason)| row(key, reason.label(), reason));
-        let volumes = self.volumes();
-        let volumes = volumes.iter().map(|(name, reason)| row(name, reason.label(), reason));
-        json!({ "claims": claims.collect::<Vec<_>>(), "volumes": volumes.collect::<Vec<_>>() })
+        let mut unbound = Unbound::default();
+        for (name, volume) in self.objects.volumes.snapshot() {
+            unbound.update(&name, Some(&volume));
+        }
+        let waiting = self.claims();
+        let claims: Vec<Value> = self
+            .objects
+            .claims
+            .snapshot()
+            .iter()
+            .filter(|(key, claim)| claim.status.phase != ClaimPhase::Bound || waiting.contains_key(*key))
+            .map(|(key, claim)| self.claim_row(key, claim, waiting.get(key), &unbound))
+            .collect();
+        let volumes: Vec<Value> = self
+            .volumes()
+            .iter()
+            .map(|(name, reason)| json!({ "volume": name, "reason": reason.label(), "text": reason.to_string() }))
+            .collect();
+        json!({ "secondBinder": self.lock().rival, "claims": claims, "volumes": volumes })
+    }
+
+    fn claim_row(
+        &self,
+        key: &ClaimKey,
+        claim: &PersistentVolumeClaim,
+        reason: Option<&ClaimReason>,
+        unbound: &Unbound,
+    ) -> Value {
+        let open = claim.spec.volume_name.is_empty() && reason.is_none_or(|reason| !reason.is_settled());
+        let near: Vec<Near> = match Wish::of(claim) {
+            Ok(wish) if open => unbound.nearest(&wish, NEAREST, &|name| self.objects.volumes.get(name)),
+            _ => Vec::new(),
+        };
+        let near: Vec<Value> = near
+            .iter()
+            .map(|near| {
+                let wrong: Vec<Value> = near
+                    .faults
+                    .iter()
+                    .map(|fault| json!({ "code": fault.misfit.code(), "text": fault.text }))
+                    .collect();
+                json!({ "volume": near.volume, "wrong": wrong })
+            })
+            .collect();
+        // A standby decides nothing.
+        let (label, text) = match reason {
+            Some(reason) => (reason.label(), reason.to_string()),
+            None => {
+                ("not_looked_at", "this process has not looked at the claim, as it does not lead".to_owned())
+            }
+        };
+        json!({
+            "claim": key.to_string(),
+            "phase": claim.status.phase,
+            "reason": label,
+            "text": text,
+            "nearest": near,
+        })
+    }
+
+    /// Sets who else changes what we write.
+    pub(super) fn set_rival(&self, rival: Option<String>) {
+        self.lock().rival = rival;
     }
 
     pub(super) fn set_claim(&self, key: &ClaimKey, reason: ClaimReason) {

@@ -3,7 +3,7 @@
 //! In: the shared tables, the binder's indexes, the writes under way and the outcomes of live
 //! reads. Nothing here can reach the API server, a clock or a log.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{index::VolumeIndex, waiting::PodIndex};
 use crate::{
@@ -19,11 +19,13 @@ use crate::{
 pub struct BinderOptions {
     /// Whether provisioners are asked for volumes.
     pub enable_dynamic_provisioning: bool,
+    /// How often everything unsettled is looked at although nothing happened.
+    pub sync_period: Duration,
 }
 
 impl Default for BinderOptions {
     fn default() -> Self {
-        Self { enable_dynamic_provisioning: true }
+        Self { enable_dynamic_provisioning: true, sync_period: Duration::from_mins(5) }
     }
 }
 

@@ -12,7 +12,7 @@ use kube::{Client, client::Body, core::Status};
 use serde_json::Value;
 use thiserror::Error;
 use tokio::{
-    sync::Semaphore,
+    sync::{Semaphore, watch},
     time::{Instant, timeout},
 };
 
@@ -127,6 +127,8 @@ pub struct Caller {
     request_timeout: Duration,
     rate: Option<Arc<leaky_bucket::RateLimiter>>,
     metrics: Arc<ApiMetrics>,
+    /// Requests of all callers in flight that matter; `None` for a caller whose own do not.
+    work: Option<watch::Sender<usize>>,
 }
 
 impl std::fmt::Debug for Caller {
@@ -152,14 +154,23 @@ impl Caller {
             request_timeout: REQUEST_TIMEOUT,
             rate: rate.map(Arc::new),
             metrics,
+            work: Some(watch::Sender::new(0)),
         }
     }
 
     /// A caller with a budget of its own, for traffic that must neither wait for the main traffic
-    /// nor hold it up (events).
+    /// nor hold it up.
     #[must_use]
     pub fn with_own_budget(&self, in_flight: usize) -> Self {
         Self { in_flight: Arc::new(Semaphore::new(in_flight)), ..self.clone() }
+    }
+
+    /// A caller for traffic that others may keep waiting, one request at a time, and how many requests of
+    /// those others are in flight.
+    #[must_use]
+    pub fn in_the_background(&self) -> (Self, watch::Receiver<usize>) {
+        let work = self.work.clone().unwrap_or_default();
+        (Self { work: None, ..self.with_own_budget(1) }, work.subscribe())
     }
 
     /// A caller whose requests may take only so long.
@@ -200,6 +211,7 @@ impl Caller {
         if request.verb != Verb::Get && !self.leadership.may_write(Instant::now()) {
             return Err(CallError::NotLeader);
         }
+        let _working = self.work.as_ref().map(Working::begin);
         let started = Instant::now();
         let result = match timeout(self.request_timeout, self.exchange(request)).await {
             Ok(result) => result,
@@ -238,6 +250,22 @@ impl Caller {
             return Ok((status.as_u16(), body.to_vec()));
         }
         Err((status.as_u16(), classify(status.as_u16(), retry_after, &body)))
+    }
+}
+
+/// A request in flight that matters.
+struct Working<'a>(&'a watch::Sender<usize>);
+
+impl<'a> Working<'a> {
+    fn begin(work: &'a watch::Sender<usize>) -> Self {
+        work.send_modify(|count| *count += 1);
+        Self(work)
+    }
+}
+
+impl Drop for Working<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
     }
 }
 

@@ -3,12 +3,16 @@
 //! Names and labels that kube-controller-manager also has are kept exactly, so that existing
 //! dashboards work (`spec/user-experience.md` §5); ours begin with `mooring_`.
 
+mod alarm;
 mod api;
 mod election;
 pub mod process;
+mod work_queue;
 
+pub use alarm::Alarms;
 pub use api::ApiMetrics;
 pub use election::ElectionMetrics;
+pub use work_queue::WorkQueueMetrics;
 
 use prometheus::{Registry, TextEncoder, core::Collector};
 

@@ -5,9 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::watch;
 
 use super::{ChangeSet, Table};
-use crate::kube_api::kinds::{
-    CsiDriver, CsiNode, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
-    VolumeAttachment,
+use crate::kube_api::{
+    ids::ResourceVersion,
+    kinds::{
+        CsiDriver, CsiNode, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod,
+        StorageClass, VolumeAttachment,
+    },
 };
 
 /// How the watch of one kind is doing.
@@ -126,6 +129,13 @@ impl Objects {
             self.announce(&T::object_ref(key));
         }
         news
+    }
+
+    /// Takes the proof that an object we knew at this revision is gone.
+    pub fn prove_gone<T: Stored>(&self, key: &T::Key, known: ResourceVersion) {
+        if T::table(self).prove_gone(key, known) {
+            self.announce(&T::object_ref(key.clone()));
+        }
     }
 
     /// Notes that a kind's watch failed (or, with `None`, that it is well again).

@@ -24,6 +24,8 @@ use crate::kube_api::{ids::ResourceVersion, kinds::Narrow};
 pub struct Table<T: Narrow> {
     objects: DashMap<T::Key, Arc<T>>,
     last_words: DashMap<T::Key, LastWords<T>>,
+    /// Kept although the last list lacked them.
+    unconfirmed: DashMap<T::Key, ()>,
     observed: AtomicU64,
 }
 
@@ -38,7 +40,12 @@ pub enum LastWords<T> {
 
 impl<T: Narrow> Default for Table<T> {
     fn default() -> Self {
-        Self { objects: DashMap::new(), last_words: DashMap::new(), observed: AtomicU64::new(0) }
+        Self {
+            objects: DashMap::new(),
+            last_words: DashMap::new(),
+            unconfirmed: DashMap::new(),
+            observed: AtomicU64::new(0),
+        }
     }
 }
 
@@ -84,6 +91,7 @@ impl<T: Narrow> Table<T> {
     /// Takes an object from the watch. Returns whether its content changed.
     pub fn apply(&self, object: T) -> bool {
         let revision = object.metadata().resource_version;
+        self.unconfirmed.remove(&object.key());
         match self.objects.entry(object.key()) {
             Entry::Occupied(mut present) => {
                 self.advance(revision);
@@ -106,6 +114,7 @@ impl<T: Narrow> Table<T> {
     /// whether an object went away.
     pub fn delete(&self, last: T) -> bool {
         let revision = last.metadata().resource_version;
+        self.unconfirmed.remove(&last.key());
         match self.objects.entry(last.key()) {
             Entry::Occupied(present) => {
                 self.advance(revision);
@@ -130,14 +139,21 @@ impl<T: Narrow> Table<T> {
     /// The list's own revision is not known here, only that it is no older than its newest object.
     /// An answer of ours that is newer than every listed object may be missing because the list was
     /// taken before it: such an object stays, since holding on to one is safe and forgetting one
-    /// is not (S17).
+    /// is not (S17). It may also have been deleted before the list was taken, and then no watch tells
+    /// of it any more: it is [`Table::unconfirmed`] until somebody asks for it live.
     pub fn reset(&self, list: Vec<T>) -> Vec<T::Key> {
         let newest = list.iter().map(|object| object.metadata().resource_version).max().unwrap_or_default();
         let bound = newest.max(self.observed());
         let listed: HashSet<T::Key> = list.iter().map(Narrow::key).collect();
         let mut changed = Vec::new();
         self.objects.retain(|key, present| {
-            let keep = listed.contains(key) || present.metadata().resource_version > bound;
+            let is_listed = listed.contains(key);
+            let keep = is_listed || present.metadata().resource_version > bound;
+            if keep && !is_listed {
+                self.unconfirmed.insert(key.clone(), ());
+            } else {
+                self.unconfirmed.remove(key);
+            }
             if !keep {
                 if T::HAS_LAST_WORDS {
                     self.last_words.insert(key.clone(), LastWords::Unknown);
@@ -176,6 +192,28 @@ impl<T: Narrow> Table<T> {
                 true
             }
         }
+    }
+
+    /// Takes the proof, by a live request, that no object of that key existed any more when we knew it
+    /// at this revision. Returns whether an object went away.
+    pub fn prove_gone(&self, key: &T::Key, known: ResourceVersion) -> bool {
+        let Entry::Occupied(present) = self.objects.entry(key.clone()) else { return false };
+        if present.get().metadata().resource_version > known {
+            return false;
+        }
+        if T::HAS_LAST_WORDS {
+            self.last_words.insert(key.clone(), LastWords::Unknown);
+        }
+        present.remove();
+        self.unconfirmed.remove(key);
+        true
+    }
+
+    /// Objects of which neither the last list nor the watch since has told anything: known from an
+    /// answer of our own, and perhaps deleted since.
+    #[must_use]
+    pub fn unconfirmed(&self) -> Vec<T::Key> {
+        self.unconfirmed.iter().map(|entry| entry.key().clone()).collect()
     }
 
     fn advance(&self, revision: ResourceVersion) {
@@ -238,6 +276,23 @@ mod tests {
         assert_eq!(provisioner(&table, "a").as_deref(), Some("created by us"));
         assert!(table.delete(class("a", 21, "created by us")));
         assert_eq!(provisioner(&table, "a"), None);
+    }
+
+    #[test]
+    fn l8_an_answer_that_the_list_lacks_is_kept_until_it_is_proven_gone() {
+        let table = Table::default();
+        let key = ClassName::from("a");
+        table.absorb(class("a", 20, "written by us"));
+        table.reset(vec![class("b", 10, "x")]);
+        assert_eq!(table.unconfirmed(), vec![key.clone()]);
+        assert!(!table.prove_gone(&key, ResourceVersion(19)), "it was made anew since");
+        assert!(table.prove_gone(&key, ResourceVersion(20)));
+        assert!(!table.prove_gone(&key, ResourceVersion(20)));
+        assert_eq!((table.unconfirmed(), table.get(&key)), (vec![], None));
+        table.absorb(class("a", 30, "written by us"));
+        table.reset(vec![class("b", 10, "x")]);
+        table.apply(class("a", 30, "written by us"));
+        assert_eq!(table.unconfirmed(), vec![]);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use mooring::{
         ids::{DriverName, NodeName},
         kinds::{Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
     },
-    metrics::Metrics,
+    metrics::{Alarms, Metrics},
     state::{ChangeSet, Objects, Stored},
 };
 use serde_json::{Value, json};
@@ -181,7 +181,7 @@ impl Cluster {
         let objects = Arc::new(Objects::default());
         let changes = objects.subscribe();
         let metrics = Metrics::default();
-        let of_ours = AttachDetachMetrics::new(&metrics).unwrap();
+        let of_ours = AttachDetachMetrics::new(&metrics, Alarms::new(&metrics).unwrap()).unwrap();
         let now = Instant::now();
         let clock = Clock::new(Timestamp::from_second(2_000_000_000).unwrap(), now);
         let nodes = 0..size / PER_NODE;

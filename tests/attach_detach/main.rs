@@ -12,6 +12,7 @@ mod coverage;
 mod desired_state;
 mod populator;
 mod reconciler;
+mod second_controller;
 mod story;
 mod volumes;
 mod world;
@@ -36,6 +37,7 @@ fn main() {
             "in_tree_migration" => volumes::migrations(cases::read(&path)),
             "populator" => populator::trials(cases::read(&path)),
             "reconciler" => reconciler::trials(cases::read(&path)),
+            "second_controller" => second_controller::trials(cases::read(&path)),
             "startup" => story::trials("start-up", cases::read(&path)),
             "volume_names" => volumes::names(cases::read(&path)),
             _ => panic!("{}: no table is called \"{table}\"", path.display()),

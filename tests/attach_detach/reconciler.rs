@@ -31,6 +31,8 @@ pub struct Case {
     exclusive: bool,
     #[serde(default)]
     no_op: bool,
+    #[serde(default)]
+    stand_off: bool,
     given: BTreeMap<String, Given>,
     then: BTreeMap<String, Then>,
 }
@@ -119,6 +121,7 @@ fn run(case: &Case) -> Result<(), Failed> {
             state,
             nodes,
             policy: ForcePolicy::default(),
+            stand_off: case.stand_off,
             wall: wall(),
         },
         now,

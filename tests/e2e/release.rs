@@ -5,14 +5,14 @@ use kube::api::DeleteParams;
 use serde_json::json;
 
 use crate::{
-    stage::{Place, Stage, Story, story},
+    stage::{Stage, Story, story},
     support::cluster::patch,
 };
 
 pub fn stories() -> Vec<Story> {
     vec![
         story("release_when_the_claim_is_deleted", claim_deleted),
-        story("release_with_the_stock_protection_controllers", with_protection).at(Place::RealServer),
+        story("release_with_protection_controllers", with_protection),
         story("release_keeps_the_volume_from_a_claim_of_the_same_name", recreated_claim),
         story("release_again_when_people_clear_the_reference", cleared_reference),
         story("release_noticed_although_the_daemon_was_down", deleted_while_down),
@@ -44,9 +44,7 @@ async fn claim_deleted(stage: Stage) {
 }
 
 async fn with_protection(stage: Stage) {
-    let controllers =
-        ["persistentvolumeclaim-protection-controller", "persistentvolume-protection-controller"];
-    let _protection = stage.real().plane.controller_manager(&controllers, &[]);
+    let _protection = stage.protection();
     let _daemon = stage.daemon().await;
     bound_pair(&stage).await;
     let claims = stage.cluster.namespaced::<k8s_openapi::api::core::v1::PersistentVolumeClaim>();

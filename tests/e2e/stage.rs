@@ -2,6 +2,7 @@
 //! the daemon.
 
 use std::{
+    any::Any,
     fmt::Write as _,
     panic::AssertUnwindSafe,
     pin::Pin,
@@ -15,7 +16,10 @@ use mooring::embedded::faults::Write;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::support::{
-    actors::{Attacher, AttacherBehaviour, KubeletBehaviour, Kubelets, Provisioner, ProvisionerBehaviour},
+    actors::{
+        Attacher, AttacherBehaviour, KubeletBehaviour, Kubelets, Protection, Provisioner,
+        ProvisionerBehaviour,
+    },
     assets::Assets,
     audit,
     backend::{Backend, Proxy, embedded::Embedded, real::Real},
@@ -193,6 +197,11 @@ pub struct Stage {
 }
 
 impl Stage {
+    /// Whether time is real and costs some.
+    pub fn is_real(&self) -> bool {
+        self.backend.real().is_some()
+    }
+
     /// The real server, for a story that plays only there.
     pub fn real(&self) -> &Real {
         self.backend.real().expect("this story is for the real server")
@@ -234,6 +243,16 @@ impl Stage {
     /// Kubelets for all nodes.
     pub fn kubelets(&self) -> Kubelets {
         Kubelets::start(self.backend.client(User::Kubelets), KubeletBehaviour::default())
+    }
+
+    /// The controllers that protect claims and volumes in use: the stock ones, or stand-ins.
+    pub fn protection(&self) -> Box<dyn Any + Send> {
+        let Some(real) = self.backend.real() else {
+            return Box::new(Protection::start(self.backend.client(User::ControllerManager)));
+        };
+        let controllers =
+            ["persistentvolumeclaim-protection-controller", "persistentvolume-protection-controller"];
+        Box::new(real.plane.controller_manager(&controllers, &[]))
     }
 
     /// All changes since the story began.

@@ -19,29 +19,39 @@ impl Server {
     pub fn user_acts(&mut self, rng: &mut Rng) {
         let key = PodKey::new("ns", &format!("p{}", rng.u32(0..3)));
         let Some(mut pod) = self.pods.get(&key).cloned() else {
-            self.uids += 1;
-            let mut pod = Pod::default();
-            pod.metadata.namespace = "ns".into();
-            pod.metadata.name = key.name().into();
-            pod.metadata.uid = format!("pod-{}", self.uids).into();
-            pod.metadata.creation_timestamp = Timestamp::from_second(i64::try_from(self.uids).unwrap()).ok();
-            pod.spec.node_name = NodeName::from(NODES[rng.usize(0..NODES.len())]);
+            let node = NodeName::from(NODES[rng.usize(0..NODES.len())]);
             let mask = rng.usize(1..4);
-            for (index, (name, _)) in VOLUMES.iter().enumerate() {
-                if mask & (1 << index) != 0 {
-                    let claim_name = (*name).to_owned();
-                    let source = PodVolumeSource::PersistentVolumeClaim(ClaimSource { claim_name });
-                    pod.spec.volumes.push(PodVolume { name: (*name).to_owned(), source });
-                }
-            }
-            return self.put_pod(pod);
+            let volumes = VOLUMES.iter().enumerate().filter(|(index, _)| mask & (1 << index) != 0);
+            let volumes: Vec<&str> = volumes.map(|(_, (name, _))| *name).collect();
+            return self.pod_comes(&key, &node, &volumes);
         };
         if rng.bool() {
             "Succeeded".clone_into(&mut pod.status.phase);
             self.put_pod(pod);
         } else {
-            self.pods.remove(&key);
-            self.record_end(ObjectRef::Pod(key), Object::Pod(pod));
+            self.pod_goes(&key);
+        }
+    }
+
+    pub(super) fn pod_comes(&mut self, key: &PodKey, node: &NodeName, volumes: &[&str]) {
+        self.uids += 1;
+        let mut pod = Pod::default();
+        pod.metadata.namespace = "ns".into();
+        pod.metadata.name = key.name().into();
+        pod.metadata.uid = format!("pod-{}", self.uids).into();
+        pod.metadata.creation_timestamp = Timestamp::from_second(i64::try_from(self.uids).unwrap()).ok();
+        pod.spec.node_name = node.clone();
+        for name in volumes {
+            let claim_name = (*name).to_owned();
+            let source = PodVolumeSource::PersistentVolumeClaim(ClaimSource { claim_name });
+            pod.spec.volumes.push(PodVolume { name: (*name).to_owned(), source });
+        }
+        self.put_pod(pod);
+    }
+
+    pub(super) fn pod_goes(&mut self, key: &PodKey) {
+        if let Some(pod) = self.pods.remove(key) {
+            self.record_end(ObjectRef::Pod(key.clone()), Object::Pod(pod));
             self.note_wishes();
         }
     }
@@ -49,10 +59,16 @@ impl Server {
     /// The external-attacher does something with one attachment.
     pub fn attacher_acts(&mut self, rng: &mut Rng) {
         let names: Vec<AttachmentName> = self.attachments.keys().cloned().collect();
-        let Some(name) = (!names.is_empty()).then(|| &names[rng.usize(0..names.len())]) else { return };
+        if !names.is_empty() {
+            self.attacher_works(&names[rng.usize(0..names.len())], rng.u32(0..4) == 0);
+        }
+    }
+
+    /// The next step of the external-attacher for an attachment; the driver may fail.
+    pub(super) fn attacher_works(&mut self, name: &AttachmentName, fails: bool) {
         let mut attachment = self.attachments[name].clone();
         if attachment.metadata.is_terminating() {
-            if rng.u32(0..4) == 0 {
+            if fails {
                 attachment.status.detach_error = Some(error("busy"));
                 self.put_attachment(attachment);
             } else {
@@ -62,7 +78,7 @@ impl Server {
             attachment.metadata.finalizers.push("external-attacher/d".to_owned());
             self.put_attachment(attachment);
         } else if !attachment.status.attached {
-            if rng.u32(0..4) == 0 {
+            if fails {
                 attachment.status.attach_error = Some(error("no"));
             } else {
                 attachment.status.attached = true;
@@ -75,18 +91,33 @@ impl Server {
     /// The kubelet of one node reports, mounts, unmounts, or merely says that it is alive.
     pub fn kubelet_acts(&mut self, rng: &mut Rng) {
         let name = NodeName::from(NODES[rng.usize(0..NODES.len())]);
-        if self.silent.contains(&name) || !self.nodes.contains_key(&name) {
+        if !self.is_alive(&name) {
             return;
         }
         match rng.u32(0..4) {
             0 => self.kubelet_reports(&name),
             1 => self.kubelet_mounts(&name),
             2 => self.kubelet_unmounts(&name),
-            _ => {
-                let node = self.nodes[&name].clone();
-                self.put_node(node);
-            }
+            _ => self.node_is_touched(&name),
         }
+    }
+
+    /// Whether there is a node with a kubelet that does its work.
+    pub(super) fn is_alive(&self, name: &NodeName) -> bool {
+        !self.silent.contains(name) && self.nodes.contains_key(name)
+    }
+
+    /// Somebody writes the node without saying anything new.
+    pub(super) fn node_is_touched(&mut self, name: &NodeName) {
+        let node = self.nodes[name].clone();
+        self.put_node(node);
+    }
+
+    /// The kubelet goes silent, and the node is seen not to be Ready.
+    pub(super) fn node_fails(&mut self, name: &NodeName) {
+        self.silent.insert(name.clone());
+        let node = self.nodes[name].clone();
+        self.put_ready(node, false);
     }
 
     pub(super) fn wanted_on(&self, node: &NodeName) -> BTreeSet<VolumeId> {
@@ -173,10 +204,7 @@ impl Server {
             return self.node_registers(&name, &boot);
         };
         match rng.u32(0..6) {
-            0 | 1 if node.is_ready() => {
-                self.silent.insert(name);
-                self.put_ready(node, false);
-            }
+            0 | 1 if node.is_ready() => self.node_fails(&name),
             0 | 1 => {
                 self.silent.remove(&name);
                 self.put_ready(node, true);

@@ -2,6 +2,8 @@
 
 mod actors;
 mod daemon;
+pub mod explore;
+mod fingerprint;
 mod server;
 
 use std::time::Duration;
@@ -20,23 +22,25 @@ pub fn play(seed: u64) -> Result<(), String> {
     let mut rng = Rng::with_seed(seed);
     let mut server = Server::new();
     let mut daemon = Daemon::start(&server);
+    daemon.reconcile()?;
     for _ in 0..STEPS {
         match rng.u32(0..100) {
             0..7 => server.user_acts(&mut rng),
             7..9 => server.machine_acts(&mut rng),
             9..22 => server.attacher_acts(&mut rng),
             22..36 => server.kubelet_acts(&mut rng),
-            36..62 => daemon.watch_delivers(&server, &mut rng),
+            36..62 => daemon.watch_delivers(&server, &mut rng)?,
             62..78 => daemon.request_arrives(&mut server, &mut rng)?,
-            78..90 => daemon.reply_arrives(&mut rng),
-            90..92 => daemon.request_is_lost(&mut rng),
-            92..94 => daemon.reply_is_lost(&mut rng),
-            94..96 => pass(&mut server, &mut daemon, Duration::from_millis(rng.u64(1..900))),
-            96..97 => pass(&mut server, &mut daemon, Duration::from_secs(6)),
-            97..98 => pass(&mut server, &mut daemon, Duration::from_secs(rng.u64(30..400))),
+            78..90 => daemon.reply_arrives(&mut rng)?,
+            90..92 => daemon.request_is_lost(&mut rng)?,
+            92..94 => daemon.reply_is_lost(&mut rng)?,
+            94..96 => pass(&mut server, &mut daemon, Duration::from_millis(rng.u64(1..900)))?,
+            96..97 => pass(&mut server, &mut daemon, Duration::from_secs(6))?,
+            97..98 => pass(&mut server, &mut daemon, Duration::from_secs(rng.u64(30..400)))?,
             _ if rng.u32(0..4) == 0 => {
-                daemon.dies(&mut server, &mut rng)?;
+                daemon.dies(&mut server, || rng.bool())?;
                 daemon = Daemon::start(&server);
+                daemon.reconcile()?;
             }
             _ => {}
         }
@@ -44,9 +48,9 @@ pub fn play(seed: u64) -> Result<(), String> {
     settle(&mut server, &mut daemon, &mut rng)
 }
 
-fn pass(server: &mut Server, daemon: &mut Daemon, time: Duration) {
+fn pass(server: &mut Server, daemon: &mut Daemon, time: Duration) -> Result<(), String> {
     server.time_passes(time);
-    daemon.time_passes(time);
+    daemon.time_passes(time)
 }
 
 fn settle(server: &mut Server, daemon: &mut Daemon, rng: &mut Rng) -> Result<(), String> {
@@ -55,7 +59,7 @@ fn settle(server: &mut Server, daemon: &mut Daemon, rng: &mut Rng) -> Result<(),
     for _ in 0..ROUNDS {
         let before = server.revision();
         server.everyone_acts();
-        daemon.watch_delivers_all(server);
+        daemon.watch_delivers_all(server)?;
         let sent = daemon.requests_and_replies(server, rng)?;
         quiet = if sent == 0 && server.revision() == before { quiet + 1 } else { 0 };
         if quiet > 30 {
@@ -63,7 +67,7 @@ fn settle(server: &mut Server, daemon: &mut Daemon, rng: &mut Rng) -> Result<(),
                 .is_as_wanted()
                 .map_err(|error| format!("{error}; the daemon waits for {}", daemon.waits_for()));
         }
-        pass(server, daemon, Duration::from_secs(5));
+        pass(server, daemon, Duration::from_secs(5))?;
     }
     Err(format!("not at rest after {ROUNDS} rounds: {server:#?}"))
 }

@@ -32,7 +32,7 @@ pub struct Delivery {
     pub deleted: bool,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Server {
     pub(super) revision: u64,
     pub(super) uids: u64,

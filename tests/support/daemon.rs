@@ -31,7 +31,9 @@ pub struct Launch {
 impl Launch {
     /// A single replica that needs no lease.
     pub fn alone() -> Self {
-        Self { flags: vec!["--leader-elect=false".to_owned()] }
+        // Where its ServiceAccount may keep its ConfigMap.
+        let flags = ["--leader-elect=false", "--leader-elect-resource-namespace=mooring-system"];
+        Self { flags: flags.map(str::to_owned).to_vec() }
     }
 
     /// One of several replicas, with a lease short enough for a test to wait for.
@@ -76,7 +78,7 @@ impl Launch {
         let arguments = ["mooring".to_owned()].into_iter().chain(self.arguments());
         let parsed = cli::parse(arguments.map(std::ffi::OsString::from))
             .unwrap_or_else(|_| panic!("{:?}", self.flags));
-        let Command::Run(arguments) = parsed.command;
+        let Command::Run(arguments) = parsed.command else { panic!("these are flags of `mooring run`") };
         let config = Config::try_from(*arguments).expect("flags that go together");
         Daemon { life: Life::InProcess(InProcess::start(config, client)) }
     }

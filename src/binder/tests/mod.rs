@@ -10,9 +10,12 @@ use tokio::time::Instant;
 use super::{
     decision::{Target, WriteKind},
     index::{Search, VolumeIndex},
+    latency::Measure,
     matching::Wish,
     op::{Answer, Call, Op, Purpose},
     planner::{Plan, Planner},
+    reason::VolumeReason,
+    standing::Standing,
     view::BinderOptions,
     waiting::ClaimIndex,
 };
@@ -90,7 +93,7 @@ fn planner(volumes: Vec<PersistentVolume>, claims: Vec<PersistentVolumeClaim>) -
     objects.reset(volumes);
     objects.reset(claims);
     let mut planner = Planner::new(Arc::clone(&objects), BinderOptions::default());
-    planner.warm();
+    planner.warm(Instant::now());
     (objects, planner)
 }
 
@@ -110,7 +113,7 @@ fn an_unknown_outcome_is_read_before_anything_else_is_decided() {
     assert_eq!(read.call, Call::Read { target, purpose: Purpose::Refresh });
 
     // A change of the claim does not start anything while that is open.
-    planner.changed(&ObjectRef::Claim(ClaimKey::new("ns", "c")));
+    planner.changed(&ObjectRef::Claim(ClaimKey::new("ns", "c")), now);
     assert!(planner.plan(now).ops.is_empty());
 
     // The read fails too: it is repeated, and still nothing else is.
@@ -155,20 +158,20 @@ fn an_event_is_not_repeated_until_something_else_was_said() {
     let now = Instant::now();
     let key = ObjectRef::Claim(ClaimKey::new("ns", "c"));
     assert_eq!(planner.plan(now).events.len(), 1);
-    planner.changed(&key);
+    planner.changed(&key, now);
     assert!(planner.plan(now).events.is_empty());
 
     let mut named = claim("c");
     named.spec.volume_name = VolumeName::from("missing");
     named.metadata.resource_version = ResourceVersion(2);
     objects.apply(named);
-    planner.changed(&key);
+    planner.changed(&key, now);
     assert_eq!(planner.plan(now).events.len(), 1);
 
     let mut again = claim("c");
     again.metadata.resource_version = ResourceVersion(3);
     objects.apply(again);
-    planner.changed(&key);
+    planner.changed(&key, now);
     assert_eq!(planner.plan(now).events.len(), 1);
 }
 
@@ -186,7 +189,7 @@ fn l1_the_work_per_pair_does_not_grow_with_the_number_of_waiting_claims() {
         let mut volume = volume(&name);
         volume.metadata.resource_version = ResourceVersion(2);
         objects.apply(volume);
-        planner.changed(&ObjectRef::Volume(VolumeName::from(name)));
+        planner.changed(&ObjectRef::Volume(VolumeName::from(name)), now);
     }
     let (mut revision, mut writes, mut decisions) = (10, 0, 0);
     loop {
@@ -295,4 +298,107 @@ fn s39_a_large_cluster_at_rest_asks_for_nothing() {
     let plan = planner.plan(now);
     assert!(plan.ops.is_empty() && plan.events.is_empty());
     assert_eq!(planner.standing().claims().len() + planner.standing().volumes().len(), 0);
+}
+
+#[test]
+fn what_is_not_settled_is_looked_at_again_after_the_sync_period() {
+    let (objects, mut planner) = planner(vec![], vec![claim("c")]);
+    let now = Instant::now();
+    let due = planner.plan(now).wake_at.unwrap();
+    assert_eq!(due, now + BinderOptions::default().sync_period);
+    // A volume that nobody told the planner of is not found by the resync, but the claim is looked at.
+    assert_eq!(planner.plan(now).decisions.values().sum::<u64>(), 0);
+    assert_eq!(planner.plan(due).decisions.values().sum::<u64>(), 1);
+    objects.apply(volume("pv"));
+    planner.changed(&ObjectRef::Volume(VolumeName::from("pv")), due);
+    for revision in 2..6 {
+        let op = only(planner.plan(due));
+        let answer = answer(&objects, &op, revision);
+        planner.outcome(op, Ok(answer), due, 0.0);
+    }
+    let later = planner.plan(due).wake_at.unwrap();
+    assert!(later > due);
+    assert_eq!(planner.plan(later).decisions.values().sum::<u64>(), 0, "a bound pair is settled");
+}
+
+/// A bound pair whose claim is deleted; between, somebody undoes the phase we wrote.
+#[test]
+fn s14_nothing_is_released_while_another_binder_is_at_work() {
+    let (objects, mut planner) = planner(vec![volume("pv")], vec![claim("c")]);
+    let now = Instant::now();
+    let name = VolumeName::from("pv");
+    for revision in 2..6 {
+        let op = only(planner.plan(now));
+        let answer = answer(&objects, &op, revision);
+        planner.outcome(op, Ok(answer), now, 0.0);
+    }
+    let measures = planner.plan(now).measures;
+    assert!(matches!(measures.as_slice(), [Measure::Bound(_)]), "{measures:?}");
+    assert_eq!(planner.rival(now), None);
+
+    let mut undone = PersistentVolume::clone(&objects.volumes.get(&name).unwrap());
+    undone.status.phase = VolumePhase::Available;
+    undone.metadata.resource_version = ResourceVersion(10);
+    objects.apply(undone);
+    planner.changed(&ObjectRef::Volume(name.clone()), now);
+    let sighting = planner.rival(now).unwrap().to_string();
+    assert!(sighting.starts_with("pv/pv was changed at revision 10"), "{sighting}");
+    // The bind is repaired: that takes nothing from anybody.
+    let op = only(planner.plan(now));
+    assert_eq!(op.call.write_kind(), Some(WriteKind::VolumeBound));
+    let repaired = answer(&objects, &op, 11);
+    planner.outcome(op, Ok(repaired), now, 0.0);
+
+    let key = ClaimKey::new("ns", "c");
+    let mut gone = PersistentVolumeClaim::clone(&objects.claims.get(&key).unwrap());
+    gone.metadata.resource_version = ResourceVersion(12);
+    objects.delete(gone);
+    planner.changed(&ObjectRef::Claim(key), now);
+    let proof = only(planner.plan(now));
+    assert!(matches!(proof.call, Call::Read { purpose: Purpose::ProveClaim(_), .. }));
+    planner.outcome(proof, Err(CallError::NotFound("c".into())), now, 0.0);
+    let mut plan = planner.plan(now);
+    assert!(plan.ops.is_empty(), "{:?}", plan.ops);
+    assert_eq!(planner.standing().volume(&name), Some(VolumeReason::SecondBinder));
+    let start = now;
+    while planner.rival(plan.wake_at.unwrap()).is_some() {
+        plan = planner.plan(plan.wake_at.unwrap());
+        assert!(plan.ops.is_empty());
+    }
+    let end = plan.wake_at.unwrap();
+    assert!(end > start);
+    assert_eq!(only(planner.plan(end)).call.write_kind(), Some(WriteKind::VolumeReleased));
+}
+
+#[test]
+fn l18_every_claim_that_is_not_bound_is_explained_with_the_nearest_volumes() {
+    let mut small = volume("small");
+    small.spec.capacity.insert("storage".to_owned(), "1Mi".to_owned());
+    let mut odd = volume("odd");
+    odd.spec.access_modes = vec!["ReadOnlyMany".to_owned()];
+    odd.spec.volume_mode = Some("Block".to_owned());
+    let (_, mut planner) = planner(vec![small, odd], vec![claim("c")]);
+    let standing = planner.standing();
+    let row = |standing: &Standing| standing.json()["claims"][0].clone();
+    assert_eq!(row(&standing)["reason"], "not_looked_at");
+    planner.plan(Instant::now());
+    assert_eq!(
+        row(&standing),
+        json!({
+            "claim": "ns/c",
+            "phase": "Pending",
+            "reason": "no_volume",
+            "text": "no persistent volumes available for this claim and no storage class is set",
+            "nearest": [
+                { "volume": "small", "wrong": [
+                    { "code": "TooSmall", "text": "it has \"1Mi\" of the \"1Gi\" asked for" },
+                ] },
+                { "volume": "odd", "wrong": [
+                    { "code": "AccessModeMissing", "text": "it does not offer ReadWriteOnce" },
+                    { "code": "ModeMismatch", "text": "its volumeMode is another" },
+                ] },
+            ],
+        })
+    );
+    assert_eq!(standing.waiting(), [("no_volume", 1)].into());
 }

@@ -3,7 +3,8 @@
 //!
 //! As the real one it writes merge patches, puts its finalizer on the PersistentVolume and on the
 //! VolumeAttachment before it attaches, refuses volumes that are being deleted, takes the finalizer
-//! away after it has detached, and does not enforce exclusive access.
+//! away after it has detached (from a volume that goes, after its last attachment), and does not
+//! enforce exclusive access.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -86,25 +87,37 @@ impl Drop for Attacher {
     }
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Job {
+    Attachment(String),
+    Volume(String),
+}
+
 async fn run(client: Client, driver: String, mut behaviour: watch::Receiver<AttacherBehaviour>) {
     let mut attachments: Mirror<VolumeAttachment> = Mirror::default();
     let mut volumes: Mirror<PersistentVolume> = Mirror::default();
     let mut attachment_events = std::pin::pin!(events::<VolumeAttachment>(&client));
     let mut volume_events = std::pin::pin!(events::<PersistentVolume>(&client));
-    // By PersistentVolume: what a change of it may unblock.
-    let mut work: Work<String> = Work::new(match behaviour.borrow().workers {
+    let mut work: Work<Job> = Work::new(match behaviour.borrow().workers {
         0 => WORKERS,
         count => count,
     });
     // Attachments of a volume, so that a change of the volume costs what it touches.
     let mut of_volume: BTreeMap<String, Vec<String>> = BTreeMap::new();
     loop {
-        while let Some(name) = work.next() {
-            let Some(attachment) = attachments.get("", &name) else { continue };
-            let volume = source(attachment).and_then(|volume| volumes.get("", volume));
-            let write = next_write(attachment, volume.map(Arc::as_ref), &behaviour.borrow());
+        while let Some(job) = work.next() {
+            let write = match &job {
+                Job::Attachment(name) => attachments.get("", name).and_then(|attachment| {
+                    let volume = source(attachment).and_then(|volume| volumes.get("", volume));
+                    next_write(attachment, volume.map(Arc::as_ref), &behaviour.borrow())
+                }),
+                Job::Volume(name) if of_volume.get(name).is_none_or(Vec::is_empty) => {
+                    volumes.get("", name).and_then(|volume| let_go(volume, &driver))
+                }
+                Job::Volume(_) => None,
+            };
             if let Some(write) = write {
-                work.start(name, write, client.clone());
+                work.start(job, write, client.clone());
             }
         }
         tokio::select! {
@@ -120,23 +133,27 @@ async fn run(client: Client, driver: String, mut behaviour: watch::Receiver<Atta
                         names.retain(|other| *other != name);
                         if now.is_some() {
                             names.push(name.clone());
+                        } else if names.is_empty() {
+                            of_volume.remove(volume);
+                            work.mark(Job::Volume(volume.to_owned()));
                         }
                     }
-                    work.mark(name);
+                    work.mark(Job::Attachment(name));
                 }
             }
             Some(event) = volume_events.next() => {
                 for (before, now) in volumes.apply(event) {
                     let Some(volume) = now.or(before) else { continue };
                     for name in of_volume.get(&volume.name_any()).into_iter().flatten() {
-                        work.mark(name.clone());
+                        work.mark(Job::Attachment(name.clone()));
                     }
+                    work.mark(Job::Volume(volume.name_any()));
                 }
             }
             Ok(()) = behaviour.changed() => {
                 for names in of_volume.values() {
                     for name in names {
-                        work.mark(name.clone());
+                        work.mark(Job::Attachment(name.clone()));
                     }
                 }
             }
@@ -162,6 +179,16 @@ fn finalizer(driver: &str) -> String {
 
 fn path(attachment: &VolumeAttachment) -> String {
     format!("/apis/storage.k8s.io/v1/volumeattachments/{}", attachment.name_any())
+}
+
+/// The patch that lets go of a volume that is being deleted and has no attachments any more.
+fn let_go(volume: &PersistentVolume, driver: &str) -> Option<Write> {
+    let finalizer = finalizer(driver);
+    let goes = volume.metadata.deletion_timestamp.is_some() && has_finalizer(&volume.metadata, &finalizer);
+    goes.then(|| {
+        let path = format!("/api/v1/persistentvolumes/{}", volume.name_any());
+        Write::patch(path, remove_finalizer(&volume.metadata, &finalizer))
+    })
 }
 
 /// What to write next for an attachment, if anything.

@@ -21,6 +21,7 @@ mod workload;
 pub use attacher::{Attacher, AttacherBehaviour, Reaction};
 pub use kubelet::{KubeletBehaviour, Kubelets, attachment_name};
 pub use mirror::{Key, Mirror, Touched, events, key};
+pub use objects::is_ready;
 pub use pod_gc::{PodGc, PodGcBehaviour};
 pub use protection::Protection;
 pub use provisioner::{Provisioner, ProvisionerBehaviour};

@@ -263,10 +263,11 @@ where
     async fn read(self, mut head: http::request::Parts) -> Result<Passed, BoxError> {
         let fault = self.faults.draw(&head);
         if let Some(fault) = &fault
-            && let Some(answer) = fault.before().await?
+            && let Some(answer) = fault.before()?
         {
             return answer.response();
         }
+        tokio::time::sleep(fault.as_ref().map(Fault::delay).unwrap_or_default()).await;
         let watch = self.faults.shared.watches.begin(&mut head);
         let answer =
             self.inner.oneshot(Request::from_parts(head, Body::empty())).await.map_err(Into::into)?;
@@ -364,11 +365,21 @@ where
         forward: Request<Body>,
     ) -> Result<Passed, BoxError> {
         let Some(fault) = fault else { return self.pass(index, forward).await };
-        if let Some(answer) = fault.before().await? {
+        if let Some(answer) = fault.before()? {
             self.faults.note_status(index, answer.status);
             return answer.response();
         }
-        let answer = self.pass(index, forward).await?;
+        let delay = fault.delay();
+        let answer = if delay.is_zero() {
+            self.pass(index, forward).await?
+        } else {
+            // A task of its own, because this future ends when the sender gives up.
+            let sending = tokio::spawn(async move {
+                tokio::time::sleep(delay).await;
+                self.pass(index, forward).await
+            });
+            sending.await??
+        };
         match fault.after()? {
             Some(instead) => instead.response(),
             None => Ok(answer),

@@ -20,7 +20,8 @@ pub struct Storm {
     pub writes: u16,
     /// Chance of a fault of a read or list, and of a watch being cut.
     pub reads: u16,
-    /// Longest delay of a request, and longest life of a watch that is cut.
+    /// Longest delay of a request, and longest life of a watch that is cut. A write that is late arrives
+    /// even if its sender has given up meanwhile.
     pub longest: Duration,
     /// Faults at most.
     pub limit: usize,
@@ -53,14 +54,21 @@ pub(super) enum Fault {
 
 impl Fault {
     /// What happens before the server sees the request: an answer in its place, or nothing.
-    pub async fn before(&self) -> Result<Option<Answer>, BoxError> {
+    pub fn before(&self) -> Result<Option<Answer>, BoxError> {
         match self {
-            Self::Late(pause) => tokio::time::sleep(*pause).await,
             Self::Unsent => return Err("the storm has taken the request".into()),
             Self::Refused(answer) => return Ok(Some(answer.clone())),
-            Self::Denied(_) | Self::Unanswered | Self::Cut(_) => {}
+            Self::Late(_) | Self::Denied(_) | Self::Unanswered | Self::Cut(_) => {}
         }
         Ok(None)
+    }
+
+    /// How late the server sees the request.
+    pub fn delay(&self) -> Duration {
+        match self {
+            Self::Late(pause) => *pause,
+            _ => Duration::ZERO,
+        }
     }
 
     /// What happens after the server has carried it out.

@@ -13,8 +13,8 @@ use tokio::time::Instant;
 
 use super::Report;
 
-/// client-go: tools/record/events_cache.go, maxLruCacheEntries, shared by the lanes.
-const CAPACITY: usize = 4_096 / super::LANES;
+/// client-go: tools/record/events_cache.go, maxLruCacheEntries.
+const CAPACITY: usize = 4_096;
 
 /// After this long without repetition an event is written anew.
 ///

@@ -1,17 +1,16 @@
 //! Events for users, as core/v1 `Event` objects with the stock controllers' component names.
 //!
 //! Recording never blocks and never fails: events explain, they decide nothing. They travel through
-//! a bounded queue to a writer with a request budget of its own; what does not fit is counted. An
-//! event that repeats is counted on the existing object ([`memory`]).
+//! a bounded queue to one writer that lets the work go first; what does not fit is counted. An
+//! event that repeats is counted on the existing object ([`memory`]), and an object about which too
+//! many are reported is not listened to for a while ([`spam`]).
 
 mod body;
 mod memory;
+mod spam;
 mod writer;
 
-use std::{
-    hash::{BuildHasher, RandomState},
-    sync::Arc,
-};
+use std::sync::Arc;
 
 use prometheus::{IntCounterVec, Opts};
 use tokio::sync::mpsc;
@@ -23,14 +22,11 @@ use super::{
 use crate::metrics::Metrics;
 pub use writer::EventWriter;
 
-/// Events waiting at most.
+/// Events waiting at most, a few hundred bytes each: as many as a mass move makes before the writer, which
+/// lets the work go first, gets round to them.
 ///
-/// client-go: tools/record/event.go, maxQueuedEvents.
-const QUEUE: usize = 1_000;
-
-/// Requests in flight at most. Events of one object always take the same lane, which keeps their
-/// order; events of different objects do not wait for each other.
-const LANES: usize = 4;
+/// client-go: tools/record/event.go, maxQueuedEvents (1000).
+const QUEUE: usize = 8_192;
 
 /// `type` of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -105,6 +101,7 @@ struct Report {
 enum Loss {
     QueueFull,
     Failed,
+    Spam,
 }
 
 /// `mooring_events_dropped_total`.
@@ -119,7 +116,7 @@ impl Losses {
         )?;
         metrics.register(&counter)?;
         let losses = Self(counter);
-        for loss in [Loss::QueueFull, Loss::Failed] {
+        for loss in [Loss::QueueFull, Loss::Failed, Loss::Spam] {
             losses.of(loss).reset();
         }
         Ok(losses)
@@ -129,6 +126,7 @@ impl Losses {
         let cause = match loss {
             Loss::QueueFull => "queue_full",
             Loss::Failed => "failed",
+            Loss::Spam => "spam",
         };
         self.0.with_label_values(&[cause])
     }
@@ -137,8 +135,7 @@ impl Losses {
 /// Where recorders of all components come from.
 #[derive(Clone, Debug)]
 pub struct EventQueue {
-    lanes: Arc<[mpsc::Sender<Report>]>,
-    hasher: RandomState,
+    reports: mpsc::Sender<Report>,
     losses: Losses,
 }
 
@@ -149,9 +146,9 @@ impl EventQueue {
     /// See [`Metrics::register`].
     pub fn new(metrics: &Metrics) -> Result<(Self, EventWriter), prometheus::Error> {
         let losses = Losses::new(metrics)?;
-        let (senders, receivers): (Vec<_>, Vec<_>) = (0..LANES).map(|_| mpsc::channel(QUEUE / LANES)).unzip();
-        let queue = Self { lanes: senders.into(), hasher: RandomState::new(), losses: losses.clone() };
-        Ok((queue, EventWriter::new(receivers, losses)))
+        let (reports, receiver) = mpsc::channel(QUEUE);
+        let queue = Self { reports, losses: losses.clone() };
+        Ok((queue, EventWriter::new(receiver, losses)))
     }
 
     /// A recorder for one component, such as `attachdetach-controller`.
@@ -171,11 +168,8 @@ pub struct EventRecorder {
 impl EventRecorder {
     /// Records an event; when the queue is full it is counted and dropped.
     pub fn record(&self, event: Event) {
-        let hash = self.queue.hasher.hash_one(&event.involved.uid);
-        let lane = usize::try_from(hash % LANES as u64).unwrap_or_default();
         let report = Report { component: self.component, event };
-        let sent = self.queue.lanes.get(lane).is_some_and(|lane| lane.try_send(report).is_ok());
-        if !sent {
+        if self.queue.reports.try_send(report).is_err() {
             self.queue.losses.of(Loss::QueueFull).inc();
         }
     }

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::{
     kube_api::{
-        call::Caller,
+        call::{Caller, Request, Verb},
         leadership::{Leadership, Term},
     },
     metrics::ApiMetrics,
@@ -30,8 +30,11 @@ fn caller(server: &Arc<Mutex<Server>>, term: Term) -> Caller {
         async move {
             let (method, path) = (request.method().clone(), request.uri().path().to_owned());
             let body = request.into_body().collect().await.unwrap().to_bytes();
+            if let Some(millis) = path.strip_prefix("/slow/") {
+                sleep(Duration::from_millis(millis.parse().unwrap())).await;
+            }
             let mut server = server.lock().unwrap();
-            server.asked.push((method, path, serde_json::from_slice(&body).unwrap()));
+            server.asked.push((method, path, serde_json::from_slice(&body).unwrap_or_default()));
             let status = if server.answers.is_empty() { 200 } else { server.answers.remove(0) };
             let answer = json!({ "message": "no" }).to_string().into_bytes();
             Ok::<_, Infallible>(Response::builder().status(status).body(Body::from(answer)).unwrap())
@@ -62,11 +65,31 @@ async fn written(
     term: Term,
     events: Vec<(u64, Event)>,
 ) -> (Vec<(Method, String, Value)>, String) {
+    written_beside(answers, term, events, &[]).await
+}
+
+/// The same while other requests are in flight for so many milliseconds.
+async fn written_beside(
+    answers: &[u16],
+    term: Term,
+    events: Vec<(u64, Event)>,
+    others: &[u64],
+) -> (Vec<(Method, String, Value)>, String) {
     let server = Arc::new(Mutex::new(Server { answers: answers.to_vec(), ..Server::default() }));
     let metrics = Metrics::default();
     let (queue, writer) = EventQueue::new(&metrics).unwrap();
     let stop = CancellationToken::new();
-    let running = tokio::spawn(writer.run(caller(&server, term), "host_1".to_owned(), stop.clone()));
+    let caller = caller(&server, term);
+    let running = tokio::spawn(writer.run(caller.clone(), "host_1".to_owned(), stop.clone()));
+    let others: Vec<_> = others
+        .iter()
+        .map(|millis| {
+            let request = Request { verb: Verb::Get, path: format!("/slow/{millis}"), body: None };
+            let caller = caller.clone();
+            tokio::spawn(async move { caller.send(&request).await })
+        })
+        .collect();
+    tokio::task::yield_now().await;
     let recorder = queue.for_component("attachdetach-controller");
     for (pause, event) in events {
         sleep(Duration::from_secs(pause)).await;
@@ -74,6 +97,9 @@ async fn written(
     }
     stop.cancel();
     running.await.unwrap();
+    for other in others {
+        other.await.unwrap().unwrap();
+    }
     let asked = std::mem::take(&mut server.lock().unwrap().asked);
     (asked, metrics.text().unwrap())
 }
@@ -83,7 +109,7 @@ fn what_does_not_fit_is_counted_and_never_blocks() {
     let metrics = Metrics::default();
     let (queue, _writer) = EventQueue::new(&metrics).unwrap();
     let recorder = queue.for_component("attachdetach-controller");
-    for _ in 0..QUEUE / LANES + 3 {
+    for _ in 0..QUEUE + 3 {
         recorder.record(event("a", ""));
     }
     let text = metrics.text().unwrap();
@@ -133,4 +159,25 @@ async fn only_the_leader_writes_and_what_is_queued_at_the_end_is_written() {
     let events = (0..100).map(|number| (0, event(&format!("pod-{number}"), "x"))).collect();
     let (asked, _) = written(&[], Term::Unlimited, events).await;
     assert_eq!(asked.len(), 100);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_lets_the_work_go_first_but_not_for_ever() {
+    for (others, expected) in [
+        (&[10, 20][..], ["/slow/10", "/slow/20", "/api/v1/namespaces/apps/events"]),
+        (&[10, 4_000], ["/slow/10", "/api/v1/namespaces/apps/events", "/slow/4000"]),
+    ] {
+        let (asked, _) = written_beside(&[], Term::Unlimited, vec![(0, event("a", "x"))], others).await;
+        let paths: Vec<&str> = asked.iter().map(|(_, path, _)| path.as_str()).collect();
+        assert_eq!(paths, expected);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_object_cannot_take_up_the_writer() {
+    let mut events: Vec<_> = (0..40).map(|number| (0, event("a", &number.to_string()))).collect();
+    events.push((0, event("b", "x")));
+    let (asked, text) = written(&[], Term::Unlimited, events).await;
+    assert_eq!(asked.len(), 26);
+    assert!(text.contains("mooring_events_dropped_total{cause=\"spam\"} 15"), "{text}");
 }

@@ -1,17 +1,16 @@
-//! Writes recorded events: one request at a time per lane, repeated a few times, then dropped and
-//! counted.
+//! Writes recorded events: one request at a time, when nothing else is in flight or after a short wait for
+//! that, repeated a few times, then dropped and counted.
 
 use std::time::Duration;
 
-use futures::future::join_all;
 use k8s_openapi::jiff::Timestamp;
 use tokio::{
-    sync::mpsc,
-    time::{Instant, sleep},
+    sync::{mpsc, watch},
+    time::{Instant, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{LANES, Loss, Losses, Report, body, memory::Memory};
+use super::{Loss, Losses, Report, body, memory::Memory, spam::SpamFilter};
 use crate::kube_api::{
     backoff::Backoff,
     call::{CallError, Caller, Request, Verb},
@@ -24,57 +23,64 @@ const ATTEMPTS: usize = 4;
 /// are waiting.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
+/// How long an event lets other requests go first: under load that never ends, forty are written per second
+/// all the same, which is twice what client-go allows for everything.
+const PATIENCE: Duration = Duration::from_millis(25);
+
 /// Empties the queue of events.
 #[derive(Debug)]
 pub struct EventWriter {
-    lanes: Vec<mpsc::Receiver<Report>>,
+    queue: mpsc::Receiver<Report>,
     losses: Losses,
 }
 
 impl EventWriter {
-    pub(super) fn new(lanes: Vec<mpsc::Receiver<Report>>, losses: Losses) -> Self {
-        Self { lanes, losses }
+    pub(super) fn new(queue: mpsc::Receiver<Report>, losses: Losses) -> Self {
+        Self { queue, losses }
     }
 
     /// Writes events until told to stop, then what is still queued. `instance` names this process.
-    pub async fn run(self, caller: Caller, instance: String, stop: CancellationToken) {
-        let caller = caller.with_own_budget(LANES);
-        let losses = &self.losses;
-        join_all(self.lanes.into_iter().map(|mut queue| {
-            let mut lane =
-                Lane { caller: caller.clone(), instance: &instance, memory: Memory::default(), losses };
-            let stop = &stop;
-            async move {
-                let mut stopping = false;
-                loop {
-                    let report = tokio::select! {
-                        report = queue.recv() => report,
-                        () = stop.cancelled(), if !stopping => {
-                            stopping = true;
-                            // No more comes in; what is in is still delivered.
-                            queue.close();
-                            continue;
-                        }
-                    };
-                    let Some(report) = report else { break };
-                    lane.deliver(&report).await;
+    pub async fn run(mut self, caller: Caller, instance: String, stop: CancellationToken) {
+        let (caller, mut work) = caller.in_the_background();
+        let mut desk = Desk { caller, instance: &instance, memory: Memory::default(), losses: &self.losses };
+        let mut spam = SpamFilter::default();
+        let mut stopping = false;
+        loop {
+            let report = tokio::select! {
+                report = self.queue.recv() => report,
+                () = stop.cancelled(), if !stopping => {
+                    stopping = true;
+                    // No more comes in; what is in is still delivered.
+                    self.queue.close();
+                    continue;
                 }
-                stop.cancelled().await;
+            };
+            let Some(report) = report else { break };
+            if !spam.admit(&report, Instant::now()) {
+                self.losses.of(Loss::Spam).inc();
+                continue;
             }
-        }))
-        .await;
+            let_work_go_first(&mut work).await;
+            desk.deliver(&report).await;
+        }
+        stop.cancelled().await;
     }
 }
 
+async fn let_work_go_first(work: &mut watch::Receiver<usize>) {
+    // Whether it waited in vain does not matter.
+    let _ = timeout(PATIENCE, work.wait_for(|count| *count == 0)).await;
+}
+
 #[derive(Debug)]
-struct Lane<'a> {
+struct Desk<'a> {
     caller: Caller,
     instance: &'a str,
     memory: Memory,
     losses: &'a Losses,
 }
 
-impl Lane<'_> {
+impl Desk<'_> {
     async fn deliver(&mut self, report: &Report) {
         let mut backoff = Backoff::new(LONGEST_PAUSE);
         let mut attempt = 1;

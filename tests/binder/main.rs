@@ -1,5 +1,6 @@
-//! Runs the binder's cases: `tests/cases/binder/*.yaml`, one test each, named by its id. `MOORING_CASES`
-//! adds a folder of cases (`tests/support/cases.rs`).
+//! The binder over values: its cases, `tests/cases/binder/*.yaml` (one test each, named by its id;
+//! `MOORING_CASES` adds a folder, see `tests/support/cases.rs`), every fault in small worlds, and random
+//! histories.
 //!
 //! Every case is decided, applied and decided again until nothing is left to write, then compared
 //! whole. Then the same objects go through the planner with one fault at each write in turn, and
@@ -8,11 +9,14 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![allow(unreachable_pub)]
 
-#[path = "binder/case.rs"]
 mod case;
-#[path = "support/cases.rs"]
+#[path = "../support/cases.rs"]
 mod cases;
-#[path = "binder/world.rs"]
+mod coverage;
+mod exhaustive;
+mod history;
+mod invariants;
+mod server;
 mod world;
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -23,8 +27,13 @@ use mooring::kube_api::events::EventType;
 use world::{Fault, World, chosen, plain};
 
 fn main() {
-    let mut trials = Vec::new();
+    let mut trials = vec![exhaustive::trial(), history::trial()];
+    let mut coverage = Vec::new();
     for path in cases::files("binder") {
+        if path.file_stem().is_some_and(|stem| stem == "coverage") {
+            coverage.push(cases::read(&path));
+            continue;
+        }
         let file: File = cases::read(&path);
         let fixtures = Arc::new(file.fixtures);
         for case in file.cases {
@@ -35,6 +44,9 @@ fn main() {
             }));
         }
     }
+    for coverage in coverage {
+        trials.push(coverage::trial(coverage, &trials));
+    }
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 
@@ -43,13 +55,13 @@ type Fixtures = BTreeMap<String, Vec<serde_json::Map<String, serde_json::Value>>
 fn check(case: &Case, fixtures: &Fixtures) {
     let start = case.start(fixtures);
     if let Some(expected) = &case.chooses {
-        let chosen = chosen(&World::new(&start, None));
+        let chosen = chosen(&World::new(&start, &[]));
         assert_eq!(chosen.as_deref().unwrap_or("none"), expected, "chosen volume");
         return;
     }
     let later = case.later();
     let expected = plain(&case.end(fixtures));
-    let mut world = World::new(&start, None);
+    let mut world = World::new(&start, &[]);
     world.play(case.sync, &later);
     assert_same(&world.end(), &expected, "at the end");
     check_events(case, &world);
@@ -61,26 +73,20 @@ fn check(case: &Case, fixtures: &Fixtures) {
     assert_eq!(world.writes, writes, "looking again writes again");
 
     for number in 0..writes {
-        let mut crashed = World::new(&start, Some(Fault::Crash(number)));
+        let mut crashed = World::new(&start, &[Fault::Crash(number)]);
         crashed.play(case.sync, &later);
         assert_same(&crashed.end(), &expected, &format!("after a crash at write {number}"));
     }
 
-    let mut whole = World::new(&start, None);
+    let mut whole = World::new(&start, &[]);
     whole.play(Sync::All, &later);
     let (expected, writes) = (whole.end(), whole.writes);
     whole.refill();
     whole.run(Sync::All);
     assert_eq!(whole.writes, writes, "S39: another process finds something to write");
     for number in 0..writes {
-        for fault in [
-            Fault::Crash(number),
-            Fault::ReplyLost(number),
-            Fault::RequestLost(number),
-            Fault::Conflict(number),
-            Fault::Throttled(number),
-        ] {
-            let mut faulty = World::new(&start, Some(fault));
+        for fault in Fault::all(number) {
+            let mut faulty = World::new(&start, &[fault]);
             faulty.play(Sync::All, &later);
             // The invariants hold in every world; who wins a race need not be the same.
             if !case.racing {

@@ -1,0 +1,224 @@
+//! The node's side of the controller: when its list is written, and when it is read live.
+//!
+//! In: a node marked dirty. Out: at most one request for it at a time, so that answers come in the order of
+//! requests and no older list is ever sent after a newer one.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use tokio::time::Instant;
+
+use super::{
+    actual_state::{Pair, Publication},
+    calls::Call,
+    controller::{Controller, Dirty},
+    metrics::Planned,
+    node_state::NodeState,
+    second_controller::ForeignAct,
+    status_updater,
+    volume_name::VolumeId,
+};
+use crate::kube_api::{ids::NodeName, kinds::Node};
+
+impl Controller {
+    /// Takes a node as last seen, or its absence. Returns the volumes for which something changed.
+    pub(super) fn observe_node(
+        &mut self,
+        name: &NodeName,
+        node: Option<&Arc<Node>>,
+        now: Instant,
+    ) -> BTreeSet<VolumeId> {
+        let state = self.actual.node(name);
+        if let (Some(state), Some(node)) = (state, node)
+            && state.is_changed_by_others(node)
+        {
+            tracing::warn!(node = %name, "somebody else changed the node's volumesAttached");
+            self.suspect(ForeignAct::ListChanged, now);
+        }
+        self.actual.observe_node(name, node, self.clock.wall(now))
+    }
+
+    /// Brings the node up to the table before it is written to. A kubelet's heartbeat is a new revision
+    /// whose content is none of ours and wakes nobody, but a patch that names the revision before it is
+    /// refused.
+    fn catch_up(&mut self, name: &NodeName, now: Instant) {
+        let Some(latest) = self.objects.nodes.get(name) else { return };
+        let known = self.actual.node(name).and_then(|state| state.node.as_ref());
+        if known.is_none_or(|known| known.metadata.resource_version >= latest.metadata.resource_version) {
+            return;
+        }
+        for volume in self.observe_node(name, Some(&latest), now) {
+            self.reconcile_volume(&volume, now);
+        }
+    }
+
+    /// Sends what the node needs: its list, or a live read.
+    pub(super) fn reconcile_node(&mut self, name: &NodeName, now: Instant) {
+        self.metrics.planned(Planned::Node);
+        self.catch_up(name, now);
+        // Planned here and now: the volumes' turn is over, and nothing else may happen for a long time.
+        for volume in self.actual.trust_node(name, self.clock.wall(now)) {
+            self.reconcile_volume(&volume, now);
+        }
+        let trusted_at = self.actual.node(name).and_then(NodeState::trusted_at);
+        if let Some(at) = trusted_at.and_then(|at| self.clock.instant(at)) {
+            self.wake_at.insert((at, Dirty::Node(name.clone())));
+        }
+        let Some(state) = self.actual.node(name) else { return };
+        if state.busy {
+            return;
+        }
+        if let Some(at) = state.retry.pending(now) {
+            self.wake_at.insert((at, Dirty::Node(name.clone())));
+            return;
+        }
+        let alarmed = self.suspicion.is_alarmed();
+        let publication = |volume| match self.actual.pair(volume, name)?.publication {
+            Publication::Withhold if alarmed => Some(Publication::Keep),
+            publication => Some(publication),
+        };
+        let volumes = state.volumes.iter();
+        let publications = volumes.filter_map(|volume| Some((volume, publication(volume)?)));
+        let node = state.node.as_deref().filter(|_| !state.stale);
+        let change = node.and_then(|node| Some((node, status_updater::change(node, publications)?)));
+        let settle_at = state.unsettled.map(|unsettled| unsettled.until);
+        let detach_waits = self.actual.needs_proof(name);
+        let pending_since = state.pending_since.unwrap_or(now);
+        let mut word = None;
+        let call = match change {
+            Some((node, change)) => {
+                let others = state.volumes.iter().filter_map(|volume| self.actual.pair(volume, name));
+                let more_to_come = !detach_waits && others.into_iter().any(Pair::is_on_its_way);
+                let due = change.due(pending_since, more_to_come);
+                if now < due {
+                    self.wake_at.insert((due, Dirty::Node(name.clone())));
+                    self.actual.node_mut(name).pending_since = Some(pending_since);
+                    return;
+                }
+                let request = status_updater::patch(node, &change.list);
+                word = Some((node.metadata.uid.clone(), change.list));
+                Call::PatchNode(name.clone(), node.metadata.resource_version, request)
+            }
+            None if state.stale || detach_waits || settle_at.is_some_and(|at| at <= now) => {
+                Call::ReadNode(name.clone())
+            }
+            None => {
+                if let Some(at) = settle_at {
+                    self.wake_at.insert((at, Dirty::Node(name.clone())));
+                }
+                return;
+            }
+        };
+        let state = self.actual.node_mut(name);
+        if let Some((node, list)) = word {
+            state.give_word(node, list);
+        }
+        state.busy = true;
+        state.pending_since = None;
+        self.node_calls += 1;
+        self.call(call);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use k8s_openapi::jiff::Timestamp;
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        attach_detach::{
+            actual_state::PairCall, clock::Clock, controller::AttachDetachOptions,
+            metrics::AttachDetachMetrics,
+        },
+        kube_api::ids::DriverName,
+        metrics::{Alarms, Metrics},
+        state::Objects,
+    };
+
+    fn volume(handle: &str) -> VolumeId {
+        VolumeId::csi(&DriverName::from("d"), handle)
+    }
+
+    /// A controller that leads, and knows one node that lists one volume.
+    fn controller(now: Instant) -> (Controller, NodeName) {
+        let objects = Arc::new(Objects::default());
+        let node = json!({
+            "metadata": {"name": "n1", "uid": "u", "resourceVersion": "1"},
+            "status": {"volumesAttached": [{"name": volume("old").as_str(), "devicePath": ""}]},
+        });
+        objects.apply::<Node>(serde_json::from_value(node).unwrap());
+        let metrics = {
+            let metrics = Metrics::default();
+            AttachDetachMetrics::new(&metrics, Alarms::new(&metrics).unwrap()).unwrap()
+        };
+        let clock = Clock::new(Timestamp::UNIX_EPOCH, now);
+        let mut controller = Controller::new(objects, metrics, AttachDetachOptions::default(), clock);
+        controller.load(now);
+        controller.leads = true;
+        (controller, NodeName::from("n1"))
+    }
+
+    /// Lists of the patches that the node gets at each of these milliseconds, `say` having its way before.
+    fn lists(say: impl Fn(u64, &mut Controller), millis: &[u64]) -> Vec<(u64, usize)> {
+        let start = Instant::now();
+        let (mut controller, node) = controller(start);
+        let mut lists = Vec::new();
+        for at in millis {
+            say(*at, &mut controller);
+            controller.reconcile_node(&node, start + Duration::from_millis(*at));
+            for (_, call) in std::mem::take(&mut controller.effects.calls) {
+                let Call::PatchNode(_, _, request) = call else { continue };
+                let list = &request.body.unwrap()["status"]["volumesAttached"];
+                lists.push((*at, list.as_array().map_or(0, Vec::len)));
+            }
+        }
+        lists
+    }
+
+    fn publish(controller: &mut Controller, handle: &str, publication: Publication) {
+        controller.actual.pair_mut(&volume(handle), &NodeName::from("n1")).publication = publication;
+    }
+
+    fn on_its_way(controller: &mut Controller, handle: &str, call: Option<PairCall>) {
+        controller.actual.pair_mut(&volume(handle), &NodeName::from("n1")).call = call;
+    }
+
+    #[test]
+    fn l4_a_lone_volume_is_listed_at_once() {
+        let alone = lists(|_, controller| publish(controller, "a", Publication::List), &[0, 1]);
+        assert_eq!(alone, [(0, 2)]);
+    }
+
+    #[test]
+    fn volumes_on_their_way_share_a_patch() {
+        let attach = |at: u64, controller: &mut Controller| {
+            let is_last = at == 9;
+            publish(controller, &at.to_string(), Publication::List);
+            on_its_way(controller, "last", (!is_last).then_some(PairCall::Create));
+        };
+        assert_eq!(lists(attach, &[0, 3, 6, 9]), [(9, 5)]);
+    }
+
+    #[test]
+    fn l4_l15_what_takes_long_keeps_others_waiting_for_a_moment_only() {
+        let attach = |_: u64, controller: &mut Controller| {
+            publish(controller, "a", Publication::List);
+            on_its_way(controller, "slow", Some(PairCall::Create));
+        };
+        assert_eq!(lists(attach, &[0, 10, 24, 25, 40]), [(25, 2)]);
+    }
+
+    #[test]
+    fn a_detach_waits_for_nobody() {
+        let attach_and_detach = |at: u64, controller: &mut Controller| {
+            publish(controller, "a", Publication::List);
+            on_its_way(controller, "slow", Some(PairCall::Create));
+            if at == 5 {
+                publish(controller, "old", Publication::Withhold);
+            }
+        };
+        assert_eq!(lists(attach_and_detach, &[0, 4, 5]), [(5, 1)]);
+    }
+}

@@ -1,0 +1,247 @@
+//! What the planner makes of the outcome of a request.
+//!
+//! In: a request and what became of it. Out: tables, proofs and waits brought up to it, and what it
+//! held freed. An outcome that is not known is read before anything else is decided about the pair.
+
+use tokio::time::Instant;
+
+use super::{
+    decision::{Target, Write, WriteKind},
+    op::{Answer, Call, Op, Purpose},
+    planner::Planner,
+    view::{ClaimProof, VolumeProof},
+};
+use crate::kube_api::{
+    call::CallError,
+    ids::{ResourceVersion, Uid, VolumeName},
+    kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
+};
+
+impl Planner {
+    /// Takes in the outcome of a request.
+    pub fn outcome(&mut self, op: Op, result: Result<Answer, CallError>, now: Instant, jitter: f64) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        if let Call::Write(write) = &op.call {
+            self.written(&op, write, &result, now);
+        }
+        if let (Err(CallError::NotFound(_)), Some(known)) = (&result, op.known) {
+            self.gone(op.call.target(), known, now);
+        }
+        match (&op.call, result) {
+            (Call::Write(write), Ok(answer)) => {
+                self.absorb(answer, now);
+                self.pending_events.extend(write.then.clone());
+                if let Target::Claim(key) = &op.subject {
+                    self.proofs.forget_claim(key);
+                }
+                self.retries.clear(&op.subject);
+                self.release(&op, now);
+            }
+            // What the object looks like now is not known: it is read before anything else is
+            // decided about the pair.
+            (Call::Write(write), Err(CallError::Conflict(_) | CallError::Unknown(_))) => {
+                let call = Call::Read { target: write.target.clone(), purpose: Purpose::Refresh };
+                let known = self.known(&write.target);
+                let op = Op { call, known, ..op };
+                match self.retries.conflicted(&op.subject, now, jitter) {
+                    Some(_) => {
+                        self.parked.insert(op.subject.clone(), op);
+                    }
+                    None => self.ready.push_back(op),
+                }
+            }
+            (Call::Read { purpose: Purpose::Refresh, .. }, Ok(answer)) => {
+                self.absorb(answer, now);
+                self.release(&op, now);
+            }
+            (Call::Read { purpose: Purpose::Refresh, .. }, Err(error)) => {
+                if let CallError::NotFound(_) = error {
+                    self.release(&op, now);
+                    return;
+                }
+                self.wait(&op.subject, &error, now, jitter);
+                self.parked.insert(op.subject.clone(), op);
+            }
+            (Call::Read { purpose: Purpose::ProveClaim(uid), .. }, Ok(Answer::Claim(claim))) => {
+                let uid = uid.clone();
+                self.claim_read(&op, &uid, Some(claim), now, jitter);
+            }
+            (Call::Read { purpose: Purpose::ProveClaim(uid), .. }, Err(CallError::NotFound(_))) => {
+                let uid = uid.clone();
+                self.claim_read(&op, &uid, None, now, jitter);
+            }
+            (
+                Call::Read { target: Target::Volume(name), purpose: Purpose::ProveVolume },
+                Ok(Answer::Volume(volume)),
+            ) => {
+                let name = name.clone();
+                self.volume_read(&op, &name, Some(volume), now, jitter);
+            }
+            (
+                Call::Read { target: Target::Volume(name), purpose: Purpose::ProveVolume },
+                Err(CallError::NotFound(_)),
+            ) => {
+                let name = name.clone();
+                self.volume_read(&op, &name, None, now, jitter);
+            }
+            (_, Err(error)) => {
+                self.wait(&op.subject, &error, now, jitter);
+                self.release(&op, now);
+            }
+            (_, Ok(answer)) => {
+                // An answer of another kind than asked for proves nothing.
+                self.absorb(answer, now);
+                self.retries.failed(&op.subject, now, jitter);
+                self.release(&op, now);
+            }
+        }
+    }
+
+    /// An object that we knew at this revision does not exist. The watch may never tell: if it was cut
+    /// meanwhile, the next list just lacks it.
+    fn gone(&mut self, target: &Target, known: ResourceVersion, now: Instant) {
+        match target {
+            Target::Claim(key) => {
+                self.objects.prove_gone::<PersistentVolumeClaim>(key, known);
+                self.claim_changed(key, now);
+            }
+            Target::Volume(name) => {
+                self.objects.prove_gone::<PersistentVolume>(name, known);
+                self.volume_changed(name, now);
+            }
+        }
+    }
+
+    /// Notes what a write means for the measures, and for who else writes.
+    fn written(&mut self, op: &Op, write: &Write, result: &Result<Answer, CallError>, now: Instant) {
+        match result {
+            Ok(Answer::Claim(claim)) => self.rivals.wrote_claim(claim, now),
+            Ok(Answer::Volume(volume)) => self.rivals.wrote_volume(volume, now),
+            Err(_) => {}
+        }
+        match (&op.subject, write.kind, result) {
+            (_, _, Err(CallError::NotLeader)) => {}
+            (Target::Claim(key), WriteKind::NameVolume, Ok(Answer::Claim(_))) => {
+                // A claim that named the volume itself is told apart by the patch that does not.
+                let body = write.request.body.as_ref();
+                if body.is_some_and(|body| body.get("spec").is_some()) {
+                    self.latency.found(key);
+                }
+            }
+            (Target::Claim(key), WriteKind::ClaimBound, Ok(_)) => self.latency.bound(key, now),
+            (Target::Claim(key), kind, Err(_)) if kind.is_bind() || kind == WriteKind::AskProvisioner => {
+                self.latency.claim_failed(key);
+            }
+            (Target::Volume(name), WriteKind::VolumeFailed, Ok(_)) => self.latency.volume_failed(name),
+            _ => {}
+        }
+    }
+
+    fn wait(&mut self, subject: &Target, error: &CallError, now: Instant, jitter: f64) {
+        match error {
+            CallError::Throttled { after, .. } => self.retries.wait_until(subject, now + *after),
+            _ => {
+                self.retries.failed(subject, now, jitter);
+            }
+        }
+    }
+
+    /// Notes what a live read said about the claim a volume refers to.
+    fn claim_read(
+        &mut self,
+        op: &Op,
+        uid: &Uid,
+        found: Option<PersistentVolumeClaim>,
+        now: Instant,
+        jitter: f64,
+    ) {
+        let Target::Volume(name) = &op.subject else { return self.release(op, now) };
+        let proof = match &found {
+            Some(claim) if claim.metadata.uid == *uid => {
+                let elsewhere = !claim.spec.volume_name.is_empty() && claim.spec.volume_name != *name;
+                elsewhere.then_some(ClaimProof::BoundElsewhere)
+            }
+            _ => Some(ClaimProof::Gone),
+        };
+        let news = found.is_some_and(|claim| self.absorb(Answer::Claim(claim), now));
+        if let Some(volume) = self.objects.volumes.get(name)
+            && let Some(proof) = proof
+        {
+            self.proofs.note_claim((name, &volume.metadata.uid), uid, proof);
+        } else if !news {
+            // The claim is there, and our table does not show it as it is: the watch is about to.
+            self.retries.failed(&op.subject, now, jitter);
+        }
+        self.release(op, now);
+    }
+
+    /// Notes what a live read said about the volume a claim is bound to.
+    fn volume_read(
+        &mut self,
+        op: &Op,
+        name: &VolumeName,
+        found: Option<PersistentVolume>,
+        now: Instant,
+        jitter: f64,
+    ) {
+        let Target::Claim(key) = &op.subject else { return self.release(op, now) };
+        let Some(claim) = self.objects.claims.get(key) else { return self.release(op, now) };
+        let proof = match &found {
+            None => Some(VolumeProof::Gone),
+            Some(volume) => match &volume.spec.claim_ref {
+                Some(reference) if reference.uid != claim.metadata.uid => {
+                    Some(VolumeProof::OtherClaim(reference.uid.clone()))
+                }
+                _ => None,
+            },
+        };
+        let news = found.is_some_and(|volume| self.absorb(Answer::Volume(volume), now));
+        match proof {
+            Some(proof) => {
+                let seen = self.objects.volumes.get(name).map(|volume| volume.metadata.resource_version);
+                self.proofs.note_volume((key, &claim.metadata.uid), seen, proof);
+            }
+            None if !news => {
+                self.retries.failed(&op.subject, now, jitter);
+            }
+            None => {}
+        }
+        self.release(op, now);
+    }
+
+    /// Puts an answer into the table and its consequences into the indexes, at once. Returns
+    /// whether the answer said anything new.
+    fn absorb(&mut self, answer: Answer, now: Instant) -> bool {
+        match answer {
+            Answer::Claim(claim) => {
+                let key = claim.key();
+                let news = self.objects.absorb(claim);
+                self.claim_changed(&key, now);
+                news
+            }
+            Answer::Volume(volume) => {
+                let name = volume.key();
+                let news = self.objects.absorb(volume);
+                self.volume_changed(&name, now);
+                news
+            }
+        }
+    }
+
+    /// Frees what a request touched, and looks at it again before anything else.
+    fn release(&mut self, op: &Op, now: Instant) {
+        for target in op.touches() {
+            match &target {
+                Target::Claim(key) => {
+                    self.busy_claims.remove(key);
+                    self.queue.extend(self.volumes.referring_to(key).cloned().map(Target::Volume), now);
+                }
+                Target::Volume(name) => {
+                    self.busy_volumes.remove(name);
+                    self.volume_changed(name, now);
+                }
+            }
+            self.queue.add_urgent(target, now);
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Where the demo is shown: a live view, or lines on stdout; and what is said at its start and end.
+
+use std::io::{self, Write};
+
+use super::{
+    observer::Observer,
+    place::Place,
+    screen::{Key, Screen},
+    snapshot::Snapshot,
+    stage::{HOPELESS_CLAIM, QUARANTINE, TOLERATION},
+};
+use crate::cli::DemoArgs;
+
+/// After how many seconds the daemon detaches from a node that is gone; its default is 6 minutes.
+pub const GONE_NODE_AFTER: u64 = 8;
+
+/// Where to show.
+#[derive(Debug)]
+pub enum Output {
+    /// The live view.
+    View(Box<Screen>),
+    /// Plain lines.
+    Lines,
+}
+
+/// What somebody who looks at it wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// See it again.
+    Redraw,
+    /// See no more.
+    End,
+}
+
+impl Output {
+    /// The live view.
+    ///
+    /// # Errors
+    /// Stdout is no terminal.
+    pub fn view() -> io::Result<Self> {
+        Ok(Self::View(Box::new(Screen::open()?)))
+    }
+
+    /// Says what the demo is; the view always does.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn open(&self, opening: &str) -> io::Result<()> {
+        match self {
+            Self::View(_) => Ok(()),
+            Self::Lines => print(opening),
+        }
+    }
+
+    /// Shows what is new.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn show(&mut self, observer: &mut Observer) -> io::Result<()> {
+        let lines = observer.take_lines();
+        match self {
+            Self::View(screen) => screen.draw(&observer.snapshot()),
+            Self::Lines => lines.iter().try_for_each(|line| print(&line.to_string())),
+        }
+    }
+
+    /// Waits for a wish. Cancel safe.
+    pub async fn request(&mut self) -> Request {
+        match self {
+            Self::View(screen) => match screen.key().await {
+                Key::Quit => Request::End,
+                Key::Redraw => Request::Redraw,
+            },
+            Self::Lines => std::future::pending().await,
+        }
+    }
+}
+
+/// Writes a line to stdout.
+///
+/// # Errors
+/// It cannot be written, as when nobody reads it any more.
+pub fn print(text: &str) -> io::Result<()> {
+    writeln!(io::stdout().lock(), "{text}")
+}
+
+/// The command that is run in this process.
+#[must_use]
+pub fn daemon_command(place: &Place) -> Vec<String> {
+    vec![
+        "mooring".to_owned(),
+        "run".to_owned(),
+        format!("--kubeconfig={}", place.kubeconfig().display()),
+        "--bind-address=127.0.0.1".to_owned(),
+        "--port=0".to_owned(),
+        format!("--force-detach-gone-node-after={GONE_NODE_AFTER}s"),
+    ]
+}
+
+/// What to try beside the demo.
+#[must_use]
+pub fn commands() -> [String; 3] {
+    [
+        "kubectl get pods,pvc,volumeattachments".to_owned(),
+        format!("kubectl describe pvc {HOPELESS_CLAIM}"),
+        "kubectl delete pod db-0".to_owned(),
+    ]
+}
+
+/// What is said before the first line.
+#[must_use]
+pub fn opening(args: &DemoArgs, seed: u64, place: &Place) -> String {
+    let [get, describe, delete] = commands();
+    format!(
+        "A cluster in this process: {nodes} nodes, {volumes} volumes, seed {seed}. The daemon in it is\n  \
+         {daemon}\n\
+         Some patience is cut short here: pods leave a dead node after {toleration} s (in a cluster: 300 s);\n\
+         those of a removed node go after {quarantine} s (40 s), its volumes after {GONE_NODE_AFTER} s (6 min).\n\
+         Look at it from another terminal:\n  \
+         export KUBECONFIG={kubeconfig}\n  {get}\n  {describe}\n  {delete}\n",
+        nodes = args.nodes,
+        volumes = args.volumes,
+        daemon = daemon_command(place).join(" "),
+        toleration = TOLERATION.as_secs(),
+        quarantine = QUARANTINE.as_secs(),
+        kubeconfig = place.kubeconfig().display(),
+    )
+}
+
+/// What is said after the last line.
+#[must_use]
+pub fn summary(snapshot: &Snapshot) -> String {
+    let totals: Vec<String> =
+        snapshot.rates.iter().map(|rate| format!("{} {}", rate.total, rate.name)).collect();
+    let seconds = snapshot.elapsed.as_secs();
+    let waiting: Vec<&str> = snapshot.waiting.iter().map(|row| row.subject.as_str()).collect();
+    format!(
+        "mooring demo: {} in {seconds} s with seed {}; waiting at the end: {}.",
+        totals.join(", "),
+        snapshot.seed,
+        if waiting.is_empty() { "nothing".to_owned() } else { waiting.join(", ") },
+    )
+}

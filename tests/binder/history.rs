@@ -1,0 +1,436 @@
+//! Random histories of the binder: users, a scheduler and a provisioner do what they like, watches lag
+//! each for itself and are cut, requests are lost before or after they took effect, and the daemon dies
+//! at any moment. Every write is checked against the invariants; when the trouble stops, everything must
+//! come to rest, as bound as it can be.
+//!
+//! A failure prints its seed: `MOORING_SEED=<n> cargo test --test binder_cases -- history` repeats it,
+//! `MOORING_HISTORIES` asks for more of them.
+
+use std::{collections::BTreeMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+
+use fastrand::Rng;
+use libtest_mimic::{Failed, Trial};
+use mooring::{
+    binder::{
+        BinderOptions,
+        op::{Answer, Call, Op},
+        planner::Planner,
+    },
+    kube_api::{
+        call::CallError,
+        kinds::{PersistentVolume, PersistentVolumeClaim, Pod, StorageClass},
+    },
+    state::{ChangeSet, Objects, Stored},
+};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::{
+    invariants::settled,
+    server::{Server, decode, path},
+};
+
+/// Histories per run.
+const HISTORIES: u64 = 300;
+/// Steps with trouble.
+const STEPS: usize = 120;
+/// Rounds without, in which everything must have come to rest.
+const ROUNDS: usize = 400;
+
+const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims/";
+const VOLUMES: &str = "/api/v1/persistentvolumes/";
+const CLASSES: &str = "/apis/storage.k8s.io/v1/storageclasses/";
+const KINDS: [&str; 3] = [CLAIMS, VOLUMES, CLASSES];
+const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
+
+pub fn trial() -> Trial {
+    Trial::test("history: S18 to S33 and convergence over random histories", || {
+        let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+        let seeds: Vec<u64> = match number("MOORING_SEED") {
+            Some(seed) => vec![seed],
+            None => (0..number("MOORING_HISTORIES").unwrap_or(HISTORIES)).collect(),
+        };
+        for seed in seeds {
+            let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| play(seed)));
+            let outcome = outcome.unwrap_or_else(|panic| {
+                Err(panic.downcast_ref::<String>().cloned().unwrap_or_else(|| "panicked".to_owned()))
+            });
+            outcome.map_err(|error| Failed::from(format!("MOORING_SEED={seed}: {error}")))?;
+        }
+        Ok(())
+    })
+}
+
+fn play(seed: u64) -> Result<(), String> {
+    let mut rng = Rng::with_seed(seed);
+    let mut server = Server::new(BTreeMap::new());
+    server.lags = true;
+    for (name, provisioner, mode) in [
+        ("gold", "d", "Immediate"),
+        ("wait", "d", "WaitForFirstConsumer"),
+        ("none", "kubernetes.io/no-provisioner", "WaitForFirstConsumer"),
+    ] {
+        let class = json!({
+            "metadata": {"name": name, "uid": name},
+            "provisioner": provisioner,
+            "volumeBindingMode": mode,
+        });
+        server.put(&format!("{CLASSES}{name}"), class);
+    }
+    let mut daemon = Daemon::start(&mut server, Instant::now());
+    for _ in 0..STEPS {
+        match rng.u32(0..100) {
+            0..25 => somebody_acts(&mut server, &mut rng),
+            25..45 => daemon.watch_delivers(&server, &mut rng),
+            45..65 => daemon.request_arrives(&mut server, &mut rng),
+            65..85 => daemon.reply_arrives(&mut rng),
+            85..88 => daemon.request_is_lost(&mut server, &mut rng),
+            88..90 => daemon.watch_is_cut(&server, &mut rng),
+            90..92 => touch_any(&mut server, &mut rng),
+            92..95 => daemon.time_passes(Duration::from_millis(rng.u64(1..3_000))),
+            95..96 => daemon.time_passes(Duration::from_mins(6)),
+            96..98 => {
+                daemon.dies(&mut server, &mut rng);
+                daemon = Daemon::start(&mut server, daemon.now);
+            }
+            _ => {}
+        }
+    }
+    let mut quiet = 0;
+    for _ in 0..ROUNDS {
+        let before = server.revision();
+        provisioner_acts(&mut server);
+        daemon.everything_arrives(&mut server, &mut rng)?;
+        daemon.time_passes(Duration::from_secs(10));
+        quiet = if server.revision() == before { quiet + 1 } else { 0 };
+        // Longer than any back-off and the resync.
+        if quiet > 40 {
+            return settled(&server).map_err(|error| format!("{error}; it waits for {}", daemon.waits_for()));
+        }
+    }
+    Err(format!("not at rest after {ROUNDS} rounds; it waits for {}", daemon.waits_for()))
+}
+
+fn pick<T: Clone>(rng: &mut Rng, of: &[T]) -> T {
+    of[rng.usize(0..of.len())].clone()
+}
+
+fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or("")
+}
+
+/// A user, an administrator, the scheduler or the provisioner does something.
+fn somebody_acts(server: &mut Server, rng: &mut Rng) {
+    let claim = format!("{CLAIMS}c{}", rng.u32(1..4));
+    let volume = format!("{VOLUMES}v{}", rng.u32(1..4));
+    let size = format!("{}Gi", rng.u32(1..4));
+    let fresh = format!("uid-{}", server.revision());
+    match rng.u32(0..12) {
+        0..3 if !server.objects.contains_key(&claim) => {
+            let named = if rng.u32(0..6) == 0 { format!("v{}", rng.u32(1..4)) } else { String::new() };
+            let class =
+                pick(rng, &[Value::Null, json!(""), json!(""), json!("gold"), json!("wait"), json!("none")]);
+            let object = json!({
+                "metadata": {"name": claim.rsplit('/').next(), "namespace": "default", "uid": fresh, "annotations": {"kept": ""}},
+                "spec": {
+                    "accessModes": ["ReadWriteOnce"], "volumeName": named, "storageClassName": class,
+                    "resources": {"requests": {"storage": size}}, "unknown": {"kept": true},
+                },
+                "status": {"phase": "Pending"},
+            });
+            server.put(&claim, object);
+        }
+        3..5 if server.objects.contains_key(&claim) => {
+            server.remove(&claim);
+        }
+        5..8 if !server.objects.contains_key(&volume) => {
+            let mut object = json!({
+                "metadata": {"name": volume.rsplit('/').next(), "uid": fresh, "annotations": {"kept": ""}},
+                "spec": {
+                    "accessModes": ["ReadWriteOnce"], "capacity": {"storage": size},
+                    "storageClassName": pick(rng, &["", "", "gold", "wait", "none"]),
+                    "persistentVolumeReclaimPolicy": pick(rng, &["Retain", "Retain", "Delete"]),
+                    "unknown": {"kept": true},
+                },
+                "status": {"phase": "Pending"},
+            });
+            if rng.u32(0..5) == 0 {
+                let uid = server
+                    .objects
+                    .get(&claim)
+                    .filter(|_| rng.bool())
+                    .map(|claim| text(claim, "/metadata/uid"));
+                object["spec"]["claimRef"] = json!({
+                    "namespace": "default", "name": claim.rsplit('/').next(), "uid": uid.unwrap_or(""),
+                });
+            }
+            if rng.bool() {
+                object["spec"]["csi"] = json!({"driver": "d", "volumeHandle": fresh});
+            }
+            server.put(&volume, object);
+        }
+        8 if server.objects.contains_key(&volume) => {
+            server.remove(&volume);
+        }
+        9 => {
+            let released =
+                server.objects.get(&volume).is_some_and(|volume| text(volume, "/status/phase") == "Released");
+            if released {
+                let cleared = pick(rng, &[Value::Null, json!({"uid": null})]);
+                server.patch(&volume, &json!({"spec": {"claimRef": cleared}}));
+            }
+        }
+        10 => scheduler_acts(server, &claim, &volume, rng),
+        11 if rng.u32(0..3) == 0 => {
+            let marked = pick(rng, &[json!("true"), Value::Null]);
+            let key = "storageclass.kubernetes.io/is-default-class";
+            server.patch(&format!("{CLASSES}gold"), &json!({"metadata": {"annotations": {key: marked}}}));
+        }
+        _ => provisioner_acts(server),
+    }
+}
+
+/// Chooses a node or a volume for a claim that waits for its first consumer.
+fn scheduler_acts(server: &mut Server, claim: &str, volume: &str, rng: &mut Rng) {
+    let Some(object) = server.objects.get(claim) else { return };
+    let class = text(object, "/spec/storageClassName").to_owned();
+    let waits = ["wait", "none"].contains(&class.as_str()) && text(object, "/spec/volumeName").is_empty();
+    if !waits {
+        return;
+    }
+    let uid = object["metadata"]["uid"].clone();
+    let has_one = server.objects.values().any(|volume| volume["spec"]["claimRef"]["uid"] == uid);
+    if rng.bool() {
+        let selected = if rng.u32(0..4) == 0 { Value::Null } else { json!("n1") };
+        server.patch(claim, &json!({"metadata": {"annotations": {SELECTED_NODE: selected}}}));
+    } else if let Some(found) = server.objects.get(volume)
+        && !has_one
+        && found["spec"]["claimRef"].is_null()
+        && text(found, "/status/phase") == "Available"
+        && text(found, "/spec/storageClassName") == class
+        && text(found, "/spec/capacity/storage")
+            >= text(&server.objects[claim], "/spec/resources/requests/storage")
+    {
+        let reference = json!({"namespace": "default", "name": claim.rsplit('/').next(), "uid": uid});
+        let marks = json!({"pv.kubernetes.io/bound-by-controller": "yes"});
+        server.patch(volume, &json!({"metadata": {"annotations": marks}, "spec": {"claimRef": reference}}));
+    }
+}
+
+/// Makes volumes for claims that ask, and deletes those that were released (pv-binder §7.5).
+fn provisioner_acts(server: &mut Server) {
+    let asking: Vec<Value> = server
+        .objects
+        .iter()
+        .filter(|(path, claim)| {
+            let annotations = &claim["metadata"]["annotations"];
+            let waits = ["wait", "none"].contains(&text(claim, "/spec/storageClassName"));
+            path.starts_with(CLAIMS)
+                && text(claim, "/spec/volumeName").is_empty()
+                && annotations[PROVISIONER] == "d"
+                && (!waits || !annotations[SELECTED_NODE].is_null())
+        })
+        .map(|(_, claim)| claim.clone())
+        .collect();
+    for claim in asking {
+        let name = format!("pvc-{}", text(&claim, "/metadata/uid"));
+        if server.objects.contains_key(&format!("{VOLUMES}{name}")) {
+            continue;
+        }
+        let object = json!({
+            "metadata": {
+                "name": name, "uid": format!("of-{name}"),
+                "annotations": {"pv.kubernetes.io/provisioned-by": "d"},
+            },
+            "spec": {
+                "accessModes": ["ReadWriteOnce"], "capacity": claim["spec"]["resources"]["requests"],
+                "storageClassName": claim["spec"]["storageClassName"],
+                "persistentVolumeReclaimPolicy": "Delete",
+                "csi": {"driver": "d", "volumeHandle": name},
+                "claimRef": {
+                    "namespace": "default", "name": claim["metadata"]["name"], "uid": claim["metadata"]["uid"],
+                },
+            },
+            "status": {"phase": "Pending"},
+        });
+        server.put(&format!("{VOLUMES}{name}"), object);
+    }
+    let released: Vec<String> = server
+        .objects
+        .iter()
+        .filter(|(path, volume)| path.starts_with(VOLUMES) && text(volume, "/status/phase") == "Released")
+        .filter(|(_, volume)| volume["metadata"]["annotations"]["pv.kubernetes.io/provisioned-by"] == "d")
+        .map(|(path, _)| path.clone())
+        .collect();
+    for path in released {
+        server.remove(&path);
+    }
+}
+
+fn touch_any(server: &mut Server, rng: &mut Rng) {
+    let paths: Vec<String> = server.objects.keys().cloned().collect();
+    let path = pick(rng, &paths);
+    server.touch(&path);
+}
+
+/// The daemon: the real tables and the real planner, and requests on their way.
+struct Daemon {
+    objects: Arc<Objects>,
+    changes: Arc<ChangeSet>,
+    planner: Planner,
+    now: Instant,
+    /// How far each watch has delivered.
+    delivered: BTreeMap<&'static str, usize>,
+    on_their_way: Vec<Op>,
+    answered: Vec<(Op, Result<Answer, CallError>)>,
+}
+
+impl Daemon {
+    fn start(server: &mut Server, now: Instant) -> Self {
+        server.read.clear();
+        let objects = Arc::new(Objects::default());
+        let changes = objects.subscribe();
+        objects.reset::<Pod>(Vec::new());
+        let options = BinderOptions::default();
+        let mut daemon = Self {
+            planner: Planner::new(Arc::clone(&objects), options),
+            objects,
+            changes,
+            now,
+            delivered: BTreeMap::new(),
+            on_their_way: Vec::new(),
+            answered: Vec::new(),
+        };
+        for kind in KINDS {
+            daemon.list(server, kind);
+        }
+        daemon.planner.warm(now);
+        daemon.plan();
+        daemon
+    }
+
+    fn list(&mut self, server: &Server, kind: &'static str) {
+        fn all<T: Stored>(objects: &Objects, server: &Server, kind: &str) {
+            let found = server.objects.iter().filter(|(path, _)| path.starts_with(kind));
+            objects.reset::<T>(found.map(|(_, object)| decode(object)).collect());
+        }
+        match kind {
+            CLAIMS => all::<PersistentVolumeClaim>(&self.objects, server, kind),
+            VOLUMES => all::<PersistentVolume>(&self.objects, server, kind),
+            _ => all::<StorageClass>(&self.objects, server, kind),
+        }
+        self.delivered.insert(kind, server.changes.len());
+    }
+
+    fn plan(&mut self) {
+        for object in self.changes.take_now() {
+            self.planner.changed(&object, self.now);
+        }
+        self.on_their_way.extend(self.planner.plan(self.now).ops);
+        assert_eq!(self.planner.rival(self.now), None, "S14: nobody else binds here");
+    }
+
+    fn watch_delivers(&mut self, server: &Server, rng: &mut Rng) {
+        let kind = pick(rng, &KINDS);
+        for _ in 0..rng.u32(1..4) {
+            self.deliver(server, kind);
+        }
+        self.plan();
+    }
+
+    fn deliver(&mut self, server: &Server, kind: &'static str) -> bool {
+        fn tell<T: Stored>(objects: &Objects, object: &Value, gone: bool) {
+            if gone { objects.delete::<T>(decode(object)) } else { objects.apply::<T>(decode(object)) }
+        }
+        let from = self.delivered[kind];
+        let next =
+            server.changes.iter().enumerate().skip(from).find(|(_, change)| change.path.starts_with(kind));
+        let Some((index, change)) = next else { return false };
+        self.delivered.insert(kind, index + 1);
+        match kind {
+            CLAIMS => tell::<PersistentVolumeClaim>(&self.objects, &change.object, change.gone),
+            VOLUMES => tell::<PersistentVolume>(&self.objects, &change.object, change.gone),
+            _ => tell::<StorageClass>(&self.objects, &change.object, change.gone),
+        }
+        true
+    }
+
+    fn watch_is_cut(&mut self, server: &Server, rng: &mut Rng) {
+        self.list(server, pick(rng, &KINDS));
+        self.plan();
+    }
+
+    fn request_arrives(&mut self, server: &mut Server, rng: &mut Rng) {
+        if !self.on_their_way.is_empty() {
+            let op = self.on_their_way.swap_remove(rng.usize(0..self.on_their_way.len()));
+            let result = server.perform(&op.call);
+            self.answered.push((op, result));
+        }
+    }
+
+    fn reply_arrives(&mut self, rng: &mut Rng) {
+        if !self.answered.is_empty() {
+            let (op, result) = self.answered.swap_remove(rng.usize(0..self.answered.len()));
+            self.planner.outcome(op, result, self.now, 0.5);
+            self.plan();
+        }
+    }
+
+    /// Somebody writes first, the server is busy, or nobody knows whether the request took effect.
+    fn request_is_lost(&mut self, server: &mut Server, rng: &mut Rng) {
+        if self.on_their_way.is_empty() {
+            return;
+        }
+        let op = self.on_their_way.swap_remove(rng.usize(0..self.on_their_way.len()));
+        let result = match rng.u32(0..4) {
+            0 => {
+                if let Call::Write(write) = &op.call
+                    && server.objects.contains_key(&path(&write.target))
+                {
+                    server.touch(&path(&write.target));
+                }
+                server.perform(&op.call)
+            }
+            1 => Err(CallError::Throttled { message: "busy".to_owned(), after: Duration::from_secs(2) }),
+            2 => Err(CallError::Unknown("never arrived".to_owned())),
+            _ => {
+                let _answer = server.perform(&op.call);
+                Err(CallError::Unknown("the reply was lost".to_owned()))
+            }
+        };
+        self.answered.push((op, result));
+    }
+
+    fn time_passes(&mut self, time: Duration) {
+        self.now += time;
+        self.plan();
+    }
+
+    /// Each of its requests either took effect or never will.
+    fn dies(&mut self, server: &mut Server, rng: &mut Rng) {
+        for op in std::mem::take(&mut self.on_their_way) {
+            if rng.bool() {
+                let _answer = server.perform(&op.call);
+            }
+        }
+    }
+
+    fn everything_arrives(&mut self, server: &mut Server, rng: &mut Rng) -> Result<(), String> {
+        for _ in 0..1_000 {
+            while KINDS.iter().any(|kind| self.deliver(server, kind)) {}
+            self.plan();
+            if self.on_their_way.is_empty() && self.answered.is_empty() {
+                return Ok(());
+            }
+            self.request_arrives(server, rng);
+            self.reply_arrives(rng);
+        }
+        Err(format!("S39: requests without end: {:?}", self.on_their_way))
+    }
+
+    fn waits_for(&self) -> String {
+        let standing = self.planner.standing();
+        format!("{:?} {:?}", standing.claims(), standing.volumes())
+    }
+}

@@ -1,0 +1,314 @@
+//! What a single write of the binder must not break (safety.md, S18 to S35).
+//!
+//! In: the server before the write, the object before and after. A broken promise panics. Nothing here
+//! shares code with the binder.
+
+use std::collections::BTreeSet;
+
+use mooring::binder::decision::WriteKind;
+use serde_json::Value;
+
+use crate::server::Server;
+
+const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
+const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
+const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
+const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims/";
+const VOLUMES: &str = "/api/v1/persistentvolumes/";
+const CLASSES: &str = "/apis/storage.k8s.io/v1/storageclasses/";
+
+/// Checks one write.
+pub fn check(server: &Server, kind: WriteKind, at: &str, before: &Value, after: &Value) {
+    footprint(at, before, after);
+    if at.starts_with(VOLUMES) {
+        claim_ref(server, at, before, after);
+        volume_phase(server, kind, at, before, after);
+        finalizers(at, before, after);
+    } else {
+        claim_spec(server, at, before, after);
+        claim_status(server, at, before, after);
+        provisioner(server, at, before, after);
+    }
+}
+
+fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or("")
+}
+
+fn annotation<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
+    object["metadata"]["annotations"][key].as_str()
+}
+
+fn class_of(object: &Value) -> &str {
+    annotation(object, "volume.beta.kubernetes.io/storage-class")
+        .unwrap_or_else(|| text(object, "/spec/storageClassName"))
+}
+
+fn is_delayed(server: &Server, claim: &Value) -> bool {
+    let class = server.objects.get(&format!("{CLASSES}{}", class_of(claim)));
+    class.is_some_and(|class| class["volumeBindingMode"] == "WaitForFirstConsumer")
+}
+
+/// S34: every write stays within the fields that are the binder's.
+fn footprint(at: &str, before: &Value, after: &Value) {
+    const OURS: [&str; 13] = [
+        "/metadata/resourceVersion",
+        "/metadata/finalizers",
+        "/metadata/annotations/pv.kubernetes.io~1",
+        "/metadata/annotations/volume.kubernetes.io~1storage-provisioner",
+        "/metadata/annotations/volume.beta.kubernetes.io~1storage-provisioner",
+        "/spec/claimRef",
+        "/spec/volumeName",
+        "/spec/storageClassName",
+        "/status/phase",
+        "/status/message",
+        "/status/accessModes",
+        "/status/capacity",
+        "/status/currentVolumeAttributesClassName",
+    ];
+    for operation in json_patch::diff(before, after).0 {
+        let pointer = operation.path().to_string();
+        assert!(OURS.iter().any(|ours| pointer.starts_with(ours)), "S34: {at}{pointer} is changed");
+    }
+}
+
+fn claim_ref(server: &Server, at: &str, before: &Value, after: &Value) {
+    let (from, to) = (text(before, "/spec/claimRef/uid"), text(after, "/spec/claimRef/uid"));
+    if from != to && !to.is_empty() {
+        for (path, other) in &server.objects {
+            let gone = matches!(text(other, "/status/phase"), "Released" | "Failed");
+            let holds = path.starts_with(VOLUMES) && path != at && text(other, "/spec/claimRef/uid") == to;
+            // What others reserve at the same time cannot be known.
+            let known = !server.lags || server.reserved.contains(path);
+            assert!(gone || !holds || !known, "S19: {path} and {at} would hold the same claim");
+        }
+        assert!(from.is_empty(), "S23: {at} is taken from one claim and given to another");
+        if before["spec"]["claimRef"].is_null() {
+            chosen(server, at, before, after);
+        }
+    }
+    if !before["spec"]["claimRef"].is_null() && after["spec"]["claimRef"].is_null() {
+        assert!(
+            annotation(before, BOUND_BY_CONTROLLER).is_some(),
+            "S26: a user's reservation of {at} is removed"
+        );
+    }
+    if from != to && to.is_empty() {
+        // People may have freed it and left the phase to us; then the reference is our own.
+        let parked = matches!(text(before, "/status/phase"), "Released" | "Failed");
+        assert!(!parked || server.reserved.contains(at), "S25: {at} is freed");
+    }
+}
+
+/// S27, S28: the volume was the binder's to choose, or the claim names it and it suits.
+fn chosen(server: &Server, at: &str, before: &Value, after: &Value) {
+    let claim = server.objects.get(&format!("{CLAIMS}{}", text(after, "/spec/claimRef/name")));
+    let Some(claim) = claim.filter(|claim| claim["metadata"]["uid"] == after["spec"]["claimRef"]["uid"])
+    else {
+        // It went away meanwhile; the volume will be released.
+        return;
+    };
+    if annotation(claim, BIND_COMPLETED).is_some() {
+        return;
+    }
+    assert!(before["metadata"]["deletionTimestamp"].is_null(), "S27: {at} is being deleted");
+    assert_eq!(class_of(before), class_of(claim), "S27: {at} is of another class");
+    let mode = |object: &Value| match text(object, "/spec/volumeMode") {
+        "" => "Filesystem".to_owned(),
+        mode => mode.to_owned(),
+    };
+    assert_eq!(mode(before), mode(claim), "S27: {at} has another volumeMode");
+    assert_eq!(
+        text(before, "/spec/volumeAttributesClassName"),
+        text(claim, "/spec/volumeAttributesClassName"),
+        "S27: {at} has another attributes class"
+    );
+    let modes = |object: &Value| -> BTreeSet<String> {
+        serde_json::from_value(object["spec"]["accessModes"].clone()).unwrap_or_default()
+    };
+    assert!(modes(before).is_superset(&modes(claim)), "S27: {at} lacks an access mode");
+    if let (Some(size), Some(request)) = (
+        gibibytes(text(before, "/spec/capacity/storage")),
+        gibibytes(text(claim, "/spec/resources/requests/storage")),
+    ) {
+        assert!(size >= request, "S27: {at} is too small");
+    }
+    if text(claim, "/spec/volumeName").is_empty() {
+        assert_eq!(text(before, "/status/phase"), "Available", "S27: {at} is not free");
+        assert!(!is_delayed(server, claim), "S28: {at} is the scheduler's to choose");
+    }
+}
+
+fn gibibytes(text: &str) -> Option<u64> {
+    text.strip_suffix("Gi")?.parse().ok()
+}
+
+fn volume_phase(server: &Server, kind: WriteKind, at: &str, before: &Value, after: &Value) {
+    let phase = |object: &Value| text(object, "/status/phase").to_owned();
+    if phase(after) == phase(before) {
+        return;
+    }
+    let reference = &after["spec"]["claimRef"];
+    match phase(after).as_str() {
+        "Bound" => assert!(!text(after, "/spec/claimRef/uid").is_empty(), "S22: {at} is Bound to nobody"),
+        "Available" => {
+            assert!(text(after, "/spec/claimRef/uid").is_empty(), "S25: {at} is free and belongs to a claim");
+        }
+        "Released" | "Failed" => {
+            let claim = format!("{CLAIMS}{}", reference["name"].as_str().unwrap());
+            assert!(server.read.contains(&claim), "S23: {claim} was not asked for before {kind:?}");
+            let name = after["metadata"]["name"].as_str().unwrap();
+            let alive = server.objects.get(&claim).is_some_and(|claim| {
+                let volume = text(claim, "/spec/volumeName");
+                claim["metadata"]["uid"] == reference["uid"] && (volume.is_empty() || volume == name)
+            });
+            assert!(!alive, "S23: the claim of {at} lives");
+            let external = !after["spec"]["csi"].is_null();
+            assert!(phase(after) == "Released" || !external, "S32: {at} is not ours to fail");
+        }
+        other => panic!("the binder writes phase {other} to {at}"),
+    }
+}
+
+/// S33: of the finalizers only the two of deletion protection change, and nobody else's order.
+fn finalizers(at: &str, before: &Value, after: &Value) {
+    const OURS: [&str; 2] =
+        ["kubernetes.io/pv-controller", "external-provisioner.volume.kubernetes.io/finalizer"];
+    let others = |object: &Value| -> Vec<String> {
+        let all: Vec<String> =
+            serde_json::from_value(object["metadata"]["finalizers"].clone()).unwrap_or_default();
+        all.into_iter().filter(|name| !OURS.contains(&name.as_str())).collect()
+    };
+    assert_eq!(others(before), others(after), "S33: a finalizer of others on {at}");
+}
+
+fn claim_spec(server: &Server, at: &str, before: &Value, after: &Value) {
+    let (named, name) = (text(before, "/spec/volumeName"), text(after, "/spec/volumeName"));
+    if name != named {
+        assert!(named.is_empty(), "S20: {at} changes its volume");
+        // The volume may have gone meanwhile; what is written was true when it was seen.
+        let protected = |volume: &Value| {
+            volume["spec"]["claimRef"]["uid"] == after["metadata"]["uid"]
+                && volume["status"]["phase"] == "Bound"
+        };
+        let path = format!("{VOLUMES}{name}");
+        let holds = server.objects.get(&path).is_some_and(protected)
+            || server.lags
+                && server.changes.iter().any(|change| change.path == path && protected(&change.object));
+        assert!(holds, "S21: {at} names {name}, which does not name it or is not protected yet");
+    }
+    let (had, has) = (&before["spec"]["storageClassName"], &after["spec"]["storageClassName"]);
+    if had != has {
+        assert!(had.is_null(), "S30: {at} changes its class");
+        let class = server.objects.get(&format!("{CLASSES}{}", has.as_str().unwrap_or_default()));
+        let marked = class.is_none_or(|class| {
+            annotation(class, "storageclass.kubernetes.io/is-default-class").is_some() || server.lags
+        });
+        assert!(marked, "S30: {at} gets a class that is not default");
+    }
+}
+
+fn claim_status(server: &Server, at: &str, before: &Value, after: &Value) {
+    let name = text(after, "/spec/volumeName");
+    let volume = server.objects.get(&format!("{VOLUMES}{name}"));
+    let holds = volume.is_some_and(|volume| volume["spec"]["claimRef"]["uid"] == after["metadata"]["uid"]);
+    if after["status"]["phase"] == before["status"]["phase"] {
+        if before["status"]["phase"] == "Bound" {
+            assert_eq!(after["status"]["capacity"], before["status"]["capacity"], "S31: {at}");
+        }
+        return;
+    }
+    match text(after, "/status/phase") {
+        "Bound" => {
+            let completed = annotation(after, BIND_COMPLETED).is_some();
+            assert!(!name.is_empty() && completed, "S22: {at} is Bound to nothing");
+            // A volume's claimRef has one UID, so this is S18 too.
+            assert!(holds || server.lags, "S18 S22: {at} is Bound to what does not hold it");
+        }
+        "Lost" if !name.is_empty() => {
+            let volume = format!("{VOLUMES}{name}");
+            assert!(server.read.contains(&volume), "S24: {volume} was not asked for");
+            assert!(!holds || server.lags, "S24: the volume of {at} is there");
+        }
+        "Lost" | "Pending" => {}
+        other => panic!("the binder writes phase {other} to {at}"),
+    }
+}
+
+fn provisioner(server: &Server, at: &str, before: &Value, after: &Value) {
+    let (asked, asks) = (annotation(before, PROVISIONER), annotation(after, PROVISIONER));
+    if asked == asks {
+        return;
+    }
+    let migrated = asked.is_none_or(|asked| asked.starts_with("kubernetes.io/"));
+    assert!(migrated, "S29: {at} is handed from {asked:?} to {asks:?}");
+    let selected = annotation(after, SELECTED_NODE).is_some();
+    assert!(selected || !is_delayed(server, after), "S28: {at} asks before a node is selected");
+}
+
+/// What must hold once nothing is left to do (L1, L2, L10 to L12).
+///
+/// # Errors
+/// What does not.
+pub fn settled(server: &Server) -> Result<(), String> {
+    let claims = || server.objects.iter().filter(|(path, _)| path.starts_with(CLAIMS));
+    let volumes = || server.objects.iter().filter(|(path, _)| path.starts_with(VOLUMES));
+    let claim_by_uid = |uid: &str| claims().find(|(_, claim)| text(claim, "/metadata/uid") == uid);
+    for (path, volume) in volumes() {
+        let uid = text(volume, "/spec/claimRef/uid");
+        let phase = text(volume, "/status/phase");
+        let name = text(volume, "/metadata/name");
+        if uid.is_empty() {
+            if phase != "Available" {
+                return Err(format!("{path} belongs to nobody and is {phase}"));
+            }
+        } else if let Some((of, claim)) = claim_by_uid(uid) {
+            let named = text(claim, "/spec/volumeName");
+            let fits = named == name && phase == "Bound" && claim["status"]["phase"] == "Bound";
+            let unfit = named.is_empty() || named == name;
+            let stuck = unfit && is_stuck(claim, volume);
+            if !(fits || stuck || is_parked(volume, phase)) {
+                return Err(format!("L12: {path} ({phase}) and {of} are neither bound nor apart"));
+            }
+        } else if !matches!(phase, "Released" | "Failed") {
+            return Err(format!("L11: the claim of {path} is gone, and it is {phase}"));
+        }
+    }
+    for (path, claim) in claims() {
+        let phase = text(claim, "/status/phase");
+        let name = text(claim, "/spec/volumeName");
+        // Upstream never corrects the phase of a claim that waits for a provisioner (pv-binder §2.1.A-4c).
+        if phase == "Bound" && !name.is_empty() {
+            let holder = server.objects.get(&format!("{VOLUMES}{name}"));
+            if holder.is_none_or(|volume| volume["spec"]["claimRef"]["uid"] != claim["metadata"]["uid"]) {
+                return Err(format!("S22: {path} is Bound to {name:?}, which does not hold it"));
+            }
+        }
+        let open = name.is_empty() && annotation(claim, BIND_COMPLETED).is_none();
+        let held = volumes().any(|(_, volume)| volume["spec"]["claimRef"]["uid"] == claim["metadata"]["uid"]);
+        if open && !held && !is_delayed(server, claim) {
+            let free = volumes().find(|(_, volume)| {
+                text(volume, "/status/phase") == "Available"
+                    && volume["spec"]["claimRef"].is_null()
+                    && !is_stuck(claim, volume)
+            });
+            if let Some((volume, _)) = free {
+                return Err(format!("L1: {path} waits although {volume} is free and fits"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether a volume does not suit a claim. One of a finished size is enough here.
+fn is_stuck(claim: &Value, volume: &Value) -> bool {
+    let size = |object: &Value, pointer: &str| gibibytes(text(object, pointer)).unwrap_or_default();
+    class_of(claim) != class_of(volume)
+        || size(volume, "/spec/capacity/storage") < size(claim, "/spec/resources/requests/storage")
+}
+
+/// Whether a volume waits for whoever deletes it, or for an administrator.
+fn is_parked(volume: &Value, phase: &str) -> bool {
+    matches!(phase, "Released" | "Failed") || !volume["metadata"]["deletionTimestamp"].is_null()
+}
