@@ -39,10 +39,9 @@ impl Activity {
     pub fn watch(client: &Client) -> Self {
         let last = Arc::new(Mutex::new(Seen::default()));
         let mut watches = JoinSet::new();
-        watches.spawn(follow::<Node>(client.clone(), last.clone(), |node| node.name_any()));
-        watches.spawn(follow::<Pod>(client.clone(), last.clone(), |pod| pod.name_any()));
-        watches
-            .spawn(follow::<PersistentVolumeClaim>(client.clone(), last.clone(), |claim| claim.name_any()));
+        watches.spawn(follow::<Node>(client.clone(), last.clone(), ResourceExt::name_any));
+        watches.spawn(follow::<Pod>(client.clone(), last.clone(), ResourceExt::name_any));
+        watches.spawn(follow::<PersistentVolumeClaim>(client.clone(), last.clone(), ResourceExt::name_any));
         watches.spawn(follow::<PersistentVolume>(client.clone(), last.clone(), |volume| {
             let claim = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()?.name.clone());
             // A provisioned one is named after its claim's UID.

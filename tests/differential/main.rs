@@ -1,6 +1,5 @@
 //! The same scripts on the same real API server, once with kube-controller-manager and once with
-//! mooring: after each step both must come to the same end, but for the differences that
-//! `docs/differences.md` lists.
+//! mooring: after each step both must come to the same end. `docs/differential.md` says what is not compared.
 //!
 //! Seeds choose the scripts: `MOORING_DIFFERENTIAL_SEEDS` is a list of numbers and ranges, as `1-8,42`.
 //! Without it nothing is run, because most of it is waiting until a cluster is at rest. All scripts of

@@ -118,9 +118,9 @@ fn choose(rng: &mut Rng, lanes: &[Lane], made: &Made) -> Step {
     let pod = rng.choice(&made.pods).copied().unwrap_or_default();
     match rng.u8(..40) {
         0..6 => {
-            let mode = if rng.u8(..4) == 0 { "ReadWriteMany" } else { "ReadWriteOnce" };
+            let access = if rng.u8(..4) == 0 { "ReadWriteMany" } else { "ReadWriteOnce" };
             let lane = rng.choice(lanes).copied().unwrap_or(Lane::Matched);
-            Step::CreateClaim { lane, size: rng.u8(1..=3), mode }
+            Step::CreateClaim { lane, size: rng.u8(1..=3), mode: access }
         }
         6..11 => {
             let reclaim_policy = reclaim_policy(rng);
