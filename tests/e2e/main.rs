@@ -22,6 +22,7 @@ mod detach;
 mod economy;
 mod exclusive;
 mod faults;
+mod force;
 mod harness;
 mod in_tree;
 mod mass_move;
@@ -46,6 +47,7 @@ fn main() {
     stories.extend(attach::stories());
     stories.extend(in_tree::stories());
     stories.extend(detach::stories());
+    stories.extend(force::stories());
     stories.extend(economy::stories());
     stories.extend(exclusive::stories());
     stories.extend(mass_move::stories());
