@@ -65,7 +65,7 @@ async fn not_ready(stage: Stage) {
     stuck_volume(&stage).await;
     set_ready(&stage, "Unknown", Timestamp::now()).await;
     stage.cluster.remove_pod("p1").await;
-    nothing_for(&stage, 6 * MINUTE - Duration::from_secs(10)).await;
+    nothing_for(&stage, Duration::from_secs(6 * 60 - 10)).await;
 
     stage.cluster.detached("v1", "n1").await;
     stage.cluster.published("n2", &["v1"]).await;
@@ -103,6 +103,6 @@ async fn flapping(stage: Stage) {
     set_ready(&stage, "Unknown", after(3)).await;
     // Seven minutes since it first went, four since it last did.
     nothing_for(&stage, 4 * MINUTE).await;
-    nothing_for(&stage, 2 * MINUTE - Duration::from_secs(10)).await;
+    nothing_for(&stage, Duration::from_secs(2 * 60 - 10)).await;
     stage.cluster.detached("v1", "n1").await;
 }
