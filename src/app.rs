@@ -21,9 +21,9 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    attach_detach::AttachDetach,
+    attach_detach::{AttachDetach, ClockPlace},
     binder::Binder,
-    config::{Config, ElectionConfig},
+    config::Config,
     http::{Router, Server},
     kube_api::{
         backoff::Backoff,
@@ -125,6 +125,8 @@ pub struct Parts {
     pub leadership: Leadership,
     /// Sends requests.
     pub caller: Caller,
+    /// Where the lease is, or would be.
+    pub namespace: String,
     /// What an operator has to know at once.
     pub alarms: Alarms,
     /// Takes events for users.
@@ -176,7 +178,11 @@ pub fn subsystems(parts: &Parts) -> anyhow::Result<Vec<Subsystem>> {
         parts.config.attach_detach,
         &parts.metrics,
         parts.alarms.clone(),
-    )?;
+    )?
+    .with_wish_clock(ClockPlace {
+        namespace: parts.namespace.clone(),
+        name: format!("{}-wish-clock", parts.config.own_name),
+    });
     let binder = Binder::new(
         Arc::clone(&parts.objects),
         &parts.caller,
@@ -245,9 +251,17 @@ impl Daemon {
         let mut tasks = Supervisor::default();
         let [planning, events_end, lease, http] = [(); 4].map(|()| CancellationToken::new());
         start_watches(&mut tasks, &watch_client, &objects);
+        let namespace = config.own_namespace.clone().or_else(|| api.own_namespace.clone());
+        let namespace = namespace.unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
         let view = match &config.election {
             Some(election) => {
-                let elector = build_elector(api, election, &identity, &leadership, &metrics, api_metrics)?;
+                let candidacy = Candidacy {
+                    namespace: namespace.clone(),
+                    name: config.own_name.clone(),
+                    identity: identity.clone(),
+                    timing: election.timing,
+                };
+                let elector = build_elector(api, candidacy, &leadership, &metrics, api_metrics)?;
                 let view = elector.view();
                 let barrier = take_over_barrier(watch_client.clone(), Arc::clone(&objects));
                 let running = elector.run(Some(watch_client), barrier, lease.clone());
@@ -267,6 +281,7 @@ impl Daemon {
             objects,
             leadership,
             caller,
+            namespace,
             alarms,
             events,
             planning: planning.clone(),
@@ -346,22 +361,14 @@ fn start_watches(tasks: &mut Supervisor, client: &Client, objects: &Arc<Objects>
 /// The elector's requests have a client, a budget and a timeout of their own, and need no term.
 fn build_elector(
     api: &ApiServer,
-    election: &ElectionConfig,
-    identity: &str,
+    candidacy: Candidacy,
     leadership: &Leadership,
     metrics: &Metrics,
     api_metrics: Arc<ApiMetrics>,
 ) -> anyhow::Result<Elector> {
-    let namespace = election.namespace.clone().or_else(|| api.own_namespace.clone());
-    let candidacy = Candidacy {
-        namespace: namespace.unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned()),
-        name: election.name.clone(),
-        identity: identity.to_owned(),
-        timing: election.timing,
-    };
     let caller = Caller::new(api.client()?, Leadership::new(Term::Unlimited), None, api_metrics)
-        .with_request_timeout(election.timing.retry_period);
-    let election_metrics = ElectionMetrics::new(metrics, &election.name)?;
+        .with_request_timeout(candidacy.timing.retry_period);
+    let election_metrics = ElectionMetrics::new(metrics, &candidacy.name)?;
     Ok(Elector::new(caller, candidacy, leadership.clone(), election_metrics))
 }
 

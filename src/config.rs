@@ -45,10 +45,6 @@ impl ConfigError {
 pub struct ElectionConfig {
     /// Durations.
     pub timing: Timing,
-    /// Name of the lease.
-    pub name: String,
-    /// Namespace of the lease; `None` means the pod's own, or kube-system outside a cluster.
-    pub namespace: Option<String>,
 }
 
 /// Client-side limit on requests.
@@ -91,6 +87,10 @@ pub struct LogConfig {
 pub struct Config {
     /// Kubeconfig file, if named.
     pub kubeconfig: Option<PathBuf>,
+    /// Name of the lease, with which the names of all objects begin that the daemon keeps for itself.
+    pub own_name: String,
+    /// Namespace of these; `None` means the pod's own, or kube-system outside a cluster.
+    pub own_namespace: Option<String>,
     /// Leader election, unless switched off.
     pub election: Option<ElectionConfig>,
     /// Client-side limit, if asked for.
@@ -132,6 +132,8 @@ impl TryFrom<RunArgs> for Config {
         let address: IpAddr = args.bind_address;
         Ok(Self {
             kubeconfig: args.kubeconfig,
+            own_name: args.leader_elect_resource_name,
+            own_namespace: args.leader_elect_resource_namespace,
             election,
             rate_limit,
             listen: SocketAddr::new(address, args.port),
@@ -189,11 +191,7 @@ fn election(args: &RunArgs) -> Result<ElectionConfig, ConfigError> {
     if args.leader_elect_resource_namespace.as_deref() == Some("") {
         return Err(ConfigError::new("leader-elect-resource-namespace", "must not be empty"));
     }
-    Ok(ElectionConfig {
-        timing,
-        name: args.leader_elect_resource_name.clone(),
-        namespace: args.leader_elect_resource_namespace.clone(),
-    })
+    Ok(ElectionConfig { timing })
 }
 
 /// A negative rate means no limit, as in client-go.
@@ -281,9 +279,9 @@ mod tests {
                     renew_deadline: Duration::from_secs(10),
                     retry_period: Duration::from_secs(2),
                 },
-                name: "mooring".to_owned(),
-                namespace: None,
             }),
+            own_name: "mooring".to_owned(),
+            own_namespace: None,
             rate_limit: None,
             listen: "0.0.0.0:10270".parse().unwrap(),
             log: LogConfig { format: LoggingFormat::Text, filter: "info".to_owned() },

@@ -15,6 +15,9 @@ use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::{
+    announcer::Announcement,
+    force::ForceReason,
+    journey::Journey,
     node_state::NodeState,
     retry::Retry,
     volume_name::VolumeId,
@@ -53,14 +56,20 @@ pub struct Pair {
     pub publication: Publication,
     /// What has been told to users.
     pub told: Told,
+    /// Why the detach under way was forced, if it was.
+    pub forced: Option<ForceReason>,
     /// Since when nobody wants what is, or may be, attached here.
     pub unwanted_since: Option<Timestamp>,
     /// The operation in progress, and when it began.
     pub operation: Option<(Operation, Instant)>,
+    /// Whether the volume was in-tree before it was translated.
+    pub migrated: bool,
+    /// The way from wish to fulfilment, if it was seen to begin.
+    pub journey: Option<Journey>,
 }
 
 /// An operation that spans several requests and the driver's work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Operation {
     /// From the create of the VolumeAttachment to `attached`.
     Attach,
@@ -106,10 +115,21 @@ pub enum Publication {
 pub struct Told {
     /// That the attach succeeded.
     pub attached: bool,
-    /// The last attach error.
-    pub error: Option<String>,
-    /// That another node holds the volume.
-    pub held: bool,
+    /// What was said last of each topic, and when.
+    pub said: BTreeMap<Topic, (Announcement, Instant)>,
+    /// Since when another node has held the volume, as they were told.
+    pub held_since: Option<Instant>,
+}
+
+/// What there may be to say of a pair at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Topic {
+    /// That the attach fails, or takes long.
+    Failure,
+    /// That another node holds the volume, in KCM's words.
+    MultiAttach,
+    /// Which node that is, and what it waits for.
+    Holder,
 }
 
 impl Pair {
@@ -310,12 +330,13 @@ impl ActualState {
     ) {
         let Some(state) = self.volumes.get_mut(volume) else { return };
         for (node, pair) in &mut state.pairs {
-            if wants(node) {
-                pair.unwanted_since = None;
-            } else if pair.unwanted_since.is_none() {
+            pair.unwanted_since = if wants(node) {
+                None
+            } else {
                 let earlier = pair.attachment.as_ref().and_then(|attachment| known(&attachment.metadata.uid));
-                pair.unwanted_since = Some(earlier.map_or(wall, |earlier| earlier.min(wall)));
-            }
+                let since = pair.unwanted_since.unwrap_or(wall);
+                Some(earlier.map_or(since, |earlier| earlier.min(since)))
+            };
         }
     }
 
@@ -435,6 +456,13 @@ impl ActualState {
             return None;
         }
         Some(self.pair(&identity.volume, &identity.node).map_or_else(Cow::default, Cow::Borrowed))
+    }
+
+    /// A VolumeAttachment of ours as last taken.
+    #[must_use]
+    pub fn attachment(&self, name: &AttachmentName) -> Option<&VolumeAttachment> {
+        let identity = self.identities.get(name).filter(|identity| identity.ours)?;
+        self.pair(&identity.volume, &identity.node)?.attachment.as_deref()
     }
 
     /// Recognises the attachments of a volume among those that nothing has explained so far: their own

@@ -2,9 +2,13 @@
 
 use std::sync::Arc;
 
+use k8s_openapi::jiff::Timestamp;
+
 use super::{
     desired_state::{PodFacts, Wish},
-    force::ForceReason,
+    force::{ForceReason, Unforced},
+    rules::Waiting,
+    volume_name::VolumeId,
 };
 use crate::{
     kube_api::{
@@ -16,7 +20,7 @@ use crate::{
 };
 
 /// Something to tell the pods that want a volume on a node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Announcement {
     /// The volume is attached.
     Attached,
@@ -24,8 +28,41 @@ pub enum Announcement {
     Failed(String),
     /// Another node holds the volume; these pods use it there.
     HeldElsewhere(Vec<PodKey>),
+    /// Which node holds it, what that node's side waits for, and since when.
+    Holder {
+        /// The node.
+        node: NodeName,
+        /// What the pair there waits for; nothing if it is simply used there.
+        waiting: Option<Waiting>,
+        /// Since when.
+        since: Timestamp,
+    },
+    /// The driver takes long to detach the volume from that node.
+    DetachTimedOut(VolumeId, NodeName),
+    /// Nobody else holds the volume any more; so many seconds passed.
+    Freed(u64),
     /// The volume is taken from another node although it may be in use there.
     ForcedDetach(NodeName, ForceReason),
+    /// That is done.
+    ForcedDetachDone(NodeName, ForceReason),
+}
+
+/// What KCM says when it gives up waiting for an external-attacher (attach-detach §7.3, §7.5).
+pub fn timed_out(volume: &VolumeId, operation: &str) -> String {
+    let (driver, handle) = volume.driver_and_handle();
+    format!("timed out waiting for external-attacher of {driver} CSI driver to {operation} volume {handle}")
+}
+
+/// The event that tells whoever looks at the node. It names no pod and no claim (S41).
+pub fn node_event(
+    objects: &Objects,
+    volume: &VolumeId,
+    node: &NodeName,
+    announcement: &Announcement,
+) -> Option<Event> {
+    let involved = Involved::object(&*objects.nodes.get(node)?);
+    let (r#type, reason, message) = text(announcement, volume.driver_and_handle().1, "");
+    Some(Event { involved, r#type, reason, message })
 }
 
 /// The events that tell every pod of the wish.
@@ -69,11 +106,68 @@ fn text(announcement: &Announcement, volume: &str, namespace: &str) -> (EventTyp
             "FailedAttachVolume",
             format!("Multi-Attach error for volume \"{volume}\" {}", holders(pods, namespace)),
         ),
+        Announcement::Holder { node, waiting, since } => (
+            EventType::Warning,
+            "HeldByNode",
+            format!(
+                "Volume \"{volume}\" is attached to node \"{node}\", {}, since {}",
+                holding(waiting.as_ref()),
+                since.strftime("%Y-%m-%dT%H:%M:%SZ")
+            ),
+        ),
+        Announcement::DetachTimedOut(id, node) => (
+            EventType::Warning,
+            "FailedDetachVolume",
+            format!(
+                "DetachVolume.Detach failed for volume \"{volume}\" on node \"{node}\" : {}",
+                timed_out(id, "detach")
+            ),
+        ),
+        Announcement::Freed(seconds) => (
+            EventType::Normal,
+            "MultiAttachResolved",
+            format!("Volume \"{volume}\" is no longer attached elsewhere, after {seconds} s"),
+        ),
+        Announcement::ForcedDetachDone(node, reason) => (
+            EventType::Warning,
+            "ForcedDetachDone",
+            format!("Volume \"{volume}\" was detached from node \"{node}\" by force: {}", cause(*reason)),
+        ),
         Announcement::ForcedDetach(node, reason) => (
             EventType::Warning,
             "ForcedDetach",
             format!("Volume \"{volume}\" is detached from node \"{node}\" by force: {}", cause(*reason)),
         ),
+    }
+}
+
+/// Why the volume is still on another node, as the end of a sentence.
+fn holding(waiting: Option<&Waiting>) -> String {
+    let forced = |unforced: &Unforced| match unforced {
+        Unforced::NodeReady => "whose kubelet has not unmounted it".to_owned(),
+        Unforced::SwitchedOff => {
+            "which is not Ready and may still use it; nothing is forced because of time".to_owned()
+        }
+        Unforced::Until(due) => format!(
+            "which is not Ready and may still use it; it is detached by force at {}",
+            due.strftime("%Y-%m-%dT%H:%M:%SZ")
+        ),
+    };
+    match waiting {
+        Some(Waiting::DetachWaitingForUnmount { unforced } | Waiting::DetachWaitingForNode { unforced }) => {
+            forced(unforced)
+        }
+        Some(Waiting::DetachError { message }) => {
+            format!("from which its driver cannot detach it ({message})")
+        }
+        Some(Waiting::ForeignWriter) => {
+            "and nothing is detached while another attach/detach controller is at work".to_owned()
+        }
+        Some(Waiting::AttachError { .. } | Waiting::WaitingForAttacher) => {
+            "where its driver is still attaching it".to_owned()
+        }
+        Some(waiting) => format!("which is being dealt with ({})", waiting.code()),
+        None => "where pods still want it".to_owned(),
     }
 }
 

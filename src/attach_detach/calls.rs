@@ -8,6 +8,7 @@ use serde_json::json;
 use super::{
     desired_state::AttachSource,
     volume_name::VolumeId,
+    wish_clock::ConfigMap,
     withdrawal::{Sequence, Unpublished},
 };
 use crate::kube_api::{
@@ -25,6 +26,8 @@ pub enum Call {
     PatchNode(NodeName, ResourceVersion, Request),
     /// Read a node live.
     ReadNode(NodeName),
+    /// Read or write the ConfigMap of the wish clock.
+    Clock(Request),
 }
 
 /// A request for one pair.
@@ -56,6 +59,8 @@ pub enum Answer {
     Attachment(VolumeAttachment),
     /// A Node.
     Node(Node),
+    /// The ConfigMap of the wish clock.
+    Clock(ConfigMap),
     /// The object is gone for good.
     Gone,
 }

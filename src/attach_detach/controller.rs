@@ -15,27 +15,27 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    actual_state::{ActualState, Operation, Pair, PairCall, Publication, Told},
-    announcer::{self, Announcement},
+    actual_state::{ActualState, Operation, Pair, PairCall, Publication},
     calls::{self, Call, PairRequest},
     clock::Clock,
     desired_state::DesiredState,
-    force::{ForcePolicy, ForceReason},
+    force::{ForcePolicy, Unforced},
     identification::candidates,
-    metrics::{AttachDetachMetrics, Ending, Planned},
+    metrics::{AttachDetachMetrics, Counted, Ending, Planned},
     populator,
     queue::Queue,
     reconciler::{self, VolumeView},
     rules::{Step, Verdict, Waiting},
     second_controller::Suspicion,
-    standing::{Entry, Standing},
+    standing::Standing,
     volume_name::VolumeId,
+    wish_clock::{ClockPlace, WishClock},
     withdrawal::{Sequence, Withdrawal},
 };
 use crate::{
     kube_api::{
         events::Event,
-        ids::{AttachmentName, NodeName, PodKey},
+        ids::{AttachmentName, NodeName, PodKey, ResourceVersion},
         kinds::ObjectRef,
     },
     state::{LastWords, Objects},
@@ -85,6 +85,9 @@ pub struct Controller {
     pub(super) wake_at: BTreeSet<(Instant, Dirty)>,
     pub(super) standing: Arc<Standing>,
     pub(super) suspicion: Suspicion,
+    /// The newest revision of any VolumeAttachment that the watch has told of.
+    pub(super) newest_attachment: ResourceVersion,
+    pub(super) wish_clock: WishClock,
 }
 
 /// What a timer makes dirty.
@@ -121,7 +124,14 @@ impl Controller {
             wake_at: BTreeSet::new(),
             standing: Arc::default(),
             suspicion: Suspicion::default(),
+            newest_attachment: ResourceVersion::default(),
+            wish_clock: WishClock::default(),
         }
+    }
+
+    /// Keeps the wish clock where it survives this process.
+    pub fn keep_wishes_in(&mut self, place: ClockPlace) {
+        self.wish_clock = WishClock::kept_in(place);
     }
 
     /// Whether this process may write, as far as the controller knows.
@@ -133,14 +143,15 @@ impl Controller {
     /// Requests whose outcome has not been taken yet.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.pair_calls + self.node_calls
+        self.pair_calls + self.node_calls + usize::from(self.wish_clock.is_busy())
     }
 
     /// When to call [`Self::reconcile`] although nothing happened.
     #[must_use]
     pub fn wake_at(&self) -> Option<Instant> {
         let timer = self.wake_at.first().map(|(at, _)| *at);
-        timer.into_iter().chain(self.sweep_at).chain(self.suspicion.ends_at()).min()
+        let clock = self.wish_clock.retry_at().filter(|_| self.leads);
+        timer.into_iter().chain(self.sweep_at).chain(self.suspicion.ends_at()).chain(clock).min()
     }
 
     /// Where volumes are attached, or may be.
@@ -160,7 +171,8 @@ impl Controller {
         for (name, node) in self.objects.nodes.snapshot() {
             self.actual.observe_node(&name, Some(&node), self.clock.wall(now));
         }
-        for name in self.objects.attachments.snapshot().into_keys() {
+        for (name, attachment) in self.objects.attachments.snapshot() {
+            self.newest_attachment = self.newest_attachment.max(attachment.metadata.resource_version);
             self.refresh_attachment(&name, now);
         }
         for key in self.objects.pods.snapshot().into_keys() {
@@ -228,7 +240,8 @@ impl Controller {
                         self.refresh_attachment(&attachment, now);
                     }
                 }
-                ObjectRef::Claim(_) | ObjectRef::Driver(_) | ObjectRef::Class(_) | ObjectRef::CsiNode(_) => {}
+                ObjectRef::Claim(_) => self.metrics.claim_changed(),
+                ObjectRef::Driver(_) | ObjectRef::Class(_) | ObjectRef::CsiNode(_) => {}
             }
             pods.extend(self.desired.dependants(&object));
         }
@@ -276,6 +289,11 @@ impl Controller {
         self.metrics.planned(Planned::Attachment);
         let objects = Arc::clone(&self.objects);
         let attachment = objects.attachments.get(name);
+        if attachment.is_none()
+            && let Some(gone) = self.actual.attachment(name)
+        {
+            self.wish_clock.forget(&gone.metadata.uid);
+        }
         let attached = attachment.as_ref().map(|attachment| attachment.status.attached);
         let touched =
             self.actual.observe_attachment(name, attachment, |attachment| candidates(&objects, attachment));
@@ -283,7 +301,10 @@ impl Controller {
         match attached {
             Some(true) => self.operation_ended(&volume, &node, Operation::Attach, Ending::Success, now),
             Some(false) => {}
-            None => self.operation_ended(&volume, &node, Operation::Detach, Ending::Success, now),
+            None => {
+                self.operation_ended(&volume, &node, Operation::Detach, Ending::Success, now);
+                self.tell_of_forced_detach(&volume, &node);
+            }
         }
         self.dirty_volumes.push(volume);
     }
@@ -301,8 +322,9 @@ impl Controller {
         if let Some((running, began)) = pair.operation
             && running == operation
         {
-            pair.operation = None;
-            self.metrics.observe(volume, operation, ending, now - began);
+            // What failed goes on: the driver tries again, and that is an operation of its own.
+            pair.operation = (ending == Ending::Failure).then_some((operation, now));
+            self.metrics.observe(volume, operation, ending, pair.migrated, now - began);
         }
     }
 
@@ -333,6 +355,9 @@ impl Controller {
             && let Some(node) = self.dirty_nodes.pop()
         {
             self.reconcile_node(&node, now);
+        }
+        if let Some(request) = self.wish_clock.next(now) {
+            self.call(Call::Clock(request));
         }
         mem::take(&mut self.effects)
     }
@@ -366,7 +391,8 @@ impl Controller {
         }
         let wall = self.clock.wall(now);
         let wanted = |node: &NodeName| wishes.is_some_and(|wishes| wishes.contains_key(node));
-        self.actual.note_unwanted(volume, wanted, |_| None, wall);
+        let wish_clock = &self.wish_clock;
+        self.actual.note_unwanted(volume, wanted, |uid| wish_clock.since(uid), wall);
         let state = self.actual.volume(volume);
         let named = wishes.into_iter().flat_map(BTreeMap::keys);
         let named = named.chain(state.into_iter().flat_map(|state| state.pairs.keys()));
@@ -383,17 +409,24 @@ impl Controller {
             },
             now,
         );
-        for (node, verdict) in verdicts {
-            self.apply(volume, &node, verdict, now);
+        for (node, verdict) in &verdicts {
+            self.apply(volume, node, verdict, now);
+        }
+        for (node, verdict) in &verdicts {
+            self.time(volume, node, verdict, now);
+            self.tell(volume, node, verdict, &verdicts, now);
         }
         let desired = &self.desired;
         self.actual.prune(volume, |node| desired.wish(volume, node).is_some());
         let held =
             self.actual.volume(volume).map_or(0, |state| state.pairs.values().filter(|p| p.holds()).count());
-        self.metrics.count(volume, desired.nodes(volume).map_or(0, BTreeMap::len), held);
+        let users = desired.nodes(volume).into_iter().flatten();
+        let users: BTreeMap<NodeName, i64> =
+            users.map(|(node, wish)| (node.clone(), number(wish.pods.len()))).collect();
+        self.metrics.count(volume, Counted { wanted: number(users.len()), held: number(held), users });
     }
 
-    fn apply(&mut self, volume: &VolumeId, node: &NodeName, verdict: Verdict, now: Instant) {
+    fn apply(&mut self, volume: &VolumeId, node: &NodeName, verdict: &Verdict, now: Instant) {
         let sent = self.last_sent;
         let pair = self.actual.pair_mut(volume, node);
         pair.publication = verdict.publication;
@@ -413,20 +446,21 @@ impl Controller {
         if let Some(at) = verdict.wake_at {
             self.wake_at.insert((at, Dirty::Volume(volume.clone())));
         }
-        self.tell(volume, node, &verdict);
-        self.note_waiting(volume, node, &verdict, now);
-        match verdict.step {
+        self.remember_wish(volume, node, verdict);
+        self.note_waiting(volume, node, verdict, now);
+        match &verdict.step {
             None => {}
             Some(Step::Create(source)) => {
-                let request = PairRequest::Create(calls::create(volume, node, &source));
+                let request = PairRequest::Create(calls::create(volume, node, source));
                 self.send(volume, node, PairCall::Create, request, now);
             }
             Some(Step::Delete(uid, proof, forced)) => {
+                self.actual.pair_mut(volume, node).forced = *forced;
                 if let Some(reason) = forced {
-                    self.force(volume, node, reason);
+                    self.force(volume, node, *reason);
                 }
-                let request = calls::delete(volume, node, &uid, &proof);
-                self.send(volume, node, PairCall::Delete, PairRequest::Delete(uid, request), now);
+                let request = PairRequest::Delete(uid.clone(), calls::delete(volume, node, uid, proof));
+                self.send(volume, node, PairCall::Delete, request, now);
             }
             Some(Step::ReadAttachment) => {
                 let name = volume.attachment_name(node);
@@ -443,6 +477,24 @@ impl Controller {
         }
     }
 
+    /// Keeps the beginning of a wait that force may end, for whoever comes after us.
+    fn remember_wish(&mut self, volume: &VolumeId, node: &NodeName, verdict: &Verdict) {
+        let Some(pair) = self.actual.pair(volume, node) else { return };
+        let Some(attachment) = &pair.attachment else { return };
+        let uid = &attachment.metadata.uid;
+        match (pair.unwanted_since, &verdict.waiting) {
+            (
+                Some(since),
+                Some(
+                    Waiting::DetachWaitingForUnmount { unforced: Unforced::Until(_) }
+                    | Waiting::DetachWaitingForNode { unforced: Unforced::Until(_) },
+                ),
+            ) => self.wish_clock.note(uid, since),
+            (Some(_), _) if !attachment.metadata.is_terminating() => {}
+            _ => self.wish_clock.forget(uid),
+        }
+    }
+
     pub(super) fn send(
         &mut self,
         volume: &VolumeId,
@@ -451,10 +503,14 @@ impl Controller {
         request: PairRequest,
         now: Instant,
     ) {
+        let migrated = self.is_migrated(volume, node);
         let pair = self.actual.pair_mut(volume, node);
+        pair.migrated = migrated;
         pair.call = Some(call);
         match (call, pair.operation) {
-            (PairCall::Create, None) => pair.operation = Some((Operation::Attach, now)),
+            (PairCall::Create, None | Some((Operation::Detach, _))) => {
+                pair.operation = Some((Operation::Attach, now));
+            }
             (PairCall::Delete, None | Some((Operation::Attach, _))) => {
                 pair.operation = Some((Operation::Detach, now));
             }
@@ -464,81 +520,17 @@ impl Controller {
         self.call(Call::Pair(volume.clone(), node.clone(), request));
     }
 
-    /// A detach is about to be forced: counted, logged, told to those who wait for it.
-    fn force(&mut self, volume: &VolumeId, node: &NodeName, reason: ForceReason) {
-        self.metrics.forced(reason);
-        tracing::warn!(%volume, %node, reason = reason.label(), "forcing the detach of a volume that may be in use");
-        let waiting = self.desired.nodes(volume).into_iter().flatten().filter(|(other, _)| *other != node);
-        for (_, wish) in waiting {
-            let announcement = Announcement::ForcedDetach(node.clone(), reason);
-            self.effects.events.extend(announcer::events(&self.objects, wish, &announcement));
-        }
-    }
-
     pub(super) fn call(&mut self, call: Call) {
         self.last_sent.0 += 1;
         self.effects.calls.push((self.last_sent, call));
-    }
-
-    /// Tells users what changed for them, once.
-    fn tell(&mut self, volume: &VolumeId, node: &NodeName, verdict: &Verdict) {
-        let Some(wish) = self.desired.wish(volume, node) else {
-            self.actual.pair_mut(volume, node).told = Told::default();
-            return;
-        };
-        let rival = match &verdict.waiting {
-            Some(Waiting::HeldByNode { rival }) if rival.holds => Some(rival.node.clone()),
-            _ => None,
-        };
-        let users = rival.as_ref().and_then(|rival| self.desired.wish(volume, rival));
-        let told = &mut self.actual.pair_mut(volume, node).told;
-        let announcement = match (&verdict.waiting, verdict.publication) {
-            (_, Publication::List) if !told.attached => {
-                told.attached = true;
-                told.error = None;
-                Announcement::Attached
-            }
-            (Some(Waiting::AttachError { message }), _) if told.error.as_ref() != Some(message) => {
-                told.error = Some(message.clone());
-                Announcement::Failed(message.clone())
-            }
-            (Some(Waiting::HeldByNode { .. }), _) if rival.is_some() && !told.held => {
-                told.held = true;
-                let pods = users.into_iter().flat_map(|wish| wish.pods.values());
-                Announcement::HeldElsewhere(pods.map(|(pod, _)| pod.key.clone()).collect())
-            }
-            (Some(Waiting::WaitingForAttacher | Waiting::WaitingForDeletion), _) => {
-                told.attached = false;
-                return;
-            }
-            _ => return,
-        };
-        self.effects.events.extend(announcer::events(&self.objects, wish, &announcement));
-    }
-
-    fn note_waiting(&mut self, volume: &VolumeId, node: &NodeName, verdict: &Verdict, now: Instant) {
-        let entry = verdict.waiting.as_ref().map(|waiting| Entry {
-            waiting: waiting.clone(),
-            since: self.clock.wall(now),
-            next_look: verdict.wake_at.map(|at| self.clock.wall(at)),
-        });
-        let before = self.standing.set(volume, node, entry);
-        let waiting = verdict.waiting.as_ref();
-        let (from, to) = (before.as_ref().map(Waiting::code), waiting.map(Waiting::code));
-        if from == to {
-            return;
-        }
-        if let Some(from) = from {
-            self.metrics.waits(from, -1);
-        }
-        if let Some(to) = to {
-            self.metrics.waits(to, 1);
-        }
-        tracing::info!(%volume, %node, from = from.unwrap_or("Settled"), to = to.unwrap_or("Settled"), "attachment");
     }
 
     /// The pair of an outcome.
     pub(super) fn pair(&mut self, volume: &VolumeId, node: &NodeName) -> &mut Pair {
         self.actual.pair_mut(volume, node)
     }
+}
+
+fn number(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
 }

@@ -1,16 +1,24 @@
 //! Metrics of the attach/detach subsystem: KCM's by name, and how many pairs wait for what.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
 
 use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts};
 
 use super::{
     actual_state::Operation,
     force::ForceReason,
+    journey::Lap,
+    rules::Waiting,
     second_controller::ForeignAct,
     volume_name::{VolumeId, VolumeKind},
 };
-use crate::metrics::{Alarms, Metrics, STORAGE_OPERATION_BUCKETS};
+use crate::{
+    kube_api::ids::NodeName,
+    metrics::{Alarms, Metrics, STORAGE_OPERATION_BUCKETS, WorkQueueMetrics},
+};
 
 /// The alarm that another attach/detach controller is at work (S14).
 const SECOND_CONTROLLER: &str = "second_attach_detach_controller";
@@ -59,8 +67,28 @@ pub struct AttachDetachMetrics {
     foreign: IntCounterVec,
     alarms: Alarms,
     planned: IntCounterVec,
-    counted: HashMap<VolumeId, (i64, i64)>,
+    refusals: IntCounterVec,
+    attach: HistogramVec,
+    detach: HistogramVec,
+    in_use: IntGaugeVec,
+    claims: WorkQueueMetrics,
+    counted: HashMap<VolumeId, Counted>,
 }
+
+/// What a volume adds to the gauges.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// Nodes that want it.
+    pub wanted: i64,
+    /// Nodes that hold it.
+    pub held: i64,
+    /// Pods that want it, by node.
+    pub users: BTreeMap<NodeName, i64>,
+}
+
+/// From a wish to its fulfilment: from what an API server needs for its answers to what a driver may take.
+const END_TO_END_BUCKETS: [f64; 14] =
+    [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 120.0, 600.0];
 
 impl AttachDetachMetrics {
     /// Registers the metrics.
@@ -81,50 +109,85 @@ impl AttachDetachMetrics {
             Opts::new("mooring_waiting_objects", "Objects that wait, by what they wait for"),
             &["kind", "reason"],
         )?;
-        let forced = IntCounterVec::new(
-            Opts::new(
-                "attach_detach_controller_attachdetach_controller_forced_detaches",
-                "Number of times the A/D Controller performed a forced detach",
-            ),
-            &["reason"],
-        )?;
-        for reason in [ForceReason::Timeout, ForceReason::OutOfService] {
-            forced.with_label_values(&[reason.label()]);
-        }
-        let unresolved = IntCounterVec::new(
-            Opts::new(
-                "mooring_unresolved_pod_volumes_total",
-                "Volumes of pods that could not be attached when first looked at, by reason",
-            ),
-            &["reason"],
-        )?;
-        let foreign = IntCounterVec::new(
-            Opts::new(
-                "mooring_foreign_writes_total",
-                "Writes of others to what only an attach/detach controller writes, by kind",
-            ),
-            &["kind"],
-        )?;
-        for act in [ForeignAct::ListChanged, ForeignAct::AttachmentCreated, ForeignAct::AttachmentDeleted] {
-            foreign.with_label_values(&[act.label()]);
-        }
         alarms.set(SECOND_CONTROLLER, None);
-        metrics.register(&foreign)?;
-        let planned = IntCounterVec::new(
-            Opts::new("mooring_planned_keys_total", "Objects looked at because something changed, by kind"),
-            &["kind"],
-        )?;
-        for kind in [Planned::Pod, Planned::Attachment, Planned::Volume, Planned::Node] {
-            planned.with_label_values(&[kind.label()]);
-        }
-        metrics.register(&planned)?;
-        metrics.register(&unresolved)?;
-        metrics.register(&forced)?;
         metrics.register(&operations)?;
         metrics.register(&totals)?;
         metrics.register(&waiting)?;
-        let counted = HashMap::new();
-        Ok(Self { operations, totals, waiting, forced, unresolved, foreign, alarms, planned, counted })
+        let counter = |name: &str, help: &str, label: &str, values: &[&str]| {
+            let counter = IntCounterVec::new(Opts::new(name, help), &[label])?;
+            for value in values {
+                counter.with_label_values(&[value]);
+            }
+            metrics.register(&counter)?;
+            Ok::<_, prometheus::Error>(counter)
+        };
+        let forced = counter(
+            "attach_detach_controller_attachdetach_controller_forced_detaches",
+            "Number of times the A/D Controller performed a forced detach",
+            "reason",
+            &[ForceReason::Timeout, ForceReason::OutOfService].map(ForceReason::label),
+        )?;
+        let unresolved = counter(
+            "mooring_unresolved_pod_volumes_total",
+            "Volumes of pods that could not be attached when first looked at, by reason",
+            "reason",
+            &[],
+        )?;
+        let foreign = counter(
+            "mooring_foreign_writes_total",
+            "Writes of others to what only an attach/detach controller writes, by kind",
+            "kind",
+            &[ForeignAct::ListChanged, ForeignAct::AttachmentCreated, ForeignAct::AttachmentDeleted]
+                .map(ForeignAct::label),
+        )?;
+        let planned = counter(
+            "mooring_planned_keys_total",
+            "Objects looked at because something changed, by kind",
+            "kind",
+            &[Planned::Pod, Planned::Attachment, Planned::Volume, Planned::Node].map(Planned::label),
+        )?;
+        let refusals = counter(
+            "mooring_guard_refusals_total",
+            "Times that a safety rule kept something from being done",
+            "guard",
+            &Waiting::GUARDS,
+        )?;
+        let end_to_end = |name: &str, help: &str, labels: &[&str]| {
+            HistogramVec::new(HistogramOpts::new(name, help).buckets(END_TO_END_BUCKETS.to_vec()), labels)
+        };
+        let attach = end_to_end(
+            "mooring_attach_e2e_seconds",
+            "Time from a pod's wish to the volume's publication, by phase, and in total",
+            &["driver", "phase"],
+        )?;
+        let detach = end_to_end(
+            "mooring_detach_e2e_seconds",
+            "Time from the end of the last wish to the attachment's absence, by phase, and in total",
+            &["driver", "phase", "forced"],
+        )?;
+        let in_use = IntGaugeVec::new(
+            Opts::new("storage_count_attachable_volumes_in_use", "Measure number of volumes in use"),
+            &["node", "volume_plugin"],
+        )?;
+        metrics.register(&attach)?;
+        metrics.register(&detach)?;
+        metrics.register(&in_use)?;
+        Ok(Self {
+            operations,
+            totals,
+            waiting,
+            forced,
+            unresolved,
+            foreign,
+            alarms,
+            planned,
+            refusals,
+            attach,
+            detach,
+            in_use,
+            claims: WorkQueueMetrics::new(metrics, "pvcs")?,
+            counted: HashMap::new(),
+        })
     }
 
     /// Counts a key that is looked at. What one event makes of these must not grow with the cluster.
@@ -133,13 +196,21 @@ impl AttachDetachMetrics {
     }
 
     /// Notes the end of an operation.
-    pub fn observe(&self, volume: &VolumeId, operation: Operation, ending: Ending, took: Duration) {
+    pub fn observe(
+        &self,
+        volume: &VolumeId,
+        operation: Operation,
+        ending: Ending,
+        migrated: bool,
+        took: Duration,
+    ) {
         let status = match ending {
             Ending::Success => "success",
             Ending::Failure => "fail-unknown",
         };
+        let migrated = if migrated { "true" } else { "false" };
         self.operations
-            .with_label_values(&[plugin_name(volume).as_str(), operation_name(operation), status, "false"])
+            .with_label_values(&[plugin_name(volume).as_str(), operation_name(operation), status, migrated])
             .observe(took.as_secs_f64());
     }
 
@@ -163,21 +234,58 @@ impl AttachDetachMetrics {
         self.forced.with_label_values(&[reason.label()]).inc();
     }
 
-    /// Sets on how many nodes a volume is wanted and held.
-    pub fn count(&mut self, volume: &VolumeId, wanted: usize, held: usize) {
-        let now = (i64::try_from(wanted).unwrap_or(i64::MAX), i64::try_from(held).unwrap_or(i64::MAX));
-        let before = if now == (0, 0) {
+    /// Sets on how many nodes a volume is wanted and held, and who uses it there.
+    pub fn count(&mut self, volume: &VolumeId, now: Counted) {
+        let before = if now == Counted::default() {
             self.counted.remove(volume)
         } else {
-            self.counted.insert(volume.clone(), now)
+            self.counted.insert(volume.clone(), now.clone())
         };
         let before = before.unwrap_or_default();
         if now == before {
             return;
         }
         let plugin = plugin_name(volume);
-        self.totals.with_label_values(&[plugin.as_str(), "desired_state_of_world"]).add(now.0 - before.0);
-        self.totals.with_label_values(&[plugin.as_str(), "actual_state_of_world"]).add(now.1 - before.1);
+        let total = |state| self.totals.with_label_values(&[plugin.as_str(), state]);
+        total("desired_state_of_world").add(now.wanted - before.wanted);
+        total("actual_state_of_world").add(now.held - before.held);
+        let mut change = now.users;
+        for (node, users) in before.users {
+            *change.entry(node).or_default() -= users;
+        }
+        for (node, users) in change {
+            let labels = [node.as_str(), plugin.as_str()];
+            let gauge = self.in_use.with_label_values(&labels);
+            gauge.add(users);
+            if gauge.get() == 0 {
+                // Nodes come and go; what is not used has no series, as with KCM.
+                let _absent = self.in_use.remove_label_values(&labels);
+            }
+        }
+    }
+
+    /// Counts a claim whose pods are looked at. KCM has a queue for that, which ours never waits in.
+    pub fn claim_changed(&self) {
+        self.claims.added(1, 0);
+        self.claims.waited(Duration::ZERO);
+    }
+
+    /// Notes phases that ended on the way from wish to fulfilment.
+    pub fn laps(&self, volume: &VolumeId, laps: Vec<Lap>) {
+        let (driver, _) = volume.driver_and_handle();
+        for (operation, phase, took, forced) in laps {
+            let forced = if forced { "true" } else { "false" };
+            let histogram = match operation {
+                Operation::Attach => self.attach.with_label_values(&[driver, phase.label()]),
+                Operation::Detach => self.detach.with_label_values(&[driver, phase.label(), forced]),
+            };
+            histogram.observe(took.as_secs_f64());
+        }
+    }
+
+    /// Notes that a safety rule keeps something from being done.
+    pub fn refused(&self, guard: &'static str) {
+        self.refusals.with_label_values(&[guard]).inc();
     }
 
     /// Notes that a pair began or ceased to wait for a reason.

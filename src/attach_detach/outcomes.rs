@@ -3,13 +3,13 @@
 //! In: an [`Outcome`]. Out: changed pairs and nodes, marked dirty, so that the next plan starts from
 //! what is now known. Silence after a write never counts as "nothing happened".
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
 use tokio::time::Instant;
 
 use super::{
-    actual_state::{Operation, PairCall, Uncertain},
-    announcer::{self, Announcement},
+    actual_state::{Operation, PairCall, Topic, Uncertain},
+    announcer::Announcement,
     calls::{Answer, Call, Outcome, PairRequest},
     controller::Controller,
     metrics::Ending,
@@ -21,7 +21,7 @@ use super::{
 };
 use crate::kube_api::{
     call::{CallError, REQUEST_TIMEOUT},
-    ids::{NodeName, ResourceVersion},
+    ids::{NodeName, ResourceVersion, Uid},
     kinds::{Narrow, Node, VolumeAttachment},
 };
 
@@ -77,6 +77,7 @@ impl Controller {
                     Err(error) => self.node_patch_failed(&name, revision, &error, now),
                 }
             }
+            Call::Clock(_) => self.clock_answered(result, now),
             Call::ReadNode(name) => {
                 self.node_calls -= 1;
                 self.dirty_nodes.push(name.clone());
@@ -101,6 +102,21 @@ impl Controller {
                     }
                 }
             }
+        }
+    }
+
+    fn clock_answered(&mut self, result: Result<Answer, CallError>, now: Instant) {
+        let result = result.and_then(|answer| match answer {
+            Answer::Clock(map) => Ok(map),
+            _ => Err(CallError::Unknown("not a ConfigMap".to_owned())),
+        });
+        let pairs = self.actual.volumes().flat_map(|(_, state)| state.pairs.values());
+        let existing: HashSet<Uid> = pairs
+            .filter_map(|pair| pair.attachment.as_ref())
+            .map(|attachment| attachment.metadata.uid.clone())
+            .collect();
+        if self.wish_clock.take(result, |uid| existing.contains(uid), fastrand::f64(), now) {
+            self.look_at_everything();
         }
     }
 
@@ -136,18 +152,8 @@ impl Controller {
                 tracing::warn!(%volume, %node, %error, "creating the attachment failed");
                 self.pair_failed(volume, node, &error, now);
                 self.operation_ended(volume, node, Operation::Attach, Ending::Failure, now);
-                let pair = self.pair(volume, node);
-                let message = error.to_string();
-                if pair.told.error.as_ref() != Some(&message) {
-                    pair.told.error = Some(message.clone());
-                    if let Some(wish) = self.desired.wish(volume, node) {
-                        self.effects.events.extend(announcer::events(
-                            &self.objects,
-                            wish,
-                            &Announcement::Failed(message),
-                        ));
-                    }
-                }
+                let failure = Announcement::Failed(error.to_string());
+                self.say_once(volume, node, Topic::Failure, &failure, now);
             }
         }
     }

@@ -20,6 +20,12 @@ impl Retry {
         self.at.filter(|at| *at > now)
     }
 
+    /// When the next try is or was due, if the last one failed.
+    #[must_use]
+    pub fn at(&self) -> Option<Instant> {
+        self.at
+    }
+
     /// Notes a failure; `at_least` is what the server asked for.
     #[must_use]
     pub fn after_failure(self, now: Instant, jitter: f64, at_least: Duration) -> Self {

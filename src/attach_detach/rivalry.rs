@@ -47,7 +47,16 @@ impl Controller {
         let pair =
             self.actual.pair_of(name, attachment.as_deref(), |attachment| candidates(objects, attachment));
         let Some(pair) = pair else { return };
-        let Some(act) = foreign_act(&pair, attachment.as_deref()) else { return };
+        let act = foreign_act(&pair, attachment.as_deref());
+        if let Some(attachment) = &attachment {
+            // A watch may begin again in the past, where what we did ourselves looks like news.
+            let revision = attachment.metadata.resource_version;
+            if revision <= self.newest_attachment {
+                return;
+            }
+            self.newest_attachment = revision;
+        }
+        let Some(act) = act else { return };
         tracing::warn!(attachment = %name, act = act.label(), "somebody else created or deletes it");
         self.suspect(act, now);
     }

@@ -18,7 +18,10 @@ use super::{
     volume_name::VolumeKind,
     withdrawal::{Unpublished, Withdrawal},
 };
-use crate::kube_api::ids::{NodeName, Uid};
+use crate::kube_api::{
+    ids::{NodeName, Uid},
+    kinds::VolumeError,
+};
 
 /// What is known of one pair when it is judged.
 #[derive(Clone, Copy, Debug)]
@@ -132,6 +135,17 @@ pub enum Waiting {
 }
 
 impl Waiting {
+    /// The codes that say that a safety rule keeps something from being done.
+    pub const GUARDS: [&'static str; 7] = [
+        "HeldByNode",
+        "DetachWaitingForUnmount",
+        "DetachWaitingForNode",
+        "DetachWaitingForSettlement",
+        "Uncertain",
+        "WishNotCurrent",
+        "ForeignWriter",
+    ];
+
     /// The reason code (user-experience §3), also in metrics and logs.
     #[must_use]
     pub fn code(&self) -> &'static str {
@@ -184,7 +198,8 @@ fn wanted(view: &PairView<'_>, wish: &Wish, now: Instant) -> Verdict {
             let waiting = (!pair.listed).then_some(Waiting::Publishing);
             return Verdict { waiting, ..Verdict::say(Publication::List) };
         }
-        let waiting = match &attachment.status.attach_error {
+        let error = attachment.status.attach_error.as_ref();
+        let waiting = match error.filter(|error| !is_stale(error, wish.began())) {
             Some(error) => Waiting::AttachError { message: error.message.clone() },
             None => Waiting::WaitingForAttacher,
         };
@@ -219,11 +234,17 @@ fn wanted(view: &PairView<'_>, wish: &Wish, now: Instant) -> Verdict {
     }
 }
 
+/// Whether an error is from before our own try, and says nothing of it.
+fn is_stale(error: &VolumeError, began: Option<Timestamp>) -> bool {
+    matches!((error.time, began), (Some(met), Some(began)) if met < began)
+}
+
 fn unwanted(view: &PairView<'_>, now: Instant) -> Verdict {
     let pair = view.pair;
     let Some(attachment) = &pair.attachment else { return without_attachment(view, now) };
     if attachment.metadata.is_terminating() || pair.deletion_accepted.is_some() {
-        let waiting = match &attachment.status.detach_error {
+        let error = attachment.status.detach_error.as_ref();
+        let waiting = match error.filter(|error| !is_stale(error, attachment.metadata.deletion_timestamp)) {
             Some(error) => Waiting::DetachError { message: error.message.clone() },
             None => Waiting::DetachWaitingForAttacher,
         };
@@ -345,7 +366,9 @@ impl Verdict {
             let going = attachment.metadata.is_terminating() || pair.deletion_accepted.is_some();
             attachment.status.attached && !going
         });
-        let publication = if is_attached { Publication::List } else { Publication::Keep };
+        // Only what we took off ourselves is put back: what the watch says may be of yesterday (S10).
+        let is_ours = pair.withdrawal != Withdrawal::None || pair.publication == Publication::List;
+        let publication = if is_attached && is_ours { Publication::List } else { Publication::Keep };
         wait(publication, Waiting::ForeignWriter)
     }
 

@@ -12,14 +12,67 @@ use std::{
 };
 
 use k8s_openapi::jiff::Timestamp;
+use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{rules::Waiting, volume_name::VolumeId};
+use super::{
+    actual_state::{Pair, PairCall},
+    rules::Waiting,
+    volume_name::VolumeId,
+};
 use crate::kube_api::ids::NodeName;
+
+/// What a pair is, whatever it waits for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub enum State {
+    /// Neither attached nor on its way.
+    #[default]
+    Detached,
+    /// To be attached by the driver.
+    Attaching,
+    /// Attached, as the driver says; or, without a driver, as the node's status says.
+    Attached,
+    /// To be detached by the driver.
+    Detaching,
+    /// Nobody knows: a request of ours had no answer.
+    Uncertain,
+}
+
+impl State {
+    /// The state of a pair.
+    #[must_use]
+    pub fn of(pair: &Pair) -> Self {
+        let Some(attachment) = &pair.attachment else {
+            return match pair.call {
+                _ if pair.uncertain.is_some() => Self::Uncertain,
+                Some(PairCall::Create) => Self::Attaching,
+                _ if pair.listed => Self::Attached,
+                _ => Self::Detached,
+            };
+        };
+        let going = attachment.metadata.is_terminating() || pair.deletion_accepted.is_some();
+        match pair.call {
+            _ if going => Self::Detaching,
+            Some(PairCall::Delete) => Self::Detaching,
+            _ if pair.deletion_doubt.is_some() => Self::Uncertain,
+            _ if attachment.status.attached => Self::Attached,
+            _ => Self::Attaching,
+        }
+    }
+}
+
+/// One pair that is settled.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Settled {
+    state: State,
+    since: Timestamp,
+}
 
 /// One pair that is not settled.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
+    /// What it is meanwhile.
+    pub state: State,
     /// What it waits for.
     pub waiting: Waiting,
     /// Since when it has been waiting for this kind of thing.
@@ -32,6 +85,7 @@ pub struct Entry {
 #[derive(Debug, Default)]
 pub struct Standing {
     entries: Mutex<BTreeMap<(VolumeId, NodeName), Entry>>,
+    settled: Mutex<BTreeMap<(VolumeId, NodeName), Settled>>,
     alarm: AtomicBool,
 }
 
@@ -50,6 +104,17 @@ impl Standing {
         entries.insert(key, entry).map(|before| before.waiting)
     }
 
+    /// Notes that a pair waits for nothing, and what it is.
+    pub(super) fn settle(&self, volume: &VolumeId, node: &NodeName, state: State, now: Timestamp) {
+        let key = (volume.clone(), node.clone());
+        let mut settled = self.settled.lock().unwrap_or_else(PoisonError::into_inner);
+        if state == State::Detached {
+            settled.remove(&key);
+        } else if settled.get(&key).is_none_or(|before| before.state != state) {
+            settled.insert(key, Settled { state, since: now });
+        }
+    }
+
     /// Notes whether another controller is at work.
     pub(super) fn set_alarm(&self, alarm: bool) {
         self.alarm.store(alarm, Ordering::Relaxed);
@@ -64,13 +129,18 @@ impl Standing {
         )
     }
 
+    /// Since when a pair has been waiting for what it waits for.
+    pub(super) fn since(&self, volume: &VolumeId, node: &NodeName) -> Option<Timestamp> {
+        self.lock().get(&(volume.clone(), node.clone())).map(|entry| entry.since)
+    }
+
     /// Every pair that waits.
     #[must_use]
     pub fn entries(&self) -> BTreeMap<(VolumeId, NodeName), Entry> {
         self.lock().clone()
     }
 
-    /// As JSON: a list ordered by volume and node.
+    /// As JSON: those that wait and those that do not, each a list ordered by volume and node.
     #[must_use]
     pub fn json(&self) -> Value {
         let entries = self.entries();
@@ -78,6 +148,7 @@ impl Standing {
             let mut row = json!({
                 "volume": volume,
                 "node": node,
+                "state": entry.state,
                 "since": entry.since.to_string(),
                 "nextLook": entry.next_look.map(|at| at.to_string()),
             });
@@ -87,7 +158,13 @@ impl Standing {
             }
             row
         });
-        json!({ "waiting": rows.collect::<Vec<_>>(), "alarm": self.alarm() })
+        let waiting: Vec<Value> = rows.collect();
+        let settled = self.settled.lock().unwrap_or_else(PoisonError::into_inner);
+        let settled = settled.iter().map(|((volume, node), settled)| {
+            let Settled { state, since } = settled;
+            json!({ "volume": volume, "node": node, "state": state, "since": since.to_string() })
+        });
+        json!({ "waiting": waiting, "settled": settled.collect::<Vec<_>>(), "alarm": self.alarm() })
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<(VolumeId, NodeName), Entry>> {
@@ -114,10 +191,14 @@ mod tests {
         let volume = VolumeId::csi(&DriverName::from("d"), "h");
         let (a, b) = (NodeName::from("a"), NodeName::from("b"));
         let held = Waiting::HeldByNode { rival: Rival { node: a.clone(), holds: true } };
-        standing.set(&volume, &b, Some(Entry { waiting: held, since: at(5), next_look: None }));
+        let state = State::Detached;
+        standing.set(&volume, &b, Some(Entry { state, waiting: held, since: at(5), next_look: None }));
+        standing.settle(&volume, &NodeName::from("c"), State::Attached, at(7));
+        standing.settle(&volume, &NodeName::from("c"), State::Attached, at(8));
         for (second, unforced) in [(0, Unforced::NodeReady), (9, Unforced::Until(at(360)))] {
             let waiting = Waiting::DetachWaitingForUnmount { unforced };
-            standing.set(&volume, &a, Some(Entry { waiting, since: at(second), next_look: Some(at(360)) }));
+            let (state, since, next_look) = (State::Attached, at(second), Some(at(360)));
+            standing.set(&volume, &a, Some(Entry { state, waiting, since, next_look }));
         }
         let shown = standing.json();
         assert_eq!(
@@ -125,13 +206,20 @@ mod tests {
             json!({ "waiting": [
                 {
                     "volume": "kubernetes.io/csi/d^h", "node": "a", "reason": "DetachWaitingForUnmount",
+                    "state": "Attached",
                     "unforced": { "until": "1970-01-01T00:06:00Z" },
                     "since": "1970-01-01T00:00:00Z", "nextLook": "1970-01-01T00:06:00Z",
                 },
                 {
                     "volume": "kubernetes.io/csi/d^h", "node": "b", "reason": "HeldByNode",
+                    "state": "Detached",
                     "rival": { "node": "a", "holds": true },
                     "since": "1970-01-01T00:00:05Z", "nextLook": null,
+                },
+            ], "settled": [
+                {
+                    "volume": "kubernetes.io/csi/d^h", "node": "c", "state": "Attached",
+                    "since": "1970-01-01T00:00:07Z",
                 },
             ], "alarm": null})
         );

@@ -16,6 +16,7 @@ use super::{
     executor::Executor,
     metrics::AttachDetachMetrics,
     standing::Standing,
+    wish_clock::ClockPlace,
 };
 use crate::{
     kube_api::{call::Caller, events::EventRecorder, leadership::Leadership},
@@ -49,7 +50,7 @@ impl AttachDetach {
         metrics: &Metrics,
         alarms: Alarms,
     ) -> Result<Self, prometheus::Error> {
-        let (sender, outcomes) = mpsc::channel(PAIR_CALLS + NODE_CALLS);
+        let (sender, outcomes) = mpsc::channel(PAIR_CALLS + NODE_CALLS + 1);
         Ok(Self {
             changes: objects.subscribe(),
             controller: Controller::new(
@@ -64,6 +65,13 @@ impl AttachDetach {
             leadership,
             events,
         })
+    }
+
+    /// The same with a wish clock that survives this process (S6).
+    #[must_use]
+    pub fn with_wish_clock(mut self, place: ClockPlace) -> Self {
+        self.controller.keep_wishes_in(place);
+        self
     }
 
     /// What every volume waits for; stays readable while the subsystem runs.

@@ -68,6 +68,7 @@ impl Binder {
         metrics: &Metrics,
         alarms: Alarms,
     ) -> Result<Self, prometheus::Error> {
+        alarms.set(SECOND_BINDER, None);
         let changes = objects.subscribe();
         let planner = Planner::new(Arc::clone(&objects), options);
         Ok(Self {

@@ -315,3 +315,78 @@ fn mode(volume: &PersistentVolume) -> String {
         VolumeMode::Other(mode) => mode,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{
+        binder::latency::Operation,
+        kube_api::{
+            ids::{ClaimKey, VolumeName},
+            kinds::{Narrow, PersistentVolumeClaim},
+        },
+    };
+
+    fn decode<T: Narrow>(text: &str) -> T {
+        serde_json::from_str(text).unwrap()
+    }
+
+    /// pv-binder §11: dashboards look for exactly these.
+    #[test]
+    fn names_and_labels_are_those_of_kube_controller_manager() {
+        let objects = Arc::new(Objects::default());
+        let volume: PersistentVolume = decode(
+            r#"{"metadata": {"name": "v"}, "spec": {"storageClassName": "gold", "csi": {"driver": "d"}},
+                "status": {"phase": "Bound"}}"#,
+        );
+        objects.apply(volume);
+        objects.apply(decode::<PersistentVolumeClaim>(
+            r#"{"metadata": {"name": "c", "namespace": "ns"}, "spec": {"volumeAttributesClassName": "fast"}}"#,
+        ));
+        let metrics = Metrics::default();
+        let binder = BinderMetrics::new(&metrics, &objects, Arc::default()).unwrap();
+        binder.measured(&Measure::Took(Operation::Delete, "d".to_owned(), Duration::from_secs(3)));
+        binder.measured(&Measure::Failed(Operation::Provision, "d".to_owned()));
+        binder.measured(&Measure::Bound(Duration::from_millis(3)));
+        binder.class_assigned(false);
+        let waits = vec![Duration::from_secs(1)];
+        binder.queued(&Tallies {
+            claims: Tally { adds: 4, retries: 1, waits, depth: 2 },
+            volumes: Tally::default(),
+        });
+        let (claim, volume) =
+            (Target::Claim(ClaimKey::new("ns", "c")), Target::Volume(VolumeName::from("v")));
+        let now = Instant::now();
+        binder.begins(&claim, now);
+        binder.begins(&volume, now);
+        binder.ends(&claim, now + Duration::from_secs(5));
+        binder.sighted(2);
+        binder.sighted(2);
+        let text = metrics.text().unwrap();
+        for line in [
+            "pv_collector_total_pv_count{plugin_name=\"kubernetes.io/csi:d\",volume_mode=\"Filesystem\"} 1",
+            "pv_collector_bound_pv_count{storage_class=\"gold\"} 1",
+            "pv_collector_unbound_pvc_count{namespace=\"ns\",storage_class=\"\",volume_attributes_class=\"fast\"} 1",
+            "volume_operation_total_seconds_bucket{operation_name=\"delete\",plugin_name=\"d\",le=\"5\"} 1",
+            "volume_operation_total_seconds_bucket{operation_name=\"delete\",plugin_name=\"d\",le=\"2.5\"} 0",
+            "volume_operation_errors_total{operation_name=\"provision\",plugin_name=\"d\"} 1",
+            "volume_operation_total_errors{operation_name=\"provision\",plugin_name=\"d\"} 1",
+            "retroactive_storageclass_total 1",
+            "retroactive_storageclass_errors_total 1",
+            "workqueue_adds_total{name=\"claims\"} 4",
+            "workqueue_retries_total{name=\"claims\"} 1",
+            "workqueue_depth{name=\"claims\"} 2",
+            "workqueue_queue_duration_seconds_sum{name=\"claims\"} 1",
+            "workqueue_work_duration_seconds_sum{name=\"claims\"} 5",
+            "workqueue_unfinished_work_seconds{name=\"claims\"} 0",
+            "workqueue_adds_total{name=\"volumes\"} 0",
+            "mooring_bind_duration_seconds_bucket{le=\"0.005\"} 1",
+            "mooring_second_binder_sightings_total 2",
+        ] {
+            assert!(text.contains(&format!("{line}\n")), "{line} is not in {text}");
+        }
+        assert!(text.contains("workqueue_longest_running_processor_seconds{name=\"volumes\"}"), "{text}");
+    }
+}

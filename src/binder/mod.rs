@@ -34,6 +34,7 @@ pub mod rivals;
 pub mod standing;
 #[cfg(test)]
 mod tests;
+pub mod told;
 pub mod upkeep;
 pub mod view;
 pub mod volume;

@@ -27,6 +27,7 @@ use super::{
     retry::Retries,
     rivals::{Rivals, Sighting},
     standing::Standing,
+    told::Told,
     view::{BinderOptions, Proofs, View},
     volume::{VolumeDecision, sync_volume},
     waiting::{ClaimIndex, PodIndex},
@@ -83,8 +84,7 @@ pub struct Planner {
     /// Live reads to repeat when their subject's wait is over; they keep their claim and volume.
     pub(super) parked: BTreeMap<Target, Op>,
     pub(super) retries: Retries<Target>,
-    /// Events of each key's last decision, which are not repeated.
-    pub(super) told: BTreeMap<Target, Vec<Event>>,
+    pub(super) told: Told,
     pub(super) pending_events: Vec<Event>,
     pub(super) standing: Arc<Standing>,
     pub(super) rivals: Rivals,
@@ -114,7 +114,7 @@ impl Planner {
             ready: VecDeque::new(),
             parked: BTreeMap::new(),
             retries: Retries::default(),
-            told: BTreeMap::new(),
+            told: Told::default(),
             pending_events: Vec::new(),
             rivals: Rivals::default(),
             latency: Latency::default(),
@@ -230,7 +230,7 @@ impl Planner {
 
     fn forget(&mut self, target: &Target) {
         self.standing.forget(target);
-        self.told.remove(target);
+        self.told.forget(target);
         self.rivals.forget(target);
         // A parked read keeps its wait: it still holds its claim and volume.
         if !self.parked.contains_key(target) {
@@ -358,7 +358,7 @@ impl Planner {
         {
             self.claims.wait(&wish);
         }
-        self.tell(&target, decision.events, plan);
+        plan.events.extend(self.told.news(&target, decision.events, now));
         match &decision.reason {
             ClaimReason::WaitsForProvisioner(provisioner) => self.latency.asks(key, provisioner, now),
             ClaimReason::Binding(..) => self.latency.binds(key, now),
@@ -401,7 +401,7 @@ impl Planner {
             self.latency.deletes(name, &deleter(&volume, class.as_deref()), now);
         }
         *plan.decisions.entry(("volume", decision.reason.label())).or_default() += 1;
-        self.tell(&target, decision.events, plan);
+        plan.events.extend(self.told.news(&target, decision.events, now));
         if let Some(step) = decision.step {
             self.start(target, None, Call::of(step), plan);
         }
@@ -429,24 +429,6 @@ impl Planner {
             proofs: &self.proofs,
             busy,
             options: self.options,
-        }
-    }
-
-    /// Passes on what the user has not just been told.
-    fn tell(&mut self, target: &Target, events: Vec<Event>, plan: &mut Plan) {
-        let before = self.told.remove(target).unwrap_or_default();
-        for event in &events {
-            let repeated = before.iter().any(|told| {
-                told.involved.uid == event.involved.uid
-                    && told.reason == event.reason
-                    && told.message == event.message
-            });
-            if !repeated {
-                plan.events.push(event.clone());
-            }
-        }
-        if !events.is_empty() {
-            self.told.insert(target.clone(), events);
         }
     }
 

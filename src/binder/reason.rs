@@ -243,6 +243,8 @@ pub enum VolumeReason {
 pub enum Unreclaimable {
     /// No deleter is known for what holds the volume.
     NoDeleter(VolumeName),
+    /// The plugin for what holds the volume cannot delete.
+    CannotDelete(VolumeName),
     /// The in-tree plugin that provisioned it is gone.
     NoPlugin(String),
     /// There is no recycler.
@@ -256,7 +258,7 @@ impl Unreclaimable {
     #[must_use]
     pub fn event_reason(&self) -> &'static str {
         match self {
-            Self::NoDeleter(_) | Self::NoPlugin(_) => "VolumeFailedDelete",
+            Self::NoDeleter(_) | Self::CannotDelete(_) | Self::NoPlugin(_) => "VolumeFailedDelete",
             Self::NoRecycler => "VolumeFailedRecycle",
             Self::UnknownPolicy => "VolumeUnknownReclaimPolicy",
         }
@@ -269,6 +271,11 @@ impl fmt::Display for Unreclaimable {
             Self::NoDeleter(volume) => write!(
                 f,
                 "error getting deleter volume plugin for volume {:?}: no volume plugin matched",
+                volume.as_str()
+            ),
+            Self::CannotDelete(volume) => write!(
+                f,
+                "error getting deleter volume plugin for volume {:?}: no deletable volume plugin matched",
                 volume.as_str()
             ),
             Self::NoPlugin(plugin) => write!(f, "no volume plugin matched name: {plugin}"),

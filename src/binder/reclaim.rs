@@ -43,6 +43,7 @@ pub fn reclaim(volume: &PersistentVolume) -> VolumeDecision {
                 Unreclaimable::NoPlugin(plugin.to_owned())
             }
             Some(_) => return Decision::rest(VolumeReason::LeftToProvisioner),
+            None if volume.spec.is_nfs => Unreclaimable::CannotDelete(volume.key()),
             None => Unreclaimable::NoDeleter(volume.key()),
         },
         ReclaimPolicy::Recycle => Unreclaimable::NoRecycler,

@@ -11,7 +11,7 @@ use super::{
     lines::Verb,
     output::GONE_NODE_AFTER,
     script::Act,
-    stage::{NAMESPACE, QUARANTINE, Stage, TOLERATION, make_node, ready_condition},
+    stage::{NAMESPACE, QUARANTINE, Stage, TOLERATION, make_node, node_status},
 };
 use crate::embedded::actors::SEAT;
 
@@ -113,7 +113,7 @@ async fn taint_node(client: &Client, node: &str, taints: Value) -> Result<(), ku
 
 async fn set_ready(client: &Client, node: &str, status: &str) -> Result<(), kube::Error> {
     let nodes: Api<Node> = Api::all(client.clone());
-    let patch = Patch::Merge(json!({ "status": ready_condition(status) }));
+    let patch = Patch::Merge(json!({ "status": node_status(status) }));
     absent_is_fine(nodes.patch_status(node, &PatchParams::default(), &patch).await.map(|_| ()))
 }
 

@@ -82,9 +82,17 @@ pub fn condense(lines: Vec<Line>) -> Vec<Line> {
 fn in_one(group: Vec<Line>) -> Vec<Line> {
     let others = group.len() - AT_ONCE;
     let subjects: Vec<String> = group.iter().take(AT_ONCE).map(|line| line.subject.clone()).collect();
+    let text = format!(" and {others} more{}", common_reason(&group));
     let first = group.into_iter().next();
-    let text = format!(" and {others} more");
     first.map(|line| Line { subject: subjects.join(", "), text, ..line }).into_iter().collect()
+}
+
+/// `: Reason`, if all lines begin with it.
+fn common_reason(group: &[Line]) -> &str {
+    let reason = |line: &'_ Line| line.text.match_indices(": ").nth(1).map_or(0, |(end, _)| end);
+    let Some(first) = group.first() else { return "" };
+    let common = first.text.get(..reason(first)).unwrap_or_default();
+    if group.iter().all(|line| line.text.starts_with(common)) { common } else { "" }
 }
 
 /// A text with the generated names of volumes cut to what tells them apart.
@@ -134,6 +142,9 @@ mod tests {
         let many = ["a", "b", "c", "d", "e"].map(|subject| line(Verb::Bind, subject)).to_vec();
         let told: Vec<String> = condense(many).iter().map(ToString::to_string).collect();
         assert_eq!(told, ["    1.2s  bind    a, b, c and 2 more"]);
+        let wait = |subject| Line { text: format!(": NoLuck: {subject}"), ..line(Verb::Wait, subject) };
+        let told = condense(["a", "b", "c", "d"].map(wait).to_vec());
+        assert_eq!(told[0].to_string(), "    1.2s  wait    a, b, c and 1 more: NoLuck");
     }
 
     #[test]

@@ -24,5 +24,6 @@ pub mod snapshot;
 pub mod stage;
 pub mod story;
 pub mod view;
+pub mod waits;
 
 pub use show::{Mistake, run};

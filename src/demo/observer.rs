@@ -15,7 +15,6 @@ use k8s_openapi::api::{
     storage::v1::VolumeAttachment,
 };
 use kube::{Client, ResourceExt, runtime::watcher};
-use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{
@@ -23,7 +22,7 @@ use super::{
     lines::{Line, condense, shorten},
     snapshot::{Count, NodeRow, Snapshot, Tally, WaitingRow},
     stage::NAMESPACE,
-    story,
+    story, waits,
 };
 use crate::{
     embedded::actors::{Mirror, events},
@@ -59,7 +58,7 @@ pub struct Observer {
     volumes: Mirror<PersistentVolume>,
     attachments: Mirror<VolumeAttachment>,
     events: Mirror<Event>,
-    /// The claim of each volume, also after it is gone: attachments name volumes.
+    /// The claim of each volume there ever was: its last attachment may be seen to go after it.
     claim_of: BTreeMap<String, String>,
     last_node: BTreeMap<String, String>,
     /// Attachments whose deletion was asked for although a kubelet may use the volume.
@@ -151,9 +150,6 @@ impl Observer {
                         self.claim_of.insert(volume.name_any(), claim);
                     }
                     self.tell(story::of_volume(before.as_deref(), now.as_deref()));
-                    if let Some(volume) = before.filter(|_| now.is_none()) {
-                        self.claim_of.remove(&volume.name_any());
-                    }
                 }
             }
             Change::Attachment(event) => {
@@ -276,47 +272,11 @@ impl Observer {
 
     /// What the daemon says that it waits for.
     fn waiting(&self) -> Vec<WaitingRow> {
-        let page = |path| -> Value {
+        let page = |path| {
             let answer = self.explanations.answer(&Method::GET, path, None);
             serde_json::from_str(&answer.body).unwrap_or_default()
         };
-        let (attachments, claims) = (page("/debug/attach-detach"), page("/debug/binder"));
-        let text =
-            |row: &Value, key: &str| row.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
-        let rows =
-            |page: &Value, key: &str| page.get(key).and_then(Value::as_array).cloned().unwrap_or_default();
-        let mut waiting = Vec::new();
-        for row in rows(&claims, "claims") {
-            let object = text(&row, "object");
-            let name = object.rsplit('/').next().unwrap_or_default().to_owned();
-            waiting.push((String::new(), WaitingRow { subject: name, reason: shorten(&text(&row, "text")) }));
-        }
-        for row in rows(&attachments, "waiting") {
-            let volume = text(&row, "volume");
-            let handle = volume.rsplit('^').next().unwrap_or_default();
-            let subject = format!("{} on {}", self.people_call(handle), text(&row, "node"));
-            waiting.push((text(&row, "since"), WaitingRow { subject, reason: reason(&row) }));
-        }
-        waiting.sort_by(|(a, _), (b, _)| a.cmp(b));
-        waiting.into_iter().map(|(_, row)| row).collect()
-    }
-}
-
-/// The code of what an attachment waits for, with the fact that matters most.
-fn reason(row: &Value) -> String {
-    let fact = |pointer: &str| row.pointer(pointer).and_then(Value::as_str);
-    let code = fact("/reason").unwrap_or_default();
-    if let Some(node) = fact("/rival/node") {
-        return format!("{code}: {node}");
-    }
-    if let Some(until) = fact("/unforced/until") {
-        let time = until.split_once('T').map_or(until, |(_, time)| time);
-        let time = time.split(['.', 'Z']).next().unwrap_or_default();
-        return format!("{code}, by force at {time} UTC");
-    }
-    match fact("/message") {
-        Some(message) => format!("{code}: {message}"),
-        None => code.to_owned(),
+        waits::rows(&page("/debug/binder"), &page("/debug/attach-detach"), |volume| self.people_call(volume))
     }
 }
 

@@ -14,6 +14,9 @@ use crate::cli::DemoArgs;
 /// After how many seconds the daemon detaches from a node that is gone; its default is 6 minutes.
 pub const GONE_NODE_AFTER: u64 = 8;
 
+/// How many of those that wait at the end are named.
+const NAMED: usize = 5;
+
 /// Where to show.
 #[derive(Debug)]
 pub enum Output {
@@ -133,5 +136,16 @@ pub fn summary(snapshot: &Snapshot) -> String {
     let totals: Vec<String> =
         snapshot.rates.iter().map(|rate| format!("{} {}", rate.total, rate.name)).collect();
     let seconds = snapshot.elapsed.as_secs();
-    format!("mooring demo: {} in {seconds} s with seed {}.", totals.join(", "), snapshot.seed)
+    let mut waiting: Vec<&str> = snapshot.waiting.iter().map(|row| row.subject.as_str()).collect();
+    let others = match waiting.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        count => format!(" and {count} more"),
+    };
+    waiting.truncate(NAMED);
+    format!(
+        "mooring demo: {} in {seconds} s with seed {}; waiting at the end: {}{others}.",
+        totals.join(", "),
+        snapshot.seed,
+        if waiting.is_empty() { "nothing".to_owned() } else { waiting.join(", ") },
+    )
 }

@@ -7,7 +7,7 @@ use std::{
     io,
     net::SocketAddr,
     os::unix::fs::DirBuilderExt,
-    path::{Path, PathBuf},
+    path::PathBuf,
 };
 
 /// The folder.
@@ -20,9 +20,10 @@ impl Place {
     /// Makes it.
     ///
     /// # Errors
-    /// The temporary folder cannot be written to, or there is such a folder already.
+    /// The temporary folder cannot be written to.
     pub fn make() -> io::Result<Self> {
-        let folder = std::env::temp_dir().join(format!("mooring-demo-{}", std::process::id()));
+        let random = getrandom::u32().map_err(|error| io::Error::other(error.to_string()))?;
+        let folder = std::env::temp_dir().join(format!("mooring-demo-{random:08x}"));
         DirBuilder::new().mode(0o700).create(&folder)?;
         Ok(Self { folder })
     }
@@ -59,12 +60,6 @@ impl Place {
     pub fn remove(self) {
         // What is left in a temporary folder does no harm.
         let _ = fs::remove_dir_all(&self.folder);
-    }
-
-    /// The folder itself.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.folder
     }
 }
 

@@ -4,7 +4,11 @@ use std::{io, time::Duration};
 
 use ratatui::{
     DefaultTerminal,
-    crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers},
+    crossterm::{
+        cursor,
+        event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers},
+        execute,
+    },
 };
 use tokio::sync::mpsc;
 
@@ -35,8 +39,14 @@ impl Screen {
     /// # Errors
     /// It is no terminal.
     pub fn open() -> io::Result<Self> {
-        // Also sees to it that a panic gives the terminal back before it is reported.
+        // Also sees to it that a panic gives the terminal back before it is reported, but for the
+        // cursor, which is hidden while something is drawn.
         let terminal = ratatui::try_init()?;
+        let report = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            let _ = execute!(io::stdout(), cursor::Show);
+            report(panic);
+        }));
         let (sender, keys) = mpsc::channel(16);
         std::thread::spawn(move || read_keys(&sender));
         Ok(Self { terminal, keys })

@@ -88,8 +88,8 @@ impl Script {
             due: BTreeMap::new(),
             planned: 0,
         };
-        for _ in 0..seats {
-            script.take_seat();
+        for number in 0..seats {
+            script.take_seat(number % 12 == 11);
         }
         script.plan(FIRST_ROUND, Due::Round);
         script.plan(TURNOVER, Due::Turnover);
@@ -116,14 +116,14 @@ impl Script {
         self.due.insert((at, self.planned), due);
     }
 
-    /// Of twelve seats one has a volume made beforehand, three a pod that is replaced at once, and
-    /// the rest are as of a StatefulSet.
-    fn take_seat(&mut self) -> (String, Seat) {
+    /// Of four seats one has a pod that is replaced at once, the rest are as of a StatefulSet. Those
+    /// with volumes made beforehand are there from the start: nobody makes more of them.
+    fn take_seat(&mut self, is_static: bool) -> (String, Seat) {
         let number = self.taken;
         self.taken += 1;
-        let (name, succession, class) = match number % 12 {
-            11 => ("archive", Succession::AfterGone, STATIC_CLASS),
-            1 | 4 | 7 => ("web", Succession::AtOnce, IMMEDIATE_CLASS),
+        let (name, succession, class) = match number % 4 {
+            _ if is_static => ("archive", Succession::AfterGone, STATIC_CLASS),
+            1 => ("web", Succession::AtOnce, IMMEDIATE_CLASS),
             _ => ("db", Succession::AfterGone, DELAYED_CLASS),
         };
         let name = format!("{name}-{number}");
@@ -183,7 +183,7 @@ impl Iterator for Script {
                 Due::Turnover => {
                     self.plan(at + TURNOVER, Due::Turnover);
                     if let Some(name) = self.give_up_seat() {
-                        let (taken, seat) = self.take_seat();
+                        let (taken, seat) = self.take_seat(false);
                         self.plan(at, Due::Act(Act::GiveUp(name)));
                         self.plan(at, Due::Act(Act::Take(taken, seat)));
                     }
@@ -244,6 +244,7 @@ mod tests {
             script.next();
             // Between the two acts of a turnover the script is ahead.
             assert_eq!(script.seats().len(), 24);
+            assert_eq!(script.seats().values().filter(|seat| seat.class == STATIC_CLASS).count(), 2);
         }
     }
 }

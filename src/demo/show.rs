@@ -42,8 +42,10 @@ const TICK: Duration = Duration::from_millis(250);
 /// How many events the API server keeps, and how often that is seen to.
 const KEPT_EVENTS: usize = 500;
 const EXPIRY_PERIOD: Duration = Duration::from_secs(20);
-/// Changes per kind that watches can go back: they are all on this machine and keep up.
-const LOG_CAPACITY: usize = 10_000;
+/// Changes per kind that watches can go back, and that many more for each volume: they are all on
+/// this machine and keep up but for the moment when everything is made at once.
+const LOG_CAPACITY: usize = 500;
+const LOG_CAPACITY_PER_VOLUME: usize = 5;
 
 /// The flags cannot be.
 #[derive(Debug, thiserror::Error)]
@@ -149,7 +151,8 @@ impl Demo {
         let config = daemon_config(place)?;
         telemetry::init_to(&config.log, place.open_log().context("cannot write the log")?)?;
 
-        let server = Server::new(Options { log_capacity: LOG_CAPACITY, ..Options::default() });
+        let log_capacity = LOG_CAPACITY + LOG_CAPACITY_PER_VOLUME * args.volumes;
+        let server = Server::new(Options { log_capacity, ..Options::default() });
         let serving = CancellationToken::new();
         tokio::spawn(embedded::serve(listener, server.clone(), serving.clone()));
         let client = server.client();

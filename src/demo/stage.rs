@@ -3,9 +3,12 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::{
-    core::v1::{Node, PersistentVolume, PersistentVolumeClaim},
-    storage::v1::{CSIDriver, CSINode, StorageClass},
+use k8s_openapi::{
+    api::{
+        core::v1::{Node, PersistentVolume, PersistentVolumeClaim},
+        storage::v1::{CSIDriver, CSINode, StorageClass},
+    },
+    jiff::Timestamp,
 };
 use kube::{
     Api, Client, Resource,
@@ -16,9 +19,12 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::script::{DELAYED_CLASS, IMMEDIATE_CLASS, STATIC_CLASS, Script};
-use crate::embedded::actors::{
-    Attacher, AttacherBehaviour, KubeletBehaviour, Kubelets, PodGc, PodGcBehaviour, Protection, Provisioner,
-    ProvisionerBehaviour, Reaction, Scheduler, Workload, WorkloadBehaviour,
+use crate::embedded::{
+    actors::{
+        Attacher, AttacherBehaviour, KubeletBehaviour, Kubelets, PodGc, PodGcBehaviour, Protection,
+        Provisioner, ProvisionerBehaviour, Reaction, Scheduler, Workload, WorkloadBehaviour,
+    },
+    clock::seconds_text,
 };
 
 /// The CSI driver of all volumes.
@@ -100,6 +106,7 @@ impl Stage {
             ..AttacherBehaviour::default()
         };
         let provisioner = ProvisionerBehaviour {
+            reschedule: false,
             create: Reaction::Succeed(CREATE_TIME),
             delete: Reaction::Succeed(CREATE_TIME),
         };
@@ -138,7 +145,7 @@ pub async fn make_node(client: &Client, name: &str) -> Result<(), kube::Error> {
         Err(kube::Error::Api(status)) if status.code == 409 => {}
         made => made?,
     }
-    let ready = json!({ "status": ready_condition("True") });
+    let ready = json!({ "status": node_status("True") });
     let nodes: Api<Node> = Api::all(client.clone());
     let parameters = PatchParams::default();
     nodes.patch_status(name, &parameters, &Patch::Merge(ready)).await?;
@@ -147,17 +154,22 @@ pub async fn make_node(client: &Client, name: &str) -> Result<(), kube::Error> {
     Ok(())
 }
 
-/// A node's condition.
+/// A node's status: whether its kubelet is well, and that it has room.
 #[must_use]
-pub fn ready_condition(status: &str) -> Value {
-    let (reason, message) = match status {
+pub fn node_status(ready: &str) -> Value {
+    let (reason, message) = match ready {
         "True" => ("KubeletReady", "kubelet is posting ready status"),
         _ => ("NodeStatusUnknown", "Kubelet stopped posting node status."),
     };
-    json!({ "conditions": [{
-        "type": "Ready", "status": status, "reason": reason, "message": message,
-        "lastTransitionTime": k8s_openapi::jiff::Timestamp::now().strftime("%FT%TZ").to_string(),
-    }]})
+    let now = seconds_text(Timestamp::now());
+    let room = json!({ "cpu": "4", "memory": "16Gi", "pods": "110" });
+    json!({
+        "capacity": room, "allocatable": room, "nodeInfo": { "kubeletVersion": "stand-in" },
+        "conditions": [{
+            "type": "Ready", "status": ready, "reason": reason, "message": message,
+            "lastHeartbeatTime": now, "lastTransitionTime": now,
+        }],
+    })
 }
 
 fn static_volume(number: usize) -> Value {

@@ -92,7 +92,8 @@ pub fn of_event(before: Option<&Event>, now: Option<&Event>) -> Option<Told> {
         return None;
     }
     let subject = event.involved_object.name.clone()?;
-    let reason = event.reason.as_deref()?;
+    // A forced detach is told when it is done.
+    let reason = event.reason.as_deref().filter(|reason| *reason != "ForcedDetach")?;
     // That a claim waits for its consumer or provisioner is no news here, it takes a moment.
     if event.type_.as_deref() != Some("Warning") && subject != HOPELESS_CLAIM {
         return None;

@@ -36,6 +36,8 @@ const COUNTS_HEIGHT: u16 = 6;
 /// Fewest rows of events, and of nodes and waits, titles included.
 const EVENTS_HEIGHT: u16 = 5;
 const MIDDLE_HEIGHT: u16 = 4;
+/// Most lines for a reason.
+const WAIT_LINES: usize = 2;
 /// Empty rows between parts.
 const GAP: u16 = 1;
 /// Rows of a screen on which what to try may take more of them.
@@ -142,11 +144,22 @@ fn render_nodes(frame: &mut Frame<'_>, area: Rect, nodes: &[NodeRow]) {
 }
 
 fn render_waiting(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot) {
+    let room = WAIT_LINES * usize::from(area.width);
     let rows = snapshot.waiting.iter().map(|row| {
-        let reason = Span::styled(row.reason.clone(), Style::new().fg(Color::Yellow));
-        Text::from(vec![Span::raw(format!("{}: ", row.subject)), reason])
+        let subject = format!("{}: ", row.subject);
+        let reason = cut(&row.reason, room.saturating_sub(subject.chars().count()));
+        Text::from(vec![Span::raw(subject), Span::styled(reason, Style::new().fg(Color::Yellow))])
     });
     render_list(frame, area, "Waiting", rows.collect());
+}
+
+/// The beginning of a text, if it is too long; wrapping at words takes some room, too.
+fn cut(text: &str, room: usize) -> String {
+    const LOSS: usize = 12;
+    if text.chars().count() + LOSS <= room {
+        return text.to_owned();
+    }
+    text.chars().take(room.saturating_sub(LOSS)).chain(['…']).collect()
 }
 
 /// A title and as many rows as fit, long ones on several lines; if not all do, the last line says

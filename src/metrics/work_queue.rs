@@ -135,7 +135,7 @@ impl Collector for Running {
         let now = Instant::now();
         let times: Vec<f64> =
             self.lock().values().map(|since| now.saturating_duration_since(*since).as_secs_f64()).collect();
-        self.unfinished.set(times.iter().sum());
+        self.unfinished.set(times.iter().fold(0.0, |sum, time| sum + time));
         self.longest.set(times.into_iter().fold(0.0, f64::max));
         self.unfinished.collect().into_iter().chain(self.longest.collect()).collect()
     }

@@ -84,6 +84,7 @@ struct Step {
     lists: Option<BTreeMap<String, BTreeSet<String>>>,
     counts: Option<Counts>,
     says: Vec<String>,
+    quiet: bool,
     metrics: BTreeMap<String, f64>,
 }
 
@@ -315,6 +316,9 @@ impl<'a> Play<'a> {
                 return Err(format!("does not say {expected:?}, but {lines:#?}"));
             }
         }
+        if step.quiet && !events.is_empty() {
+            return Err(format!("is not quiet: {:#?}", events.iter().map(line).collect::<Vec<_>>()));
+        }
         for (metric, expected) in &step.metrics {
             let (name, labels) = metric.split_once('{').unwrap_or((metric, ""));
             same(metric, expected, &self.sum(name, labels.trim_end_matches('}')))?;
@@ -338,12 +342,13 @@ fn words(call: &Call) -> String {
     let verb = match call {
         Call::Pair(_, _, PairRequest::Create(_)) => "create",
         Call::Pair(_, _, PairRequest::Delete(..)) => "delete",
-        Call::Pair(_, _, PairRequest::Read(_)) | Call::ReadNode(_) => "read",
+        Call::Pair(_, _, PairRequest::Read(_)) | Call::ReadNode(_) | Call::Clock(_) => "read",
         Call::PatchNode(..) => "list",
     };
     match call {
         Call::Pair(volume, node, _) => format!("{verb} {} on {node}", word(volume.as_str())),
         Call::ReadNode(node) => format!("{verb} {node}"),
+        Call::Clock(_) => format!("{verb} the clock"),
         Call::PatchNode(node, _, request) => {
             let body = request.body.clone().unwrap_or_default();
             let list = body["status"]["volumesAttached"].as_array().cloned().unwrap_or_default();

@@ -44,6 +44,9 @@ pub struct Case {
     /// Which decisions are made.
     #[serde(default)]
     pub sync: Sync,
+    /// Whether dynamic provisioning is off.
+    #[serde(default)]
+    pub no_provisioning: bool,
     /// Name of a fixture whose volumes are there too.
     #[serde(default)]
     pub fixture: Option<String>,
@@ -132,6 +135,8 @@ pub struct Then {
 /// Objects of a case: what the server stores, and what our tables show where that differs.
 #[derive(Clone, Default)]
 pub struct Start {
+    /// Whether dynamic provisioning is off.
+    pub no_provisioning: bool,
     /// By URL path.
     pub server: BTreeMap<String, Value>,
     /// By URL path: another content, or `None` for not there.
@@ -153,7 +158,7 @@ impl Case {
 
     /// The objects the case starts with.
     pub fn start(&self, fixtures: &BTreeMap<String, Vec<Map<String, Value>>>) -> Start {
-        let mut start = Start::default();
+        let mut start = Start { no_provisioning: self.no_provisioning, ..Start::default() };
         let fixture = self.fixture.as_ref().map(|name| &fixtures[name]);
         for form in fixture.into_iter().flatten().chain(&self.volumes) {
             place(&mut start, form, |form| self.volume(form));
@@ -249,10 +254,11 @@ impl Case {
             "accessModes": modes(form.get("modes")),
             "persistentVolumeReclaimPolicy": text(form, "policy").unwrap_or("Retain"),
             "storageClassName": text(form, "class").unwrap_or(""),
-            "volumeMode": text(form, "mode").unwrap_or("Filesystem"),
+            "volumeMode": volume_mode(form),
             "futureField": {"kept": true},
         });
         match text(form, "csi") {
+            Some("nfs") => spec["nfs"] = json!({"server": "s", "path": "/"}),
             Some(driver) => spec["csi"] = json!({"driver": driver, "volumeHandle": name}),
             None => spec["gcePersistentDisk"] = json!({"pdName": name}),
         }
@@ -305,7 +311,7 @@ impl Case {
         let mut spec = json!({
             "resources": {"requests": {"storage": size}},
             "accessModes": modes(form.get("modes")),
-            "volumeMode": text(form, "mode").unwrap_or("Filesystem"),
+            "volumeMode": volume_mode(form),
             "volumeName": self.expand(text(form, "vol").unwrap_or("")),
             "futureField": {"kept": true},
         });
@@ -448,6 +454,15 @@ fn known(form: &Map<String, Value>, fields: &[&str]) {
 fn text<'a>(form: &'a Map<String, Value>, key: &str) -> Option<&'a str> {
     let value = form.get(key).filter(|value| !value.is_null())?;
     Some(value.as_str().unwrap_or_else(|| panic!("{key}: {value} is not a text; quote it")))
+}
+
+/// `none` leaves the field out.
+fn volume_mode(form: &Map<String, Value>) -> Value {
+    match text(form, "mode") {
+        None => json!("Filesystem"),
+        Some("none") => Value::Null,
+        Some(mode) => json!(mode),
+    }
 }
 
 /// `RWO+ROX` as a list.

@@ -35,7 +35,7 @@ const HISTORIES: u64 = 300;
 /// Steps with trouble.
 const STEPS: usize = 120;
 /// Rounds without, in which everything must have come to rest.
-const ROUNDS: usize = 200;
+const ROUNDS: usize = 400;
 
 const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims/";
 const VOLUMES: &str = "/api/v1/persistentvolumes/";
@@ -104,8 +104,8 @@ fn play(seed: u64) -> Result<(), String> {
         daemon.everything_arrives(&mut server, &mut rng)?;
         daemon.time_passes(Duration::from_secs(10));
         quiet = if server.revision() == before { quiet + 1 } else { 0 };
-        // Longer than any back-off.
-        if quiet > 20 {
+        // Longer than any back-off and the resync.
+        if quiet > 40 {
             return settled(&server).map_err(|error| format!("{error}; it waits for {}", daemon.waits_for()));
         }
     }

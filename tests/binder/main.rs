@@ -12,6 +12,7 @@
 mod case;
 #[path = "../support/cases.rs"]
 mod cases;
+mod coverage;
 mod exhaustive;
 mod history;
 mod invariants;
@@ -27,7 +28,12 @@ use world::{Fault, World, chosen, plain};
 
 fn main() {
     let mut trials = vec![exhaustive::trial(), history::trial()];
+    let mut coverage = Vec::new();
     for path in cases::files("binder") {
+        if path.file_stem().is_some_and(|stem| stem == "coverage") {
+            coverage.push(cases::read(&path));
+            continue;
+        }
         let file: File = cases::read(&path);
         let fixtures = Arc::new(file.fixtures);
         for case in file.cases {
@@ -37,6 +43,9 @@ fn main() {
                 Ok(())
             }));
         }
+    }
+    for coverage in coverage {
+        trials.push(coverage::trial(coverage, &trials));
     }
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }

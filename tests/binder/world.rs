@@ -74,6 +74,7 @@ impl Fault {
 pub struct World {
     server: Server,
     planner: Planner,
+    options: BinderOptions,
     objects: Arc<Objects>,
     now: Instant,
     faults: Vec<Fault>,
@@ -87,10 +88,13 @@ pub struct World {
 
 impl World {
     pub fn new(start: &Start, faults: &[Fault]) -> Self {
+        let options =
+            BinderOptions { enable_dynamic_provisioning: !start.no_provisioning, ..BinderOptions::default() };
         let objects = Arc::new(Objects::default());
         let mut world = Self {
             server: Server::new(start.server.clone()),
-            planner: Planner::new(Arc::clone(&objects), BinderOptions::default()),
+            planner: Planner::new(Arc::clone(&objects), options),
+            options,
             objects,
             now: Instant::now(),
             faults: faults.to_vec(),
@@ -134,7 +138,7 @@ impl World {
         self.objects.reset(claims);
         self.objects.reset(classes);
         self.objects.reset(pods);
-        self.planner = Planner::new(Arc::clone(&self.objects), BinderOptions::default());
+        self.planner = Planner::new(Arc::clone(&self.objects), self.options);
         self.planner.warm(self.now);
     }
 

@@ -22,14 +22,18 @@ mod detach;
 mod economy;
 mod exclusive;
 mod faults;
+mod force;
 mod harness;
 mod in_tree;
 mod mass_move;
 mod permissions;
 mod release;
 mod replicas;
+mod second_binder;
 mod second_controller;
 mod stage;
+mod troubles;
+mod wish_clock;
 
 use libtest_mimic::{Arguments, Trial};
 use stage::{Place, Story};
@@ -43,6 +47,7 @@ fn main() {
     stories.extend(attach::stories());
     stories.extend(in_tree::stories());
     stories.extend(detach::stories());
+    stories.extend(force::stories());
     stories.extend(economy::stories());
     stories.extend(exclusive::stories());
     stories.extend(mass_move::stories());
@@ -51,8 +56,11 @@ fn main() {
     stories.extend(crash::stories());
     stories.extend(faults::stories());
     stories.extend(replicas::stories());
+    stories.extend(second_binder::stories());
     stories.extend(second_controller::stories());
+    stories.extend(wish_clock::stories());
     stories.extend(deploy::stories());
+    stories.extend(troubles::stories());
     stories.extend(permissions::stories());
 
     let real_name = |story: &Story| format!("real::{}", story.name);

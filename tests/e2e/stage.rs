@@ -42,7 +42,7 @@ const MANIFESTS: [&str; 3] = [
 ];
 
 /// Longer than any story takes; only ends those that wait in vain.
-const DEADLINE: Duration = Duration::from_mins(10);
+const DEADLINE: Duration = Duration::from_mins(20);
 
 type Play = dyn Fn(Stage) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync;
 

@@ -40,7 +40,10 @@ spec:
 const COMMANDS: &[(&str, &str)] = &[
     ("apply -f -", "pod/p1 created"),
     ("apply -f -", "pod/p1 unchanged"),
-    ("get pods,nodes,pv,pvc,sc,va,csinodes,csidrivers,leases,events", "persistentvolumeclaim/c1   Pending"),
+    (
+        "get pods,nodes,pv,pvc,sc,va,csinodes,csidrivers,leases,events,configmaps",
+        "persistentvolumeclaim/c1   Pending",
+    ),
     ("get pv", "pv1    1Gi        RWO            Retain           Pending           fast           <unset>"),
     ("get pods -o wide", "p1     0/1     Pending   0"),
     ("describe pod p1", "ClaimName:   c1"),

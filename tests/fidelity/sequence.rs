@@ -164,7 +164,7 @@ fn is_of_same(event: &Value, other: &Value) -> bool {
     event["object"]["metadata"]["name"] == other["object"]["metadata"]["name"]
 }
 
-const PLURALS: [&str; 11] = [
+const PLURALS: [&str; 12] = [
     "pods",
     "nodes",
     "persistentvolumes",
@@ -172,6 +172,7 @@ const PLURALS: [&str; 11] = [
     "events",
     "namespaces",
     "leases",
+    "configmaps",
     "storageclasses",
     "volumeattachments",
     "csinodes",

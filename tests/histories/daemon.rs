@@ -334,6 +334,7 @@ fn perform(server: &mut Server, call: &Call) -> Result<Result<Answer, CallError>
             None => Err(CallError::NotFound(name.to_string())),
         },
         Call::PatchNode(name, _, request) => server.patch_node(name, request)?.map(Answer::Node),
+        Call::Clock(_) => return Err("this controller keeps no clock".to_owned()),
         Call::ReadNode(name) => match server.nodes.get(name) {
             Some(node) => Ok(Answer::Node(node.clone())),
             None => Err(CallError::NotFound(name.to_string())),

@@ -2,7 +2,8 @@
 //!
 //! `KUBEBUILDER_ASSETS` names their folder (the convention of kubebuilder's envtest). Without it they
 //! are built by `tests/control-plane/build`, once for each version of that folder, into a cache
-//! outside the tree. Without both there is a reason why not, and a cure.
+//! outside the tree. Without both there is a reason why not, and a cure. The CSI sidecars, the
+//! scheduler and the CSI driver are built apart from them, because only the chain stories need them.
 
 use std::{
     io::{BufRead, BufReader},
@@ -10,12 +11,12 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// A folder with `etcd`, `kube-apiserver` and `kube-controller-manager`.
+/// A folder with binaries.
 #[derive(Clone, Debug)]
 pub struct Assets(PathBuf);
 
 impl Assets {
-    /// Finds or builds the binaries.
+    /// Finds or builds `etcd`, `kube-apiserver`, `kube-controller-manager` and `kubectl`.
     ///
     /// # Errors
     /// One line: why there are none, and what helps.
@@ -33,7 +34,19 @@ impl Assets {
             }
             return Ok(assets);
         }
-        build()
+        build(
+            "build",
+            "assets: ",
+            "install Go, or set KUBEBUILDER_ASSETS to a folder with etcd and kube-apiserver",
+        )
+    }
+
+    /// Builds `kube-scheduler`, `csi-attacher`, `csi-provisioner` and `csi-driver`, or finds them built.
+    ///
+    /// # Errors
+    /// One line: why there are none, and what helps.
+    pub fn chain() -> Result<Self, String> {
+        build("build-chain", "chain: ", "install Go")
     }
 
     /// Path of one binary.
@@ -42,9 +55,9 @@ impl Assets {
     }
 }
 
-fn build() -> Result<Assets, String> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/control-plane/build");
-    let cure = "install Go, or set KUBEBUILDER_ASSETS to a folder with etcd and kube-apiserver";
+/// Runs a script of the control plane's folder, which ends with a line of this prefix and a folder.
+fn build(script: &str, prefix: &str, cure: &str) -> Result<Assets, String> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/control-plane").join(script);
     let mut child = Command::new(&script)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -66,15 +79,14 @@ fn build() -> Result<Assets, String> {
     let mut announced = false;
     if let Some(stdout) = child.stdout.take() {
         for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-            if let Some(folder) = line.strip_prefix("assets: ") {
+            if let Some(folder) = line.strip_prefix(prefix) {
                 assets = Some(Assets(PathBuf::from(folder)));
                 continue;
             }
             if !announced {
                 announced = true;
                 eprintln!(
-                    "The control plane for the tests is built once; that takes some minutes and downloads Go \
-                     modules."
+                    "Binaries for the tests are built once; that takes some minutes and downloads Go modules."
                 );
             }
             // Passed on at once: it says which binary is being built and how long each took.

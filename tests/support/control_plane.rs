@@ -42,6 +42,7 @@ rules:
   - {group: "", resources: [persistentvolumes, persistentvolumes/status, persistentvolumeclaims, persistentvolumeclaims/status, nodes/status]}
   - {group: storage.k8s.io, resources: [volumeattachments, volumeattachments/status]}
   - {group: coordination.k8s.io, resources: [leases]}
+  - {group: "", resources: [configmaps]}
   verbs: [create, update, patch, delete, deletecollection]
 - level: Metadata
   userGroups: ["system:serviceaccounts:mooring-system"]
@@ -62,11 +63,19 @@ pub enum User {
     Kubelets,
     /// kube-controller-manager.
     ControllerManager,
+    /// kube-scheduler.
+    Scheduler,
 }
 
 impl User {
-    const ALL: [Self; 5] =
-        [Self::Admin, Self::Attacher, Self::Provisioner, Self::Kubelets, Self::ControllerManager];
+    const ALL: [Self; 6] = [
+        Self::Admin,
+        Self::Attacher,
+        Self::Provisioner,
+        Self::Kubelets,
+        Self::ControllerManager,
+        Self::Scheduler,
+    ];
 
     /// User name, as the audit log shows it.
     pub fn name(self) -> &'static str {
@@ -76,6 +85,7 @@ impl User {
             Self::Provisioner => "external-provisioner",
             Self::Kubelets => "kubelets",
             Self::ControllerManager => "kube-controller-manager",
+            Self::Scheduler => "kube-scheduler",
         }
     }
 }

@@ -31,7 +31,9 @@ pub struct Launch {
 impl Launch {
     /// A single replica that needs no lease.
     pub fn alone() -> Self {
-        Self { flags: vec!["--leader-elect=false".to_owned()] }
+        // Where its ServiceAccount may keep its ConfigMap.
+        let flags = ["--leader-elect=false", "--leader-elect-resource-namespace=mooring-system"];
+        Self { flags: flags.map(str::to_owned).to_vec() }
     }
 
     /// One of several replicas, with a lease short enough for a test to wait for.

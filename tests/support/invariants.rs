@@ -79,7 +79,9 @@ pub fn check_requests(entries: &[Entry]) -> Vec<String> {
         }
         let metadata = &entry.request["metadata"];
         match (entry.verb.as_str(), entry.resource.as_str()) {
-            ("get" | "list" | "watch", _) | (_, "leases") | ("create", "volumeattachments") => {}
+            ("get" | "list" | "watch", _)
+            | (_, "leases")
+            | ("create", "volumeattachments" | "configmaps") => {}
             ("delete", "volumeattachments") => {
                 if !entry.request["preconditions"]["uid"].is_string() {
                     violation("S7 a VolumeAttachment is deleted without its UID");

@@ -402,3 +402,39 @@ fn l18_every_claim_that_is_not_bound_is_explained_with_the_nearest_volumes() {
     );
     assert_eq!(standing.waiting(), [("no_volume", 1)].into());
 }
+
+const BIND: [WriteKind; 4] =
+    [WriteKind::ReserveVolume, WriteKind::VolumeBound, WriteKind::NameVolume, WriteKind::ClaimBound];
+
+/// Neither "Available" in between nor a conflict of our own making, whichever of the two is told of first.
+#[test]
+fn a_pair_that_names_each_other_takes_four_writes() {
+    for volume_first in [true, false] {
+        let objects = Arc::new(Objects::default());
+        let mut planner = Planner::new(Arc::clone(&objects), BinderOptions::default());
+        let now = Instant::now();
+        let mut reserved = volume("pv");
+        reserved.status.phase = VolumePhase::Pending;
+        reserved.spec.claim_ref =
+            Some(ClaimRef { namespace: "ns".to_owned(), name: "c".to_owned(), ..ClaimRef::default() });
+        objects.apply(reserved);
+        objects.apply(claim("c"));
+        let mut told =
+            vec![ObjectRef::Volume(VolumeName::from("pv")), ObjectRef::Claim(ClaimKey::new("ns", "c"))];
+        if !volume_first {
+            told.reverse();
+        }
+        for object in &told {
+            planner.changed(object, now);
+        }
+        let mut kinds = Vec::new();
+        for revision in 2..6 {
+            let op = only(planner.plan(now));
+            kinds.extend(op.call.write_kind());
+            let answer = answer(&objects, &op, revision);
+            planner.outcome(op, Ok(answer), now, 0.0);
+        }
+        assert_eq!(kinds, BIND);
+        assert!(planner.plan(now).ops.is_empty());
+    }
+}

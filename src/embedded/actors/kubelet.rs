@@ -13,9 +13,12 @@ use std::{
 
 use futures::StreamExt;
 use http::Method;
-use k8s_openapi::api::{
-    core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod},
-    storage::v1::VolumeAttachment,
+use k8s_openapi::{
+    api::{
+        core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod},
+        storage::v1::VolumeAttachment,
+    },
+    jiff::Timestamp,
 };
 use kube::{Client, ResourceExt};
 use serde_json::json;
@@ -26,6 +29,7 @@ use super::{
     objects::{claim_of, claims_of, node_of, pod_path},
     work::{Work, Write},
 };
+use crate::embedded::clock::seconds_text;
 
 /// Writes of all nodes at once.
 const WORKERS: usize = 32;
@@ -286,7 +290,7 @@ fn is_done(pod: &Pod) -> bool {
 
 fn pod_status(pod: &Pod, phase: &str, running: bool) -> Write {
     let state = if running {
-        json!({ "running": {} })
+        json!({ "running": { "startedAt": seconds_text(Timestamp::now()) } })
     } else {
         json!({ "terminated": { "exitCode": 0, "reason": "Completed" } })
     };

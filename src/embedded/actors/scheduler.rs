@@ -122,7 +122,8 @@ async fn run(client: Client) {
                 }
             }
             Some(event) = nodes.next() => {
-                if !world.nodes.apply(event).is_empty() {
+                // Most changes of nodes are of no interest: volumes in use, heartbeats.
+                if world.nodes.apply(event).iter().any(|(before, now)| offer(before.as_ref()) != offer(now.as_ref())) {
                     world.waiting.iter().for_each(|pod| work.mark(pod.clone()));
                 }
             }
@@ -248,6 +249,11 @@ impl World {
 
 fn is_bound(claim: &PersistentVolumeClaim) -> bool {
     claim.status.as_ref().is_some_and(|status| status.phase.as_deref() == Some("Bound"))
+}
+
+/// What scheduling depends on of a node: the labels of one that takes pods.
+fn offer(node: Option<&Arc<Node>>) -> Option<&BTreeMap<String, String>> {
+    node.filter(|node| takes_pods(node)).map(|node| node.labels())
 }
 
 /// Whether a node takes pods that tolerate nothing.

@@ -8,6 +8,7 @@ pub mod attachment;
 pub mod claim;
 pub mod class;
 pub mod columns;
+pub mod config_map;
 pub mod csi_driver;
 pub mod csi_node;
 pub mod event;
@@ -159,7 +160,8 @@ impl PartialEq for Kind {
 }
 
 /// All kinds, in the order of discovery.
-pub static KINDS: [&Kind; 11] = [
+pub static KINDS: [&Kind; 12] = [
+    &config_map::KIND,
     &event::KIND,
     &namespace::KIND,
     &node::KIND,

@@ -4,7 +4,8 @@
 //! Unknown fields are dropped and named; a value of the wrong type is an error; empty values are
 //! left out or written out as the field says; times and quantities get their canonical text.
 
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::{ByteString, jiff::Timestamp};
+use serde::Deserialize;
 use serde_json::{Map, Value};
 use thiserror::Error;
 
@@ -79,7 +80,17 @@ impl Decoder<'_> {
                 }
                 Value::Object(map)
             }
-            (Shape::Text | Shape::Bytes, Value::String(text)) => Value::String(text),
+            (Shape::Text, Value::String(text)) => Value::String(text),
+            (Shape::Bytes, Value::String(text)) => {
+                let value = Value::String(text);
+                if ByteString::deserialize(&value).is_err() {
+                    return Err(DecodeError {
+                        path: path.to_owned(),
+                        detail: "illegal base64 data".to_owned(),
+                    });
+                }
+                value
+            }
             (Shape::Text | Shape::Bytes, Value::Null) => Value::String(String::new()),
             (Shape::Bool, Value::Bool(flag)) => Value::Bool(flag),
             (Shape::Bool, Value::Null) => Value::Bool(false),

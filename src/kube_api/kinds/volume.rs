@@ -48,6 +48,9 @@ pub struct VolumeSpec {
     /// CSI source.
     #[serde(skip)]
     pub csi: Option<CsiSource>,
+    /// Whether the source is NFS. The stock binder knows that plugin, which cannot delete.
+    #[serde(skip)]
+    pub is_nfs: bool,
     /// In-tree source, or what was meant to be a source and cannot be read.
     #[serde(skip)]
     pub in_tree: Option<Box<InTreeSource>>,
@@ -71,6 +74,7 @@ impl<'de> Deserialize<'de> for VolumeSpec {
                 match source {
                     None => {}
                     Some(VolumeSource::Csi(source)) => spec.csi = Some(source),
+                    Some(VolumeSource::Nfs) => spec.is_nfs = true,
                     Some(VolumeSource::InTree(source)) => spec.in_tree = Some(Box::new(source)),
                 }
                 Ok(spec)
@@ -82,17 +86,23 @@ impl<'de> Deserialize<'de> for VolumeSpec {
 
 enum VolumeSource {
     Csi(CsiSource),
+    Nfs,
     InTree(InTreeSource),
 }
 
 impl Source for VolumeSource {
     fn key(name: &str) -> Option<&'static str> {
-        if name == "csi" { Some("csi") } else { InTreeSource::key(name) }
+        match name {
+            "csi" => Some("csi"),
+            "nfs" => Some("nfs"),
+            _ => InTreeSource::key(name),
+        }
     }
 
     fn read(key: &'static str, value: Value) -> Self {
         match key {
             "csi" => parse(key, value, Self::Csi),
+            "nfs" => Self::Nfs,
             _ => Self::InTree(InTreeSource::read(key, value)),
         }
     }

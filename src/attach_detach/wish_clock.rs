@@ -1,0 +1,274 @@
+//! Wish clock: since when volumes on nodes that are not Ready have not been wanted, kept where a successor of
+//! this process finds it, so that a restart begins no wait anew (S6). Pure.
+//!
+//! In: which detaches wait for such a node, and what became of our requests. Out: the one request that is
+//! needed, if any. It is a ConfigMap beside the lease, by UID of the VolumeAttachment, written only while a
+//! detach waits in this way. When the node became not Ready its own status tells; this does not.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use k8s_openapi::jiff::Timestamp;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::retry::Retry;
+use crate::kube_api::{
+    call::{CallError, Request, Verb},
+    ids::Uid,
+    kinds::Meta,
+};
+
+/// A ConfigMap by namespace and name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClockPlace {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+}
+
+/// The ConfigMap as read.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct ConfigMap {
+    metadata: Meta,
+    data: BTreeMap<String, String>,
+}
+
+/// What is remembered, and what of it is written.
+#[derive(Debug, Default)]
+pub struct WishClock {
+    place: Option<ClockPlace>,
+    /// By UID of the VolumeAttachment.
+    since: BTreeMap<Uid, Timestamp>,
+    written: Written,
+    /// Whether what predecessors wrote has been taken.
+    inherited: bool,
+    busy: bool,
+    retry: Retry,
+}
+
+/// The ConfigMap, as far as known.
+#[derive(Debug, Default)]
+enum Written {
+    /// To be read.
+    #[default]
+    Unknown,
+    Absent,
+    Present(Box<ConfigMap>),
+}
+
+impl WishClock {
+    /// A clock that is kept there.
+    #[must_use]
+    pub fn kept_in(place: ClockPlace) -> Self {
+        Self { place: Some(place), ..Self::default() }
+    }
+
+    /// Since when a volume has not been wanted, if it is known.
+    #[must_use]
+    pub fn since(&self, attachment: &Uid) -> Option<Timestamp> {
+        self.since.get(attachment).copied()
+    }
+
+    /// A detach waits for a node that is not Ready.
+    pub fn note(&mut self, attachment: &Uid, since: Timestamp) {
+        self.since.entry(attachment.clone()).or_insert(since);
+    }
+
+    /// The volume is wanted again, or being detached.
+    pub fn forget(&mut self, attachment: &Uid) {
+        self.since.remove(attachment);
+    }
+
+    /// Whether a request is in flight.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.busy
+    }
+
+    /// When to ask for the next request although nothing happened.
+    #[must_use]
+    pub fn retry_at(&self) -> Option<Instant> {
+        self.retry.at().filter(|_| !self.busy)
+    }
+
+    /// The request to send now, which then is in flight.
+    pub fn next(&mut self, now: Instant) -> Option<Request> {
+        let place = self.place.as_ref().filter(|_| !self.busy && self.retry.pending(now).is_none())?;
+        let collection = format!("/api/v1/namespaces/{}/configmaps", place.namespace);
+        let path = format!("{collection}/{}", place.name);
+        let wanted: BTreeMap<String, String> =
+            self.since.iter().map(|(uid, since)| (uid.to_string(), since.to_string())).collect();
+        let request = match &self.written {
+            Written::Unknown => Request { verb: Verb::Get, path, body: None },
+            Written::Absent if wanted.is_empty() => return None,
+            Written::Absent => Request {
+                verb: Verb::Create,
+                path: collection,
+                body: Some(json!({
+                    "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": place.name }, "data": wanted,
+                })),
+            },
+            Written::Present(map) if map.data == wanted => return None,
+            Written::Present(map) => {
+                let gone = map.data.keys().filter(|key| !wanted.contains_key(*key));
+                let mut data: BTreeMap<&String, Value> = gone.map(|key| (key, Value::Null)).collect();
+                let changed = wanted.iter().filter(|(key, value)| map.data.get(*key) != Some(*value));
+                data.extend(changed.map(|(key, value)| (key, json!(value))));
+                let metadata = json!({
+                    "uid": map.metadata.uid, "resourceVersion": map.metadata.resource_version,
+                });
+                Request { verb: Verb::Patch, path, body: Some(json!({ "metadata": metadata, "data": data })) }
+            }
+        };
+        self.busy = true;
+        Some(request)
+    }
+
+    /// Takes what became of the request. Returns whether that told of what predecessors knew; of that only
+    /// what is about attachments that `exist` is kept.
+    pub fn take(
+        &mut self,
+        result: Result<ConfigMap, CallError>,
+        exist: impl Fn(&Uid) -> bool,
+        jitter: f64,
+        now: Instant,
+    ) -> bool {
+        self.busy = false;
+        let read = match result {
+            Ok(map) => Written::Present(Box::new(map)),
+            Err(CallError::NotFound(_)) if matches!(self.written, Written::Unknown) => Written::Absent,
+            Err(error) => {
+                // Whatever it is now, it is not what we took it for.
+                self.written = Written::Unknown;
+                if error != CallError::NotLeader {
+                    tracing::warn!(%error, "the times since when volumes are not wanted could not be kept");
+                    self.retry = self.retry.after_failure(now, jitter, Duration::ZERO);
+                }
+                return false;
+            }
+        };
+        self.retry = Retry::default();
+        self.written = read;
+        let (false, Written::Present(map)) = (self.inherited, &self.written) else {
+            self.inherited = true;
+            return false;
+        };
+        self.inherited = true;
+        for (uid, since) in &map.data {
+            let uid = Uid::from(uid.as_str());
+            if let Ok(since) = since.parse::<Timestamp>()
+                && exist(&uid)
+            {
+                let known = self.since.entry(uid).or_insert(since);
+                *known = since.min(*known);
+            }
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn map(revision: u64, data: &[(&str, &str)]) -> ConfigMap {
+        let data: BTreeMap<&str, &str> = data.iter().copied().collect();
+        let metadata = json!({ "name": "c", "uid": "u", "resourceVersion": revision.to_string() });
+        serde_json::from_value(json!({ "metadata": metadata, "data": data })).unwrap()
+    }
+
+    fn clock() -> WishClock {
+        WishClock::kept_in(ClockPlace { namespace: "ns".to_owned(), name: "c".to_owned() })
+    }
+
+    fn absent() -> Result<ConfigMap, CallError> {
+        Err(CallError::NotFound("none".to_owned()))
+    }
+
+    /// Method, path and body of the next request.
+    fn next(clock: &mut WishClock, now: Instant) -> Option<(Verb, String, Value)> {
+        let request = clock.next(now)?;
+        Some((request.verb, request.path, request.body.unwrap_or_default()))
+    }
+
+    const ALL: fn(&Uid) -> bool = |_| true;
+
+    #[test]
+    fn s6_it_is_written_when_a_detach_waits_and_removed_when_it_ends() {
+        let (now, mut clock) = (Instant::now(), clock());
+        let path = "/api/v1/namespaces/ns/configmaps/c".to_owned();
+        assert_eq!(next(&mut clock, now), Some((Verb::Get, path.clone(), Value::Null)));
+        assert_eq!(next(&mut clock, now), None, "one at a time");
+        clock.take(absent(), ALL, 0.0, now);
+        assert_eq!(next(&mut clock, now), None, "nothing waits, nothing is written");
+
+        clock.note(&"1".into(), at(60));
+        clock.note(&"1".into(), at(70));
+        let (verb, collection, body) = next(&mut clock, now).unwrap();
+        assert_eq!((verb, collection.as_str()), (Verb::Create, "/api/v1/namespaces/ns/configmaps"));
+        assert_eq!(body["data"], json!({ "1": "1970-01-01T00:01:00Z" }));
+        clock.take(Ok(map(5, &[("1", "1970-01-01T00:01:00Z")])), ALL, 0.0, now);
+        assert_eq!(next(&mut clock, now), None, "S39 what is written is not written again");
+
+        clock.note(&"2".into(), at(0));
+        clock.forget(&"1".into());
+        let expected = json!({
+            "metadata": { "uid": "u", "resourceVersion": "5" },
+            "data": { "1": null, "2": "1970-01-01T00:00:00Z" },
+        });
+        assert_eq!(next(&mut clock, now), Some((Verb::Patch, path, expected)));
+    }
+
+    #[test]
+    fn s6_a_successor_goes_on_where_it_stopped() {
+        let (now, mut clock) = (Instant::now(), clock());
+        clock.note(&"mine".into(), at(500));
+        clock.next(now);
+        let earlier = map(
+            5,
+            &[
+                ("mine", "1970-01-01T00:01:00Z"),
+                ("other", "1970-01-01T00:02:00Z"),
+                ("gone", "1970-01-01T00:03:00Z"),
+                ("rubbish", "yesterday"),
+            ],
+        );
+        assert!(clock.take(Ok(earlier), |uid| uid.as_str() != "gone", 0.0, now));
+        assert_eq!(clock.since(&"mine".into()), Some(at(60)));
+        assert_eq!(clock.since(&"other".into()), Some(at(120)));
+        assert_eq!(clock.since(&"gone".into()), None);
+        let (_, _, body) = next(&mut clock, now).unwrap();
+        assert_eq!(body["data"], json!({ "gone": null, "rubbish": null }));
+    }
+
+    #[test]
+    fn what_could_not_be_written_is_read_and_tried_again_later() {
+        let (now, mut clock) = (Instant::now(), clock());
+        clock.next(now);
+        clock.take(absent(), ALL, 0.0, now);
+        clock.note(&"1".into(), at(60));
+        clock.next(now);
+        clock.take(Err(CallError::Unknown("cut".to_owned())), ALL, 0.0, now);
+        assert_eq!(next(&mut clock, now), None);
+        let later = clock.retry_at().unwrap();
+        assert_eq!(next(&mut clock, later).map(|(verb, ..)| verb), Some(Verb::Get));
+        // It had arrived. What we know ourselves is not overwritten by it.
+        assert!(!clock.take(Ok(map(5, &[("1", "1970-01-01T00:00:01Z")])), ALL, 0.0, later));
+        assert_eq!(clock.since(&"1".into()), Some(at(60)));
+        assert_eq!(next(&mut clock, later).map(|(verb, ..)| verb), Some(Verb::Patch));
+    }
+
+    #[test]
+    fn without_a_place_nothing_is_asked() {
+        let mut clock = WishClock::default();
+        clock.note(&"1".into(), at(0));
+        assert_eq!(next(&mut clock, Instant::now()), None);
+    }
+}

@@ -1,0 +1,149 @@
+//! What a volume goes through from claim to deletion, and what happens when the chain breaks.
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use kube::api::DeleteParams;
+use serde_json::json;
+
+use crate::{
+    stage::{Play, Stage},
+    support::cluster::{DRIVER, VolumeShape, create, until},
+};
+
+/// All stories by name.
+pub fn stories() -> Vec<(&'static str, Play)> {
+    vec![
+        ("a_volume_from_claim_to_deletion", |stage| Box::pin(from_claim_to_deletion(stage))),
+        ("a_failing_attacher_is_told_of_and_heals", |stage| Box::pin(failing_attacher(stage))),
+        ("a_delayed_claim_is_provisioned_where_the_scheduler_wants", |stage| Box::pin(delayed_claim(stage))),
+        ("a_volume_bound_in_advance_by_the_scheduler", |stage| Box::pin(bound_in_advance(stage))),
+    ]
+}
+
+const DYNAMIC: VolumeShape =
+    VolumeShape { capacity: "1Gi", access_modes: Vec::new(), class: "dynamic", reclaim_policy: "Delete" };
+
+/// A claim of the class `dynamic`.
+async fn dynamic_claim(stage: &Stage, name: &str) {
+    let shape = VolumeShape { access_modes: vec!["ReadWriteOnce"], ..DYNAMIC };
+    stage.cluster.shaped_claim(name, &shape).await;
+}
+
+/// Claim and volume go, the driver's volume too.
+async fn deleted(stage: &Stage, claim: &str, volume: &str, handle: &str) {
+    let claims = stage.cluster.namespaced::<PersistentVolumeClaim>();
+    claims.delete(claim, &DeleteParams::default()).await.expect("delete the claim");
+    stage.cluster.volume_gone(volume).await;
+    stage.called("DeleteVolume", handle).await;
+    assert!(claims.get_opt(claim).await.unwrap().is_none());
+}
+
+async fn from_claim_to_deletion(stage: &Stage) {
+    let cluster = &stage.cluster;
+    stage.node("n1").await;
+    cluster.class("dynamic", "Immediate").await;
+    dynamic_claim(stage, "c1").await;
+    let (volume, handle) = stage.volume_of("c1").await;
+    cluster.bound("c1", &volume).await;
+
+    cluster.pod("p1", "n1", &["c1"]).await;
+    cluster.running("p1").await;
+    cluster.published("n1", &[&handle]).await;
+    stage.called("ControllerPublishVolume", &handle).await;
+
+    cluster.delete_pod("p1").await;
+    cluster.pod_gone("p1").await;
+    cluster.detached(&handle, "n1").await;
+    cluster.published("n1", &[]).await;
+    stage.called("ControllerUnpublishVolume", &handle).await;
+
+    deleted(stage, "c1", &volume, &handle).await;
+}
+
+async fn failing_attacher(stage: &Stage) {
+    let cluster = &stage.cluster;
+    stage.node_without_driver("n1").await;
+    cluster.class("dynamic", "Immediate").await;
+    dynamic_claim(stage, "c1").await;
+    let (volume, handle) = stage.volume_of("c1").await;
+
+    cluster.pod("p1", "n1", &["c1"]).await;
+    let cause = format!("CSINode n1 does not contain driver {DRIVER}");
+    let text = format!("AttachVolume.Attach failed for volume \"{volume}\" : {cause}");
+    cluster.event_with("p1", "FailedAttachVolume", &text).await;
+    let failed = cluster.attachment(&handle, "n1").await;
+    cluster.published("n1", &[]).await;
+    cluster.bound("c1", &volume).await;
+
+    stage.register_driver("n1").await;
+    cluster.running("p1").await;
+    cluster.published("n1", &[&handle]).await;
+    let healed = cluster.attachment(&handle, "n1").await;
+    assert_eq!(healed.metadata.uid, failed.metadata.uid, "the attachment was not made anew");
+
+    cluster.delete_pod("p1").await;
+    cluster.detached(&handle, "n1").await;
+    deleted(stage, "c1", &volume, &handle).await;
+}
+
+async fn delayed_claim(stage: &Stage) {
+    let cluster = &stage.cluster;
+    stage.node("n1").await;
+    cluster.class("dynamic", "WaitForFirstConsumer").await;
+    dynamic_claim(stage, "c1").await;
+    cluster.event("c1", "WaitForFirstConsumer").await;
+
+    stage.unscheduled_pod("p1", "c1").await;
+    let (volume, handle) = stage.volume_of("c1").await;
+    let claim = cluster.namespaced::<PersistentVolumeClaim>().get("c1").await.unwrap();
+    let annotations = claim.metadata.annotations.unwrap();
+    assert_eq!(annotations["volume.kubernetes.io/selected-node"], "n1");
+    assert_eq!(annotations["volume.kubernetes.io/storage-provisioner"], DRIVER);
+
+    cluster.running("p1").await;
+    cluster.published("n1", &[&handle]).await;
+
+    cluster.delete_pod("p1").await;
+    cluster.detached(&handle, "n1").await;
+    deleted(stage, "c1", &volume, &handle).await;
+}
+
+/// The driver has a volume `1` from the beginning.
+async fn bound_in_advance(stage: &Stage) {
+    let cluster = &stage.cluster;
+    stage.node("n1").await;
+    stage.node("n2").await;
+    let class = json!({
+        "metadata": { "name": "static" }, "provisioner": "kubernetes.io/no-provisioner",
+        "volumeBindingMode": "WaitForFirstConsumer",
+    });
+    create(&cluster.all::<k8s_openapi::api::storage::v1::StorageClass>(), class).await;
+    let terms = json!([{ "matchExpressions": [
+        { "key": "kubernetes.io/hostname", "operator": "In", "values": ["n2"] },
+    ]}]);
+    let volume = json!({
+        "metadata": { "name": "v1" },
+        "spec": {
+            "capacity": { "storage": "1Gi" }, "accessModes": ["ReadWriteOnce"], "storageClassName": "static",
+            "persistentVolumeReclaimPolicy": "Retain", "csi": { "driver": DRIVER, "volumeHandle": "1" },
+            "nodeAffinity": { "required": { "nodeSelectorTerms": terms } },
+        },
+    });
+    create(&cluster.all::<PersistentVolume>(), volume).await;
+    cluster.volume_phase("v1", "Available").await;
+    cluster.shaped_claim("c1", &VolumeShape { class: "static", ..VolumeShape::default() }).await;
+    cluster.event("c1", "WaitForFirstConsumer").await;
+
+    stage.unscheduled_pod("p1", "c1").await;
+    cluster.bound("c1", "v1").await;
+    let what = "p1 is where its volume is";
+    until(cluster.namespaced(), "p1", what, |pod: Option<&Pod>| {
+        pod.and_then(|pod| pod.spec.as_ref()?.node_name.as_deref()) == Some("n2")
+    })
+    .await;
+    cluster.running("p1").await;
+    cluster.published("n2", &["1"]).await;
+
+    cluster.delete_pod("p1").await;
+    cluster.detached("1", "n2").await;
+    cluster.published("n2", &[]).await;
+}

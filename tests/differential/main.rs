@@ -1,0 +1,142 @@
+//! The same scripts on the same real API server, once with kube-controller-manager and once with
+//! mooring: after each step both must come to the same end. `docs/differential.md` says what is not compared.
+//!
+//! Seeds choose the scripts: `MOORING_DIFFERENTIAL_SEEDS` is a list of numbers and ranges, as `1-8,42`.
+//! Without it nothing is run, because most of it is waiting until a cluster is at rest. All scripts of
+//! one side play at once; only the first of the list uses the default class, of which a cluster has one.
+
+// A failed expectation ends the test, which is what a failed expectation is for.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+// What it says goes to the person who runs the tests.
+#![allow(clippy::print_stderr)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod activity;
+mod outcome;
+mod play;
+mod script;
+
+use std::{collections::BTreeMap, fmt::Write as _, sync::OnceLock};
+
+use activity::Activity;
+use libtest_mimic::{Arguments, Failed, Trial};
+use outcome::Outcome;
+use play::Stage;
+use script::Step;
+use support::{
+    actors::{Attacher, AttacherBehaviour, KubeletBehaviour, Kubelets, Provisioner, ProvisionerBehaviour},
+    assets::Assets,
+    cluster::{Cluster, DRIVER},
+    control_plane::{ControlPlane, User},
+    daemon::Launch,
+};
+
+const SEEDS: &str = "MOORING_DIFFERENTIAL_SEEDS";
+
+const PROTECTION: [&str; 2] =
+    ["persistentvolumeclaim-protection-controller", "persistentvolume-protection-controller"];
+const REPLACED: [&str; 2] =
+    ["persistentvolume-binder-controller", "persistentvolume-attach-detach-controller"];
+/// No limit of its own, and a look at every claim twice a second instead of every 15 seconds.
+const QUICK: [&str; 3] = ["--kube-api-qps=-1", "--kube-api-burst=-1", "--pvclaimbinder-sync-period=500ms"];
+
+/// What is compared: what each step of a script has led to, on both sides, by the script's prefix.
+type Ends = BTreeMap<String, (Vec<Outcome>, Vec<Outcome>)>;
+
+fn main() {
+    let arguments = Arguments::from_args();
+    let seeds = std::env::var(SEEDS).ok();
+    if seeds.is_none() && !arguments.list {
+        eprintln!("The comparison with kube-controller-manager is not run: {SEEDS} says with which seeds.");
+    }
+    let is_chosen = seeds.is_some();
+    let seeds = read_seeds(seeds.as_deref().unwrap_or("1"));
+    let trials = seeds
+        .iter()
+        .enumerate()
+        .map(|(number, seed)| {
+            let (seeds, script) = (seeds.clone(), script::script(*seed, number == 0));
+            let prefix = format!("s{seed}-");
+            Trial::test(format!("seed_{seed}"), move || judge(&seeds, &prefix, &script))
+                .with_ignored_flag(!is_chosen)
+        })
+        .collect();
+    libtest_mimic::run(&arguments, trials).exit();
+}
+
+/// `1-3,7` is 1, 2, 3 and 7.
+fn read_seeds(text: &str) -> Vec<u64> {
+    let number = |text: &str| -> u64 {
+        text.trim().parse().unwrap_or_else(|_| panic!("{SEEDS} is a list like 1-3,7; {text:?} is no number"))
+    };
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        number(first)..=number(last)
+    };
+    text.split(',').flat_map(range).collect()
+}
+
+fn judge(seeds: &[u64], prefix: &str, script: &[Step]) -> Result<(), Failed> {
+    static ENDS: OnceLock<Result<Ends, String>> = OnceLock::new();
+    let ends = ENDS.get_or_init(|| {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        runtime.block_on(play_all(seeds))
+    });
+    let (kcm, mooring) = &ends.as_ref()?[prefix];
+    let mut report = String::new();
+    for ((step, kcm), mooring) in script.iter().zip(kcm).zip(mooring) {
+        let _ = writeln!(report, "  {step:?}");
+        let differences = outcome::differences(kcm, mooring);
+        if !differences.is_empty() {
+            return Err(format!(
+                "after these steps there are differences\n{report}{}",
+                differences.join("\n")
+            )
+            .into());
+        }
+    }
+    Ok(())
+}
+
+/// Plays all scripts with the one, then with the other.
+async fn play_all(seeds: &[u64]) -> Result<Ends, String> {
+    let plane = ControlPlane::start(&Assets::find()?).await;
+    let kcm = {
+        let _controllers = plane.controller_manager(&[REPLACED, PROTECTION].concat(), &QUICK);
+        play_side(&plane, seeds).await
+    };
+    let mut mooring = {
+        let _protection = plane.controller_manager(&PROTECTION, &[]);
+        let token = plane.token(User::ControllerManager);
+        let daemon = Launch::alone().start_process(&plane.kubeconfig(plane.url(), &token));
+        daemon.ready().await;
+        play_side(&plane, seeds).await
+    };
+    let both = kcm.into_iter().map(|(prefix, end)| {
+        let other = mooring.remove(&prefix).unwrap_or_default();
+        (prefix, (end, other))
+    });
+    Ok(both.collect())
+}
+
+/// Plays all scripts at once on an emptied cluster.
+async fn play_side(plane: &ControlPlane, seeds: &[u64]) -> BTreeMap<String, Vec<Outcome>> {
+    let cluster = Cluster::new(plane.client(User::Admin));
+    cluster.clear().await;
+    let activity = Activity::watch(&cluster.client);
+    let kubelets = Kubelets::start(plane.client(User::Kubelets), KubeletBehaviour::default());
+    let _attacher = Attacher::start(plane.client(User::Attacher), DRIVER, AttacherBehaviour::default());
+    let _provisioner =
+        Provisioner::start(plane.client(User::Provisioner), DRIVER, ProvisionerBehaviour::default());
+    cluster.driver().await;
+    let scripts = seeds.iter().enumerate().map(|(number, seed)| {
+        let script = script::script(*seed, number == 0);
+        let prefix = format!("s{seed}-");
+        let stage = Stage { cluster: &cluster, activity: &activity, kubelets: &kubelets, prefix };
+        async move { (stage.prefix.clone(), stage.play(&script).await) }
+    });
+    futures::future::join_all(scripts).await.into_iter().collect()
+}
