@@ -526,44 +526,4 @@ fn is_named_after(attachment: &VolumeAttachment, volume: &VolumeId) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::kube_api::ids::DriverName;
-
-    fn attachment(name: &str, node: &NodeName) -> Arc<VolumeAttachment> {
-        let mut attachment = VolumeAttachment::default();
-        attachment.metadata.name = name.into();
-        attachment.spec.node_name = node.clone();
-        attachment.spec.source.persistent_volume_name = Some(VolumeName::from("gone"));
-        Arc::new(attachment)
-    }
-
-    #[test]
-    fn s1_an_attachment_whose_volume_is_gone_is_recognised_when_the_handle_is_wanted_again() {
-        let (volume, node) = (VolumeId::csi(&DriverName::from("d"), "h"), NodeName::from("n1"));
-        let name = volume.attachment_name(&node);
-        let mut actual = ActualState::default();
-        let unexplained = |_: &VolumeAttachment| Candidates::default();
-        assert_eq!(
-            actual.observe_attachment(&name, Some(attachment(name.as_str(), &node)), unexplained),
-            None
-        );
-        assert!(actual.pair(&volume, &node).is_none());
-        actual.recognise(&volume);
-        assert!(actual.pair(&volume, &node).is_some_and(Pair::holds));
-    }
-
-    #[test]
-    fn s12_an_attachment_of_another_name_holds_its_volume_but_is_not_ours() {
-        let (volume, node) = (VolumeId::csi(&DriverName::from("d"), "h"), NodeName::from("n1"));
-        let name = AttachmentName::from("va-e2e-1");
-        let mut actual = ActualState::default();
-        let about = Candidates { source: Some(volume.clone()), published: Vec::new() };
-        actual.observe_attachment(&name, Some(attachment("va-e2e-1", &node)), |_| about);
-        assert!(actual.pair(&volume, &node).is_none());
-        assert_eq!(actual.volume(&volume).map(|state| state.foreign.len()), Some(1));
-        actual.observe_attachment(&name, None, |_| Candidates::default());
-        actual.prune(&volume, |_| false);
-        assert!(actual.volume(&volume).is_none());
-    }
-}
+mod tests;

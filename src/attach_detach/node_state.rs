@@ -201,6 +201,49 @@ mod tests {
         VolumeId::csi(&DriverName::from("d"), "h")
     }
 
+    fn at_revision(uid: &str, revision: u64) -> Arc<Node> {
+        let mut node = Node::clone(&node(uid, "b", "True", 0));
+        node.metadata.resource_version = ResourceVersion(revision);
+        Arc::new(node)
+    }
+
+    #[test]
+    fn s2_a_patch_is_settled_by_what_is_newer_than_what_it_names() {
+        for (seen, is_settled) in [(4, false), (5, false), (6, true)] {
+            let mut state = NodeState::default();
+            state.observe(Some(&at_revision("1", 4)), BTreeSet::new, at(0));
+            state.unsettled = Some(Unsettled { revision: ResourceVersion(5), until: Instant::now() });
+            assert_eq!(state.observe(Some(&at_revision("1", seen)), BTreeSet::new, at(0)), is_settled);
+            assert_eq!(state.is_settled(), is_settled, "at revision {seen}");
+        }
+    }
+
+    #[test]
+    fn s38_a_stale_node_is_fresh_when_something_newer_is_seen() {
+        for (seen, is_stale) in [(4, true), (5, true), (6, false)] {
+            let mut state = NodeState::default();
+            state.observe(Some(&at_revision("1", 5)), BTreeSet::new, at(0));
+            state.stale = true;
+            state.observe(Some(&at_revision("1", seen)), BTreeSet::new, at(0));
+            assert_eq!(state.stale, is_stale, "at revision {seen}");
+        }
+    }
+
+    #[test]
+    fn volumes_are_looked_at_when_the_node_is_another_or_its_health_is() {
+        let cases = [
+            ("the same", Some(at_revision("1", 5)), false),
+            ("another object", Some(at_revision("2", 5)), true),
+            ("gone", None, true),
+            ("not Ready", Some(node("1", "b", "False", 0)), true),
+        ];
+        for (name, seen, expected) in cases {
+            let mut state = NodeState::default();
+            state.observe(Some(&at_revision("1", 4)), BTreeSet::new, at(0));
+            assert_eq!(state.observe(seen.as_ref(), BTreeSet::new, at(0)), expected, "{name}");
+        }
+    }
+
     #[test]
     fn s14_a_list_that_is_neither_the_known_one_nor_ours_is_another_writers() {
         let at_revision = |revision, uid: &str, names: &[&str]| {

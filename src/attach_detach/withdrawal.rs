@@ -4,10 +4,7 @@
 //! deletes a VolumeAttachment cannot be built (S2, S3).
 
 use super::volume_name::VolumeId;
-use crate::kube_api::{
-    ids::{ResourceVersion, Uid},
-    kinds::Node,
-};
+use crate::kube_api::{ids::Uid, kinds::Node};
 
 /// How far a withdrawal has come.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,7 +28,6 @@ pub struct Sequence(pub u64);
 pub struct Unpublished {
     /// `None` for a node that a live read did not find.
     node: Option<Uid>,
-    revision: ResourceVersion,
     unused: bool,
 }
 
@@ -39,17 +35,14 @@ impl Unpublished {
     /// What an answer proves. Only for answers to our own requests: a watch may lag.
     pub(super) fn witnessed_by(answer: &Node, volume: &VolumeId) -> Option<Self> {
         let name = volume.as_str();
-        (!answer.lists(name)).then(|| Self {
-            node: Some(answer.metadata.uid.clone()),
-            revision: answer.metadata.resource_version,
-            unused: !answer.uses(name),
-        })
+        (!answer.lists(name))
+            .then(|| Self { node: Some(answer.metadata.uid.clone()), unused: !answer.uses(name) })
     }
 
     /// What an answer "not found" proves: a node that does not exist publishes nothing. It says nothing
     /// of the machine, so it is the caller's business whether the volume was in use when last seen.
     pub(super) fn witnessed_by_absence() -> Self {
-        Self { node: None, revision: ResourceVersion::default(), unused: true }
+        Self { node: None, unused: true }
     }
 
     /// Whether the proof is about this node object, or its absence, rather than about an earlier or
@@ -63,11 +56,5 @@ impl Unpublished {
     #[must_use]
     pub fn is_unused(&self) -> bool {
         self.unused
-    }
-
-    /// The revision at which it was witnessed.
-    #[must_use]
-    pub fn revision(&self) -> ResourceVersion {
-        self.revision
     }
 }

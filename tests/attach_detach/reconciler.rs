@@ -57,6 +57,7 @@ struct Given {
     out_of_service: bool,
     unwanted_for: Option<i64>,
     proven_in_use: bool,
+    remade: bool,
 }
 
 #[derive(Clone, Copy, Deserialize)]
@@ -199,7 +200,7 @@ fn hold(actual: &mut ActualState, volume: &VolumeId, name: &NodeName, given: &Gi
     if given.out_of_service {
         node.spec.taints.push(Taint { key: "node.kubernetes.io/out-of-service".to_owned() });
     }
-    if given.in_use && given.proven_in_use {
+    if given.proven_in_use {
         node.status.volumes_in_use.insert(volume.as_str().to_owned());
     }
     if !given.gone {
@@ -252,8 +253,12 @@ fn hold(actual: &mut ActualState, volume: &VolumeId, name: &NodeName, given: &Gi
         node.status.volumes_attached =
             vec![AttachedVolume { name: volume.as_str().to_owned(), device_path: String::new() }];
     }
+    node.status.volumes_in_use.clear();
     if given.in_use {
         node.status.volumes_in_use.insert(volume.as_str().to_owned());
+    }
+    if given.remade {
+        node.metadata.uid = format!("other-uid-{name}").into();
     }
     if let Some(minutes) = given.unwanted_for {
         actual.pair_mut(volume, name).unwanted_since = Timestamp::from_second(600 - 60 * minutes).ok();

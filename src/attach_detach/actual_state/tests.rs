@@ -1,0 +1,136 @@
+//! The actual state under single observations; whole courses of events are in the tables and histories.
+
+use super::*;
+use crate::{
+    attach_detach::node_state::Unsettled,
+    kube_api::ids::{DriverName, ResourceVersion},
+};
+
+fn attachment(name: &str, node: &NodeName) -> Arc<VolumeAttachment> {
+    let mut attachment = VolumeAttachment::default();
+    attachment.metadata.name = name.into();
+    attachment.spec.node_name = node.clone();
+    attachment.spec.source.persistent_volume_name = Some(VolumeName::from("gone"));
+    Arc::new(attachment)
+}
+
+#[test]
+fn s1_an_attachment_whose_volume_is_gone_is_recognised_when_the_handle_is_wanted_again() {
+    let (volume, node) = (VolumeId::csi(&DriverName::from("d"), "h"), NodeName::from("n1"));
+    let name = volume.attachment_name(&node);
+    let mut actual = ActualState::default();
+    let unexplained = |_: &VolumeAttachment| Candidates::default();
+    assert_eq!(actual.observe_attachment(&name, Some(attachment(name.as_str(), &node)), unexplained), None);
+    assert!(actual.pair(&volume, &node).is_none());
+    actual.recognise(&volume);
+    assert!(actual.pair(&volume, &node).is_some_and(Pair::holds));
+}
+
+fn pair() -> (VolumeId, NodeName) {
+    (VolumeId::csi(&DriverName::from("d"), "h"), NodeName::from("n1"))
+}
+
+#[test]
+fn s2_a_patch_of_unknown_outcome_is_settled_when_it_can_no_longer_land() {
+    let until = Instant::now() + std::time::Duration::from_secs(10);
+    let second = std::time::Duration::from_secs(1);
+    for (now, is_settled) in [(until - second, false), (until, true), (until + second, true)] {
+        let (volume, node) = pair();
+        let mut actual = ActualState::default();
+        actual.pair_mut(&volume, &node);
+        assert!(actual.settle_node(&node, now).is_empty(), "there is nothing to settle");
+        let revision = ResourceVersion(1);
+        actual.node_mut(&node).unsettled = Some(Unsettled { revision, until });
+        assert_eq!(!actual.settle_node(&node, now).is_empty(), is_settled);
+        assert_eq!(actual.node_mut(&node).is_settled(), is_settled);
+    }
+}
+
+#[test]
+fn s2_only_an_answer_to_what_was_sent_later_proves_a_withdrawal() {
+    for (sent, is_proven) in [(4, false), (5, false), (6, true)] {
+        let (volume, node) = pair();
+        let mut actual = ActualState::default();
+        actual.pair_mut(&volume, &node).withdrawal = Withdrawal::Since(Sequence(5));
+        actual.witness_node(&Node::default(), &node, Sequence(sent));
+        let withdrawal = &actual.pair_mut(&volume, &node).withdrawal;
+        assert_eq!(matches!(withdrawal, Withdrawal::Proven(_)), is_proven, "sent as number {sent}");
+    }
+}
+
+#[test]
+fn s7_what_is_known_of_a_deletion_is_about_one_attachment() {
+    let (volume, node) = pair();
+    let name = volume.attachment_name(&node);
+    for (uid, is_kept) in [("1", true), ("2", false)] {
+        let of_uid = |uid: &str| {
+            let mut object = VolumeAttachment::clone(&attachment(name.as_str(), &node));
+            object.metadata.uid = uid.into();
+            Some(Arc::new(object))
+        };
+        let mut actual = ActualState::default();
+        let about = Candidates { source: Some(volume.clone()), published: Vec::new() };
+        actual.observe_attachment(&name, of_uid("1"), |_| about);
+        actual.pair_mut(&volume, &node).deletion_accepted = Some("1".into());
+        actual.observe_attachment(&name, of_uid(uid), |_| Candidates::default());
+        assert_eq!(actual.pair_mut(&volume, &node).deletion_accepted.is_some(), is_kept);
+    }
+}
+
+#[test]
+fn h5_what_nothing_explains_is_looked_at_when_its_volume_or_node_changes() {
+    let mut actual = ActualState::default();
+    for (name, volume, node) in [("a", Some("pv1"), "n1"), ("b", Some("pv2"), "n2"), ("c", None, "n3")] {
+        let mut object = VolumeAttachment::clone(&attachment(name, &NodeName::from(node)));
+        object.spec.source.persistent_volume_name = volume.map(VolumeName::from);
+        actual.observe_attachment(&name.into(), Some(Arc::new(object)), |_| Candidates::default());
+    }
+    let found = |volume: Option<&str>, node: Option<&str>| {
+        let (volume, node) = (volume.map(VolumeName::from), node.map(NodeName::from));
+        actual.unidentified(volume.as_ref(), node.as_ref())
+    };
+    assert_eq!(found(Some("pv1"), None), ["a".into()]);
+    assert_eq!(found(None, Some("n2")), ["b".into()]);
+    assert_eq!(found(Some("pv3"), Some("n4")), []);
+}
+
+#[test]
+fn s3_on_a_node_that_went_unseen_everything_may_be_in_use() {
+    let (volume, node) = (VolumeId::csi(&DriverName::from("d"), "h"), NodeName::from("n1"));
+    let mut actual = ActualState::default();
+    actual.observe_node(&node, Some(&Arc::default()), Timestamp::UNIX_EPOCH);
+    assert!(!actual.pair_mut(&volume, &node).in_use);
+    assert_eq!(actual.distrust_node(&node), BTreeSet::from([volume.clone()]));
+    assert!(actual.pair_mut(&volume, &node).in_use);
+}
+
+#[test]
+fn a_node_that_is_gone_is_forgotten_with_its_last_volume() {
+    let (volume, node) = (VolumeId::csi(&DriverName::from("d"), "h"), NodeName::from("n1"));
+    for is_first in [true, false] {
+        let mut actual = ActualState::default();
+        actual.observe_node(&node, Some(&Arc::default()), Timestamp::UNIX_EPOCH);
+        actual.pair_mut(&volume, &node);
+        if is_first {
+            actual.prune(&volume, |_| false);
+            assert!(actual.node(&node).is_some(), "it exists");
+        }
+        actual.observe_node(&node, None, Timestamp::UNIX_EPOCH);
+        actual.prune(&volume, |_| false);
+        assert!(actual.node(&node).is_none());
+    }
+}
+
+#[test]
+fn s12_an_attachment_of_another_name_holds_its_volume_but_is_not_ours() {
+    let (volume, node) = (VolumeId::csi(&DriverName::from("d"), "h"), NodeName::from("n1"));
+    let name = AttachmentName::from("va-e2e-1");
+    let mut actual = ActualState::default();
+    let about = Candidates { source: Some(volume.clone()), published: Vec::new() };
+    actual.observe_attachment(&name, Some(attachment("va-e2e-1", &node)), |_| about);
+    assert!(actual.pair(&volume, &node).is_none());
+    assert_eq!(actual.volume(&volume).map(|state| state.foreign.len()), Some(1));
+    actual.observe_attachment(&name, None, |_| Candidates::default());
+    actual.prune(&volume, |_| false);
+    assert!(actual.volume(&volume).is_none());
+}
