@@ -148,6 +148,7 @@ impl Controller {
                     self.suspect(ForeignAct::AttachmentCreated, now);
                 }
             }
+            Err(error @ CallError::Throttled { .. }) => self.pair_failed(volume, node, &error, now),
             Err(error) => {
                 tracing::warn!(%volume, %node, %error, "creating the attachment failed");
                 self.pair_failed(volume, node, &error, now);
@@ -167,6 +168,7 @@ impl Controller {
         }
         match error {
             CallError::NotLeader => {}
+            CallError::Throttled { .. } => self.pair_failed(volume, node, error, now),
             CallError::Conflict(_) => {
                 let name = volume.attachment_name(node);
                 self.send(volume, node, PairCall::Read, PairRequest::Read(name), now);
