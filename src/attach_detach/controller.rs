@@ -41,7 +41,7 @@ use crate::{
     state::{LastWords, Objects},
 };
 
-/// Requests for pairs in flight at once.
+/// Requests for pairs in flight at once, at most.
 pub const PAIR_CALLS: usize = 48;
 /// Requests for nodes in flight at once; at most one per node.
 pub const NODE_CALLS: usize = 32;
@@ -62,6 +62,10 @@ pub struct AttachDetachOptions {
     pub force: ForcePolicy,
     /// How often everything is looked at although nothing happened; `None` for never.
     pub sweep_period: Option<Duration>,
+    /// How many requests for pairs may be under way; `None` for [`PAIR_CALLS`]. Fewer where requests are
+    /// rationed: a detach that is decided must be sent at once, or a pod that comes back meanwhile is too
+    /// late to stop it (S15).
+    pub pair_calls: Option<usize>,
 }
 
 /// Desired state, actual state, and what is dirty.
@@ -346,7 +350,7 @@ impl Controller {
             self.dirty_nodes.clear();
             return Effects::default();
         }
-        while self.pair_calls < PAIR_CALLS
+        while self.pair_calls < self.options.pair_calls.unwrap_or(PAIR_CALLS)
             && let Some(volume) = self.dirty_volumes.pop()
         {
             self.reconcile_volume(&volume, now);
