@@ -105,6 +105,7 @@ impl Controller {
                 if let Some(at) = settle_at {
                     self.wake_at.insert((at, Dirty::Node(name.clone())));
                 }
+                self.actual.node_mut(name).pending_since = None;
                 return;
             }
         };

@@ -12,7 +12,7 @@ use super::{
     actual_state::{Operation, Publication, Told, Topic},
     announcer::{self, Announcement},
     controller::{Controller, Dirty},
-    desired_state::{AttachSource, Wish},
+    desired_state::{AttachSource, PodWishes, Wish},
     force::ForceReason,
     journey::{Journey, Phase},
     metrics::Ending,
@@ -20,7 +20,7 @@ use super::{
     standing::{Entry, State},
     volume_name::{VolumeId, VolumeKind},
 };
-use crate::kube_api::ids::NodeName;
+use crate::kube_api::ids::{NodeName, PodKey};
 
 /// After this long of the same wait its event is written again: events expire after an hour.
 const REPEAT: Duration = Duration::from_mins(50);
@@ -247,6 +247,54 @@ impl Controller {
         self.wake_at.insert((began + LONG, Dirty::Volume(volume.clone())));
     }
 
+    /// Keeps which volumes of a pod cannot be wanted yet where it can be looked up and counted; logs and counts
+    /// what is new of it.
+    pub(super) fn note_unresolved(
+        &self,
+        pod: &PodKey,
+        before: Option<&PodWishes>,
+        wishes: Option<&PodWishes>,
+        now: Instant,
+    ) {
+        let known = before.map_or(&[][..], |before| &before.unresolved);
+        let found = wishes.map_or(&[][..], |wishes| &wishes.unresolved);
+        if known != found {
+            self.standing.set_unresolved(pod, found, self.clock.wall(now));
+            for (list, change) in [(known, -1), (found, 1)] {
+                for unresolved in list {
+                    self.metrics.pod_volume_waits(unresolved.why.code(), change);
+                }
+            }
+        }
+        for unresolved in wishes.iter().flat_map(|wishes| wishes.newly_unresolved(before)) {
+            let reason = unresolved.why.code();
+            self.metrics.unresolved(reason);
+            let volume = &unresolved.pod_volume;
+            if unresolved.why.is_permanent() {
+                tracing::warn!(%pod, volume, reason, why = ?unresolved.why, "volume of a pod cannot be attached");
+            } else {
+                tracing::debug!(%pod, volume, reason, why = ?unresolved.why, "volume of a pod not attachable yet");
+            }
+        }
+    }
+
+    /// When the pair is looked at again although nothing happens: for its own sake, or its node's.
+    fn next_look(
+        &self,
+        node: &NodeName,
+        verdict: &Verdict,
+        waiting: &Waiting,
+        now: Instant,
+    ) -> Option<Instant> {
+        let state = self.actual.node(node)?;
+        let of_node = match waiting {
+            Waiting::Publishing | Waiting::DetachWaitingForUnpublish => state.retry.pending(now),
+            Waiting::DetachWaitingForSettlement => state.unsettled.map(|unsettled| unsettled.until),
+            _ => None,
+        };
+        verdict.wake_at.or(of_node)
+    }
+
     /// Keeps what the pair waits for where it can be looked up, counted and logged.
     pub(super) fn note_waiting(
         &mut self,
@@ -263,7 +311,7 @@ impl Controller {
             state,
             waiting: waiting.clone(),
             since: wall,
-            next_look: verdict.wake_at.map(|at| self.clock.wall(at)),
+            next_look: self.next_look(node, verdict, waiting, now).map(|at| self.clock.wall(at)),
         });
         let before = self.standing.set(volume, node, entry);
         let waiting = verdict.waiting.as_ref();
