@@ -1,6 +1,6 @@
 //! The planner's rules about time and order, and what a burst of pairs costs.
 //!
-//! What is decided, and that it survives faults, is in `tests/binder_cases.rs`.
+//! What is decided, and that it survives faults, is in `tests/binder`.
 
 use std::{cell::Cell, collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{
-    decision::{Target, WriteKind},
+    decision::{Object, Target, WriteKind},
     index::{Search, VolumeIndex},
     latency::Measure,
     matching::Wish,
@@ -55,7 +55,8 @@ fn decode<T: Narrow>(object: &Value) -> T {
 fn answer(objects: &Objects, op: &Op, revision: u64) -> Answer {
     let Call::Write(write) = &op.call else { panic!("{op:?} is no write") };
     match &write.target {
-        Target::Volume(name) => {
+        Object::Pod(_) => panic!("{op:?} is not of a bind"),
+        Object::Volume(name) => {
             let mut volume = PersistentVolume::clone(&objects.volumes.get(name).unwrap());
             volume.metadata.resource_version = ResourceVersion(revision);
             let body = write.request.body.as_ref().unwrap();
@@ -67,7 +68,7 @@ fn answer(objects: &Objects, op: &Op, revision: u64) -> Answer {
             }
             Answer::Volume(volume)
         }
-        Target::Claim(key) => {
+        Object::Claim(key) => {
             let claim = objects.claims.get(key).unwrap();
             let body = write.request.body.as_ref().unwrap();
             let mut object = PersistentVolumeClaim::clone(&claim);
@@ -109,7 +110,7 @@ fn an_unknown_outcome_is_read_before_anything_else_is_decided() {
     let op = only(planner.plan(now));
     planner.outcome(op, Err(CallError::Unknown("timed out".into())), now, 0.0);
     let read = only(planner.plan(now));
-    let target = Target::Volume(VolumeName::from("pv"));
+    let target = Object::Volume(VolumeName::from("pv"));
     assert_eq!(read.call, Call::Read { target, purpose: Purpose::Refresh });
 
     // A change of the claim does not start anything while that is open.
@@ -139,6 +140,30 @@ fn s40_a_busy_server_is_asked_again_when_it_says() {
     assert!(plan.ops.is_empty());
     assert_eq!(plan.wake_at, Some(now + Duration::from_secs(7)));
     assert_eq!(only(planner.plan(now + Duration::from_secs(7))), op);
+}
+
+/// A claim may go while a provisioner is asked for it, and a volume while it is being reserved.
+#[test]
+fn what_went_first_is_no_failure() {
+    let (objects, mut planner) = planner(vec![volume("a"), volume("b")], vec![claim("c")]);
+    let now = Instant::now();
+    let op = only(planner.plan(now));
+    assert_eq!(op.volume, Some(VolumeName::from("a")));
+    planner.outcome(op, Err(CallError::NotFound("a".into())), now, 0.0);
+    let op = only(planner.plan(now));
+    assert_eq!(op.volume, Some(VolumeName::from("b")), "the next volume, at once");
+    let answer = answer(&objects, &op, 2);
+    planner.outcome(op, Ok(answer), now, 0.0);
+
+    let mut op = only(planner.plan(now));
+    while !matches!(&op.call, Call::Write(write) if write.kind == WriteKind::NameVolume) {
+        let answer = self::answer(&objects, &op, 3);
+        planner.outcome(op, Ok(answer), now, 0.0);
+        op = only(planner.plan(now));
+    }
+    planner.outcome(op, Err(CallError::NotFound("c".into())), now, 0.0);
+    assert_eq!(objects.claims.get(&ClaimKey::new("ns", "c")), None);
+    assert!(!planner.is_waiting(), "nothing is tried again for a claim that is gone");
 }
 
 #[test]
