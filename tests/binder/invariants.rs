@@ -370,6 +370,10 @@ pub fn settled(server: &Server) -> Result<(), String> {
     for (path, volume) in volumes() {
         let uid = text(volume, "/spec/claimRef/uid");
         let phase = text(volume, "/status/phase");
+        let recyclable = volume["spec"]["hostPath"].is_object();
+        if recyclable && volume["spec"]["persistentVolumeReclaimPolicy"] == "Recycle" && is_released(volume) {
+            return Err(format!("{path} is {phase} and not recycled"));
+        }
         let name = text(volume, "/metadata/name");
         if uid.is_empty() {
             if phase != "Available" {

@@ -142,6 +142,45 @@ fn s40_a_busy_server_is_asked_again_when_it_says() {
     assert_eq!(only(planner.plan(now + Duration::from_secs(7))), op);
 }
 
+/// The reservation of a volume is not answered, a live read does not show it, and a better volume appears:
+/// the claim takes that one only when the first can no longer become its own.
+#[test]
+fn s19_a_reservation_that_may_come_late_keeps_the_claim_from_another_volume() {
+    let small = |revision| {
+        let mut small = volume("small");
+        small.metadata.resource_version = ResourceVersion(revision);
+        small
+    };
+    for comes in [true, false] {
+        let mut large = volume("large");
+        large.spec.capacity.insert("storage".to_owned(), "2Gi".to_owned());
+        let (objects, mut planner) = planner(vec![large.clone()], vec![claim("c")]);
+        let now = Instant::now();
+        let reservation = only(planner.plan(now));
+        planner.outcome(reservation.clone(), Err(CallError::Unknown("timed out".into())), now, 0.0);
+        let read = only(planner.plan(now));
+        objects.apply(small(2));
+        planner.changed(&ObjectRef::Volume(VolumeName::from("small")), now);
+        planner.outcome(read, Ok(Answer::Volume(large)), now, 0.0);
+        let plan = planner.plan(now);
+        assert!(plan.ops.is_empty(), "S19: {:?}", plan.ops);
+        assert_eq!(planner.standing().waiting(), [("in_doubt", 1)].into());
+        if comes {
+            let answer = answer(&objects, &reservation, 3);
+            let Answer::Volume(reserved) = answer else { panic!("{answer:?}") };
+            objects.apply(reserved);
+            planner.changed(&ObjectRef::Volume(VolumeName::from("large")), now);
+            let op = only(planner.plan(now));
+            assert_eq!((op.call.write_kind(), op.volume), (Some(WriteKind::VolumeBound), reservation.volume));
+        } else {
+            let later = plan.wake_at.unwrap();
+            let op = only(planner.plan(later));
+            assert_eq!(op.call.write_kind(), Some(WriteKind::ReserveVolume));
+            assert_eq!(op.volume, Some(VolumeName::from("small")));
+        }
+    }
+}
+
 /// A claim may go while a provisioner is asked for it, and a volume while it is being reserved.
 #[test]
 fn what_went_first_is_no_failure() {
