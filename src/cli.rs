@@ -167,6 +167,46 @@ pub struct RunArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     #[arg(value_parser = clap::value_parser!(u32).range(0..=i64::from(i32::MAX)))]
     pub pv_recycler_increment_timeout_nfs: u32,
+
+    /// Flags without effect.
+    #[command(flatten)]
+    pub without_effect: FlagsWithoutEffect,
+}
+
+/// Flags that the stock loops have, and that mean nothing here. They are accepted so that
+/// kube-controller-manager's arguments can be copied, and each one given is named in the log.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
+#[command(next_help_heading = "Accepted, without effect")]
+pub struct FlagsWithoutEffect {
+    /// Nothing is resynchronised: --attach-detach-reconcile-sync-period and
+    /// --pvclaimbinder-sync-period are the safety nets.
+    #[arg(long, value_name = "DURATION")]
+    pub min_resync_period: Option<String>,
+
+    /// Requests are JSON.
+    #[arg(long, value_name = "TYPE")]
+    pub kube_api_content_type: Option<String>,
+
+    /// FlexVolume is not supported.
+    #[arg(long, value_name = "FOLDER")]
+    pub flex_volume_plugin_dir: Option<String>,
+
+    /// Both loops run under the one service account they are given.
+    #[arg(long, value_name = "BOOL", default_missing_value = "true", num_args = 0..=1, require_equals = true)]
+    pub use_service_account_credentials: Option<String>,
+}
+
+impl FlagsWithoutEffect {
+    /// Those that were given, with their dashes.
+    pub fn given(&self) -> impl Iterator<Item = &'static str> {
+        let flags = [
+            ("--min-resync-period", &self.min_resync_period),
+            ("--kube-api-content-type", &self.kube_api_content_type),
+            ("--flex-volume-plugin-dir", &self.flex_volume_plugin_dir),
+            ("--use-service-account-credentials", &self.use_service_account_credentials),
+        ];
+        flags.into_iter().filter(|(_, value)| value.is_some()).map(|(flag, _)| flag)
+    }
 }
 
 /// Flags of `mooring demo`.
@@ -381,6 +421,13 @@ mod tests {
             mistake(&["--logging-format=xml"]),
             "invalid value 'xml' for '--logging-format <FORMAT>' [possible values: text, json]"
         );
+    }
+
+    #[test]
+    fn flags_of_the_stock_loops_that_mean_nothing_here_are_accepted_and_named() {
+        let arguments = ["--min-resync-period=12h0m0s", "--use-service-account-credentials", "--port=1"];
+        let given: Vec<_> = run(&arguments).unwrap().without_effect.given().collect();
+        assert_eq!(given, ["--min-resync-period", "--use-service-account-credentials"]);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use thiserror::Error;
 
 use crate::{
-    attach_detach::{AttachDetachOptions, force::ForcePolicy},
+    attach_detach::{AttachDetachOptions, controller::PAIR_CALLS, force::ForcePolicy},
     binder::{BinderOptions, Recycler, Recyclers},
     cli::{LoggingFormat, RunArgs},
     kube_api::{call::REQUEST_TIMEOUT, lease::Timing},
@@ -59,6 +59,13 @@ pub struct RateLimit {
 }
 
 impl RateLimit {
+    /// How many decided requests may wait for the limiter: what it lets through in a tenth of a second.
+    fn at_once(self) -> usize {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 1 to 48")]
+        let calls = (self.qps / 10.0).clamp(1.0, 48.0) as usize;
+        calls.min(PAIR_CALLS)
+    }
+
     /// A limiter with this rate.
     #[must_use]
     pub fn limiter(self) -> leaky_bucket::RateLimiter {
@@ -129,7 +136,7 @@ impl TryFrom<RunArgs> for Config {
         let election = if args.leader_elect { Some(election(&args)?) } else { None };
         let rate_limit = rate_limit(args.kube_api_qps, args.kube_api_burst)?;
         check_filter(&args.log_level)?;
-        let attach_detach = attach_detach(&args)?;
+        let attach_detach = attach_detach(&args, rate_limit)?;
         let binder = binder(&args)?;
         let address: IpAddr = args.bind_address;
         Ok(Self {
@@ -215,7 +222,7 @@ fn rate_limit(qps: Option<f64>, burst: Option<usize>) -> Result<Option<RateLimit
 }
 
 // KCM: cmd/kube-controller-manager/app/options/attachdetachcontroller.go, Validate.
-fn attach_detach(args: &RunArgs) -> Result<AttachDetachOptions, ConfigError> {
+fn attach_detach(args: &RunArgs, rate_limit: Option<RateLimit>) -> Result<AttachDetachOptions, ConfigError> {
     let period = args.attach_detach_reconcile_sync_period;
     if !args.disable_attach_detach_reconcile_sync && period < Duration::from_secs(1) {
         return Err(ConfigError::new(
@@ -230,6 +237,7 @@ fn attach_detach(args: &RunArgs) -> Result<AttachDetachOptions, ConfigError> {
             ..ForcePolicy::default()
         },
         sweep_period: (!args.disable_attach_detach_reconcile_sync).then_some(period),
+        pair_calls: rate_limit.map(RateLimit::at_once),
     })
 }
 
@@ -468,6 +476,14 @@ mod tests {
             limit(&["--kube-api-qps", "0.5", "--kube-api-burst", "2"]),
             Some(RateLimit { qps: 0.5, burst: 2 })
         );
+    }
+
+    #[test]
+    fn s15_no_more_is_decided_than_the_limit_lets_through() {
+        let calls = |qps: &str| config(&["--kube-api-qps", qps]).unwrap().attach_detach.pair_calls;
+        for (qps, expected) in [("-1", None), ("0.5", Some(1)), ("20", Some(2)), ("1000", Some(PAIR_CALLS))] {
+            assert_eq!(calls(qps), expected, "{qps}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

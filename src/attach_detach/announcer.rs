@@ -53,6 +53,12 @@ pub fn timed_out(volume: &VolumeId, operation: &str) -> String {
     format!("timed out waiting for external-attacher of {driver} CSI driver to {operation} volume {handle}")
 }
 
+/// What KCM says when a pod came back to a node before the detach there ended, and what keeps that one.
+pub fn being_deleted(error: Option<&str>) -> String {
+    let cause = error.map(|message| format!(": {message}")).unwrap_or_default();
+    format!("volume attachment is being deleted{cause}")
+}
+
 /// The event that tells whoever looks at the node. It names no pod and no claim (S41).
 pub fn node_event(
     objects: &Objects,
@@ -157,7 +163,7 @@ fn holding(waiting: Option<&Waiting>) -> String {
         Some(Waiting::DetachWaitingForUnmount { unforced } | Waiting::DetachWaitingForNode { unforced }) => {
             forced(unforced)
         }
-        Some(Waiting::DetachError { message }) => {
+        Some(Waiting::DetachError { message, .. }) => {
             format!("from which its driver cannot detach it ({message})")
         }
         Some(Waiting::ForeignWriter) => {

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::kube_api::{
     ids::{NodeName, Uid},
-    kinds::VolumeError,
+    kinds::{VolumeAttachment, VolumeError},
 };
 
 /// What is known of one pair when it is judged.
@@ -91,6 +91,8 @@ pub enum Waiting {
     AttachError {
         /// What the driver said.
         message: String,
+        /// When it said so; each of its tries says so anew.
+        at: Option<Timestamp>,
     },
     /// For another node to be rid of an exclusive volume.
     HeldByNode {
@@ -118,6 +120,8 @@ pub enum Waiting {
     DetachError {
         /// What the driver said.
         message: String,
+        /// When it said so; each of its tries says so anew.
+        at: Option<Timestamp>,
     },
     /// For the node, whose object is gone, to come back: nothing can be attached to it.
     NodeGone,
@@ -200,7 +204,7 @@ fn wanted(view: &PairView<'_>, wish: &Wish, now: Instant) -> Verdict {
         }
         let error = attachment.status.attach_error.as_ref();
         let waiting = match error.filter(|error| !is_stale(error, wish.began())) {
-            Some(error) => Waiting::AttachError { message: error.message.clone() },
+            Some(error) => Waiting::AttachError { message: error.message.clone(), at: error.time },
             None => Waiting::WaitingForAttacher,
         };
         return wait(Publication::Withhold, waiting);
@@ -234,6 +238,13 @@ fn wanted(view: &PairView<'_>, wish: &Wish, now: Instant) -> Verdict {
     }
 }
 
+/// What the driver said of the detach that is under way.
+#[must_use]
+pub fn detach_error(attachment: &VolumeAttachment) -> Option<&VolumeError> {
+    let error = attachment.status.detach_error.as_ref();
+    error.filter(|error| !is_stale(error, attachment.metadata.deletion_timestamp))
+}
+
 /// Whether an error is from before our own try, and says nothing of it.
 fn is_stale(error: &VolumeError, began: Option<Timestamp>) -> bool {
     matches!((error.time, began), (Some(met), Some(began)) if met < began)
@@ -243,9 +254,8 @@ fn unwanted(view: &PairView<'_>, now: Instant) -> Verdict {
     let pair = view.pair;
     let Some(attachment) = &pair.attachment else { return without_attachment(view, now) };
     if attachment.metadata.is_terminating() || pair.deletion_accepted.is_some() {
-        let error = attachment.status.detach_error.as_ref();
-        let waiting = match error.filter(|error| !is_stale(error, attachment.metadata.deletion_timestamp)) {
-            Some(error) => Waiting::DetachError { message: error.message.clone() },
+        let waiting = match detach_error(attachment) {
+            Some(error) => Waiting::DetachError { message: error.message.clone(), at: error.time },
             None => Waiting::DetachWaitingForAttacher,
         };
         return wait(Publication::Withhold, waiting);
