@@ -78,7 +78,8 @@ impl Binder {
     ) -> Result<Self, prometheus::Error> {
         alarms.set(SECOND_BINDER, None);
         let changes = objects.subscribe();
-        let planner = Planner::new(Arc::clone(&objects), options);
+        let mut planner = Planner::new(Arc::clone(&objects), options);
+        planner.count_runs_from(fastrand::u64(..));
         Ok(Self {
             changes,
             metrics: BinderMetrics::new(metrics, &objects, planner.standing())?,

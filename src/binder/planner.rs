@@ -131,6 +131,11 @@ impl Planner {
         }
     }
 
+    /// Counts its runs from here on, so that no other process gives a recycler pod the same name.
+    pub fn count_runs_from(&mut self, number: u64) {
+        self.runs.count_from(number);
+    }
+
     /// Why each key waits.
     #[must_use]
     pub fn standing(&self) -> Arc<Standing> {

@@ -179,9 +179,9 @@ impl Recyclers {
 
 /// Name of a run's pod. Neither another run of this volume nor one of another has the same, so that no
 /// leftover can be taken for it.
-fn pod_name(volume: &PersistentVolume, reference: &ClaimRef, begun_so_far: u64) -> String {
+fn pod_name(volume: &PersistentVolume, reference: &ClaimRef, number: u64) -> String {
     let meta = &volume.metadata;
-    let run = format!("{}\n{}\n{}\n{begun_so_far}", meta.uid, reference.uid, meta.resource_version);
+    let run = format!("{}\n{}\n{}\n{number}", meta.uid, reference.uid, meta.resource_version);
     let digest = format!("{:x}", Sha256::digest(run));
     let run = digest.get(..RUN_DIGITS).unwrap_or_default();
     let room = MAX_NAME - POD_PREFIX.len() - 1 - RUN_DIGITS;
@@ -271,7 +271,7 @@ fn next(
 ) -> Step {
     let (recycler, source) = recycler;
     let Some((key, pod)) = pod else {
-        let name = pod_name(volume, reference, view.runs.begun_so_far());
+        let name = pod_name(volume, reference, view.runs.run_number());
         let key = PodKey::new(recycler.namespace(), &name);
         let request = recycler.creation(volume, reference, source, &name);
         return Step::Write(Write::pod(key, WriteKind::CreatePod, request));
@@ -334,7 +334,7 @@ mod tests {
     #[test]
     fn no_two_runs_have_pods_of_one_name() {
         let reference = volume("1Gi").spec.claim_ref.unwrap();
-        let name = |volume: &PersistentVolume, begun| pod_name(volume, &reference, begun);
+        let name = |volume: &PersistentVolume, number| pod_name(volume, &reference, number);
         let first = name(&volume("1Gi"), 0);
         assert!(
             first.starts_with("recycler-for-pv-") && first.len() == "recycler-for-pv-".len() + 10,

@@ -39,6 +39,9 @@ impl Planner {
         now: Instant,
         jitter: f64,
     ) {
+        if op.call.write_kind() == Some(WriteKind::CreatePod) {
+            self.runs.asked();
+        }
         if result.is_ok() {
             self.retries.clear(&op.subject);
         }

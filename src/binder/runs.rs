@@ -66,8 +66,8 @@ pub struct Runs {
     owners: BTreeMap<PodKey, VolumeName>,
     /// Pods whose deletion was answered.
     deleted: BTreeSet<Uid>,
-    /// Recycler pods made so far.
-    begun: u64,
+    /// Counts the recycler pods that were asked for.
+    asked: u64,
     /// Namespaces in which recycler pods are looked for. Elsewhere people may call pods as they like.
     namespaces: BTreeSet<String>,
     pub(super) pauses: Retries<Target>,
@@ -126,10 +126,20 @@ impl Runs {
         self.deleted.contains(pod)
     }
 
-    /// Recycler pods made so far, which makes the name of each another one.
+    /// What makes the name of the next recycler pod another one than that of any before.
     #[must_use]
-    pub fn begun_so_far(&self) -> u64 {
-        self.begun
+    pub fn run_number(&self) -> u64 {
+        self.asked
+    }
+
+    /// A recycler pod was asked for, whatever became of it.
+    pub fn asked(&mut self) {
+        self.asked = self.asked.wrapping_add(1);
+    }
+
+    /// Counts from here on: where another process does not.
+    pub fn count_from(&mut self, number: u64) {
+        self.asked = number;
     }
 
     /// Takes a pod's current content, or its absence. Returns the volume whose recycler pod it is or was.
@@ -188,7 +198,6 @@ impl Runs {
 
     /// A recycler pod was made for a volume as it is.
     pub fn begun(&mut self, volume: &PersistentVolume, pod: &Pod) {
-        self.begun += 1;
         let Some(reference) = &volume.spec.claim_ref else { return };
         let run = VolumeRun {
             volume: volume.metadata.uid.clone(),

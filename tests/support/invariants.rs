@@ -87,6 +87,18 @@ pub fn check_requests(entries: &[Entry]) -> Vec<String> {
                     violation("S7 a VolumeAttachment is deleted without its UID");
                 }
             }
+            ("create", "pods") => {
+                let spec = &entry.request["spec"];
+                if spec["schedulingGates"].as_array().is_none_or(Vec::is_empty) {
+                    violation("S23 a recycler pod may run before the volume is proven to be released");
+                }
+            }
+            ("create", "persistentvolumes") => {}
+            ("delete", "pods" | "persistentvolumes") => {
+                if !entry.request["preconditions"]["uid"].is_string() {
+                    violation("S35 a deletion without a UID");
+                }
+            }
             (_, "volumeattachments" | "volumeattachments/status") => {
                 violation("S12 a VolumeAttachment is neither created nor deleted");
             }
@@ -96,6 +108,9 @@ pub fn check_requests(entries: &[Entry]) -> Vec<String> {
                 }
                 if entry.resource == "nodes/status" && keys(&entry.request["status"]) != ["volumesAttached"] {
                     violation("S13 more than volumesAttached of a node is written");
+                }
+                if entry.resource == "pods" && keys(&entry.request["spec"]) != ["schedulingGates"] {
+                    violation("S34 more than the gates of a recycler pod is written");
                 }
             }
             _ => violation("S35 an unexpected kind of write"),
