@@ -81,7 +81,7 @@ pub fn check_requests(entries: &[Entry]) -> Vec<String> {
         match (entry.verb.as_str(), entry.resource.as_str()) {
             ("get" | "list" | "watch", _)
             | (_, "leases")
-            | ("create", "volumeattachments" | "configmaps") => {}
+            | ("create", "volumeattachments" | "configmaps" | "persistentvolumes") => {}
             ("delete", "volumeattachments") => {
                 if !entry.request["preconditions"]["uid"].is_string() {
                     violation("S7 a VolumeAttachment is deleted without its UID");
@@ -93,7 +93,6 @@ pub fn check_requests(entries: &[Entry]) -> Vec<String> {
                     violation("S23 a recycler pod may run before the volume is proven to be released");
                 }
             }
-            ("create", "persistentvolumes") => {}
             ("delete", "pods" | "persistentvolumes") => {
                 if !entry.request["preconditions"]["uid"].is_string() {
                     violation("S35 a deletion without a UID");
