@@ -128,6 +128,46 @@ pub struct RunArgs {
     #[arg(num_args = 0..=1, require_equals = true, value_parser = parse_bool)]
     pub enable_dynamic_provisioning: bool,
 
+    /// Make and delete volumes of kubernetes.io/host-path below /tmp of the machine this runs on. For
+    /// test clusters of one machine only. Needs the rights in deploy/optional/host-path.yaml.
+    #[arg(long, value_name = "BOOL", default_value = "false", default_missing_value = "true")]
+    #[arg(num_args = 0..=1, require_equals = true, value_parser = parse_bool)]
+    pub enable_hostpath_provisioner: bool,
+
+    /// Recycle volumes of policy Recycle, which is deprecated: a pod deletes what is on them. Needs the
+    /// rights in deploy/optional/recycler.yaml.
+    #[arg(long, value_name = "BOOL", default_value = "false", default_missing_value = "true")]
+    #[arg(num_args = 0..=1, require_equals = true, value_parser = parse_bool)]
+    pub enable_recycler: bool,
+
+    /// File with the pod that recycles host path volumes.
+    #[arg(long, value_name = "FILE")]
+    pub pv_recycler_pod_template_filepath_hostpath: Option<PathBuf>,
+
+    /// File with the pod that recycles NFS volumes.
+    #[arg(long, value_name = "FILE")]
+    pub pv_recycler_pod_template_filepath_nfs: Option<PathBuf>,
+
+    /// Least time for recycling a host path volume, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX)))]
+    pub pv_recycler_minimum_timeout_hostpath: u32,
+
+    /// Least time for recycling an NFS volume, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX)))]
+    pub pv_recycler_minimum_timeout_nfs: u32,
+
+    /// Time for each GiB of a host path volume, in seconds, if that is more.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    #[arg(value_parser = clap::value_parser!(u32).range(0..=i64::from(i32::MAX)))]
+    pub pv_recycler_timeout_increment_hostpath: u32,
+
+    /// Time for each GiB of an NFS volume, in seconds, if that is more.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    #[arg(value_parser = clap::value_parser!(u32).range(0..=i64::from(i32::MAX)))]
+    pub pv_recycler_increment_timeout_nfs: u32,
+
     /// Flags without effect.
     #[command(flatten)]
     pub without_effect: FlagsWithoutEffect,
