@@ -51,6 +51,19 @@ pub struct Options {
     /// How long to watch a subject do nothing, in seconds.
     #[arg(long, default_value_t = 10)]
     idle: u64,
+    /// Claims that are there before their volumes, which come one after the other.
+    #[arg(long, default_value_t = 10)]
+    late_volumes: usize,
+    /// Bound pairs of a cluster in which nothing happens. With this or --idle-released nothing else is
+    /// measured.
+    #[arg(long, default_value_t = 0)]
+    idle_bound: usize,
+    /// Released volumes of such a cluster. They refer to names of claims that are there again.
+    #[arg(long, default_value_t = 0)]
+    idle_released: usize,
+    /// How long to watch a subject in such a cluster, in seconds.
+    #[arg(long, default_value_t = 600)]
+    idle_for: u64,
     /// Also list all requests of each phase by verb and resource.
     #[arg(long)]
     requests: bool,
@@ -78,7 +91,12 @@ async fn main() {
     let mut conditions = Conditions::now(&options);
     let mut results = Vec::new();
     for kind in &options.subjects {
-        let result = phases::run(&assets, *kind, &options).await;
+        let at_rest = options.idle_bound + options.idle_released > 0;
+        let result = if at_rest {
+            phases::run_at_rest(&assets, *kind, &options).await
+        } else {
+            phases::run(&assets, *kind, &options).await
+        };
         conditions.kubernetes.clone_from(&result.kubernetes);
         results.push(result);
     }
