@@ -6,6 +6,10 @@
 //! answer at once. What comes out is one table. It measures, it does not judge: there is no
 //! threshold in here.
 //!
+//! `cargo bench --bench duel -- --idle-bound 50000 --idle-released 10000 --idle-for 600`
+//!
+//! The same two, each in a cluster in which nothing happens.
+//!
 //! [`subject`] runs what is measured, [`load`] makes the work, [`sightings`] sees it done,
 //! [`phases`] measures one by the other, [`cost`] reads who paid, [`report`] prints.
 
@@ -76,6 +80,11 @@ impl Options {
     fn idle(&self) -> Duration {
         Duration::from_secs(self.idle)
     }
+
+    /// Whether only a cluster in which nothing happens is to be shown.
+    fn is_at_rest(&self) -> bool {
+        self.idle_bound + self.idle_released > 0
+    }
 }
 
 #[tokio::main]
@@ -91,8 +100,7 @@ async fn main() {
     let mut conditions = Conditions::now(&options);
     let mut results = Vec::new();
     for kind in &options.subjects {
-        let at_rest = options.idle_bound + options.idle_released > 0;
-        let result = if at_rest {
+        let result = if options.is_at_rest() {
             phases::run_at_rest(&assets, *kind, &options).await
         } else {
             phases::run(&assets, *kind, &options).await

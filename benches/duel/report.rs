@@ -27,10 +27,14 @@ impl Conditions {
             kubernetes: String::new(),
             cores: std::thread::available_parallelism().map_or(0, std::num::NonZero::get),
             load_average: load.split_whitespace().take(3).collect::<Vec<_>>().join(" "),
-            parameters: format!(
-                "{} nodes, {} volumes together, {} one at a time",
-                options.nodes, options.volumes, options.one_at_a_time
-            ),
+            parameters: if options.is_at_rest() {
+                format!("a cluster at rest for {} s", options.idle_for)
+            } else {
+                format!(
+                    "{} nodes, {} volumes together, {} one at a time, {} after their claims",
+                    options.nodes, options.volumes, options.one_at_a_time, options.late_volumes
+                )
+            },
             requests: options.requests,
         }
     }
