@@ -246,7 +246,7 @@ impl ActualState {
             let keep = !pair.is_idle() || wants(node);
             if !keep && let Some(node_state) = nodes.get_mut(node) {
                 node_state.volumes.remove(volume);
-                if node_state.node.is_none() && node_state.volumes.is_empty() && !node_state.busy {
+                if node_state.is_over() {
                     nodes.remove(node);
                 }
             }
@@ -275,7 +275,7 @@ impl ActualState {
             known.iter().filter(in_use).cloned().collect()
         };
         let all = state.observe(node, used, wall);
-        if node.is_none() && known.is_empty() && !state.busy {
+        if state.is_over() {
             self.nodes.remove(name);
             return BTreeSet::new();
         }
@@ -298,6 +298,13 @@ impl ActualState {
             }
         }
         touched
+    }
+
+    /// Forgets a node that is gone and has no volumes, once nothing is on its way to it.
+    pub fn forget_node(&mut self, name: &NodeName) {
+        if self.nodes.get(name).is_some_and(NodeState::is_over) {
+            self.nodes.remove(name);
+        }
     }
 
     /// Notes that a node went unseen: whatever is on it may be in use.
@@ -357,10 +364,15 @@ impl ActualState {
         self.prove(volumes, name, sent, |volume| Unpublished::witnessed_by(answer, volume))
     }
 
-    /// Takes the answer "not found" to a live read of a node, likewise.
+    /// Takes the answer "not found" to a live read of a node, likewise. Whatever patch is on its way names
+    /// an object that is gone, and lands nowhere.
     pub fn witness_absence(&mut self, name: &NodeName, sent: Sequence) -> BTreeSet<VolumeId> {
-        let volumes = self.nodes.get(name).map(|state| state.volumes.clone()).unwrap_or_default();
-        self.prove(volumes, name, sent, |_| Some(Unpublished::witnessed_by_absence()))
+        let Some(state) = self.nodes.get_mut(name) else { return BTreeSet::new() };
+        state.stale = false;
+        let was_unsettled = state.unsettled.take().is_some();
+        let volumes = state.volumes.clone();
+        let proven = self.prove(volumes.clone(), name, sent, |_| Some(Unpublished::witnessed_by_absence()));
+        if was_unsettled { volumes } else { proven }
     }
 
     fn prove(
@@ -394,6 +406,7 @@ impl ActualState {
         name: &AttachmentName,
         attachment: Option<Arc<VolumeAttachment>>,
         candidates: impl FnOnce(&VolumeAttachment) -> Candidates,
+        wall: Timestamp,
     ) -> Option<(VolumeId, NodeName)> {
         let Some(attachment) = attachment else {
             self.unidentified.remove(name);
@@ -433,6 +446,9 @@ impl ActualState {
                 pair.deletion_doubt = None;
             }
             pair.attachment = Some(attachment);
+            if let Some(state) = self.nodes.get_mut(&identity.node) {
+                state.note_absence(wall);
+            }
         } else {
             let foreign = &mut self.volumes.entry(identity.volume.clone()).or_default().foreign;
             foreign.insert(name.clone(), identity.node.clone());
@@ -467,7 +483,7 @@ impl ActualState {
 
     /// Recognises the attachments of a volume among those that nothing has explained so far: their own
     /// PersistentVolume may be gone while another one stands for the same handle.
-    pub fn recognise(&mut self, volume: &VolumeId) {
+    pub fn recognise(&mut self, volume: &VolumeId, wall: Timestamp) {
         if self.unidentified.is_empty() {
             return;
         }
@@ -480,7 +496,7 @@ impl ActualState {
         for attachment in ours {
             let name = AttachmentName::from(&*attachment.metadata.name);
             let about = Candidates { source: Some(volume.clone()), published: Vec::new() };
-            self.observe_attachment(&name, Some(attachment), |_| about);
+            self.observe_attachment(&name, Some(attachment), |_| about, wall);
         }
     }
 

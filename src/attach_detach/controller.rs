@@ -36,7 +36,7 @@ use crate::{
     kube_api::{
         events::Event,
         ids::{AttachmentName, NodeName, PodKey, ResourceVersion},
-        kinds::ObjectRef,
+        kinds::{ObjectRef, VolumeAttachment},
     },
     state::{LastWords, Objects},
 };
@@ -295,8 +295,8 @@ impl Controller {
             self.wish_clock.forget(&gone.metadata.uid);
         }
         let attached = attachment.as_ref().map(|attachment| attachment.status.attached);
-        let touched =
-            self.actual.observe_attachment(name, attachment, |attachment| candidates(&objects, attachment));
+        let candidates = |attachment: &VolumeAttachment| candidates(&objects, attachment);
+        let touched = self.actual.observe_attachment(name, attachment, candidates, self.clock.wall(now));
         let Some((volume, node)) = touched else { return };
         match attached {
             Some(true) => self.operation_ended(&volume, &node, Operation::Attach, Ending::Success, now),
@@ -386,10 +386,10 @@ impl Controller {
     pub(super) fn reconcile_volume(&mut self, volume: &VolumeId, now: Instant) {
         self.metrics.planned(Planned::Volume);
         let wishes = self.desired.nodes(volume);
-        if wishes.is_some() {
-            self.actual.recognise(volume);
-        }
         let wall = self.clock.wall(now);
+        if wishes.is_some() {
+            self.actual.recognise(volume, wall);
+        }
         let wanted = |node: &NodeName| wishes.is_some_and(|wishes| wishes.contains_key(node));
         let wish_clock = &self.wish_clock;
         self.actual.note_unwanted(volume, wanted, |uid| wish_clock.since(uid), wall);

@@ -76,6 +76,7 @@ impl Controller {
                     Err(CallError::Conflict(_)) => self.actual.node_mut(&name).stale = true,
                     Err(error) => self.node_patch_failed(&name, revision, &error, now),
                 }
+                self.actual.forget_node(&name);
             }
             Call::Clock(_) => self.clock_answered(result, now),
             Call::ReadNode(name) => {
@@ -101,6 +102,7 @@ impl Controller {
                         self.node_failed(&name, &error, now);
                     }
                 }
+                self.actual.forget_node(&name);
             }
         }
     }

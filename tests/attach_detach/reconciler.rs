@@ -220,7 +220,7 @@ fn hold(actual: &mut ActualState, volume: &VolumeId, name: &NodeName, given: &Gi
             attachment.status.attach_error = Some(VolumeError { time: None, message: "no".to_owned() });
         }
         let about = Candidates { source: Some(volume.clone()), published: Vec::new() };
-        actual.observe_attachment(&attachment_name, Some(Arc::new(attachment)), |_| about);
+        actual.observe_attachment(&attachment_name, Some(Arc::new(attachment)), |_| about, wall());
     }
     let local = given.calling.is_some()
         || given.uncertain.is_some()
