@@ -48,6 +48,9 @@ pub struct Pair {
     /// A delete was sent whose outcome nobody knows: until this moment, and a live read after it, the
     /// attachment may be on its way out.
     pub deletion_doubt: Option<Instant>,
+    /// The attachment is known from answers to our own requests alone, and the last list lacked it: nobody
+    /// would tell if it were gone.
+    pub unconfirmed: bool,
     /// How far the withdrawal from the node's status is proven.
     pub withdrawal: Withdrawal,
     /// Pause after failures.
@@ -416,6 +419,7 @@ impl ActualState {
                 pair.attachment = None;
                 pair.deletion_accepted = None;
                 pair.deletion_doubt = None;
+                pair.unconfirmed = false;
                 pair.withdrawal = Withdrawal::None;
                 pair.retry = Retry::default();
             } else if let Some(state) = self.volumes.get_mut(&volume) {
@@ -472,6 +476,13 @@ impl ActualState {
             return None;
         }
         Some(self.pair(&identity.volume, &identity.node).map_or_else(Cow::default, Cow::Borrowed))
+    }
+
+    /// Notes that a VolumeAttachment is to be asked for.
+    pub fn doubt_attachment(&mut self, name: &AttachmentName) -> Option<VolumeId> {
+        let Identity { volume, node, ours: true } = self.identities.get(name)? else { return None };
+        self.volumes.get_mut(volume)?.pairs.get_mut(node)?.unconfirmed = true;
+        Some(volume.clone())
     }
 
     /// A VolumeAttachment of ours as last taken.

@@ -220,6 +220,7 @@ impl Controller {
             match &object {
                 ObjectRef::Node(name) => {
                     self.hear_last_words(name, now);
+                    self.doubt_node(name);
                     let node = self.objects.nodes.get(name);
                     let touched = self.observe_node(name, node.as_ref(), now);
                     self.dirty_volumes.extend(touched);
@@ -234,6 +235,7 @@ impl Controller {
                 ObjectRef::Attachment(name) => {
                     self.suspect_attachment(name, now);
                     self.refresh_attachment(name, now);
+                    self.doubt_attachment(name);
                 }
                 ObjectRef::Volume(name) => {
                     for attachment in self.actual.unidentified(Some(name), None) {
@@ -255,7 +257,7 @@ impl Controller {
 
     /// What a node object that is gone said last counts, even if we never saw it say so: what was in use
     /// then still may be.
-    fn hear_last_words(&mut self, name: &NodeName, now: Instant) {
+    pub(super) fn hear_last_words(&mut self, name: &NodeName, now: Instant) {
         let wall = self.clock.wall(now);
         let touched = match self.objects.nodes.take_last_words(name) {
             None => return,
@@ -264,6 +266,21 @@ impl Controller {
         };
         self.dirty_volumes.extend(touched);
         self.dirty_volumes.extend(self.actual.observe_node(name, None, wall));
+    }
+
+    /// A node that the last list lacked, and that is known from answers of its own alone, is read.
+    fn doubt_node(&mut self, name: &NodeName) {
+        if self.objects.nodes.is_unconfirmed(name) {
+            self.actual.node_mut(name).stale = true;
+            self.dirty_nodes.push(name.clone());
+        }
+    }
+
+    /// Likewise a VolumeAttachment of ours.
+    fn doubt_attachment(&mut self, name: &AttachmentName) {
+        if self.objects.attachments.is_unconfirmed(name) {
+            self.dirty_volumes.extend(self.actual.doubt_attachment(name));
+        }
     }
 
     fn refresh_pod(&mut self, key: &PodKey) {
@@ -373,6 +390,12 @@ impl Controller {
         self.sweep_at = Some(now + period);
         for key in self.objects.pods.snapshot().into_keys() {
             self.refresh_pod(&key);
+        }
+        for name in self.objects.nodes.unconfirmed() {
+            self.doubt_node(&name);
+        }
+        for name in self.objects.attachments.unconfirmed() {
+            self.doubt_attachment(&name);
         }
         self.look_at_everything();
     }

@@ -45,17 +45,17 @@ impl Controller {
                     PairRequest::Create(_) => self.created(&volume, &node, result, now),
                     PairRequest::Delete(uid, _) => {
                         match result {
-                            Ok(Answer::Attachment(attachment)) => {
-                                self.pair(&volume, &node).deletion_accepted = Some(uid);
+                            // If the watch has told of its end already, the answer is history.
+                            Ok(Answer::Attachment(attachment)) if self.knows_attachment(&attachment) => {
+                                self.deletion_accepted(&volume, &node, uid);
                                 self.absorb_attachment(attachment, now);
                             }
-                            Ok(_) | Err(CallError::NotFound(_)) => {
-                                self.pair(&volume, &node).deletion_accepted = Some(uid);
+                            Ok(_) => self.deletion_accepted(&volume, &node, uid),
+                            Err(CallError::NotFound(_)) => {
+                                self.deletion_accepted(&volume, &node, uid);
+                                self.attachment_not_found(&volume, &node, now);
                             }
                             Err(error) => self.delete_failed(&volume, &node, &error, now),
-                        }
-                        if self.pair(&volume, &node).attachment.is_none() {
-                            self.pair(&volume, &node).deletion_accepted = None;
                         }
                     }
                     PairRequest::Read(_) => self.attachment_read(&volume, &node, result, now),
@@ -91,16 +91,19 @@ impl Controller {
                         self.node_answered(&name, &node, sent, now);
                     }
                     Ok(_) => {}
-                    Err(CallError::NotFound(_))
-                        if self.actual.node(&name).is_some_and(|state| state.node.is_none()) =>
-                    {
-                        let touched = self.actual.witness_absence(&name, sent);
-                        self.dirty_volumes.extend(touched);
+                    Err(error @ CallError::NotFound(_)) => {
+                        if self.objects.prove_unconfirmed_gone::<Node>(&name) {
+                            self.hear_last_words(&name, now);
+                        }
+                        if self.actual.node(&name).is_some_and(|state| state.node.is_none()) {
+                            let touched = self.actual.witness_absence(&name, sent);
+                            self.dirty_volumes.extend(touched);
+                        } else {
+                            // Absence of a node that the watch still shows is about to be told by the watch.
+                            self.node_failed(&name, &error, now);
+                        }
                     }
-                    Err(error) => {
-                        // Absence of a node that the watch still shows is about to be told by the watch.
-                        self.node_failed(&name, &error, now);
-                    }
+                    Err(error) => self.node_failed(&name, &error, now),
                 }
                 self.actual.forget_node(&name);
             }
@@ -160,6 +163,14 @@ impl Controller {
         }
     }
 
+    /// The server has accepted the deletion, if it is still about the attachment that is known.
+    fn deletion_accepted(&mut self, volume: &VolumeId, node: &NodeName, uid: Uid) {
+        let pair = self.pair(volume, node);
+        if pair.attachment.as_ref().is_some_and(|attachment| attachment.metadata.uid == uid) {
+            pair.deletion_accepted = Some(uid);
+        }
+    }
+
     fn delete_failed(&mut self, volume: &VolumeId, node: &NodeName, error: &CallError, now: Instant) {
         // Whatever was proven, the next try begins with a fresh look at the node.
         let pair = self.pair(volume, node);
@@ -194,14 +205,15 @@ impl Controller {
                 pair.uncertain = pair.uncertain.filter(|uncertain| uncertain.until > now);
                 pair.retry = Retry::default();
                 pair.deletion_doubt = pair.deletion_doubt.filter(|until| *until > now);
+                pair.unconfirmed = false;
                 self.absorb_attachment(attachment, now);
             }
             Ok(_) | Err(CallError::NotLeader) => {}
             Err(CallError::NotFound(_)) => {
                 let wanted = self.desired.wish(volume, node).is_some();
+                self.attachment_not_found(volume, node, now);
                 let pair = self.pair(volume, node);
                 if pair.attachment.is_some() {
-                    // Gone; the watch is about to say so.
                     pair.retry = pair.retry.after_failure(now, 0.0, Duration::ZERO);
                 }
                 let Some(uncertain) = &mut pair.uncertain else { return };
@@ -245,6 +257,19 @@ impl Controller {
         let jitter = fastrand::f64();
         let pair = self.pair(volume, node);
         pair.retry = pair.retry.after_failure(now, jitter, asked_pause(error));
+    }
+
+    fn knows_attachment(&self, answer: &VolumeAttachment) -> bool {
+        let known = self.objects.attachments.get(&answer.key());
+        known.is_some_and(|known| known.metadata.uid == answer.metadata.uid)
+    }
+
+    /// The attachment is gone. The watch is about to say so, unless it began anew without it.
+    fn attachment_not_found(&mut self, volume: &VolumeId, node: &NodeName, now: Instant) {
+        let name = volume.attachment_name(node);
+        if self.objects.prove_unconfirmed_gone::<VolumeAttachment>(&name) {
+            self.refresh_attachment(&name, now);
+        }
     }
 
     fn absorb_attachment(&mut self, attachment: VolumeAttachment, now: Instant) {

@@ -75,7 +75,7 @@ pub enum Step {
     Delete(Uid, Unpublished, Option<ForceReason>),
     /// Read the node live: nothing is listed, so no write of ours will prove it.
     ReadNode,
-    /// Read the VolumeAttachment live, to learn what became of a create.
+    /// Read the VolumeAttachment live, to learn what became of a create, or of it.
     ReadAttachment,
 }
 
@@ -370,6 +370,18 @@ impl Verdict {
         let is_ours = pair.withdrawal != Withdrawal::None || pair.publication == Publication::List;
         let publication = if is_attached && is_ours { Publication::List } else { Publication::Keep };
         wait(publication, Waiting::ForeignWriter)
+    }
+
+    /// The same, and the attachment is read if nobody would tell of its end.
+    pub(super) fn confirming(mut self, pair: &Pair, now: Instant) -> Self {
+        if !pair.unconfirmed || pair.call.is_some() || self.step.is_some() {
+            return self;
+        }
+        match pair.retry.pending(now) {
+            Some(at) => self.wake_at = Some(self.wake_at.map_or(at, |wake_at| wake_at.min(at))),
+            None => self.step = Some(Step::ReadAttachment),
+        }
+        self
     }
 
     pub(super) fn say(publication: Publication) -> Self {
