@@ -48,9 +48,8 @@ pub struct Pair {
     /// A delete was sent whose outcome nobody knows: until this moment, and a live read after it, the
     /// attachment may be on its way out.
     pub deletion_doubt: Option<Instant>,
-    /// The attachment is known from answers to our own requests alone, and the last list lacked it: nobody
-    /// would tell if it were gone.
-    pub unconfirmed: bool,
+    /// Why the attachment's name is to be read live, although no request of ours is of unknown outcome.
+    pub doubt: Option<Doubt>,
     /// How far the withdrawal from the node's status is proven.
     pub withdrawal: Withdrawal,
     /// Pause after failures.
@@ -99,6 +98,14 @@ pub struct Uncertain {
     pub until: Instant,
     /// Whether a live read has found nothing since.
     pub read_absent: bool,
+}
+
+/// What makes it doubtful what there is under the attachment's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doubt {
+    /// The attachment is known from answers to our own requests alone, and the last list lacked it: nobody
+    /// would tell if it were gone.
+    Unconfirmed,
 }
 
 /// What the status of a node should say of a volume.
@@ -419,7 +426,7 @@ impl ActualState {
                 pair.attachment = None;
                 pair.deletion_accepted = None;
                 pair.deletion_doubt = None;
-                pair.unconfirmed = false;
+                pair.doubt = None;
                 pair.withdrawal = Withdrawal::None;
                 pair.retry = Retry::default();
             } else if let Some(state) = self.volumes.get_mut(&volume) {
@@ -481,7 +488,7 @@ impl ActualState {
     /// Notes that a VolumeAttachment is to be asked for.
     pub fn doubt_attachment(&mut self, name: &AttachmentName) -> Option<VolumeId> {
         let Identity { volume, node, ours: true } = self.identities.get(name)? else { return None };
-        self.volumes.get_mut(volume)?.pairs.get_mut(node)?.unconfirmed = true;
+        self.volumes.get_mut(volume)?.pairs.get_mut(node)?.doubt = Some(Doubt::Unconfirmed);
         Some(volume.clone())
     }
 

@@ -205,7 +205,7 @@ impl Controller {
                 pair.uncertain = pair.uncertain.filter(|uncertain| uncertain.until > now);
                 pair.retry = Retry::default();
                 pair.deletion_doubt = pair.deletion_doubt.filter(|until| *until > now);
-                pair.unconfirmed = false;
+                pair.doubt = None;
                 self.absorb_attachment(attachment, now);
             }
             Ok(_) | Err(CallError::NotLeader) => {}

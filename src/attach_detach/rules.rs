@@ -10,7 +10,7 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use super::{
-    actual_state::{Pair, PairCall, Publication},
+    actual_state::{Doubt, Pair, PairCall, Publication},
     desired_state::{AttachSource, Wish},
     force::{ForcePolicy, ForceReason, Unforced, force},
     no_op,
@@ -374,7 +374,7 @@ impl Verdict {
 
     /// The same, and the attachment is read if nobody would tell of its end.
     pub(super) fn confirming(mut self, pair: &Pair, now: Instant) -> Self {
-        if !pair.unconfirmed || pair.call.is_some() || self.step.is_some() {
+        if pair.doubt != Some(Doubt::Unconfirmed) || pair.call.is_some() || self.step.is_some() {
             return self;
         }
         match pair.retry.pending(now) {
