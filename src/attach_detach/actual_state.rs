@@ -101,11 +101,15 @@ pub struct Uncertain {
 }
 
 /// What makes it doubtful what there is under the attachment's name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Doubt {
     /// The attachment is known from answers to our own requests alone, and the last list lacked it: nobody
     /// would tell if it were gone.
     Unconfirmed,
+    /// The server refused our create because there is one already, which we have not asked for.
+    MadeByAnother,
+    /// There is one of that name which is not about this volume on this node (S9).
+    NameTaken(AttachmentName),
 }
 
 /// What the status of a node should say of a volume.
@@ -555,8 +559,11 @@ fn identify(attachment: &VolumeAttachment, candidates: Candidates) -> Option<Ide
     source.map(|volume| identity(volume, false))
 }
 
+/// The name alone is not enough: what it is the hash of is joined without separators (H6).
 fn is_named_after(attachment: &VolumeAttachment, volume: &VolumeId) -> bool {
-    *volume.attachment_name(&attachment.spec.node_name).as_str() == *attachment.metadata.name
+    let spec = &attachment.spec;
+    *volume.driver_and_handle().0 == *spec.attacher.as_str()
+        && *volume.attachment_name(&spec.node_name).as_str() == *attachment.metadata.name
 }
 
 #[cfg(test)]

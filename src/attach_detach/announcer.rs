@@ -13,7 +13,7 @@ use super::{
 use crate::{
     kube_api::{
         events::{Event, EventType, Involved},
-        ids::{NodeName, PodKey, ResourceVersion},
+        ids::{AttachmentName, NodeName, PodKey, ResourceVersion},
         kinds::{Narrow, Pod},
     },
     state::Objects,
@@ -51,6 +51,11 @@ pub enum Announcement {
 pub fn timed_out(volume: &VolumeId, operation: &str) -> String {
     let (driver, handle) = volume.driver_and_handle();
     format!("timed out waiting for external-attacher of {driver} CSI driver to {operation} volume {handle}")
+}
+
+/// What is said while the name of a VolumeAttachment is taken by one that is for something else.
+pub fn name_taken(name: &AttachmentName) -> String {
+    format!("VolumeAttachment {name} exists already and is not for this volume")
 }
 
 /// The event that tells whoever looks at the node. It names no pod and no claim (S41).

@@ -134,6 +134,7 @@ mod tests {
             let name = volume.attachment_name(&node);
             let mut attachment = attachment(&json!({"inlineVolumeSpec": source}));
             attachment.metadata.name = name.as_str().into();
+            attachment.spec.attacher = DriverName::from("ebs.csi.aws.com");
             let mut actual = ActualState::default();
             let objects = Objects::default();
             let about = |attachment: &VolumeAttachment| candidates(&objects, attachment);

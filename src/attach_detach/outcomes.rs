@@ -8,7 +8,7 @@ use std::{collections::HashSet, time::Duration};
 use tokio::time::Instant;
 
 use super::{
-    actual_state::{Operation, PairCall, Topic, Uncertain},
+    actual_state::{Doubt, Operation, PairCall, Topic, Uncertain},
     announcer::Announcement,
     calls::{Answer, Call, Outcome, PairRequest},
     controller::Controller,
@@ -144,13 +144,12 @@ impl Controller {
                 tracing::warn!(%volume, %node, %error, "whether the attachment was created is unknown, reading it");
                 let jitter = fastrand::f64();
                 let pair = self.pair(volume, node);
-                let is_foreign = error.is_certain() && pair.uncertain.is_none() && pair.attachment.is_none();
+                if error.is_certain() && pair.uncertain.is_none() && pair.attachment.is_none() {
+                    pair.doubt = Some(Doubt::MadeByAnother);
+                }
                 pair.uncertain = Some(Uncertain { until: now + SETTLE, read_absent: false });
                 if !error.is_certain() {
                     pair.retry = pair.retry.after_failure(now, jitter, Duration::ZERO);
-                }
-                if is_foreign {
-                    self.suspect(ForeignAct::AttachmentCreated, now);
                 }
             }
             Err(error) => {
@@ -201,18 +200,33 @@ impl Controller {
     ) {
         match result {
             Ok(Answer::Attachment(attachment)) => {
-                let pair = self.pair(volume, node);
-                pair.uncertain = pair.uncertain.filter(|uncertain| uncertain.until > now);
-                pair.retry = Retry::default();
-                pair.deletion_doubt = pair.deletion_doubt.filter(|until| *until > now);
-                pair.doubt = None;
+                let name = attachment.key();
                 self.absorb_attachment(attachment, now);
+                let is_there = self.objects.attachments.get(&name).is_some();
+                let pair = self.pair(volume, node);
+                let doubt = pair.doubt.take();
+                pair.uncertain = pair.uncertain.filter(|uncertain| uncertain.until > now);
+                pair.deletion_doubt = pair.deletion_doubt.filter(|until| *until > now);
+                if is_there && pair.attachment.is_none() {
+                    tracing::warn!(%volume, %node, attachment = %name, "the name of the attachment is taken");
+                    if doubt == Some(Doubt::MadeByAnother) {
+                        pair.uncertain = None;
+                    }
+                    pair.doubt = Some(Doubt::NameTaken(name));
+                    pair.retry = pair.retry.after_failure(now, fastrand::f64(), Duration::ZERO);
+                    return;
+                }
+                pair.retry = Retry::default();
+                if doubt == Some(Doubt::MadeByAnother) && is_there {
+                    self.suspect(ForeignAct::AttachmentCreated, now);
+                }
             }
             Ok(_) | Err(CallError::NotLeader) => {}
             Err(CallError::NotFound(_)) => {
                 let wanted = self.desired.wish(volume, node).is_some();
                 self.attachment_not_found(volume, node, now);
                 let pair = self.pair(volume, node);
+                pair.doubt = pair.doubt.take().filter(|doubt| *doubt == Doubt::Unconfirmed);
                 if pair.attachment.is_some() {
                     pair.retry = pair.retry.after_failure(now, 0.0, Duration::ZERO);
                 }

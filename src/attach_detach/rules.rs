@@ -19,7 +19,7 @@ use super::{
     withdrawal::{Unpublished, Withdrawal},
 };
 use crate::kube_api::{
-    ids::{NodeName, Uid},
+    ids::{AttachmentName, NodeName, Uid},
     kinds::VolumeError,
 };
 
@@ -130,13 +130,18 @@ pub enum Waiting {
     Uncertain,
     /// For another attach/detach controller to cease: until then nothing is detached (S14).
     ForeignWriter,
+    /// For a VolumeAttachment of the computed name, which is for something else, to be gone (S9).
+    ForeignAttachment {
+        /// That name.
+        name: AttachmentName,
+    },
     /// For the pause after a failure to end.
     RetryBackoff,
 }
 
 impl Waiting {
     /// The codes that say that a safety rule keeps something from being done.
-    pub const GUARDS: [&'static str; 7] = [
+    pub const GUARDS: [&'static str; 8] = [
         "HeldByNode",
         "DetachWaitingForUnmount",
         "DetachWaitingForNode",
@@ -144,6 +149,7 @@ impl Waiting {
         "Uncertain",
         "WishNotCurrent",
         "ForeignWriter",
+        "ForeignAttachment",
     ];
 
     /// The reason code (user-experience §3), also in metrics and logs.
@@ -166,6 +172,7 @@ impl Waiting {
             Self::DetachWaitingForNode { .. } => "DetachWaitingForNode",
             Self::Uncertain => "Uncertain",
             Self::ForeignWriter => "ForeignWriter",
+            Self::ForeignAttachment { .. } => "ForeignAttachment",
             Self::RetryBackoff => "RetryBackoff",
         }
     }
@@ -208,7 +215,8 @@ fn wanted(view: &PairView<'_>, wish: &Wish, now: Instant) -> Verdict {
     if pair.call.is_some() {
         return wait(Publication::Withhold, Waiting::WaitingForVolumeAttachment);
     }
-    if pair.uncertain.is_some_and(|uncertain| !uncertain.read_absent) {
+    let is_taken = matches!(pair.doubt, Some(Doubt::NameTaken(_)));
+    if !is_taken && pair.uncertain.is_some_and(|uncertain| !uncertain.read_absent) {
         return read_attachment(pair, now);
     }
     if let Some(rival) = view.rival {
@@ -225,6 +233,10 @@ fn wanted(view: &PairView<'_>, wish: &Wish, now: Instant) -> Verdict {
     let Some(source) = wish.attachable() else {
         return wait(Publication::Withhold, Waiting::WishNotCurrent);
     };
+    if let Some(Doubt::NameTaken(name)) = &pair.doubt {
+        let waiting = Some(Waiting::ForeignAttachment { name: name.clone() });
+        return Verdict { waiting, ..read_attachment(pair, now) };
+    }
     if let Some(at) = pair.retry.pending(now) {
         return pause(at);
     }

@@ -211,6 +211,7 @@ fn hold(actual: &mut ActualState, volume: &VolumeId, name: &NodeName, given: &Gi
         let attachment_name = volume.attachment_name(name);
         attachment.metadata.name = attachment_name.as_str().into();
         attachment.metadata.uid = format!("va-{name}").into();
+        attachment.spec.attacher = DriverName::from("driver");
         attachment.spec.node_name = name.clone();
         attachment.status.attached = matches!(kind, Attachment::Attached | Attachment::Terminating);
         if matches!(kind, Attachment::Terminating) {

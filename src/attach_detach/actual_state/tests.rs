@@ -11,6 +11,7 @@ const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 fn attachment(name: &str, node: &NodeName) -> Arc<VolumeAttachment> {
     let mut attachment = VolumeAttachment::default();
     attachment.metadata.name = name.into();
+    attachment.spec.attacher = DriverName::from("d");
     attachment.spec.node_name = node.clone();
     attachment.spec.source.persistent_volume_name = Some(VolumeName::from("gone"));
     Arc::new(attachment)
@@ -29,6 +30,18 @@ fn s1_an_attachment_whose_volume_is_gone_is_recognised_when_the_handle_is_wanted
     assert!(actual.pair(&volume, &node).is_none());
     actual.recognise(&volume, NOW);
     assert!(actual.pair(&volume, &node).is_some_and(Pair::holds));
+}
+
+#[test]
+fn s9_one_of_the_same_name_for_another_driver_is_not() {
+    let (volume, node) = (VolumeId::csi(&DriverName::from("d"), "h"), NodeName::from("n1"));
+    let name = volume.attachment_name(&node);
+    let mut actual = ActualState::default();
+    let mut foreign = VolumeAttachment::clone(&attachment(name.as_str(), &node));
+    foreign.spec.attacher = DriverName::from("e");
+    actual.observe_attachment(&name, Some(Arc::new(foreign)), |_| Candidates::default(), NOW);
+    actual.recognise(&volume, NOW);
+    assert!(actual.pair(&volume, &node).is_none());
 }
 
 fn pair() -> (VolumeId, NodeName) {
