@@ -188,7 +188,7 @@ pub fn subsystems(parts: &Parts) -> anyhow::Result<Vec<Subsystem>> {
         &parts.caller,
         parts.leadership.clone(),
         parts.events.for_component("persistentvolume-controller"),
-        parts.config.binder,
+        parts.config.binder.clone(),
         &parts.metrics,
         parts.alarms.clone(),
     )?;

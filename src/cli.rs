@@ -127,6 +127,86 @@ pub struct RunArgs {
     #[arg(long, value_name = "BOOL", default_value = "true", default_missing_value = "true")]
     #[arg(num_args = 0..=1, require_equals = true, value_parser = parse_bool)]
     pub enable_dynamic_provisioning: bool,
+
+    /// Make and delete volumes of kubernetes.io/host-path below /tmp of the machine this runs on. For
+    /// test clusters of one machine only. Needs the rights in deploy/optional/host-path.yaml.
+    #[arg(long, value_name = "BOOL", default_value = "false", default_missing_value = "true")]
+    #[arg(num_args = 0..=1, require_equals = true, value_parser = parse_bool)]
+    pub enable_hostpath_provisioner: bool,
+
+    /// Recycle volumes of policy Recycle, which is deprecated: a pod deletes what is on them. Needs the
+    /// rights in deploy/optional/recycler.yaml.
+    #[arg(long, value_name = "BOOL", default_value = "false", default_missing_value = "true")]
+    #[arg(num_args = 0..=1, require_equals = true, value_parser = parse_bool)]
+    pub enable_recycler: bool,
+
+    /// File with the pod that recycles host path volumes.
+    #[arg(long, value_name = "FILE")]
+    pub pv_recycler_pod_template_filepath_hostpath: Option<PathBuf>,
+
+    /// File with the pod that recycles NFS volumes.
+    #[arg(long, value_name = "FILE")]
+    pub pv_recycler_pod_template_filepath_nfs: Option<PathBuf>,
+
+    /// Least time for recycling a host path volume, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX)))]
+    pub pv_recycler_minimum_timeout_hostpath: u32,
+
+    /// Least time for recycling an NFS volume, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX)))]
+    pub pv_recycler_minimum_timeout_nfs: u32,
+
+    /// Time for each GiB of a host path volume, in seconds, if that is more.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    #[arg(value_parser = clap::value_parser!(u32).range(0..=i64::from(i32::MAX)))]
+    pub pv_recycler_timeout_increment_hostpath: u32,
+
+    /// Time for each GiB of an NFS volume, in seconds, if that is more.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    #[arg(value_parser = clap::value_parser!(u32).range(0..=i64::from(i32::MAX)))]
+    pub pv_recycler_increment_timeout_nfs: u32,
+
+    /// Flags without effect.
+    #[command(flatten)]
+    pub without_effect: FlagsWithoutEffect,
+}
+
+/// Flags that the stock loops have, and that mean nothing here. They are accepted so that
+/// kube-controller-manager's arguments can be copied, and each one given is named in the log.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
+#[command(next_help_heading = "Accepted, without effect")]
+pub struct FlagsWithoutEffect {
+    /// Nothing is resynchronised: --attach-detach-reconcile-sync-period and
+    /// --pvclaimbinder-sync-period are the safety nets.
+    #[arg(long, value_name = "DURATION")]
+    pub min_resync_period: Option<String>,
+
+    /// Requests are JSON.
+    #[arg(long, value_name = "TYPE")]
+    pub kube_api_content_type: Option<String>,
+
+    /// FlexVolume is not supported.
+    #[arg(long, value_name = "FOLDER")]
+    pub flex_volume_plugin_dir: Option<String>,
+
+    /// Both loops run under the one service account they are given.
+    #[arg(long, value_name = "BOOL", default_missing_value = "true", num_args = 0..=1, require_equals = true)]
+    pub use_service_account_credentials: Option<String>,
+}
+
+impl FlagsWithoutEffect {
+    /// Those that were given, with their dashes.
+    pub fn given(&self) -> impl Iterator<Item = &'static str> {
+        let flags = [
+            ("--min-resync-period", &self.min_resync_period),
+            ("--kube-api-content-type", &self.kube_api_content_type),
+            ("--flex-volume-plugin-dir", &self.flex_volume_plugin_dir),
+            ("--use-service-account-credentials", &self.use_service_account_credentials),
+        ];
+        flags.into_iter().filter(|(_, value)| value.is_some()).map(|(flag, _)| flag)
+    }
 }
 
 /// Flags of `mooring demo`.
@@ -341,6 +421,13 @@ mod tests {
             mistake(&["--logging-format=xml"]),
             "invalid value 'xml' for '--logging-format <FORMAT>' [possible values: text, json]"
         );
+    }
+
+    #[test]
+    fn flags_of_the_stock_loops_that_mean_nothing_here_are_accepted_and_named() {
+        let arguments = ["--min-resync-period=12h0m0s", "--use-service-account-credentials", "--port=1"];
+        let given: Vec<_> = run(&arguments).unwrap().without_effect.given().collect();
+        assert_eq!(given, ["--min-resync-period", "--use-service-account-credentials"]);
     }
 
     #[test]

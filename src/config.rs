@@ -1,19 +1,21 @@
 //! What the daemon runs with: flags whose combination makes sense.
 //!
-//! In: [`RunArgs`]. Out: a [`Config`], or one [`ConfigError`] that names the flag. Nothing here
-//! touches a file or the network.
+//! In: [`RunArgs`]. Out: a [`Config`], or one [`ConfigError`] that names the flag. Nothing here touches
+//! the network, or any file but those that describe recycler pods.
 
 use std::{
     net::{IpAddr, SocketAddr},
-    path::PathBuf,
+    path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
+use serde_json::{Value, json};
 use thiserror::Error;
 
 use crate::{
-    attach_detach::{AttachDetachOptions, force::ForcePolicy},
-    binder::BinderOptions,
+    attach_detach::{AttachDetachOptions, controller::PAIR_CALLS, force::ForcePolicy},
+    binder::{BinderOptions, Recycler, Recyclers},
     cli::{LoggingFormat, RunArgs},
     kube_api::{call::REQUEST_TIMEOUT, lease::Timing},
 };
@@ -57,6 +59,13 @@ pub struct RateLimit {
 }
 
 impl RateLimit {
+    /// How many decided requests may wait for the limiter: what it lets through in a tenth of a second.
+    fn at_once(self) -> usize {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 1 to 48")]
+        let calls = (self.qps / 10.0).clamp(1.0, 48.0) as usize;
+        calls.min(PAIR_CALLS)
+    }
+
     /// A limiter with this rate.
     #[must_use]
     pub fn limiter(self) -> leaky_bucket::RateLimiter {
@@ -127,7 +136,7 @@ impl TryFrom<RunArgs> for Config {
         let election = if args.leader_elect { Some(election(&args)?) } else { None };
         let rate_limit = rate_limit(args.kube_api_qps, args.kube_api_burst)?;
         check_filter(&args.log_level)?;
-        let attach_detach = attach_detach(&args)?;
+        let attach_detach = attach_detach(&args, rate_limit)?;
         let binder = binder(&args)?;
         let address: IpAddr = args.bind_address;
         Ok(Self {
@@ -213,7 +222,7 @@ fn rate_limit(qps: Option<f64>, burst: Option<usize>) -> Result<Option<RateLimit
 }
 
 // KCM: cmd/kube-controller-manager/app/options/attachdetachcontroller.go, Validate.
-fn attach_detach(args: &RunArgs) -> Result<AttachDetachOptions, ConfigError> {
+fn attach_detach(args: &RunArgs, rate_limit: Option<RateLimit>) -> Result<AttachDetachOptions, ConfigError> {
     let period = args.attach_detach_reconcile_sync_period;
     if !args.disable_attach_detach_reconcile_sync && period < Duration::from_secs(1) {
         return Err(ConfigError::new(
@@ -228,6 +237,7 @@ fn attach_detach(args: &RunArgs) -> Result<AttachDetachOptions, ConfigError> {
             ..ForcePolicy::default()
         },
         sweep_period: (!args.disable_attach_detach_reconcile_sync).then_some(period),
+        pair_calls: rate_limit.map(RateLimit::at_once),
     })
 }
 
@@ -236,7 +246,60 @@ fn binder(args: &RunArgs) -> Result<BinderOptions, ConfigError> {
     if sync_period < Duration::from_secs(1) {
         return Err(ConfigError::new("pvclaimbinder-sync-period", "must be at least 1s"));
     }
-    Ok(BinderOptions { enable_dynamic_provisioning: args.enable_dynamic_provisioning, sync_period })
+    let recyclers = if args.enable_recycler { Some(Arc::new(recyclers(args)?)) } else { None };
+    Ok(BinderOptions {
+        enable_dynamic_provisioning: args.enable_dynamic_provisioning,
+        enable_hostpath_provisioner: args.enable_hostpath_provisioner,
+        recyclers,
+        sync_period,
+    })
+}
+
+fn recyclers(args: &RunArgs) -> Result<Recyclers, ConfigError> {
+    Ok(Recyclers {
+        host_path: Recycler {
+            template: recycler_pod(
+                "pv-recycler-pod-template-filepath-hostpath",
+                args.pv_recycler_pod_template_filepath_hostpath.as_deref(),
+            )?,
+            minimum_timeout: args.pv_recycler_minimum_timeout_hostpath,
+            increment_timeout: args.pv_recycler_timeout_increment_hostpath,
+        },
+        nfs: Recycler {
+            template: recycler_pod(
+                "pv-recycler-pod-template-filepath-nfs",
+                args.pv_recycler_pod_template_filepath_nfs.as_deref(),
+            )?,
+            minimum_timeout: args.pv_recycler_minimum_timeout_nfs,
+            increment_timeout: args.pv_recycler_increment_timeout_nfs,
+        },
+    })
+}
+
+// KCM: cmd/kube-controller-manager/app/plugins.go, AttemptToLoadRecycler.
+fn recycler_pod(flag: &'static str, file: Option<&Path>) -> Result<Value, ConfigError> {
+    let Some(file) = file.filter(|file| !file.as_os_str().is_empty()) else {
+        return Ok(Recycler::default_template());
+    };
+    let mistake = |problem: String| ConfigError::new(flag, format!("{}: {problem}", file.display()));
+    let text = std::fs::read_to_string(file).map_err(|error| mistake(error.to_string()))?;
+    let mut pod: Value = serde_saphyr::from_str(&text)
+        .map_err(|error| mistake(error.to_string().lines().next().unwrap_or_default().to_owned()))?;
+    if pod.get("kind").and_then(Value::as_str) != Some("Pod") {
+        return Err(mistake("is not a Pod".to_owned()));
+    }
+    let volumes = pod.pointer("/spec/volumes").and_then(Value::as_array);
+    if volumes.is_none_or(Vec::is_empty) {
+        return Err(mistake("does not contain any volume(s)".to_owned()));
+    }
+    if pod.pointer("/spec/nodeName").is_some() {
+        // The pod must not run before the volume is proven to be released, so it has to be scheduled.
+        return Err(mistake("must not set spec.nodeName: use spec.nodeSelector".to_owned()));
+    }
+    if let Some(pod) = pod.as_object_mut() {
+        pod.entry("metadata").or_insert_with(|| json!({}));
+    }
+    Ok(pod)
 }
 
 /// The filter's own parser takes any word for the name of a target, so that a mistyped level would
@@ -352,6 +415,51 @@ mod tests {
     }
 
     #[test]
+    fn a_recycler_is_as_kcm_has_it_unless_a_file_says_otherwise() {
+        assert_eq!(
+            config(&["--pv-recycler-pod-template-filepath-nfs=/nowhere"]).unwrap().binder.recyclers,
+            None
+        );
+        let recyclers = config(&["--enable-recycler"]).unwrap().binder.recyclers.unwrap();
+        let of = |minimum_timeout| Recycler {
+            template: Recycler::default_template(),
+            minimum_timeout,
+            increment_timeout: 30,
+        };
+        assert_eq!(*recyclers, Recyclers { host_path: of(60), nfs: of(300) });
+
+        let file = std::env::temp_dir().join(format!("mooring-recycler-{}", std::process::id()));
+        let flags = [
+            "--enable-recycler".to_owned(),
+            format!("--pv-recycler-pod-template-filepath-hostpath={}", file.display()),
+            "--pv-recycler-minimum-timeout-hostpath=7".to_owned(),
+            "--pv-recycler-timeout-increment-hostpath=0".to_owned(),
+        ];
+        let read = |text: &str| {
+            std::fs::write(&file, text).unwrap();
+            config(&flags.each_ref().map(String::as_str)).map(|config| config.binder.recyclers.unwrap())
+        };
+        let pod = "kind: Pod\nspec: {volumes: [{name: v, emptyDir: {}}], nodeSelector: {disk: here}}";
+        let host_path = read(pod).unwrap().host_path.clone();
+        assert_eq!((host_path.minimum_timeout, host_path.increment_timeout), (7, 0));
+        assert_eq!(host_path.template["spec"]["nodeSelector"], json!({"disk": "here"}));
+        assert_eq!(host_path.template["metadata"], json!({}));
+        for (text, problem) in [
+            ("kind: Pod\nspec: {volumes: []}", "does not contain any volume(s)"),
+            ("kind: List", "is not a Pod"),
+            ("kind: [", ""),
+            ("kind: Pod\nspec: {nodeName: n1, volumes: [{name: v}]}", "must not set spec.nodeName"),
+        ] {
+            let error = read(text).unwrap_err().to_string();
+            assert!(error.starts_with("--pv-recycler-pod-template-filepath-hostpath: "), "{error}");
+            assert!(error.contains(problem) && !error.contains('\n'), "{error}");
+        }
+        std::fs::remove_file(&file).unwrap();
+        let error = config(&flags.each_ref().map(String::as_str)).unwrap_err().to_string();
+        assert!(error.contains("mooring-recycler-"), "{error}");
+    }
+
+    #[test]
     fn without_election_its_durations_do_not_matter() {
         let config = config(&["--leader-elect=false", "--leader-elect-lease-duration=0"]).unwrap();
         assert_eq!(config.election, None);
@@ -368,6 +476,14 @@ mod tests {
             limit(&["--kube-api-qps", "0.5", "--kube-api-burst", "2"]),
             Some(RateLimit { qps: 0.5, burst: 2 })
         );
+    }
+
+    #[test]
+    fn s15_no_more_is_decided_than_the_limit_lets_through() {
+        let calls = |qps: &str| config(&["--kube-api-qps", qps]).unwrap().attach_detach.pair_calls;
+        for (qps, expected) in [("-1", None), ("0.5", Some(1)), ("20", Some(2)), ("1000", Some(PAIR_CALLS))] {
+            assert_eq!(calls(qps), expected, "{qps}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

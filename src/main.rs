@@ -34,6 +34,7 @@ fn main() -> ExitCode {
 }
 
 fn run(args: RunArgs) -> ExitCode {
+    let without_effect: Vec<_> = args.without_effect.given().collect();
     let config = match Config::try_from(args) {
         Ok(config) => config,
         Err(error) => return mistake(&error.to_string()),
@@ -42,6 +43,9 @@ fn run(args: RunArgs) -> ExitCode {
         return mistake(&error.to_string());
     }
     exit_on_panic();
+    if !without_effect.is_empty() {
+        tracing::info!(flags = without_effect.join(" "), "flags that have no effect here");
+    }
     let result = match block_on(app::run(config)) {
         Ok(result) => result,
         Err(error) => return mistake(&format!("cannot start the runtime: {error}")),

@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     kube_api::{
+        call::CallError,
         events::{Event, EventType, Involved},
         ids::{AttachmentName, NodeName, PodKey, ResourceVersion},
         kinds::{Narrow, Pod},
@@ -56,6 +57,19 @@ pub fn timed_out(volume: &VolumeId, operation: &str) -> String {
 /// What is said while the name of a VolumeAttachment is taken by one that is for something else.
 pub fn name_taken(name: &AttachmentName) -> String {
     format!("VolumeAttachment {name} exists already and is not for this volume")
+}
+
+/// What KCM says when the API server refuses the VolumeAttachment.
+///
+/// KCM: pkg/volume/csi/csi_attacher.go, Attach.
+pub fn refused(error: &CallError) -> String {
+    format!("kubernetes.io/csi: attacher.Attach failed: {error}")
+}
+
+/// What KCM says when a pod came back to a node before the detach there ended, and what keeps that one.
+pub fn being_deleted(error: Option<&str>) -> String {
+    let cause = error.map(|message| format!(": {message}")).unwrap_or_default();
+    format!("volume attachment is being deleted{cause}")
 }
 
 /// The event that tells whoever looks at the node. It names no pod and no claim (S41).
@@ -162,7 +176,7 @@ fn holding(waiting: Option<&Waiting>) -> String {
         Some(Waiting::DetachWaitingForUnmount { unforced } | Waiting::DetachWaitingForNode { unforced }) => {
             forced(unforced)
         }
-        Some(Waiting::DetachError { message }) => {
+        Some(Waiting::DetachError { message, .. }) => {
             format!("from which its driver cannot detach it ({message})")
         }
         Some(Waiting::ForeignWriter) => {

@@ -28,7 +28,7 @@ use super::{
     rules::{Step, Verdict, Waiting},
     second_controller::Suspicion,
     standing::Standing,
-    volume_name::VolumeId,
+    volume_name::{VolumeId, VolumeKind},
     wish_clock::{ClockPlace, WishClock},
     withdrawal::{Sequence, Withdrawal},
 };
@@ -41,7 +41,7 @@ use crate::{
     state::{LastWords, Objects},
 };
 
-/// Requests for pairs in flight at once.
+/// Requests for pairs in flight at once, at most.
 pub const PAIR_CALLS: usize = 48;
 /// Requests for nodes in flight at once; at most one per node.
 pub const NODE_CALLS: usize = 32;
@@ -62,6 +62,10 @@ pub struct AttachDetachOptions {
     pub force: ForcePolicy,
     /// How often everything is looked at although nothing happened; `None` for never.
     pub sweep_period: Option<Duration>,
+    /// How many requests for pairs may be under way; `None` for [`PAIR_CALLS`]. Fewer where requests are
+    /// rationed: a detach that is decided must be sent at once, or a pod that comes back meanwhile is too
+    /// late to stop it (S15).
+    pub pair_calls: Option<usize>,
 }
 
 /// Desired state, actual state, and what is dirty.
@@ -176,7 +180,7 @@ impl Controller {
             self.refresh_attachment(&name, now);
         }
         for key in self.objects.pods.snapshot().into_keys() {
-            self.refresh_pod(&key);
+            self.refresh_pod(&key, now);
         }
         tracing::info!(
             attachments = self.objects.attachments.len(),
@@ -188,6 +192,7 @@ impl Controller {
     /// Starts to plan: this process may write from now on.
     pub fn take_over(&mut self) {
         self.leads = true;
+        self.standing.set_leads(true);
         // What is published already was announced by whoever published it.
         let published: Vec<(VolumeId, Vec<NodeName>)> = self
             .actual
@@ -251,7 +256,7 @@ impl Controller {
         let mut pods: Vec<_> = pods.into_iter().map(|key| (node(&key), key)).collect();
         pods.sort();
         for (_, key) in pods {
-            self.refresh_pod(&key);
+            self.refresh_pod(&key, now);
         }
     }
 
@@ -283,21 +288,12 @@ impl Controller {
         }
     }
 
-    fn refresh_pod(&mut self, key: &PodKey) {
+    fn refresh_pod(&mut self, key: &PodKey, now: Instant) {
         self.metrics.planned(Planned::Pod);
         let pod = self.objects.pods.get(key);
         let before = self.desired.pod(key);
         let wishes = pod.and_then(|pod| populator::wishes(&pod, &self.objects, before));
-        for unresolved in wishes.iter().flat_map(|wishes| wishes.newly_unresolved(before)) {
-            let reason = unresolved.why.code();
-            self.metrics.unresolved(reason);
-            let volume = &unresolved.pod_volume;
-            if unresolved.why.is_permanent() {
-                tracing::warn!(pod = %key, volume, reason, why = ?unresolved.why, "volume of a pod cannot be attached");
-            } else {
-                tracing::debug!(pod = %key, volume, reason, why = ?unresolved.why, "volume of a pod not attachable yet");
-            }
-        }
+        self.note_unresolved(key, before, wishes.as_ref(), now);
         let touched = self.desired.set(key, wishes);
         self.dirty_volumes.extend(touched);
     }
@@ -363,7 +359,7 @@ impl Controller {
             self.dirty_nodes.clear();
             return Effects::default();
         }
-        while self.pair_calls < PAIR_CALLS
+        while self.pair_calls < self.options.pair_calls.unwrap_or(PAIR_CALLS)
             && let Some(volume) = self.dirty_volumes.pop()
         {
             self.reconcile_volume(&volume, now);
@@ -389,7 +385,7 @@ impl Controller {
         }
         self.sweep_at = Some(now + period);
         for key in self.objects.pods.snapshot().into_keys() {
-            self.refresh_pod(&key);
+            self.refresh_pod(&key, now);
         }
         for name in self.objects.nodes.unconfirmed() {
             self.doubt_node(&name);
@@ -469,6 +465,9 @@ impl Controller {
         if let Some(at) = verdict.wake_at {
             self.wake_at.insert((at, Dirty::Volume(volume.clone())));
         }
+        if volume.kind() == VolumeKind::NoOp {
+            self.force_off_the_list(volume, node, verdict.forced);
+        }
         self.remember_wish(volume, node, verdict);
         self.note_waiting(volume, node, verdict, now);
         match &verdict.step {
@@ -477,10 +476,10 @@ impl Controller {
                 let request = PairRequest::Create(calls::create(volume, node, source));
                 self.send(volume, node, PairCall::Create, request, now);
             }
-            Some(Step::Delete(uid, proof, forced)) => {
-                self.actual.pair_mut(volume, node).forced = *forced;
-                if let Some(reason) = forced {
-                    self.force(volume, node, *reason);
+            Some(Step::Delete(uid, proof)) => {
+                self.actual.pair_mut(volume, node).forced = verdict.forced;
+                if let Some(reason) = verdict.forced {
+                    self.force(volume, node, reason);
                 }
                 let request = PairRequest::Delete(uid.clone(), calls::delete(volume, node, uid, proof));
                 self.send(volume, node, PairCall::Delete, request, now);

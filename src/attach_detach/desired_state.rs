@@ -123,6 +123,32 @@ impl WhyUnresolved {
             Self::FlexVolumeUnsupported(_) => "FlexVolumeUnsupported",
         }
     }
+
+    /// The object that is to change.
+    #[must_use]
+    pub fn object(&self) -> Option<ObjectRef> {
+        match self {
+            Self::NodeNotManaged(node) => Some(ObjectRef::Node(node.clone())),
+            Self::ClaimMissing(claim) | Self::ClaimNotOwnedByPod(claim) | Self::ClaimNotBound(claim) => {
+                Some(ObjectRef::Claim(claim.clone()))
+            }
+            Self::VolumeMissing(volume) | Self::VolumeBoundElsewhere(volume) => {
+                Some(ObjectRef::Volume(volume.clone()))
+            }
+            Self::MalformedSource(volume, _) => volume.clone().map(ObjectRef::Volume),
+            Self::FlexVolumeUnsupported(_) => None,
+        }
+    }
+
+    /// What is wrong with it, where the reason does not say all.
+    #[must_use]
+    pub fn problem(&self) -> Option<String> {
+        match self {
+            Self::MalformedSource(_, error) => Some(error.to_string()),
+            Self::FlexVolumeUnsupported(driver) => Some(format!("FlexVolume driver {driver}")),
+            _ => None,
+        }
+    }
 }
 
 impl PodWishes {

@@ -292,6 +292,11 @@ impl AttachDetachMetrics {
     pub fn waits(&self, reason: &'static str, change: i64) {
         self.waiting.with_label_values(&["attachment", reason]).add(change);
     }
+
+    /// Notes that a volume of a pod began or ceased to be out of the desired state for a reason.
+    pub fn pod_volume_waits(&self, reason: &'static str, change: i64) {
+        self.waiting.with_label_values(&["pod_volume", reason]).add(change);
+    }
 }
 
 fn operation_name(operation: Operation) -> &'static str {

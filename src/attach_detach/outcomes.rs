@@ -3,13 +3,13 @@
 //! In: an [`Outcome`]. Out: changed pairs and nodes, marked dirty, so that the next plan starts from
 //! what is now known. Silence after a write never counts as "nothing happened".
 
-use std::{collections::HashSet, time::Duration};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::{
     actual_state::{Doubt, Operation, PairCall, Topic, Uncertain},
-    announcer::Announcement,
+    announcer::{self, Announcement},
     calls::{Answer, Call, Outcome, PairRequest},
     controller::Controller,
     metrics::Ending,
@@ -35,6 +35,7 @@ impl Controller {
         let Outcome { call, sent, result } = outcome;
         if matches!(result, Err(CallError::NotLeader)) {
             self.leads = false;
+            self.standing.set_leads(false);
         }
         match call {
             Call::Pair(volume, node, request) => {
@@ -116,11 +117,9 @@ impl Controller {
             _ => Err(CallError::Unknown("not a ConfigMap".to_owned())),
         });
         let pairs = self.actual.volumes().flat_map(|(_, state)| state.pairs.values());
-        let existing: HashSet<Uid> = pairs
-            .filter_map(|pair| pair.attachment.as_ref())
-            .map(|attachment| attachment.metadata.uid.clone())
-            .collect();
-        if self.wish_clock.take(result, |uid| existing.contains(uid), fastrand::f64(), now) {
+        let attachments = pairs.filter_map(|pair| pair.attachment.as_ref());
+        let existing = || attachments.map(|attachment| attachment.metadata.uid.clone()).collect();
+        if self.wish_clock.take(result, existing, fastrand::f64(), now) {
             self.look_at_everything();
         }
     }
@@ -152,11 +151,12 @@ impl Controller {
                     pair.retry = pair.retry.after_failure(now, jitter, Duration::ZERO);
                 }
             }
+            Err(error @ CallError::Throttled { .. }) => self.pair_failed(volume, node, &error, now),
             Err(error) => {
                 tracing::warn!(%volume, %node, %error, "creating the attachment failed");
                 self.pair_failed(volume, node, &error, now);
                 self.operation_ended(volume, node, Operation::Attach, Ending::Failure, now);
-                let failure = Announcement::Failed(error.to_string());
+                let failure = Announcement::Failed(announcer::refused(&error));
                 self.say_once(volume, node, Topic::Failure, &failure, now);
             }
         }
@@ -179,6 +179,7 @@ impl Controller {
         }
         match error {
             CallError::NotLeader => {}
+            CallError::Throttled { .. } => self.pair_failed(volume, node, error, now),
             CallError::Conflict(_) => {
                 let name = volume.attachment_name(node);
                 self.send(volume, node, PairCall::Read, PairRequest::Read(name), now);
@@ -265,6 +266,8 @@ impl Controller {
         let jitter = fastrand::f64();
         let state = self.actual.node_mut(name);
         state.retry = state.retry.after_failure(now, jitter, asked_pause(error));
+        // What waits for the node is looked at, so that it can say until when.
+        self.dirty_volumes.extend(state.volumes.iter().cloned());
     }
 
     fn pair_failed(&mut self, volume: &VolumeId, node: &NodeName, error: &CallError, now: Instant) {

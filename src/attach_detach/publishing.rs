@@ -10,11 +10,11 @@ use tokio::time::Instant;
 use super::{
     actual_state::{Pair, Publication},
     calls::Call,
-    controller::{Controller, Dirty, PAIR_CALLS},
+    controller::{Controller, Dirty},
     metrics::Planned,
     node_state::NodeState,
     second_controller::ForeignAct,
-    status_updater::{self, Traffic},
+    status_updater,
     volume_name::VolumeId,
 };
 use crate::kube_api::{ids::NodeName, kinds::Node};
@@ -88,8 +88,7 @@ impl Controller {
             Some((node, change)) => {
                 let others = state.volumes.iter().filter_map(|volume| self.actual.pair(volume, name));
                 let more_to_come = !detach_waits && others.into_iter().any(Pair::is_on_its_way);
-                let is_busy = self.pair_calls >= PAIR_CALLS;
-                let due = change.due(pending_since, Traffic { more_to_come, is_busy });
+                let due = change.due(pending_since, more_to_come);
                 if now < due {
                     self.wake_at.insert((due, Dirty::Node(name.clone())));
                     self.actual.node_mut(name).pending_since = Some(pending_since);
@@ -106,6 +105,7 @@ impl Controller {
                 if let Some(at) = settle_at {
                     self.wake_at.insert((at, Dirty::Node(name.clone())));
                 }
+                self.actual.node_mut(name).pending_since = None;
                 return;
             }
         };

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::kube_api::{
     ids::{AttachmentName, NodeName, Uid},
-    kinds::VolumeError,
+    kinds::{VolumeAttachment, VolumeError},
 };
 
 /// What is known of one pair when it is judged.
@@ -64,6 +64,8 @@ pub struct Verdict {
     pub waiting: Option<Waiting>,
     /// When to judge again although nothing happened.
     pub wake_at: Option<Instant>,
+    /// Why the volume is taken away although it may be in use.
+    pub forced: Option<ForceReason>,
 }
 
 /// A request for one pair.
@@ -71,8 +73,8 @@ pub struct Verdict {
 pub enum Step {
     /// Create the VolumeAttachment with this source.
     Create(AttachSource),
-    /// Delete the VolumeAttachment of this UID, given the proof; by force, if for a reason.
-    Delete(Uid, Unpublished, Option<ForceReason>),
+    /// Delete the VolumeAttachment of this UID, given the proof.
+    Delete(Uid, Unpublished),
     /// Read the node live: nothing is listed, so no write of ours will prove it.
     ReadNode,
     /// Read the VolumeAttachment live, to learn what became of a create, or of it.
@@ -91,6 +93,8 @@ pub enum Waiting {
     AttachError {
         /// What the driver said.
         message: String,
+        /// When it said so; each of its tries says so anew.
+        at: Option<Timestamp>,
     },
     /// For another node to be rid of an exclusive volume.
     HeldByNode {
@@ -118,6 +122,8 @@ pub enum Waiting {
     DetachError {
         /// What the driver said.
         message: String,
+        /// When it said so; each of its tries says so anew.
+        at: Option<Timestamp>,
     },
     /// For the node, whose object is gone, to come back: nothing can be attached to it.
     NodeGone,
@@ -207,7 +213,7 @@ fn wanted(view: &PairView<'_>, wish: &Wish, now: Instant) -> Verdict {
         }
         let error = attachment.status.attach_error.as_ref();
         let waiting = match error.filter(|error| !is_stale(error, wish.began())) {
-            Some(error) => Waiting::AttachError { message: error.message.clone() },
+            Some(error) => Waiting::AttachError { message: error.message.clone(), at: error.time },
             None => Waiting::WaitingForAttacher,
         };
         return wait(Publication::Withhold, waiting);
@@ -246,6 +252,13 @@ fn wanted(view: &PairView<'_>, wish: &Wish, now: Instant) -> Verdict {
     }
 }
 
+/// What the driver said of the detach that is under way.
+#[must_use]
+pub fn detach_error(attachment: &VolumeAttachment) -> Option<&VolumeError> {
+    let error = attachment.status.detach_error.as_ref();
+    error.filter(|error| !is_stale(error, attachment.metadata.deletion_timestamp))
+}
+
 /// Whether an error is from before our own try, and says nothing of it.
 fn is_stale(error: &VolumeError, began: Option<Timestamp>) -> bool {
     matches!((error.time, began), (Some(met), Some(began)) if met < began)
@@ -255,9 +268,8 @@ fn unwanted(view: &PairView<'_>, now: Instant) -> Verdict {
     let pair = view.pair;
     let Some(attachment) = &pair.attachment else { return without_attachment(view, now) };
     if attachment.metadata.is_terminating() || pair.deletion_accepted.is_some() {
-        let error = attachment.status.detach_error.as_ref();
-        let waiting = match error.filter(|error| !is_stale(error, attachment.metadata.deletion_timestamp)) {
-            Some(error) => Waiting::DetachError { message: error.message.clone() },
+        let waiting = match detach_error(attachment) {
+            Some(error) => Waiting::DetachError { message: error.message.clone(), at: error.time },
             None => Waiting::DetachWaitingForAttacher,
         };
         return wait(Publication::Withhold, waiting);
@@ -287,8 +299,8 @@ fn unwanted(view: &PairView<'_>, now: Instant) -> Verdict {
             match pair.retry.pending(now) {
                 Some(at) => Verdict { withdraws: true, ..pause(at) },
                 None => {
-                    let step = Step::Delete(attachment.metadata.uid.clone(), proof.clone(), forced);
-                    withdraw(Some(step), Waiting::DetachWaitingForAttacher)
+                    let step = Step::Delete(attachment.metadata.uid.clone(), proof.clone());
+                    Verdict { forced, ..withdraw(Some(step), Waiting::DetachWaitingForAttacher) }
                 }
             }
         }
@@ -397,6 +409,6 @@ impl Verdict {
     }
 
     pub(super) fn say(publication: Publication) -> Self {
-        Self { publication, withdraws: false, step: None, waiting: None, wake_at: None }
+        Self { publication, withdraws: false, step: None, waiting: None, wake_at: None, forced: None }
     }
 }

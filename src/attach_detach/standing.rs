@@ -17,10 +17,11 @@ use serde_json::{Value, json};
 
 use super::{
     actual_state::{Pair, PairCall},
+    desired_state::Unresolved,
     rules::Waiting,
     volume_name::VolumeId,
 };
-use crate::kube_api::ids::NodeName;
+use crate::kube_api::ids::{NodeName, PodKey};
 
 /// What a pair is, whatever it waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -86,7 +87,9 @@ pub struct Entry {
 pub struct Standing {
     entries: Mutex<BTreeMap<(VolumeId, NodeName), Entry>>,
     settled: Mutex<BTreeMap<(VolumeId, NodeName), Settled>>,
+    unresolved: Mutex<BTreeMap<PodKey, Vec<(Unresolved, Timestamp)>>>,
     alarm: AtomicBool,
+    leads: AtomicBool,
 }
 
 impl Standing {
@@ -115,6 +118,24 @@ impl Standing {
         }
     }
 
+    /// Notes which volumes of a pod cannot even be wanted yet.
+    pub(super) fn set_unresolved(&self, pod: &PodKey, unresolved: &[Unresolved], now: Timestamp) {
+        let mut pods = self.unresolved.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = pods.remove(pod).unwrap_or_default();
+        if unresolved.is_empty() {
+            return;
+        }
+        let since = |found: &Unresolved| {
+            before.iter().find(|(known, _)| known == found).map_or(now, |(_, since)| *since)
+        };
+        pods.insert(pod.clone(), unresolved.iter().map(|found| (found.clone(), since(found))).collect());
+    }
+
+    /// Notes whether this process decides: one that stands by judges nothing, and so has nothing to show.
+    pub(super) fn set_leads(&self, leads: bool) {
+        self.leads.store(leads, Ordering::Relaxed);
+    }
+
     /// Notes whether another controller is at work.
     pub(super) fn set_alarm(&self, alarm: bool) {
         self.alarm.store(alarm, Ordering::Relaxed);
@@ -140,7 +161,8 @@ impl Standing {
         self.lock().clone()
     }
 
-    /// As JSON: those that wait and those that do not, each a list ordered by volume and node.
+    /// As JSON: whether this replica decides; the pairs that wait and those that do not, each a list ordered by volume and node; and the pods'
+    /// volumes that cannot be wanted yet.
     #[must_use]
     pub fn json(&self) -> Value {
         let entries = self.entries();
@@ -159,12 +181,32 @@ impl Standing {
             row
         });
         let waiting: Vec<Value> = rows.collect();
-        let settled = self.settled.lock().unwrap_or_else(PoisonError::into_inner);
+        // The planner does not wait for whoever reads this.
+        let settled = self.settled.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let settled = settled.iter().map(|((volume, node), settled)| {
             let Settled { state, since } = settled;
             json!({ "volume": volume, "node": node, "state": state, "since": since.to_string() })
         });
-        json!({ "waiting": waiting, "settled": settled.collect::<Vec<_>>(), "alarm": self.alarm() })
+        let unresolved = self.unresolved.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let unresolved = unresolved.iter().flat_map(|(pod, volumes)| {
+            volumes.iter().map(move |(Unresolved { pod_volume, why }, since)| {
+                json!({
+                    "pod": pod.to_string(),
+                    "podVolume": pod_volume,
+                    "reason": why.code(),
+                    "object": why.object().map(|object| object.to_string()),
+                    "problem": why.problem(),
+                    "since": since.to_string(),
+                })
+            })
+        });
+        json!({
+            "waiting": waiting,
+            "unresolved": unresolved.collect::<Vec<_>>(),
+            "settled": settled.collect::<Vec<_>>(),
+            "alarm": self.alarm(),
+            "leads": self.leads.load(Ordering::Relaxed),
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<(VolumeId, NodeName), Entry>> {
@@ -177,8 +219,10 @@ impl Standing {
 mod tests {
     use super::*;
     use crate::{
-        attach_detach::{force::Unforced, rules::Rival},
-        kube_api::ids::DriverName,
+        attach_detach::{
+            desired_state::WhyUnresolved, force::Unforced, rules::Rival, volume_source::SourceError,
+        },
+        kube_api::ids::{ClaimKey, DriverName},
     };
 
     fn at(second: i64) -> Timestamp {
@@ -200,6 +244,13 @@ mod tests {
             let (state, since, next_look) = (State::Attached, at(second), Some(at(360)));
             standing.set(&volume, &a, Some(Entry { state, waiting, since, next_look }));
         }
+        let pod = PodKey::new("ns", "p");
+        let no_claim = WhyUnresolved::ClaimMissing(ClaimKey::new("ns", "c"));
+        let no_claim = Unresolved { pod_volume: "data".to_owned(), why: no_claim };
+        let no_handle = WhyUnresolved::MalformedSource(None, SourceError::NoHandle);
+        let no_handle = Unresolved { pod_volume: "more".to_owned(), why: no_handle };
+        standing.set_unresolved(&pod, std::slice::from_ref(&no_claim), at(3));
+        standing.set_unresolved(&pod, &[no_claim, no_handle], at(4));
         let shown = standing.json();
         assert_eq!(
             shown,
@@ -221,8 +272,19 @@ mod tests {
                     "volume": "kubernetes.io/csi/d^h", "node": "c", "state": "Attached",
                     "since": "1970-01-01T00:00:07Z",
                 },
-            ], "alarm": null})
+            ], "unresolved": [
+                {
+                    "pod": "ns/p", "podVolume": "data", "reason": "ClaimMissing", "object": "pvc/ns/c",
+                    "problem": null, "since": "1970-01-01T00:00:03Z",
+                },
+                {
+                    "pod": "ns/p", "podVolume": "more", "reason": "MalformedSource", "object": null,
+                    "problem": "the source does not name a volume", "since": "1970-01-01T00:00:04Z",
+                },
+            ], "alarm": null, "leads": false})
         );
+        standing.set_unresolved(&pod, &[], at(5));
+        assert_eq!(standing.json()["unresolved"], json!([]));
         standing.set(&volume, &a, None);
         assert_eq!(standing.entries().len(), 1);
     }

@@ -21,19 +21,6 @@ use crate::kube_api::{
 /// watches it, so each one saved is worth a moment.
 const WINDOW: Duration = Duration::from_millis(25);
 
-/// The same while as many requests are under way as may be: then the API server is what everybody waits for,
-/// and a patch is in the way of other attaches. Three quarters of L4.
-const BUSY_WINDOW: Duration = Duration::from_millis(75);
-
-/// What else is going on while a change of a node's list is pending.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
-    /// Other volumes are on their way to the same node.
-    pub more_to_come: bool,
-    /// As many requests are under way as may be.
-    pub is_busy: bool,
-}
-
 /// What `volumesAttached` of a node should become.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
@@ -47,11 +34,8 @@ impl Change {
     /// When to write the change that has been pending since then. A detach waits for nothing, and a volume
     /// waits only for others that are on their way.
     #[must_use]
-    pub fn due(&self, pending_since: Instant, traffic: Traffic) -> Instant {
-        if self.withholds || !traffic.more_to_come {
-            return pending_since;
-        }
-        pending_since + if traffic.is_busy { BUSY_WINDOW } else { WINDOW }
+    pub fn due(&self, pending_since: Instant, more_to_come: bool) -> Instant {
+        if self.withholds || !more_to_come { pending_since } else { pending_since + WINDOW }
     }
 }
 
@@ -135,14 +119,10 @@ mod tests {
     #[test]
     fn l4_a_volume_waits_for_others_and_a_detach_for_nobody() {
         let start = Instant::now();
-        let due = |withholds, more_to_come, is_busy| {
-            Change { list: Vec::new(), withholds }.due(start, Traffic { more_to_come, is_busy }) - start
-        };
-        assert_eq!(due(false, false, false), Duration::ZERO);
-        assert_eq!(due(false, false, true), Duration::ZERO);
-        assert_eq!(due(false, true, false), WINDOW);
-        assert_eq!(due(false, true, true), BUSY_WINDOW);
-        assert_eq!(due(true, true, true), Duration::ZERO);
+        let due = |withholds, more| Change { list: Vec::new(), withholds }.due(start, more) - start;
+        assert_eq!(due(false, false), Duration::ZERO);
+        assert_eq!(due(false, true), WINDOW);
+        assert_eq!(due(true, true), Duration::ZERO);
         let (a, b) = (volume("a"), volume("b"));
         let swap = [(&a, Publication::Withhold), (&b, Publication::List)];
         let withholds =

@@ -12,15 +12,15 @@ use super::{
     actual_state::{Operation, Publication, Told, Topic},
     announcer::{self, Announcement},
     controller::{Controller, Dirty},
-    desired_state::{AttachSource, Wish},
+    desired_state::{AttachSource, PodWishes, Wish},
     force::ForceReason,
     journey::{Journey, Phase},
     metrics::Ending,
-    rules::{Verdict, Waiting},
+    rules::{self, Verdict, Waiting},
     standing::{Entry, State},
     volume_name::{VolumeId, VolumeKind},
 };
-use crate::kube_api::ids::NodeName;
+use crate::kube_api::ids::{NodeName, PodKey};
 
 /// After this long of the same wait its event is written again: events expire after an hour.
 const REPEAT: Duration = Duration::from_mins(50);
@@ -39,6 +39,25 @@ impl Controller {
         self.metrics.forced(reason);
         tracing::warn!(%volume, %node, reason = reason.label(), "forcing the detach of a volume that may be in use");
         self.tell_others(volume, node, &Announcement::ForcedDetach(node.clone(), reason));
+    }
+
+    /// The same for a volume without attachment, of which a node's list is all there is to take.
+    pub(super) fn force_off_the_list(
+        &mut self,
+        volume: &VolumeId,
+        node: &NodeName,
+        reason: Option<ForceReason>,
+    ) {
+        let pair = self.actual.pair_mut(volume, node);
+        match (reason, pair.forced) {
+            (Some(reason), None) => {
+                pair.forced = Some(reason);
+                self.force(volume, node, reason);
+            }
+            (None, Some(_)) if !pair.listed => self.tell_of_forced_detach(volume, node),
+            (None, Some(_)) => pair.forced = None,
+            _ => {}
+        }
     }
 
     /// The attachment is gone; if that was forced, it is told.
@@ -79,7 +98,7 @@ impl Controller {
             told.attached = false;
         }
         match &verdict.waiting {
-            Some(Waiting::AttachError { message }) => {
+            Some(Waiting::AttachError { message, .. }) => {
                 self.say_once(volume, node, Topic::Failure, &Announcement::Failed(message.clone()), now);
             }
             Some(Waiting::ForeignAttachment { name }) => {
@@ -89,6 +108,14 @@ impl Controller {
             Some(Waiting::WaitingForAttacher) if self.lasts(volume, node, LONG, now) => {
                 let message = announcer::timed_out(volume, "attach");
                 self.say_once(volume, node, Topic::Failure, &Announcement::Failed(message), now);
+            }
+            Some(Waiting::WaitingForDeletion) => {
+                let attachment = self.actual.pair(volume, node).and_then(|pair| pair.attachment.as_deref());
+                let error = attachment.and_then(rules::detach_error);
+                let message = announcer::being_deleted(error.map(|error| error.message.as_str()));
+                if error.is_some() || self.lasts(volume, node, LONG, now) {
+                    self.say_once(volume, node, Topic::Failure, &Announcement::Failed(message), now);
+                }
             }
             Some(Waiting::HeldByNode { rival }) if rival.holds => {
                 self.tell_who_holds(volume, node, &rival.node, verdicts, now);
@@ -212,6 +239,85 @@ impl Controller {
         name.and_then(|name| self.objects.volumes.get(name)).is_some_and(|found| found.spec.csi.is_none())
     }
 
+    /// An operation has failed when the driver says so, each time it does; and when it has said nothing for as
+    /// long as KCM waits for it, as often as that passes.
+    fn count_failure(
+        &mut self,
+        volume: &VolumeId,
+        node: &NodeName,
+        before: Option<&Waiting>,
+        waiting: Option<&Waiting>,
+        now: Instant,
+    ) {
+        let (operation, said) = match waiting {
+            Some(Waiting::AttachError { .. }) => (Operation::Attach, true),
+            Some(Waiting::DetachError { .. }) => (Operation::Detach, true),
+            Some(Waiting::WaitingForAttacher) => (Operation::Attach, false),
+            Some(Waiting::DetachWaitingForAttacher) => (Operation::Detach, false),
+            _ => return,
+        };
+        if said {
+            if before != waiting {
+                self.operation_ended(volume, node, operation, Ending::Failure, now);
+            }
+            return;
+        }
+        let Some((_, mut began)) = self.actual.pair_mut(volume, node).operation else { return };
+        if now >= began + LONG {
+            self.operation_ended(volume, node, operation, Ending::Failure, now);
+            began = now;
+        }
+        self.wake_at.insert((began + LONG, Dirty::Volume(volume.clone())));
+    }
+
+    /// Keeps which volumes of a pod cannot be wanted yet where it can be looked up and counted; logs and counts
+    /// what is new of it.
+    pub(super) fn note_unresolved(
+        &self,
+        pod: &PodKey,
+        before: Option<&PodWishes>,
+        wishes: Option<&PodWishes>,
+        now: Instant,
+    ) {
+        let known = before.map_or(&[][..], |before| &before.unresolved);
+        let found = wishes.map_or(&[][..], |wishes| &wishes.unresolved);
+        if known != found {
+            self.standing.set_unresolved(pod, found, self.clock.wall(now));
+            for (list, change) in [(known, -1), (found, 1)] {
+                for unresolved in list {
+                    self.metrics.pod_volume_waits(unresolved.why.code(), change);
+                }
+            }
+        }
+        for unresolved in wishes.iter().flat_map(|wishes| wishes.newly_unresolved(before)) {
+            let reason = unresolved.why.code();
+            self.metrics.unresolved(reason);
+            let volume = &unresolved.pod_volume;
+            if unresolved.why.is_permanent() {
+                tracing::warn!(%pod, volume, reason, why = ?unresolved.why, "volume of a pod cannot be attached");
+            } else {
+                tracing::debug!(%pod, volume, reason, why = ?unresolved.why, "volume of a pod not attachable yet");
+            }
+        }
+    }
+
+    /// When the pair is looked at again although nothing happens: for its own sake, or its node's.
+    fn next_look(
+        &self,
+        node: &NodeName,
+        verdict: &Verdict,
+        waiting: &Waiting,
+        now: Instant,
+    ) -> Option<Instant> {
+        let state = self.actual.node(node)?;
+        let of_node = match waiting {
+            Waiting::Publishing | Waiting::DetachWaitingForUnpublish => state.retry.pending(now),
+            Waiting::DetachWaitingForSettlement => state.unsettled.map(|unsettled| unsettled.until),
+            _ => None,
+        };
+        verdict.wake_at.or(of_node)
+    }
+
     /// Keeps what the pair waits for where it can be looked up, counted and logged.
     pub(super) fn note_waiting(
         &mut self,
@@ -228,21 +334,11 @@ impl Controller {
             state,
             waiting: waiting.clone(),
             since: wall,
-            next_look: verdict.wake_at.map(|at| self.clock.wall(at)),
+            next_look: self.next_look(node, verdict, waiting, now).map(|at| self.clock.wall(at)),
         });
         let before = self.standing.set(volume, node, entry);
         let waiting = verdict.waiting.as_ref();
-        if before.as_ref() != waiting {
-            match waiting {
-                Some(Waiting::AttachError { .. }) => {
-                    self.operation_ended(volume, node, Operation::Attach, Ending::Failure, now);
-                }
-                Some(Waiting::DetachError { .. }) => {
-                    self.operation_ended(volume, node, Operation::Detach, Ending::Failure, now);
-                }
-                _ => {}
-            }
-        }
+        self.count_failure(volume, node, before.as_ref(), waiting, now);
         let (from, to) = (before.as_ref().map(Waiting::code), waiting.map(Waiting::code));
         if from == to {
             return;

@@ -5,7 +5,10 @@
 //! needed, if any. It is a ConfigMap beside the lease, by UID of the VolumeAttachment, written only while a
 //! detach waits in this way. When the node became not Ready its own status tells; this does not.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, HashSet},
+    time::Duration,
+};
 
 use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
@@ -43,6 +46,8 @@ pub struct WishClock {
     /// By UID of the VolumeAttachment.
     since: BTreeMap<Uid, Timestamp>,
     written: Written,
+    /// Whether what is written may differ from what is remembered.
+    changed: bool,
     /// Whether what predecessors wrote has been taken.
     inherited: bool,
     busy: bool,
@@ -74,12 +79,15 @@ impl WishClock {
 
     /// A detach waits for a node that is not Ready.
     pub fn note(&mut self, attachment: &Uid, since: Timestamp) {
-        self.since.entry(attachment.clone()).or_insert(since);
+        if !self.since.contains_key(attachment) {
+            self.since.insert(attachment.clone(), since);
+            self.changed = true;
+        }
     }
 
     /// The volume is wanted again, or being detached.
     pub fn forget(&mut self, attachment: &Uid) {
-        self.since.remove(attachment);
+        self.changed |= self.since.remove(attachment).is_some();
     }
 
     /// Whether a request is in flight.
@@ -96,11 +104,16 @@ impl WishClock {
 
     /// The request to send now, which then is in flight.
     pub fn next(&mut self, now: Instant) -> Option<Request> {
-        let place = self.place.as_ref().filter(|_| !self.busy && self.retry.pending(now).is_none())?;
+        let is_due = self.changed || matches!(self.written, Written::Unknown);
+        if !is_due || self.busy || self.retry.pending(now).is_some() {
+            return None;
+        }
+        let place = self.place.as_ref()?;
         let collection = format!("/api/v1/namespaces/{}/configmaps", place.namespace);
         let path = format!("{collection}/{}", place.name);
         let wanted: BTreeMap<String, String> =
             self.since.iter().map(|(uid, since)| (uid.to_string(), since.to_string())).collect();
+        self.changed = false;
         let request = match &self.written {
             Written::Unknown => Request { verb: Verb::Get, path, body: None },
             Written::Absent if wanted.is_empty() => return None,
@@ -128,11 +141,11 @@ impl WishClock {
     }
 
     /// Takes what became of the request. Returns whether that told of what predecessors knew; of that only
-    /// what is about attachments that `exist` is kept.
+    /// what is about attachments that `exist` is kept. They are asked for only then.
     pub fn take(
         &mut self,
         result: Result<ConfigMap, CallError>,
-        exist: impl Fn(&Uid) -> bool,
+        exist: impl FnOnce() -> HashSet<Uid>,
         jitter: f64,
         now: Instant,
     ) -> bool {
@@ -152,15 +165,18 @@ impl WishClock {
         };
         self.retry = Retry::default();
         self.written = read;
+        // It may hold what is not wanted, or lack what came meanwhile.
+        self.changed = true;
         let (false, Written::Present(map)) = (self.inherited, &self.written) else {
             self.inherited = true;
             return false;
         };
         self.inherited = true;
+        let exist = exist();
         for (uid, since) in &map.data {
             let uid = Uid::from(uid.as_str());
             if let Ok(since) = since.parse::<Timestamp>()
-                && exist(&uid)
+                && exist.contains(&uid)
             {
                 let known = self.since.entry(uid).or_insert(since);
                 *known = since.min(*known);
@@ -198,7 +214,7 @@ mod tests {
         Some((request.verb, request.path, request.body.unwrap_or_default()))
     }
 
-    const ALL: fn(&Uid) -> bool = |_| true;
+    const ALL: fn() -> HashSet<Uid> = || ["mine", "other", "1", "2"].map(Uid::from).into();
 
     #[test]
     fn s6_it_is_written_when_a_detach_waits_and_removed_when_it_ends() {
@@ -240,7 +256,7 @@ mod tests {
                 ("rubbish", "yesterday"),
             ],
         );
-        assert!(clock.take(Ok(earlier), |uid| uid.as_str() != "gone", 0.0, now));
+        assert!(clock.take(Ok(earlier), ALL, 0.0, now));
         assert_eq!(clock.since(&"mine".into()), Some(at(60)));
         assert_eq!(clock.since(&"other".into()), Some(at(120)));
         assert_eq!(clock.since(&"gone".into()), None);

@@ -87,7 +87,7 @@ fn find_volume(wish: &Wish<'_>, view: &View<'_>) -> ClaimDecision {
         return Decision::rest(reason).telling(event).writing(pending(claim));
     }
     if !wish.class.is_empty() {
-        return provisioning::provision(claim, &ClassName::from(wish.class), class.as_deref(), view.options);
+        return provisioning::provision(claim, &ClassName::from(wish.class), class.as_deref(), view);
     }
     let event = normal(claim, "FailedBinding", ClaimReason::NoVolume.to_string());
     Decision::rest(ClaimReason::NoVolume).telling(event).writing(pending(claim))
@@ -165,6 +165,11 @@ fn bind(volume: &PersistentVolume, claim: &PersistentVolumeClaim, view: &View<'_
         && let Some(other) = other_held(claim, &name, view)
     {
         return Decision::rest(ClaimReason::HoldsOther(other));
+    }
+    if !held_by(volume, claim)
+        && let Some(other) = view.doubts.other(&claim.metadata.uid, &name)
+    {
+        return Decision::rest(ClaimReason::InDoubt(other.clone()));
     }
     match binding::next_write(volume, claim) {
         Ok(Some(write)) => Decision::step(ClaimReason::Binding(name, write.kind), Step::Write(write)),

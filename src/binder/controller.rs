@@ -4,25 +4,32 @@
 //! requests, each in a task of its own; events; metrics. It makes no choices: what is sent, and
 //! when again after a failure, the planner says.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    sync::Arc,
+};
 
 use tokio::{
-    task::{JoinError, JoinSet},
+    task::{JoinError, JoinSet, spawn_blocking},
     time::{Instant, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    decision::{Target, WriteKind},
+    decision::{Object, WriteKind},
+    directories,
+    host_path::ROOT,
     metrics::BinderMetrics,
     op::{Answer, Call, Op},
     planner::Planner,
+    pod_events::PodEvents,
     standing::Standing,
     view::BinderOptions,
 };
 use crate::{
     kube_api::{
-        call::{CallError, Caller},
+        call::{CallError, Caller, Verb},
         events::EventRecorder,
         kinds::ObjectRef,
         leadership::Leadership,
@@ -52,6 +59,7 @@ pub struct Binder {
     metrics: BinderMetrics,
     alarms: Alarms,
     rival: Option<String>,
+    pod_events: PodEvents,
 }
 
 impl Binder {
@@ -70,7 +78,8 @@ impl Binder {
     ) -> Result<Self, prometheus::Error> {
         alarms.set(SECOND_BINDER, None);
         let changes = objects.subscribe();
-        let planner = Planner::new(Arc::clone(&objects), options);
+        let mut planner = Planner::new(Arc::clone(&objects), options);
+        planner.count_runs_from(fastrand::u64(..));
         Ok(Self {
             changes,
             metrics: BinderMetrics::new(metrics, &objects, planner.standing())?,
@@ -80,6 +89,7 @@ impl Binder {
             objects,
             caller: caller.with_own_budget(CONNECTIONS),
             leadership,
+            pod_events: PodEvents::new(caller.client(), events.clone()),
             events,
         })
     }
@@ -105,7 +115,10 @@ impl Binder {
             tokio::select! {
                 () = shutdown.cancelled() => break,
                 () = self.leadership.acquired(), if !leading => leading = true,
-                () = self.leadership.lost(), if leading => leading = false,
+                () = self.leadership.lost(), if leading => {
+                    leading = false;
+                    self.pod_events.follow(BTreeMap::new());
+                }
                 changed = self.changes.take() => self.changed(&changed),
                 Some(finished) = tasks.join_next() => self.finished(finished),
                 () = sleep_until(wake_at.unwrap_or_else(Instant::now)), if leading && wake_at.is_some() => {}
@@ -148,13 +161,18 @@ impl Binder {
             self.metrics.decided(kind, reason, count);
         }
         for op in plan.ops {
-            let caller = self.caller.clone();
+            let (caller, leadership) = (self.caller.clone(), self.leadership.clone());
             self.metrics.begins(&op.subject, now);
             tasks.spawn(async move {
-                let result = send(&caller, &op.call).await;
+                let result = match &op.call {
+                    // No request asks for the right to write here.
+                    Call::Directory(_) if !leadership.may_write(Instant::now()) => Err(CallError::NotLeader),
+                    call => perform(&caller, call).await,
+                };
                 (op, result)
             });
         }
+        self.pod_events.follow(self.planner.scrubbing());
         plan.wake_at
     }
 
@@ -191,15 +209,25 @@ impl Binder {
     }
 }
 
-/// Sends one request and reads the object in the answer.
-async fn send(caller: &Caller, call: &Call) -> Result<Answer, CallError> {
+/// Does one thing and reads the answer.
+async fn perform(caller: &Caller, call: &Call) -> Result<Answer, CallError> {
     match call {
+        Call::Write(write) if write.request.verb == Verb::Delete => {
+            caller.send(&write.request).await.map(|_| Answer::Deleted)
+        }
         Call::Write(write) => match &write.target {
-            Target::Claim(_) => caller.write(&write.request).await.map(Answer::Claim),
-            Target::Volume(_) => caller.write(&write.request).await.map(Answer::Volume),
+            Object::Claim(_) => caller.write(&write.request).await.map(Answer::Claim),
+            Object::Volume(_) => caller.write(&write.request).await.map(Answer::Volume),
+            Object::Pod(_) => caller.write(&write.request).await.map(Answer::Pod),
         },
-        Call::Read { target: Target::Claim(key), .. } => caller.get(key).await.map(Answer::Claim),
-        Call::Read { target: Target::Volume(name), .. } => caller.get(name).await.map(Answer::Volume),
+        Call::Read { target: Object::Claim(key), .. } => caller.get(key).await.map(Answer::Claim),
+        Call::Read { target: Object::Volume(name), .. } => caller.get(name).await.map(Answer::Volume),
+        Call::Read { target: Object::Pod(key), .. } => caller.get(key).await.map(Answer::Pod),
+        Call::Directory(directory) => {
+            let directory = directory.clone();
+            let done = spawn_blocking(move || directories::perform(Path::new(ROOT), &directory)).await;
+            Ok(Answer::Directory(done.unwrap_or_else(|error| Err(error.to_string()))))
+        }
     }
 }
 
@@ -209,8 +237,9 @@ fn log(op: &Op, result: &Result<Answer, CallError>) {
         (Call::Write(write), Ok(_)) => {
             tracing::debug!(%subject, target_object = %write.target, write = write.kind.as_str(), "written");
         }
-        (Call::Write(write), Err(error @ CallError::Conflict(_))) => {
-            tracing::debug!(%subject, target_object = %write.target, write = write.kind.as_str(), %error, "conflict, reading again");
+        // Nothing went wrong: somebody else was there first.
+        (Call::Write(write), Err(error @ (CallError::Conflict(_) | CallError::NotFound(_)))) => {
+            tracing::debug!(%subject, target_object = %write.target, write = write.kind.as_str(), %error, "changed or gone meanwhile, looking again");
         }
         (_, Err(CallError::NotLeader)) | (Call::Read { .. }, Ok(_) | Err(CallError::NotFound(_))) => {}
         (Call::Write(write), Err(error)) => {
@@ -219,5 +248,9 @@ fn log(op: &Op, result: &Result<Answer, CallError>) {
         (Call::Read { target, .. }, Err(error)) => {
             tracing::warn!(%subject, target_object = %target, %error, "live read failed, retrying");
         }
+        (Call::Directory(directory), Ok(Answer::Directory(Err(error)))) => {
+            tracing::warn!(%subject, ?directory, %error, "directory could not be made or removed, retrying");
+        }
+        (Call::Directory(directory), _) => tracing::debug!(%subject, ?directory, "directory made or removed"),
     }
 }

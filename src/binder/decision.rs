@@ -3,10 +3,11 @@
 //! Out of [`super::claim`] and [`super::volume`], into the planner. A decision is plain data; the
 //! executor adds nothing to it.
 
+use super::host_path::HostPath;
 use crate::kube_api::{
     call::Request,
     events::{Event, EventType, Involved},
-    ids::{ClaimKey, Uid, VolumeName},
+    ids::{ClaimKey, PodKey, Uid, VolumeName},
     kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
 };
 
@@ -49,7 +50,7 @@ impl<Reason> Decision<Reason> {
     }
 }
 
-/// One request to the API server.
+/// One request to the API server, or one act on this machine.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
     /// A write.
@@ -66,6 +67,35 @@ pub enum Step {
         /// The volume.
         volume: VolumeName,
     },
+    /// Read the volume live: is it still as released as our tables show it? (S23)
+    ProveReleased {
+        /// The volume.
+        volume: VolumeName,
+    },
+    /// Do something to a directory of this machine.
+    Directory(Directory),
+}
+
+/// What is done to a directory of this machine, for volumes of the host-path plugin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Directory {
+    /// Make it, unless it is there.
+    Make(HostPath),
+    /// Remove it with all it holds, if it is there.
+    Remove(HostPath),
+}
+
+impl Step {
+    /// Whether it takes something from somebody, and so is not done while it is not certain that nobody
+    /// else decides about the same objects.
+    #[must_use]
+    pub fn is_destructive(&self) -> bool {
+        match self {
+            Self::Write(write) => write.kind.is_destructive(),
+            Self::Directory(directory) => matches!(directory, Directory::Remove(_)),
+            Self::ProveClaim { .. } | Self::ProveVolume { .. } | Self::ProveReleased { .. } => false,
+        }
+    }
 }
 
 /// A write to one object.
@@ -74,7 +104,7 @@ pub struct Write {
     /// What it is for.
     pub kind: WriteKind,
     /// The object written to.
-    pub target: Target,
+    pub target: Object,
     /// The request.
     pub request: Request,
     /// What to tell the user once it has been made.
@@ -85,13 +115,25 @@ impl Write {
     /// A write to a volume.
     #[must_use]
     pub fn volume(volume: &PersistentVolume, kind: WriteKind, request: Request) -> Self {
-        Self { kind, target: Target::Volume(volume.key()), request, then: Vec::new() }
+        Self { kind, target: Object::Volume(volume.key()), request, then: Vec::new() }
+    }
+
+    /// The creation of a volume.
+    #[must_use]
+    pub fn creation(volume: VolumeName, kind: WriteKind, request: Request) -> Self {
+        Self { kind, target: Object::Volume(volume), request, then: Vec::new() }
     }
 
     /// A write to a claim.
     #[must_use]
     pub fn claim(claim: &PersistentVolumeClaim, kind: WriteKind, request: Request) -> Self {
-        Self { kind, target: Target::Claim(claim.key()), request, then: Vec::new() }
+        Self { kind, target: Object::Claim(claim.key()), request, then: Vec::new() }
+    }
+
+    /// A write to a recycler pod.
+    #[must_use]
+    pub fn pod(pod: PodKey, kind: WriteKind, request: Request) -> Self {
+        Self { kind, target: Object::Pod(pod), request, then: Vec::new() }
     }
 
     /// Tells the user about it once it has been made.
@@ -102,7 +144,7 @@ impl Write {
     }
 }
 
-/// A volume or a claim: what the binder decides about and writes to.
+/// A volume or a claim: what the binder decides about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Target {
     /// A claim.
@@ -116,6 +158,48 @@ impl std::fmt::Display for Target {
         match self {
             Self::Claim(key) => write!(f, "pvc/{key}"),
             Self::Volume(name) => write!(f, "pv/{name}"),
+        }
+    }
+}
+
+/// The object of a request.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Object {
+    /// A claim.
+    Claim(ClaimKey),
+    /// A volume.
+    Volume(VolumeName),
+    /// A recycler pod.
+    Pod(PodKey),
+}
+
+impl Object {
+    /// The object as something that is decided about, if it is.
+    #[must_use]
+    pub fn subject(&self) -> Option<Target> {
+        match self {
+            Self::Claim(key) => Some(Target::Claim(key.clone())),
+            Self::Volume(name) => Some(Target::Volume(name.clone())),
+            Self::Pod(_) => None,
+        }
+    }
+}
+
+impl From<Target> for Object {
+    fn from(target: Target) -> Self {
+        match target {
+            Target::Claim(key) => Self::Claim(key),
+            Target::Volume(name) => Self::Volume(name),
+        }
+    }
+}
+
+impl std::fmt::Display for Object {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Claim(key) => write!(f, "pvc/{key}"),
+            Self::Volume(name) => write!(f, "pv/{name}"),
+            Self::Pod(key) => write!(f, "pod/{key}"),
         }
     }
 }
@@ -147,8 +231,20 @@ pub enum WriteKind {
     VolumeReleased,
     /// The volume cannot be reclaimed.
     VolumeFailed,
-    /// A bind the claim has not followed is undone.
+    /// A bind the claim has not followed is undone, or a recycled volume freed.
     Unbind,
+    /// A recycler pod is made, which does not run yet.
+    CreatePod,
+    /// The recycler pod may run.
+    StartPod,
+    /// A recycler pod goes.
+    DeletePod,
+    /// A volume is made for a claim.
+    CreateVolume,
+    /// A volume goes whose storage is gone.
+    DeleteVolume,
+    /// The scheduler is asked for another node.
+    Reschedule,
 }
 
 impl WriteKind {
@@ -162,7 +258,15 @@ impl WriteKind {
     /// else decides about the same objects.
     #[must_use]
     pub fn is_destructive(self) -> bool {
-        matches!(self, Self::VolumeReleased | Self::VolumeFailed | Self::Unbind | Self::ClaimLost)
+        matches!(
+            self,
+            Self::VolumeReleased
+                | Self::VolumeFailed
+                | Self::Unbind
+                | Self::ClaimLost
+                | Self::StartPod
+                | Self::DeleteVolume
+        )
     }
 
     /// Value of log fields.
@@ -182,6 +286,12 @@ impl WriteKind {
             Self::VolumeReleased => "volume_released",
             Self::VolumeFailed => "volume_failed",
             Self::Unbind => "unbind",
+            Self::CreatePod => "create_pod",
+            Self::StartPod => "start_pod",
+            Self::DeletePod => "delete_pod",
+            Self::CreateVolume => "create_volume",
+            Self::DeleteVolume => "delete_volume",
+            Self::Reschedule => "reschedule",
         }
     }
 }

@@ -2,10 +2,10 @@
 //!
 //! Out of the planner, through the controller, and back to the planner with its outcome.
 
-use super::decision::{Step, Target, Write, WriteKind};
+use super::decision::{Directory, Object, Step, Target, Write, WriteKind};
 use crate::kube_api::{
     ids::{ResourceVersion, Uid, VolumeName},
-    kinds::{PersistentVolume, PersistentVolumeClaim},
+    kinds::{PersistentVolume, PersistentVolumeClaim, Pod},
 };
 
 /// A request, and what may not be touched while it is under way.
@@ -21,7 +21,7 @@ pub struct Op {
     pub known: Option<ResourceVersion>,
 }
 
-/// What an [`Op`] asks of the API server.
+/// What an [`Op`] asks of the API server, or of this machine.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Call {
     /// A write.
@@ -29,10 +29,12 @@ pub enum Call {
     /// A live read.
     Read {
         /// Of this object.
-        target: Target,
+        target: Object,
         /// For this reason.
         purpose: Purpose,
     },
+    /// Something to do to a directory.
+    Directory(Directory),
 }
 
 /// Why something is read live.
@@ -44,38 +46,68 @@ pub enum Purpose {
     ProveClaim(Uid),
     /// To prove that a volume is gone, or another claim's.
     ProveVolume,
+    /// To prove that a volume is as released as our tables show it.
+    ProveReleased,
 }
 
-/// The object a request was answered with.
+/// What a request was answered with.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
     /// A claim.
     Claim(PersistentVolumeClaim),
     /// A volume.
     Volume(PersistentVolume),
+    /// A pod.
+    Pod(Pod),
+    /// It is, or will be, gone; the watch tells.
+    Deleted,
+    /// What became of the directory; the inner error is text for people.
+    Directory(Result<(), String>),
 }
 
 impl Call {
-    /// What a decision's step asks of the API server.
+    /// What a decision's step asks for.
     #[must_use]
     pub fn of(step: Step) -> Self {
         match step {
             Step::Write(write) => Self::Write(write),
             Step::ProveClaim { claim, uid } => {
-                Self::Read { target: Target::Claim(claim), purpose: Purpose::ProveClaim(uid) }
+                Self::Read { target: Object::Claim(claim), purpose: Purpose::ProveClaim(uid) }
             }
             Step::ProveVolume { volume } => {
-                Self::Read { target: Target::Volume(volume), purpose: Purpose::ProveVolume }
+                Self::Read { target: Object::Volume(volume), purpose: Purpose::ProveVolume }
             }
+            Step::ProveReleased { volume } => {
+                Self::Read { target: Object::Volume(volume), purpose: Purpose::ProveReleased }
+            }
+            Step::Directory(directory) => Self::Directory(directory),
         }
     }
 
-    /// The object of the request.
+    /// The object of the request, if it is one to the API server.
     #[must_use]
-    pub fn target(&self) -> &Target {
+    pub fn target(&self) -> Option<&Object> {
         match self {
-            Self::Write(write) => &write.target,
-            Self::Read { target, .. } => target,
+            Self::Write(write) => Some(&write.target),
+            Self::Read { target, .. } => Some(target),
+            Self::Directory(_) => None,
+        }
+    }
+
+    /// Whether it is a step of a run, as [`super::runs`] keeps them.
+    #[must_use]
+    pub fn is_of_a_run(&self) -> bool {
+        match self {
+            Self::Write(write) => matches!(
+                write.kind,
+                WriteKind::CreatePod
+                    | WriteKind::StartPod
+                    | WriteKind::DeletePod
+                    | WriteKind::CreateVolume
+                    | WriteKind::DeleteVolume
+            ),
+            Self::Read { purpose, .. } => *purpose == Purpose::ProveReleased,
+            Self::Directory(_) => true,
         }
     }
 
@@ -84,7 +116,7 @@ impl Call {
     pub fn write_kind(&self) -> Option<WriteKind> {
         match self {
             Self::Write(write) => Some(write.kind),
-            Self::Read { .. } => None,
+            Self::Read { .. } | Self::Directory(_) => None,
         }
     }
 }

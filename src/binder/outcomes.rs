@@ -6,7 +6,7 @@
 use tokio::time::Instant;
 
 use super::{
-    decision::{Target, Write, WriteKind},
+    decision::{Object, Target, Write, WriteKind},
     op::{Answer, Call, Op, Purpose},
     planner::Planner,
     view::{ClaimProof, VolumeProof},
@@ -14,7 +14,7 @@ use super::{
 use crate::kube_api::{
     call::CallError,
     ids::{ResourceVersion, Uid, VolumeName},
-    kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
+    kinds::{Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod},
 };
 
 impl Planner {
@@ -24,8 +24,13 @@ impl Planner {
         if let Call::Write(write) = &op.call {
             self.written(&op, write, &result, now);
         }
-        if let (Err(CallError::NotFound(_)), Some(known)) = (&result, op.known) {
-            self.gone(op.call.target(), known, now);
+        if let (Err(CallError::NotFound(_)), Some(known), Some(object)) =
+            (&result, op.known, op.call.target())
+        {
+            self.gone(object, known, now);
+        }
+        if op.call.is_of_a_run() {
+            return self.run_outcome(op, result, now, jitter);
         }
         match (&op.call, result) {
             (Call::Write(write), Ok(answer)) => {
@@ -37,9 +42,19 @@ impl Planner {
                 self.retries.clear(&op.subject);
                 self.release(&op, now);
             }
+            // It went away first, which is no failure: what is left is looked at again.
+            (Call::Write(_), Err(CallError::NotFound(_))) => {
+                if self.known(&op.subject.clone().into()).is_some() {
+                    self.retries.conflicted(&op.subject, now, jitter);
+                }
+                self.release(&op, now);
+            }
             // What the object looks like now is not known: it is read before anything else is
             // decided about the pair.
-            (Call::Write(write), Err(CallError::Conflict(_) | CallError::Unknown(_))) => {
+            (Call::Write(write), Err(error @ (CallError::Conflict(_) | CallError::Unknown(_)))) => {
+                if let CallError::Unknown(_) = error {
+                    self.doubt(&op, write, now);
+                }
                 let call = Call::Read { target: write.target.clone(), purpose: Purpose::Refresh };
                 let known = self.known(&write.target);
                 let op = Op { call, known, ..op };
@@ -71,14 +86,14 @@ impl Planner {
                 self.claim_read(&op, &uid, None, now, jitter);
             }
             (
-                Call::Read { target: Target::Volume(name), purpose: Purpose::ProveVolume },
+                Call::Read { target: Object::Volume(name), purpose: Purpose::ProveVolume },
                 Ok(Answer::Volume(volume)),
             ) => {
                 let name = name.clone();
                 self.volume_read(&op, &name, Some(volume), now, jitter);
             }
             (
-                Call::Read { target: Target::Volume(name), purpose: Purpose::ProveVolume },
+                Call::Read { target: Object::Volume(name), purpose: Purpose::ProveVolume },
                 Err(CallError::NotFound(_)),
             ) => {
                 let name = name.clone();
@@ -99,16 +114,30 @@ impl Planner {
 
     /// An object that we knew at this revision does not exist. The watch may never tell: if it was cut
     /// meanwhile, the next list just lacks it.
-    fn gone(&mut self, target: &Target, known: ResourceVersion, now: Instant) {
-        match target {
-            Target::Claim(key) => {
+    fn gone(&mut self, object: &Object, known: ResourceVersion, now: Instant) {
+        match object {
+            Object::Claim(key) => {
                 self.objects.prove_gone::<PersistentVolumeClaim>(key, known);
                 self.claim_changed(key, now);
             }
-            Target::Volume(name) => {
+            Object::Volume(name) => {
                 self.objects.prove_gone::<PersistentVolume>(name, known);
                 self.volume_changed(name, now);
             }
+            Object::Pod(key) => {
+                self.objects.prove_gone::<Pod>(key, known);
+                self.changed(&ObjectRef::Pod(key.clone()), now);
+            }
+        }
+    }
+
+    /// A reservation may be made later than we look.
+    fn doubt(&mut self, op: &Op, write: &Write, now: Instant) {
+        if let (WriteKind::ReserveVolume, Target::Claim(key), Object::Volume(volume), Some(revision)) =
+            (write.kind, &op.subject, &write.target, op.known)
+            && let Some(claim) = self.objects.claims.get(key)
+        {
+            self.doubts.note(volume, revision, (key.clone(), claim.metadata.uid.clone()), now);
         }
     }
 
@@ -117,7 +146,7 @@ impl Planner {
         match result {
             Ok(Answer::Claim(claim)) => self.rivals.wrote_claim(claim, now),
             Ok(Answer::Volume(volume)) => self.rivals.wrote_volume(volume, now),
-            Err(_) => {}
+            Ok(Answer::Pod(_) | Answer::Deleted | Answer::Directory(_)) | Err(_) => {}
         }
         match (&op.subject, write.kind, result) {
             (_, _, Err(CallError::NotLeader)) => {}
@@ -137,7 +166,7 @@ impl Planner {
         }
     }
 
-    fn wait(&mut self, subject: &Target, error: &CallError, now: Instant, jitter: f64) {
+    pub(super) fn wait(&mut self, subject: &Target, error: &CallError, now: Instant, jitter: f64) {
         match error {
             CallError::Throttled { after, .. } => self.retries.wait_until(subject, now + *after),
             _ => {
@@ -211,7 +240,7 @@ impl Planner {
 
     /// Puts an answer into the table and its consequences into the indexes, at once. Returns
     /// whether the answer said anything new.
-    fn absorb(&mut self, answer: Answer, now: Instant) -> bool {
+    pub(super) fn absorb(&mut self, answer: Answer, now: Instant) -> bool {
         match answer {
             Answer::Claim(claim) => {
                 let key = claim.key();
@@ -225,11 +254,18 @@ impl Planner {
                 self.volume_changed(&name, now);
                 news
             }
+            Answer::Pod(pod) => {
+                let key = pod.key();
+                let news = self.objects.absorb(pod);
+                self.changed(&ObjectRef::Pod(key), now);
+                news
+            }
+            Answer::Deleted | Answer::Directory(_) => false,
         }
     }
 
     /// Frees what a request touched, and looks at it again before anything else.
-    fn release(&mut self, op: &Op, now: Instant) {
+    pub(super) fn release(&mut self, op: &Op, now: Instant) {
         for target in op.touches() {
             match &target {
                 Target::Claim(key) => {

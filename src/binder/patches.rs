@@ -11,14 +11,15 @@ use serde_json::{Map, Value, json};
 
 use super::{
     annotations::{
-        BETA_STORAGE_PROVISIONER, BIND_COMPLETED, BOUND_BY_CONTROLLER, MIGRATED_TO, STORAGE_PROVISIONER, YES,
+        BETA_STORAGE_PROVISIONER, BIND_COMPLETED, BOUND_BY_CONTROLLER, MIGRATED_TO, SELECTED_NODE,
+        STORAGE_PROVISIONER, YES,
     },
     binding::StatusChange,
 };
 use crate::kube_api::{
     call::{Request, Verb},
     ids::{ClassName, VolumeName},
-    kinds::{Narrow, PersistentVolume, PersistentVolumeClaim, VolumePhase},
+    kinds::{Narrow, PersistentVolume, PersistentVolumeClaim, Pod, VolumePhase},
 };
 
 /// A patch of an object or of its status.
@@ -99,15 +100,20 @@ pub fn annotate_volume(
 #[must_use]
 pub fn reserve_volume(volume: &PersistentVolume, claim: &PersistentVolumeClaim, by_us: bool) -> Request {
     let marks = if by_us { marks(&[(BOUND_BY_CONTROLLER, json!(YES))]) } else { Map::new() };
-    let spec = json!({"claimRef": {
+    patch(volume, "", marks, json!({"spec": {"claimRef": reference(claim)}}))
+}
+
+/// A claim as a volume refers to it.
+#[must_use]
+pub fn reference(claim: &PersistentVolumeClaim) -> Value {
+    json!({
         "kind": PersistentVolumeClaim::KIND,
         "apiVersion": "v1",
         "namespace": claim.metadata.namespace,
         "name": claim.metadata.name,
         "uid": claim.metadata.uid,
         "resourceVersion": claim.metadata.resource_version,
-    }});
-    patch(volume, "", marks, json!({"spec": spec}))
+    })
 }
 
 /// Undoes step 1: the whole reference if the binder made it, else only the UID it added (S26).
@@ -182,6 +188,37 @@ pub fn ask_provisioner(claim: &PersistentVolumeClaim, provisioner: &str) -> Requ
     let marks =
         marks(&[(STORAGE_PROVISIONER, json!(provisioner)), (BETA_STORAGE_PROVISIONER, json!(provisioner))]);
     patch(claim, "", marks, json!({}))
+}
+
+/// Asks the scheduler to choose a node again.
+#[must_use]
+pub fn unselect_node(claim: &PersistentVolumeClaim) -> Request {
+    patch(claim, "", marks(&[(SELECTED_NODE, Value::Null)]), json!({}))
+}
+
+/// Lets a pod be scheduled: it keeps these gates only.
+#[must_use]
+pub fn start_pod(pod: &Pod, gates: &[Value]) -> Request {
+    let gates = if gates.is_empty() { Value::Null } else { json!(gates) };
+    patch(pod, "", Map::new(), json!({"spec": {"schedulingGates": gates}}))
+}
+
+/// Deletes exactly this volume, unless it was changed.
+#[must_use]
+pub fn delete_volume(volume: &PersistentVolume) -> Request {
+    let meta = &volume.metadata;
+    delete(volume, &json!({"uid": meta.uid, "resourceVersion": meta.resource_version}))
+}
+
+/// Deletes exactly this pod, whatever has become of it.
+#[must_use]
+pub fn delete_pod(pod: &Pod) -> Request {
+    delete(pod, &json!({"uid": pod.metadata.uid}))
+}
+
+fn delete<T: Narrow>(object: &T, preconditions: &Value) -> Request {
+    let body = json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions});
+    Request { verb: Verb::Delete, path: T::path(&object.key()), body: Some(body) }
 }
 
 #[cfg(test)]
@@ -269,6 +306,47 @@ mod tests {
         ];
         for (request, path, body) in cases {
             assert_eq!(request, Request { verb: Verb::Patch, path, body: Some(body) });
+        }
+    }
+
+    #[test]
+    fn what_is_deleted_or_started_is_named_by_its_uid() {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"namespace": "ns", "name": "p", "uid": "p-uid", "resourceVersion": "3"},
+        }))
+        .unwrap();
+        let options = |preconditions: Value| json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions});
+        let cases = [
+            (
+                delete_volume(&volume()),
+                Verb::Delete,
+                "/api/v1/persistentvolumes/pv",
+                options(json!({"uid": "pv-uid", "resourceVersion": "7"})),
+            ),
+            (
+                delete_pod(&pod),
+                Verb::Delete,
+                "/api/v1/namespaces/ns/pods/p",
+                options(json!({"uid": "p-uid"})),
+            ),
+            (
+                start_pod(&pod, &[]),
+                Verb::Patch,
+                "/api/v1/namespaces/ns/pods/p",
+                json!({"metadata": {"uid": "p-uid", "resourceVersion": "3"}, "spec": {"schedulingGates": null}}),
+            ),
+            (
+                unselect_node(&claim()),
+                Verb::Patch,
+                "/api/v1/namespaces/ns/persistentvolumeclaims/c",
+                json!({"metadata": {
+                    "uid": "c-uid", "resourceVersion": "9",
+                    "annotations": {"volume.kubernetes.io/selected-node": null},
+                }}),
+            ),
+        ];
+        for (request, verb, path, body) in cases {
+            assert_eq!(request, Request { verb, path: path.to_owned(), body: Some(body) });
         }
     }
 

@@ -16,7 +16,9 @@ use tokio::time::Instant;
 use super::{
     annotations,
     claim::{ClaimDecision, sync_claim},
-    decision::{Step, Target},
+    decision::{Directory, Object, Step, Target},
+    doubt::Doubts,
+    host_path::{self, HostPath},
     index::VolumeIndex,
     latency::{Latency, Measure},
     matching::{Wish, volume_class},
@@ -24,8 +26,10 @@ use super::{
     queue::{Queue, Tallies},
     reason::{ClaimReason, VolumeReason},
     reclaim::deleter,
+    recycle::Recyclers,
     retry::Retries,
     rivals::{Rivals, Sighting},
+    runs::Runs,
     standing::Standing,
     told::Told,
     view::{BinderOptions, Proofs, View},
@@ -34,10 +38,11 @@ use super::{
 };
 use crate::{
     kube_api::{
-        events::Event,
-        ids::{ClaimKey, ClassName, ResourceVersion, VolumeName},
+        events::{Event, Involved},
+        ids::{ClaimKey, ClassName, PodKey, ResourceVersion, Uid, VolumeName},
         kinds::{
-            ClaimRef, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy, StorageClass,
+            ClaimRef, Meta, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy,
+            StorageClass,
         },
     },
     state::Objects,
@@ -74,6 +79,8 @@ pub struct Planner {
     pub(super) pods: PodIndex,
     pub(super) default_class: Option<ClassName>,
     pub(super) proofs: Proofs,
+    pub(super) runs: Runs,
+    pub(super) doubts: Doubts,
     pub(super) queue: Queue,
     /// Free volumes that no waiting claim has been offered yet.
     pub(super) offers: BTreeSet<VolumeName>,
@@ -100,12 +107,14 @@ impl Planner {
         Self {
             standing: Arc::new(Standing::new(Arc::clone(&objects))),
             objects,
+            pods: PodIndex::new(options.recyclers.is_some()),
+            runs: Runs::new(options.recyclers.as_deref().map(Recyclers::namespaces).unwrap_or_default()),
             options,
             volumes: VolumeIndex::default(),
             claims: ClaimIndex::default(),
-            pods: PodIndex::default(),
             default_class: None,
             proofs: Proofs::default(),
+            doubts: Doubts::default(),
             queue: Queue::default(),
             offers: BTreeSet::new(),
             busy_claims: BTreeSet::new(),
@@ -120,6 +129,11 @@ impl Planner {
             latency: Latency::default(),
             resync_at: None,
         }
+    }
+
+    /// Counts its runs from here on, so that no other process gives a recycler pod the same name.
+    pub fn count_runs_from(&mut self, number: u64) {
+        self.runs.count_from(number);
     }
 
     /// Why each key waits.
@@ -138,6 +152,14 @@ impl Planner {
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         self.retries.next_due().is_some()
+    }
+
+    /// The recycler pods at work, by UID, with the volume of each.
+    #[must_use]
+    pub fn scrubbing(&self) -> BTreeMap<Uid, (PodKey, Involved)> {
+        let volume = |name| Some(Involved::object(&*self.objects.volumes.get(name)?));
+        let each = self.runs.started();
+        each.filter_map(|(name, key, uid)| Some((uid.clone(), (key.clone(), volume(name)?)))).collect()
     }
 
     /// Takes in every object there is.
@@ -163,18 +185,7 @@ impl Planner {
             ObjectRef::Volume(name) => self.volume_changed(name, now),
             ObjectRef::Claim(key) => self.claim_changed(key, now),
             ObjectRef::Class(name) => self.class_changed(name, now),
-            ObjectRef::Pod(key) => {
-                let pod = self.objects.pods.get(key);
-                for claim in self.pods.update(key, pod.as_deref()) {
-                    let waits = matches!(
-                        self.standing.claim(&claim),
-                        Some(ClaimReason::WaitsForFirstConsumer | ClaimReason::WaitsForPods(_))
-                    );
-                    if waits {
-                        self.queue.add(Target::Claim(claim), now);
-                    }
-                }
-            }
+            ObjectRef::Pod(key) => self.pod_changed(key, now),
             _ => {}
         }
     }
@@ -189,6 +200,8 @@ impl Planner {
         }
         self.queue.extend(before.into_iter().chain(refers).chain(naming).map(Target::Claim), now);
         let target = Target::Volume(name.clone());
+        let revision = volume.as_ref().map(|volume| volume.metadata.resource_version);
+        self.queue.extend(self.doubts.look(name, revision).map(Target::Claim), now);
         let Some(volume) = volume else {
             self.proofs.forget_volume(name);
             self.latency.volume_gone(name, now);
@@ -196,8 +209,33 @@ impl Planner {
             return;
         };
         self.rivals.look_at_volume(&volume, now);
+        self.runs.volume_seen(&volume);
         self.queue.add(target, now);
         self.offer(name);
+    }
+
+    fn pod_changed(&mut self, key: &PodKey, now: Instant) {
+        let pod = self.objects.pods.get(key);
+        for claim in self.pods.update(key, pod.as_deref()) {
+            let waits = matches!(
+                self.standing.claim(&claim),
+                Some(ClaimReason::WaitsForFirstConsumer | ClaimReason::WaitsForPods(_))
+            );
+            if self.options.recyclers.is_some() {
+                self.queue.extend(self.volumes.referring_to(&claim).cloned().map(Target::Volume), now);
+            }
+            if waits {
+                self.queue.add(Target::Claim(claim), now);
+            }
+        }
+        if let Some(volume) = self.runs.pod_changed(key, pod.as_deref(), now) {
+            self.volume_changed(&volume, now);
+        }
+    }
+
+    /// Whether nothing may be decided about a volume: a request about it is under way, or a pod empties it.
+    fn is_busy(&self, name: &VolumeName) -> bool {
+        self.busy_volumes.contains(name) || self.runs.has_pods(name)
     }
 
     pub(super) fn claim_changed(&mut self, key: &ClaimKey, now: Instant) {
@@ -210,6 +248,9 @@ impl Planner {
                 self.proofs.forget_claim(key);
                 self.latency.forget_claim(key);
                 self.forget(&target);
+                if self.runs.has_claim(key) {
+                    self.queue.add(target, now);
+                }
             }
             Some(claim) => {
                 self.rivals.look_at_claim(&claim, now);
@@ -232,6 +273,9 @@ impl Planner {
         self.standing.forget(target);
         self.told.forget(target);
         self.rivals.forget(target);
+        if let Target::Volume(_) = target {
+            self.runs.forget(target);
+        }
         // A parked read keeps its wait: it still holds its claim and volume.
         if !self.parked.contains_key(target) {
             self.retries.clear(target);
@@ -239,7 +283,7 @@ impl Planner {
     }
 
     fn offer(&mut self, name: &VolumeName) {
-        if self.volumes.is_free(name) && !self.busy_volumes.contains(name) {
+        if self.volumes.is_free(name) && !self.is_busy(name) {
             self.offers.insert(name.clone());
         }
     }
@@ -247,6 +291,10 @@ impl Planner {
     /// Decides about as many keys as may run now.
     pub fn plan(&mut self, now: Instant) -> Plan {
         let mut plan = Plan { events: std::mem::take(&mut self.pending_events), ..Plan::default() };
+        self.queue.extend(self.doubts.take_over(now).into_iter().map(Target::Claim), now);
+        for target in self.runs.take_due(now) {
+            self.queue.retry(target, now);
+        }
         for target in self.retries.take_due(now) {
             match self.parked.remove(&target) {
                 Some(op) => self.ready.push_back(op),
@@ -269,7 +317,9 @@ impl Planner {
                 break;
             }
         }
-        plan.wake_at = self.retries.next_due().into_iter().chain(self.resync_at).min();
+        let dues =
+            [self.retries.next_due(), self.runs.pauses.next_due(), self.doubts.next_end(), self.resync_at];
+        plan.wake_at = dues.into_iter().flatten().min();
         plan.measures = self.latency.take();
         plan.tallies = self.queue.take_tallies();
         plan
@@ -293,16 +343,22 @@ impl Planner {
 
     /// Asks for the objects that the last list lacked: they may have gone with nobody to tell of it.
     fn confirm(&mut self, plan: &mut Plan) {
-        let claims = self.objects.claims.unconfirmed().into_iter().map(Target::Claim);
-        let volumes = self.objects.volumes.unconfirmed().into_iter().map(Target::Volume);
-        for target in claims.chain(volumes).collect::<Vec<_>>() {
+        let claims = self.objects.claims.unconfirmed().into_iter().map(Object::Claim);
+        let volumes = self.objects.volumes.unconfirmed().into_iter().map(Object::Volume);
+        let pods = self.objects.pods.unconfirmed().into_iter().map(Object::Pod);
+        for object in claims.chain(volumes).chain(pods).collect::<Vec<_>>() {
+            // A pod is asked for on behalf of the volume it empties.
+            let subject = match &object {
+                Object::Pod(key) => self.runs.recycled_by_pod(key).map(Target::Volume),
+                object => object.subject(),
+            };
+            let Some(target) = subject else { continue };
             let busy = match &target {
                 Target::Claim(key) => self.busy_claims.contains(key),
                 Target::Volume(name) => self.busy_volumes.contains(name),
             };
             if !busy && !self.retries.waits(&target) {
-                let read = Call::Read { target: target.clone(), purpose: Purpose::Refresh };
-                self.start(target, None, read, plan);
+                self.start(target, None, Call::Read { target: object, purpose: Purpose::Refresh }, plan);
             }
         }
     }
@@ -321,14 +377,13 @@ impl Planner {
 
     /// Whether a step has to wait because another binder is at work.
     fn is_held_back(&self, step: Option<&Step>, now: Instant) -> bool {
-        matches!(step, Some(Step::Write(write)) if write.kind.is_destructive())
-            && self.rivals.alarm(now).is_some()
+        step.is_some_and(Step::is_destructive) && self.rivals.alarm(now).is_some()
     }
 
     /// Finds a taker for a volume that has become free.
     fn plan_offer(&mut self, name: &VolumeName, now: Instant, plan: &mut Plan) {
         let mut declined = BTreeSet::new();
-        while self.volumes.is_free(name) && !self.busy_volumes.contains(name) {
+        while self.volumes.is_free(name) && !self.is_busy(name) {
             let Some(volume) = self.objects.volumes.get(name) else { return };
             let objects = Arc::clone(&self.objects);
             let current = |key: &ClaimKey| objects.claims.get(key);
@@ -346,7 +401,7 @@ impl Planner {
             return;
         }
         self.claims.forget(key);
-        let Some(claim) = self.objects.claims.get(key) else { return };
+        let Some(claim) = self.objects.claims.get(key) else { return self.plan_orphan(key, plan) };
         let mut decision = self.decide_claim(&claim);
         if self.is_held_back(decision.step.as_ref(), now) {
             decision = ClaimDecision::rest(ClaimReason::SecondBinder);
@@ -374,9 +429,28 @@ impl Planner {
         self.standing.set_claim(key, decision.reason);
     }
 
+    /// Nothing is left to decide about a claim that is gone; storage made for it in vain goes.
+    fn plan_orphan(&mut self, key: &ClaimKey, plan: &mut Plan) {
+        let target = Target::Claim(key.clone());
+        self.retries.clear(&target);
+        let orphan = self.runs.take_orphan(key);
+        self.runs.forget(&target);
+        if let Some(uid) = orphan
+            && self.objects.volumes.get(&host_path::volume_name(&uid)).is_none()
+            && let Some(path) = HostPath::of_claim(&uid)
+        {
+            self.start(target, None, Call::Directory(Directory::Remove(path)), plan);
+        }
+    }
+
     fn plan_volume(&mut self, name: &VolumeName, now: Instant, plan: &mut Plan) {
         let target = Target::Volume(name.clone());
-        let Some(volume) = self.objects.volumes.get(name) else { return };
+        let Some(volume) = self.objects.volumes.get(name) else {
+            if !self.retries.waits(&target) {
+                self.retries.clear(&target);
+            }
+            return;
+        };
         if let Some(reference) = &volume.spec.claim_ref {
             // The claim goes first: if it takes the volume, writing "Available" in between would
             // only make its own write fail.
@@ -411,13 +485,13 @@ impl Planner {
     /// The decision about a claim as things are now.
     #[must_use]
     pub fn decide_claim(&self, claim: &PersistentVolumeClaim) -> ClaimDecision {
-        sync_claim(claim, &self.view(&|name| self.busy_volumes.contains(name)))
+        sync_claim(claim, &self.view(&|name| self.is_busy(name)))
     }
 
     /// The decision about a volume as things are now.
     #[must_use]
     pub fn decide_volume(&self, volume: &PersistentVolume) -> VolumeDecision {
-        sync_volume(volume, &self.view(&|name| self.busy_volumes.contains(name)))
+        sync_volume(volume, &self.view(&|name| self.is_busy(name)))
     }
 
     fn view<'a>(&'a self, busy: &'a dyn Fn(&VolumeName) -> bool) -> View<'a> {
@@ -428,23 +502,25 @@ impl Planner {
             default_class: self.default_class.as_ref(),
             proofs: &self.proofs,
             busy,
-            options: self.options,
+            runs: &self.runs,
+            doubts: &self.doubts,
+            options: &self.options,
         }
     }
 
     /// Revision at which the tables show an object.
-    pub(super) fn known(&self, target: &Target) -> Option<ResourceVersion> {
-        match target {
-            Target::Claim(key) => self.objects.claims.get(key).map(|claim| claim.metadata.resource_version),
-            Target::Volume(name) => {
-                self.objects.volumes.get(name).map(|volume| volume.metadata.resource_version)
-            }
+    pub(super) fn known(&self, object: &Object) -> Option<ResourceVersion> {
+        let revision = |meta: &Meta| meta.resource_version;
+        match object {
+            Object::Claim(key) => self.objects.claims.get(key).map(|claim| revision(&claim.metadata)),
+            Object::Volume(name) => self.objects.volumes.get(name).map(|volume| revision(&volume.metadata)),
+            Object::Pod(key) => self.objects.pods.get(key).map(|pod| revision(&pod.metadata)),
         }
     }
 
     /// Hands out a request and marks what it touches.
     pub fn start(&mut self, subject: Target, volume: Option<VolumeName>, call: Call, plan: &mut Plan) {
-        let known = self.known(call.target());
+        let known = call.target().and_then(|object| self.known(object));
         let op = Op { subject, volume, call, known };
         for target in op.touches() {
             match target {
@@ -457,9 +533,11 @@ impl Planner {
                 }
             }
         }
-        if let Call::Write(write) = &op.call {
-            // The watch may tell of it before the answer does.
-            self.rivals.forget(&write.target);
+        // The watch may tell of it before the answer does.
+        if let Call::Write(write) = &op.call
+            && let Some(target) = write.target.subject()
+        {
+            self.rivals.forget(&target);
         }
         self.in_flight += 1;
         plan.ops.push(op);

@@ -71,6 +71,16 @@ impl std::str::FromStr for Quantity {
     }
 }
 
+impl Quantity {
+    /// Whole GiB in this many bytes; none below zero.
+    #[must_use]
+    pub fn gibibytes(self) -> u64 {
+        let billion = 10_i128.pow(SCALE);
+        let bytes = self.0 / billion + i128::from(self.0 % billion > 0);
+        u64::try_from(bytes >> 30).unwrap_or_default()
+    }
+}
+
 /// `value` times ten to the `exponent`, rounded up.
 fn shift(value: i128, exponent: i32) -> Option<i128> {
     if value == 0 {

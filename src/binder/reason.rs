@@ -5,9 +5,12 @@ use std::fmt;
 
 use super::{
     decision::WriteKind,
-    matching::{Misfit, Unreadable},
+    matching::{Misfit, Unreadable, claim_class},
 };
-use crate::kube_api::ids::{ClaimKey, ClassName, PodKey, Uid, VolumeName};
+use crate::kube_api::{
+    ids::{ClaimKey, ClassName, PodKey, Uid, VolumeName},
+    kinds::PersistentVolumeClaim,
+};
 
 const SECOND_BINDER: &str = "nothing is taken back or given up while another binder changes the same objects";
 
@@ -46,6 +49,14 @@ pub enum ClaimReason {
     NoClass(ClassName),
     /// The class names a provisioner that nobody implements.
     NoProvisioner(String),
+    /// The class names a plugin that is known and does not provision.
+    CannotProvision(String),
+    /// A volume is being made by this plugin, here.
+    Provisioning(&'static str),
+    /// The plugin here made no volume.
+    NotProvisioned(Unprovisioned),
+    /// Another volume may become the claim's: a write that would reserve it has not been answered.
+    InDoubt(VolumeName),
     /// The claim was handed to one provisioner, and its class now names another (S29).
     OtherProvisioner {
         /// The annotation's.
@@ -94,6 +105,10 @@ impl ClaimReason {
             Self::ProvisioningOff => "provisioning_off",
             Self::NoClass(_) => "no_class",
             Self::NoProvisioner(_) => "no_provisioner",
+            Self::CannotProvision(_) => "cannot_provision",
+            Self::Provisioning(_) => "provisioning",
+            Self::NotProvisioned(_) => "not_provisioned",
+            Self::InDoubt(_) => "in_doubt",
             Self::OtherProvisioner { .. } => "other_provisioner",
             Self::NamedMissing(_) => "named_missing",
             Self::NamedTaken(..) => "named_taken",
@@ -116,7 +131,14 @@ impl ClaimReason {
     /// Whether only a volume that somebody makes or changes by hand would end the wait.
     #[must_use]
     pub fn lacks_volume(&self) -> bool {
-        matches!(self, Self::NoVolume | Self::ProvisioningOff | Self::NoClass(_) | Self::NoProvisioner(_))
+        matches!(
+            self,
+            Self::NoVolume
+                | Self::ProvisioningOff
+                | Self::NoClass(_)
+                | Self::NoProvisioner(_)
+                | Self::CannotProvision(_)
+        )
     }
 
     /// Whether a free volume that fits would end the wait.
@@ -130,6 +152,8 @@ impl ClaimReason {
                 | Self::ProvisioningOff
                 | Self::NoClass(_)
                 | Self::NoProvisioner(_)
+                | Self::CannotProvision(_)
+                | Self::NotProvisioned(_)
                 | Self::OtherProvisioner { .. }
         )
     }
@@ -173,6 +197,12 @@ impl fmt::Display for ClaimReason {
             Self::NoProvisioner(provisioner) => {
                 write!(f, "no volume plugin matched name: {provisioner}")
             }
+            Self::CannotProvision(_) => f.write_str("no provisionable volume plugin matched"),
+            Self::Provisioning(plugin) => write!(f, "{plugin} makes a volume"),
+            Self::NotProvisioned(why) => why.fmt(f),
+            Self::InDoubt(volume) => {
+                write!(f, "volume {volume} may become the claim's: a write of that kind was not answered")
+            }
             Self::OtherProvisioner { asked, wanted } => write!(
                 f,
                 "the claim was handed to provisioner {asked:?}, and its storage class now names {wanted:?}"
@@ -207,6 +237,74 @@ impl fmt::Display for ClaimReason {
     }
 }
 
+/// Why a plugin here made no volume, with the text of the event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unprovisioned {
+    /// It was not even asked.
+    Refused(String),
+    /// It failed.
+    Failed {
+        /// Class of the claim.
+        class: String,
+        /// What it said.
+        error: String,
+    },
+    /// The object could not be created, and the storage was removed again.
+    NotCreated {
+        /// The claim.
+        claim: ClaimKey,
+        /// What the API server said.
+        error: String,
+    },
+    /// The object could not be created, and then the storage not be removed.
+    NotCleaned {
+        /// The claim.
+        claim: ClaimKey,
+        /// What the plugin said.
+        error: String,
+    },
+}
+
+impl Unprovisioned {
+    /// The plugin failed to make a volume for this claim.
+    #[must_use]
+    pub fn failed(claim: &PersistentVolumeClaim, error: &str) -> Self {
+        Self::Failed { class: claim_class(claim).to_owned(), error: error.to_owned() }
+    }
+
+    /// Reason of the event (pv-binder §10).
+    #[must_use]
+    pub fn event_reason(&self) -> &'static str {
+        match self {
+            Self::Refused(_) | Self::Failed { .. } | Self::NotCreated { .. } => "ProvisioningFailed",
+            Self::NotCleaned { .. } => "ProvisioningCleanupFailed",
+        }
+    }
+}
+
+impl fmt::Display for Unprovisioned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(text) => f.write_str(text),
+            Self::Failed { class, error } => {
+                write!(f, "Failed to provision volume with StorageClass {class:?}: {error}")
+            }
+            Self::NotCreated { claim, error } => {
+                write!(
+                    f,
+                    "Error creating provisioned PV object for claim {claim}: {error}. Deleting the volume."
+                )
+            }
+            Self::NotCleaned { claim, error } => {
+                write!(
+                    f,
+                    "Error cleaning provisioned volume for claim {claim}: {error}. Please delete manually."
+                )
+            }
+        }
+    }
+}
+
 /// Where a volume stands.
 #[derive(Clone, Debug, PartialEq)]
 pub enum VolumeReason {
@@ -236,6 +334,18 @@ pub enum VolumeReason {
     LeftToProvisioner,
     /// Released, and nobody can reclaim it.
     NotReclaimable(Unreclaimable),
+    /// Released, and not recycled while these pods use it.
+    UsedByPods(Vec<PodKey>),
+    /// Released, and being recycled.
+    Recycling,
+    /// Recycling failed, and is tried again.
+    RecycleFailed(String),
+    /// A recycler pod of an earlier run has to go before anything else.
+    LeftoverPod(PodKey),
+    /// Released, and being deleted here.
+    Deleting,
+    /// Deleting failed, and is tried again.
+    DeleteFailed(String),
 }
 
 /// Why a volume cannot be reclaimed.
@@ -247,6 +357,8 @@ pub enum Unreclaimable {
     CannotDelete(VolumeName),
     /// The in-tree plugin that provisioned it is gone.
     NoPlugin(String),
+    /// The in-tree plugin that is said to have provisioned it cannot delete.
+    PluginCannotDelete,
     /// There is no recycler.
     NoRecycler,
     /// The policy is unknown.
@@ -258,7 +370,9 @@ impl Unreclaimable {
     #[must_use]
     pub fn event_reason(&self) -> &'static str {
         match self {
-            Self::NoDeleter(_) | Self::CannotDelete(_) | Self::NoPlugin(_) => "VolumeFailedDelete",
+            Self::NoDeleter(_) | Self::CannotDelete(_) | Self::NoPlugin(_) | Self::PluginCannotDelete => {
+                "VolumeFailedDelete"
+            }
             Self::NoRecycler => "VolumeFailedRecycle",
             Self::UnknownPolicy => "VolumeUnknownReclaimPolicy",
         }
@@ -279,6 +393,7 @@ impl fmt::Display for Unreclaimable {
                 volume.as_str()
             ),
             Self::NoPlugin(plugin) => write!(f, "no volume plugin matched name: {plugin}"),
+            Self::PluginCannotDelete => f.write_str("no deletable volume plugin matched"),
             Self::NoRecycler => f.write_str("No recycler plugin found for the volume!"),
             Self::UnknownPolicy => f.write_str("Volume has unrecognized PersistentVolumeReclaimPolicy"),
         }
@@ -303,13 +418,22 @@ impl VolumeReason {
             Self::Retained => "retained",
             Self::LeftToProvisioner => "left_to_provisioner",
             Self::NotReclaimable(_) => "not_reclaimable",
+            Self::UsedByPods(_) => "used_by_pods",
+            Self::Recycling => "recycling",
+            Self::RecycleFailed(_) => "recycle_failed",
+            Self::LeftoverPod(_) => "leftover_pod",
+            Self::Deleting => "deleting",
+            Self::DeleteFailed(_) => "delete_failed",
         }
     }
 
     /// Whether the volume is Released and not kept.
     #[must_use]
     pub fn awaits_deletion(&self) -> bool {
-        matches!(self, Self::LeftToProvisioner | Self::NotReclaimable(_))
+        matches!(
+            self,
+            Self::LeftToProvisioner | Self::NotReclaimable(_) | Self::Deleting | Self::DeleteFailed(_)
+        )
     }
 
     /// Whether nothing is left to wait for.
@@ -335,6 +459,15 @@ impl fmt::Display for VolumeReason {
             Self::Retained => f.write_str("released and kept, as its reclaim policy says"),
             Self::LeftToProvisioner => f.write_str("released; its provisioner deletes it"),
             Self::NotReclaimable(why) => why.fmt(f),
+            Self::UsedByPods(pods) => {
+                let names: Vec<String> = pods.iter().map(ToString::to_string).collect();
+                write!(f, "Volume is used by pods: {}", names.join(","))
+            }
+            Self::Recycling => f.write_str("released, and its recycler pod is at work"),
+            Self::RecycleFailed(error) => write!(f, "Recycle failed: {error}"),
+            Self::LeftoverPod(pod) => write!(f, "recycler pod {pod} of an earlier run has to go first"),
+            Self::Deleting => f.write_str("released, and being deleted"),
+            Self::DeleteFailed(error) => f.write_str(error),
         }
     }
 }

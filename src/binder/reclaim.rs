@@ -1,17 +1,25 @@
 //! What becomes of a Released volume (pv-binder §6).
 //!
-//! In: a volume whose claim is gone. Out: a decision that at most marks it Failed, when its policy
-//! asks for something nobody can do. A volume of an external driver is never touched: its
-//! provisioner deletes only what is Released (S32).
+//! In: a volume whose claim is gone. Out: whose business it is, or a decision that marks it Failed, when
+//! its policy asks for something nobody can do. A volume of an external driver is never touched: its
+//! provisioner deletes only what is Released (S32). What is recycled or deleted here, if that is switched
+//! on, is in [`super::recycle`] and [`super::host_path`].
 
 use super::{
     annotations::{self, MIGRATED_TO, PROVISIONED_BY},
     decision::{Decision, Step, Write, WriteKind, warning},
-    patches,
+    host_path, patches,
     reason::{Unreclaimable, VolumeReason},
+    recycle,
+    view::View,
     volume::VolumeDecision,
 };
-use crate::kube_api::kinds::{Narrow, PersistentVolume, ReclaimPolicy, StorageClass, VolumePhase};
+use crate::kube_api::kinds::{
+    ClaimRef, FileSource, Narrow, PersistentVolume, ReclaimPolicy, StorageClass, VolumePhase,
+};
+
+/// The in-tree plugin that is known, recycles, and neither provisions nor deletes.
+pub const NFS_PLUGIN: &str = "kubernetes.io/nfs";
 
 /// Who deletes the volume, as a label of metrics: the in-tree plugin, or the provisioner of its class.
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, getProvisionerNameFromVolume.
@@ -31,24 +39,37 @@ pub fn deleter(volume: &PersistentVolume, class: Option<&StorageClass>) -> Strin
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, reclaimVolume and
 // findDeletablePlugin.
 #[must_use]
-pub fn reclaim(volume: &PersistentVolume) -> VolumeDecision {
+pub fn reclaim(volume: &PersistentVolume, reference: &ClaimRef, view: &View<'_>) -> VolumeDecision {
     let annotation = |key| volume.metadata.annotation(key).filter(|value| !value.is_empty());
+    let here = view.options.enable_hostpath_provisioner;
     let why = match &volume.spec.reclaim_policy {
         ReclaimPolicy::Retain => return Decision::rest(VolumeReason::Retained),
         _ if annotation(MIGRATED_TO).is_some() || volume.spec.csi.is_some() => {
             return Decision::rest(VolumeReason::LeftToProvisioner);
         }
-        ReclaimPolicy::Delete => match annotation(PROVISIONED_BY) {
-            Some(plugin) if annotations::is_in_tree(plugin) && annotations::csi_name(plugin).is_none() => {
+        ReclaimPolicy::Delete => match (annotation(PROVISIONED_BY), volume.spec.files.as_deref()) {
+            (Some(host_path::PLUGIN), _) | (None, Some(FileSource::HostPath(_))) if here => {
+                return host_path::delete(volume, view);
+            }
+            (Some(NFS_PLUGIN), _) => Unreclaimable::PluginCannotDelete,
+            (Some(plugin), _)
+                if annotations::is_in_tree(plugin) && annotations::csi_name(plugin).is_none() =>
+            {
                 Unreclaimable::NoPlugin(plugin.to_owned())
             }
-            Some(_) => return Decision::rest(VolumeReason::LeftToProvisioner),
-            None if volume.spec.is_nfs => Unreclaimable::CannotDelete(volume.key()),
-            None => Unreclaimable::NoDeleter(volume.key()),
+            (Some(_), _) => return Decision::rest(VolumeReason::LeftToProvisioner),
+            (None, Some(FileSource::Nfs(_))) => Unreclaimable::CannotDelete(volume.key()),
+            (None, _) => Unreclaimable::NoDeleter(volume.key()),
         },
-        ReclaimPolicy::Recycle => Unreclaimable::NoRecycler,
+        ReclaimPolicy::Recycle => return recycle::recycle(volume, reference, view),
         ReclaimPolicy::Other(_) => Unreclaimable::UnknownPolicy,
     };
+    not_reclaimable(volume, why)
+}
+
+/// Says that nobody can reclaim the volume.
+#[must_use]
+pub fn not_reclaimable(volume: &PersistentVolume, why: Unreclaimable) -> VolumeDecision {
     let message = why.to_string();
     let event_reason = why.event_reason();
     let reason = VolumeReason::NotReclaimable(why);

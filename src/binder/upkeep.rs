@@ -42,6 +42,16 @@ pub fn of_volume(volume: &PersistentVolume) -> Option<Write> {
     Some(Write::volume(volume, WriteKind::Annotate, request))
 }
 
+/// The write that takes our finalizer from a volume whose storage is gone, if it has it.
+#[must_use]
+pub fn without_our_finalizer(volume: &PersistentVolume) -> Option<Write> {
+    let present = &volume.metadata.finalizers;
+    let left: Vec<String> = present.iter().filter(|name| *name != IN_TREE_FINALIZER).cloned().collect();
+    (left != *present).then(|| {
+        Write::volume(volume, WriteKind::Annotate, patches::annotate_volume(volume, None, Some(&left)))
+    })
+}
+
 /// How MIG has to change, if it has to.
 fn migration(meta: &Meta, provisioner: &str) -> Option<Migration> {
     let present = meta.annotation(MIGRATED_TO);

@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use super::{index::VolumeIndex, waiting::PodIndex};
+use super::{doubt::Doubts, index::VolumeIndex, recycle::Recyclers, runs::Runs, waiting::PodIndex};
 use crate::{
     kube_api::{
         ids::{ClaimKey, ClassName, ResourceVersion, Uid, VolumeName},
@@ -15,17 +15,26 @@ use crate::{
 };
 
 /// Settings of the binder (pv-binder §12).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BinderOptions {
     /// Whether provisioners are asked for volumes.
     pub enable_dynamic_provisioning: bool,
+    /// Whether volumes of `kubernetes.io/host-path` are made and deleted.
+    pub enable_hostpath_provisioner: bool,
+    /// How volumes are recycled, if they are.
+    pub recyclers: Option<Arc<Recyclers>>,
     /// How often everything unsettled is looked at although nothing happened.
     pub sync_period: Duration,
 }
 
 impl Default for BinderOptions {
     fn default() -> Self {
-        Self { enable_dynamic_provisioning: true, sync_period: Duration::from_mins(5) }
+        Self {
+            enable_dynamic_provisioning: true,
+            enable_hostpath_provisioner: false,
+            recyclers: None,
+            sync_period: Duration::from_mins(5),
+        }
     }
 }
 
@@ -44,8 +53,12 @@ pub struct View<'a> {
     pub proofs: &'a Proofs,
     /// Whether a write to the volume is under way.
     pub busy: &'a dyn Fn(&VolumeName) -> bool,
+    /// How far work of several steps has got.
+    pub runs: &'a Runs,
+    /// Reservations of which it is not known whether they were made.
+    pub doubts: &'a Doubts,
     /// Settings.
-    pub options: BinderOptions,
+    pub options: &'a BinderOptions,
 }
 
 impl View<'_> {

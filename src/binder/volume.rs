@@ -11,7 +11,7 @@ use super::{
     matching::modes_differ,
     patches,
     reason::VolumeReason,
-    reclaim, upkeep,
+    reclaim, recycle, upkeep,
     view::{ClaimProof, View},
 };
 use crate::kube_api::{
@@ -28,6 +28,9 @@ pub type VolumeDecision = Decision<VolumeReason>;
 pub fn sync_volume(volume: &PersistentVolume, view: &View<'_>) -> VolumeDecision {
     if let Some(write) = upkeep::of_volume(volume) {
         return Decision::step(VolumeReason::Annotating, Step::Write(write));
+    }
+    if let Some(decision) = recycle::leftover(volume, view) {
+        return decision;
     }
     let Some(reference) = &volume.spec.claim_ref else {
         return Decision::rest(VolumeReason::Available).writing(available(volume));
@@ -104,7 +107,7 @@ fn released(
     let key = reference.key();
     let parked = matches!(volume.status.phase, VolumePhase::Released | VolumePhase::Failed);
     let decision = if parked {
-        reclaim::reclaim(volume)
+        reclaim::reclaim(volume, reference, view)
     } else {
         let request = patches::volume_phase(volume, VolumePhase::Released, None);
         let write = Write::volume(volume, WriteKind::VolumeReleased, request);

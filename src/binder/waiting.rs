@@ -150,23 +150,16 @@ impl ClaimIndex {
     }
 }
 
-/// Pods that are not scheduled yet, by the claims they use.
+/// Pods by the claims they use.
 #[derive(Debug, Default)]
-pub struct PodIndex {
+struct ByClaim {
     claims: HashMap<PodKey, BTreeSet<ClaimKey>>,
     pods: BTreeMap<ClaimKey, BTreeSet<PodKey>>,
 }
 
-impl PodIndex {
-    /// Takes a pod's current content, or its absence. Returns the claims that gained or lost it.
-    pub fn update(&mut self, key: &PodKey, pod: Option<&Pod>) -> BTreeSet<ClaimKey> {
-        let mut claims = BTreeSet::new();
-        if let Some(pod) = pod
-            && pod.spec.node_name.is_empty()
-            && !pod.is_terminated()
-        {
-            claims.extend(pod.spec.volumes.iter().filter_map(|volume| pod.claim_of(volume)));
-        }
+impl ByClaim {
+    /// Sets which claims a pod uses. Returns those that gained or lost it.
+    fn set(&mut self, key: &PodKey, claims: BTreeSet<ClaimKey>) -> BTreeSet<ClaimKey> {
         let before = self.claims.remove(key).unwrap_or_default();
         let changed: BTreeSet<ClaimKey> = before.symmetric_difference(&claims).cloned().collect();
         for claim in &changed {
@@ -182,9 +175,47 @@ impl PodIndex {
         changed
     }
 
+    fn of(&self, claim: &ClaimKey) -> Vec<PodKey> {
+        self.pods.get(claim).into_iter().flatten().cloned().collect()
+    }
+}
+
+/// Pods that are not over, by the claims they use: those that are not scheduled yet, and all of them if
+/// that is asked for.
+#[derive(Debug, Default)]
+pub struct PodIndex {
+    unscheduled: ByClaim,
+    users: Option<ByClaim>,
+}
+
+impl PodIndex {
+    /// An index of nothing, and of all pods that are not over if so wanted.
+    #[must_use]
+    pub fn new(with_users: bool) -> Self {
+        Self { unscheduled: ByClaim::default(), users: with_users.then(ByClaim::default) }
+    }
+
+    /// Takes a pod's current content, or its absence. Returns the claims that gained or lost it.
+    pub fn update(&mut self, key: &PodKey, pod: Option<&Pod>) -> BTreeSet<ClaimKey> {
+        let claims = |pod: &Pod| pod.spec.volumes.iter().filter_map(|volume| pod.claim_of(volume)).collect();
+        let pod = pod.filter(|pod| !pod.is_terminated());
+        let waits = pod.filter(|pod| pod.spec.node_name.is_empty());
+        let mut changed = self.unscheduled.set(key, waits.map(claims).unwrap_or_default());
+        if let Some(users) = &mut self.users {
+            changed.extend(users.set(key, pod.map(claims).unwrap_or_default()));
+        }
+        changed
+    }
+
     /// The unscheduled pods that use a claim.
     #[must_use]
     pub fn unscheduled(&self, claim: &ClaimKey) -> Vec<PodKey> {
-        self.pods.get(claim).into_iter().flatten().cloned().collect()
+        self.unscheduled.of(claim)
+    }
+
+    /// All pods that use a claim, if they are kept.
+    #[must_use]
+    pub fn users(&self, claim: &ClaimKey) -> Vec<PodKey> {
+        self.users.as_ref().map(|users| users.of(claim)).unwrap_or_default()
     }
 }

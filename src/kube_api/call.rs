@@ -158,6 +158,12 @@ impl Caller {
         }
     }
 
+    /// The client itself, for watches.
+    #[must_use]
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
     /// A caller with a budget of its own, for traffic that must neither wait for the main traffic
     /// nor hold it up.
     #[must_use]

@@ -26,7 +26,7 @@ const PAGE_SIZE: u32 = 2_000;
 
 /// Longest pause between two attempts to list or watch. kube's default goes to 30 s, but work has
 /// to resume within 5 s of the end of an outage (L16).
-const LONGEST_PAUSE: Duration = Duration::from_millis(2_500);
+pub const LONGEST_PAUSE: Duration = Duration::from_millis(2_500);
 
 /// After this long without another error a watch is taken to be well again. A watch that resumes
 /// does not say so before its first event, which for a quiet kind may be days away; a watch that

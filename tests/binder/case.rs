@@ -36,6 +36,7 @@ pub enum Sync {
 /// One case.
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 pub struct Case {
     /// Row of the catalogue.
     pub id: String,
@@ -47,6 +48,24 @@ pub struct Case {
     /// Whether dynamic provisioning is off.
     #[serde(default)]
     pub no_provisioning: bool,
+    /// Whether volumes are recycled.
+    #[serde(default)]
+    pub recycler: bool,
+    /// Whether the host-path plugin provisions and deletes.
+    #[serde(default)]
+    pub host_path: bool,
+    /// How many creations are refused.
+    #[serde(default)]
+    pub refusals: usize,
+    /// How many directories cannot be made.
+    #[serde(default)]
+    pub unmakable: usize,
+    /// How many directories cannot be removed.
+    #[serde(default)]
+    pub unremovable: usize,
+    /// A run is under way at the end, or failed: another process begins it anew.
+    #[serde(default)]
+    pub unfinished: bool,
     /// Name of a fixture whose volumes are there too.
     #[serde(default)]
     pub fixture: Option<String>,
@@ -62,6 +81,9 @@ pub struct Case {
     /// Pods.
     #[serde(default)]
     pub pods: Vec<Map<String, Value>>,
+    /// Names of nodes.
+    #[serde(default)]
+    pub nodes: Vec<String>,
     /// What happens later, each after everything before has come to rest.
     #[serde(default)]
     pub when: Vec<Stage>,
@@ -104,9 +126,12 @@ pub struct Stage {
     /// Names of objects that are deleted.
     #[serde(default)]
     pub delete: Vec<String>,
-    /// Merge patches of objects, by name.
+    /// Merge patches of objects, by name; of a recycler pod without the end of its name.
     #[serde(default)]
     pub patch: BTreeMap<String, Value>,
+    /// How much time passes before.
+    #[serde(default)]
+    pub minutes: u64,
 }
 
 /// A stage with whole objects.
@@ -118,6 +143,8 @@ pub struct Later {
     pub delete: Vec<String>,
     /// Merge patches by name.
     pub patch: BTreeMap<String, Value>,
+    /// How much time passes before.
+    pub minutes: u64,
 }
 
 /// Changed fields of the forms, by name.
@@ -130,6 +157,12 @@ pub struct Then {
     /// Of claims.
     #[serde(default)]
     pub claims: BTreeMap<String, Map<String, Value>>,
+    /// Names of objects that are gone.
+    #[serde(default)]
+    pub gone: Vec<String>,
+    /// Objects that are new, by path; `null` for any content.
+    #[serde(default)]
+    pub made: BTreeMap<String, Value>,
 }
 
 /// Objects of a case: what the server stores, and what our tables show where that differs.
@@ -137,6 +170,16 @@ pub struct Then {
 pub struct Start {
     /// Whether dynamic provisioning is off.
     pub no_provisioning: bool,
+    /// Whether volumes are recycled.
+    pub recycler: bool,
+    /// Whether the host-path plugin provisions and deletes.
+    pub host_path: bool,
+    /// How many creations are refused.
+    pub refusals: usize,
+    /// How many directories cannot be made.
+    pub unmakable: usize,
+    /// How many directories cannot be removed.
+    pub unremovable: usize,
     /// By URL path.
     pub server: BTreeMap<String, Value>,
     /// By URL path: another content, or `None` for not there.
@@ -156,9 +199,29 @@ impl Case {
         text.to_owned()
     }
 
+    /// The same, also behind the prefix of recycler pods.
+    fn expand_pod(&self, text: &str) -> String {
+        match text.strip_prefix("recycler-for-") {
+            Some(volume) => format!("recycler-for-{}", self.expand(volume)),
+            None => self.expand(text),
+        }
+    }
+
     /// The objects the case starts with.
     pub fn start(&self, fixtures: &BTreeMap<String, Vec<Map<String, Value>>>) -> Start {
-        let mut start = Start { no_provisioning: self.no_provisioning, ..Start::default() };
+        let mut start = Start {
+            no_provisioning: self.no_provisioning,
+            recycler: self.recycler,
+            host_path: self.host_path,
+            refusals: self.refusals,
+            unmakable: self.unmakable,
+            unremovable: self.unremovable,
+            ..Start::default()
+        };
+        for name in &self.nodes {
+            let node = json!({"metadata": {"name": name, "uid": name, "resourceVersion": "1"}});
+            start.server.insert(format!("/api/v1/nodes/{name}"), node);
+        }
         let fixture = self.fixture.as_ref().map(|name| &fixtures[name]);
         for form in fixture.into_iter().flatten().chain(&self.volumes) {
             place(&mut start, form, |form| self.volume(form));
@@ -187,7 +250,8 @@ impl Case {
             Later {
                 objects: case.start(&BTreeMap::new()).server,
                 delete: stage.delete.iter().map(|name| self.expand(name)).collect(),
-                patch: stage.patch.iter().map(|(name, body)| (self.expand(name), body.clone())).collect(),
+                patch: stage.patch.iter().map(|(name, body)| (self.expand_pod(name), body.clone())).collect(),
+                minutes: stage.minutes,
             }
         };
         self.when.iter().map(stage).collect()
@@ -224,7 +288,11 @@ impl Case {
             };
         change(&mut case.volumes, &self.then.volumes, "v");
         change(&mut case.claims, &self.then.claims, "c");
-        case.start(fixtures).server
+        let mut objects = case.start(fixtures).server;
+        let gone: Vec<String> = self.then.gone.iter().map(|name| self.expand(name)).collect();
+        objects.retain(|path, _| !gone.iter().any(|name| path.rsplit('/').next() == Some(name)));
+        objects.extend(self.then.made.clone());
+        objects
     }
 
     fn volume(&self, form: &Map<String, Value>) -> (String, Value) {
@@ -245,6 +313,7 @@ impl Case {
                 "vac",
                 "terminating",
                 "csi",
+                "path",
                 "finalizers",
             ],
         );
@@ -260,7 +329,10 @@ impl Case {
         match text(form, "csi") {
             Some("nfs") => spec["nfs"] = json!({"server": "s", "path": "/"}),
             Some(driver) => spec["csi"] = json!({"driver": driver, "volumeHandle": name}),
-            None => spec["gcePersistentDisk"] = json!({"pdName": name}),
+            None => match text(form, "path") {
+                Some(path) => spec["hostPath"] = json!({"path": path}),
+                None => spec["gcePersistentDisk"] = json!({"pdName": name}),
+            },
         }
         if let Some(vac) = text(form, "vac") {
             spec["volumeAttributesClassName"] = json!(vac);
@@ -303,6 +375,7 @@ impl Case {
                 "cap",
                 "current_vac",
                 "status_modes",
+                "data_source",
             ],
         );
         let name = self.expand(text(form, "name").unwrap_or("c"));
@@ -320,6 +393,9 @@ impl Case {
         }
         if let Some(vac) = text(form, "vac") {
             spec["volumeAttributesClassName"] = json!(vac);
+        }
+        if let Some(source) = text(form, "data_source") {
+            spec["dataSource"] = json!({"kind": "VolumeSnapshot", "name": source});
         }
         if form.contains_key("selector") || form.contains_key("expressions") {
             spec["selector"] = json!({
@@ -345,7 +421,10 @@ impl Case {
     }
 
     fn class(form: &Map<String, Value>) -> (String, Value) {
-        known(form, &["name", "provisioner", "delayed", "default", "created", "binding"]);
+        known(
+            form,
+            &["name", "provisioner", "delayed", "default", "created", "binding", "policy", "options"],
+        );
         let name = text(form, "name").expect("a class has a name");
         let flag = |key| form.get(key).and_then(Value::as_bool).unwrap_or_default();
         let delayed = if flag("delayed") { "WaitForFirstConsumer" } else { "Immediate" };
@@ -357,16 +436,24 @@ impl Case {
         let object = json!({
             "metadata": metadata,
             "provisioner": text(form, "provisioner").unwrap_or("kubernetes.io/mock-volume"),
+            "reclaimPolicy": text(form, "policy").unwrap_or("Delete"),
+            "mountOptions": form.get("options").cloned().unwrap_or(json!([])),
             "volumeBindingMode": form.get("binding").cloned().unwrap_or(json!(delayed)),
         });
         (format!("/apis/storage.k8s.io/v1/storageclasses/{name}"), object)
     }
 
     fn pod(&self, form: &Map<String, Value>) -> (String, Value) {
-        known(form, &["name", "claim", "node", "phase"]);
+        known(form, &["name", "claim", "node", "phase", "recycles"]);
         let name = text(form, "name").expect("a pod has a name");
         let mut metadata = metadata(form, name, &format!("uid-of-{name}"));
         metadata["namespace"] = json!("default");
+        if let Some(volume) = text(form, "recycles") {
+            let volume = self.expand(volume);
+            let owner =
+                json!({"kind": "PersistentVolume", "name": volume, "uid": format!("uid-of-{volume}")});
+            metadata["ownerReferences"] = json!([owner]);
+        }
         let claim = self.expand(text(form, "claim").unwrap_or("c"));
         let object = json!({
             "metadata": metadata,
@@ -387,8 +474,13 @@ fn place(
 ) {
     let mut form = form.clone();
     let cached = form.remove("cached");
+    let stored = form.remove("stored").and_then(|stored| stored.as_bool()).unwrap_or(true);
     let (path, object) = build(&form);
-    start.server.insert(path.clone(), object);
+    if stored {
+        start.server.insert(path.clone(), object);
+    } else {
+        start.cache.insert(path.clone(), Some(object));
+    }
     match cached {
         None => {}
         Some(Value::Bool(false)) => {

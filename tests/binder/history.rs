@@ -1,6 +1,6 @@
-//! Random histories of the binder: users, a scheduler and a provisioner do what they like, watches lag
-//! each for itself and are cut, requests are lost before or after they took effect, and the daemon dies
-//! at any moment. Every write is checked against the invariants; when the trouble stops, everything must
+//! Random histories of the binder: users, a scheduler, a provisioner and a kubelet do what they like,
+//! watches lag each for itself and are cut, requests are lost before or after they took effect, or take
+//! effect when nobody waits for them any more, and the daemon dies at any moment. Every write is checked against the invariants; when the trouble stops, everything must
 //! come to rest, as bound as it can be.
 //!
 //! A failure prints its seed: `MOORING_SEED=<n> cargo test --test binder_cases -- history` repeats it,
@@ -28,6 +28,7 @@ use tokio::time::Instant;
 use crate::{
     invariants::settled,
     server::{Server, decode, path},
+    world::recyclers,
 };
 
 /// Histories per run.
@@ -40,7 +41,10 @@ const ROUNDS: usize = 400;
 const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims/";
 const VOLUMES: &str = "/api/v1/persistentvolumes/";
 const CLASSES: &str = "/apis/storage.k8s.io/v1/storageclasses/";
-const KINDS: [&str; 3] = [CLAIMS, VOLUMES, CLASSES];
+const PODS: &str = "/api/v1/namespaces/default/pods/";
+const KINDS: [&str; 4] = [CLAIMS, VOLUMES, CLASSES, PODS];
+/// For how long a request that was not answered may still take effect.
+const LATE: Duration = Duration::from_secs(10);
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 
@@ -79,17 +83,21 @@ fn play(seed: u64) -> Result<(), String> {
         server.put(&format!("{CLASSES}{name}"), class);
     }
     let mut daemon = Daemon::start(&mut server, Instant::now());
+    let bad_network = seed.is_multiple_of(3);
     for _ in 0..STEPS {
         match rng.u32(0..100) {
             0..25 => somebody_acts(&mut server, &mut rng),
             25..45 => daemon.watch_delivers(&server, &mut rng),
+            45..50 if bad_network => daemon.request_is_lost(&mut server, &mut rng),
+            65..68 if bad_network => daemon.late_request_arrives(&mut server, &mut rng),
             45..65 => daemon.request_arrives(&mut server, &mut rng),
             65..85 => daemon.reply_arrives(&mut rng),
             85..88 => daemon.request_is_lost(&mut server, &mut rng),
+            98..100 => daemon.late_request_arrives(&mut server, &mut rng),
             88..90 => daemon.watch_is_cut(&server, &mut rng),
             90..92 => touch_any(&mut server, &mut rng),
-            92..95 => daemon.time_passes(Duration::from_millis(rng.u64(1..3_000))),
-            95..96 => daemon.time_passes(Duration::from_mins(6)),
+            92..95 => daemon.time_passes(Duration::from_millis(rng.u64(1..3_000)), &mut server, &mut rng),
+            95..96 => daemon.time_passes(Duration::from_mins(6), &mut server, &mut rng),
             96..98 => {
                 daemon.dies(&mut server, &mut rng);
                 daemon = Daemon::start(&mut server, daemon.now);
@@ -101,8 +109,9 @@ fn play(seed: u64) -> Result<(), String> {
     for _ in 0..ROUNDS {
         let before = server.revision();
         provisioner_acts(&mut server);
+        kubelet_acts(&mut server, true);
         daemon.everything_arrives(&mut server, &mut rng)?;
-        daemon.time_passes(Duration::from_secs(10));
+        daemon.time_passes(LATE, &mut server, &mut rng);
         quiet = if server.revision() == before { quiet + 1 } else { 0 };
         // Longer than any back-off and the resync.
         if quiet > 40 {
@@ -126,7 +135,15 @@ fn somebody_acts(server: &mut Server, rng: &mut Rng) {
     let volume = format!("{VOLUMES}v{}", rng.u32(1..4));
     let size = format!("{}Gi", rng.u32(1..4));
     let fresh = format!("uid-{}", server.revision());
-    match rng.u32(0..12) {
+    match rng.u32(0..14) {
+        12 => kubelet_acts(server, rng.u32(0..4) > 0),
+        13 => {
+            let pods: Vec<String> =
+                server.objects.keys().filter(|path| path.starts_with(PODS)).cloned().collect();
+            if let Some(pod) = pods.first() {
+                server.remove(pod);
+            }
+        }
         0..3 if !server.objects.contains_key(&claim) => {
             let named = if rng.u32(0..6) == 0 { format!("v{}", rng.u32(1..4)) } else { String::new() };
             let class =
@@ -165,13 +182,19 @@ fn somebody_acts(server: &mut Server, rng: &mut Rng) {
                     "namespace": "default", "name": claim.rsplit('/').next(), "uid": uid.unwrap_or(""),
                 });
             }
-            if rng.bool() {
-                object["spec"]["csi"] = json!({"driver": "d", "volumeHandle": fresh});
+            match rng.u32(0..3) {
+                0 => object["spec"]["csi"] = json!({"driver": "d", "volumeHandle": fresh}),
+                1 => {
+                    object["spec"]["hostPath"] = json!({"path": format!("/data/{fresh}")});
+                    object["spec"]["persistentVolumeReclaimPolicy"] = json!("Recycle");
+                }
+                _ => {}
             }
             server.put(&volume, object);
         }
         8 if server.objects.contains_key(&volume) => {
             server.remove(&volume);
+            collect_garbage(server);
         }
         9 => {
             let released =
@@ -268,6 +291,37 @@ fn provisioner_acts(server: &mut Server) {
     }
 }
 
+/// Runs the pods that may run to their end.
+fn kubelet_acts(server: &mut Server, well: bool) {
+    let runnable: Vec<String> = server
+        .objects
+        .iter()
+        .filter(|(path, pod)| path.starts_with(PODS) && text(pod, "/status/phase") == "Pending")
+        .filter(|(_, pod)| pod["spec"]["schedulingGates"].as_array().is_none_or(Vec::is_empty))
+        .map(|(path, _)| path.clone())
+        .collect();
+    for path in runnable {
+        let phase = if well { "Succeeded" } else { "Failed" };
+        server.patch(&path, &json!({"status": {"phase": phase}}));
+    }
+}
+
+/// A pod goes when the volume that owns it is gone.
+fn collect_garbage(server: &mut Server) {
+    let uids: Vec<Value> = server.objects.values().map(|object| object["metadata"]["uid"].clone()).collect();
+    let orphans: Vec<String> = server
+        .objects
+        .iter()
+        .filter(|(path, pod)| {
+            path.starts_with(PODS) && !uids.contains(&pod["metadata"]["ownerReferences"][0]["uid"])
+        })
+        .map(|(path, _)| path.clone())
+        .collect();
+    for path in orphans {
+        server.remove(&path);
+    }
+}
+
 fn touch_any(server: &mut Server, rng: &mut Rng) {
     let paths: Vec<String> = server.objects.keys().cloned().collect();
     let path = pick(rng, &paths);
@@ -284,6 +338,8 @@ struct Daemon {
     delivered: BTreeMap<&'static str, usize>,
     on_their_way: Vec<Op>,
     answered: Vec<(Op, Result<Answer, CallError>)>,
+    /// Given up by the daemon, and not by the network yet; until when.
+    late: Vec<(Op, Instant)>,
 }
 
 impl Daemon {
@@ -291,8 +347,7 @@ impl Daemon {
         server.read.clear();
         let objects = Arc::new(Objects::default());
         let changes = objects.subscribe();
-        objects.reset::<Pod>(Vec::new());
-        let options = BinderOptions::default();
+        let options = BinderOptions { recyclers: Some(recyclers()), ..BinderOptions::default() };
         let mut daemon = Self {
             planner: Planner::new(Arc::clone(&objects), options),
             objects,
@@ -301,6 +356,7 @@ impl Daemon {
             delivered: BTreeMap::new(),
             on_their_way: Vec::new(),
             answered: Vec::new(),
+            late: Vec::new(),
         };
         for kind in KINDS {
             daemon.list(server, kind);
@@ -318,6 +374,7 @@ impl Daemon {
         match kind {
             CLAIMS => all::<PersistentVolumeClaim>(&self.objects, server, kind),
             VOLUMES => all::<PersistentVolume>(&self.objects, server, kind),
+            PODS => all::<Pod>(&self.objects, server, kind),
             _ => all::<StorageClass>(&self.objects, server, kind),
         }
         self.delivered.insert(kind, server.changes.len());
@@ -351,6 +408,7 @@ impl Daemon {
         match kind {
             CLAIMS => tell::<PersistentVolumeClaim>(&self.objects, &change.object, change.gone),
             VOLUMES => tell::<PersistentVolume>(&self.objects, &change.object, change.gone),
+            PODS => tell::<Pod>(&self.objects, &change.object, change.gone),
             _ => tell::<StorageClass>(&self.objects, &change.object, change.gone),
         }
         true
@@ -383,7 +441,11 @@ impl Daemon {
             return;
         }
         let op = self.on_their_way.swap_remove(rng.usize(0..self.on_their_way.len()));
-        let result = match rng.u32(0..4) {
+        let result = match rng.u32(0..6) {
+            4.. => {
+                self.late.push((op.clone(), self.now + LATE));
+                Err(CallError::Unknown("not answered in time".to_owned()))
+            }
             0 => {
                 if let Call::Write(write) = &op.call
                     && server.objects.contains_key(&path(&write.target))
@@ -402,8 +464,25 @@ impl Daemon {
         self.answered.push((op, result));
     }
 
-    fn time_passes(&mut self, time: Duration) {
-        self.now += time;
+    fn late_request_arrives(&mut self, server: &mut Server, rng: &mut Rng) {
+        if !self.late.is_empty() {
+            let (op, _) = self.late.swap_remove(rng.usize(0..self.late.len()));
+            let _answer = server.perform(&op.call);
+        }
+    }
+
+    /// What the network still holds arrives in time, or never does.
+    fn time_passes(&mut self, time: Duration, server: &mut Server, rng: &mut Rng) {
+        let now = self.now + time;
+        let (late, still): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.late).into_iter().partition(|(_, until)| *until <= now);
+        self.late = still;
+        for (op, _) in late {
+            if rng.bool() {
+                let _answer = server.perform(&op.call);
+            }
+        }
+        self.now = now;
         self.plan();
     }
 

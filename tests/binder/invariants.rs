@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use mooring::binder::decision::WriteKind;
 use serde_json::Value;
 
-use crate::server::Server;
+use crate::server::{CLAIM_UID, Server};
 
 const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
@@ -21,6 +21,9 @@ const CLASSES: &str = "/apis/storage.k8s.io/v1/storageclasses/";
 /// Checks one write.
 pub fn check(server: &Server, kind: WriteKind, at: &str, before: &Value, after: &Value) {
     footprint(at, before, after);
+    if kind == WriteKind::StartPod {
+        return recycling(server, before, after);
+    }
     if at.starts_with(VOLUMES) {
         claim_ref(server, at, before, after);
         volume_phase(server, kind, at, before, after);
@@ -52,10 +55,12 @@ fn is_delayed(server: &Server, claim: &Value) -> bool {
 
 /// S34: every write stays within the fields that are the binder's.
 fn footprint(at: &str, before: &Value, after: &Value) {
-    const OURS: [&str; 13] = [
+    const OURS: [&str; 15] = [
         "/metadata/resourceVersion",
         "/metadata/finalizers",
         "/metadata/annotations/pv.kubernetes.io~1",
+        "/metadata/annotations/volume.kubernetes.io~1selected-node",
+        "/spec/schedulingGates",
         "/metadata/annotations/volume.kubernetes.io~1storage-provisioner",
         "/metadata/annotations/volume.beta.kubernetes.io~1storage-provisioner",
         "/spec/claimRef",
@@ -97,7 +102,11 @@ fn claim_ref(server: &Server, at: &str, before: &Value, after: &Value) {
     if from != to && to.is_empty() {
         // People may have freed it and left the phase to us; then the reference is our own.
         let parked = matches!(text(before, "/status/phase"), "Released" | "Failed");
-        assert!(!parked || server.reserved.contains(at), "S25: {at} is freed");
+        let uids = (text(before, "/metadata/uid").to_owned(), from.to_owned());
+        let emptied =
+            before["spec"]["persistentVolumeReclaimPolicy"] == "Recycle" && server.emptied.contains(&uids);
+        assert!(!parked || emptied || server.reserved.contains(at), "S25: {at} is freed");
+        assert!(pods_of(server, before).next().is_none(), "S23: {at} is freed while a pod empties it");
     }
 }
 
@@ -247,6 +256,109 @@ fn provisioner(server: &Server, at: &str, before: &Value, after: &Value) {
     assert!(selected || !is_delayed(server, after), "S28: {at} asks before a node is selected");
 }
 
+/// Whether the claim a volume refers to is there, and not another volume's.
+fn is_used(server: &Server, volume: &Value) -> bool {
+    let claim = format!("{CLAIMS}{}", text(volume, "/spec/claimRef/name"));
+    server.objects.get(&claim).is_some_and(|claim| {
+        let named = text(claim, "/spec/volumeName");
+        claim["metadata"]["uid"] == volume["spec"]["claimRef"]["uid"]
+            && (named.is_empty() || named == text(volume, "/metadata/name"))
+    })
+}
+
+/// The recycler pods of a volume.
+fn pods_of<'a>(server: &'a Server, volume: &'a Value) -> impl Iterator<Item = (&'a String, &'a Value)> {
+    let name = &volume["metadata"]["name"];
+    server.objects.iter().filter(move |(path, pod)| {
+        path.contains("/pods/") && pod["metadata"]["ownerReferences"][0]["name"] == *name
+    })
+}
+
+/// S23: a pod is let go only on a volume that nobody uses, as a live read after its creation shows.
+fn recycling(server: &Server, before: &Value, after: &Value) {
+    assert!(
+        after["spec"]["schedulingGates"].as_array().is_none_or(Vec::is_empty),
+        "the pod stays where it is"
+    );
+    let owner = &before["metadata"]["ownerReferences"][0];
+    let path = format!("{VOLUMES}{}", owner["name"].as_str().unwrap());
+    let made_after = server.made_after[before["metadata"]["uid"].as_str().unwrap()];
+    let since = server.read.get(made_after..).unwrap_or_default();
+    assert!(since.contains(&path), "S23: {path} was not read after its pod was made");
+    let Some(volume) = server.objects.get(&path) else { return };
+    if server.lags && (volume["metadata"]["uid"] != owner["uid"] || !is_released(volume)) {
+        // It changed since the read. That it is not used, nor given to anybody while the pod is there, holds.
+        assert!(!is_used(server, volume), "S23: {path} is emptied and used");
+        return;
+    }
+    assert_eq!(volume["metadata"]["uid"], owner["uid"], "S23: a pod of another volume");
+    assert!(is_released(volume), "S23: {path} is emptied and not released");
+    assert_eq!(volume["spec"]["persistentVolumeReclaimPolicy"], "Recycle", "S23: {path}");
+    assert!(!is_used(server, volume), "S23: {path} is emptied and used");
+    assert_eq!(
+        before["metadata"]["annotations"][CLAIM_UID], volume["spec"]["claimRef"]["uid"],
+        "S23: {path}"
+    );
+    let source = before["spec"]["volumes"][0].as_object().unwrap();
+    let scrubs = ["hostPath", "nfs"].iter().any(|key| {
+        let same =
+            |field: &str| source.get(*key).is_some_and(|own| own[field] == volume["spec"][*key][field]);
+        same("path") && same("server")
+    });
+    assert!(scrubs, "{path} is not what {source:?} empties");
+    assert_eq!(pods_of(server, volume).count(), 1, "two pods empty {path}");
+}
+
+fn is_released(volume: &Value) -> bool {
+    matches!(text(volume, "/status/phase"), "Released" | "Failed")
+}
+
+/// Checks a new object.
+pub fn check_creation(server: &Server, kind: WriteKind, object: &Value) {
+    match kind {
+        WriteKind::CreatePod => {
+            let gates = object["spec"]["schedulingGates"].as_array();
+            assert!(gates.is_some_and(|gates| !gates.is_empty()), "S23: a pod runs before the proof");
+        }
+        WriteKind::CreateVolume => {
+            let path = text(object, "/spec/hostPath/path");
+            assert!(server.directories.contains(path), "{path} was not made");
+            let name = text(object, "/metadata/name");
+            assert_eq!(name, format!("pvc-{}", text(object, "/spec/claimRef/uid")), "name of the volume");
+        }
+        other => panic!("{other:?} creates"),
+    }
+}
+
+/// Checks a deletion.
+pub fn check_deletion(server: &Server, kind: WriteKind, at: &str) {
+    if kind == WriteKind::DeletePod {
+        return assert!(at.contains("/pods/recycler-for-"), "{at} is not ours");
+    }
+    assert_eq!(kind, WriteKind::DeleteVolume);
+    let volume = &server.objects[at];
+    let path = text(volume, "/spec/hostPath/path");
+    assert!(!path.is_empty() && volume["spec"]["csi"].is_null(), "S32: {at} is not ours to delete");
+    assert!(is_released(volume) && !is_used(server, volume), "S23: {at} is deleted and used");
+    assert_eq!(volume["spec"]["persistentVolumeReclaimPolicy"], "Delete", "S23: {at}");
+    assert!(!server.directories.contains(path), "{at} goes before its storage");
+    assert!(server.read.iter().any(|read| read == at), "S23: {at} was not read");
+}
+
+/// Checks that a directory may be removed.
+pub fn check_removal(server: &Server, path: &str) {
+    for (at, volume) in server.objects.iter().filter(|(at, _)| at.starts_with(VOLUMES)) {
+        if text(volume, "/spec/hostPath/path") == path {
+            assert!(
+                is_released(volume) && !is_used(server, volume),
+                "S23: the data of {at} is deleted and used"
+            );
+            assert!(server.read.contains(at), "S23: {at} was not read");
+            assert_eq!(volume["spec"]["persistentVolumeReclaimPolicy"], "Delete", "S23: {at}");
+        }
+    }
+}
+
 /// What must hold once nothing is left to do (L1, L2, L10 to L12).
 ///
 /// # Errors
@@ -258,6 +370,10 @@ pub fn settled(server: &Server) -> Result<(), String> {
     for (path, volume) in volumes() {
         let uid = text(volume, "/spec/claimRef/uid");
         let phase = text(volume, "/status/phase");
+        let recyclable = volume["spec"]["hostPath"].is_object();
+        if recyclable && volume["spec"]["persistentVolumeReclaimPolicy"] == "Recycle" && is_released(volume) {
+            return Err(format!("{path} is {phase} and not recycled"));
+        }
         let name = text(volume, "/metadata/name");
         if uid.is_empty() {
             if phase != "Available" {

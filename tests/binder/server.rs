@@ -5,17 +5,20 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use mooring::{
     binder::{
-        decision::{Target, Write},
+        decision::{Directory, Object, Write},
         op::{Answer, Call},
     },
     kube_api::{
         call::{CallError, Request, Verb},
-        kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
+        kinds::{Narrow, PersistentVolume, PersistentVolumeClaim, Pod},
     },
 };
 use serde_json::{Value, json};
 
 use crate::invariants;
+
+/// Where a recycler pod says whose volume it empties.
+pub const CLAIM_UID: &str = "mooring.binder/claim-uid";
 
 /// A change, as a watch tells it.
 #[derive(Clone, Debug)]
@@ -41,6 +44,18 @@ pub struct Server {
     pub reserved: BTreeSet<String>,
     /// Everything that happened.
     pub changes: Vec<Change>,
+    /// Directories of the binder's machine.
+    pub directories: BTreeSet<String>,
+    /// How many creations are refused from now on.
+    pub refusals: usize,
+    /// How many directories cannot be made from now on.
+    pub unmakable: usize,
+    /// How many directories cannot be removed from now on.
+    pub unremovable: usize,
+    /// UIDs of volumes with those of the claims after which a pod has emptied them.
+    pub emptied: BTreeSet<(String, String)>,
+    /// By the UID of a recycler pod, how many live reads there had been when it was made.
+    pub made_after: BTreeMap<String, usize>,
     revision: u64,
 }
 
@@ -75,6 +90,12 @@ impl Server {
         let object = self.objects.get_mut(path).unwrap();
         object["metadata"]["resourceVersion"] = json!(self.revision.to_string());
         let object = object.clone();
+        if object["status"]["phase"] == "Succeeded"
+            && let Some(claim) = object["metadata"]["annotations"][CLAIM_UID].as_str()
+        {
+            let volume = object["metadata"]["ownerReferences"][0]["uid"].as_str().unwrap();
+            self.emptied.insert((volume.to_owned(), claim.to_owned()));
+        }
         self.changes.push(Change { path: path.to_owned(), object: object.clone(), gone: false });
         object
     }
@@ -99,8 +120,81 @@ impl Server {
                     None => Err(CallError::NotFound(path)),
                 }
             }
-            Call::Write(write) => self.write(write),
+            Call::Write(write) => match write.request.verb {
+                Verb::Create => self.create(write),
+                Verb::Delete => self.delete(write),
+                _ => self.write(write),
+            },
+            Call::Directory(directory) => Ok(Answer::Directory(self.act(directory))),
         }
+    }
+
+    fn act(&mut self, directory: &Directory) -> Result<(), String> {
+        let failures = match directory {
+            Directory::Make(_) => &mut self.unmakable,
+            Directory::Remove(_) => &mut self.unremovable,
+        };
+        if *failures > 0 {
+            *failures -= 1;
+            return Err("the disk is on fire".to_owned());
+        }
+        match directory {
+            Directory::Make(path) => {
+                self.directories.insert(path.to_string());
+            }
+            Directory::Remove(path) => {
+                invariants::check_removal(self, &path.to_string());
+                self.directories.remove(&path.to_string());
+            }
+        }
+        Ok(())
+    }
+
+    fn create(&mut self, write: &Write) -> Result<Answer, CallError> {
+        let mut object = write.request.body.clone().unwrap();
+        let at = path(&write.target);
+        let name = object["metadata"]["name"].as_str().unwrap().to_owned();
+        assert_eq!(format!("{}/{name}", write.request.path), at);
+        if self.objects.contains_key(&at) {
+            return Err(CallError::AlreadyExists(at));
+        }
+        if self.refusals > 0 {
+            self.refusals -= 1;
+            return Err(CallError::Refused { code: 403, message: "no".to_owned() });
+        }
+        object["metadata"]["uid"] = match write.target {
+            Object::Pod(_) => json!(format!("uid-of-{name}-{}", self.revision)),
+            _ => json!(format!("uid-of-{name}")),
+        };
+        object["status"] = json!({"phase": "Pending"});
+        invariants::check_creation(self, write.kind, &object);
+        if let Object::Pod(_) = write.target {
+            let uid = object["metadata"]["uid"].as_str().unwrap().to_owned();
+            self.made_after.insert(uid, self.read.len());
+        }
+        self.objects.insert(at.clone(), object);
+        let object = self.touch(&at);
+        Ok(answer(&write.target, &object))
+    }
+
+    fn delete(&mut self, write: &Write) -> Result<Answer, CallError> {
+        let at = path(&write.target);
+        assert_eq!(write.request.path, at);
+        let Some(object) = self.objects.get(&at) else { return Err(CallError::NotFound(at)) };
+        let guards = write.request.body.as_ref().unwrap()["preconditions"].as_object().unwrap();
+        assert!(guards.contains_key("uid"), "S35: a deletion names the UID");
+        if guards.iter().any(|(guard, expected)| *expected != object["metadata"][guard]) {
+            return Err(CallError::Conflict(at));
+        }
+        invariants::check_deletion(self, write.kind, &at);
+        let object = self.objects.get_mut(&at).unwrap();
+        if object["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty) {
+            self.remove(&at);
+        } else {
+            object["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+            self.touch(&at);
+        }
+        Ok(Answer::Deleted)
     }
 
     fn write(&mut self, write: &Write) -> Result<Answer, CallError> {
@@ -132,22 +226,31 @@ impl Server {
         }
         self.objects.insert(at.to_owned(), after);
         let after = self.touch(at);
+        let finalizers = |object: &Value| object["metadata"]["finalizers"].as_array().map_or(0, Vec::len);
+        if finalizers(&before) > 0
+            && finalizers(&after) == 0
+            && !after["metadata"]["deletionTimestamp"].is_null()
+        {
+            self.remove(at);
+        }
         Ok(answer(&write.target, &after))
     }
 }
 
 /// URL path of an object.
-pub fn path(target: &Target) -> String {
+pub fn path(target: &Object) -> String {
     match target {
-        Target::Claim(key) => PersistentVolumeClaim::path(key),
-        Target::Volume(name) => PersistentVolume::path(name),
+        Object::Claim(key) => PersistentVolumeClaim::path(key),
+        Object::Volume(name) => PersistentVolume::path(name),
+        Object::Pod(key) => Pod::path(key),
     }
 }
 
-fn answer(target: &Target, object: &Value) -> Answer {
+fn answer(target: &Object, object: &Value) -> Answer {
     match target {
-        Target::Claim(_) => Answer::Claim(decode(object)),
-        Target::Volume(_) => Answer::Volume(decode(object)),
+        Object::Claim(_) => Answer::Claim(decode(object)),
+        Object::Volume(_) => Answer::Volume(decode(object)),
+        Object::Pod(_) => Answer::Pod(decode(object)),
     }
 }
 

@@ -7,8 +7,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use mooring::{
     binder::{
-        BinderOptions,
-        decision::{Step, Target, Write},
+        BinderOptions, Recycler, Recyclers,
+        decision::{Object, Step, Target, Write},
         op::{Call, Op},
         planner::{Plan, Planner},
     },
@@ -16,7 +16,7 @@ use mooring::{
         call::CallError,
         events::Event,
         ids::{ClaimKey, VolumeName},
-        kinds::{PersistentVolume, PersistentVolumeClaim, Pod, StorageClass},
+        kinds::{Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass},
     },
     state::{Objects, Stored},
 };
@@ -27,6 +27,9 @@ use crate::{
     case::{Later, Start, Sync},
     server::{Server, decode, path},
 };
+
+/// With what the names of recycler pods begin.
+const POD_PREFIX: &str = "recycler-for-";
 
 /// What goes wrong, at the write of this number (from 0).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +80,10 @@ pub struct World {
     options: BinderOptions,
     objects: Arc<Objects>,
     now: Instant,
+    /// Changes the watches have delivered.
+    watched: usize,
+    /// How recycler pods end, by the beginning of their names.
+    pod_ends: BTreeMap<String, Value>,
     faults: Vec<Fault>,
     /// Writes the server was asked for.
     pub writes: usize,
@@ -88,20 +95,32 @@ pub struct World {
 
 impl World {
     pub fn new(start: &Start, faults: &[Fault]) -> Self {
-        let options =
-            BinderOptions { enable_dynamic_provisioning: !start.no_provisioning, ..BinderOptions::default() };
+        let options = BinderOptions {
+            enable_dynamic_provisioning: !start.no_provisioning,
+            enable_hostpath_provisioner: start.host_path,
+            recyclers: start.recycler.then(recyclers),
+            ..BinderOptions::default()
+        };
         let objects = Arc::new(Objects::default());
         let mut world = Self {
             server: Server::new(start.server.clone()),
-            planner: Planner::new(Arc::clone(&objects), options),
+            planner: Planner::new(Arc::clone(&objects), options.clone()),
             options,
             objects,
             now: Instant::now(),
+            watched: 0,
+            pod_ends: BTreeMap::new(),
             faults: faults.to_vec(),
             writes: 0,
             events: Vec::new(),
             reason: String::new(),
         };
+        world.server.refusals = start.refusals;
+        world.server.unmakable = start.unmakable;
+        world.server.unremovable = start.unremovable;
+        let paths =
+            start.server.values().filter_map(|object| object.pointer("/spec/hostPath/path")?.as_str());
+        world.server.directories = paths.map(str::to_owned).collect();
         world.boot(&start.cache);
         world
     }
@@ -126,11 +145,13 @@ impl World {
         let mut claims: Vec<PersistentVolumeClaim> = Vec::new();
         let mut classes: Vec<StorageClass> = Vec::new();
         let mut pods: Vec<Pod> = Vec::new();
+        let mut nodes: Vec<Node> = Vec::new();
         for (path, object) in seen {
             match path.rsplit('/').nth(1).unwrap() {
                 "persistentvolumes" => volumes.push(decode(&object)),
                 "persistentvolumeclaims" => claims.push(decode(&object)),
                 "storageclasses" => classes.push(decode(&object)),
+                "nodes" => nodes.push(decode(&object)),
                 _ => pods.push(decode(&object)),
             }
         }
@@ -138,7 +159,8 @@ impl World {
         self.objects.reset(claims);
         self.objects.reset(classes);
         self.objects.reset(pods);
-        self.planner = Planner::new(Arc::clone(&self.objects), self.options);
+        self.objects.reset(nodes);
+        self.planner = Planner::new(Arc::clone(&self.objects), self.options.clone());
         self.planner.warm(self.now);
     }
 
@@ -158,18 +180,26 @@ impl World {
         for stage in later {
             self.happens(stage);
             self.run(sync);
+            while self.pods_end() {
+                self.run(sync);
+            }
         }
     }
 
     /// Somebody else changes objects, and the watches tell of it.
     fn happens(&mut self, stage: &Later) {
+        self.now += Duration::from_mins(stage.minutes);
         let mut changed: Vec<String> = Vec::new();
         for (path, object) in &stage.objects {
             self.server.objects.insert(path.clone(), object.clone());
             changed.push(path.clone());
         }
         for (name, body) in &stage.patch {
-            let path = self.find(name);
+            if name.starts_with(POD_PREFIX) {
+                self.pod_ends.insert(name.clone(), body.clone());
+                continue;
+            }
+            let path = self.find(name).unwrap_or_else(|| panic!("{name} is not there"));
             json_patch::merge(self.server.objects.get_mut(&path).unwrap(), body);
             changed.push(path);
         }
@@ -183,7 +213,8 @@ impl World {
             }
         }
         for name in &stage.delete {
-            let path = self.find(name);
+            // A fault may have made another pod of it that is not there yet.
+            let Some(path) = self.find(name) else { continue };
             let object = self.server.remove(&path);
             match path.rsplit('/').nth(1).unwrap() {
                 "persistentvolumes" => self.leaves::<PersistentVolume>(&object),
@@ -194,9 +225,36 @@ impl World {
         }
     }
 
-    fn find(&self, name: &str) -> String {
-        let found = self.server.objects.keys().find(|path| path.rsplit('/').next() == Some(name));
-        found.unwrap_or_else(|| panic!("{name} is not there")).clone()
+    fn find(&self, name: &str) -> Option<String> {
+        // The names of recycler pods end in something unforeseeable.
+        let is_it = |path: &&String| {
+            let last = path.rsplit('/').next().unwrap();
+            let run = last.strip_prefix(name).filter(|_| name.starts_with(POD_PREFIX));
+            last == name || run.is_some_and(|run| run.starts_with('-'))
+        };
+        self.server.objects.keys().find(is_it).cloned()
+    }
+
+    /// The recycler pods that may run end as was said. Returns whether there are any.
+    fn pods_end(&mut self) -> bool {
+        let mut any = false;
+        for (name, body) in self.pod_ends.clone() {
+            let Some(path) = self.find(&name) else { continue };
+            let pod = self.server.objects.get_mut(&path).unwrap();
+            let gated = pod["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty());
+            if gated || pod["status"]["phase"] != "Pending" {
+                continue;
+            }
+            any = true;
+            json_patch::merge(pod, &body);
+            let pod = self.server.touch(&path);
+            self.arrives::<Pod>(&pod);
+            // A pod that is made after a fault ends the same way; without one there is only this one.
+            if self.faults.is_empty() {
+                self.pod_ends.remove(&name);
+            }
+        }
+        any
     }
 
     fn arrives<T: Stored>(&mut self, object: &Value) {
@@ -223,23 +281,26 @@ impl World {
 
     fn run_first(&mut self, sync: Sync) {
         let first = |kind: &str| {
-            let name =
-                self.server.objects.keys().find(|path| path.contains(kind)).expect("an object to look at");
-            name.rsplit('/').next().unwrap().to_owned()
+            let name = self.server.objects.keys().find(|path| path.contains(kind))?;
+            Some(name.rsplit('/').next().unwrap().to_owned())
         };
         let target = if sync == Sync::Claim {
-            Target::Claim(ClaimKey::new("default", &first("/persistentvolumeclaims/")))
+            first("/persistentvolumeclaims/").map(|name| Target::Claim(ClaimKey::new("default", &name)))
         } else {
-            Target::Volume(VolumeName::from(first("/persistentvolumes/")))
+            first("/persistentvolumes/").map(|name| Target::Volume(VolumeName::from(name)))
         };
+        // It may have been the last step that it goes.
+        let Some(target) = target else { return };
         for _ in 0..20 {
             let (label, step, events) = match &target {
                 Target::Claim(key) => {
-                    let decision = self.planner.decide_claim(&self.objects.claims.get(key).unwrap());
+                    let Some(claim) = self.objects.claims.get(key) else { return };
+                    let decision = self.planner.decide_claim(&claim);
                     (decision.reason.label(), decision.step, decision.events)
                 }
                 Target::Volume(name) => {
-                    let decision = self.planner.decide_volume(&self.objects.volumes.get(name).unwrap());
+                    let Some(volume) = self.objects.volumes.get(name) else { return };
+                    let decision = self.planner.decide_volume(&volume);
                     (decision.reason.label(), decision.step, decision.events)
                 }
             };
@@ -290,7 +351,7 @@ impl World {
     fn perform(&mut self, op: Op) -> bool {
         let number = self.writes;
         let fault = match &op.call {
-            Call::Read { .. } => None,
+            Call::Read { .. } | Call::Directory(_) => None,
             Call::Write(_) => {
                 self.writes += 1;
                 self.faults.iter().copied().find(|fault| fault.at() == number)
@@ -306,7 +367,9 @@ impl World {
                 return true;
             }
             (Call::Write(write), Some(Fault::Conflict(_))) => {
-                self.server.touch(&path(&write.target));
+                if self.server.objects.contains_key(&path(&write.target)) {
+                    self.server.touch(&path(&write.target));
+                }
                 self.server.perform(&op.call)
             }
             _ => self.server.perform(&op.call),
@@ -325,8 +388,37 @@ impl World {
             _ => result,
         };
         self.planner.outcome(op, result, self.now, 0.5);
+        self.watch();
         false
     }
+
+    /// What no answer tells of comes through the watches: pods, and what goes or is about to.
+    fn watch(&mut self) {
+        let changes: Vec<_> = self.server.changes.get(self.watched..).unwrap_or_default().to_vec();
+        self.watched = self.server.changes.len();
+        for change in changes {
+            let is_pod = change.path.contains("/pods/");
+            let goes = !change.object["metadata"]["deletionTimestamp"].is_null();
+            let is_volume = change.path.contains("/persistentvolumes/");
+            match (is_pod, is_volume, change.gone) {
+                (true, _, false) => self.arrives::<Pod>(&change.object),
+                (true, _, true) => self.leaves::<Pod>(&change.object),
+                (_, true, true) => self.leaves::<PersistentVolume>(&change.object),
+                (_, true, false) if goes => self.arrives::<PersistentVolume>(&change.object),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// How volumes are recycled by default.
+pub fn recyclers() -> Arc<Recyclers> {
+    let of = |minimum_timeout| Recycler {
+        template: Recycler::default_template(),
+        minimum_timeout,
+        increment_timeout: 30,
+    };
+    Arc::new(Recyclers { host_path: of(60), nfs: of(300) })
 }
 
 /// No two requests at once about one claim or volume.
@@ -364,7 +456,7 @@ fn strip(value: &Value) -> Option<Value> {
 pub fn chosen(world: &World) -> Option<String> {
     let claim = world.objects.claims.snapshot().into_values().next().expect("a claim");
     match world.planner.decide_claim(&claim).step {
-        Some(Step::Write(Write { target: Target::Volume(name), .. })) => Some(name.to_string()),
+        Some(Step::Write(Write { target: Object::Volume(name), .. })) => Some(name.to_string()),
         _ => None,
     }
 }

@@ -27,6 +27,7 @@ mod harness;
 mod in_tree;
 mod mass_move;
 mod permissions;
+mod recycle;
 mod release;
 mod replicas;
 mod second_binder;
@@ -53,6 +54,7 @@ fn main() {
     stories.extend(mass_move::stories());
     stories.extend(binding::stories());
     stories.extend(release::stories());
+    stories.extend(recycle::stories());
     stories.extend(crash::stories());
     stories.extend(faults::stories());
     stories.extend(replicas::stories());

@@ -1,5 +1,5 @@
-//! The daemon's role grants what it uses and nothing else: `deploy/rbac.yaml` against the audit log
-//! of all stories before.
+//! The daemon's roles grant what it uses and nothing else: `deploy/rbac.yaml` and `deploy/optional` against
+//! the audit log of all stories before.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,13 @@ pub fn stories() -> Vec<Story> {
 }
 
 fn granted() -> BTreeSet<Right> {
-    let documents: Vec<Value> = serde_saphyr::from_multiple(include_str!("../../deploy/rbac.yaml")).unwrap();
+    let manifests = [
+        include_str!("../../deploy/rbac.yaml"),
+        include_str!("../../deploy/optional/recycler.yaml"),
+        include_str!("../../deploy/optional/host-path.yaml"),
+    ];
+    let read = |manifest: &str| serde_saphyr::from_multiple::<Value>(manifest).unwrap();
+    let documents: Vec<Value> = manifests.into_iter().flat_map(read).collect();
     let list = |rule: &Value, field: &str| -> Vec<String> {
         rule[field].as_array().unwrap().iter().map(|item| item.as_str().unwrap().to_owned()).collect()
     };

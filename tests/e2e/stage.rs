@@ -35,10 +35,12 @@ use crate::support::{
 pub const DAEMON_NAMESPACE: &str = "mooring-system";
 
 /// What the daemon is installed with.
-const MANIFESTS: [&str; 3] = [
+const MANIFESTS: [&str; 5] = [
     include_str!("../../deploy/namespace.yaml"),
     include_str!("../../deploy/rbac.yaml"),
     include_str!("../../deploy/flowschemas.yaml"),
+    include_str!("../../deploy/optional/recycler.yaml"),
+    include_str!("../../deploy/optional/host-path.yaml"),
 ];
 
 /// Longer than any story takes; only ends those that wait in vain.

@@ -44,6 +44,10 @@ rules:
   - {group: coordination.k8s.io, resources: [leases]}
   - {group: "", resources: [configmaps]}
   verbs: [create, update, patch, delete, deletecollection]
+- level: RequestResponse
+  userGroups: ["system:serviceaccounts:mooring-system"]
+  resources: [{group: "", resources: [pods]}]
+  verbs: [create, patch, delete]
 - level: Metadata
   userGroups: ["system:serviceaccounts:mooring-system"]
 - level: None

@@ -81,10 +81,21 @@ pub fn check_requests(entries: &[Entry]) -> Vec<String> {
         match (entry.verb.as_str(), entry.resource.as_str()) {
             ("get" | "list" | "watch", _)
             | (_, "leases")
-            | ("create", "volumeattachments" | "configmaps") => {}
+            | ("create", "volumeattachments" | "configmaps" | "persistentvolumes") => {}
             ("delete", "volumeattachments") => {
                 if !entry.request["preconditions"]["uid"].is_string() {
                     violation("S7 a VolumeAttachment is deleted without its UID");
+                }
+            }
+            ("create", "pods") => {
+                let spec = &entry.request["spec"];
+                if spec["schedulingGates"].as_array().is_none_or(Vec::is_empty) {
+                    violation("S23 a recycler pod may run before the volume is proven to be released");
+                }
+            }
+            ("delete", "pods" | "persistentvolumes") => {
+                if !entry.request["preconditions"]["uid"].is_string() {
+                    violation("S35 a deletion without a UID");
                 }
             }
             (_, "volumeattachments" | "volumeattachments/status") => {
@@ -96,6 +107,9 @@ pub fn check_requests(entries: &[Entry]) -> Vec<String> {
                 }
                 if entry.resource == "nodes/status" && keys(&entry.request["status"]) != ["volumesAttached"] {
                     violation("S13 more than volumesAttached of a node is written");
+                }
+                if entry.resource == "pods" && keys(&entry.request["spec"]) != ["schedulingGates"] {
+                    violation("S34 more than the gates of a recycler pod is written");
                 }
             }
             _ => violation("S35 an unexpected kind of write"),

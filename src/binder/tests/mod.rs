@@ -1,6 +1,6 @@
 //! The planner's rules about time and order, and what a burst of pairs costs.
 //!
-//! What is decided, and that it survives faults, is in `tests/binder_cases.rs`.
+//! What is decided, and that it survives faults, is in `tests/binder`.
 
 use std::{cell::Cell, collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{
-    decision::{Target, WriteKind},
+    decision::{Object, Target, WriteKind},
     index::{Search, VolumeIndex},
     latency::Measure,
     matching::Wish,
@@ -55,7 +55,8 @@ fn decode<T: Narrow>(object: &Value) -> T {
 fn answer(objects: &Objects, op: &Op, revision: u64) -> Answer {
     let Call::Write(write) = &op.call else { panic!("{op:?} is no write") };
     match &write.target {
-        Target::Volume(name) => {
+        Object::Pod(_) => panic!("{op:?} is not of a bind"),
+        Object::Volume(name) => {
             let mut volume = PersistentVolume::clone(&objects.volumes.get(name).unwrap());
             volume.metadata.resource_version = ResourceVersion(revision);
             let body = write.request.body.as_ref().unwrap();
@@ -67,7 +68,7 @@ fn answer(objects: &Objects, op: &Op, revision: u64) -> Answer {
             }
             Answer::Volume(volume)
         }
-        Target::Claim(key) => {
+        Object::Claim(key) => {
             let claim = objects.claims.get(key).unwrap();
             let body = write.request.body.as_ref().unwrap();
             let mut object = PersistentVolumeClaim::clone(&claim);
@@ -109,7 +110,7 @@ fn an_unknown_outcome_is_read_before_anything_else_is_decided() {
     let op = only(planner.plan(now));
     planner.outcome(op, Err(CallError::Unknown("timed out".into())), now, 0.0);
     let read = only(planner.plan(now));
-    let target = Target::Volume(VolumeName::from("pv"));
+    let target = Object::Volume(VolumeName::from("pv"));
     assert_eq!(read.call, Call::Read { target, purpose: Purpose::Refresh });
 
     // A change of the claim does not start anything while that is open.
@@ -139,6 +140,69 @@ fn s40_a_busy_server_is_asked_again_when_it_says() {
     assert!(plan.ops.is_empty());
     assert_eq!(plan.wake_at, Some(now + Duration::from_secs(7)));
     assert_eq!(only(planner.plan(now + Duration::from_secs(7))), op);
+}
+
+/// The reservation of a volume is not answered, a live read does not show it, and a better volume appears:
+/// the claim takes that one only when the first can no longer become its own.
+#[test]
+fn s19_a_reservation_that_may_come_late_keeps_the_claim_from_another_volume() {
+    let small = |revision| {
+        let mut small = volume("small");
+        small.metadata.resource_version = ResourceVersion(revision);
+        small
+    };
+    for comes in [true, false] {
+        let mut large = volume("large");
+        large.spec.capacity.insert("storage".to_owned(), "2Gi".to_owned());
+        let (objects, mut planner) = planner(vec![large.clone()], vec![claim("c")]);
+        let now = Instant::now();
+        let reservation = only(planner.plan(now));
+        planner.outcome(reservation.clone(), Err(CallError::Unknown("timed out".into())), now, 0.0);
+        let read = only(planner.plan(now));
+        objects.apply(small(2));
+        planner.changed(&ObjectRef::Volume(VolumeName::from("small")), now);
+        planner.outcome(read, Ok(Answer::Volume(large)), now, 0.0);
+        let plan = planner.plan(now);
+        assert!(plan.ops.is_empty(), "S19: {:?}", plan.ops);
+        assert_eq!(planner.standing().waiting(), [("in_doubt", 1)].into());
+        if comes {
+            let answer = answer(&objects, &reservation, 3);
+            let Answer::Volume(reserved) = answer else { panic!("{answer:?}") };
+            objects.apply(reserved);
+            planner.changed(&ObjectRef::Volume(VolumeName::from("large")), now);
+            let op = only(planner.plan(now));
+            assert_eq!((op.call.write_kind(), op.volume), (Some(WriteKind::VolumeBound), reservation.volume));
+        } else {
+            let later = plan.wake_at.unwrap();
+            let op = only(planner.plan(later));
+            assert_eq!(op.call.write_kind(), Some(WriteKind::ReserveVolume));
+            assert_eq!(op.volume, Some(VolumeName::from("small")));
+        }
+    }
+}
+
+/// A claim may go while a provisioner is asked for it, and a volume while it is being reserved.
+#[test]
+fn what_went_first_is_no_failure() {
+    let (objects, mut planner) = planner(vec![volume("a"), volume("b")], vec![claim("c")]);
+    let now = Instant::now();
+    let op = only(planner.plan(now));
+    assert_eq!(op.volume, Some(VolumeName::from("a")));
+    planner.outcome(op, Err(CallError::NotFound("a".into())), now, 0.0);
+    let op = only(planner.plan(now));
+    assert_eq!(op.volume, Some(VolumeName::from("b")), "the next volume, at once");
+    let answer = answer(&objects, &op, 2);
+    planner.outcome(op, Ok(answer), now, 0.0);
+
+    let mut op = only(planner.plan(now));
+    while !matches!(&op.call, Call::Write(write) if write.kind == WriteKind::NameVolume) {
+        let answer = self::answer(&objects, &op, 3);
+        planner.outcome(op, Ok(answer), now, 0.0);
+        op = only(planner.plan(now));
+    }
+    planner.outcome(op, Err(CallError::NotFound("c".into())), now, 0.0);
+    assert_eq!(objects.claims.get(&ClaimKey::new("ns", "c")), None);
+    assert!(!planner.is_waiting(), "nothing is tried again for a claim that is gone");
 }
 
 #[test]

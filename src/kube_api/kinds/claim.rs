@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::Meta;
+use super::{Meta, pod::Present};
 use crate::kube_api::ids::VolumeName;
 
 /// A PersistentVolumeClaim.
@@ -37,6 +37,8 @@ pub struct ClaimSpec {
     pub volume_attributes_class_name: Option<String>,
     /// Labels a volume must bear.
     pub selector: Option<LabelSelector>,
+    /// Present when the volume is to be made from something.
+    pub data_source: Option<Present>,
 }
 
 /// `spec.resources`.

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::Meta;
+use super::{Meta, ReclaimPolicy};
 
 /// A StorageClass.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -14,6 +14,10 @@ pub struct StorageClass {
     pub provisioner: String,
     /// When a claim is bound; the API server fills it in, so `None` is an error of the object.
     pub volume_binding_mode: Option<BindingMode>,
+    /// Reclaim policy of volumes of this class; the API server fills it in.
+    pub reclaim_policy: ReclaimPolicy,
+    /// Mount options of volumes of this class.
+    pub mount_options: Vec<String>,
 }
 
 /// `volumeBindingMode`.

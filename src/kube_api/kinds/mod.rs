@@ -30,7 +30,10 @@ pub use source::{
     AwsElasticBlockStore, AzureDisk, AzureFile, Cinder, Fc, FlexVolume, GcePersistentDisk, InTreeSource,
     Iscsi, Malformed, PortworxVolume, VsphereVolume,
 };
-pub use volume::{ClaimRef, CsiSource, PersistentVolume, ReclaimPolicy, VolumePhase, VolumeSpec};
+pub use volume::{
+    ClaimRef, CsiSource, FileSource, HostPathSource, NfsSource, PersistentVolume, ReclaimPolicy, VolumePhase,
+    VolumeSpec,
+};
 
 use super::ids::{AttachmentName, ClaimKey, ClassName, DriverName, NodeName, PodKey, VolumeName};
 

@@ -94,6 +94,8 @@ impl Source for PodVolumeSource {
 pub struct PodStatus {
     /// `Pending`, `Running`, `Succeeded`, `Failed`.
     pub phase: String,
+    /// Why, as text for people.
+    pub message: Box<str>,
     /// Init containers.
     pub init_container_statuses: Vec<ContainerStatus>,
     /// Containers.

@@ -48,9 +48,9 @@ pub struct VolumeSpec {
     /// CSI source.
     #[serde(skip)]
     pub csi: Option<CsiSource>,
-    /// Whether the source is NFS. The stock binder knows that plugin, which cannot delete.
+    /// NFS or a directory of the node: the sources for which the stock binder itself has plugins.
     #[serde(skip)]
-    pub is_nfs: bool,
+    pub files: Option<Box<FileSource>>,
     /// In-tree source, or what was meant to be a source and cannot be read.
     #[serde(skip)]
     pub in_tree: Option<Box<InTreeSource>>,
@@ -74,7 +74,7 @@ impl<'de> Deserialize<'de> for VolumeSpec {
                 match source {
                     None => {}
                     Some(VolumeSource::Csi(source)) => spec.csi = Some(source),
-                    Some(VolumeSource::Nfs) => spec.is_nfs = true,
+                    Some(VolumeSource::Files(source)) => spec.files = Some(Box::new(source)),
                     Some(VolumeSource::InTree(source)) => spec.in_tree = Some(Box::new(source)),
                 }
                 Ok(spec)
@@ -86,7 +86,7 @@ impl<'de> Deserialize<'de> for VolumeSpec {
 
 enum VolumeSource {
     Csi(CsiSource),
-    Nfs,
+    Files(FileSource),
     InTree(InTreeSource),
 }
 
@@ -95,6 +95,7 @@ impl Source for VolumeSource {
         match name {
             "csi" => Some("csi"),
             "nfs" => Some("nfs"),
+            "hostPath" => Some("hostPath"),
             _ => InTreeSource::key(name),
         }
     }
@@ -102,7 +103,8 @@ impl Source for VolumeSource {
     fn read(key: &'static str, value: Value) -> Self {
         match key {
             "csi" => parse(key, value, Self::Csi),
-            "nfs" => Self::Nfs,
+            "nfs" => parse(key, value, |source| Self::Files(FileSource::Nfs(source))),
+            "hostPath" => parse(key, value, |source| Self::Files(FileSource::HostPath(source))),
             _ => Self::InTree(InTreeSource::read(key, value)),
         }
     }
@@ -140,6 +142,33 @@ pub struct CsiSource {
     pub driver: DriverName,
     /// The driver's name of the volume.
     pub volume_handle: String,
+}
+
+/// A source that is a directory somewhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FileSource {
+    /// `spec.hostPath`.
+    HostPath(HostPathSource),
+    /// `spec.nfs`.
+    Nfs(NfsSource),
+}
+
+/// `spec.hostPath`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct HostPathSource {
+    /// Path on the node.
+    pub path: String,
+}
+
+/// `spec.nfs`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct NfsSource {
+    /// Host name or address of the server.
+    pub server: String,
+    /// Path there.
+    pub path: String,
 }
 
 /// `spec.persistentVolumeReclaimPolicy`.

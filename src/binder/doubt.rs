@@ -1,0 +1,109 @@
+//! Reservations that were sent, and of which it is not known whether they will be made.
+//!
+//! In: reservations whose outcome is unknown, and volumes as they change. Out: whether a claim may still
+//! get another volume that way. A read that shows the volume unreserved proves nothing as long as the
+//! request may still be on its way: it would then be made at the revision it names, and the claim, which
+//! has meanwhile taken another volume, would hold two (S19). The doubt ends when the volume has moved on
+//! from that revision, as the request is refused then; or when no request can be that old.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use tokio::time::Instant;
+
+use crate::kube_api::{
+    call::REQUEST_TIMEOUT,
+    ids::{ClaimKey, ResourceVersion, Uid, VolumeName},
+};
+
+/// For how long a request that was not answered may still be carried out: the server gives up on it
+/// after [`REQUEST_TIMEOUT`], and it may have reached the server just before we did.
+const LATE: Duration = REQUEST_TIMEOUT.saturating_mul(2);
+
+#[derive(Clone, Debug)]
+struct Doubt {
+    claim: (ClaimKey, Uid),
+    revision: ResourceVersion,
+    until: Instant,
+}
+
+/// Reservations in doubt.
+#[derive(Debug, Default)]
+pub struct Doubts(BTreeMap<VolumeName, Doubt>);
+
+impl Doubts {
+    /// A request that reserves the volume at this revision for a claim was not answered.
+    pub fn note(
+        &mut self,
+        volume: &VolumeName,
+        revision: ResourceVersion,
+        claim: (ClaimKey, Uid),
+        now: Instant,
+    ) {
+        self.0.insert(volume.clone(), Doubt { claim, revision, until: now + LATE });
+    }
+
+    /// A volume is at this revision now, or gone. Returns the claim that was in doubt about it and is so
+    /// no longer.
+    pub fn look(&mut self, volume: &VolumeName, now: Option<ResourceVersion>) -> Option<ClaimKey> {
+        let doubt = self.0.get(volume)?;
+        if now == Some(doubt.revision) {
+            return None;
+        }
+        self.0.remove(volume).map(|doubt| doubt.claim.0)
+    }
+
+    /// Takes the claims whose doubts have ended by now.
+    pub fn take_over(&mut self, now: Instant) -> Vec<ClaimKey> {
+        let mut claims = Vec::new();
+        self.0.retain(|_, doubt| {
+            let stays = now < doubt.until;
+            if !stays {
+                claims.push(doubt.claim.0.clone());
+            }
+            stays
+        });
+        claims
+    }
+
+    /// When the next doubt ends by itself.
+    #[must_use]
+    pub fn next_end(&self) -> Option<Instant> {
+        self.0.values().map(|doubt| doubt.until).min()
+    }
+
+    /// A volume other than this one that may become the claim's.
+    #[must_use]
+    pub fn other(&self, claim: &Uid, than: &VolumeName) -> Option<&VolumeName> {
+        self.0.iter().find(|(name, doubt)| doubt.claim.1 == *claim && *name != than).map(|(name, _)| name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn s19_a_doubt_ends_when_the_volume_moves_on_or_when_the_request_is_too_old() {
+        let now = Instant::now();
+        let (volume, other) = (VolumeName::from("a"), VolumeName::from("b"));
+        let claim = (ClaimKey::new("ns", "c"), Uid::from("u"));
+        let mut doubts = Doubts::default();
+        let note = |doubts: &mut Doubts| doubts.note(&volume, ResourceVersion(5), claim.clone(), now);
+        note(&mut doubts);
+        assert_eq!(doubts.other(&claim.1, &other), Some(&volume));
+        assert_eq!(doubts.other(&claim.1, &volume), None);
+        assert_eq!(doubts.other(&Uid::from("another"), &other), None);
+        assert_eq!(doubts.look(&volume, Some(ResourceVersion(5))), None);
+        assert_eq!(doubts.look(&other, None), None);
+        assert_eq!(doubts.next_end(), Some(now + LATE));
+        for moved in [Some(ResourceVersion(6)), None] {
+            note(&mut doubts);
+            assert_eq!(doubts.look(&volume, moved), Some(claim.0.clone()));
+            assert_eq!(doubts.other(&claim.1, &other), None);
+        }
+        note(&mut doubts);
+        assert_eq!(doubts.take_over(now), vec![]);
+        assert_eq!(doubts.take_over(now + LATE), vec![claim.0]);
+        assert_eq!(doubts.next_end(), None);
+    }
+}

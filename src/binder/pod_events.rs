@@ -1,0 +1,88 @@
+//! What is told about recycler pods is told again about their volumes: whoever waits for a volume looks
+//! there (pv-binder §6.4).
+//!
+//! In: which pods are at work. Out: an event `RecyclerPod` for each event of such a pod. One watch per
+//! pod, as long as it is at work; it explains, and decides nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::Event as PodEvent;
+use kube::{
+    Api, Client,
+    runtime::{
+        WatchStreamExt,
+        watcher::{self, watcher},
+    },
+};
+use tokio::task::JoinHandle;
+
+use crate::kube_api::{
+    backoff::Backoff,
+    events::{Event, EventRecorder, EventType, Involved},
+    ids::{PodKey, Uid},
+    watch::LONGEST_PAUSE,
+};
+
+/// A watch that ends when it is dropped.
+#[derive(Debug)]
+struct Following(JoinHandle<()>);
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// The watches, by the UIDs of their pods.
+pub struct PodEvents {
+    client: Client,
+    recorder: EventRecorder,
+    following: BTreeMap<Uid, Following>,
+}
+
+impl std::fmt::Debug for PodEvents {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PodEvents").field("following", &self.following).finish_non_exhaustive()
+    }
+}
+
+impl PodEvents {
+    /// Nothing is followed yet.
+    #[must_use]
+    pub fn new(client: Client, recorder: EventRecorder) -> Self {
+        Self { client, recorder, following: BTreeMap::new() }
+    }
+
+    /// Follows these pods, and no others.
+    pub fn follow(&mut self, pods: BTreeMap<Uid, (PodKey, Involved)>) {
+        self.following.retain(|uid, _| pods.contains_key(uid));
+        for (uid, (pod, volume)) in pods {
+            if !self.following.contains_key(&uid) {
+                let api = Api::namespaced(self.client.clone(), pod.namespace());
+                let copying = copy(api, uid.clone(), volume, self.recorder.clone());
+                self.following.insert(uid, Following(tokio::spawn(copying)));
+            }
+        }
+    }
+}
+
+// KCM: pkg/volume/util/recyclerclient/recycler_client.go, waitForPod.
+async fn copy(api: Api<PodEvent>, pod: Uid, volume: Involved, recorder: EventRecorder) {
+    let config = watcher::Config::default().fields(&format!("involvedObject.uid={pod}"));
+    let mut events = watcher(api, config).backoff(Backoff::new(LONGEST_PAUSE)).applied_objects().boxed();
+    let mut told: BTreeSet<Option<String>> = BTreeSet::new();
+    while let Some(event) = events.next().await {
+        let Ok(event) = event else { continue };
+        // A repetition changes the event; only the first time is told.
+        if told.insert(event.metadata.uid) {
+            let warns = event.type_.as_deref() == Some("Warning");
+            recorder.record(Event {
+                involved: volume.clone(),
+                r#type: if warns { EventType::Warning } else { EventType::Normal },
+                reason: "RecyclerPod",
+                message: format!("Recycler pod: {}", event.message.unwrap_or_default()),
+            });
+        }
+    }
+}

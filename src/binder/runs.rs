@@ -1,0 +1,326 @@
+//! How far the work has got that takes more than one step: recycling a volume, deleting one, making one
+//! for a claim.
+//!
+//! In: answers, and recycler pods as they change. Out: for a volume or a claim as it is now, the stage of
+//! its run, if that run was begun for exactly this object; and when to begin again after a failure. A run
+//! is known to this process alone: what an earlier one left is cleared away and begun anew.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tokio::time::Instant;
+
+use super::{
+    decision::Target, host_path::volume_name, reason::Unprovisioned, recycle::POD_PREFIX, retry::Retries,
+};
+use crate::kube_api::{
+    ids::{ClaimKey, PodKey, ResourceVersion, Uid, VolumeName},
+    kinds::{Narrow, PersistentVolume, PersistentVolumeClaim, Pod},
+};
+
+/// Stage of what is done to a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VolumeStage {
+    /// The recycler pod is made, and does not run.
+    Begun,
+    /// The volume was read live at this revision, and is released.
+    Proven(ResourceVersion),
+    /// The recycler pod may run.
+    Started,
+    /// The storage is as it should be.
+    Done,
+    /// The volume's deletion was answered.
+    Deleted,
+    /// It failed, with this text for people.
+    Failed(String),
+}
+
+/// What is done to a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeRun {
+    volume: Uid,
+    claim: Uid,
+    /// The recycler pod, if there is one.
+    pub pod: Option<(PodKey, Uid)>,
+    /// How far it has got.
+    pub stage: VolumeStage,
+}
+
+/// Stage of making a volume for a claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClaimStage {
+    /// The storage is there; the object was refused so many times.
+    Made(u32),
+    /// The object was refused for good, with this text; removing the storage failed so many times.
+    Undoing(String, u32),
+    /// It failed.
+    Failed(Unprovisioned),
+}
+
+/// All runs.
+#[derive(Debug, Default)]
+pub struct Runs {
+    volumes: BTreeMap<VolumeName, VolumeRun>,
+    claims: BTreeMap<ClaimKey, (Uid, ClaimStage)>,
+    /// Recycler pods, whoever made them.
+    pods: BTreeMap<VolumeName, BTreeMap<PodKey, Uid>>,
+    owners: BTreeMap<PodKey, VolumeName>,
+    /// Pods whose deletion was answered.
+    deleted: BTreeSet<Uid>,
+    /// Counts the recycler pods that were asked for.
+    asked: u64,
+    /// Namespaces in which recycler pods are looked for. Elsewhere people may call pods as they like.
+    namespaces: BTreeSet<String>,
+    pub(super) pauses: Retries<Target>,
+}
+
+impl Runs {
+    /// No runs; recycler pods are looked for in these namespaces.
+    #[must_use]
+    pub fn new(namespaces: BTreeSet<String>) -> Self {
+        Self { namespaces, ..Self::default() }
+    }
+
+    /// The run of a volume as it is.
+    #[must_use]
+    pub fn of_volume(&self, volume: &PersistentVolume) -> Option<&VolumeRun> {
+        let claim = &volume.spec.claim_ref.as_ref()?.uid;
+        let run = self.volumes.get(&volume.key())?;
+        (run.volume == volume.metadata.uid && run.claim == *claim).then_some(run)
+    }
+
+    /// The stage of making a volume for a claim.
+    #[must_use]
+    pub fn of_claim(&self, claim: &PersistentVolumeClaim) -> Option<&ClaimStage> {
+        let (uid, stage) = self.claims.get(&claim.key())?;
+        (*uid == claim.metadata.uid).then_some(stage)
+    }
+
+    /// The recycler pods of a volume.
+    pub fn pods(&self, volume: &VolumeName) -> impl Iterator<Item = (&PodKey, &Uid)> {
+        self.pods.get(volume).into_iter().flatten()
+    }
+
+    /// The volume that a pod is known to recycle.
+    #[must_use]
+    pub fn recycled_by_pod(&self, pod: &PodKey) -> Option<VolumeName> {
+        self.owners.get(pod).cloned()
+    }
+
+    /// Whether a volume has recycler pods.
+    #[must_use]
+    pub fn has_pods(&self, volume: &VolumeName) -> bool {
+        self.pods.contains_key(volume)
+    }
+
+    /// The recycler pods that may run, by their UIDs.
+    pub fn started(&self) -> impl Iterator<Item = (&VolumeName, &PodKey, &Uid)> {
+        self.volumes.iter().filter(|(_, run)| run.stage == VolumeStage::Started).filter_map(|(name, run)| {
+            let (key, uid) = run.pod.as_ref()?;
+            Some((name, key, uid))
+        })
+    }
+
+    /// Whether the deletion of this pod was answered.
+    #[must_use]
+    pub fn is_deleted(&self, pod: &Uid) -> bool {
+        self.deleted.contains(pod)
+    }
+
+    /// What makes the name of the next recycler pod another one than that of any before.
+    #[must_use]
+    pub fn run_number(&self) -> u64 {
+        self.asked
+    }
+
+    /// A recycler pod was asked for, whatever became of it.
+    pub fn asked(&mut self) {
+        self.asked = self.asked.wrapping_add(1);
+    }
+
+    /// Counts from here on: where another process does not.
+    pub fn count_from(&mut self, number: u64) {
+        self.asked = number;
+    }
+
+    /// Takes a pod's current content, or its absence. Returns the volume whose recycler pod it is or was.
+    pub fn pod_changed(&mut self, key: &PodKey, pod: Option<&Pod>, now: Instant) -> Option<VolumeName> {
+        let Some((pod, volume)) = pod.and_then(|pod| Some((pod, self.recycled_by(pod)?))) else {
+            let volume = self.owners.remove(key)?;
+            if let Some(uid) = self.pods.get_mut(&volume).and_then(|pods| pods.remove(key)) {
+                self.pod_gone(&volume, &uid, now);
+            }
+            self.pods.retain(|_, pods| !pods.is_empty());
+            return Some(volume);
+        };
+        self.owners.insert(key.clone(), volume.clone());
+        let uid = &pod.metadata.uid;
+        let before = self.pods.entry(volume.clone()).or_default().insert(key.clone(), uid.clone());
+        if let Some(before) = before.filter(|before| before != uid) {
+            self.pod_gone(&volume, &before, now);
+        }
+        match pod.status.phase.as_str() {
+            "Succeeded" => self.pod_ended(&volume, uid, Ok(()), now),
+            "Failed" if pod.status.message.is_empty() => {
+                let unknown = "failed to recycle volume: pod failed, pod.Status.Message unknown";
+                self.pod_ended(&volume, uid, Err(unknown.to_owned()), now);
+            }
+            "Failed" => {
+                let text = format!("failed to recycle volume: {}", pod.status.message);
+                self.pod_ended(&volume, uid, Err(text), now);
+            }
+            _ => {}
+        }
+        Some(volume)
+    }
+
+    fn pod_gone(&mut self, volume: &VolumeName, uid: &Uid, now: Instant) {
+        self.deleted.remove(uid);
+        let deleted = "failed to recycle volume: recycler pod was deleted".to_owned();
+        self.pod_ended(volume, uid, Err(deleted), now);
+    }
+
+    /// Notes how the pod of a run ended; what came first counts.
+    fn pod_ended(&mut self, name: &VolumeName, uid: &Uid, result: Result<(), String>, now: Instant) {
+        let Some(run) = self.volumes.get_mut(name) else { return };
+        let is_its = run.pod.as_ref().is_some_and(|(_, pod)| pod == uid);
+        let is_open = matches!(run.stage, VolumeStage::Begun | VolumeStage::Proven(_) | VolumeStage::Started);
+        if !is_its || !is_open {
+            return;
+        }
+        match result {
+            Ok(()) => run.stage = VolumeStage::Done,
+            Err(text) => {
+                run.stage = VolumeStage::Failed(text);
+                self.pauses.failed(&Target::Volume(name.clone()), now, 0.0);
+            }
+        }
+    }
+
+    /// A recycler pod was made for a volume as it is.
+    pub fn begun(&mut self, volume: &PersistentVolume, pod: &Pod) {
+        let Some(reference) = &volume.spec.claim_ref else { return };
+        let run = VolumeRun {
+            volume: volume.metadata.uid.clone(),
+            claim: reference.uid.clone(),
+            pod: Some((pod.key(), pod.metadata.uid.clone())),
+            stage: VolumeStage::Begun,
+        };
+        self.volumes.insert(volume.key(), run);
+    }
+
+    /// A volume was read live.
+    pub fn proven(&mut self, volume: &PersistentVolume) {
+        let Some(reference) = &volume.spec.claim_ref else { return };
+        let stage = VolumeStage::Proven(volume.metadata.resource_version);
+        let pod = match self.of_volume(volume) {
+            Some(VolumeRun { stage: VolumeStage::Begun | VolumeStage::Proven(_), pod, .. }) => pod.clone(),
+            Some(_) => return,
+            None => None,
+        };
+        let (volume_uid, claim) = (volume.metadata.uid.clone(), reference.uid.clone());
+        self.volumes.insert(volume.key(), VolumeRun { volume: volume_uid, claim, pod, stage });
+    }
+
+    /// A step that rested on a proof was made. The pod it started may have ended before the answer came.
+    pub fn advance(&mut self, volume: &VolumeName, stage: VolumeStage) {
+        let Some(run) = self.volumes.get_mut(volume) else { return };
+        match run.stage {
+            VolumeStage::Proven(_) => run.stage = stage,
+            VolumeStage::Done if stage == VolumeStage::Deleted => run.stage = stage,
+            _ => {}
+        }
+    }
+
+    /// What was to be done to a volume failed.
+    pub fn volume_failed(&mut self, volume: &PersistentVolume, text: String, now: Instant) {
+        let Some(reference) = &volume.spec.claim_ref else { return };
+        let run = VolumeRun {
+            volume: volume.metadata.uid.clone(),
+            claim: reference.uid.clone(),
+            pod: None,
+            stage: VolumeStage::Failed(text),
+        };
+        self.volumes.insert(volume.key(), run);
+        self.pauses.failed(&Target::Volume(volume.key()), now, 0.0);
+    }
+
+    /// The deletion of a pod was answered.
+    pub fn pod_deleted(&mut self, pod: &PodKey) {
+        let uid = self.owners.get(pod).and_then(|volume| self.pods.get(volume)?.get(pod));
+        if let Some(uid) = uid {
+            self.deleted.insert(uid.clone());
+        }
+    }
+
+    /// Making a volume for a claim has got to this stage.
+    pub fn claim_at(&mut self, claim: &PersistentVolumeClaim, stage: ClaimStage) {
+        self.claims.insert(claim.key(), (claim.metadata.uid.clone(), stage));
+    }
+
+    /// Making a volume for a claim failed.
+    pub fn claim_failed(&mut self, claim: &PersistentVolumeClaim, why: Unprovisioned, now: Instant) {
+        self.claim_at(claim, ClaimStage::Failed(why));
+        self.pauses.failed(&Target::Claim(claim.key()), now, 0.0);
+    }
+
+    /// Forgets what was done, or what is gone.
+    pub fn forget(&mut self, target: &Target) {
+        self.end(target);
+        self.pauses.clear(target);
+    }
+
+    /// A volume is there; if it is the one that was being made for its claim, that is over. From then on
+    /// its directory goes with the volume and not before.
+    pub fn volume_seen(&mut self, volume: &PersistentVolume) {
+        if let Some(reference) = &volume.spec.claim_ref
+            && volume.key() == volume_name(&reference.uid)
+            && self.claims.get(&reference.key()).is_some_and(|(uid, _)| *uid == reference.uid)
+        {
+            self.claims.remove(&reference.key());
+        }
+    }
+
+    /// Whether a volume is or was being made for a claim of this name.
+    #[must_use]
+    pub fn has_claim(&self, claim: &ClaimKey) -> bool {
+        self.claims.contains_key(claim)
+    }
+
+    /// The claim for whose UID storage was made and no object, when the claim itself is gone.
+    pub fn take_orphan(&mut self, claim: &ClaimKey) -> Option<Uid> {
+        match self.claims.remove(claim) {
+            Some((uid, ClaimStage::Made(_) | ClaimStage::Undoing(..))) => Some(uid),
+            _ => None,
+        }
+    }
+
+    /// The targets whose pause is over: their failed runs are forgotten, so that they begin anew.
+    pub fn take_due(&mut self, now: Instant) -> Vec<Target> {
+        let due = self.pauses.take_due(now);
+        for target in &due {
+            self.end(target);
+        }
+        due
+    }
+
+    fn end(&mut self, target: &Target) {
+        match target {
+            Target::Claim(key) => {
+                self.claims.remove(key);
+            }
+            Target::Volume(name) => {
+                self.volumes.remove(name);
+            }
+        }
+    }
+
+    /// The volume that a pod is to recycle, if it is a recycler pod.
+    fn recycled_by(&self, pod: &Pod) -> Option<VolumeName> {
+        let meta = &pod.metadata;
+        if !meta.name.starts_with(POD_PREFIX) || !self.namespaces.contains(&*meta.namespace) {
+            return None;
+        }
+        let owner = meta.owner_references.iter().find(|owner| owner.kind == PersistentVolume::KIND)?;
+        Some(VolumeName::from(owner.name.as_str()))
+    }
+}
