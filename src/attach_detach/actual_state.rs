@@ -5,6 +5,8 @@
 //! a restart or needs to: all of it is read back from the API objects, and what only this process
 //! knows (a request in flight, an outcome unknown) errs on the side of "attached".
 
+mod identity;
+
 use std::{
     borrow::Cow,
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -24,9 +26,11 @@ use super::{
     withdrawal::{Sequence, Unpublished, Withdrawal},
 };
 use crate::kube_api::{
-    ids::{AttachmentName, NodeName, Uid, VolumeName},
+    ids::{AttachmentName, NodeName, Uid},
     kinds::{Node, VolumeAttachment},
 };
+pub use identity::Candidates;
+use identity::{Identity, identify};
 
 /// One volume on one node.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -182,14 +186,6 @@ pub struct VolumeState {
     /// VolumeAttachments of this volume under names that are not ours. Left alone, but they hold the
     /// volume like any other (S1).
     pub foreign: BTreeMap<AttachmentName, NodeName>,
-}
-
-/// What a VolumeAttachment is about.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Identity {
-    volume: VolumeId,
-    node: NodeName,
-    ours: bool,
 }
 
 /// All volumes, nodes and attachments.
@@ -502,68 +498,6 @@ impl ActualState {
         let identity = self.identities.get(name).filter(|identity| identity.ours)?;
         self.pair(&identity.volume, &identity.node)?.attachment.as_deref()
     }
-
-    /// Recognises the attachments of a volume among those that nothing has explained so far: their own
-    /// PersistentVolume may be gone while another one stands for the same handle.
-    pub fn recognise(&mut self, volume: &VolumeId, wall: Timestamp) {
-        if self.unidentified.is_empty() {
-            return;
-        }
-        let ours: Vec<Arc<VolumeAttachment>> = self
-            .unidentified
-            .values()
-            .filter(|attachment| is_named_after(attachment, volume))
-            .map(Arc::clone)
-            .collect();
-        for attachment in ours {
-            let name = AttachmentName::from(&*attachment.metadata.name);
-            let about = Candidates { source: Some(volume.clone()), published: Vec::new() };
-            self.observe_attachment(&name, Some(attachment), |_| about, wall);
-        }
-    }
-
-    /// VolumeAttachments that no known volume explains, among those that name the PersistentVolume or
-    /// the node: worth another look when one of these changes.
-    #[must_use]
-    pub fn unidentified(&self, volume: Option<&VolumeName>, node: Option<&NodeName>) -> Vec<AttachmentName> {
-        self.unidentified
-            .iter()
-            .filter(|(_, attachment)| {
-                let spec = &attachment.spec;
-                (volume.is_some() && spec.source.persistent_volume_name.as_ref() == volume)
-                    || node == Some(&spec.node_name)
-            })
-            .map(|(name, _)| name.clone())
-            .collect()
-    }
-}
-
-/// The volumes that a VolumeAttachment may be about.
-#[derive(Clone, Debug, Default)]
-pub struct Candidates {
-    /// What its source says, if that can be read.
-    pub source: Option<VolumeId>,
-    /// What its node's status lists.
-    pub published: Vec<VolumeId>,
-}
-
-/// Ours is an attachment whose name is the hash of the volume it is about. One that its source
-/// explains, but under another name, is somebody else's (S12, conformance tests make such).
-fn identify(attachment: &VolumeAttachment, candidates: Candidates) -> Option<Identity> {
-    let node = &attachment.spec.node_name;
-    let identity = |volume: VolumeId, ours| Identity { volume, node: node.clone(), ours };
-    let Candidates { source, published } = candidates;
-    if let Some(volume) = source.iter().chain(&published).find(|volume| is_named_after(attachment, volume)) {
-        return Some(identity(volume.clone(), true));
-    }
-    source.map(|volume| identity(volume, false))
-}
-
-/// The name alone is not enough: what it is the hash of is joined without separators (H6).
-fn is_named_after(attachment: &VolumeAttachment, volume: &VolumeId) -> bool {
-    let spec = &attachment.spec;
-    *volume.driver_and_handle().0 == *spec.attacher.as_str()
-        && *volume.attachment_name(&spec.node_name).as_str() == *attachment.metadata.name
 }
 
 #[cfg(test)]

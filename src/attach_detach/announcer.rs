@@ -35,6 +35,8 @@ pub enum Announcement {
         node: NodeName,
         /// What the pair there waits for; nothing if it is simply used there.
         waiting: Option<Waiting>,
+        /// The VolumeAttachment that holds it there, if it is somebody else's.
+        foreign: Option<AttachmentName>,
         /// Since when.
         since: Timestamp,
     },
@@ -125,12 +127,12 @@ fn text(announcement: &Announcement, volume: &str, namespace: &str) -> (EventTyp
             "FailedAttachVolume",
             format!("Multi-Attach error for volume \"{volume}\" {}", holders(pods, namespace)),
         ),
-        Announcement::Holder { node, waiting, since } => (
+        Announcement::Holder { node, waiting, foreign, since } => (
             EventType::Warning,
             "HeldByNode",
             format!(
                 "Volume \"{volume}\" is attached to node \"{node}\", {}, since {}",
-                holding(waiting.as_ref()),
+                holding(waiting.as_ref(), foreign.as_ref()),
                 since.strftime("%Y-%m-%dT%H:%M:%SZ")
             ),
         ),
@@ -161,7 +163,7 @@ fn text(announcement: &Announcement, volume: &str, namespace: &str) -> (EventTyp
 }
 
 /// Why the volume is still on another node, as the end of a sentence.
-fn holding(waiting: Option<&Waiting>) -> String {
+fn holding(waiting: Option<&Waiting>, foreign: Option<&AttachmentName>) -> String {
     let forced = |unforced: &Unforced| match unforced {
         Unforced::NodeReady => "whose kubelet has not unmounted it".to_owned(),
         Unforced::SwitchedOff => {
@@ -186,7 +188,10 @@ fn holding(waiting: Option<&Waiting>) -> String {
             "where its driver is still attaching it".to_owned()
         }
         Some(waiting) => format!("which is being dealt with ({})", waiting.code()),
-        None => "where pods still want it".to_owned(),
+        None => match foreign {
+            Some(name) => format!("by VolumeAttachment {name}, which somebody else made and is to delete"),
+            None => "where pods still want it".to_owned(),
+        },
     }
 }
 

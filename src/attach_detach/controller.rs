@@ -310,6 +310,7 @@ impl Controller {
         let attached = attachment.as_ref().map(|attachment| attachment.status.attached);
         let candidates = |attachment: &VolumeAttachment| candidates(&objects, attachment);
         let touched = self.actual.observe_attachment(name, attachment, candidates, self.clock.wall(now));
+        self.note_foreign(name, now);
         let Some((volume, node)) = touched else { return };
         match attached {
             Some(true) => self.operation_ended(&volume, &node, Operation::Attach, Ending::Success, now),
@@ -407,7 +408,9 @@ impl Controller {
         let wishes = self.desired.nodes(volume);
         let wall = self.clock.wall(now);
         if wishes.is_some() {
-            self.actual.recognise(volume, wall);
+            for attachment in self.actual.recognise(volume, wall) {
+                self.note_foreign(&attachment, now);
+            }
         }
         let wanted = |node: &NodeName| wishes.is_some_and(|wishes| wishes.contains_key(node));
         let wish_clock = &self.wish_clock;

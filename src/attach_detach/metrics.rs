@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts};
+use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts};
 
 use super::{
     actual_state::Operation,
@@ -65,6 +65,7 @@ pub struct AttachDetachMetrics {
     forced: IntCounterVec,
     unresolved: IntCounterVec,
     foreign: IntCounterVec,
+    foreign_attachments: IntGauge,
     alarms: Alarms,
     planned: IntCounterVec,
     refusals: IntCounterVec,
@@ -109,6 +110,11 @@ impl AttachDetachMetrics {
             Opts::new("mooring_waiting_objects", "Objects that wait, by what they wait for"),
             &["kind", "reason"],
         )?;
+        let foreign_attachments = IntGauge::new(
+            "mooring_foreign_volume_attachments",
+            "VolumeAttachments that are not named as ours are, or that nothing explains: left alone",
+        )?;
+        metrics.register(&foreign_attachments)?;
         alarms.set(SECOND_CONTROLLER, None);
         metrics.register(&operations)?;
         metrics.register(&totals)?;
@@ -179,6 +185,7 @@ impl AttachDetachMetrics {
             forced,
             unresolved,
             foreign,
+            foreign_attachments,
             alarms,
             planned,
             refusals,
@@ -222,6 +229,11 @@ impl AttachDetachMetrics {
     /// Counts a write of somebody else.
     pub fn foreign(&self, act: ForeignAct) {
         self.foreign.with_label_values(&[act.label()]).inc();
+    }
+
+    /// Notes that VolumeAttachments of somebody else came or went.
+    pub fn foreign_attachments(&self, change: i64) {
+        self.foreign_attachments.add(change);
     }
 
     /// Raises or ends the alarm about another controller.

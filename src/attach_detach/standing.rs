@@ -21,7 +21,7 @@ use super::{
     rules::Waiting,
     volume_name::VolumeId,
 };
-use crate::kube_api::ids::{NodeName, PodKey};
+use crate::kube_api::ids::{AttachmentName, NodeName, PodKey};
 
 /// What a pair is, whatever it waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -82,12 +82,21 @@ pub struct Entry {
     pub next_look: Option<Timestamp>,
 }
 
+/// A VolumeAttachment that is not ours.
+#[derive(Clone, Debug, PartialEq)]
+struct Foreign {
+    volume: Option<VolumeId>,
+    node: NodeName,
+    since: Timestamp,
+}
+
 /// All pairs: those that wait, and how many there are.
 #[derive(Debug, Default)]
 pub struct Standing {
     entries: Mutex<BTreeMap<(VolumeId, NodeName), Entry>>,
     settled: Mutex<BTreeMap<(VolumeId, NodeName), Settled>>,
     unresolved: Mutex<BTreeMap<PodKey, Vec<(Unresolved, Timestamp)>>>,
+    foreign: Mutex<BTreeMap<AttachmentName, Foreign>>,
     alarm: AtomicBool,
     leads: AtomicBool,
 }
@@ -131,6 +140,23 @@ impl Standing {
         pods.insert(pod.clone(), unresolved.iter().map(|found| (found.clone(), since(found))).collect());
     }
 
+    /// Notes a VolumeAttachment that is not ours, with the volume it holds if that is known; or, without a node,
+    /// that it is gone or ours. Returns by how many there are more now.
+    pub(super) fn set_foreign(
+        &self,
+        name: &AttachmentName,
+        volume: Option<&VolumeId>,
+        node: Option<&NodeName>,
+        now: Timestamp,
+    ) -> i64 {
+        let mut foreign = self.foreign.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = foreign.remove(name);
+        let Some(node) = node else { return -i64::from(before.is_some()) };
+        let since = before.as_ref().map_or(now, |before| before.since);
+        foreign.insert(name.clone(), Foreign { volume: volume.cloned(), node: node.clone(), since });
+        i64::from(before.is_none())
+    }
+
     /// Notes whether this process decides: one that stands by judges nothing, and so has nothing to show.
     pub(super) fn set_leads(&self, leads: bool) {
         self.leads.store(leads, Ordering::Relaxed);
@@ -162,7 +188,7 @@ impl Standing {
     }
 
     /// As JSON: whether this replica decides; the pairs that wait and those that do not, each a list ordered by volume and node; and the pods'
-    /// volumes that cannot be wanted yet.
+    /// volumes that cannot be wanted yet; and VolumeAttachments that are not ours.
     #[must_use]
     pub fn json(&self) -> Value {
         let entries = self.entries();
@@ -200,7 +226,12 @@ impl Standing {
                 })
             })
         });
+        let foreign = self.foreign.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let foreign = foreign.iter().map(|(name, Foreign { volume, node, since })| {
+            json!({ "attachment": name, "volume": volume, "node": node, "since": since.to_string() })
+        });
         json!({
+            "foreign": foreign.collect::<Vec<_>>(),
             "waiting": waiting,
             "unresolved": unresolved.collect::<Vec<_>>(),
             "settled": settled.collect::<Vec<_>>(),
@@ -251,6 +282,11 @@ mod tests {
         let no_handle = Unresolved { pod_volume: "more".to_owned(), why: no_handle };
         standing.set_unresolved(&pod, std::slice::from_ref(&no_claim), at(3));
         standing.set_unresolved(&pod, &[no_claim, no_handle], at(4));
+        let (ours, theirs) = (AttachmentName::from("csi-1"), AttachmentName::from("made-by-hand"));
+        assert_eq!(standing.set_foreign(&ours, None, Some(&a), at(6)), 1);
+        assert_eq!(standing.set_foreign(&ours, None, None, at(7)), -1);
+        assert_eq!(standing.set_foreign(&theirs, None, Some(&a), at(6)), 1);
+        assert_eq!(standing.set_foreign(&theirs, Some(&volume), Some(&a), at(7)), 0);
         let shown = standing.json();
         assert_eq!(
             shown,
@@ -280,6 +316,11 @@ mod tests {
                 {
                     "pod": "ns/p", "podVolume": "more", "reason": "MalformedSource", "object": null,
                     "problem": "the source does not name a volume", "since": "1970-01-01T00:00:04Z",
+                },
+            ], "foreign": [
+                {
+                    "attachment": "made-by-hand", "volume": "kubernetes.io/csi/d^h", "node": "a",
+                    "since": "1970-01-01T00:00:06Z",
                 },
             ], "alarm": null, "leads": false})
         );

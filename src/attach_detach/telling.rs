@@ -20,7 +20,7 @@ use super::{
     standing::{Entry, State},
     volume_name::{VolumeId, VolumeKind},
 };
-use crate::kube_api::ids::{NodeName, PodKey};
+use crate::kube_api::ids::{AttachmentName, NodeName, PodKey};
 
 /// After this long of the same wait its event is written again: events expire after an hour.
 const REPEAT: Duration = Duration::from_mins(50);
@@ -156,7 +156,12 @@ impl Controller {
         let holder = holder.clone();
         let announcement = match waiting {
             Some(Waiting::DetachWaitingForAttacher) => Announcement::DetachTimedOut(volume.clone(), holder),
-            waiting => Announcement::Holder { node: holder, waiting: waiting.cloned(), since },
+            waiting => {
+                let foreign = self.actual.volume(volume).into_iter().flat_map(|state| &state.foreign);
+                let foreign =
+                    foreign.filter(|(_, node)| **node == holder).map(|(name, _)| name.clone()).next();
+                Announcement::Holder { node: holder, waiting: waiting.cloned(), foreign, since }
+            }
         };
         self.say_once(volume, node, Topic::Holder, &announcement, now);
     }
@@ -268,6 +273,21 @@ impl Controller {
             began = now;
         }
         self.wake_at.insert((began + LONG, Dirty::Volume(volume.clone())));
+    }
+
+    /// Keeps where a VolumeAttachment that is not ours can be looked up, and counts it.
+    pub(super) fn note_foreign(&self, name: &AttachmentName, now: Instant) {
+        let foreign = self.actual.foreign(name);
+        let (volume, node) = foreign.unzip();
+        let volume = volume.flatten();
+        match self.standing.set_foreign(name, volume, node, self.clock.wall(now)) {
+            0 => {}
+            change => {
+                self.metrics.foreign_attachments(change);
+                let node = node.map(NodeName::as_str);
+                tracing::info!(attachment = %name, ?volume, node, change, "attachment of somebody else");
+            }
+        }
     }
 
     /// Keeps which volumes of a pod cannot be wanted yet where it can be looked up and counted; logs and counts

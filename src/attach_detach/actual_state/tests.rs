@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     attach_detach::node_state::Unsettled,
-    kube_api::ids::{DriverName, ResourceVersion},
+    kube_api::ids::{DriverName, ResourceVersion, VolumeName},
 };
 
 const NOW: Timestamp = Timestamp::UNIX_EPOCH;
