@@ -326,6 +326,27 @@ impl ActualState {
         volumes
     }
 
+    /// Notes which nodes were made anew since volumes were attached to them, as far as objects tell: what an
+    /// earlier object of theirs reported in use is not known.
+    pub fn distrust_younger_nodes(&mut self) {
+        for (volume, state) in &mut self.volumes {
+            for (name, pair) in &mut state.pairs {
+                let Some(attachment) = &pair.attachment else { continue };
+                let Some(state) = self.nodes.get_mut(name) else { continue };
+                let made = state.node.as_ref().and_then(|node| node.metadata.creation_timestamp);
+                if made > attachment.metadata.creation_timestamp {
+                    state.distrust(volume);
+                    pair.in_use = true;
+                }
+            }
+        }
+    }
+
+    /// The nodes whose list will be believed again at some time.
+    pub fn distrusted_nodes(&self) -> impl Iterator<Item = &NodeName> {
+        self.nodes.iter().filter(|(_, state)| state.trusted_at().is_some()).map(|(name, _)| name)
+    }
+
     /// Believes a re-created node's list again if it is time. Returns the volumes that this changes.
     pub fn trust_node(&mut self, name: &NodeName, wall: Timestamp) -> BTreeSet<VolumeId> {
         let volumes = self.nodes.get_mut(name).map(|state| state.trust(wall)).unwrap_or_default();

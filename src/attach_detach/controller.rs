@@ -179,6 +179,7 @@ impl Controller {
             self.newest_attachment = self.newest_attachment.max(attachment.metadata.resource_version);
             self.refresh_attachment(&name, now);
         }
+        self.actual.distrust_younger_nodes();
         for key in self.objects.pods.snapshot().into_keys() {
             self.refresh_pod(&key, now);
         }
@@ -208,6 +209,7 @@ impl Controller {
             }
             self.dirty_volumes.push(volume);
         }
+        self.dirty_nodes.extend(self.actual.distrusted_nodes().cloned());
         let wanted = self.desired.volumes();
         let wanted =
             wanted.map(|volume| (self.desired.nodes(volume).and_then(BTreeMap::first_key_value), volume));

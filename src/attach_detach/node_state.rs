@@ -41,7 +41,9 @@ pub struct NodeState {
     pub unready_since: Option<Timestamp>,
     /// Pause after failures.
     pub retry: Retry,
-    /// Boot of the machine behind the node object seen last.
+    /// When this node object was first seen.
+    first_seen: Option<Timestamp>,
+    /// Boot of the machine behind the node object, as far as any has said; empty if none has.
     boot: String,
     /// Volumes that an earlier object of this node reported in use. A later one of the same boot starts
     /// with an empty list, which proves nothing before the kubelet has had time to fill it.
@@ -105,11 +107,17 @@ impl NodeState {
         }
         if let Some(node) = node {
             let boot = &node.status.node_info.boot_id;
-            if replaced && *boot == self.boot && !boot.is_empty() {
-                self.distrusted.extend(used());
-            } else if *boot != self.boot {
+            let is_another = !boot.is_empty() && !self.boot.is_empty() && *boot != self.boot;
+            if is_another {
                 self.distrusted.clear();
+            } else if replaced {
+                self.distrusted.extend(used());
+            }
+            if !boot.is_empty() {
                 self.boot.clone_from(boot);
+            }
+            if replaced {
+                self.first_seen = Some(wall);
             }
         }
         let health = self.health();
@@ -156,9 +164,12 @@ impl NodeState {
         if node.is_some_and(|node| node.is_ready()) {
             return None;
         }
-        // A condition that changes from False to Unknown starts anew; the node was unwell all along.
+        // Where we saw the change ourselves, our own clock serves: the condition bears the time of another
+        // one, which may be wrong (E10).
         let told = node.and_then(|node| node.ready()).and_then(|condition| condition.last_transition_time);
-        let told = told.unwrap_or(wall);
+        let was_ready = self.node.as_ref().is_some_and(|node| node.is_ready());
+        let told = told.filter(|told| !was_ready && *told < wall).unwrap_or(wall);
+        // A condition that changes from False to Unknown starts anew; the node was unwell all along.
         Some(self.unready_since.map_or(told, |known| known.min(told)))
     }
 
@@ -168,6 +179,11 @@ impl NodeState {
         self.node.as_ref().is_none_or(|node| node.uses(volume.as_str())) || self.distrusted.contains(volume)
     }
 
+    /// Notes that the node's list proves nothing about a volume.
+    pub(super) fn distrust(&mut self, volume: &VolumeId) {
+        self.distrusted.insert(volume.clone());
+    }
+
     /// When the node's list can be believed again, if it cannot now and the kubelet is well.
     #[must_use]
     pub fn trusted_at(&self) -> Option<Timestamp> {
@@ -175,7 +191,8 @@ impl NodeState {
             return None;
         }
         let ready = self.node.as_ref().filter(|node| node.is_ready()).and_then(|node| node.ready());
-        let since = ready?.last_transition_time?;
+        // The condition may have been written with the object, or copied from an earlier one.
+        let since = ready?.last_transition_time.max(self.first_seen)?;
         Some(since.checked_add(TRUST_AFTER).unwrap_or(Timestamp::MAX))
     }
 
@@ -306,13 +323,33 @@ mod tests {
         assert_eq!(state.unready_since, None);
         state.observe(Some(&node("1", "b", "False", 20)), BTreeSet::new, at(25));
         state.observe(Some(&node("1", "b", "Unknown", 50)), BTreeSet::new, at(55));
-        assert_eq!(state.unready_since, Some(at(20)));
+        assert_eq!(state.unready_since, Some(at(25)));
         state.observe(None, BTreeSet::new, at(70));
-        assert_eq!(state.unready_since, Some(at(20)));
+        assert_eq!(state.unready_since, Some(at(25)));
         state.observe(Some(&node("2", "b", "True", 80)), BTreeSet::new, at(80));
         assert_eq!(state.unready_since, None);
         state.observe(None, BTreeSet::new, at(90));
         assert_eq!(state.unready_since, Some(at(90)));
+    }
+
+    #[test]
+    fn e10_the_time_of_another_clock_counts_only_for_what_we_did_not_see() {
+        // name, whether it was seen Ready at 10, what its condition says at 100, since when it counts
+        let cases = [
+            ("S6 found so", false, 20, 20),
+            ("seen, and its clock is behind", true, 5, 100),
+            ("seen late", true, 90, 100),
+            ("seen, and its clock is ahead", true, 500, 100),
+            ("found so, and its clock is ahead", false, 500, 100),
+        ];
+        for (name, was_seen, says, expected) in cases {
+            let mut state = NodeState::default();
+            if was_seen {
+                state.observe(Some(&node("1", "b", "True", 0)), BTreeSet::new, at(10));
+            }
+            state.observe(Some(&node("1", "b", "Unknown", says)), BTreeSet::new, at(100));
+            assert_eq!(state.unready_since, Some(at(expected)), "{name}");
+        }
     }
 
     #[test]
