@@ -3,7 +3,12 @@
 //! Waiting is on a watch of the one object, with a deadline that is generous because it only ends a
 //! failure; nothing here sleeps or measures.
 
-use std::{fmt::Debug, future::Future, time::Duration};
+use std::{
+    fmt::Debug,
+    future::Future,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
 
 use futures::StreamExt;
 use k8s_openapi::api::{
@@ -78,7 +83,8 @@ impl Cluster {
         Api::namespaced(self.client.clone(), NAMESPACE)
     }
 
-    /// A node whose kubelet leaves attaching to the controller.
+    /// A node whose kubelet leaves attaching to the controller. Each is a machine that has just booted: one of
+    /// the same name has nothing mounted that an earlier one had.
     pub async fn node(&self, name: &str) -> Node {
         let node = json!({
             "metadata": {
@@ -87,7 +93,9 @@ impl Cluster {
             },
         });
         create(&self.all::<Node>(), node).await;
-        let ready = json!({ "status": { "conditions": [{
+        static BOOTS: AtomicU64 = AtomicU64::new(0);
+        let boot = format!("boot-{}", BOOTS.fetch_add(1, Ordering::Relaxed));
+        let ready = json!({ "status": { "nodeInfo": { "bootID": boot }, "conditions": [{
             "type": "Ready", "status": "True", "reason": "KubeletReady", "message": "",
             "lastHeartbeatTime": null, "lastTransitionTime": null,
         }]}});
