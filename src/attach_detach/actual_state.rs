@@ -5,14 +5,19 @@
 //! a restart or needs to: all of it is read back from the API objects, and what only this process
 //! knows (a request in flight, an outcome unknown) errs on the side of "attached".
 
+mod attachments;
+
 use std::{
-    borrow::Cow,
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
 
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
+
+use attachments::Identity;
+
+pub use attachments::Candidates;
 
 use super::{
     announcer::Announcement,
@@ -24,7 +29,7 @@ use super::{
     withdrawal::{Sequence, Unpublished, Withdrawal},
 };
 use crate::kube_api::{
-    ids::{AttachmentName, NodeName, Uid, VolumeName},
+    ids::{AttachmentName, NodeName, Uid},
     kinds::{Node, VolumeAttachment},
 };
 
@@ -182,14 +187,6 @@ pub struct VolumeState {
     /// VolumeAttachments of this volume under names that are not ours. Left alone, but they hold the
     /// volume like any other (S1).
     pub foreign: BTreeMap<AttachmentName, NodeName>,
-}
-
-/// What a VolumeAttachment is about.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Identity {
-    volume: VolumeId,
-    node: NodeName,
-    ours: bool,
 }
 
 /// All volumes, nodes and attachments.
@@ -432,159 +429,6 @@ impl ActualState {
         }
         touched
     }
-
-    /// Takes a VolumeAttachment as last seen, or its absence. `candidates` are the volumes that the
-    /// named PersistentVolume and the node's status suggest it may be about. Returns the pair for
-    /// which something changed.
-    pub fn observe_attachment(
-        &mut self,
-        name: &AttachmentName,
-        attachment: Option<Arc<VolumeAttachment>>,
-        candidates: impl FnOnce(&VolumeAttachment) -> Candidates,
-        wall: Timestamp,
-    ) -> Option<(VolumeId, NodeName)> {
-        let Some(attachment) = attachment else {
-            self.unidentified.remove(name);
-            let Identity { volume, node, ours } = self.identities.remove(name)?;
-            if ours {
-                let pair = self.pair_mut(&volume, &node);
-                pair.attachment = None;
-                pair.deletion_accepted = None;
-                pair.deletion_doubt = None;
-                pair.doubt = None;
-                pair.withdrawal = Withdrawal::None;
-                pair.retry = Retry::default();
-            } else if let Some(state) = self.volumes.get_mut(&volume) {
-                state.foreign.remove(name);
-            }
-            return Some((volume, node));
-        };
-        let identity = match self.identities.get(name) {
-            Some(identity) => identity.clone(),
-            None => match identify(&attachment, candidates(&attachment)) {
-                Some(identity) => {
-                    self.unidentified.remove(name);
-                    self.identities.insert(name.clone(), identity.clone());
-                    identity
-                }
-                None => {
-                    self.unidentified.insert(name.clone(), attachment);
-                    return None;
-                }
-            },
-        };
-        if identity.ours {
-            let pair = self.pair_mut(&identity.volume, &identity.node);
-            let replaced =
-                pair.attachment.as_ref().is_some_and(|before| before.metadata.uid != attachment.metadata.uid);
-            if replaced {
-                pair.deletion_accepted = None;
-                pair.deletion_doubt = None;
-            }
-            pair.attachment = Some(attachment);
-            if let Some(state) = self.nodes.get_mut(&identity.node) {
-                state.note_absence(wall);
-            }
-        } else {
-            let foreign = &mut self.volumes.entry(identity.volume.clone()).or_default().foreign;
-            foreign.insert(name.clone(), identity.node.clone());
-        }
-        Some((identity.volume, identity.node))
-    }
-
-    /// The pair that a VolumeAttachment of ours is about, also if it is yet to be taken.
-    #[must_use]
-    pub fn pair_of(
-        &self,
-        name: &AttachmentName,
-        attachment: Option<&VolumeAttachment>,
-        candidates: impl FnOnce(&VolumeAttachment) -> Candidates,
-    ) -> Option<Cow<'_, Pair>> {
-        let identity = match self.identities.get(name) {
-            Some(identity) => identity.clone(),
-            None => attachment.and_then(|attachment| identify(attachment, candidates(attachment)))?,
-        };
-        if !identity.ours {
-            return None;
-        }
-        Some(self.pair(&identity.volume, &identity.node).map_or_else(Cow::default, Cow::Borrowed))
-    }
-
-    /// Notes that a VolumeAttachment is to be asked for.
-    pub fn doubt_attachment(&mut self, name: &AttachmentName) -> Option<VolumeId> {
-        let Identity { volume, node, ours: true } = self.identities.get(name)? else { return None };
-        self.volumes.get_mut(volume)?.pairs.get_mut(node)?.doubt = Some(Doubt::Unconfirmed);
-        Some(volume.clone())
-    }
-
-    /// A VolumeAttachment of ours as last taken.
-    #[must_use]
-    pub fn attachment(&self, name: &AttachmentName) -> Option<&VolumeAttachment> {
-        let identity = self.identities.get(name).filter(|identity| identity.ours)?;
-        self.pair(&identity.volume, &identity.node)?.attachment.as_deref()
-    }
-
-    /// Recognises the attachments of a volume among those that nothing has explained so far: their own
-    /// PersistentVolume may be gone while another one stands for the same handle.
-    pub fn recognise(&mut self, volume: &VolumeId, wall: Timestamp) {
-        if self.unidentified.is_empty() {
-            return;
-        }
-        let ours: Vec<Arc<VolumeAttachment>> = self
-            .unidentified
-            .values()
-            .filter(|attachment| is_named_after(attachment, volume))
-            .map(Arc::clone)
-            .collect();
-        for attachment in ours {
-            let name = AttachmentName::from(&*attachment.metadata.name);
-            let about = Candidates { source: Some(volume.clone()), published: Vec::new() };
-            self.observe_attachment(&name, Some(attachment), |_| about, wall);
-        }
-    }
-
-    /// VolumeAttachments that no known volume explains, among those that name the PersistentVolume or
-    /// the node: worth another look when one of these changes.
-    #[must_use]
-    pub fn unidentified(&self, volume: Option<&VolumeName>, node: Option<&NodeName>) -> Vec<AttachmentName> {
-        self.unidentified
-            .iter()
-            .filter(|(_, attachment)| {
-                let spec = &attachment.spec;
-                (volume.is_some() && spec.source.persistent_volume_name.as_ref() == volume)
-                    || node == Some(&spec.node_name)
-            })
-            .map(|(name, _)| name.clone())
-            .collect()
-    }
-}
-
-/// The volumes that a VolumeAttachment may be about.
-#[derive(Clone, Debug, Default)]
-pub struct Candidates {
-    /// What its source says, if that can be read.
-    pub source: Option<VolumeId>,
-    /// What its node's status lists.
-    pub published: Vec<VolumeId>,
-}
-
-/// Ours is an attachment whose name is the hash of the volume it is about. One that its source
-/// explains, but under another name, is somebody else's (S12, conformance tests make such).
-fn identify(attachment: &VolumeAttachment, candidates: Candidates) -> Option<Identity> {
-    let node = &attachment.spec.node_name;
-    let identity = |volume: VolumeId, ours| Identity { volume, node: node.clone(), ours };
-    let Candidates { source, published } = candidates;
-    if let Some(volume) = source.iter().chain(&published).find(|volume| is_named_after(attachment, volume)) {
-        return Some(identity(volume.clone(), true));
-    }
-    source.map(|volume| identity(volume, false))
-}
-
-/// The name alone is not enough: what it is the hash of is joined without separators (H6).
-fn is_named_after(attachment: &VolumeAttachment, volume: &VolumeId) -> bool {
-    let spec = &attachment.spec;
-    *volume.driver_and_handle().0 == *spec.attacher.as_str()
-        && *volume.attachment_name(&spec.node_name).as_str() == *attachment.metadata.name
 }
 
 #[cfg(test)]

@@ -302,8 +302,20 @@ impl Controller {
 
     pub(super) fn refresh_attachment(&mut self, name: &AttachmentName, now: Instant) {
         self.metrics.planned(Planned::Attachment);
+        let attachment = self.objects.attachments.get(name);
+        if attachment.as_deref().is_some_and(|attachment| self.actual.is_replaced_by(name, attachment)) {
+            self.take_attachment(name, None, now);
+        }
+        self.take_attachment(name, attachment, now);
+    }
+
+    fn take_attachment(
+        &mut self,
+        name: &AttachmentName,
+        attachment: Option<Arc<VolumeAttachment>>,
+        now: Instant,
+    ) {
         let objects = Arc::clone(&self.objects);
-        let attachment = objects.attachments.get(name);
         if attachment.is_none()
             && let Some(gone) = self.actual.attachment(name)
         {
