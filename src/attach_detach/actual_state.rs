@@ -34,12 +34,15 @@ use crate::kube_api::{
 };
 
 /// One volume on one node.
+#[expect(clippy::struct_excessive_bools, reason = "facts that do not depend on one another")]
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Pair {
     /// The VolumeAttachment of the computed name.
     pub attachment: Option<Arc<VolumeAttachment>>,
     /// Whether `volumesAttached` of the node lists the volume.
     pub listed: bool,
+    /// Whether a status patch that puts it there is on its way, or may yet land.
+    pub may_be_listed: bool,
     /// Whether `volumesInUse` of the node lists the volume; for a node whose object is gone, whether it
     /// did when last seen, and if it was never seen, that it may.
     pub in_use: bool,
@@ -159,6 +162,7 @@ impl Pair {
             || self.uncertain.is_some()
             || self.call == Some(PairCall::Create)
             || self.listed
+            || self.may_be_listed
             || self.publication == Publication::List
     }
 
@@ -297,7 +301,11 @@ impl ActualState {
         for volume in named {
             let listed = node.is_some_and(|node| node.lists(volume.as_str()));
             let reported = self.nodes.get(name).is_some_and(|state| state.uses(&volume));
+            let nothing_pends = self.nodes.get(name).is_some_and(|state| !state.busy && state.is_settled());
             let pair = self.pair_mut(&volume, name);
+            if nothing_pends && std::mem::take(&mut pair.may_be_listed) {
+                touched.insert(volume.clone());
+            }
             // Of a node that is gone, the last report stands.
             let in_use = if node.is_some() { reported } else { pair.in_use };
             if pair.listed != listed || pair.in_use != in_use {
@@ -311,8 +319,28 @@ impl ActualState {
         touched
     }
 
+    /// Notes that a patch is sent which says of every volume what its publication is.
+    pub(super) fn note_listing(&mut self, name: &NodeName) {
+        let volumes = self.nodes.get(name).map(|state| state.volumes.clone()).unwrap_or_default();
+        for volume in volumes {
+            let pair = self.pair_mut(&volume, name);
+            pair.may_be_listed |= pair.publication == Publication::List && !pair.listed;
+        }
+    }
+
+    /// Takes note that a request to the node has ended. Returns the volumes that no patch can list any more.
+    pub fn node_call_ended(&mut self, name: &NodeName) -> BTreeSet<VolumeId> {
+        let mut volumes = BTreeSet::new();
+        if let Some(state) = self.nodes.get(name).filter(|state| state.is_settled()) {
+            volumes.clone_from(&state.volumes);
+        }
+        volumes.retain(|volume| std::mem::take(&mut self.pair_mut(volume, name).may_be_listed));
+        self.forget_node(name);
+        volumes
+    }
+
     /// Forgets a node that is gone and has no volumes, once nothing is on its way to it.
-    pub fn forget_node(&mut self, name: &NodeName) {
+    fn forget_node(&mut self, name: &NodeName) {
         if self.nodes.get(name).is_some_and(NodeState::is_over) {
             self.nodes.remove(name);
         }

@@ -442,8 +442,13 @@ impl Controller {
             },
             now,
         );
+        let mut makes_way = false;
         for (node, verdict) in &verdicts {
-            self.apply(volume, node, verdict, now);
+            makes_way |= self.apply(volume, node, verdict, now);
+        }
+        if makes_way {
+            // Whoever waits for it need not be told of it first (L13).
+            return self.reconcile_volume(volume, now);
         }
         for (node, verdict) in &verdicts {
             self.time(volume, node, verdict, now);
@@ -459,10 +464,13 @@ impl Controller {
         self.metrics.count(volume, Counted { wanted: number(users.len()), held: number(held), users });
     }
 
-    fn apply(&mut self, volume: &VolumeId, node: &NodeName, verdict: &Verdict, now: Instant) {
+    /// Returns whether the pair held the volume until now, and does not because of this verdict alone.
+    fn apply(&mut self, volume: &VolumeId, node: &NodeName, verdict: &Verdict, now: Instant) -> bool {
         let sent = self.last_sent;
         let pair = self.actual.pair_mut(volume, node);
+        let held = pair.holds();
         pair.publication = verdict.publication;
+        let makes_way = held && !pair.holds();
         if !verdict.withdraws {
             pair.withdrawal = Withdrawal::None;
         } else if pair.withdrawal == Withdrawal::None {
@@ -511,6 +519,7 @@ impl Controller {
                 self.dirty_nodes.push(node.clone());
             }
         }
+        makes_way
     }
 
     /// Keeps the beginning of a wait that force may end, for whoever comes after us.
