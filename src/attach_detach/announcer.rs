@@ -54,11 +54,6 @@ pub fn timed_out(volume: &VolumeId, operation: &str) -> String {
     format!("timed out waiting for external-attacher of {driver} CSI driver to {operation} volume {handle}")
 }
 
-/// What is said while the name of a VolumeAttachment is taken by one that is for something else.
-pub fn name_taken(name: &AttachmentName) -> String {
-    format!("VolumeAttachment {name} exists already and is not for this volume")
-}
-
 /// What KCM says when the API server refuses the VolumeAttachment.
 ///
 /// KCM: pkg/volume/csi/csi_attacher.go, Attach.
@@ -70,6 +65,11 @@ pub fn refused(error: &CallError) -> String {
 pub fn being_deleted(error: Option<&str>) -> String {
     let cause = error.map(|message| format!(": {message}")).unwrap_or_default();
     format!("volume attachment is being deleted{cause}")
+}
+
+/// What is said while the name of a VolumeAttachment is taken by one that is for something else.
+pub fn name_taken(name: &AttachmentName) -> String {
+    format!("VolumeAttachment {name} exists already and is not for this volume")
 }
 
 /// The event that tells whoever looks at the node. It names no pod and no claim (S41).
