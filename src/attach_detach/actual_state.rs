@@ -5,16 +5,19 @@
 //! a restart or needs to: all of it is read back from the API objects, and what only this process
 //! knows (a request in flight, an outcome unknown) errs on the side of "attached".
 
-mod identity;
+mod attachments;
 
 use std::{
-    borrow::Cow,
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
 
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
+
+use attachments::Identity;
+
+pub use attachments::Candidates;
 
 use super::{
     announcer::Announcement,
@@ -29,16 +32,17 @@ use crate::kube_api::{
     ids::{AttachmentName, NodeName, Uid},
     kinds::{Node, VolumeAttachment},
 };
-pub use identity::Candidates;
-use identity::{Identity, identify};
 
 /// One volume on one node.
+#[expect(clippy::struct_excessive_bools, reason = "facts that do not depend on one another")]
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Pair {
     /// The VolumeAttachment of the computed name.
     pub attachment: Option<Arc<VolumeAttachment>>,
     /// Whether `volumesAttached` of the node lists the volume.
     pub listed: bool,
+    /// Whether a status patch that puts it there is on its way, or may yet land.
+    pub may_be_listed: bool,
     /// Whether `volumesInUse` of the node lists the volume; for a node whose object is gone, whether it
     /// did when last seen, and if it was never seen, that it may.
     pub in_use: bool,
@@ -158,6 +162,7 @@ impl Pair {
             || self.uncertain.is_some()
             || self.call == Some(PairCall::Create)
             || self.listed
+            || self.may_be_listed
             || self.publication == Publication::List
     }
 
@@ -296,7 +301,11 @@ impl ActualState {
         for volume in named {
             let listed = node.is_some_and(|node| node.lists(volume.as_str()));
             let reported = self.nodes.get(name).is_some_and(|state| state.uses(&volume));
+            let nothing_pends = self.nodes.get(name).is_some_and(|state| !state.busy && state.is_settled());
             let pair = self.pair_mut(&volume, name);
+            if nothing_pends && std::mem::take(&mut pair.may_be_listed) {
+                touched.insert(volume.clone());
+            }
             // Of a node that is gone, the last report stands.
             let in_use = if node.is_some() { reported } else { pair.in_use };
             if pair.listed != listed || pair.in_use != in_use {
@@ -310,8 +319,28 @@ impl ActualState {
         touched
     }
 
+    /// Notes that a patch is sent which says of every volume what its publication is.
+    pub(super) fn note_listing(&mut self, name: &NodeName) {
+        let volumes = self.nodes.get(name).map(|state| state.volumes.clone()).unwrap_or_default();
+        for volume in volumes {
+            let pair = self.pair_mut(&volume, name);
+            pair.may_be_listed |= pair.publication == Publication::List && !pair.listed;
+        }
+    }
+
+    /// Takes note that a request to the node has ended. Returns the volumes that no patch can list any more.
+    pub fn node_call_ended(&mut self, name: &NodeName) -> BTreeSet<VolumeId> {
+        let mut volumes = BTreeSet::new();
+        if let Some(state) = self.nodes.get(name).filter(|state| state.is_settled()) {
+            volumes.clone_from(&state.volumes);
+        }
+        volumes.retain(|volume| std::mem::take(&mut self.pair_mut(volume, name).may_be_listed));
+        self.forget_node(name);
+        volumes
+    }
+
     /// Forgets a node that is gone and has no volumes, once nothing is on its way to it.
-    pub fn forget_node(&mut self, name: &NodeName) {
+    fn forget_node(&mut self, name: &NodeName) {
         if self.nodes.get(name).is_some_and(NodeState::is_over) {
             self.nodes.remove(name);
         }
@@ -427,97 +456,6 @@ impl ActualState {
             }
         }
         touched
-    }
-
-    /// Takes a VolumeAttachment as last seen, or its absence. `candidates` are the volumes that the
-    /// named PersistentVolume and the node's status suggest it may be about. Returns the pair for
-    /// which something changed.
-    pub fn observe_attachment(
-        &mut self,
-        name: &AttachmentName,
-        attachment: Option<Arc<VolumeAttachment>>,
-        candidates: impl FnOnce(&VolumeAttachment) -> Candidates,
-        wall: Timestamp,
-    ) -> Option<(VolumeId, NodeName)> {
-        let Some(attachment) = attachment else {
-            self.unidentified.remove(name);
-            let Identity { volume, node, ours } = self.identities.remove(name)?;
-            if ours {
-                let pair = self.pair_mut(&volume, &node);
-                pair.attachment = None;
-                pair.deletion_accepted = None;
-                pair.deletion_doubt = None;
-                pair.doubt = None;
-                pair.withdrawal = Withdrawal::None;
-                pair.retry = Retry::default();
-            } else if let Some(state) = self.volumes.get_mut(&volume) {
-                state.foreign.remove(name);
-            }
-            return Some((volume, node));
-        };
-        let identity = match self.identities.get(name) {
-            Some(identity) => identity.clone(),
-            None => match identify(&attachment, candidates(&attachment)) {
-                Some(identity) => {
-                    self.unidentified.remove(name);
-                    self.identities.insert(name.clone(), identity.clone());
-                    identity
-                }
-                None => {
-                    self.unidentified.insert(name.clone(), attachment);
-                    return None;
-                }
-            },
-        };
-        if identity.ours {
-            let pair = self.pair_mut(&identity.volume, &identity.node);
-            let replaced =
-                pair.attachment.as_ref().is_some_and(|before| before.metadata.uid != attachment.metadata.uid);
-            if replaced {
-                pair.deletion_accepted = None;
-                pair.deletion_doubt = None;
-            }
-            pair.attachment = Some(attachment);
-            if let Some(state) = self.nodes.get_mut(&identity.node) {
-                state.note_absence(wall);
-            }
-        } else {
-            let foreign = &mut self.volumes.entry(identity.volume.clone()).or_default().foreign;
-            foreign.insert(name.clone(), identity.node.clone());
-        }
-        Some((identity.volume, identity.node))
-    }
-
-    /// The pair that a VolumeAttachment of ours is about, also if it is yet to be taken.
-    #[must_use]
-    pub fn pair_of(
-        &self,
-        name: &AttachmentName,
-        attachment: Option<&VolumeAttachment>,
-        candidates: impl FnOnce(&VolumeAttachment) -> Candidates,
-    ) -> Option<Cow<'_, Pair>> {
-        let identity = match self.identities.get(name) {
-            Some(identity) => identity.clone(),
-            None => attachment.and_then(|attachment| identify(attachment, candidates(attachment)))?,
-        };
-        if !identity.ours {
-            return None;
-        }
-        Some(self.pair(&identity.volume, &identity.node).map_or_else(Cow::default, Cow::Borrowed))
-    }
-
-    /// Notes that a VolumeAttachment is to be asked for.
-    pub fn doubt_attachment(&mut self, name: &AttachmentName) -> Option<VolumeId> {
-        let Identity { volume, node, ours: true } = self.identities.get(name)? else { return None };
-        self.volumes.get_mut(volume)?.pairs.get_mut(node)?.doubt = Some(Doubt::Unconfirmed);
-        Some(volume.clone())
-    }
-
-    /// A VolumeAttachment of ours as last taken.
-    #[must_use]
-    pub fn attachment(&self, name: &AttachmentName) -> Option<&VolumeAttachment> {
-        let identity = self.identities.get(name).filter(|identity| identity.ours)?;
-        self.pair(&identity.volume, &identity.node)?.attachment.as_deref()
     }
 }
 

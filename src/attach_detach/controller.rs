@@ -302,8 +302,20 @@ impl Controller {
 
     pub(super) fn refresh_attachment(&mut self, name: &AttachmentName, now: Instant) {
         self.metrics.planned(Planned::Attachment);
+        let attachment = self.objects.attachments.get(name);
+        if attachment.as_deref().is_some_and(|attachment| self.actual.is_replaced_by(name, attachment)) {
+            self.take_attachment(name, None, now);
+        }
+        self.take_attachment(name, attachment, now);
+    }
+
+    fn take_attachment(
+        &mut self,
+        name: &AttachmentName,
+        attachment: Option<Arc<VolumeAttachment>>,
+        now: Instant,
+    ) {
         let objects = Arc::clone(&self.objects);
-        let attachment = objects.attachments.get(name);
         if attachment.is_none()
             && let Some(gone) = self.actual.attachment(name)
         {
@@ -433,8 +445,13 @@ impl Controller {
             },
             now,
         );
+        let mut makes_way = false;
         for (node, verdict) in &verdicts {
-            self.apply(volume, node, verdict, now);
+            makes_way |= self.apply(volume, node, verdict, now);
+        }
+        if makes_way {
+            // Whoever waits for it need not be told of it first (L13).
+            return self.reconcile_volume(volume, now);
         }
         for (node, verdict) in &verdicts {
             self.time(volume, node, verdict, now);
@@ -450,10 +467,13 @@ impl Controller {
         self.metrics.count(volume, Counted { wanted: number(users.len()), held: number(held), users });
     }
 
-    fn apply(&mut self, volume: &VolumeId, node: &NodeName, verdict: &Verdict, now: Instant) {
+    /// Returns whether the pair held the volume until now, and does not because of this verdict alone.
+    fn apply(&mut self, volume: &VolumeId, node: &NodeName, verdict: &Verdict, now: Instant) -> bool {
         let sent = self.last_sent;
         let pair = self.actual.pair_mut(volume, node);
+        let held = pair.holds();
         pair.publication = verdict.publication;
+        let makes_way = held && !pair.holds();
         if !verdict.withdraws {
             pair.withdrawal = Withdrawal::None;
         } else if pair.withdrawal == Withdrawal::None {
@@ -502,6 +522,7 @@ impl Controller {
                 self.dirty_nodes.push(node.clone());
             }
         }
+        makes_way
     }
 
     /// Keeps the beginning of a wait that force may end, for whoever comes after us.

@@ -44,6 +44,9 @@ fn unwanted(view: &PairView<'_>, now: Instant) -> Verdict {
     // What was just taken off the list turns out to be in use: put back. What was never on it is the
     // kubelet's own announcement of a pod to come, or to go.
     let put_back = pair.in_use && pair.withdrawal != Withdrawal::None;
+    if pair.may_be_listed && !pair.listed {
+        return wait(Publication::Withhold, Waiting::DetachWaitingForSettlement);
+    }
     if !(pair.listed || put_back) {
         return Verdict::say(Publication::Keep);
     }

@@ -77,7 +77,8 @@ impl Controller {
                     Err(CallError::Conflict(_)) => self.actual.node_mut(&name).stale = true,
                     Err(error) => self.node_patch_failed(&name, revision, &error, now),
                 }
-                self.actual.forget_node(&name);
+                let touched = self.actual.node_call_ended(&name);
+                self.dirty_volumes.extend(touched);
             }
             Call::Clock(_) => self.clock_answered(result, now),
             Call::ReadNode(name) => {
@@ -106,7 +107,8 @@ impl Controller {
                     }
                     Err(error) => self.node_failed(&name, &error, now),
                 }
-                self.actual.forget_node(&name);
+                let touched = self.actual.node_call_ended(&name);
+                self.dirty_volumes.extend(touched);
             }
         }
     }

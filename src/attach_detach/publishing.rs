@@ -110,11 +110,12 @@ impl Controller {
             }
         };
         let state = self.actual.node_mut(name);
-        if let Some((node, list)) = word {
-            state.give_word(node, list);
-        }
         state.busy = true;
         state.pending_since = None;
+        if let Some((node, list)) = word {
+            state.give_word(node, list);
+            self.actual.note_listing(name);
+        }
         self.node_calls += 1;
         self.call(call);
     }

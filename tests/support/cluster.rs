@@ -28,6 +28,8 @@ use serde_json::{Value, json};
 pub const DRIVER: &str = "csi.example.com";
 /// The namespace of everything namespaced.
 pub const NAMESPACE: &str = "default";
+/// How many nodes have booted.
+static BOOTS: AtomicU64 = AtomicU64::new(0);
 /// Longer than anything takes that works.
 const DEADLINE: Duration = Duration::from_mins(1);
 
@@ -93,7 +95,6 @@ impl Cluster {
             },
         });
         create(&self.all::<Node>(), node).await;
-        static BOOTS: AtomicU64 = AtomicU64::new(0);
         let boot = format!("boot-{}", BOOTS.fetch_add(1, Ordering::Relaxed));
         let ready = json!({ "status": { "nodeInfo": { "bootID": boot }, "conditions": [{
             "type": "Ready", "status": "True", "reason": "KubeletReady", "message": "",

@@ -90,7 +90,11 @@ fn s7_what_is_known_of_a_deletion_is_about_one_attachment() {
         let about = Candidates { source: Some(volume.clone()), published: Vec::new() };
         actual.observe_attachment(&name, of_uid("1"), |_| about, NOW);
         actual.pair_mut(&volume, &node).deletion_accepted = Some("1".into());
-        actual.observe_attachment(&name, of_uid(uid), |_| Candidates::default(), NOW);
+        if of_uid(uid).is_some_and(|object| actual.is_replaced_by(&name, &object)) {
+            actual.observe_attachment(&name, None, |_| Candidates::default(), NOW);
+        }
+        let about = Candidates { source: Some(volume.clone()), published: Vec::new() };
+        actual.observe_attachment(&name, of_uid(uid), |_| about, NOW);
         assert_eq!(actual.pair_mut(&volume, &node).deletion_accepted.is_some(), is_kept);
     }
 }

@@ -1,0 +1,195 @@
+//! What VolumeAttachments say: which pair each is about, and whether it is ours.
+//!
+//! In: a VolumeAttachment as last seen, or its absence, and the volumes that it may be about
+//! ([`Candidates`]). Out: the pair that changed. One whose name is not the hash of what it is about is
+//! somebody else's: it holds its volume like any other (S1) and is left alone. One that nothing explains
+//! waits for an object that does.
+
+use std::{borrow::Cow, sync::Arc};
+
+use k8s_openapi::jiff::Timestamp;
+
+use super::{ActualState, Doubt, Pair, VolumeId, Withdrawal};
+use crate::{
+    attach_detach::retry::Retry,
+    kube_api::{
+        ids::{AttachmentName, NodeName, Uid, VolumeName},
+        kinds::VolumeAttachment,
+    },
+};
+
+/// What a VolumeAttachment is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Identity {
+    /// Of which object of that name.
+    uid: Uid,
+    volume: VolumeId,
+    node: NodeName,
+    ours: bool,
+}
+
+impl ActualState {
+    /// Takes a VolumeAttachment as last seen, or its absence. `candidates` are the volumes that the
+    /// named PersistentVolume and the node's status suggest it may be about. Returns the pair for
+    /// which something changed. The absence of one that is [replaced](Self::is_replaced_by) comes first.
+    pub fn observe_attachment(
+        &mut self,
+        name: &AttachmentName,
+        attachment: Option<Arc<VolumeAttachment>>,
+        candidates: impl FnOnce(&VolumeAttachment) -> Candidates,
+        wall: Timestamp,
+    ) -> Option<(VolumeId, NodeName)> {
+        let Some(attachment) = attachment else {
+            self.unidentified.remove(name);
+            let Identity { volume, node, ours, .. } = self.identities.remove(name)?;
+            if ours {
+                let pair = self.pair_mut(&volume, &node);
+                pair.attachment = None;
+                pair.deletion_accepted = None;
+                pair.deletion_doubt = None;
+                pair.doubt = None;
+                pair.withdrawal = Withdrawal::None;
+                pair.retry = Retry::default();
+            } else if let Some(state) = self.volumes.get_mut(&volume) {
+                state.foreign.remove(name);
+            }
+            return Some((volume, node));
+        };
+        let identity = match self.identities.get(name) {
+            Some(identity) => identity.clone(),
+            None => match identify(&attachment, candidates(&attachment)) {
+                Some(identity) => {
+                    self.unidentified.remove(name);
+                    self.identities.insert(name.clone(), identity.clone());
+                    identity
+                }
+                None => {
+                    self.unidentified.insert(name.clone(), attachment);
+                    return None;
+                }
+            },
+        };
+        if identity.ours {
+            let pair = self.pair_mut(&identity.volume, &identity.node);
+            pair.attachment = Some(attachment);
+            if let Some(state) = self.nodes.get_mut(&identity.node) {
+                state.note_absence(wall);
+            }
+        } else {
+            let foreign = &mut self.volumes.entry(identity.volume.clone()).or_default().foreign;
+            foreign.insert(name.clone(), identity.node.clone());
+        }
+        Some((identity.volume, identity.node))
+    }
+
+    /// Whether the VolumeAttachment last taken under this name was another object: it is gone, and this one
+    /// may be about something else.
+    #[must_use]
+    pub fn is_replaced_by(&self, name: &AttachmentName, attachment: &VolumeAttachment) -> bool {
+        self.identities.get(name).is_some_and(|identity| identity.uid != attachment.metadata.uid)
+    }
+
+    /// The pair that a VolumeAttachment of ours is about, also if it is yet to be taken.
+    #[must_use]
+    pub fn pair_of(
+        &self,
+        name: &AttachmentName,
+        attachment: Option<&VolumeAttachment>,
+        candidates: impl FnOnce(&VolumeAttachment) -> Candidates,
+    ) -> Option<Cow<'_, Pair>> {
+        let is_replaced = attachment.is_some_and(|attachment| self.is_replaced_by(name, attachment));
+        let identity = match self.identities.get(name).filter(|_| !is_replaced) {
+            Some(identity) => identity.clone(),
+            None => attachment.and_then(|attachment| identify(attachment, candidates(attachment)))?,
+        };
+        if !identity.ours {
+            return None;
+        }
+        Some(self.pair(&identity.volume, &identity.node).map_or_else(Cow::default, Cow::Borrowed))
+    }
+
+    /// Notes that a VolumeAttachment is to be asked for.
+    pub fn doubt_attachment(&mut self, name: &AttachmentName) -> Option<VolumeId> {
+        let Identity { volume, node, ours: true, .. } = self.identities.get(name)? else { return None };
+        self.volumes.get_mut(volume)?.pairs.get_mut(node)?.doubt = Some(Doubt::Unconfirmed);
+        Some(volume.clone())
+    }
+
+    /// A VolumeAttachment of ours as last taken.
+    #[must_use]
+    pub fn attachment(&self, name: &AttachmentName) -> Option<&VolumeAttachment> {
+        let identity = self.identities.get(name).filter(|identity| identity.ours)?;
+        self.pair(&identity.volume, &identity.node)?.attachment.as_deref()
+    }
+
+    /// Of a VolumeAttachment that is not ours: the volume it holds, if that is known, and its node.
+    #[must_use]
+    pub fn foreign(&self, name: &AttachmentName) -> Option<(Option<&VolumeId>, &NodeName)> {
+        match self.identities.get(name) {
+            Some(identity) => (!identity.ours).then_some((Some(&identity.volume), &identity.node)),
+            None => self.unidentified.get(name).map(|attachment| (None, &attachment.spec.node_name)),
+        }
+    }
+
+    /// Recognises the attachments of a volume among those that nothing has explained so far: their own
+    /// PersistentVolume may be gone while another one stands for the same handle. Returns their names.
+    pub fn recognise(&mut self, volume: &VolumeId, wall: Timestamp) -> Vec<AttachmentName> {
+        let ours: Vec<Arc<VolumeAttachment>> = self
+            .unidentified
+            .values()
+            .filter(|attachment| is_named_after(attachment, volume))
+            .map(Arc::clone)
+            .collect();
+        let recognise = |attachment: Arc<VolumeAttachment>| {
+            let name = AttachmentName::from(&*attachment.metadata.name);
+            let about = Candidates { source: Some(volume.clone()), published: Vec::new() };
+            self.observe_attachment(&name, Some(attachment), |_| about, wall);
+            name
+        };
+        ours.into_iter().map(recognise).collect()
+    }
+
+    /// VolumeAttachments that no known volume explains, among those that name the PersistentVolume or
+    /// the node: worth another look when one of these changes.
+    #[must_use]
+    pub fn unidentified(&self, volume: Option<&VolumeName>, node: Option<&NodeName>) -> Vec<AttachmentName> {
+        self.unidentified
+            .iter()
+            .filter(|(_, attachment)| {
+                let spec = &attachment.spec;
+                (volume.is_some() && spec.source.persistent_volume_name.as_ref() == volume)
+                    || node == Some(&spec.node_name)
+            })
+            .map(|(name, _)| name.clone())
+            .collect()
+    }
+}
+
+/// The volumes that a VolumeAttachment may be about.
+#[derive(Clone, Debug, Default)]
+pub struct Candidates {
+    /// What its source says, if that can be read.
+    pub source: Option<VolumeId>,
+    /// What its node's status lists.
+    pub published: Vec<VolumeId>,
+}
+
+/// Ours is an attachment whose name is the hash of the volume it is about. One that its source
+/// explains, but under another name, is somebody else's (S12, conformance tests make such).
+fn identify(attachment: &VolumeAttachment, candidates: Candidates) -> Option<Identity> {
+    let node = &attachment.spec.node_name;
+    let uid = &attachment.metadata.uid;
+    let identity = |volume, ours| Identity { uid: uid.clone(), volume, node: node.clone(), ours };
+    let Candidates { source, published } = candidates;
+    if let Some(volume) = source.iter().chain(&published).find(|volume| is_named_after(attachment, volume)) {
+        return Some(identity(volume.clone(), true));
+    }
+    source.map(|volume| identity(volume, false))
+}
+
+/// The name alone is not enough: what it is the hash of is joined without separators (H6).
+fn is_named_after(attachment: &VolumeAttachment, volume: &VolumeId) -> bool {
+    let spec = &attachment.spec;
+    *volume.driver_and_handle().0 == *spec.attacher.as_str()
+        && *volume.attachment_name(&spec.node_name).as_str() == *attachment.metadata.name
+}
