@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     kube_api::{
+        call::CallError,
         events::{Event, EventType, Involved},
         ids::{NodeName, PodKey, ResourceVersion},
         kinds::{Narrow, Pod},
@@ -51,6 +52,13 @@ pub enum Announcement {
 pub fn timed_out(volume: &VolumeId, operation: &str) -> String {
     let (driver, handle) = volume.driver_and_handle();
     format!("timed out waiting for external-attacher of {driver} CSI driver to {operation} volume {handle}")
+}
+
+/// What KCM says when the API server refuses the VolumeAttachment.
+///
+/// KCM: pkg/volume/csi/csi_attacher.go, Attach.
+pub fn refused(error: &CallError) -> String {
+    format!("kubernetes.io/csi: attacher.Attach failed: {error}")
 }
 
 /// What KCM says when a pod came back to a node before the detach there ended, and what keeps that one.

@@ -28,7 +28,7 @@ use super::{
     rules::{Step, Verdict, Waiting},
     second_controller::Suspicion,
     standing::Standing,
-    volume_name::VolumeId,
+    volume_name::{VolumeId, VolumeKind},
     wish_clock::{ClockPlace, WishClock},
     withdrawal::{Sequence, Withdrawal},
 };
@@ -442,6 +442,9 @@ impl Controller {
         if let Some(at) = verdict.wake_at {
             self.wake_at.insert((at, Dirty::Volume(volume.clone())));
         }
+        if volume.kind() == VolumeKind::NoOp {
+            self.force_off_the_list(volume, node, verdict.forced);
+        }
         self.remember_wish(volume, node, verdict);
         self.note_waiting(volume, node, verdict, now);
         match &verdict.step {
@@ -450,10 +453,10 @@ impl Controller {
                 let request = PairRequest::Create(calls::create(volume, node, source));
                 self.send(volume, node, PairCall::Create, request, now);
             }
-            Some(Step::Delete(uid, proof, forced)) => {
-                self.actual.pair_mut(volume, node).forced = *forced;
-                if let Some(reason) = forced {
-                    self.force(volume, node, *reason);
+            Some(Step::Delete(uid, proof)) => {
+                self.actual.pair_mut(volume, node).forced = verdict.forced;
+                if let Some(reason) = verdict.forced {
+                    self.force(volume, node, reason);
                 }
                 let request = PairRequest::Delete(uid.clone(), calls::delete(volume, node, uid, proof));
                 self.send(volume, node, PairCall::Delete, request, now);

@@ -47,10 +47,14 @@ fn unwanted(view: &PairView<'_>, now: Instant) -> Verdict {
     if !(pair.listed || put_back) {
         return Verdict::say(Publication::Keep);
     }
-    if pair.in_use
-        && let Err(unforced) = force(pair, view.node, view.policy, view.wall)
-    {
-        return still_in_use(view, true, unforced, now);
+    let mut forced = None;
+    if pair.in_use {
+        match force(pair, view.node, view.policy, view.wall) {
+            Err(unforced) => return still_in_use(view, true, unforced, now),
+            // It is off the list, which is all that there was to take.
+            Ok(_) if !pair.listed => return Verdict::say(Publication::Keep),
+            Ok(reason) => forced = Some(reason),
+        }
     }
-    withdraw(None, Waiting::DetachWaitingForUnpublish)
+    Verdict { forced, ..withdraw(None, Waiting::DetachWaitingForUnpublish) }
 }

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::{
     actual_state::{Operation, PairCall, Topic, Uncertain},
-    announcer::Announcement,
+    announcer::{self, Announcement},
     calls::{Answer, Call, Outcome, PairRequest},
     controller::Controller,
     metrics::Ending,
@@ -152,7 +152,7 @@ impl Controller {
                 tracing::warn!(%volume, %node, %error, "creating the attachment failed");
                 self.pair_failed(volume, node, &error, now);
                 self.operation_ended(volume, node, Operation::Attach, Ending::Failure, now);
-                let failure = Announcement::Failed(error.to_string());
+                let failure = Announcement::Failed(announcer::refused(&error));
                 self.say_once(volume, node, Topic::Failure, &failure, now);
             }
         }

@@ -91,10 +91,11 @@ impl<'a> Exclusive<'a> {
         let foreign = view.state.into_iter().flat_map(|state| state.foreign.values());
         let mut holders: Vec<&NodeName> = ours.chain(foreign).collect();
         holders.sort_by_key(|node| (wishes.contains_key(*node), *node));
-        // A wish that may not attach must not keep the others waiting.
+        // A wish that may not attach, or cannot, must not keep the others waiting.
+        let is_gone = |node| view.nodes.get(node).is_none_or(|state| state.node.is_none());
         let first = wishes
             .iter()
-            .min_by_key(|(_, wish)| (!wish.is_current(), wish.seniority()))
+            .min_by_key(|(node, wish)| (is_gone(*node), !wish.is_current(), wish.seniority()))
             .map(|(node, _)| node);
         Some(Self { holders, first })
     }

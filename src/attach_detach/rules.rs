@@ -64,6 +64,8 @@ pub struct Verdict {
     pub waiting: Option<Waiting>,
     /// When to judge again although nothing happened.
     pub wake_at: Option<Instant>,
+    /// Why the volume is taken away although it may be in use.
+    pub forced: Option<ForceReason>,
 }
 
 /// A request for one pair.
@@ -71,8 +73,8 @@ pub struct Verdict {
 pub enum Step {
     /// Create the VolumeAttachment with this source.
     Create(AttachSource),
-    /// Delete the VolumeAttachment of this UID, given the proof; by force, if for a reason.
-    Delete(Uid, Unpublished, Option<ForceReason>),
+    /// Delete the VolumeAttachment of this UID, given the proof.
+    Delete(Uid, Unpublished),
     /// Read the node live: nothing is listed, so no write of ours will prove it.
     ReadNode,
     /// Read the VolumeAttachment live, to learn what became of a create.
@@ -285,8 +287,8 @@ fn unwanted(view: &PairView<'_>, now: Instant) -> Verdict {
             match pair.retry.pending(now) {
                 Some(at) => Verdict { withdraws: true, ..pause(at) },
                 None => {
-                    let step = Step::Delete(attachment.metadata.uid.clone(), proof.clone(), forced);
-                    withdraw(Some(step), Waiting::DetachWaitingForAttacher)
+                    let step = Step::Delete(attachment.metadata.uid.clone(), proof.clone());
+                    Verdict { forced, ..withdraw(Some(step), Waiting::DetachWaitingForAttacher) }
                 }
             }
         }
@@ -383,6 +385,6 @@ impl Verdict {
     }
 
     pub(super) fn say(publication: Publication) -> Self {
-        Self { publication, withdraws: false, step: None, waiting: None, wake_at: None }
+        Self { publication, withdraws: false, step: None, waiting: None, wake_at: None, forced: None }
     }
 }

@@ -41,6 +41,25 @@ impl Controller {
         self.tell_others(volume, node, &Announcement::ForcedDetach(node.clone(), reason));
     }
 
+    /// The same for a volume without attachment, of which a node's list is all there is to take.
+    pub(super) fn force_off_the_list(
+        &mut self,
+        volume: &VolumeId,
+        node: &NodeName,
+        reason: Option<ForceReason>,
+    ) {
+        let pair = self.actual.pair_mut(volume, node);
+        match (reason, pair.forced) {
+            (Some(reason), None) => {
+                pair.forced = Some(reason);
+                self.force(volume, node, reason);
+            }
+            (None, Some(_)) if !pair.listed => self.tell_of_forced_detach(volume, node),
+            (None, Some(_)) => pair.forced = None,
+            _ => {}
+        }
+    }
+
     /// The attachment is gone; if that was forced, it is told.
     pub(super) fn tell_of_forced_detach(&mut self, volume: &VolumeId, node: &NodeName) {
         if let Some(reason) = self.actual.pair_mut(volume, node).forced.take() {

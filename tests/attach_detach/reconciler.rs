@@ -135,10 +135,11 @@ fn run(case: &Case) -> Result<(), Failed> {
                 Publication::List => "list",
                 Publication::Withhold => "withhold",
             };
+            let forced = verdict.forced.is_some();
             let step = verdict.step.map(|step| match step {
                 Step::Create(_) => "create",
-                Step::Delete(_, _, None) => "delete",
-                Step::Delete(_, _, Some(_)) => "force-delete",
+                Step::Delete(..) if forced => "force-delete",
+                Step::Delete(..) => "delete",
                 Step::ReadNode => "read-node",
                 Step::ReadAttachment => "read-attachment",
             });
