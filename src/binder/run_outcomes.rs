@@ -100,6 +100,11 @@ impl Planner {
                 self.runs.advance(name, VolumeStage::Deleted);
             }
             (WriteKind::CreateVolume, target, _) => self.runs.forget(target),
+            (WriteKind::Reschedule, ..) => {
+                if let Answer::Claim(claim) = &answer {
+                    self.runs.reschedule(claim, now);
+                }
+            }
             _ => {}
         }
         self.absorb(answer, now);

@@ -61,6 +61,8 @@ pub enum ClaimStage {
 pub struct Runs {
     volumes: BTreeMap<VolumeName, VolumeRun>,
     claims: BTreeMap<ClaimKey, (Uid, ClaimStage)>,
+    /// Claims for which the scheduler was asked again since their last try.
+    rescheduled: BTreeMap<ClaimKey, Uid>,
     /// Recycler pods, whoever made them.
     pods: BTreeMap<VolumeName, BTreeMap<PodKey, Uid>>,
     owners: BTreeMap<PodKey, VolumeName>,
@@ -93,6 +95,12 @@ impl Runs {
     pub fn of_claim(&self, claim: &PersistentVolumeClaim) -> Option<&ClaimStage> {
         let (uid, stage) = self.claims.get(&claim.key())?;
         (*uid == claim.metadata.uid).then_some(stage)
+    }
+
+    /// Whether the scheduler was asked for another node since the last try, which it answers at once.
+    #[must_use]
+    pub fn is_rescheduled(&self, claim: &PersistentVolumeClaim) -> bool {
+        self.rescheduled.get(&claim.key()) == Some(&claim.metadata.uid)
     }
 
     /// The recycler pods of a volume.
@@ -266,6 +274,15 @@ impl Runs {
         self.claims.insert(claim.key(), (claim.metadata.uid.clone(), stage));
     }
 
+    /// The scheduler was asked for another node. There is a pause before the next try.
+    pub fn reschedule(&mut self, claim: &PersistentVolumeClaim, now: Instant) {
+        self.rescheduled.insert(claim.key(), claim.metadata.uid.clone());
+        let target = Target::Claim(claim.key());
+        if !self.pauses.waits(&target) {
+            self.pauses.failed(&target, now, 0.0);
+        }
+    }
+
     /// Making a volume for a claim failed.
     pub fn claim_failed(&mut self, claim: &PersistentVolumeClaim, why: Unprovisioned, now: Instant) {
         self.claim_at(claim, ClaimStage::Failed(why));
@@ -285,14 +302,14 @@ impl Runs {
             && volume.key() == volume_name(&reference.uid)
             && self.claims.get(&reference.key()).is_some_and(|(uid, _)| *uid == reference.uid)
         {
-            self.claims.remove(&reference.key());
+            self.forget(&Target::Claim(reference.key()));
         }
     }
 
     /// Whether a volume is or was being made for a claim of this name.
     #[must_use]
     pub fn has_claim(&self, claim: &ClaimKey) -> bool {
-        self.claims.contains_key(claim)
+        self.claims.contains_key(claim) || self.rescheduled.contains_key(claim)
     }
 
     /// The claim for whose UID storage was made and no object, when the claim itself is gone.
@@ -316,6 +333,7 @@ impl Runs {
         match target {
             Target::Claim(key) => {
                 self.claims.remove(key);
+                self.rescheduled.remove(key);
             }
             Target::Volume(name) => {
                 self.volumes.remove(name);
