@@ -412,6 +412,23 @@ mod tests {
     }
 
     #[test]
+    fn a_pod_that_was_made_anew_under_its_name_is_another_one() {
+        let now = Instant::now();
+        let (mut runs, volume) = (runs(), volume("v"));
+        let own = pod("default", "own", "Pending");
+        runs.pod_changed(&own.key(), Some(&own), now);
+        runs.begun(&volume, &own);
+        runs.pod_deleted(&own.key());
+        assert!(runs.is_deleted(&own.metadata.uid));
+        let mut anew = pod("default", "own", "Succeeded");
+        anew.metadata.uid = "anew".into();
+        runs.pod_changed(&own.key(), Some(&anew), now);
+        let deleted = "failed to recycle volume: recycler pod was deleted".to_owned();
+        assert_eq!(runs.of_volume(&volume).unwrap().stage, VolumeStage::Failed(deleted));
+        assert!(!runs.is_deleted(&own.metadata.uid));
+    }
+
+    #[test]
     fn a_proof_is_for_the_next_step_only() {
         let (mut runs, volume) = (runs(), volume("v"));
         let own = pod("default", "own", "Pending");
@@ -427,6 +444,15 @@ mod tests {
         runs.advance(&volume.key(), VolumeStage::Started);
         runs.proven(&volume);
         assert_eq!(stage(&runs), Some(VolumeStage::Started), "a late read takes nothing back");
+
+        let mut runs = self::runs();
+        let stage = |runs: &Runs| runs.of_volume(&volume).map(|run| run.stage.clone());
+        runs.proven(&volume);
+        runs.advance(&volume.key(), VolumeStage::Done);
+        runs.advance(&volume.key(), VolumeStage::Started);
+        assert_eq!(stage(&runs), Some(VolumeStage::Done), "the end may be told before the answer");
+        runs.advance(&volume.key(), VolumeStage::Deleted);
+        assert_eq!(stage(&runs), Some(VolumeStage::Deleted));
     }
 
     #[test]
