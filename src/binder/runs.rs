@@ -468,7 +468,7 @@ mod tests {
         runs.volume_failed(&volume, "no".to_owned(), first);
         assert_eq!(runs.pauses.next_due().unwrap() - first, 2 * (first - now));
         runs.forget(&target);
-        assert_eq!(runs.pauses.next_due(), None);
+        assert_eq!((runs.pauses.next_due(), runs.of_volume(&volume)), (None, None));
     }
 
     #[test]
