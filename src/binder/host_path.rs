@@ -134,15 +134,15 @@ pub fn provision(claim: &PersistentVolumeClaim, class: &StorageClass, view: &Vie
     let uid = &claim.metadata.uid;
     let stage = view.runs.of_claim(claim);
     let refused = match stage {
-        Some(ClaimStage::Failed(why)) => return refuse(claim, why.clone()),
+        Some(ClaimStage::Failed(why)) => return refuse(claim, why.clone(), view),
         None => obstacle(claim, class, view),
         Some(_) => None,
     };
     if let Some(why) = refused {
-        return refuse(claim, why);
+        return refuse(claim, why, view);
     }
     let Some(directory) = HostPath::of_claim(uid) else {
-        return refuse(claim, Unprovisioned::failed(claim, "its UID is no name for a directory"));
+        return refuse(claim, Unprovisioned::failed(claim, "its UID is no name for a directory"), view);
     };
     let reason = ClaimReason::Provisioning(PLUGIN);
     match stage {
@@ -179,11 +179,12 @@ fn obstacle(claim: &PersistentVolumeClaim, class: &StorageClass, view: &View<'_>
 }
 
 /// Says why there is no volume; if the plugin itself failed, the scheduler is asked for another node.
-fn refuse(claim: &PersistentVolumeClaim, why: Unprovisioned) -> ClaimDecision {
+fn refuse(claim: &PersistentVolumeClaim, why: Unprovisioned, view: &View<'_>) -> ClaimDecision {
     let event = warning(claim, why.event_reason(), why.to_string());
     let failed = matches!(why, Unprovisioned::Failed { .. });
-    let again = (failed && annotations::has(&claim.metadata, SELECTED_NODE))
-        .then(|| Write::claim(claim, WriteKind::Reschedule, patches::unselect_node(claim)));
+    let again =
+        (failed && annotations::has(&claim.metadata, SELECTED_NODE) && !view.runs.is_rescheduled(claim))
+            .then(|| Write::claim(claim, WriteKind::Reschedule, patches::unselect_node(claim)));
     Decision::rest(ClaimReason::NotProvisioned(why)).telling(event).writing(again)
 }
 

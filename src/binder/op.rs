@@ -105,6 +105,7 @@ impl Call {
                     | WriteKind::DeletePod
                     | WriteKind::CreateVolume
                     | WriteKind::DeleteVolume
+                    | WriteKind::Reschedule
             ),
             Self::Read { purpose, .. } => *purpose == Purpose::ProveReleased,
             Self::Directory(_) => true,

@@ -45,7 +45,8 @@ impl Planner {
         if let (Target::Volume(name), Err(_)) = (&op.subject, &result) {
             self.runs.unproven(name);
         }
-        if result.is_ok() {
+        let done = !matches!(op.call, Call::Read { .. }) && result.is_ok();
+        if done {
             self.retries.clear(&op.subject);
         }
         match (&op.call, result) {
@@ -100,6 +101,11 @@ impl Planner {
                 self.runs.advance(name, VolumeStage::Deleted);
             }
             (WriteKind::CreateVolume, target, _) => self.runs.forget(target),
+            (WriteKind::Reschedule, ..) => {
+                if let Answer::Claim(claim) = &answer {
+                    self.runs.reschedule(claim, now);
+                }
+            }
             _ => {}
         }
         self.absorb(answer, now);

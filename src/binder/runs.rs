@@ -61,6 +61,8 @@ pub enum ClaimStage {
 pub struct Runs {
     volumes: BTreeMap<VolumeName, VolumeRun>,
     claims: BTreeMap<ClaimKey, (Uid, ClaimStage)>,
+    /// Claims for which the scheduler was asked again since their last try.
+    rescheduled: BTreeMap<ClaimKey, Uid>,
     /// Recycler pods, whoever made them.
     pods: BTreeMap<VolumeName, BTreeMap<PodKey, Uid>>,
     owners: BTreeMap<PodKey, VolumeName>,
@@ -93,6 +95,12 @@ impl Runs {
     pub fn of_claim(&self, claim: &PersistentVolumeClaim) -> Option<&ClaimStage> {
         let (uid, stage) = self.claims.get(&claim.key())?;
         (*uid == claim.metadata.uid).then_some(stage)
+    }
+
+    /// Whether the scheduler was asked for another node since the last try, which it answers at once.
+    #[must_use]
+    pub fn is_rescheduled(&self, claim: &PersistentVolumeClaim) -> bool {
+        self.rescheduled.get(&claim.key()) == Some(&claim.metadata.uid)
     }
 
     /// The recycler pods of a volume.
@@ -266,6 +274,15 @@ impl Runs {
         self.claims.insert(claim.key(), (claim.metadata.uid.clone(), stage));
     }
 
+    /// The scheduler was asked for another node. There is a pause before the next try.
+    pub fn reschedule(&mut self, claim: &PersistentVolumeClaim, now: Instant) {
+        self.rescheduled.insert(claim.key(), claim.metadata.uid.clone());
+        let target = Target::Claim(claim.key());
+        if !self.pauses.waits(&target) {
+            self.pauses.failed(&target, now, 0.0);
+        }
+    }
+
     /// Making a volume for a claim failed.
     pub fn claim_failed(&mut self, claim: &PersistentVolumeClaim, why: Unprovisioned, now: Instant) {
         self.claim_at(claim, ClaimStage::Failed(why));
@@ -285,14 +302,14 @@ impl Runs {
             && volume.key() == volume_name(&reference.uid)
             && self.claims.get(&reference.key()).is_some_and(|(uid, _)| *uid == reference.uid)
         {
-            self.claims.remove(&reference.key());
+            self.forget(&Target::Claim(reference.key()));
         }
     }
 
     /// Whether a volume is or was being made for a claim of this name.
     #[must_use]
     pub fn has_claim(&self, claim: &ClaimKey) -> bool {
-        self.claims.contains_key(claim)
+        self.claims.contains_key(claim) || self.rescheduled.contains_key(claim)
     }
 
     /// The claim for whose UID storage was made and no object, when the claim itself is gone.
@@ -316,6 +333,7 @@ impl Runs {
         match target {
             Target::Claim(key) => {
                 self.claims.remove(key);
+                self.rescheduled.remove(key);
             }
             Target::Volume(name) => {
                 self.volumes.remove(name);
@@ -394,6 +412,23 @@ mod tests {
     }
 
     #[test]
+    fn a_pod_that_was_made_anew_under_its_name_is_another_one() {
+        let now = Instant::now();
+        let (mut runs, volume) = (runs(), volume("v"));
+        let own = pod("default", "own", "Pending");
+        runs.pod_changed(&own.key(), Some(&own), now);
+        runs.begun(&volume, &own);
+        runs.pod_deleted(&own.key());
+        assert!(runs.is_deleted(&own.metadata.uid));
+        let mut anew = pod("default", "own", "Succeeded");
+        anew.metadata.uid = "anew".into();
+        runs.pod_changed(&own.key(), Some(&anew), now);
+        let deleted = "failed to recycle volume: recycler pod was deleted".to_owned();
+        assert_eq!(runs.of_volume(&volume).unwrap().stage, VolumeStage::Failed(deleted));
+        assert!(!runs.is_deleted(&own.metadata.uid));
+    }
+
+    #[test]
     fn a_proof_is_for_the_next_step_only() {
         let (mut runs, volume) = (runs(), volume("v"));
         let own = pod("default", "own", "Pending");
@@ -409,6 +444,15 @@ mod tests {
         runs.advance(&volume.key(), VolumeStage::Started);
         runs.proven(&volume);
         assert_eq!(stage(&runs), Some(VolumeStage::Started), "a late read takes nothing back");
+
+        let mut runs = self::runs();
+        let stage = |runs: &Runs| runs.of_volume(&volume).map(|run| run.stage.clone());
+        runs.proven(&volume);
+        runs.advance(&volume.key(), VolumeStage::Done);
+        runs.advance(&volume.key(), VolumeStage::Started);
+        assert_eq!(stage(&runs), Some(VolumeStage::Done), "the end may be told before the answer");
+        runs.advance(&volume.key(), VolumeStage::Deleted);
+        assert_eq!(stage(&runs), Some(VolumeStage::Deleted));
     }
 
     #[test]
@@ -424,7 +468,7 @@ mod tests {
         runs.volume_failed(&volume, "no".to_owned(), first);
         assert_eq!(runs.pauses.next_due().unwrap() - first, 2 * (first - now));
         runs.forget(&target);
-        assert_eq!(runs.pauses.next_due(), None);
+        assert_eq!((runs.pauses.next_due(), runs.of_volume(&volume)), (None, None));
     }
 
     #[test]

@@ -1,0 +1,182 @@
+//! Work of several steps: its order, its waits, and what it leaves alone.
+
+use super::{
+    super::{
+        host_path::HostPath,
+        recycle::{Recycler, Recyclers},
+    },
+    *,
+};
+use crate::{binder::decision::Directory, kube_api::kinds::Pod};
+
+fn released(revision: u64) -> PersistentVolume {
+    decode(&json!({
+        "metadata": {"name": "pv", "uid": "uid-pv", "resourceVersion": revision.to_string()},
+        "spec": {
+            "hostPath": {"path": "/data"}, "persistentVolumeReclaimPolicy": "Recycle",
+            "claimRef": {"namespace": "ns", "name": "c", "uid": "gone"},
+        },
+        "status": {"phase": "Released"},
+    }))
+}
+
+/// A volume for which a recycler pod was made that does not run yet; and that pod.
+fn recycling(now: Instant) -> (Arc<Objects>, Planner, Pod) {
+    let recycler =
+        Recycler { template: Recycler::default_template(), minimum_timeout: 60, increment_timeout: 30 };
+    let recyclers = Recyclers { host_path: recycler.clone(), nfs: recycler };
+    let options = BinderOptions { recyclers: Some(Arc::new(recyclers)), ..BinderOptions::default() };
+    let objects = Arc::new(Objects::default());
+    objects.reset(vec![released(1)]);
+    let mut planner = Planner::new(Arc::clone(&objects), options);
+    planner.warm(now);
+    let proof = only(planner.plan(now));
+    planner.outcome(proof, Err(CallError::NotFound("c".into())), now, 0.0);
+    let creation = only(planner.plan(now));
+    assert_eq!(creation.call.write_kind(), Some(WriteKind::CreatePod));
+    let Call::Write(write) = &creation.call else { panic!("{creation:?}") };
+    let mut pod = write.request.body.clone().unwrap();
+    pod["metadata"]["uid"] = json!("uid-pod");
+    pod["metadata"]["resourceVersion"] = json!("7");
+    let pod: Pod = decode(&pod);
+    planner.outcome(creation, Ok(Answer::Pod(pod.clone())), now, 0.0);
+    (objects, planner, pod)
+}
+
+/// Between the proof and the start the volume changes: it is read again, and a start that fails takes
+/// another proof.
+#[test]
+fn s23_a_recycler_pod_is_started_on_a_fresh_proof() {
+    let now = Instant::now();
+    let (objects, mut planner, _) = recycling(now);
+    let read = |planner: &mut Planner| {
+        let read = only(planner.plan(now));
+        assert!(matches!(read.call, Call::Read { purpose: Purpose::ProveReleased, .. }), "{read:?}");
+        read
+    };
+    let first = read(&mut planner);
+    // The watch is ahead of the read.
+    objects.apply(released(3));
+    planner.changed(&ObjectRef::Volume(VolumeName::from("pv")), now);
+    planner.outcome(first, Ok(Answer::Volume(released(2))), now, 0.0);
+    let second = read(&mut planner);
+    // And then the read ahead of the watch.
+    planner.outcome(second, Ok(Answer::Volume(released(4))), now, 0.0);
+    let start = only(planner.plan(now));
+    assert_eq!(start.call.write_kind(), Some(WriteKind::StartPod));
+    let busy = CallError::Throttled { message: "busy".into(), after: Duration::from_secs(7) };
+    planner.outcome(start, Err(busy), now, 0.0);
+    assert!(planner.plan(now).ops.is_empty());
+    let later = only(planner.plan(now + Duration::from_secs(7)));
+    assert!(matches!(later.call, Call::Read { purpose: Purpose::ProveReleased, .. }), "{later:?}");
+}
+
+/// The end of a pod that no watch tells of is found by the resync; until a deletion is told of, it is not
+/// asked for again.
+#[test]
+fn a_recycler_pod_is_asked_for_when_the_list_lacks_it_and_deleted_once() {
+    let mut now = Instant::now();
+    let (objects, mut planner, mut pod) = recycling(now);
+    let read = only(planner.plan(now));
+    planner.outcome(read, Ok(Answer::Volume(released(1))), now, 0.0);
+    let start = only(planner.plan(now));
+    pod.metadata.resource_version = ResourceVersion(8);
+    planner.outcome(start, Ok(Answer::Pod(pod.clone())), now, 0.0);
+    assert_eq!(planner.scrubbing().len(), 1);
+    assert!(planner.plan(now).ops.is_empty());
+
+    objects.reset::<Pod>(vec![]);
+    now = planner.plan(now).wake_at.unwrap();
+    let refresh = only(planner.plan(now));
+    assert_eq!(refresh.call, Call::Read { target: Object::Pod(pod.key()), purpose: Purpose::Refresh });
+    pod.metadata.resource_version = ResourceVersion(9);
+    pod.status.phase = "Succeeded".to_owned();
+    planner.outcome(refresh, Ok(Answer::Pod(pod.clone())), now, 0.0);
+    let deletion = only(planner.plan(now));
+    assert_eq!(deletion.call.write_kind(), Some(WriteKind::DeletePod));
+    planner.outcome(deletion, Ok(Answer::Deleted), now, 0.0);
+    assert!(planner.plan(now).ops.is_empty());
+
+    pod.metadata.resource_version = ResourceVersion(10);
+    objects.delete(pod.clone());
+    planner.changed(&ObjectRef::Pod(pod.key()), now);
+    assert_eq!(only(planner.plan(now)).call.write_kind(), Some(WriteKind::Unbind));
+}
+
+/// Somebody keeps changing the pod: after some tries there are pauses, and nothing is forgotten meanwhile.
+#[test]
+fn s40_a_start_that_meets_conflicts_is_tried_again_with_pauses() {
+    let now = Instant::now();
+    let (_, mut planner, mut pod) = recycling(now);
+    for round in 0..4 {
+        let read = only(planner.plan(now));
+        assert!(matches!(read.call, Call::Read { purpose: Purpose::ProveReleased, .. }), "{read:?}");
+        planner.outcome(read, Ok(Answer::Volume(released(1))), now, 0.0);
+        let start = only(planner.plan(now));
+        assert_eq!(start.call.write_kind(), Some(WriteKind::StartPod));
+        planner.outcome(start, Err(CallError::Conflict("changed".into())), now, 0.0);
+        if round < 3 {
+            let refresh = only(planner.plan(now));
+            assert_eq!(
+                refresh.call,
+                Call::Read { target: Object::Pod(pod.key()), purpose: Purpose::Refresh }
+            );
+            pod.metadata.resource_version.0 += 1;
+            planner.outcome(refresh, Ok(Answer::Pod(pod.clone())), now, 0.0);
+        }
+    }
+    let plan = planner.plan(now);
+    assert!(plan.ops.is_empty() && planner.is_waiting());
+    let due = plan.wake_at.unwrap();
+    let refresh = only(planner.plan(due));
+    assert_eq!(refresh.call, Call::Read { target: Object::Pod(pod.key()), purpose: Purpose::Refresh });
+    planner.outcome(refresh, Err(CallError::NotFound("gone".into())), due, 0.0);
+    assert_eq!(only(planner.plan(due)).call.write_kind(), Some(WriteKind::VolumeFailed));
+}
+
+#[test]
+fn s40_a_proof_that_fails_is_tried_again_after_a_pause() {
+    let now = Instant::now();
+    let (_, mut planner, _) = recycling(now);
+    let read = only(planner.plan(now));
+    planner.outcome(read.clone(), Err(CallError::Unknown("timed out".into())), now, 0.0);
+    let plan = planner.plan(now);
+    assert!(plan.ops.is_empty());
+    let again = only(planner.plan(plan.wake_at.unwrap()));
+    assert_eq!(again, read);
+    // An answer of another kind proves nothing either.
+    planner.outcome(again, Ok(Answer::Deleted), now, 0.0);
+    assert!(planner.plan(now).ops.is_empty() && planner.is_waiting());
+}
+
+/// Until the watch tells of it, a volume that was deleted is there, and nothing more is done to it.
+#[test]
+fn a_host_path_volume_is_deleted_once_and_after_its_directory() {
+    let now = Instant::now();
+    let mut volume = released(1);
+    volume.spec.reclaim_policy = crate::kube_api::kinds::ReclaimPolicy::Delete;
+    volume.spec.files =
+        decode::<PersistentVolume>(&json!({"spec": {"hostPath": {"path": "/tmp/x"}}})).spec.files;
+    let objects = Arc::new(Objects::default());
+    objects.reset(vec![volume.clone()]);
+    let options = BinderOptions { enable_hostpath_provisioner: true, ..BinderOptions::default() };
+    let mut planner = Planner::new(Arc::clone(&objects), options);
+    planner.warm(now);
+    let proof = only(planner.plan(now));
+    planner.outcome(proof, Err(CallError::NotFound("c".into())), now, 0.0);
+    let read = only(planner.plan(now));
+    assert!(matches!(read.call, Call::Read { purpose: Purpose::ProveReleased, .. }), "{read:?}");
+    planner.outcome(read, Ok(Answer::Volume(volume.clone())), now, 0.0);
+    let removal = only(planner.plan(now));
+    let path = HostPath::parse("/tmp/x").unwrap();
+    assert_eq!(removal.call, Call::Directory(Directory::Remove(path)));
+    planner.outcome(removal, Ok(Answer::Directory(Ok(()))), now, 0.0);
+    let deletion = only(planner.plan(now));
+    assert_eq!(deletion.call.write_kind(), Some(WriteKind::DeleteVolume));
+    planner.outcome(deletion, Ok(Answer::Deleted), now, 0.0);
+    assert!(planner.plan(now).ops.is_empty());
+    volume.metadata.resource_version = ResourceVersion(2);
+    objects.delete(volume.clone());
+    planner.changed(&ObjectRef::Volume(volume.key()), now);
+    assert!(planner.plan(now).ops.is_empty());
+}
