@@ -1,6 +1,6 @@
 //! Random histories of attach/detach: pods come, move and go, attachers and kubelets act when they like,
-//! watches lag, requests are lost before or after they took effect or take effect late, and the daemon
-//! dies at any moment. After every write the invariants S1–S5, S7–S10, S13 and S15 must hold, whatever the order; and when the trouble stops, the end state must be the wanted one.
+//! watches lag or begin anew, requests are lost before or after they took effect or take effect late, and the
+//! daemon dies at any moment. After every write the invariants S1–S5, S7–S10, S13 and S15 must hold, whatever the order; and when the trouble stops, the end state must be the wanted one.
 //!
 //! The controller is the real one; it has no clock and no client, so a history is a loop over values.
 //! A failure prints its seed: `MOORING_SEED=<n> cargo test --test attach_detach_histories` repeats it.

@@ -3,7 +3,7 @@
 //! Nobody mounts here, so `volumesInUse` stays empty and a detach waits for no kubelet. Volumes
 //! bear external-attacher's finalizer from the start, as after their first attach.
 
-use std::{collections::BTreeMap, ops::Range};
+use std::{collections::BTreeMap, ops::Range, time::Duration};
 
 use futures::{StreamExt, stream};
 use k8s_openapi::{
@@ -15,11 +15,15 @@ use k8s_openapi::{
 };
 use kube::api::ListParams;
 use serde_json::json;
+use tokio::time::sleep;
 
-use super::support::cluster::{Cluster, DRIVER, create, patch_status};
+use super::support::cluster::{Cluster, DRIVER, NAMESPACE, VolumeShape, create, patch_status};
 
 /// Requests of ours at once.
 const CONCURRENCY: usize = 32;
+
+/// How long a claim has to be there before its volume: a subject has looked at it by then, and found none.
+const IN_VAIN: Duration = Duration::from_millis(500);
 
 /// Makes the work.
 #[derive(Clone)]
@@ -92,6 +96,36 @@ impl Load {
     pub async fn claims(&self, numbers: Range<usize>) {
         each(numbers, async |number| {
             self.cluster.claim(&name(number)).await;
+        })
+        .await;
+    }
+
+    /// Creates claims, lets the subject look at them in vain, and then creates volumes.
+    pub async fn volumes_after_claims(&self, numbers: Range<usize>) {
+        self.claims(numbers.clone()).await;
+        sleep(IN_VAIN).await;
+        self.volumes(numbers).await;
+    }
+
+    /// Creates pairs that are bound already.
+    pub async fn bound_pairs(&self, numbers: Range<usize>) {
+        each(numbers, async |number| {
+            self.cluster.pair_bound_by_hand(&name(number), &name(number)).await;
+        })
+        .await;
+    }
+
+    /// Creates volumes that were released, by earlier claims of the names of `claims` others.
+    pub async fn released(&self, numbers: Range<usize>, claims: usize) {
+        each(numbers, async |number| {
+            let reference = json!({
+                "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": NAMESPACE,
+                "name": name(number.checked_rem(claims).unwrap_or(number)), "uid": format!("gone-{number}"),
+            });
+            let volume = format!("released-{number:05}");
+            self.cluster.shaped_volume(&volume, &VolumeShape::default(), reference).await;
+            let status = json!({ "status": { "phase": "Released" } });
+            patch_status(&self.cluster.all::<PersistentVolume>(), &volume, status).await;
         })
         .await;
     }

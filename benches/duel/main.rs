@@ -6,6 +6,10 @@
 //! answer at once. What comes out is one table. It measures, it does not judge: there is no
 //! threshold in here.
 //!
+//! `cargo bench --bench duel -- --idle-bound 50000 --idle-released 10000 --idle-for 600`
+//!
+//! The same two, each in a cluster in which nothing happens.
+//!
 //! [`subject`] runs what is measured, [`load`] makes the work, [`sightings`] sees it done,
 //! [`phases`] measures one by the other, [`cost`] reads who paid, [`report`] prints.
 
@@ -51,6 +55,19 @@ pub struct Options {
     /// How long to watch a subject do nothing, in seconds.
     #[arg(long, default_value_t = 10)]
     idle: u64,
+    /// Claims that are there before their volumes, which come one after the other.
+    #[arg(long, default_value_t = 10)]
+    late_volumes: usize,
+    /// Bound pairs of a cluster in which nothing happens. With this or --idle-released nothing else is
+    /// measured.
+    #[arg(long, default_value_t = 0)]
+    idle_bound: usize,
+    /// Released volumes of such a cluster. They refer to names of claims that are there again.
+    #[arg(long, default_value_t = 0)]
+    idle_released: usize,
+    /// How long to watch a subject in such a cluster, in seconds.
+    #[arg(long, default_value_t = 600)]
+    idle_for: u64,
     /// Also list all requests of each phase by verb and resource.
     #[arg(long)]
     requests: bool,
@@ -62,6 +79,11 @@ pub struct Options {
 impl Options {
     fn idle(&self) -> Duration {
         Duration::from_secs(self.idle)
+    }
+
+    /// Whether only a cluster in which nothing happens is to be shown.
+    fn is_at_rest(&self) -> bool {
+        self.idle_bound + self.idle_released > 0
     }
 }
 
@@ -78,7 +100,11 @@ async fn main() {
     let mut conditions = Conditions::now(&options);
     let mut results = Vec::new();
     for kind in &options.subjects {
-        let result = phases::run(&assets, *kind, &options).await;
+        let result = if options.is_at_rest() {
+            phases::run_at_rest(&assets, *kind, &options).await
+        } else {
+            phases::run(&assets, *kind, &options).await
+        };
         conditions.kubernetes.clone_from(&result.kubernetes);
         results.push(result);
     }

@@ -3,7 +3,8 @@
 //! Together: the subject is paused while the work is created, then let go; every latency is from
 //! "go" to the sighting. One at a time: from the API server's answer to our request to the
 //! sighting, then the next. Claims come after the volumes are Available, because KCM binds a claim
-//! that comes before its volume only in its next sweep, and that pause says nothing about speed.
+//! that comes before its volume only in its next sweep, and that pause says nothing about speed; it has a
+//! phase of its own.
 
 use std::{collections::BTreeSet, ops::Range, time::Duration};
 
@@ -65,9 +66,12 @@ pub struct Tail {
     pub cpu: Duration,
 }
 
-/// Doing nothing with everything attached.
+/// Doing nothing.
 #[derive(Debug)]
 pub struct Idle {
+    /// In which cluster.
+    pub with: String,
+    pub peak_memory: u64,
     pub wall: Duration,
     pub cpu: Duration,
     pub requests: Requests,
@@ -104,18 +108,45 @@ pub async fn run(assets: &Assets, kind: Kind, options: &Options) -> Outcome {
     let mut phases = Vec::new();
     phases.push(duel.together("bind all", many.clone(), Load::claims, &bound).await);
     phases.push(duel.singly("bind, one at a time", single.clone(), Load::claims, &bound).await);
+    let late = all + 1..all + 1 + options.late_volumes;
+    phases.push(duel.singly("bind, volume after claim", late, Load::volumes_after_claims, &bound).await);
 
     let volumes = load.volumes_of(0..all).await;
     let listed = |number: usize| Sight::Listed(volumes[number].clone());
     let detached = |number: usize| Sight::Detached(volumes[number].clone());
     phases.push(duel.together("attach all", many.clone(), Load::pods, &listed).await);
-    let idle = duel.idle(options.idle()).await;
+    let idle = duel.idle(options.idle(), "all attached".to_owned()).await;
     phases.push(duel.singly("attach, one at a time", single.clone(), Load::pods, &listed).await);
     phases.push(duel.singly("detach, one at a time", single, Load::remove_pods, &detached).await);
     phases.push(duel.together("detach all", many, Load::remove_pods, &detached).await);
 
     let version = load.cluster.client.apiserver_version().await.expect("ask for the version");
     Outcome { kind, kubernetes: version.git_version, phases, idle }
+}
+
+/// Shows one subject a cluster in which nothing happens.
+pub async fn run_at_rest(assets: &Assets, kind: Kind, options: &Options) -> Outcome {
+    eprintln!("{}: starting a control plane", kind.name());
+    let plane_options = control_plane::Options { without_records: true, ..Default::default() };
+    let plane = ControlPlane::start_with(assets, &plane_options).await;
+    let load = Load { cluster: Cluster::new(plane.client(User::Admin)), nodes: options.nodes };
+    let with = format!("{} bound pairs and {} Released volumes", options.idle_bound, options.idle_released);
+    eprintln!("{}: making {with}", kind.name());
+    load.bound_pairs(0..options.idle_bound).await;
+    load.released(0..options.idle_released, options.idle_bound).await;
+    let sightings = Sightings::start(&plane.client(User::Kubelets));
+    let subject = Subject::start(kind, &plane);
+    let mut duel = Duel { kind, plane: &plane, load: &load, subject, sightings };
+    // Once a pair that came last is bound, the subject has looked at everything.
+    let last = options.idle_bound..options.idle_bound + 1;
+    load.volumes(last.clone()).await;
+    duel.seen([Sight::Available(name(last.start))].into()).await;
+    load.claims(last.clone()).await;
+    duel.seen([Sight::Bound(name(last.start))].into()).await;
+    duel.quiet().await;
+    let idle = duel.idle(Duration::from_secs(options.idle_for), with).await;
+    let version = load.cluster.client.apiserver_version().await.expect("ask for the version");
+    Outcome { kind, kubernetes: version.git_version, phases: Vec::new(), idle }
 }
 
 struct Duel<'a> {
@@ -194,12 +225,13 @@ impl Duel<'_> {
         Measured { phase, together, latencies, wall, cpu, tail, requests, peak_memory }
     }
 
-    async fn idle(&mut self, length: Duration) -> Idle {
+    async fn idle(&mut self, length: Duration, with: String) -> Idle {
         eprintln!("{}: idle", self.kind.name());
         let (requests, cpu, begin) = (self.requests().await, self.cpu(), Instant::now());
         sleep(length).await;
         let (wall, cpu) = (begin.elapsed(), self.cpu().since(cpu).subject);
-        Idle { wall, cpu, requests: self.requests().await.since(&requests) }
+        let peak_memory = cost::peak_memory(self.subject.id());
+        Idle { with, peak_memory, wall, cpu, requests: self.requests().await.since(&requests) }
     }
 
     /// Waits until nothing is written any more.

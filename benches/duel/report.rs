@@ -27,10 +27,14 @@ impl Conditions {
             kubernetes: String::new(),
             cores: std::thread::available_parallelism().map_or(0, std::num::NonZero::get),
             load_average: load.split_whitespace().take(3).collect::<Vec<_>>().join(" "),
-            parameters: format!(
-                "{} nodes, {} volumes together, {} one at a time",
-                options.nodes, options.volumes, options.one_at_a_time
-            ),
+            parameters: if options.is_at_rest() {
+                format!("a cluster at rest for {} s", options.idle_for)
+            } else {
+                format!(
+                    "{} nodes, {} volumes together, {} one at a time, {} after their claims",
+                    options.nodes, options.volumes, options.one_at_a_time, options.late_volumes
+                )
+            },
             requests: options.requests,
         }
     }
@@ -73,11 +77,13 @@ pub fn render(conditions: &Conditions, results: &[Outcome]) -> String {
         "whoever else ran on the machine; all CPU: subject, API server, etcd and stand-ins, whatever others did",
     );
     text.push('\n');
-    text.push_str(&aligned(&main_table(results), &[0, 1]));
-    text.push('\n');
-    text.push_str(&aligned(&cost_table(results), &[0, 1, 13]));
-    text.push('\n');
-    text.push_str(&aligned(&idle_table(results), &[0, 1, 4]));
+    if results.iter().any(|result| !result.phases.is_empty()) {
+        text.push_str(&aligned(&main_table(results), &[0, 1]));
+        text.push('\n');
+        text.push_str(&aligned(&cost_table(results), &[0, 1, 13]));
+        text.push('\n');
+    }
+    text.push_str(&aligned(&idle_table(results), &[0, 1, 2, 7]));
     if conditions.requests {
         text.push('\n');
         text.push_str(&aligned(&request_table(results), &[0, 1, 2]));
@@ -156,13 +162,17 @@ fn cost_table(results: &[Outcome]) -> Vec<Vec<String>> {
 }
 
 fn idle_table(results: &[Outcome]) -> Vec<Vec<String>> {
-    let mut rows = vec![cells(["idle, all attached", "subject", "cores", "requests/s", "which"])];
+    let mut rows =
+        vec![cells(["idle", "subject", "with", "cores", "peak RSS MiB", "requests", "requests/s", "which"])];
     for result in results {
         let (idle, seconds) = (&result.idle, result.idle.wall.as_secs_f64());
         rows.push(vec![
             format!("{seconds:.0} s"),
             result.kind.name().to_owned(),
-            format!("{:.3}", idle.cpu.as_secs_f64() / seconds),
+            idle.with.clone(),
+            format!("{:.4}", idle.cpu.as_secs_f64() / seconds),
+            format!("{:.0}", idle.peak_memory as f64 / 1024.0 / 1024.0),
+            idle.requests.count(|_, _| true).to_string(),
             format!("{:.1}", idle.requests.count(|_, _| true) as f64 / seconds),
             idle.requests.list(),
         ]);

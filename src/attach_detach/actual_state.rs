@@ -48,6 +48,8 @@ pub struct Pair {
     /// A delete was sent whose outcome nobody knows: until this moment, and a live read after it, the
     /// attachment may be on its way out.
     pub deletion_doubt: Option<Instant>,
+    /// Why the attachment's name is to be read live, although no request of ours is of unknown outcome.
+    pub doubt: Option<Doubt>,
     /// How far the withdrawal from the node's status is proven.
     pub withdrawal: Withdrawal,
     /// Pause after failures.
@@ -96,6 +98,18 @@ pub struct Uncertain {
     pub until: Instant,
     /// Whether a live read has found nothing since.
     pub read_absent: bool,
+}
+
+/// What makes it doubtful what there is under the attachment's name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Doubt {
+    /// The attachment is known from answers to our own requests alone, and the last list lacked it: nobody
+    /// would tell if it were gone.
+    Unconfirmed,
+    /// The server refused our create because there is one already, which we have not asked for.
+    MadeByAnother,
+    /// There is one of that name which is not about this volume on this node (S9).
+    NameTaken(AttachmentName),
 }
 
 /// What the status of a node should say of a volume.
@@ -246,7 +260,7 @@ impl ActualState {
             let keep = !pair.is_idle() || wants(node);
             if !keep && let Some(node_state) = nodes.get_mut(node) {
                 node_state.volumes.remove(volume);
-                if node_state.node.is_none() && node_state.volumes.is_empty() && !node_state.busy {
+                if node_state.is_over() {
                     nodes.remove(node);
                 }
             }
@@ -275,7 +289,7 @@ impl ActualState {
             known.iter().filter(in_use).cloned().collect()
         };
         let all = state.observe(node, used, wall);
-        if node.is_none() && known.is_empty() && !state.busy {
+        if state.is_over() {
             self.nodes.remove(name);
             return BTreeSet::new();
         }
@@ -298,6 +312,13 @@ impl ActualState {
             }
         }
         touched
+    }
+
+    /// Forgets a node that is gone and has no volumes, once nothing is on its way to it.
+    pub fn forget_node(&mut self, name: &NodeName) {
+        if self.nodes.get(name).is_some_and(NodeState::is_over) {
+            self.nodes.remove(name);
+        }
     }
 
     /// Notes that a node went unseen: whatever is on it may be in use.
@@ -357,10 +378,15 @@ impl ActualState {
         self.prove(volumes, name, sent, |volume| Unpublished::witnessed_by(answer, volume))
     }
 
-    /// Takes the answer "not found" to a live read of a node, likewise.
+    /// Takes the answer "not found" to a live read of a node, likewise. Whatever patch is on its way names
+    /// an object that is gone, and lands nowhere.
     pub fn witness_absence(&mut self, name: &NodeName, sent: Sequence) -> BTreeSet<VolumeId> {
-        let volumes = self.nodes.get(name).map(|state| state.volumes.clone()).unwrap_or_default();
-        self.prove(volumes, name, sent, |_| Some(Unpublished::witnessed_by_absence()))
+        let Some(state) = self.nodes.get_mut(name) else { return BTreeSet::new() };
+        state.stale = false;
+        let was_unsettled = state.unsettled.take().is_some();
+        let volumes = state.volumes.clone();
+        let proven = self.prove(volumes.clone(), name, sent, |_| Some(Unpublished::witnessed_by_absence()));
+        if was_unsettled { volumes } else { proven }
     }
 
     fn prove(
@@ -394,6 +420,7 @@ impl ActualState {
         name: &AttachmentName,
         attachment: Option<Arc<VolumeAttachment>>,
         candidates: impl FnOnce(&VolumeAttachment) -> Candidates,
+        wall: Timestamp,
     ) -> Option<(VolumeId, NodeName)> {
         let Some(attachment) = attachment else {
             self.unidentified.remove(name);
@@ -403,6 +430,7 @@ impl ActualState {
                 pair.attachment = None;
                 pair.deletion_accepted = None;
                 pair.deletion_doubt = None;
+                pair.doubt = None;
                 pair.withdrawal = Withdrawal::None;
                 pair.retry = Retry::default();
             } else if let Some(state) = self.volumes.get_mut(&volume) {
@@ -433,6 +461,9 @@ impl ActualState {
                 pair.deletion_doubt = None;
             }
             pair.attachment = Some(attachment);
+            if let Some(state) = self.nodes.get_mut(&identity.node) {
+                state.note_absence(wall);
+            }
         } else {
             let foreign = &mut self.volumes.entry(identity.volume.clone()).or_default().foreign;
             foreign.insert(name.clone(), identity.node.clone());
@@ -458,6 +489,13 @@ impl ActualState {
         Some(self.pair(&identity.volume, &identity.node).map_or_else(Cow::default, Cow::Borrowed))
     }
 
+    /// Notes that a VolumeAttachment is to be asked for.
+    pub fn doubt_attachment(&mut self, name: &AttachmentName) -> Option<VolumeId> {
+        let Identity { volume, node, ours: true } = self.identities.get(name)? else { return None };
+        self.volumes.get_mut(volume)?.pairs.get_mut(node)?.doubt = Some(Doubt::Unconfirmed);
+        Some(volume.clone())
+    }
+
     /// A VolumeAttachment of ours as last taken.
     #[must_use]
     pub fn attachment(&self, name: &AttachmentName) -> Option<&VolumeAttachment> {
@@ -467,7 +505,7 @@ impl ActualState {
 
     /// Recognises the attachments of a volume among those that nothing has explained so far: their own
     /// PersistentVolume may be gone while another one stands for the same handle.
-    pub fn recognise(&mut self, volume: &VolumeId) {
+    pub fn recognise(&mut self, volume: &VolumeId, wall: Timestamp) {
         if self.unidentified.is_empty() {
             return;
         }
@@ -480,7 +518,7 @@ impl ActualState {
         for attachment in ours {
             let name = AttachmentName::from(&*attachment.metadata.name);
             let about = Candidates { source: Some(volume.clone()), published: Vec::new() };
-            self.observe_attachment(&name, Some(attachment), |_| about);
+            self.observe_attachment(&name, Some(attachment), |_| about, wall);
         }
     }
 
@@ -521,8 +559,11 @@ fn identify(attachment: &VolumeAttachment, candidates: Candidates) -> Option<Ide
     source.map(|volume| identity(volume, false))
 }
 
+/// The name alone is not enough: what it is the hash of is joined without separators (H6).
 fn is_named_after(attachment: &VolumeAttachment, volume: &VolumeId) -> bool {
-    *volume.attachment_name(&attachment.spec.node_name).as_str() == *attachment.metadata.name
+    let spec = &attachment.spec;
+    *volume.driver_and_handle().0 == *spec.attacher.as_str()
+        && *volume.attachment_name(&spec.node_name).as_str() == *attachment.metadata.name
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use crate::{
     kube_api::{
         call::CallError,
         events::{Event, EventType, Involved},
-        ids::{NodeName, PodKey, ResourceVersion},
+        ids::{AttachmentName, NodeName, PodKey, ResourceVersion},
         kinds::{Narrow, Pod},
     },
     state::Objects,
@@ -65,6 +65,11 @@ pub fn refused(error: &CallError) -> String {
 pub fn being_deleted(error: Option<&str>) -> String {
     let cause = error.map(|message| format!(": {message}")).unwrap_or_default();
     format!("volume attachment is being deleted{cause}")
+}
+
+/// What is said while the name of a VolumeAttachment is taken by one that is for something else.
+pub fn name_taken(name: &AttachmentName) -> String {
+    format!("VolumeAttachment {name} exists already and is not for this volume")
 }
 
 /// The event that tells whoever looks at the node. It names no pod and no claim (S41).

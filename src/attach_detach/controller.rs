@@ -36,7 +36,7 @@ use crate::{
     kube_api::{
         events::Event,
         ids::{AttachmentName, NodeName, PodKey, ResourceVersion},
-        kinds::ObjectRef,
+        kinds::{ObjectRef, VolumeAttachment},
     },
     state::{LastWords, Objects},
 };
@@ -225,6 +225,7 @@ impl Controller {
             match &object {
                 ObjectRef::Node(name) => {
                     self.hear_last_words(name, now);
+                    self.doubt_node(name);
                     let node = self.objects.nodes.get(name);
                     let touched = self.observe_node(name, node.as_ref(), now);
                     self.dirty_volumes.extend(touched);
@@ -239,6 +240,7 @@ impl Controller {
                 ObjectRef::Attachment(name) => {
                     self.suspect_attachment(name, now);
                     self.refresh_attachment(name, now);
+                    self.doubt_attachment(name);
                 }
                 ObjectRef::Volume(name) => {
                     for attachment in self.actual.unidentified(Some(name), None) {
@@ -260,7 +262,7 @@ impl Controller {
 
     /// What a node object that is gone said last counts, even if we never saw it say so: what was in use
     /// then still may be.
-    fn hear_last_words(&mut self, name: &NodeName, now: Instant) {
+    pub(super) fn hear_last_words(&mut self, name: &NodeName, now: Instant) {
         let wall = self.clock.wall(now);
         let touched = match self.objects.nodes.take_last_words(name) {
             None => return,
@@ -269,6 +271,21 @@ impl Controller {
         };
         self.dirty_volumes.extend(touched);
         self.dirty_volumes.extend(self.actual.observe_node(name, None, wall));
+    }
+
+    /// A node that the last list lacked, and that is known from answers of its own alone, is read.
+    fn doubt_node(&mut self, name: &NodeName) {
+        if self.objects.nodes.is_unconfirmed(name) {
+            self.actual.node_mut(name).stale = true;
+            self.dirty_nodes.push(name.clone());
+        }
+    }
+
+    /// Likewise a VolumeAttachment of ours.
+    fn doubt_attachment(&mut self, name: &AttachmentName) {
+        if self.objects.attachments.is_unconfirmed(name) {
+            self.dirty_volumes.extend(self.actual.doubt_attachment(name));
+        }
     }
 
     fn refresh_pod(&mut self, key: &PodKey, now: Instant) {
@@ -291,8 +308,8 @@ impl Controller {
             self.wish_clock.forget(&gone.metadata.uid);
         }
         let attached = attachment.as_ref().map(|attachment| attachment.status.attached);
-        let touched =
-            self.actual.observe_attachment(name, attachment, |attachment| candidates(&objects, attachment));
+        let candidates = |attachment: &VolumeAttachment| candidates(&objects, attachment);
+        let touched = self.actual.observe_attachment(name, attachment, candidates, self.clock.wall(now));
         let Some((volume, node)) = touched else { return };
         match attached {
             Some(true) => self.operation_ended(&volume, &node, Operation::Attach, Ending::Success, now),
@@ -370,6 +387,12 @@ impl Controller {
         for key in self.objects.pods.snapshot().into_keys() {
             self.refresh_pod(&key, now);
         }
+        for name in self.objects.nodes.unconfirmed() {
+            self.doubt_node(&name);
+        }
+        for name in self.objects.attachments.unconfirmed() {
+            self.doubt_attachment(&name);
+        }
         self.look_at_everything();
     }
 
@@ -382,10 +405,10 @@ impl Controller {
     pub(super) fn reconcile_volume(&mut self, volume: &VolumeId, now: Instant) {
         self.metrics.planned(Planned::Volume);
         let wishes = self.desired.nodes(volume);
-        if wishes.is_some() {
-            self.actual.recognise(volume);
-        }
         let wall = self.clock.wall(now);
+        if wishes.is_some() {
+            self.actual.recognise(volume, wall);
+        }
         let wanted = |node: &NodeName| wishes.is_some_and(|wishes| wishes.contains_key(node));
         let wish_clock = &self.wish_clock;
         self.actual.note_unwanted(volume, wanted, |uid| wish_clock.since(uid), wall);

@@ -43,6 +43,7 @@ pub fn candidates(objects: &Objects, attachment: &VolumeAttachment) -> Candidate
 mod tests {
     use std::sync::Arc;
 
+    use k8s_openapi::jiff::Timestamp;
     use serde_json::{Value, json};
 
     use super::*;
@@ -133,11 +134,12 @@ mod tests {
             let name = volume.attachment_name(&node);
             let mut attachment = attachment(&json!({"inlineVolumeSpec": source}));
             attachment.metadata.name = name.as_str().into();
+            attachment.spec.attacher = DriverName::from("ebs.csi.aws.com");
             let mut actual = ActualState::default();
             let objects = Objects::default();
-            let found = actual.observe_attachment(&name, Some(Arc::new(attachment)), |attachment| {
-                candidates(&objects, attachment)
-            });
+            let about = |attachment: &VolumeAttachment| candidates(&objects, attachment);
+            let now = Timestamp::UNIX_EPOCH;
+            let found = actual.observe_attachment(&name, Some(Arc::new(attachment)), about, now);
             assert_eq!(found, Some((volume.clone(), node.clone())));
             assert!(actual.pair(&volume, &node).is_some_and(Pair::holds));
         }

@@ -75,6 +75,11 @@ impl NodeState {
         self.unsettled.is_none()
     }
 
+    /// Whether nothing is left to know of the node.
+    pub(super) fn is_over(&self) -> bool {
+        self.node.is_none() && self.volumes.is_empty() && !self.busy
+    }
+
     /// Takes the node as last seen, or its absence. Returns whether all its volumes have to be looked at
     /// again. `used` are the volumes that counted as in use until now.
     pub(super) fn observe(
@@ -111,6 +116,14 @@ impl NodeState {
         self.unready_since = self.unready_since(node, wall);
         self.node = node.cloned();
         replaced || settled || health != self.health()
+    }
+
+    /// Notes that something is attached here. A node that was gone before has been unwell from now on at
+    /// the latest: since when it really was, nothing tells (S6).
+    pub(super) fn note_absence(&mut self, wall: Timestamp) {
+        if self.node.is_none() {
+            self.unready_since.get_or_insert(wall);
+        }
     }
 
     /// Notes what we are about to write.

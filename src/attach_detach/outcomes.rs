@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{
-    actual_state::{Operation, PairCall, Topic, Uncertain},
+    actual_state::{Doubt, Operation, PairCall, Topic, Uncertain},
     announcer::{self, Announcement},
     calls::{Answer, Call, Outcome, PairRequest},
     controller::Controller,
@@ -21,7 +21,7 @@ use super::{
 };
 use crate::kube_api::{
     call::{CallError, REQUEST_TIMEOUT},
-    ids::{NodeName, ResourceVersion},
+    ids::{NodeName, ResourceVersion, Uid},
     kinds::{Narrow, Node, VolumeAttachment},
 };
 
@@ -46,17 +46,17 @@ impl Controller {
                     PairRequest::Create(_) => self.created(&volume, &node, result, now),
                     PairRequest::Delete(uid, _) => {
                         match result {
-                            Ok(Answer::Attachment(attachment)) => {
-                                self.pair(&volume, &node).deletion_accepted = Some(uid);
+                            // If the watch has told of its end already, the answer is history.
+                            Ok(Answer::Attachment(attachment)) if self.knows_attachment(&attachment) => {
+                                self.deletion_accepted(&volume, &node, uid);
                                 self.absorb_attachment(attachment, now);
                             }
-                            Ok(_) | Err(CallError::NotFound(_)) => {
-                                self.pair(&volume, &node).deletion_accepted = Some(uid);
+                            Ok(_) => self.deletion_accepted(&volume, &node, uid),
+                            Err(CallError::NotFound(_)) => {
+                                self.deletion_accepted(&volume, &node, uid);
+                                self.attachment_not_found(&volume, &node, now);
                             }
                             Err(error) => self.delete_failed(&volume, &node, &error, now),
-                        }
-                        if self.pair(&volume, &node).attachment.is_none() {
-                            self.pair(&volume, &node).deletion_accepted = None;
                         }
                     }
                     PairRequest::Read(_) => self.attachment_read(&volume, &node, result, now),
@@ -77,6 +77,7 @@ impl Controller {
                     Err(CallError::Conflict(_)) => self.actual.node_mut(&name).stale = true,
                     Err(error) => self.node_patch_failed(&name, revision, &error, now),
                 }
+                self.actual.forget_node(&name);
             }
             Call::Clock(_) => self.clock_answered(result, now),
             Call::ReadNode(name) => {
@@ -91,17 +92,21 @@ impl Controller {
                         self.node_answered(&name, &node, sent, now);
                     }
                     Ok(_) => {}
-                    Err(CallError::NotFound(_))
-                        if self.actual.node(&name).is_some_and(|state| state.node.is_none()) =>
-                    {
-                        let touched = self.actual.witness_absence(&name, sent);
-                        self.dirty_volumes.extend(touched);
+                    Err(error @ CallError::NotFound(_)) => {
+                        if self.objects.prove_unconfirmed_gone::<Node>(&name) {
+                            self.hear_last_words(&name, now);
+                        }
+                        if self.actual.node(&name).is_some_and(|state| state.node.is_none()) {
+                            let touched = self.actual.witness_absence(&name, sent);
+                            self.dirty_volumes.extend(touched);
+                        } else {
+                            // Absence of a node that the watch still shows is about to be told by the watch.
+                            self.node_failed(&name, &error, now);
+                        }
                     }
-                    Err(error) => {
-                        // Absence of a node that the watch still shows is about to be told by the watch.
-                        self.node_failed(&name, &error, now);
-                    }
+                    Err(error) => self.node_failed(&name, &error, now),
                 }
+                self.actual.forget_node(&name);
             }
         }
     }
@@ -138,13 +143,12 @@ impl Controller {
                 tracing::warn!(%volume, %node, %error, "whether the attachment was created is unknown, reading it");
                 let jitter = fastrand::f64();
                 let pair = self.pair(volume, node);
-                let is_foreign = error.is_certain() && pair.uncertain.is_none() && pair.attachment.is_none();
+                if error.is_certain() && pair.uncertain.is_none() && pair.attachment.is_none() {
+                    pair.doubt = Some(Doubt::MadeByAnother);
+                }
                 pair.uncertain = Some(Uncertain { until: now + SETTLE, read_absent: false });
                 if !error.is_certain() {
                     pair.retry = pair.retry.after_failure(now, jitter, Duration::ZERO);
-                }
-                if is_foreign {
-                    self.suspect(ForeignAct::AttachmentCreated, now);
                 }
             }
             Err(error @ CallError::Throttled { .. }) => self.pair_failed(volume, node, &error, now),
@@ -155,6 +159,14 @@ impl Controller {
                 let failure = Announcement::Failed(announcer::refused(&error));
                 self.say_once(volume, node, Topic::Failure, &failure, now);
             }
+        }
+    }
+
+    /// The server has accepted the deletion, if it is still about the attachment that is known.
+    fn deletion_accepted(&mut self, volume: &VolumeId, node: &NodeName, uid: Uid) {
+        let pair = self.pair(volume, node);
+        if pair.attachment.as_ref().is_some_and(|attachment| attachment.metadata.uid == uid) {
+            pair.deletion_accepted = Some(uid);
         }
     }
 
@@ -189,18 +201,34 @@ impl Controller {
     ) {
         match result {
             Ok(Answer::Attachment(attachment)) => {
-                let pair = self.pair(volume, node);
-                pair.uncertain = pair.uncertain.filter(|uncertain| uncertain.until > now);
-                pair.retry = Retry::default();
-                pair.deletion_doubt = pair.deletion_doubt.filter(|until| *until > now);
+                let name = attachment.key();
                 self.absorb_attachment(attachment, now);
+                let is_there = self.objects.attachments.get(&name).is_some();
+                let pair = self.pair(volume, node);
+                let doubt = pair.doubt.take();
+                pair.uncertain = pair.uncertain.filter(|uncertain| uncertain.until > now);
+                pair.deletion_doubt = pair.deletion_doubt.filter(|until| *until > now);
+                if is_there && pair.attachment.is_none() {
+                    tracing::warn!(%volume, %node, attachment = %name, "the name of the attachment is taken");
+                    if doubt == Some(Doubt::MadeByAnother) {
+                        pair.uncertain = None;
+                    }
+                    pair.doubt = Some(Doubt::NameTaken(name));
+                    pair.retry = pair.retry.after_failure(now, fastrand::f64(), Duration::ZERO);
+                    return;
+                }
+                pair.retry = Retry::default();
+                if doubt == Some(Doubt::MadeByAnother) && is_there {
+                    self.suspect(ForeignAct::AttachmentCreated, now);
+                }
             }
             Ok(_) | Err(CallError::NotLeader) => {}
             Err(CallError::NotFound(_)) => {
                 let wanted = self.desired.wish(volume, node).is_some();
+                self.attachment_not_found(volume, node, now);
                 let pair = self.pair(volume, node);
+                pair.doubt = pair.doubt.take().filter(|doubt| *doubt == Doubt::Unconfirmed);
                 if pair.attachment.is_some() {
-                    // Gone; the watch is about to say so.
                     pair.retry = pair.retry.after_failure(now, 0.0, Duration::ZERO);
                 }
                 let Some(uncertain) = &mut pair.uncertain else { return };
@@ -246,6 +274,19 @@ impl Controller {
         let jitter = fastrand::f64();
         let pair = self.pair(volume, node);
         pair.retry = pair.retry.after_failure(now, jitter, asked_pause(error));
+    }
+
+    fn knows_attachment(&self, answer: &VolumeAttachment) -> bool {
+        let known = self.objects.attachments.get(&answer.key());
+        known.is_some_and(|known| known.metadata.uid == answer.metadata.uid)
+    }
+
+    /// The attachment is gone. The watch is about to say so, unless it began anew without it.
+    fn attachment_not_found(&mut self, volume: &VolumeId, node: &NodeName, now: Instant) {
+        let name = volume.attachment_name(node);
+        if self.objects.prove_unconfirmed_gone::<VolumeAttachment>(&name) {
+            self.refresh_attachment(&name, now);
+        }
     }
 
     fn absorb_attachment(&mut self, attachment: VolumeAttachment, now: Instant) {

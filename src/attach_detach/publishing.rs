@@ -130,10 +130,10 @@ mod tests {
     use super::*;
     use crate::{
         attach_detach::{
-            actual_state::PairCall, clock::Clock, controller::AttachDetachOptions,
+            actual_state::PairCall, calls::Outcome, clock::Clock, controller::AttachDetachOptions,
             metrics::AttachDetachMetrics,
         },
-        kube_api::ids::DriverName,
+        kube_api::{call::CallError, ids::DriverName},
         metrics::{Alarms, Metrics},
         state::Objects,
     };
@@ -221,5 +221,28 @@ mod tests {
             }
         };
         assert_eq!(lists(attach_and_detach, &[0, 4, 5]), [(5, 1)]);
+    }
+    #[test]
+    fn s39_a_node_that_goes_while_its_patch_is_under_way_is_read_once_and_forgotten() {
+        let now = Instant::now();
+        for error in [CallError::Unknown("cut".to_owned()), CallError::Conflict("modified".to_owned())] {
+            let (mut controller, node) = controller(now);
+            publish(&mut controller, "old", Publication::Withhold);
+            controller.reconcile_node(&node, now);
+            let patch = controller.effects.calls.pop().expect("a patch");
+            controller.actual.observe_node(&node, None, Timestamp::UNIX_EPOCH);
+            controller.actual.prune(&volume("old"), |_| false);
+            let answer = |controller: &mut Controller, (sent, call), error| {
+                controller.take_outcome(Outcome { call, sent, result: Err(error) }, now);
+                controller.reconcile_node(&node, now + Duration::from_hours(1));
+                controller.effects.calls.pop()
+            };
+            let read = answer(&mut controller, patch, error);
+            if let Some(read) = read {
+                let gone = CallError::NotFound(node.to_string());
+                assert!(answer(&mut controller, read, gone).is_none(), "it is not read again");
+            }
+            assert!(controller.actual.node(&node).is_none());
+        }
     }
 }

@@ -59,7 +59,7 @@ pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, Verdict> 
         };
         let verdict = rules::judge(&pair_view, now);
         let verdict = if view.stand_off { verdict.standing_off(pair) } else { verdict };
-        verdicts.insert(node.clone(), verdict);
+        verdicts.insert(node.clone(), verdict.confirming(pair, now));
     }
     verdicts
 }

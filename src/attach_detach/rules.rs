@@ -10,7 +10,7 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use super::{
-    actual_state::{Pair, PairCall, Publication},
+    actual_state::{Doubt, Pair, PairCall, Publication},
     desired_state::{AttachSource, Wish},
     force::{ForcePolicy, ForceReason, Unforced, force},
     no_op,
@@ -19,7 +19,7 @@ use super::{
     withdrawal::{Unpublished, Withdrawal},
 };
 use crate::kube_api::{
-    ids::{NodeName, Uid},
+    ids::{AttachmentName, NodeName, Uid},
     kinds::{VolumeAttachment, VolumeError},
 };
 
@@ -77,7 +77,7 @@ pub enum Step {
     Delete(Uid, Unpublished),
     /// Read the node live: nothing is listed, so no write of ours will prove it.
     ReadNode,
-    /// Read the VolumeAttachment live, to learn what became of a create.
+    /// Read the VolumeAttachment live, to learn what became of a create, or of it.
     ReadAttachment,
 }
 
@@ -136,13 +136,18 @@ pub enum Waiting {
     Uncertain,
     /// For another attach/detach controller to cease: until then nothing is detached (S14).
     ForeignWriter,
+    /// For a VolumeAttachment of the computed name, which is for something else, to be gone (S9).
+    ForeignAttachment {
+        /// That name.
+        name: AttachmentName,
+    },
     /// For the pause after a failure to end.
     RetryBackoff,
 }
 
 impl Waiting {
     /// The codes that say that a safety rule keeps something from being done.
-    pub const GUARDS: [&'static str; 7] = [
+    pub const GUARDS: [&'static str; 8] = [
         "HeldByNode",
         "DetachWaitingForUnmount",
         "DetachWaitingForNode",
@@ -150,6 +155,7 @@ impl Waiting {
         "Uncertain",
         "WishNotCurrent",
         "ForeignWriter",
+        "ForeignAttachment",
     ];
 
     /// The reason code (user-experience §3), also in metrics and logs.
@@ -172,6 +178,7 @@ impl Waiting {
             Self::DetachWaitingForNode { .. } => "DetachWaitingForNode",
             Self::Uncertain => "Uncertain",
             Self::ForeignWriter => "ForeignWriter",
+            Self::ForeignAttachment { .. } => "ForeignAttachment",
             Self::RetryBackoff => "RetryBackoff",
         }
     }
@@ -214,7 +221,8 @@ fn wanted(view: &PairView<'_>, wish: &Wish, now: Instant) -> Verdict {
     if pair.call.is_some() {
         return wait(Publication::Withhold, Waiting::WaitingForVolumeAttachment);
     }
-    if pair.uncertain.is_some_and(|uncertain| !uncertain.read_absent) {
+    let is_taken = matches!(pair.doubt, Some(Doubt::NameTaken(_)));
+    if !is_taken && pair.uncertain.is_some_and(|uncertain| !uncertain.read_absent) {
         return read_attachment(pair, now);
     }
     if let Some(rival) = view.rival {
@@ -231,6 +239,10 @@ fn wanted(view: &PairView<'_>, wish: &Wish, now: Instant) -> Verdict {
     let Some(source) = wish.attachable() else {
         return wait(Publication::Withhold, Waiting::WishNotCurrent);
     };
+    if let Some(Doubt::NameTaken(name)) = &pair.doubt {
+        let waiting = Some(Waiting::ForeignAttachment { name: name.clone() });
+        return Verdict { waiting, ..read_attachment(pair, now) };
+    }
     if let Some(at) = pair.retry.pending(now) {
         return pause(at);
     }
@@ -382,6 +394,18 @@ impl Verdict {
         let is_ours = pair.withdrawal != Withdrawal::None || pair.publication == Publication::List;
         let publication = if is_attached && is_ours { Publication::List } else { Publication::Keep };
         wait(publication, Waiting::ForeignWriter)
+    }
+
+    /// The same, and the attachment is read if nobody would tell of its end.
+    pub(super) fn confirming(mut self, pair: &Pair, now: Instant) -> Self {
+        if pair.doubt != Some(Doubt::Unconfirmed) || pair.call.is_some() || self.step.is_some() {
+            return self;
+        }
+        match pair.retry.pending(now) {
+            Some(at) => self.wake_at = Some(self.wake_at.map_or(at, |wake_at| wake_at.min(at))),
+            None => self.step = Some(Step::ReadAttachment),
+        }
+        self
     }
 
     pub(super) fn say(publication: Publication) -> Self {

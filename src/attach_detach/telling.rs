@@ -101,6 +101,10 @@ impl Controller {
             Some(Waiting::AttachError { message, .. }) => {
                 self.say_once(volume, node, Topic::Failure, &Announcement::Failed(message.clone()), now);
             }
+            Some(Waiting::ForeignAttachment { name }) => {
+                let message = announcer::name_taken(name);
+                self.say_once(volume, node, Topic::Failure, &Announcement::Failed(message), now);
+            }
             Some(Waiting::WaitingForAttacher) if self.lasts(volume, node, LONG, now) => {
                 let message = announcer::timed_out(volume, "attach");
                 self.say_once(volume, node, Topic::Failure, &Announcement::Failed(message), now);

@@ -93,7 +93,9 @@ impl Step {
         match self {
             Self::Write(write) => write.kind.is_destructive(),
             Self::Directory(directory) => matches!(directory, Directory::Remove(_)),
-            Self::ProveClaim { .. } | Self::ProveVolume { .. } | Self::ProveReleased { .. } => false,
+            // Its proof is for the step after it, and would be old by the time that one may be made.
+            Self::ProveReleased { .. } => true,
+            Self::ProveClaim { .. } | Self::ProveVolume { .. } => false,
         }
     }
 }

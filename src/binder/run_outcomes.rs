@@ -42,6 +42,9 @@ impl Planner {
         if op.call.write_kind() == Some(WriteKind::CreatePod) {
             self.runs.asked();
         }
+        if let (Target::Volume(name), Err(_)) = (&op.subject, &result) {
+            self.runs.unproven(name);
+        }
         if result.is_ok() {
             self.retries.clear(&op.subject);
         }

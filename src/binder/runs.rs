@@ -231,6 +231,15 @@ impl Runs {
         }
     }
 
+    /// The step that rested on a proof was not made, and when it is the proof will be old.
+    pub fn unproven(&mut self, volume: &VolumeName) {
+        if let Some(run) = self.volumes.get_mut(volume)
+            && let VolumeStage::Proven(_) = run.stage
+        {
+            run.stage = VolumeStage::Begun;
+        }
+    }
+
     /// What was to be done to a volume failed.
     pub fn volume_failed(&mut self, volume: &PersistentVolume, text: String, now: Instant) {
         let Some(reference) = &volume.spec.claim_ref else { return };
@@ -322,5 +331,119 @@ impl Runs {
         }
         let owner = meta.owner_references.iter().find(|owner| owner.kind == PersistentVolume::KIND)?;
         Some(VolumeName::from(owner.name.as_str()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn decode<T: serde::de::DeserializeOwned>(object: &Value) -> T {
+        serde_json::from_str(&object.to_string()).unwrap()
+    }
+
+    fn volume(name: &str) -> PersistentVolume {
+        decode(&json!({
+            "metadata": {"name": name, "uid": "uid-v", "resourceVersion": "5"},
+            "spec": {"claimRef": {"namespace": "ns", "name": "c", "uid": "uid-c"}},
+        }))
+    }
+
+    fn pod(namespace: &str, uid: &str, phase: &str) -> Pod {
+        decode(&json!({
+            "metadata": {
+                "namespace": namespace, "name": format!("recycler-for-v-{uid}"), "uid": uid,
+                "ownerReferences": [{"kind": "PersistentVolume", "name": "v", "uid": "uid-v"}],
+            },
+            "status": {"phase": phase},
+        }))
+    }
+
+    fn runs() -> Runs {
+        Runs::new([String::from("default")].into())
+    }
+
+    #[test]
+    fn only_the_end_of_its_own_pod_ends_a_run() {
+        let now = Instant::now();
+        let (mut runs, volume) = (runs(), volume("v"));
+        let told = |runs: &mut Runs, pod: &Pod| runs.pod_changed(&pod.key(), Some(pod), now);
+        let own = pod("default", "own", "Pending");
+        assert_eq!(told(&mut runs, &own), Some(volume.key()));
+        runs.begun(&volume, &own);
+        assert_eq!(told(&mut runs, &pod("default", "other", "Succeeded")), Some(volume.key()));
+        assert_eq!(runs.of_volume(&volume).unwrap().stage, VolumeStage::Begun);
+        // Elsewhere, and of another volume, a name means nothing.
+        assert_eq!(told(&mut runs, &pod("people", "own", "Succeeded")), None);
+        assert_eq!(runs.of_volume(&volume).unwrap().stage, VolumeStage::Begun);
+        assert_eq!(runs.pods(&volume.key()).count(), 2);
+        told(&mut runs, &pod("default", "own", "Succeeded"));
+        assert_eq!(runs.of_volume(&volume).unwrap().stage, VolumeStage::Done);
+        // What came first counts.
+        assert_eq!(runs.pod_changed(&own.key(), None, now), Some(volume.key()));
+        assert_eq!(runs.of_volume(&volume).unwrap().stage, VolumeStage::Done);
+        assert_eq!(runs.pods(&volume.key()).count(), 1);
+
+        let mut another_claim = volume.clone();
+        another_claim.spec.claim_ref.as_mut().unwrap().uid = "uid-d".into();
+        let mut made_anew = volume.clone();
+        made_anew.metadata.uid = "uid-w".into();
+        assert_eq!((runs.of_volume(&another_claim), runs.of_volume(&made_anew)), (None, None));
+    }
+
+    #[test]
+    fn a_proof_is_for_the_next_step_only() {
+        let (mut runs, volume) = (runs(), volume("v"));
+        let own = pod("default", "own", "Pending");
+        let stage = |runs: &Runs| runs.of_volume(&volume).map(|run| run.stage.clone());
+        runs.begun(&volume, &own);
+        runs.proven(&volume);
+        assert_eq!(stage(&runs), Some(VolumeStage::Proven(ResourceVersion(5))));
+        runs.unproven(&volume.key());
+        assert_eq!(stage(&runs), Some(VolumeStage::Begun));
+        runs.advance(&volume.key(), VolumeStage::Started);
+        assert_eq!(stage(&runs), Some(VolumeStage::Begun), "nothing starts without a proof");
+        runs.proven(&volume);
+        runs.advance(&volume.key(), VolumeStage::Started);
+        runs.proven(&volume);
+        assert_eq!(stage(&runs), Some(VolumeStage::Started), "a late read takes nothing back");
+    }
+
+    #[test]
+    fn a_failed_run_is_forgotten_after_its_pause_and_the_next_pause_is_longer() {
+        let now = Instant::now();
+        let (mut runs, volume) = (runs(), volume("v"));
+        let target = Target::Volume(volume.key());
+        runs.volume_failed(&volume, "no".to_owned(), now);
+        let first = runs.pauses.next_due().unwrap();
+        assert_eq!(runs.take_due(now), vec![]);
+        assert_eq!(runs.take_due(first), vec![target.clone()]);
+        assert_eq!(runs.of_volume(&volume), None);
+        runs.volume_failed(&volume, "no".to_owned(), first);
+        assert_eq!(runs.pauses.next_due().unwrap() - first, 2 * (first - now));
+        runs.forget(&target);
+        assert_eq!(runs.pauses.next_due(), None);
+    }
+
+    #[test]
+    fn storage_goes_with_its_claim_only_until_its_volume_is_there() {
+        let claim: PersistentVolumeClaim =
+            decode(&json!({"metadata": {"namespace": "ns", "name": "c", "uid": "uid-c"}}));
+        let made = |seen: &str| {
+            let mut runs = runs();
+            runs.claim_at(&claim, ClaimStage::Made(0));
+            runs.volume_seen(&volume(seen));
+            runs.take_orphan(&claim.key())
+        };
+        assert_eq!(made("another"), Some(claim.metadata.uid.clone()));
+        assert_eq!(made("pvc-uid-c"), None, "its data is the volume's by now");
+        let mut failed = runs();
+        failed.claim_at(&claim, ClaimStage::Undoing("no".to_owned(), 1));
+        assert!(failed.has_claim(&claim.key()));
+        assert_eq!(failed.take_orphan(&claim.key()), Some(claim.metadata.uid.clone()));
+        failed.claim_at(&claim, ClaimStage::Failed(Unprovisioned::Refused("no".to_owned())));
+        assert_eq!(failed.take_orphan(&claim.key()), None);
     }
 }

@@ -113,9 +113,11 @@ impl Objects {
         }
     }
 
-    /// Takes a complete list from the watch.
+    /// Takes a complete list from the watch. What the list lacks and yet is kept is announced, too: of its
+    /// end nobody will tell, so it is to be asked for.
     pub fn reset<T: Stored>(&self, list: Vec<T>) {
-        for key in T::table(self).reset(list) {
+        let table = T::table(self);
+        for key in table.reset(list).into_iter().chain(table.unconfirmed()) {
             self.announce(&T::object_ref(key));
         }
         self.set_status::<T>(|status| *status = KindStatus { synced: true, error: None });
@@ -136,6 +138,16 @@ impl Objects {
         if T::table(self).prove_gone(key, known) {
             self.announce(&T::object_ref(key.clone()));
         }
+    }
+
+    /// Takes the proof that an object is gone of which nothing but answers to our own requests has told since
+    /// the last list. Returns whether it was such a one; of any other the watch is about to tell.
+    pub fn prove_unconfirmed_gone<T: Stored>(&self, key: &T::Key) -> bool {
+        let Some(known) = self.get::<T>(key).filter(|_| T::table(self).is_unconfirmed(key)) else {
+            return false;
+        };
+        self.prove_gone::<T>(key, known.metadata().resource_version);
+        true
     }
 
     /// Notes that a kind's watch failed (or, with `None`, that it is well again).

@@ -216,6 +216,12 @@ impl<T: Narrow> Table<T> {
         self.unconfirmed.iter().map(|entry| entry.key().clone()).collect()
     }
 
+    /// Whether neither the last list nor the watch since has told anything of the object.
+    #[must_use]
+    pub fn is_unconfirmed(&self, key: &T::Key) -> bool {
+        self.unconfirmed.contains_key(key)
+    }
+
     fn advance(&self, revision: ResourceVersion) {
         self.observed.fetch_max(revision.0, Ordering::AcqRel);
     }
@@ -285,6 +291,7 @@ mod tests {
         table.absorb(class("a", 20, "written by us"));
         table.reset(vec![class("b", 10, "x")]);
         assert_eq!(table.unconfirmed(), vec![key.clone()]);
+        assert!(table.is_unconfirmed(&key));
         assert!(!table.prove_gone(&key, ResourceVersion(19)), "it was made anew since");
         assert!(table.prove_gone(&key, ResourceVersion(20)));
         assert!(!table.prove_gone(&key, ResourceVersion(20)));

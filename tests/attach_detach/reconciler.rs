@@ -212,6 +212,7 @@ fn hold(actual: &mut ActualState, volume: &VolumeId, name: &NodeName, given: &Gi
         let attachment_name = volume.attachment_name(name);
         attachment.metadata.name = attachment_name.as_str().into();
         attachment.metadata.uid = format!("va-{name}").into();
+        attachment.spec.attacher = DriverName::from("driver");
         attachment.spec.node_name = name.clone();
         attachment.status.attached = matches!(kind, Attachment::Attached | Attachment::Terminating);
         if matches!(kind, Attachment::Terminating) {
@@ -221,7 +222,7 @@ fn hold(actual: &mut ActualState, volume: &VolumeId, name: &NodeName, given: &Gi
             attachment.status.attach_error = Some(VolumeError { time: None, message: "no".to_owned() });
         }
         let about = Candidates { source: Some(volume.clone()), published: Vec::new() };
-        actual.observe_attachment(&attachment_name, Some(Arc::new(attachment)), |_| about);
+        actual.observe_attachment(&attachment_name, Some(Arc::new(attachment)), |_| about, wall());
     }
     let local = given.calling.is_some()
         || given.uncertain.is_some()

@@ -79,6 +79,10 @@ struct Step {
     answer: BTreeMap<String, Option<Reply>>,
     pass: Option<u64>,
     restart: bool,
+    /// From now on the watches of these kinds deliver nothing.
+    blind: BTreeSet<String>,
+    /// They begin anew, with a list.
+    relist: bool,
     sends: Vec<String>,
     waits: Option<BTreeMap<String, String>>,
     lists: Option<BTreeMap<String, BTreeSet<String>>>,
@@ -136,6 +140,8 @@ struct Play<'a> {
     world: World,
     /// What the watches have delivered.
     delivered: BTreeMap<Key, Value>,
+    /// Kinds whose watches deliver nothing.
+    blind: BTreeSet<String>,
     objects: Arc<Objects>,
     changes: Arc<ChangeSet>,
     controller: Controller,
@@ -167,6 +173,7 @@ impl<'a> Play<'a> {
             options: &case.options,
             world,
             delivered: BTreeMap::new(),
+            blind: BTreeSet::new(),
             objects,
             changes,
             controller,
@@ -200,14 +207,39 @@ impl<'a> Play<'a> {
         self.now += time;
         self.world.wall = self.world.wall.checked_add(time).unwrap();
         self.world.set(&step.set);
+        self.blind.extend(step.blind.iter().cloned());
+        if step.relist {
+            self.relist();
+        }
         if step.restart {
             self.start();
         }
     }
 
+    /// The watches that were blind list everything.
+    fn relist(&mut self) {
+        fn reset<T: Stored>(objects: &Objects, all: Vec<Value>) {
+            objects.reset::<T>(all.into_iter().map(decode).collect());
+        }
+        for blind in std::mem::take(&mut self.blind) {
+            self.delivered.retain(|(kind, _), _| *kind != blind);
+            let listed = self.world.objects.iter().filter(|((kind, _), _)| *kind == blind);
+            self.delivered.extend(listed.clone().map(owned));
+            let all = listed.map(|(_, object)| object.clone()).collect();
+            match blind.as_str() {
+                "node" => reset::<Node>(&self.objects, all),
+                "attachment" => reset::<VolumeAttachment>(&self.objects, all),
+                kind => panic!("no case goes blind for {kind}"),
+            }
+        }
+    }
+
     /// The watches deliver what has changed.
     fn deliver(&mut self) {
-        let before = std::mem::replace(&mut self.delivered, self.world.objects.clone());
+        let mut seen = self.world.objects.clone();
+        seen.retain(|(kind, _), _| !self.blind.contains(*kind));
+        seen.extend(self.delivered.iter().filter(|((kind, _), _)| self.blind.contains(*kind)).map(owned));
+        let before = std::mem::replace(&mut self.delivered, seen);
         for (key, object) in &self.delivered {
             if before.get(key) != Some(object) {
                 self.tell(key.0, object.clone(), false);
@@ -336,6 +368,10 @@ impl<'a> Play<'a> {
         });
         of_ours.map(|(_, value)| value.parse::<f64>().unwrap()).sum()
     }
+}
+
+fn owned((key, object): (&Key, &Value)) -> (Key, Value) {
+    (key.clone(), object.clone())
 }
 
 fn words(call: &Call) -> String {

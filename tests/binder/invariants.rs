@@ -88,6 +88,8 @@ fn claim_ref(server: &Server, at: &str, before: &Value, after: &Value) {
             let known = !server.lags || server.reserved.contains(path);
             assert!(gone || !holds || !known, "S19: {path} and {at} would hold the same claim");
         }
+        let emptied = pods_of(server, before).next().is_some();
+        assert!(server.lags || !emptied, "S23: {at} is given to a claim while a pod empties it");
         assert!(from.is_empty(), "S23: {at} is taken from one claim and given to another");
         if before["spec"]["claimRef"].is_null() {
             chosen(server, at, before, after);

@@ -179,6 +179,18 @@ impl Daemon {
         true
     }
 
+    /// The watch of some kind breaks, and begins anew with a list: what happened meanwhile is not told.
+    pub fn watch_begins_anew(&mut self, server: &Server, rng: &mut Rng) -> Result<(), String> {
+        let kind = KINDS[rng.usize(0..KINDS.len())];
+        match kind {
+            "node" => self.objects.reset::<Node>(server.nodes.values().cloned().collect()),
+            "pod" => self.objects.reset::<Pod>(server.pods.values().cloned().collect()),
+            _ => self.objects.reset::<VolumeAttachment>(server.attachments.values().cloned().collect()),
+        }
+        self.delivered.insert(kind, server.history.len());
+        self.reconcile()
+    }
+
     /// A request reaches the server, and takes effect.
     pub fn request_arrives(&mut self, server: &mut Server, rng: &mut Rng) -> Result<(), String> {
         self.late_ones_arrive(server, rng)?;

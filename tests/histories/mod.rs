@@ -37,7 +37,8 @@ pub fn play(seed: u64) -> Result<(), String> {
             94..96 => pass(&mut server, &mut daemon, Duration::from_millis(rng.u64(1..900)))?,
             96..97 => pass(&mut server, &mut daemon, Duration::from_secs(6))?,
             97..98 => pass(&mut server, &mut daemon, Duration::from_secs(rng.u64(30..400)))?,
-            _ if rng.u32(0..4) == 0 => {
+            98..99 => daemon.watch_begins_anew(&server, &mut rng)?,
+            _ if rng.u32(0..2) == 0 => {
                 daemon.dies(&mut server, || rng.bool())?;
                 daemon = Daemon::start(&server);
                 daemon.reconcile()?;

@@ -6,9 +6,12 @@ use crate::{
     kube_api::ids::{DriverName, ResourceVersion},
 };
 
+const NOW: Timestamp = Timestamp::UNIX_EPOCH;
+
 fn attachment(name: &str, node: &NodeName) -> Arc<VolumeAttachment> {
     let mut attachment = VolumeAttachment::default();
     attachment.metadata.name = name.into();
+    attachment.spec.attacher = DriverName::from("d");
     attachment.spec.node_name = node.clone();
     attachment.spec.source.persistent_volume_name = Some(VolumeName::from("gone"));
     Arc::new(attachment)
@@ -20,10 +23,25 @@ fn s1_an_attachment_whose_volume_is_gone_is_recognised_when_the_handle_is_wanted
     let name = volume.attachment_name(&node);
     let mut actual = ActualState::default();
     let unexplained = |_: &VolumeAttachment| Candidates::default();
-    assert_eq!(actual.observe_attachment(&name, Some(attachment(name.as_str(), &node)), unexplained), None);
+    assert_eq!(
+        actual.observe_attachment(&name, Some(attachment(name.as_str(), &node)), unexplained, NOW),
+        None
+    );
     assert!(actual.pair(&volume, &node).is_none());
-    actual.recognise(&volume);
+    actual.recognise(&volume, NOW);
     assert!(actual.pair(&volume, &node).is_some_and(Pair::holds));
+}
+
+#[test]
+fn s9_one_of_the_same_name_for_another_driver_is_not() {
+    let (volume, node) = (VolumeId::csi(&DriverName::from("d"), "h"), NodeName::from("n1"));
+    let name = volume.attachment_name(&node);
+    let mut actual = ActualState::default();
+    let mut foreign = VolumeAttachment::clone(&attachment(name.as_str(), &node));
+    foreign.spec.attacher = DriverName::from("e");
+    actual.observe_attachment(&name, Some(Arc::new(foreign)), |_| Candidates::default(), NOW);
+    actual.recognise(&volume, NOW);
+    assert!(actual.pair(&volume, &node).is_none());
 }
 
 fn pair() -> (VolumeId, NodeName) {
@@ -70,9 +88,9 @@ fn s7_what_is_known_of_a_deletion_is_about_one_attachment() {
         };
         let mut actual = ActualState::default();
         let about = Candidates { source: Some(volume.clone()), published: Vec::new() };
-        actual.observe_attachment(&name, of_uid("1"), |_| about);
+        actual.observe_attachment(&name, of_uid("1"), |_| about, NOW);
         actual.pair_mut(&volume, &node).deletion_accepted = Some("1".into());
-        actual.observe_attachment(&name, of_uid(uid), |_| Candidates::default());
+        actual.observe_attachment(&name, of_uid(uid), |_| Candidates::default(), NOW);
         assert_eq!(actual.pair_mut(&volume, &node).deletion_accepted.is_some(), is_kept);
     }
 }
@@ -83,7 +101,7 @@ fn h5_what_nothing_explains_is_looked_at_when_its_volume_or_node_changes() {
     for (name, volume, node) in [("a", Some("pv1"), "n1"), ("b", Some("pv2"), "n2"), ("c", None, "n3")] {
         let mut object = VolumeAttachment::clone(&attachment(name, &NodeName::from(node)));
         object.spec.source.persistent_volume_name = volume.map(VolumeName::from);
-        actual.observe_attachment(&name.into(), Some(Arc::new(object)), |_| Candidates::default());
+        actual.observe_attachment(&name.into(), Some(Arc::new(object)), |_| Candidates::default(), NOW);
     }
     let found = |volume: Option<&str>, node: Option<&str>| {
         let (volume, node) = (volume.map(VolumeName::from), node.map(NodeName::from));
@@ -127,10 +145,10 @@ fn s12_an_attachment_of_another_name_holds_its_volume_but_is_not_ours() {
     let name = AttachmentName::from("va-e2e-1");
     let mut actual = ActualState::default();
     let about = Candidates { source: Some(volume.clone()), published: Vec::new() };
-    actual.observe_attachment(&name, Some(attachment("va-e2e-1", &node)), |_| about);
+    actual.observe_attachment(&name, Some(attachment("va-e2e-1", &node)), |_| about, NOW);
     assert!(actual.pair(&volume, &node).is_none());
     assert_eq!(actual.volume(&volume).map(|state| state.foreign.len()), Some(1));
-    actual.observe_attachment(&name, None, |_| Candidates::default());
+    actual.observe_attachment(&name, None, |_| Candidates::default(), NOW);
     actual.prune(&volume, |_| false);
     assert!(actual.volume(&volume).is_none());
 }

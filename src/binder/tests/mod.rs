@@ -15,6 +15,7 @@ use super::{
     op::{Answer, Call, Op, Purpose},
     planner::{Plan, Planner},
     reason::VolumeReason,
+    recycle::{Recycler, Recyclers},
     standing::Standing,
     view::BinderOptions,
     waiting::ClaimIndex,
@@ -179,6 +180,60 @@ fn s19_a_reservation_that_may_come_late_keeps_the_claim_from_another_volume() {
             assert_eq!(op.volume, Some(VolumeName::from("small")));
         }
     }
+}
+
+/// Between the proof and the start the volume changes: it is read again, and a start that fails takes
+/// another proof.
+#[test]
+fn s23_a_recycler_pod_is_started_on_a_fresh_proof() {
+    let recycler =
+        Recycler { template: Recycler::default_template(), minimum_timeout: 60, increment_timeout: 30 };
+    let recyclers = Recyclers { host_path: recycler.clone(), nfs: recycler };
+    let options = BinderOptions { recyclers: Some(Arc::new(recyclers)), ..BinderOptions::default() };
+    let released = |revision: u64| {
+        decode::<PersistentVolume>(&json!({
+            "metadata": {"name": "pv", "uid": "uid-pv", "resourceVersion": revision.to_string()},
+            "spec": {
+                "hostPath": {"path": "/data"}, "persistentVolumeReclaimPolicy": "Recycle",
+                "claimRef": {"namespace": "ns", "name": "c", "uid": "gone"},
+            },
+            "status": {"phase": "Released"},
+        }))
+    };
+    let objects = Arc::new(Objects::default());
+    objects.reset(vec![released(1)]);
+    let mut planner = Planner::new(Arc::clone(&objects), options);
+    let now = Instant::now();
+    planner.warm(now);
+    let proof = only(planner.plan(now));
+    planner.outcome(proof, Err(CallError::NotFound("c".into())), now, 0.0);
+    let creation = only(planner.plan(now));
+    assert_eq!(creation.call.write_kind(), Some(WriteKind::CreatePod));
+    let Call::Write(write) = &creation.call else { panic!("{creation:?}") };
+    let mut pod = write.request.body.clone().unwrap();
+    pod["metadata"]["uid"] = json!("uid-pod");
+    pod["metadata"]["resourceVersion"] = json!("7");
+    planner.outcome(creation, Ok(Answer::Pod(decode(&pod))), now, 0.0);
+
+    let read = |planner: &mut Planner| {
+        let read = only(planner.plan(now));
+        assert!(matches!(read.call, Call::Read { purpose: Purpose::ProveReleased, .. }), "{read:?}");
+        read
+    };
+    let first = read(&mut planner);
+    // The watch is ahead of the read.
+    objects.apply(released(3));
+    planner.changed(&ObjectRef::Volume(VolumeName::from("pv")), now);
+    planner.outcome(first, Ok(Answer::Volume(released(2))), now, 0.0);
+    let second = read(&mut planner);
+    planner.outcome(second, Ok(Answer::Volume(released(3))), now, 0.0);
+    let start = only(planner.plan(now));
+    assert_eq!(start.call.write_kind(), Some(WriteKind::StartPod));
+    let busy = CallError::Throttled { message: "busy".into(), after: Duration::from_secs(7) };
+    planner.outcome(start, Err(busy), now, 0.0);
+    assert!(planner.plan(now).ops.is_empty());
+    let later = only(planner.plan(now + Duration::from_secs(7)));
+    assert!(matches!(later.call, Call::Read { purpose: Purpose::ProveReleased, .. }), "{later:?}");
 }
 
 /// A claim may go while a provisioner is asked for it, and a volume while it is being reserved.
