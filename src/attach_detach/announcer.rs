@@ -82,7 +82,9 @@ pub fn node_event(
     announcement: &Announcement,
 ) -> Option<Event> {
     let involved = Involved::object(&*objects.nodes.get(node)?);
-    let (r#type, reason, message) = text(announcement, volume.driver_and_handle().1, "");
+    // Volumes of no driver have no handle.
+    let name = Some(volume.driver_and_handle().1).filter(|handle| !handle.is_empty());
+    let (r#type, reason, message) = text(announcement, name.unwrap_or(volume.as_str()), "");
     Some(Event { involved, r#type, reason, message })
 }
 
@@ -221,6 +223,8 @@ fn holders(pods: &[PodKey], namespace: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -251,5 +255,21 @@ mod tests {
         for (announcement, expected) in cases {
             assert_eq!(text(&announcement, volume, "ns1").2, expected);
         }
+    }
+
+    #[test]
+    fn an_event_is_about_the_pod_that_wished_not_its_namesake() {
+        let objects = Objects::default();
+        let pod =
+            json!({ "metadata": { "namespace": "ns", "name": "p", "uid": "old", "resourceVersion": "7" } });
+        objects.apply::<Pod>(serde_json::from_value(pod).unwrap());
+        let about = |uid: &str| {
+            let facts = PodFacts { key: PodKey::new("ns", "p"), uid: uid.into(), created: None };
+            let involved = involved(&objects, &Arc::new(facts));
+            assert_eq!((involved.kind, &*involved.namespace, &*involved.name), (Pod::KIND, "ns", "p"));
+            (involved.uid, involved.resource_version)
+        };
+        assert_eq!(about("old"), ("old".into(), ResourceVersion(7)));
+        assert_eq!(about("new"), ("new".into(), ResourceVersion::default()));
     }
 }

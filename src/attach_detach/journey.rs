@@ -116,7 +116,10 @@ impl Journey {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::kube_api::kinds::VolumeAttachment;
 
     fn laps(operation: Operation, seen: &[(u64, Phase)]) -> Vec<(&'static str, u64)> {
         let start = Instant::now();
@@ -154,5 +157,53 @@ mod tests {
         assert_eq!(laps, []);
         let (_, laps) = Journey::proceed(detach, Operation::Detach, Phase::Api, false, later);
         assert_eq!(laps, [(Operation::Detach, Phase::Unpublish, Duration::ZERO, true)]);
+    }
+
+    #[test]
+    fn what_was_forced_once_stays_so() {
+        let start = Instant::now();
+        let forced_in = |seen: [(Phase, bool); 3]| {
+            let (mut journey, mut last) = (None, Vec::new());
+            for (phase, forced) in seen {
+                (journey, last) = Journey::proceed(journey, Operation::Detach, phase, forced, start);
+            }
+            last.iter().all(|(.., forced)| *forced)
+        };
+        assert!(forced_in([(Phase::Unmount, false), (Phase::Unpublish, true), (Phase::Done, false)]));
+        assert!(forced_in([(Phase::Unmount, false), (Phase::Unmount, true), (Phase::Done, false)]));
+        assert!(!forced_in([(Phase::Unmount, false), (Phase::Unpublish, false), (Phase::Done, false)]));
+    }
+
+    #[test]
+    fn the_phase_is_that_of_what_is_waited_for() {
+        use Phase::{Api, Attacher, Done, Publish, Queue, Unmount, Unpublish};
+        let attachment = |attached: bool, terminating: bool| {
+            let mut attachment = VolumeAttachment::default();
+            attachment.status.attached = attached;
+            attachment.metadata.deletion_timestamp = terminating.then(Default::default);
+            Pair { attachment: Some(Arc::new(attachment)), ..Pair::default() }
+        };
+        let (none, attached) = (Pair::default, || attachment(true, false));
+        let accepted = || Pair { deletion_accepted: Some("1".into()), ..attached() };
+        let cases = [
+            ("not asked for", none(), true, Queue),
+            ("being asked for", Pair { call: Some(PairCall::Create), ..none() }, true, Api),
+            ("being looked for", Pair { call: Some(PairCall::Read), ..none() }, true, Queue),
+            ("made", attachment(false, false), true, Attacher),
+            ("attached", attached(), true, Publish),
+            ("attached and listed", Pair { listed: true, ..attached() }, true, Done),
+            ("wanted again while it goes", attachment(true, true), true, Queue),
+            ("wanted again after its deletion", accepted(), true, Queue),
+            ("nothing is left", none(), false, Done),
+            ("not unmounted", attached(), false, Unmount),
+            ("deletion sent", Pair { call: Some(PairCall::Delete), ..attached() }, false, Api),
+            ("being looked at", Pair { call: Some(PairCall::Read), ..attached() }, false, Unmount),
+            ("deletion accepted", accepted(), false, Attacher),
+            ("going", attachment(true, true), false, Attacher),
+        ];
+        for (name, pair, wanted, expected) in cases {
+            assert_eq!(Phase::of(&pair, wanted, false), expected, "{name}");
+        }
+        assert_eq!(Phase::of(&attached(), false, true), Unpublish, "being taken off the list");
     }
 }

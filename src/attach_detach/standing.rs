@@ -248,12 +248,20 @@ impl Standing {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use tokio::time::Instant;
+
     use super::*;
     use crate::{
         attach_detach::{
-            desired_state::WhyUnresolved, force::Unforced, rules::Rival, volume_source::SourceError,
+            actual_state::Uncertain, desired_state::WhyUnresolved, force::Unforced, rules::Rival,
+            volume_source::SourceError,
         },
-        kube_api::ids::{ClaimKey, DriverName},
+        kube_api::{
+            ids::{ClaimKey, DriverName},
+            kinds::VolumeAttachment,
+        },
     };
 
     fn at(second: i64) -> Timestamp {
@@ -328,5 +336,63 @@ mod tests {
         assert_eq!(standing.json()["unresolved"], json!([]));
         standing.set(&volume, &a, None);
         assert_eq!(standing.entries().len(), 1);
+    }
+
+    #[test]
+    fn l18_the_state_shown_is_what_is_known_of_the_pair() {
+        let attachment = |attached: bool, terminating: bool| {
+            let mut attachment = VolumeAttachment::default();
+            attachment.status.attached = attached;
+            attachment.metadata.deletion_timestamp = terminating.then(Default::default);
+            Pair { attachment: Some(Arc::new(attachment)), ..Pair::default() }
+        };
+        let (none, attached) = (Pair::default, || attachment(true, false));
+        let now = Instant::now();
+        let uncertain = Some(Uncertain { until: now, read_absent: false });
+        let cases = [
+            ("nothing", none(), State::Detached),
+            ("create sent", Pair { call: Some(PairCall::Create), ..none() }, State::Attaching),
+            (
+                "create sent, listed of old",
+                Pair { call: Some(PairCall::Create), listed: true, ..none() },
+                State::Attaching,
+            ),
+            ("create unanswered", Pair { uncertain, ..none() }, State::Uncertain),
+            (
+                "create unanswered, sent again",
+                Pair { uncertain, call: Some(PairCall::Create), ..none() },
+                State::Uncertain,
+            ),
+            ("listed", Pair { listed: true, ..none() }, State::Attached),
+            ("made", attachment(false, false), State::Attaching),
+            ("attached", attached(), State::Attached),
+            ("deletion sent", Pair { call: Some(PairCall::Delete), ..attached() }, State::Detaching),
+            (
+                "deletion accepted",
+                Pair { deletion_accepted: Some("1".into()), ..attached() },
+                State::Detaching,
+            ),
+            ("deletion unanswered", Pair { deletion_doubt: Some(now), ..attached() }, State::Uncertain),
+            (
+                "deletion unanswered, sent again",
+                Pair { deletion_doubt: Some(now), call: Some(PairCall::Delete), ..attached() },
+                State::Detaching,
+            ),
+            ("going", attachment(true, true), State::Detaching),
+        ];
+        for (name, pair, expected) in cases {
+            assert_eq!(State::of(&pair), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn s14_it_shows_whether_another_controller_is_at_work_and_whether_this_one_decides() {
+        let standing = Standing::default();
+        for (leads, alarm) in [(true, true), (false, false), (true, false)] {
+            standing.set_leads(leads);
+            standing.set_alarm(alarm);
+            let shown = standing.json();
+            assert_eq!((&shown["leads"], shown["alarm"].is_string()), (&json!(leads), alarm));
+        }
     }
 }

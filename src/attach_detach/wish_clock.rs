@@ -287,4 +287,28 @@ mod tests {
         clock.note(&"1".into(), at(0));
         assert_eq!(next(&mut clock, Instant::now()), None);
     }
+
+    #[test]
+    fn s6_what_ends_alone_is_removed_and_what_never_was_changes_nothing() {
+        let (now, mut clock) = (Instant::now(), clock());
+        clock.note(&"1".into(), at(60));
+        clock.forget(&"2".into());
+        clock.next(now);
+        clock.take(absent(), ALL, 0.0, now);
+        assert!(!clock.is_busy());
+        assert_eq!(next(&mut clock, now).map(|(verb, ..)| verb), Some(Verb::Create));
+        assert!(clock.is_busy());
+        clock.take(Ok(map(5, &[("1", "1970-01-01T00:01:00Z")])), ALL, 0.0, now);
+        assert_eq!(next(&mut clock, now), None);
+        clock.forget(&"2".into());
+        assert_eq!(next(&mut clock, now), None);
+        clock.forget(&"1".into());
+        assert_eq!(next(&mut clock, now).map(|(.., body)| body["data"].clone()), Some(json!({ "1": null })));
+        // Somebody removed it meanwhile: whatever it is now is read before it is written.
+        clock.note(&"2".into(), at(60));
+        clock.take(absent(), ALL, 0.0, now);
+        assert_eq!(next(&mut clock, now), None);
+        let later = clock.retry_at().unwrap();
+        assert_eq!(next(&mut clock, later).map(|(verb, ..)| verb), Some(Verb::Get));
+    }
 }
