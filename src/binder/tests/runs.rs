@@ -180,3 +180,73 @@ fn a_host_path_volume_is_deleted_once_and_after_its_directory() {
     planner.changed(&ObjectRef::Volume(volume.key()), now);
     assert!(planner.plan(now).ops.is_empty());
 }
+
+#[test]
+fn a_pod_that_happens_to_have_the_name_is_not_taken_for_ours() {
+    let now = Instant::now();
+    let (objects, mut planner, pod) = recycling(now);
+    let read = only(planner.plan(now));
+    objects.delete(pod.clone());
+    planner.changed(&ObjectRef::Pod(pod.key()), now);
+    planner.outcome(read, Ok(Answer::Volume(released(1))), now, 0.0);
+    let failed = only(planner.plan(now));
+    assert_eq!(failed.call.write_kind(), Some(WriteKind::VolumeFailed));
+    let mut volume = released(2);
+    volume.status.phase = VolumePhase::Failed;
+    planner.outcome(failed, Ok(Answer::Volume(volume)), now, 0.0);
+    let later = planner.plan(now).wake_at.unwrap();
+    let creation = only(planner.plan(later));
+    assert_eq!(creation.call.write_kind(), Some(WriteKind::CreatePod));
+    assert_ne!(creation.call.target(), Some(&Object::Pod(pod.key())));
+    planner.outcome(creation, Err(CallError::AlreadyExists("there".into())), later, 0.0);
+    assert!(planner.plan(later).ops.is_empty());
+    let reason = planner.standing().volume(&VolumeName::from("pv"));
+    assert_eq!(
+        reason,
+        Some(VolumeReason::RecycleFailed("old recycler pod found, will retry later".to_owned()))
+    );
+}
+
+#[test]
+fn a_volume_that_is_refused_is_created_again_after_a_pause() {
+    let now = Instant::now();
+    let objects = Arc::new(Objects::default());
+    let mut claim = claim("c");
+    claim.spec.storage_class_name = Some("gold".to_owned());
+    claim
+        .metadata
+        .annotations
+        .insert("volume.kubernetes.io/storage-provisioner".to_owned(), "kubernetes.io/host-path".to_owned());
+    objects.reset(vec![claim]);
+    objects.reset(vec![decode::<crate::kube_api::kinds::StorageClass>(&json!({
+        "metadata": {"name": "gold"}, "provisioner": "kubernetes.io/host-path", "volumeBindingMode": "Immediate",
+    }))]);
+    let options = BinderOptions { enable_hostpath_provisioner: true, ..BinderOptions::default() };
+    let mut planner = Planner::new(Arc::clone(&objects), options);
+    planner.warm(now);
+    let making = only(planner.plan(now));
+    let path = HostPath::parse("/tmp/hostpath_pv/uid-c").unwrap();
+    assert_eq!(making.call, Call::Directory(Directory::Make(path)));
+    planner.outcome(making, Ok(Answer::Directory(Ok(()))), now, 0.0);
+    let creation = only(planner.plan(now));
+    assert_eq!(creation.call.write_kind(), Some(WriteKind::CreateVolume));
+    let refused = || Err(CallError::Refused { code: 403, message: "no".into() });
+    let mut now = now;
+    for _ in 0..4 {
+        planner.outcome(creation.clone(), refused(), now, 0.0);
+        let plan = planner.plan(now);
+        assert!(plan.ops.is_empty());
+        now += Duration::from_secs(10);
+        assert_eq!(plan.wake_at, Some(now));
+        assert_eq!(only(planner.plan(now)), creation);
+    }
+    // The fifth refusal is the last: the directory goes, and that has as many tries.
+    planner.outcome(creation, refused(), now, 0.0);
+    let removal = only(planner.plan(now));
+    assert!(matches!(removal.call, Call::Directory(Directory::Remove(_))), "{removal:?}");
+    planner.outcome(removal.clone(), Ok(Answer::Directory(Err("busy".to_owned()))), now, 0.0);
+    let plan = planner.plan(now);
+    assert!(plan.ops.is_empty());
+    assert_eq!(plan.wake_at, Some(now + Duration::from_secs(10)));
+    assert_eq!(only(planner.plan(now + Duration::from_secs(10))), removal);
+}
