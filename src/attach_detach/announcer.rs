@@ -8,7 +8,7 @@ use super::{
     desired_state::{PodFacts, Wish},
     force::{ForceReason, Unforced},
     rules::Waiting,
-    volume_name::VolumeId,
+    volume_name::{VolumeId, VolumeKind},
 };
 use crate::{
     kube_api::{
@@ -80,7 +80,11 @@ pub fn node_event(
     announcement: &Announcement,
 ) -> Option<Event> {
     let involved = Involved::object(&*objects.nodes.get(node)?);
-    let (r#type, reason, message) = text(announcement, volume.driver_and_handle().1, "");
+    let name = match volume.kind() {
+        VolumeKind::Csi => volume.driver_and_handle().1,
+        VolumeKind::NoOp => volume.as_str(),
+    };
+    let (r#type, reason, message) = text(announcement, name, "");
     Some(Event { involved, r#type, reason, message })
 }
 
