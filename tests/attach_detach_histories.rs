@@ -1,6 +1,8 @@
 //! Random histories of attach/detach: pods come, move and go, attachers and kubelets act when they like,
 //! watches lag or begin anew, requests are lost before or after they took effect or take effect late, and the
-//! daemon dies at any moment. After every write the invariants S1–S5, S7–S10, S13 and S15 must hold, whatever the order; and when the trouble stops, the end state must be the wanted one.
+//! daemon dies at any moment. After every write the invariants S1–S5, S7–S10, S13 and S15 must
+//! hold, whatever the order; and when the trouble stops, the end state must be the wanted one, also if a machine is
+//! gone for good (L9, H9).
 //!
 //! The controller is the real one; it has no clock and no client, so a history is a loop over values.
 //! A failure prints its seed: `MOORING_SEED=<n> cargo test --test attach_detach_histories` repeats it.
@@ -29,7 +31,7 @@ fn main() {
     };
     let explore = number("MOORING_EXPLORE").map(|steps| usize::try_from(steps).expect("a number of steps"));
     let random =
-        Trial::test("S1–S5 S7–S10 S13 S15 S17 and convergence over random histories", move || {
+        Trial::test("S1–S5 S7–S10 S13 S15 S17 L8 L9 and convergence over random histories", move || {
             for seed in &seeds {
                 histories::play(*seed)
                     .map_err(|error| Failed::from(format!("MOORING_SEED={seed}: {error}")))?;

@@ -8,7 +8,7 @@ use super::{
     desired_state::{PodFacts, Wish},
     force::{ForceReason, Unforced},
     rules::Waiting,
-    volume_name::VolumeId,
+    volume_name::{VolumeId, VolumeKind},
 };
 use crate::{
     kube_api::{
@@ -82,9 +82,11 @@ pub fn node_event(
     announcement: &Announcement,
 ) -> Option<Event> {
     let involved = Involved::object(&*objects.nodes.get(node)?);
-    // Volumes of no driver have no handle.
-    let name = Some(volume.driver_and_handle().1).filter(|handle| !handle.is_empty());
-    let (r#type, reason, message) = text(announcement, name.unwrap_or(volume.as_str()), "");
+    let name = match volume.kind() {
+        VolumeKind::Csi => volume.driver_and_handle().1,
+        VolumeKind::NoOp => volume.as_str(),
+    };
+    let (r#type, reason, message) = text(announcement, name, "");
     Some(Event { involved, r#type, reason, message })
 }
 

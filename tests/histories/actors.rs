@@ -155,7 +155,8 @@ impl Server {
 
     /// Attacher and kubelets do all they can, without faults.
     pub fn everyone_acts(&mut self) {
-        for name in NODES.map(NodeName::from) {
+        let names: Vec<NodeName> = self.nodes.keys().cloned().collect();
+        for name in names {
             self.kubelet_unmounts(&name);
             self.kubelet_reports(&name);
             self.kubelet_mounts(&name);
@@ -222,18 +223,38 @@ impl Server {
                 node.spec.taints.push(Taint { key: OUT_OF_SERVICE.to_owned() });
                 self.put_node(node);
             }
-            4 => {
-                self.nodes.remove(&name);
-                self.unready_since.entry(name.clone()).or_insert(self.wall);
-                // A node that is gone publishes nothing, and cannot report anything new either.
-                for volume in VOLUMES.map(|(volume, _)| id(volume)) {
-                    let unused = !node.uses(volume.as_str());
-                    self.unpublished.entry((name.clone(), volume)).or_default().unused |= unused;
-                }
-                self.record_end(ObjectRef::Node(name), Object::Node(node));
-            }
+            4 => self.node_goes(&name),
             _ => {}
         }
+    }
+
+    /// The node object goes.
+    fn node_goes(&mut self, name: &NodeName) {
+        let Some(node) = self.nodes.remove(name) else { return };
+        self.unready_since.entry(name.clone()).or_insert(self.wall);
+        // A node that is gone publishes nothing, and cannot report anything new either.
+        for volume in VOLUMES.map(|(volume, _)| id(volume)) {
+            let unused = !node.uses(volume.as_str());
+            self.unpublished.entry((name.clone(), volume)).or_default().unused |= unused;
+        }
+        self.record_end(ObjectRef::Node(name.clone()), Object::Node(node));
+    }
+
+    /// A machine is gone for good: its node object goes, then its pods.
+    pub fn machine_goes(&mut self, index: usize) {
+        let name = NodeName::from(NODES[index]);
+        self.reboots(&name);
+        self.node_goes(&name);
+        let lost: Vec<PodKey> = self
+            .pods
+            .iter()
+            .filter(|(_, pod)| pod.spec.node_name == name)
+            .map(|(key, _)| key.clone())
+            .collect();
+        for key in lost {
+            self.pod_goes(&key);
+        }
+        self.gone_for_good.insert(name);
     }
 
     /// The machine loses what it had mounted. Returns its new boot.
@@ -248,6 +269,7 @@ impl Server {
         self.silent.clear();
         for name in NODES.map(NodeName::from) {
             match self.nodes.get(&name).cloned() {
+                None if self.gone_for_good.contains(&name) => {}
                 None => {
                     let boot = self.reboots(&name);
                     self.node_registers(&name, &boot);

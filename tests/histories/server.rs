@@ -49,6 +49,8 @@ pub struct Server {
     pub(super) wall: Timestamp,
     /// Nodes whose kubelet is silent.
     pub(super) silent: BTreeSet<NodeName>,
+    /// Nodes that do not come back.
+    pub(super) gone_for_good: BTreeSet<NodeName>,
     /// Since when each node has been gone or not Ready.
     pub(super) unready_since: BTreeMap<NodeName, Timestamp>,
     /// Since when nobody has wanted each volume on each node.
@@ -92,6 +94,7 @@ impl Server {
             unpublished: BTreeMap::new(),
             wall: Timestamp::from_second(1_000_000).unwrap(),
             silent: BTreeSet::new(),
+            gone_for_good: BTreeSet::new(),
             unready_since: BTreeMap::new(),
             unwanted_since: BTreeMap::new(),
         };
@@ -372,8 +375,8 @@ impl Server {
             if !right {
                 return Err(format!("at rest {volume} is wanted on {nodes:?} and attached to {attached:?}"));
             }
-            for node in NODES.map(NodeName::from) {
-                if self.nodes[&node].lists(volume.as_str()) != attached.contains(&node) {
+            for (node, object) in &self.nodes {
+                if object.lists(volume.as_str()) != attached.contains(node) {
                     return Err(format!("at rest {node} lists {volume} wrongly; attached to {attached:?}"));
                 }
             }
