@@ -166,14 +166,20 @@ impl Pair {
             || self.publication == Publication::List
     }
 
+    /// Whether its attachment is on its way out, as the object says or the answer to our DELETE.
+    #[must_use]
+    pub fn is_going(&self) -> bool {
+        let is_terminating = |attachment: &VolumeAttachment| attachment.metadata.is_terminating();
+        self.deletion_accepted.is_some() || self.attachment.as_deref().is_some_and(is_terminating)
+    }
+
     /// Whether the volume is about to become attached, as far as can be told: its attachment is being made,
     /// or the driver is at work and has not failed.
     #[must_use]
     pub fn is_on_its_way(&self) -> bool {
         let attaching = |attachment: &Arc<VolumeAttachment>| {
             let status = &attachment.status;
-            let going = attachment.metadata.is_terminating() || self.deletion_accepted.is_some();
-            !going && !status.attached && status.attach_error.is_none()
+            !self.is_going() && !status.attached && status.attach_error.is_none()
         };
         self.call == Some(PairCall::Create) || self.attachment.as_ref().is_some_and(attaching)
     }

@@ -47,8 +47,7 @@ impl Phase {
     #[must_use]
     pub fn of(pair: &Pair, wanted: bool, withdraws: bool) -> Self {
         let attachment = pair.attachment.as_deref();
-        let going = attachment.is_some_and(|attachment| attachment.metadata.is_terminating())
-            || pair.deletion_accepted.is_some();
+        let going = pair.is_going();
         match (wanted, attachment) {
             (true, Some(_)) if going => Self::Queue,
             (true, Some(attachment)) if attachment.status.attached => {

@@ -197,8 +197,7 @@ pub fn judge(view: &PairView<'_>, now: Instant) -> Verdict {
 fn wanted(view: &PairView<'_>, wish: &Wish, now: Instant) -> Verdict {
     let pair = view.pair;
     if let Some(attachment) = &pair.attachment {
-        let going = attachment.metadata.is_terminating() || pair.deletion_accepted.is_some();
-        if going || pair.call == Some(PairCall::Delete) {
+        if pair.is_going() || pair.call == Some(PairCall::Delete) {
             return wait(Publication::Withhold, Waiting::WaitingForDeletion);
         }
         if pair.deletion_doubt.is_some() && pair.call.is_some() {
@@ -267,7 +266,7 @@ fn is_stale(error: &VolumeError, began: Option<Timestamp>) -> bool {
 fn unwanted(view: &PairView<'_>, now: Instant) -> Verdict {
     let pair = view.pair;
     let Some(attachment) = &pair.attachment else { return without_attachment(view, now) };
-    if attachment.metadata.is_terminating() || pair.deletion_accepted.is_some() {
+    if pair.is_going() {
         let waiting = match detach_error(attachment) {
             Some(error) => Waiting::DetachError { message: error.message.clone(), at: error.time },
             None => Waiting::DetachWaitingForAttacher,
@@ -386,10 +385,8 @@ impl Verdict {
         if !(self.withdraws || deletes || unpublishes) {
             return self;
         }
-        let is_attached = pair.attachment.as_deref().is_some_and(|attachment| {
-            let going = attachment.metadata.is_terminating() || pair.deletion_accepted.is_some();
-            attachment.status.attached && !going
-        });
+        let is_attached = pair.attachment.as_deref().is_some_and(|attachment| attachment.status.attached);
+        let is_attached = is_attached && !pair.is_going();
         // Only what we took off ourselves is put back: what the watch says may be of yesterday (S10).
         let is_ours = pair.withdrawal != Withdrawal::None || pair.publication == Publication::List;
         let publication = if is_attached && is_ours { Publication::List } else { Publication::Keep };

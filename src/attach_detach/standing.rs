@@ -51,9 +51,8 @@ impl State {
                 _ => Self::Detached,
             };
         };
-        let going = attachment.metadata.is_terminating() || pair.deletion_accepted.is_some();
         match pair.call {
-            _ if going => Self::Detaching,
+            _ if pair.is_going() => Self::Detaching,
             Some(PairCall::Delete) => Self::Detaching,
             _ if pair.deletion_doubt.is_some() => Self::Uncertain,
             _ if attachment.status.attached => Self::Attached,
