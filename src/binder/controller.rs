@@ -117,6 +117,7 @@ impl Binder {
                 () = self.leadership.acquired(), if !leading => leading = true,
                 () = self.leadership.lost(), if leading => {
                     leading = false;
+                    self.planner.unprove();
                     self.pod_events.follow(BTreeMap::new());
                 }
                 changed = self.changes.take() => self.changed(&changed),

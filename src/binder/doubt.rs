@@ -21,14 +21,14 @@ const LATE: Duration = REQUEST_TIMEOUT.saturating_mul(2);
 
 #[derive(Clone, Debug)]
 struct Doubt {
-    claim: (ClaimKey, Uid),
+    claim: ClaimKey,
     revision: ResourceVersion,
     until: Instant,
 }
 
-/// Reservations in doubt.
+/// Reservations in doubt, by volume and claim: several claims may be in doubt about one volume.
 #[derive(Debug, Default)]
-pub struct Doubts(BTreeMap<VolumeName, Doubt>);
+pub struct Doubts(BTreeMap<(VolumeName, Uid), Doubt>);
 
 impl Doubts {
     /// A request that reserves the volume at this revision for a claim was not answered.
@@ -39,30 +39,23 @@ impl Doubts {
         claim: (ClaimKey, Uid),
         now: Instant,
     ) {
-        self.0.insert(volume.clone(), Doubt { claim, revision, until: now + LATE });
+        let (claim, uid) = claim;
+        self.0.insert((volume.clone(), uid), Doubt { claim, revision, until: now + LATE });
     }
 
-    /// A volume is at this revision now, or gone. Returns the claim that was in doubt about it and is so
+    /// A volume is at this revision now, or gone. Returns the claims that were in doubt about it and are so
     /// no longer.
-    pub fn look(&mut self, volume: &VolumeName, now: Option<ResourceVersion>) -> Option<ClaimKey> {
-        let doubt = self.0.get(volume)?;
-        if now == Some(doubt.revision) {
-            return None;
-        }
-        self.0.remove(volume).map(|doubt| doubt.claim.0)
+    pub fn look(&mut self, volume: &VolumeName, now: Option<ResourceVersion>) -> Vec<ClaimKey> {
+        self.take(|(name, _), doubt| name == volume && now != Some(doubt.revision))
     }
 
     /// Takes the claims whose doubts have ended by now.
     pub fn take_over(&mut self, now: Instant) -> Vec<ClaimKey> {
-        let mut claims = Vec::new();
-        self.0.retain(|_, doubt| {
-            let stays = now < doubt.until;
-            if !stays {
-                claims.push(doubt.claim.0.clone());
-            }
-            stays
-        });
-        claims
+        self.take(|_, doubt| now >= doubt.until)
+    }
+
+    fn take(&mut self, ended: impl Fn(&(VolumeName, Uid), &Doubt) -> bool) -> Vec<ClaimKey> {
+        self.0.extract_if(.., |key, doubt| ended(key, doubt)).map(|(_, doubt)| doubt.claim).collect()
     }
 
     /// When the next doubt ends by itself.
@@ -74,7 +67,7 @@ impl Doubts {
     /// A volume other than this one that may become the claim's.
     #[must_use]
     pub fn other(&self, claim: &Uid, than: &VolumeName) -> Option<&VolumeName> {
-        self.0.iter().find(|(name, doubt)| doubt.claim.1 == *claim && *name != than).map(|(name, _)| name)
+        self.0.keys().find(|(name, uid)| uid == claim && name != than).map(|(name, _)| name)
     }
 }
 
@@ -93,17 +86,33 @@ mod tests {
         assert_eq!(doubts.other(&claim.1, &other), Some(&volume));
         assert_eq!(doubts.other(&claim.1, &volume), None);
         assert_eq!(doubts.other(&Uid::from("another"), &other), None);
-        assert_eq!(doubts.look(&volume, Some(ResourceVersion(5))), None);
-        assert_eq!(doubts.look(&other, None), None);
+        assert_eq!(doubts.look(&volume, Some(ResourceVersion(5))), vec![]);
+        assert_eq!(doubts.look(&other, None), vec![]);
         assert_eq!(doubts.next_end(), Some(now + LATE));
         for moved in [Some(ResourceVersion(6)), None] {
             note(&mut doubts);
-            assert_eq!(doubts.look(&volume, moved), Some(claim.0.clone()));
+            assert_eq!(doubts.look(&volume, moved), vec![claim.0.clone()]);
             assert_eq!(doubts.other(&claim.1, &other), None);
         }
         note(&mut doubts);
         assert_eq!(doubts.take_over(now), vec![]);
         assert_eq!(doubts.take_over(now + LATE), vec![claim.0]);
         assert_eq!(doubts.next_end(), None);
+    }
+
+    #[test]
+    fn s19_a_second_claim_in_doubt_about_a_volume_does_not_free_the_first() {
+        let now = Instant::now();
+        let (volume, other) = (VolumeName::from("a"), VolumeName::from("b"));
+        let claims = ["1", "2"].map(|name| (ClaimKey::new("ns", name), Uid::from(name)));
+        let mut doubts = Doubts::default();
+        for claim in &claims {
+            doubts.note(&volume, ResourceVersion(5), claim.clone(), now);
+        }
+        for (_, uid) in &claims {
+            assert_eq!(doubts.other(uid, &other), Some(&volume));
+        }
+        let both = claims.map(|(key, _)| key);
+        assert_eq!(doubts.look(&volume, Some(ResourceVersion(6))), both);
     }
 }

@@ -162,6 +162,11 @@ impl Planner {
         each.filter_map(|(name, key, uid)| Some((uid.clone(), (key.clone(), volume(name)?)))).collect()
     }
 
+    /// Nothing is decided here until this process leads again: what was read live is of yesterday then.
+    pub fn unprove(&mut self) {
+        self.runs.unproven_all();
+    }
+
     /// Takes in every object there is.
     pub fn warm(&mut self, now: Instant) {
         let objects = Arc::clone(&self.objects);
@@ -201,7 +206,7 @@ impl Planner {
         self.queue.extend(before.into_iter().chain(refers).chain(naming).map(Target::Claim), now);
         let target = Target::Volume(name.clone());
         let revision = volume.as_ref().map(|volume| volume.metadata.resource_version);
-        self.queue.extend(self.doubts.look(name, revision).map(Target::Claim), now);
+        self.queue.extend(self.doubts.look(name, revision).into_iter().map(Target::Claim), now);
         let Some(volume) = volume else {
             self.proofs.forget_volume(name);
             self.latency.volume_gone(name, now);
@@ -468,6 +473,7 @@ impl Planner {
         }
         let mut decision = self.decide_volume(&volume);
         if self.is_held_back(decision.step.as_ref(), now) {
+            self.runs.unproven(name);
             decision = VolumeDecision::rest(VolumeReason::SecondBinder);
         }
         if decision.reason.awaits_deletion() && volume.spec.reclaim_policy == ReclaimPolicy::Delete {

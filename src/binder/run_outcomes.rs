@@ -100,7 +100,8 @@ impl Planner {
             (WriteKind::DeleteVolume, Target::Volume(name), _) => {
                 self.runs.advance(name, VolumeStage::Deleted);
             }
-            (WriteKind::CreateVolume, target, _) => self.runs.forget(target),
+            // What was recycled is as new, and what was made is there.
+            (WriteKind::Unbind | WriteKind::CreateVolume, target, _) => self.runs.forget(target),
             (WriteKind::Reschedule, ..) => {
                 if let Answer::Claim(claim) = &answer {
                     self.runs.reschedule(claim, now);
@@ -115,7 +116,12 @@ impl Planner {
     /// Deals with a refusal that ends a run, or brings it nearer to its end. Returns whether it did.
     fn refused(&mut self, subject: &Target, write: &Write, error: &CallError, now: Instant) -> bool {
         match (write.kind, subject, error) {
-            (WriteKind::CreatePod, Target::Volume(name), CallError::Refused { .. }) => {
+            // Of a creation, "not found" is about the namespace.
+            (
+                WriteKind::CreatePod,
+                Target::Volume(name),
+                CallError::Refused { .. } | CallError::NotFound(_),
+            ) => {
                 self.volume_failed(name, format!("unexpected error creating recycler pod:  {error}"), now);
             }
             (WriteKind::CreatePod, Target::Volume(name), CallError::AlreadyExists(_)) => {
