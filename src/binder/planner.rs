@@ -41,8 +41,8 @@ use crate::{
         events::{Event, Involved},
         ids::{ClaimKey, ClassName, PodKey, ResourceVersion, Uid, VolumeName},
         kinds::{
-            ClaimRef, Meta, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy,
-            StorageClass,
+            BindingMode, ClaimRef, Meta, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim,
+            ReclaimPolicy, StorageClass,
         },
     },
     state::Objects,
@@ -385,6 +385,12 @@ impl Planner {
         step.is_some_and(Step::is_destructive) && self.rivals.alarm(now).is_some()
     }
 
+    /// Whether a claim takes no free volume, but only one that is reserved for it.
+    fn is_delayed(&self, wish: &Wish<'_>) -> bool {
+        let class = self.objects.classes.get(&ClassName::from(wish.class));
+        class.is_some_and(|class| class.volume_binding_mode == Some(BindingMode::WaitForFirstConsumer))
+    }
+
     /// Finds a taker for a volume that has become free.
     fn plan_offer(&mut self, name: &VolumeName, now: Instant, plan: &mut Plan) {
         let mut declined = BTreeSet::new();
@@ -415,6 +421,7 @@ impl Planner {
         if decision.step.is_none()
             && decision.reason.wants_volume()
             && let Ok(wish) = Wish::of(&claim)
+            && !self.is_delayed(&wish)
         {
             self.claims.wait(&wish);
         }
