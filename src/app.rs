@@ -32,7 +32,7 @@ use crate::{
         elector::{Candidacy, ElectionView, Elector},
         error_chain,
         events::EventQueue,
-        kinds::VolumeAttachment,
+        kinds::{PersistentVolume, PersistentVolumeClaim, VolumeAttachment},
         leadership::{Leadership, Term},
         watch as kind_watch,
     },
@@ -372,13 +372,22 @@ fn build_elector(
     Ok(Elector::new(caller, candidacy, leadership.clone(), election_metrics))
 }
 
-/// Reads the VolumeAttachments once more after the lease was won: those that the last leader
-/// created just before may not have come through our watch yet, and a volume must not be attached
-/// elsewhere for want of knowing of them. Repeated until it succeeds or the term ends.
+/// Reads once more, after the lease was won, what the last leader wrote: the last of it may not have come
+/// through our watches yet. A volume must not be attached elsewhere, nor reserved for a claim that another
+/// volume is reserved for already (S19), for want of knowing of it.
 async fn take_over_barrier(client: Client, objects: Arc<Objects>) {
+    tokio::join!(
+        reread::<VolumeAttachment>(&client, &objects),
+        reread::<PersistentVolume>(&client, &objects),
+        reread::<PersistentVolumeClaim>(&client, &objects),
+    );
+}
+
+/// Repeats until it succeeds or the term ends.
+async fn reread<T: Stored>(client: &Client, objects: &Objects) {
     let mut backoff = Backoff::new(LONGEST_BARRIER_PAUSE);
-    while let Err(error) = kind_watch::refresh::<VolumeAttachment>(&client, &objects).await {
-        tracing::warn!(error = %error_chain(&error), "cannot list VolumeAttachments, not leading yet");
+    while let Err(error) = kind_watch::refresh::<T>(client, objects).await {
+        tracing::warn!(kind = T::KIND, error = %error_chain(&error), "cannot be listed, not leading yet");
         tokio::time::sleep(backoff.pause()).await;
     }
 }
