@@ -10,6 +10,11 @@ const VERSION: &str = "v1.36.3";
 
 const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 
+/// What can be done to objects of a kind.
+fn verbs(kind: &Kind) -> Vec<&'static str> {
+    VERBS.into_iter().filter(|verb| *verb != "deletecollection" || kind.deletes_collections()).collect()
+}
+
 /// A document by its path; nothing for a path that is none of discovery's.
 #[must_use]
 pub fn document(path: &str, accept: &str) -> Option<Value> {
@@ -63,7 +68,7 @@ fn resources(group: &str) -> Value {
     for kind in of_group(group) {
         resources.push(json!({
             "name": kind.plural, "singularName": kind.singular, "namespaced": kind.namespaced,
-            "kind": kind.kind, "verbs": VERBS, "shortNames": kind.short_names,
+            "kind": kind.kind, "verbs": verbs(kind), "shortNames": kind.short_names,
         }));
         if kind.has_status {
             resources.push(json!({
@@ -97,7 +102,7 @@ fn aggregated(groups: &[&str]) -> Value {
             resources.push(json!({
                 "resource": kind.plural, "responseKind": response,
                 "scope": if kind.namespaced { "Namespaced" } else { "Cluster" },
-                "singularResource": kind.singular, "verbs": VERBS, "shortNames": kind.short_names,
+                "singularResource": kind.singular, "verbs": verbs(kind), "shortNames": kind.short_names,
                 "subresources": subresources,
             }));
         }

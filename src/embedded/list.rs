@@ -31,7 +31,7 @@ pub struct ListOptions {
     pub continue_token: String,
     /// Watch instead of list.
     pub is_watch: bool,
-    /// Watch: seconds until it ends.
+    /// Watch: seconds until it ends, where that is given and not 0.
     pub timeout: Option<u64>,
     /// Watch: bookmarks.
     pub allows_bookmarks: bool,
@@ -61,7 +61,10 @@ impl ListOptions {
             limit: usize::try_from(limit).unwrap_or(0),
             continue_token: query.get("continue").to_owned(),
             is_watch: query.flag("watch")?.unwrap_or(false),
-            timeout: query.number("timeoutSeconds")?.and_then(|seconds| u64::try_from(seconds).ok()),
+            timeout: query
+                .number("timeoutSeconds")?
+                .and_then(|seconds| u64::try_from(seconds).ok())
+                .filter(|seconds| *seconds > 0),
             allows_bookmarks: query.flag("allowWatchBookmarks")?.unwrap_or(false),
             sends_initial: query.flag("sendInitialEvents")?,
         };

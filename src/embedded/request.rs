@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{
     kinds::{self, Kind},
-    status::Refusal,
+    status::{Causes, Refusal},
 };
 
 /// A request, with its body read.
@@ -187,13 +187,33 @@ impl WriteOptions {
             "Ignore" => FieldValidation::Ignore,
             "Strict" => FieldValidation::Strict,
             other => {
-                let mut causes = super::status::Causes::default();
+                let mut causes = Causes::default();
                 let known = ["Ignore", "Strict", "Warn"];
                 causes.not_supported("fieldValidation", &Value::from(other), &known);
                 return Err(Refusal::invalid_kind("meta.k8s.io", "CreateOptions", "", causes));
             }
         };
         Ok(Self { validation })
+    }
+
+    /// Checks the options that only a patch has.
+    ///
+    /// # Errors
+    /// An apply that does not say who applies, or another patch that wants to force.
+    // kube-apiserver: apimachinery/pkg/apis/meta/v1/validation, ValidatePatchOptions.
+    pub fn check_patch(query: &Query, is_apply: bool) -> Result<(), Refusal> {
+        let mut causes = Causes::default();
+        let force = query.flag("force")?;
+        if is_apply && query.get("fieldManager").is_empty() {
+            causes.required("fieldManager", "is required for apply patch");
+        }
+        if !is_apply && force.is_some() {
+            causes.forbidden("force", "may not be specified for non-apply patch");
+        }
+        if causes.0.is_empty() {
+            return Ok(());
+        }
+        Err(Refusal::invalid_kind("meta.k8s.io", "PatchOptions", "", causes))
     }
 }
 

@@ -18,7 +18,7 @@ use http::{HeaderValue, Method, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::{Bytes, Frame};
 use serde_json::Value;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout;
 
 use super::{
     clock::Clock,
@@ -179,30 +179,25 @@ impl Server {
         let is_placed = !kind.namespaced || !place.namespace.is_empty();
         match request.method {
             Method::GET if is_collection => self.list(request, place).await,
-            Method::GET if is_object && request.query.flag("watch")? == Some(true) => {
-                self.list(request, place).await
-            }
             Method::GET => self.get(request, place).await,
             Method::POST if is_collection && is_placed => self.create(request, place),
             Method::PUT if !is_collection => self.put(request, place),
             Method::PATCH if !is_collection => self.patch(request, place),
             Method::DELETE if is_object => self.delete(request, place),
-            Method::DELETE if is_collection && is_placed => self.delete_collection(request, place),
+            Method::DELETE if is_collection && is_placed && kind.deletes_collections() => {
+                self.delete_collection(request, place)
+            }
             _ => Err(Refusal::method_not_allowed()),
         }
     }
 
     /// Waits until a revision exists, but not for long.
-    async fn await_revision(&self, kind: &Kind, revision: u64) -> Result<(), Refusal> {
-        let deadline = Instant::now() + REVISION_WAIT;
-        while revision > self.revision() {
-            let changed = self.with_store(|store| store.subscribe(kind));
-            let Some(mut changed) = changed else { return Ok(()) };
-            if timeout_at(deadline, changed.changed()).await.is_err() {
-                return Err(Refusal::revision_too_large(revision, self.revision()));
-            }
+    async fn await_revision(&self, revision: u64) -> Result<(), Refusal> {
+        let mut written = self.with_store(|store| store.subscribe_revision());
+        match timeout(REVISION_WAIT, written.wait_for(|written| *written >= revision)).await {
+            Ok(_) => Ok(()),
+            Err(_) => Err(Refusal::revision_too_large(revision, self.revision())),
         }
-        Ok(())
     }
 
     async fn get(&self, request: &Request, place: &Place) -> Result<Response<Body>, Refusal> {
@@ -210,7 +205,7 @@ impl Server {
         let revision = request.query.get("resourceVersion");
         if !revision.is_empty() && revision != "0" {
             let options = ListOptions::parse(place, &request.query)?;
-            self.await_revision(place.kind, options.revision_number()?).await?;
+            self.await_revision(options.revision_number()?).await?;
         }
         match self.with_store(|store| store.get(place.kind, &place.key())) {
             Some(object) => Ok(self.show(200, place.kind, &object, view, &[])),
@@ -223,12 +218,12 @@ impl Server {
         let options = ListOptions::parse(place, &request.query)?;
         if options.is_watch {
             if options.sends_initial == Some(true) {
-                self.await_revision(place.kind, options.revision_number()?).await?;
+                self.await_revision(options.revision_number()?).await?;
             }
             let watch = self.with_store(|store| Watch::begin(self, store, place, options, view))?;
             return Ok(stream_response(watch));
         }
-        self.await_revision(place.kind, options.awaited_revision()?).await?;
+        self.await_revision(options.awaited_revision()?).await?;
         let page = self.with_store(|store| list(store, place, &options))?;
         Ok(response(200, "application/json", view.page(place.kind, &page, self.clock())))
     }
@@ -262,6 +257,7 @@ impl Server {
         let view = View::parse(&request.accept, &request.query)?;
         let patch_type = PatchType::parse(&request.content_type)?;
         let options = WriteOptions::parse(&request.query)?;
+        WriteOptions::check_patch(&request.query, patch_type == PatchType::Apply)?;
         let kind = place.kind;
         let mut warnings = Vec::new();
         let (code, object) = self.with_store(|store| {
@@ -272,6 +268,11 @@ impl Server {
                 let applied = patch::applied(kind, &request.body)?;
                 let text = serde_json::to_vec(&applied).unwrap_or_default();
                 let object = write::read(kind, &text, options, &mut warnings)?;
+                if !json::text(&object, "/metadata/uid").is_empty() {
+                    let detail = "uid mismatch: the object has a uid, and no existing object was found";
+                    return Err(Refusal::conflict(kind, &place.name, detail));
+                }
+                write::check_name(place, &object)?;
                 return Ok((201, write::create(store, self.clock(), place, object)?));
             };
             let patched = patch::apply(kind, patch_type, &typed(kind, &old.value), &request.body)?;

@@ -93,7 +93,7 @@ struct Table {
 /// All objects.
 #[derive(Debug)]
 pub struct Store {
-    revision: u64,
+    revision: watch::Sender<u64>,
     log_capacity: usize,
     tables: Vec<(&'static Kind, Table)>,
 }
@@ -111,13 +111,13 @@ impl Store {
             };
             (*kind, table)
         };
-        Self { revision: 1, log_capacity, tables: KINDS.iter().map(table).collect() }
+        Self { revision: watch::Sender::new(1), log_capacity, tables: KINDS.iter().map(table).collect() }
     }
 
     /// The revision of the last write.
     #[must_use]
     pub fn revision(&self) -> u64 {
-        self.revision
+        *self.revision.borrow()
     }
 
     fn table(&self, kind: &Kind) -> Option<&Table> {
@@ -136,8 +136,7 @@ impl Store {
 
     /// Writes an object, new or changed.
     pub fn put(&mut self, kind: &Kind, key: &str, value: Value) -> Arc<Object> {
-        self.revision += 1;
-        let (revision, capacity) = (self.revision, self.log_capacity);
+        let (revision, capacity) = (self.revision() + 1, self.log_capacity);
         let object = Object::at(value, revision);
         if let Some(table) = self.table_mut(kind) {
             let key: Key = key.into();
@@ -145,19 +144,20 @@ impl Store {
             let after = Arc::clone(&object);
             table.record(Change { revision, key, before, after, is_deletion: false }, capacity);
         }
+        self.revision.send_replace(revision);
         object
     }
 
     /// Takes an object away, and returns its last content with the revision of the deletion.
     pub fn delete(&mut self, kind: &Kind, key: &str) -> Option<Arc<Object>> {
-        let (revision, capacity) = (self.revision + 1, self.log_capacity);
+        let (revision, capacity) = (self.revision() + 1, self.log_capacity);
         let table = self.table_mut(kind)?;
         let (key, before) = table.objects.remove_entry(key)?;
         let after = Object::at(before.value.clone(), revision);
         let change =
             Change { revision, key, before: Some(before), after: Arc::clone(&after), is_deletion: true };
         table.record(change, capacity);
-        self.revision = revision;
+        self.revision.send_replace(revision);
         Some(after)
     }
 
@@ -172,8 +172,8 @@ impl Store {
         start: &str,
         revision: u64,
     ) -> Result<Vec<(Key, Arc<Object>)>, Unknown> {
-        if revision > self.revision {
-            return Err(Unknown::Future(self.revision));
+        if revision > self.revision() {
+            return Err(Unknown::Future(self.revision()));
         }
         let Some(table) = self.table(kind) else { return Ok(Vec::new()) };
         if revision < table.compacted {
@@ -239,9 +239,15 @@ impl Store {
         self.table(kind).map(|table| table.changed.subscribe())
     }
 
+    /// Tells the revision of every write, of whatever kind.
+    #[must_use]
+    pub fn subscribe_revision(&self) -> watch::Receiver<u64> {
+        self.revision.subscribe()
+    }
+
     /// Forgets all changes, as a compaction of etcd does.
     pub fn compact(&mut self) {
-        let revision = self.revision;
+        let revision = self.revision();
         for (_, table) in &mut self.tables {
             table.log.clear();
             table.compacted = revision;

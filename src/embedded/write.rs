@@ -161,7 +161,10 @@ pub fn create(
         return Err(Refusal::invalid(kind, &name, causes));
     }
     let key = key(kind, &place.namespace, &name);
-    if !json::text(&object, "/metadata/resourceVersion").is_empty() {
+    // What is no number counts as none.
+    let revision = json::remove(&mut object, "/metadata/resourceVersion");
+    let revision = revision.as_ref().and_then(Value::as_str).and_then(|text| text.parse::<u64>().ok());
+    if revision.is_some_and(|revision| revision > 0) {
         let message = "resourceVersion should not be set on objects to be created";
         return Err(Refusal::plain(500, "", message));
     }

@@ -160,12 +160,14 @@ impl Rules for Claim {
         }
         let is_named_later =
             !json::is_set(old, CLASS) && !json::is_set(old, BETA_CLASS) && json::is_set(new, CLASS);
-        let is_moved = !json::is_set(old, CLASS)
+        let takes_class = !json::is_set(old, CLASS)
             && json::is_set(old, BETA_CLASS)
             && old.pointer(BETA_CLASS) == new.pointer(CLASS);
-        if is_moved {
+        if takes_class {
             json::remove(&mut comparable, CLASS);
-        } else {
+        }
+        let is_free = !json::is_set(new, BETA_CLASS) || new.pointer(BETA_CLASS) == new.pointer(CLASS);
+        if !(takes_class && is_free) {
             let field = "metadata.annotations.volume.beta.kubernetes.io/storage-class";
             if json::text(new, BETA_CLASS) != json::text(old, BETA_CLASS) {
                 causes.invalid(field, &json::text(new, BETA_CLASS).into(), "field is immutable");
@@ -191,6 +193,11 @@ impl Rules for Claim {
             causes.forbidden("spec.resources.requests.storage", "field can not be less than status.capacity");
         }
         immutable(new, old, "/spec/volumeMode", "volumeMode", causes);
+        let class = "/spec/volumeAttributesClassName";
+        if json::is_set(old, class) && !json::is_set(new, class) {
+            causes
+                .forbidden("spec.volumeAttributesClassName", "update from non-nil value to nil is forbidden");
+        }
     }
 
     fn validate_status(&self, new: &Value, _: &Value, causes: &mut Causes) {
@@ -222,8 +229,13 @@ fn normalise_sources(object: &mut Value, old: Option<&Value>) {
             json::remove(object, "/spec/dataSource");
         }
     }
+    // References to other namespaces are behind a gate that is off.
+    let had_reference = old.is_some_and(|old| json::is_set(old, "/spec/dataSourceRef"));
     if !json::text(object, "/spec/dataSourceRef/namespace").is_empty() {
-        return;
+        if had_reference {
+            return;
+        }
+        json::remove(object, "/spec/dataSourceRef");
     }
     let (source, reference) = ("/spec/dataSource", "/spec/dataSourceRef");
     let (from, to) = match (json::is_set(object, source), json::is_set(object, reference)) {

@@ -145,6 +145,12 @@ impl Kind {
     pub fn is_graceful(&self) -> bool {
         self.plural == "pods"
     }
+
+    /// Can many of its objects be deleted with one request?
+    #[must_use]
+    pub fn deletes_collections(&self) -> bool {
+        self.plural != "namespaces"
+    }
 }
 
 impl fmt::Debug for Kind {
