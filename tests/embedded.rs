@@ -73,6 +73,20 @@ async fn our_watches_follow_it() {
     watching.abort();
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_watch_from_a_forgotten_revision_says_so_in_band_and_ends() {
+    let server = Server::default();
+    let volumes: Api<PersistentVolume> = Api::all(server.client());
+    volumes.create(&PostParams::default(), &volume("v")).await.unwrap();
+    let begin = server.revision().to_string();
+    volumes.create(&PostParams::default(), &volume("w")).await.unwrap();
+    server.compact();
+    let events = volumes.watch(&WatchParams::default(), &begin).await.unwrap();
+    let events: Vec<_> = events.try_collect().await.unwrap();
+    let [WatchEvent::Error(status)] = events.as_slice() else { panic!("{events:?}") };
+    assert_eq!((status.code, status.reason.as_str()), (410, "Expired"));
+}
+
 #[tokio::test]
 async fn preconditions_are_kept() {
     let client = Server::default().client();

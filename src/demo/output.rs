@@ -6,6 +6,7 @@ use super::{
     observer::Observer,
     place::Place,
     screen::{Key, Screen},
+    script::SHOWN_SEAT,
     snapshot::Snapshot,
     stage::{HOPELESS_CLAIM, QUARANTINE, TOLERATION},
 };
@@ -106,7 +107,7 @@ pub fn commands() -> [String; 3] {
     [
         "kubectl get pods,pvc,volumeattachments".to_owned(),
         format!("kubectl describe pvc {HOPELESS_CLAIM}"),
-        "kubectl delete pod db-0".to_owned(),
+        format!("kubectl delete pod {SHOWN_SEAT}"),
     ]
 }
 

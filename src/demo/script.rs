@@ -21,6 +21,8 @@ pub const DELAYED_CLASS: &str = "fast";
 pub const IMMEDIATE_CLASS: &str = "standard";
 /// Has volumes that were made beforehand.
 pub const STATIC_CLASS: &str = "archive";
+/// People are told to delete its pod, so it is there as long as the demo runs.
+pub const SHOWN_SEAT: &str = "db-0";
 /// Sizes of claims, in Gi.
 const SIZES: [u32; 5] = [1, 5, 10, 20, 50];
 
@@ -133,9 +135,11 @@ impl Script {
         (name, seat)
     }
 
-    /// Volumes made beforehand are kept when they are released, so their seats stay.
+    /// Volumes made beforehand are kept when they are released, so their seats stay. So does the one
+    /// whose pod people are told to delete.
     fn give_up_seat(&mut self) -> Option<String> {
-        let leaving = self.seats.iter().filter(|(_, seat)| seat.class != STATIC_CLASS).map(|(name, _)| name);
+        let may_leave = |name: &str, seat: &Seat| seat.class != STATIC_CLASS && name != SHOWN_SEAT;
+        let leaving = self.seats.iter().filter(|(name, seat)| may_leave(name, seat)).map(|(name, _)| name);
         let name = self.random.choice(leaving.collect::<Vec<_>>()).cloned()?;
         self.seats.remove(&name);
         Some(name)
@@ -244,6 +248,7 @@ mod tests {
             script.next();
             // Between the two acts of a turnover the script is ahead.
             assert_eq!(script.seats().len(), 24);
+            assert!(script.seats().contains_key(SHOWN_SEAT));
             assert_eq!(script.seats().values().filter(|seat| seat.class == STATIC_CLASS).count(), 2);
         }
     }

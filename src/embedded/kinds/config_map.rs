@@ -64,7 +64,8 @@ impl Rules for ConfigMap {
                 if is_twice {
                     causes.invalid(&path, &key.as_str().into(), "duplicate of key present in binaryData");
                 }
-                size += value.as_str().map_or(0, str::len);
+                let text = value.as_str().unwrap_or_default();
+                size += if field == "data" { text.len() } else { decoded_length(text) };
             }
         }
         if size > SIZE {
@@ -89,10 +90,39 @@ impl Rules for ConfigMap {
     }
 }
 
+/// Bytes that a base64 text stands for: three for four characters that are not padding. That it is
+/// base64 has been checked when it was decoded.
+fn decoded_length(text: &str) -> usize {
+    text.trim_end_matches('=').len() * 3 / 4
+}
+
 fn is_key(key: &str) -> bool {
     !key.is_empty()
         && key.len() <= KEY_LENGTH
         && key != "."
         && !key.starts_with("..")
         && key.chars().all(|char| char.is_ascii_alphanumeric() || matches!(char, '-' | '_' | '.'))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn binary_data_counts_as_what_it_stands_for() {
+        for (text, bytes) in [("", 0), ("aA==", 1), ("aGU=", 2), ("aGVs", 3), ("aGVsbG8=", 5)] {
+            assert_eq!(decoded_length(text), bytes, "{text}");
+        }
+        let is_right = |bytes: usize| {
+            let mut causes = Causes::default();
+            let text = "A".repeat(bytes / 3 * 4);
+            ConfigMap.validate(&json!({"data": {"a": "x"}, "binaryData": {"b": text}}), &mut causes);
+            causes.0.is_empty()
+        };
+        assert!(is_right(900 << 10));
+        assert!(is_right(SIZE - 1));
+        assert!(!is_right(SIZE + 2));
+    }
 }

@@ -211,9 +211,16 @@ impl Rules for Pod {
             }
             _ => {}
         }
-        let tolerations = json::list(new, "/spec/tolerations");
-        for toleration in json::list(old, "/spec/tolerations") {
-            if !tolerations.contains(toleration) {
+        let lasting = |pod: &Value| -> Vec<Value> {
+            let mut tolerations = json::list(pod, "/spec/tolerations").to_vec();
+            for toleration in &mut tolerations {
+                json::remove(toleration, "/tolerationSeconds");
+            }
+            tolerations
+        };
+        let tolerations = lasting(new);
+        for toleration in lasting(old) {
+            if !tolerations.contains(&toleration) {
                 causes.forbidden(
                     "spec.tolerations",
                     "existing toleration can not be modified except its tolerationSeconds",

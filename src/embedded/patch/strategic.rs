@@ -41,7 +41,7 @@ impl<'a> Merge<'a> {
         patch: &Map<String, Value>,
     ) -> Result<(), Refusal> {
         match patch.get(PATCH).map(Value::as_str) {
-            None | Some(Some("merge")) => {}
+            None => {}
             Some(Some("replace")) => {
                 *object = without_directives(patch);
                 return Ok(());
@@ -50,7 +50,8 @@ impl<'a> Merge<'a> {
                 object.clear();
                 return Ok(());
             }
-            Some(_) => return Err(Refusal::bad_request("unknown patch directive")),
+            // Upstream returns an untyped error here, which becomes a 500.
+            Some(_) => return Err(Refusal::plain(500, "", "unknown patch directive")),
         }
         if let Some(keep) = patch.get(RETAIN_KEYS) {
             let Some(keep) = keep.as_array() else {
@@ -123,6 +124,10 @@ impl<'a> Merge<'a> {
                     }
                     None => list.clone_from(patch),
                 }
+            }
+            // Upstream's rule, surprising as it is: a directive without a counterpart goes, and all beside it.
+            (value, _) if value.get(PATCH).is_some() => {
+                object.remove(key);
             }
             (value, _) => {
                 object.insert(key.to_owned(), taken(value));
@@ -233,7 +238,7 @@ fn taken(value: &Value) -> Value {
 fn without_directives(fields: &Map<String, Value>) -> Map<String, Value> {
     let mut kept = Map::new();
     for (key, value) in fields {
-        if !key.starts_with('$') && !value.is_null() {
+        if !key.starts_with('$') && !value.is_null() && value.get(PATCH).is_none() {
             kept.insert(key.clone(), taken(value));
         }
     }
