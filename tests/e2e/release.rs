@@ -1,7 +1,11 @@
 //! After binding: claims that go, volumes that go, and claims that come again under an old name.
 
+use std::sync::{Arc, Mutex};
+
+use http::StatusCode;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::api::DeleteParams;
+use mooring::embedded::faults::{Answer, Read};
 use serde_json::json;
 
 use crate::{
@@ -12,6 +16,7 @@ use crate::{
 pub fn stories() -> Vec<Story> {
     vec![
         story("release_when_the_claim_is_deleted", claim_deleted),
+        story("release_waits_for_a_live_read_that_tells", unreadable_claim),
         story("release_with_protection_controllers", with_protection),
         story("release_keeps_the_volume_from_a_claim_of_the_same_name", recreated_claim),
         story("release_again_when_people_clear_the_reference", cleared_reference),
@@ -41,6 +46,33 @@ async fn claim_deleted(stage: Stage) {
             && entry.code == 404
     });
     assert!(read, "released without a live read of the claim");
+}
+
+/// S23: neither an error of the server nor its wish to be left alone proves that the claim is gone.
+async fn unreadable_claim(stage: Stage) {
+    let _daemon = stage.daemon().await;
+    bound_pair(&stage).await;
+    let refused = Arc::new(Mutex::new(Vec::new()));
+    let answers = [
+        Answer::refusal(StatusCode::INTERNAL_SERVER_ERROR, "InternalError"),
+        Answer::refusal(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests").retry_after(1),
+    ];
+    for answer in answers {
+        let refused = Arc::clone(&refused);
+        let is_proof = move |read: &Read| {
+            let applies = read.target.contains("/persistentvolumeclaims/c1");
+            refused.lock().unwrap().extend(applies.then_some(read.number));
+            applies
+        };
+        stage.proxy.answer_read(is_proof, answer);
+    }
+    stage.cluster.delete_claim("c1").await;
+    stage.cluster.volume_phase("v1", "Released").await;
+    assert_eq!(refused.lock().unwrap().len(), 2, "released without a read that tells");
+    let told = stage.requests().into_iter().filter(|entry| {
+        entry.verb == "get" && entry.resource == "persistentvolumeclaims" && entry.code == 404
+    });
+    assert_eq!(told.count(), 1);
 }
 
 async fn with_protection(stage: Stage) {

@@ -32,11 +32,11 @@ use tokio::sync::watch;
 use tower::{BoxError, Layer, Service, ServiceExt};
 
 pub use record::Write;
-pub use rule::{Answer, Caught, CrashPoint};
+pub use rule::{Answer, Caught, CrashPoint, Read};
 pub use storm::Storm;
 
 use record::Record;
-use rule::{Action, Delivery, Gate, Rule};
+use rule::{Action, Delivery, Gate, ReadRule, Rule};
 use storm::{Fault, Weather};
 use watches::Watches;
 
@@ -61,6 +61,8 @@ struct Shared {
 struct State {
     record: Record,
     rules: Vec<Rule>,
+    reads: usize,
+    read_rules: Vec<ReadRule>,
     weather: Option<Weather>,
     /// After a crash point nothing more gets through.
     is_frozen: bool,
@@ -127,6 +129,17 @@ impl Faults {
         self.add(applies, Action::Answer(Answer { status, body, retry_after: None }))
     }
 
+    /// Answers the first such read in place of the server: a GET, a list or a watch.
+    pub fn answer_read(&self, applies: impl Fn(&Read) -> bool + Send + 'static, answer: Answer) {
+        self.state().read_rules.push(ReadRule { applies: Box::new(applies), answer });
+    }
+
+    /// How many reads there were so far.
+    #[must_use]
+    pub fn counted_reads(&self) -> usize {
+        self.state().reads
+    }
+
     /// Gives this answer to the first such write although the server has carried it out.
     pub fn answer_after(&self, applies: impl Fn(&Write) -> bool + Send + 'static, answer: Answer) -> Caught {
         self.add(applies, Action::AnswerAfter(answer))
@@ -182,6 +195,15 @@ impl Faults {
         let index = state.record.add(write);
         self.shared.seen.send_replace(state.record.counted);
         Some((index, rule))
+    }
+
+    /// Numbers a read and finds how a test wants it answered.
+    fn admit_read(&self, head: &http::request::Parts) -> Option<Answer> {
+        let mut state = self.state();
+        state.reads += 1;
+        let read = Read { number: state.reads, target: head.uri.to_string() };
+        let position = state.read_rules.iter().position(|rule| (rule.applies)(&read))?;
+        Some(state.read_rules.remove(position).answer)
     }
 
     fn draw(&self, head: &http::request::Parts) -> Option<Fault> {
@@ -261,6 +283,9 @@ where
     R::Error: Into<BoxError>,
 {
     async fn read(self, mut head: http::request::Parts) -> Result<Passed, BoxError> {
+        if let Some(answer) = self.faults.admit_read(&head) {
+            return answer.response();
+        }
         let fault = self.faults.draw(&head);
         if let Some(fault) = &fault
             && let Some(answer) = fault.before()?

@@ -86,6 +86,26 @@ pub(super) struct Rule {
     pub gate: Arc<Gate>,
 }
 
+/// One read, as a test sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Read {
+    /// Its number among all reads, from 1.
+    pub number: usize,
+    /// Path and query.
+    pub target: String,
+}
+
+pub(super) struct ReadRule {
+    pub applies: Box<dyn Fn(&Read) -> bool + Send>,
+    pub answer: Answer,
+}
+
+impl std::fmt::Debug for ReadRule {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReadRule").finish_non_exhaustive()
+    }
+}
+
 impl std::fmt::Debug for Rule {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Rule").finish_non_exhaustive()
