@@ -148,10 +148,10 @@ impl Planner {
         self.in_flight
     }
 
-    /// Whether a key waits for its time.
+    /// Whether a key waits for its time, or for the end of a doubt.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
-        self.retries.next_due().is_some()
+        self.retries.next_due().is_some() || self.doubts.next_end().is_some()
     }
 
     /// The recycler pods at work, by UID, with the volume of each.

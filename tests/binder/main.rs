@@ -27,7 +27,8 @@ use mooring::kube_api::events::EventType;
 use world::{Fault, World, chosen, plain};
 
 fn main() {
-    let mut trials = vec![exhaustive::trial(), history::trial()];
+    let mut trials: Vec<Trial> = exhaustive::trials().collect();
+    trials.push(history::trial());
     let mut coverage = Vec::new();
     for path in cases::files("binder") {
         if path.file_stem().is_some_and(|stem| stem == "coverage") {
