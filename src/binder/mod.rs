@@ -42,6 +42,7 @@ pub mod standing;
 #[cfg(test)]
 mod tests;
 pub mod told;
+mod unconfirmed;
 pub mod upkeep;
 pub mod view;
 pub mod volume;

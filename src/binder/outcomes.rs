@@ -257,7 +257,7 @@ impl Planner {
             Answer::Pod(pod) => {
                 let key = pod.key();
                 let news = self.objects.absorb(pod);
-                self.changed(&ObjectRef::Pod(key), now);
+                self.pod_changed(&key, now);
                 news
             }
             Answer::Deleted | Answer::Directory(_) => false,

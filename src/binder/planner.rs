@@ -22,7 +22,7 @@ use super::{
     index::VolumeIndex,
     latency::{Latency, Measure},
     matching::{Wish, volume_class},
-    op::{Call, Op, Purpose},
+    op::{Call, Op},
     queue::{Queue, Tallies},
     reason::{ClaimReason, VolumeReason},
     reclaim::deleter,
@@ -90,6 +90,8 @@ pub struct Planner {
     pub(super) ready: VecDeque<Op>,
     /// Live reads to repeat when their subject's wait is over; they keep their claim and volume.
     pub(super) parked: BTreeMap<Target, Op>,
+    /// Objects to ask for, as the last list lacked them.
+    pub(super) unconfirmed: BTreeSet<Object>,
     pub(super) retries: Retries<Target>,
     pub(super) told: Told,
     pub(super) pending_events: Vec<Event>,
@@ -122,6 +124,7 @@ impl Planner {
             in_flight: 0,
             ready: VecDeque::new(),
             parked: BTreeMap::new(),
+            unconfirmed: BTreeSet::new(),
             retries: Retries::default(),
             told: Told::default(),
             pending_events: Vec::new(),
@@ -186,6 +189,7 @@ impl Planner {
 
     /// Notes that an object changed, and whom that concerns.
     pub fn changed(&mut self, object: &ObjectRef, now: Instant) {
+        self.note_unconfirmed(object);
         match object {
             ObjectRef::Volume(name) => self.volume_changed(name, now),
             ObjectRef::Claim(key) => self.claim_changed(key, now),
@@ -219,7 +223,7 @@ impl Planner {
         self.offer(name);
     }
 
-    fn pod_changed(&mut self, key: &PodKey, now: Instant) {
+    pub(super) fn pod_changed(&mut self, key: &PodKey, now: Instant) {
         let pod = self.objects.pods.get(key);
         for claim in self.pods.update(key, pod.as_deref()) {
             let waits = matches!(
@@ -306,7 +310,8 @@ impl Planner {
                 None => self.queue.retry(target, now),
             }
         }
-        self.resync(now, &mut plan);
+        self.resync(now);
+        self.confirm(&mut plan);
         while self.in_flight < MAX_IN_FLIGHT {
             if let Some(op) = self.ready.pop_front() {
                 self.in_flight += 1;
@@ -332,39 +337,17 @@ impl Planner {
 
     /// The safety net under the wake-ups: what is not settled is looked at again from time to time,
     /// and when the alarm about another binder ends. Sends nothing if all is as it was.
-    fn resync(&mut self, now: Instant, plan: &mut Plan) {
+    fn resync(&mut self, now: Instant) {
         if self.resync_at.is_some_and(|due| now >= due) {
             let claims = self.standing.claims().into_keys().map(Target::Claim);
             let volumes = self.standing.volumes().into_keys().map(Target::Volume);
             self.queue.extend(claims.chain(volumes), now);
             self.resync_at = None;
-            self.confirm(plan);
+            self.note_all_unconfirmed();
         }
         let due = self.resync_at.get_or_insert(now + self.options.sync_period);
         if let Some(ends) = self.rivals.ends(now) {
             *due = ends.min(*due);
-        }
-    }
-
-    /// Asks for the objects that the last list lacked: they may have gone with nobody to tell of it.
-    fn confirm(&mut self, plan: &mut Plan) {
-        let claims = self.objects.claims.unconfirmed().into_iter().map(Object::Claim);
-        let volumes = self.objects.volumes.unconfirmed().into_iter().map(Object::Volume);
-        let pods = self.objects.pods.unconfirmed().into_iter().map(Object::Pod);
-        for object in claims.chain(volumes).chain(pods).collect::<Vec<_>>() {
-            // A pod is asked for on behalf of the volume it empties.
-            let subject = match &object {
-                Object::Pod(key) => self.runs.recycled_by_pod(key).map(Target::Volume),
-                object => object.subject(),
-            };
-            let Some(target) = subject else { continue };
-            let busy = match &target {
-                Target::Claim(key) => self.busy_claims.contains(key),
-                Target::Volume(name) => self.busy_volumes.contains(name),
-            };
-            if !busy && !self.retries.waits(&target) {
-                self.start(target, None, Call::Read { target: object, purpose: Purpose::Refresh }, plan);
-            }
         }
     }
 

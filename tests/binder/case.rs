@@ -96,6 +96,9 @@ pub struct Case {
     /// `Type Reason message`, each a prefix, in order.
     #[serde(default)]
     pub events: Vec<String>,
+    /// What was measured, such as `took provision vendor.com/v 60s`; not compared where it is left out.
+    #[serde(default)]
+    pub measures: Option<Vec<String>>,
     /// Text of the event about the nearest volume; not compared where it is left out.
     #[serde(default)]
     pub nearest: Option<String>,

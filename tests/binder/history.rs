@@ -27,7 +27,7 @@ use tokio::time::Instant;
 
 use crate::{
     invariants::settled,
-    server::{Server, decode, path},
+    server::{Seen, Server, decode, path},
     world::recyclers,
 };
 
@@ -45,6 +45,8 @@ const PODS: &str = "/api/v1/namespaces/default/pods/";
 const KINDS: [&str; 4] = [CLAIMS, VOLUMES, CLASSES, PODS];
 /// For how long a request that was not answered may still take effect.
 const LATE: Duration = Duration::from_secs(10);
+/// Longer than any history.
+const NEVER: Duration = Duration::from_hours(24 * 365);
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 
@@ -69,7 +71,6 @@ pub fn trial() -> Trial {
 fn play(seed: u64) -> Result<(), String> {
     let mut rng = Rng::with_seed(seed);
     let mut server = Server::new(BTreeMap::new());
-    server.lags = true;
     for (name, provisioner, mode) in [
         ("gold", "d", "Immediate"),
         ("wait", "d", "WaitForFirstConsumer"),
@@ -82,7 +83,9 @@ fn play(seed: u64) -> Result<(), String> {
         });
         server.put(&format!("{CLASSES}{name}"), class);
     }
-    let mut daemon = Daemon::start(&mut server, Instant::now());
+    // A wake-up that is missed must not be made up for by the resync.
+    let sync_period = if seed.is_multiple_of(2) { NEVER } else { BinderOptions::default().sync_period };
+    let mut daemon = Daemon::start(&mut server, Instant::now(), sync_period);
     let bad_network = seed.is_multiple_of(3);
     for _ in 0..STEPS {
         match rng.u32(0..100) {
@@ -100,7 +103,7 @@ fn play(seed: u64) -> Result<(), String> {
             95..96 => daemon.time_passes(Duration::from_mins(6), &mut server, &mut rng),
             96..98 => {
                 daemon.dies(&mut server, &mut rng);
-                daemon = Daemon::start(&mut server, daemon.now);
+                daemon = Daemon::start(&mut server, daemon.now, sync_period);
             }
             _ => {}
         }
@@ -336,18 +339,32 @@ struct Daemon {
     now: Instant,
     /// How far each watch has delivered.
     delivered: BTreeMap<&'static str, usize>,
-    on_their_way: Vec<Op>,
+    on_their_way: Vec<Sent>,
     answered: Vec<(Op, Result<Answer, CallError>)>,
     /// Given up by the daemon, and not by the network yet; until when.
-    late: Vec<(Op, Instant)>,
+    late: Vec<(Sent, Instant)>,
+}
+
+/// A request, and what the tables showed when it was planned.
+#[derive(Clone, Debug)]
+struct Sent {
+    op: Op,
+    seen: Seen,
+}
+
+impl Sent {
+    fn arrives(&self, server: &mut Server) -> Result<Answer, CallError> {
+        server.seen = Some(self.seen.clone());
+        server.perform(&self.op.call)
+    }
 }
 
 impl Daemon {
-    fn start(server: &mut Server, now: Instant) -> Self {
-        server.read.clear();
+    fn start(server: &mut Server, now: Instant, sync_period: Duration) -> Self {
+        server.reads.clear();
         let objects = Arc::new(Objects::default());
         let changes = objects.subscribe();
-        let options = BinderOptions { recyclers: Some(recyclers()), ..BinderOptions::default() };
+        let options = BinderOptions { recyclers: Some(recyclers()), sync_period, ..BinderOptions::default() };
         let mut daemon = Self {
             planner: Planner::new(Arc::clone(&objects), options),
             objects,
@@ -384,8 +401,23 @@ impl Daemon {
         for object in self.changes.take_now() {
             self.planner.changed(&object, self.now);
         }
-        self.on_their_way.extend(self.planner.plan(self.now).ops);
+        let ops = self.planner.plan(self.now).ops;
+        let seen = if ops.is_empty() { Seen::default() } else { self.seen() };
+        self.on_their_way.extend(ops.into_iter().map(|op| Sent { op, seen: seen.clone() }));
         assert_eq!(self.planner.rival(self.now), None, "S14: nobody else binds here");
+    }
+
+    fn seen(&self) -> Seen {
+        fn all<T: Stored>(objects: &BTreeMap<T::Key, Arc<T>>) -> impl Iterator<Item = (String, u64)> {
+            objects.iter().map(|(key, object)| (T::path(key), object.metadata().resource_version.0))
+        }
+        let objects = &self.objects;
+        let revisions = all(&objects.claims.snapshot())
+            .chain(all(&objects.volumes.snapshot()))
+            .chain(all(&objects.classes.snapshot()))
+            .chain(all(&objects.pods.snapshot()))
+            .collect();
+        Seen { revisions, delivered: self.delivered.clone() }
     }
 
     fn watch_delivers(&mut self, server: &Server, rng: &mut Rng) {
@@ -421,9 +453,9 @@ impl Daemon {
 
     fn request_arrives(&mut self, server: &mut Server, rng: &mut Rng) {
         if !self.on_their_way.is_empty() {
-            let op = self.on_their_way.swap_remove(rng.usize(0..self.on_their_way.len()));
-            let result = server.perform(&op.call);
-            self.answered.push((op, result));
+            let sent = self.on_their_way.swap_remove(rng.usize(0..self.on_their_way.len()));
+            let result = sent.arrives(server);
+            self.answered.push((sent.op, result));
         }
     }
 
@@ -440,34 +472,34 @@ impl Daemon {
         if self.on_their_way.is_empty() {
             return;
         }
-        let op = self.on_their_way.swap_remove(rng.usize(0..self.on_their_way.len()));
+        let sent = self.on_their_way.swap_remove(rng.usize(0..self.on_their_way.len()));
         let result = match rng.u32(0..6) {
             4.. => {
-                self.late.push((op.clone(), self.now + LATE));
+                self.late.push((sent.clone(), self.now + LATE));
                 Err(CallError::Unknown("not answered in time".to_owned()))
             }
             0 => {
-                if let Call::Write(write) = &op.call
+                if let Call::Write(write) = &sent.op.call
                     && server.objects.contains_key(&path(&write.target))
                 {
                     server.touch(&path(&write.target));
                 }
-                server.perform(&op.call)
+                sent.arrives(server)
             }
             1 => Err(CallError::Throttled { message: "busy".to_owned(), after: Duration::from_secs(2) }),
             2 => Err(CallError::Unknown("never arrived".to_owned())),
             _ => {
-                let _answer = server.perform(&op.call);
+                let _answer = sent.arrives(server);
                 Err(CallError::Unknown("the reply was lost".to_owned()))
             }
         };
-        self.answered.push((op, result));
+        self.answered.push((sent.op, result));
     }
 
     fn late_request_arrives(&mut self, server: &mut Server, rng: &mut Rng) {
         if !self.late.is_empty() {
-            let (op, _) = self.late.swap_remove(rng.usize(0..self.late.len()));
-            let _answer = server.perform(&op.call);
+            let (sent, _) = self.late.swap_remove(rng.usize(0..self.late.len()));
+            let _answer = sent.arrives(server);
         }
     }
 
@@ -477,9 +509,9 @@ impl Daemon {
         let (late, still): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.late).into_iter().partition(|(_, until)| *until <= now);
         self.late = still;
-        for (op, _) in late {
+        for (sent, _) in late {
             if rng.bool() {
-                let _answer = server.perform(&op.call);
+                let _answer = sent.arrives(server);
             }
         }
         self.now = now;
@@ -488,9 +520,9 @@ impl Daemon {
 
     /// Each of its requests either took effect or never will.
     fn dies(&mut self, server: &mut Server, rng: &mut Rng) {
-        for op in std::mem::take(&mut self.on_their_way) {
+        for sent in std::mem::take(&mut self.on_their_way) {
             if rng.bool() {
-                let _answer = server.perform(&op.call);
+                let _answer = sent.arrives(server);
             }
         }
     }

@@ -29,13 +29,17 @@ use world::{Fault, World, chosen, plain};
 fn main() {
     let mut trials: Vec<Trial> = exhaustive::trials().collect();
     trials.push(history::trial());
-    let mut coverage = Vec::new();
+    let mut coverage = None;
+    let mut ids = Vec::new();
     for path in cases::files("binder") {
         if path.file_stem().is_some_and(|stem| stem == "coverage") {
-            coverage.push(cases::read(&path));
+            coverage = Some(cases::read(&path));
             continue;
         }
         let file: File = cases::read(&path);
+        if path.starts_with(env!("CARGO_MANIFEST_DIR")) {
+            ids.extend(file.cases.iter().map(|case| case.id.clone()));
+        }
         let fixtures = Arc::new(file.fixtures);
         for case in file.cases {
             let fixtures = Arc::clone(&fixtures);
@@ -45,9 +49,8 @@ fn main() {
             }));
         }
     }
-    for coverage in coverage {
-        trials.push(coverage::trial(coverage, &trials));
-    }
+    let coverage = coverage.expect("coverage.yaml is among the cases");
+    trials.push(coverage::trial(coverage, ids));
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 
@@ -66,6 +69,9 @@ fn check(case: &Case, fixtures: &Fixtures) {
     world.play(case.sync, &later);
     assert_same(&world.end(), &expected, "at the end");
     check_events(case, &world);
+    if let Some(measures) = &case.measures {
+        assert_eq!(world.measures, *measures, "measures");
+    }
     if let Some(reason) = &case.reason {
         assert_eq!(world.reason, *reason, "reason");
     }

@@ -31,15 +31,33 @@ pub struct Change {
     pub gone: bool,
 }
 
+/// A live read.
+#[derive(Clone, Debug)]
+pub struct Read {
+    /// URL path of the object.
+    pub path: String,
+    /// What was there.
+    pub found: Option<Value>,
+}
+
+/// What the binder's tables show at a moment.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// Revisions of the objects they have, by URL path.
+    pub revisions: BTreeMap<String, u64>,
+    /// How many changes the watch of a kind has delivered, by the beginning of URL paths.
+    pub delivered: BTreeMap<&'static str, usize>,
+}
+
 /// A server.
 #[derive(Debug, Default)]
 pub struct Server {
     /// By URL path.
     pub objects: BTreeMap<String, Value>,
-    /// Paths that were read live since the binder started.
-    pub read: Vec<String>,
-    /// Whether watches lag behind, so that a write may rest on what was true a moment ago.
-    pub lags: bool,
+    /// What was read live since the binder started.
+    pub reads: Vec<Read>,
+    /// What the binder had seen when it decided on the request that is carried out; `None` for everything.
+    pub seen: Option<Seen>,
     /// The volumes whose claimRef is the binder's work.
     pub reserved: BTreeSet<String>,
     /// Everything that happened.
@@ -66,6 +84,26 @@ impl Server {
 
     pub fn revision(&self) -> u64 {
         self.revision
+    }
+
+    /// Every state of an object from the one that the binder had seen to the one it has now. A decision may
+    /// rest on any of them, and on no other.
+    pub fn states_since_seen(&self, path: &str) -> Vec<Option<&Value>> {
+        let mut states = vec![self.objects.get(path)];
+        let Some(seen) = &self.seen else { return states };
+        let known = seen.revisions.get(path);
+        let delivered = seen.delivered.iter().find(|(kind, _)| path.starts_with(**kind));
+        let delivered = delivered.map_or(0, |(_, delivered)| *delivered);
+        let revision = |object: &Value| object["metadata"]["resourceVersion"].as_str()?.parse::<u64>().ok();
+        if known.is_none() {
+            states.push(None);
+        }
+        for (number, change) in self.changes.iter().enumerate().filter(|(_, change)| change.path == path) {
+            if known.map_or(number >= delivered, |known| revision(&change.object) >= Some(*known)) {
+                states.push((!change.gone).then_some(&change.object));
+            }
+        }
+        states
     }
 
     /// Creates or replaces an object, as somebody else.
@@ -114,7 +152,8 @@ impl Server {
         match call {
             Call::Read { target, .. } => {
                 let path = path(target);
-                self.read.push(path.clone());
+                let found = self.objects.get(&path).cloned();
+                self.reads.push(Read { path: path.clone(), found });
                 match self.objects.get(&path) {
                     Some(object) => Ok(answer(target, object)),
                     None => Err(CallError::NotFound(path)),
@@ -170,7 +209,7 @@ impl Server {
         invariants::check_creation(self, write.kind, &object);
         if let Object::Pod(_) = write.target {
             let uid = object["metadata"]["uid"].as_str().unwrap().to_owned();
-            self.made_after.insert(uid, self.read.len());
+            self.made_after.insert(uid, self.reads.len());
         }
         self.objects.insert(at.clone(), object);
         let object = self.touch(&at);

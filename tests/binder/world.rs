@@ -9,6 +9,7 @@ use mooring::{
     binder::{
         BinderOptions, Recycler, Recyclers,
         decision::{Object, Step, Target, Write},
+        latency::Measure,
         op::{Call, Op},
         planner::{Plan, Planner},
     },
@@ -89,6 +90,8 @@ pub struct World {
     pub writes: usize,
     /// Events, without repetitions by the same object.
     pub events: Vec<Event>,
+    /// What was measured, as cases write it.
+    pub measures: Vec<String>,
     /// Label of the last decision.
     pub reason: String,
 }
@@ -113,6 +116,7 @@ impl World {
             faults: faults.to_vec(),
             writes: 0,
             events: Vec::new(),
+            measures: Vec::new(),
             reason: String::new(),
         };
         world.server.refusals = start.refusals;
@@ -132,7 +136,7 @@ impl World {
 
     /// Fills fresh tables, as a new process does.
     fn boot(&mut self, cache: &BTreeMap<String, Option<Value>>) {
-        self.server.read.clear();
+        self.server.reads.clear();
         let mut seen = self.server.objects.clone();
         for (path, other) in cache {
             match other {
@@ -318,6 +322,7 @@ impl World {
         for _ in 0..200 {
             let plan = self.planner.plan(self.now);
             self.tell(plan.events);
+            self.measures.extend(plan.measures.iter().map(line));
             assert_apart(&plan.ops);
             if plan.ops.is_empty() {
                 // Nothing waits but the resync.
@@ -419,6 +424,17 @@ pub fn recyclers() -> Arc<Recyclers> {
         increment_timeout: 30,
     };
     Arc::new(Recyclers { host_path: of(60), nfs: of(300) })
+}
+
+/// A measure as cases write it.
+fn line(measure: &Measure) -> String {
+    match measure {
+        Measure::Took(operation, plugin, time) => {
+            format!("took {} {plugin} {}s", operation.as_str(), time.as_secs())
+        }
+        Measure::Failed(operation, plugin) => format!("failed {} {plugin}", operation.as_str()),
+        Measure::Bound(time) => format!("bound {}s", time.as_secs()),
+    }
 }
 
 /// No two requests at once about one claim or volume.

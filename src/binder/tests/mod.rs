@@ -387,6 +387,36 @@ fn what_is_not_settled_is_looked_at_again_after_the_sync_period() {
     assert_eq!(planner.plan(later).decisions.values().sum::<u64>(), 0, "a bound pair is settled");
 }
 
+/// A claim that we have just written to is gone, and the watch was cut meanwhile: the next list lacks it, and
+/// nobody else tells. While a request about it is under way, it is not read; right after, it is.
+#[test]
+fn l11_a_claim_that_the_list_lacks_is_asked_for_at_once() {
+    let (objects, mut planner) = planner(vec![volume("pv")], vec![claim("c")]);
+    let now = Instant::now();
+    for revision in 2..5 {
+        let op = only(planner.plan(now));
+        let answer = answer(&objects, &op, revision);
+        planner.outcome(op, Ok(answer), now, 0.0);
+    }
+    let last = only(planner.plan(now));
+    let key = ClaimKey::new("ns", "c");
+    objects.reset::<PersistentVolumeClaim>(vec![]);
+    planner.changed(&ObjectRef::Claim(key.clone()), now);
+    assert!(planner.plan(now).ops.is_empty(), "the status is being written");
+
+    let bound = answer(&objects, &last, 5);
+    planner.outcome(last, Ok(bound), now, 0.0);
+    let read = only(planner.plan(now));
+    assert_eq!(read.call, Call::Read { target: Object::Claim(key.clone()), purpose: Purpose::Refresh });
+    assert!(planner.plan(now).ops.is_empty(), "once is enough");
+    planner.outcome(read, Err(CallError::NotFound("c".into())), now, 0.0);
+    let proof = only(planner.plan(now));
+    let purpose = Purpose::ProveClaim(claim("c").metadata.uid);
+    assert_eq!(proof.call, Call::Read { target: Object::Claim(key), purpose });
+    planner.outcome(proof, Err(CallError::NotFound("c".into())), now, 0.0);
+    assert_eq!(only(planner.plan(now)).call.write_kind(), Some(WriteKind::VolumeReleased));
+}
+
 /// A bound pair whose claim is deleted; between, somebody undoes the phase we wrote.
 #[test]
 fn s14_nothing_is_released_while_another_binder_is_at_work() {
