@@ -105,7 +105,7 @@ impl Controller {
                             self.node_failed(&name, &error, now);
                         }
                     }
-                    Err(error) => self.node_failed(&name, &error, now),
+                    Err(error) => self.node_not_read(&name, &error, now),
                 }
                 let touched = self.actual.node_call_ended(&name);
                 self.dirty_volumes.extend(touched);
@@ -242,6 +242,11 @@ impl Controller {
                     pair.retry = pair.retry.after_failure(now, 0.0, uncertain.until - now);
                 }
             }
+            Err(error @ CallError::Unknown(_)) => {
+                tracing::warn!(%volume, %node, %error, "the attachment could not be read");
+                let pair = self.pair(volume, node);
+                pair.retry = pair.retry.after_silence(now, fastrand::f64());
+            }
             Err(error) => self.pair_failed(volume, node, &error, now),
         }
     }
@@ -262,12 +267,23 @@ impl Controller {
     }
 
     fn node_failed(&mut self, name: &NodeName, error: &CallError, now: Instant) {
+        let jitter = fastrand::f64();
+        self.node_pauses(name, error, |retry| retry.after_failure(now, jitter, asked_pause(error)));
+    }
+
+    fn node_not_read(&mut self, name: &NodeName, error: &CallError, now: Instant) {
+        if error.is_certain() {
+            return self.node_failed(name, error, now);
+        }
+        self.node_pauses(name, error, |retry| retry.after_silence(now, fastrand::f64()));
+    }
+
+    fn node_pauses(&mut self, name: &NodeName, error: &CallError, pause: impl FnOnce(Retry) -> Retry) {
         if *error != CallError::NotLeader {
             tracing::warn!(node = %name, %error, "request for the node failed");
         }
-        let jitter = fastrand::f64();
         let state = self.actual.node_mut(name);
-        state.retry = state.retry.after_failure(now, jitter, asked_pause(error));
+        state.retry = pause(state.retry);
         // What waits for the node is looked at, so that it can say until when.
         self.dirty_volumes.extend(state.volumes.iter().cloned());
     }

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::kube_api::backoff::retry_pause;
+use crate::kube_api::backoff::{retry_pause, silence_pause};
 
 /// Failures in a row, and when to try again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Retry {
     failures: u32,
+    silences: u32,
     at: Option<Instant>,
 }
 
@@ -30,13 +31,31 @@ impl Retry {
     #[must_use]
     pub fn after_failure(self, now: Instant, jitter: f64, at_least: Duration) -> Self {
         let failures = self.failures.saturating_add(1);
-        Self { failures, at: Some(now + retry_pause(failures, jitter).max(at_least)) }
+        Self { failures, silences: 0, at: Some(now + retry_pause(failures, jitter).max(at_least)) }
+    }
+
+    /// Notes that a read was not answered, which says nothing about the object (L16).
+    #[must_use]
+    pub fn after_silence(self, now: Instant, jitter: f64) -> Self {
+        let silences = self.silences.saturating_add(1);
+        Self { silences, at: Some(now + silence_pause(silences, jitter)), ..self }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn l16_silence_counts_apart_from_failures() {
+        let now = Instant::now();
+        let mut retry = Retry::default().after_failure(now, 0.0, Duration::ZERO);
+        for _ in 0..20 {
+            retry = retry.after_silence(now, 0.0);
+        }
+        assert_eq!(retry.at(), Some(now + silence_pause(20, 0.0)));
+        assert_eq!(retry.after_failure(now, 0.0, Duration::ZERO).at(), Some(now + retry_pause(2, 0.0)));
+    }
 
     #[test]
     fn s40_the_server_may_ask_for_more() {

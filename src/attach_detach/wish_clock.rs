@@ -158,7 +158,11 @@ impl WishClock {
                 self.written = Written::Unknown;
                 if error != CallError::NotLeader {
                     tracing::warn!(%error, "the times since when volumes are not wanted could not be kept");
-                    self.retry = self.retry.after_failure(now, jitter, Duration::ZERO);
+                    self.retry = if error.is_certain() {
+                        self.retry.after_failure(now, jitter, Duration::ZERO)
+                    } else {
+                        self.retry.after_silence(now, jitter)
+                    };
                 }
                 return false;
             }

@@ -36,7 +36,7 @@ pub fn sync_claim(claim: &PersistentVolumeClaim, view: &View<'_>) -> ClaimDecisi
     }
     let wish = match Wish::of(claim) {
         Ok(wish) => wish,
-        Err(unreadable) => return Decision::rest(ClaimReason::Unreadable(unreadable)),
+        Err(unreadable) => return blocked(claim, ClaimReason::Unreadable(unreadable)),
     };
     if claim.spec.volume_name.is_empty() { sync_open(&wish, view) } else { sync_named(&wish, view) }
 }
@@ -56,11 +56,18 @@ fn sync_open(wish: &Wish<'_>, view: &View<'_>) -> ClaimDecision {
 fn find_volume(wish: &Wish<'_>, view: &View<'_>) -> ClaimDecision {
     let claim = wish.claim;
     let class = view.class(wish.class);
+    if class.is_none() && !wish.class.is_empty() {
+        // A class that its watch has not delivered yet may delay the bind (S28).
+        let name = ClassName::from(wish.class);
+        if !view.proofs.is_without_class(&name, claim.metadata.resource_version) {
+            return Decision::step(ClaimReason::ProvingClass(name.clone()), Step::ProveClass { class: name });
+        }
+    }
     let delayed = match class.as_ref().map(|class| class.volume_binding_mode) {
         None | Some(Some(BindingMode::Immediate)) => false,
         Some(Some(BindingMode::WaitForFirstConsumer)) => true,
         Some(None | Some(BindingMode::Unknown)) => {
-            return Decision::rest(ClaimReason::UnknownBindingMode(ClassName::from(wish.class)));
+            return blocked(claim, ClaimReason::UnknownBindingMode(ClassName::from(wish.class)));
         }
     };
     match view.volumes.search(wish, delayed, &|name| view.volume(name), view.busy) {
@@ -133,16 +140,11 @@ fn sync_bound(claim: &PersistentVolumeClaim, view: &View<'_>) -> ClaimDecision {
         return lost(claim, ClaimReason::LostReference);
     }
     let volume = view.volume(name);
-    let reason = match volume.as_deref() {
-        None => ClaimReason::LostVolume(name.clone()),
-        Some(volume) => match &volume.spec.claim_ref {
-            None => return bind(volume, claim, view),
-            Some(reference) if reference.uid == claim.metadata.uid => return bind(volume, claim, view),
-            Some(reference) => ClaimReason::Misbound(name.clone(), reference.uid.clone()),
-        },
-    };
-    if StatusChange::unbound(claim, ClaimPhase::Lost).is_none() {
-        return Decision::rest(reason);
+    if let Some(volume) = volume.as_deref() {
+        match &volume.spec.claim_ref {
+            Some(reference) if reference.uid != claim.metadata.uid => {}
+            _ => return bind(volume, claim, view),
+        }
     }
     // Our table may be behind; "data is lost" is only said after asking (S24).
     let seen = volume.map(|volume| volume.metadata.resource_version);
@@ -174,8 +176,14 @@ fn bind(volume: &PersistentVolume, claim: &PersistentVolumeClaim, view: &View<'_
     match binding::next_write(volume, claim) {
         Ok(Some(write)) => Decision::step(ClaimReason::Binding(name, write.kind), Step::Write(write)),
         Ok(None) => Decision::rest(ClaimReason::Bound(name)),
-        Err(NoCapacity) => Decision::rest(ClaimReason::NoCapacity(name)),
+        Err(NoCapacity) => blocked(claim, ClaimReason::NoCapacity(name)),
     }
+}
+
+/// Something that somebody has to put right. Upstream only logs it.
+fn blocked(claim: &PersistentVolumeClaim, reason: ClaimReason) -> ClaimDecision {
+    let event = warning(claim, "FailedBinding", reason.to_string());
+    Decision::rest(reason).telling(event)
 }
 
 /// Another volume that carries the claim's UID. It has to be given back before the UID is written
@@ -244,14 +252,14 @@ fn what_was_lost(claim: &PersistentVolumeClaim, reason: &ClaimReason) -> Event {
 }
 
 fn lost(claim: &PersistentVolumeClaim, reason: ClaimReason) -> ClaimDecision {
+    let event = if matches!(reason, ClaimReason::Misbound(..)) { "ClaimMisbound" } else { "ClaimLost" };
+    let events = [warning(claim, event, reason.to_string()), what_was_lost(claim, &reason)];
     let Some(change) = StatusChange::unbound(claim, ClaimPhase::Lost) else {
-        return Decision::rest(reason);
+        return events.into_iter().fold(Decision::rest(reason), Decision::telling);
     };
     let mut write = Write::claim(claim, WriteKind::ClaimLost, patches::claim_status(claim, &change));
     if change.phase.is_some() {
-        let event = if matches!(reason, ClaimReason::Misbound(..)) { "ClaimMisbound" } else { "ClaimLost" };
-        write = write.then(warning(claim, event, reason.to_string()));
-        write = write.then(what_was_lost(claim, &reason));
+        write = events.into_iter().fold(write, Write::then);
     }
     Decision::step(reason, Step::Write(write))
 }

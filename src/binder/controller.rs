@@ -156,7 +156,9 @@ impl Binder {
         }
         self.metrics.queued(&plan.tallies);
         for event in plan.events {
-            self.events.record(event);
+            if let Err(event) = self.events.record(event) {
+                self.planner.not_told(&event.involved);
+            }
         }
         for ((kind, reason), count) in plan.decisions {
             self.metrics.decided(kind, reason, count);
@@ -224,6 +226,7 @@ async fn perform(caller: &Caller, call: &Call) -> Result<Answer, CallError> {
         Call::Read { target: Object::Claim(key), .. } => caller.get(key).await.map(Answer::Claim),
         Call::Read { target: Object::Volume(name), .. } => caller.get(name).await.map(Answer::Volume),
         Call::Read { target: Object::Pod(key), .. } => caller.get(key).await.map(Answer::Pod),
+        Call::ReadClass(name) => caller.get(name).await.map(Answer::Class),
         Call::Directory(directory) => {
             let directory = directory.clone();
             let done = spawn_blocking(move || directories::perform(Path::new(ROOT), &directory)).await;
@@ -242,12 +245,16 @@ fn log(op: &Op, result: &Result<Answer, CallError>) {
         (Call::Write(write), Err(error @ (CallError::Conflict(_) | CallError::NotFound(_)))) => {
             tracing::debug!(%subject, target_object = %write.target, write = write.kind.as_str(), %error, "changed or gone meanwhile, looking again");
         }
-        (_, Err(CallError::NotLeader)) | (Call::Read { .. }, Ok(_) | Err(CallError::NotFound(_))) => {}
+        (_, Err(CallError::NotLeader))
+        | (Call::Read { .. } | Call::ReadClass(_), Ok(_) | Err(CallError::NotFound(_))) => {}
         (Call::Write(write), Err(error)) => {
             tracing::warn!(%subject, target_object = %write.target, write = write.kind.as_str(), %error, "write failed, retrying");
         }
         (Call::Read { target, .. }, Err(error)) => {
             tracing::warn!(%subject, target_object = %target, %error, "live read failed, retrying");
+        }
+        (Call::ReadClass(class), Err(error)) => {
+            tracing::warn!(%subject, %class, %error, "live read of the class failed, retrying");
         }
         (Call::Directory(directory), Ok(Answer::Directory(Err(error)))) => {
             tracing::warn!(%subject, ?directory, %error, "directory could not be made or removed, retrying");

@@ -7,7 +7,7 @@ use super::host_path::HostPath;
 use crate::kube_api::{
     call::Request,
     events::{Event, EventType, Involved},
-    ids::{ClaimKey, PodKey, Uid, VolumeName},
+    ids::{ClaimKey, ClassName, PodKey, Uid, VolumeName},
     kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
 };
 
@@ -72,6 +72,11 @@ pub enum Step {
         /// The volume.
         volume: VolumeName,
     },
+    /// Read the class live: is there really none, which might delay the bind? (S28)
+    ProveClass {
+        /// The class.
+        class: ClassName,
+    },
     /// Do something to a directory of this machine.
     Directory(Directory),
 }
@@ -95,7 +100,7 @@ impl Step {
             Self::Directory(directory) => matches!(directory, Directory::Remove(_)),
             // Its proof is for the step after it, and would be old by the time that one may be made.
             Self::ProveReleased { .. } => true,
-            Self::ProveClaim { .. } | Self::ProveVolume { .. } => false,
+            Self::ProveClaim { .. } | Self::ProveVolume { .. } | Self::ProveClass { .. } => false,
         }
     }
 }

@@ -73,11 +73,16 @@ impl Latency {
         }
     }
 
-    /// A write of a bind is sent.
+    /// A write of a bind is about to be sent.
     pub fn binds(&mut self, claim: &ClaimKey, now: Instant) {
         if !self.binding.contains_key(claim) {
             self.binding.insert(claim.clone(), now);
         }
+    }
+
+    /// The bind has come to a stop: how long that lasts is not how long a bind takes.
+    pub fn stops(&mut self, claim: &ClaimKey) {
+        self.binding.remove(claim);
     }
 
     /// The claim names the volume that was found for it.
@@ -147,6 +152,8 @@ mod tests {
         latency.asks(&claim, "p", start);
         latency.asks(&claim, "other", second(1));
         latency.claim_failed(&claim);
+        latency.binds(&claim, start);
+        latency.stops(&claim);
         latency.binds(&claim, second(3));
         latency.binds(&claim, second(4));
         latency.bound(&claim, second(5));

@@ -14,13 +14,15 @@ use tokio::time::Instant;
 
 use super::{
     decision::Target,
+    host_path,
     latency::Measure,
     matching::{VolumeMode, claim_class},
     queue::{Tallies, Tally},
+    reclaim::NFS_PLUGIN,
     standing::Standing,
 };
 use crate::{
-    kube_api::kinds::{ClaimPhase, PersistentVolume, VolumePhase},
+    kube_api::kinds::{ClaimPhase, FileSource, PersistentVolume, VolumePhase},
     metrics::{Metrics, STORAGE_OPERATION_BUCKETS, WorkQueueMetrics},
     state::Objects,
 };
@@ -302,9 +304,11 @@ impl Collector for Sizes {
 /// KCM's name of what serves the volume. Upstream loads no CSI plugin into the binder and so calls
 /// every CSI volume `N/A`; the name its code means to give is more use.
 fn plugin(volume: &PersistentVolume) -> String {
-    match &volume.spec.csi {
-        Some(csi) => format!("kubernetes.io/csi:{}", csi.driver),
-        None => "N/A".to_owned(),
+    match (&volume.spec.csi, volume.spec.files.as_deref()) {
+        (Some(csi), _) => format!("kubernetes.io/csi:{}", csi.driver),
+        (None, Some(FileSource::HostPath(_))) => host_path::PLUGIN.to_owned(),
+        (None, Some(FileSource::Nfs(_))) => NFS_PLUGIN.to_owned(),
+        (None, _) => "N/A".to_owned(),
     }
 }
 
@@ -345,6 +349,12 @@ mod tests {
         objects.apply(decode::<PersistentVolumeClaim>(
             r#"{"metadata": {"name": "c", "namespace": "ns"}, "spec": {"volumeAttributesClassName": "fast"}}"#,
         ));
+        objects.apply(decode::<PersistentVolume>(
+            r#"{"metadata": {"name": "h"}, "spec": {"hostPath": {"path": "/tmp/h"}}}"#,
+        ));
+        objects.apply(decode::<PersistentVolume>(
+            r#"{"metadata": {"name": "n"}, "spec": {"volumeMode": "Block", "nfs": {"server": "s", "path": "/"}}}"#,
+        ));
         let metrics = Metrics::default();
         let binder = BinderMetrics::new(&metrics, &objects, Arc::default()).unwrap();
         binder.measured(&Measure::Took(Operation::Delete, "d".to_owned(), Duration::from_secs(3)));
@@ -367,6 +377,8 @@ mod tests {
         let text = metrics.text().unwrap();
         for line in [
             "pv_collector_total_pv_count{plugin_name=\"kubernetes.io/csi:d\",volume_mode=\"Filesystem\"} 1",
+            "pv_collector_total_pv_count{plugin_name=\"kubernetes.io/host-path\",volume_mode=\"Filesystem\"} 1",
+            "pv_collector_total_pv_count{plugin_name=\"kubernetes.io/nfs\",volume_mode=\"Block\"} 1",
             "pv_collector_bound_pv_count{storage_class=\"gold\"} 1",
             "pv_collector_unbound_pvc_count{namespace=\"ns\",storage_class=\"\",volume_attributes_class=\"fast\"} 1",
             "volume_operation_total_seconds_bucket{operation_name=\"delete\",plugin_name=\"d\",le=\"5\"} 1",

@@ -12,6 +12,7 @@
 
 pub mod annotations;
 pub mod binding;
+mod changes;
 pub mod claim;
 pub mod controller;
 pub mod decision;

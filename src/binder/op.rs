@@ -4,8 +4,8 @@
 
 use super::decision::{Directory, Object, Step, Target, Write, WriteKind};
 use crate::kube_api::{
-    ids::{ResourceVersion, Uid, VolumeName},
-    kinds::{PersistentVolume, PersistentVolumeClaim, Pod},
+    ids::{ClassName, ResourceVersion, Uid, VolumeName},
+    kinds::{PersistentVolume, PersistentVolumeClaim, Pod, StorageClass},
 };
 
 /// A request, and what may not be touched while it is under way.
@@ -33,6 +33,8 @@ pub enum Call {
         /// For this reason.
         purpose: Purpose,
     },
+    /// A live read of a class, which our tables lack.
+    ReadClass(ClassName),
     /// Something to do to a directory.
     Directory(Directory),
 }
@@ -59,6 +61,8 @@ pub enum Answer {
     Volume(PersistentVolume),
     /// A pod.
     Pod(Pod),
+    /// A class.
+    Class(StorageClass),
     /// It is, or will be, gone; the watch tells.
     Deleted,
     /// What became of the directory; the inner error is text for people.
@@ -80,17 +84,18 @@ impl Call {
             Step::ProveReleased { volume } => {
                 Self::Read { target: Object::Volume(volume), purpose: Purpose::ProveReleased }
             }
+            Step::ProveClass { class } => Self::ReadClass(class),
             Step::Directory(directory) => Self::Directory(directory),
         }
     }
 
-    /// The object of the request, if it is one to the API server.
+    /// The claim, volume or pod that the request is about, if it is about one.
     #[must_use]
     pub fn target(&self) -> Option<&Object> {
         match self {
             Self::Write(write) => Some(&write.target),
             Self::Read { target, .. } => Some(target),
-            Self::Directory(_) => None,
+            Self::ReadClass(_) | Self::Directory(_) => None,
         }
     }
 
@@ -108,6 +113,7 @@ impl Call {
                     | WriteKind::Reschedule
             ),
             Self::Read { purpose, .. } => *purpose == Purpose::ProveReleased,
+            Self::ReadClass(_) => false,
             Self::Directory(_) => true,
         }
     }
@@ -117,7 +123,7 @@ impl Call {
     pub fn write_kind(&self) -> Option<WriteKind> {
         match self {
             Self::Write(write) => Some(write.kind),
-            Self::Read { .. } | Self::Directory(_) => None,
+            Self::Read { .. } | Self::ReadClass(_) | Self::Directory(_) => None,
         }
     }
 }

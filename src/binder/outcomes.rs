@@ -6,14 +6,15 @@
 use tokio::time::Instant;
 
 use super::{
-    decision::{Object, Target, Write, WriteKind},
+    decision::{Object, Target, Write, WriteKind, warning},
     op::{Answer, Call, Op, Purpose},
     planner::Planner,
     view::{ClaimProof, VolumeProof},
 };
 use crate::kube_api::{
     call::CallError,
-    ids::{ResourceVersion, Uid, VolumeName},
+    events::Event,
+    ids::{ClassName, ResourceVersion, Uid, VolumeName},
     kinds::{Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod},
 };
 
@@ -32,10 +33,13 @@ impl Planner {
         if op.call.is_of_a_run() {
             return self.run_outcome(op, result, now, jitter);
         }
+        if let Call::ReadClass(class) = &op.call {
+            return self.class_read(&op, class, result, now, jitter);
+        }
         match (&op.call, result) {
             (Call::Write(write), Ok(answer)) => {
                 self.absorb(answer, now);
-                self.pending_events.extend(write.then.clone());
+                self.say(&op.subject, &write.then, now);
                 if let Target::Claim(key) = &op.subject {
                     self.proofs.forget_claim(key);
                 }
@@ -47,6 +51,13 @@ impl Planner {
                 if self.known(&op.subject.clone().into()).is_some() {
                     self.retries.conflicted(&op.subject, now, jitter);
                 }
+                self.release(&op, now);
+            }
+            (Call::Write(write), Err(error @ CallError::Refused { .. }))
+                if write.kind == WriteKind::AskProvisioner =>
+            {
+                self.not_asked(&op, &error, now);
+                self.wait(&op.subject, &error, now, jitter);
                 self.release(&op, now);
             }
             // What the object looks like now is not known: it is read before anything else is
@@ -74,7 +85,7 @@ impl Planner {
                     self.release(&op, now);
                     return;
                 }
-                self.wait(&op.subject, &error, now, jitter);
+                self.wait_for_read(&op.subject, &error, now, jitter);
                 self.parked.insert(op.subject.clone(), op);
             }
             (Call::Read { purpose: Purpose::ProveClaim(uid), .. }, Ok(Answer::Claim(claim))) => {
@@ -99,6 +110,10 @@ impl Planner {
                 let name = name.clone();
                 self.volume_read(&op, &name, None, now, jitter);
             }
+            (Call::Read { .. }, Err(error)) => {
+                self.wait_for_read(&op.subject, &error, now, jitter);
+                self.release(&op, now);
+            }
             (_, Err(error)) => {
                 self.wait(&op.subject, &error, now, jitter);
                 self.release(&op, now);
@@ -110,6 +125,48 @@ impl Planner {
                 self.release(&op, now);
             }
         }
+    }
+
+    /// Tells what belongs to a write that was made.
+    pub(super) fn say(&mut self, subject: &Target, events: &[Event], now: Instant) {
+        self.told.note(subject, events, now);
+        self.pending_events.extend_from_slice(events);
+    }
+
+    /// The claim could not be handed to its provisioner (pv-binder §7.2).
+    fn not_asked(&mut self, op: &Op, error: &CallError, now: Instant) {
+        if let Target::Claim(key) = &op.subject
+            && let Some(claim) = self.objects.claims.get(key)
+        {
+            let event = warning(&*claim, "ProvisioningFailed", format!("Error saving claim: {error}"));
+            self.say(&op.subject, &[event], now);
+        }
+    }
+
+    /// Notes what a live read said about a class that our tables lacked when the newest claim was at this
+    /// revision, and looks at the claims of the class.
+    fn class_read(
+        &mut self,
+        op: &Op,
+        class: &ClassName,
+        result: Result<Answer, CallError>,
+        now: Instant,
+        jitter: f64,
+    ) {
+        let newest_claim = self.reading_classes.remove(class);
+        match (result, newest_claim) {
+            (Ok(answer @ Answer::Class(_)), _) => {
+                self.absorb(answer, now);
+            }
+            (Err(CallError::NotFound(_)), Some(revision)) => self.proofs.note_no_class(class, revision),
+            (Err(error), _) => self.wait_for_read(&op.subject, &error, now, jitter),
+            (Ok(_), _) => {
+                // An answer of another kind than asked for proves nothing.
+                self.retries.failed(&op.subject, now, jitter);
+            }
+        }
+        self.class_changed(class, now);
+        self.release(op, now);
     }
 
     /// An object that we knew at this revision does not exist. The watch may never tell: if it was cut
@@ -146,7 +203,7 @@ impl Planner {
         match result {
             Ok(Answer::Claim(claim)) => self.rivals.wrote_claim(claim, now),
             Ok(Answer::Volume(volume)) => self.rivals.wrote_volume(volume, now),
-            Ok(Answer::Pod(_) | Answer::Deleted | Answer::Directory(_)) | Err(_) => {}
+            Ok(Answer::Pod(_) | Answer::Class(_) | Answer::Deleted | Answer::Directory(_)) | Err(_) => {}
         }
         match (&op.subject, write.kind, result) {
             (_, _, Err(CallError::NotLeader)) => {}
@@ -172,6 +229,13 @@ impl Planner {
             _ => {
                 self.retries.failed(subject, now, jitter);
             }
+        }
+    }
+
+    pub(super) fn wait_for_read(&mut self, subject: &Target, error: &CallError, now: Instant, jitter: f64) {
+        match error {
+            CallError::Unknown(_) => self.retries.unanswered(subject, now, jitter),
+            _ => self.wait(subject, error, now, jitter),
         }
     }
 
@@ -251,6 +315,9 @@ impl Planner {
             Answer::Volume(volume) => {
                 let name = volume.key();
                 let news = self.objects.absorb(volume);
+                if news {
+                    self.unprove_claims_of(&name);
+                }
                 self.volume_changed(&name, now);
                 news
             }
@@ -258,6 +325,12 @@ impl Planner {
                 let key = pod.key();
                 let news = self.objects.absorb(pod);
                 self.pod_changed(&key, now);
+                news
+            }
+            Answer::Class(class) => {
+                let name = class.key();
+                let news = self.objects.absorb(class);
+                self.class_changed(&name, now);
                 news
             }
             Answer::Deleted | Answer::Directory(_) => false,

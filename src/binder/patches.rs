@@ -123,7 +123,7 @@ pub fn unreserve_volume(volume: &PersistentVolume, by_us: bool) -> Request {
         let marks = marks(&[(BOUND_BY_CONTROLLER, Value::Null)]);
         return patch(volume, "", marks, json!({"spec": {"claimRef": null}}));
     }
-    let spec = json!({"claimRef": {"uid": null, "resourceVersion": null}});
+    let spec = json!({"claimRef": {"uid": null}});
     patch(volume, "", Map::new(), json!({"spec": spec}))
 }
 
@@ -291,7 +291,7 @@ mod tests {
             (
                 unreserve_volume(&volume(), false),
                 pv.to_owned(),
-                json!({"metadata": of_volume, "spec": {"claimRef": {"uid": null, "resourceVersion": null}}}),
+                json!({"metadata": of_volume, "spec": {"claimRef": {"uid": null}}}),
             ),
             (
                 volume_phase(&volume(), VolumePhase::Bound, None),

@@ -14,16 +14,15 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    annotations,
     claim::{ClaimDecision, sync_claim},
-    decision::{Directory, Object, Step, Target},
+    decision::{Directory, Object, Step, Target, warning},
     doubt::Doubts,
     host_path::{self, HostPath},
     index::VolumeIndex,
     latency::{Latency, Measure},
     matching::{Wish, volume_class},
     op::{Call, Op},
-    queue::{Queue, Tallies},
+    queue::{Next, Queue, Tallies},
     reason::{ClaimReason, VolumeReason},
     reclaim::deleter,
     recycle::Recyclers,
@@ -41,8 +40,7 @@ use crate::{
         events::{Event, Involved},
         ids::{ClaimKey, ClassName, PodKey, ResourceVersion, Uid, VolumeName},
         kinds::{
-            BindingMode, ClaimRef, Meta, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim,
-            ReclaimPolicy, StorageClass,
+            BindingMode, Meta, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy,
         },
     },
     state::Objects,
@@ -82,8 +80,6 @@ pub struct Planner {
     pub(super) runs: Runs,
     pub(super) doubts: Doubts,
     pub(super) queue: Queue,
-    /// Free volumes that no waiting claim has been offered yet.
-    pub(super) offers: BTreeSet<VolumeName>,
     pub(super) busy_claims: BTreeSet<ClaimKey>,
     pub(super) busy_volumes: BTreeSet<VolumeName>,
     pub(super) in_flight: usize,
@@ -98,6 +94,10 @@ pub struct Planner {
     pub(super) standing: Arc<Standing>,
     pub(super) rivals: Rivals,
     pub(super) latency: Latency,
+    /// Classes that are read live, with the revision of the newest claim when that began.
+    pub(super) reading_classes: BTreeMap<ClassName, ResourceVersion>,
+    /// Revision of the newest claim seen.
+    pub(super) newest_claim: ResourceVersion,
     /// When everything unsettled is looked at again although nothing happened.
     resync_at: Option<Instant>,
 }
@@ -118,7 +118,6 @@ impl Planner {
             proofs: Proofs::default(),
             doubts: Doubts::default(),
             queue: Queue::default(),
-            offers: BTreeSet::new(),
             busy_claims: BTreeSet::new(),
             busy_volumes: BTreeSet::new(),
             in_flight: 0,
@@ -130,6 +129,8 @@ impl Planner {
             pending_events: Vec::new(),
             rivals: Rivals::default(),
             latency: Latency::default(),
+            reading_classes: BTreeMap::new(),
+            newest_claim: ResourceVersion::default(),
             resync_at: None,
         }
     }
@@ -137,6 +138,17 @@ impl Planner {
     /// Counts its runs from here on, so that no other process gives a recycler pod the same name.
     pub fn count_runs_from(&mut self, number: u64) {
         self.runs.count_from(number);
+    }
+
+    /// An event about the object was lost: whatever holds of it is news to the next look.
+    pub fn not_told(&mut self, about: &Involved) {
+        let Involved { kind, namespace, name, .. } = about;
+        let target = if *kind == PersistentVolumeClaim::KIND {
+            Target::Claim(ClaimKey::new(namespace, name))
+        } else {
+            Target::Volume(VolumeName::from(&**name))
+        };
+        self.told.forget(&target);
     }
 
     /// Why each key waits.
@@ -165,9 +177,11 @@ impl Planner {
         each.filter_map(|(name, key, uid)| Some((uid.clone(), (key.clone(), volume(name)?)))).collect()
     }
 
-    /// Nothing is decided here until this process leads again: what was read live is of yesterday then.
+    /// Nothing is decided here until this process leads again: what was read live is of yesterday then, and
+    /// what we wrote is changed by whoever leads.
     pub fn unprove(&mut self) {
         self.runs.unproven_all();
+        self.rivals.forget_all();
     }
 
     /// Takes in every object there is.
@@ -187,114 +201,9 @@ impl Planner {
         }
     }
 
-    /// Notes that an object changed, and whom that concerns.
-    pub fn changed(&mut self, object: &ObjectRef, now: Instant) {
-        self.note_unconfirmed(object);
-        match object {
-            ObjectRef::Volume(name) => self.volume_changed(name, now),
-            ObjectRef::Claim(key) => self.claim_changed(key, now),
-            ObjectRef::Class(name) => self.class_changed(name, now),
-            ObjectRef::Pod(key) => self.pod_changed(key, now),
-            _ => {}
-        }
-    }
-
-    pub(super) fn volume_changed(&mut self, name: &VolumeName, now: Instant) {
-        let volume = self.objects.volumes.get(name);
-        let before = self.volumes.update(name, volume.as_deref());
-        let refers = volume.as_ref().and_then(|volume| volume.spec.claim_ref.as_ref()).map(ClaimRef::key);
-        let naming: Vec<ClaimKey> = self.claims.naming(name).cloned().collect();
-        for key in &naming {
-            self.proofs.forget_claim(key);
-        }
-        self.queue.extend(before.into_iter().chain(refers).chain(naming).map(Target::Claim), now);
-        let target = Target::Volume(name.clone());
-        let revision = volume.as_ref().map(|volume| volume.metadata.resource_version);
-        self.queue.extend(self.doubts.look(name, revision).into_iter().map(Target::Claim), now);
-        let Some(volume) = volume else {
-            self.proofs.forget_volume(name);
-            self.latency.volume_gone(name, now);
-            self.forget(&target);
-            return;
-        };
-        self.rivals.look_at_volume(&volume, now);
-        self.runs.volume_seen(&volume);
-        self.queue.add(target, now);
-        self.offer(name);
-    }
-
-    pub(super) fn pod_changed(&mut self, key: &PodKey, now: Instant) {
-        let pod = self.objects.pods.get(key);
-        for claim in self.pods.update(key, pod.as_deref()) {
-            let waits = matches!(
-                self.standing.claim(&claim),
-                Some(ClaimReason::WaitsForFirstConsumer | ClaimReason::WaitsForPods(_))
-            );
-            if self.options.recyclers.is_some() {
-                self.queue.extend(self.volumes.referring_to(&claim).cloned().map(Target::Volume), now);
-            }
-            if waits {
-                self.queue.add(Target::Claim(claim), now);
-            }
-        }
-        if let Some(volume) = self.runs.pod_changed(key, pod.as_deref(), now) {
-            self.volume_changed(&volume, now);
-        }
-    }
-
     /// Whether nothing may be decided about a volume: a request about it is under way, or a pod empties it.
-    fn is_busy(&self, name: &VolumeName) -> bool {
+    pub(super) fn is_busy(&self, name: &VolumeName) -> bool {
         self.busy_volumes.contains(name) || self.runs.has_pods(name)
-    }
-
-    pub(super) fn claim_changed(&mut self, key: &ClaimKey, now: Instant) {
-        let claim = self.objects.claims.get(key);
-        self.claims.update(key, claim.as_deref());
-        let target = Target::Claim(key.clone());
-        match claim {
-            None => {
-                self.claims.forget(key);
-                self.proofs.forget_claim(key);
-                self.latency.forget_claim(key);
-                self.forget(&target);
-                if self.runs.has_claim(key) {
-                    self.queue.add(target, now);
-                }
-            }
-            Some(claim) => {
-                self.rivals.look_at_claim(&claim, now);
-                self.queue.add(target, now);
-            }
-        }
-        self.queue.extend(self.volumes.referring_to(key).cloned().map(Target::Volume), now);
-    }
-
-    fn class_changed(&mut self, name: &ClassName, now: Instant) {
-        let default = default_class(self.objects.classes.snapshot().values());
-        if default != self.default_class {
-            self.default_class = default;
-            self.queue.extend(self.claims.open_in_class("").cloned().map(Target::Claim), now);
-        }
-        self.queue.extend(self.claims.open_in_class(name.as_str()).cloned().map(Target::Claim), now);
-    }
-
-    fn forget(&mut self, target: &Target) {
-        self.standing.forget(target);
-        self.told.forget(target);
-        self.rivals.forget(target);
-        if let Target::Volume(_) = target {
-            self.runs.forget(target);
-        }
-        // A parked read keeps its wait: it still holds its claim and volume.
-        if !self.parked.contains_key(target) {
-            self.retries.clear(target);
-        }
-    }
-
-    fn offer(&mut self, name: &VolumeName) {
-        if self.volumes.is_free(name) && !self.is_busy(name) {
-            self.offers.insert(name.clone());
-        }
     }
 
     /// Decides about as many keys as may run now.
@@ -316,15 +225,13 @@ impl Planner {
             if let Some(op) = self.ready.pop_front() {
                 self.in_flight += 1;
                 plan.ops.push(op);
-            } else if let Some(target) = self.queue.pop(now) {
-                match target {
-                    Target::Claim(key) => self.plan_claim(&key, now, &mut plan),
-                    Target::Volume(name) => self.plan_volume(&name, now, &mut plan),
-                }
-            } else if let Some(name) = self.offers.pop_first() {
-                self.plan_offer(&name, now, &mut plan);
-            } else {
-                break;
+                continue;
+            }
+            match self.queue.pop(now) {
+                Some(Next::Look(Target::Claim(key))) => self.plan_claim(&key, now, &mut plan),
+                Some(Next::Look(Target::Volume(name))) => self.plan_volume(&name, now, &mut plan),
+                Some(Next::Offer(name)) => self.plan_offer(&name, now, &mut plan),
+                None => break,
             }
         }
         let dues =
@@ -398,7 +305,8 @@ impl Planner {
         let Some(claim) = self.objects.claims.get(key) else { return self.plan_orphan(key, plan) };
         let mut decision = self.decide_claim(&claim);
         if self.is_held_back(decision.step.as_ref(), now) {
-            decision = ClaimDecision::rest(ClaimReason::SecondBinder);
+            let event = warning(&*claim, "SecondBinder", ClaimReason::SecondBinder.to_string());
+            decision = ClaimDecision::rest(ClaimReason::SecondBinder).telling(event);
         }
         *plan.decisions.entry(("claim", decision.reason.label())).or_default() += 1;
         if decision.step.is_none()
@@ -412,8 +320,13 @@ impl Planner {
         match &decision.reason {
             ClaimReason::WaitsForProvisioner(provisioner) => self.latency.asks(key, provisioner, now),
             ClaimReason::Binding(..) => self.latency.binds(key, now),
-            _ => {}
+            ClaimReason::VolumeBusy(_) => {}
+            _ => self.latency.stops(key),
         }
+        // One read serves all claims of the class that are known by now.
+        decision.step = decision.step.filter(
+            |step| !matches!(step, Step::ProveClass { class } if self.reading_classes.contains_key(class)),
+        );
         if let Some(step) = decision.step {
             let volume = match &decision.reason {
                 ClaimReason::Binding(volume, _) => Some(volume.clone()),
@@ -464,7 +377,8 @@ impl Planner {
         let mut decision = self.decide_volume(&volume);
         if self.is_held_back(decision.step.as_ref(), now) {
             self.runs.unproven(name);
-            decision = VolumeDecision::rest(VolumeReason::SecondBinder);
+            let event = warning(&*volume, "SecondBinder", VolumeReason::SecondBinder.to_string());
+            decision = VolumeDecision::rest(VolumeReason::SecondBinder).telling(event);
         }
         if decision.reason.awaits_deletion() && volume.spec.reclaim_policy == ReclaimPolicy::Delete {
             let class = self.objects.classes.get(&ClassName::from(volume_class(&volume)));
@@ -524,10 +438,13 @@ impl Planner {
                     self.busy_claims.insert(key);
                 }
                 Target::Volume(name) => {
-                    self.offers.remove(&name);
+                    self.queue.withdraw_offer(&name);
                     self.busy_volumes.insert(name);
                 }
             }
+        }
+        if let Call::ReadClass(class) = &op.call {
+            self.reading_classes.insert(class.clone(), self.newest_claim);
         }
         // The watch may tell of it before the answer does.
         if let Call::Write(write) = &op.call
@@ -538,19 +455,4 @@ impl Planner {
         self.in_flight += 1;
         plan.ops.push(op);
     }
-}
-
-/// The class for claims without one: the newest of those marked, the first by name among equals
-/// (pv-binder §8).
-// KCM: pkg/volume/util/storageclass.go, GetDefaultClass.
-fn default_class<'a>(classes: impl Iterator<Item = &'a Arc<StorageClass>>) -> Option<ClassName> {
-    let mut best: Option<&Arc<StorageClass>> = None;
-    for class in classes.filter(|class| annotations::is_default_class(&class.metadata)) {
-        let newer =
-            best.is_none_or(|best| class.metadata.creation_timestamp > best.metadata.creation_timestamp);
-        if newer {
-            best = Some(class);
-        }
-    }
-    best.map(|class| class.key())
 }

@@ -77,7 +77,7 @@ async fn copy(api: Api<PodEvent>, pod: Uid, volume: Involved, recorder: EventRec
         // A repetition changes the event; only the first time is told.
         if told.insert(event.metadata.uid) {
             let warns = event.type_.as_deref() == Some("Warning");
-            recorder.record(Event {
+            let _lost = recorder.record(Event {
                 involved: volume.clone(),
                 r#type: if warns { EventType::Warning } else { EventType::Normal },
                 reason: "RecyclerPod",

@@ -1,15 +1,18 @@
-//! The keys to look at: those of pairs that have begun first, the rest in order of their names.
+//! The keys to look at: those of pairs that have begun first, then claims and volumes in turn, each in
+//! the order in which they came.
 //!
 //! A key is in here once, however often it is added. Counts what client-go's work queues count.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, HashMap},
+    hash::Hash,
     time::Duration,
 };
 
 use tokio::time::Instant;
 
 use super::decision::Target;
+use crate::kube_api::ids::VolumeName;
 
 /// Counts of one kind of keys since they were last taken.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -42,23 +45,89 @@ impl Tallies {
     }
 }
 
+/// Keys in the order in which they came.
+#[derive(Debug)]
+struct Lane<K> {
+    order: BTreeMap<u64, K>,
+    places: HashMap<K, (u64, Instant)>,
+}
+
+impl<K> Default for Lane<K> {
+    fn default() -> Self {
+        Self { order: BTreeMap::new(), places: HashMap::new() }
+    }
+}
+
+impl<K: Clone + Eq + Hash> Lane<K> {
+    fn push(&mut self, key: K, place: u64, since: Instant) {
+        self.order.insert(place, key.clone());
+        self.places.insert(key, (place, since));
+    }
+
+    fn remove(&mut self, key: &K) -> Option<Instant> {
+        let (place, since) = self.places.remove(key)?;
+        self.order.remove(&place);
+        Some(since)
+    }
+
+    fn contains(&self, key: &K) -> bool {
+        self.places.contains_key(key)
+    }
+
+    fn first(&self) -> Option<K> {
+        self.order.first_key_value().map(|(_, key)| key.clone())
+    }
+}
+
+/// What comes next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Look at this.
+    Look(Target),
+    /// Find a taker for this free volume.
+    Offer(VolumeName),
+}
+
 /// Keys to look at.
 #[derive(Debug, Default)]
 pub struct Queue {
-    since: BTreeMap<Target, Instant>,
-    urgent: BTreeSet<Target>,
+    urgent: Lane<Target>,
+    claims: Lane<Target>,
+    volumes: Lane<Target>,
+    offers: Lane<VolumeName>,
+    /// How many keys have been added.
+    count: u64,
+    /// Whose turn it is.
+    turn: u64,
     tallies: Tallies,
 }
 
 impl Queue {
+    fn lane(&mut self, target: &Target) -> &mut Lane<Target> {
+        match target {
+            Target::Claim(_) => &mut self.claims,
+            Target::Volume(_) => &mut self.volumes,
+        }
+    }
+
+    fn next_place(&mut self) -> u64 {
+        self.count += 1;
+        self.count
+    }
+
     /// Adds a key.
     pub fn add(&mut self, target: Target, now: Instant) {
-        if !self.since.contains_key(&target) {
-            let tally = self.tallies.of(&target);
-            tally.adds += 1;
-            tally.depth += 1;
-            self.since.insert(target, now);
+        if !self.contains(&target) {
+            self.tally(&target);
+            let place = self.next_place();
+            self.lane(&target).push(target, place, now);
         }
+    }
+
+    fn tally(&mut self, target: &Target) {
+        let tally = self.tallies.of(target);
+        tally.adds += 1;
+        tally.depth += 1;
     }
 
     /// Adds keys.
@@ -70,8 +139,15 @@ impl Queue {
 
     /// Adds a key of a pair that has begun.
     pub fn add_urgent(&mut self, target: Target, now: Instant) {
-        self.urgent.insert(target.clone());
-        self.add(target, now);
+        if self.urgent.contains(&target) {
+            return;
+        }
+        let since = self.lane(&target).remove(&target);
+        if since.is_none() {
+            self.tally(&target);
+        }
+        let place = self.next_place();
+        self.urgent.push(target, place, since.unwrap_or(now));
     }
 
     /// Adds a key whose request failed a while ago.
@@ -80,27 +156,55 @@ impl Queue {
         self.add(target, now);
     }
 
+    /// Adds a free volume that no waiting claim has been offered yet.
+    pub fn offer(&mut self, volume: VolumeName, now: Instant) {
+        if !self.offers.contains(&volume) {
+            let place = self.next_place();
+            self.offers.push(volume, place, now);
+        }
+    }
+
+    /// The volume is free no longer.
+    pub fn withdraw_offer(&mut self, volume: &VolumeName) {
+        self.offers.remove(volume);
+    }
+
     /// Whether a key waits.
     #[must_use]
     pub fn contains(&self, target: &Target) -> bool {
-        self.since.contains_key(target)
+        [&self.urgent, &self.claims, &self.volumes].into_iter().any(|lane| lane.contains(target))
     }
 
     /// Takes a key that is looked at now, whether it waits or not.
     pub fn remove(&mut self, target: &Target, now: Instant) {
-        self.urgent.remove(target);
-        if let Some(since) = self.since.remove(target) {
+        let since = self.urgent.remove(target).or_else(|| self.lane(target).remove(target));
+        if let Some(since) = since {
             let tally = self.tallies.of(target);
             tally.depth = tally.depth.saturating_sub(1);
             tally.waits.push(now.saturating_duration_since(since));
         }
     }
 
-    /// Takes the next key.
-    pub fn pop(&mut self, now: Instant) -> Option<Target> {
-        let target = self.urgent.first().cloned().or_else(|| self.since.keys().next().cloned())?;
-        self.remove(&target, now);
-        Some(target)
+    /// Takes what comes next: a pair that has begun, else claims, volumes and offers in turn, the oldest
+    /// of each first, so that a burst of one kind does not hold up the others (L15).
+    pub fn pop(&mut self, now: Instant) -> Option<Next> {
+        let next = self.urgent.first().map(Next::Look).or_else(|| self.in_turn())?;
+        match &next {
+            Next::Look(target) => self.remove(target, now),
+            Next::Offer(volume) => self.withdraw_offer(volume),
+        }
+        Some(next)
+    }
+
+    fn in_turn(&mut self) -> Option<Next> {
+        (0..3).find_map(|_| {
+            self.turn = (self.turn + 1) % 3;
+            match self.turn {
+                1 => self.claims.first().map(Next::Look),
+                2 => self.volumes.first().map(Next::Look),
+                _ => self.offers.first().map(Next::Offer),
+            }
+        })
     }
 
     /// What was counted since this was last asked.
@@ -117,26 +221,58 @@ mod tests {
     use super::*;
     use crate::kube_api::ids::{ClaimKey, VolumeName};
 
+    fn claim(name: &str) -> Target {
+        Target::Claim(ClaimKey::new("ns", name))
+    }
+
+    fn volume(name: &str) -> Target {
+        Target::Volume(VolumeName::from(name))
+    }
+
     #[test]
     fn pairs_that_have_begun_go_first_and_everything_is_counted_once() {
         let start = Instant::now();
         let later = start + Duration::from_secs(2);
-        let (a, b) = (Target::Claim(ClaimKey::new("ns", "a")), Target::Claim(ClaimKey::new("ns", "b")));
-        let volume = Target::Volume(VolumeName::from("v"));
+        let (a, b, volume) = (claim("a"), claim("b"), volume("v"));
         let mut queue = Queue::default();
-        queue.extend([a.clone(), a.clone(), volume.clone()], start);
-        queue.add_urgent(b.clone(), start);
-        assert!(queue.contains(&a));
-        assert_eq!(queue.pop(later), Some(b.clone()));
-        assert_eq!(queue.pop(start), Some(a.clone()));
+        queue.extend([a.clone(), b.clone(), a.clone(), volume.clone()], start);
+        queue.add_urgent(b.clone(), later);
+        queue.add_urgent(b.clone(), later);
+        assert!(queue.contains(&a) && queue.contains(&b));
+        assert_eq!(queue.pop(later), Some(Next::Look(b.clone())));
+        assert_eq!(queue.pop(start), Some(Next::Look(a.clone())));
         queue.retry(b.clone(), start);
         let tallies = queue.take_tallies();
         let waits = vec![Duration::from_secs(2), Duration::ZERO];
         assert_eq!(tallies.claims, Tally { adds: 3, retries: 1, waits, depth: 1 });
         assert_eq!(tallies.volumes, Tally { adds: 1, depth: 1, ..Tally::default() });
         queue.remove(&b, start);
-        assert_eq!((queue.pop(start), queue.pop(start)), (Some(volume), None));
+        assert_eq!((queue.pop(start), queue.pop(start)), (Some(Next::Look(volume)), None));
         let tallies = queue.take_tallies();
         assert_eq!((tallies.claims.adds, tallies.claims.depth, tallies.volumes.depth), (0, 0, 0));
+    }
+
+    #[test]
+    fn l15_a_burst_of_claims_holds_up_neither_volumes_nor_older_claims() {
+        let now = Instant::now();
+        let mut queue = Queue::default();
+        queue.extend(["z", "a", "b"].map(claim), now);
+        queue.extend(["w", "v"].map(volume), now);
+        queue.offer("free".into(), now);
+        queue.offer("taken".into(), now);
+        queue.withdraw_offer(&"taken".into());
+        let order: Vec<Next> = std::iter::from_fn(|| queue.pop(now)).collect();
+        let look = Next::Look;
+        assert_eq!(
+            order,
+            [
+                look(claim("z")),
+                look(volume("w")),
+                Next::Offer("free".into()),
+                look(claim("a")),
+                look(volume("v")),
+                look(claim("b")),
+            ]
+        );
     }
 }

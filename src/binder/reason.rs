@@ -23,6 +23,8 @@ pub enum ClaimReason {
     Annotating,
     /// Something is to be written that cannot be taken back, and another binder is at work.
     SecondBinder,
+    /// The class is in no table; a live read has to confirm that there is none.
+    ProvingClass(ClassName),
     /// A bind is on its way.
     Binding(VolumeName, WriteKind),
     /// The volume is reserved for the claim, but it has no size.
@@ -92,6 +94,7 @@ impl ClaimReason {
             Self::Bound(_) => "bound",
             Self::Annotating => "annotating",
             Self::SecondBinder => "second_binder",
+            Self::ProvingClass(_) => "proving_class",
             Self::Binding(..) => "binding",
             Self::NoCapacity(_) => "no_capacity",
             Self::VolumeBusy(_) => "volume_busy",
@@ -165,6 +168,7 @@ impl fmt::Display for ClaimReason {
             Self::Bound(volume) => write!(f, "bound to {volume}"),
             Self::Annotating => f.write_str("annotations are put right first"),
             Self::SecondBinder => f.write_str(SECOND_BINDER),
+            Self::ProvingClass(class) => write!(f, "asking the API server for storage class {class}"),
             Self::Binding(volume, write) => write!(f, "binding to {volume}: {}", write.as_str()),
             Self::NoCapacity(volume) => {
                 write!(f, "PersistentVolume {:?} is without a storage capacity", volume.as_str())

@@ -74,7 +74,7 @@ pub fn not_reclaimable(volume: &PersistentVolume, why: Unreclaimable) -> VolumeD
     let event_reason = why.event_reason();
     let reason = VolumeReason::NotReclaimable(why);
     if volume.status.phase == VolumePhase::Failed {
-        return Decision::rest(reason);
+        return Decision::rest(reason).telling(warning(volume, event_reason, message));
     }
     let request = patches::volume_phase(volume, VolumePhase::Failed, Some(&message));
     let write = Write::volume(volume, WriteKind::VolumeFailed, request);

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tokio::time::Instant;
 
-use crate::kube_api::backoff::retry_pause;
+use crate::kube_api::backoff::{retry_pause, silence_pause};
 
 /// So many conflicts in a row are retried at once: each is answered with a live read, after which
 /// the write usually succeeds. More of them mean that somebody fights us.
@@ -17,7 +17,10 @@ const FREE_CONFLICTS: u32 = 3;
 struct Entry {
     failures: u32,
     conflicts: u32,
+    silences: u32,
     until: Option<Instant>,
+    /// The server asked for the pause.
+    asked: bool,
 }
 
 /// Keys that wait before they are looked at again.
@@ -39,8 +42,16 @@ impl<K: Ord + Clone> Retries<K> {
         let entry = self.entries.entry(key.clone()).or_default();
         entry.failures += 1;
         let until = now + retry_pause(entry.failures, jitter);
-        self.wait_until(key, until);
+        self.pause(key, until, false);
         until
+    }
+
+    /// Notes that a read was not answered, which says nothing about the key (L16).
+    pub fn unanswered(&mut self, key: &K, now: Instant, jitter: f64) {
+        let entry = self.entries.entry(key.clone()).or_default();
+        entry.silences += 1;
+        let until = now + silence_pause(entry.silences, jitter);
+        self.pause(key, until, false);
     }
 
     /// Notes a conflict. Returns until when to wait, if at all.
@@ -50,13 +61,29 @@ impl<K: Ord + Clone> Retries<K> {
         (entry.conflicts > FREE_CONFLICTS).then(|| self.failed(key, now, jitter))
     }
 
-    /// The key waits until then, whatever it waited for before.
+    /// The key waits until then, as the server asked, whatever it waited for before.
     pub fn wait_until(&mut self, key: &K, until: Instant) {
+        self.pause(key, until, true);
+    }
+
+    fn pause(&mut self, key: &K, until: Instant, asked: bool) {
         let entry = self.entries.entry(key.clone()).or_default();
+        entry.asked = asked;
         if let Some(before) = entry.until.replace(until) {
             self.due.remove(&(before, key.clone()));
         }
         self.due.insert((until, key.clone()));
+    }
+
+    /// The key does not look any more as it did when its request failed: it waits no longer, unless the
+    /// server asked for that. Its failures stay counted, so that it waits longer if it fails again.
+    pub fn changed(&mut self, key: &K) {
+        if let Some(entry) = self.entries.get_mut(key)
+            && !entry.asked
+            && let Some(until) = entry.until.take()
+        {
+            self.due.remove(&(until, key.clone()));
+        }
     }
 
     /// Forgets a key: it succeeded, or is gone.
@@ -113,6 +140,36 @@ mod tests {
         assert_eq!(retries.failed(&"a", now, 0.0), now + 2 * first);
         retries.clear(&"a");
         assert_eq!(retries.next_due(), None);
+    }
+
+    #[test]
+    fn a_changed_key_is_tried_at_once_unless_the_server_asked_for_the_pause() {
+        let mut retries = Retries::default();
+        let now = Instant::now();
+        retries.failed(&"a", now, 0.0);
+        retries.wait_until(&"b", now);
+        for key in ["a", "b", "c"] {
+            retries.changed(&key);
+        }
+        assert!(!retries.waits(&"a"));
+        assert!(retries.waits(&"b"));
+        assert_eq!(retries.take_due(now), vec!["b"]);
+        assert_eq!(retries.failed(&"a", now, 0.0), now + retry_pause(2, 0.0));
+        // What the server asked for once does not make the next pause its wish.
+        retries.failed(&"b", now, 0.0);
+        retries.changed(&"b");
+        assert!(!retries.waits(&"b"));
+    }
+
+    #[test]
+    fn l16_silence_counts_apart_from_failures() {
+        let mut retries = Retries::default();
+        let now = Instant::now();
+        for _ in 0..20 {
+            retries.unanswered(&"a", now, 0.0);
+        }
+        assert_eq!(retries.next_due(), Some(now + silence_pause(20, 0.0)));
+        assert_eq!(retries.failed(&"a", now, 0.0), now + retry_pause(1, 0.0));
     }
 
     #[test]

@@ -130,6 +130,12 @@ impl Rivals {
         self.wrote.remove(target);
     }
 
+    /// Forgets all writes: another of our own processes may lead now, and change what we wrote.
+    pub fn forget_all(&mut self) {
+        self.wrote.clear();
+        self.order.clear();
+    }
+
     /// Looks at a claim as the tables show it now.
     pub fn look_at_claim(&mut self, claim: &PersistentVolumeClaim, now: Instant) {
         let target = Target::Claim(claim.key());
@@ -240,6 +246,10 @@ mod tests {
         assert_eq!(rivals.alarm(now), None);
         rivals.wrote_volume(&volume(12, VolumePhase::Bound, "a"), now);
         rivals.forget(&Target::Volume("pv".into()));
+        rivals.look_at_volume(&volume(13, VolumePhase::Available, "a"), now);
+        assert_eq!(rivals.alarm(now), None);
+        rivals.wrote_volume(&volume(12, VolumePhase::Bound, "a"), now);
+        rivals.forget_all();
         rivals.look_at_volume(&volume(13, VolumePhase::Available, "a"), now);
         assert_eq!(rivals.alarm(now), None);
     }

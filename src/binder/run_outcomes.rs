@@ -78,6 +78,7 @@ impl Planner {
             (_, Err(CallError::NotFound(_))) => {
                 self.retries.conflicted(&op.subject, now, jitter);
             }
+            (Call::Read { .. }, Err(error)) => self.wait_for_read(&op.subject, &error, now, jitter),
             (_, Err(error)) => self.wait(&op.subject, &error, now, jitter),
             (_, Ok(_)) => {
                 // An answer of another kind than asked for proves nothing.
@@ -110,7 +111,7 @@ impl Planner {
             _ => {}
         }
         self.absorb(answer, now);
-        self.pending_events.extend(write.then.clone());
+        self.say(subject, &write.then, now);
     }
 
     /// Deals with a refusal that ends a run, or brings it nearer to its end. Returns whether it did.

@@ -46,6 +46,12 @@ impl Told {
         news
     }
 
+    /// Notes what was told when a write was made: it is not news to the next look.
+    pub fn note(&mut self, target: &Target, events: &[Event], now: Instant) {
+        let told = self.0.entry(target.clone()).or_default();
+        told.extend(events.iter().map(|event| (now, event.clone())));
+    }
+
     /// Forgets a key.
     pub fn forget(&mut self, target: &Target) {
         self.0.remove(target);
@@ -78,6 +84,11 @@ mod tests {
         assert_eq!(sent(&["a", "c"], 98), 0);
         assert_eq!(sent(&[], 98), 0);
         assert_eq!(sent(&["a"], 98), 1);
+        told.note(&target, &[event("b")], start);
+        assert_eq!(
+            told.news(&target, vec![event("a"), event("b")], start + Duration::from_mins(98)).len(),
+            1
+        );
         told.forget(&target);
         assert_eq!(told.news(&target, vec![event("a")], start).len(), 1);
     }

@@ -98,6 +98,7 @@ pub enum VolumeProof {
 pub struct Proofs {
     claims: BTreeMap<VolumeName, (Uid, Uid, ClaimProof)>,
     volumes: BTreeMap<ClaimKey, (Uid, Option<ResourceVersion>, VolumeProof)>,
+    no_classes: BTreeMap<ClassName, ResourceVersion>,
 }
 
 impl Proofs {
@@ -116,6 +117,23 @@ impl Proofs {
         proof: VolumeProof,
     ) {
         self.volumes.insert(claim.0.clone(), (claim.1.clone(), seen, proof));
+    }
+
+    /// Notes that there was no such class when the newest claim we knew was at this revision.
+    pub fn note_no_class(&mut self, class: &ClassName, newest_claim: ResourceVersion) {
+        self.no_classes.insert(class.clone(), newest_claim);
+    }
+
+    /// Whether there was no such class after the claim was as we know it: one that appeared later did not
+    /// delay its bind.
+    #[must_use]
+    pub fn is_without_class(&self, class: &ClassName, claim: ResourceVersion) -> bool {
+        self.no_classes.get(class).is_some_and(|newest| claim <= *newest)
+    }
+
+    /// Drops what is known about the absence of a class.
+    pub fn forget_class(&mut self, class: &ClassName) {
+        self.no_classes.remove(class);
     }
 
     /// Drops what is known for a volume that is gone.

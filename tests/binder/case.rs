@@ -321,8 +321,13 @@ impl Case {
             ],
         );
         let name = self.expand(text(form, "name").unwrap_or("v"));
+        // `size: null` leaves it out.
+        let capacity = match form.get("size") {
+            Some(Value::Null) => json!({}),
+            _ => json!({"storage": text(form, "size").unwrap_or("1Gi")}),
+        };
         let mut spec = json!({
-            "capacity": {"storage": text(form, "size").unwrap_or("1Gi")},
+            "capacity": capacity,
             "accessModes": modes(form.get("modes")),
             "persistentVolumeReclaimPolicy": text(form, "policy").unwrap_or("Retain"),
             "storageClassName": text(form, "class").unwrap_or(""),

@@ -59,7 +59,7 @@ type Fixtures = BTreeMap<String, Vec<serde_json::Map<String, serde_json::Value>>
 fn check(case: &Case, fixtures: &Fixtures) {
     let start = case.start(fixtures);
     if let Some(expected) = &case.chooses {
-        let chosen = chosen(&World::new(&start, &[]));
+        let chosen = chosen(&mut World::new(&start, &[]));
         assert_eq!(chosen.as_deref().unwrap_or("none"), expected, "chosen volume");
         return;
     }

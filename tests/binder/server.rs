@@ -10,7 +10,7 @@ use mooring::{
     },
     kube_api::{
         call::{CallError, Request, Verb},
-        kinds::{Narrow, PersistentVolume, PersistentVolumeClaim, Pod},
+        kinds::{Narrow, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass},
     },
 };
 use serde_json::{Value, json};
@@ -164,6 +164,13 @@ impl Server {
                 Verb::Delete => self.delete(write),
                 _ => self.write(write),
             },
+            Call::ReadClass(name) => {
+                let path = StorageClass::path(name);
+                match self.objects.get(&path) {
+                    Some(object) => Ok(Answer::Class(decode(object))),
+                    None => Err(CallError::NotFound(path)),
+                }
+            }
             Call::Directory(directory) => Ok(Answer::Directory(self.act(directory))),
         }
     }

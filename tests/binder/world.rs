@@ -17,7 +17,7 @@ use mooring::{
         call::CallError,
         events::Event,
         ids::{ClaimKey, VolumeName},
-        kinds::{Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass},
+        kinds::{Narrow, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass},
     },
     state::{Objects, Stored},
 };
@@ -356,7 +356,7 @@ impl World {
     fn perform(&mut self, op: Op) -> bool {
         let number = self.writes;
         let fault = match &op.call {
-            Call::Read { .. } | Call::Directory(_) => None,
+            Call::Read { .. } | Call::ReadClass(_) | Call::Directory(_) => None,
             Call::Write(_) => {
                 self.writes += 1;
                 self.faults.iter().copied().find(|fault| fault.at() == number)
@@ -469,9 +469,16 @@ fn strip(value: &Value) -> Option<Value> {
 }
 
 /// The volume a decision takes.
-pub fn chosen(world: &World) -> Option<String> {
+pub fn chosen(world: &mut World) -> Option<String> {
     let claim = world.objects.claims.snapshot().into_values().next().expect("a claim");
-    match world.planner.decide_claim(&claim).step {
+    let mut step = world.planner.decide_claim(&claim).step;
+    if let Some(Step::ProveClass { class }) = step {
+        let mut plan = Plan::default();
+        world.planner.start(Target::Claim(claim.key()), None, Call::ReadClass(class), &mut plan);
+        world.perform(plan.ops.remove(0));
+        step = world.planner.decide_claim(&claim).step;
+    }
+    match step {
         Some(Step::Write(Write { target: Object::Volume(name), .. })) => Some(name.to_string()),
         _ => None,
     }

@@ -3,6 +3,7 @@
 //! What is decided, and that it survives faults, is in `tests/binder`.
 
 mod runs;
+mod waits;
 
 use std::{cell::Cell, collections::BTreeSet, sync::Arc, time::Duration};
 

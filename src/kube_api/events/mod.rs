@@ -166,12 +166,17 @@ pub struct EventRecorder {
 }
 
 impl EventRecorder {
-    /// Records an event; when the queue is full it is counted and dropped.
-    pub fn record(&self, event: Event) {
+    /// Records an event; when the queue is full it is counted and handed back, for whoever can tell it
+    /// again later.
+    ///
+    /// # Errors
+    /// The queue is full.
+    pub fn record(&self, event: Event) -> Result<(), Event> {
         let report = Report { component: self.component, event };
-        if self.queue.reports.try_send(report).is_err() {
+        self.queue.reports.try_send(report).map_err(|error| {
             self.queue.losses.of(Loss::QueueFull).inc();
-        }
+            error.into_inner().event
+        })
     }
 }
 

@@ -93,7 +93,7 @@ async fn written_beside(
     let recorder = queue.for_component("attachdetach-controller");
     for (pause, event) in events {
         sleep(Duration::from_secs(pause)).await;
-        recorder.record(event);
+        recorder.record(event).unwrap();
     }
     stop.cancel();
     running.await.unwrap();
@@ -109,8 +109,8 @@ fn what_does_not_fit_is_counted_and_never_blocks() {
     let metrics = Metrics::default();
     let (queue, _writer) = EventQueue::new(&metrics).unwrap();
     let recorder = queue.for_component("attachdetach-controller");
-    for _ in 0..QUEUE + 3 {
-        recorder.record(event("a", ""));
+    for number in 0..QUEUE + 3 {
+        assert_eq!(recorder.record(event("a", "")).is_ok(), number < QUEUE);
     }
     let text = metrics.text().unwrap();
     assert!(text.contains("mooring_events_dropped_total{cause=\"queue_full\"} 3"), "{text}");

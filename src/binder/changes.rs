@@ -1,0 +1,166 @@
+//! Whom a change concerns.
+//!
+//! In: an object that changed, as the tables show it now. Out: indexes brought up to it, and the keys to
+//! look at again: few, found through the indexes, however large the cluster is.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::{annotations, decision::Target, planner::Planner, reason::ClaimReason};
+use crate::kube_api::{
+    ids::{ClaimKey, ClassName, PodKey, VolumeName},
+    kinds::{ClaimRef, Narrow, ObjectRef, StorageClass},
+};
+
+impl Planner {
+    /// Notes that an object changed, and whom that concerns.
+    pub fn changed(&mut self, object: &ObjectRef, now: Instant) {
+        self.note_unconfirmed(object);
+        match object {
+            ObjectRef::Volume(name) => {
+                self.volume_changed(name, now);
+                self.unprove_claims_of(name);
+                let reference =
+                    self.objects.volumes.get(name).and_then(|volume| volume.spec.claim_ref.clone());
+                let claims =
+                    self.claims.naming(name).cloned().chain(reference.map(|reference| reference.key()));
+                let claims: Vec<Target> = claims.map(Target::Claim).collect();
+                self.try_again(claims.into_iter().chain([Target::Volume(name.clone())]));
+            }
+            ObjectRef::Claim(key) => {
+                self.claim_changed(key, now);
+                let volumes: Vec<Target> =
+                    self.volumes.referring_to(key).cloned().map(Target::Volume).collect();
+                self.try_again(volumes.into_iter().chain([Target::Claim(key.clone())]));
+            }
+            ObjectRef::Class(name) => self.class_changed(name, now),
+            ObjectRef::Pod(key) => self.pod_changed(key, now),
+            _ => {}
+        }
+    }
+
+    /// What made a request about these fail may have changed. A parked read keeps its pause: it has to be
+    /// answered before anything is decided.
+    fn try_again(&mut self, targets: impl Iterator<Item = Target>) {
+        for target in targets.filter(|target| !self.parked.contains_key(target)).collect::<Vec<_>>() {
+            self.retries.changed(&target);
+        }
+    }
+
+    /// What was proven of the claims that name a volume was proven of the volume as it was.
+    pub(super) fn unprove_claims_of(&mut self, name: &VolumeName) {
+        for key in self.claims.naming(name) {
+            self.proofs.forget_claim(key);
+        }
+    }
+
+    pub(super) fn volume_changed(&mut self, name: &VolumeName, now: Instant) {
+        let volume = self.objects.volumes.get(name);
+        let before = self.volumes.update(name, volume.as_deref());
+        let refers = volume.as_ref().and_then(|volume| volume.spec.claim_ref.as_ref()).map(ClaimRef::key);
+        let naming: Vec<ClaimKey> = self.claims.naming(name).cloned().collect();
+        self.queue.extend(before.into_iter().chain(refers).chain(naming).map(Target::Claim), now);
+        let target = Target::Volume(name.clone());
+        let revision = volume.as_ref().map(|volume| volume.metadata.resource_version);
+        self.queue.extend(self.doubts.look(name, revision).into_iter().map(Target::Claim), now);
+        let Some(volume) = volume else {
+            self.proofs.forget_volume(name);
+            self.latency.volume_gone(name, now);
+            self.forget(&target);
+            return;
+        };
+        self.rivals.look_at_volume(&volume, now);
+        self.runs.volume_seen(&volume);
+        self.queue.add(target, now);
+        self.offer(name, now);
+    }
+
+    pub(super) fn pod_changed(&mut self, key: &PodKey, now: Instant) {
+        let pod = self.objects.pods.get(key);
+        for claim in self.pods.update(key, pod.as_deref()) {
+            let waits = matches!(
+                self.standing.claim(&claim),
+                Some(ClaimReason::WaitsForFirstConsumer | ClaimReason::WaitsForPods(_))
+            );
+            if self.options.recyclers.is_some() {
+                self.queue.extend(self.volumes.referring_to(&claim).cloned().map(Target::Volume), now);
+            }
+            if waits {
+                self.queue.add(Target::Claim(claim), now);
+            }
+        }
+        if let Some(volume) = self.runs.pod_changed(key, pod.as_deref(), now) {
+            self.volume_changed(&volume, now);
+        }
+    }
+
+    pub(super) fn claim_changed(&mut self, key: &ClaimKey, now: Instant) {
+        let claim = self.objects.claims.get(key);
+        self.claims.update(key, claim.as_deref());
+        let target = Target::Claim(key.clone());
+        match claim {
+            None => {
+                self.claims.forget(key);
+                self.proofs.forget_claim(key);
+                self.latency.forget_claim(key);
+                self.forget(&target);
+                if self.runs.has_claim(key) {
+                    self.queue.add(target, now);
+                }
+            }
+            Some(claim) => {
+                self.newest_claim = self.newest_claim.max(claim.metadata.resource_version);
+                self.rivals.look_at_claim(&claim, now);
+                self.queue.add(target, now);
+            }
+        }
+        self.queue.extend(self.volumes.referring_to(key).cloned().map(Target::Volume), now);
+    }
+
+    pub(super) fn class_changed(&mut self, name: &ClassName, now: Instant) {
+        if self.objects.classes.get(name).is_some() {
+            self.proofs.forget_class(name);
+        }
+        let default = default_class(self.objects.classes.snapshot().values());
+        if default != self.default_class {
+            self.default_class = default;
+            self.queue.extend(self.claims.open_in_class("").cloned().map(Target::Claim), now);
+        }
+        self.queue.extend(self.claims.open_in_class(name.as_str()).cloned().map(Target::Claim), now);
+    }
+
+    fn forget(&mut self, target: &Target) {
+        self.standing.forget(target);
+        self.told.forget(target);
+        self.rivals.forget(target);
+        if let Target::Volume(_) = target {
+            self.runs.forget(target);
+        }
+        // A parked read keeps its wait: it still holds its claim and volume.
+        if !self.parked.contains_key(target) {
+            self.retries.clear(target);
+        }
+    }
+
+    fn offer(&mut self, name: &VolumeName, now: Instant) {
+        if self.volumes.is_free(name) && !self.is_busy(name) {
+            self.queue.offer(name.clone(), now);
+        }
+    }
+}
+
+/// The class for claims without one: the newest of those marked, the first by name among equals
+/// (pv-binder §8).
+// KCM: pkg/volume/util/storageclass.go, GetDefaultClass.
+fn default_class<'a>(classes: impl Iterator<Item = &'a Arc<StorageClass>>) -> Option<ClassName> {
+    let mut best: Option<&Arc<StorageClass>> = None;
+    for class in classes.filter(|class| annotations::is_default_class(&class.metadata)) {
+        let newer =
+            best.is_none_or(|best| class.metadata.creation_timestamp > best.metadata.creation_timestamp);
+        if newer {
+            best = Some(class);
+        }
+    }
+    best.map(|class| class.key())
+}

@@ -1,0 +1,192 @@
+//! When a wait ends, and what is told meanwhile.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::{answer, claim, decode, only, planner, volume};
+use crate::{
+    binder::{
+        decision::{Target, WriteKind},
+        op::{Answer, Call},
+        planner::Plan,
+    },
+    kube_api::{
+        call::CallError,
+        ids::{ClaimKey, ClassName, ResourceVersion, VolumeName},
+        kinds::{ObjectRef, PersistentVolumeClaim, StorageClass},
+    },
+};
+
+fn key(name: &str) -> ClaimKey {
+    ClaimKey::new("ns", name)
+}
+
+fn of_class(name: &str, class: &str) -> PersistentVolumeClaim {
+    let mut claim = claim(name);
+    claim.spec.storage_class_name = Some(class.to_owned());
+    claim
+}
+
+fn refused() -> CallError {
+    CallError::Refused { code: 403, message: "no".into() }
+}
+
+fn reasons(plan: &Plan) -> Vec<(&'static str, &str)> {
+    plan.events.iter().map(|event| (event.reason, event.message.as_str())).collect()
+}
+
+#[test]
+fn l16_a_pair_goes_on_within_five_seconds_after_an_outage() {
+    let (_, mut planner) = planner(vec![volume("pv")], vec![claim("c")]);
+    let start = Instant::now();
+    let mut now = start;
+    let op = only(planner.plan(now));
+    planner.outcome(op, Err(CallError::Unknown("refused".into())), now, 0.0);
+    for _ in 0..50 {
+        let plan = planner.plan(now);
+        let Some(read) = plan.ops.first().cloned() else {
+            let next = plan.wake_at.unwrap();
+            assert!(next <= now + Duration::from_secs(5), "{:?}", next - now);
+            now = next;
+            continue;
+        };
+        planner.outcome(read, Err(CallError::Unknown("refused".into())), now, 0.0);
+    }
+    assert!(now > start + Duration::from_mins(1), "it was not asked all the time");
+}
+
+#[test]
+fn a_claim_that_was_put_right_is_tried_at_once() {
+    let (objects, mut planner) = planner(vec![volume("pv")], vec![claim("c")]);
+    let now = Instant::now();
+    let op = only(planner.plan(now));
+    planner.outcome(op, Err(refused()), now, 0.0);
+    assert!(planner.plan(now).ops.is_empty());
+
+    // Its volume alone makes no difference: nothing in it names the claim.
+    let mut other = volume("pv");
+    other.metadata.resource_version = ResourceVersion(2);
+    objects.apply(other);
+    planner.changed(&ObjectRef::Volume(VolumeName::from("pv")), now);
+    assert!(planner.plan(now).ops.is_empty());
+
+    let mut better = claim("c");
+    better.metadata.resource_version = ResourceVersion(3);
+    objects.apply(better);
+    planner.changed(&ObjectRef::Claim(key("c")), now);
+    assert_eq!(only(planner.plan(now)).call.write_kind(), Some(WriteKind::ReserveVolume));
+}
+
+#[test]
+fn s28_one_read_of_a_class_serves_the_claims_known_by_then() {
+    let of = |name: &str, revision| {
+        let mut claim = of_class(name, "manual");
+        claim.metadata.resource_version = ResourceVersion(revision);
+        claim
+    };
+    let (objects, mut planner) = planner(Vec::new(), vec![of("a", 3), of("b", 5)]);
+    let now = Instant::now();
+    let read = only(planner.plan(now));
+    assert_eq!(read.call, Call::ReadClass(ClassName::from("manual")));
+    objects.apply(of("c", 9));
+    planner.changed(&ObjectRef::Claim(key("c")), now);
+    assert!(planner.plan(now).ops.is_empty());
+    assert_eq!(planner.standing().waiting(), [("proving_class", 3)].into());
+
+    planner.outcome(read, Err(CallError::NotFound("manual".into())), now, 0.0);
+    let read = only(planner.plan(now));
+    assert_eq!(read.subject, Target::Claim(key("c")), "it came after the read was sent");
+    planner.outcome(read, Err(CallError::NotFound("manual".into())), now, 0.0);
+    assert!(planner.plan(now).ops.is_empty());
+    assert_eq!(planner.standing().waiting(), [("no_class", 3)].into());
+
+    // The class comes: its absence is no longer proven.
+    let class: StorageClass = decode(&json!({
+        "metadata": {"name": "manual", "resourceVersion": "10"}, "provisioner": "p",
+        "volumeBindingMode": "WaitForFirstConsumer",
+    }));
+    objects.apply(class);
+    planner.changed(&ObjectRef::Class(ClassName::from("manual")), now);
+    planner.plan(now);
+    assert_eq!(planner.standing().waiting(), [("waits_for_first_consumer", 3)].into());
+}
+
+#[test]
+fn s28_a_class_that_cannot_be_read_keeps_its_claims_waiting() {
+    let (_, mut planner) = planner(vec![], vec![of_class("a", "manual"), of_class("b", "manual")]);
+    let now = Instant::now();
+    let read = only(planner.plan(now));
+    planner.outcome(read, Err(refused()), now, 0.0);
+    let read = only(planner.plan(now));
+    assert_eq!(read.subject, Target::Claim(key("b")), "the other claim tries");
+    planner.outcome(read, Err(refused()), now, 0.0);
+    let plan = planner.plan(now);
+    assert!(plan.ops.is_empty());
+    assert_eq!(plan.wake_at, Some(now + Duration::from_millis(500)));
+    assert_eq!(planner.standing().waiting(), [("proving_class", 2)].into());
+}
+
+#[test]
+fn a_claim_that_cannot_be_handed_to_its_provisioner_says_so() {
+    let (objects, mut planner) = planner(Vec::new(), vec![of_class("c", "gold")]);
+    let now = Instant::now();
+    let class: StorageClass = decode(&json!({
+        "metadata": {"name": "gold", "resourceVersion": "1"}, "provisioner": "vendor.com/v",
+        "volumeBindingMode": "Immediate",
+    }));
+    objects.apply(class);
+    planner.changed(&ObjectRef::Class(ClassName::from("gold")), now);
+    let op = only(planner.plan(now));
+    assert_eq!(op.call.write_kind(), Some(WriteKind::AskProvisioner));
+    planner.outcome(op, Err(refused()), now, 0.0);
+    assert!(reasons(&planner.plan(now)).contains(&("ProvisioningFailed", "Error saving claim: no")));
+}
+
+#[test]
+fn an_event_that_was_lost_is_told_again_by_the_next_look() {
+    let (_, mut planner) = planner(Vec::new(), vec![claim("c")]);
+    let now = Instant::now();
+    let plan = planner.plan(now);
+    let [event] = plan.events.as_slice() else { panic!("{:?}", plan.events) };
+    let later = plan.wake_at.unwrap();
+    assert!(planner.plan(later).events.is_empty());
+    planner.not_told(&event.involved);
+    let later = later + Duration::from_hours(1);
+    assert_eq!(planner.plan(later).events.len(), 1);
+}
+
+#[test]
+fn a_bind_that_stops_is_not_measured_as_a_long_one() {
+    let (objects, mut planner) = planner(vec![volume("pv")], vec![claim("c")]);
+    let now = Instant::now();
+    let op = only(planner.plan(now));
+    let reserved = answer(&objects, &op, 2);
+    planner.outcome(op, Ok(reserved), now, 0.0);
+    let op = only(planner.plan(now));
+    // The volume is taken away, and an hour later there is another.
+    let mut taken = volume("pv");
+    taken.metadata.resource_version = ResourceVersion(3);
+    taken.metadata.deletion_timestamp = Some(k8s_openapi::jiff::Timestamp::UNIX_EPOCH);
+    planner.outcome(op, Err(CallError::Conflict("pv".into())), now, 0.0);
+    let read = only(planner.plan(now));
+    planner.outcome(read, Ok(Answer::Volume(taken)), now, 0.0);
+    assert!(planner.plan(now).ops.is_empty());
+    let mut now = now + Duration::from_hours(1);
+    let mut other = volume("other");
+    other.metadata.resource_version = ResourceVersion(4);
+    objects.apply(other);
+    planner.changed(&ObjectRef::Volume(VolumeName::from("other")), now);
+    let mut measures = Vec::new();
+    for revision in 5..20 {
+        let plan = planner.plan(now);
+        measures.extend(plan.measures);
+        for op in plan.ops {
+            now += Duration::from_secs(1);
+            let answer = answer(&objects, &op, revision);
+            planner.outcome(op, Ok(answer), now, 0.0);
+        }
+    }
+    assert_eq!(measures, [crate::binder::latency::Measure::Bound(Duration::from_secs(4))]);
+}
