@@ -83,10 +83,15 @@ impl Place {
     }
 
     fn open(at: &Path, path: PathBuf) -> io::Result<Self> {
-        if !fs::symlink_metadata(at)?.is_dir() {
-            return Err(io::Error::other(format!("{} is not a directory", path.display())));
-        }
-        let place = Self { directory: File::open(at)?, path };
+        // With the dot the kernel opens a directory or nothing. Without, it would wait on a pipe that somebody
+        // has put there for as long as nobody writes to it.
+        let directory = File::open(at.join(".")).map_err(|error| match error.kind() {
+            io::ErrorKind::NotADirectory => {
+                io::Error::other(format!("{} is not a directory", path.display()))
+            }
+            _ => error,
+        })?;
+        let place = Self { directory, path };
         // The kernel knows what was opened, whatever has been put at that path meanwhile.
         if fs::read_link(place.handle())? == place.path {
             Ok(place)
@@ -150,6 +155,24 @@ mod tests {
         perform(&root.0, &Directory::Remove(path("made/file"))).unwrap();
         assert!(!root.0.join("made/file").exists());
         perform(&root.0, &Directory::Remove(path("never/made"))).unwrap();
+    }
+
+    #[test]
+    fn nothing_but_a_directory_is_opened() {
+        let root = Root::new("pipe");
+        let pipe = root.0.join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        // As long as this is open, opening the pipe would not wait, but succeed.
+        let _writer = File::options().read(true).write(true).open(&pipe).unwrap();
+        for directory in [
+            Directory::Make(path("pipe")),
+            Directory::Make(path("pipe/new")),
+            Directory::Remove(path("pipe/old")),
+        ] {
+            let error = perform(&root.0, &directory).unwrap_err();
+            assert_eq!(error, format!("{} is not a directory", pipe.display()));
+        }
+        Place::open(&pipe, pipe.clone()).map(|place| place.path).unwrap_err();
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::{
     annotations::{self, BOUND_BY_CONTROLLER, PROVISIONED_BY, SELECTED_NODE, YES},
     claim::ClaimDecision,
     decision::{Decision, Directory, Step, Write, WriteKind, normal, warning},
-    matching::{STORAGE, VolumeMode, claim_class},
+    matching::{STORAGE, VolumeMode, claim_class, held_by},
     patches,
     reason::{ClaimReason, Unprovisioned, VolumeReason},
     runs::{ClaimStage, VolumeStage},
@@ -23,6 +23,7 @@ use super::{
 };
 use crate::kube_api::{
     call::{Request, Verb},
+    events::Event,
     ids::{NodeName, Uid, VolumeName},
     kinds::{
         FileSource, Narrow, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy, StorageClass, VolumePhase,
@@ -135,8 +136,9 @@ pub fn provision(claim: &PersistentVolumeClaim, class: &StorageClass, view: &Vie
     let stage = view.runs.of_claim(claim);
     let refused = match stage {
         Some(ClaimStage::Failed(why)) => return refuse(claim, why.clone(), view),
-        None => obstacle(claim, class, view),
-        Some(_) => None,
+        None => name_taken(claim, view).or_else(|| obstacle(claim, class, view)),
+        Some(ClaimStage::Made(_)) => name_taken(claim, view),
+        Some(ClaimStage::Undoing(..)) => None,
     };
     if let Some(why) = refused {
         return refuse(claim, why, view);
@@ -157,6 +159,16 @@ pub fn provision(claim: &PersistentVolumeClaim, class: &StorageClass, view: &Vie
         Some(_) => Decision::step(reason, Step::Write(creation(claim, class, &directory))),
         None => Decision::step(reason, Step::Directory(Directory::Make(directory))),
     }
+}
+
+/// A volume that is not the claim's has the name of the one to be made. Its directory stays: it may be that
+/// volume's.
+fn name_taken(claim: &PersistentVolumeClaim, view: &View<'_>) -> Option<Unprovisioned> {
+    let name = volume_name(&claim.metadata.uid);
+    let taken = view.volume(&name).is_some_and(|volume| !held_by(&volume, claim));
+    let text =
+        || format!("volume {:?}, which was to be made, is there and belongs to somebody else", name.as_str());
+    taken.then(|| Unprovisioned::Refused(text()))
 }
 
 /// What stands in the way of provisioning, before anything is done.
@@ -221,8 +233,15 @@ fn creation(claim: &PersistentVolumeClaim, class: &StorageClass, directory: &Hos
     let path = PersistentVolume::path(&VolumeName::default());
     let request =
         Request { verb: Verb::Create, path: path.trim_end_matches('/').to_owned(), body: Some(body) };
+    Write::creation(name, WriteKind::CreateVolume, request).then(succeeded(claim))
+}
+
+/// Tells that the volume of a claim is there.
+#[must_use]
+pub fn succeeded(claim: &PersistentVolumeClaim) -> Event {
+    let name = volume_name(&claim.metadata.uid);
     let told = format!("Successfully provisioned volume {name} using {PLUGIN}");
-    Write::creation(name, WriteKind::CreateVolume, request).then(normal(claim, "ProvisioningSucceeded", told))
+    normal(claim, "ProvisioningSucceeded", told)
 }
 
 #[cfg(test)]

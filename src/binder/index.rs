@@ -202,7 +202,7 @@ impl VolumeIndex {
             let held = held_by(&volume, wish.claim);
             match misfit_for_reserved(&volume, wish) {
                 None => {
-                    let modes = AccessModes::known(&volume.spec.access_modes).len();
+                    let modes = AccessModes::known(&volume.spec.access_modes).count();
                     reserved.entry((held, modes)).or_insert(volume);
                 }
                 Some(misfit) if held => {
@@ -222,27 +222,27 @@ impl VolumeIndex {
             return Search::Held(volume, misfit);
         }
         let rack = self.rack_for(wish);
-        for modes in wish.modes.len()..=AccessModes::MOST {
+        for modes in wish.modes.count()..=AccessModes::MOST {
             if let Some(volume) = reserved.get(&(false, modes)) {
                 return found(volume);
             }
             if delayed {
                 continue;
             }
-            let mut best: Option<(Quantity, Arc<PersistentVolume>)> = None;
+            let mut best: Option<(&(Quantity, VolumeName), Arc<PersistentVolume>)> = None;
             for (set, sizes) in rack.into_iter().flatten() {
-                if set.len() != modes || !set.contains(wish.modes) {
+                if set.count() != modes || !set.contains(wish.modes) {
                     continue;
                 }
                 let first = sizes
                     .range((wish.request, VolumeName::default())..)
                     .filter(|(_, name)| !busy(name))
-                    .filter_map(|(size, name)| Some((*size, current(name)?)))
+                    .filter_map(|place| Some((place, current(&place.1)?)))
                     .find(|(_, volume)| misfit_for_search(volume, wish).is_none());
-                if let Some((size, volume)) = first
-                    && best.as_ref().is_none_or(|(least, _)| size < *least)
+                if let Some((place, volume)) = first
+                    && best.as_ref().is_none_or(|(least, _)| place < *least)
                 {
-                    best = Some((size, volume));
+                    best = Some((place, volume));
                 }
             }
             if let Some((_, volume)) = best {

@@ -39,14 +39,8 @@ impl AccessModes {
 
     /// Number of modes.
     #[must_use]
-    pub fn len(self) -> u32 {
+    pub fn count(self) -> u32 {
         self.0.count_ones()
-    }
-
-    /// Whether there are no modes.
-    #[must_use]
-    pub fn is_empty(self) -> bool {
-        self.0 == 0
     }
 }
 

@@ -50,6 +50,8 @@ pub enum Purpose {
     ProveVolume,
     /// To prove that a volume is as released as our tables show it.
     ProveReleased,
+    /// To see whose volume has the name of one that was to be made.
+    SeeWhose,
 }
 
 /// What a request was answered with.
@@ -112,7 +114,7 @@ impl Call {
                     | WriteKind::DeleteVolume
                     | WriteKind::Reschedule
             ),
-            Self::Read { purpose, .. } => *purpose == Purpose::ProveReleased,
+            Self::Read { purpose, .. } => matches!(purpose, Purpose::ProveReleased | Purpose::SeeWhose),
             Self::ReadClass(_) => false,
             Self::Directory(_) => true,
         }

@@ -9,6 +9,8 @@ use tokio::time::Instant;
 
 use super::{
     decision::{Directory, Object, Target, Write, WriteKind},
+    host_path,
+    matching::held_by,
     op::{Answer, Call, Op, Purpose},
     planner::Planner,
     reason::Unprovisioned,
@@ -17,7 +19,7 @@ use super::{
 use crate::kube_api::{
     call::CallError,
     ids::VolumeName,
-    kinds::{Narrow, PersistentVolumeClaim},
+    kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
 };
 
 /// How often the creation of a volume, and then the removal of its storage, is tried.
@@ -54,6 +56,9 @@ impl Planner {
                 self.runs.proven(&volume);
                 self.absorb(Answer::Volume(volume), now);
             }
+            (Call::Read { purpose: Purpose::SeeWhose, .. }, Ok(Answer::Volume(volume))) => {
+                self.found(&op.subject, volume, now);
+            }
             (Call::Directory(directory), Ok(Answer::Directory(result))) => {
                 self.directory(&op.subject, directory, result, now);
             }
@@ -62,11 +67,13 @@ impl Planner {
             // What the object looks like now is not known, or not what was thought.
             (
                 Call::Write(write),
-                Err(CallError::Unknown(_) | CallError::Conflict(_) | CallError::AlreadyExists(_)),
+                Err(error @ (CallError::Unknown(_) | CallError::Conflict(_) | CallError::AlreadyExists(_))),
             ) => {
                 let target = write.target.clone();
                 let known = self.known(&target);
-                let read = Op { call: Call::Read { target, purpose: Purpose::Refresh }, known, ..op };
+                let exists = matches!(error, CallError::AlreadyExists(_));
+                let purpose = if exists { Purpose::SeeWhose } else { Purpose::Refresh };
+                let read = Op { call: Call::Read { target, purpose }, known, ..op };
                 match self.retries.conflicted(&read.subject, now, jitter) {
                     Some(_) => {
                         self.parked.insert(read.subject.clone(), read);
@@ -114,6 +121,18 @@ impl Planner {
         self.say(subject, &write.then, now);
     }
 
+    /// A volume has the name of the one that was to be made: an earlier try made it and was not answered, or it
+    /// is somebody else's, which the next decision about the claim says.
+    fn found(&mut self, subject: &Target, volume: PersistentVolume, now: Instant) {
+        if let Target::Claim(key) = subject
+            && let Some(claim) = self.objects.claims.get(key)
+            && held_by(&volume, &claim)
+        {
+            self.pending_events.push(host_path::succeeded(&claim));
+        }
+        self.absorb(Answer::Volume(volume), now);
+    }
+
     /// Deals with a refusal that ends a run, or brings it nearer to its end. Returns whether it did.
     fn refused(&mut self, subject: &Target, write: &Write, error: &CallError, now: Instant) -> bool {
         match (write.kind, subject, error) {
@@ -127,11 +146,6 @@ impl Planner {
             }
             (WriteKind::CreatePod, Target::Volume(name), CallError::AlreadyExists(_)) => {
                 self.volume_failed(name, "old recycler pod found, will retry later".to_owned(), now);
-            }
-            (WriteKind::CreateVolume, _, CallError::AlreadyExists(_)) => {
-                // An earlier try made it that was not answered. It is read before anything is decided.
-                self.pending_events.extend(write.then.clone());
-                return false;
             }
             (WriteKind::CreateVolume, Target::Claim(key), CallError::Refused { message, .. }) => {
                 let Some(claim) = self.objects.claims.get(key) else { return false };

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::kube_api::{
     ids::{ClaimKey, PodKey, ResourceVersion, Uid, VolumeName},
-    kinds::{Narrow, PersistentVolume, PersistentVolumeClaim, Pod},
+    kinds::{Narrow, OwnerReference, PersistentVolume, PersistentVolumeClaim, Pod},
 };
 
 /// Stage of what is done to a volume.
@@ -204,9 +204,13 @@ impl Runs {
         }
     }
 
-    /// A recycler pod was made for a volume as it is.
+    /// A recycler pod was made for a volume as it is. One made for a volume that has since been made anew under
+    /// its name is left over, and not of a run.
     pub fn begun(&mut self, volume: &PersistentVolume, pod: &Pod) {
         let Some(reference) = &volume.spec.claim_ref else { return };
+        if owner(pod).is_none_or(|owner| owner.uid != volume.metadata.uid) {
+            return;
+        }
         let run = VolumeRun {
             volume: volume.metadata.uid.clone(),
             claim: reference.uid.clone(),
@@ -357,9 +361,13 @@ impl Runs {
         if !meta.name.starts_with(POD_PREFIX) || !self.namespaces.contains(&*meta.namespace) {
             return None;
         }
-        let owner = meta.owner_references.iter().find(|owner| owner.kind == PersistentVolume::KIND)?;
-        Some(VolumeName::from(owner.name.as_str()))
+        Some(VolumeName::from(owner(pod)?.name.as_str()))
     }
+}
+
+/// The volume that owns a pod.
+fn owner(pod: &Pod) -> Option<&OwnerReference> {
+    pod.metadata.owner_references.iter().find(|owner| owner.kind == PersistentVolume::KIND)
 }
 
 #[cfg(test)]
@@ -427,6 +435,10 @@ mod tests {
         let (mut runs, volume) = (runs(), volume("v"));
         let own = pod("default", "own", "Pending");
         runs.pod_changed(&own.key(), Some(&own), now);
+        let mut made_anew = volume.clone();
+        made_anew.metadata.uid = "uid-w".into();
+        runs.begun(&made_anew, &own);
+        assert_eq!(runs.of_volume(&made_anew), None, "S23 the pod is of the volume before it");
         runs.begun(&volume, &own);
         runs.pod_deleted(&own.key());
         assert!(runs.is_deleted(&own.metadata.uid));

@@ -161,3 +161,45 @@ impl Proofs {
         (for_claim == claim && *then == seen).then_some(proof)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn s23_a_proof_is_for_the_volume_and_the_claim_it_was_made_for_as_long_as_the_volume_is_there() {
+        let name = VolumeName::from("pv");
+        let [volume, claim, other] = ["volume", "claim", "other"].map(Uid::from);
+        let mut proofs = Proofs::default();
+        proofs.note_claim((&name, &volume), &claim, ClaimProof::Gone);
+        let rows = [
+            (&name, &volume, &claim, Some(ClaimProof::Gone)),
+            (&name, &other, &claim, None),
+            (&name, &volume, &other, None),
+            (&VolumeName::from("other"), &volume, &claim, None),
+        ];
+        for (name, volume, claim, proof) in rows {
+            assert_eq!(proofs.claim(name, volume, claim), proof, "{name} {volume} {claim}");
+        }
+        proofs.forget_volume(&name);
+        assert_eq!(proofs.claim(&name, &volume, &claim), None);
+    }
+
+    #[test]
+    fn s24_a_proof_is_for_the_claim_and_the_state_of_the_volume_it_was_made_for_and_used_once() {
+        let key = ClaimKey::new("ns", "c");
+        let [claim, other] = ["claim", "other"].map(Uid::from);
+        let seen = [None, Some(ResourceVersion(5)), Some(ResourceVersion(6))];
+        for then in seen {
+            let mut proofs = Proofs::default();
+            proofs.note_volume((&key, &claim), then, VolumeProof::Gone);
+            for now in seen {
+                let holds = proofs.volume(&key, &claim, now).is_some();
+                assert_eq!(holds, now == then, "made at {then:?}, asked at {now:?}");
+                assert_eq!(proofs.volume(&key, &other, now), None);
+            }
+            proofs.forget_claim(&key);
+            assert_eq!(proofs.volume(&key, &claim, then), None);
+        }
+    }
+}
