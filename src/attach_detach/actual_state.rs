@@ -116,6 +116,8 @@ pub enum Doubt {
     Unconfirmed,
     /// The server refused our create because there is one already, which we have not asked for.
     MadeByAnother,
+    /// The server refused to delete the attachment of this UID because it has another.
+    DeletionRefused(Uid),
     /// There is one of that name which is not about this volume on this node (S9).
     NameTaken(AttachmentName),
 }

@@ -31,6 +31,8 @@ pub struct NodeState {
     /// Whether the node is known to have moved past what we last saw: nothing is written before it was
     /// read live.
     pub stale: bool,
+    /// The revision that a patch named when it was refused for that.
+    pub(super) refused: Option<ResourceVersion>,
     /// Since when something attached waits to be listed, in case more comes.
     pub pending_since: Option<Instant>,
     /// The list that we wrote last.
