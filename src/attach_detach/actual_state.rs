@@ -6,6 +6,7 @@
 //! knows (a request in flight, an outcome unknown) errs on the side of "attached".
 
 mod attachments;
+mod unexplained;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -16,6 +17,7 @@ use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
 use attachments::Identity;
+use unexplained::Unexplained;
 
 pub use attachments::Candidates;
 
@@ -207,7 +209,7 @@ pub struct ActualState {
     volumes: HashMap<VolumeId, VolumeState>,
     nodes: HashMap<NodeName, NodeState>,
     identities: HashMap<AttachmentName, Identity>,
-    unidentified: BTreeMap<AttachmentName, Arc<VolumeAttachment>>,
+    unexplained: Unexplained,
 }
 
 impl ActualState {
@@ -277,6 +279,7 @@ impl ActualState {
         });
         if state.pairs.is_empty() && state.foreign.is_empty() {
             self.volumes.remove(volume);
+            self.unexplained.forget(volume);
         }
     }
 

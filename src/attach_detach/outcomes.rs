@@ -240,9 +240,9 @@ impl Controller {
                     pair.retry = pair.retry.after_failure(now, fastrand::f64(), Duration::ZERO);
                     return;
                 }
-                let refused =
-                    pair.attachment.as_ref().map(|known| Doubt::DeletionRefused(known.metadata.uid.clone()));
-                if doubt.is_some() && doubt == refused {
+                if let Some(Doubt::DeletionRefused(uid)) = &doubt
+                    && pair.attachment.as_ref().is_some_and(|known| known.metadata.uid == *uid)
+                {
                     // The UID was right, and the next delete would be refused like the last.
                     pair.retry = pair.retry.after_failure(now, fastrand::f64(), Duration::ZERO);
                     return;

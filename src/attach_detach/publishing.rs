@@ -131,7 +131,10 @@ mod tests {
     use super::*;
     use crate::{
         attach_detach::{
-            actual_state::PairCall, calls::Outcome, clock::Clock, controller::AttachDetachOptions,
+            actual_state::PairCall,
+            calls::Outcome,
+            clock::Clock,
+            controller::{AttachDetachOptions, NODE_CALLS},
             metrics::AttachDetachMetrics,
         },
         kube_api::{call::CallError, ids::DriverName},
@@ -223,6 +226,20 @@ mod tests {
         };
         assert_eq!(lists(attach_and_detach, &[0, 4, 5]), [(5, 1)]);
     }
+
+    #[test]
+    fn s40_no_more_requests_for_nodes_are_under_way_than_there_may_be() {
+        let now = Instant::now();
+        let (mut controller, _) = controller(now);
+        for number in 0..=NODE_CALLS {
+            let node = NodeName::from(format!("node{number}").as_str());
+            controller.actual.node_mut(&node).stale = true;
+            controller.dirty_nodes.push(node);
+        }
+        assert_eq!(controller.reconcile(now).calls.len(), NODE_CALLS);
+        assert_eq!(controller.in_flight(), NODE_CALLS);
+    }
+
     #[test]
     fn s39_a_node_that_goes_while_its_patch_is_under_way_is_read_once_and_forgotten() {
         let now = Instant::now();
