@@ -68,8 +68,8 @@ impl Controller {
                 self.actual.node_mut(&name).busy = false;
                 match result {
                     Ok(Answer::Node(node)) => {
-                        if let Some(word) = &mut self.actual.node_mut(&name).word {
-                            word.landed = true;
+                        if let Some(own) = &mut self.actual.node_mut(&name).own_list {
+                            own.landed = true;
                         }
                         self.actual.node_mut(&name).retry = Retry::default();
                         self.node_answered(&name, &node, sent, now);

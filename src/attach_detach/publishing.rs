@@ -83,7 +83,7 @@ impl Controller {
         let settle_at = state.unsettled.map(|unsettled| unsettled.until);
         let detach_waits = self.actual.needs_proof(name);
         let pending_since = state.pending_since.unwrap_or(now);
-        let mut word = None;
+        let mut own_list = None;
         let call = match change {
             Some((node, change)) => {
                 let others = state.volumes.iter().filter_map(|volume| self.actual.pair(volume, name));
@@ -95,7 +95,7 @@ impl Controller {
                     return;
                 }
                 let request = status_updater::patch(node, &change.list);
-                word = Some((node.metadata.uid.clone(), change.list));
+                own_list = Some((node.metadata.uid.clone(), change.list));
                 Call::PatchNode(name.clone(), node.metadata.resource_version, request)
             }
             None if state.stale || detach_waits || settle_at.is_some_and(|at| at <= now) => {
@@ -112,8 +112,8 @@ impl Controller {
         let state = self.actual.node_mut(name);
         state.busy = true;
         state.pending_since = None;
-        if let Some((node, list)) = word {
-            state.give_word(node, list);
+        if let Some((node, list)) = own_list {
+            state.note_own_list(node, list);
             self.actual.note_listing(name);
         }
         self.node_calls += 1;
