@@ -13,7 +13,7 @@ use libtest_mimic::{Failed, Trial};
 use mooring::{
     attach_detach::{
         ClockPlace,
-        calls::{Call, Outcome, PairRequest},
+        calls::{Answer, Call, Outcome, PairRequest},
         clock::Clock,
         controller::{AttachDetachOptions, Controller},
         force::ForcePolicy,
@@ -120,6 +120,8 @@ enum Reply {
     Conflict,
     RequestLost,
     AnswerLost,
+    /// Answered when what is left by then has gone, and watches that were blind have listed.
+    Late,
     Busy,
     Never,
 }
@@ -374,16 +376,20 @@ impl<'a> Play<'a> {
         Err(format!("S39: looks without end; requests {asked:?}"))
     }
 
-    fn answer(
-        &mut self,
-        text: &str,
-        call: &Call,
-    ) -> Result<Option<Result<mooring::attach_detach::calls::Answer, CallError>>, String> {
+    fn answer(&mut self, text: &str, call: &Call) -> Result<Option<Result<Answer, CallError>>, String> {
         let reply = self.answers.iter().find(|(request, _)| text.starts_with(request.as_str()));
         let error = match reply.map(|(_, reply)| *reply) {
             _ if !self.lease => CallError::NotLeader,
             None => return Ok(Some(self.world.perform(call)?)),
             Some(Reply::Never) => return Ok(None),
+            Some(Reply::Late) => {
+                let answer = self.world.perform(call)?;
+                if let Ok(Answer::Attachment(left)) = &answer {
+                    self.world.objects.remove(&("attachment", left.metadata.name.to_string()));
+                }
+                self.relist();
+                return Ok(Some(answer));
+            }
             Some(Reply::Refused) => CallError::Refused { code: 403, message: "forbidden".to_owned() },
             Some(Reply::Conflict) => CallError::Conflict("modified".to_owned()),
             Some(Reply::Busy) => {
