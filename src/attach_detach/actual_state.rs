@@ -6,6 +6,7 @@
 //! knows (a request in flight, an outcome unknown) errs on the side of "attached".
 
 mod attachments;
+mod unexplained;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -16,6 +17,7 @@ use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
 use attachments::Identity;
+use unexplained::Unexplained;
 
 pub use attachments::Candidates;
 
@@ -116,6 +118,8 @@ pub enum Doubt {
     Unconfirmed,
     /// The server refused our create because there is one already, which we have not asked for.
     MadeByAnother,
+    /// The server refused to delete the attachment of this UID because it has another.
+    DeletionRefused(Uid),
     /// There is one of that name which is not about this volume on this node (S9).
     NameTaken(AttachmentName),
 }
@@ -205,7 +209,7 @@ pub struct ActualState {
     volumes: HashMap<VolumeId, VolumeState>,
     nodes: HashMap<NodeName, NodeState>,
     identities: HashMap<AttachmentName, Identity>,
-    unidentified: BTreeMap<AttachmentName, Arc<VolumeAttachment>>,
+    unexplained: Unexplained,
 }
 
 impl ActualState {
@@ -275,6 +279,7 @@ impl ActualState {
         });
         if state.pairs.is_empty() && state.foreign.is_empty() {
             self.volumes.remove(volume);
+            self.unexplained.forget(volume);
         }
     }
 

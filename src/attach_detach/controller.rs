@@ -232,7 +232,7 @@ impl Controller {
                     let touched = self.observe_node(name, node.as_ref(), now);
                     self.dirty_volumes.extend(touched);
                     self.dirty_nodes.push(name.clone());
-                    for attachment in self.actual.unidentified(None, Some(name)) {
+                    for attachment in self.actual.unexplained_on(name) {
                         self.refresh_attachment(&attachment, now);
                     }
                 }
@@ -245,7 +245,7 @@ impl Controller {
                     self.doubt_attachment(name);
                 }
                 ObjectRef::Volume(name) => {
-                    for attachment in self.actual.unidentified(Some(name), None) {
+                    for attachment in self.actual.unexplained_of(name) {
                         self.refresh_attachment(&attachment, now);
                     }
                 }
@@ -422,7 +422,9 @@ impl Controller {
         let wishes = self.desired.nodes(volume);
         let wall = self.clock.wall(now);
         if wishes.is_some() {
-            for attachment in self.actual.recognise(volume, wall) {
+            let (found, computed) = self.actual.recognise(volume, wall);
+            self.metrics.names_computed(computed);
+            for attachment in found {
                 self.note_foreign(&attachment, now);
             }
         }

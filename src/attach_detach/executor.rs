@@ -45,12 +45,7 @@ async fn perform(caller: &Caller, call: &Call) -> Result<Answer, CallError> {
     match call {
         Call::Pair(_, _, PairRequest::Create(request)) => caller.write(request).await.map(Answer::Attachment),
         Call::Pair(_, _, PairRequest::Delete(_, request)) => {
-            let body = caller.send(request).await?;
-            // With finalizers left the answer is the object, otherwise a Status.
-            Ok(serde_json::from_slice::<VolumeAttachment>(&body)
-                .ok()
-                .filter(|attachment| !attachment.metadata.uid.is_empty())
-                .map_or(Answer::Gone, Answer::Attachment))
+            caller.send(request).await.map(|body| deleted(&body))
         }
         Call::Pair(_, _, PairRequest::Read(name)) => caller.get(name).await.map(Answer::Attachment),
         Call::PatchNode(_, _, request) => caller.write(request).await.map(Answer::Node),
@@ -60,6 +55,29 @@ async fn perform(caller: &Caller, call: &Call) -> Result<Answer, CallError> {
             let map = serde_json::from_slice(&body);
             map.map(Answer::Clock)
                 .map_err(|error| CallError::Unknown(format!("unreadable ConfigMap: {error}")))
+        }
+    }
+}
+
+/// What the answer to a delete says: with finalizers left it is the object, otherwise a Status.
+fn deleted(body: &[u8]) -> Answer {
+    serde_json::from_slice::<VolumeAttachment>(body)
+        .ok()
+        .filter(|attachment| !attachment.metadata.uid.is_empty())
+        .map_or(Answer::Gone, Answer::Attachment)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_delete_is_answered_with_what_is_left_or_with_a_status() {
+        let left = br#"{"kind": "VolumeAttachment", "metadata": {"name": "csi-1", "uid": "u"}}"#;
+        assert!(matches!(deleted(left), Answer::Attachment(left) if left.metadata.uid == "u".into()));
+        let status = br#"{"kind": "Status", "metadata": {}, "status": "Success", "details": {"uid": "u"}}"#;
+        for body in [&status[..], b"ok", b""] {
+            assert!(matches!(deleted(body), Answer::Gone));
         }
     }
 }

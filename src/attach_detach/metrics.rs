@@ -39,6 +39,8 @@ pub enum Planned {
     Pod,
     /// A VolumeAttachment, for what it is about.
     Attachment,
+    /// A name that a VolumeAttachment of a volume would have, to see whether the volume explains one.
+    Name,
     /// A volume, on all its nodes.
     Volume,
     /// A node, for what its status should say.
@@ -50,6 +52,7 @@ impl Planned {
         match self {
             Self::Pod => "pod",
             Self::Attachment => "attachment",
+            Self::Name => "name",
             Self::Volume => "volume",
             Self::Node => "node",
         }
@@ -150,7 +153,8 @@ impl AttachDetachMetrics {
             "mooring_planned_keys_total",
             "Objects looked at because something changed, by kind",
             "kind",
-            &[Planned::Pod, Planned::Attachment, Planned::Volume, Planned::Node].map(Planned::label),
+            &[Planned::Pod, Planned::Attachment, Planned::Name, Planned::Volume, Planned::Node]
+                .map(Planned::label),
         )?;
         let refusals = counter(
             "mooring_guard_refusals_total",
@@ -200,6 +204,11 @@ impl AttachDetachMetrics {
     /// Counts a key that is looked at. What one event makes of these must not grow with the cluster.
     pub fn planned(&self, kind: Planned) {
         self.planned.with_label_values(&[kind.label()]).inc();
+    }
+
+    /// Counts names of VolumeAttachments that were computed, likewise.
+    pub fn names_computed(&self, count: usize) {
+        self.planned.with_label_values(&[Planned::Name.label()]).inc_by(count as u64);
     }
 
     /// Notes the end of an operation.

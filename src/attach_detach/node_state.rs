@@ -31,10 +31,12 @@ pub struct NodeState {
     /// Whether the node is known to have moved past what we last saw: nothing is written before it was
     /// read live.
     pub stale: bool,
+    /// The revision that a patch named when it was refused for that.
+    pub(super) refused: Option<ResourceVersion>,
     /// Since when something attached waits to be listed, in case more comes.
     pub pending_since: Option<Instant>,
     /// The list that we wrote last.
-    pub(super) word: Option<Word>,
+    pub(super) own_list: Option<OwnList>,
     /// A status patch whose outcome nobody knows.
     pub unsettled: Option<Unsettled>,
     /// Since when the node has not been Ready, or has been gone, as far as can be known.
@@ -52,7 +54,7 @@ pub struct NodeState {
 
 /// What a patch of ours asked the list to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Word {
+pub(super) struct OwnList {
     /// Of which node object.
     pub(super) node: Uid,
     /// The list.
@@ -135,23 +137,23 @@ impl NodeState {
     }
 
     /// Notes what we are about to write.
-    pub(super) fn give_word(&mut self, node: Uid, list: Vec<AttachedVolume>) {
-        let landed = self.word.as_ref().is_some_and(|word| word.node == node && word.landed);
-        self.word = Some(Word { node, list, landed });
+    pub(super) fn note_own_list(&mut self, node: Uid, list: Vec<AttachedVolume>) {
+        let landed = self.own_list.as_ref().is_some_and(|own| own.node == node && own.landed);
+        self.own_list = Some(OwnList { node, list, landed });
     }
 
     /// Whether somebody else changed the list, as this newer state of the node shows (S14). Only after a
     /// write of ours: what an earlier leader wrote may come late, but not later than that.
     #[must_use]
     pub(super) fn is_changed_by_others(&self, node: &Node) -> bool {
-        let (Some(known), Some(word)) = (&self.node, &self.word) else { return false };
+        let (Some(known), Some(own)) = (&self.node, &self.own_list) else { return false };
         let list = &node.status.volumes_attached;
-        word.landed
-            && word.node == node.metadata.uid
+        own.landed
+            && own.node == node.metadata.uid
             && known.metadata.uid == node.metadata.uid
             && known.metadata.resource_version < node.metadata.resource_version
             && known.status.volumes_attached != *list
-            && word.list != *list
+            && own.list != *list
     }
 
     fn health(&self) -> (bool, bool, bool) {
@@ -283,7 +285,7 @@ mod tests {
             node.status.volumes_attached = list(names);
             node
         };
-        // name, known list, our word, whether a word has landed, the newer node, verdict
+        // name, known list, our list, whether one of ours has landed, the newer node, verdict
         let cases = [
             ("a heartbeat", &["a"][..], &["a"][..], true, at_revision(9, "1", &["a"]), false),
             (
@@ -301,11 +303,11 @@ mod tests {
             ("a re-created node", &["a"], &["a"], true, at_revision(9, "2", &[]), false),
             ("an older state", &["a"], &["a"], true, at_revision(3, "1", &[]), false),
         ];
-        for (name, known, word, landed, newer, expected) in cases {
+        for (name, known, own, landed, newer, expected) in cases {
             let mut state =
                 NodeState { node: Some(Arc::new(at_revision(5, "1", known))), ..NodeState::default() };
-            state.word = Some(Word { node: "1".into(), list: Vec::new(), landed });
-            state.give_word("1".into(), list(word));
+            state.own_list = Some(OwnList { node: "1".into(), list: Vec::new(), landed });
+            state.note_own_list("1".into(), list(own));
             assert_eq!(state.is_changed_by_others(&newer), expected, "{name}");
         }
         assert!(!NodeState::default().is_changed_by_others(&at_revision(1, "1", &["a"])));

@@ -56,7 +56,7 @@ impl Controller {
                                 self.deletion_accepted(&volume, &node, uid);
                                 self.attachment_not_found(&volume, &node, now);
                             }
-                            Err(error) => self.delete_failed(&volume, &node, &error, now),
+                            Err(error) => self.delete_failed(&volume, &node, uid, &error, now),
                         }
                     }
                     PairRequest::Read(_) => self.attachment_read(&volume, &node, result, now),
@@ -68,13 +68,18 @@ impl Controller {
                 self.actual.node_mut(&name).busy = false;
                 match result {
                     Ok(Answer::Node(node)) => {
-                        if let Some(word) = &mut self.actual.node_mut(&name).word {
-                            word.landed = true;
+                        if let Some(own) = &mut self.actual.node_mut(&name).own_list {
+                            own.landed = true;
                         }
+                        self.actual.node_mut(&name).retry = Retry::default();
                         self.node_answered(&name, &node, sent, now);
                     }
                     Ok(_) | Err(CallError::NotLeader) => {}
-                    Err(CallError::Conflict(_)) => self.actual.node_mut(&name).stale = true,
+                    Err(CallError::Conflict(_)) => {
+                        let state = self.actual.node_mut(&name);
+                        state.stale = true;
+                        state.refused = Some(revision);
+                    }
                     Err(error) => self.node_patch_failed(&name, revision, &error, now),
                 }
                 let touched = self.actual.node_call_ended(&name);
@@ -87,7 +92,15 @@ impl Controller {
                 self.actual.node_mut(&name).busy = false;
                 match result {
                     Ok(Answer::Node(node)) => {
-                        self.actual.node_mut(&name).stale = false;
+                        let state = self.actual.node_mut(&name);
+                        state.stale = false;
+                        if state.refused.take() == Some(node.metadata.resource_version) {
+                            // The revision was the newest, and the next patch would be refused like the last.
+                            let error = CallError::Conflict("refused at the newest revision".to_owned());
+                            self.node_failed(&name, &error, now);
+                        } else {
+                            state.retry = Retry::default();
+                        }
                         let touched = self.actual.settle_node(&name, now);
                         self.dirty_volumes.extend(touched);
                         self.node_answered(&name, &node, sent, now);
@@ -172,7 +185,14 @@ impl Controller {
         }
     }
 
-    fn delete_failed(&mut self, volume: &VolumeId, node: &NodeName, error: &CallError, now: Instant) {
+    fn delete_failed(
+        &mut self,
+        volume: &VolumeId,
+        node: &NodeName,
+        uid: Uid,
+        error: &CallError,
+        now: Instant,
+    ) {
         // Whatever was proven, the next try begins with a fresh look at the node.
         let pair = self.pair(volume, node);
         pair.withdrawal = Withdrawal::None;
@@ -183,6 +203,7 @@ impl Controller {
             CallError::NotLeader => {}
             CallError::Throttled { .. } => self.pair_failed(volume, node, error, now),
             CallError::Conflict(_) => {
+                pair.doubt = Some(Doubt::DeletionRefused(uid));
                 let name = volume.attachment_name(node);
                 self.send(volume, node, PairCall::Read, PairRequest::Read(name), now);
             }
@@ -216,6 +237,13 @@ impl Controller {
                         pair.uncertain = None;
                     }
                     pair.doubt = Some(Doubt::NameTaken(name));
+                    pair.retry = pair.retry.after_failure(now, fastrand::f64(), Duration::ZERO);
+                    return;
+                }
+                if let Some(Doubt::DeletionRefused(uid)) = &doubt
+                    && pair.attachment.as_ref().is_some_and(|known| known.metadata.uid == *uid)
+                {
+                    // The UID was right, and the next delete would be refused like the last.
                     pair.retry = pair.retry.after_failure(now, fastrand::f64(), Duration::ZERO);
                     return;
                 }
@@ -314,7 +342,6 @@ impl Controller {
     }
 
     fn node_answered(&mut self, name: &NodeName, answer: &Node, sent: Sequence, now: Instant) {
-        self.actual.node_mut(name).retry = Retry::default();
         self.objects.absorb(answer.clone());
         let latest = self.objects.nodes.get(name);
         let mut touched = self.observe_node(name, latest.as_ref(), now);

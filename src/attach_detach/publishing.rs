@@ -83,7 +83,7 @@ impl Controller {
         let settle_at = state.unsettled.map(|unsettled| unsettled.until);
         let detach_waits = self.actual.needs_proof(name);
         let pending_since = state.pending_since.unwrap_or(now);
-        let mut word = None;
+        let mut own_list = None;
         let call = match change {
             Some((node, change)) => {
                 let others = state.volumes.iter().filter_map(|volume| self.actual.pair(volume, name));
@@ -95,7 +95,7 @@ impl Controller {
                     return;
                 }
                 let request = status_updater::patch(node, &change.list);
-                word = Some((node.metadata.uid.clone(), change.list));
+                own_list = Some((node.metadata.uid.clone(), change.list));
                 Call::PatchNode(name.clone(), node.metadata.resource_version, request)
             }
             None if state.stale || detach_waits || settle_at.is_some_and(|at| at <= now) => {
@@ -112,8 +112,8 @@ impl Controller {
         let state = self.actual.node_mut(name);
         state.busy = true;
         state.pending_since = None;
-        if let Some((node, list)) = word {
-            state.give_word(node, list);
+        if let Some((node, list)) = own_list {
+            state.note_own_list(node, list);
             self.actual.note_listing(name);
         }
         self.node_calls += 1;
@@ -131,7 +131,10 @@ mod tests {
     use super::*;
     use crate::{
         attach_detach::{
-            actual_state::PairCall, calls::Outcome, clock::Clock, controller::AttachDetachOptions,
+            actual_state::PairCall,
+            calls::Outcome,
+            clock::Clock,
+            controller::{AttachDetachOptions, NODE_CALLS},
             metrics::AttachDetachMetrics,
         },
         kube_api::{call::CallError, ids::DriverName},
@@ -223,6 +226,20 @@ mod tests {
         };
         assert_eq!(lists(attach_and_detach, &[0, 4, 5]), [(5, 1)]);
     }
+
+    #[test]
+    fn s40_no_more_requests_for_nodes_are_under_way_than_there_may_be() {
+        let now = Instant::now();
+        let (mut controller, _) = controller(now);
+        for number in 0..=NODE_CALLS {
+            let node = NodeName::from(format!("node{number}").as_str());
+            controller.actual.node_mut(&node).stale = true;
+            controller.dirty_nodes.push(node);
+        }
+        assert_eq!(controller.reconcile(now).calls.len(), NODE_CALLS);
+        assert_eq!(controller.in_flight(), NODE_CALLS);
+    }
+
     #[test]
     fn s39_a_node_that_goes_while_its_patch_is_under_way_is_read_once_and_forgotten() {
         let now = Instant::now();

@@ -123,3 +123,94 @@ impl AttachDetach {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{convert::Infallible, sync::Mutex, time::Duration};
+
+    use http::{Request, Response};
+    use kube::{Client, client::Body};
+    use serde_json::{Value, json};
+    use tokio::{sync::Semaphore, task::yield_now, time::timeout};
+
+    use super::*;
+    use crate::{
+        kube_api::{
+            events::EventQueue,
+            kinds::{
+                CsiDriver, CsiNode, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
+                VolumeAttachment,
+            },
+            leadership::Term,
+        },
+        metrics::ApiMetrics,
+    };
+
+    /// A node that lists what is not attached, as it is before and after that is taken off.
+    fn node(revision: &str, list: &Value) -> Value {
+        json!({
+            "metadata": {"name": "n1", "uid": "u", "resourceVersion": revision},
+            "status": {"volumesAttached": list},
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn on_shutdown_the_answers_to_what_was_asked_are_awaited_and_nothing_more_is_asked() {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let (arrived, gate) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+        let server = {
+            let (asked, arrived, gate) = (Arc::clone(&asked), Arc::clone(&arrived), Arc::clone(&gate));
+            tower::service_fn(move |request: Request<Body>| {
+                let (asked, arrived, gate) = (Arc::clone(&asked), Arc::clone(&arrived), Arc::clone(&gate));
+                async move {
+                    asked.lock().unwrap().push(format!("{} {}", request.method(), request.uri().path()));
+                    arrived.add_permits(1);
+                    gate.acquire().await.unwrap().forget();
+                    let answer = node("2", &json!([])).to_string().into_bytes();
+                    Ok::<_, Infallible>(Response::new(Body::from(answer)))
+                }
+            })
+        };
+        let metrics = Metrics::default();
+        let api = Arc::new(ApiMetrics::new(&metrics, "test").unwrap());
+        let leadership = Leadership::new(Term::Unlimited);
+        let caller = Caller::new(Client::new(server, "default"), leadership.clone(), None, api);
+        let (events, _writer) = EventQueue::new(&metrics).unwrap();
+        let objects = Arc::new(Objects::default());
+        let alarms = Alarms::new(&metrics).unwrap();
+        let subsystem = AttachDetach::new(
+            Arc::clone(&objects),
+            &caller,
+            leadership,
+            events.for_component("attachdetach-controller"),
+            AttachDetachOptions::default(),
+            &metrics,
+            alarms,
+        );
+        let subsystem = subsystem.unwrap();
+        let standing = subsystem.standing();
+        let shutdown = CancellationToken::new();
+        let running = tokio::spawn(subsystem.run(shutdown.clone()));
+        let listed = json!([{"name": "kubernetes.io/csi/d^h", "devicePath": ""}]);
+        objects.reset::<Node>(vec![serde_json::from_value(node("1", &listed)).unwrap()]);
+        objects.reset::<Pod>(Vec::new());
+        objects.reset::<PersistentVolume>(Vec::new());
+        objects.reset::<PersistentVolumeClaim>(Vec::new());
+        objects.reset::<VolumeAttachment>(Vec::new());
+        objects.reset::<StorageClass>(Vec::new());
+        objects.reset::<CsiDriver>(Vec::new());
+        objects.reset::<CsiNode>(Vec::new());
+        let hour = Duration::from_hours(1);
+        timeout(hour, arrived.acquire()).await.expect("a request").unwrap().forget();
+        assert_eq!(standing.json()["leads"], json!(true));
+
+        shutdown.cancel();
+        for _turn in 0..100 {
+            yield_now().await;
+        }
+        assert!(!running.is_finished(), "a request is in flight");
+        gate.add_permits(1);
+        timeout(hour, running).await.expect("it ends when that is answered").unwrap();
+        assert_eq!(*asked.lock().unwrap(), ["PATCH /api/v1/nodes/n1/status"]);
+    }
+}

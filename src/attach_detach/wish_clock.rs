@@ -22,6 +22,10 @@ use crate::kube_api::{
     kinds::Meta,
 };
 
+/// Entries that are kept, at most. A ConfigMap may hold 1 MiB, and one entry is a UID of 36 bytes and a time of
+/// up to 30.
+const MOST: usize = 10_000;
+
 /// A ConfigMap by namespace and name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClockPlace {
@@ -48,6 +52,8 @@ pub struct WishClock {
     written: Written,
     /// Whether what is written may differ from what is remembered.
     changed: bool,
+    /// How many of those did not fit when it was written last.
+    left_out: usize,
     /// Whether what predecessors wrote has been taken.
     inherited: bool,
     busy: bool,
@@ -110,9 +116,9 @@ impl WishClock {
         }
         let place = self.place.as_ref()?;
         let collection = format!("/api/v1/namespaces/{}/configmaps", place.namespace);
-        let path = format!("{collection}/{}", place.name);
-        let wanted: BTreeMap<String, String> =
-            self.since.iter().map(|(uid, since)| (uid.to_string(), since.to_string())).collect();
+        let name = place.name.clone();
+        let path = format!("{collection}/{name}");
+        let wanted = self.kept();
         self.changed = false;
         let request = match &self.written {
             Written::Unknown => Request { verb: Verb::Get, path, body: None },
@@ -121,7 +127,7 @@ impl WishClock {
                 verb: Verb::Create,
                 path: collection,
                 body: Some(json!({
-                    "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": place.name }, "data": wanted,
+                    "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name }, "data": wanted,
                 })),
             },
             Written::Present(map) if map.data == wanted => return None,
@@ -138,6 +144,26 @@ impl WishClock {
         };
         self.busy = true;
         Some(request)
+    }
+
+    /// What is to be written: if there is more than fits, what began first. A successor begins those waits
+    /// anew that it does not find, which is safe, and lengthens the youngest least.
+    fn kept(&mut self) -> BTreeMap<String, String> {
+        let mut all: Vec<(&Timestamp, &Uid)> = self.since.iter().map(|(uid, since)| (since, uid)).collect();
+        let left_out = all.len().saturating_sub(MOST);
+        if left_out > 0 {
+            all.sort_unstable();
+            all.truncate(MOST);
+        }
+        if left_out > 0 && self.left_out == 0 {
+            tracing::warn!(
+                left_out,
+                "more detaches wait for nodes that are not Ready than can be kept for a successor, which would \
+                 begin the latest anew"
+            );
+        }
+        self.left_out = left_out;
+        all.into_iter().map(|(since, uid)| (uid.to_string(), since.to_string())).collect()
     }
 
     /// Takes what became of the request. Returns whether that told of what predecessors knew; of that only
@@ -283,6 +309,31 @@ mod tests {
         assert!(!clock.take(Ok(map(5, &[("1", "1970-01-01T00:00:01Z")])), ALL, 0.0, later));
         assert_eq!(clock.since(&"1".into()), Some(at(60)));
         assert_eq!(next(&mut clock, later).map(|(verb, ..)| verb), Some(Verb::Patch));
+    }
+
+    #[test]
+    fn s6_of_more_than_fits_the_youngest_are_not_kept_until_there_is_room() {
+        let (now, mut clock) = (Instant::now(), clock());
+        clock.next(now);
+        clock.take(absent(), ALL, 0.0, now);
+        // UIDs sort the other way round.
+        let most = i64::try_from(MOST).unwrap();
+        let uid = |second: i64| Uid::from(format!("{:036}", most - second).as_str());
+        for second in 0..=most {
+            clock.note(&uid(second), at(second));
+        }
+        let (_, _, body) = next(&mut clock, now).unwrap();
+        let data = body["data"].as_object().unwrap();
+        assert_eq!(data.len(), MOST);
+        assert!(!data.contains_key(uid(most).as_str()), "the youngest is left out");
+        assert!(body.to_string().len() < 1 << 20, "it fits into a ConfigMap");
+        clock.take(Ok(serde_json::from_value(body).unwrap()), ALL, 0.0, now);
+        assert_eq!(next(&mut clock, now), None, "S39 it is left out once");
+        clock.forget(&uid(0));
+        let (_, _, body) = next(&mut clock, now).unwrap();
+        let expected = json!({ uid(0).as_str(): null, uid(most).as_str(): at(most).to_string() });
+        assert_eq!(body["data"], expected);
+        assert_eq!(clock.since(&uid(most)), Some(at(most)), "of itself it forgets nothing");
     }
 
     #[test]

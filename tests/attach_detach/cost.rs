@@ -26,17 +26,23 @@ const SMALL: usize = 1_000;
 const LARGE: usize = 50_000;
 const PER_NODE: usize = 10;
 
-/// What each event may cost: pods, attachments, volumes and nodes looked at.
-const EVENTS: [(&str, [u64; 4]); 9] = [
-    ("a pod comes", [1, 0, 1, 0]),
-    ("an attachment is attached", [0, 1, 1, 1]),
-    ("a pod goes", [1, 0, 1, 0]),
-    ("a kubelet reports one volume unmounted", [0, 0, 1, 1]),
-    ("a kubelet is alive", [0, 0, 0, 0]),
-    ("a node is no longer Ready", [0, 0, PER_NODE as u64, 1]),
-    ("an attachment's annotation changes", [0, 0, 0, 0]),
-    ("a volume's label changes", [1, 0, 0, 0]),
-    ("a claim's annotation changes", [1, 0, 0, 0]),
+/// For each of so many attached volumes there is an attachment that nothing explains, on one of two nodes that
+/// are gone.
+const PER_UNEXPLAINED: usize = 10;
+
+/// What each event may cost: pods, attachments, names of attachments, volumes and nodes looked at.
+const EVENTS: [(&str, [u64; 5]); 11] = [
+    ("a pod comes", [1, 0, 2, 1, 0]),
+    ("an attachment is attached", [0, 1, 0, 1, 1]),
+    ("a pod goes", [1, 0, 0, 1, 0]),
+    ("a kubelet reports one volume unmounted", [0, 0, 0, 1, 1]),
+    ("a kubelet is alive", [0, 0, 0, 0, 0]),
+    ("a node is no longer Ready", [0, 0, 0, PER_NODE as u64, 1]),
+    ("an attachment's annotation changes", [0, 0, 0, 0, 0]),
+    ("a volume's label changes", [1, 0, 0, 0, 0]),
+    ("a claim's annotation changes", [1, 0, 0, 0, 0]),
+    ("a volume comes that an attachment names", [0, 1, 0, 1, 0]),
+    ("an attachment comes that nothing explains", [0, 1, 0, 0, 0]),
 ];
 
 pub fn trials() -> Vec<Trial> {
@@ -48,7 +54,7 @@ pub fn trials() -> Vec<Trial> {
 fn run() -> Result<(), Failed> {
     let (small, large) = (measure(SMALL)?, measure(LARGE)?);
     println!(
-        "planned per event, among {SMALL} and {LARGE} attached volumes: [pods, attachments, volumes, nodes]"
+        "planned per event, among {SMALL} and {LARGE} attached volumes: [pods, attachments, names, volumes, nodes]"
     );
     for ((event, most), (small, large)) in EVENTS.iter().zip(small.iter().zip(&large)) {
         println!("  {event:40} {small:?} {large:?}");
@@ -115,6 +121,15 @@ fn attachment(index: usize, attached: bool) -> Value {
     })
 }
 
+/// An attachment whose volume is gone, on a node that is gone.
+fn unexplained(index: usize) -> Value {
+    let mut object = attachment(index, true);
+    let (name, node) = (format!("lost{index}"), format!("gone{}", index % 2));
+    object["metadata"] = json!({"name": name, "uid": name});
+    object["spec"] = json!({"attacher": "d", "nodeName": node, "source": {"persistentVolumeName": name}});
+    object
+}
+
 fn volume(index: usize) -> Value {
     json!({
         "metadata": {"name": format!("pv{index}"), "uid": format!("pv{index}")},
@@ -131,11 +146,11 @@ fn claim(index: usize) -> Value {
 }
 
 /// What each event costs in a cluster of this size, in the order of [`EVENTS`].
-fn measure(size: usize) -> Result<Vec<[u64; 4]>, Failed> {
+fn measure(size: usize) -> Result<Vec<[u64; 5]>, Failed> {
     let mut cluster = Cluster::new(size);
     let loaded = cluster.planned();
     // Every one once, and nothing is sent.
-    let expected = [size, size, size, 0].map(|count| count as u64);
+    let expected = [size, size + size / PER_UNEXPLAINED, 2 * size, size, 0].map(|count| count as u64);
     if loaded != expected {
         return Err(format!("loading {size} volumes plans {loaded:?}").into());
     }
@@ -173,6 +188,12 @@ fn measure(size: usize) -> Result<Vec<[u64; 4]>, Failed> {
     annotated["metadata"]["annotations"] = json!({"volume.kubernetes.io/selected-node": "n3"});
     cluster.put::<PersistentVolumeClaim>(annotated);
     costs.push(cluster.cost());
+    let mut explaining = volume(size + 1);
+    explaining["metadata"]["name"] = json!("lost0");
+    cluster.put::<PersistentVolume>(explaining);
+    costs.push(cluster.cost());
+    cluster.put::<VolumeAttachment>(unexplained(size));
+    costs.push(cluster.cost());
     Ok(costs)
 }
 
@@ -189,8 +210,9 @@ impl Cluster {
             .reset::<Node>(nodes.map(|number| object(1, node(number, "True", volumes_of(number)))).collect());
         objects.reset::<PersistentVolume>((0..size).map(|index| object(1, volume(index))).collect());
         objects.reset::<PersistentVolumeClaim>((0..size).map(|index| object(1, claim(index))).collect());
-        objects
-            .reset::<VolumeAttachment>((0..size).map(|index| object(1, attachment(index, true))).collect());
+        let lost = (0..size / PER_UNEXPLAINED).map(unexplained);
+        let attachments = (0..size).map(|index| attachment(index, true)).chain(lost);
+        objects.reset::<VolumeAttachment>(attachments.map(|attachment| object(1, attachment)).collect());
         objects.reset::<Pod>((0..size).map(|index| object(1, pod(&format!("p{index}"), index))).collect());
         let _listed = changes.take_now();
         let mut controller =
@@ -213,7 +235,7 @@ impl Cluster {
     }
 
     /// What the changes so far have had planned. Requests are left without answer.
-    fn cost(&mut self) -> [u64; 4] {
+    fn cost(&mut self) -> [u64; 5] {
         let before = self.planned();
         self.controller.take_changes(self.changes.take_now(), self.now);
         while !self.controller.reconcile(self.now).calls.is_empty() {}
@@ -221,13 +243,13 @@ impl Cluster {
         std::array::from_fn(|index| after[index] - before[index])
     }
 
-    fn planned(&self) -> [u64; 4] {
+    fn planned(&self) -> [u64; 5] {
         let text = self.metrics.text().unwrap();
         let counts: BTreeMap<&str, u64> = text
             .lines()
             .filter_map(|line| line.strip_prefix("mooring_planned_keys_total{kind=\"")?.split_once("\"} "))
             .map(|(kind, count)| (kind, count.parse().unwrap()))
             .collect();
-        ["pod", "attachment", "volume", "node"].map(|kind| counts[kind])
+        ["pod", "attachment", "name", "volume", "node"].map(|kind| counts[kind])
     }
 }

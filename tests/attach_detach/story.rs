@@ -4,6 +4,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    mem,
     sync::Arc,
     time::Duration,
 };
@@ -11,14 +12,15 @@ use std::{
 use libtest_mimic::{Failed, Trial};
 use mooring::{
     attach_detach::{
-        calls::{Call, Outcome, PairRequest},
+        ClockPlace,
+        calls::{Answer, Call, Outcome, PairRequest},
         clock::Clock,
         controller::{AttachDetachOptions, Controller},
         force::ForcePolicy,
         metrics::AttachDetachMetrics,
     },
     kube_api::{
-        call::CallError,
+        call::{CallError, Verb},
         events::{Event, EventType},
         kinds::{CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
     },
@@ -31,7 +33,7 @@ use tokio::time::Instant;
 
 use super::world::{Forms, Key, World, decode, word};
 
-/// Requests in one step, above which something goes in circles.
+/// Looks at one moment, above which something goes in circles.
 const ENOUGH: usize = 200;
 /// How long a window may collect changes before they are sent: part of a step.
 const WINDOW: Duration = Duration::from_millis(50);
@@ -63,11 +65,17 @@ struct Options {
     force_on_timeout: bool,
     /// Whether this process leads; if not, it keeps its state and sends nothing.
     leads: bool,
+    /// Seconds between looks at everything.
+    sweep: Option<u64>,
+    /// Requests for pairs under way at once, at most.
+    pair_calls: Option<usize>,
+    /// Whether the wish clock is kept where it survives the process.
+    clock: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { force_on_timeout: true, leads: true }
+        Self { force_on_timeout: true, leads: true, sweep: None, pair_calls: None, clock: false }
     }
 }
 
@@ -78,13 +86,18 @@ struct Step {
     /// From now on such requests are answered so.
     answer: BTreeMap<String, Option<Reply>>,
     pass: Option<u64>,
+    /// These change as given and go, and are seen next when what is `set` is there.
+    ends: Forms,
     restart: bool,
+    /// The lease comes or goes.
+    leads: Option<bool>,
     /// From now on the watches of these kinds deliver nothing.
     blind: BTreeSet<String>,
     /// They begin anew, with a list.
     relist: bool,
     sends: Vec<String>,
     waits: Option<BTreeMap<String, String>>,
+    looks: Option<BTreeMap<String, u64>>,
     lists: Option<BTreeMap<String, BTreeSet<String>>>,
     counts: Option<Counts>,
     says: Vec<String>,
@@ -107,6 +120,8 @@ enum Reply {
     Conflict,
     RequestLost,
     AnswerLost,
+    /// Answered when what is left by then has gone, and watches that were blind have listed.
+    Late,
     Busy,
     Never,
 }
@@ -126,12 +141,19 @@ fn run(case: &Case) -> Result<(), Failed> {
     };
     play.world.set(&case.given);
     play.start();
-    play.check(&start).map_err(|error| format!("at the start: {error}"))?;
+    play.follow(&start).map_err(|error| format!("at the start: {error}"))?;
     for (number, next) in case.when.iter().enumerate() {
-        play.take(next);
-        play.check(next).map_err(|error| format!("step {}: {error}", number + 1))?;
+        play.follow(next).map_err(|error| format!("step {}: {error}", number + 1))?;
     }
     Ok(())
+}
+
+/// What a step has led to.
+#[derive(Default)]
+struct Seen {
+    /// Requests as words. One that is repeated as time passes, with no other between, is there once.
+    sends: Vec<String>,
+    events: Vec<Event>,
 }
 
 /// A story under way.
@@ -148,6 +170,12 @@ struct Play<'a> {
     metrics: Metrics,
     now: Instant,
     answers: BTreeMap<String, Reply>,
+    /// Requests that are never answered.
+    unanswered: usize,
+    /// Whether the lease is ours.
+    lease: bool,
+    /// Whether there is reason to look although no object changed and no time has come.
+    due: bool,
 }
 
 fn tables(
@@ -159,9 +187,14 @@ fn tables(
     let changes = objects.subscribe();
     let metrics = Metrics::default();
     let force = ForcePolicy { on_timeout: options.force_on_timeout, ..ForcePolicy::default() };
-    let options = AttachDetachOptions { force, ..AttachDetachOptions::default() };
+    let sweep_period = options.sweep.map(Duration::from_secs);
+    let keeps_clock = options.clock;
+    let options = AttachDetachOptions { force, sweep_period, pair_calls: options.pair_calls };
     let of_ours = AttachDetachMetrics::new(&metrics, Alarms::new(&metrics).unwrap()).unwrap();
-    let controller = Controller::new(Arc::clone(&objects), of_ours, options, Clock::new(world.wall, now));
+    let mut controller = Controller::new(Arc::clone(&objects), of_ours, options, Clock::new(world.wall, now));
+    if keeps_clock {
+        controller.keep_wishes_in(ClockPlace { namespace: "ns".to_owned(), name: "clock".to_owned() });
+    }
     (objects, changes, controller, metrics)
 }
 
@@ -180,10 +213,13 @@ impl<'a> Play<'a> {
             metrics,
             now,
             answers: BTreeMap::new(),
+            unanswered: 0,
+            lease: case.options.leads,
+            due: true,
         }
     }
 
-    /// A new process: it lists everything, then leads.
+    /// A new process: it lists everything.
     fn start(&mut self) {
         (self.objects, self.changes, self.controller, self.metrics) =
             tables(self.options, &self.world, self.now);
@@ -191,21 +227,21 @@ impl<'a> Play<'a> {
         self.deliver();
         let _listed = self.changes.take_now();
         self.controller.load(self.now);
-        if self.options.leads {
-            self.controller.take_over();
-        }
+        self.unanswered = 0;
+        self.due = true;
     }
 
-    fn take(&mut self, step: &Step) {
+    fn follow(&mut self, step: &Step) -> Result<(), String> {
+        let mut seen = Seen::default();
         for (request, reply) in &step.answer {
             match reply {
                 Some(reply) => self.answers.insert(request.clone(), *reply),
                 None => self.answers.remove(request),
             };
         }
-        let time = Duration::from_secs(step.pass.unwrap_or_default());
-        self.now += time;
-        self.world.wall = self.world.wall.checked_add(time).unwrap();
+        self.lease = step.leads.unwrap_or(self.lease);
+        self.pass(Duration::from_secs(step.pass.unwrap_or_default()), &mut seen)?;
+        self.end(&step.ends);
         self.world.set(&step.set);
         self.blind.extend(step.blind.iter().cloned());
         if step.relist {
@@ -214,6 +250,38 @@ impl<'a> Play<'a> {
         if step.restart {
             self.start();
         }
+        self.settle(&mut seen)?;
+        self.check(step, &seen)
+    }
+
+    /// Time passes as it does for the process: from one moment at which it wants to wake to the next.
+    fn pass(&mut self, time: Duration, seen: &mut Seen) -> Result<(), String> {
+        let end = self.now + time;
+        while let Some(at) = self.controller.wake_at().filter(|at| *at <= end) {
+            self.advance(at);
+            self.settle(seen)?;
+        }
+        self.advance(end);
+        Ok(())
+    }
+
+    fn advance(&mut self, to: Instant) {
+        let time = to.saturating_duration_since(self.now);
+        self.now += time;
+        self.world.wall = self.world.wall.checked_add(time).unwrap();
+    }
+
+    /// Objects change for the last time, and go; only their end is told.
+    fn end(&mut self, forms: &Forms) {
+        let before = self.world.objects.clone();
+        self.world.set(forms);
+        let changed = self.world.objects.iter().filter(|(key, object)| before.get(*key) != Some(*object));
+        let changed: Vec<Key> = changed.map(|(key, _)| key.clone()).collect();
+        for key in changed {
+            let last = self.world.objects.remove(&key).unwrap();
+            self.delivered.remove(&key);
+            self.tell(key.0, last, true);
+        }
     }
 
     /// The watches that were blind list everything.
@@ -221,7 +289,7 @@ impl<'a> Play<'a> {
         fn reset<T: Stored>(objects: &Objects, all: Vec<Value>) {
             objects.reset::<T>(all.into_iter().map(decode).collect());
         }
-        for blind in std::mem::take(&mut self.blind) {
+        for blind in mem::take(&mut self.blind) {
             self.delivered.retain(|(kind, _), _| *kind != blind);
             let listed = self.world.objects.iter().filter(|((kind, _), _)| *kind == blind);
             self.delivered.extend(listed.clone().map(owned));
@@ -237,9 +305,9 @@ impl<'a> Play<'a> {
     /// The watches deliver what has changed.
     fn deliver(&mut self) {
         let mut seen = self.world.objects.clone();
-        seen.retain(|(kind, _), _| !self.blind.contains(*kind));
+        seen.retain(|(kind, _), _| *kind != "clock" && !self.blind.contains(*kind));
         seen.extend(self.delivered.iter().filter(|((kind, _), _)| self.blind.contains(*kind)).map(owned));
-        let before = std::mem::replace(&mut self.delivered, seen);
+        let before = mem::replace(&mut self.delivered, seen);
         for (key, object) in &self.delivered {
             if before.get(key) != Some(object) {
                 self.tell(key.0, object.clone(), false);
@@ -269,45 +337,59 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// Everything that follows without time passing. Returns the requests, as words, and the events.
-    fn settle(&mut self) -> Result<(Vec<String>, Vec<Event>), String> {
-        let (mut sends, mut events) = (Vec::new(), Vec::new());
+    /// Everything that follows without time passing. As in the real loop, nobody looks without a reason.
+    fn settle(&mut self, seen: &mut Seen) -> Result<(), String> {
         let end = self.now + WINDOW;
-        loop {
+        let mut asked = Vec::new();
+        for _look in 0..ENOUGH {
             self.deliver();
-            self.controller.take_changes(self.changes.take_now(), self.now);
+            let changed = self.changes.take_now();
+            let is_to_lead = self.lease && !self.controller.leads();
+            let wake_at = self.controller.wake_at();
+            let is_time = wake_at.is_some_and(|at| at <= self.now);
+            if changed.is_empty() && !is_to_lead && !is_time && !mem::take(&mut self.due) {
+                let Some(at) = wake_at.filter(|at| *at <= end) else {
+                    seen.add(asked);
+                    return same("in flight", &self.unanswered, &self.controller.in_flight());
+                };
+                self.advance(at);
+                continue;
+            }
+            self.controller.take_changes(changed, self.now);
+            if is_to_lead {
+                self.controller.take_over();
+            }
             let effects = self.controller.reconcile(self.now);
-            events.extend(effects.events);
-            let idle = effects.calls.is_empty();
+            seen.events.extend(effects.events);
             for (sent, call) in effects.calls {
                 let text = words(&call);
                 let result = self.answer(&text, &call)?;
-                sends.push(text);
+                asked.push(text);
                 self.deliver();
-                if let Some(result) = result {
-                    self.controller.take_outcome(Outcome { call, sent, result }, self.now);
+                self.due = true;
+                match result {
+                    Some(result) => self.controller.take_outcome(Outcome { call, sent, result }, self.now),
+                    None => self.unanswered += 1,
                 }
             }
-            if sends.len() > ENOUGH {
-                return Err(format!("S39: requests without end: {sends:?}"));
-            }
-            match self.controller.wake_at().filter(|at| *at <= end) {
-                Some(at) if idle => self.now = self.now.max(at),
-                None if idle => return Ok((sends, events)),
-                _ => {}
-            }
         }
+        Err(format!("S39: looks without end; requests {asked:?}"))
     }
 
-    fn answer(
-        &mut self,
-        text: &str,
-        call: &Call,
-    ) -> Result<Option<Result<mooring::attach_detach::calls::Answer, CallError>>, String> {
+    fn answer(&mut self, text: &str, call: &Call) -> Result<Option<Result<Answer, CallError>>, String> {
         let reply = self.answers.iter().find(|(request, _)| text.starts_with(request.as_str()));
         let error = match reply.map(|(_, reply)| *reply) {
+            _ if !self.lease => CallError::NotLeader,
             None => return Ok(Some(self.world.perform(call)?)),
             Some(Reply::Never) => return Ok(None),
+            Some(Reply::Late) => {
+                let answer = self.world.perform(call)?;
+                if let Ok(Answer::Attachment(left)) = &answer {
+                    self.world.objects.remove(&("attachment", left.metadata.name.to_string()));
+                }
+                self.relist();
+                return Ok(Some(answer));
+            }
             Some(Reply::Refused) => CallError::Refused { code: 403, message: "forbidden".to_owned() },
             Some(Reply::Conflict) => CallError::Conflict("modified".to_owned()),
             Some(Reply::Busy) => {
@@ -322,15 +404,22 @@ impl<'a> Play<'a> {
         Ok(Some(Err(error)))
     }
 
-    fn check(&mut self, step: &Step) -> Result<(), String> {
-        let (sends, events) = self.settle()?;
-        same("sends", &step.sends, &sends)?;
+    fn check(&self, step: &Step, Seen { sends, events }: &Seen) -> Result<(), String> {
+        same("sends", &step.sends, sends)?;
         if let Some(waits) = &step.waits {
             let entries = self.controller.standing().entries();
             let seen = entries.iter().map(|((volume, node), entry)| {
                 (format!("{} on {node}", word(volume.as_str())), entry.waiting.code().to_owned())
             });
             same("waits", waits, &seen.collect())?;
+        }
+        if let Some(looks) = &step.looks {
+            let entries = self.controller.standing().entries();
+            let seen = entries.iter().filter_map(|((volume, node), entry)| {
+                let time = entry.next_look?.duration_since(self.world.wall).as_secs();
+                Some((format!("{} on {node}", word(volume.as_str())), u64::try_from(time).unwrap()))
+            });
+            same("looks", looks, &seen.collect())?;
         }
         if let Some(lists) = &step.lists {
             same("lists", lists, &self.world.lists())?;
@@ -371,6 +460,15 @@ impl<'a> Play<'a> {
     }
 }
 
+impl Seen {
+    /// Adds the requests of one moment.
+    fn add(&mut self, asked: Vec<String>) {
+        if !self.sends.ends_with(&asked) {
+            self.sends.extend(asked);
+        }
+    }
+}
+
 fn owned((key, object): (&Key, &Value)) -> (Key, Value) {
     (key.clone(), object.clone())
 }
@@ -379,8 +477,10 @@ fn words(call: &Call) -> String {
     let verb = match call {
         Call::Pair(_, _, PairRequest::Create(_)) => "create",
         Call::Pair(_, _, PairRequest::Delete(..)) => "delete",
-        Call::Pair(_, _, PairRequest::Read(_)) | Call::ReadNode(_) | Call::Clock(_) => "read",
+        Call::Pair(_, _, PairRequest::Read(_)) | Call::ReadNode(_) => "read",
         Call::PatchNode(..) => "list",
+        Call::Clock(request) if request.verb == Verb::Get => "read",
+        Call::Clock(_) => "write",
     };
     match call {
         Call::Pair(volume, node, _) => format!("{verb} {} on {node}", word(volume.as_str())),

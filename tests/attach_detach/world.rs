@@ -264,7 +264,7 @@ impl World {
             Call::Pair(volume, node, PairRequest::Delete(_, request)) => self.delete(volume, node, request),
             Call::Pair(_, _, PairRequest::Read(name)) => Ok(self.read("attachment", name.as_str())),
             Call::PatchNode(name, _, request) => self.patch_node(name, request),
-            Call::Clock(_) => panic!("this controller keeps no clock"),
+            Call::Clock(request) => Ok(self.clock(request)),
             Call::ReadNode(name) => Ok(self.read("node", name.as_str())),
         }
     }
@@ -273,6 +273,23 @@ impl World {
         let object = self.objects.get(&(kind, name.to_owned()));
         let object = object.ok_or_else(|| CallError::NotFound(name.to_owned()))?.clone();
         Ok(if kind == "node" { Answer::Node(decode(object)) } else { Answer::Attachment(decode(object)) })
+    }
+
+    fn clock(&mut self, request: &Request) -> Result<Answer, CallError> {
+        let key = ("clock", "clock".to_owned());
+        let body = request.body.clone().unwrap_or_default();
+        let known = self.objects.get(&key).cloned();
+        let object = match (request.verb, known) {
+            (Verb::Create, None) => Some(self.base("clock", "clock", body)),
+            (Verb::Create, Some(_)) => return Err(CallError::AlreadyExists("clock".to_owned())),
+            (Verb::Patch, Some(known)) => Some(merge(known, &body)),
+            (_, known) => known,
+        };
+        let object = object.ok_or_else(|| CallError::NotFound("clock".to_owned()))?;
+        if request.verb != Verb::Get {
+            self.put("clock", "clock", Some(object));
+        }
+        Ok(Answer::Clock(decode(self.objects[&key].clone())))
     }
 
     fn create(

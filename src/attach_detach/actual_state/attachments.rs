@@ -40,7 +40,7 @@ impl ActualState {
         wall: Timestamp,
     ) -> Option<(VolumeId, NodeName)> {
         let Some(attachment) = attachment else {
-            self.unidentified.remove(name);
+            self.unexplained.remove(name);
             let Identity { volume, node, ours, .. } = self.identities.remove(name)?;
             if ours {
                 let pair = self.pair_mut(&volume, &node);
@@ -59,12 +59,12 @@ impl ActualState {
             Some(identity) => identity.clone(),
             None => match identify(&attachment, candidates(&attachment)) {
                 Some(identity) => {
-                    self.unidentified.remove(name);
+                    self.unexplained.remove(name);
                     self.identities.insert(name.clone(), identity.clone());
                     identity
                 }
                 None => {
-                    self.unidentified.insert(name.clone(), attachment);
+                    self.unexplained.insert(name, attachment);
                     return None;
                 }
             },
@@ -127,41 +127,39 @@ impl ActualState {
     pub fn foreign(&self, name: &AttachmentName) -> Option<(Option<&VolumeId>, &NodeName)> {
         match self.identities.get(name) {
             Some(identity) => (!identity.ours).then_some((Some(&identity.volume), &identity.node)),
-            None => self.unidentified.get(name).map(|attachment| (None, &attachment.spec.node_name)),
+            None => self.unexplained.get(name).map(|attachment| (None, &attachment.spec.node_name)),
         }
     }
 
     /// Recognises the attachments of a volume among those that nothing has explained so far: their own
-    /// PersistentVolume may be gone while another one stands for the same handle. Returns their names.
-    pub fn recognise(&mut self, volume: &VolumeId, wall: Timestamp) -> Vec<AttachmentName> {
-        let ours: Vec<Arc<VolumeAttachment>> = self
-            .unidentified
-            .values()
-            .filter(|attachment| is_named_after(attachment, volume))
-            .map(Arc::clone)
-            .collect();
-        let recognise = |attachment: Arc<VolumeAttachment>| {
-            let name = AttachmentName::from(&*attachment.metadata.name);
+    /// PersistentVolume may be gone while another one stands for the same handle. Returns the names of those
+    /// found, and how many names were computed for that.
+    pub fn recognise(&mut self, volume: &VolumeId, wall: Timestamp) -> (Vec<AttachmentName>, usize) {
+        let nodes = self.unexplained.untried(volume);
+        let computed = nodes.len();
+        let mut found = Vec::new();
+        for node in nodes {
+            let name = volume.attachment_name(&node);
+            let Some(attachment) = self.unexplained.get(&name).map(Arc::clone) else { continue };
             let about = Candidates { source: Some(volume.clone()), published: Vec::new() };
-            self.observe_attachment(&name, Some(attachment), |_| about, wall);
-            name
-        };
-        ours.into_iter().map(recognise).collect()
+            if is_named_after(&attachment, volume) {
+                self.observe_attachment(&name, Some(attachment), |_| about, wall);
+                found.push(name);
+            }
+        }
+        (found, computed)
     }
 
-    /// VolumeAttachments that no known volume explains, among those that name the PersistentVolume or
-    /// the node: worth another look when one of these changes.
+    /// VolumeAttachments on the node that no known volume explains: worth another look when it changes.
     #[must_use]
-    pub fn unidentified(&self, volume: Option<&VolumeName>, node: Option<&NodeName>) -> Vec<AttachmentName> {
-        self.unidentified
-            .iter()
-            .filter(|(_, attachment)| {
-                let spec = &attachment.spec;
-                (volume.is_some() && spec.source.persistent_volume_name.as_ref() == volume)
-                    || node == Some(&spec.node_name)
-            })
-            .map(|(name, _)| name.clone())
-            .collect()
+    pub fn unexplained_on(&self, node: &NodeName) -> Vec<AttachmentName> {
+        self.unexplained.on(node)
+    }
+
+    /// VolumeAttachments that name the PersistentVolume, which does not explain them, likewise.
+    #[must_use]
+    pub fn unexplained_of(&self, volume: &VolumeName) -> Vec<AttachmentName> {
+        self.unexplained.of(volume)
     }
 }
 

@@ -107,13 +107,10 @@ fn h5_what_nothing_explains_is_looked_at_when_its_volume_or_node_changes() {
         object.spec.source.persistent_volume_name = volume.map(VolumeName::from);
         actual.observe_attachment(&name.into(), Some(Arc::new(object)), |_| Candidates::default(), NOW);
     }
-    let found = |volume: Option<&str>, node: Option<&str>| {
-        let (volume, node) = (volume.map(VolumeName::from), node.map(NodeName::from));
-        actual.unidentified(volume.as_ref(), node.as_ref())
-    };
-    assert_eq!(found(Some("pv1"), None), ["a".into()]);
-    assert_eq!(found(None, Some("n2")), ["b".into()]);
-    assert_eq!(found(Some("pv3"), Some("n4")), []);
+    assert_eq!(actual.unexplained_of(&"pv1".into()), ["a".into()]);
+    assert_eq!(actual.unexplained_on(&"n2".into()), ["b".into()]);
+    assert_eq!(actual.unexplained_of(&"pv3".into()), []);
+    assert_eq!(actual.unexplained_on(&"n4".into()), []);
 }
 
 #[test]
