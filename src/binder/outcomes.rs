@@ -40,7 +40,10 @@ impl Planner {
             (Call::Write(write), Ok(answer)) => {
                 self.absorb(answer, now);
                 self.say(&op.subject, &write.then, now);
-                if let Target::Claim(key) = &op.subject {
+                // What a claim was given up for still explains why it is Lost.
+                if let Target::Claim(key) = &op.subject
+                    && write.kind != WriteKind::ClaimLost
+                {
                     self.proofs.forget_claim(key);
                 }
                 self.retries.clear(&op.subject);

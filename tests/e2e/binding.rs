@@ -19,6 +19,7 @@ pub fn stories() -> Vec<Story> {
         story("bind_to_the_volume_that_the_claim_names", prebound_claim),
         story("bind_what_is_provisioned", provisioned),
         story("bind_waits_for_the_first_consumer", first_consumer),
+        story("bind_by_a_class_that_is_only_a_label", label_class),
         story("bind_then_attach_then_run_then_release", whole_life),
     ]
 }
@@ -167,6 +168,16 @@ async fn first_consumer(stage: Stage) {
     patch(&cluster.namespaced::<PersistentVolumeClaim>(), "c1", selected).await;
     cluster.bound("c1", &format!("pvc-{}", claim.metadata.uid.unwrap())).await;
     cluster.volume_phase("v1", "Available").await;
+}
+
+/// S28: no object of that name could delay it, and the daemon makes sure of that first.
+async fn label_class(stage: Stage) {
+    let _daemon = stage.daemon().await;
+    let cluster = &stage.cluster;
+    let shape = VolumeShape { class: "manual", ..VolumeShape::default() };
+    cluster.shaped_volume("v1", &shape, Value::Null).await;
+    cluster.shaped_claim("c1", &shape).await;
+    cluster.bound("c1", "v1").await;
 }
 
 async fn whole_life(stage: Stage) {

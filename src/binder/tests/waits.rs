@@ -15,7 +15,7 @@ use crate::{
     kube_api::{
         call::CallError,
         ids::{ClaimKey, ClassName, ResourceVersion, VolumeName},
-        kinds::{ObjectRef, PersistentVolumeClaim, StorageClass},
+        kinds::{ClaimPhase, ObjectRef, PersistentVolumeClaim, StorageClass},
     },
 };
 
@@ -145,6 +145,52 @@ fn a_claim_that_cannot_be_handed_to_its_provisioner_says_so() {
 }
 
 #[test]
+fn what_a_write_tells_is_not_told_again_by_the_next_look() {
+    let mut bound = claim("c");
+    bound.spec.volume_name = VolumeName::from("pv");
+    bound.metadata.annotations = [("pv.kubernetes.io/bind-completed".to_owned(), "yes".to_owned())].into();
+    let (_, mut planner) = planner(Vec::new(), vec![bound.clone()]);
+    let now = Instant::now();
+    let proof = only(planner.plan(now));
+    planner.outcome(proof, Err(CallError::NotFound("pv".into())), now, 0.0);
+    let write = only(planner.plan(now));
+    assert_eq!(write.call.write_kind(), Some(WriteKind::ClaimLost));
+    bound.status.phase = ClaimPhase::Lost;
+    bound.metadata.resource_version = ResourceVersion(2);
+    planner.outcome(write, Ok(Answer::Claim(bound)), now, 0.0);
+    let plan = planner.plan(now);
+    let told: Vec<&str> = plan.events.iter().map(|event| event.reason).collect();
+    assert_eq!((told, plan.ops), (vec!["ClaimLost", "LostVolumeMissing"], vec![]));
+    let mut now = now;
+    for _ in 0..3 {
+        let plan = planner.plan(now);
+        assert_eq!((plan.ops, plan.events), (vec![], vec![]), "neither asked nor told again");
+        now = plan.wake_at.unwrap();
+    }
+}
+
+#[test]
+fn s14_what_we_wrote_in_an_earlier_term_is_for_whoever_leads_now_to_change() {
+    for leads_on in [true, false] {
+        let (objects, mut planner) = planner(vec![volume("pv")], vec![claim("c")]);
+        let now = Instant::now();
+        for revision in 2..4 {
+            let op = only(planner.plan(now));
+            let answer = answer(&objects, &op, revision);
+            planner.outcome(op, Ok(answer), now, 0.0);
+        }
+        if !leads_on {
+            planner.unprove();
+        }
+        let mut other = volume("pv");
+        other.metadata.resource_version = ResourceVersion(9);
+        objects.apply(other);
+        planner.changed(&ObjectRef::Volume(VolumeName::from("pv")), now);
+        assert_eq!(planner.rival(now).is_some(), leads_on);
+    }
+}
+
+#[test]
 fn an_event_that_was_lost_is_told_again_by_the_next_look() {
     let (_, mut planner) = planner(Vec::new(), vec![claim("c")]);
     let now = Instant::now();
@@ -153,7 +199,7 @@ fn an_event_that_was_lost_is_told_again_by_the_next_look() {
     let later = plan.wake_at.unwrap();
     assert!(planner.plan(later).events.is_empty());
     planner.not_told(&event.involved);
-    let later = later + Duration::from_hours(1);
+    let later = planner.plan(later).wake_at.unwrap();
     assert_eq!(planner.plan(later).events.len(), 1);
 }
 
