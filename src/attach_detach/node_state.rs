@@ -106,6 +106,7 @@ impl NodeState {
         let revision = |node: &Arc<Node>| node.metadata.resource_version;
         if node.map(revision) > self.node.as_ref().map(revision) {
             self.stale = false;
+            self.refused = None;
         }
         if let Some(node) = node {
             let boot = &node.status.node_info.boot_id;

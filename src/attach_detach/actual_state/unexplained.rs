@@ -152,11 +152,11 @@ mod tests {
         let mut unexplained = Unexplained::default();
         let volume = VolumeId::csi(&"d".into(), "h");
         assert_eq!(nodes(&mut unexplained, &volume), [""; 0]);
+        unexplained.insert(&"other".into(), attachment("o", "e", "n2", None));
         for number in 0..100 {
             let name = AttachmentName::from(format!("va{number}").as_str());
             unexplained.insert(&name, attachment(&format!("u{number}"), "d", "n1", None));
         }
-        unexplained.insert(&"other".into(), attachment("o", "e", "n2", None));
         assert_eq!(nodes(&mut unexplained, &volume), ["n1"], "once for a hundred");
         assert_eq!(nodes(&mut unexplained, &volume), [""; 0], "and once for all");
         unexplained.insert(&"more".into(), attachment("m", "d", "n3", None));
