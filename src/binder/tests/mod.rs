@@ -4,6 +4,7 @@
 
 mod matching;
 mod planning;
+mod proofs;
 mod runs;
 
 use std::{cell::Cell, collections::BTreeSet, sync::Arc, time::Duration};
