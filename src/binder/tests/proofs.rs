@@ -57,8 +57,8 @@ fn s23_only_a_claim_that_is_gone_or_bound_elsewhere_is_proven_to_be() {
     }
 }
 
-/// What is proven about the volume of a claim by reading it, likewise.
-fn volume_read(found: Option<Option<&str>>, late: bool) -> Proven<VolumeProof> {
+/// What is proven about the volume of a claim by reading it, likewise; `-` for one without claimRef.
+fn volume_read(found: Option<&str>, late: bool) -> Proven<VolumeProof> {
     let mut bound = claim("c");
     bound.spec.volume_name = VolumeName::from("pv");
     bound.metadata.annotations.insert("pv.kubernetes.io/bind-completed".to_owned(), "yes".to_owned());
@@ -91,13 +91,13 @@ fn s24_only_a_volume_that_is_gone_or_anothers_is_proven_to_be() {
     let other = |uid: &str| Some(VolumeProof::OtherClaim(uid.into()));
     let rows = [
         (None, false, (Some(VolumeProof::Gone), false)),
-        (Some(Some("another")), false, (other("another"), false)),
-        (Some(Some("")), false, (other(""), false)),
-        (Some(Some("uid-c")), false, (None, false)),
-        (Some(None), false, (None, false)),
-        (Some(Some("uid-c")), true, (None, true)),
-        (Some(None), true, (None, true)),
-        (Some(Some("another")), true, (other("another"), false)),
+        (Some("another"), false, (other("another"), false)),
+        (Some(""), false, (other(""), false)),
+        (Some("uid-c"), false, (None, false)),
+        (Some("-"), false, (None, false)),
+        (Some("uid-c"), true, (None, true)),
+        (Some("-"), true, (None, true)),
+        (Some("another"), true, (other("another"), false)),
     ];
     for (found, late, expected) in rows {
         assert_eq!(volume_read(found, late), expected, "{found:?}, late: {late}");
