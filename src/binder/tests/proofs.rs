@@ -75,8 +75,11 @@ fn volume_read(found: Option<&str>, late: bool) -> Proven<VolumeProof> {
         Some(uid) => {
             let mut volume = volume("pv");
             volume.metadata.resource_version = ResourceVersion(5);
-            volume.spec.claim_ref =
-                uid.map(|uid| ClaimRef { namespace: "ns".to_owned(), name: "c".to_owned(), uid: uid.into() });
+            volume.spec.claim_ref = (uid != "-").then(|| ClaimRef {
+                namespace: "ns".to_owned(),
+                name: "c".to_owned(),
+                uid: uid.into(),
+            });
             Ok(Answer::Volume(volume))
         }
         None => Err(CallError::NotFound("pv".into())),
