@@ -17,6 +17,7 @@ mod activity;
 mod outcome;
 mod play;
 mod script;
+mod second_binder;
 
 use std::{collections::BTreeMap, fmt::Write as _, sync::OnceLock};
 
@@ -46,14 +47,21 @@ const QUICK: [&str; 3] = ["--kube-api-qps=-1", "--kube-api-burst=-1", "--pvclaim
 type Ends = BTreeMap<String, (Vec<Outcome>, Vec<Outcome>)>;
 
 fn main() {
-    let arguments = Arguments::from_args();
+    let mut arguments = Arguments::from_args();
+    // All scripts play at once, for whichever is asked first; beside them is no room for a second cluster.
+    arguments.test_threads = Some(1);
     let seeds = std::env::var(SEEDS).ok();
     if seeds.is_none() && !arguments.list {
         eprintln!("The comparison with kube-controller-manager is not run: {SEEDS} says with which seeds.");
     }
     let is_chosen = seeds.is_some();
     let seeds = read_seeds(seeds.as_deref().unwrap_or("1"));
-    let trials = seeds
+    let together = Trial::test("second_binder_beside_kube_controller_manager", || {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        runtime.block_on(second_binder::play())
+    });
+    let mut trials: Vec<Trial> = seeds
         .iter()
         .enumerate()
         .map(|(number, seed)| {
@@ -63,6 +71,7 @@ fn main() {
                 .with_ignored_flag(!is_chosen)
         })
         .collect();
+    trials.push(together.with_ignored_flag(!is_chosen));
     libtest_mimic::run(&arguments, trials).exit();
 }
 

@@ -3,6 +3,8 @@
 //! What is decided, and that it survives faults, is in `tests/binder`.
 
 mod matching;
+mod planning;
+mod proofs;
 mod runs;
 mod waits;
 
@@ -432,7 +434,7 @@ fn s14_nothing_is_released_while_another_binder_is_at_work() {
     }
     let measures = planner.plan(now).measures;
     assert!(matches!(measures.as_slice(), [Measure::Bound(_)]), "{measures:?}");
-    assert_eq!(planner.rival(now), None);
+    assert_eq!((planner.rival(now), planner.sightings()), (None, 0));
 
     let mut undone = PersistentVolume::clone(&objects.volumes.get(&name).unwrap());
     undone.status.phase = VolumePhase::Available;
@@ -441,6 +443,7 @@ fn s14_nothing_is_released_while_another_binder_is_at_work() {
     planner.changed(&ObjectRef::Volume(name.clone()), now);
     let sighting = planner.rival(now).unwrap().to_string();
     assert!(sighting.starts_with("pv/pv was changed at revision 10"), "{sighting}");
+    assert_eq!(planner.sightings(), 1);
     // The bind is repaired: that takes nothing from anybody.
     let op = only(planner.plan(now));
     assert_eq!(op.call.write_kind(), Some(WriteKind::VolumeBound));

@@ -71,6 +71,38 @@ fn s23_a_recycler_pod_is_started_on_a_fresh_proof() {
     assert!(matches!(later.call, Call::Read { purpose: Purpose::ProveReleased, .. }), "{later:?}");
 }
 
+/// A process that leads again has to prove anew what it had proven before.
+#[test]
+fn s23_a_proof_does_not_outlast_the_lease() {
+    let now = Instant::now();
+    let (_, mut planner, _) = recycling(now);
+    let read = only(planner.plan(now));
+    planner.outcome(read, Ok(Answer::Volume(released(1))), now, 0.0);
+    planner.unprove();
+    let read = only(planner.plan(now));
+    assert!(matches!(read.call, Call::Read { purpose: Purpose::ProveReleased, .. }), "{read:?}");
+}
+
+#[test]
+fn s23_no_two_processes_name_their_pods_alike() {
+    let now = Instant::now();
+    let names = [0, 1].map(|number| {
+        let recycler =
+            Recycler { template: Recycler::default_template(), minimum_timeout: 60, increment_timeout: 30 };
+        let recyclers = Recyclers { host_path: recycler.clone(), nfs: recycler };
+        let options = BinderOptions { recyclers: Some(Arc::new(recyclers)), ..BinderOptions::default() };
+        let objects = Arc::new(Objects::default());
+        objects.reset(vec![released(1)]);
+        let mut planner = Planner::new(objects, options);
+        planner.count_runs_from(number);
+        planner.warm(now);
+        let proof = only(planner.plan(now));
+        planner.outcome(proof, Err(CallError::NotFound("c".into())), now, 0.0);
+        only(planner.plan(now)).call.target().cloned()
+    });
+    assert_ne!(names[0], names[1]);
+}
+
 /// The end of a pod that no watch tells of is found by the resync; until a deletion is told of, it is not
 /// asked for again.
 #[test]

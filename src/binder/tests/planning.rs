@@ -1,0 +1,171 @@
+//! What the planner keeps and lets go, and how much it hands out at once.
+
+use super::*;
+use crate::{
+    binder::{
+        decision::{Directory, Write},
+        host_path::HostPath,
+        latency::Operation,
+        runs::ClaimStage,
+    },
+    kube_api::{
+        call::{Request, Verb},
+        kinds::StorageClass,
+    },
+};
+
+#[test]
+fn no_more_is_under_way_than_is_useful_and_all_of_it_is_counted() {
+    let pairs = 0..200;
+    let volumes = pairs.clone().map(|number| volume(&format!("v{number}"))).collect();
+    let claims = pairs.map(|number| claim(&format!("c{number}"))).collect();
+    let (objects, mut planner) = planner(volumes, claims);
+    let now = Instant::now();
+    assert_eq!(planner.in_flight(), 0);
+    let mut ops = planner.plan(now).ops;
+    assert_eq!((ops.len(), planner.in_flight()), (128, 128));
+    assert!(planner.plan(now).ops.is_empty());
+    let op = ops.remove(0);
+    let reserved = answer(&objects, &op, 2);
+    planner.outcome(op, Ok(reserved), now, 0.0);
+    assert_eq!(planner.in_flight(), 127);
+    assert_eq!((planner.plan(now).ops.len(), planner.in_flight()), (1, 128));
+    // What is read after an answer that was lost counts like any other.
+    planner.outcome(ops.remove(0), Err(CallError::Conflict("changed".into())), now, 0.0);
+    assert_eq!((planner.plan(now).ops.len(), planner.in_flight()), (1, 128));
+}
+
+#[test]
+fn nothing_is_kept_of_what_is_gone() {
+    let mut named = claim("c");
+    named.spec.volume_name = VolumeName::from("missing");
+    let mut parked = volume("pv");
+    parked.spec.claim_ref =
+        Some(ClaimRef { namespace: "ns".to_owned(), name: "d".to_owned(), uid: "".into() });
+    let (objects, mut planner) = planner(vec![parked.clone()], vec![named.clone()]);
+    let now = Instant::now();
+    assert!(!planner.plan(now).events.is_empty());
+    let standing = planner.standing();
+    assert!(standing.claim(&named.key()).is_some() && standing.volume(&parked.key()).is_some());
+    named.metadata.resource_version = ResourceVersion(5);
+    parked.metadata.resource_version = ResourceVersion(6);
+    objects.delete(named.clone());
+    objects.delete(parked.clone());
+    planner.changed(&ObjectRef::Claim(named.key()), now);
+    planner.changed(&ObjectRef::Volume(parked.key()), now);
+    planner.plan(now);
+    assert_eq!((standing.claim(&named.key()), standing.volume(&parked.key())), (None, None));
+    // Made again it is told of again.
+    named.metadata.resource_version = ResourceVersion(7);
+    objects.apply(named.clone());
+    planner.changed(&ObjectRef::Claim(named.key()), now);
+    assert!(!planner.plan(now).events.is_empty());
+}
+
+/// A claim that waits for its first consumer is not even looked at when a volume becomes free.
+#[test]
+fn cost_a_free_volume_is_not_offered_to_claims_that_take_none() {
+    let mut class = StorageClass::default();
+    class.metadata.name = "late".into();
+    class.metadata.resource_version = ResourceVersion(1);
+    class.volume_binding_mode = serde_json::from_value(json!("WaitForFirstConsumer")).unwrap();
+    let mut waiting = claim("c");
+    waiting.spec.storage_class_name = Some("late".to_owned());
+    let objects = Arc::new(Objects::default());
+    objects.reset(vec![class]);
+    objects.reset(vec![waiting]);
+    let mut planner = Planner::new(Arc::clone(&objects), BinderOptions::default());
+    let now = Instant::now();
+    planner.warm(now);
+    assert_eq!(
+        planner.plan(now).decisions.into_keys().collect::<Vec<_>>(),
+        [("claim", "waits_for_first_consumer")]
+    );
+    let mut free = volume("pv");
+    free.spec.storage_class_name = Some("late".to_owned());
+    free.metadata.resource_version = ResourceVersion(2);
+    objects.apply(free.clone());
+    planner.changed(&ObjectRef::Volume(free.key()), now);
+    let looked = planner.plan(now).decisions.into_iter().map(|((kind, _), count)| (kind, count));
+    assert_eq!(looked.collect::<Vec<_>>(), [("volume", 1)]);
+}
+
+/// The directory was made, the volume refused for good, and then the claim went.
+#[test]
+fn storage_that_was_made_in_vain_goes_when_its_claim_is_gone() {
+    let mut claim = claim("c");
+    let (objects, mut planner) = planner(vec![], vec![claim.clone()]);
+    let now = Instant::now();
+    planner.plan(now);
+    planner.runs.claim_at(&claim, ClaimStage::Undoing("no".to_owned(), 1));
+    claim.metadata.resource_version = ResourceVersion(5);
+    objects.delete(claim.clone());
+    planner.changed(&ObjectRef::Claim(claim.key()), now);
+    let directory = HostPath::of_claim(&claim.metadata.uid).unwrap();
+    assert_eq!(only(planner.plan(now)).call, Call::Directory(Directory::Remove(directory)));
+}
+
+/// A volume goes while the read after a conflict waits for its time: the read is made all the same, as the
+/// volume's key is held until it is answered.
+#[test]
+fn a_read_that_waits_outlasts_its_volume() {
+    let mut pending = volume("pv");
+    pending.status.phase = VolumePhase::Pending;
+    let (objects, mut planner) = planner(vec![pending.clone()], vec![]);
+    let mut now = Instant::now();
+    let mut plan = planner.plan(now);
+    while let Some(op) = plan.ops.pop() {
+        let result = match &op.call {
+            Call::Write(_) => Err(CallError::Conflict("changed".into())),
+            _ => Ok(Answer::Volume(pending.clone())),
+        };
+        planner.outcome(op, result, now, 0.0);
+        plan = planner.plan(now);
+    }
+    pending.metadata.resource_version = ResourceVersion(5);
+    objects.delete(pending.clone());
+    planner.changed(&ObjectRef::Volume(pending.key()), now);
+    let plan = planner.plan(now);
+    assert!(plan.ops.is_empty());
+    now = plan.wake_at.unwrap();
+    let read = only(planner.plan(now));
+    assert_eq!(read.call, Call::Read { target: Object::Volume(pending.key()), purpose: Purpose::Refresh });
+}
+
+/// What counts as a failure of an operation that is measured from end to end (pv-binder §11).
+#[test]
+fn failures_of_provisioning_are_those_of_its_own_writes() {
+    let unknown = || CallError::Unknown("reset".to_owned());
+    let rows = [
+        (WriteKind::AskProvisioner, unknown(), true),
+        (WriteKind::ReserveVolume, CallError::Conflict("changed".to_owned()), true),
+        (WriteKind::NameVolume, unknown(), true),
+        (WriteKind::ClaimBound, unknown(), true),
+        (WriteKind::ClaimPending, unknown(), false),
+        (WriteKind::Annotate, unknown(), false),
+        (WriteKind::AssignClass, unknown(), false),
+        (WriteKind::ReserveVolume, CallError::NotLeader, false),
+        (WriteKind::AskProvisioner, CallError::NotLeader, false),
+    ];
+    let claim = claim("c");
+    let now = Instant::now();
+    let request = || Request { verb: Verb::Patch, path: String::new(), body: None };
+    for (kind, error, counts) in rows {
+        let (_, mut planner) = planner(vec![], vec![]);
+        planner.latency.asks(&claim.key(), "d", now);
+        let call = Call::Write(Write::claim(&claim, kind, request()));
+        let op = Op { subject: Target::Claim(claim.key()), volume: None, call, known: None };
+        planner.outcome(op, Err(error.clone()), now, 0.0);
+        let failed = vec![Measure::Failed(Operation::Provision, "d".to_owned())];
+        let expected = if counts { failed } else { vec![] };
+        assert_eq!(planner.plan(now).measures, expected, "{kind:?} {error:?}");
+    }
+
+    let volume = volume("pv");
+    let (_, mut planner) = planner(vec![volume.clone()], vec![]);
+    planner.latency.deletes(&volume.key(), "d", now);
+    let call = Call::Write(Write::volume(&volume, WriteKind::VolumeFailed, request()));
+    let op = Op { subject: Target::Volume(volume.key()), volume: None, call, known: None };
+    planner.outcome(op, Ok(Answer::Volume(volume)), now, 0.0);
+    assert_eq!(planner.plan(now).measures, [Measure::Failed(Operation::Delete, "d".to_owned())]);
+}

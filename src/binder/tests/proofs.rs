@@ -1,0 +1,108 @@
+//! What a live read proves, row by row, and when it is repeated.
+
+use super::*;
+use crate::{
+    binder::view::{ClaimProof, VolumeProof},
+    kube_api::ids::Uid,
+};
+
+/// The proof, and whether the read has to be repeated because our tables lag behind it.
+type Proven<T> = (Option<T>, bool);
+
+/// What is proven about the claim of a volume by reading it. Our table does not show the claim; with `late`
+/// the watch has passed what is read.
+fn claim_read(found: Option<(&str, &str)>, late: bool) -> Proven<ClaimProof> {
+    let mut bound = volume("pv");
+    bound.spec.claim_ref =
+        Some(ClaimRef { namespace: "ns".to_owned(), name: "c".to_owned(), uid: "uid-c".into() });
+    bound.status.phase = VolumePhase::Bound;
+    let (objects, mut planner) = planner(vec![bound.clone()], vec![]);
+    let now = Instant::now();
+    if late {
+        let mut gone = claim("passed");
+        gone.metadata.resource_version = ResourceVersion(10);
+        objects.apply(gone);
+    }
+    let read = only(planner.plan(now));
+    let result = match found {
+        Some((uid, names)) => {
+            let mut claim = claim("c");
+            claim.metadata.uid = uid.into();
+            claim.metadata.resource_version = ResourceVersion(5);
+            claim.spec.volume_name = VolumeName::from(names);
+            Ok(Answer::Claim(claim))
+        }
+        None => Err(CallError::NotFound("c".into())),
+    };
+    planner.outcome(read, result, now, 0.0);
+    let uid = Uid::from("uid-c");
+    (planner.proofs.claim(&bound.key(), &bound.metadata.uid, &uid), planner.is_waiting())
+}
+
+#[test]
+fn s23_only_a_claim_that_is_gone_or_bound_elsewhere_is_proven_to_be() {
+    let rows = [
+        (None, false, (Some(ClaimProof::Gone), false)),
+        (Some(("another", "")), false, (Some(ClaimProof::Gone), false)),
+        (Some(("another", "pv")), false, (Some(ClaimProof::Gone), false)),
+        (Some(("uid-c", "other")), false, (Some(ClaimProof::BoundElsewhere), false)),
+        (Some(("uid-c", "pv")), false, (None, false)),
+        (Some(("uid-c", "")), false, (None, false)),
+        // The watch is ahead of the answer, and shows no such claim.
+        (Some(("uid-c", "pv")), true, (None, true)),
+        (Some(("uid-c", "other")), true, (Some(ClaimProof::BoundElsewhere), false)),
+    ];
+    for (found, late, expected) in rows {
+        assert_eq!(claim_read(found, late), expected, "{found:?}, late: {late}");
+    }
+}
+
+/// What is proven about the volume of a claim by reading it, likewise; `-` for one without claimRef.
+fn volume_read(found: Option<&str>, late: bool) -> Proven<VolumeProof> {
+    let mut bound = claim("c");
+    bound.spec.volume_name = VolumeName::from("pv");
+    bound.metadata.annotations.insert("pv.kubernetes.io/bind-completed".to_owned(), "yes".to_owned());
+    bound.status.phase = ClaimPhase::Bound;
+    let (objects, mut planner) = planner(vec![], vec![bound.clone()]);
+    let now = Instant::now();
+    if late {
+        let mut other = volume("passed");
+        other.metadata.resource_version = ResourceVersion(10);
+        objects.apply(other);
+    }
+    let read = only(planner.plan(now));
+    let result = match found {
+        Some(uid) => {
+            let mut volume = volume("pv");
+            volume.metadata.resource_version = ResourceVersion(5);
+            volume.spec.claim_ref = (uid != "-").then(|| ClaimRef {
+                namespace: "ns".to_owned(),
+                name: "c".to_owned(),
+                uid: uid.into(),
+            });
+            Ok(Answer::Volume(volume))
+        }
+        None => Err(CallError::NotFound("pv".into())),
+    };
+    planner.outcome(read, result, now, 0.0);
+    let seen = objects.volumes.get(&VolumeName::from("pv")).map(|volume| volume.metadata.resource_version);
+    (planner.proofs.volume(&bound.key(), &bound.metadata.uid, seen).cloned(), planner.is_waiting())
+}
+
+#[test]
+fn s24_only_a_volume_that_is_gone_or_anothers_is_proven_to_be() {
+    let other = |uid: &str| Some(VolumeProof::OtherClaim(uid.into()));
+    let rows = [
+        (None, false, (Some(VolumeProof::Gone), false)),
+        (Some("another"), false, (other("another"), false)),
+        (Some(""), false, (other(""), false)),
+        (Some("uid-c"), false, (None, false)),
+        (Some("-"), false, (None, false)),
+        (Some("uid-c"), true, (None, true)),
+        (Some("-"), true, (None, true)),
+        (Some("another"), true, (other("another"), false)),
+    ];
+    for (found, late, expected) in rows {
+        assert_eq!(volume_read(found, late), expected, "{found:?}, late: {late}");
+    }
+}
