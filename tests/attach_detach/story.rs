@@ -252,6 +252,9 @@ impl<'a> Play<'a> {
                 self.tell(kind, last, true);
             }
         }
+        for (kind, last) in std::mem::take(&mut self.world.strays) {
+            self.tell(kind, last, true);
+        }
     }
 
     fn tell(&self, kind: &str, object: Value, deleted: bool) {

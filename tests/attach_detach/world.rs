@@ -71,6 +71,8 @@ pub struct World {
     revision: u64,
     uids: u64,
     pub objects: BTreeMap<Key, Value>,
+    /// Ends of objects that were never there, for the watch to tell of.
+    pub strays: Vec<(&'static str, Value)>,
     pub wall: Timestamp,
 }
 
@@ -97,7 +99,7 @@ pub fn pair(text: &str) -> (VolumeId, NodeName) {
 impl World {
     pub fn new() -> Self {
         let wall = Timestamp::from_second(1_000_000).unwrap();
-        Self { revision: 100, uids: 0, objects: BTreeMap::new(), wall }
+        Self { revision: 100, uids: 0, objects: BTreeMap::new(), strays: Vec::new(), wall }
     }
 
     /// Makes, changes or removes what the forms name.
@@ -137,7 +139,11 @@ impl World {
         self.revision += 1;
         let key = (kind, name.to_owned());
         let Some(mut object) = object else {
-            self.objects.remove(&key);
+            if self.objects.remove(&key).is_none() {
+                let revision = self.revision.to_string();
+                let metadata = json!({"name": name, "uid": name, "resourceVersion": revision});
+                self.strays.push((kind, json!({"metadata": metadata})));
+            }
             return;
         };
         json_patch::merge(

@@ -206,6 +206,9 @@ impl History {
             return Err(format!("S14: nobody noticed who rewrites the list of {name}"));
         }
         self.server.everybody_leaves(&name);
+        if self.rng.bool() {
+            self.server.somebody_lists(&name, &[]);
+        }
         self.comes_to_rest()
     }
 }
