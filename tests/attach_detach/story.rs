@@ -252,8 +252,8 @@ impl<'a> Play<'a> {
                 self.tell(kind, last, true);
             }
         }
-        for (kind, last) in std::mem::take(&mut self.world.strays) {
-            self.tell(kind, last, true);
+        for last in std::mem::take(&mut self.world.strays) {
+            self.tell("node", last, true);
         }
     }
 

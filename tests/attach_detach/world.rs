@@ -71,8 +71,8 @@ pub struct World {
     revision: u64,
     uids: u64,
     pub objects: BTreeMap<Key, Value>,
-    /// Ends of objects that were never there, for the watch to tell of.
-    pub strays: Vec<(&'static str, Value)>,
+    /// Nodes that were never there, for the watch to tell of their end.
+    pub strays: Vec<Value>,
     pub wall: Timestamp,
 }
 
@@ -106,6 +106,12 @@ impl World {
     pub fn set(&mut self, forms: &Forms) {
         for (name, form) in &forms.nodes {
             let object = form.as_ref().map(|form| self.node(name, form));
+            if object.is_none() && !self.objects.contains_key(&("node", name.clone())) {
+                let mut stray = self.node(name, &NodeForm::default());
+                stray["metadata"]["name"] = json!(name);
+                stray["metadata"]["resourceVersion"] = json!(self.revision.to_string());
+                self.strays.push(stray);
+            }
             self.put("node", name, object);
         }
         for (name, form) in &forms.volumes {
@@ -139,11 +145,7 @@ impl World {
         self.revision += 1;
         let key = (kind, name.to_owned());
         let Some(mut object) = object else {
-            if self.objects.remove(&key).is_none() {
-                let revision = self.revision.to_string();
-                let metadata = json!({"name": name, "uid": name, "resourceVersion": revision});
-                self.strays.push((kind, json!({"metadata": metadata})));
-            }
+            self.objects.remove(&key);
             return;
         };
         json_patch::merge(
