@@ -32,7 +32,7 @@ use crate::{
         elector::{Candidacy, ElectionView, Elector},
         error_chain,
         events::EventQueue,
-        kinds::{PersistentVolume, PersistentVolumeClaim, VolumeAttachment},
+        kinds::{Node, PersistentVolume, PersistentVolumeClaim, VolumeAttachment},
         leadership::{Leadership, Term},
         watch as kind_watch,
     },
@@ -374,9 +374,11 @@ fn build_elector(
 
 /// Reads once more, after the lease was won, what the last leader wrote: the last of it may not have come
 /// through our watches yet. A volume must not be attached elsewhere, nor reserved for a claim that another
-/// volume is reserved for already (S19), for want of knowing of it.
+/// volume is reserved for already (S19), for want of knowing of it. Where iSCSI and Fibre Channel volumes are,
+/// the nodes alone tell (S1).
 async fn take_over_barrier(client: Client, objects: Arc<Objects>) {
     tokio::join!(
+        reread::<Node>(&client, &objects),
         reread::<VolumeAttachment>(&client, &objects),
         reread::<PersistentVolume>(&client, &objects),
         reread::<PersistentVolumeClaim>(&client, &objects),

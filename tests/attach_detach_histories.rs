@@ -1,8 +1,10 @@
 //! Random histories of attach/detach: pods come, move and go, attachers and kubelets act when they like,
-//! watches lag or begin anew, requests are lost before or after they took effect or take effect late, and the
-//! daemon dies at any moment. After every write the invariants S1–S5, S7–S10, S13 and S15 must
-//! hold, whatever the order; and when the trouble stops, the end state must be the wanted one, also if a machine is
-//! gone for good (L9, H9).
+//! watches lag or begin anew, requests are lost before or after they took effect or take effect late, the daemon
+//! dies at any moment and comes back or hands over to a second replica, claims, volumes and the driver change,
+//! strangers attach what is ours under names of theirs, and in some histories another attach/detach controller
+//! is at work. After every write the invariants S1–S5, S7–S11 and S13–S16 must hold, whatever the order; and
+//! when the trouble stops, the end state must be the wanted one, also if a machine is gone for good (L9, H9), in
+//! which case the wait for it is as long as it has to be, however often the leader changes (S6).
 //!
 //! The controller is the real one; it has no clock and no client, so a history is a loop over values.
 //! A failure prints its seed: `MOORING_SEED=<n> cargo test --test attach_detach_histories` repeats it.
@@ -30,14 +32,12 @@ fn main() {
         None => (0..number("MOORING_HISTORIES").unwrap_or(HISTORIES)).collect(),
     };
     let explore = number("MOORING_EXPLORE").map(|steps| usize::try_from(steps).expect("a number of steps"));
-    let random =
-        Trial::test("S1–S5 S7–S10 S13 S15 S17 L8 L9 and convergence over random histories", move || {
-            for seed in &seeds {
-                histories::play(*seed)
-                    .map_err(|error| Failed::from(format!("MOORING_SEED={seed}: {error}")))?;
-            }
-            Ok(())
-        });
+    let random = Trial::test("S1–S11 S13–S17 L8 L9 and convergence over random histories", move || {
+        for seed in &seeds {
+            histories::play(*seed).map_err(|error| Failed::from(format!("MOORING_SEED={seed}: {error}")))?;
+        }
+        Ok(())
+    });
     let mut trials = vec![random];
     for (name, beginning, steps) in BEGINNINGS {
         trials.push(Trial::test(format!("explored: {name}"), move || {

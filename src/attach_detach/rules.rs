@@ -273,8 +273,11 @@ fn unwanted(view: &PairView<'_>, now: Instant) -> Verdict {
         };
         return wait(Publication::Withhold, waiting);
     }
-    if pair.call.is_some() {
-        return wait(Publication::Withhold, Waiting::DetachWaitingForAttacher);
+    if let Some(call) = pair.call {
+        // Only a delete has anything to do with the list: what a create or a read leaves published may be
+        // mounted.
+        let publication = if call == PairCall::Delete { Publication::Withhold } else { Publication::Keep };
+        return wait(publication, Waiting::DetachWaitingForAttacher);
     }
     let node = view.node.and_then(|state| state.node.as_deref());
     let mut forced = None;

@@ -56,13 +56,6 @@ impl Planner {
                 }
                 self.release(&op, now);
             }
-            (Call::Write(write), Err(error @ CallError::Refused { .. }))
-                if write.kind == WriteKind::AskProvisioner =>
-            {
-                self.not_asked(&op, &error, now);
-                self.wait(&op.subject, &error, now, jitter);
-                self.release(&op, now);
-            }
             // What the object looks like now is not known: it is read before anything else is
             // decided about the pair.
             (Call::Write(write), Err(error @ (CallError::Conflict(_) | CallError::Unknown(_)))) => {
@@ -201,11 +194,14 @@ impl Planner {
         }
     }
 
-    /// Notes what a write means for the measures, and for who else writes.
+    /// Notes what a write means for the measures, for who else writes, and for who waits for it.
     fn written(&mut self, op: &Op, write: &Write, result: &Result<Answer, CallError>, now: Instant) {
         match result {
             Ok(Answer::Claim(claim)) => self.rivals.wrote_claim(claim, now),
             Ok(Answer::Volume(volume)) => self.rivals.wrote_volume(volume, now),
+            Err(error @ CallError::Refused { .. }) if write.kind == WriteKind::AskProvisioner => {
+                self.not_asked(op, error, now);
+            }
             Ok(Answer::Pod(_) | Answer::Class(_) | Answer::Deleted | Answer::Directory(_)) | Err(_) => {}
         }
         match (&op.subject, write.kind, result) {

@@ -320,6 +320,9 @@ impl<'a> Play<'a> {
                 self.tell(kind, last, true);
             }
         }
+        for last in std::mem::take(&mut self.world.strays) {
+            self.tell("node", last, true);
+        }
     }
 
     fn tell(&self, kind: &str, object: Value, deleted: bool) {

@@ -71,6 +71,8 @@ pub struct World {
     revision: u64,
     uids: u64,
     pub objects: BTreeMap<Key, Value>,
+    /// Nodes that were never there, for the watch to tell of their end.
+    pub strays: Vec<Value>,
     pub wall: Timestamp,
 }
 
@@ -97,13 +99,19 @@ pub fn pair(text: &str) -> (VolumeId, NodeName) {
 impl World {
     pub fn new() -> Self {
         let wall = Timestamp::from_second(1_000_000).unwrap();
-        Self { revision: 100, uids: 0, objects: BTreeMap::new(), wall }
+        Self { revision: 100, uids: 0, objects: BTreeMap::new(), strays: Vec::new(), wall }
     }
 
     /// Makes, changes or removes what the forms name.
     pub fn set(&mut self, forms: &Forms) {
         for (name, form) in &forms.nodes {
             let object = form.as_ref().map(|form| self.node(name, form));
+            if object.is_none() && !self.objects.contains_key(&("node", name.clone())) {
+                let mut stray = self.node(name, &NodeForm::default());
+                stray["metadata"]["name"] = json!(name);
+                stray["metadata"]["resourceVersion"] = json!(self.revision.to_string());
+                self.strays.push(stray);
+            }
             self.put("node", name, object);
         }
         for (name, form) in &forms.volumes {

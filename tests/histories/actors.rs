@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 use fastrand::Rng;
 use k8s_openapi::jiff::Timestamp;
 use mooring::{
-    attach_detach::volume_name::VolumeId,
+    attach_detach::volume_name::{VolumeId, VolumeKind},
     kube_api::{
         ids::{AttachmentName, NodeName, PodKey},
         kinds::{ClaimSource, Node, NodeCondition, ObjectRef, Pod, PodVolume, PodVolumeSource, Taint},
     },
 };
 
-use super::server::{NODES, OUT_OF_SERVICE, Object, Server, VOLUMES, id};
+use super::server::{DRIVER, NODES, OUT_OF_SERVICE, Object, Server, VOLUMES, id};
 
 impl Server {
     /// Somebody creates a pod, deletes one, or one finishes.
@@ -20,7 +20,7 @@ impl Server {
         let key = PodKey::new("ns", &format!("p{}", rng.u32(0..3)));
         let Some(mut pod) = self.pods.get(&key).cloned() else {
             let node = NodeName::from(NODES[rng.usize(0..NODES.len())]);
-            let mask = rng.usize(1..4);
+            let mask = rng.usize(1..1 << VOLUMES.len());
             let volumes = VOLUMES.iter().enumerate().filter(|(index, _)| mask & (1 << index) != 0);
             let volumes: Vec<&str> = volumes.map(|(_, (name, _))| *name).collect();
             return self.pod_comes(&key, &node, &volumes);
@@ -120,6 +120,13 @@ impl Server {
         self.put_ready(node, false);
     }
 
+    /// What pods on a node use, and must be attached for it.
+    pub(super) fn to_be_attached(&self, node: &NodeName) -> BTreeSet<VolumeId> {
+        let mut volumes = self.wanted_on(node);
+        volumes.retain(|volume| self.attaches(volume));
+        volumes
+    }
+
     pub(super) fn wanted_on(&self, node: &NodeName) -> BTreeSet<VolumeId> {
         let pods = self.pods.values().filter(|pod| pod.spec.node_name == *node && !pod.is_terminated());
         pods.flat_map(|pod| &pod.spec.volumes).map(|volume| id(&volume.name)).collect()
@@ -127,7 +134,7 @@ impl Server {
 
     pub(super) fn kubelet_reports(&mut self, name: &NodeName) {
         let mut in_use: BTreeSet<String> =
-            self.wanted_on(name).iter().map(|volume| volume.as_str().to_owned()).collect();
+            self.to_be_attached(name).iter().map(|volume| volume.as_str().to_owned()).collect();
         let mounted = self.mounted.iter().filter(|(node, _)| node == name);
         in_use.extend(mounted.map(|(_, volume)| volume.as_str().to_owned()));
         let mut node = self.nodes[name].clone();
@@ -139,9 +146,12 @@ impl Server {
 
     pub(super) fn kubelet_mounts(&mut self, name: &NodeName) {
         let node = &self.nodes[name];
-        for volume in self.wanted_on(name) {
+        for volume in self.to_be_attached(name) {
             let attachment = self.attachments.get(&volume.attachment_name(name));
-            let attached = attachment.is_some_and(|attachment| attachment.status.attached);
+            let attached = volume.kind() == VolumeKind::NoOp
+                || attachment.is_some_and(|attachment| {
+                    attachment.spec.attacher.as_str() == DRIVER && attachment.status.attached
+                });
             if node.uses(volume.as_str()) && node.lists(volume.as_str()) && attached {
                 self.mounted.insert((name.clone(), volume));
             }
@@ -155,7 +165,8 @@ impl Server {
 
     /// Attacher and kubelets do all they can, without faults.
     pub fn everyone_acts(&mut self) {
-        let names: Vec<NodeName> = self.nodes.keys().cloned().collect();
+        let names = self.nodes.keys().filter(|name| !self.gone_for_good.contains(*name));
+        let names: Vec<NodeName> = names.cloned().collect();
         for name in names {
             self.kubelet_unmounts(&name);
             self.kubelet_reports(&name);
@@ -240,21 +251,27 @@ impl Server {
         self.record_end(ObjectRef::Node(name.clone()), Object::Node(node));
     }
 
-    /// A machine is gone for good: its node object goes, then its pods.
-    pub fn machine_goes(&mut self, index: usize) {
+    /// A machine is gone for good, and with it its node object, or that stays and is not Ready; then its pods
+    /// go.
+    pub fn machine_goes(&mut self, index: usize, object_goes: bool) {
         let name = NodeName::from(NODES[index]);
         self.reboots(&name);
-        self.node_goes(&name);
-        let lost: Vec<PodKey> = self
-            .pods
-            .iter()
-            .filter(|(_, pod)| pod.spec.node_name == name)
-            .map(|(key, _)| key.clone())
-            .collect();
-        for key in lost {
+        if object_goes {
+            self.node_goes(&name);
+        } else if self.nodes.get(&name).is_some_and(Node::is_ready) {
+            self.node_fails(&name);
+        }
+        self.everybody_leaves(&name);
+        self.gone_for_good.insert(name);
+    }
+
+    /// The pods of a node go.
+    pub(super) fn everybody_leaves(&mut self, name: &NodeName) {
+        let pods = self.pods.iter().filter(|(_, pod)| pod.spec.node_name == *name);
+        let pods: Vec<PodKey> = pods.map(|(key, _)| key.clone()).collect();
+        for key in pods {
             self.pod_goes(&key);
         }
-        self.gone_for_good.insert(name);
     }
 
     /// The machine loses what it had mounted. Returns its new boot.
@@ -266,10 +283,15 @@ impl Server {
 
     /// The trouble stops.
     pub fn everything_is_well(&mut self) {
-        self.silent.clear();
+        self.silent.clone_from(&self.gone_for_good);
+        for (name, mode) in VOLUMES {
+            self.storage_is_well(name, mode);
+        }
+        self.driver_says(None);
+        self.strangers_leave();
         for name in NODES.map(NodeName::from) {
             match self.nodes.get(&name).cloned() {
-                None if self.gone_for_good.contains(&name) => {}
+                _ if self.gone_for_good.contains(&name) => {}
                 None => {
                     let boot = self.reboots(&name);
                     self.node_registers(&name, &boot);

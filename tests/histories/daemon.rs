@@ -1,6 +1,10 @@
 //! The daemon in a history: the real tables and the real controller, and requests on their way.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use fastrand::Rng;
 use mooring::{
@@ -9,20 +13,20 @@ use mooring::{
         clock::Clock,
         controller::{AttachDetachOptions, Controller},
         metrics::AttachDetachMetrics,
-        volume_name::VolumeId,
+        wish_clock::ClockPlace,
         withdrawal::Sequence,
     },
     kube_api::{
         call::CallError,
-        ids::NodeName,
-        kinds::{Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
+        ids::{NodeName, Uid},
+        kinds::{CsiDriver, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
     },
     metrics::{Alarms, Metrics},
-    state::{ChangeSet, Objects},
+    state::{ChangeSet, Objects, Stored},
 };
 use tokio::time::Instant;
 
-use super::server::{Object, Server, VOLUMES, id};
+use super::server::{Object, Server};
 
 thread_local! {
     /// Nobody reads them here, and making them costs more than playing a few steps.
@@ -36,7 +40,7 @@ thread_local! {
 const LATE: Duration = Duration::from_secs(5);
 
 /// The kinds that are watched while a history plays.
-pub const KINDS: [&str; 3] = ["node", "pod", "attachment"];
+pub const KINDS: [&str; 6] = ["node", "pod", "attachment", "volume", "claim", "driver"];
 
 pub struct Daemon {
     pub(super) objects: Arc<Objects>,
@@ -48,6 +52,8 @@ pub struct Daemon {
     pub(super) on_their_way: Vec<(Sequence, Call)>,
     pub(super) answered: Vec<Outcome>,
     pub(super) late: Vec<(Instant, Call)>,
+    /// VolumeAttachments whose deletion was asked for.
+    pub(super) deleted: BTreeSet<Uid>,
 }
 
 pub(super) fn kind(key: &ObjectRef) -> &'static str {
@@ -55,37 +61,70 @@ pub(super) fn kind(key: &ObjectRef) -> &'static str {
         ObjectRef::Node(_) => "node",
         ObjectRef::Pod(_) => "pod",
         ObjectRef::Attachment(_) => "attachment",
-        _ => "static",
+        ObjectRef::Volume(_) => "volume",
+        ObjectRef::Claim(_) => "claim",
+        ObjectRef::Driver(_) => "driver",
+        ObjectRef::Class(_) | ObjectRef::CsiNode(_) => "none",
     }
 }
 
 impl Daemon {
-    /// Starts with a complete list of everything.
+    /// Starts with a complete list of everything, and leads; it keeps no wish clock.
     pub fn start(server: &Server) -> Self {
+        let mut daemon = Self::listed(server, None);
+        daemon.controller.take_over();
+        daemon
+    }
+
+    /// Starts with a complete list of everything, and does not lead yet.
+    pub fn stand_by(server: &Server) -> Self {
+        Self::listed(server, Some(ClockPlace { namespace: "ns".to_owned(), name: "clock".to_owned() }))
+    }
+
+    /// Wins the lease. What it reads then (the take-over barrier) is news, and proves nothing gone.
+    pub fn wins(&mut self, server: &Server) -> Result<(), String> {
+        for object in server.nodes.values() {
+            self.objects.absorb(object.clone());
+        }
+        for object in server.attachments.values() {
+            self.objects.absorb(object.clone());
+        }
+        for object in server.volumes.values() {
+            self.objects.absorb(object.clone());
+        }
+        for object in server.claims.values() {
+            self.objects.absorb(object.clone());
+        }
+        self.controller.take_changes(self.changes.take_now(), self.now);
+        self.controller.take_over();
+        self.reconcile()
+    }
+
+    fn listed(server: &Server, clock: Option<ClockPlace>) -> Self {
         let objects = Arc::new(Objects::default());
         let changes = objects.subscribe();
-        objects.reset::<Node>(server.nodes.values().cloned().collect());
-        objects.reset::<Pod>(server.pods.values().cloned().collect());
-        objects.reset::<PersistentVolume>(server.volumes.values().cloned().collect());
-        objects.reset::<PersistentVolumeClaim>(server.claims.values().cloned().collect());
-        objects.reset::<VolumeAttachment>(server.attachments.values().cloned().collect());
+        for kind in KINDS {
+            list(&objects, server, kind);
+        }
         let metrics = METRICS.with(AttachDetachMetrics::clone);
         let now = Instant::now();
-        let clock = Clock::new(server.wall(), now);
+        let options = AttachDetachOptions::default();
         let mut controller =
-            Controller::new(Arc::clone(&objects), metrics, AttachDetachOptions::default(), clock);
+            Controller::new(Arc::clone(&objects), metrics, options, Clock::new(server.wall(), now));
+        if let Some(place) = clock {
+            controller.keep_wishes_in(place);
+        }
         controller.load(now);
-        controller.take_over();
-        let end = server.history.len();
         Self {
             objects,
             changes,
             controller,
             now,
-            delivered: BTreeMap::from([("node", end), ("pod", end), ("attachment", end)]),
+            delivered: KINDS.map(|kind| (kind, server.history.len())).into(),
             on_their_way: Vec::new(),
             answered: Vec::new(),
             late: Vec::new(),
+            deleted: BTreeSet::new(),
         }
     }
 
@@ -95,6 +134,9 @@ impl Daemon {
         let effects = self.controller.reconcile(self.now);
         for (_, call) in &effects.calls {
             self.is_justified(call)?;
+            if let Call::Pair(_, _, PairRequest::Delete(uid, _)) = call {
+                self.deleted.insert(uid.clone());
+            }
         }
         self.on_their_way.extend(effects.calls);
         Ok(())
@@ -115,48 +157,6 @@ impl Daemon {
         self.reconcile()
     }
 
-    /// S8, S10, S15: what is sent follows from what the daemon knows when it sends it.
-    fn is_justified(&self, call: &Call) -> Result<(), String> {
-        let pods = self.objects.pods.snapshot();
-        let wants = |volume: &VolumeId, node: &NodeName| {
-            // A node that was never seen to be managed is given nothing.
-            let is_managed = self.objects.nodes.get(node).is_some_and(|node| node.is_managed());
-            is_managed
-                && pods.values().any(|pod| {
-                    pod.spec.node_name == *node
-                        && !pod.is_terminated()
-                        && pod.spec.volumes.iter().any(|wanted| id(&wanted.name) == *volume)
-                })
-        };
-        match call {
-            Call::Pair(volume, node, PairRequest::Create(_)) if !wants(volume, node) => {
-                Err(format!("S8: {volume} is to be attached to {node}, where nobody wants it"))
-            }
-            Call::Pair(volume, node, PairRequest::Delete(..)) if wants(volume, node) => {
-                Err(format!("S15: {volume} is to be detached from {node}, where it is wanted"))
-            }
-            Call::PatchNode(name, _, request) => {
-                let body = request.body.clone().unwrap_or_default();
-                let list = body["status"]["volumesAttached"].as_array().cloned().unwrap_or_default();
-                let node = self.objects.nodes.get(name);
-                for volume in VOLUMES.map(|(volume, _)| id(volume)) {
-                    let listed = list.iter().any(|entry| entry["name"] == volume.as_str());
-                    let was_listed = node.as_ref().is_some_and(|node| node.lists(volume.as_str()));
-                    let attachment = self.objects.attachments.get(&volume.attachment_name(name));
-                    let attached =
-                        attachment.is_some_and(|va| va.status.attached && !va.metadata.is_terminating());
-                    if listed && !was_listed && !attached {
-                        return Err(format!(
-                            "S10: {volume} is to be listed on {name} without being attached"
-                        ));
-                    }
-                }
-                Ok(())
-            }
-            _ => Ok(()),
-        }
-    }
-
     /// Whether the watch of a kind has something to deliver.
     pub fn is_behind(&self, server: &Server, wanted: &'static str) -> bool {
         server.history.iter().skip(self.delivered[wanted]).any(|event| kind(&event.key) == wanted)
@@ -168,25 +168,30 @@ impl Daemon {
         let next = server.history.iter().enumerate().skip(from).find(|(_, event)| kind(&event.key) == wanted);
         let Some((index, event)) = next else { return false };
         self.delivered.insert(wanted, index + 1);
-        match (event.object.clone(), event.deleted) {
-            (Object::Node(node), false) => self.objects.apply(node),
-            (Object::Pod(pod), false) => self.objects.apply(pod),
-            (Object::Attachment(attachment), false) => self.objects.apply(attachment),
-            (Object::Node(node), true) => self.objects.delete(node),
-            (Object::Pod(pod), true) => self.objects.delete(pod),
-            (Object::Attachment(attachment), true) => self.objects.delete(attachment),
+        let deleted = event.deleted;
+        match event.object.clone() {
+            Object::Node(object) => self.take(object, deleted),
+            Object::Pod(object) => self.take(object, deleted),
+            Object::Attachment(object) => self.take(object, deleted),
+            Object::Volume(object) => self.take(object, deleted),
+            Object::Claim(object) => self.take(object, deleted),
+            Object::Driver(object) => self.take(object, deleted),
         }
         true
     }
 
+    fn take<T: Stored>(&self, object: T, deleted: bool) {
+        if deleted { self.objects.delete(object) } else { self.objects.apply(object) }
+    }
+
     /// The watch of some kind breaks, and begins anew with a list: what happened meanwhile is not told.
     pub fn watch_begins_anew(&mut self, server: &Server, rng: &mut Rng) -> Result<(), String> {
-        let kind = KINDS[rng.usize(0..KINDS.len())];
-        match kind {
-            "node" => self.objects.reset::<Node>(server.nodes.values().cloned().collect()),
-            "pod" => self.objects.reset::<Pod>(server.pods.values().cloned().collect()),
-            _ => self.objects.reset::<VolumeAttachment>(server.attachments.values().cloned().collect()),
-        }
+        self.relist(server, KINDS[rng.usize(0..KINDS.len())])
+    }
+
+    /// The watch of a kind begins anew with a list.
+    pub fn relist(&mut self, server: &Server, kind: &'static str) -> Result<(), String> {
+        list(&self.objects, server, kind);
         self.delivered.insert(kind, server.history.len());
         self.reconcile()
     }
@@ -293,6 +298,11 @@ impl Daemon {
         self.controller.wake_at().map(|at| at.saturating_duration_since(self.now))
     }
 
+    /// Whether it has noticed another controller.
+    pub fn is_alarmed(&self) -> bool {
+        self.controller.standing().alarm().is_some()
+    }
+
     /// What the daemon says it waits for.
     pub fn waits_for(&self) -> String {
         format!("{:?}", self.controller.standing().entries())
@@ -335,6 +345,18 @@ impl Daemon {
     }
 }
 
+/// Takes a complete list of a kind.
+fn list(objects: &Objects, server: &Server, kind: &str) {
+    match kind {
+        "node" => objects.reset::<Node>(server.nodes.values().cloned().collect()),
+        "pod" => objects.reset::<Pod>(server.pods.values().cloned().collect()),
+        "attachment" => objects.reset::<VolumeAttachment>(server.attachments.values().cloned().collect()),
+        "volume" => objects.reset::<PersistentVolume>(server.volumes.values().cloned().collect()),
+        "claim" => objects.reset::<PersistentVolumeClaim>(server.claims.values().cloned().collect()),
+        _ => objects.reset::<CsiDriver>(server.drivers.values().cloned().collect()),
+    }
+}
+
 fn perform(server: &mut Server, call: &Call) -> Result<Result<Answer, CallError>, String> {
     Ok(match call {
         Call::Pair(_, _, PairRequest::Create(request)) => server.create(request)?.map(Answer::Attachment),
@@ -346,7 +368,7 @@ fn perform(server: &mut Server, call: &Call) -> Result<Result<Answer, CallError>
             None => Err(CallError::NotFound(name.to_string())),
         },
         Call::PatchNode(name, _, request) => server.patch_node(name, request)?.map(Answer::Node),
-        Call::Clock(_) => return Err("this controller keeps no clock".to_owned()),
+        Call::Clock(request) => server.keep_clock(request).map(Answer::Clock),
         Call::ReadNode(name) => match server.nodes.get(name) {
             Some(node) => Ok(Answer::Node(node.clone())),
             None => Err(CallError::NotFound(name.to_string())),

@@ -48,6 +48,8 @@ enum Action {
     /// The process dies; its requests have taken effect, or will not.
     Dies(bool),
     NodeFails(usize),
+    /// A watch begins anew with a list, and does not tell what happened meanwhile.
+    Relists(usize),
 }
 
 impl Action {
@@ -61,6 +63,7 @@ impl Action {
                 | Self::AnswerLost(_)
                 | Self::Dies(_)
                 | Self::NodeFails(_)
+                | Self::Relists(_)
         )
     }
 }
@@ -239,6 +242,7 @@ impl World {
         for (index, kind) in KINDS.into_iter().enumerate() {
             if self.daemon.is_behind(&self.server, kind) {
                 actions.push(Action::Delivers(index));
+                actions.push(Action::Relists(index));
             }
         }
         let [requests, answers, late] = self.daemon.under_way();
@@ -278,6 +282,7 @@ impl World {
                 self.daemon.deliver(&self.server, KINDS[index]);
                 self.daemon.reconcile()?;
             }
+            Action::Relists(index) => self.daemon.relist(&self.server, KINDS[index])?,
             Action::Arrives(index) => self.daemon.arrive(&mut self.server, index)?,
             Action::Heard(index) => self.daemon.hear(index)?,
             Action::TimePasses => {
@@ -295,6 +300,7 @@ impl World {
             }
             _ => {}
         }
+        self.server.note_wishes_seen_by(&self.daemon);
         Ok(())
     }
 
@@ -318,6 +324,7 @@ impl World {
             let before = self.server.revision();
             self.server.everyone_acts();
             self.daemon.watch_delivers_all(&self.server)?;
+            self.server.note_wishes_seen_by(&self.daemon);
             let sent = self.daemon.requests_and_replies(&mut self.server, &mut rng)?;
             if sent > 0 || self.server.revision() != before {
                 continue;

@@ -34,12 +34,9 @@ fn owners(server: &Server) -> HashMap<u128, String> {
         Object::Attachment(_) => "attachments".to_owned(),
         Object::Node(node) => node.key().to_string(),
         Object::Pod(pod) => pod.key().to_string(),
+        object => object.metadata().name.to_string(),
     };
-    let revision = |event: &Delivery| match &event.object {
-        Object::Node(object) => u128::from(object.metadata.resource_version.0),
-        Object::Pod(object) => u128::from(object.metadata.resource_version.0),
-        Object::Attachment(object) => u128::from(object.metadata.resource_version.0),
-    };
+    let revision = |event: &Delivery| u128::from(event.object.metadata().resource_version.0);
     let present =
         server.nodes.values().map(|node| (node.metadata.resource_version, format!("{}", node.key())));
     let present = present.map(|(revision, owner)| (u128::from(revision.0), owner));
@@ -49,7 +46,8 @@ fn owners(server: &Server) -> HashMap<u128, String> {
 fn write_state(text: &mut String, server: &Server, daemon: &Daemon) -> std::fmt::Result {
     write!(text, "{:?}{:?}{:?}", server.nodes, server.pods, server.attachments)?;
     write!(text, "{:?}{:?}{:?}", server.mounted, server.unpublished, server.silent)?;
-    write!(text, "{:?}{:?}{}", server.unready_since, server.unwanted_since, server.wall())?;
+    write!(text, "{:?}{:?}", server.unwanted_since, server.seen_unwanted_since)?;
+    write!(text, "{:?}{}", server.unready_since, server.wall())?;
     for wanted in KINDS {
         let undelivered = server.history.iter().skip(daemon.delivered[wanted]);
         for event in undelivered.filter(|event| kind(&event.key) == wanted) {

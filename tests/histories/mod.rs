@@ -4,83 +4,211 @@ mod actors;
 mod daemon;
 pub mod explore;
 mod fingerprint;
+mod justified;
+mod rivals;
 mod server;
+mod storage;
 
-use std::time::Duration;
+use std::{mem, time::Duration};
 
 use daemon::Daemon;
 use fastrand::Rng;
-use server::Server;
+use mooring::kube_api::ids::NodeName;
+use server::{NODES, Server};
 
 /// Steps with faults before the trouble stops.
 const STEPS: usize = 150;
-/// Rounds of five seconds without faults in which everything must have come to rest.
-const ROUNDS: usize = 400;
+/// Rounds without faults in which everything must have come to rest.
+const ROUNDS: usize = 600;
+const ROUND: Duration = Duration::from_secs(5);
+/// Rounds after which a detach that waits for a dead node must have been forced (S6): six minutes, and what a
+/// lost request and a change of leader may add.
+const FORCED: usize = 72 + 6;
 
 /// Plays the history of a seed. The error is the first broken promise.
 pub fn play(seed: u64) -> Result<(), String> {
-    let mut rng = Rng::with_seed(seed);
-    let mut server = Server::new();
-    let mut daemon = Daemon::start(&server);
-    daemon.reconcile()?;
+    fastrand::seed(seed);
+    let server = Server::new();
+    let mut history = History {
+        daemon: Daemon::stand_by(&server),
+        standby: Daemon::stand_by(&server),
+        server,
+        rng: Rng::with_seed(seed),
+        ending: Ending::AllIsWell,
+    };
+    history.daemon.wins(&history.server)?;
+    let rivalry = history.rng.u32(0..4) == 0;
     for _ in 0..STEPS {
+        history.step(rivalry)?;
+        history.server.note_wishes_seen_by(&history.daemon);
+    }
+    history.settle()?;
+    if rivalry { history.second_controller_is_noticed() } else { Ok(()) }
+}
+
+/// How things are when the trouble stops.
+#[derive(Clone, Copy, PartialEq)]
+enum Ending {
+    AllIsWell,
+    /// A machine is gone for good, and its node object with it (H9, L9).
+    NodeIsGone,
+    /// A machine is gone for good, and its node object stays (S6, L6).
+    NodeIsDead,
+    /// The volumes of the driver need no attaching any more (S16).
+    DriverNeedsNone,
+}
+
+struct History {
+    server: Server,
+    /// Who leads.
+    daemon: Daemon,
+    /// The other replica, which watches.
+    standby: Daemon,
+    rng: Rng,
+    ending: Ending,
+}
+
+impl History {
+    fn step(&mut self, rivalry: bool) -> Result<(), String> {
+        let Self { server, daemon, standby, rng, .. } = self;
         match rng.u32(0..100) {
-            0..7 => server.user_acts(&mut rng),
-            7..9 => server.machine_acts(&mut rng),
-            9..22 => server.attacher_acts(&mut rng),
-            22..36 => server.kubelet_acts(&mut rng),
-            36..62 => daemon.watch_delivers(&server, &mut rng)?,
-            62..78 => daemon.request_arrives(&mut server, &mut rng)?,
-            78..90 => daemon.reply_arrives(&mut rng)?,
-            90..92 => daemon.request_is_lost(&mut rng)?,
-            92..94 => daemon.reply_is_lost(&mut rng)?,
-            94..96 => pass(&mut server, &mut daemon, Duration::from_millis(rng.u64(1..900)))?,
-            96..97 => pass(&mut server, &mut daemon, Duration::from_secs(6))?,
-            97..98 => pass(&mut server, &mut daemon, Duration::from_secs(rng.u64(30..400)))?,
-            98..99 => daemon.watch_begins_anew(&server, &mut rng)?,
-            _ if rng.u32(0..2) == 0 => {
-                daemon.dies(&mut server, || rng.bool())?;
-                daemon = Daemon::start(&server);
-                daemon.reconcile()?;
+            0..7 => server.user_acts(rng),
+            7..9 => server.machine_acts(rng),
+            9..22 => server.attacher_acts(rng),
+            22..36 => server.kubelet_acts(rng),
+            36..61 => {
+                daemon.watch_delivers(server, rng)?;
+                if rng.bool() {
+                    standby.watch_delivers(server, rng)?;
+                }
             }
+            61..76 => daemon.request_arrives(server, rng)?,
+            76..87 => daemon.reply_arrives(rng)?,
+            87..89 => daemon.request_is_lost(rng)?,
+            89..91 => daemon.reply_is_lost(rng)?,
+            91..93 => {
+                let time = Duration::from_millis(rng.u64(1..900));
+                self.pass(time)?;
+            }
+            93 => self.pass(Duration::from_secs(6))?,
+            94 => {
+                let time = Duration::from_secs(rng.u64(30..400));
+                self.pass(time)?;
+            }
+            95 => daemon.watch_begins_anew(server, rng)?,
+            96 => standby.watch_begins_anew(server, rng)?,
+            97 => server.storage_acts(rng),
+            98 if rivalry => server.second_controller_acts(rng),
+            98 => server.stranger_acts(rng),
+            _ if rng.bool() => self.leader_changes()?,
             _ => {}
         }
+        Ok(())
     }
-    settle(&mut server, &mut daemon, &mut rng)
-}
 
-fn pass(server: &mut Server, daemon: &mut Daemon, time: Duration) -> Result<(), String> {
-    server.time_passes(time);
-    daemon.time_passes(time)
-}
-
-fn settle(server: &mut Server, daemon: &mut Daemon, rng: &mut Rng) -> Result<(), String> {
-    // H9, L9: what was on a machine that is gone for good is given up after six minutes.
-    let enough = if rng.u32(0..4) == 0 {
-        server.machine_goes(rng.usize(0..2));
-        if rng.bool() {
-            daemon.dies(server, || rng.bool())?;
-            *daemon = Daemon::start(server);
-            daemon.reconcile()?;
-        }
-        80
-    } else {
-        30
-    };
-    server.everything_is_well();
-    let mut quiet = 0;
-    for _ in 0..ROUNDS {
-        let before = server.revision();
-        server.everyone_acts();
-        daemon.watch_delivers_all(server)?;
-        let sent = daemon.requests_and_replies(server, rng)?;
-        quiet = if sent == 0 && server.revision() == before { quiet + 1 } else { 0 };
-        if quiet > enough {
-            return server
-                .is_as_wanted()
-                .map_err(|error| format!("{error}; the daemon waits for {}", daemon.waits_for()));
-        }
-        pass(server, daemon, Duration::from_secs(5))?;
+    fn pass(&mut self, time: Duration) -> Result<(), String> {
+        self.server.time_passes(time);
+        self.standby.time_passes(time)?;
+        self.daemon.time_passes(time)
     }
-    Err(format!("not at rest after {ROUNDS} rounds: {server:#?}"))
+
+    /// The leader dies; each of its requests took effect by then or never will. It comes back and leads again,
+    /// or the other replica does.
+    fn leader_changes(&mut self) -> Result<(), String> {
+        let Self { server, daemon, standby, rng, .. } = self;
+        daemon.dies(server, || rng.bool())?;
+        let next = Daemon::stand_by(server);
+        *daemon = if rng.bool() { mem::replace(standby, next) } else { next };
+        daemon.wins(server)
+    }
+
+    fn settle(&mut self) -> Result<(), String> {
+        let index = self.rng.usize(0..NODES.len());
+        self.ending = match self.rng.u32(0..8) {
+            0 => Ending::NodeIsGone,
+            1 => Ending::NodeIsDead,
+            2 => Ending::DriverNeedsNone,
+            _ => Ending::AllIsWell,
+        };
+        if matches!(self.ending, Ending::NodeIsGone | Ending::NodeIsDead) {
+            self.server.machine_goes(index, self.ending == Ending::NodeIsGone);
+        }
+        self.server.everything_is_well();
+        match self.ending {
+            Ending::DriverNeedsNone => self.server.driver_says(Some(false)),
+            Ending::NodeIsGone if self.rng.bool() => self.leader_changes()?,
+            Ending::NodeIsDead => self.waits_for_force(index)?,
+            _ => {}
+        }
+        self.comes_to_rest()
+    }
+
+    /// S6: however often the leader changes meanwhile, the wait is not longer for it. (That it is not shorter is
+    /// checked wherever a deletion arrives.)
+    fn waits_for_force(&mut self, node: usize) -> Result<(), String> {
+        for _ in 0..FORCED {
+            self.round()?;
+            if self.rng.u32(0..15) == 0 {
+                self.leader_changes()?;
+            }
+        }
+        // Of a node whose object is gone, nothing tells since when; and an alarm holds everything up.
+        if !self.server.nodes.contains_key(&NodeName::from(NODES[node])) || !self.server.not_ours.is_empty() {
+            return Ok(());
+        }
+        let held = self.server.is_rid_of(node);
+        held.map_err(|error| format!("S6: {error}; it waits for {}", self.daemon.waits_for()))
+    }
+
+    /// Everybody does all there is to do, and then time passes. Returns whether anything happened.
+    fn round(&mut self) -> Result<bool, String> {
+        let before = self.server.revision();
+        self.server.everyone_acts();
+        self.standby.watch_delivers_all(&self.server)?;
+        self.daemon.watch_delivers_all(&self.server)?;
+        self.server.note_wishes_seen_by(&self.daemon);
+        let sent = self.daemon.requests_and_replies(&mut self.server, &mut self.rng)?;
+        let busy = sent > 0 || self.server.revision() != before;
+        self.pass(ROUND)?;
+        Ok(busy)
+    }
+
+    fn comes_to_rest(&mut self) -> Result<(), String> {
+        // H9, L9: what was on a machine that is gone for good is given up after six minutes.
+        let enough = if self.ending == Ending::AllIsWell { 30 } else { 80 };
+        let mut quiet = 0;
+        for _ in 0..ROUNDS {
+            quiet = if self.round()? || self.daemon.is_alarmed() { 0 } else { quiet + 1 };
+            if quiet > enough {
+                return self
+                    .server
+                    .is_as_wanted()
+                    .map_err(|error| format!("{error}; the daemon waits for {}", self.daemon.waits_for()));
+            }
+        }
+        Err(format!("not at rest after {ROUNDS} rounds: {:#?}", self.server))
+    }
+
+    /// S14: who rewrites our lists again and again is noticed, and nothing is detached while it does (that is
+    /// checked wherever something is sent); when it has ceased, everything is made good.
+    fn second_controller_is_noticed(&mut self) -> Result<(), String> {
+        let Some(node) = self.server.nodes.values().find(|node| !node.status.volumes_attached.is_empty())
+        else {
+            return Ok(());
+        };
+        let name = node.metadata.name.as_ref().into();
+        // The first may be taken for what an earlier leader wrote.
+        for _ in 0..4 {
+            self.server.somebody_lists(&name, &[]);
+            self.round()?;
+        }
+        if !self.daemon.is_alarmed() {
+            return Err(format!("S14: nobody noticed who rewrites the list of {name}"));
+        }
+        self.server.everybody_leaves(&name);
+        if self.rng.bool() {
+            self.server.somebody_lists(&name, &[]);
+        }
+        self.comes_to_rest()
+    }
 }

@@ -1,20 +1,28 @@
 //! The simulated API server, and the checks that every write of the daemon must pass.
+//!
+//! What others wrote is not held against the daemon here, where requests arrive; what it knew when it sent them
+//! is [`super::justified`]'s.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::jiff::Timestamp;
 use mooring::{
-    attach_detach::volume_name::VolumeId,
+    attach_detach::{
+        volume_name::{VolumeId, VolumeKind},
+        wish_clock::ConfigMap,
+    },
     kube_api::{
         call::{CallError, Request, Verb},
-        ids::{AttachmentName, DriverName, NodeName, PodKey, ResourceVersion, VolumeName},
+        ids::{AttachmentName, ClaimKey, DriverName, NodeName, PodKey, ResourceVersion, Uid, VolumeName},
         kinds::{
-            AttachedVolume, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod,
-            VolumeAttachment,
+            AttachedVolume, CsiDriver, Meta, Narrow, Node, ObjectRef, PersistentVolume,
+            PersistentVolumeClaim, Pod, VolumeAttachment,
         },
     },
 };
-use serde_json::Value;
+use serde_json::{Value, json};
+
+use super::daemon::Daemon;
 
 /// An object as the watch shows it.
 #[derive(Clone, Debug)]
@@ -22,6 +30,33 @@ pub enum Object {
     Node(Node),
     Pod(Pod),
     Attachment(VolumeAttachment),
+    Volume(PersistentVolume),
+    Claim(PersistentVolumeClaim),
+    Driver(CsiDriver),
+}
+
+impl Object {
+    pub fn metadata(&self) -> &Meta {
+        match self {
+            Self::Node(object) => &object.metadata,
+            Self::Pod(object) => &object.metadata,
+            Self::Attachment(object) => &object.metadata,
+            Self::Volume(object) => &object.metadata,
+            Self::Claim(object) => &object.metadata,
+            Self::Driver(object) => &object.metadata,
+        }
+    }
+
+    pub(super) fn metadata_mut(&mut self) -> &mut Meta {
+        match self {
+            Self::Node(object) => &mut object.metadata,
+            Self::Pod(object) => &mut object.metadata,
+            Self::Attachment(object) => &mut object.metadata,
+            Self::Volume(object) => &mut object.metadata,
+            Self::Claim(object) => &mut object.metadata,
+            Self::Driver(object) => &mut object.metadata,
+        }
+    }
 }
 
 /// What the watch of a kind delivers.
@@ -39,7 +74,8 @@ pub struct Server {
     pub nodes: BTreeMap<NodeName, Node>,
     pub pods: BTreeMap<PodKey, Pod>,
     pub volumes: BTreeMap<VolumeName, PersistentVolume>,
-    pub claims: BTreeMap<String, PersistentVolumeClaim>,
+    pub claims: BTreeMap<ClaimKey, PersistentVolumeClaim>,
+    pub drivers: BTreeMap<DriverName, CsiDriver>,
     pub attachments: BTreeMap<AttachmentName, VolumeAttachment>,
     pub history: Vec<Delivery>,
     pub(super) mounted: BTreeSet<(NodeName, VolumeId)>,
@@ -55,6 +91,14 @@ pub struct Server {
     pub(super) unready_since: BTreeMap<NodeName, Timestamp>,
     /// Since when nobody has wanted each volume on each node.
     pub(super) unwanted_since: BTreeMap<(NodeName, VolumeId), Timestamp>,
+    /// The same as the leader has seen it.
+    pub(super) seen_unwanted_since: BTreeMap<(NodeName, VolumeId), Timestamp>,
+    /// VolumeAttachments that somebody else created or deleted.
+    pub(super) not_ours: BTreeSet<Uid>,
+    /// What somebody else listed since the daemon last wrote the node.
+    pub(super) listed_by_others: BTreeSet<(NodeName, VolumeId)>,
+    /// The ConfigMap of the wish clock.
+    pub(super) clock: Option<Value>,
 }
 
 /// What may entitle to a detach.
@@ -72,11 +116,20 @@ pub(super) const PATIENCE: i64 = 360;
 pub(super) const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 pub(super) const NODES: [&str; 2] = ["n1", "n2"];
-/// Name and access mode of the volumes.
-pub(super) const VOLUMES: [(&str, &str); 2] = [("v1", "ReadWriteOnce"), ("v2", "ReadWriteMany")];
+pub(super) const DRIVER: &str = "d";
+/// Name and access mode of the volumes. The last is an iSCSI volume, which has no VolumeAttachments.
+pub(super) const VOLUMES: [(&str, &str); 3] =
+    [("v1", "ReadWriteOnce"), ("v2", "ReadWriteMany"), ("v3", "ReadWriteOnce")];
 
 pub fn id(volume: &str) -> VolumeId {
-    VolumeId::csi(&DriverName::from("d"), volume)
+    if volume == "v3" {
+        return VolumeId::iscsi("portal", volume, 0);
+    }
+    VolumeId::csi(&DriverName::from(DRIVER), volume)
+}
+
+pub(super) fn is_exclusive(volume: &VolumeId) -> bool {
+    VOLUMES.iter().any(|(name, mode)| *mode == "ReadWriteOnce" && id(name) == *volume)
 }
 
 impl Server {
@@ -88,6 +141,7 @@ impl Server {
             pods: BTreeMap::new(),
             volumes: BTreeMap::new(),
             claims: BTreeMap::new(),
+            drivers: BTreeMap::new(),
             attachments: BTreeMap::new(),
             history: Vec::new(),
             mounted: BTreeSet::new(),
@@ -97,23 +151,18 @@ impl Server {
             gone_for_good: BTreeSet::new(),
             unready_since: BTreeMap::new(),
             unwanted_since: BTreeMap::new(),
+            seen_unwanted_since: BTreeMap::new(),
+            not_ours: BTreeSet::new(),
+            listed_by_others: BTreeSet::new(),
+            clock: None,
         };
         for name in NODES.map(NodeName::from) {
             server.node_registers(&name, "boot-0");
         }
         for (name, mode) in VOLUMES {
-            let json = serde_json::json!({
-                "metadata": {"name": name, "uid": format!("pv-{name}"), "resourceVersion": "1"},
-                "spec": {"accessModes": [mode], "csi": {"driver": "d", "volumeHandle": name},
-                    "claimRef": {"namespace": "ns", "name": name, "uid": format!("claim-{name}")}},
-            });
-            server.volumes.insert(name.into(), serde_json::from_value(json).unwrap());
-            let json = serde_json::json!({
-                "metadata": {"namespace": "ns", "name": name, "uid": format!("claim-{name}"), "resourceVersion": "1"},
-                "spec": {"volumeName": name}, "status": {"phase": "Bound"},
-            });
-            server.claims.insert(name.to_owned(), serde_json::from_value(json).unwrap());
+            server.storage_is_well(name, mode);
         }
+        server.history.clear();
         server
     }
 
@@ -132,12 +181,7 @@ impl Server {
 
     /// Records that an object is gone, as it was but for the revision.
     pub(super) fn record_end(&mut self, key: ObjectRef, mut object: Object) {
-        let revision = self.next();
-        match &mut object {
-            Object::Node(node) => node.metadata.resource_version = revision,
-            Object::Pod(pod) => pod.metadata.resource_version = revision,
-            Object::Attachment(attachment) => attachment.metadata.resource_version = revision,
-        }
+        object.metadata_mut().resource_version = self.next();
         self.history.push(Delivery { key, object, deleted: true });
     }
 
@@ -203,7 +247,10 @@ impl Server {
         if !shown.unready && !gone {
             return Err(format!("S3 S5: {volume} deleted though {node} was well and used it"));
         }
-        let since = self.unready_since.get(node).max(self.unwanted_since.get(&pair)).copied();
+        // A pod that came and went unseen has not begun the wait anew; nor has one that a new leader still saw.
+        let unwanted = [&self.unwanted_since, &self.seen_unwanted_since].map(|since| since.get(&pair));
+        let unwanted = unwanted.into_iter().flatten().min();
+        let since = self.unready_since.get(node).max(unwanted).copied();
         match since {
             Some(since) if self.wall.as_second() - since.as_second() >= PATIENCE => Ok(()),
             // The node recovered after it was last seen unwell; how long it had been so is forgotten.
@@ -230,17 +277,14 @@ impl Server {
 
     /// Notes since when nobody has wanted what.
     pub(super) fn note_wishes(&mut self) {
-        for node in NODES.map(NodeName::from) {
-            let wanted = self.wanted_on(&node);
-            for (volume, _) in VOLUMES {
-                let pair = (node.clone(), id(volume));
-                if wanted.contains(&pair.1) {
-                    self.unwanted_since.remove(&pair);
-                } else {
-                    self.unwanted_since.entry(pair).or_insert(self.wall);
-                }
-            }
-        }
+        let wanted = NODES.map(|node| (NodeName::from(node), self.to_be_attached(&node.into())));
+        note(&mut self.unwanted_since, &wanted, self.wall);
+    }
+
+    /// Notes since when the leader has seen nobody want what.
+    pub(super) fn note_wishes_seen_by(&mut self, daemon: &Daemon) {
+        let wanted = NODES.map(|node| (NodeName::from(node), daemon.wanted_on(&node.into())));
+        note(&mut self.seen_unwanted_since, &wanted, self.wall);
     }
 
     /// Creates a VolumeAttachment.
@@ -253,17 +297,23 @@ impl Server {
         let name = attachment.key();
         let volume_name = attachment.spec.source.persistent_volume_name.clone().unwrap_or_default();
         let volume = id(volume_name.as_str());
-        if volume.attachment_name(&attachment.spec.node_name) != name {
+        if volume.kind() == VolumeKind::NoOp
+            || volume.attachment_name(&attachment.spec.node_name) != name
+            || attachment.spec.attacher.as_str() != DRIVER
+        {
             return Err(format!("S9: {name} is not the hash of {volume} and {}", attachment.spec.node_name));
         }
         if self.attachments.contains_key(&name) {
             return Ok(Err(CallError::AlreadyExists(name.to_string())));
         }
-        let exclusive = VOLUMES.contains(&(volume_name.as_str(), "ReadWriteOnce"));
         let elsewhere = self.attachments.values().find(|other| {
-            other.spec.source == attachment.spec.source && other.spec.node_name != attachment.spec.node_name
+            other.spec.source == attachment.spec.source
+                && other.spec.node_name != attachment.spec.node_name
+                && !self.not_ours.contains(&other.metadata.uid)
         });
-        if exclusive && let Some(elsewhere) = elsewhere {
+        if is_exclusive(&volume)
+            && let Some(elsewhere) = elsewhere
+        {
             return Err(format!(
                 "S1: {volume} created for {} while attached to {}",
                 attachment.spec.node_name, elsewhere.spec.node_name
@@ -292,10 +342,17 @@ impl Server {
         }
         let volume = id(attachment.spec.source.persistent_volume_name.clone().unwrap_or_default().as_str());
         let node = attachment.spec.node_name.clone();
-        if self.nodes.get(&node).is_some_and(|node| node.lists(volume.as_str())) {
-            return Err(format!("S2: {volume} deleted while {node} lists it"));
+        if attachment.spec.attacher.as_str() != DRIVER || volume.attachment_name(&node) != name {
+            return Err(format!("S9: {name} deleted, which is somebody else's"));
         }
-        self.is_entitled(&node, &volume)?;
+        let pair = (node, volume);
+        if !self.listed_by_others.contains(&pair) {
+            let (node, volume) = &pair;
+            if self.nodes.get(node).is_some_and(|node| node.lists(volume.as_str())) {
+                return Err(format!("S2: {volume} deleted while {node} lists it"));
+            }
+            self.is_entitled(node, volume)?;
+        }
         if attachment.metadata.is_terminating() {
             return Ok(Ok(Some(attachment)));
         }
@@ -340,37 +397,104 @@ impl Server {
         node.status.volumes_attached = list.unwrap_or_default();
         for (volume, _) in VOLUMES {
             let volume = id(volume);
+            let is_new = node.lists(volume.as_str()) && !self.nodes[name].lists(volume.as_str());
+            if is_new && volume.kind() == VolumeKind::NoOp {
+                self.is_listed_nowhere_else(&volume, name)?;
+            }
             let attachment = self.attachments.get(&volume.attachment_name(name));
-            let going = attachment.is_some_and(|attachment| attachment.metadata.is_terminating());
-            if node.lists(volume.as_str()) && going && !self.nodes[name].lists(volume.as_str()) {
+            let going = attachment.is_some_and(|attachment| {
+                attachment.metadata.is_terminating() && !self.not_ours.contains(&attachment.metadata.uid)
+            });
+            if is_new && going {
                 return Err(format!("S2: {volume} listed again on {name} while it is being detached"));
             }
         }
+        self.listed_by_others.retain(|(node, _)| node != name);
         if node != self.nodes[name] {
             self.put_node(node);
         }
         Ok(Ok(self.nodes[name].clone()))
     }
 
+    /// S1, for a volume whose list is all there is.
+    fn is_listed_nowhere_else(&self, volume: &VolumeId, here: &NodeName) -> Result<(), String> {
+        let others = self.nodes.values().filter(|node| node.key() != *here && node.lists(volume.as_str()));
+        for node in others {
+            if !self.listed_by_others.contains(&(node.key(), volume.clone())) {
+                return Err(format!("S1: {volume} listed on {here} while {} lists it", node.key()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads or writes the ConfigMap of the wish clock.
+    pub fn keep_clock(&mut self, request: &Request) -> Result<ConfigMap, CallError> {
+        let body = request.body.clone().unwrap_or_default();
+        let known = match (&request.verb, self.clock.clone()) {
+            (Verb::Get, Some(known)) => known,
+            (Verb::Create, None) => {
+                json!({"metadata": {"name": "clock", "uid": "clock"}, "data": body["data"]})
+            }
+            (Verb::Create, Some(_)) => return Err(CallError::AlreadyExists("clock".to_owned())),
+            (Verb::Patch, Some(mut known)) => {
+                if known["metadata"]["resourceVersion"] != body["metadata"]["resourceVersion"] {
+                    return Err(CallError::Conflict("clock".to_owned()));
+                }
+                json_patch::merge(&mut known, &body);
+                known
+            }
+            _ => return Err(CallError::NotFound("clock".to_owned())),
+        };
+        let known = self.clock.insert(known);
+        if request.verb != Verb::Get {
+            self.revision += 1;
+            known["metadata"]["resourceVersion"] = json!(self.revision.to_string());
+        }
+        Ok(serde_json::from_value(known.clone()).expect("a ConfigMap"))
+    }
+
+    /// Where a volume is attached; one without VolumeAttachments is so where it is listed.
+    pub(super) fn attached_to(&self, volume: &VolumeId) -> Vec<NodeName> {
+        let is_attached = |node: &NodeName| match volume.kind() {
+            VolumeKind::Csi => self.attachments.contains_key(&volume.attachment_name(node)),
+            VolumeKind::NoOp => self.nodes.get(node).is_some_and(|node| node.lists(volume.as_str())),
+        };
+        NODES.map(NodeName::from).into_iter().filter(is_attached).collect()
+    }
+
+    /// Everything is detached from a node, or asked to be.
+    pub(super) fn is_rid_of(&self, node: usize) -> Result<(), String> {
+        let name = NodeName::from(NODES[node]);
+        for volume in VOLUMES.map(|(volume, _)| id(volume)) {
+            let attachment = self.attachments.get(&volume.attachment_name(&name));
+            if attachment.is_some_and(|attachment| !attachment.metadata.is_terminating()) {
+                return Err(format!("{volume} is still attached to {name}"));
+            }
+        }
+        Ok(())
+    }
+
     /// At rest, every wish is fulfilled and nothing else is attached.
     pub fn is_as_wanted(&self) -> Result<(), String> {
-        for (volume, mode) in VOLUMES {
-            let volume = id(volume);
+        for (name, _) in VOLUMES {
+            let volume = id(name);
             let nodes: Vec<NodeName> = NODES
                 .map(NodeName::from)
                 .into_iter()
-                .filter(|node| self.wanted_on(node).contains(&volume))
+                .filter(|node| self.to_be_attached(node).contains(&volume))
                 .collect();
-            let attached: Vec<NodeName> = NODES
-                .map(NodeName::from)
-                .into_iter()
-                .filter(|node| self.attachments.contains_key(&volume.attachment_name(node)))
-                .collect();
-            let right = match mode {
-                "ReadWriteOnce" => {
-                    attached.len() == nodes.len().min(1) && attached.iter().all(|node| nodes.contains(node))
-                }
-                _ => attached == nodes,
+            let attached = self.attached_to(&volume);
+            let is_in_place = |node: &NodeName| {
+                // S16: what was mounted when its driver ceased to need attaching stays until it is unmounted.
+                nodes.contains(node) || self.mounted.contains(&(node.clone(), volume.clone()))
+            };
+            let right = if is_exclusive(&volume) {
+                // What others attached besides is not taken from pods.
+                let is_enough = !attached.is_empty() || nodes.is_empty();
+                let is_one = attached.len() <= 1 || !self.not_ours.is_empty();
+                is_one && is_enough && attached.iter().all(is_in_place)
+            } else {
+                attached.iter().all(is_in_place) && nodes.iter().all(|node| attached.contains(node))
             };
             if !right {
                 return Err(format!("at rest {volume} is wanted on {nodes:?} and attached to {attached:?}"));
@@ -382,5 +506,23 @@ impl Server {
             }
         }
         Ok(())
+    }
+}
+
+fn note(
+    since: &mut BTreeMap<(NodeName, VolumeId), Timestamp>,
+    wanted: &[(NodeName, BTreeSet<VolumeId>)],
+    wall: Timestamp,
+) {
+    for (node, wanted) in wanted {
+        for volume in VOLUMES.map(|(volume, _)| id(volume)) {
+            let is_wanted = wanted.contains(&volume);
+            let pair = (node.clone(), volume);
+            if is_wanted {
+                since.remove(&pair);
+            } else {
+                since.entry(pair).or_insert(wall);
+            }
+        }
     }
 }

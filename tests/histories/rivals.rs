@@ -1,0 +1,107 @@
+//! Others who do what only an attach/detach controller does, or nearly: a second controller that rewrites
+//! lists, creates and deletes VolumeAttachments, and strangers whose attachments are not to be touched.
+
+use fastrand::Rng;
+use k8s_openapi::jiff::Timestamp;
+use mooring::{
+    attach_detach::volume_name::VolumeKind,
+    kube_api::{
+        ids::{AttachmentName, DriverName, NodeName, Uid},
+        kinds::{AttachedVolume, VolumeAttachment},
+    },
+};
+use serde_json::json;
+
+use super::server::{DRIVER, NODES, Server, VOLUMES, id};
+
+impl Server {
+    /// Another attach/detach controller does something, wanted or not.
+    pub fn second_controller_acts(&mut self, rng: &mut Rng) {
+        let node = NodeName::from(NODES[rng.usize(0..NODES.len())]);
+        let volume = VOLUMES[rng.usize(0..2)].0;
+        let name = id(volume).attachment_name(&node);
+        match (rng.u32(0..4), self.attachments.get(&name).cloned()) {
+            (0, _) => self.somebody_lists(&node, &[]),
+            (1, _) => {
+                let volumes = VOLUMES.map(|(volume, _)| volume).into_iter();
+                let attached = volumes.filter(|volume| {
+                    let attachment = self.attachments.get(&id(volume).attachment_name(&node));
+                    id(volume).kind() == VolumeKind::Csi && attachment.is_some_and(|va| va.status.attached)
+                });
+                let attached: Vec<&str> = attached.collect();
+                self.somebody_lists(&node, &attached);
+            }
+            (2, None) => self.somebody_attaches(&name, DRIVER, volume, &node),
+            (_, Some(mut attachment)) if !attachment.metadata.is_terminating() => {
+                self.not_ours.insert(attachment.metadata.uid.clone());
+                if attachment.metadata.finalizers.is_empty() {
+                    self.remove_attachment(&name);
+                } else {
+                    attachment.metadata.deletion_timestamp = Timestamp::from_second(1).ok();
+                    self.put_attachment(attachment);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Somebody else writes the list of a node. Returns whether that changed it.
+    pub(super) fn somebody_lists(&mut self, name: &NodeName, volumes: &[&str]) {
+        let Some(mut node) = self.nodes.get(name).cloned() else { return };
+        let entry = |volume: &&str| AttachedVolume {
+            name: id(volume).as_str().to_owned(),
+            device_path: String::new(),
+        };
+        node.status.volumes_attached = volumes.iter().map(entry).collect();
+        if node == self.nodes[name] {
+            return;
+        }
+        for volume in volumes {
+            self.listed_by_others.insert((name.clone(), id(volume)));
+        }
+        self.put_node(node);
+    }
+
+    /// A stranger makes or removes a VolumeAttachment for a volume of ours: under a name of its own, or, with
+    /// another driver, under the very name that ours would have (H6).
+    pub fn stranger_acts(&mut self, rng: &mut Rng) {
+        let node = NodeName::from(NODES[rng.usize(0..NODES.len())]);
+        let volume = VOLUMES[rng.usize(0..2)].0;
+        let (name, attacher) = match rng.u32(0..3) {
+            0 => (id(volume).attachment_name(&node), "other"),
+            1 => (AttachmentName::from(format!("stranger-{volume}-{node}").as_str()), "other"),
+            _ => (AttachmentName::from(format!("stranger-{volume}-{node}").as_str()), DRIVER),
+        };
+        match self.attachments.get(&name) {
+            None => self.somebody_attaches(&name, attacher, volume, &node),
+            Some(attachment) if is_a_strangers(&name, attachment) => self.remove_attachment(&name),
+            Some(_) => {}
+        }
+    }
+
+    /// What strangers have, they give up.
+    pub(super) fn strangers_leave(&mut self) {
+        let theirs = self.attachments.iter().filter(|(name, attachment)| is_a_strangers(name, attachment));
+        let theirs: Vec<AttachmentName> = theirs.map(|(name, _)| name.clone()).collect();
+        for name in theirs {
+            self.remove_attachment(&name);
+        }
+    }
+
+    fn somebody_attaches(&mut self, name: &AttachmentName, attacher: &str, volume: &str, node: &NodeName) {
+        self.uids += 1;
+        let mut attachment = VolumeAttachment::default();
+        attachment.metadata.name = name.as_str().into();
+        attachment.metadata.uid = Uid::from(format!("va-{}", self.uids).as_str());
+        attachment.spec.attacher = DriverName::from(attacher);
+        attachment.spec.node_name = node.clone();
+        attachment.spec.source =
+            serde_json::from_value(json!({"persistentVolumeName": volume})).expect("a source");
+        self.not_ours.insert(attachment.metadata.uid.clone());
+        self.put_attachment(attachment);
+    }
+}
+
+fn is_a_strangers(name: &AttachmentName, attachment: &VolumeAttachment) -> bool {
+    name.as_str().starts_with("stranger-") || attachment.spec.attacher.as_str() != DRIVER
+}
