@@ -295,9 +295,8 @@ pub fn refers_to(reference: &ClaimRef, claim: &PersistentVolumeClaim) -> bool {
 /// Whether a volume already belongs to this very claim.
 #[must_use]
 pub fn held_by(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
-    volume.spec.claim_ref.as_ref().is_some_and(|reference| {
-        !reference.uid.is_empty() && reference.uid == claim.metadata.uid && refers_to(reference, claim)
-    })
+    let reference = volume.spec.claim_ref.as_ref();
+    reference.is_some_and(|reference| !reference.uid.is_empty() && refers_to(reference, claim))
 }
 
 /// Whether file system and block device are confused between the two.

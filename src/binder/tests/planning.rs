@@ -62,15 +62,19 @@ fn nothing_is_kept_of_what_is_gone() {
     assert!(!planner.plan(now).events.is_empty());
 }
 
-/// A claim that waits for its first consumer is not even looked at when a volume becomes free.
+/// A claim whose volumes the scheduler chooses is not even looked at when one becomes free.
 #[test]
 fn cost_a_free_volume_is_not_offered_to_claims_that_take_none() {
     let mut class = StorageClass::default();
     class.metadata.name = "late".into();
     class.metadata.resource_version = ResourceVersion(1);
+    class.provisioner = "d".to_owned();
     class.volume_binding_mode = serde_json::from_value(json!("WaitForFirstConsumer")).unwrap();
     let mut waiting = claim("c");
     waiting.spec.storage_class_name = Some("late".to_owned());
+    for (key, value) in [("selected-node", "n1"), ("storage-provisioner", "d")] {
+        waiting.metadata.annotations.insert(format!("volume.kubernetes.io/{key}"), value.to_owned());
+    }
     let objects = Arc::new(Objects::default());
     objects.reset(vec![class]);
     objects.reset(vec![waiting]);
@@ -79,7 +83,7 @@ fn cost_a_free_volume_is_not_offered_to_claims_that_take_none() {
     planner.warm(now);
     assert_eq!(
         planner.plan(now).decisions.into_keys().collect::<Vec<_>>(),
-        [("claim", "waits_for_first_consumer")]
+        [("claim", "waits_for_provisioner")]
     );
     let mut free = volume("pv");
     free.spec.storage_class_name = Some("late".to_owned());
@@ -123,6 +127,8 @@ fn a_read_that_waits_outlasts_its_volume() {
         plan = planner.plan(now);
     }
     pending.metadata.resource_version = ResourceVersion(5);
+    // It changes, and goes before it is looked at.
+    planner.changed(&ObjectRef::Volume(pending.key()), now);
     objects.delete(pending.clone());
     planner.changed(&ObjectRef::Volume(pending.key()), now);
     let plan = planner.plan(now);
@@ -168,4 +174,23 @@ fn failures_of_provisioning_are_those_of_its_own_writes() {
     let op = Op { subject: Target::Volume(volume.key()), volume: None, call, known: None };
     planner.outcome(op, Ok(Answer::Volume(volume)), now, 0.0);
     assert_eq!(planner.plan(now).measures, [Measure::Failed(Operation::Delete, "d".to_owned())]);
+}
+
+/// As of a claim: a volume that we have just written to, and that the next list lacks.
+#[test]
+fn l8_a_volume_that_the_list_lacks_is_asked_for_at_once() {
+    let mut pending = volume("pv");
+    pending.status.phase = VolumePhase::Pending;
+    let (objects, mut planner) = planner(vec![pending.clone()], vec![]);
+    let now = Instant::now();
+    let write = only(planner.plan(now));
+    pending.status.phase = VolumePhase::Available;
+    pending.metadata.resource_version = ResourceVersion(5);
+    planner.outcome(write, Ok(Answer::Volume(pending.clone())), now, 0.0);
+    planner.changed(&ObjectRef::Volume(pending.key()), now);
+    assert!(planner.plan(now).ops.is_empty(), "no list lacked it yet");
+    objects.reset::<PersistentVolume>(vec![]);
+    planner.changed(&ObjectRef::Volume(pending.key()), now);
+    let read = only(planner.plan(now));
+    assert_eq!(read.call, Call::Read { target: Object::Volume(pending.key()), purpose: Purpose::Refresh });
 }

@@ -71,6 +71,21 @@ fn s23_a_recycler_pod_is_started_on_a_fresh_proof() {
     assert!(matches!(later.call, Call::Read { purpose: Purpose::ProveReleased, .. }), "{later:?}");
 }
 
+#[test]
+fn l8_a_recycler_pod_that_the_list_lacks_is_asked_for_at_once() {
+    let now = Instant::now();
+    let (objects, mut planner, pod) = recycling(now);
+    planner.changed(&ObjectRef::Pod(pod.key()), now);
+    let proof = only(planner.plan(now));
+    assert!(matches!(proof.call, Call::Read { purpose: Purpose::ProveReleased, .. }), "{proof:?}");
+    objects.reset::<Pod>(vec![]);
+    planner.changed(&ObjectRef::Pod(pod.key()), now);
+    assert!(planner.plan(now).ops.is_empty(), "the volume is being read");
+    planner.outcome(proof, Ok(Answer::Volume(released(1))), now, 0.0);
+    let read = only(planner.plan(now));
+    assert_eq!(read.call, Call::Read { target: Object::Pod(pod.key()), purpose: Purpose::Refresh });
+}
+
 /// A process that leads again has to prove anew what it had proven before.
 #[test]
 fn s23_a_proof_does_not_outlast_the_lease() {
