@@ -14,6 +14,8 @@ pub use api::ApiMetrics;
 pub use election::ElectionMetrics;
 pub use work_queue::WorkQueueMetrics;
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use prometheus::{Registry, TextEncoder, core::Collector};
 
 /// Buckets of KCM's storage operation histograms, in seconds.
@@ -24,6 +26,8 @@ pub const STORAGE_OPERATION_BUCKETS: [f64; 13] =
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
     registry: Registry,
+    /// What is counted when scraped is filled in by the scrape itself, so two must not do that at once.
+    scraping: Arc<Mutex<()>>,
 }
 
 impl Metrics {
@@ -40,10 +44,74 @@ impl Metrics {
     /// # Errors
     /// A collector returned a family that cannot be written.
     pub fn text(&self) -> Result<String, prometheus::Error> {
-        let mut text = TextEncoder::new().encode_to_string(&self.registry.gather())?;
+        let families = {
+            let _only = self.scraping.lock().unwrap_or_else(PoisonError::into_inner);
+            self.registry.gather()
+        };
+        let mut text = TextEncoder::new().encode_to_string(&families)?;
         if !text.ends_with('\n') {
             text.push('\n');
         }
         Ok(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::atomic::{AtomicUsize, Ordering},
+        thread,
+    };
+
+    use prometheus::{IntGauge, core::Desc, proto::MetricFamily};
+
+    use super::*;
+
+    /// Counts how many scrapes are in it at once.
+    #[derive(Clone)]
+    struct Crowd {
+        gauge: IntGauge,
+        begun: Arc<AtomicUsize>,
+        inside: Arc<AtomicUsize>,
+        most: Arc<AtomicUsize>,
+    }
+
+    impl Collector for Crowd {
+        fn desc(&self) -> Vec<&Desc> {
+            self.gauge.desc()
+        }
+
+        fn collect(&self) -> Vec<MetricFamily> {
+            self.most.fetch_max(self.inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            while self.begun.load(Ordering::SeqCst) < 2 {
+                thread::yield_now();
+            }
+            for _ in 0..1_000 {
+                thread::yield_now();
+            }
+            self.inside.fetch_sub(1, Ordering::SeqCst);
+            self.gauge.collect()
+        }
+    }
+
+    #[test]
+    fn two_scrapes_do_not_fill_in_the_same_numbers_at_once() {
+        let crowd = Crowd {
+            gauge: IntGauge::new("crowd", "of scrapes").unwrap(),
+            begun: Arc::default(),
+            inside: Arc::default(),
+            most: Arc::default(),
+        };
+        let metrics = Metrics::default();
+        metrics.register(&crowd).unwrap();
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    crowd.begun.fetch_add(1, Ordering::SeqCst);
+                    metrics.text().unwrap();
+                });
+            }
+        });
+        assert_eq!(crowd.most.load(Ordering::SeqCst), 1);
     }
 }
