@@ -497,16 +497,30 @@ mod tests {
     fn s23_storage_goes_with_its_claim_only_if_its_volume_was_refused_for_good() {
         let claim: PersistentVolumeClaim =
             decode(&json!({"metadata": {"namespace": "ns", "name": "c", "uid": "uid-c"}}));
-        let made = |seen: &str| {
+        let undoing = || ClaimStage::Undoing("no".to_owned(), 1);
+        let orphan = |of: &PersistentVolumeClaim, stage: ClaimStage, seen: &str| {
             let mut runs = runs();
-            runs.claim_at(&claim, ClaimStage::Made(0));
+            runs.claim_at(of, stage);
             runs.volume_seen(&volume(seen));
             runs.take_orphan(&claim.key())
         };
-        assert_eq!(made("another"), None, "S23 its volume may be there unseen, or yet come");
-        assert_eq!(made("pvc-uid-c"), None, "its data is the volume's by now");
+        assert_eq!(
+            orphan(&claim, ClaimStage::Made(0), "another"),
+            None,
+            "its volume may be unseen, or yet come"
+        );
+        assert_eq!(orphan(&claim, ClaimStage::Made(0), "pvc-uid-c"), None);
+        assert_eq!(orphan(&claim, undoing(), "another"), Some("uid-c".into()));
+        assert_eq!(orphan(&claim, undoing(), "pvc-uid-c"), None, "its data is the volume's by now");
+        let mut anew = claim.clone();
+        anew.metadata.uid = "uid-d".into();
+        assert_eq!(
+            orphan(&anew, undoing(), "pvc-uid-c"),
+            Some("uid-d".into()),
+            "that volume is another claim's"
+        );
         let mut failed = runs();
-        failed.claim_at(&claim, ClaimStage::Undoing("no".to_owned(), 1));
+        failed.claim_at(&claim, undoing());
         assert!(failed.has_claim(&claim.key()));
         assert_eq!(failed.take_orphan(&claim.key()), Some(claim.metadata.uid.clone()));
         failed.claim_at(&claim, ClaimStage::Failed(Unprovisioned::Refused("no".to_owned())));

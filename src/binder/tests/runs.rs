@@ -4,6 +4,7 @@ use super::{
     super::{
         host_path::HostPath,
         recycle::{Recycler, Recyclers},
+        upkeep::IN_TREE_FINALIZER,
     },
     *,
 };
@@ -20,8 +21,8 @@ fn released(revision: u64) -> PersistentVolume {
     }))
 }
 
-/// A volume for which a recycler pod was made that does not run yet; and that pod.
-fn recycling(now: Instant) -> (Arc<Objects>, Planner, Pod) {
+/// A volume that is to be recycled, as its claim is proven gone.
+fn to_recycle(now: Instant) -> (Arc<Objects>, Planner) {
     let recycler =
         Recycler { template: Recycler::default_template(), minimum_timeout: 60, increment_timeout: 30 };
     let recyclers = Recyclers { host_path: recycler.clone(), nfs: recycler };
@@ -32,6 +33,12 @@ fn recycling(now: Instant) -> (Arc<Objects>, Planner, Pod) {
     planner.warm(now);
     let proof = only(planner.plan(now));
     planner.outcome(proof, Err(CallError::NotFound("c".into())), now, 0.0);
+    (objects, planner)
+}
+
+/// A volume for which a recycler pod was made that does not run yet; and that pod.
+fn recycling(now: Instant) -> (Arc<Objects>, Planner, Pod) {
+    let (objects, mut planner) = to_recycle(now);
     let creation = only(planner.plan(now));
     assert_eq!(creation.call.write_kind(), Some(WriteKind::CreatePod));
     let Call::Write(write) = &creation.call else { panic!("{creation:?}") };
@@ -196,16 +203,26 @@ fn s40_a_proof_that_fails_is_tried_again_after_a_pause() {
     assert!(planner.plan(now).ops.is_empty() && planner.is_waiting());
 }
 
-/// Until the watch tells of it, a volume that was deleted is there, and nothing more is done to it.
-#[test]
-fn a_host_path_volume_is_deleted_once_and_after_its_directory() {
-    let now = Instant::now();
-    let mut volume = released(1);
-    volume.spec.reclaim_policy = crate::kube_api::kinds::ReclaimPolicy::Delete;
-    volume.spec.files =
-        decode::<PersistentVolume>(&json!({"spec": {"hostPath": {"path": "/tmp/x"}}})).spec.files;
+/// A released volume that is a directory here, as it stands at this revision.
+fn directory_volume(revision: u64) -> PersistentVolume {
+    decode(&json!({
+        "metadata": {
+            "name": "pv", "uid": "uid-pv", "resourceVersion": revision.to_string(),
+            "annotations": {"pv.kubernetes.io/provisioned-by": "kubernetes.io/host-path"},
+            "finalizers": [IN_TREE_FINALIZER],
+        },
+        "spec": {
+            "hostPath": {"path": "/tmp/x"}, "persistentVolumeReclaimPolicy": "Delete",
+            "claimRef": {"namespace": "ns", "name": "c", "uid": "gone"},
+        },
+        "status": {"phase": "Released"},
+    }))
+}
+
+/// A volume whose directory is to be removed, and the read that is to prove that it still is.
+fn deleting(now: Instant) -> (Arc<Objects>, Planner, Op) {
     let objects = Arc::new(Objects::default());
-    objects.reset(vec![volume.clone()]);
+    objects.reset(vec![directory_volume(1)]);
     let options = BinderOptions { enable_hostpath_provisioner: true, ..BinderOptions::default() };
     let mut planner = Planner::new(Arc::clone(&objects), options);
     planner.warm(now);
@@ -213,19 +230,78 @@ fn a_host_path_volume_is_deleted_once_and_after_its_directory() {
     planner.outcome(proof, Err(CallError::NotFound("c".into())), now, 0.0);
     let read = only(planner.plan(now));
     assert!(matches!(read.call, Call::Read { purpose: Purpose::ProveReleased, .. }), "{read:?}");
-    planner.outcome(read, Ok(Answer::Volume(volume.clone())), now, 0.0);
-    let removal = only(planner.plan(now));
+    (objects, planner, read)
+}
+
+fn removal(plan: Plan) -> Op {
+    let removal = only(plan);
     let path = HostPath::parse("/tmp/x").unwrap();
     assert_eq!(removal.call, Call::Directory(Directory::Remove(path)));
+    removal
+}
+
+/// Between the read and the removal the volume changes: what was read before counts for nothing.
+#[test]
+fn s23_a_directory_is_removed_on_a_proof_of_the_volume_as_it_is() {
+    let now = Instant::now();
+    let (objects, mut planner, first) = deleting(now);
+    objects.apply(directory_volume(3));
+    planner.changed(&ObjectRef::Volume(VolumeName::from("pv")), now);
+    planner.outcome(first.clone(), Ok(Answer::Volume(directory_volume(2))), now, 0.0);
+    let second = only(planner.plan(now));
+    assert_eq!(second.call, first.call, "S23");
+    planner.outcome(second, Ok(Answer::Volume(directory_volume(3))), now, 0.0);
+    removal(planner.plan(now));
+}
+
+/// Until the watch tells of it, a volume that was deleted is there, and nothing more is done to it: what holds
+/// it goes last.
+#[test]
+fn a_host_path_volume_is_deleted_once_after_its_directory_and_let_go_last() {
+    let now = Instant::now();
+    let (objects, mut planner, read) = deleting(now);
+    planner.outcome(read, Ok(Answer::Volume(directory_volume(1))), now, 0.0);
+    let removal = removal(planner.plan(now));
     planner.outcome(removal, Ok(Answer::Directory(Ok(()))), now, 0.0);
     let deletion = only(planner.plan(now));
     assert_eq!(deletion.call.write_kind(), Some(WriteKind::DeleteVolume));
     planner.outcome(deletion, Ok(Answer::Deleted), now, 0.0);
+    assert!(planner.plan(now).ops.is_empty(), "it is not known to be going");
+    // Nor when it changes: the watch may be behind.
+    objects.apply(directory_volume(2));
+    let key = ObjectRef::Volume(VolumeName::from("pv"));
+    planner.changed(&key, now);
+    assert!(planner.plan(now).ops.is_empty(), "it is not known to be going");
+
+    let mut volume = directory_volume(3);
+    volume.metadata.deletion_timestamp = Some("2026-01-01T00:00:00Z".parse().unwrap());
+    objects.apply(volume.clone());
+    planner.changed(&key, now);
+    let letting_go = only(planner.plan(now));
+    let Call::Write(write) = &letting_go.call else { panic!("{letting_go:?}") };
+    assert_eq!(write.request.body.as_ref().unwrap()["metadata"]["finalizers"], json!([]));
+    volume.metadata.finalizers.clear();
+    volume.metadata.resource_version = ResourceVersion(4);
+    objects.delete(volume);
+    planner.outcome(letting_go, Err(CallError::NotFound("pv".into())), now, 0.0);
+    planner.changed(&key, now);
     assert!(planner.plan(now).ops.is_empty());
-    volume.metadata.resource_version = ResourceVersion(2);
-    objects.delete(volume.clone());
-    planner.changed(&ObjectRef::Volume(volume.key()), now);
-    assert!(planner.plan(now).ops.is_empty());
+}
+
+/// A creation that was not answered may come late, and the next one is for another pod: neither can be taken
+/// for the other.
+#[test]
+fn s23_a_pod_that_is_asked_for_again_has_another_name() {
+    let now = Instant::now();
+    let (_, mut planner) = to_recycle(now);
+    let creation = only(planner.plan(now));
+    assert_eq!(creation.call.write_kind(), Some(WriteKind::CreatePod));
+    planner.outcome(creation.clone(), Err(CallError::Unknown("timed out".into())), now, 0.0);
+    let read = only(planner.plan(now));
+    planner.outcome(read, Err(CallError::NotFound("not yet".into())), now, 0.0);
+    let again = only(planner.plan(now));
+    assert_eq!(again.call.write_kind(), Some(WriteKind::CreatePod));
+    assert_ne!(again.call.target(), creation.call.target());
 }
 
 #[test]
