@@ -98,7 +98,8 @@ impl Controller {
                             // The revision was the newest, and the next patch would be refused like the last.
                             let error = CallError::Conflict("refused at the newest revision".to_owned());
                             self.node_failed(&name, &error, now);
-                        } else {
+                        } else if state.unsettled.is_none() {
+                            // A patch that was not answered is a failure until one is.
                             state.retry = Retry::default();
                         }
                         let touched = self.actual.settle_node(&name, now);

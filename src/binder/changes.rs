@@ -34,7 +34,12 @@ impl Planner {
                     self.volumes.referring_to(key).cloned().map(Target::Volume).collect();
                 self.try_again(volumes.into_iter().chain([Target::Claim(key.clone())]));
             }
-            ObjectRef::Class(name) => self.class_changed(name, now),
+            ObjectRef::Class(name) => {
+                // One that is known from our own read alone, and is not in the list, is asked for again by
+                // whoever needs it.
+                self.objects.prove_unconfirmed_gone::<StorageClass>(name);
+                self.class_changed(name, now);
+            }
             ObjectRef::Pod(key) => self.pod_changed(key, now),
             _ => {}
         }
@@ -110,7 +115,6 @@ impl Planner {
                 }
             }
             Some(claim) => {
-                self.newest_claim = self.newest_claim.max(claim.metadata.resource_version);
                 self.rivals.look_at_claim(&claim, now);
                 self.queue.add(target, now);
             }

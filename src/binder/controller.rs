@@ -117,7 +117,6 @@ impl Binder {
                 () = self.leadership.acquired(), if !leading => leading = true,
                 () = self.leadership.lost(), if leading => {
                     leading = false;
-                    self.planner.unprove();
                     self.pod_events.follow(BTreeMap::new());
                 }
                 changed = self.changes.take() => self.changed(&changed),
@@ -132,6 +131,9 @@ impl Binder {
                 // is in the tables when the term begins, and must not be missed (S19).
                 self.changed(&self.changes.take_now());
                 wake_at = self.plan(&mut tasks);
+            } else {
+                // What was under way when the term ended has been answered since.
+                self.planner.unprove();
             }
         }
         while let Some(finished) = tasks.join_next().await {

@@ -14,6 +14,7 @@ pub mod annotations;
 pub mod binding;
 mod changes;
 pub mod claim;
+mod class_reads;
 pub mod controller;
 pub mod decision;
 pub mod directories;

@@ -71,6 +71,20 @@ pub enum Answer {
     Directory(Result<(), String>),
 }
 
+impl Answer {
+    /// Revision of the object it shows.
+    #[must_use]
+    pub fn revision(&self) -> Option<ResourceVersion> {
+        match self {
+            Self::Claim(claim) => Some(claim.metadata.resource_version),
+            Self::Volume(volume) => Some(volume.metadata.resource_version),
+            Self::Pod(pod) => Some(pod.metadata.resource_version),
+            Self::Class(class) => Some(class.metadata.resource_version),
+            Self::Deleted | Self::Directory(_) => None,
+        }
+    }
+}
+
 impl Call {
     /// What a decision's step asks for.
     #[must_use]

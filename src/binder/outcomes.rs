@@ -14,7 +14,7 @@ use super::{
 use crate::kube_api::{
     call::CallError,
     events::Event,
-    ids::{ClassName, ResourceVersion, Uid, VolumeName},
+    ids::{ResourceVersion, Uid, VolumeName},
     kinds::{Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod},
 };
 
@@ -37,6 +37,12 @@ impl Planner {
             return self.class_read(&op, class, result, now, jitter);
         }
         match (&op.call, result) {
+            // Somebody on the way took our change out of it: the next try would change nothing, either.
+            (Call::Write(_), Ok(answer)) if op.known.is_some() && answer.revision() == op.known => {
+                self.absorb(answer, now);
+                self.retries.failed(&op.subject, now, jitter);
+                self.release(&op, now);
+            }
             (Call::Write(write), Ok(answer)) => {
                 self.absorb(answer, now);
                 self.say(&op.subject, &write.then, now);
@@ -137,32 +143,6 @@ impl Planner {
             let event = warning(&*claim, "ProvisioningFailed", format!("Error saving claim: {error}"));
             self.say(&op.subject, &[event], now);
         }
-    }
-
-    /// Notes what a live read said about a class that our tables lacked when the newest claim was at this
-    /// revision, and looks at the claims of the class.
-    fn class_read(
-        &mut self,
-        op: &Op,
-        class: &ClassName,
-        result: Result<Answer, CallError>,
-        now: Instant,
-        jitter: f64,
-    ) {
-        let newest_claim = self.reading_classes.remove(class);
-        match (result, newest_claim) {
-            (Ok(answer @ Answer::Class(_)), _) => {
-                self.absorb(answer, now);
-            }
-            (Err(CallError::NotFound(_)), Some(revision)) => self.proofs.note_no_class(class, revision),
-            (Err(error), _) => self.wait_for_read(&op.subject, &error, now, jitter),
-            (Ok(_), _) => {
-                // An answer of another kind than asked for proves nothing.
-                self.retries.failed(&op.subject, now, jitter);
-            }
-        }
-        self.class_changed(class, now);
-        self.release(op, now);
     }
 
     /// An object that we knew at this revision does not exist. The watch may never tell: if it was cut

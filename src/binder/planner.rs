@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 use super::{
     claim::{ClaimDecision, sync_claim},
+    class_reads::ClassRead,
     decision::{Directory, Object, Step, Target, warning},
     doubt::Doubts,
     host_path::{self, HostPath},
@@ -94,10 +95,8 @@ pub struct Planner {
     pub(super) standing: Arc<Standing>,
     pub(super) rivals: Rivals,
     pub(super) latency: Latency,
-    /// Classes that are read live, with the revision of the newest claim when that began.
-    pub(super) reading_classes: BTreeMap<ClassName, ResourceVersion>,
-    /// Revision of the newest claim seen.
-    pub(super) newest_claim: ResourceVersion,
+    /// Classes that are read live.
+    pub(super) class_reads: BTreeMap<ClassName, ClassRead>,
     /// When everything unsettled is looked at again although nothing happened.
     resync_at: Option<Instant>,
 }
@@ -129,8 +128,7 @@ impl Planner {
             pending_events: Vec::new(),
             rivals: Rivals::default(),
             latency: Latency::default(),
-            reading_classes: BTreeMap::new(),
-            newest_claim: ResourceVersion::default(),
+            class_reads: BTreeMap::new(),
             resync_at: None,
         }
     }
@@ -250,6 +248,7 @@ impl Planner {
             let volumes = self.standing.volumes().into_keys().map(Target::Volume);
             self.queue.extend(claims.chain(volumes), now);
             self.resync_at = None;
+            self.proofs.keep_classes(|class| self.claims.open_in_class(class.as_str()).next().is_some());
             self.note_all_unconfirmed();
         }
         let due = self.resync_at.get_or_insert(now + self.options.sync_period);
@@ -316,17 +315,23 @@ impl Planner {
         {
             self.claims.wait(&wish);
         }
-        plan.events.extend(self.told.news(&target, decision.events, now));
+        if !decision.step.as_ref().is_some_and(Step::is_read) {
+            plan.events.extend(self.told.news(&target, decision.events, now));
+        }
         match &decision.reason {
-            ClaimReason::WaitsForProvisioner(provisioner) => self.latency.asks(key, provisioner, now),
+            ClaimReason::WaitsForProvisioner(provisioner) => {
+                self.latency.stops(key);
+                self.latency.asks(key, provisioner, now);
+            }
             ClaimReason::Binding(..) => self.latency.binds(key, now),
             ClaimReason::VolumeBusy(_) => {}
             _ => self.latency.stops(key),
         }
-        // One read serves all claims of the class that are known by now.
-        decision.step = decision.step.filter(
-            |step| !matches!(step, Step::ProveClass { class } if self.reading_classes.contains_key(class)),
-        );
+        if let Some(Step::ProveClass { class }) = &decision.step
+            && self.join_class_read(class, key)
+        {
+            decision.step = None;
+        }
         if let Some(step) = decision.step {
             let volume = match &decision.reason {
                 ClaimReason::Binding(volume, _) => Some(volume.clone()),
@@ -341,6 +346,7 @@ impl Planner {
     fn plan_orphan(&mut self, key: &ClaimKey, plan: &mut Plan) {
         let target = Target::Claim(key.clone());
         self.retries.clear(&target);
+        self.told.forget(&target);
         let orphan = self.runs.take_orphan(key);
         self.runs.forget(&target);
         if let Some(uid) = orphan
@@ -367,7 +373,8 @@ impl Planner {
             if self.queue.contains(&claim) {
                 self.plan_claim(&key, now, plan);
             }
-            if self.busy_claims.contains(&key) {
+            let undecided = matches!(self.standing.claim(&key), Some(ClaimReason::ProvingClass(_)));
+            if undecided || self.busy_claims.contains(&key) {
                 return;
             }
         }
@@ -385,7 +392,9 @@ impl Planner {
             self.latency.deletes(name, &deleter(&volume, class.as_deref()), now);
         }
         *plan.decisions.entry(("volume", decision.reason.label())).or_default() += 1;
-        plan.events.extend(self.told.news(&target, decision.events, now));
+        if !decision.step.as_ref().is_some_and(Step::is_read) {
+            plan.events.extend(self.told.news(&target, decision.events, now));
+        }
         if let Some(step) = decision.step {
             self.start(target, None, Call::of(step), plan);
         }
@@ -444,7 +453,7 @@ impl Planner {
             }
         }
         if let Call::ReadClass(class) = &op.call {
-            self.reading_classes.insert(class.clone(), self.newest_claim);
+            self.class_read_begins(class, &op.subject);
         }
         // The watch may tell of it before the answer does.
         if let Call::Write(write) = &op.call

@@ -48,6 +48,9 @@ impl Told {
 
     /// Notes what was told when a write was made: it is not news to the next look.
     pub fn note(&mut self, target: &Target, events: &[Event], now: Instant) {
+        if events.is_empty() {
+            return;
+        }
         let told = self.0.entry(target.clone()).or_default();
         told.extend(events.iter().map(|event| (now, event.clone())));
     }

@@ -131,6 +131,11 @@ impl Proofs {
         self.no_classes.get(class).is_some_and(|newest| claim <= *newest)
     }
 
+    /// Keeps the absence only of classes that somebody asks for.
+    pub fn keep_classes(&mut self, is_asked_for: impl Fn(&ClassName) -> bool) {
+        self.no_classes.retain(|class, _| is_asked_for(class));
+    }
+
     /// Drops what is known about the absence of a class.
     pub fn forget_class(&mut self, class: &ClassName) {
         self.no_classes.remove(class);

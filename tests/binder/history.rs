@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::{
-    invariants::settled,
+    invariants::{MADE, settled},
     server::{Seen, Server, decode, path},
     world::recyclers,
 };
@@ -138,7 +138,7 @@ fn somebody_acts(server: &mut Server, rng: &mut Rng) {
     let volume = format!("{VOLUMES}v{}", rng.u32(1..4));
     let size = format!("{}Gi", rng.u32(1..4));
     let fresh = format!("uid-{}", server.revision());
-    match rng.u32(0..14) {
+    match rng.u32(0..15) {
         12 => kubelet_acts(server, rng.u32(0..4) > 0),
         13 => {
             let pods: Vec<String> =
@@ -149,10 +149,10 @@ fn somebody_acts(server: &mut Server, rng: &mut Rng) {
         }
         0..3 if !server.objects.contains_key(&claim) => {
             let named = if rng.u32(0..6) == 0 { format!("v{}", rng.u32(1..4)) } else { String::new() };
-            let class =
-                pick(rng, &[Value::Null, json!(""), json!(""), json!("gold"), json!("wait"), json!("none")]);
+            let class = pick(rng, &["", "", "gold", "wait", "none", "late", "manual"]);
+            let class = if rng.u32(0..7) == 0 { Value::Null } else { json!(class) };
             let object = json!({
-                "metadata": {"name": claim.rsplit('/').next(), "namespace": "default", "uid": fresh, "annotations": {"kept": ""}},
+                "metadata": {"name": claim.rsplit('/').next(), "namespace": "default", "uid": fresh, "annotations": {"kept": "", MADE: server.revision().to_string()}},
                 "spec": {
                     "accessModes": ["ReadWriteOnce"], "volumeName": named, "storageClassName": class,
                     "resources": {"requests": {"storage": size}}, "unknown": {"kept": true},
@@ -169,7 +169,7 @@ fn somebody_acts(server: &mut Server, rng: &mut Rng) {
                 "metadata": {"name": volume.rsplit('/').next(), "uid": fresh, "annotations": {"kept": ""}},
                 "spec": {
                     "accessModes": ["ReadWriteOnce"], "capacity": {"storage": size},
-                    "storageClassName": pick(rng, &["", "", "gold", "wait", "none"]),
+                    "storageClassName": pick(rng, &["", "", "gold", "wait", "none", "late", "manual"]),
                     "persistentVolumeReclaimPolicy": pick(rng, &["Retain", "Retain", "Delete"]),
                     "unknown": {"kept": true},
                 },
@@ -213,6 +213,38 @@ fn somebody_acts(server: &mut Server, rng: &mut Rng) {
             let key = "storageclass.kubernetes.io/is-default-class";
             server.patch(&format!("{CLASSES}gold"), &json!({"metadata": {"annotations": {key: marked}}}));
         }
+        14 if !server.objects.contains_key(&format!("{CLASSES}late")) => {
+            let class = json!({
+                "metadata": {"name": "late", "uid": "late", "annotations": {MADE: server.revision().to_string()}},
+                "provisioner": "d", "volumeBindingMode": "WaitForFirstConsumer",
+            });
+            server.put(&format!("{CLASSES}late"), class);
+            // And at once what its watch may be late for: a claim, and a volume that waits for one.
+            let made = server.revision().to_string();
+            let object = |name: &str, spec: Value| {
+                let metadata =
+                    json!({"name": name, "uid": format!("{name}-{fresh}"), "annotations": {MADE: made}});
+                json!({"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}})
+            };
+            let modes = ["ReadWriteOnce"];
+            let mut claim = object(
+                "c-late",
+                json!({
+                    "accessModes": modes, "storageClassName": "late", "resources": {"requests": {"storage": "1Gi"}},
+                }),
+            );
+            claim["metadata"]["namespace"] = json!("default");
+            let mut volume = object(
+                "v-late",
+                json!({
+                    "accessModes": modes, "storageClassName": "late", "capacity": {"storage": "1Gi"},
+                    "persistentVolumeReclaimPolicy": "Retain",
+                }),
+            );
+            volume["status"]["phase"] = json!("Available");
+            server.put(&format!("{VOLUMES}v-late"), volume);
+            server.put(&format!("{CLAIMS}c-late"), claim);
+        }
         _ => provisioner_acts(server),
     }
 }
@@ -221,7 +253,8 @@ fn somebody_acts(server: &mut Server, rng: &mut Rng) {
 fn scheduler_acts(server: &mut Server, claim: &str, volume: &str, rng: &mut Rng) {
     let Some(object) = server.objects.get(claim) else { return };
     let class = text(object, "/spec/storageClassName").to_owned();
-    let waits = ["wait", "none"].contains(&class.as_str()) && text(object, "/spec/volumeName").is_empty();
+    let waits =
+        ["wait", "none", "late"].contains(&class.as_str()) && text(object, "/spec/volumeName").is_empty();
     if !waits {
         return;
     }
@@ -251,7 +284,7 @@ fn provisioner_acts(server: &mut Server) {
         .iter()
         .filter(|(path, claim)| {
             let annotations = &claim["metadata"]["annotations"];
-            let waits = ["wait", "none"].contains(&text(claim, "/spec/storageClassName"));
+            let waits = ["wait", "none", "late"].contains(&text(claim, "/spec/storageClassName"));
             path.starts_with(CLAIMS)
                 && text(claim, "/spec/volumeName").is_empty()
                 && annotations[PROVISIONER] == "d"

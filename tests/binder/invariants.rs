@@ -17,6 +17,8 @@ const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims/";
 const VOLUMES: &str = "/api/v1/persistentvolumes/";
 const CLASSES: &str = "/apis/storage.k8s.io/v1/storageclasses/";
+/// Annotation: the server's revision when the object was made.
+pub const MADE: &str = "made";
 
 /// Checks one write.
 pub fn check(server: &Server, kind: WriteKind, at: &str, before: &Value, after: &Value) {
@@ -51,6 +53,15 @@ fn class_of(object: &Value) -> &str {
 fn is_delayed(server: &Server, claim: &Value) -> bool {
     let class = server.objects.get(&format!("{CLASSES}{}", class_of(claim)));
     class.is_some_and(|class| class["volumeBindingMode"] == "WaitForFirstConsumer")
+}
+
+/// Whether the claim's class delayed its bind from the beginning: one that came later, while the claim was
+/// being looked at, need not.
+fn is_delayed_from_the_start(server: &Server, claim: &Value) -> bool {
+    let class = server.objects.get(&format!("{CLASSES}{}", class_of(claim)));
+    let made =
+        |object: &Value| annotation(object, MADE).and_then(|made| made.parse::<u64>().ok()).unwrap_or(0);
+    is_delayed(server, claim) && class.is_none_or(|class| made(class) <= made(claim))
 }
 
 /// S34: every write stays within the fields that are the binder's.
@@ -154,7 +165,7 @@ fn chosen(server: &Server, at: &str, before: &Value, after: &Value) {
     }
     if text(claim, "/spec/volumeName").is_empty() {
         assert_eq!(text(before, "/status/phase"), "Available", "S27: {at} is not free");
-        assert!(!is_delayed(server, claim), "S28: {at} is the scheduler's to choose");
+        assert!(!is_delayed_from_the_start(server, claim), "S28: {at} is the scheduler's to choose");
     }
 }
 
@@ -266,7 +277,10 @@ fn provisioner(server: &Server, at: &str, before: &Value, after: &Value) {
     let migrated = asked.is_none_or(|asked| asked.starts_with("kubernetes.io/"));
     assert!(migrated, "S29: {at} is handed from {asked:?} to {asks:?}");
     let selected = annotation(after, SELECTED_NODE).is_some();
-    assert!(selected || !is_delayed(server, after), "S28: {at} asks before a node is selected");
+    assert!(
+        selected || !is_delayed_from_the_start(server, after),
+        "S28: {at} asks before a node is selected"
+    );
 }
 
 /// Whether the claim a volume refers to is there, and not another volume's.

@@ -15,7 +15,7 @@ use crate::{
     kube_api::{
         call::CallError,
         ids::{ClaimKey, ClassName, ResourceVersion, VolumeName},
-        kinds::{ClaimPhase, ObjectRef, PersistentVolumeClaim, StorageClass},
+        kinds::{ClaimPhase, ClaimRef, ObjectRef, PersistentVolumeClaim, StorageClass, VolumePhase},
     },
 };
 
@@ -119,13 +119,72 @@ fn s28_a_class_that_cannot_be_read_keeps_its_claims_waiting() {
     let now = Instant::now();
     let read = only(planner.plan(now));
     planner.outcome(read, Err(refused()), now, 0.0);
+    let plan = planner.plan(now);
+    assert!(plan.ops.is_empty(), "the other claim does not try the same at once");
+    assert_eq!(plan.wake_at, Some(now + Duration::from_millis(500)));
+    assert_eq!(planner.standing().waiting(), [("proving_class", 2)].into());
+    let text = "storage class \"manual\" could not be read: no";
+    assert_eq!(reasons(&plan), [("ProvisioningFailed", text); 2]);
+
+    // When the pause ends, one read serves both again.
+    let now = now + Duration::from_millis(500);
     let read = only(planner.plan(now));
-    assert_eq!(read.subject, Target::Claim(key("b")), "the other claim tries");
     planner.outcome(read, Err(refused()), now, 0.0);
+    let plan = planner.plan(now);
+    assert_eq!((plan.ops, plan.events), (vec![], vec![]), "what was said is not said again");
+    let read = only(planner.plan(plan.wake_at.unwrap()));
+    planner.outcome(read, Err(CallError::NotFound("manual".into())), now, 0.0);
+    planner.plan(now);
+    assert_eq!(planner.standing().waiting(), [("no_class", 2)].into());
+}
+
+/// A label, say: the claim's revision grows, and nothing tells of it, as nothing that we keep has changed.
+#[test]
+fn s39_a_change_of_no_interest_costs_one_read_of_the_class() {
+    let mut claim = of_class("c", "manual");
+    let (objects, mut planner) = planner(Vec::new(), vec![claim.clone()]);
+    let now = Instant::now();
+    let read = only(planner.plan(now));
+    planner.outcome(read, Err(CallError::NotFound("manual".into())), now, 0.0);
+    let later = planner.plan(now).wake_at.unwrap();
+    claim.metadata.resource_version = ResourceVersion(20);
+    objects.apply(claim);
+    let read = only(planner.plan(later));
+    planner.outcome(read, Err(CallError::NotFound("manual".into())), later, 0.0);
+    assert!(planner.plan(later).ops.is_empty());
+    assert_eq!(planner.standing().waiting(), [("no_class", 1)].into());
+}
+
+/// Both volumes are new, and pre-bound by name; the absence of the class is being proven for one of the
+/// claims.
+#[test]
+fn no_volume_is_made_available_while_the_class_of_its_claim_is_read() {
+    let pair = |number: usize| {
+        let (mut volume, claim) = (volume(&format!("pv{number}")), of_class(&format!("c{number}"), "manual"));
+        volume.spec.storage_class_name = Some("manual".to_owned());
+        volume.status.phase = VolumePhase::Pending;
+        volume.spec.claim_ref =
+            Some(ClaimRef { namespace: "ns".to_owned(), name: format!("c{number}"), uid: "".into() });
+        (volume, claim)
+    };
+    let (volumes, claims) = [pair(1), pair(2)].into_iter().unzip();
+    let (_, mut planner) = planner(volumes, claims);
+    let now = Instant::now();
+    let read = only(planner.plan(now));
+    planner.outcome(read, Err(CallError::NotFound("manual".into())), now, 0.0);
+    let kinds: Vec<_> = planner.plan(now).ops.iter().map(|op| op.call.write_kind()).collect();
+    assert_eq!(kinds, [Some(WriteKind::ReserveVolume); 2]);
+}
+
+#[test]
+fn s40_a_write_that_changes_nothing_is_tried_again_after_a_pause() {
+    let (_, mut planner) = planner(vec![volume("pv")], vec![claim("c")]);
+    let now = Instant::now();
+    let op = only(planner.plan(now));
+    planner.outcome(op, Ok(Answer::Volume(volume("pv"))), now, 0.0);
     let plan = planner.plan(now);
     assert!(plan.ops.is_empty());
     assert_eq!(plan.wake_at, Some(now + Duration::from_millis(500)));
-    assert_eq!(planner.standing().waiting(), [("proving_class", 2)].into());
 }
 
 #[test]
