@@ -213,40 +213,41 @@ fn somebody_acts(server: &mut Server, rng: &mut Rng) {
             let key = "storageclass.kubernetes.io/is-default-class";
             server.patch(&format!("{CLASSES}gold"), &json!({"metadata": {"annotations": {key: marked}}}));
         }
-        14 if !server.objects.contains_key(&format!("{CLASSES}late")) => {
-            let class = json!({
-                "metadata": {"name": "late", "uid": "late", "annotations": {MADE: server.revision().to_string()}},
-                "provisioner": "d", "volumeBindingMode": "WaitForFirstConsumer",
-            });
-            server.put(&format!("{CLASSES}late"), class);
-            // And at once what its watch may be late for: a claim, and a volume that waits for one.
-            let made = server.revision().to_string();
-            let object = |name: &str, spec: Value| {
-                let metadata =
-                    json!({"name": name, "uid": format!("{name}-{fresh}"), "annotations": {MADE: made}});
-                json!({"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}})
-            };
-            let modes = ["ReadWriteOnce"];
-            let mut claim = object(
-                "c-late",
-                json!({
-                    "accessModes": modes, "storageClassName": "late", "resources": {"requests": {"storage": "1Gi"}},
-                }),
-            );
-            claim["metadata"]["namespace"] = json!("default");
-            let mut volume = object(
-                "v-late",
-                json!({
-                    "accessModes": modes, "storageClassName": "late", "capacity": {"storage": "1Gi"},
-                    "persistentVolumeReclaimPolicy": "Retain",
-                }),
-            );
-            volume["status"]["phase"] = json!("Available");
-            server.put(&format!("{VOLUMES}v-late"), volume);
-            server.put(&format!("{CLAIMS}c-late"), claim);
-        }
+        14 if !server.objects.contains_key(&format!("{CLASSES}late")) => late_class_comes(server, &fresh),
         _ => provisioner_acts(server),
     }
+}
+
+/// A class comes, and at once what its watch may be late for: a claim of it, and a volume.
+fn late_class_comes(server: &mut Server, fresh: &str) {
+    let class = json!({
+        "metadata": {"name": "late", "uid": "late", "annotations": {MADE: server.revision().to_string()}},
+        "provisioner": "d", "volumeBindingMode": "WaitForFirstConsumer",
+    });
+    server.put(&format!("{CLASSES}late"), class);
+    let made = server.revision().to_string();
+    let object = |name: &str, spec: Value| {
+        let metadata = json!({"name": name, "uid": format!("{name}-{fresh}"), "annotations": {MADE: made}});
+        json!({"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}})
+    };
+    let modes = ["ReadWriteOnce"];
+    let mut claim = object(
+        "c-late",
+        json!({
+            "accessModes": modes, "storageClassName": "late", "resources": {"requests": {"storage": "1Gi"}},
+        }),
+    );
+    claim["metadata"]["namespace"] = json!("default");
+    let mut volume = object(
+        "v-late",
+        json!({
+            "accessModes": modes, "storageClassName": "late", "capacity": {"storage": "1Gi"},
+            "persistentVolumeReclaimPolicy": "Retain",
+        }),
+    );
+    volume["status"]["phase"] = json!("Available");
+    server.put(&format!("{VOLUMES}v-late"), volume);
+    server.put(&format!("{CLAIMS}c-late"), claim);
 }
 
 /// Chooses a node or a volume for a claim that waits for its first consumer.
