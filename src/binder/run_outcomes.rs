@@ -108,8 +108,7 @@ impl Planner {
             (WriteKind::DeleteVolume, Target::Volume(name), _) => {
                 self.runs.advance(name, VolumeStage::Deleted);
             }
-            // What was recycled is as new, and what was made is there.
-            (WriteKind::Unbind | WriteKind::CreateVolume, target, _) => self.runs.forget(target),
+            (WriteKind::CreateVolume, target, _) => self.runs.forget(target),
             (WriteKind::Reschedule, ..) => {
                 if let Answer::Claim(claim) = &answer {
                     self.runs.reschedule(claim, now);

@@ -308,9 +308,14 @@ impl Runs {
         self.pauses.clear(target);
     }
 
-    /// A volume is there; if it is the one that was being made for its claim, that is over. From then on
-    /// its directory goes with the volume and not before.
+    /// A volume is there. If it is of another claim than the one its run was begun for, or of none, that run
+    /// counts for nothing, not even when it comes back to that claim. If it is the one that was being made for
+    /// its claim, that is over: from then on its directory goes with the volume and not before.
     pub fn volume_seen(&mut self, volume: &PersistentVolume) {
+        let name = volume.key();
+        if self.volumes.contains_key(&name) && self.of_volume(volume).is_none() {
+            self.forget(&Target::Volume(name));
+        }
         if let Some(reference) = &volume.spec.claim_ref
             && volume.key() == volume_name(&reference.uid)
             && self.claims.get(&reference.key()).is_some_and(|(uid, _)| *uid == reference.uid)

@@ -157,17 +157,57 @@ fn a_recycler_pod_is_asked_for_when_the_list_lacks_it_and_deleted_once() {
     assert_eq!(only(planner.plan(now)).call.write_kind(), Some(WriteKind::Unbind));
 }
 
+/// Somebody reserves a recycled volume for the claim that is gone, as it was before: what was done then counts
+/// for nothing.
+#[test]
+fn s23_a_volume_that_was_recycled_is_recycled_anew() {
+    let now = Instant::now();
+    let (objects, mut planner, mut pod) = recycling(now);
+    pod.metadata.resource_version = ResourceVersion(8);
+    pod.status.phase = "Succeeded".to_owned();
+    objects.apply(pod.clone());
+    planner.changed(&ObjectRef::Pod(pod.key()), now);
+    let deletion = only(planner.plan(now));
+    assert_eq!(deletion.call.write_kind(), Some(WriteKind::DeletePod));
+    planner.outcome(deletion, Ok(Answer::Deleted), now, 0.0);
+    pod.metadata.resource_version = ResourceVersion(9);
+    objects.delete(pod.clone());
+    planner.changed(&ObjectRef::Pod(pod.key()), now);
+    let unbinding = only(planner.plan(now));
+    assert_eq!(unbinding.call.write_kind(), Some(WriteKind::Unbind));
+    let mut free = released(2);
+    free.spec.claim_ref = None;
+    free.status.phase = VolumePhase::Available;
+    planner.outcome(unbinding, Ok(Answer::Volume(free)), now, 0.0);
+    assert!(planner.plan(now).ops.is_empty());
+
+    let mut reserved = released(3);
+    reserved.status.phase = VolumePhase::Available;
+    objects.apply(reserved);
+    planner.changed(&ObjectRef::Volume(VolumeName::from("pv")), now);
+    let releasing = only(planner.plan(now));
+    assert_eq!(releasing.call.write_kind(), Some(WriteKind::VolumeReleased));
+    planner.outcome(releasing, Ok(Answer::Volume(released(4))), now, 0.0);
+    assert_eq!(only(planner.plan(now)).call.write_kind(), Some(WriteKind::CreatePod));
+}
+
 /// Somebody keeps changing the pod: after some tries there are pauses, and nothing is forgotten meanwhile.
 #[test]
 fn s40_a_start_that_meets_conflicts_is_tried_again_with_pauses() {
     let now = Instant::now();
-    let (_, mut planner, mut pod) = recycling(now);
+    let (objects, mut planner, mut pod) = recycling(now);
     for round in 0..4 {
         let read = only(planner.plan(now));
         assert!(matches!(read.call, Call::Read { purpose: Purpose::ProveReleased, .. }), "{read:?}");
         planner.outcome(read, Ok(Answer::Volume(released(1))), now, 0.0);
         let start = only(planner.plan(now));
         assert_eq!(start.call.write_kind(), Some(WriteKind::StartPod));
+        if round == 3 {
+            // The change is told of before the answer: if the pod is gone, it is that one which is gone.
+            pod.metadata.resource_version.0 += 1;
+            objects.apply(pod.clone());
+            planner.changed(&ObjectRef::Pod(pod.key()), now);
+        }
         planner.outcome(start, Err(CallError::Conflict("changed".into())), now, 0.0);
         if round < 3 {
             let refresh = only(planner.plan(now));
