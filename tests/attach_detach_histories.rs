@@ -25,11 +25,15 @@ use libtest_mimic::{Arguments, Failed, Trial};
 /// Histories per run; `MOORING_HISTORIES` asks for more.
 const HISTORIES: u64 = 1_000;
 
+/// Seeds beyond those that found something: a doubt about a create was ended by a read that had been
+/// answered before it was over, and was heard of after (S1).
+const FOUND: [u64; 1] = [19_925];
+
 fn main() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let seeds: Vec<u64> = match number("MOORING_SEED") {
         Some(seed) => vec![seed],
-        None => (0..number("MOORING_HISTORIES").unwrap_or(HISTORIES)).collect(),
+        None => (0..number("MOORING_HISTORIES").unwrap_or(HISTORIES)).chain(FOUND).collect(),
     };
     let explore = number("MOORING_EXPLORE").map(|steps| usize::try_from(steps).expect("a number of steps"));
     let random = Trial::test("S1–S11 S13–S17 L8 L9 and convergence over random histories", move || {

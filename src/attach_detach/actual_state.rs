@@ -50,6 +50,8 @@ pub struct Pair {
     pub in_use: bool,
     /// The request in flight for this pair.
     pub call: Option<PairCall>,
+    /// When that, or the last one, was sent: what a read shows may be as old as that, however late its answer.
+    pub asked_at: Option<Instant>,
     /// A create was sent whose outcome nobody knows: until that is settled the attachment may exist
     /// (S17).
     pub uncertain: Option<Uncertain>,
@@ -419,9 +421,9 @@ impl ActualState {
     }
 
     /// Takes note that the node was read live: a patch that the server has given up by now will not land.
-    pub fn settle_node(&mut self, name: &NodeName, now: Instant) -> BTreeSet<VolumeId> {
+    pub fn settle_node(&mut self, name: &NodeName, asked: Instant) -> BTreeSet<VolumeId> {
         let Some(state) = self.nodes.get_mut(name) else { return BTreeSet::new() };
-        if state.unsettled.is_none_or(|unsettled| unsettled.until > now) {
+        if state.unsettled.is_none_or(|unsettled| unsettled.until > asked) {
             return BTreeSet::new();
         }
         state.unsettled = None;

@@ -557,6 +557,7 @@ impl Controller {
         let pair = self.actual.pair_mut(volume, node);
         pair.migrated = migrated;
         pair.call = Some(call);
+        pair.asked_at = Some(now);
         match (call, pair.operation) {
             (PairCall::Create, None | Some((Operation::Detach, _))) => {
                 pair.operation = Some((Operation::Attach, now));

@@ -102,7 +102,8 @@ impl Controller {
                             // A patch that was not answered is a failure until one is.
                             state.retry = Retry::default();
                         }
-                        let touched = self.actual.settle_node(&name, now);
+                        let asked = self.actual.node_mut(&name).asked_at.unwrap_or(now);
+                        let touched = self.actual.settle_node(&name, asked);
                         self.dirty_volumes.extend(touched);
                         self.node_answered(&name, &node, sent, now);
                     }
@@ -223,6 +224,8 @@ impl Controller {
         result: Result<Answer, CallError>,
         now: Instant,
     ) {
+        // An answer that comes late shows nothing of what landed after the question.
+        let asked = self.pair(volume, node).asked_at.unwrap_or(now);
         match result {
             Ok(Answer::Attachment(attachment)) => {
                 let name = attachment.key();
@@ -230,8 +233,8 @@ impl Controller {
                 let is_there = self.objects.attachments.get(&name).is_some();
                 let pair = self.pair(volume, node);
                 let doubt = pair.doubt.take();
-                pair.uncertain = pair.uncertain.filter(|uncertain| uncertain.until > now);
-                pair.deletion_doubt = pair.deletion_doubt.filter(|until| *until > now);
+                pair.uncertain = pair.uncertain.filter(|uncertain| uncertain.until > asked);
+                pair.deletion_doubt = pair.deletion_doubt.filter(|until| *until > asked);
                 if is_there && pair.attachment.is_none() {
                     tracing::warn!(%volume, %node, attachment = %name, "the name of the attachment is taken");
                     if doubt == Some(Doubt::MadeByAnother) {
@@ -264,11 +267,12 @@ impl Controller {
                 }
                 let Some(uncertain) = &mut pair.uncertain else { return };
                 uncertain.read_absent = true;
-                if uncertain.until <= now {
+                if uncertain.until <= asked {
                     pair.uncertain = None;
                 } else if !wanted {
                     // The create may still land; look again when it no longer can.
-                    pair.retry = pair.retry.after_failure(now, 0.0, uncertain.until - now);
+                    pair.retry =
+                        pair.retry.after_failure(now, 0.0, uncertain.until.saturating_duration_since(now));
                 }
             }
             Err(error @ CallError::Unknown(_)) => {

@@ -110,6 +110,7 @@ impl Controller {
             }
         };
         let state = self.actual.node_mut(name);
+        state.asked_at = Some(now);
         state.busy = true;
         state.pending_since = None;
         if let Some((node, list)) = own_list {

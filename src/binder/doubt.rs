@@ -4,7 +4,8 @@
 //! get another volume that way. A read that shows the volume unreserved proves nothing as long as the
 //! request may still be on its way: it would then be made at the revision it names, and the claim, which
 //! has meanwhile taken another volume, would hold two (S19). The doubt ends when the volume has moved on
-//! from that revision, as the request is refused then; or when no request can be that old.
+//! from that revision, as the request is refused then; or when no request can be that old, and a read after that
+//! has shown the volume.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -46,22 +47,32 @@ impl Doubts {
     /// A volume is at this revision now, or gone. Returns the claims that were in doubt about it and are so
     /// no longer.
     pub fn look(&mut self, volume: &VolumeName, now: Option<ResourceVersion>) -> Vec<ClaimKey> {
-        self.take(|(name, _), doubt| name == volume && now != Some(doubt.revision))
+        let ended =
+            |(name, _): &(VolumeName, Uid), doubt: &mut Doubt| name == volume && now != Some(doubt.revision);
+        self.0.extract_if(.., ended).map(|(_, doubt)| doubt.claim).collect()
     }
 
-    /// Takes the claims whose doubts have ended by now.
-    pub fn take_over(&mut self, now: Instant) -> Vec<ClaimKey> {
-        self.take(|_, doubt| now >= doubt.until)
+    /// Takes the doubts whose requests can no longer be carried out, of claims that are free to be looked at.
+    /// What became of each volume is still to be read: our tables may be older.
+    pub fn take_over(
+        &mut self,
+        now: Instant,
+        is_free: impl Fn(&ClaimKey) -> bool,
+    ) -> Vec<(ClaimKey, VolumeName)> {
+        let ended = |_: &(VolumeName, Uid), doubt: &mut Doubt| now >= doubt.until && is_free(&doubt.claim);
+        self.0.extract_if(.., ended).map(|((volume, _), doubt)| (doubt.claim, volume)).collect()
     }
 
-    fn take(&mut self, ended: impl Fn(&(VolumeName, Uid), &Doubt) -> bool) -> Vec<ClaimKey> {
-        self.0.extract_if(.., |key, doubt| ended(key, doubt)).map(|(_, doubt)| doubt.claim).collect()
-    }
-
-    /// When the next doubt ends by itself.
+    /// When the next doubt ends by itself. One that is over, and whose claim is not free, ends with that.
     #[must_use]
-    pub fn next_end(&self) -> Option<Instant> {
-        self.0.values().map(|doubt| doubt.until).min()
+    pub fn next_end(&self, now: Instant) -> Option<Instant> {
+        self.0.values().map(|doubt| doubt.until).filter(|until| *until > now).min()
+    }
+
+    /// Whether there is any doubt.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// A volume other than this one that may become the claim's.
@@ -88,16 +99,18 @@ mod tests {
         assert_eq!(doubts.other(&Uid::from("another"), &other), None);
         assert_eq!(doubts.look(&volume, Some(ResourceVersion(5))), vec![]);
         assert_eq!(doubts.look(&other, None), vec![]);
-        assert_eq!(doubts.next_end(), Some(now + LATE));
+        assert_eq!(doubts.next_end(now), Some(now + LATE));
         for moved in [Some(ResourceVersion(6)), None] {
             note(&mut doubts);
             assert_eq!(doubts.look(&volume, moved), vec![claim.0.clone()]);
             assert_eq!(doubts.other(&claim.1, &other), None);
         }
         note(&mut doubts);
-        assert_eq!(doubts.take_over(now), vec![]);
-        assert_eq!(doubts.take_over(now + LATE), vec![claim.0]);
-        assert_eq!(doubts.next_end(), None);
+        assert_eq!(doubts.take_over(now, |_| true), vec![]);
+        assert_eq!(doubts.take_over(now + LATE, |_| false), vec![]);
+        assert_eq!(doubts.next_end(now + LATE), None, "it waits for its claim");
+        assert_eq!(doubts.take_over(now + LATE, |_| true), vec![(claim.0, volume)]);
+        assert!(doubts.is_empty());
     }
 
     #[test]

@@ -22,7 +22,7 @@ use super::{
     index::VolumeIndex,
     latency::{Latency, Measure},
     matching::{Wish, volume_class},
-    op::{Call, Op},
+    op::{Call, Op, Purpose},
     queue::{Next, Queue, Tallies},
     reason::{ClaimReason, VolumeReason},
     reclaim::deleter,
@@ -164,7 +164,7 @@ impl Planner {
     /// Whether a key waits for its time, or for the end of a doubt.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
-        self.retries.next_due().is_some() || self.doubts.next_end().is_some()
+        self.retries.next_due().is_some() || !self.doubts.is_empty()
     }
 
     /// The recycler pods at work, by UID, with the volume of each.
@@ -207,7 +207,10 @@ impl Planner {
     /// Decides about as many keys as may run now.
     pub fn plan(&mut self, now: Instant) -> Plan {
         let mut plan = Plan { events: std::mem::take(&mut self.pending_events), ..Plan::default() };
-        self.queue.extend(self.doubts.take_over(now).into_iter().map(Target::Claim), now);
+        for (claim, volume) in self.doubts.take_over(now, |claim| !self.busy_claims.contains(claim)) {
+            let call = Call::Read { target: Object::Volume(volume), purpose: Purpose::Refresh };
+            self.start(Target::Claim(claim), None, call, &mut plan);
+        }
         for target in self.runs.take_due(now) {
             self.queue.retry(target, now);
         }
@@ -233,7 +236,7 @@ impl Planner {
             }
         }
         let dues =
-            [self.retries.next_due(), self.runs.pauses.next_due(), self.doubts.next_end(), self.resync_at];
+            [self.retries.next_due(), self.runs.pauses.next_due(), self.doubts.next_end(now), self.resync_at];
         plan.wake_at = dues.into_iter().flatten().min();
         plan.measures = self.latency.take();
         plan.tallies = self.queue.take_tallies();

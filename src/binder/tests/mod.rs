@@ -179,7 +179,13 @@ fn s19_a_reservation_that_may_come_late_keeps_the_claim_from_another_volume() {
             let op = only(planner.plan(now));
             assert_eq!((op.call.write_kind(), op.volume), (Some(WriteKind::VolumeBound), reservation.volume));
         } else {
+            // It may have come, and only the watch not have told of it.
             let later = plan.wake_at.unwrap();
+            let read = only(planner.plan(later));
+            let large = Object::Volume(VolumeName::from("large"));
+            assert_eq!(read.call, Call::Read { target: large, purpose: Purpose::Refresh });
+            let unchanged = objects.volumes.get(&VolumeName::from("large")).unwrap();
+            planner.outcome(read, Ok(Answer::Volume(PersistentVolume::clone(&unchanged))), later, 0.0);
             let op = only(planner.plan(later));
             assert_eq!(op.call.write_kind(), Some(WriteKind::ReserveVolume));
             assert_eq!(op.volume, Some(VolumeName::from("small")));
