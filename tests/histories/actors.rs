@@ -246,7 +246,10 @@ impl Server {
         // A node that is gone publishes nothing, and cannot report anything new either.
         for volume in VOLUMES.map(|(volume, _)| id(volume)) {
             let unused = !node.uses(volume.as_str());
-            self.unpublished.entry((name.clone(), volume)).or_default().unused |= unused;
+            let shown = self.unpublished.entry((name.clone(), volume)).or_default();
+            shown.unused |= unused;
+            // A deletion that was sent while it was gone may arrive when it is back.
+            shown.unready = true;
         }
         self.record_end(ObjectRef::Node(name.clone()), Object::Node(node));
     }
