@@ -287,13 +287,22 @@ impl Planner {
         match answer {
             Answer::Claim(claim) => {
                 let key = claim.key();
+                let was_known = self.objects.claims.get(&key).is_some();
                 let news = self.objects.absorb(claim);
+                // A list may have lacked it meanwhile, and then no watch tells of its end.
+                if news && !was_known {
+                    self.unconfirmed.insert(Object::Claim(key.clone()));
+                }
                 self.claim_changed(&key, now);
                 news
             }
             Answer::Volume(volume) => {
                 let name = volume.key();
+                let was_known = self.objects.volumes.get(&name).is_some();
                 let news = self.objects.absorb(volume);
+                if news && !was_known {
+                    self.unconfirmed.insert(Object::Volume(name.clone()));
+                }
                 if news {
                     self.unprove_claims_of(&name);
                 }

@@ -342,6 +342,11 @@ impl Planner {
             };
             self.start(target, volume, Call::of(step), plan);
         }
+        let was_undecided = matches!(self.standing.claim(key), Some(ClaimReason::ProvingClass(_)));
+        if was_undecided && !matches!(decision.reason, ClaimReason::ProvingClass(_)) {
+            // They were left alone meanwhile.
+            self.queue.extend(self.volumes.referring_to(key).cloned().map(Target::Volume), now);
+        }
         self.standing.set_claim(key, decision.reason);
     }
 
