@@ -473,4 +473,15 @@ impl ActualState {
 }
 
 #[cfg(test)]
+impl Pair {
+    /// A pair of which nothing but its attachment is known.
+    pub(super) fn with_attachment(attached: bool, terminating: bool) -> Self {
+        let mut attachment = VolumeAttachment::default();
+        attachment.status.attached = attached;
+        attachment.metadata.deletion_timestamp = terminating.then(Default::default);
+        Self { attachment: Some(Arc::new(attachment)), ..Self::default() }
+    }
+}
+
+#[cfg(test)]
 mod tests;

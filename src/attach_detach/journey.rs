@@ -115,10 +115,7 @@ impl Journey {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
-    use crate::kube_api::kinds::VolumeAttachment;
 
     fn laps(operation: Operation, seen: &[(u64, Phase)]) -> Vec<(&'static str, u64)> {
         let start = Instant::now();
@@ -176,29 +173,23 @@ mod tests {
     #[test]
     fn the_phase_is_that_of_what_is_waited_for() {
         use Phase::{Api, Attacher, Done, Publish, Queue, Unmount, Unpublish};
-        let attachment = |attached: bool, terminating: bool| {
-            let mut attachment = VolumeAttachment::default();
-            attachment.status.attached = attached;
-            attachment.metadata.deletion_timestamp = terminating.then(Default::default);
-            Pair { attachment: Some(Arc::new(attachment)), ..Pair::default() }
-        };
-        let (none, attached) = (Pair::default, || attachment(true, false));
+        let (none, attached) = (Pair::default, || Pair::with_attachment(true, false));
         let accepted = || Pair { deletion_accepted: Some("1".into()), ..attached() };
         let cases = [
             ("not asked for", none(), true, Queue),
             ("being asked for", Pair { call: Some(PairCall::Create), ..none() }, true, Api),
             ("being looked for", Pair { call: Some(PairCall::Read), ..none() }, true, Queue),
-            ("made", attachment(false, false), true, Attacher),
+            ("made", Pair::with_attachment(false, false), true, Attacher),
             ("attached", attached(), true, Publish),
             ("attached and listed", Pair { listed: true, ..attached() }, true, Done),
-            ("wanted again while it goes", attachment(true, true), true, Queue),
+            ("wanted again while it goes", Pair::with_attachment(true, true), true, Queue),
             ("wanted again after its deletion", accepted(), true, Queue),
             ("nothing is left", none(), false, Done),
             ("not unmounted", attached(), false, Unmount),
             ("deletion sent", Pair { call: Some(PairCall::Delete), ..attached() }, false, Api),
             ("being looked at", Pair { call: Some(PairCall::Read), ..attached() }, false, Unmount),
             ("deletion accepted", accepted(), false, Attacher),
-            ("going", attachment(true, true), false, Attacher),
+            ("going", Pair::with_attachment(true, true), false, Attacher),
         ];
         for (name, pair, wanted, expected) in cases {
             assert_eq!(Phase::of(&pair, wanted, false), expected, "{name}");

@@ -247,8 +247,6 @@ impl Standing {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use tokio::time::Instant;
 
     use super::*;
@@ -257,10 +255,7 @@ mod tests {
             actual_state::Uncertain, desired_state::WhyUnresolved, force::Unforced, rules::Rival,
             volume_source::SourceError,
         },
-        kube_api::{
-            ids::{ClaimKey, DriverName},
-            kinds::VolumeAttachment,
-        },
+        kube_api::ids::{ClaimKey, DriverName},
     };
 
     fn at(second: i64) -> Timestamp {
@@ -339,13 +334,7 @@ mod tests {
 
     #[test]
     fn l18_the_state_shown_is_what_is_known_of_the_pair() {
-        let attachment = |attached: bool, terminating: bool| {
-            let mut attachment = VolumeAttachment::default();
-            attachment.status.attached = attached;
-            attachment.metadata.deletion_timestamp = terminating.then(Default::default);
-            Pair { attachment: Some(Arc::new(attachment)), ..Pair::default() }
-        };
-        let (none, attached) = (Pair::default, || attachment(true, false));
+        let (none, attached) = (Pair::default, || Pair::with_attachment(true, false));
         let now = Instant::now();
         let uncertain = Some(Uncertain { until: now, read_absent: false });
         let cases = [
@@ -363,7 +352,7 @@ mod tests {
                 State::Uncertain,
             ),
             ("listed", Pair { listed: true, ..none() }, State::Attached),
-            ("made", attachment(false, false), State::Attaching),
+            ("made", Pair::with_attachment(false, false), State::Attaching),
             ("attached", attached(), State::Attached),
             ("deletion sent", Pair { call: Some(PairCall::Delete), ..attached() }, State::Detaching),
             (
@@ -377,7 +366,7 @@ mod tests {
                 Pair { deletion_doubt: Some(now), call: Some(PairCall::Delete), ..attached() },
                 State::Detaching,
             ),
-            ("going", attachment(true, true), State::Detaching),
+            ("going", Pair::with_attachment(true, true), State::Detaching),
         ];
         for (name, pair, expected) in cases {
             assert_eq!(State::of(&pair), expected, "{name}");

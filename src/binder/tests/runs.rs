@@ -21,15 +21,21 @@ fn released(revision: u64) -> PersistentVolume {
     }))
 }
 
-/// A volume that is to be recycled, as its claim is proven gone.
-fn to_recycle(now: Instant) -> (Arc<Objects>, Planner) {
+/// A planner that recycles, and a released volume.
+fn with_recycler() -> (Arc<Objects>, Planner) {
     let recycler =
         Recycler { template: Recycler::default_template(), minimum_timeout: 60, increment_timeout: 30 };
     let recyclers = Recyclers { host_path: recycler.clone(), nfs: recycler };
     let options = BinderOptions { recyclers: Some(Arc::new(recyclers)), ..BinderOptions::default() };
     let objects = Arc::new(Objects::default());
     objects.reset(vec![released(1)]);
-    let mut planner = Planner::new(Arc::clone(&objects), options);
+    let planner = Planner::new(Arc::clone(&objects), options);
+    (objects, planner)
+}
+
+/// A volume that is to be recycled, as its claim is proven gone.
+fn to_recycle(now: Instant) -> (Arc<Objects>, Planner) {
+    let (objects, mut planner) = with_recycler();
     planner.warm(now);
     let proof = only(planner.plan(now));
     planner.outcome(proof, Err(CallError::NotFound("c".into())), now, 0.0);
@@ -109,13 +115,7 @@ fn s23_a_proof_does_not_outlast_the_lease() {
 fn s23_no_two_processes_name_their_pods_alike() {
     let now = Instant::now();
     let names = [0, 1].map(|number| {
-        let recycler =
-            Recycler { template: Recycler::default_template(), minimum_timeout: 60, increment_timeout: 30 };
-        let recyclers = Recyclers { host_path: recycler.clone(), nfs: recycler };
-        let options = BinderOptions { recyclers: Some(Arc::new(recyclers)), ..BinderOptions::default() };
-        let objects = Arc::new(Objects::default());
-        objects.reset(vec![released(1)]);
-        let mut planner = Planner::new(objects, options);
+        let (_, mut planner) = with_recycler();
         planner.count_runs_from(number);
         planner.warm(now);
         let proof = only(planner.plan(now));
