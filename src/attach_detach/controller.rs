@@ -227,7 +227,9 @@ impl Controller {
             match &object {
                 ObjectRef::Node(name) => {
                     self.hear_last_words(name, now);
-                    self.doubt_node(name);
+                    if self.objects.nodes.is_missing(name) {
+                        self.doubt_node(name);
+                    }
                     let node = self.objects.nodes.get(name);
                     let touched = self.observe_node(name, node.as_ref(), now);
                     self.dirty_volumes.extend(touched);
@@ -242,7 +244,9 @@ impl Controller {
                 ObjectRef::Attachment(name) => {
                     self.suspect_attachment(name, now);
                     self.refresh_attachment(name, now);
-                    self.doubt_attachment(name);
+                    if self.objects.attachments.is_missing(name) {
+                        self.doubt_attachment(name);
+                    }
                 }
                 ObjectRef::Volume(name) => {
                     for attachment in self.actual.unexplained_of(name) {
@@ -275,19 +279,15 @@ impl Controller {
         self.dirty_volumes.extend(self.actual.observe_node(name, None, wall));
     }
 
-    /// A node that the last list lacked, and that is known from answers of its own alone, is read.
+    /// A node that is known from answers of its own alone is read.
     fn doubt_node(&mut self, name: &NodeName) {
-        if self.objects.nodes.is_unconfirmed(name) {
-            self.actual.node_mut(name).stale = true;
-            self.dirty_nodes.push(name.clone());
-        }
+        self.actual.node_mut(name).stale = true;
+        self.dirty_nodes.push(name.clone());
     }
 
     /// Likewise a VolumeAttachment of ours.
     fn doubt_attachment(&mut self, name: &AttachmentName) {
-        if self.objects.attachments.is_unconfirmed(name) {
-            self.dirty_volumes.extend(self.actual.doubt_attachment(name));
-        }
+        self.dirty_volumes.extend(self.actual.doubt_attachment(name));
     }
 
     fn refresh_pod(&mut self, key: &PodKey, now: Instant) {

@@ -80,6 +80,7 @@ impl Controller {
                         state.stale = true;
                         state.refused = Some(revision);
                     }
+                    Err(error @ CallError::NotFound(_)) => self.node_not_found(&name, &error, sent, now),
                     Err(error) => self.node_patch_failed(&name, revision, &error, now),
                 }
                 let touched = self.actual.node_call_ended(&name);
@@ -108,18 +109,7 @@ impl Controller {
                         self.node_answered(&name, &node, sent, now);
                     }
                     Ok(_) => {}
-                    Err(error @ CallError::NotFound(_)) => {
-                        if self.objects.prove_unconfirmed_gone::<Node>(&name) {
-                            self.hear_last_words(&name, now);
-                        }
-                        if self.actual.node(&name).is_some_and(|state| state.node.is_none()) {
-                            let touched = self.actual.witness_absence(&name, sent);
-                            self.dirty_volumes.extend(touched);
-                        } else {
-                            // Absence of a node that the watch still shows is about to be told by the watch.
-                            self.node_failed(&name, &error, now);
-                        }
-                    }
+                    Err(error @ CallError::NotFound(_)) => self.node_not_found(&name, &error, sent, now),
                     Err(error) => self.node_not_read(&name, &error, now),
                 }
                 let touched = self.actual.node_call_ended(&name);
@@ -296,6 +286,19 @@ impl Controller {
             let state = self.actual.node_mut(name);
             state.unsettled = Some(Unsettled { revision, until: now + SETTLE });
             state.stale = true;
+        }
+    }
+
+    /// The node is gone. The watch is about to say so, unless it began anew without it.
+    fn node_not_found(&mut self, name: &NodeName, error: &CallError, sent: Sequence, now: Instant) {
+        if self.objects.prove_unconfirmed_gone::<Node>(name) {
+            self.hear_last_words(name, now);
+        }
+        if self.actual.node(name).is_some_and(|state| state.node.is_none()) {
+            let touched = self.actual.witness_absence(name, sent);
+            self.dirty_volumes.extend(touched);
+        } else {
+            self.node_failed(name, error, now);
         }
     }
 

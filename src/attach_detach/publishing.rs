@@ -133,7 +133,7 @@ mod tests {
     use crate::{
         attach_detach::{
             actual_state::PairCall,
-            calls::Outcome,
+            calls::{Answer, Outcome},
             clock::Clock,
             controller::{AttachDetachOptions, NODE_CALLS},
             metrics::AttachDetachMetrics,
@@ -239,6 +239,30 @@ mod tests {
         }
         assert_eq!(controller.reconcile(now).calls.len(), NODE_CALLS);
         assert_eq!(controller.in_flight(), NODE_CALLS);
+    }
+
+    #[test]
+    fn s40_patches_that_are_never_answered_come_at_longer_intervals_though_reads_between_them_are_answered() {
+        let mut now = Instant::now();
+        let (mut controller, node) = controller(now);
+        publish(&mut controller, "a", Publication::List);
+        let mut pauses = Vec::new();
+        for _ in 0..8 {
+            now += Duration::from_hours(1);
+            controller.reconcile_node(&node, now);
+            let (sent, call) = controller.effects.calls.pop().expect("a request");
+            let is_patch = matches!(call, Call::PatchNode(..));
+            let object = controller.objects.nodes.get(&node).unwrap();
+            let silence = Err(CallError::Unknown("cut".to_owned()));
+            let result = if is_patch { silence } else { Ok(Answer::Node((*object).clone())) };
+            controller.take_outcome(Outcome { call, sent, result }, now);
+            if is_patch {
+                let due = controller.actual.node(&node).and_then(|state| state.retry.at());
+                pauses.push((due.unwrap() - now).as_secs_f64());
+            }
+        }
+        assert_eq!(pauses.len(), 4, "{pauses:?}");
+        assert!(pauses.windows(2).all(|pair| pair[1] >= pair[0] * 1.5 - 1e-6), "{pauses:?}");
     }
 
     #[test]

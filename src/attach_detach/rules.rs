@@ -125,7 +125,7 @@ pub enum Waiting {
         /// When it said so; each of its tries says so anew.
         at: Option<Timestamp>,
     },
-    /// For the node, whose object is gone, to come back: nothing can be attached to it.
+    /// For the node, whose object is gone, to come back: nothing can be attached to it, or published there.
     NodeGone,
     /// For the node, whose object is gone, to come back and unmount: nothing proves its kubelet dead.
     DetachWaitingForNode {
@@ -207,7 +207,11 @@ fn wanted(view: &PairView<'_>, wish: &Wish, now: Instant) -> Verdict {
             return in_doubt(pair, until, now);
         }
         if attachment.status.attached {
-            let waiting = (!pair.listed).then_some(Waiting::Publishing);
+            let waiting = match view.node {
+                _ if pair.listed => None,
+                Some(state) if state.node.is_some() => Some(Waiting::Publishing),
+                _ => Some(Waiting::NodeGone),
+            };
             return Verdict { waiting, ..Verdict::say(Publication::List) };
         }
         let error = attachment.status.attach_error.as_ref();

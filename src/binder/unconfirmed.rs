@@ -17,9 +17,9 @@ impl Planner {
     pub(super) fn note_unconfirmed(&mut self, object: &ObjectRef) {
         let objects = &self.objects;
         let object = match object {
-            ObjectRef::Claim(key) if objects.claims.is_unconfirmed(key) => Object::Claim(key.clone()),
-            ObjectRef::Volume(name) if objects.volumes.is_unconfirmed(name) => Object::Volume(name.clone()),
-            ObjectRef::Pod(key) if objects.pods.is_unconfirmed(key) => Object::Pod(key.clone()),
+            ObjectRef::Claim(key) if objects.claims.is_missing(key) => Object::Claim(key.clone()),
+            ObjectRef::Volume(name) if objects.volumes.is_missing(name) => Object::Volume(name.clone()),
+            ObjectRef::Pod(key) if objects.pods.is_missing(key) => Object::Pod(key.clone()),
             _ => return,
         };
         self.unconfirmed.insert(object);

@@ -24,9 +24,18 @@ use crate::kube_api::{ids::ResourceVersion, kinds::Narrow};
 pub struct Table<T: Narrow> {
     objects: DashMap<T::Key, Arc<T>>,
     last_words: DashMap<T::Key, LastWords<T>>,
-    /// Kept although the last list lacked them.
-    unconfirmed: DashMap<T::Key, ()>,
+    /// Known from answers to our own requests alone.
+    unconfirmed: DashMap<T::Key, Unconfirmed>,
     observed: AtomicU64,
+}
+
+/// What speaks against an object that no watch has told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unconfirmed {
+    /// Nothing, if the answer was not late: the watch is about to tell of it.
+    NotYetWatched,
+    /// The last list lacked it.
+    NotListed,
 }
 
 /// How an object looked when it was deleted. Between two looks of a reader it may have changed and gone.
@@ -91,9 +100,9 @@ impl<T: Narrow> Table<T> {
     /// Takes an object from the watch. Returns whether its content changed.
     pub fn apply(&self, object: T) -> bool {
         let revision = object.metadata().resource_version;
-        self.unconfirmed.remove(&object.key());
         match self.objects.entry(object.key()) {
             Entry::Occupied(mut present) => {
+                self.unconfirmed.remove(&object.key());
                 self.advance(revision);
                 if present.get().metadata().resource_version >= revision {
                     return false;
@@ -114,9 +123,9 @@ impl<T: Narrow> Table<T> {
     /// whether an object went away.
     pub fn delete(&self, last: T) -> bool {
         let revision = last.metadata().resource_version;
-        self.unconfirmed.remove(&last.key());
         match self.objects.entry(last.key()) {
             Entry::Occupied(present) => {
+                self.unconfirmed.remove(&last.key());
                 self.advance(revision);
                 if present.get().metadata().resource_version > revision {
                     return false;
@@ -150,7 +159,7 @@ impl<T: Narrow> Table<T> {
             let is_listed = listed.contains(key);
             let keep = is_listed || present.metadata().resource_version > bound;
             if keep && !is_listed {
-                self.unconfirmed.insert(key.clone(), ());
+                self.unconfirmed.insert(key.clone(), Unconfirmed::NotListed);
             } else {
                 self.unconfirmed.remove(key);
             }
@@ -188,6 +197,7 @@ impl<T: Narrow> Table<T> {
                 if meta.resource_version <= self.observed() {
                     return false;
                 }
+                self.unconfirmed.insert(object.key(), Unconfirmed::NotYetWatched);
                 vacant.insert(Arc::new(object));
                 true
             }
@@ -210,7 +220,8 @@ impl<T: Narrow> Table<T> {
     }
 
     /// Objects of which neither the last list nor the watch since has told anything: known from an
-    /// answer of our own, and perhaps deleted since.
+    /// answer of our own, and perhaps deleted since. Most are about to be told of by the watch; one that
+    /// still is not much later was deleted before a list, and its answer came after that.
     #[must_use]
     pub fn unconfirmed(&self) -> Vec<T::Key> {
         self.unconfirmed.iter().map(|entry| entry.key().clone()).collect()
@@ -220,6 +231,12 @@ impl<T: Narrow> Table<T> {
     #[must_use]
     pub fn is_unconfirmed(&self, key: &T::Key) -> bool {
         self.unconfirmed.contains_key(key)
+    }
+
+    /// Whether the last list lacked the object, and nobody has told of it since.
+    #[must_use]
+    pub fn is_missing(&self, key: &T::Key) -> bool {
+        self.unconfirmed.get(key).is_some_and(|entry| *entry == Unconfirmed::NotListed)
     }
 
     fn advance(&self, revision: ResourceVersion) {
@@ -299,6 +316,25 @@ mod tests {
         table.absorb(class("a", 30, "written by us"));
         table.reset(vec![class("b", 10, "x")]);
         table.apply(class("a", 30, "written by us"));
+        assert_eq!(table.unconfirmed(), vec![]);
+    }
+
+    #[test]
+    fn l8_an_answer_after_the_list_that_lacked_its_object_is_unconfirmed_until_the_watch_tells_of_it() {
+        let table = Table::default();
+        let key = ClassName::from("a");
+        table.reset(vec![class("b", 10, "x")]);
+        table.absorb(class("a", 20, "written by us"));
+        assert_eq!((table.unconfirmed(), table.is_missing(&key)), (vec![key.clone()], false));
+        table.absorb(class("a", 21, "written by us again"));
+        assert_eq!(table.unconfirmed(), vec![key.clone()]);
+        table.apply(class("a", 20, "written by us"));
+        assert_eq!(table.unconfirmed(), vec![]);
+        table.delete(class("a", 22, "written by us again"));
+        table.absorb(class("a", 30, "written by us"));
+        table.reset(vec![class("b", 10, "x")]);
+        assert_eq!((table.unconfirmed(), table.is_missing(&key)), (vec![key.clone()], true));
+        table.delete(class("a", 31, "written by us"));
         assert_eq!(table.unconfirmed(), vec![]);
     }
 

@@ -387,9 +387,12 @@ impl<'a> Play<'a> {
             Some(Reply::Never) => return Ok(None),
             Some(Reply::Late) => {
                 let answer = self.world.perform(call)?;
-                if let Ok(Answer::Attachment(left)) = &answer {
-                    self.world.objects.remove(&("attachment", left.metadata.name.to_string()));
-                }
+                let left = match &answer {
+                    Ok(Answer::Attachment(left)) => Some(("attachment", left.metadata.name.to_string())),
+                    Ok(Answer::Node(left)) => Some(("node", left.metadata.name.to_string())),
+                    _ => None,
+                };
+                left.map(|left| self.world.objects.remove(&left));
                 self.relist();
                 return Ok(Some(answer));
             }
