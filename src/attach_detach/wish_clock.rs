@@ -56,6 +56,8 @@ pub struct WishClock {
     left_out: usize,
     /// Whether what predecessors wrote has been taken.
     inherited: bool,
+    /// What was forgotten before that: what they wrote of it is about an earlier wait.
+    forgotten: HashSet<Uid>,
     busy: bool,
     retry: Retry,
 }
@@ -94,6 +96,9 @@ impl WishClock {
     /// The volume is wanted again, or being detached.
     pub fn forget(&mut self, attachment: &Uid) {
         self.changed |= self.since.remove(attachment).is_some();
+        if !self.inherited && self.place.is_some() {
+            self.forgotten.insert(attachment.clone());
+        }
     }
 
     /// Whether a request is in flight.
@@ -199,14 +204,17 @@ impl WishClock {
         self.changed = true;
         let (false, Written::Present(map)) = (self.inherited, &self.written) else {
             self.inherited = true;
+            self.forgotten.clear();
             return false;
         };
         self.inherited = true;
+        let forgotten = std::mem::take(&mut self.forgotten);
         let exist = exist();
         for (uid, since) in &map.data {
             let uid = Uid::from(uid.as_str());
             if let Ok(since) = since.parse::<Timestamp>()
                 && exist.contains(&uid)
+                && !forgotten.contains(&uid)
             {
                 let known = self.since.entry(uid).or_insert(since);
                 *known = since.min(*known);
@@ -292,6 +300,20 @@ mod tests {
         assert_eq!(clock.since(&"gone".into()), None);
         let (_, _, body) = next(&mut clock, now).unwrap();
         assert_eq!(body["data"], json!({ "gone": null, "rubbish": null }));
+    }
+
+    #[test]
+    fn s4_a_wait_that_ended_before_a_predecessors_times_were_read_is_not_gone_on_with() {
+        let (now, mut clock) = (Instant::now(), clock());
+        clock.next(now);
+        clock.forget(&"mine".into());
+        clock.forget(&"other".into());
+        clock.note(&"mine".into(), at(500));
+        let earlier = [("mine", "1970-01-01T00:01:00Z"), ("other", "1970-01-01T00:02:00Z")];
+        clock.take(Ok(map(5, &earlier)), ALL, 0.0, now);
+        assert_eq!([clock.since(&"mine".into()), clock.since(&"other".into())], [Some(at(500)), None]);
+        let (_, _, body) = next(&mut clock, now).unwrap();
+        assert_eq!(body["data"], json!({ "mine": at(500).to_string(), "other": null }));
     }
 
     #[test]
