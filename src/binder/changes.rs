@@ -26,13 +26,13 @@ impl Planner {
                 let claims =
                     self.claims.naming(name).cloned().chain(reference.map(|reference| reference.key()));
                 let claims: Vec<Target> = claims.map(Target::Claim).collect();
-                self.try_again(claims.into_iter().chain([Target::Volume(name.clone())]));
+                self.try_again(claims.into_iter().chain([Target::Volume(name.clone())]), now);
             }
             ObjectRef::Claim(key) => {
                 self.claim_changed(key, now);
                 let volumes: Vec<Target> =
                     self.volumes.referring_to(key).cloned().map(Target::Volume).collect();
-                self.try_again(volumes.into_iter().chain([Target::Claim(key.clone())]));
+                self.try_again(volumes.into_iter().chain([Target::Claim(key.clone())]), now);
             }
             ObjectRef::Class(name) => {
                 // One that is known from our own read alone, and is not in the list, is asked for again by
@@ -47,9 +47,9 @@ impl Planner {
 
     /// What made a request about these fail may have changed. A parked read keeps its pause: it has to be
     /// answered before anything is decided.
-    fn try_again(&mut self, targets: impl Iterator<Item = Target>) {
+    fn try_again(&mut self, targets: impl Iterator<Item = Target>, now: Instant) {
         for target in targets.filter(|target| !self.parked.contains_key(target)).collect::<Vec<_>>() {
-            self.retries.changed(&target);
+            self.retries.changed(&target, now);
         }
     }
 

@@ -18,7 +18,8 @@ struct Entry {
     failures: u32,
     conflicts: u32,
     silences: u32,
-    until: Option<Instant>,
+    /// The pause, from when and until when.
+    pause: Option<(Instant, Instant)>,
     /// The server asked for the pause.
     asked: bool,
 }
@@ -42,7 +43,7 @@ impl<K: Ord + Clone> Retries<K> {
         let entry = self.entries.entry(key.clone()).or_default();
         entry.failures += 1;
         let until = now + retry_pause(entry.failures, jitter);
-        self.pause(key, until, false);
+        self.pause(key, now, until, false);
         until
     }
 
@@ -51,7 +52,7 @@ impl<K: Ord + Clone> Retries<K> {
         let entry = self.entries.entry(key.clone()).or_default();
         entry.silences += 1;
         let until = now + silence_pause(entry.silences, jitter);
-        self.pause(key, until, false);
+        self.pause(key, now, until, false);
     }
 
     /// Notes a conflict. Returns until when to wait, if at all.
@@ -63,32 +64,36 @@ impl<K: Ord + Clone> Retries<K> {
 
     /// The key waits until then, as the server asked, whatever it waited for before.
     pub fn wait_until(&mut self, key: &K, until: Instant) {
-        self.pause(key, until, true);
+        self.pause(key, until, until, true);
     }
 
-    fn pause(&mut self, key: &K, until: Instant, asked: bool) {
+    fn pause(&mut self, key: &K, from: Instant, until: Instant, asked: bool) {
         let entry = self.entries.entry(key.clone()).or_default();
         entry.asked = asked;
-        if let Some(before) = entry.until.replace(until) {
+        if let Some((_, before)) = entry.pause.replace((from, until)) {
             self.due.remove(&(before, key.clone()));
         }
         self.due.insert((until, key.clone()));
     }
 
-    /// The key does not look any more as it did when its request failed: it waits no longer, unless the
-    /// server asked for that. Its failures stay counted, so that it waits longer if it fails again.
-    pub fn changed(&mut self, key: &K) {
-        if let Some(entry) = self.entries.get_mut(key)
-            && !entry.asked
-            && let Some(until) = entry.until.take()
-        {
+    /// The key does not look any more as it did when its request failed: it waits no longer than after a
+    /// first failure, unless the server asked for more. (Who changes it without end gets no more tries than
+    /// that.) Its failures stay counted, so that it waits longer if it fails again.
+    pub fn changed(&mut self, key: &K, now: Instant) {
+        let Some(entry) = self.entries.get_mut(key).filter(|entry| !entry.asked) else { return };
+        let Some((from, until)) = entry.pause else { return };
+        let first = from + retry_pause(1, 0.0);
+        if first <= now {
+            entry.pause = None;
             self.due.remove(&(until, key.clone()));
+        } else if first < until {
+            self.pause(key, from, first, false);
         }
     }
 
     /// Forgets a key: it succeeded, or is gone.
     pub fn clear(&mut self, key: &K) {
-        if let Some(Entry { until: Some(until), .. }) = self.entries.remove(key) {
+        if let Some(Entry { pause: Some((_, until)), .. }) = self.entries.remove(key) {
             self.due.remove(&(until, key.clone()));
         }
     }
@@ -96,7 +101,7 @@ impl<K: Ord + Clone> Retries<K> {
     /// Whether the key has to wait.
     #[must_use]
     pub fn waits(&self, key: &K) -> bool {
-        self.entries.get(key).is_some_and(|entry| entry.until.is_some())
+        self.entries.get(key).is_some_and(|entry| entry.pause.is_some())
     }
 
     /// The keys whose wait is over. Their failures stay counted until a success.
@@ -108,7 +113,7 @@ impl<K: Ord + Clone> Retries<K> {
                 break;
             }
             if let Some(entry) = self.entries.get_mut(&key) {
-                entry.until = None;
+                entry.pause = None;
             }
             keys.push(key);
         }
@@ -124,6 +129,8 @@ impl<K: Ord + Clone> Retries<K> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -143,21 +150,30 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_key_is_tried_at_once_unless_the_server_asked_for_the_pause() {
+    fn a_changed_key_waits_no_longer_than_after_a_first_failure_unless_the_server_asked_for_the_pause() {
         let mut retries = Retries::default();
         let now = Instant::now();
-        retries.failed(&"a", now, 0.0);
-        retries.wait_until(&"b", now);
-        for key in ["a", "b", "c"] {
-            retries.changed(&key);
+        let first = now + retry_pause(1, 0.0);
+        for _ in 0..3 {
+            retries.failed(&"a", now, 0.0);
         }
-        assert!(!retries.waits(&"a"));
-        assert!(retries.waits(&"b"));
-        assert_eq!(retries.take_due(now), vec!["b"]);
-        assert_eq!(retries.failed(&"a", now, 0.0), now + retry_pause(2, 0.0));
+        retries.wait_until(&"b", now + Duration::from_secs(9));
+        for key in ["a", "b", "c"] {
+            retries.changed(&key, now);
+        }
+        assert!(retries.waits(&"a"));
+        assert_eq!(retries.take_due(first), vec!["a"]);
+        assert_eq!(
+            retries.failed(&"a", first, 0.0),
+            first + retry_pause(4, 0.0),
+            "its failures stay counted"
+        );
+        retries.changed(&"a", first + retry_pause(1, 0.0));
+        assert!(!retries.waits(&"a"), "it has waited long enough");
+        assert_eq!(retries.next_due(), Some(now + Duration::from_secs(9)));
         // What the server asked for once does not make the next pause its wish.
         retries.failed(&"b", now, 0.0);
-        retries.changed(&"b");
+        retries.changed(&"b", first);
         assert!(!retries.waits(&"b"));
     }
 

@@ -13,6 +13,7 @@ use crate::{
         planner::Plan,
     },
     kube_api::{
+        backoff::retry_pause,
         call::CallError,
         ids::{ClaimKey, ClassName, ResourceVersion, VolumeName},
         kinds::{ClaimPhase, ClaimRef, ObjectRef, PersistentVolumeClaim, StorageClass, VolumePhase},
@@ -60,10 +61,15 @@ fn l16_a_pair_goes_on_within_five_seconds_after_an_outage() {
 #[test]
 fn a_claim_that_was_put_right_is_tried_at_once() {
     let (objects, mut planner) = planner(vec![volume("pv")], vec![claim("c")]);
-    let now = Instant::now();
-    let op = only(planner.plan(now));
-    planner.outcome(op, Err(refused()), now, 0.0);
-    assert!(planner.plan(now).ops.is_empty());
+    let mut now = Instant::now();
+    for _ in 0..2 {
+        let op = only(planner.plan(now));
+        planner.outcome(op, Err(refused()), now, 0.0);
+        let plan = planner.plan(now);
+        assert!(plan.ops.is_empty());
+        now = plan.wake_at.unwrap();
+    }
+    now -= retry_pause(1, 0.0);
 
     // Its volume alone makes no difference: nothing in it names the claim.
     let mut other = volume("pv");
@@ -76,7 +82,17 @@ fn a_claim_that_was_put_right_is_tried_at_once() {
     better.metadata.resource_version = ResourceVersion(3);
     objects.apply(better);
     planner.changed(&ObjectRef::Claim(key("c")), now);
-    assert_eq!(only(planner.plan(now)).call.write_kind(), Some(WriteKind::ReserveVolume));
+    let op = only(planner.plan(now));
+    assert_eq!(op.call.write_kind(), Some(WriteKind::ReserveVolume));
+
+    // Who changes it without end does not have it tried without end (S40).
+    planner.outcome(op, Err(refused()), now, 0.0);
+    let mut again = claim("c");
+    again.metadata.resource_version = ResourceVersion(4);
+    objects.apply(again);
+    planner.changed(&ObjectRef::Claim(key("c")), now);
+    let plan = planner.plan(now);
+    assert_eq!((plan.ops.len(), plan.wake_at), (0, Some(now + retry_pause(1, 0.0))));
 }
 
 #[test]
