@@ -361,7 +361,10 @@ impl ActualState {
 
     /// Notes that a node went unseen: whatever is on it may be in use.
     pub fn distrust_node(&mut self, name: &NodeName) -> BTreeSet<VolumeId> {
-        let volumes = self.nodes.get(name).map(|state| state.volumes.clone()).unwrap_or_default();
+        let Some(state) = self.nodes.get_mut(name) else { return BTreeSet::new() };
+        // Nor whether it was Ready until then (S4).
+        state.unready_since = None;
+        let volumes = state.volumes.clone();
         for volume in &volumes {
             self.pair_mut(volume, name).in_use = true;
         }

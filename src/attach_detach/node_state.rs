@@ -164,18 +164,19 @@ impl NodeState {
         (node.is_some(), node.is_some_and(Node::is_ready), node.is_some_and(Node::is_out_of_service))
     }
 
-    /// The earliest moment from which the node is known not to have been well, up to now.
+    /// Since when the node has not been well without a break, as far as can be told.
     fn unready_since(&self, node: Option<&Arc<Node>>, wall: Timestamp) -> Option<Timestamp> {
         if node.is_some_and(|node| node.is_ready()) {
             return None;
         }
-        // Where we saw the change ourselves, our own clock serves: the condition bears the time of another
-        // one, which may be wrong (E10).
-        let told = node.and_then(|node| node.ready()).and_then(|condition| condition.last_transition_time);
-        let was_ready = self.node.as_ref().is_some_and(|node| node.is_ready());
-        let told = told.filter(|told| !was_ready && *told < wall).unwrap_or(wall);
-        // A condition that changes from False to Unknown starts anew; the node was unwell all along.
-        Some(self.unready_since.map_or(told, |known| known.min(told)))
+        let told = || node?.ready()?.last_transition_time.filter(|told| *told < wall);
+        match (&self.node, self.unready_since) {
+            (None, None) => Some(told().unwrap_or(wall)),
+            (before, Some(since)) if is_the_same_failure(before.as_ref(), node) => Some(since),
+            // Where we saw the change ourselves, our own clock serves: the condition bears the time of another
+            // one, which may be wrong (E10).
+            _ => Some(wall),
+        }
     }
 
     /// Whether the node's list says that the volume is in use, or cannot be believed that it is not.
@@ -208,6 +209,19 @@ impl NodeState {
             Some(at) if at <= wall => std::mem::take(&mut self.distrusted),
             _ => BTreeSet::new(),
         }
+    }
+}
+
+/// Whether a node that is not well has not been so in between either. Of one that has another condition,
+/// or is another object, nobody knows: we may have missed that it was Ready (S4).
+fn is_the_same_failure(before: Option<&Arc<Node>>, after: Option<&Arc<Node>>) -> bool {
+    match (before, after) {
+        (Some(before), Some(after)) => {
+            before.metadata.uid == after.metadata.uid && before.ready() == after.ready()
+        }
+        // How it was when it went, if that is known, was observed before its absence.
+        (_, None) => true,
+        (None, Some(_)) => false,
     }
 }
 
@@ -322,19 +336,32 @@ mod tests {
     }
 
     #[test]
-    fn s6_unready_counts_from_the_first_failure() {
-        let mut state = NodeState::default();
-        state.observe(Some(&node("1", "b", "True", 0)), BTreeSet::new, at(10));
-        assert_eq!(state.unready_since, None);
-        state.observe(Some(&node("1", "b", "False", 20)), BTreeSet::new, at(25));
-        state.observe(Some(&node("1", "b", "Unknown", 50)), BTreeSet::new, at(55));
-        assert_eq!(state.unready_since, Some(at(25)));
-        state.observe(None, BTreeSet::new, at(70));
-        assert_eq!(state.unready_since, Some(at(25)));
-        state.observe(Some(&node("2", "b", "True", 80)), BTreeSet::new, at(80));
-        assert_eq!(state.unready_since, None);
-        state.observe(None, BTreeSet::new, at(90));
-        assert_eq!(state.unready_since, Some(at(90)));
+    fn s4_s6_unready_counts_from_the_last_moment_at_which_the_node_may_have_been_ready() {
+        let unready = |uid, since| Some(node(uid, "b", "False", since));
+        let unknown = |since| Some(node("1", "b", "Unknown", since));
+        // name, what is seen when, and since when the node is not Ready then
+        let cases = [
+            ("a heartbeat changes nothing", vec![(unready("1", 20), 25), (unready("1", 20), 60)], 25),
+            ("it may have been Ready in between", vec![(unready("1", 20), 25), (unknown(50), 55)], 55),
+            ("nobody said so when it went", vec![(unready("1", 20), 25), (None, 70)], 25),
+            ("Ready until it went", vec![(None, 70), (None, 90)], 70),
+            ("it came back, and nobody knows how", vec![(None, 70), (unready("2", 80), 85)], 85),
+            ("made anew unseen", vec![(unready("1", 20), 25), (unready("2", 20), 85)], 85),
+            (
+                "well in between",
+                vec![(unready("1", 20), 25), (Some(node("1", "b", "True", 30)), 35), (None, 90)],
+                90,
+            ),
+        ];
+        for (name, seen, expected) in cases {
+            let mut state = NodeState::default();
+            state.observe(Some(&node("1", "b", "True", 0)), BTreeSet::new, at(10));
+            assert_eq!(state.unready_since, None);
+            for (node, wall) in seen {
+                state.observe(node.as_ref(), BTreeSet::new, at(wall));
+            }
+            assert_eq!(state.unready_since, Some(at(expected)), "{name}");
+        }
     }
 
     #[test]
