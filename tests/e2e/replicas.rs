@@ -15,6 +15,7 @@ pub fn stories() -> Vec<Story> {
     vec![
         story("replicas_go_on_when_the_leader_is_killed", leader_killed),
         story("replicas_hand_over_when_the_leader_is_stopped", leader_stopped),
+        story("replicas_begin_with_what_the_former_leader_wrote_last", leader_behind),
         story("replicas_refuse_a_late_patch_of_a_former_leader", late_patch),
         story("replicas_refuse_a_late_delete_of_a_former_leader", late_delete),
         story("restart_with_attached_volumes_writes_nothing", quiet_restart),
@@ -115,6 +116,33 @@ async fn leader_stopped(stage: Stage) {
                 .is_some_and(|lease| lease["spec"]["holderIdentity"].as_str().is_none_or(str::is_empty))
     });
     assert!(released, "the lease was not released");
+}
+
+/// A replica whose watches are behind when it takes over reads what there is before it decides (S1, S38).
+async fn leader_behind(stage: Stage) {
+    no_lease(&stage).await;
+    let _attacher = stage.attacher();
+    let (first_proxy, first) = replica(&stage).await;
+    let (second_proxy, second) = replica(&stage).await;
+    let first = stage.start_daemon(&first, &first_proxy).await;
+    let holder = new_holder(&stage, "").await;
+    prepare(&stage, 1).await;
+    prepare(&stage, 2).await;
+    let _second = stage.start_daemon(&second, &second_proxy).await;
+    for kind in ["volumeattachments", "nodes"] {
+        second_proxy.watches().delay(kind);
+    }
+    attach(&stage, 1).await;
+
+    first.kill();
+    stage.cluster.remove_pod("p1").await;
+    stage.cluster.pod("p2", "n2", &["c1"]).await;
+    new_holder(&stage, &holder).await;
+    stage.cluster.detached("v1", "n1").await;
+    for kind in ["volumeattachments", "nodes"] {
+        second_proxy.watches().resume(kind);
+    }
+    stage.cluster.published("n2", &["v1"]).await;
 }
 
 /// A request of the first daemon is on its way while the daemon dies, the second finishes the detach and
