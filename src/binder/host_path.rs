@@ -108,7 +108,7 @@ pub fn delete(volume: &PersistentVolume, view: &View<'_>) -> VolumeDecision {
             let request = patches::delete_volume(volume);
             Step::Write(Write::volume(volume, WriteKind::DeleteVolume, request))
         }
-        Some(VolumeStage::Done | VolumeStage::Deleted) => match upkeep::without_our_finalizer(volume) {
+        Some(VolumeStage::Done | VolumeStage::Deleted) => match upkeep::unprotect(volume) {
             Some(write) if volume.metadata.is_terminating() => Step::Write(write),
             _ => return Decision::rest(VolumeReason::Deleting),
         },

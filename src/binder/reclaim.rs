@@ -15,7 +15,7 @@ use super::{
     volume::VolumeDecision,
 };
 use crate::kube_api::kinds::{
-    ClaimRef, FileSource, Narrow, PersistentVolume, ReclaimPolicy, StorageClass, VolumePhase,
+    ClaimRef, FileSource, InTreeSource, Narrow, PersistentVolume, ReclaimPolicy, StorageClass, VolumePhase,
 };
 
 /// The in-tree plugin that is known, recycles, and neither provisions nor deletes.
@@ -26,7 +26,7 @@ pub const NFS_PLUGIN: &str = "kubernetes.io/nfs";
 #[must_use]
 pub fn deleter(volume: &PersistentVolume, class: Option<&StorageClass>) -> String {
     let provisioned_by = volume.metadata.annotation(PROVISIONED_BY).unwrap_or_default();
-    if annotations::is_in_tree(provisioned_by) && annotations::csi_name(provisioned_by).is_none() {
+    if annotations::is_in_tree(provisioned_by) {
         return provisioned_by.to_owned();
     }
     match class.map(|class| class.provisioner.as_str()).filter(|name| !name.is_empty()) {
@@ -42,22 +42,30 @@ pub fn deleter(volume: &PersistentVolume, class: Option<&StorageClass>) -> Strin
 pub fn reclaim(volume: &PersistentVolume, reference: &ClaimRef, view: &View<'_>) -> VolumeDecision {
     let annotation = |key| volume.metadata.annotation(key).filter(|value| !value.is_empty());
     let here = view.options.enable_hostpath_provisioner;
+    let source = volume.spec.in_tree.as_deref();
+    if volume.spec.reclaim_policy != ReclaimPolicy::Retain
+        && let Some(InTreeSource::Malformed(malformed)) = source
+    {
+        // It may be an external driver's.
+        return Decision::rest(VolumeReason::Unreadable(malformed.clone()));
+    }
     let why = match &volume.spec.reclaim_policy {
         ReclaimPolicy::Retain => return Decision::rest(VolumeReason::Retained),
         _ if annotation(MIGRATED_TO).is_some() || volume.spec.csi.is_some() => {
             return Decision::rest(VolumeReason::LeftToProvisioner);
         }
         ReclaimPolicy::Delete => match (annotation(PROVISIONED_BY), volume.spec.files.as_deref()) {
-            (Some(host_path::PLUGIN), _) | (None, Some(FileSource::HostPath(_))) if here => {
-                return host_path::delete(volume, view);
-            }
+            (Some(host_path::PLUGIN), _) if here => return host_path::delete(volume, view),
             (Some(NFS_PLUGIN), _) => Unreclaimable::PluginCannotDelete,
-            (Some(plugin), _)
-                if annotations::is_in_tree(plugin) && annotations::csi_name(plugin).is_none() =>
-            {
+            (Some(plugin), _) if annotations::is_in_tree(plugin) => {
                 Unreclaimable::NoPlugin(plugin.to_owned())
             }
             (Some(_), _) => return Decision::rest(VolumeReason::LeftToProvisioner),
+            // Here the key alone says it.
+            (None, _) if annotations::has(&volume.metadata, MIGRATED_TO) => {
+                return Decision::rest(VolumeReason::LeftToProvisioner);
+            }
+            (None, Some(FileSource::HostPath(_))) if here => return host_path::delete(volume, view),
             (None, Some(FileSource::Nfs(_))) => Unreclaimable::CannotDelete(volume.key()),
             (None, _) => Unreclaimable::NoDeleter(volume.key()),
         },
