@@ -78,9 +78,16 @@ pub fn reclaim(volume: &PersistentVolume, reference: &ClaimRef, view: &View<'_>)
 /// Says that nobody can reclaim the volume.
 #[must_use]
 pub fn not_reclaimable(volume: &PersistentVolume, why: Unreclaimable) -> VolumeDecision {
-    let message = why.to_string();
     let event_reason = why.event_reason();
-    let reason = VolumeReason::NotReclaimable(why);
+    failed(volume, VolumeReason::NotReclaimable(why), event_reason)
+}
+
+/// Marks the volume as Failed, for a reason whose text is the status's message and the event's. Once it is, only
+/// the event tells of another reason.
+// KCM: pkg/controller/volume/persistentvolume/pv_controller.go, updateVolumePhaseWithEvent.
+#[must_use]
+pub fn failed(volume: &PersistentVolume, reason: VolumeReason, event_reason: &'static str) -> VolumeDecision {
+    let message = reason.to_string();
     if volume.status.phase == VolumePhase::Failed {
         return Decision::rest(reason).telling(warning(volume, event_reason, message));
     }
