@@ -39,10 +39,10 @@ pub fn is_default_class(meta: &Meta) -> bool {
     DEFAULT_CLASS.iter().any(|key| meta.annotation(key) == Some("true"))
 }
 
-/// Whether a provisioner's name is that of a plugin compiled into Kubernetes.
+/// Whether a provisioner's name is that of a plugin compiled into Kubernetes which no CSI driver took over.
 #[must_use]
 pub fn is_in_tree(provisioner: &str) -> bool {
-    provisioner.starts_with("kubernetes.io/")
+    provisioner.starts_with("kubernetes.io/") && csi_name(provisioner).is_none()
 }
 
 /// The CSI driver that took over an in-tree plugin (pv-binder §6.6).

@@ -120,24 +120,24 @@ impl StatusChange {
     }
 }
 
-/// The capacity a claim has to show, if it differs.
+/// The capacity a claim has to show, if it differs. While the file system has yet to grow, only its size is the
+/// volume's to tell; an old size that cannot be read is taken for the new one.
 fn capacity(
     claim: &PersistentVolumeClaim,
     volume: &PersistentVolume,
 ) -> Result<Option<BTreeMap<String, String>>, NoCapacity> {
     let offered = volume.spec.capacity.get(STORAGE).ok_or(NoCapacity)?;
     let quantity = |text: &str| text.parse::<Quantity>().ok();
+    let before_resize = volume.metadata.annotation(PRE_RESIZE_CAPACITY);
+    let size = before_resize.filter(|text| quantity(text).is_some()).unwrap_or(offered);
     let shown = claim.status.capacity.get(STORAGE).and_then(|text| quantity(text));
-    if let Some(text) = volume.metadata.annotation(PRE_RESIZE_CAPACITY)
-        && let Some(before_resize) = quantity(text)
-    {
-        if shown == Some(before_resize) {
-            return Ok(None);
-        }
-        let mut capacity = claim.status.capacity.clone();
-        capacity.insert(STORAGE.to_owned(), text.to_owned());
-        return Ok(Some(capacity));
+    if shown.is_some() && shown == quantity(size) {
+        return Ok(None);
     }
-    let same = shown.is_some() && shown == quantity(offered);
-    Ok((!same).then(|| volume.spec.capacity.clone()))
+    if before_resize.is_none() {
+        return Ok(Some(volume.spec.capacity.clone()));
+    }
+    let mut capacity = claim.status.capacity.clone();
+    capacity.insert(STORAGE.to_owned(), size.to_owned());
+    Ok(Some(capacity))
 }

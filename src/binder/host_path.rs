@@ -16,6 +16,7 @@ use super::{
     matching::{STORAGE, VolumeMode, claim_class, held_by},
     patches,
     reason::{ClaimReason, Unprovisioned, VolumeReason},
+    reclaim,
     runs::{ClaimStage, VolumeStage},
     upkeep::{self, IN_TREE_FINALIZER},
     view::View,
@@ -25,9 +26,7 @@ use crate::kube_api::{
     call::{Request, Verb},
     events::Event,
     ids::{NodeName, Uid, VolumeName},
-    kinds::{
-        FileSource, Narrow, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy, StorageClass, VolumePhase,
-    },
+    kinds::{FileSource, Narrow, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy, StorageClass},
 };
 
 /// Name of the plugin.
@@ -108,7 +107,7 @@ pub fn delete(volume: &PersistentVolume, view: &View<'_>) -> VolumeDecision {
             let request = patches::delete_volume(volume);
             Step::Write(Write::volume(volume, WriteKind::DeleteVolume, request))
         }
-        Some(VolumeStage::Done | VolumeStage::Deleted) => match upkeep::without_our_finalizer(volume) {
+        Some(VolumeStage::Done | VolumeStage::Deleted) => match upkeep::unprotect(volume) {
             Some(write) if volume.metadata.is_terminating() => Step::Write(write),
             _ => return Decision::rest(VolumeReason::Deleting),
         },
@@ -118,13 +117,7 @@ pub fn delete(volume: &PersistentVolume, view: &View<'_>) -> VolumeDecision {
 }
 
 fn failed(volume: &PersistentVolume, text: String) -> VolumeDecision {
-    let reason = VolumeReason::DeleteFailed(text.clone());
-    if volume.status.phase == VolumePhase::Failed {
-        return Decision::rest(reason);
-    }
-    let request = patches::volume_phase(volume, VolumePhase::Failed, Some(&text));
-    let write = Write::volume(volume, WriteKind::VolumeFailed, request);
-    Decision::step(reason, Step::Write(write.then(warning(volume, "VolumeFailedDelete", text))))
+    reclaim::failed(volume, VolumeReason::DeleteFailed(text), "VolumeFailedDelete")
 }
 
 /// Makes a volume for a claim that is handed to the plugin: the directory first, then the object.

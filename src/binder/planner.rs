@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::{
     claim::{ClaimDecision, sync_claim},
     class_reads::ClassRead,
-    decision::{Directory, Object, Step, Target, warning},
+    decision::{Decision, Directory, Object, Step, Target, warning},
     doubt::Doubts,
     host_path::{self, HostPath},
     index::VolumeIndex,
@@ -220,6 +220,8 @@ impl Planner {
                 None => self.queue.retry(target, now),
             }
         }
+        let due = self.told.take_due(now);
+        self.queue.extend(due, now);
         self.resync(now);
         self.confirm(&mut plan);
         while self.in_flight < MAX_IN_FLIGHT {
@@ -235,8 +237,13 @@ impl Planner {
                 None => break,
             }
         }
-        let dues =
-            [self.retries.next_due(), self.runs.pauses.next_due(), self.doubts.next_end(now), self.resync_at];
+        let dues = [
+            self.retries.next_due(),
+            self.runs.pauses.next_due(),
+            self.doubts.next_end(now),
+            self.told.next_due(),
+            self.resync_at,
+        ];
         plan.wake_at = dues.into_iter().flatten().min();
         plan.measures = self.latency.take();
         plan.tallies = self.queue.take_tallies();
@@ -318,7 +325,7 @@ impl Planner {
         {
             self.claims.wait(&wish);
         }
-        if !decision.step.as_ref().is_some_and(Step::is_read) {
+        if tells(&decision, decision.reason.is_settled()) {
             plan.events.extend(self.told.news(&target, decision.events, now));
         }
         match &decision.reason {
@@ -400,7 +407,7 @@ impl Planner {
             self.latency.deletes(name, &deleter(&volume, class.as_deref()), now);
         }
         *plan.decisions.entry(("volume", decision.reason.label())).or_default() += 1;
-        if !decision.step.as_ref().is_some_and(Step::is_read) {
+        if tells(&decision, decision.reason.is_settled()) {
             plan.events.extend(self.told.news(&target, decision.events, now));
         }
         if let Some(step) = decision.step {
@@ -472,4 +479,11 @@ impl Planner {
         self.in_flight += 1;
         plan.ops.push(op);
     }
+}
+
+/// Whether a decision has a say in what users are told. One that says nothing while something is still to come
+/// is not the last word: what was told before may hold again after it, as with what is tried again and again.
+fn tells<Reason>(decision: &Decision<Reason>, settled: bool) -> bool {
+    let asks = decision.step.as_ref().is_some_and(Step::is_read);
+    !asks && (settled || !decision.events.is_empty())
 }

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::kube_api::{
     ids::{ClaimKey, ClassName, PodKey, Uid, VolumeName},
-    kinds::PersistentVolumeClaim,
+    kinds::{Malformed, PersistentVolumeClaim},
 };
 
 const SECOND_BINDER: &str = "nothing is taken back or given up while another binder changes the same objects";
@@ -336,6 +336,8 @@ pub enum VolumeReason {
     Retained,
     /// Released, and its external provisioner deletes it.
     LeftToProvisioner,
+    /// Released, and what holds its data cannot be read.
+    Unreadable(Malformed),
     /// Released, and nobody can reclaim it.
     NotReclaimable(Unreclaimable),
     /// Released, and not recycled while these pods use it.
@@ -421,6 +423,7 @@ impl VolumeReason {
             Self::Releasing(_) => "releasing",
             Self::Retained => "retained",
             Self::LeftToProvisioner => "left_to_provisioner",
+            Self::Unreadable(_) => "unreadable",
             Self::NotReclaimable(_) => "not_reclaimable",
             Self::UsedByPods(_) => "used_by_pods",
             Self::Recycling => "recycling",
@@ -462,6 +465,9 @@ impl fmt::Display for VolumeReason {
             Self::Releasing(claim) => write!(f, "claim {claim} is gone"),
             Self::Retained => f.write_str("released and kept, as its reclaim policy says"),
             Self::LeftToProvisioner => f.write_str("released; its provisioner deletes it"),
+            Self::Unreadable(Malformed { key, error }) => {
+                write!(f, "released, and left alone, as its source {key} cannot be read: {error}")
+            }
             Self::NotReclaimable(why) => why.fmt(f),
             Self::UsedByPods(pods) => {
                 let names: Vec<String> = pods.iter().map(ToString::to_string).collect();

@@ -15,7 +15,7 @@ use super::{
     volume::VolumeDecision,
 };
 use crate::kube_api::kinds::{
-    ClaimRef, FileSource, Narrow, PersistentVolume, ReclaimPolicy, StorageClass, VolumePhase,
+    ClaimRef, FileSource, InTreeSource, Narrow, PersistentVolume, ReclaimPolicy, StorageClass, VolumePhase,
 };
 
 /// The in-tree plugin that is known, recycles, and neither provisions nor deletes.
@@ -26,7 +26,7 @@ pub const NFS_PLUGIN: &str = "kubernetes.io/nfs";
 #[must_use]
 pub fn deleter(volume: &PersistentVolume, class: Option<&StorageClass>) -> String {
     let provisioned_by = volume.metadata.annotation(PROVISIONED_BY).unwrap_or_default();
-    if annotations::is_in_tree(provisioned_by) && annotations::csi_name(provisioned_by).is_none() {
+    if annotations::is_in_tree(provisioned_by) {
         return provisioned_by.to_owned();
     }
     match class.map(|class| class.provisioner.as_str()).filter(|name| !name.is_empty()) {
@@ -42,22 +42,30 @@ pub fn deleter(volume: &PersistentVolume, class: Option<&StorageClass>) -> Strin
 pub fn reclaim(volume: &PersistentVolume, reference: &ClaimRef, view: &View<'_>) -> VolumeDecision {
     let annotation = |key| volume.metadata.annotation(key).filter(|value| !value.is_empty());
     let here = view.options.enable_hostpath_provisioner;
+    let source = volume.spec.in_tree.as_deref();
+    if volume.spec.reclaim_policy != ReclaimPolicy::Retain
+        && let Some(InTreeSource::Malformed(malformed)) = source
+    {
+        // It may be an external driver's.
+        return Decision::rest(VolumeReason::Unreadable(malformed.clone()));
+    }
     let why = match &volume.spec.reclaim_policy {
         ReclaimPolicy::Retain => return Decision::rest(VolumeReason::Retained),
         _ if annotation(MIGRATED_TO).is_some() || volume.spec.csi.is_some() => {
             return Decision::rest(VolumeReason::LeftToProvisioner);
         }
         ReclaimPolicy::Delete => match (annotation(PROVISIONED_BY), volume.spec.files.as_deref()) {
-            (Some(host_path::PLUGIN), _) | (None, Some(FileSource::HostPath(_))) if here => {
-                return host_path::delete(volume, view);
-            }
+            (Some(host_path::PLUGIN), _) if here => return host_path::delete(volume, view),
             (Some(NFS_PLUGIN), _) => Unreclaimable::PluginCannotDelete,
-            (Some(plugin), _)
-                if annotations::is_in_tree(plugin) && annotations::csi_name(plugin).is_none() =>
-            {
+            (Some(plugin), _) if annotations::is_in_tree(plugin) => {
                 Unreclaimable::NoPlugin(plugin.to_owned())
             }
             (Some(_), _) => return Decision::rest(VolumeReason::LeftToProvisioner),
+            // Here the key alone says it.
+            (None, _) if annotations::has(&volume.metadata, MIGRATED_TO) => {
+                return Decision::rest(VolumeReason::LeftToProvisioner);
+            }
+            (None, Some(FileSource::HostPath(_))) if here => return host_path::delete(volume, view),
             (None, Some(FileSource::Nfs(_))) => Unreclaimable::CannotDelete(volume.key()),
             (None, _) => Unreclaimable::NoDeleter(volume.key()),
         },
@@ -70,9 +78,16 @@ pub fn reclaim(volume: &PersistentVolume, reference: &ClaimRef, view: &View<'_>)
 /// Says that nobody can reclaim the volume.
 #[must_use]
 pub fn not_reclaimable(volume: &PersistentVolume, why: Unreclaimable) -> VolumeDecision {
-    let message = why.to_string();
     let event_reason = why.event_reason();
-    let reason = VolumeReason::NotReclaimable(why);
+    failed(volume, VolumeReason::NotReclaimable(why), event_reason)
+}
+
+/// Marks the volume as Failed, for a reason whose text is the status's message and the event's. Once it is, only
+/// the event tells of another reason.
+// KCM: pkg/controller/volume/persistentvolume/pv_controller.go, updateVolumePhaseWithEvent.
+#[must_use]
+pub fn failed(volume: &PersistentVolume, reason: VolumeReason, event_reason: &'static str) -> VolumeDecision {
+    let message = reason.to_string();
     if volume.status.phase == VolumePhase::Failed {
         return Decision::rest(reason).telling(warning(volume, event_reason, message));
     }

@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 
 use super::{
     binding,
-    decision::{Decision, Step, Write, WriteKind, normal, warning},
+    decision::{Decision, Step, Write, WriteKind, normal},
     matching::capacity,
     patches,
     reason::{Unreclaimable, VolumeReason},
@@ -286,13 +286,7 @@ fn next(
 
 fn failed(volume: &PersistentVolume, error: &str) -> VolumeDecision {
     let reason = VolumeReason::RecycleFailed(error.to_owned());
-    if volume.status.phase == VolumePhase::Failed {
-        return Decision::rest(reason);
-    }
-    let text = reason.to_string();
-    let request = patches::volume_phase(volume, VolumePhase::Failed, Some(&text));
-    let write = Write::volume(volume, WriteKind::VolumeFailed, request);
-    Decision::step(reason, Step::Write(write.then(warning(volume, "VolumeFailedRecycle", text))))
+    reclaim::failed(volume, reason, "VolumeFailedRecycle")
 }
 
 #[cfg(test)]

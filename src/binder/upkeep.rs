@@ -42,11 +42,14 @@ pub fn of_volume(volume: &PersistentVolume) -> Option<Write> {
     Some(Write::volume(volume, WriteKind::Annotate, request))
 }
 
-/// The write that takes our finalizer from a volume whose storage is gone, if it has it.
+/// The write that lets a volume go whose storage is gone, if one of the two finalizers holds it. The external
+/// one is still there where [`finalizers`] could not replace it by ours.
 #[must_use]
-pub fn without_our_finalizer(volume: &PersistentVolume) -> Option<Write> {
+pub fn unprotect(volume: &PersistentVolume) -> Option<Write> {
+    let in_tree = volume.metadata.annotation(PROVISIONED_BY).is_some_and(annotations::is_in_tree);
+    let holds = |name: &str| name == IN_TREE_FINALIZER || (in_tree && name == EXTERNAL_FINALIZER);
     let present = &volume.metadata.finalizers;
-    let left: Vec<String> = present.iter().filter(|name| *name != IN_TREE_FINALIZER).cloned().collect();
+    let left: Vec<String> = present.iter().filter(|name| !holds(name)).cloned().collect();
     (left != *present).then(|| {
         Write::volume(volume, WriteKind::Annotate, patches::annotate_volume(volume, None, Some(&left)))
     })
@@ -65,23 +68,27 @@ fn migration(meta: &Meta, provisioner: &str) -> Option<Migration> {
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, modifyDeletionFinalizers.
 fn finalizers(volume: &PersistentVolume, provisioner: &str) -> Option<Vec<String>> {
     let present = &volume.metadata.finalizers;
+    let policy = &volume.spec.reclaim_policy;
     let migrated = annotations::csi_name(provisioner).is_some();
     if !migrated && !annotations::is_in_tree(provisioner) {
         return None;
     }
-    let unwanted = |finalizer: &str| match &volume.spec.reclaim_policy {
+    let lacks_ours = !migrated
+        && *policy == ReclaimPolicy::Delete
+        && !present.iter().any(|name| name == IN_TREE_FINALIZER);
+    // The API server refuses a finalizer added to an object that is being deleted. What holds the volume
+    // instead stays until its storage is gone.
+    if lacks_ours && volume.metadata.is_terminating() {
+        return None;
+    }
+    let unwanted = |finalizer: &str| match policy {
         _ if migrated => finalizer == IN_TREE_FINALIZER,
         _ if finalizer == EXTERNAL_FINALIZER => true,
         ReclaimPolicy::Retain | ReclaimPolicy::Recycle => finalizer == IN_TREE_FINALIZER,
         ReclaimPolicy::Delete | ReclaimPolicy::Other(_) => false,
     };
     let mut wanted: Vec<String> = present.iter().filter(|name| !unwanted(name)).cloned().collect();
-    // The API server refuses a finalizer added to an object that is being deleted.
-    let may_add = !migrated && !volume.metadata.is_terminating();
-    if may_add
-        && volume.spec.reclaim_policy == ReclaimPolicy::Delete
-        && !wanted.iter().any(|name| name == IN_TREE_FINALIZER)
-    {
+    if lacks_ours {
         wanted.push(IN_TREE_FINALIZER.to_owned());
     }
     (wanted != *present).then_some(wanted)

@@ -336,6 +336,7 @@ impl Case {
         });
         match text(form, "csi") {
             Some("nfs") => spec["nfs"] = json!({"server": "s", "path": "/"}),
+            Some("malformed") => spec["csi"] = json!("malformed"),
             Some(driver) => spec["csi"] = json!({"driver": driver, "volumeHandle": name}),
             None => match text(form, "path") {
                 Some(path) => spec["hostPath"] = json!({"path": path}),
@@ -381,6 +382,7 @@ impl Case {
                 "modes",
                 "vac",
                 "cap",
+                "odd_cap",
                 "current_vac",
                 "status_modes",
                 "data_source",
@@ -416,6 +418,10 @@ impl Case {
         let cap = text(form, "cap").or((phase == "Bound").then_some(size));
         if let Some(cap) = cap {
             status["capacity"] = json!({"storage": cap});
+        }
+        // Of a resource that the binder knows nothing about.
+        if let Some(cap) = text(form, "odd_cap") {
+            status["capacity"]["example.com/odd"] = json!(cap);
         }
         if phase == "Bound" {
             status["accessModes"] = modes(form.get("status_modes").or(form.get("modes")));

@@ -370,8 +370,15 @@ pub fn check_deletion(server: &Server, kind: WriteKind, at: &str) {
     assert!(!path.is_empty() && volume["spec"]["csi"].is_null(), "S32: {at} is not ours to delete");
     assert!(is_released(volume) && !is_used(server, volume), "S23: {at} is deleted and used");
     assert_eq!(volume["spec"]["persistentVolumeReclaimPolicy"], "Delete", "S23: {at}");
-    assert!(!server.directories.contains(path), "{at} goes before its storage");
+    check_end(server, volume);
     assert!(server.reads.iter().any(|read| read.path == at), "S23: {at} was not read");
+}
+
+/// Checks that an object may go for good, by a deletion or with its last finalizer.
+pub fn check_end(server: &Server, object: &Value) {
+    let deletes = object["spec"]["persistentVolumeReclaimPolicy"] == "Delete";
+    let stored = server.directories.contains(text(object, "/spec/hostPath/path"));
+    assert!(!deletes || !stored, "{} goes before its storage", object["metadata"]["name"]);
 }
 
 /// Checks that a directory may be removed.

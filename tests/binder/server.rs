@@ -277,6 +277,7 @@ impl Server {
             && finalizers(&after) == 0
             && !after["metadata"]["deletionTimestamp"].is_null()
         {
+            invariants::check_end(self, &after);
             self.remove(at);
         }
         Ok(answer(&write.target, &after))

@@ -88,8 +88,10 @@ pub struct World {
     faults: Vec<Fault>,
     /// Writes the server was asked for.
     pub writes: usize,
-    /// Events, without repetitions by the same object.
+    /// Events; decisions that no planner was asked for repeat theirs, which is left out.
     pub events: Vec<Event>,
+    /// When this process told each of them last.
+    told: Vec<(Instant, Event)>,
     /// What was measured, as cases write it.
     pub measures: Vec<String>,
     /// Label of the last decision.
@@ -116,6 +118,7 @@ impl World {
             faults: faults.to_vec(),
             writes: 0,
             events: Vec::new(),
+            told: Vec::new(),
             measures: Vec::new(),
             reason: String::new(),
         };
@@ -144,6 +147,7 @@ impl World {
                 None => seen.remove(path),
             };
         }
+        self.told.clear();
         self.objects = Arc::new(Objects::default());
         let mut volumes: Vec<PersistentVolume> = Vec::new();
         let mut claims: Vec<PersistentVolumeClaim> = Vec::new();
@@ -311,6 +315,9 @@ impl World {
             label.clone_into(&mut self.reason);
             self.tell(events);
             let Some(step) = step else { return };
+            if let Step::Write(write) = &step {
+                self.tell(write.then.clone());
+            }
             let mut plan = Plan::default();
             self.planner.start(target.clone(), None, Call::of(step), &mut plan);
             self.perform(plan.ops.remove(0));
@@ -321,7 +328,7 @@ impl World {
     fn run_all(&mut self) {
         for _ in 0..200 {
             let plan = self.planner.plan(self.now);
-            self.tell(plan.events);
+            self.hear(plan.events);
             self.measures.extend(plan.measures.iter().map(line));
             assert_apart(&plan.ops);
             if plan.ops.is_empty() {
@@ -342,13 +349,22 @@ impl World {
 
     fn tell(&mut self, events: Vec<Event>) {
         for event in events {
-            let same = |told: &Event| {
-                told.involved.uid == event.involved.uid
-                    && (told.reason, &told.message) == (event.reason, &event.message)
-            };
-            if !self.events.iter().any(same) {
+            if !self.events.iter().any(|told| is_same(told, &event)) {
                 self.events.push(event);
             }
+        }
+    }
+
+    /// What the planner tells is news, has nearly expired, or is of another revision of the object.
+    fn hear(&mut self, events: Vec<Event>) {
+        for event in events {
+            let old = |at: Instant| self.now >= at + Duration::from_mins(50);
+            let revision = event.involved.resource_version;
+            let same = |told: &Event| told.involved.resource_version == revision && is_same(told, &event);
+            let last = self.told.iter().rfind(|(_, told)| same(told));
+            assert!(last.is_none_or(|(at, _)| old(*at)), "told twice: {event:?}");
+            self.told.push((self.now, event.clone()));
+            self.events.push(event);
         }
     }
 
@@ -379,14 +395,9 @@ impl World {
             }
             _ => self.server.perform(&op.call),
         };
-        if let Call::Write(write) = &op.call
-            && result.is_ok()
-        {
-            self.tell(write.then.clone());
-            if matches!(fault, Some(Fault::Crash(_))) {
-                self.boot(&BTreeMap::new());
-                return true;
-            }
+        if matches!(fault, Some(Fault::Crash(_))) && result.is_ok() {
+            self.boot(&BTreeMap::new());
+            return true;
         }
         let result = match fault {
             Some(Fault::ReplyLost(_)) => Err(CallError::Unknown("connection reset".to_owned())),
@@ -414,6 +425,11 @@ impl World {
             }
         }
     }
+}
+
+/// Whether two events say the same about the same object.
+fn is_same(one: &Event, other: &Event) -> bool {
+    one.involved.uid == other.involved.uid && (one.reason, &one.message) == (other.reason, &other.message)
 }
 
 /// How volumes are recycled by default.

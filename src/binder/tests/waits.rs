@@ -311,3 +311,28 @@ fn a_bind_that_stops_is_not_measured_as_a_long_one() {
     }
     assert_eq!(measures, [crate::binder::latency::Measure::Bound(Duration::from_secs(4))]);
 }
+
+/// Users may set a sync period that is longer than events last.
+#[test]
+fn what_waits_is_told_again_before_that_expires_whatever_the_sync_period() {
+    let (objects, mut planner) = planner(vec![], vec![claim("c")]);
+    let hours = Duration::from_hours(5);
+    planner.options.sync_period = hours;
+    let start = Instant::now();
+    let mut due = start;
+    for _ in 0..3 {
+        let plan = planner.plan(due);
+        assert_eq!(plan.events.len(), 1);
+        assert_eq!(plan.wake_at, Some(due + Duration::from_mins(50)));
+        due = plan.wake_at.unwrap();
+    }
+    // Who waits for nothing any more is not looked at for that.
+    objects.apply(volume("pv"));
+    planner.changed(&ObjectRef::Volume(VolumeName::from("pv")), due);
+    for revision in 2..6 {
+        let op = only(planner.plan(due));
+        let answer = answer(&objects, &op, revision);
+        planner.outcome(op, Ok(answer), due, 0.0);
+    }
+    assert_eq!(planner.plan(due).wake_at, Some(start + hours));
+}

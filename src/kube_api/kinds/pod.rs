@@ -112,13 +112,15 @@ pub struct ContainerStatus {
     pub state: ContainerState,
 }
 
-/// `state` of a container status: only "runs or not" is kept. No state at all counts as waiting,
-/// as the API documents.
+/// `state` of a container status: only "runs or not" is kept. The API documents no state at all as waiting;
+/// KCM takes it for running, and so nothing is taken from a pod that may run.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct ContainerState {
-    /// Present when the container is neither waiting nor terminated.
-    pub running: Option<Present>,
+    /// Present when the container does not run yet.
+    pub waiting: Option<Present>,
+    /// Present when the container does not run any more.
+    pub terminated: Option<Present>,
 }
 
 /// A value whose presence is all that matters.
@@ -136,6 +138,7 @@ impl Pod {
             || (self.metadata.is_terminating() && !self.has_running_container())
     }
 
+    // KCM: pkg/volume/util/util.go, notRunning.
     fn has_running_container(&self) -> bool {
         let status = &self.status;
         status
@@ -143,7 +146,7 @@ impl Pod {
             .iter()
             .chain(&status.container_statuses)
             .chain(&status.ephemeral_container_statuses)
-            .any(|container| container.state.running.is_some())
+            .any(|container| container.state.waiting.is_none() && container.state.terminated.is_none())
     }
 
     /// The claim a volume of this pod stands for, if it does (attach-detach §2.2).
