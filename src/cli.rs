@@ -428,6 +428,10 @@ mod tests {
         let arguments = ["--min-resync-period=12h0m0s", "--use-service-account-credentials", "--port=1"];
         let given: Vec<_> = run(&arguments).unwrap().without_effect.given().collect();
         assert_eq!(given, ["--min-resync-period", "--use-service-account-credentials"]);
+        let arguments =
+            ["--kube-api-content-type=application/json", "--flex-volume-plugin-dir=/x", "--port=1"];
+        let given: Vec<_> = run(&arguments).unwrap().without_effect.given().collect();
+        assert_eq!(given, ["--kube-api-content-type", "--flex-volume-plugin-dir"]);
     }
 
     #[test]

@@ -224,7 +224,7 @@ fn rate_limit(qps: Option<f64>, burst: Option<usize>) -> Result<Option<RateLimit
 // KCM: cmd/kube-controller-manager/app/options/attachdetachcontroller.go, Validate.
 fn attach_detach(args: &RunArgs, rate_limit: Option<RateLimit>) -> Result<AttachDetachOptions, ConfigError> {
     let period = args.attach_detach_reconcile_sync_period;
-    if !args.disable_attach_detach_reconcile_sync && period < Duration::from_secs(1) {
+    if period < Duration::from_secs(1) {
         return Err(ConfigError::new(
             "attach-detach-reconcile-sync-period",
             "must be at least 1s".to_owned(),
@@ -360,10 +360,15 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_named() {
-        let cases: [(&[&str], &str); 16] = [
+        let cases: [(&[&str], &str); 17] = [
             (&["--pvclaimbinder-sync-period=0"], "--pvclaimbinder-sync-period: must be at least 1s"),
             (
                 &["--attach-detach-reconcile-sync-period=500ms"],
+                "--attach-detach-reconcile-sync-period: must be at least 1s",
+            ),
+            // Also where it does not matter, as with KCM.
+            (
+                &["--disable-attach-detach-reconcile-sync", "--attach-detach-reconcile-sync-period=0"],
                 "--attach-detach-reconcile-sync-period: must be at least 1s",
             ),
             (
@@ -412,6 +417,18 @@ mod tests {
         for (arguments, expected) in cases {
             assert_eq!(config(arguments).unwrap_err().to_string(), expected, "{arguments:?}");
         }
+    }
+
+    #[test]
+    fn l6_h9_what_may_be_forced_and_how_often_everything_is_looked_at_is_for_the_operator_to_say() {
+        let options = |arguments: &[&str]| config(arguments).unwrap().attach_detach;
+        assert_eq!(options(&["--disable-attach-detach-reconcile-sync"]).sweep_period, None);
+        let period = options(&["--attach-detach-reconcile-sync-period=90s"]).sweep_period;
+        assert_eq!(period, Some(Duration::from_secs(90)));
+        let force = options(&["--disable-force-detach-on-timeout"]).force;
+        assert_eq!(force, ForcePolicy { on_timeout: false, ..ForcePolicy::default() });
+        let force = options(&["--force-detach-gone-node-after=1h30m"]).force;
+        assert_eq!(force, ForcePolicy { gone: Duration::from_mins(90), ..ForcePolicy::default() });
     }
 
     #[test]

@@ -168,20 +168,19 @@ fn text(announcement: &Announcement, volume: &str, namespace: &str) -> (EventTyp
 
 /// Why the volume is still on another node, as the end of a sentence.
 fn holding(waiting: Option<&Waiting>, foreign: Option<&AttachmentName>) -> String {
-    let forced = |unforced: &Unforced| match unforced {
+    let forced = |node: &str, unforced: &Unforced| match unforced {
         Unforced::NodeReady => "whose kubelet has not unmounted it".to_owned(),
         Unforced::SwitchedOff => {
-            "which is not Ready and may still use it; nothing is forced because of time".to_owned()
+            format!("which {node} and may still use it; nothing is forced because of time")
         }
         Unforced::Until(due) => format!(
-            "which is not Ready and may still use it; it is detached by force at {}",
+            "which {node} and may still use it; it is detached by force at {}",
             due.strftime("%Y-%m-%dT%H:%M:%SZ")
         ),
     };
     match waiting {
-        Some(Waiting::DetachWaitingForUnmount { unforced } | Waiting::DetachWaitingForNode { unforced }) => {
-            forced(unforced)
-        }
+        Some(Waiting::DetachWaitingForUnmount { unforced }) => forced("is not Ready", unforced),
+        Some(Waiting::DetachWaitingForNode { unforced }) => forced("has no object any more", unforced),
         Some(Waiting::DetachError { message, .. }) => {
             format!("from which its driver cannot detach it ({message})")
         }

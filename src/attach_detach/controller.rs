@@ -20,7 +20,7 @@ use super::{
     clock::Clock,
     desired_state::DesiredState,
     force::{ForcePolicy, Unforced},
-    identification::candidates,
+    identification::{candidates, is_held_exclusively, volume_of},
     metrics::{AttachDetachMetrics, Counted, Ending, Planned},
     populator,
     queue::Queue,
@@ -252,6 +252,8 @@ impl Controller {
                     for attachment in self.actual.unexplained_of(name) {
                         self.refresh_attachment(&attachment, now);
                     }
+                    let volume = volume_of(&self.objects, name);
+                    self.dirty_volumes.extend(volume.filter(|volume| self.actual.volume(volume).is_some()));
                 }
                 ObjectRef::Claim(_) => self.metrics.claim_changed(),
                 ObjectRef::Driver(_) | ObjectRef::Class(_) | ObjectRef::CsiNode(_) => {}
@@ -442,6 +444,8 @@ impl Controller {
                 state,
                 nodes,
                 policy: self.options.force,
+                held_exclusively: wishes.is_some()
+                    && state.is_some_and(|s| is_held_exclusively(&self.objects, s)),
                 stand_off: self.suspicion.is_alarmed(),
                 wall,
             },

@@ -6,36 +6,61 @@
 //! [actual state](super::actual_state), which also tries every volume that comes to be wanted.
 
 use super::{
-    actual_state::Candidates,
+    actual_state::{Candidates, VolumeState},
     volume_name::{VolumeId, VolumeKind},
-    volume_source::{self, Storage},
+    volume_source::{self, CsiVolume, Sharing, Storage},
 };
 use crate::{
-    kube_api::kinds::{Meta, VolumeAttachment},
+    kube_api::{
+        ids::VolumeName,
+        kinds::{Meta, VolumeAttachment},
+    },
     state::Objects,
 };
 
 /// The volumes that a VolumeAttachment may be about.
 pub fn candidates(objects: &Objects, attachment: &VolumeAttachment) -> Candidates {
-    let spec = &attachment.spec;
-    let name = spec.source.persistent_volume_name.as_ref();
-    let volume = name.and_then(|name| objects.volumes.get(name));
-    let storage = match (&volume, &spec.source.inline_volume_spec) {
-        (Some(volume), _) => Some(volume_source::of_persistent_volume(&volume.metadata, &volume.spec)),
-        (None, Some(inline)) => Some(volume_source::of_persistent_volume(&Meta::default(), inline)),
-        (None, None) => None,
-    };
-    let node = objects.nodes.get(&spec.node_name);
+    let node = objects.nodes.get(&attachment.spec.node_name);
     let listed = node.iter().flat_map(|node| &node.status.volumes_attached);
     Candidates {
-        source: match storage {
-            Some(Ok(Storage::Csi(volume))) => Some(volume.id),
-            _ => None,
-        },
+        source: source(objects, attachment).map(|volume| volume.id),
         published: listed
             .filter_map(|entry| VolumeId::parse(&entry.name))
             .filter(|volume| volume.kind() == VolumeKind::Csi)
             .collect(),
+    }
+}
+
+/// Whether a VolumeAttachment of the volume, ours or not, names a PersistentVolume or a spec that may be on one
+/// node only, whatever those say that name the same volume and are wanted now (S1).
+pub fn is_held_exclusively(objects: &Objects, state: &VolumeState) -> bool {
+    let ours = state.pairs.values().filter_map(|pair| pair.attachment.clone());
+    let foreign = state.foreign.keys().filter_map(|name| objects.attachments.get(name));
+    ours.chain(foreign)
+        .filter_map(|attachment| source(objects, &attachment))
+        .any(|volume| volume.sharing == Sharing::Exclusive)
+}
+
+/// The volume that a PersistentVolume stands for.
+pub fn volume_of(objects: &Objects, name: &VolumeName) -> Option<VolumeId> {
+    let volume = objects.volumes.get(name)?;
+    match volume_source::of_persistent_volume(&volume.metadata, &volume.spec) {
+        Ok(Storage::Csi(volume)) => Some(volume.id),
+        _ => None,
+    }
+}
+
+fn source(objects: &Objects, attachment: &VolumeAttachment) -> Option<CsiVolume> {
+    let source = &attachment.spec.source;
+    let volume = source.persistent_volume_name.as_ref().and_then(|name| objects.volumes.get(name));
+    let storage = match (&volume, &source.inline_volume_spec) {
+        (Some(volume), _) => volume_source::of_persistent_volume(&volume.metadata, &volume.spec),
+        (None, Some(inline)) => volume_source::of_persistent_volume(&Meta::default(), inline),
+        (None, None) => return None,
+    };
+    match storage {
+        Ok(Storage::Csi(volume)) => Some(volume),
+        _ => None,
     }
 }
 

@@ -335,3 +335,59 @@ fn plugin_name(volume: &VolumeId) -> String {
         VolumeKind::NoOp => volume.plugin().to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kube_api::ids::DriverName;
+
+    #[test]
+    fn names_helps_labels_and_buckets_are_those_of_kcm() {
+        let registry = Metrics::default();
+        let mut metrics = AttachDetachMetrics::new(&registry, Alarms::new(&registry).unwrap()).unwrap();
+        let volume = VolumeId::csi(&DriverName::from("d"), "h");
+        let minute = Duration::from_mins(1);
+        metrics.observe(&volume, Operation::Attach, Ending::Success, false, minute);
+        metrics.observe(&volume, Operation::Detach, Ending::Failure, true, minute);
+        metrics.forced(ForceReason::Timeout);
+        let users = [(NodeName::from("n1"), 2)].into();
+        metrics.count(&volume, Counted { wanted: 1, held: 1, users });
+        let text = registry.text().unwrap();
+        let operation = |name: &str, status: &str, migrated: &str| {
+            format!(
+                "migrated=\"{migrated}\",operation_name=\"{name}\",status=\"{status}\",volume_plugin=\"kubernetes.io/csi:d\""
+            )
+        };
+        let attach = operation("volume_attach", "success", "false");
+        let mut expected = vec![
+            "# HELP storage_operation_duration_seconds Storage operation duration".to_owned(),
+            format!("storage_operation_duration_seconds_sum{{{attach}}} 60"),
+            format!(
+                "storage_operation_duration_seconds_count{{{}}} 1",
+                operation("volume_detach", "fail-unknown", "true")
+            ),
+            "# HELP attachdetach_controller_total_volumes Number of volumes in A/D Controller".to_owned(),
+            "attachdetach_controller_total_volumes{plugin_name=\"kubernetes.io/csi:d\",state=\"desired_state_of_world\"} 1".to_owned(),
+            "attachdetach_controller_total_volumes{plugin_name=\"kubernetes.io/csi:d\",state=\"actual_state_of_world\"} 1".to_owned(),
+            "# HELP attach_detach_controller_attachdetach_controller_forced_detaches Number of times the A/D Controller performed a forced detach".to_owned(),
+            "attach_detach_controller_attachdetach_controller_forced_detaches{reason=\"timeout\"} 1".to_owned(),
+            "attach_detach_controller_attachdetach_controller_forced_detaches{reason=\"out-of-service\"} 0".to_owned(),
+            "# HELP storage_count_attachable_volumes_in_use Measure number of volumes in use".to_owned(),
+            "storage_count_attachable_volumes_in_use{node=\"n1\",volume_plugin=\"kubernetes.io/csi:d\"} 2".to_owned(),
+        ];
+        for bound in
+            ["0.1", "0.25", "0.5", "1", "2.5", "5", "10", "15", "25", "50", "120", "300", "600", "+Inf"]
+        {
+            let count =
+                u8::from(!["0.1", "0.25", "0.5", "1", "2.5", "5", "10", "15", "25", "50"].contains(&bound));
+            expected.push(format!(
+                "storage_operation_duration_seconds_bucket{{{attach},le=\"{bound}\"}} {count}"
+            ));
+        }
+        let lines: Vec<&str> = text.lines().collect();
+        for line in &expected {
+            assert!(lines.contains(&line.as_str()), "{line}\nis missing in\n{text}");
+        }
+        assert_eq!(text.matches(&format!("_bucket{{{attach}")).count(), 14);
+    }
+}

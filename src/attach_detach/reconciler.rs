@@ -32,6 +32,8 @@ pub struct VolumeView<'a> {
     pub nodes: BTreeMap<&'a NodeName, &'a NodeState>,
     /// When a detach may be forced.
     pub policy: ForcePolicy,
+    /// Whether one of its VolumeAttachments names what may be on one node only.
+    pub held_exclusively: bool,
     /// Whether another controller is at work, so that nothing may be taken away (S14).
     pub stand_off: bool,
     /// The time by the cluster's clock.
@@ -80,10 +82,10 @@ struct Exclusive<'a> {
 }
 
 impl<'a> Exclusive<'a> {
-    /// `None` for a volume that may be attached to several nodes.
+    /// `None` for a volume that may be attached to several nodes, as all say who want or have it.
     fn of(view: &VolumeView<'a>) -> Option<Self> {
         let wishes = view.wishes?;
-        if !wishes.values().any(Wish::is_exclusive) {
+        if !view.held_exclusively && !wishes.values().any(Wish::is_exclusive) {
             return None;
         }
         let pairs = view.state.into_iter().flat_map(|state| &state.pairs);

@@ -4,7 +4,10 @@
 //! Something is told when it begins or changes, again before its event expires while it lasts, and when it
 //! ends.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
@@ -135,8 +138,9 @@ impl Controller {
         now: Instant,
     ) {
         self.actual.pair_mut(volume, node).told.held_since.get_or_insert(now);
-        let users = self.desired.wish(volume, holder).into_iter().flat_map(|wish| wish.pods.values());
-        let users = users.map(|(pod, _)| pod.key.clone()).collect();
+        let wishes =
+            self.holders(volume, node).into_iter().filter_map(|other| self.desired.wish(volume, other));
+        let users = wishes.flat_map(|wish| wish.pods.values()).map(|(pod, _)| pod.key.clone()).collect();
         self.say_once(volume, node, Topic::MultiAttach, &Announcement::HeldElsewhere(users), now);
         let waiting = verdicts.get(holder).and_then(|verdict| verdict.waiting.as_ref());
         let patience = match waiting {
@@ -166,11 +170,20 @@ impl Controller {
         self.say_once(volume, node, Topic::Holder, &announcement, now);
     }
 
+    /// Nodes that hold the volume beside this one.
+    fn holders(&self, volume: &VolumeId, node: &NodeName) -> BTreeSet<&NodeName> {
+        let Some(state) = self.actual.volume(volume) else { return BTreeSet::new() };
+        let ours = state.pairs.iter().filter(|(_, pair)| pair.holds()).map(|(other, _)| other);
+        ours.chain(state.foreign.values()).filter(|other| *other != node).collect()
+    }
+
     fn tell_that_it_is_free(&mut self, volume: &VolumeId, node: &NodeName, now: Instant) {
         let told = &mut self.actual.pair_mut(volume, node).told;
-        if let Some(since) = told.held_since.take() {
-            told.said.remove(&Topic::MultiAttach);
-            told.said.remove(&Topic::Holder);
+        let Some(since) = told.held_since.take() else { return };
+        told.said.remove(&Topic::MultiAttach);
+        told.said.remove(&Topic::Holder);
+        // If not, somebody else attached it here, too.
+        if self.holders(volume, node).is_empty() {
             self.say(volume, node, &Announcement::Freed(now.saturating_duration_since(since).as_secs()));
         }
     }

@@ -40,6 +40,14 @@ pub struct Request {
     pub body: Option<Value>,
 }
 
+impl Request {
+    /// Name of the object that the path leads to; of a create, that of the collection.
+    fn object_name(&self) -> &str {
+        let path = self.path.strip_suffix("/status").unwrap_or(&self.path);
+        path.rsplit('/').next().unwrap_or_default()
+    }
+}
+
 /// Method and content type of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
@@ -255,7 +263,7 @@ impl Caller {
         if status.is_success() {
             return Ok((status.as_u16(), body.to_vec()));
         }
-        Err((status.as_u16(), classify(status.as_u16(), retry_after, &body)))
+        Err((status.as_u16(), classify(status.as_u16(), retry_after, &body, request.object_name())))
     }
 }
 
@@ -282,16 +290,21 @@ fn decode<T: Narrow>(body: &[u8]) -> Result<T, CallError> {
     Ok(object)
 }
 
-/// What an answer other than success means. A 5xx may come after the write was committed, so it
-/// proves nothing; a 4xx is sent instead of writing.
-fn classify(code: u16, retry_after: Option<Duration>, body: &[u8]) -> CallError {
+/// What an answer other than success means, to a request about the object of that name. A 5xx may come
+/// after the write was committed, so it proves nothing; a 4xx is sent instead of writing. That an object
+/// is gone is believed only if the API server says so of that very object: a proxy on the way answers
+/// 404, too, and a namespace or a kind may be what was not found (S23, S24).
+fn classify(code: u16, retry_after: Option<Duration>, body: &[u8], object: &str) -> CallError {
     let status: Status = serde_json::from_slice(body).unwrap_or_else(|_| {
         Status::failure(&String::from_utf8_lossy(body.get(..body.len().min(256)).unwrap_or_default()), "")
     });
     let message =
         if status.message.is_empty() { format!("the API server answered {code}") } else { status.message };
+    let missing = status.details.map(|details| details.name).unwrap_or_default();
     match (code, status.reason.as_str()) {
-        (404, _) => CallError::NotFound(message),
+        (404, "NotFound") if missing == object => CallError::NotFound(message),
+        // The API server always gives a reason.
+        (404, "") => CallError::Unknown(message),
         (409, "AlreadyExists") => CallError::AlreadyExists(message),
         (409, _) => CallError::Conflict(message),
         (429, _) => CallError::Throttled { message, after: retry_after.unwrap_or(Duration::from_secs(1)) },
@@ -307,7 +320,10 @@ mod tests {
     use super::*;
 
     fn body(reason: &str, message: &str) -> Vec<u8> {
-        serde_json::json!({"kind": "Status", "reason": reason, "message": message}).to_string().into_bytes()
+        let details = serde_json::json!({"name": "pv", "kind": "persistentvolumes"});
+        let status =
+            serde_json::json!({"kind": "Status", "reason": reason, "message": message, "details": details});
+        status.to_string().into_bytes()
     }
 
     #[test]
@@ -333,13 +349,41 @@ mod tests {
             (504, "Timeout", "late", CallError::Unknown("late".into())),
         ];
         for (code, reason, message, expected) in cases {
-            assert_eq!(classify(code, after, &body(reason, message)), expected, "{code} {reason}");
+            assert_eq!(classify(code, after, &body(reason, message), "pv"), expected, "{code} {reason}");
         }
     }
 
     #[test]
     fn only_silence_and_server_errors_leave_the_outcome_open() {
-        assert!(!classify(500, None, b"boom").is_certain());
-        assert!(classify(403, None, b"").is_certain());
+        assert!(!classify(500, None, b"boom", "pv").is_certain());
+        assert!(classify(403, None, b"", "pv").is_certain());
+    }
+
+    #[test]
+    fn s23_s24_only_the_api_server_proves_absence_and_only_of_the_object_asked_for() {
+        let patch = |path: &str| Request { verb: Verb::Patch, path: path.to_owned(), body: None };
+        let (spec, status) = ("/api/v1/persistentvolumes/pv", "/api/v1/persistentvolumes/pv/status");
+        let other = "/api/v1/persistentvolumes/other";
+        // name, path asked for, answer, whether it proves the object gone, and whether it is certain
+        let cases = [
+            ("it is gone", spec, body("NotFound", "gone"), true, true),
+            ("a subresource of it", status, body("NotFound", "gone"), true, true),
+            ("something else is gone", other, body("NotFound", "gone"), false, true),
+            (
+                "no such path",
+                spec,
+                br#"{"kind": "Status", "reason": "NotFound", "details": {}}"#.to_vec(),
+                false,
+                true,
+            ),
+            ("a proxy's object", spec, br#"{"message": "no route"}"#.to_vec(), false, false),
+            ("a proxy's page", spec, b"404 page not found".to_vec(), false, false),
+            ("nothing", spec, Vec::new(), false, false),
+        ];
+        for (name, path, answer, proves, is_certain) in cases {
+            let error = classify(404, None, &answer, patch(path).object_name());
+            assert_eq!(matches!(error, CallError::NotFound(_)), proves, "{name}: {error}");
+            assert_eq!(error.is_certain(), is_certain, "{name}: {error}");
+        }
     }
 }

@@ -39,7 +39,7 @@ const EVENTS: [(&str, [u64; 5]); 11] = [
     ("a kubelet is alive", [0, 0, 0, 0, 0]),
     ("a node is no longer Ready", [0, 0, 0, PER_NODE as u64, 1]),
     ("an attachment's annotation changes", [0, 0, 0, 0, 0]),
-    ("a volume's label changes", [1, 0, 0, 0, 0]),
+    ("a volume's label changes", [1, 0, 0, 1, 0]),
     ("a claim's annotation changes", [1, 0, 0, 0, 0]),
     ("a volume comes that an attachment names", [0, 1, 0, 1, 0]),
     ("an attachment comes that nothing explains", [0, 1, 0, 0, 0]),

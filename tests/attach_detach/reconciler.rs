@@ -23,12 +23,16 @@ use mooring::{
 use serde::Deserialize;
 use tokio::time::Instant;
 
+// The words of a case are flags by nature.
+#[allow(clippy::struct_excessive_bools)]
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Case {
     name: String,
     #[serde(default)]
     exclusive: bool,
+    #[serde(default)]
+    held_exclusively: bool,
     #[serde(default)]
     no_op: bool,
     #[serde(default)]
@@ -37,7 +41,7 @@ pub struct Case {
     then: BTreeMap<String, Then>,
 }
 
-// The words of a case are flags by nature.
+// Likewise.
 #[allow(clippy::struct_excessive_bools)]
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -122,6 +126,7 @@ fn run(case: &Case) -> Result<(), Failed> {
             state,
             nodes,
             policy: ForcePolicy::default(),
+            held_exclusively: case.held_exclusively,
             stand_off: case.stand_off,
             wall: wall(),
         },

@@ -48,7 +48,8 @@ async fn claim_deleted(stage: Stage) {
     assert!(read, "released without a live read of the claim");
 }
 
-/// S23: neither an error of the server nor its wish to be left alone proves that the claim is gone.
+/// S23: neither an error of the server, nor its wish to be left alone, nor what is said of something else or
+/// by a proxy proves that the claim is gone.
 async fn unreadable_claim(stage: Stage) {
     let _daemon = stage.daemon().await;
     bound_pair(&stage).await;
@@ -56,6 +57,8 @@ async fn unreadable_claim(stage: Stage) {
     let answers = [
         Answer::refusal(StatusCode::INTERNAL_SERVER_ERROR, "InternalError"),
         Answer::refusal(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests").retry_after(1),
+        Answer::refusal(StatusCode::NOT_FOUND, "NotFound"),
+        Answer { status: StatusCode::NOT_FOUND, body: json!("404 page not found"), retry_after: None },
     ];
     for answer in answers {
         let refused = Arc::clone(&refused);
@@ -68,7 +71,7 @@ async fn unreadable_claim(stage: Stage) {
     }
     stage.cluster.delete_claim("c1").await;
     stage.cluster.volume_phase("v1", "Released").await;
-    assert_eq!(refused.lock().unwrap().len(), 2, "released without a read that tells");
+    assert_eq!(refused.lock().unwrap().len(), 4, "released without a read that tells");
     let told = stage.requests().into_iter().filter(|entry| {
         entry.verb == "get" && entry.resource == "persistentvolumeclaims" && entry.code == 404
     });

@@ -96,7 +96,19 @@ impl<'a> Run<'a> {
         let bytes = response.into_body().collect().await.expect("read the answer").to_bytes();
         let body: Value = serde_json::from_slice(&bytes).unwrap_or_default();
         self.remember(&step.path, &body);
+        if step.method == "DELETE" {
+            self.catch_up().await;
+        }
         Answer { code, body }
+    }
+
+    /// Learns the revision of what was deleted, which the answer may not tell. A list that may be as old as the
+    /// revision before it could or could not show the object.
+    async fn catch_up(&mut self) {
+        let request = http::Request::get("/api/v1/namespaces?limit=1").body(Vec::new()).unwrap();
+        let list: Value = self.client.request(request).await.expect("list namespaces");
+        let revision = list["metadata"]["resourceVersion"].as_str().and_then(|text| text.parse().ok());
+        self.last = self.last.max(revision.expect("a revision"));
     }
 
     /// The events of a collection since the first step: as many as are expected, and no more.

@@ -119,7 +119,9 @@ impl History {
         daemon.dies(server, || rng.bool())?;
         let next = Daemon::stand_by(server);
         *daemon = if rng.bool() { mem::replace(standby, next) } else { next };
-        daemon.wins(server)
+        daemon.wins(server)?;
+        server.note_wishes_inherited_by(daemon);
+        Ok(())
     }
 
     fn settle(&mut self) -> Result<(), String> {

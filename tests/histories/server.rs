@@ -287,6 +287,23 @@ impl Server {
         note(&mut self.seen_unwanted_since, &wanted, self.wall);
     }
 
+    /// Notes what a new leader inherits of that. Its predecessor may have seen somebody want a volume and died
+    /// before it could note so; whoever that was is gone, and nothing tells of them any more.
+    pub(super) fn note_wishes_inherited_by(&mut self, daemon: &Daemon) {
+        self.note_wishes_seen_by(daemon);
+        let clock = self.clock.as_ref().and_then(|clock| clock["data"].as_object());
+        for attachment in self.attachments.values() {
+            let since = clock.and_then(|data| data.get(attachment.metadata.uid.as_str())?.as_str());
+            let since: Option<Timestamp> = since.and_then(|since| since.parse().ok());
+            let source = attachment.spec.source.persistent_volume_name.as_ref();
+            let (Some(since), Some(source)) = (since, source) else { continue };
+            let pair = (attachment.spec.node_name.clone(), id(source.as_str()));
+            if let Some(seen) = self.seen_unwanted_since.get_mut(&pair) {
+                *seen = since.min(*seen);
+            }
+        }
+    }
+
     /// Creates a VolumeAttachment.
     pub fn create(&mut self, request: &Request) -> Result<Result<VolumeAttachment, CallError>, String> {
         let body = request.body.clone().unwrap_or_default();

@@ -203,14 +203,19 @@ impl World {
 
     /// S1: all VolumeAttachments of an exclusive volume, in whatever state, name one node.
     fn check_exclusive(&mut self, change: &Change, attachment: &Value) {
-        let Some((volume, true)) = self.volume_of(attachment).cloned() else { return };
+        let Some((volume, _)) = self.volume_of(attachment).cloned() else { return };
         let mut nodes = BTreeSet::new();
+        let mut is_exclusive = false;
         for other in self.all("volumeattachments") {
-            if self.volume_of(other).is_some_and(|(of_other, _)| *of_other == volume) {
+            if let Some((of_other, exclusive)) = self.volume_of(other)
+                && *of_other == volume
+            {
                 nodes.extend(other["spec"]["nodeName"].as_str());
+                // One that says so is enough.
+                is_exclusive |= exclusive;
             }
         }
-        if nodes.len() > 1 {
+        if is_exclusive && nodes.len() > 1 {
             let text = format!("S1 exclusive volume {} is on {nodes:?}", volume.handle);
             self.violate(change, &text);
         }

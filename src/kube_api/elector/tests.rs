@@ -114,7 +114,8 @@ impl Store {
             return (500, json!({ "kind": "Status", "reason": "InternalError", "message": "etcd is down" }));
         }
         let status = |code: u16, reason: &str| {
-            (code, json!({ "kind": "Status", "reason": reason, "message": reason }))
+            let details = json!({ "name": "mooring" });
+            (code, json!({ "kind": "Status", "reason": reason, "message": reason, "details": details }))
         };
         match (method, self.lease.clone()) {
             (&Method::GET, Some(lease)) => (200, lease),

@@ -5,8 +5,10 @@ use serde_json::{Value, json};
 
 use super::Report;
 
-/// Longest message that the API server accepts in an event's note, in bytes.
-const MAX_MESSAGE: usize = 1_024;
+/// Longest message, in bytes: room for an error of a driver, of which the API server keeps 1 024, with
+/// words around it, and for a list of pods that a reader still reads. The API server limits it only where
+/// `eventTime` is set, and KCM not at all.
+const MAX_MESSAGE: usize = 4_096;
 
 /// Longest `reportingInstance` that the API server accepts, in bytes.
 const MAX_INSTANCE: usize = 128;
@@ -155,12 +157,12 @@ mod tests {
 
     #[test]
     fn what_is_too_long_is_cut_between_characters() {
-        let report = report("apps", &"n".repeat(253), &"ä".repeat(600));
+        let report = report("apps", &"n".repeat(253), &"ä".repeat(3_000));
         assert_eq!(name(&report, now()).len(), 253);
-        let odd = format!("x{}", "ä".repeat(600));
-        assert_eq!(truncated(&odd, MAX_MESSAGE).len(), 1_023);
+        let odd = format!("x{}", "ä".repeat(3_000));
+        assert_eq!(truncated(&odd, MAX_MESSAGE).len(), 4_095);
         let body = creation(&report, "x", &"h".repeat(300), now());
-        assert_eq!(body["message"].as_str().unwrap().len(), 1_024);
+        assert_eq!(body["message"].as_str().unwrap().len(), MAX_MESSAGE);
         assert_eq!(body["reportingInstance"].as_str().unwrap().len(), 128);
     }
 }

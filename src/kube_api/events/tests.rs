@@ -33,10 +33,13 @@ fn caller(server: &Arc<Mutex<Server>>, term: Term) -> Caller {
             if let Some(millis) = path.strip_prefix("/slow/") {
                 sleep(Duration::from_millis(millis.parse().unwrap())).await;
             }
+            let name = path.rsplit('/').next().unwrap().to_owned();
             let mut server = server.lock().unwrap();
             server.asked.push((method, path, serde_json::from_slice(&body).unwrap_or_default()));
             let status = if server.answers.is_empty() { 200 } else { server.answers.remove(0) };
-            let answer = json!({ "message": "no" }).to_string().into_bytes();
+            let reason = if status == 404 { "NotFound" } else { "" };
+            let answer = json!({ "message": "no", "reason": reason, "details": { "name": name } });
+            let answer = answer.to_string().into_bytes();
             Ok::<_, Infallible>(Response::builder().status(status).body(Body::from(answer)).unwrap())
         }
     });
