@@ -204,7 +204,8 @@ impl Binder {
                 Err(_) => return,
             },
         };
-        if op.call.write_kind() == Some(WriteKind::AssignClass) {
+        let sent = !matches!(result, Err(CallError::NotLeader));
+        if sent && op.call.write_kind() == Some(WriteKind::AssignClass) {
             self.metrics.class_assigned(result.is_ok());
         }
         log(&op, &result);

@@ -66,7 +66,7 @@ impl Latency {
         }
     }
 
-    /// Asking the provisioner, or a write of the bind, failed.
+    /// Asking the provisioner, the plugin here, or a write of the bind failed.
     pub fn claim_failed(&mut self, claim: &ClaimKey) {
         if let Some(asked) = self.asked.get(claim) {
             self.done.push(Measure::Failed(Operation::Provision, asked.plugin.clone()));
@@ -118,7 +118,7 @@ impl Latency {
         }
     }
 
-    /// Deleting it failed.
+    /// An attempt to delete it failed.
     pub fn volume_failed(&mut self, volume: &VolumeName) {
         if let Some((_, plugin)) = self.deleting.get(volume) {
             self.done.push(Measure::Failed(Operation::Delete, plugin.clone()));

@@ -197,7 +197,6 @@ impl Planner {
             (Target::Claim(key), kind, Err(_)) if kind.is_bind() || kind == WriteKind::AskProvisioner => {
                 self.latency.claim_failed(key);
             }
-            (Target::Volume(name), WriteKind::VolumeFailed, Ok(_)) => self.latency.volume_failed(name),
             _ => {}
         }
     }

@@ -25,7 +25,7 @@ use super::{
     op::{Call, Op, Purpose},
     queue::{Next, Queue, Tallies},
     reason::{ClaimReason, VolumeReason},
-    reclaim::deleter,
+    reclaim::measured_as,
     recycle::Recyclers,
     retry::Retries,
     rivals::{Rivals, Sighting},
@@ -40,9 +40,7 @@ use crate::{
     kube_api::{
         events::{Event, Involved},
         ids::{ClaimKey, ClassName, PodKey, ResourceVersion, Uid, VolumeName},
-        kinds::{
-            BindingMode, Meta, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy,
-        },
+        kinds::{BindingMode, Meta, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim},
     },
     state::Objects,
 };
@@ -333,6 +331,17 @@ impl Planner {
                 self.latency.stops(key);
                 self.latency.asks(key, provisioner, now);
             }
+            ClaimReason::Provisioning(plugin) => {
+                self.latency.stops(key);
+                self.latency.asks(key, plugin, now);
+            }
+            ClaimReason::NotProvisioned(why) => {
+                self.latency.stops(key);
+                self.latency.asks(key, host_path::PLUGIN, now);
+                if why.is_of_plugin() && self.standing.claim(key).as_ref() != Some(&decision.reason) {
+                    self.latency.claim_failed(key);
+                }
+            }
             ClaimReason::Binding(..) => self.latency.binds(key, now),
             ClaimReason::VolumeBusy(_) => {}
             _ => self.latency.stops(key),
@@ -402,9 +411,17 @@ impl Planner {
             let event = warning(&*volume, "SecondBinder", VolumeReason::SecondBinder.to_string());
             decision = VolumeDecision::rest(VolumeReason::SecondBinder).telling(event);
         }
-        if decision.reason.awaits_deletion() && volume.spec.reclaim_policy == ReclaimPolicy::Delete {
+        if decision.reason.awaits_deletion() {
             let class = self.objects.classes.get(&ClassName::from(volume_class(&volume)));
-            self.latency.deletes(name, &deleter(&volume, class.as_deref()), now);
+            if let Some(plugin) = measured_as(&volume, class.as_deref(), &self.options) {
+                self.latency.deletes(name, &plugin, now);
+            }
+        }
+        // Between two attempts there is another reason.
+        if let VolumeReason::DeleteFailed(_) = &decision.reason
+            && self.standing.volume(name).as_ref() != Some(&decision.reason)
+        {
+            self.latency.volume_failed(name);
         }
         *plan.decisions.entry(("volume", decision.reason.label())).or_default() += 1;
         if tells(&decision, decision.reason.is_settled()) {

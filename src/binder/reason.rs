@@ -276,6 +276,12 @@ impl Unprovisioned {
         Self::Failed { class: claim_class(claim).to_owned(), error: error.to_owned() }
     }
 
+    /// Whether the plugin refused or failed. KCM counts no failure where the object is what could not be made.
+    #[must_use]
+    pub fn is_of_plugin(&self) -> bool {
+        matches!(self, Self::Refused(_) | Self::Failed { .. })
+    }
+
     /// Reason of the event (pv-binder §10).
     #[must_use]
     pub fn event_reason(&self) -> &'static str {

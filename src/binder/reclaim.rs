@@ -11,7 +11,7 @@ use super::{
     host_path, patches,
     reason::{Unreclaimable, VolumeReason},
     recycle,
-    view::View,
+    view::{BinderOptions, View},
     volume::VolumeDecision,
 };
 use crate::kube_api::kinds::{
@@ -21,58 +21,86 @@ use crate::kube_api::kinds::{
 /// The in-tree plugin that is known, recycles, and neither provisions nor deletes.
 pub const NFS_PLUGIN: &str = "kubernetes.io/nfs";
 
-/// Who deletes the volume, as a label of metrics: the in-tree plugin, or the provisioner of its class.
-// KCM: pkg/controller/volume/persistentvolume/pv_controller.go, getProvisionerNameFromVolume.
-#[must_use]
-pub fn deleter(volume: &PersistentVolume, class: Option<&StorageClass>) -> String {
-    let provisioned_by = volume.metadata.annotation(PROVISIONED_BY).unwrap_or_default();
-    if annotations::is_in_tree(provisioned_by) {
-        return provisioned_by.to_owned();
-    }
-    match class.map(|class| class.provisioner.as_str()).filter(|name| !name.is_empty()) {
-        Some(provisioner) => annotations::csi_name(provisioner).unwrap_or(provisioner).to_owned(),
-        None => "N/A".to_owned(),
+/// `plugin_name` of what no plugin is known to do.
+const NO_PLUGIN: &str = "N/A";
+
+/// Who deletes a volume whose policy is Delete.
+enum Deleter {
+    /// The plugin here.
+    HostPath,
+    /// Its provisioner.
+    External,
+}
+
+/// Finds who deletes the volume.
+// KCM: pkg/controller/volume/persistentvolume/pv_controller.go, findDeletablePlugin.
+fn deleter(volume: &PersistentVolume, options: &BinderOptions) -> Result<Deleter, Unreclaimable> {
+    let here = options.enable_hostpath_provisioner;
+    let provisioned_by = volume.metadata.annotation(PROVISIONED_BY).filter(|name| !name.is_empty());
+    match (provisioned_by, volume.spec.files.as_deref()) {
+        (Some(host_path::PLUGIN), _) if here => Ok(Deleter::HostPath),
+        (Some(NFS_PLUGIN), _) => Err(Unreclaimable::PluginCannotDelete),
+        (Some(plugin), _) if annotations::is_in_tree(plugin) => {
+            Err(Unreclaimable::NoPlugin(plugin.to_owned()))
+        }
+        (Some(_), _) => Ok(Deleter::External),
+        // Here the key alone says it.
+        (None, _) if annotations::has(&volume.metadata, MIGRATED_TO) || volume.spec.csi.is_some() => {
+            Ok(Deleter::External)
+        }
+        (None, Some(FileSource::HostPath(_))) if here => Ok(Deleter::HostPath),
+        (None, Some(FileSource::Nfs(_))) => Err(Unreclaimable::CannotDelete(volume.key())),
+        (None, _) => Err(Unreclaimable::NoDeleter(volume.key())),
     }
 }
 
+/// Whether the volume is a CSI driver's now.
+fn is_migrated(volume: &PersistentVolume) -> bool {
+    volume.metadata.annotation(MIGRATED_TO).is_some_and(|driver| !driver.is_empty())
+}
+
+/// Under which `plugin_name` the deletion of the volume is measured, if it is.
+// KCM: pkg/controller/volume/persistentvolume/pv_controller.go, getProvisionerNameFromVolume.
+#[must_use]
+pub fn measured_as(
+    volume: &PersistentVolume,
+    class: Option<&StorageClass>,
+    options: &BinderOptions,
+) -> Option<String> {
+    if volume.spec.reclaim_policy != ReclaimPolicy::Delete || is_migrated(volume) {
+        return None;
+    }
+    let name = match deleter(volume, options) {
+        Ok(Deleter::HostPath) => host_path::PLUGIN,
+        Ok(Deleter::External) => {
+            let provisioner = class.map(|class| class.provisioner.as_str()).filter(|name| !name.is_empty());
+            provisioner.map_or(NO_PLUGIN, |name| annotations::csi_name(name).unwrap_or(name))
+        }
+        Err(_) => NO_PLUGIN,
+    };
+    Some(name.to_owned())
+}
+
 /// Reclaims a volume that is Released or Failed.
-// KCM: pkg/controller/volume/persistentvolume/pv_controller.go, reclaimVolume and
-// findDeletablePlugin.
+// KCM: pkg/controller/volume/persistentvolume/pv_controller.go, reclaimVolume.
 #[must_use]
 pub fn reclaim(volume: &PersistentVolume, reference: &ClaimRef, view: &View<'_>) -> VolumeDecision {
-    let annotation = |key| volume.metadata.annotation(key).filter(|value| !value.is_empty());
-    let here = view.options.enable_hostpath_provisioner;
-    let source = volume.spec.in_tree.as_deref();
-    if volume.spec.reclaim_policy != ReclaimPolicy::Retain
-        && let Some(InTreeSource::Malformed(malformed)) = source
-    {
-        // It may be an external driver's.
-        return Decision::rest(VolumeReason::Unreadable(malformed.clone()));
-    }
-    let why = match &volume.spec.reclaim_policy {
-        ReclaimPolicy::Retain => return Decision::rest(VolumeReason::Retained),
-        _ if annotation(MIGRATED_TO).is_some() || volume.spec.csi.is_some() => {
-            return Decision::rest(VolumeReason::LeftToProvisioner);
+    let external = is_migrated(volume) || volume.spec.csi.is_some();
+    match (&volume.spec.reclaim_policy, volume.spec.in_tree.as_deref()) {
+        (ReclaimPolicy::Retain, _) => Decision::rest(VolumeReason::Retained),
+        _ if external => Decision::rest(VolumeReason::LeftToProvisioner),
+        // It may be an external driver's, too.
+        (_, Some(InTreeSource::Malformed(malformed))) => {
+            Decision::rest(VolumeReason::Unreadable(malformed.clone()))
         }
-        ReclaimPolicy::Delete => match (annotation(PROVISIONED_BY), volume.spec.files.as_deref()) {
-            (Some(host_path::PLUGIN), _) if here => return host_path::delete(volume, view),
-            (Some(NFS_PLUGIN), _) => Unreclaimable::PluginCannotDelete,
-            (Some(plugin), _) if annotations::is_in_tree(plugin) => {
-                Unreclaimable::NoPlugin(plugin.to_owned())
-            }
-            (Some(_), _) => return Decision::rest(VolumeReason::LeftToProvisioner),
-            // Here the key alone says it.
-            (None, _) if annotations::has(&volume.metadata, MIGRATED_TO) => {
-                return Decision::rest(VolumeReason::LeftToProvisioner);
-            }
-            (None, Some(FileSource::HostPath(_))) if here => return host_path::delete(volume, view),
-            (None, Some(FileSource::Nfs(_))) => Unreclaimable::CannotDelete(volume.key()),
-            (None, _) => Unreclaimable::NoDeleter(volume.key()),
+        (ReclaimPolicy::Delete, _) => match deleter(volume, view.options) {
+            Ok(Deleter::HostPath) => host_path::delete(volume, view),
+            Ok(Deleter::External) => Decision::rest(VolumeReason::LeftToProvisioner),
+            Err(why) => not_reclaimable(volume, why),
         },
-        ReclaimPolicy::Recycle => return recycle::recycle(volume, reference, view),
-        ReclaimPolicy::Other(_) => Unreclaimable::UnknownPolicy,
-    };
-    not_reclaimable(volume, why)
+        (ReclaimPolicy::Recycle, _) => recycle::recycle(volume, reference, view),
+        (ReclaimPolicy::Other(_), _) => not_reclaimable(volume, Unreclaimable::UnknownPolicy),
+    }
 }
 
 /// Says that nobody can reclaim the volume.

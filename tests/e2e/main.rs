@@ -17,6 +17,7 @@ mod support;
 mod attach;
 mod binding;
 mod crash;
+mod dashboards;
 mod deploy;
 mod detach;
 mod economy;
@@ -55,6 +56,7 @@ fn main() {
     stories.extend(binding::stories());
     stories.extend(release::stories());
     stories.extend(recycle::stories());
+    stories.extend(dashboards::stories());
     stories.extend(crash::stories());
     stories.extend(faults::stories());
     stories.extend(replicas::stories());

@@ -119,6 +119,22 @@ impl Daemon {
         self.answer(path).await.unwrap_or_else(|| panic!("{path} is not answered"))
     }
 
+    /// Waits until a scrape of `/metrics` shows this line.
+    pub async fn shows(&self, line: &str) {
+        let shown = async {
+            let mut pause = tokio::time::interval(Duration::from_millis(10));
+            loop {
+                pause.tick().await;
+                if self.page("/metrics").await.lines().any(|shown| shown == line) {
+                    return;
+                }
+            }
+        };
+        if let Err(late) = within_deadline(&format!("/metrics shows {line}"), shown).await {
+            panic!("{late}\n{}", self.page("/metrics").await);
+        }
+    }
+
     /// A page, if it is answered with success.
     async fn answer(&self, path: &str) -> Option<String> {
         match &self.life {

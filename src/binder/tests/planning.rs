@@ -166,14 +166,6 @@ fn failures_of_provisioning_are_those_of_its_own_writes() {
         let expected = if counts { failed } else { vec![] };
         assert_eq!(planner.plan(now).measures, expected, "{kind:?} {error:?}");
     }
-
-    let volume = volume("pv");
-    let (_, mut planner) = planner(vec![volume.clone()], vec![]);
-    planner.latency.deletes(&volume.key(), "d", now);
-    let call = Call::Write(Write::volume(&volume, WriteKind::VolumeFailed, request()));
-    let op = Op { subject: Target::Volume(volume.key()), volume: None, call, known: None };
-    planner.outcome(op, Ok(Answer::Volume(volume)), now, 0.0);
-    assert_eq!(planner.plan(now).measures, [Measure::Failed(Operation::Delete, "d".to_owned())]);
 }
 
 /// As of a claim: a volume that we have just written to, and that the next list lacks.
