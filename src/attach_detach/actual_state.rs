@@ -27,7 +27,7 @@ use super::{
     journey::Journey,
     node_state::NodeState,
     retry::Retry,
-    volume_name::VolumeId,
+    volume_name::{VolumeId, VolumeKind},
     withdrawal::{Sequence, Unpublished, Withdrawal},
 };
 use crate::kube_api::{
@@ -45,6 +45,9 @@ pub struct Pair {
     pub listed: bool,
     /// Whether a status patch that puts it there is on its way, or may yet land.
     pub may_be_listed: bool,
+    /// For a volume without attachments: whether it has been listed since it was given up last. It is to such
+    /// a volume what the attachment is to others, but nobody remembers it with us.
+    pub held: bool,
     /// Whether `volumesInUse` of the node lists the volume; for a node whose object is gone, whether it
     /// did when last seen, and if it was never seen, that it may.
     pub in_use: bool,
@@ -168,6 +171,7 @@ impl Pair {
             || self.uncertain.is_some()
             || self.call == Some(PairCall::Create)
             || self.listed
+            || self.held
             || self.may_be_listed
             || self.publication == Publication::List
     }
@@ -258,10 +262,10 @@ impl ActualState {
         let state = self.nodes.entry(node.clone()).or_default();
         let node_object = state.node.clone();
         state.volumes.insert(volume.clone());
-        self.volumes.entry(volume.clone()).or_default().pairs.entry(node.clone()).or_insert_with(|| Pair {
-            listed: node_object.as_ref().is_some_and(|node| node.lists(volume.as_str())),
-            in_use: node_object.as_ref().is_none_or(|node| node.uses(volume.as_str())),
-            ..Pair::default()
+        self.volumes.entry(volume.clone()).or_default().pairs.entry(node.clone()).or_insert_with(|| {
+            let listed = node_object.as_ref().is_some_and(|node| node.lists(volume.as_str()));
+            let in_use = node_object.as_ref().is_none_or(|node| node.uses(volume.as_str()));
+            Pair { listed, held: listed && volume.kind() == VolumeKind::NoOp, in_use, ..Pair::default() }
         })
     }
 
@@ -319,6 +323,7 @@ impl ActualState {
             if nothing_pends && std::mem::take(&mut pair.may_be_listed) {
                 touched.insert(volume.clone());
             }
+            pair.held |= listed && volume.kind() == VolumeKind::NoOp;
             // Of a node that is gone, the last report stands.
             let in_use = if node.is_some() { reported } else { pair.in_use };
             if pair.listed != listed || pair.in_use != in_use {
@@ -359,6 +364,18 @@ impl ActualState {
         }
     }
 
+    /// Forgets what a predecessor of this process gave up: what it took off a list, and what was on a node that
+    /// is gone once it listed that elsewhere. It had its reasons, such as force, that do not show.
+    pub(super) fn forget_given_up(&mut self) {
+        for state in self.volumes.values_mut() {
+            let is_listed = state.pairs.values().any(|pair| pair.listed);
+            for (name, pair) in &mut state.pairs {
+                let is_present = self.nodes.get(name).is_some_and(|state| state.node.is_some());
+                pair.held &= pair.listed || !(is_present || is_listed);
+            }
+        }
+    }
+
     /// Notes that a node went unseen: whatever is on it may be in use.
     pub fn distrust_node(&mut self, name: &NodeName) -> BTreeSet<VolumeId> {
         let Some(state) = self.nodes.get_mut(name) else { return BTreeSet::new() };
@@ -366,7 +383,9 @@ impl ActualState {
         state.unready_since = None;
         let volumes = state.volumes.clone();
         for volume in &volumes {
-            self.pair_mut(volume, name).in_use = true;
+            let pair = self.pair_mut(volume, name);
+            pair.in_use = true;
+            pair.held |= pair.may_be_listed && volume.kind() == VolumeKind::NoOp;
         }
         volumes
     }

@@ -194,6 +194,7 @@ impl Controller {
     pub fn take_over(&mut self) {
         self.leads = true;
         self.standing.set_leads(true);
+        self.actual.forget_given_up();
         // What is published already was announced by whoever published it.
         let published: Vec<(VolumeId, Vec<NodeName>)> = self
             .actual
@@ -479,7 +480,6 @@ impl Controller {
         let pair = self.actual.pair_mut(volume, node);
         let held = pair.holds();
         pair.publication = verdict.publication;
-        let makes_way = held && !pair.holds();
         if !verdict.withdraws {
             pair.withdrawal = Withdrawal::None;
         } else if pair.withdrawal == Withdrawal::None {
@@ -527,8 +527,9 @@ impl Controller {
                 }
                 self.dirty_nodes.push(node.clone());
             }
+            Some(Step::GiveUp(_)) => self.actual.pair_mut(volume, node).held = false,
         }
-        makes_way
+        held && !self.actual.pair_mut(volume, node).holds()
     }
 
     /// Keeps the beginning of a wait that force may end, for whoever comes after us.

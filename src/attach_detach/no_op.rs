@@ -1,8 +1,9 @@
 //! The rules for volumes that are attached by saying so: iSCSI and Fibre Channel (attach-detach §2.3).
 //!
-//! They have no VolumeAttachment; the node's status is all there is. So "attached" is "listed", and an
-//! exclusive one is guarded by the lists: it is not listed on a second node before the first list is rid
-//! of it.
+//! They have no VolumeAttachment; the node's status is all there is. So "attached" is "listed", and what a
+//! list has said is remembered in the place of an attachment: an exclusive volume is not listed on a second
+//! node before it is given up on the first, whether that still lists it, or somebody else took it off the
+//! list, or the node is gone with its list. It is given up on the proof on which others are detached.
 
 use tokio::time::Instant;
 
@@ -10,8 +11,7 @@ use super::{
     actual_state::Publication,
     desired_state::Wish,
     force::force,
-    rules::{PairView, Verdict, Waiting, still_in_use, wait, withdraw},
-    withdrawal::Withdrawal,
+    rules::{PairView, Step, Verdict, Waiting, prove_unpublished, still_in_use, wait, withdraw},
 };
 
 /// Judges one pair of such a volume.
@@ -33,7 +33,8 @@ fn wanted(view: &PairView<'_>, wish: &Wish) -> Verdict {
     if view.node.is_none_or(|state| state.node.is_none()) {
         return wait(Publication::Keep, Waiting::NodeGone);
     }
-    if !wish.is_current() {
+    // What was listed before may be mounted, and is put back.
+    if !(wish.is_current() || view.pair.held) {
         return wait(Publication::Withhold, Waiting::WishNotCurrent);
     }
     wait(Publication::List, Waiting::Publishing)
@@ -41,23 +42,29 @@ fn wanted(view: &PairView<'_>, wish: &Wish) -> Verdict {
 
 fn unwanted(view: &PairView<'_>, now: Instant) -> Verdict {
     let pair = view.pair;
-    // What was just taken off the list turns out to be in use: put back. What was never on it is the
-    // kubelet's own announcement of a pod to come, or to go.
-    let put_back = pair.in_use && pair.withdrawal != Withdrawal::None;
     if pair.may_be_listed && !pair.listed {
         return wait(Publication::Withhold, Waiting::DetachWaitingForSettlement);
     }
-    if !(pair.listed || put_back) {
+    // What was never listed is the kubelet's own announcement of a pod to come, or to go.
+    if !pair.held {
         return Verdict::say(Publication::Keep);
     }
     let mut forced = None;
     if pair.in_use {
         match force(pair, view.node, view.policy, view.wall) {
-            Err(unforced) => return still_in_use(view, true, unforced, now),
-            // It is off the list, which is all that there was to take.
-            Ok(_) if !pair.listed => return Verdict::say(Publication::Keep),
             Ok(reason) => forced = Some(reason),
+            Err(unforced) => {
+                // Not put back where somebody else has given it to another node meanwhile.
+                let stays = pair.listed || view.rival.is_none_or(|rival| !rival.holds);
+                return still_in_use(view, stays, unforced, now);
+            }
         }
     }
-    Verdict { forced, ..withdraw(None, Waiting::DetachWaitingForUnpublish) }
+    match prove_unpublished(view, forced) {
+        Ok(proof) => {
+            Verdict { forced, ..withdraw(Some(Step::GiveUp(proof)), Waiting::DetachWaitingForUnpublish) }
+        }
+        // The list is all that there is to take by force.
+        Err(verdict) => Verdict { forced: forced.filter(|_| pair.listed), ..verdict },
+    }
 }

@@ -58,7 +58,7 @@ pub struct Verdict {
     pub publication: Publication,
     /// Whether the volume is being withdrawn from the node.
     pub withdraws: bool,
-    /// The next request.
+    /// What to do next.
     pub step: Option<Step>,
     /// What has to happen before the next step, if this is not it.
     pub waiting: Option<Waiting>,
@@ -68,13 +68,15 @@ pub struct Verdict {
     pub forced: Option<ForceReason>,
 }
 
-/// A request for one pair.
+/// What to do next for one pair: a request, or the last stroke where none is needed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Create the VolumeAttachment with this source.
     Create(AttachSource),
     /// Delete the VolumeAttachment of this UID, given the proof.
     Delete(Uid, Unpublished),
+    /// Count a volume without attachments as detached, given the proof.
+    GiveUp(Unpublished),
     /// Read the node live: nothing is listed, so no write of ours will prove it.
     ReadNode,
     /// Read the VolumeAttachment live, to learn what became of a create, or of it.
@@ -283,7 +285,6 @@ fn unwanted(view: &PairView<'_>, now: Instant) -> Verdict {
         let publication = if call == PairCall::Delete { Publication::Withhold } else { Publication::Keep };
         return wait(publication, Waiting::DetachWaitingForAttacher);
     }
-    let node = view.node.and_then(|state| state.node.as_deref());
     let mut forced = None;
     if pair.in_use {
         if let Some(until) = pair.deletion_doubt {
@@ -294,23 +295,36 @@ fn unwanted(view: &PairView<'_>, now: Instant) -> Verdict {
             Err(unforced) => return still_in_use(view, attachment.status.attached, unforced, now),
         }
     }
-    if pair.listed {
-        return withdraw(None, Waiting::DetachWaitingForUnpublish);
+    let proof = match prove_unpublished(view, forced) {
+        Ok(proof) => proof,
+        Err(verdict) => return verdict,
+    };
+    match pair.retry.pending(now) {
+        Some(at) => Verdict { withdraws: true, ..pause(at) },
+        None => {
+            let step = Step::Delete(attachment.metadata.uid.clone(), proof);
+            Verdict { forced, ..withdraw(Some(step), Waiting::DetachWaitingForAttacher) }
+        }
+    }
+}
+
+/// The proof without which nothing is detached (S2, S3), or what there is to be done for it.
+pub(super) fn prove_unpublished(
+    view: &PairView<'_>,
+    forced: Option<ForceReason>,
+) -> Result<Unpublished, Verdict> {
+    if view.pair.listed {
+        return Err(withdraw(None, Waiting::DetachWaitingForUnpublish));
     }
     if view.node.is_some_and(|state| !state.is_settled()) {
-        return withdraw(None, Waiting::DetachWaitingForSettlement);
+        return Err(withdraw(None, Waiting::DetachWaitingForSettlement));
     }
-    match &pair.withdrawal {
+    let node = view.node.and_then(|state| state.node.as_deref());
+    match &view.pair.withdrawal {
         Withdrawal::Proven(proof) if proof.is_about(node) && (proof.is_unused() || forced.is_some()) => {
-            match pair.retry.pending(now) {
-                Some(at) => Verdict { withdraws: true, ..pause(at) },
-                None => {
-                    let step = Step::Delete(attachment.metadata.uid.clone(), proof.clone());
-                    Verdict { forced, ..withdraw(Some(step), Waiting::DetachWaitingForAttacher) }
-                }
-            }
+            Ok(proof.clone())
         }
-        _ => withdraw(Some(Step::ReadNode), Waiting::DetachWaitingForUnpublish),
+        _ => Err(withdraw(Some(Step::ReadNode), Waiting::DetachWaitingForUnpublish)),
     }
 }
 
@@ -387,7 +401,7 @@ pub(super) fn withdraw(step: Option<Step>, waiting: Waiting) -> Verdict {
 impl Verdict {
     /// The same, but nothing is taken away from the node or the driver. What was about to be is put back.
     pub(super) fn standing_off(self, pair: &Pair) -> Self {
-        let deletes = matches!(self.step, Some(Step::Delete(..)));
+        let deletes = matches!(self.step, Some(Step::Delete(..) | Step::GiveUp(_)));
         let unpublishes = pair.listed && self.publication == Publication::Withhold;
         if !(self.withdraws || deletes || unpublishes) {
             return self;

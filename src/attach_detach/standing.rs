@@ -31,7 +31,7 @@ pub enum State {
     Detached,
     /// To be attached by the driver.
     Attaching,
-    /// Attached, as the driver says; or, without a driver, as the node's status says.
+    /// Attached, as the driver says; or, without a driver, as the node's status says, or said last.
     Attached,
     /// To be detached by the driver.
     Detaching,
@@ -47,7 +47,7 @@ impl State {
             return match pair.call {
                 _ if pair.uncertain.is_some() => Self::Uncertain,
                 Some(PairCall::Create) => Self::Attaching,
-                _ if pair.listed => Self::Attached,
+                _ if pair.listed || pair.held => Self::Attached,
                 _ => Self::Detached,
             };
         };

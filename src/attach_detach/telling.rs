@@ -44,7 +44,7 @@ impl Controller {
         self.tell_others(volume, node, &Announcement::ForcedDetach(node.clone(), reason));
     }
 
-    /// The same for a volume without attachment, of which a node's list is all there is to take.
+    /// The same for a volume without attachments, which is forced off the node's list, or given up.
     pub(super) fn force_off_the_list(
         &mut self,
         volume: &VolumeId,
@@ -57,7 +57,7 @@ impl Controller {
                 pair.forced = Some(reason);
                 self.force(volume, node, reason);
             }
-            (None, Some(_)) if !pair.listed => self.tell_of_forced_detach(volume, node),
+            (None, Some(_)) if !pair.held => self.tell_of_forced_detach(volume, node),
             (None, Some(_)) => pair.forced = None,
             _ => {}
         }

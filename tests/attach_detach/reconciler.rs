@@ -50,6 +50,7 @@ struct Given {
     stale: bool,
     attachment: Option<Attachment>,
     listed: bool,
+    held: bool,
     in_use: bool,
     proven: bool,
     calling: Option<Calling>,
@@ -145,6 +146,7 @@ fn run(case: &Case) -> Result<(), Failed> {
                 Step::Create(_) => "create",
                 Step::Delete(..) if forced => "force-delete",
                 Step::Delete(..) => "delete",
+                Step::GiveUp(_) => "give-up",
                 Step::ReadNode => "read-node",
                 Step::ReadAttachment => "read-attachment",
             });
@@ -229,13 +231,15 @@ fn hold(actual: &mut ActualState, volume: &VolumeId, name: &NodeName, given: &Gi
         let about = Candidates { source: Some(volume.clone()), published: Vec::new() };
         actual.observe_attachment(&attachment_name, Some(Arc::new(attachment)), |_| about, wall());
     }
-    let local = given.calling.is_some()
+    let local = given.held
+        || given.calling.is_some()
         || given.uncertain.is_some()
         || given.paused
         || given.proven
         || given.proven_in_use;
     if local {
         let pair = actual.pair_mut(volume, name);
+        pair.held |= given.held;
         pair.call = given.calling.map(|calling| match calling {
             Calling::Create => PairCall::Create,
             Calling::Delete => PairCall::Delete,

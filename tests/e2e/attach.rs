@@ -1,13 +1,18 @@
 //! Attach: from a scheduled pod to a volume that its kubelet may mount.
 
 use http::{Method, StatusCode};
+use k8s_openapi::api::{
+    core::v1::{Node, Pod},
+    storage::v1::CSIDriver,
+};
+use kube::api::DeleteParams;
 use serde_json::json;
 
 use crate::{
     stage::{Stage, Story, story},
     support::{
         actors::Reaction,
-        cluster::{VolumeShape, unique_name},
+        cluster::{DRIVER, VolumeShape, attached, create, unique_name, until},
     },
 };
 
@@ -19,6 +24,7 @@ pub fn stories() -> Vec<Story> {
         story("attach_needs_no_volume_attachment_twice_after_a_lost_answer", lost_answer),
         story("attach_is_asked_for_again_after_a_lost_request", lost_request),
         story("attach_waits_out_a_refused_status_patch", conflict_on_publish),
+        story("attach_is_asked_for_where_the_driver_needs_it", attach_required),
         story("attach_shares_a_volume_between_nodes_if_its_access_mode_allows", shared_volume),
     ]
 }
@@ -41,6 +47,51 @@ async fn publishes(stage: Stage) {
     assert_eq!(event.type_.unwrap(), "Normal");
     // A VolumeAttachment and a list, no more.
     assert_eq!(stage.proxy.attach_detach_writes().len(), 2);
+}
+
+/// S16: what the CSIDriver says counts, also while a volume is attached; where there is none, it is needed.
+async fn attach_required(stage: Stage) {
+    let _attacher = stage.attacher();
+    let cluster = &stage.cluster;
+    let drivers = cluster.all::<CSIDriver>();
+    let needs_none = || json!({ "metadata": { "name": DRIVER }, "spec": { "attachRequired": false } });
+    create(&drivers, needs_none()).await;
+    let _daemon = stage.daemon().await;
+    cluster.node("n1").await;
+    cluster.bound_pair("v1", "c1").await;
+    let pod = json!({
+        "metadata": { "name": "p1" },
+        "spec": {
+            "nodeName": "n1",
+            "containers": [{ "name": "main", "image": "example.com/none" }],
+            "volumes": [
+                { "name": "none", "persistentVolumeClaim": { "claimName": "c1" } },
+                { "name": "some", "iscsi": { "targetPortal": "10.0.0.1:3260", "iqn": "iqn.2026-11.example:disk", "lun": 0 } },
+            ],
+        },
+    });
+    create::<Pod>(&cluster.namespaced(), pod).await;
+    let (csi, iscsi) =
+        (unique_name("v1"), "kubernetes.io/iscsi/10.0.0.1:3260:iqn.2026-11.example:disk:0".to_owned());
+    let lists = async |names: &[&String]| {
+        let is_so = |node: &Node| attached(node).iter().eq(names.iter().copied());
+        until(cluster.all(), "n1", &format!("lists {names:?}"), |node| node.is_some_and(is_so)).await;
+    };
+    lists(&[&iscsi]).await;
+
+    drivers.delete(DRIVER, &DeleteParams::default()).await.unwrap();
+    lists(&[&csi, &iscsi]).await;
+    create(&drivers, needs_none()).await;
+    lists(&[&iscsi]).await;
+    cluster.detached("v1", "n1").await;
+
+    let history = stage.history().await;
+    let first = |resource: &str, is_there: bool| {
+        let change =
+            history.iter().find(|change| change.resource == resource && change.after.is_some() == is_there);
+        change.map(|change| change.revision).unwrap()
+    };
+    assert!(first("csidrivers", false) < first("volumeattachments", true), "attached before it was needed");
 }
 
 /// While a patch of the node is under way two more volumes become attached: one patch carries both.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use mooring::embedded::faults::Storm;
+use tokio::time::Instant;
 
 use crate::{
     stage::{Place, Stage, Story, seed, story},
@@ -31,6 +32,7 @@ pub fn stories() -> Vec<Story> {
     let first = seed();
     let mut stories = vec![
         story("faults_of_every_kind_in_a_storm", move |stage| storm(stage, first)),
+        story("faults_end_with_the_outage_of_the_whole_server", outage),
         story("faults_cut_watches_miss_nothing", cut_watches),
         story("faults_watches_that_lag_do_no_harm", late_watches),
         story("faults_watches_from_the_past_do_no_harm", past_watches),
@@ -125,6 +127,32 @@ async fn two_nodes(stage: &Stage) {
     stage.cluster.node("n2").await;
     stage.cluster.driver().await;
     stage.cluster.class("unused", "Immediate").await;
+}
+
+/// E8, L16: the whole server is away, for longer than any pause grows, while everybody else goes on.
+async fn outage(stage: Stage) {
+    let (_attacher, _kubelets, _daemon) = (stage.attacher(), stage.kubelets(), stage.daemon().await);
+    let cluster = &stage.cluster;
+    two_nodes(&stage).await;
+    cluster.bound_pair("v1", "c1").await;
+    cluster.pod("old", "n1", &["c1"]).await;
+    cluster.running("old").await;
+    let writes = stage.proxy.counted();
+    stage.proxy.take_away();
+    cluster.pod("new", "n2", &["c1"]).await;
+    cluster.delete_pod("old").await;
+    cluster.pod_gone("old").await;
+    cluster.volume("v2").await;
+    cluster.claim("c2").await;
+    stage.proxy.missed(12 * WATCHED.len()).await;
+
+    stage.proxy.bring_back();
+    let back = Instant::now();
+    stage.proxy.wrote(writes + 1).await;
+    // Where time is ours to measure.
+    assert!(stage.is_real() || back.elapsed() <= Duration::from_secs(5), "{:?}", back.elapsed());
+    cluster.running("new").await;
+    cluster.bound("c2", "v2").await;
 }
 
 /// E5: each watch is cut at every point of a volume's life.

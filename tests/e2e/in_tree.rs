@@ -1,5 +1,5 @@
-//! In-tree volumes without PersistentVolume: the API server takes the VolumeAttachments that stand for them,
-//! and a daemon that starts later knows them again.
+//! In-tree volumes. Those without PersistentVolume: the API server takes the VolumeAttachments that stand for
+//! them, and a daemon that starts later knows them again. And iSCSI, which has none.
 
 use k8s_openapi::api::{
     core::v1::{Node, PersistentVolume, Pod},
@@ -12,7 +12,7 @@ use crate::{
     stage::{Stage, Story, story},
     support::{
         actors::attachment_name,
-        cluster::{attached, create, patch_status, until},
+        cluster::{Cluster, attached, create, patch_status, until},
     },
 };
 
@@ -31,6 +31,7 @@ pub fn stories() -> Vec<Story> {
     vec![
         story("attach_and_detach_inline_volumes_of_all_in_tree_plugins", all_plugins),
         story("attach_an_iscsi_volume_to_one_node_after_the_other", iscsi),
+        story("exclusive_iscsi_volume_stays_with_its_node_while_the_object_is_gone", iscsi_node_gone),
     ]
 }
 
@@ -38,34 +39,73 @@ pub fn stories() -> Vec<Story> {
 async fn iscsi(stage: Stage) {
     let cluster = &stage.cluster;
     let _daemon = stage.daemon().await;
-    cluster.node("n1").await;
-    cluster.node("n2").await;
-    let volume = json!({
-        "metadata": { "name": "v1" },
-        "spec": {
-            "capacity": { "storage": "1Gi" }, "accessModes": ["ReadWriteOnce"], "storageClassName": "",
-            "iscsi": { "targetPortal": "10.0.0.1:3260", "iqn": "iqn.2026-11.example:disk", "lun": 0 },
-        },
-    });
-    create::<PersistentVolume>(&cluster.all(), volume).await;
-    cluster.claim("c1").await;
-    cluster.bound("c1", "v1").await;
-    let name = "kubernetes.io/iscsi/10.0.0.1:3260:iqn.2026-11.example:disk:0";
-    let listed = |node: Option<&Node>| node.is_some_and(|node| attached(node) == [name]);
-    let in_use = |volumes: &[&str]| json!({ "status": { "volumesInUse": volumes } });
-
-    cluster.pod("p1", "n1", &["c1"]).await;
-    until(cluster.all(), "n1", "lists the volume", listed).await;
-    cluster.event_with("p1", "SuccessfulAttachVolume", "\"v1\"").await;
-    patch_status::<Node>(&cluster.all(), "n1", in_use(&[name])).await;
-
-    cluster.pod("p2", "n2", &["c1"]).await;
-    cluster.event_with("p2", "FailedAttachVolume", "Volume is already used by pod(s) p1").await;
+    two_want(cluster).await;
     cluster.remove_pod("p1").await;
-    patch_status::<Node>(&cluster.all(), "n1", in_use(&[])).await;
-    until(cluster.all(), "n2", "lists the volume", listed).await;
+    in_use(cluster, "n1", &[]).await;
+    iscsi_listed(cluster, "n2", 0).await;
     cluster.published("n1", &[]).await;
     assert!(cluster.all::<VolumeAttachment>().list(&ListParams::default()).await.unwrap().items.is_empty());
+}
+
+/// The list of a node goes with its object, and what it listed is mounted still (S1, H9).
+async fn iscsi_node_gone(stage: Stage) {
+    let cluster = &stage.cluster;
+    let _daemon = stage.daemon().await;
+    two_want(cluster).await;
+    cluster.remove_node("n1").await;
+    // Something later that shows the daemon has gone on.
+    cluster.node("n3").await;
+    iscsi_pair(cluster, "v2", "c2", 1).await;
+    cluster.pod("p3", "n3", &["c2"]).await;
+    iscsi_listed(cluster, "n3", 1).await;
+    cluster.published("n2", &[]).await;
+
+    cluster.node("n1").await;
+    iscsi_listed(cluster, "n1", 0).await;
+    cluster.published("n2", &[]).await;
+    in_use(cluster, "n1", &[iscsi_name(0).as_str()]).await;
+    cluster.remove_pod("p1").await;
+    in_use(cluster, "n1", &[]).await;
+    iscsi_listed(cluster, "n2", 0).await;
+    cluster.published("n1", &[]).await;
+}
+
+/// A pod on n1 uses an exclusive iSCSI volume, and one on n2 waits for it.
+async fn two_want(cluster: &Cluster) {
+    cluster.node("n1").await;
+    cluster.node("n2").await;
+    iscsi_pair(cluster, "v1", "c1", 0).await;
+    cluster.pod("p1", "n1", &["c1"]).await;
+    iscsi_listed(cluster, "n1", 0).await;
+    cluster.event_with("p1", "SuccessfulAttachVolume", "\"v1\"").await;
+    in_use(cluster, "n1", &[iscsi_name(0).as_str()]).await;
+    cluster.pod("p2", "n2", &["c1"]).await;
+    cluster.event_with("p2", "FailedAttachVolume", "Volume is already used by pod(s) p1").await;
+}
+
+fn iscsi_name(lun: i32) -> String {
+    format!("kubernetes.io/iscsi/10.0.0.1:3260:iqn.2026-11.example:disk:{lun}")
+}
+
+async fn iscsi_pair(cluster: &Cluster, volume: &str, claim: &str, lun: i32) {
+    let source = json!({ "targetPortal": "10.0.0.1:3260", "iqn": "iqn.2026-11.example:disk", "lun": lun });
+    let spec = json!({
+        "capacity": { "storage": "1Gi" }, "accessModes": ["ReadWriteOnce"], "storageClassName": "", "iscsi": source,
+    });
+    let object = json!({ "metadata": { "name": volume }, "spec": spec });
+    create::<PersistentVolume>(&cluster.all(), object).await;
+    cluster.claim(claim).await;
+    cluster.bound(claim, volume).await;
+}
+
+async fn iscsi_listed(cluster: &Cluster, node: &str, lun: i32) {
+    let listed = move |node: Option<&Node>| node.is_some_and(|node| attached(node) == [iscsi_name(lun)]);
+    until(cluster.all(), node, "lists the volume", listed).await;
+}
+
+/// The kubelet of the node reports.
+async fn in_use(cluster: &Cluster, node: &str, volumes: &[&str]) {
+    patch_status::<Node>(&cluster.all(), node, json!({ "status": { "volumesInUse": volumes } })).await;
 }
 
 async fn all_plugins(stage: Stage) {

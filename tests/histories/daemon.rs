@@ -327,6 +327,7 @@ impl Daemon {
             }
         }
         self.late.clear();
+        server.leader_changes();
         Ok(())
     }
 

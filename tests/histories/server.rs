@@ -97,6 +97,8 @@ pub struct Server {
     pub(super) not_ours: BTreeSet<Uid>,
     /// What somebody else listed since the daemon last wrote the node.
     pub(super) listed_by_others: BTreeSet<(NodeName, VolumeId)>,
+    /// What is mounted, though the leader may have good reason to count it as detached or cannot know of it.
+    given_up: BTreeSet<(NodeName, VolumeId)>,
     /// The ConfigMap of the wish clock.
     pub(super) clock: Option<Value>,
 }
@@ -154,6 +156,7 @@ impl Server {
             seen_unwanted_since: BTreeMap::new(),
             not_ours: BTreeSet::new(),
             listed_by_others: BTreeSet::new(),
+            given_up: BTreeSet::new(),
             clock: None,
         };
         for name in NODES.map(NodeName::from) {
@@ -194,6 +197,9 @@ impl Server {
             let was_listed = self.nodes.get(&name).is_some_and(|before| before.lists(pair.1.as_str()));
             if listed {
                 self.unpublished.remove(&pair);
+                if node.is_ready() {
+                    self.given_up.remove(&pair);
+                }
                 continue;
             }
             let shown = self.unpublished.entry(pair.clone()).or_default();
@@ -265,12 +271,38 @@ impl Server {
 
     pub fn time_passes(&mut self, time: std::time::Duration) {
         self.wall = self.wall.checked_add(time).unwrap();
+        self.patience_ends();
         if time < KUBELET_PERIOD {
             return;
         }
         for name in NODES.map(NodeName::from) {
             if self.nodes.contains_key(&name) && !self.silent.contains(&name) {
                 self.kubelet_reports(&name);
+            }
+        }
+    }
+
+    /// Of volumes without attachments a new leader knows what is listed, and of nothing else.
+    pub(super) fn leader_changes(&mut self) {
+        let is_listed = |(node, volume): &&(NodeName, VolumeId)| {
+            self.nodes.get(node).is_some_and(|node| node.lists(volume.as_str()))
+        };
+        let unlisted: Vec<_> = self.mounted.iter().filter(|pair| !is_listed(pair)).cloned().collect();
+        self.given_up.extend(unlisted);
+    }
+
+    /// S4: what has not been wanted on a node that is gone or not Ready for long enough is given up.
+    fn patience_ends(&mut self) {
+        self.given_up.retain(|pair| self.mounted.contains(pair));
+        for pair in &self.mounted {
+            let unwanted = [&self.unwanted_since, &self.seen_unwanted_since].map(|since| since.get(pair));
+            let (Some(unready), Some(unwanted)) =
+                (self.unready_since.get(&pair.0), unwanted.into_iter().flatten().min())
+            else {
+                continue;
+            };
+            if self.wall.as_second() - unready.max(unwanted).as_second() >= PATIENCE {
+                self.given_up.insert(pair.clone());
             }
         }
     }
@@ -416,7 +448,7 @@ impl Server {
             let volume = id(volume);
             let is_new = node.lists(volume.as_str()) && !self.nodes[name].lists(volume.as_str());
             if is_new && volume.kind() == VolumeKind::NoOp {
-                self.is_listed_nowhere_else(&volume, name)?;
+                self.is_nowhere_else(&volume, name)?;
             }
             let attachment = self.attachments.get(&volume.attachment_name(name));
             let going = attachment.is_some_and(|attachment| {
@@ -434,12 +466,16 @@ impl Server {
     }
 
     /// S1, for a volume whose list is all there is.
-    fn is_listed_nowhere_else(&self, volume: &VolumeId, here: &NodeName) -> Result<(), String> {
+    fn is_nowhere_else(&self, volume: &VolumeId, here: &NodeName) -> Result<(), String> {
         let others = self.nodes.values().filter(|node| node.key() != *here && node.lists(volume.as_str()));
         for node in others {
             if !self.listed_by_others.contains(&(node.key(), volume.clone())) {
                 return Err(format!("S1: {volume} listed on {here} while {} lists it", node.key()));
             }
+        }
+        let mut mounted = self.mounted.difference(&self.given_up);
+        if let Some((node, _)) = mounted.find(|(node, mounted)| mounted == volume && node != here) {
+            return Err(format!("S1: {volume} listed on {here} while it is mounted on {node}"));
         }
         Ok(())
     }

@@ -54,6 +54,8 @@ struct Shared {
     state: Mutex<State>,
     /// Number of counted writes.
     seen: watch::Sender<usize>,
+    /// Number of requests that met nobody.
+    missed: watch::Sender<usize>,
     watches: Watches,
 }
 
@@ -66,6 +68,8 @@ struct State {
     weather: Option<Weather>,
     /// After a crash point nothing more gets through.
     is_frozen: bool,
+    /// Nobody is there to answer.
+    is_away: bool,
 }
 
 impl Faults {
@@ -170,6 +174,24 @@ impl Faults {
         self.state().weather.take().map_or(0, |weather| weather.faults())
     }
 
+    /// Takes the whole server away: open watches break, and every request fails until it is
+    /// [brought back](Self::bring_back).
+    pub fn take_away(&self) {
+        self.state().is_away = true;
+        self.shared.watches.cut_all();
+    }
+
+    /// The server is there again, as others have seen it all the time.
+    pub fn bring_back(&self) {
+        self.state().is_away = false;
+    }
+
+    /// Waits until so many requests have met nobody.
+    pub async fn missed(&self, count: usize) {
+        // The sender is never taken away.
+        let _ = self.shared.missed.subscribe().wait_for(|missed| *missed >= count).await;
+    }
+
     /// What happens to watches.
     #[must_use]
     pub fn watches(&self) -> &Watches {
@@ -258,6 +280,10 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let service = self.clone();
         Box::pin(async move {
+            if service.faults.state().is_away {
+                service.faults.shared.missed.send_modify(|missed| *missed += 1);
+                return Err("nobody is there".into());
+            }
             let (mut head, body) = request.into_parts();
             for name in [header::HOST, header::CONNECTION, header::TRANSFER_ENCODING, header::CONTENT_LENGTH]
             {

@@ -65,6 +65,13 @@ impl Watches {
         self.change(plural, |control| control.generation += 1);
     }
 
+    /// The same for those of all kinds.
+    pub(super) fn cut_all(&self) {
+        for kind in self.kinds().values() {
+            kind.control.send_modify(|control| control.generation += 1);
+        }
+    }
+
     /// Holds back everything that watches of a kind say, until [`Self::resume`].
     pub fn delay(&self, plural: &str) {
         self.change(plural, |control| control.is_delayed = true);
