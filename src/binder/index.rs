@@ -2,9 +2,11 @@
 //!
 //! In: volumes as they change. Out: per claim the volumes whose claimRef names it, and per class,
 //! volume mode, attributes class and set of access modes the free volumes by size: all of them, and
-//! once more those with each label, as a selector may leave few of many. What is found here is a
-//! hint: the search looks at the current object again before it takes one, since a change may still
-//! be on its way.
+//! once more those with each label, as a selector may leave few of many. Only labels that must have one
+//! value narrow the search: with `NotIn`, `Exists`, `DoesNotExist` and `In` of several values it goes
+//! through all volumes that are otherwise large enough, up to the first that suits. What is found here is
+//! a hint: the search looks at the current object again before it takes one, since a change may still be
+//! on its way.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},

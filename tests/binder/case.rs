@@ -99,6 +99,9 @@ pub struct Case {
     /// What was measured, such as `took provision vendor.com/v 60s`; not compared where it is left out.
     #[serde(default)]
     pub measures: Option<Vec<String>>,
+    /// The writes, by what they are for, in order; not compared where they are left out.
+    #[serde(default)]
+    pub writes: Option<Vec<String>>,
     /// Text of the event about the nearest volume; not compared where it is left out.
     #[serde(default)]
     pub nearest: Option<String>,
@@ -386,6 +389,8 @@ impl Case {
                 "current_vac",
                 "status_modes",
                 "data_source",
+                "terminating",
+                "finalizers",
             ],
         );
         let name = self.expand(text(form, "name").unwrap_or("c"));
@@ -444,8 +449,16 @@ impl Case {
         let delayed = if flag("delayed") { "WaitForFirstConsumer" } else { "Immediate" };
         let mut metadata = metadata(form, name, &format!("uid-of-{name}"));
         metadata["creationTimestamp"] = json!(text(form, "created").unwrap_or("2026-01-01T00:00:00Z"));
-        if flag("default") {
-            metadata["annotations"] = json!({"storageclass.kubernetes.io/is-default-class": "true"});
+        // `default: beta` is so by the beta annotation.
+        let key = match form.get("default") {
+            Some(Value::Bool(true)) => Some("storageclass.kubernetes.io/is-default-class"),
+            Some(Value::String(beta)) if beta == "beta" => {
+                Some("storageclass.beta.kubernetes.io/is-default-class")
+            }
+            _ => None,
+        };
+        if let Some(key) = key {
+            metadata["annotations"] = json!({ key: "true" });
         }
         let object = json!({
             "metadata": metadata,

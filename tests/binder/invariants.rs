@@ -14,6 +14,8 @@ const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
+const DEFAULT_CLASS: [&str; 2] =
+    ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];
 const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims/";
 const VOLUMES: &str = "/api/v1/persistentvolumes/";
 const CLASSES: &str = "/apis/storage.k8s.io/v1/storageclasses/";
@@ -232,8 +234,8 @@ fn claim_spec(server: &Server, at: &str, before: &Value, after: &Value) {
     if had != has {
         assert!(had.is_null(), "S30: {at} changes its class");
         let states = server.states_since_seen(&format!("{CLASSES}{}", has.as_str().unwrap_or_default()));
-        let mark = "storageclass.kubernetes.io/is-default-class";
-        let marked = states.into_iter().flatten().any(|class| annotation(class, mark).is_some());
+        let is_default = |class| DEFAULT_CLASS.iter().any(|key| annotation(class, key) == Some("true"));
+        let marked = states.into_iter().flatten().any(is_default);
         assert!(marked, "S30: {at} gets a class that is not default");
     }
 }

@@ -69,6 +69,9 @@ fn check(case: &Case, fixtures: &Fixtures) {
     world.play(case.sync, &later);
     assert_same(&world.end(), &expected, "at the end");
     check_events(case, &world);
+    if let Some(writes) = &case.writes {
+        assert_eq!(world.written, *writes, "writes");
+    }
     if let Some(measures) = &case.measures {
         assert_eq!(world.measures, *measures, "measures");
     }

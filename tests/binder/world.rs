@@ -88,6 +88,8 @@ pub struct World {
     faults: Vec<Fault>,
     /// Writes the server was asked for.
     pub writes: usize,
+    /// What each was for.
+    pub written: Vec<&'static str>,
     /// Events; decisions that no planner was asked for repeat theirs, which is left out.
     pub events: Vec<Event>,
     /// When this process told each of them last.
@@ -117,6 +119,7 @@ impl World {
             pod_ends: BTreeMap::new(),
             faults: faults.to_vec(),
             writes: 0,
+            written: Vec::new(),
             events: Vec::new(),
             told: Vec::new(),
             measures: Vec::new(),
@@ -373,8 +376,9 @@ impl World {
         let number = self.writes;
         let fault = match &op.call {
             Call::Read { .. } | Call::ReadClass(_) | Call::Directory(_) => None,
-            Call::Write(_) => {
+            Call::Write(write) => {
                 self.writes += 1;
+                self.written.push(write.kind.as_str());
                 self.faults.iter().copied().find(|fault| fault.at() == number)
             }
         };

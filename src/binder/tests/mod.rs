@@ -339,6 +339,50 @@ fn a_selector_costs_its_own_candidates() {
     assert_eq!(looked.get(), 1);
 }
 
+/// What is too small, or asks for too much, is not even looked at, however much of it there is.
+#[test]
+fn a_size_costs_its_own_candidates() {
+    const OTHERS: usize = 2_000;
+    let sized = |name: &str, size: &str| {
+        let mut volume = volume(name);
+        volume.spec.capacity.insert("storage".to_owned(), size.to_owned());
+        volume
+    };
+    let asking = |name: &str, size: &str| {
+        let mut claim = claim(name);
+        claim.spec.resources.requests.insert("storage".to_owned(), size.to_owned());
+        claim
+    };
+    let names = || (0..OTHERS).map(|number| format!("small{number:04}"));
+    let mut index = VolumeIndex::default();
+    for volume in names().map(|name| sized(&name, "1Gi")).chain([sized("large", "5Gi")]) {
+        index.update(&volume.key(), Some(&volume));
+    }
+    let looked = Cell::new(0);
+    let current = |name: &VolumeName| {
+        looked.set(looked.get() + 1);
+        let size = if name.as_str() == "large" { "5Gi" } else { "1Gi" };
+        Some(Arc::new(sized(name.as_str(), size)))
+    };
+    let claim = asking("c", "3Gi");
+    let found = index.search(&Wish::of(&claim).unwrap(), false, &current, &|_| false);
+    assert!(matches!(found, Search::Found(volume) if *volume.metadata.name == *"large"));
+    assert_eq!(looked.get(), 1);
+
+    let mut waiting = ClaimIndex::default();
+    for claim in names().map(|name| asking(&name, "5Gi")).chain([asking("least", "3Gi")]) {
+        waiting.wait(&Wish::of(&claim).unwrap());
+    }
+    let looked = Cell::new(0);
+    let current = |key: &ClaimKey| {
+        looked.set(looked.get() + 1);
+        Some(Arc::new(asking(key.name(), if key.name() == "least" { "3Gi" } else { "5Gi" })))
+    };
+    let taker = waiting.taker(&sized("pv", "4Gi"), &current, &BTreeSet::new());
+    assert_eq!(taker, Some(ClaimKey::new("ns", "least")));
+    assert_eq!(looked.get(), 1);
+}
+
 /// What is settled costs nothing: no request, no event, and no reason to wake up but the resync.
 #[test]
 fn s39_a_large_cluster_at_rest_asks_for_nothing() {
