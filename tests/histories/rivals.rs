@@ -57,7 +57,11 @@ impl Server {
             return;
         }
         for volume in volumes {
-            self.listed_by_others.insert((name.clone(), id(volume)));
+            let pair = (name.clone(), id(volume));
+            if !self.nodes[name].lists(pair.1.as_str()) {
+                self.listed_again.insert(pair.clone());
+            }
+            self.listed_by_others.insert(pair);
         }
         self.put_node(node);
     }

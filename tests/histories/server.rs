@@ -97,6 +97,9 @@ pub struct Server {
     pub(super) not_ours: BTreeSet<Uid>,
     /// What somebody else listed since the daemon last wrote the node.
     pub(super) listed_by_others: BTreeSet<(NodeName, VolumeId)>,
+    /// What somebody else listed again since the daemon took it off the list: a deletion that was decided
+    /// before may be on its way.
+    pub(super) listed_again: BTreeSet<(NodeName, VolumeId)>,
     /// What is mounted, though the leader may have good reason to count it as detached or cannot know of it.
     given_up: BTreeSet<(NodeName, VolumeId)>,
     /// The ConfigMap of the wish clock.
@@ -156,6 +159,7 @@ impl Server {
             seen_unwanted_since: BTreeMap::new(),
             not_ours: BTreeSet::new(),
             listed_by_others: BTreeSet::new(),
+            listed_again: BTreeSet::new(),
             given_up: BTreeSet::new(),
             clock: None,
         };
@@ -399,7 +403,7 @@ impl Server {
             return Err(format!("S9: {name} deleted, which is somebody else's"));
         }
         let pair = (node, volume);
-        if !self.listed_by_others.contains(&pair) {
+        if !self.listed_by_others.contains(&pair) && !self.listed_again.remove(&pair) {
             let (node, volume) = &pair;
             if self.nodes.get(node).is_some_and(|node| node.lists(volume.as_str())) {
                 return Err(format!("S2: {volume} deleted while {node} lists it"));
@@ -451,6 +455,9 @@ impl Server {
         for (volume, _) in VOLUMES {
             let volume = id(volume);
             let is_new = node.lists(volume.as_str()) && !self.nodes[name].lists(volume.as_str());
+            if is_new {
+                self.listed_again.remove(&(name.clone(), volume.clone()));
+            }
             if is_new && volume.kind() == VolumeKind::NoOp {
                 self.is_nowhere_else(&volume, name)?;
             }
