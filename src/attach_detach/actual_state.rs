@@ -427,7 +427,7 @@ impl ActualState {
         &mut self,
         volume: &VolumeId,
         wants: impl Fn(&NodeName) -> bool,
-        known: impl Fn(&Uid) -> Option<Timestamp>,
+        known: impl Fn(&NodeName, &Pair) -> Option<Timestamp>,
         wall: Timestamp,
     ) {
         let Some(state) = self.volumes.get_mut(volume) else { return };
@@ -435,7 +435,7 @@ impl ActualState {
             pair.unwanted_since = if wants(node) {
                 None
             } else {
-                let earlier = pair.attachment.as_ref().and_then(|attachment| known(&attachment.metadata.uid));
+                let earlier = known(node, pair);
                 let since = pair.unwanted_since.unwrap_or(wall);
                 Some(earlier.map_or(since, |earlier| earlier.min(since)))
             };

@@ -29,7 +29,7 @@ use super::{
     second_controller::Suspicion,
     standing::Standing,
     volume_name::{VolumeId, VolumeKind},
-    wish_clock::{ClockPlace, WishClock},
+    wish_clock::{ClockPlace, WaitKey, WishClock},
     withdrawal::{Sequence, Withdrawal},
 };
 use crate::{
@@ -322,7 +322,7 @@ impl Controller {
         if attachment.is_none()
             && let Some(gone) = self.actual.attachment(name)
         {
-            self.wish_clock.forget(&gone.metadata.uid);
+            self.wish_clock.forget(&WaitKey::from(&gone.metadata.uid));
         }
         let attached = attachment.as_ref().map(|attachment| attachment.status.attached);
         let candidates = |attachment: &VolumeAttachment| candidates(&objects, attachment);
@@ -433,7 +433,8 @@ impl Controller {
         }
         let wanted = |node: &NodeName| wishes.is_some_and(|wishes| wishes.contains_key(node));
         let wish_clock = &self.wish_clock;
-        self.actual.note_unwanted(volume, wanted, |uid| wish_clock.since(uid), wall);
+        let since = |node: &NodeName, pair: &Pair| wish_clock.since(&WaitKey::of(volume, node, pair)?);
+        self.actual.note_unwanted(volume, wanted, since, wall);
         let state = self.actual.volume(volume);
         let named = wishes.into_iter().flat_map(BTreeMap::keys);
         let named = named.chain(state.into_iter().flat_map(|state| state.pairs.keys()));
@@ -535,8 +536,10 @@ impl Controller {
     /// Keeps the beginning of a wait that force may end, for whoever comes after us.
     fn remember_wish(&mut self, volume: &VolumeId, node: &NodeName, verdict: &Verdict) {
         let Some(pair) = self.actual.pair(volume, node) else { return };
-        let Some(attachment) = &pair.attachment else { return };
-        let uid = &attachment.metadata.uid;
+        let Some(key) = WaitKey::of(volume, node, pair) else { return };
+        let attachment = pair.attachment.as_ref();
+        let is_over = attachment.is_some_and(|attachment| attachment.metadata.is_terminating());
+        let is_over = is_over || matches!(verdict.step, Some(Step::GiveUp(_)));
         match (pair.unwanted_since, &verdict.waiting) {
             (
                 Some(since),
@@ -544,9 +547,9 @@ impl Controller {
                     Waiting::DetachWaitingForUnmount { unforced: Unforced::Until(_) }
                     | Waiting::DetachWaitingForNode { unforced: Unforced::Until(_) },
                 ),
-            ) => self.wish_clock.note(uid, since),
-            (Some(_), _) if !attachment.metadata.is_terminating() => {}
-            _ => self.wish_clock.forget(uid),
+            ) => self.wish_clock.note(&key, since),
+            (Some(_), _) if !is_over => {}
+            _ => self.wish_clock.forget(&key),
         }
     }
 

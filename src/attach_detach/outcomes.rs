@@ -17,6 +17,7 @@ use super::{
     retry::Retry,
     second_controller::ForeignAct,
     volume_name::VolumeId,
+    wish_clock::WaitKey,
     withdrawal::{Sequence, Withdrawal},
 };
 use crate::kube_api::{
@@ -123,9 +124,10 @@ impl Controller {
             Answer::Clock(map) => Ok(map),
             _ => Err(CallError::Unknown("not a ConfigMap".to_owned())),
         });
-        let pairs = self.actual.volumes().flat_map(|(_, state)| state.pairs.values());
-        let attachments = pairs.filter_map(|pair| pair.attachment.as_ref());
-        let existing = || attachments.map(|attachment| attachment.metadata.uid.clone()).collect();
+        let pairs = self.actual.volumes().flat_map(|(volume, state)| {
+            state.pairs.iter().filter_map(move |(node, pair)| WaitKey::of(volume, node, pair))
+        });
+        let existing = || pairs.collect();
         if self.wish_clock.take(result, existing, fastrand::f64(), now) {
             self.look_at_everything();
         }

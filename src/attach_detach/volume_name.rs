@@ -101,18 +101,23 @@ impl VolumeId {
     #[must_use]
     pub fn attachment_name(&self, node: &NodeName) -> AttachmentName {
         let (driver, handle) = self.driver_and_handle();
-        let mut hash = Sha256::new();
-        hash.update(handle);
-        hash.update(driver);
-        hash.update(node.as_str());
-        let mut name = String::with_capacity(68);
-        name.push_str("csi-");
-        for byte in hash.finalize() {
-            // Writing to a String cannot fail.
-            let _ = write!(name, "{byte:02x}");
-        }
-        AttachmentName::from(name)
+        AttachmentName::from(hashed("csi-", &[handle, driver, node.as_str()]))
     }
+}
+
+/// The prefix and the hex SHA-256 of all parts together.
+pub(super) fn hashed(prefix: &str, parts: &[&str]) -> String {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update(part);
+    }
+    let mut name = String::with_capacity(prefix.len() + 64);
+    name.push_str(prefix);
+    for byte in hash.finalize() {
+        // Writing to a String cannot fail.
+        let _ = write!(name, "{byte:02x}");
+    }
+    name
 }
 
 /// Whether the name has the form of an iSCSI volume (`<portal>:<iqn>:<lun>`) or of a Fibre Channel one

@@ -2,8 +2,8 @@
 //! this process finds it, so that a restart begins no wait anew (S6). Pure.
 //!
 //! In: which detaches wait for such a node, and what became of our requests. Out: the one request that is
-//! needed, if any. It is a ConfigMap beside the lease, by UID of the VolumeAttachment, written only while a
-//! detach waits in this way. When the node became not Ready its own status tells; this does not.
+//! needed, if any. It is a ConfigMap beside the lease, by [`WaitKey`], written only while a detach waits in this
+//! way. When the node became not Ready its own status tells; this does not.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -15,16 +15,64 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::retry::Retry;
+use super::{
+    actual_state::Pair,
+    retry::Retry,
+    volume_name::{VolumeId, VolumeKind, hashed},
+};
 use crate::kube_api::{
     call::{CallError, Request, Verb},
-    ids::Uid,
+    ids::{NodeName, Uid},
     kinds::Meta,
 };
 
-/// Entries that are kept, at most. A ConfigMap may hold 1 MiB, and one entry is a UID of 36 bytes and a time of
-/// up to 30.
+/// Entries that are kept, at most. A ConfigMap may hold 1 MiB, and one entry is a key of 36 or 37 bytes and a
+/// time of up to 30.
 const MOST: usize = 10_000;
+
+/// Bytes of a key that is a hash: about those of a UID.
+const HASH_KEY: usize = 37;
+
+/// What a wait is known by. It must be valid as a key of a ConfigMap, which a unique volume name is not.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WaitKey(String);
+
+impl WaitKey {
+    /// The key of what is attached, or may be.
+    #[must_use]
+    pub(super) fn of(volume: &VolumeId, node: &NodeName, pair: &Pair) -> Option<Self> {
+        match volume.kind() {
+            VolumeKind::Csi => Some(Self::from(&pair.attachment.as_ref()?.metadata.uid)),
+            VolumeKind::NoOp => pair.held.then(|| Self::of_entry(volume, node)),
+        }
+    }
+
+    /// The key of an entry in a node's list, which is all there is of a volume without attachments.
+    #[must_use]
+    pub fn of_entry(volume: &VolumeId, node: &NodeName) -> Self {
+        let mut key = hashed("list-", &[volume.as_str(), "\0", node.as_str()]);
+        key.truncate(HASH_KEY);
+        Self(key)
+    }
+
+    /// The key as the ConfigMap has it.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&str> for WaitKey {
+    fn from(key: &str) -> Self {
+        Self(key.to_owned())
+    }
+}
+
+impl From<&Uid> for WaitKey {
+    fn from(attachment: &Uid) -> Self {
+        Self(attachment.to_string())
+    }
+}
 
 /// A ConfigMap by namespace and name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,8 +95,7 @@ pub struct ConfigMap {
 #[derive(Debug, Default)]
 pub struct WishClock {
     place: Option<ClockPlace>,
-    /// By UID of the VolumeAttachment.
-    since: BTreeMap<Uid, Timestamp>,
+    since: BTreeMap<WaitKey, Timestamp>,
     written: Written,
     /// Whether what is written may differ from what is remembered.
     changed: bool,
@@ -57,7 +104,7 @@ pub struct WishClock {
     /// Whether what predecessors wrote has been taken.
     inherited: bool,
     /// What was forgotten before that: what they wrote of it is about an earlier wait.
-    forgotten: HashSet<Uid>,
+    forgotten: HashSet<WaitKey>,
     busy: bool,
     retry: Retry,
 }
@@ -81,23 +128,23 @@ impl WishClock {
 
     /// Since when a volume has not been wanted, if it is known.
     #[must_use]
-    pub fn since(&self, attachment: &Uid) -> Option<Timestamp> {
-        self.since.get(attachment).copied()
+    pub fn since(&self, key: &WaitKey) -> Option<Timestamp> {
+        self.since.get(key).copied()
     }
 
     /// A detach waits for a node that is not Ready.
-    pub fn note(&mut self, attachment: &Uid, since: Timestamp) {
-        if !self.since.contains_key(attachment) {
-            self.since.insert(attachment.clone(), since);
+    pub fn note(&mut self, key: &WaitKey, since: Timestamp) {
+        if !self.since.contains_key(key) {
+            self.since.insert(key.clone(), since);
             self.changed = true;
         }
     }
 
     /// The volume is wanted again, or being detached.
-    pub fn forget(&mut self, attachment: &Uid) {
-        self.changed |= self.since.remove(attachment).is_some();
+    pub fn forget(&mut self, key: &WaitKey) {
+        self.changed |= self.since.remove(key).is_some();
         if !self.inherited && self.place.is_some() {
-            self.forgotten.insert(attachment.clone());
+            self.forgotten.insert(key.clone());
         }
     }
 
@@ -154,7 +201,8 @@ impl WishClock {
     /// What is to be written: if there is more than fits, what began first. A successor begins those waits
     /// anew that it does not find, which is safe, and lengthens the youngest least.
     fn kept(&mut self) -> BTreeMap<String, String> {
-        let mut all: Vec<(&Timestamp, &Uid)> = self.since.iter().map(|(uid, since)| (since, uid)).collect();
+        let mut all: Vec<(&Timestamp, &WaitKey)> =
+            self.since.iter().map(|(key, since)| (since, key)).collect();
         let left_out = all.len().saturating_sub(MOST);
         if left_out > 0 {
             all.sort_unstable();
@@ -168,15 +216,15 @@ impl WishClock {
             );
         }
         self.left_out = left_out;
-        all.into_iter().map(|(since, uid)| (uid.to_string(), since.to_string())).collect()
+        all.into_iter().map(|(since, key)| (key.0.clone(), since.to_string())).collect()
     }
 
     /// Takes what became of the request. Returns whether that told of what predecessors knew; of that only
-    /// what is about attachments that `exist` is kept. They are asked for only then.
+    /// what is about attachments and list entries that `exist` is kept. They are asked for only then.
     pub fn take(
         &mut self,
         result: Result<ConfigMap, CallError>,
-        exist: impl FnOnce() -> HashSet<Uid>,
+        exist: impl FnOnce() -> HashSet<WaitKey>,
         jitter: f64,
         now: Instant,
     ) -> bool {
@@ -210,13 +258,13 @@ impl WishClock {
         self.inherited = true;
         let forgotten = std::mem::take(&mut self.forgotten);
         let exist = exist();
-        for (uid, since) in &map.data {
-            let uid = Uid::from(uid.as_str());
+        for (key, since) in &map.data {
+            let key = WaitKey::from(key.as_str());
             if let Ok(since) = since.parse::<Timestamp>()
-                && exist.contains(&uid)
-                && !forgotten.contains(&uid)
+                && exist.contains(&key)
+                && !forgotten.contains(&key)
             {
-                let known = self.since.entry(uid).or_insert(since);
+                let known = self.since.entry(key).or_insert(since);
                 *known = since.min(*known);
             }
         }
@@ -252,7 +300,7 @@ mod tests {
         Some((request.verb, request.path, request.body.unwrap_or_default()))
     }
 
-    const ALL: fn() -> HashSet<Uid> = || ["mine", "other", "1", "2"].map(Uid::from).into();
+    const ALL: fn() -> HashSet<WaitKey> = || ["mine", "other", "1", "2"].map(WaitKey::from).into();
 
     #[test]
     fn s6_it_is_written_when_a_detach_waits_and_removed_when_it_ends() {
@@ -338,24 +386,37 @@ mod tests {
         let (now, mut clock) = (Instant::now(), clock());
         clock.next(now);
         clock.take(absent(), ALL, 0.0, now);
-        // UIDs sort the other way round.
+        // Keys sort the other way round.
         let most = i64::try_from(MOST).unwrap();
-        let uid = |second: i64| Uid::from(format!("{:036}", most - second).as_str());
+        let key = |second: i64| WaitKey::from(format!("{:037}", most - second).as_str());
         for second in 0..=most {
-            clock.note(&uid(second), at(second));
+            clock.note(&key(second), at(second));
         }
         let (_, _, body) = next(&mut clock, now).unwrap();
         let data = body["data"].as_object().unwrap();
         assert_eq!(data.len(), MOST);
-        assert!(!data.contains_key(uid(most).as_str()), "the youngest is left out");
+        assert!(!data.contains_key(key(most).as_str()), "the youngest is left out");
         assert!(body.to_string().len() < 1 << 20, "it fits into a ConfigMap");
         clock.take(Ok(serde_json::from_value(body).unwrap()), ALL, 0.0, now);
         assert_eq!(next(&mut clock, now), None, "S39 it is left out once");
-        clock.forget(&uid(0));
+        clock.forget(&key(0));
         let (_, _, body) = next(&mut clock, now).unwrap();
-        let expected = json!({ uid(0).as_str(): null, uid(most).as_str(): at(most).to_string() });
+        let expected = json!({ key(0).as_str(): null, key(most).as_str(): at(most).to_string() });
         assert_eq!(body["data"], expected);
-        assert_eq!(clock.since(&uid(most)), Some(at(most)), "of itself it forgets nothing");
+        assert_eq!(clock.since(&key(most)), Some(at(most)), "of itself it forgets nothing");
+    }
+
+    #[test]
+    fn the_key_of_a_list_entry_is_one_of_a_config_map_and_its_own() {
+        let mut keys = HashSet::new();
+        for (volume, node) in [("a", "n"), ("b", "n"), ("a", "m"), ("an", "")] {
+            let volume = VolumeId::iscsi("10.0.0.1:3260", volume, 0);
+            let key = WaitKey::of_entry(&volume, &node.into());
+            assert!(key.as_str().len() <= HASH_KEY);
+            assert!(key.as_str().bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)));
+            assert_eq!(key, WaitKey::of_entry(&volume, &node.into()), "a successor finds it again");
+            assert!(keys.insert(key));
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use k8s_openapi::jiff::Timestamp;
 use mooring::{
     attach_detach::{
         volume_name::{VolumeId, VolumeKind},
-        wish_clock::ConfigMap,
+        wish_clock::{ConfigMap, WaitKey},
     },
     kube_api::{
         call::{CallError, Request, Verb},
@@ -324,13 +324,17 @@ impl Server {
     pub(super) fn note_wishes_inherited_by(&mut self, daemon: &Daemon) {
         self.note_wishes_seen_by(daemon);
         let clock = self.clock.as_ref().and_then(|clock| clock["data"].as_object());
-        for attachment in self.attachments.values() {
-            let since = clock.and_then(|data| data.get(attachment.metadata.uid.as_str())?.as_str());
-            let since: Option<Timestamp> = since.and_then(|since| since.parse().ok());
-            let source = attachment.spec.source.persistent_volume_name.as_ref();
-            let (Some(since), Some(source)) = (since, source) else { continue };
-            let pair = (attachment.spec.node_name.clone(), id(source.as_str()));
-            if let Some(seen) = self.seen_unwanted_since.get_mut(&pair) {
+        let attachments = self.attachments.values().filter_map(|attachment| {
+            let volume = id(attachment.spec.source.persistent_volume_name.as_ref()?.as_str());
+            Some((WaitKey::from(&attachment.metadata.uid), (attachment.spec.node_name.clone(), volume)))
+        });
+        let entries = NODES.map(NodeName::from).into_iter().flat_map(|node| {
+            let pairs = VOLUMES.map(|(volume, _)| (node.clone(), id(volume)));
+            pairs.map(|pair| (WaitKey::of_entry(&pair.1, &pair.0), pair))
+        });
+        for (key, pair) in attachments.chain(entries) {
+            let since = clock.and_then(|data| data.get(key.as_str())?.as_str()?.parse::<Timestamp>().ok());
+            if let (Some(since), Some(seen)) = (since, self.seen_unwanted_since.get_mut(&pair)) {
                 *seen = since.min(*seen);
             }
         }
@@ -515,13 +519,16 @@ impl Server {
         NODES.map(NodeName::from).into_iter().filter(is_attached).collect()
     }
 
-    /// Everything is detached from a node, or asked to be.
+    /// Everything is detached from a node, or asked to be, and off its list.
     pub(super) fn is_rid_of(&self, node: usize) -> Result<(), String> {
         let name = NodeName::from(NODES[node]);
         for volume in VOLUMES.map(|(volume, _)| id(volume)) {
             let attachment = self.attachments.get(&volume.attachment_name(&name));
             if attachment.is_some_and(|attachment| !attachment.metadata.is_terminating()) {
                 return Err(format!("{volume} is still attached to {name}"));
+            }
+            if self.nodes.get(&name).is_some_and(|node| node.lists(volume.as_str())) {
+                return Err(format!("{volume} is still listed on {name}"));
             }
         }
         Ok(())
