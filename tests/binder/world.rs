@@ -358,14 +358,19 @@ impl World {
         }
     }
 
-    /// What the planner tells is news, has nearly expired, or is of another revision of the object.
+    /// What the planner tells is not what it told last of that kind, or that has nearly expired, or it is of another
+    /// revision of the object.
     fn hear(&mut self, events: Vec<Event>) {
         for event in events {
-            let old = |at: Instant| self.now >= at + Duration::from_mins(50);
-            let revision = event.involved.resource_version;
-            let same = |told: &Event| told.involved.resource_version == revision && is_same(told, &event);
-            let last = self.told.iter().rfind(|(_, told)| same(told));
-            assert!(last.is_none_or(|(at, _)| old(*at)), "told twice: {event:?}");
+            let of_a_kind = |told: &Event| {
+                told.involved.uid == event.involved.uid
+                    && told.involved.resource_version == event.involved.resource_version
+                    && told.reason == event.reason
+            };
+            let last = self.told.iter().rfind(|(_, told)| of_a_kind(told));
+            let news = last
+                .is_none_or(|(at, told)| !is_same(told, &event) || self.now >= *at + Duration::from_mins(50));
+            assert!(news, "told twice: {event:?}");
             self.told.push((self.now, event.clone()));
             self.events.push(event);
         }

@@ -3,7 +3,7 @@
 
 use http::{Method, StatusCode};
 use k8s_openapi::api::{
-    core::v1::{Node, PersistentVolume},
+    core::v1::{Node, PersistentVolume, PersistentVolumeClaim},
     storage::v1::{CSIDriver, VolumeAttachment},
 };
 use kube::{
@@ -18,6 +18,7 @@ use crate::{
     support::{
         actors::attachment_name,
         cluster::{DRIVER, create, patch, patch_status, unique_name, until},
+        writes,
     },
 };
 
@@ -25,6 +26,7 @@ pub fn stories() -> Vec<Story> {
     vec![
         story("harness_stand_ins_follow_a_controller", stand_ins_follow_a_controller),
         story("harness_checkers_see_wrongdoing", checkers_see_wrongdoing),
+        story("harness_checkers_see_wrong_writes", checkers_see_wrong_writes),
         story("harness_proxy_disturbs_one_write", proxy_disturbs_one_write),
         story("harness_proxy_stops_the_world", proxy_stops_the_world),
         story("harness_provisioner_serves_a_binder", provisioner_serves_a_binder),
@@ -118,7 +120,7 @@ async fn checkers_see_wrongdoing(stage: Stage) {
     // Released and Lost although both are there; a claim that names what does not name it.
     patch_status(&cluster.all::<PersistentVolume>(), "v1", json!({ "status": { "phase": "Released" } }))
         .await;
-    let claims = cluster.namespaced::<k8s_openapi::api::core::v1::PersistentVolumeClaim>();
+    let claims = cluster.namespaced::<PersistentVolumeClaim>();
     patch_status(&claims, "of-v2", json!({ "status": { "phase": "Lost" } })).await;
     cluster.claim("c4").await;
     patch(&claims, "c4", json!({ "spec": { "volumeName": "v3" } })).await;
@@ -128,6 +130,57 @@ async fn checkers_see_wrongdoing(stage: Stage) {
     for rule in ["S1 ", "S2 ", "S3 ", "S10 ", "S18 ", "S21 ", "S22 ", "S23 ", "S24 "] {
         assert!(violations.iter().any(|line| line.starts_with(rule)), "{rule}is not seen in {violations:#?}");
     }
+}
+
+/// Everything here is written by hand, and taken for the daemon's.
+async fn checkers_see_wrong_writes(stage: Stage) {
+    stage.expect_violations();
+    let cluster = &stage.cluster;
+    let (volumes, claims) =
+        (cluster.all::<PersistentVolume>(), cluster.namespaced::<PersistentVolumeClaim>());
+    let wrong = async || {
+        let history = stage.history().await;
+        let everything = history.iter().map(|change| change.revision).collect();
+        writes::check(&history, &everything)
+    };
+    for number in 1..=3 {
+        cluster.pair_bound_by_hand(&format!("v{number}"), &format!("c{number}")).await;
+    }
+    assert_eq!(wrong().await, Vec::<String>::new());
+
+    let uid = async |claim: &str| claims.get(claim).await.unwrap().metadata.uid;
+    let give = |claim: &str, uid: Option<String>| {
+        let of =
+            json!({ "kind": "PersistentVolumeClaim", "namespace": "default", "name": claim, "uid": uid });
+        json!({ "spec": { "claimRef": of } })
+    };
+    let ask = |provisioner: &str| json!({ "metadata": { "annotations": { "volume.kubernetes.io/storage-provisioner": provisioner } } });
+    patch(&volumes, "v1", json!({ "metadata": { "labels": { "a": "b" } } })).await;
+    patch(&volumes, "v3", json!({ "metadata": { "finalizers": ["example.com/mine"] } })).await;
+    patch_status(&claims, "c1", json!({ "status": { "capacity": { "storage": "2Gi" } } })).await;
+    patch(&volumes, "v2", give("c1", uid("c1").await)).await;
+    patch_status(&volumes, "v1", json!({ "status": { "phase": "Failed" } })).await;
+    patch(&volumes, "v1", json!({ "spec": { "claimRef": null } })).await;
+    patch(&claims, "c3", ask("one")).await;
+    patch(&claims, "c3", ask("another")).await;
+    cluster.class("late", "WaitForFirstConsumer").await;
+    let made = json!({
+        "metadata": { "name": "c4" },
+        "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } },
+    });
+    create(&claims, made).await;
+    cluster.volume("v4").await;
+    patch(&volumes, "v4", give("c4", uid("c4").await)).await;
+    patch(&claims, "c4", json!({ "spec": { "storageClassName": "late" } })).await;
+    patch(&claims, "c4", ask("one")).await;
+    let seen = wrong().await;
+    for rule in 19..=34 {
+        // Those in between are seen in any history, whoever writes.
+        let expected = rule != 20 && rule != 21 && rule != 22 && rule != 24;
+        let rule = format!("S{rule} ");
+        assert_eq!(seen.iter().any(|line| line.starts_with(&rule)), expected, "{rule}: {seen:#?}");
+    }
+    patch(&volumes, "v3", json!({ "metadata": { "finalizers": null } })).await;
 }
 
 /// The daemon's place is taken by a client that goes through the proxy, and writes drivers: they

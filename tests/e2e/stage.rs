@@ -29,6 +29,7 @@ use crate::support::{
     history::Change,
     invariants,
     process::Log,
+    writes,
 };
 
 /// Where the daemon's account and its lease are.
@@ -269,8 +270,10 @@ impl Stage {
 
     /// What must not have happened, but did.
     pub async fn violations(&self) -> Vec<String> {
-        let mut violations = invariants::check_history(&self.history().await);
-        violations.extend(invariants::check_requests(&self.requests()));
+        let (history, requests) = (self.history().await, self.requests());
+        let mut violations = invariants::check_history(&history);
+        violations.extend(invariants::check_requests(&requests));
+        violations.extend(writes::check(&history, &writes::by_daemon(&requests)));
         violations
     }
 

@@ -23,5 +23,6 @@ pub mod daemon;
 pub mod history;
 pub mod invariants;
 pub mod process;
+pub mod writes;
 
 pub use mooring::embedded::actors;
