@@ -401,7 +401,7 @@ pub(super) fn withdraw(step: Option<Step>, waiting: Waiting) -> Verdict {
 impl Verdict {
     /// The same, but nothing is taken away from the node or the driver. What was about to be is put back.
     pub(super) fn standing_off(self, pair: &Pair) -> Self {
-        let deletes = matches!(self.step, Some(Step::Delete(..) | Step::GiveUp(_)));
+        let deletes = matches!(self.step, Some(Step::Delete(..)));
         let unpublishes = pair.listed && self.publication == Publication::Withhold;
         if !(self.withdraws || deletes || unpublishes) {
             return self;

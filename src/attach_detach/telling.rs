@@ -58,7 +58,7 @@ impl Controller {
                 self.force(volume, node, reason);
             }
             (None, Some(_)) if !pair.held => self.tell_of_forced_detach(volume, node),
-            (None, Some(_)) => pair.forced = None,
+            (None, Some(_)) if pair.listed => pair.forced = None,
             _ => {}
         }
     }
