@@ -92,8 +92,8 @@ pub struct World {
     pub written: Vec<&'static str>,
     /// Events; decisions that no planner was asked for repeat theirs, which is left out.
     pub events: Vec<Event>,
-    /// When this process told each of them last.
-    told: Vec<(Instant, Event)>,
+    /// When this process told each of them, and the server's revision then.
+    told: Vec<(Instant, u64, Event)>,
     /// What was measured, as cases write it.
     pub measures: Vec<String>,
     /// Label of the last decision.
@@ -358,20 +358,15 @@ impl World {
         }
     }
 
-    /// What the planner tells is not what it told last of that kind, or that has nearly expired, or it is of another
-    /// revision of the object.
+    /// The planner repeats nothing while nothing changes, unless it has nearly expired.
     fn hear(&mut self, events: Vec<Event>) {
+        let revision = self.server.revision();
         for event in events {
-            let of_a_kind = |told: &Event| {
-                told.involved.uid == event.involved.uid
-                    && told.involved.resource_version == event.involved.resource_version
-                    && told.reason == event.reason
-            };
-            let last = self.told.iter().rfind(|(_, told)| of_a_kind(told));
+            let last = self.told.iter().rfind(|(_, _, told)| is_same(told, &event));
             let news = last
-                .is_none_or(|(at, told)| !is_same(told, &event) || self.now >= *at + Duration::from_mins(50));
+                .is_none_or(|(at, then, _)| *then != revision || self.now >= *at + Duration::from_mins(50));
             assert!(news, "told twice: {event:?}");
-            self.told.push((self.now, event.clone()));
+            self.told.push((self.now, revision, event.clone()));
             self.events.push(event);
         }
     }
