@@ -8,7 +8,11 @@ use mooring::embedded::faults::Write;
 
 use crate::{
     stage::{DAEMON_NAMESPACE, Stage, Story, story},
-    support::{backend::Proxy, cluster::until, daemon::Launch},
+    support::{
+        backend::Proxy,
+        cluster::until,
+        daemon::{Daemon, Launch},
+    },
 };
 
 pub fn stories() -> Vec<Story> {
@@ -46,6 +50,15 @@ async fn replica(stage: &Stage) -> (Proxy, Launch) {
     (stage.another_proxy().await, Launch::replica(DAEMON_NAMESPACE))
 }
 
+/// A replica that leads, with its proxy and its name on the lease.
+async fn leader(stage: &Stage) -> (Proxy, Daemon, String) {
+    no_lease(stage).await;
+    let (proxy, launch) = replica(stage).await;
+    let daemon = stage.start_daemon(&launch, &proxy).await;
+    let holder = new_holder(stage, "").await;
+    (proxy, daemon, holder)
+}
+
 async fn prepare(stage: &Stage, number: usize) {
     stage.cluster.bound_pair(&format!("v{number}"), &format!("c{number}")).await;
     stage.cluster.node(&format!("n{number}")).await;
@@ -58,12 +71,9 @@ async fn attach(stage: &Stage, number: usize) {
 }
 
 async fn leader_killed(stage: Stage) {
-    no_lease(&stage).await;
     let _attacher = stage.attacher();
-    let (first_proxy, first) = replica(&stage).await;
+    let (first_proxy, first, holder) = leader(&stage).await;
     let (second_proxy, second) = replica(&stage).await;
-    let first = stage.start_daemon(&first, &first_proxy).await;
-    let holder = new_holder(&stage, "").await;
     let _second = stage.start_daemon(&second, &second_proxy).await;
     prepare(&stage, 1).await;
     prepare(&stage, 2).await;
@@ -92,12 +102,9 @@ async fn leader_killed(stage: Stage) {
 }
 
 async fn leader_stopped(stage: Stage) {
-    no_lease(&stage).await;
     let _attacher = stage.attacher();
-    let (first_proxy, first) = replica(&stage).await;
+    let (_first_proxy, first, holder) = leader(&stage).await;
     let (second_proxy, second) = replica(&stage).await;
-    let first = stage.start_daemon(&first, &first_proxy).await;
-    let holder = new_holder(&stage, "").await;
     let _second = stage.start_daemon(&second, &second_proxy).await;
     prepare(&stage, 1).await;
     prepare(&stage, 2).await;
@@ -120,12 +127,9 @@ async fn leader_stopped(stage: Stage) {
 
 /// A replica whose watches are behind when it takes over reads what there is before it decides (S1, S38).
 async fn leader_behind(stage: Stage) {
-    no_lease(&stage).await;
     let _attacher = stage.attacher();
-    let (first_proxy, first) = replica(&stage).await;
+    let (_first_proxy, first, holder) = leader(&stage).await;
     let (second_proxy, second) = replica(&stage).await;
-    let first = stage.start_daemon(&first, &first_proxy).await;
-    let holder = new_holder(&stage, "").await;
     prepare(&stage, 1).await;
     prepare(&stage, 2).await;
     let _second = stage.start_daemon(&second, &second_proxy).await;
