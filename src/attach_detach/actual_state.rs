@@ -176,6 +176,12 @@ impl Pair {
             || self.publication == Publication::List
     }
 
+    /// UID of its attachment.
+    #[must_use]
+    pub fn uid(&self) -> Option<&Uid> {
+        self.attachment.as_ref().map(|attachment| &attachment.metadata.uid)
+    }
+
     /// Whether its attachment is on its way out, as the object says or the answer to our DELETE.
     #[must_use]
     pub fn is_going(&self) -> bool {

@@ -29,7 +29,7 @@ use super::{
     second_controller::Suspicion,
     standing::Standing,
     volume_name::{VolumeId, VolumeKind},
-    wish_clock::{ClockPlace, WaitKey, WishClock},
+    wish_clock::{ClockPlace, Wait, WaitKey, WishClock},
     withdrawal::{Sequence, Withdrawal},
 };
 use crate::{
@@ -319,11 +319,6 @@ impl Controller {
         now: Instant,
     ) {
         let objects = Arc::clone(&self.objects);
-        if attachment.is_none()
-            && let Some(gone) = self.actual.attachment(name)
-        {
-            self.wish_clock.forget(&WaitKey::from(&gone.metadata.uid));
-        }
         let attached = attachment.as_ref().map(|attachment| attachment.status.attached);
         let candidates = |attachment: &VolumeAttachment| candidates(&objects, attachment);
         let touched = self.actual.observe_attachment(name, attachment, candidates, self.clock.wall(now));
@@ -433,7 +428,7 @@ impl Controller {
         }
         let wanted = |node: &NodeName| wishes.is_some_and(|wishes| wishes.contains_key(node));
         let wish_clock = &self.wish_clock;
-        let since = |node: &NodeName, pair: &Pair| wish_clock.since(&WaitKey::of(volume, node, pair)?);
+        let since = |node: &NodeName, pair: &Pair| wish_clock.since(volume, node, pair.uid());
         self.actual.note_unwanted(volume, wanted, since, wall);
         let state = self.actual.volume(volume);
         let named = wishes.into_iter().flat_map(BTreeMap::keys);
@@ -536,10 +531,9 @@ impl Controller {
     /// Keeps the beginning of a wait that force may end, for whoever comes after us.
     fn remember_wish(&mut self, volume: &VolumeId, node: &NodeName, verdict: &Verdict) {
         let Some(pair) = self.actual.pair(volume, node) else { return };
-        let Some(key) = WaitKey::of(volume, node, pair) else { return };
         let attachment = pair.attachment.as_ref();
         let is_over = attachment.is_some_and(|attachment| attachment.metadata.is_terminating());
-        let is_over = is_over || matches!(verdict.step, Some(Step::GiveUp(_)));
+        let is_over = is_over || matches!(verdict.step, Some(Step::GiveUp(_))) || !pair.holds();
         match (pair.unwanted_since, &verdict.waiting) {
             (
                 Some(since),
@@ -547,9 +541,12 @@ impl Controller {
                     Waiting::DetachWaitingForUnmount { unforced: Unforced::Until(_) }
                     | Waiting::DetachWaitingForNode { unforced: Unforced::Until(_) },
                 ),
-            ) => self.wish_clock.note(&key, since),
+            ) => {
+                let wait = Wait { since, attachment: pair.uid().cloned() };
+                self.wish_clock.note(WaitKey::new(volume, node), wait);
+            }
             (Some(_), _) if !is_over => {}
-            _ => self.wish_clock.forget(&key),
+            _ => self.wish_clock.forget(volume, node),
         }
     }
 

@@ -125,7 +125,8 @@ impl Controller {
             _ => Err(CallError::Unknown("not a ConfigMap".to_owned())),
         });
         let pairs = self.actual.volumes().flat_map(|(volume, state)| {
-            state.pairs.iter().filter_map(move |(node, pair)| WaitKey::of(volume, node, pair))
+            let held = state.pairs.iter().filter(|(_, pair)| pair.holds());
+            held.map(move |(node, pair)| (WaitKey::new(volume, node), pair.uid().cloned()))
         });
         let existing = || pairs.collect();
         if self.wish_clock.take(result, existing, fastrand::f64(), now) {

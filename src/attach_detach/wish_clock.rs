@@ -6,7 +6,8 @@
 //! way. When the node became not Ready its own status tells; this does not.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
+    fmt::{self, Display},
     time::Duration,
 };
 
@@ -16,9 +17,8 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{
-    actual_state::Pair,
     retry::Retry,
-    volume_name::{VolumeId, VolumeKind, hashed},
+    volume_name::{VolumeId, hashed},
 };
 use crate::kube_api::{
     call::{CallError, Request, Verb},
@@ -26,32 +26,24 @@ use crate::kube_api::{
     kinds::Meta,
 };
 
-/// Entries that are kept, at most. A ConfigMap may hold 1 MiB, and one entry is a key of 36 or 37 bytes and a
-/// time of up to 30.
-const MOST: usize = 10_000;
+/// Entries that are kept, at most. A ConfigMap may hold 1 MiB, and one entry is a key of 32 bytes, a time of
+/// up to 30 and a UID of 36.
+const MOST: usize = 9_000;
 
-/// Bytes of a key that is a hash: about those of a UID.
-const HASH_KEY: usize = 37;
+/// Bytes of a key.
+const KEY: usize = 32;
 
-/// What a wait is known by. It must be valid as a key of a ConfigMap, which a unique volume name is not.
+/// What a wait is known by: a volume on a node. It must be valid as a key of a ConfigMap, which a unique volume
+/// name is not.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WaitKey(String);
 
 impl WaitKey {
-    /// The key of what is attached, or may be.
+    /// The key of a volume on a node.
     #[must_use]
-    pub(super) fn of(volume: &VolumeId, node: &NodeName, pair: &Pair) -> Option<Self> {
-        match volume.kind() {
-            VolumeKind::Csi => Some(Self::from(&pair.attachment.as_ref()?.metadata.uid)),
-            VolumeKind::NoOp => pair.held.then(|| Self::of_entry(volume, node)),
-        }
-    }
-
-    /// The key of an entry in a node's list, which is all there is of a volume without attachments.
-    #[must_use]
-    pub fn of_entry(volume: &VolumeId, node: &NodeName) -> Self {
-        let mut key = hashed("list-", &[volume.as_str(), "\0", node.as_str()]);
-        key.truncate(HASH_KEY);
+    pub fn new(volume: &VolumeId, node: &NodeName) -> Self {
+        let mut key = hashed("", &[volume.as_str(), "\0", node.as_str()]);
+        key.truncate(KEY);
         Self(key)
     }
 
@@ -68,9 +60,40 @@ impl From<&str> for WaitKey {
     }
 }
 
-impl From<&Uid> for WaitKey {
-    fn from(attachment: &Uid) -> Self {
-        Self(attachment.to_string())
+/// A detach that waits.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Wait {
+    /// Since when nobody wants the volume.
+    pub since: Timestamp,
+    /// The attachment that is to go, if there is more than an entry in the node's list.
+    pub attachment: Option<Uid>,
+}
+
+impl Wait {
+    /// The wait as the ConfigMap has it.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (since, attachment) = match text.split_once(' ') {
+            Some((since, uid)) => (since, Some(Uid::from(uid))),
+            None => (text, None),
+        };
+        Some(Self { since: since.parse().ok()?, attachment })
+    }
+
+    /// Whether it is the wait of what is, or may be, attached now. With another attachment it is not: somebody may
+    /// have wanted that one. Without any it is: the attachment is gone, and the node's list is left.
+    #[must_use]
+    pub fn is_for(&self, attachment: Option<&Uid>) -> bool {
+        attachment.is_none_or(|attachment| self.attachment.as_ref() == Some(attachment))
+    }
+}
+
+impl Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.attachment {
+            Some(uid) => write!(f, "{} {uid}", self.since),
+            None => self.since.fmt(f),
+        }
     }
 }
 
@@ -95,7 +118,7 @@ pub struct ConfigMap {
 #[derive(Debug, Default)]
 pub struct WishClock {
     place: Option<ClockPlace>,
-    since: BTreeMap<WaitKey, Timestamp>,
+    waits: HashMap<WaitKey, Wait>,
     written: Written,
     /// Whether what is written may differ from what is remembered.
     changed: bool,
@@ -128,23 +151,32 @@ impl WishClock {
 
     /// Since when a volume has not been wanted, if it is known.
     #[must_use]
-    pub fn since(&self, key: &WaitKey) -> Option<Timestamp> {
-        self.since.get(key).copied()
+    pub fn since(&self, volume: &VolumeId, node: &NodeName, attachment: Option<&Uid>) -> Option<Timestamp> {
+        if self.waits.is_empty() {
+            return None;
+        }
+        let wait = self.waits.get(&WaitKey::new(volume, node))?;
+        wait.is_for(attachment).then_some(wait.since)
     }
 
     /// A detach waits for a node that is not Ready.
-    pub fn note(&mut self, key: &WaitKey, since: Timestamp) {
-        if !self.since.contains_key(key) {
-            self.since.insert(key.clone(), since);
+    pub fn note(&mut self, key: WaitKey, wait: Wait) {
+        if self.waits.get(&key) != Some(&wait) {
+            self.waits.insert(key, wait);
             self.changed = true;
         }
     }
 
-    /// The volume is wanted again, or being detached.
-    pub fn forget(&mut self, key: &WaitKey) {
-        self.changed |= self.since.remove(key).is_some();
-        if !self.inherited && self.place.is_some() {
-            self.forgotten.insert(key.clone());
+    /// The volume is wanted again, or being detached, or gone.
+    pub fn forget(&mut self, volume: &VolumeId, node: &NodeName) {
+        let is_to_inherit = !self.inherited && self.place.is_some();
+        if self.waits.is_empty() && !is_to_inherit {
+            return;
+        }
+        let key = WaitKey::new(volume, node);
+        self.changed |= self.waits.remove(&key).is_some();
+        if is_to_inherit {
+            self.forgotten.insert(key);
         }
     }
 
@@ -201,8 +233,7 @@ impl WishClock {
     /// What is to be written: if there is more than fits, what began first. A successor begins those waits
     /// anew that it does not find, which is safe, and lengthens the youngest least.
     fn kept(&mut self) -> BTreeMap<String, String> {
-        let mut all: Vec<(&Timestamp, &WaitKey)> =
-            self.since.iter().map(|(key, since)| (since, key)).collect();
+        let mut all: Vec<(&Wait, &WaitKey)> = self.waits.iter().map(|(key, wait)| (wait, key)).collect();
         let left_out = all.len().saturating_sub(MOST);
         if left_out > 0 {
             all.sort_unstable();
@@ -216,15 +247,15 @@ impl WishClock {
             );
         }
         self.left_out = left_out;
-        all.into_iter().map(|(since, key)| (key.0.clone(), since.to_string())).collect()
+        all.into_iter().map(|(wait, key)| (key.0.clone(), wait.to_string())).collect()
     }
 
     /// Takes what became of the request. Returns whether that told of what predecessors knew; of that only
-    /// what is about attachments and list entries that `exist` is kept. They are asked for only then.
+    /// what is about what `exists` is kept, which is asked for only then.
     pub fn take(
         &mut self,
         result: Result<ConfigMap, CallError>,
-        exist: impl FnOnce() -> HashSet<WaitKey>,
+        exists: impl FnOnce() -> HashMap<WaitKey, Option<Uid>>,
         jitter: f64,
         now: Instant,
     ) -> bool {
@@ -257,15 +288,16 @@ impl WishClock {
         };
         self.inherited = true;
         let forgotten = std::mem::take(&mut self.forgotten);
-        let exist = exist();
-        for (key, since) in &map.data {
+        let exists = exists();
+        for (key, wait) in &map.data {
             let key = WaitKey::from(key.as_str());
-            if let Ok(since) = since.parse::<Timestamp>()
-                && exist.contains(&key)
+            if let (Some(mut wait), Some(attachment)) = (Wait::parse(wait), exists.get(&key))
+                && wait.is_for(attachment.as_ref())
                 && !forgotten.contains(&key)
             {
-                let known = self.since.entry(key).or_insert(since);
-                *known = since.min(*known);
+                wait.attachment.clone_from(attachment);
+                let known = self.waits.entry(key).or_insert_with(|| wait.clone());
+                known.since = known.since.min(wait.since);
             }
         }
         true
@@ -274,16 +306,46 @@ impl WishClock {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::jiff::SignedDuration;
+
     use super::*;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn map(revision: u64, data: &[(&str, &str)]) -> ConfigMap {
-        let data: BTreeMap<&str, &str> = data.iter().copied().collect();
+    /// A volume, which is on the only node.
+    fn lun(number: i32) -> VolumeId {
+        VolumeId::iscsi("10.0.0.1:3260", "iqn", number)
+    }
+
+    fn node() -> NodeName {
+        "n".into()
+    }
+
+    fn key(number: i32) -> WaitKey {
+        WaitKey::new(&lun(number), &node())
+    }
+
+    /// A wait for that attachment, or for an entry in a list.
+    fn wait(second: i64, attachment: &str) -> Wait {
+        Wait { since: at(second), attachment: (!attachment.is_empty()).then(|| attachment.into()) }
+    }
+
+    fn map(revision: u64, data: &[(i32, &str)]) -> ConfigMap {
+        let data: BTreeMap<String, &str> =
+            data.iter().map(|(number, wait)| (key(*number).0, *wait)).collect();
         let metadata = json!({ "name": "c", "uid": "u", "resourceVersion": revision.to_string() });
         serde_json::from_value(json!({ "metadata": metadata, "data": data })).unwrap()
+    }
+
+    /// What a patch says, by volume.
+    fn data(expected: &[(i32, Value)]) -> Value {
+        expected
+            .iter()
+            .map(|(number, wait)| (key(*number).0, wait.clone()))
+            .collect::<serde_json::Map<_, _>>()
+            .into()
     }
 
     fn clock() -> WishClock {
@@ -300,7 +362,10 @@ mod tests {
         Some((request.verb, request.path, request.body.unwrap_or_default()))
     }
 
-    const ALL: fn() -> HashSet<WaitKey> = || ["mine", "other", "1", "2"].map(WaitKey::from).into();
+    /// Volumes 1 to 9 with the attachment "a".
+    fn all() -> HashMap<WaitKey, Option<Uid>> {
+        (1..=9).map(|number| (key(number), Some("a".into()))).collect()
+    }
 
     #[test]
     fn s6_it_is_written_when_a_detach_waits_and_removed_when_it_ends() {
@@ -308,22 +373,22 @@ mod tests {
         let path = "/api/v1/namespaces/ns/configmaps/c".to_owned();
         assert_eq!(next(&mut clock, now), Some((Verb::Get, path.clone(), Value::Null)));
         assert_eq!(next(&mut clock, now), None, "one at a time");
-        clock.take(absent(), ALL, 0.0, now);
+        clock.take(absent(), all, 0.0, now);
         assert_eq!(next(&mut clock, now), None, "nothing waits, nothing is written");
 
-        clock.note(&"1".into(), at(60));
-        clock.note(&"1".into(), at(70));
+        clock.note(key(1), wait(60, "a"));
         let (verb, collection, body) = next(&mut clock, now).unwrap();
         assert_eq!((verb, collection.as_str()), (Verb::Create, "/api/v1/namespaces/ns/configmaps"));
-        assert_eq!(body["data"], json!({ "1": "1970-01-01T00:01:00Z" }));
-        clock.take(Ok(map(5, &[("1", "1970-01-01T00:01:00Z")])), ALL, 0.0, now);
+        assert_eq!(body["data"], data(&[(1, json!("1970-01-01T00:01:00Z a"))]));
+        clock.take(Ok(map(5, &[(1, "1970-01-01T00:01:00Z a")])), all, 0.0, now);
+        clock.note(key(1), wait(60, "a"));
         assert_eq!(next(&mut clock, now), None, "S39 what is written is not written again");
 
-        clock.note(&"2".into(), at(0));
-        clock.forget(&"1".into());
+        clock.note(key(2), wait(0, ""));
+        clock.forget(&lun(1), &node());
         let expected = json!({
             "metadata": { "uid": "u", "resourceVersion": "5" },
-            "data": { "1": null, "2": "1970-01-01T00:00:00Z" },
+            "data": data(&[(1, Value::Null), (2, json!("1970-01-01T00:00:00Z"))]),
         });
         assert_eq!(next(&mut clock, now), Some((Verb::Patch, path, expected)));
     }
@@ -331,53 +396,75 @@ mod tests {
     #[test]
     fn s6_a_successor_goes_on_where_it_stopped() {
         let (now, mut clock) = (Instant::now(), clock());
-        clock.note(&"mine".into(), at(500));
+        clock.note(key(1), wait(500, "a"));
         clock.next(now);
         let earlier = map(
             5,
             &[
-                ("mine", "1970-01-01T00:01:00Z"),
-                ("other", "1970-01-01T00:02:00Z"),
-                ("gone", "1970-01-01T00:03:00Z"),
-                ("rubbish", "yesterday"),
+                (1, "1970-01-01T00:01:00Z a"),
+                (2, "1970-01-01T00:02:00Z a"),
+                (3, "yesterday"),
+                (11, "1970-01-01T00:03:00Z a"),
             ],
         );
-        assert!(clock.take(Ok(earlier), ALL, 0.0, now));
-        assert_eq!(clock.since(&"mine".into()), Some(at(60)));
-        assert_eq!(clock.since(&"other".into()), Some(at(120)));
-        assert_eq!(clock.since(&"gone".into()), None);
+        assert!(clock.take(Ok(earlier), all, 0.0, now));
+        let since = |number| clock.since(&lun(number), &node(), Some(&"a".into()));
+        assert_eq!([since(1), since(2), since(3), since(11)], [Some(at(60)), Some(at(120)), None, None]);
         let (_, _, body) = next(&mut clock, now).unwrap();
-        assert_eq!(body["data"], json!({ "gone": null, "rubbish": null }));
+        assert_eq!(body["data"], data(&[(3, Value::Null), (11, Value::Null)]));
+    }
+
+    #[test]
+    fn s4_s6_a_wait_is_gone_on_with_for_its_own_attachment_and_for_what_that_leaves_in_a_list() {
+        // What the clock says, which attachment there is now, since when a successor takes it to wait.
+        let cases = [
+            ("1970-01-01T00:01:00Z a", "a", Some(60)),
+            ("1970-01-01T00:01:00Z a", "b", None),
+            ("1970-01-01T00:01:00Z a", "", Some(60)),
+            ("1970-01-01T00:01:00Z", "", Some(60)),
+            ("1970-01-01T00:01:00Z", "b", None),
+        ];
+        for (written, there, expected) in cases {
+            let (now, mut clock) = (Instant::now(), clock());
+            let there = wait(0, there).attachment;
+            clock.next(now);
+            let exists = || [(key(1), there.clone())].into();
+            clock.take(Ok(map(5, &[(1, written)])), exists, 0.0, now);
+            let since = clock.since(&lun(1), &node(), there.as_ref());
+            assert_eq!(since, expected.map(at), "{written}, then {there:?}");
+            assert_eq!(clock.since(&lun(1), &node(), Some(&"c".into())), None, "{written}, then another");
+        }
     }
 
     #[test]
     fn s4_a_wait_that_ended_before_a_predecessors_times_were_read_is_not_gone_on_with() {
         let (now, mut clock) = (Instant::now(), clock());
         clock.next(now);
-        clock.forget(&"mine".into());
-        clock.forget(&"other".into());
-        clock.note(&"mine".into(), at(500));
-        let earlier = [("mine", "1970-01-01T00:01:00Z"), ("other", "1970-01-01T00:02:00Z")];
-        clock.take(Ok(map(5, &earlier)), ALL, 0.0, now);
-        assert_eq!([clock.since(&"mine".into()), clock.since(&"other".into())], [Some(at(500)), None]);
+        clock.forget(&lun(1), &node());
+        clock.forget(&lun(2), &node());
+        clock.note(key(1), wait(500, "a"));
+        let earlier = [(1, "1970-01-01T00:01:00Z a"), (2, "1970-01-01T00:02:00Z a")];
+        clock.take(Ok(map(5, &earlier)), all, 0.0, now);
+        let since = |number| clock.since(&lun(number), &node(), Some(&"a".into()));
+        assert_eq!([since(1), since(2)], [Some(at(500)), None]);
         let (_, _, body) = next(&mut clock, now).unwrap();
-        assert_eq!(body["data"], json!({ "mine": at(500).to_string(), "other": null }));
+        assert_eq!(body["data"], data(&[(1, json!(wait(500, "a").to_string())), (2, Value::Null)]));
     }
 
     #[test]
     fn what_could_not_be_written_is_read_and_tried_again_later() {
         let (now, mut clock) = (Instant::now(), clock());
         clock.next(now);
-        clock.take(absent(), ALL, 0.0, now);
-        clock.note(&"1".into(), at(60));
+        clock.take(absent(), all, 0.0, now);
+        clock.note(key(1), wait(60, "a"));
         clock.next(now);
-        clock.take(Err(CallError::Unknown("cut".to_owned())), ALL, 0.0, now);
+        clock.take(Err(CallError::Unknown("cut".to_owned())), all, 0.0, now);
         assert_eq!(next(&mut clock, now), None);
         let later = clock.retry_at().unwrap();
         assert_eq!(next(&mut clock, later).map(|(verb, ..)| verb), Some(Verb::Get));
         // It had arrived. What we know ourselves is not overwritten by it.
-        assert!(!clock.take(Ok(map(5, &[("1", "1970-01-01T00:00:01Z")])), ALL, 0.0, later));
-        assert_eq!(clock.since(&"1".into()), Some(at(60)));
+        assert!(!clock.take(Ok(map(5, &[(1, "1970-01-01T00:00:01Z a")])), all, 0.0, later));
+        assert_eq!(clock.since(&lun(1), &node(), None), Some(at(60)));
         assert_eq!(next(&mut clock, later).map(|(verb, ..)| verb), Some(Verb::Patch));
     }
 
@@ -385,36 +472,35 @@ mod tests {
     fn s6_of_more_than_fits_the_youngest_are_not_kept_until_there_is_room() {
         let (now, mut clock) = (Instant::now(), clock());
         clock.next(now);
-        clock.take(absent(), ALL, 0.0, now);
-        // Keys sort the other way round.
-        let most = i64::try_from(MOST).unwrap();
-        let key = |second: i64| WaitKey::from(format!("{:037}", most - second).as_str());
-        for second in 0..=most {
-            clock.note(&key(second), at(second));
+        clock.take(absent(), all, 0.0, now);
+        let uid = "01234567-89ab-cdef-0123-456789abcdef";
+        let at = |number: i32| wait(i64::from(number), uid).since + SignedDuration::from_nanos(1);
+        let most = i32::try_from(MOST).unwrap();
+        for number in 0..=most {
+            clock.note(key(number), Wait { since: at(number), ..wait(0, uid) });
         }
         let (_, _, body) = next(&mut clock, now).unwrap();
-        let data = body["data"].as_object().unwrap();
-        assert_eq!(data.len(), MOST);
-        assert!(!data.contains_key(key(most).as_str()), "the youngest is left out");
+        let written = body["data"].as_object().unwrap();
+        assert_eq!(written.len(), MOST);
+        assert!(!written.contains_key(key(most).as_str()), "the youngest is left out");
         assert!(body.to_string().len() < 1 << 20, "it fits into a ConfigMap");
-        clock.take(Ok(serde_json::from_value(body).unwrap()), ALL, 0.0, now);
+        clock.take(Ok(serde_json::from_value(body).unwrap()), all, 0.0, now);
         assert_eq!(next(&mut clock, now), None, "S39 it is left out once");
-        clock.forget(&key(0));
+        clock.forget(&lun(0), &node());
         let (_, _, body) = next(&mut clock, now).unwrap();
-        let expected = json!({ key(0).as_str(): null, key(most).as_str(): at(most).to_string() });
-        assert_eq!(body["data"], expected);
-        assert_eq!(clock.since(&key(most)), Some(at(most)), "of itself it forgets nothing");
+        assert_eq!(body["data"], data(&[(0, Value::Null), (most, json!(format!("{} {uid}", at(most))))]));
+        assert_eq!(clock.since(&lun(most), &node(), None), Some(at(most)), "of itself it forgets nothing");
     }
 
     #[test]
-    fn the_key_of_a_list_entry_is_one_of_a_config_map_and_its_own() {
+    fn the_key_of_a_wait_is_one_of_a_config_map_and_its_own() {
         let mut keys = HashSet::new();
         for (volume, node) in [("a", "n"), ("b", "n"), ("a", "m"), ("an", "")] {
             let volume = VolumeId::iscsi("10.0.0.1:3260", volume, 0);
-            let key = WaitKey::of_entry(&volume, &node.into());
-            assert!(key.as_str().len() <= HASH_KEY);
-            assert!(key.as_str().bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)));
-            assert_eq!(key, WaitKey::of_entry(&volume, &node.into()), "a successor finds it again");
+            let key = WaitKey::new(&volume, &node.into());
+            assert_eq!(key.as_str().len(), KEY);
+            assert!(key.as_str().bytes().all(|byte| byte.is_ascii_alphanumeric()));
+            assert_eq!(key, WaitKey::new(&volume, &node.into()), "a successor finds it again");
             assert!(keys.insert(key));
         }
     }
@@ -422,29 +508,30 @@ mod tests {
     #[test]
     fn without_a_place_nothing_is_asked() {
         let mut clock = WishClock::default();
-        clock.note(&"1".into(), at(0));
+        clock.note(key(1), wait(0, "a"));
         assert_eq!(next(&mut clock, Instant::now()), None);
     }
 
     #[test]
     fn s6_what_ends_alone_is_removed_and_what_never_was_changes_nothing() {
         let (now, mut clock) = (Instant::now(), clock());
-        clock.note(&"1".into(), at(60));
-        clock.forget(&"2".into());
+        clock.note(key(1), wait(60, "a"));
+        clock.forget(&lun(2), &node());
         clock.next(now);
-        clock.take(absent(), ALL, 0.0, now);
+        clock.take(absent(), all, 0.0, now);
         assert!(!clock.is_busy());
         assert_eq!(next(&mut clock, now).map(|(verb, ..)| verb), Some(Verb::Create));
         assert!(clock.is_busy());
-        clock.take(Ok(map(5, &[("1", "1970-01-01T00:01:00Z")])), ALL, 0.0, now);
+        clock.take(Ok(map(5, &[(1, "1970-01-01T00:01:00Z a")])), all, 0.0, now);
         assert_eq!(next(&mut clock, now), None);
-        clock.forget(&"2".into());
+        clock.forget(&lun(2), &node());
         assert_eq!(next(&mut clock, now), None);
-        clock.forget(&"1".into());
-        assert_eq!(next(&mut clock, now).map(|(.., body)| body["data"].clone()), Some(json!({ "1": null })));
+        clock.forget(&lun(1), &node());
+        let expected = data(&[(1, Value::Null)]);
+        assert_eq!(next(&mut clock, now).map(|(.., body)| body["data"].clone()), Some(expected));
         // Somebody removed it meanwhile: whatever it is now is read before it is written.
-        clock.note(&"2".into(), at(60));
-        clock.take(absent(), ALL, 0.0, now);
+        clock.note(key(2), wait(60, "a"));
+        clock.take(absent(), all, 0.0, now);
         assert_eq!(next(&mut clock, now), None);
         let later = clock.retry_at().unwrap();
         assert_eq!(next(&mut clock, later).map(|(verb, ..)| verb), Some(Verb::Get));

@@ -5,10 +5,14 @@ use k8s_openapi::{
         core::v1::{ConfigMap, Node},
         storage::v1::VolumeAttachment,
     },
-    jiff::{SignedDuration, Timestamp},
+    jiff::{SignedDuration, Timestamp, Unit},
 };
 use kube::Api;
-use serde_json::{Value, json};
+use mooring::attach_detach::{
+    volume_name::VolumeId,
+    wish_clock::{Wait, WaitKey},
+};
+use serde_json::json;
 
 use crate::{
     stage::{DAEMON_NAMESPACE, Stage, Story, story},
@@ -22,15 +26,14 @@ pub fn stories() -> Vec<Story> {
     vec![story("wish_clock_runs_on_over_a_restart", runs_on)]
 }
 
-fn minutes_ago(minutes: i64) -> Value {
-    let at = Timestamp::now() - SignedDuration::from_mins(minutes);
-    json!(at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
+fn minutes_ago(minutes: i64) -> Timestamp {
+    (Timestamp::now() - SignedDuration::from_mins(minutes)).round(Unit::Second).unwrap()
 }
 
-async fn set_ready(stage: &Stage, status: &str, since: Value) {
+async fn set_ready(stage: &Stage, status: &str, since: Timestamp) {
     let condition = json!({
         "type": "Ready", "status": status, "reason": "NodeStatusUnknown", "message": "",
-        "lastHeartbeatTime": null, "lastTransitionTime": since,
+        "lastHeartbeatTime": null, "lastTransitionTime": since.to_string(),
     });
     let body = json!({ "status": {
         "conditions": [condition], "volumesInUse": [unique_name("v1")],
@@ -50,19 +53,23 @@ async fn runs_on(stage: Stage) {
     cluster.published("n1", &["v1"]).await;
     let attachment: VolumeAttachment = cluster.attachment("v1", "n1").await;
     let uid = attachment.metadata.uid.unwrap();
+    let key = WaitKey::new(&VolumeId::parse(&unique_name("v1")).unwrap(), &"n1".into());
+    let key = key.as_str();
 
     // The node dies, and its pod goes.
     set_ready(&stage, "Unknown", minutes_ago(10)).await;
     cluster.remove_pod("p1").await;
     let clocks: Api<ConfigMap> = Api::namespaced(cluster.client.clone(), DAEMON_NAMESPACE);
     let is_kept = |map: Option<&ConfigMap>, expected: bool| {
-        map.and_then(|map| map.data.as_ref()).is_some_and(|data| data.contains_key(&uid)) == expected
+        map.and_then(|map| map.data.as_ref()).is_some_and(|data| data.contains_key(key)) == expected
     };
     until(clocks.clone(), "mooring-wish-clock", "the clock is kept", |map| is_kept(map, true)).await;
     daemon.kill();
 
+    let waits =
+        |minutes| Wait { since: minutes_ago(minutes), attachment: Some(uid.as_str().into()) }.to_string();
     // Five minutes later it is not time yet, two more and it is.
-    patch(&clocks, "mooring-wish-clock", json!({ "data": { &uid: minutes_ago(5) } })).await;
+    patch(&clocks, "mooring-wish-clock", json!({ "data": { key: waits(5) } })).await;
     let daemon = stage.daemon().await;
     cluster.node("n2").await;
     cluster.bound_pair("v2", "c2").await;
@@ -70,7 +77,7 @@ async fn runs_on(stage: Stage) {
     cluster.published("n2", &["v2"]).await;
     assert!(!stage.proxy.writes().iter().any(Proxy::is_detach));
     daemon.kill();
-    patch(&clocks, "mooring-wish-clock", json!({ "data": { &uid: minutes_ago(7) } })).await;
+    patch(&clocks, "mooring-wish-clock", json!({ "data": { key: waits(7) } })).await;
     let _daemon = stage.daemon().await;
     cluster.detached("v1", "n1").await;
     until(clocks, "mooring-wish-clock", "the clock is forgotten", |map| is_kept(map, false)).await;

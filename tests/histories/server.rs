@@ -9,7 +9,7 @@ use k8s_openapi::jiff::Timestamp;
 use mooring::{
     attach_detach::{
         volume_name::{VolumeId, VolumeKind},
-        wish_clock::{ConfigMap, WaitKey},
+        wish_clock::{ConfigMap, Wait, WaitKey},
     },
     kube_api::{
         call::{CallError, Request, Verb},
@@ -328,18 +328,16 @@ impl Server {
     pub(super) fn note_wishes_inherited_by(&mut self, daemon: &Daemon) {
         self.note_wishes_seen_by(daemon);
         let clock = self.clock.as_ref().and_then(|clock| clock["data"].as_object());
-        let attachments = self.attachments.values().filter_map(|attachment| {
-            let volume = id(attachment.spec.source.persistent_volume_name.as_ref()?.as_str());
-            Some((WaitKey::from(&attachment.metadata.uid), (attachment.spec.node_name.clone(), volume)))
-        });
-        let entries = NODES.map(NodeName::from).into_iter().flat_map(|node| {
-            let pairs = VOLUMES.map(|(volume, _)| (node.clone(), id(volume)));
-            pairs.map(|pair| (WaitKey::of_entry(&pair.1, &pair.0), pair))
-        });
-        for (key, pair) in attachments.chain(entries) {
-            let since = clock.and_then(|data| data.get(key.as_str())?.as_str()?.parse::<Timestamp>().ok());
-            if let (Some(since), Some(seen)) = (since, self.seen_unwanted_since.get_mut(&pair)) {
-                *seen = since.min(*seen);
+        for (pair, seen) in &mut self.seen_unwanted_since {
+            let (node, volume) = pair;
+            let key = WaitKey::new(volume, node);
+            let wait = clock.and_then(|data| Wait::parse(data.get(key.as_str())?.as_str()?));
+            let attachment = self.attachments.get(&volume.attachment_name(node));
+            let is_there =
+                attachment.is_some() || self.nodes.get(node).is_some_and(|node| node.lists(volume.as_str()));
+            let attachment = attachment.map(|attachment| &attachment.metadata.uid);
+            if let Some(wait) = wait.filter(|wait| is_there && wait.is_for(attachment)) {
+                *seen = wait.since.min(*seen);
             }
         }
     }
