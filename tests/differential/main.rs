@@ -119,6 +119,8 @@ async fn play_all(seeds: &[u64]) -> Result<Ends, String> {
     };
     let mut mooring = {
         let _protection = plane.controller_manager(&PROTECTION, &[]);
+        // Whatever is left of the other side is none of its business, also not as a memory.
+        Cluster::new(plane.client(User::Admin)).clear().await;
         let token = plane.token(User::ControllerManager);
         let daemon = Launch::alone().start_process(&plane.kubeconfig(plane.url(), &token));
         daemon.ready().await;
@@ -144,7 +146,8 @@ async fn play_side(plane: &ControlPlane, seeds: &[u64]) -> BTreeMap<String, Vec<
     let scripts = seeds.iter().enumerate().map(|(number, seed)| {
         let script = script::script(*seed, number == 0);
         let prefix = format!("s{seed}-");
-        let stage = Stage { cluster: &cluster, activity: &activity, kubelets: &kubelets, prefix };
+        let is_iscsi = seed.is_multiple_of(3);
+        let stage = Stage { cluster: &cluster, activity: &activity, kubelets: &kubelets, prefix, is_iscsi };
         async move { (stage.prefix.clone(), stage.play(&script).await) }
     });
     futures::future::join_all(scripts).await.into_iter().collect()

@@ -34,6 +34,8 @@ pub struct Stage<'a> {
     pub kubelets: &'a Kubelets,
     /// Begins the names of all that belongs to the script.
     pub prefix: String,
+    /// Whether the volumes that people make are iSCSI volumes, which have no VolumeAttachments.
+    pub is_iscsi: bool,
 }
 
 impl Stage<'_> {
@@ -51,6 +53,17 @@ impl Stage<'_> {
         }
         for node in 0..NODES - 1 {
             self.step(&Step::CreateNode(node)).await;
+        }
+        if self.is_iscsi {
+            // So that more of the pods have one.
+            for volume in 0..VOLUMES {
+                self.step(&Step::CreateVolume { volume, reclaim_policy: "Retain", names_claim: false }).await;
+            }
+            self.activity.rest(&self.prefix, REST).await;
+            for lane in [Lane::Named, Lane::Matched] {
+                self.step(&Step::CreateClaim { lane, size: 1, mode: "ReadWriteOnce" }).await;
+            }
+            self.activity.rest(&self.prefix, REST).await;
         }
         let mut outcomes = Vec::new();
         for step in script {
@@ -93,7 +106,8 @@ impl Stage<'_> {
                 change(&claims, &self.claim(*lane), json!({ "metadata": { "annotations": mark } })).await;
             }
             Step::CreatePod { pod, node, lane } => {
-                if self.has_waiting_pod(*lane).await {
+                let has_node = nodes.get_opt(&self.node(*node)).await.expect("look for a node").is_some();
+                if !has_node || self.has_waiting_pod(*lane).await {
                     return;
                 }
                 self.create(self.pod_object(*pod, *node, *lane), &pods).await;
@@ -105,7 +119,13 @@ impl Stage<'_> {
             }
             Step::Fail(node) => self.set_ready(*node, false).await,
             Step::Recover(node) => self.set_ready(*node, true).await,
-            Step::DeleteNode(node) => delete(&nodes, &self.node(*node)).await,
+            Step::DeleteNode(node) => {
+                // On purpose that differs: of an iSCSI volume, KCM forgets with the node where it is.
+                let name = self.node(*node);
+                if !self.lists_iscsi(&name).await {
+                    delete(&nodes, &name).await;
+                }
+            }
             Step::CreateNode(node) => {
                 let managed = json!({ "volumes.kubernetes.io/controller-managed-attach-detach": "true" });
                 let body = json!({ "metadata": { "name": self.node(*node), "annotations": managed } });
@@ -133,6 +153,12 @@ impl Stage<'_> {
             let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
             phase != Some("Running") && claims.any(|source| source.claim_name == claim)
         })
+    }
+
+    async fn lists_iscsi(&self, node: &str) -> bool {
+        let node = self.cluster.all::<Node>().get_opt(node).await.expect("look for a node");
+        let attached = node.and_then(|node| node.status?.volumes_attached).unwrap_or_default();
+        attached.iter().any(|volume| volume.name.starts_with("kubernetes.io/iscsi/"))
     }
 
     /// Whether the node's machine works: a kubelet that is there says so.
@@ -171,12 +197,15 @@ impl Stage<'_> {
         let modes: &[&str] =
             if volume.is_multiple_of(2) { &["ReadWriteOnce"] } else { &["ReadWriteOnce", "ReadWriteMany"] };
         let claim = json!({ "namespace": NAMESPACE, "name": self.claim(lane) });
+        let iqn = format!("iqn.2001-04.com.example:{}", self.volume(volume));
+        let iscsi = json!({ "targetPortal": "10.0.0.1:3260", "iqn": iqn, "lun": 0 });
+        let csi = json!({ "driver": DRIVER, "volumeHandle": self.volume(volume) });
         json!({
             "metadata": { "name": self.volume(volume) },
             "spec": {
                 "capacity": { "storage": format!("{}Gi", volume + 1) }, "accessModes": modes,
                 "storageClassName": class, "persistentVolumeReclaimPolicy": reclaim_policy,
-                "csi": { "driver": DRIVER, "volumeHandle": self.volume(volume) },
+                "csi": (!self.is_iscsi).then_some(csi), "iscsi": self.is_iscsi.then_some(iscsi),
                 "claimRef": names_claim.then_some(claim),
             },
         })

@@ -167,12 +167,17 @@ impl World {
         }
     }
 
-    /// Unique volume name and VolumeAttachment-worthy facts of a claim: its CSI volume, once bound.
+    /// Unique volume name and VolumeAttachment-worthy facts of a claim: its CSI or iSCSI volume, once bound.
     fn volume_of(&self, claim: &Key) -> Option<(String, &PersistentVolume)> {
         let claim = self.claims.get(&claim.0, &claim.1)?;
         let volume = self.volumes.get("", claim.spec.as_ref()?.volume_name.as_deref()?)?;
-        let csi = volume.spec.as_ref()?.csi.as_ref()?;
-        Some((format!("kubernetes.io/csi/{}^{}", csi.driver, csi.volume_handle), volume))
+        let spec = volume.spec.as_ref()?;
+        let csi = spec.csi.as_ref().map(|csi| format!("csi/{}^{}", csi.driver, csi.volume_handle));
+        let iscsi = || {
+            let lun = spec.iscsi.as_ref()?;
+            Some(format!("iscsi/{}:{}:{}", lun.target_portal, lun.iqn, lun.lun))
+        };
+        Some((format!("kubernetes.io/{}", csi.or_else(iscsi)?), volume))
     }
 
     /// The next write of a node's kubelet, after it has mounted and unmounted what it may.
@@ -250,9 +255,9 @@ impl World {
         write
     }
 
-    /// The kubelet computes the VolumeAttachment's name; here it is enough to look for it.
+    /// The kubelet computes the VolumeAttachment's name; here it is enough to look for it. An iSCSI volume has none.
     fn is_attached(&self, volume: &PersistentVolume, node: &str) -> bool {
-        let Some(csi) = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref()) else { return false };
+        let Some(csi) = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref()) else { return true };
         let name = attachment_name(&csi.volume_handle, &csi.driver, node);
         self.attachments.get("", &name).is_some_and(|attachment| {
             attachment.spec.node_name == node
