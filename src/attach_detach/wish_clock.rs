@@ -509,6 +509,8 @@ mod tests {
     fn without_a_place_nothing_is_asked() {
         let mut clock = WishClock::default();
         clock.note(key(1), wait(0, "a"));
+        clock.forget(&lun(1), &node());
+        assert!(clock.forgotten.is_empty());
         assert_eq!(next(&mut clock, Instant::now()), None);
     }
 
@@ -529,6 +531,7 @@ mod tests {
         clock.forget(&lun(1), &node());
         let expected = data(&[(1, Value::Null)]);
         assert_eq!(next(&mut clock, now).map(|(.., body)| body["data"].clone()), Some(expected));
+        assert!(clock.forgotten.is_empty(), "that is asked once, of the predecessors");
         // Somebody removed it meanwhile: whatever it is now is read before it is written.
         clock.note(key(2), wait(60, "a"));
         clock.take(absent(), all, 0.0, now);
