@@ -469,6 +469,23 @@ mod tests {
     }
 
     #[test]
+    fn l16_s40_after_silence_it_is_tried_again_soon_and_after_refusals_ever_later() {
+        let refused = || CallError::Refused { code: 403, message: "no".to_owned() };
+        let cases = [(CallError::Unknown("cut".to_owned()), 4), (refused(), 122)];
+        for (error, longest) in cases {
+            let (mut now, mut clock) = (Instant::now(), clock());
+            let mut pause = Duration::ZERO;
+            for _ in 0..10 {
+                clock.next(now).expect("a request");
+                clock.take(Err(error.clone()), all, 0.0, now);
+                let later = clock.retry_at().unwrap();
+                (pause, now) = (later - now, later);
+            }
+            assert_eq!(pause, Duration::from_secs(longest), "{error}");
+        }
+    }
+
+    #[test]
     fn s6_of_more_than_fits_the_youngest_are_not_kept_until_there_is_room() {
         let (now, mut clock) = (Instant::now(), clock());
         clock.next(now);

@@ -166,8 +166,10 @@ fn s3_on_a_node_that_went_unseen_everything_may_be_in_use() {
     let mut actual = ActualState::default();
     actual.observe_node(&node, Some(&Arc::default()), Timestamp::UNIX_EPOCH);
     assert!(!actual.pair_mut(&volume, &node).in_use);
+    actual.node_mut(&node).unready_since = Some(NOW);
     assert_eq!(actual.distrust_node(&node), BTreeSet::from([volume.clone()]));
     assert!(actual.pair_mut(&volume, &node).in_use);
+    assert_eq!(actual.node_mut(&node).unready_since, None, "S4 it may have been Ready");
 }
 
 #[test]
