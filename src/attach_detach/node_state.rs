@@ -272,9 +272,10 @@ mod tests {
         for (seen, is_stale) in [(4, true), (5, true), (6, false)] {
             let mut state = NodeState::default();
             state.observe(Some(&at_revision("1", 5)), BTreeSet::new, at(0));
-            state.stale = true;
+            (state.stale, state.refused) = (true, Some(ResourceVersion(5)));
             state.observe(Some(&at_revision("1", seen)), BTreeSet::new, at(0));
             assert_eq!(state.stale, is_stale, "at revision {seen}");
+            assert_eq!(state.refused.is_some(), is_stale, "at revision {seen}");
         }
     }
 

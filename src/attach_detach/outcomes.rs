@@ -367,3 +367,28 @@ fn asked_pause(error: &CallError) -> Duration {
         _ => Duration::ZERO,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{super::publishing::tests::controller, *};
+    use crate::kube_api::ids::DriverName;
+
+    #[test]
+    fn s17_a_read_says_nothing_of_a_create_that_could_still_land_when_it_was_sent() {
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        for (asked, is_uncertain) in [(9, true), (10, false)] {
+            let (mut controller, node) = controller(start);
+            let volume = VolumeId::csi(&DriverName::from("d"), "h");
+            controller.pair(&volume, &node).uncertain =
+                Some(Uncertain { until: after(10), read_absent: false });
+            let read = PairRequest::Read(volume.attachment_name(&node));
+            controller.send(&volume, &node, PairCall::Read, read, after(asked));
+            let (sent, call) = controller.effects.calls.pop().expect("a read");
+            let result = Err(CallError::NotFound("gone".to_owned()));
+            controller.take_outcome(Outcome { call, sent, result }, after(12));
+            let uncertain = controller.pair(&volume, &node).uncertain;
+            assert_eq!(uncertain.is_some(), is_uncertain, "sent after {asked} s");
+        }
+    }
+}

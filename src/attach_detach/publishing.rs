@@ -123,7 +123,7 @@ impl Controller {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::time::Duration;
 
     use k8s_openapi::jiff::Timestamp;
@@ -137,6 +137,7 @@ mod tests {
             clock::Clock,
             controller::{AttachDetachOptions, NODE_CALLS},
             metrics::AttachDetachMetrics,
+            node_state::Unsettled,
         },
         kube_api::{call::CallError, ids::DriverName},
         metrics::{Alarms, Metrics},
@@ -148,7 +149,7 @@ mod tests {
     }
 
     /// A controller that leads, and knows one node that lists one volume.
-    fn controller(now: Instant) -> (Controller, NodeName) {
+    pub fn controller(now: Instant) -> (Controller, NodeName) {
         let objects = Arc::new(Objects::default());
         let node = json!({
             "metadata": {"name": "n1", "uid": "u", "resourceVersion": "1"},
@@ -226,6 +227,24 @@ mod tests {
             }
         };
         assert_eq!(lists(attach_and_detach, &[0, 4, 5]), [(5, 1)]);
+    }
+
+    #[test]
+    fn s2_a_read_settles_a_patch_only_if_that_could_no_longer_land_when_it_was_sent() {
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        for (asked, is_settled) in [(9, false), (10, true)] {
+            let (mut controller, node) = controller(start);
+            let object = controller.objects.nodes.get(&node).unwrap();
+            let revision = object.metadata.resource_version;
+            let state = controller.actual.node_mut(&node);
+            (state.stale, state.unsettled) = (true, Some(Unsettled { revision, until: after(10) }));
+            controller.reconcile_node(&node, after(asked));
+            let (sent, call) = controller.effects.calls.pop().expect("a read");
+            let result = Ok(Answer::Node((*object).clone()));
+            controller.take_outcome(Outcome { call, sent, result }, after(12));
+            assert_eq!(controller.actual.node_mut(&node).is_settled(), is_settled, "sent after {asked} s");
+        }
     }
 
     #[test]

@@ -469,6 +469,23 @@ mod tests {
     }
 
     #[test]
+    fn l16_s40_after_silence_it_is_tried_again_soon_and_after_refusals_ever_later() {
+        let refused = || CallError::Refused { code: 403, message: "no".to_owned() };
+        let cases = [(CallError::Unknown("cut".to_owned()), 4), (refused(), 122)];
+        for (error, longest) in cases {
+            let (mut now, mut clock) = (Instant::now(), clock());
+            let mut pause = Duration::ZERO;
+            for _ in 0..10 {
+                clock.next(now).expect("a request");
+                clock.take(Err(error.clone()), all, 0.0, now);
+                let later = clock.retry_at().unwrap();
+                (pause, now) = (later - now, later);
+            }
+            assert_eq!(pause, Duration::from_secs(longest), "{error}");
+        }
+    }
+
+    #[test]
     fn s6_of_more_than_fits_the_youngest_are_not_kept_until_there_is_room() {
         let (now, mut clock) = (Instant::now(), clock());
         clock.next(now);
@@ -509,6 +526,8 @@ mod tests {
     fn without_a_place_nothing_is_asked() {
         let mut clock = WishClock::default();
         clock.note(key(1), wait(0, "a"));
+        clock.forget(&lun(1), &node());
+        assert!(clock.forgotten.is_empty());
         assert_eq!(next(&mut clock, Instant::now()), None);
     }
 
@@ -529,6 +548,7 @@ mod tests {
         clock.forget(&lun(1), &node());
         let expected = data(&[(1, Value::Null)]);
         assert_eq!(next(&mut clock, now).map(|(.., body)| body["data"].clone()), Some(expected));
+        assert!(clock.forgotten.is_empty(), "that is asked once, of the predecessors");
         // Somebody removed it meanwhile: whatever it is now is read before it is written.
         clock.note(key(2), wait(60, "a"));
         clock.take(absent(), all, 0.0, now);

@@ -94,7 +94,7 @@ mod tests {
     fn pauses_grow_to_the_limit_and_start_over() {
         let mut backoff = Backoff::new(Duration::from_secs(1));
         for step in [200, 400, 800, 1_000, 1_000] {
-            let pause = backoff.pause();
+            let pause = backoff.next().unwrap();
             let step = Duration::from_millis(step);
             assert!(pause >= step / 2 && pause <= step, "{pause:?} of {step:?}");
         }

@@ -317,7 +317,78 @@ fn classify(code: u16, retry_after: Option<Duration>, body: &[u8], object: &str)
 
 #[cfg(test)]
 mod tests {
+    use std::{convert::Infallible, sync::Mutex};
+
     use super::*;
+    use crate::{kube_api::leadership::Term, metrics::Metrics};
+
+    /// A server that says yes, and remembers what it was asked.
+    #[derive(Debug, Default)]
+    struct Server {
+        /// Method and URI, content type, and the requests in flight.
+        asked: Vec<(String, String, usize)>,
+        work: Option<watch::Receiver<usize>>,
+    }
+
+    impl Server {
+        fn answer(&mut self, request: &http::Request<Body>) -> http::Response<Body> {
+            let media = request.headers().get(http::header::CONTENT_TYPE).unwrap().to_str().unwrap();
+            let line = format!("{} {}", request.method(), request.uri());
+            let in_flight = self.work.as_ref().map_or(0, |work| *work.borrow());
+            self.asked.push((line, media.to_owned(), in_flight));
+            http::Response::new(Body::empty())
+        }
+    }
+
+    fn caller() -> (Caller, Arc<Mutex<Server>>) {
+        let server = Arc::new(Mutex::new(Server::default()));
+        let answering = Arc::clone(&server);
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let response = answering.lock().unwrap().answer(&request);
+            async { Ok::<_, Infallible>(response) }
+        });
+        let client = Client::new(service, "default");
+        let metrics = Arc::new(ApiMetrics::new(&Metrics::default(), "test").unwrap());
+        (Caller::new(client, Leadership::new(Term::Unlimited), None, metrics), server)
+    }
+
+    fn request(verb: Verb) -> Request {
+        Request { verb, path: "/x".to_owned(), body: None }
+    }
+
+    #[tokio::test]
+    async fn a_request_says_what_its_body_is_and_how_long_it_is_waited_for() {
+        let (caller, server) = caller();
+        let hurried = caller.clone().with_request_timeout(Duration::from_secs(2));
+        let cases = [
+            (Verb::Get, "GET", "application/json"),
+            (Verb::Create, "POST", "application/json"),
+            (Verb::Update, "PUT", "application/json"),
+            (Verb::Patch, "PATCH", "application/merge-patch+json"),
+            (Verb::Delete, "DELETE", "application/json"),
+        ];
+        for (verb, method, media) in cases {
+            for (caller, timeout) in [(&caller, 5000), (&hurried, 2000)] {
+                caller.send(&request(verb)).await.unwrap();
+                let line = format!("{method} /x?timeout={timeout}ms");
+                assert_eq!(server.lock().unwrap().asked.pop(), Some((line, media.to_owned(), 0)));
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn what_others_may_keep_waiting_has_its_own_budget_and_keeps_nobody_waiting() {
+        let (caller, server) = caller();
+        let (background, work) = caller.in_the_background();
+        let room = |caller: &Caller| caller.in_flight.available_permits();
+        assert_eq!([room(&caller), room(&background)], [MAX_IN_FLIGHT, 1]);
+        server.lock().unwrap().work = Some(work.clone());
+        for (caller, in_flight) in [(&caller, 1), (&background, 0), (&caller, 1)] {
+            caller.send(&request(Verb::Get)).await.unwrap();
+            assert_eq!(server.lock().unwrap().asked.pop().unwrap().2, in_flight);
+            assert_eq!(*work.borrow(), 0, "it has ended");
+        }
+    }
 
     fn body(reason: &str, message: &str) -> Vec<u8> {
         let details = serde_json::json!({"name": "pv", "kind": "persistentvolumes"});

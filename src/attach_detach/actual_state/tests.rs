@@ -65,6 +65,53 @@ fn s2_a_patch_of_unknown_outcome_is_settled_when_it_can_no_longer_land() {
 }
 
 #[test]
+fn s1_a_list_may_say_so_until_no_patch_of_ours_can_land() {
+    let unsettled = Unsettled { revision: ResourceVersion(1), until: Instant::now() };
+    for (is_busy, unsettled, may_be_listed) in
+        [(true, None, true), (false, Some(unsettled), true), (false, None, false)]
+    {
+        let (volume, node) = pair();
+        let mut actual = ActualState::default();
+        actual.pair_mut(&volume, &node).may_be_listed = true;
+        let state = actual.node_mut(&node);
+        (state.busy, state.unsettled) = (is_busy, unsettled);
+        actual.observe_node(&node, Some(&Arc::default()), NOW);
+        assert_eq!(actual.pair_mut(&volume, &node).may_be_listed, may_be_listed, "{is_busy} {unsettled:?}");
+    }
+}
+
+#[test]
+fn s1_a_patch_may_list_what_it_adds_and_nothing_else() {
+    let cases = [
+        (Publication::List, false, true),
+        (Publication::List, true, false),
+        (Publication::Withhold, false, false),
+        (Publication::Withhold, true, false),
+        (Publication::Keep, false, false),
+    ];
+    for (publication, listed, expected) in cases {
+        let (volume, node) = pair();
+        let mut actual = ActualState::default();
+        let pair = actual.pair_mut(&volume, &node);
+        (pair.publication, pair.listed) = (publication, listed);
+        actual.note_listing(&node);
+        assert_eq!(actual.pair_mut(&volume, &node).may_be_listed, expected, "{publication:?}, {listed}");
+    }
+}
+
+#[test]
+fn only_what_the_driver_has_yet_to_attach_is_on_its_way() {
+    // attached, on its way out, on its way
+    for (attached, terminating, expected) in
+        [(false, false, true), (false, true, false), (true, false, false), (true, true, false)]
+    {
+        let pair = Pair::with_attachment(attached, terminating);
+        assert_eq!(pair.is_on_its_way(), expected, "{attached} {terminating}");
+    }
+    assert!(!Pair::default().is_on_its_way());
+}
+
+#[test]
 fn s2_only_an_answer_to_what_was_sent_later_proves_a_withdrawal() {
     for (sent, is_proven) in [(4, false), (5, false), (6, true)] {
         let (volume, node) = pair();
@@ -119,8 +166,24 @@ fn s3_on_a_node_that_went_unseen_everything_may_be_in_use() {
     let mut actual = ActualState::default();
     actual.observe_node(&node, Some(&Arc::default()), Timestamp::UNIX_EPOCH);
     assert!(!actual.pair_mut(&volume, &node).in_use);
+    actual.node_mut(&node).unready_since = Some(NOW);
     assert_eq!(actual.distrust_node(&node), BTreeSet::from([volume.clone()]));
     assert!(actual.pair_mut(&volume, &node).in_use);
+    assert_eq!(actual.node_mut(&node).unready_since, None, "S4 it may have been Ready");
+}
+
+#[test]
+fn s1_there_what_has_no_attachment_is_held_if_a_list_may_have_said_so() {
+    let (csi, lun) = (VolumeId::csi(&DriverName::from("d"), "h"), VolumeId::iscsi("p", "i", 0));
+    for (volume, may_be_listed, held) in
+        [(&lun, true, true), (&lun, false, false), (&csi, true, false), (&csi, false, false)]
+    {
+        let node = NodeName::from("n1");
+        let mut actual = ActualState::default();
+        actual.pair_mut(volume, &node).may_be_listed = may_be_listed;
+        actual.distrust_node(&node);
+        assert_eq!(actual.pair_mut(volume, &node).held, held, "{volume} {may_be_listed}");
+    }
 }
 
 #[test]
