@@ -3,7 +3,7 @@
 
 use http::{Method, StatusCode};
 use k8s_openapi::api::{
-    core::v1::{Node, PersistentVolume, PersistentVolumeClaim},
+    core::v1::{Event, Namespace, Node, PersistentVolume, PersistentVolumeClaim},
     storage::v1::{CSIDriver, VolumeAttachment},
 };
 use kube::{
@@ -126,8 +126,17 @@ async fn checkers_see_wrongdoing(stage: Stage) {
     patch(&claims, "c4", json!({ "spec": { "volumeName": "v3" } })).await;
     patch_status(&claims, "c4", json!({ "status": { "phase": "Bound" } })).await;
 
+    // Told where its name is nobody's business.
+    create::<Namespace>(&cluster.all(), json!({ "metadata": { "name": "other" } })).await;
+    let told = json!({
+        "metadata": { "name": "told" },
+        "involvedObject": { "kind": "Pod", "namespace": "other", "name": "p" },
+        "message": "it is reserved for of-v1.", "source": { "component": "persistentvolume-controller" },
+    });
+    create::<Event>(&Api::namespaced(cluster.client.clone(), "other"), told).await;
+
     let violations = stage.violations().await;
-    for rule in ["S1 ", "S2 ", "S3 ", "S10 ", "S18 ", "S21 ", "S22 ", "S23 ", "S24 "] {
+    for rule in ["S1 ", "S2 ", "S3 ", "S10 ", "S18 ", "S21 ", "S22 ", "S23 ", "S24 ", "S41 "] {
         assert!(violations.iter().any(|line| line.starts_with(rule)), "{rule}is not seen in {violations:#?}");
     }
 }

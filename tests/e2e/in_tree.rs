@@ -2,10 +2,10 @@
 //! them, and a daemon that starts later knows them again. And iSCSI, which has none.
 
 use k8s_openapi::api::{
-    core::v1::{Node, PersistentVolume, Pod},
+    core::v1::{Namespace, Node, PersistentVolume, Pod},
     storage::v1::VolumeAttachment,
 };
-use kube::api::ListParams;
+use kube::{Api, api::ListParams};
 use serde_json::json;
 
 use crate::{
@@ -30,6 +30,7 @@ const VOLUMES: [(&str, &str); 7] = [
 pub fn stories() -> Vec<Story> {
     vec![
         story("attach_and_detach_inline_volumes_of_all_in_tree_plugins", all_plugins),
+        story("exclusive_s41_a_holder_in_another_namespace_is_not_named", holder_in_another_namespace),
         story("attach_an_iscsi_volume_to_one_node_after_the_other", iscsi),
         story("exclusive_iscsi_volume_stays_with_its_node_while_the_object_is_gone", iscsi_node_gone),
     ]
@@ -160,4 +161,31 @@ async fn all_plugins(stage: Stage) {
         node.is_some_and(|node| attached(node).is_empty())
     })
     .await;
+}
+
+/// Pods of two namespaces can only share a volume that both name themselves, or whose handle two volumes have.
+async fn holder_in_another_namespace(stage: Stage) {
+    let cluster = &stage.cluster;
+    let _daemon = stage.daemon().await;
+    create::<Namespace>(&cluster.all(), json!({"metadata": {"name": "other"}})).await;
+    let pod = |name: &str, node: &str| {
+        json!({
+            "metadata": {"name": name},
+            "spec": {
+                "nodeName": node,
+                "containers": [{"name": "main", "image": "example.com/none"}],
+                "volumes": [{"name": "data", "cinder": {"volumeID": "shared"}}],
+            },
+        })
+    };
+    cluster.node("n1").await;
+    cluster.node("n2").await;
+    create::<Pod>(&Api::namespaced(cluster.client.clone(), "other"), pod("hidden", "n1")).await;
+    let name = attachment_name("shared", "cinder.csi.openstack.org", "n1");
+    let made = |attachment: Option<&VolumeAttachment>| attachment.is_some();
+    until(cluster.all(), &name, "is created", made).await;
+    create::<Pod>(&cluster.namespaced(), pod("p2", "n2")).await;
+    let text = "Volume is already used by 1 pod(s) in different namespaces";
+    cluster.event_with("p2", "FailedAttachVolume", text).await;
+    cluster.event_with("p2", "HeldByNode", "n1").await;
 }

@@ -4,7 +4,8 @@
 //! to rest as wanted, once the faults stop.
 //!
 //! A state is reached again by playing its steps again; states that are alike ([`super::fingerprint`]) are
-//! gone on from once.
+//! gone on from once. While the daemon is told of everything at once there are far fewer of them, and as many
+//! steps as it takes to attach, to detach and to attach elsewhere can be explored.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -72,6 +73,9 @@ impl Action {
 #[derive(Clone, Copy)]
 pub struct Bounds {
     pub steps: usize,
+    /// Whether the daemon is told of everything at once, and only its requests and their answers take time.
+    /// Then the pods are two of an exclusive volume, and come again and again; otherwise each comes once.
+    pub told_at_once: bool,
     pub faults: usize,
     /// One in so many states is brought to rest.
     pub rest: u64,
@@ -126,10 +130,10 @@ pub fn explore(beginning: Beginning, bounds: Bounds) -> Result<Seen, String> {
     for _ in 0..bounds.steps {
         let mut next = Vec::new();
         for path in &layer {
-            for action in begin.replay(path)?.actions(bounds) {
+            for action in begin.replay(path, bounds)?.actions(bounds) {
                 let mut path = path.clone();
                 path.push(action);
-                let world = begin.replay(&path)?;
+                let world = begin.replay(&path, bounds)?;
                 seen.steps += 1;
                 let fingerprint = world.fingerprint();
                 if !known.insert(fingerprint) {
@@ -196,10 +200,14 @@ impl Begin {
         Ok(world)
     }
 
-    fn replay(&self, path: &[Action]) -> Result<World, String> {
+    fn replay(&self, path: &[Action], bounds: Bounds) -> Result<World, String> {
         let mut world = self.world()?;
         for (number, action) in path.iter().enumerate() {
-            world.step(*action).map_err(|error| format!("{error}\nafter {:?}", &path[..=number]))?;
+            let mut step = world.step(*action);
+            if bounds.told_at_once && step.is_ok() {
+                step = world.daemon.watch_delivers_all(&world.server);
+            }
+            step.map_err(|error| format!("{error}\nafter {:?}", &path[..=number]))?;
         }
         Ok(world)
     }
@@ -213,11 +221,12 @@ impl World {
     /// What can happen next, without what would change nothing.
     fn actions(&self, bounds: Bounds) -> Vec<Action> {
         let mut actions = Vec::new();
-        for (index, came) in self.came.iter().enumerate() {
-            if !came {
-                actions.push(Action::PodComes(index));
-            } else if self.server.pods.contains_key(&pod(index)) {
+        let pods = if bounds.told_at_once { 1..PODS.len() } else { 0..PODS.len() };
+        for index in pods {
+            if self.server.pods.contains_key(&pod(index)) {
                 actions.push(Action::PodGoes(index));
+            } else if bounds.told_at_once || !self.came[index] {
+                actions.push(Action::PodComes(index));
             }
         }
         for index in 0..NODES.len() {

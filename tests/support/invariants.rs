@@ -14,6 +14,8 @@ use super::{
 };
 
 const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
+/// Who writes the daemon's events.
+const COMPONENTS: [&str; 2] = ["attachdetach-controller", "persistentvolume-controller"];
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 /// A volume as the storage system knows it.
@@ -47,10 +49,12 @@ struct World {
     nodes: BTreeMap<String, Vec<NodeLists>>,
     /// UIDs of VolumeAttachments that were attached at some revision.
     ever_attached: BTreeSet<String>,
+    /// Pods and claims that ever were: their names, and the namespaces that have one of that name.
+    namespaces: BTreeMap<String, BTreeSet<String>>,
     violations: Vec<String>,
 }
 
-/// Checks S1–S3, S10 and S18–S24 over a history that begins with an empty cluster.
+/// Checks S1–S3, S10, S18–S24 and S41 over a history that begins with an empty cluster.
 pub fn check_history(changes: &[Change]) -> Vec<String> {
     let mut world = World::default();
     for change in changes {
@@ -60,6 +64,7 @@ pub fn check_history(changes: &[Change]) -> Vec<String> {
             "nodes" => world.check_node(change),
             "persistentvolumes" => world.check_volume(change),
             "persistentvolumeclaims" => world.check_claim(change),
+            "events" => world.check_event(change),
             _ => {}
         }
     }
@@ -174,6 +179,11 @@ impl World {
                         .contains(OUT_OF_SERVICE),
                 };
                 self.nodes.entry(change.name.clone()).or_default().push(lists);
+            }
+            "pods" | "persistentvolumeclaims" => {
+                if let Some((namespace, name)) = change.name.split_once('/') {
+                    self.namespaces.entry(name.to_owned()).or_default().insert(namespace.to_owned());
+                }
             }
             "volumeattachments" if after["status"]["attached"] == true => {
                 self.ever_attached.extend(after["metadata"]["uid"].as_str().map(str::to_owned));
@@ -300,6 +310,25 @@ impl World {
     fn claim_of(&self, reference: &Value) -> Option<&Value> {
         let (namespace, name) = (reference["namespace"].as_str()?, reference["name"].as_str()?);
         self.get("persistentvolumeclaims", &format!("{namespace}/{name}"))
+    }
+
+    /// S41: what is told in one namespace names no pod and no claim of another.
+    fn check_event(&mut self, change: &Change) {
+        let Some(after) = &change.after else { return };
+        let Some((namespace, _)) = change.name.split_once('/') else { return };
+        if !COMPONENTS.contains(&after["source"]["component"].as_str().unwrap_or_default()) {
+            return;
+        }
+        let message = after["message"].as_str().unwrap_or_default();
+        let words = message.split(|c: char| !(c.is_ascii_alphanumeric() || "-.".contains(c)));
+        let mut words = words.map(|word| word.trim_end_matches('.'));
+        let is_foreign = |word: &&str| {
+            self.namespaces.get(*word).is_some_and(|namespaces| !namespaces.contains(namespace))
+        };
+        if let Some(word) = words.find(is_foreign) {
+            let text = format!("S41 {message:?} names {word} of another namespace");
+            self.violate(change, &text);
+        }
     }
 
     fn check_claim(&mut self, change: &Change) {
