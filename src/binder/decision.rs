@@ -91,18 +91,6 @@ pub enum Directory {
 }
 
 impl Step {
-    /// Whether it only asks, so that what was decided is not the last word yet.
-    #[must_use]
-    pub fn is_read(&self) -> bool {
-        match self {
-            Self::ProveClaim { .. }
-            | Self::ProveVolume { .. }
-            | Self::ProveReleased { .. }
-            | Self::ProveClass { .. } => true,
-            Self::Write(_) | Self::Directory(_) => false,
-        }
-    }
-
     /// Whether it takes something from somebody, and so is not done while it is not certain that nobody
     /// else decides about the same objects.
     #[must_use]

@@ -326,7 +326,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        binder::latency::Operation,
+        binder::{latency::Operation, reason::ClaimReason},
         kube_api::{
             ids::{ClaimKey, VolumeName},
             kinds::{Narrow, PersistentVolumeClaim},
@@ -356,7 +356,10 @@ mod tests {
             r#"{"metadata": {"name": "n"}, "spec": {"volumeMode": "Block", "nfs": {"server": "s", "path": "/"}}}"#,
         ));
         let metrics = Metrics::default();
-        let binder = BinderMetrics::new(&metrics, &objects, Arc::default()).unwrap();
+        let standing = Arc::new(Standing::default());
+        standing.set_claim(&ClaimKey::new("ns", "c"), ClaimReason::NoVolume);
+        let binder = BinderMetrics::new(&metrics, &objects, standing).unwrap();
+        binder.decided("claim", "no_volume", 3);
         binder.measured(&Measure::Took(Operation::Delete, "d".to_owned(), Duration::from_secs(3)));
         binder.measured(&Measure::Failed(Operation::Provision, "d".to_owned()));
         binder.measured(&Measure::Bound(Duration::from_millis(3)));
@@ -396,6 +399,8 @@ mod tests {
             "workqueue_adds_total{name=\"volumes\"} 0",
             "mooring_bind_duration_seconds_bucket{le=\"0.005\"} 1",
             "mooring_second_binder_sightings_total 2",
+            "mooring_waiting_claims{reason=\"no_volume\"} 1",
+            "mooring_binder_decisions_total{kind=\"claim\",reason=\"no_volume\"} 3",
         ] {
             assert!(text.contains(&format!("{line}\n")), "{line} is not in {text}");
         }

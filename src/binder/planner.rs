@@ -501,6 +501,5 @@ impl Planner {
 /// Whether a decision has a say in what users are told. One that says nothing while something is still to come
 /// is not the last word: what was told before may hold again after it, as with what is tried again and again.
 fn tells<Reason>(decision: &Decision<Reason>, settled: bool) -> bool {
-    let asks = decision.step.as_ref().is_some_and(Step::is_read);
-    !asks && (settled || !decision.events.is_empty())
+    settled || !decision.events.is_empty()
 }

@@ -49,11 +49,9 @@ impl std::str::FromStr for Quantity {
         let end = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(unsigned.len());
         let (number, suffix) = unsigned.split_at(end);
         let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-        if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
-            return Err(malformed());
-        }
         let factor = factor(suffix).ok_or_else(malformed)?;
 
+        // No digit at all, or a second point, is no number either.
         let digits = format!("{whole}{fraction}");
         let mut value: i128 = digits.parse().map_err(|error: std::num::ParseIntError| {
             if *error.kind() == IntErrorKind::PosOverflow { too_large() } else { malformed() }
@@ -151,10 +149,37 @@ mod tests {
             ("8Ei", "9223372036854775807", Ordering::Greater),
             ("0.1n", "1n", Ordering::Equal),
             ("1e-30", "1n", Ordering::Equal),
+            ("1.0000000000", "1", Ordering::Equal),
             ("0", "0Gi", Ordering::Equal),
+            ("1000n", "1u", Ordering::Equal),
+            ("1000u", "1m", Ordering::Equal),
+            ("1000k", "1M", Ordering::Equal),
+            ("1000M", "1G", Ordering::Equal),
+            ("1000G", "1T", Ordering::Equal),
+            ("1000T", "1P", Ordering::Equal),
+            ("1024", "1Ki", Ordering::Equal),
+            ("1024Ki", "1Mi", Ordering::Equal),
+            ("1024Gi", "1Ti", Ordering::Equal),
+            ("1024Ti", "1Pi", Ordering::Equal),
+            ("1024Pi", "1Ei", Ordering::Equal),
         ];
         for (left, right, expected) in cases {
             assert_eq!(quantity(left).cmp(&quantity(right)), expected, "{left} ? {right}");
+        }
+    }
+
+    #[test]
+    fn part_of_a_byte_counts_as_one_and_part_of_a_gibibyte_as_none() {
+        let cases = [
+            ("1Gi", 1),
+            ("1073741823", 0),
+            ("1073741823.5", 1),
+            ("2147483648.5", 2),
+            ("3.9Gi", 3),
+            ("-9Gi", 0),
+        ];
+        for (text, whole) in cases {
+            assert_eq!(quantity(text).gibibytes(), whole, "{text}");
         }
     }
 

@@ -263,9 +263,11 @@ mod tests {
         assert_eq!(rivals.ends(now), Some(now + ALARM));
         assert_eq!(rivals.alarm(now + ALARM), None);
         assert_eq!(rivals.ends(now + ALARM), None);
-        for minute in 0..5 {
-            rivals.wrote_volume(&volume(10, VolumePhase::Bound, "a"), now + MEMORY * minute);
+        rivals.wrote_claim(&claim(11, ClaimPhase::Bound), now);
+        for half_minute in 0..5 {
+            rivals.wrote_volume(&volume(10, VolumePhase::Bound, "a"), now + MEMORY / 2 * half_minute);
+            assert!(rivals.wrote.contains_key(&Target::Volume("pv".into())));
         }
-        assert_eq!((rivals.wrote.len(), rivals.order.len()), (1, 1));
+        assert_eq!((rivals.wrote.len(), rivals.order.len()), (1, 2));
     }
 }

@@ -115,7 +115,7 @@ impl Standing {
         reason: Option<&ClaimReason>,
         unbound: &Unbound,
     ) -> Value {
-        let open = claim.spec.volume_name.is_empty() && reason.is_none_or(|reason| !reason.is_settled());
+        let open = claim.spec.volume_name.is_empty();
         let near: Vec<Near> = match Wish::of(claim) {
             Ok(wish) if open => unbound.nearest(&wish, NEAREST, &|name| self.objects.volumes.get(name)),
             _ => Vec::new(),

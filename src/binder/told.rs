@@ -164,4 +164,26 @@ mod tests {
         assert_eq!(told.news(&target("d"), vec![], minute(53)).len(), 0);
         assert_eq!(told.next_due(), Some(minute(102)));
     }
+
+    #[test]
+    fn what_differs_in_its_object_its_reason_or_its_text_is_news() {
+        let event = |uid: &str, reason, text: &str| {
+            let mut claim = PersistentVolumeClaim::default();
+            claim.metadata.uid = uid.into();
+            normal(&claim, reason, text.to_owned())
+        };
+        let target = Target::Claim(ClaimKey::new("ns", "c"));
+        let now = Instant::now();
+        let rows = [
+            (event("u", "FailedBinding", "a"), 0),
+            (event("other", "FailedBinding", "a"), 1),
+            (event("u", "ClaimLost", "a"), 1),
+            (event("u", "FailedBinding", "b"), 1),
+        ];
+        for (later, news) in rows {
+            let mut told = Told::default();
+            told.note(&target, &[event("u", "FailedBinding", "a")], now);
+            assert_eq!(told.news(&target, vec![later.clone()], now).len(), news, "{later:?}");
+        }
+    }
 }

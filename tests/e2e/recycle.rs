@@ -100,7 +100,8 @@ async fn recycled(stage: Stage) {
         "type": "Warning", "reason": "FailedMount", "message": "no such directory",
     });
     create(&stage.cluster.namespaced::<Event>(), event).await;
-    stage.cluster.event_with("v1", "RecyclerPod", "Recycler pod: no such directory").await;
+    let told = stage.cluster.event_with("v1", "RecyclerPod", "Recycler pod: no such directory").await;
+    assert_eq!(told.type_.as_deref(), Some("Warning"));
 
     ends(&stage, &pod, json!({ "phase": "Succeeded" })).await;
     let volume = stage.cluster.volume_phase("v1", "Available").await;

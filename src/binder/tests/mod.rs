@@ -528,7 +528,9 @@ fn l18_every_claim_that_is_not_bound_is_explained_with_the_nearest_volumes() {
     let mut odd = volume("odd");
     odd.spec.access_modes = vec!["ReadOnlyMany".to_owned()];
     odd.spec.volume_mode = Some("Block".to_owned());
-    let (_, mut planner) = planner(vec![small, odd], vec![claim("c")]);
+    let mut named = claim("named");
+    named.spec.volume_name = VolumeName::from("gone");
+    let (_, mut planner) = planner(vec![small, odd], vec![claim("c"), named]);
     let standing = planner.standing();
     let row = |standing: &Standing| standing.json()["claims"][0].clone();
     assert_eq!(row(&standing)["reason"], "not_looked_at");
@@ -551,7 +553,10 @@ fn l18_every_claim_that_is_not_bound_is_explained_with_the_nearest_volumes() {
             ],
         })
     );
-    assert_eq!(standing.waiting(), [("no_volume", 1)].into());
+    assert_eq!(standing.json()["claims"][1]["nearest"], json!([]), "who names a volume takes no other");
+    assert_eq!(standing.waiting(), [("named_missing", 1), ("no_volume", 1)].into());
+    standing.set_rival(Some("somebody".to_owned()));
+    assert_eq!(standing.json()["secondBinder"], "somebody");
 }
 
 const BIND: [WriteKind; 4] =

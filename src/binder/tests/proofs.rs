@@ -106,3 +106,23 @@ fn s24_only_a_volume_that_is_gone_or_anothers_is_proven_to_be() {
         assert_eq!(volume_read(found, late), expected, "{found:?}, late: {late}");
     }
 }
+
+/// The volume was proven to be gone, came back, and is not shown any more: that has to be proven anew.
+#[test]
+fn s24_what_was_proven_of_a_volume_is_forgotten_when_it_is_seen_again() {
+    let mut bound = claim("c");
+    bound.spec.volume_name = VolumeName::from("pv");
+    bound.metadata.annotations.insert("pv.kubernetes.io/bind-completed".to_owned(), "yes".to_owned());
+    let (objects, mut planner) = planner(vec![], vec![bound]);
+    let now = Instant::now();
+    let read = only(planner.plan(now));
+    planner.outcome(read.clone(), Err(CallError::NotFound("pv".into())), now, 0.0);
+    let mut back = volume("pv");
+    back.metadata.resource_version = ResourceVersion(5);
+    objects.apply(back.clone());
+    planner.changed(&ObjectRef::Volume(back.key()), now);
+    back.metadata.resource_version = ResourceVersion(6);
+    objects.delete(back.clone());
+    planner.changed(&ObjectRef::Volume(back.key()), now);
+    assert_eq!(only(planner.plan(now)).call, read.call);
+}
