@@ -52,7 +52,7 @@ fn main() {
         Trial::test(format!("explored: {name}"), move || {
             let bounds = match explore {
                 None => Bounds { steps, told_at_once, faults: FAULTS, rest: 16 },
-                Some(steps) if told_at_once => Bounds { steps: 2 * steps, told_at_once, faults: 0, rest: 1 },
+                Some(steps) if told_at_once => Bounds { steps: steps + 4, told_at_once, faults: 0, rest: 1 },
                 Some(steps) => Bounds { steps, told_at_once, faults: FAULTS, rest: 1 },
             };
             let seen = histories::explore::explore(beginning, bounds)?;

@@ -291,13 +291,13 @@ impl WishClock {
         let exists = exists();
         for (key, wait) in &map.data {
             let key = WaitKey::from(key.as_str());
-            if let (Some(mut wait), Some(attachment)) = (Wait::parse(wait), exists.get(&key))
+            if let (Some(wait), Some(attachment)) = (Wait::parse(wait), exists.get(&key))
                 && wait.is_for(attachment.as_ref())
                 && !forgotten.contains(&key)
             {
-                wait.attachment.clone_from(attachment);
-                let known = self.waits.entry(key).or_insert_with(|| wait.clone());
-                known.since = known.since.min(wait.since);
+                let since = wait.since;
+                let known = self.waits.entry(key).or_insert(wait);
+                known.since = known.since.min(since);
             }
         }
         true
