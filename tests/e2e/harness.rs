@@ -3,7 +3,7 @@
 
 use http::{Method, StatusCode};
 use k8s_openapi::api::{
-    core::v1::{Event, Namespace, Node, PersistentVolume, PersistentVolumeClaim},
+    core::v1::{Event, Node, PersistentVolume, PersistentVolumeClaim},
     storage::v1::{CSIDriver, VolumeAttachment},
 };
 use kube::{
@@ -17,7 +17,7 @@ use crate::{
     stage::{Stage, Story, story},
     support::{
         actors::attachment_name,
-        cluster::{DRIVER, create, patch, patch_status, unique_name, until},
+        cluster::{DRIVER, ELSEWHERE, create, patch, patch_status, unique_name, until},
         writes,
     },
 };
@@ -127,13 +127,13 @@ async fn checkers_see_wrongdoing(stage: Stage) {
     patch_status(&claims, "c4", json!({ "status": { "phase": "Bound" } })).await;
 
     // Told where its name is nobody's business.
-    create::<Namespace>(&cluster.all(), json!({ "metadata": { "name": "other" } })).await;
+    cluster.make_elsewhere().await;
     let told = json!({
         "metadata": { "name": "told" },
-        "involvedObject": { "kind": "Pod", "namespace": "other", "name": "p" },
+        "involvedObject": { "kind": "Pod", "namespace": ELSEWHERE, "name": "p" },
         "message": "it is reserved for of-v1.", "source": { "component": "persistentvolume-controller" },
     });
-    create::<Event>(&Api::namespaced(cluster.client.clone(), "other"), told).await;
+    create::<Event>(&Api::namespaced(cluster.client.clone(), ELSEWHERE), told).await;
 
     let violations = stage.violations().await;
     for rule in ["S1 ", "S2 ", "S3 ", "S10 ", "S18 ", "S21 ", "S22 ", "S23 ", "S24 ", "S41 "] {

@@ -2,7 +2,7 @@
 //! them, and a daemon that starts later knows them again. And iSCSI, which has none.
 
 use k8s_openapi::api::{
-    core::v1::{Namespace, Node, PersistentVolume, Pod},
+    core::v1::{Node, PersistentVolume, Pod},
     storage::v1::VolumeAttachment,
 };
 use kube::{Api, api::ListParams};
@@ -12,7 +12,7 @@ use crate::{
     stage::{Stage, Story, story},
     support::{
         actors::attachment_name,
-        cluster::{Cluster, attached, create, patch_status, until},
+        cluster::{Cluster, ELSEWHERE, attached, create, patch_status, until},
     },
 };
 
@@ -167,7 +167,6 @@ async fn all_plugins(stage: Stage) {
 async fn holder_in_another_namespace(stage: Stage) {
     let cluster = &stage.cluster;
     let _daemon = stage.daemon().await;
-    create::<Namespace>(&cluster.all(), json!({"metadata": {"name": "other"}})).await;
     let pod = |name: &str, node: &str| {
         json!({
             "metadata": {"name": name},
@@ -180,7 +179,9 @@ async fn holder_in_another_namespace(stage: Stage) {
     };
     cluster.node("n1").await;
     cluster.node("n2").await;
-    create::<Pod>(&Api::namespaced(cluster.client.clone(), "other"), pod("hidden", "n1")).await;
+    cluster.make_elsewhere().await;
+    let elsewhere: Api<Pod> = Api::namespaced(cluster.client.clone(), ELSEWHERE);
+    create(&elsewhere, pod("hidden", "n1")).await;
     let name = attachment_name("shared", "cinder.csi.openstack.org", "n1");
     let made = |attachment: Option<&VolumeAttachment>| attachment.is_some();
     until(cluster.all(), &name, "is created", made).await;

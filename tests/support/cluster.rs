@@ -28,6 +28,8 @@ use serde_json::{Value, json};
 pub const DRIVER: &str = "csi.example.com";
 /// The namespace of everything namespaced.
 pub const NAMESPACE: &str = "default";
+/// Another one, of somebody else.
+pub const ELSEWHERE: &str = "elsewhere";
 /// How many nodes have booted.
 static BOOTS: AtomicU64 = AtomicU64::new(0);
 /// Longer than anything takes that works.
@@ -366,6 +368,7 @@ impl Cluster {
     /// Clears away what stories leave behind, finalizers and all.
     pub async fn clear(&self) {
         clear(&self.namespaced::<Pod>()).await;
+        clear(&Api::<Pod>::namespaced(self.client.clone(), ELSEWHERE)).await;
         clear(&self.all::<VolumeAttachment>()).await;
         clear(&self.namespaced::<PersistentVolumeClaim>()).await;
         clear(&self.all::<PersistentVolume>()).await;
@@ -376,6 +379,11 @@ impl Cluster {
             .delete_collection(&DeleteParams::default(), &ListParams::default())
             .await
             .ok();
+    }
+
+    /// Makes the other namespace, if it is not there yet.
+    pub async fn make_elsewhere(&self) {
+        self.apply(&format!("{{apiVersion: v1, kind: Namespace, metadata: {{name: {ELSEWHERE}}}}}")).await;
     }
 
     /// Creates the objects of a manifest; those that exist are left as they are.
