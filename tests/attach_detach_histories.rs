@@ -40,7 +40,8 @@ fn main() {
         Some(seed) => vec![seed],
         None => (0..number("MOORING_HISTORIES").unwrap_or(HISTORIES)).chain(FOUND).collect(),
     };
-    let explore = number("MOORING_EXPLORE").map(|steps| usize::try_from(steps).expect("a number of steps"));
+    let asked_steps =
+        number("MOORING_EXPLORE").map(|steps| usize::try_from(steps).expect("a number of steps"));
     let random = Trial::test("S1–S11 S13–S17 L8 L9 and convergence over random histories", move || {
         for seed in &seeds {
             histories::play(*seed).map_err(|error| Failed::from(format!("MOORING_SEED={seed}: {error}")))?;
@@ -50,7 +51,7 @@ fn main() {
     let mut trials = vec![random];
     let explore = move |name: &'static str, beginning, steps, told_at_once| {
         Trial::test(format!("explored: {name}"), move || {
-            let bounds = match explore {
+            let bounds = match asked_steps {
                 None => Bounds { steps, told_at_once, faults: FAULTS, rest: 16 },
                 Some(steps) if told_at_once => Bounds { steps: steps + 4, told_at_once, faults: 0, rest: 1 },
                 Some(steps) => Bounds { steps, told_at_once, faults: FAULTS, rest: 1 },

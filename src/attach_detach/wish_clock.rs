@@ -281,15 +281,14 @@ impl WishClock {
         self.written = read;
         // It may hold what is not wanted, or lack what came meanwhile.
         self.changed = true;
-        let (false, Written::Present(map)) = (self.inherited, &self.written) else {
-            self.inherited = true;
-            self.forgotten.clear();
-            return false;
-        };
-        self.inherited = true;
+        let inherited = std::mem::replace(&mut self.inherited, true);
         let forgotten = std::mem::take(&mut self.forgotten);
+        let data = match &self.written {
+            Written::Present(map) if !inherited && !map.data.is_empty() => &map.data,
+            _ => return false,
+        };
         let exists = exists();
-        for (key, wait) in &map.data {
+        for (key, wait) in data {
             let key = WaitKey::from(key.as_str());
             if let (Some(wait), Some(attachment)) = (Wait::parse(wait), exists.get(&key))
                 && wait.is_for(attachment.as_ref())
@@ -434,6 +433,13 @@ mod tests {
             assert_eq!(since, expected.map(at), "{written}, then {there:?}");
             assert_eq!(clock.since(&lun(1), &node(), Some(&"c".into())), None, "{written}, then another");
         }
+    }
+
+    #[test]
+    fn who_inherits_nothing_looks_at_nothing_for_it() {
+        let (now, mut clock) = (Instant::now(), clock());
+        clock.next(now);
+        assert!(!clock.take(Ok(map(5, &[])), || panic!("every volume on every node"), 0.0, now));
     }
 
     #[test]
