@@ -94,6 +94,7 @@ mod tests {
         let mut doubts = Doubts::default();
         let note = |doubts: &mut Doubts| doubts.note(&volume, ResourceVersion(5), claim.clone(), now);
         note(&mut doubts);
+        assert!(!doubts.is_empty());
         assert_eq!(doubts.other(&claim.1, &other), Some(&volume));
         assert_eq!(doubts.other(&claim.1, &volume), None);
         assert_eq!(doubts.other(&Uid::from("another"), &other), None);

@@ -370,9 +370,8 @@ fn a_pod_that_happens_to_have_the_name_is_not_taken_for_ours() {
     );
 }
 
-#[test]
-fn a_volume_that_is_refused_is_created_again_after_a_pause() {
-    let now = Instant::now();
+/// A claim whose directory was made, and the request that is to create its volume.
+fn creating(now: Instant) -> (Arc<Objects>, Planner, Op) {
     let objects = Arc::new(Objects::default());
     let mut claim = claim("c");
     claim.spec.storage_class_name = Some("gold".to_owned());
@@ -387,12 +386,43 @@ fn a_volume_that_is_refused_is_created_again_after_a_pause() {
     let options = BinderOptions { enable_hostpath_provisioner: true, ..BinderOptions::default() };
     let mut planner = Planner::new(Arc::clone(&objects), options);
     planner.warm(now);
-    let making = only(planner.plan(now));
-    let path = HostPath::parse("/tmp/hostpath_pv/uid-c").unwrap();
-    assert_eq!(making.call, Call::Directory(Directory::Make(path)));
-    planner.outcome(making, Ok(Answer::Directory(Ok(()))), now, 0.0);
+    let op = only(planner.plan(now));
+    assert_eq!(op.call, making());
+    planner.outcome(op, Ok(Answer::Directory(Ok(()))), now, 0.0);
     let creation = only(planner.plan(now));
     assert_eq!(creation.call.write_kind(), Some(WriteKind::CreateVolume));
+    (objects, planner, creation)
+}
+
+/// Making the directory of that claim.
+fn making() -> Call {
+    Call::Directory(Directory::Make(HostPath::parse("/tmp/hostpath_pv/uid-c").unwrap()))
+}
+
+/// The watch tells of the volume and of its end before the creation is answered: its directory may have gone
+/// with it.
+#[test]
+fn s23_a_volume_that_is_gone_by_the_answer_to_its_creation_has_its_directory_made_anew() {
+    let now = Instant::now();
+    let (objects, mut planner, creation) = creating(now);
+    let Call::Write(write) = &creation.call else { panic!("{creation:?}") };
+    let mut body = write.request.body.clone().unwrap();
+    body["metadata"]["uid"] = json!("uid-pv");
+    body["metadata"]["resourceVersion"] = json!("5");
+    let made: PersistentVolume = decode(&body);
+    let mut gone = made.clone();
+    gone.metadata.resource_version = ResourceVersion(6);
+    objects.apply(made.clone());
+    objects.delete(gone);
+    planner.changed(&ObjectRef::Volume(made.key()), now);
+    planner.outcome(creation, Ok(Answer::Volume(made)), now, 0.0);
+    assert_eq!(only(planner.plan(now)).call, making());
+}
+
+#[test]
+fn a_volume_that_is_refused_is_created_again_after_a_pause() {
+    let now = Instant::now();
+    let (_, mut planner, creation) = creating(now);
     let refused = || Err(CallError::Refused { code: 403, message: "no".into() });
     let mut now = now;
     for _ in 0..4 {

@@ -9,14 +9,19 @@ use super::{answer, claim, decode, only, planner, volume};
 use crate::{
     binder::{
         decision::{Target, WriteKind},
+        latency::Measure,
         op::{Answer, Call},
-        planner::Plan,
+        planner::{Plan, Planner},
+        upkeep::IN_TREE_FINALIZER,
     },
     kube_api::{
         backoff::retry_pause,
         call::CallError,
         ids::{ClaimKey, ClassName, ResourceVersion, VolumeName},
-        kinds::{ClaimPhase, ClaimRef, ObjectRef, PersistentVolumeClaim, StorageClass, VolumePhase},
+        kinds::{
+            ClaimPhase, ClaimRef, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy,
+            StorageClass, VolumePhase,
+        },
     },
 };
 
@@ -123,10 +128,36 @@ fn s28_one_read_of_a_class_serves_the_claims_known_by_then() {
         "metadata": {"name": "manual", "resourceVersion": "10"}, "provisioner": "p",
         "volumeBindingMode": "WaitForFirstConsumer",
     }));
-    objects.apply(class);
-    planner.changed(&ObjectRef::Class(ClassName::from("manual")), now);
+    objects.apply(class.clone());
+    planner.changed(&ObjectRef::Class(class.key()), now);
     planner.plan(now);
     assert_eq!(planner.standing().waiting(), [("waits_for_first_consumer", 3)].into());
+
+    // It goes: that there was none before it came says nothing about now.
+    objects.delete(class.clone());
+    planner.changed(&ObjectRef::Class(class.key()), now);
+    assert_eq!(only(planner.plan(now)).call, Call::ReadClass(class.key()));
+}
+
+#[test]
+fn the_absence_of_a_class_is_known_as_long_as_somebody_asks_for_it() {
+    let claim = of_class("c", "manual");
+    let (objects, mut planner) = planner(Vec::new(), vec![claim.clone()]);
+    let now = Instant::now();
+    let read = only(planner.plan(now));
+    planner.outcome(read, Err(CallError::NotFound("manual".into())), now, 0.0);
+    let resync = planner.plan(now).wake_at.unwrap();
+    let next = planner.plan(resync).wake_at.unwrap();
+    let is_known = |planner: &Planner| {
+        planner.proofs.is_without_class(&ClassName::from("manual"), claim.metadata.resource_version)
+    };
+    assert!(is_known(&planner));
+    let mut gone = claim.clone();
+    gone.metadata.resource_version = ResourceVersion(5);
+    objects.delete(gone);
+    planner.changed(&ObjectRef::Claim(key("c")), resync);
+    planner.plan(next);
+    assert!(!is_known(&planner));
 }
 
 #[test]
@@ -309,7 +340,45 @@ fn a_bind_that_stops_is_not_measured_as_a_long_one() {
             planner.outcome(op, Ok(answer), now, 0.0);
         }
     }
-    assert_eq!(measures, [crate::binder::latency::Measure::Bound(Duration::from_secs(4))]);
+    assert_eq!(measures, [Measure::Bound(Duration::from_secs(4))]);
+}
+
+/// The server is too busy for the second write of a bind. When its time comes, the volume is being given the
+/// finalizer that it needs by now.
+#[test]
+fn a_bind_that_meets_another_write_to_its_volume_is_measured_from_its_beginning() {
+    let (objects, mut planner) = planner(vec![volume("pv")], vec![claim("c")]);
+    let start = Instant::now();
+    let op = only(planner.plan(start));
+    let reserved = answer(&objects, &op, 2);
+    planner.outcome(op, Ok(reserved), start, 0.0);
+    let op = only(planner.plan(start));
+    let after = Duration::from_secs(7);
+    planner.outcome(op, Err(CallError::Throttled { message: "busy".into(), after }), start, 0.0);
+    let mut changed = PersistentVolume::clone(&objects.volumes.get(&VolumeName::from("pv")).unwrap());
+    changed.metadata.resource_version = ResourceVersion(3);
+    changed
+        .metadata
+        .annotations
+        .insert("pv.kubernetes.io/provisioned-by".to_owned(), "kubernetes.io/host-path".to_owned());
+    changed.spec.reclaim_policy = ReclaimPolicy::Delete;
+    objects.apply(changed.clone());
+    planner.changed(&ObjectRef::Volume(changed.key()), start);
+    let annotating = only(planner.plan(start));
+    assert_eq!(annotating.call.write_kind(), Some(WriteKind::Annotate));
+    let mut now = start + after;
+    assert!(planner.plan(now).ops.is_empty());
+    assert_eq!(planner.standing().waiting(), [("volume_busy", 1)].into());
+    now += Duration::from_secs(2);
+    changed.metadata.resource_version = ResourceVersion(4);
+    changed.metadata.finalizers.push(IN_TREE_FINALIZER.to_owned());
+    planner.outcome(annotating, Ok(Answer::Volume(changed)), now, 0.0);
+    for revision in 5..8 {
+        let op = only(planner.plan(now));
+        let answer = answer(&objects, &op, revision);
+        planner.outcome(op, Ok(answer), now, 0.0);
+    }
+    assert_eq!(planner.plan(now).measures, [Measure::Bound(Duration::from_secs(9))]);
 }
 
 /// Users may set a sync period that is longer than events last.
