@@ -9,8 +9,10 @@
 //! The controller is the real one; it has no clock and no client, so a history is a loop over values.
 //! A failure prints its seed: `MOORING_SEED=<n> cargo test --test attach_detach_histories` repeats it.
 //!
-//! Besides, a small world is explored exhaustively ([`histories::explore`]) as far as a test run allows;
-//! `MOORING_EXPLORE=<steps>` goes further, and brings every state to rest instead of some.
+//! Besides, small worlds are explored exhaustively ([`histories::explore`]): whole, until no state is left that was
+//! not gone on from, where the watches keep up or nearly so and faults are of one kind; and with everything that
+//! can happen for a few steps from some beginnings. `MOORING_EXPLORE=<steps>` goes that many steps, brings more
+//! states to rest, and explores larger worlds whole, which takes minutes.
 
 // What it says goes to the person who runs the tests.
 #![allow(clippy::print_stdout)]
@@ -19,7 +21,7 @@
 
 mod histories;
 
-use histories::explore::{Beginning, Bounds};
+use histories::explore::{Beginning, Bounds, Fault, KINDS};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 /// Histories per run; `MOORING_HISTORIES` asks for more.
@@ -49,32 +51,43 @@ fn main() {
         Ok(())
     });
     let mut trials = vec![random];
-    let explore = move |name: &'static str, beginning, steps, told_at_once| {
+    let explore = |name: String, bounds: Bounds| {
         Trial::test(format!("explored: {name}"), move || {
-            let bounds = match asked_steps {
-                None => Bounds { steps, told_at_once, faults: FAULTS, rest: 16 },
-                Some(steps) if told_at_once => Bounds { steps: steps + 4, told_at_once, faults: 0, rest: 1 },
-                Some(steps) => Bounds { steps, told_at_once, faults: FAULTS, rest: 1 },
-            };
-            let seen = histories::explore::explore(beginning, bounds)?;
-            println!("{name}: all of {} steps, {seen:?}", bounds.steps);
+            let seen = histories::explore::explore(&bounds)?;
+            let extent = bounds
+                .most_steps
+                .map_or("all reachable states".to_owned(), |steps| format!("all of {steps} steps"));
+            println!("{name}: {extent}: {seen:?}");
             Ok(())
         })
     };
+    let rest = if asked_steps.is_some() { 1 } else { 16 };
     for (name, beginning, steps) in BEGINNINGS {
-        trials.push(explore(name, beginning, steps, false));
+        let (pods, lags, faults) = (&[0, 1, 2], (&KINDS[..], usize::MAX), &Fault::ALL[..]);
+        let (most_faults, most_steps) = (Some(2), Some(asked_steps.unwrap_or(steps)));
+        let bounds = Bounds { beginning, pods, lags, faults, most_faults, most_steps, rest };
+        trials.push(explore(name.to_owned(), bounds));
     }
-    trials.push(explore("from nothing, told of everything at once", Beginning::Nothing, TOLD, true));
+    let wholes = WHOLE.iter().chain(if asked_steps.is_some() { &LARGE[..] } else { &[] });
+    for (pods, late, faults, most_faults) in wholes.copied() {
+        let lags = (late, 1);
+        let bounds = Bounds {
+            beginning: Beginning::Nothing,
+            pods,
+            lags,
+            faults,
+            most_faults,
+            most_steps: None,
+            rest: 16,
+        };
+        let most = most_faults.map(|most| format!(", at most {most}")).unwrap_or_default();
+        let watches = if late.is_empty() { String::new() } else { format!(", {late:?} told late") };
+        trials.push(explore(format!("whole, pods {pods:?}, faults {faults:?}{most}{watches}"), bounds));
+    }
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 
-/// Faults among the steps of an exploration.
-const FAULTS: usize = 2;
-
-/// Steps of the exploration in which the daemon is told of everything at once.
-const TOLD: usize = 4;
-
-/// Where explorations begin, and how many steps they take in a test run.
+/// Where explorations begin that end after a number of steps, with the number in a test run.
 const BEGINNINGS: [(&str, Beginning, usize); 6] = [
     ("from nothing", Beginning::Nothing, 3),
     ("while attaching", Beginning::Attaching, 3),
@@ -82,4 +95,48 @@ const BEGINNINGS: [(&str, Beginning, usize); 6] = [
     ("when it is unmounted", Beginning::Unmounted, 4),
     ("while its detach is under way", Beginning::Deleting, 3),
     ("when its node has failed", Beginning::Stranded, 4),
+];
+
+/// An exploration of all reachable states: pods that come and go, watches that take their time, faults, and how
+/// many of those if not any number.
+type Whole = (&'static [usize], &'static [&'static str], &'static [Fault], Option<usize>);
+
+/// Pods that want one exclusive volume, each on a node of its own.
+const TWO: &[usize] = &[1, 2];
+const ONE: &[usize] = &[1];
+
+/// Those of a test run.
+const WHOLE: [Whole; 10] = [
+    (TWO, &[], &[], None),
+    (ONE, &[], &[Fault::AttacherFails], None),
+    (ONE, &[], &[Fault::Heartbeat], None),
+    (ONE, &[], &[Fault::RequestLost], Some(1)),
+    (ONE, &[], &[Fault::AnswerLost], Some(1)),
+    (ONE, &[], &[Fault::Dies, Fault::DiesLate], None),
+    (ONE, &[], &[Fault::NodeFails, Fault::NodeRecovers], Some(1)),
+    (ONE, &["node"], &[], None),
+    (ONE, &["pod"], &[], None),
+    (ONE, &["attachment"], &[Fault::Relists], None),
+];
+
+/// Those that take longer.
+const LARGE: [Whole; 18] = [
+    (&[0, 1, 2], &[], &[], None),
+    (&[0, 1], &[], &[], None),
+    (TWO, &[], &[Fault::AttacherFails], None),
+    (TWO, &[], &[Fault::Heartbeat], None),
+    (TWO, &[], &[Fault::RequestLost], Some(1)),
+    (TWO, &[], &[Fault::RequestLate], Some(1)),
+    (TWO, &[], &[Fault::AnswerLost], Some(1)),
+    (TWO, &[], &[Fault::Dies, Fault::DiesLate], None),
+    (TWO, &[], &[Fault::NodeFails, Fault::NodeRecovers], Some(2)),
+    (TWO, &["node"], &[], None),
+    (TWO, &["pod"], &[], None),
+    (TWO, &["attachment"], &[], None),
+    (TWO, &["node", "pod", "attachment"], &[Fault::Relists], None),
+    (ONE, &[], &[Fault::RequestLost], None),
+    (ONE, &[], &[Fault::RequestLate], Some(1)),
+    (ONE, &[], &[Fault::AnswerLost], None),
+    (ONE, &[], &[Fault::NodeFails, Fault::NodeRecovers], None),
+    (ONE, &["node", "pod", "attachment"], &[Fault::Relists], None),
 ];

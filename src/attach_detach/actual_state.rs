@@ -216,7 +216,7 @@ pub struct VolumeState {
 }
 
 /// All volumes, nodes and attachments.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct ActualState {
     volumes: HashMap<VolumeId, VolumeState>,
     nodes: HashMap<NodeName, NodeState>,

@@ -42,7 +42,7 @@ pub enum PairRequest {
 }
 
 /// What became of a call.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Outcome {
     /// The call.
     pub call: Call,
@@ -53,7 +53,7 @@ pub struct Outcome {
 }
 
 /// What the server answered.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Answer {
     /// A VolumeAttachment.
     Attachment(VolumeAttachment),

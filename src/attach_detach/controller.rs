@@ -47,7 +47,7 @@ pub const PAIR_CALLS: usize = 48;
 pub const NODE_CALLS: usize = 32;
 
 /// What the controller wants done.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Effects {
     /// Requests to send, each with its place in the order of sending.
     pub calls: Vec<(Sequence, Call)>,
@@ -68,8 +68,8 @@ pub struct AttachDetachOptions {
     pub pair_calls: Option<usize>,
 }
 
-/// Desired state, actual state, and what is dirty.
-#[derive(Debug)]
+/// Desired state, actual state, and what is dirty. A clone shares the tables; see [`Self::fork`].
+#[derive(Clone, Debug)]
 pub struct Controller {
     pub(super) objects: Arc<Objects>,
     pub(super) metrics: AttachDetachMetrics,
@@ -131,6 +131,12 @@ impl Controller {
             newest_attachment: ResourceVersion::default(),
             wish_clock: WishClock::default(),
         }
+    }
+
+    /// A copy that goes its own way, over a copy of the tables.
+    #[must_use]
+    pub fn fork(&self, objects: Arc<Objects>) -> Self {
+        Self { objects, standing: Arc::new(Standing::clone(&self.standing)), ..self.clone() }
     }
 
     /// Keeps the wish clock where it survives this process.

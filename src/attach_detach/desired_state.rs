@@ -210,7 +210,7 @@ impl Wish {
 }
 
 /// All wishes, by volume and by pod.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct DesiredState {
     pods: HashMap<PodKey, PodWishes>,
     volumes: HashMap<VolumeId, BTreeMap<NodeName, Wish>>,

@@ -34,11 +34,11 @@ pub struct NodeState {
     /// read live.
     pub stale: bool,
     /// The revision that a patch named when it was refused for that.
-    pub(super) refused: Option<ResourceVersion>,
+    pub refused: Option<ResourceVersion>,
     /// Since when something attached waits to be listed, in case more comes.
     pub pending_since: Option<Instant>,
     /// The list that we wrote last.
-    pub(super) own_list: Option<OwnList>,
+    pub own_list: Option<OwnList>,
     /// A status patch whose outcome nobody knows.
     pub unsettled: Option<Unsettled>,
     /// Since when the node has not been Ready, or has been gone, as far as can be known.
@@ -46,7 +46,7 @@ pub struct NodeState {
     /// Pause after failures.
     pub retry: Retry,
     /// When this node object was first seen.
-    first_seen: Option<Timestamp>,
+    pub first_seen: Option<Timestamp>,
     /// Boot of the machine behind the node object, as far as any has said; empty if none has.
     boot: String,
     /// Volumes that an earlier object of this node reported in use. A later one of the same boot starts
@@ -56,13 +56,13 @@ pub struct NodeState {
 
 /// What a patch of ours asked the list to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct OwnList {
+pub struct OwnList {
     /// Of which node object.
-    pub(super) node: Uid,
+    pub node: Uid,
     /// The list.
-    pub(super) list: Vec<AttachedVolume>,
+    pub list: Vec<AttachedVolume>,
     /// Whether this or an earlier patch to the same object is known to have landed.
-    pub(super) landed: bool,
+    pub landed: bool,
 }
 
 /// A status patch that may still land.

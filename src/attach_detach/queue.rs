@@ -6,7 +6,7 @@ use std::{
 };
 
 /// Keys to look at, in the order in which they became dirty.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Queue<K> {
     order: VecDeque<K>,
     members: HashSet<K>,

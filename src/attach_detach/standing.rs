@@ -100,6 +100,24 @@ pub struct Standing {
     leads: AtomicBool,
 }
 
+/// A copy as of now, which goes its own way.
+impl Clone for Standing {
+    fn clone(&self) -> Self {
+        fn copy<T: Clone>(value: &Mutex<T>) -> Mutex<T> {
+            Mutex::new(value.lock().unwrap_or_else(PoisonError::into_inner).clone())
+        }
+        let Self { entries, settled, unresolved, foreign, alarm, leads } = self;
+        Self {
+            entries: copy(entries),
+            settled: copy(settled),
+            unresolved: copy(unresolved),
+            foreign: copy(foreign),
+            alarm: AtomicBool::new(alarm.load(Ordering::Relaxed)),
+            leads: AtomicBool::new(leads.load(Ordering::Relaxed)),
+        }
+    }
+}
+
 impl Standing {
     /// Sets what a pair waits for. Returns what it waited for before.
     pub(super) fn set(&self, volume: &VolumeId, node: &NodeName, entry: Option<Entry>) -> Option<Waiting> {

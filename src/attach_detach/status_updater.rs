@@ -19,7 +19,7 @@ use crate::kube_api::{
 /// How long an attached volume waits to be listed together with those that are on their way to the same
 /// node. A quarter of what may pass at most (L4); a patch rewrites the whole Node and goes to everyone who
 /// watches it, so each one saved is worth a moment.
-const WINDOW: Duration = Duration::from_millis(25);
+pub const WINDOW: Duration = Duration::from_millis(25);
 
 /// What `volumesAttached` of a node should become.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -115,7 +115,7 @@ pub struct ConfigMap {
 }
 
 /// What is remembered, and what of it is written.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct WishClock {
     place: Option<ClockPlace>,
     waits: HashMap<WaitKey, Wait>,
@@ -133,7 +133,7 @@ pub struct WishClock {
 }
 
 /// The ConfigMap, as far as known.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 enum Written {
     /// To be read.
     #[default]

@@ -53,6 +53,17 @@ macro_rules! objects {
             }
         }
 
+        /// A copy as of now, which goes its own way. Nobody is told of its changes who has not subscribed to it.
+        impl Clone for Objects {
+            fn clone(&self) -> Self {
+                Self {
+                    $($field: self.$field.clone(),)*
+                    statuses: watch::Sender::new(self.statuses()),
+                    subscribers: Mutex::default(),
+                }
+            }
+        }
+
         $(impl Stored for $kind {
             const INDEX: usize = $index;
             const WATCH: &'static str = $watch;

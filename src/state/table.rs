@@ -9,6 +9,7 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
+    hash::Hash,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -54,6 +55,26 @@ impl<T: Narrow> Default for Table<T> {
             last_words: DashMap::new(),
             unconfirmed: DashMap::new(),
             observed: AtomicU64::new(0),
+        }
+    }
+}
+
+/// A copy as of now, which goes its own way and shares the objects. It has as few shards as there can be: whoever
+/// needs copies needs many, and works on each alone.
+impl<T: Narrow> Clone for Table<T> {
+    fn clone(&self) -> Self {
+        fn copy<K: Clone + Eq + Hash, V: Clone>(map: &DashMap<K, V>) -> DashMap<K, V> {
+            let copy = DashMap::with_shard_amount(2);
+            for entry in map {
+                copy.insert(entry.key().clone(), entry.value().clone());
+            }
+            copy
+        }
+        Self {
+            objects: copy(&self.objects),
+            last_words: copy(&self.last_words),
+            unconfirmed: copy(&self.unconfirmed),
+            observed: AtomicU64::new(self.observed.load(Ordering::Acquire)),
         }
     }
 }

@@ -8,7 +8,10 @@ use mooring::{
     attach_detach::volume_name::{VolumeId, VolumeKind},
     kube_api::{
         ids::{AttachmentName, NodeName, PodKey},
-        kinds::{ClaimSource, Node, NodeCondition, ObjectRef, Pod, PodVolume, PodVolumeSource, Taint},
+        kinds::{
+            ClaimSource, Node, NodeCondition, ObjectRef, Pod, PodVolume, PodVolumeSource, Taint,
+            VolumeAttachment,
+        },
     },
 };
 
@@ -67,6 +70,9 @@ impl Server {
     /// The next step of the external-attacher for an attachment; the driver may fail.
     pub(super) fn attacher_works(&mut self, name: &AttachmentName, fails: bool) {
         let mut attachment = self.attachments[name].clone();
+        if !has_work(&attachment) {
+            return;
+        }
         if attachment.metadata.is_terminating() {
             if fails {
                 attachment.status.detach_error = Some(error("busy"));
@@ -77,7 +83,7 @@ impl Server {
         } else if attachment.metadata.finalizers.is_empty() {
             attachment.metadata.finalizers.push("external-attacher/d".to_owned());
             self.put_attachment(attachment);
-        } else if !attachment.status.attached {
+        } else {
             if fails {
                 attachment.status.attach_error = Some(error("no"));
             } else {
@@ -120,6 +126,13 @@ impl Server {
         self.put_ready(node, false);
     }
 
+    /// The kubelet is back, and the node is seen to be Ready.
+    pub(super) fn node_recovers(&mut self, name: &NodeName) {
+        self.silent.remove(name);
+        let node = self.nodes[name].clone();
+        self.put_ready(node, true);
+    }
+
     /// What pods on a node use, and must be attached for it.
     pub(super) fn to_be_attached(&self, node: &NodeName) -> BTreeSet<VolumeId> {
         let mut volumes = self.wanted_on(node);
@@ -133,10 +146,7 @@ impl Server {
     }
 
     pub(super) fn kubelet_reports(&mut self, name: &NodeName) {
-        let mut in_use: BTreeSet<String> =
-            self.to_be_attached(name).iter().map(|volume| volume.as_str().to_owned()).collect();
-        let mounted = self.mounted.iter().filter(|(node, _)| node == name);
-        in_use.extend(mounted.map(|(_, volume)| volume.as_str().to_owned()));
+        let in_use = self.in_use(name);
         let mut node = self.nodes[name].clone();
         if node.status.volumes_in_use != in_use {
             node.status.volumes_in_use = in_use;
@@ -144,18 +154,47 @@ impl Server {
         }
     }
 
+    /// What a kubelet has to report.
+    fn in_use(&self, name: &NodeName) -> BTreeSet<String> {
+        let mounted = self.mounted.iter().filter(|(node, _)| node == name).map(|(_, volume)| volume);
+        self.to_be_attached(name).iter().chain(mounted).map(|volume| volume.as_str().to_owned()).collect()
+    }
+
     pub(super) fn kubelet_mounts(&mut self, name: &NodeName) {
+        let to_mount = self.to_mount(name);
+        self.mounted.extend(to_mount.into_iter().map(|volume| (name.clone(), volume)));
+    }
+
+    /// What a kubelet can mount that it has not.
+    fn to_mount(&self, name: &NodeName) -> Vec<VolumeId> {
         let node = &self.nodes[name];
-        for volume in self.to_be_attached(name) {
-            let attachment = self.attachments.get(&volume.attachment_name(name));
-            let attached = volume.kind() == VolumeKind::NoOp
-                || attachment.is_some_and(|attachment| {
-                    attachment.spec.attacher.as_str() == DRIVER && attachment.status.attached
-                });
-            if node.uses(volume.as_str()) && node.lists(volume.as_str()) && attached {
-                self.mounted.insert((name.clone(), volume));
-            }
+        let mut volumes: Vec<VolumeId> = self.to_be_attached(name).into_iter().collect();
+        volumes.retain(|volume| {
+            node.uses(volume.as_str())
+                && node.lists(volume.as_str())
+                && !self.mounted.contains(&(name.clone(), volume.clone()))
+        });
+        volumes.retain(|volume| {
+            let is_attached = |attachment: &VolumeAttachment| {
+                attachment.spec.attacher.as_str() == DRIVER && attachment.status.attached
+            };
+            volume.kind() == VolumeKind::NoOp
+                || self.attachments.get(&volume.attachment_name(name)).is_some_and(is_attached)
+        });
+        volumes
+    }
+
+    /// What the kubelet of a node has to do: report, mount, unmount.
+    pub(super) fn kubelet_has_to(&self, name: &NodeName) -> [bool; 3] {
+        if !self.is_alive(name) {
+            return [false; 3];
         }
+        let wanted = self.wanted_on(name);
+        [
+            self.nodes[name].status.volumes_in_use != self.in_use(name),
+            !self.to_mount(name).is_empty(),
+            self.mounted.iter().any(|(node, volume)| node == name && !wanted.contains(volume)),
+        ]
     }
 
     pub(super) fn kubelet_unmounts(&mut self, name: &NodeName) {
@@ -217,10 +256,7 @@ impl Server {
         };
         match rng.u32(0..6) {
             0 | 1 if node.is_ready() => self.node_fails(&name),
-            0 | 1 => {
-                self.silent.remove(&name);
-                self.put_ready(node, true);
-            }
+            0 | 1 => self.node_recovers(&name),
             2 => {
                 let boot = self.reboots(&name);
                 node.status.node_info.boot_id = boot;
@@ -306,6 +342,13 @@ impl Server {
             }
         }
     }
+}
+
+/// Whether the external-attacher has something to do.
+pub(super) fn has_work(attachment: &VolumeAttachment) -> bool {
+    attachment.metadata.is_terminating()
+        || attachment.metadata.finalizers.is_empty()
+        || !attachment.status.attached
 }
 
 fn error(message: &str) -> mooring::kube_api::kinds::VolumeError {

@@ -13,6 +13,7 @@ use mooring::{
         clock::Clock,
         controller::{AttachDetachOptions, Controller},
         metrics::AttachDetachMetrics,
+        volume_name::VolumeId,
         wish_clock::ClockPlace,
         withdrawal::Sequence,
     },
@@ -41,6 +42,24 @@ const LATE: Duration = Duration::from_secs(5);
 
 /// The kinds that are watched while a history plays.
 pub const KINDS: [&str; 6] = ["node", "pod", "attachment", "volume", "claim", "driver"];
+
+/// A clone goes its own way.
+impl Clone for Daemon {
+    fn clone(&self) -> Self {
+        let objects = Arc::new(Objects::clone(&self.objects));
+        Self {
+            changes: objects.subscribe(),
+            controller: self.controller.fork(Arc::clone(&objects)),
+            objects,
+            now: self.now,
+            delivered: self.delivered.clone(),
+            on_their_way: self.on_their_way.clone(),
+            answered: self.answered.clone(),
+            late: self.late.clone(),
+            deleted: self.deleted.clone(),
+        }
+    }
+}
 
 pub struct Daemon {
     pub(super) objects: Arc<Objects>,
@@ -157,9 +176,27 @@ impl Daemon {
         self.reconcile()
     }
 
-    /// Whether the watch of a kind has something to deliver.
-    pub fn is_behind(&self, server: &Server, wanted: &'static str) -> bool {
-        server.history.iter().skip(self.delivered[wanted]).any(|event| kind(&event.key) == wanted)
+    /// How many events the watch of a kind has yet to deliver.
+    pub fn is_behind(&self, server: &Server, wanted: &'static str) -> usize {
+        server.history.iter().skip(self.delivered[wanted]).filter(|event| kind(&event.key) == wanted).count()
+    }
+
+    /// Forgets what all watches have delivered, and which attachments that are gone were to be deleted.
+    pub fn forget_delivered(&mut self, server: &mut Server) {
+        let history = &mut server.history;
+        for (wanted, delivered) in &mut self.delivered {
+            let mut left = history.iter().enumerate().skip(*delivered);
+            *delivered =
+                left.find(|(_, event)| kind(&event.key) == *wanted).map_or(history.len(), |(next, _)| next);
+        }
+        let by_all = self.delivered.values().copied().min().unwrap_or_default();
+        history.drain(..by_all);
+        self.delivered.values_mut().for_each(|delivered| *delivered -= by_all);
+        let known = self.objects.attachments.snapshot();
+        let known = known.values().map(|attachment| &attachment.metadata.uid);
+        let there = server.attachments.values().map(|attachment| &attachment.metadata.uid);
+        let left: BTreeSet<&Uid> = known.chain(there).collect();
+        self.deleted.retain(|uid| left.contains(uid));
     }
 
     /// The watch of a kind delivers its next event, if there is one.
@@ -286,6 +323,15 @@ impl Daemon {
     /// Requests on their way, replies on their way, and late requests.
     pub fn under_way(&self) -> [usize; 3] {
         [self.on_their_way.len(), self.answered.len(), self.late.len()]
+    }
+
+    /// The deletions that are on their way.
+    pub fn deletions(&self) -> impl Iterator<Item = (NodeName, VolumeId)> {
+        let calls = self.on_their_way.iter().map(|(_, call)| call);
+        calls.chain(self.late.iter().map(|(_, call)| call)).filter_map(|call| match call {
+            Call::Pair(volume, node, PairRequest::Delete(..)) => Some((node.clone(), volume.clone())),
+            _ => None,
+        })
     }
 
     /// Whether a patch of the node is on its way.

@@ -1,19 +1,23 @@
-//! Two nodes, two volumes (one exclusive, one shared) and three pods, explored exhaustively: from a few
-//! beginnings, everything that can happen in a number of steps, in every order, with a number of faults among
-//! them. Every write is checked as in the random histories; and from every state it must be possible to come
-//! to rest as wanted, once the faults stop.
+//! Two nodes, two volumes (one exclusive, one shared) and three pods, explored exhaustively: everything that can
+//! happen, in every order. Every write is checked as in the random histories; what nothing can happen in by
+//! itself must be as wanted; and from every state it must be possible to come to rest so, once the faults stop.
 //!
-//! A state is reached again by playing its steps again; states that are alike ([`super::fingerprint`]) are
-//! gone on from once. While the daemon is told of everything at once there are far fewer of them, and as many
-//! steps as it takes to attach, to detach and to attach elsewhere can be explored.
+//! States that are alike ([`super::fingerprint`]) are gone on from once. An exploration ends when there is no
+//! state left that was not gone on from: then pods have come and gone, and faults of the kinds in question have
+//! happened, as often as there is any difference in. Where states are too many, it ends after a number of steps.
+//!
+//! Time passes in leaps, to the next moment at which something is due that has a say (a pause, a doubt, a window or
+//! a wait for force ends); what only has users told something does not make it pass.
 
 use std::{collections::HashSet, time::Duration};
 
 use mooring::kube_api::ids::{AttachmentName, NodeName, PodKey};
 
+pub use super::daemon::KINDS;
 use super::{
-    daemon::{Daemon, KINDS},
-    fingerprint::fingerprint,
+    actors::has_work,
+    daemon::Daemon,
+    fingerprint::Print,
     server::{NODES, Server},
 };
 
@@ -21,8 +25,10 @@ use super::{
 pub const PODS: [(&str, &[&str]); 3] = [("n1", &["v1", "v2"]), ("n2", &["v1"]), ("n1", &["v1"])];
 /// Rounds in which everything must have come to rest.
 const ROUNDS: usize = 200;
-/// What wakes the daemon after such a time only has it say again what it has said.
+/// What wakes the daemon when nothing has happened for so long only has it say again what it has said.
 const SAID_AGAIN: Duration = Duration::from_mins(45);
+/// No request is under way for longer, nor its answer.
+const REQUEST: Duration = Duration::from_secs(10);
 
 /// One thing that happens.
 #[derive(Clone, Copy, Debug)]
@@ -36,47 +42,63 @@ enum Action {
     Delivers(usize),
     Arrives(usize),
     Heard(usize),
-    /// The next timer of the daemon is due.
+    /// The next moment comes that has a say.
     TimePasses,
-    /// The driver fails once.
-    AttacherFails(usize),
-    /// A write of somebody else, so that what the daemon sends next is refused.
-    Heartbeat(usize),
-    RequestLost(usize),
-    RequestLate(usize),
     LateArrives(usize),
-    AnswerLost(usize),
-    /// The process dies; its requests have taken effect, or will not.
-    Dies(bool),
-    NodeFails(usize),
+    /// What nobody hopes for.
+    Fault(Fault, usize),
+}
+
+/// A kind of fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The driver fails once.
+    AttacherFails,
+    /// A write of somebody else, so that what the daemon sends next is refused.
+    Heartbeat,
+    RequestLost,
+    RequestLate,
+    AnswerLost,
+    /// The process dies; its requests will not take effect.
+    Dies,
+    /// The process dies; its requests have taken effect.
+    DiesLate,
+    NodeFails,
+    /// The node is well again.
+    NodeRecovers,
     /// A watch begins anew with a list, and does not tell what happened meanwhile.
-    Relists(usize),
+    Relists,
 }
 
-impl Action {
-    fn is_fault(self) -> bool {
-        matches!(
-            self,
-            Self::AttacherFails(_)
-                | Self::Heartbeat(_)
-                | Self::RequestLost(_)
-                | Self::RequestLate(_)
-                | Self::AnswerLost(_)
-                | Self::Dies(_)
-                | Self::NodeFails(_)
-                | Self::Relists(_)
-        )
-    }
+impl Fault {
+    pub const ALL: [Self; 10] = [
+        Self::AttacherFails,
+        Self::Heartbeat,
+        Self::RequestLost,
+        Self::RequestLate,
+        Self::AnswerLost,
+        Self::Dies,
+        Self::DiesLate,
+        Self::NodeFails,
+        Self::NodeRecovers,
+        Self::Relists,
+    ];
 }
 
-/// How far to go.
+/// What can happen, and how far to go.
 #[derive(Clone, Copy)]
 pub struct Bounds {
-    pub steps: usize,
-    /// Whether the daemon is told of everything at once, and only its requests and their answers take time.
-    /// Then the pods are two of an exclusive volume, and come again and again; otherwise each comes once.
-    pub told_at_once: bool,
-    pub faults: usize,
+    pub beginning: Beginning,
+    /// Which pods come. Each comes once; where an exploration is to reach all states, again and again.
+    pub pods: &'static [usize],
+    /// Kinds whose watch takes its time, and after how many events it must have told; of the others, and of what
+    /// is older, the daemon is told at once.
+    pub lags: (&'static [&'static str], usize),
+    pub faults: &'static [Fault],
+    /// How many faults, if not any number.
+    pub most_faults: Option<usize>,
+    /// How many steps, if not as many as it takes to reach all states.
+    pub most_steps: Option<usize>,
     /// One in so many states is brought to rest.
     pub rest: u64,
 }
@@ -87,6 +109,8 @@ pub struct Seen {
     pub states: usize,
     pub steps: usize,
     pub at_rest: usize,
+    /// Steps to the state that is farthest away.
+    pub depth: usize,
 }
 
 /// Where to begin.
@@ -106,47 +130,70 @@ pub enum Beginning {
     Stranded,
 }
 
-/// A beginning: what is at rest, and what has happened since.
-struct Begin {
-    at_rest: Server,
-    came: [bool; PODS.len()],
-    since: &'static [Action],
-}
-
+#[derive(Clone)]
 struct World {
     server: Server,
     daemon: Daemon,
-    /// Pods that came already; each comes once.
+    /// Pods that came already.
     came: [bool; PODS.len()],
     faults: usize,
+    /// How long until something is due.
+    next_moment: Option<Duration>,
+}
+
+/// The way to each state: the state before, and what happened in it.
+struct Ways(Vec<(usize, Action)>);
+
+impl Ways {
+    fn to(&self, mut state: usize) -> Vec<Action> {
+        let mut way = Vec::new();
+        while state > 0 {
+            let (before, action) = self.0[state - 1];
+            way.push(action);
+            state = before;
+        }
+        way.reverse();
+        way
+    }
 }
 
 /// Explores, breadth first.
-pub fn explore(beginning: Beginning, bounds: Bounds) -> Result<Seen, String> {
-    let begin = Begin::new(beginning)?;
+pub fn explore(bounds: &Bounds) -> Result<Seen, String> {
+    let mut begin = World::begin(bounds)?;
     let mut seen = Seen::default();
-    let mut known = HashSet::from([begin.world()?.fingerprint()]);
-    let mut layer: Vec<Vec<Action>> = vec![Vec::new()];
-    for _ in 0..bounds.steps {
+    let mut known = HashSet::from([begin.fingerprint(bounds)]);
+    let mut ways = Ways(Vec::new());
+    let mut layer = vec![(0, begin)];
+    while !layer.is_empty() && bounds.most_steps.is_none_or(|steps| seen.depth < steps) {
         let mut next = Vec::new();
-        for path in &layer {
-            for action in begin.replay(path, bounds)?.actions(bounds) {
-                let mut path = path.clone();
-                path.push(action);
-                let world = begin.replay(&path, bounds)?;
+        for (state, world) in layer {
+            let told = |error: String, action: &[Action]| {
+                format!("{error}\nafter {:?}", [&ways.to(state), action].concat())
+            };
+            let actions = world.actions(bounds);
+            world.is_well_if_at_rest(&actions).map_err(|error| told(error, &[]))?;
+            let mut found = Vec::new();
+            for action in actions {
+                let mut after = world.clone();
+                after.step(action, bounds).map_err(|error| told(error, &[action]))?;
                 seen.steps += 1;
-                let fingerprint = world.fingerprint();
+                let fingerprint = after.fingerprint(bounds);
                 if !known.insert(fingerprint) {
                     continue;
                 }
-                seen.states += 1;
                 if fingerprint.is_multiple_of(bounds.rest) {
                     seen.at_rest += 1;
-                    world.rests().map_err(|error| format!("{error}\nafter {path:?}"))?;
+                    after.clone().rests().map_err(|error| told(error, &[action]))?;
                 }
-                next.push(path);
+                found.push((action, after));
+            }
+            for (action, after) in found {
+                seen.states += 1;
+                ways.0.push((state, action));
+                next.push((ways.0.len(), after));
             }
         }
+        seen.depth += usize::from(!next.is_empty());
         layer = next;
     }
     Ok(seen)
@@ -160,12 +207,13 @@ fn pod(index: usize) -> PodKey {
     PodKey::new("ns", &format!("p{index}"))
 }
 
-impl Begin {
-    fn new(beginning: Beginning) -> Result<Self, String> {
-        use Action::{Arrives, Delivers, Heard, NodeFails, PodComes, PodGoes, Reports, Unmounts};
+impl World {
+    fn begin(bounds: &Bounds) -> Result<Self, String> {
+        use Action::{Arrives, Delivers, Fault, Heard, PodComes, PodGoes, Reports, Unmounts};
         const NODE: Action = Delivers(0);
         const POD: Action = Delivers(1);
-        let (pods, since): (usize, &[Action]) = match beginning {
+        const FAILS: Action = Fault(self::Fault::NodeFails, 0);
+        let (pods, since): (usize, &[Action]) = match bounds.beginning {
             Beginning::Nothing => (0, &[]),
             Beginning::Attaching => (0, &[PodComes(0), POD]),
             Beginning::Held => (2, &[]),
@@ -173,117 +221,100 @@ impl Begin {
             Beginning::Deleting => {
                 (2, &[PodGoes(0), Unmounts(0), Reports(0), POD, NODE, Arrives(0), Heard(0)])
             }
-            Beginning::Stranded => (2, &[PodGoes(0), NodeFails(0), POD, NODE]),
+            Beginning::Stranded => (2, &[PodGoes(0), FAILS, POD, NODE]),
         };
-        let nothing = Self { at_rest: Server::new(), came: [false; PODS.len()], since: &[] };
-        let mut world = nothing.world()?;
+        let server = Server::new();
+        let daemon = Daemon::start(&server);
+        let mut world = Self { server, daemon, came: [false; PODS.len()], faults: 0, next_moment: None };
         for index in 0..pods {
-            world.step(PodComes(index))?;
+            world.step(PodComes(index), bounds)?;
             world.settle()?;
         }
-        let mut at_rest = world.server;
-        at_rest.history.clear();
-        Ok(Self { at_rest, came: world.came, since })
-    }
-
-    fn world(&self) -> Result<World, String> {
-        // The pauses after failures have jitter.
-        fastrand::seed(1);
-        let server = self.at_rest.clone();
-        let daemon = Daemon::start(&server);
-        let mut world = World { server, daemon, came: self.came, faults: 0 };
-        world.daemon.reconcile()?;
-        for action in self.since {
-            world.step(*action)?;
+        world.restart()?;
+        for action in since {
+            world.step(*action, bounds)?;
         }
         world.faults = 0;
         Ok(world)
     }
 
-    fn replay(&self, path: &[Action], bounds: Bounds) -> Result<World, String> {
-        let mut world = self.world()?;
-        for (number, action) in path.iter().enumerate() {
-            let mut step = world.step(*action);
-            if bounds.told_at_once && step.is_ok() {
-                step = world.daemon.watch_delivers_all(&world.server);
-            }
-            step.map_err(|error| format!("{error}\nafter {:?}", &path[..=number]))?;
-        }
-        Ok(world)
+    fn restart(&mut self) -> Result<(), String> {
+        self.server.history.clear();
+        self.daemon = Daemon::start(&self.server);
+        self.daemon.reconcile()
     }
-}
 
-impl World {
-    fn fingerprint(&self) -> u64 {
-        fingerprint(&self.server, &self.daemon, &(self.came, self.faults))
+    fn fingerprint(&mut self, bounds: &Bounds) -> u64 {
+        let counts = (bounds.most_steps.map(|_| self.came), bounds.most_faults.map(|_| self.faults));
+        let print = Print::of(&self.server, &self.daemon, &counts);
+        self.next_moment = print.next_moment();
+        print.fingerprint()
     }
 
     /// What can happen next, without what would change nothing.
-    fn actions(&self, bounds: Bounds) -> Vec<Action> {
+    fn actions(&self, bounds: &Bounds) -> Vec<Action> {
         let mut actions = Vec::new();
-        let pods = if bounds.told_at_once { 1..PODS.len() } else { 0..PODS.len() };
-        for index in pods {
+        for index in bounds.pods.iter().copied() {
             if self.server.pods.contains_key(&pod(index)) {
                 actions.push(Action::PodGoes(index));
-            } else if bounds.told_at_once || !self.came[index] {
+            } else if bounds.most_steps.is_none() || !self.came[index] {
                 actions.push(Action::PodComes(index));
             }
         }
         for index in 0..NODES.len() {
-            for action in [Action::Reports(index), Action::Mounts(index), Action::Unmounts(index)] {
-                if self.would_change(action) {
-                    actions.push(action);
-                }
-            }
-            if self.server.is_alive(&node(index)) {
-                actions.push(Action::NodeFails(index));
-            }
-            if self.daemon.is_writing(&node(index)) {
-                actions.push(Action::Heartbeat(index));
-            }
+            let can = [Action::Reports(index), Action::Mounts(index), Action::Unmounts(index)];
+            let has_to = self.server.kubelet_has_to(&node(index));
+            actions
+                .extend(can.into_iter().zip(has_to).filter(|(_, has_to)| *has_to).map(|(action, _)| action));
         }
-        for index in 0..self.server.attachments.len() {
-            if self.would_change(Action::Attacher(index)) {
-                actions.push(Action::Attacher(index));
-                actions.push(Action::AttacherFails(index));
-            }
-        }
-        for (index, kind) in KINDS.into_iter().enumerate() {
-            if self.daemon.is_behind(&self.server, kind) {
-                actions.push(Action::Delivers(index));
-                actions.push(Action::Relists(index));
-            }
-        }
+        let attachments = self.server.attachments.values().enumerate();
+        let unfinished = attachments.filter(|(_, attachment)| has_work(attachment));
+        actions.extend(unfinished.map(|(index, _)| Action::Attacher(index)));
+        let kinds = KINDS.into_iter().enumerate();
+        let behind = kinds.filter(|(_, kind)| self.daemon.is_behind(&self.server, kind) > 0);
+        actions.extend(behind.map(|(index, _)| Action::Delivers(index)));
         let [requests, answers, late] = self.daemon.under_way();
-        for index in 0..requests {
-            actions.push(Action::Arrives(index));
-            actions.push(Action::RequestLost(index));
-            actions.push(Action::RequestLate(index));
-        }
-        for index in 0..answers {
-            actions.push(Action::Heard(index));
-            actions.push(Action::AnswerLost(index));
-        }
+        actions.extend((0..requests).map(Action::Arrives));
+        actions.extend((0..answers).map(Action::Heard));
         actions.extend((0..late).map(Action::LateArrives));
-        actions.push(Action::Dies(false));
-        if requests > 0 {
-            actions.push(Action::Dies(true));
-        }
-        if self.daemon.wakes_in().is_some() {
+        let limit = if requests + answers > 0 { REQUEST } else { Duration::MAX };
+        if self.next_moment.is_some_and(|time| time < limit) {
             actions.push(Action::TimePasses);
         }
-        actions.retain(|action| self.faults < bounds.faults || !action.is_fault());
+        if bounds.most_faults.is_none_or(|faults| self.faults < faults) {
+            for fault in bounds.faults {
+                actions.extend(self.places(*fault, &actions).into_iter().map(|at| Action::Fault(*fault, at)));
+            }
+        }
         actions
     }
 
-    fn would_change(&self, action: Action) -> bool {
-        let mut server = self.server.clone();
-        act(&mut server, action);
-        server.revision() != self.server.revision() || server.mounted != self.server.mounted
+    /// Where a fault can happen now.
+    fn places(&self, fault: Fault, actions: &[Action]) -> Vec<usize> {
+        let [requests, answers, _] = self.daemon.under_way();
+        let nodes = 0..NODES.len();
+        match fault {
+            Fault::AttacherFails => actions
+                .iter()
+                .filter_map(|action| if let Action::Attacher(index) = action { Some(*index) } else { None })
+                .collect(),
+            Fault::Relists => actions
+                .iter()
+                .filter_map(|action| if let Action::Delivers(index) = action { Some(*index) } else { None })
+                .collect(),
+            Fault::Heartbeat => nodes.filter(|index| self.daemon.is_writing(&node(*index))).collect(),
+            Fault::NodeFails => nodes.filter(|index| self.server.is_alive(&node(*index))).collect(),
+            Fault::NodeRecovers => nodes.filter(|index| !self.server.is_alive(&node(*index))).collect(),
+            Fault::RequestLost | Fault::RequestLate => (0..requests).collect(),
+            Fault::AnswerLost => (0..answers).collect(),
+            Fault::Dies => vec![0],
+            Fault::DiesLate => (0..requests.min(1)).collect(),
+        }
     }
 
-    fn step(&mut self, action: Action) -> Result<(), String> {
-        self.faults += usize::from(action.is_fault());
+    fn step(&mut self, action: Action, bounds: &Bounds) -> Result<(), String> {
+        // The pauses after failures have jitter.
+        fastrand::seed(1);
         act(&mut self.server, action);
         match action {
             Action::PodComes(index) => self.came[index] = true,
@@ -291,44 +322,84 @@ impl World {
                 self.daemon.deliver(&self.server, KINDS[index]);
                 self.daemon.reconcile()?;
             }
-            Action::Relists(index) => self.daemon.relist(&self.server, KINDS[index])?,
             Action::Arrives(index) => self.daemon.arrive(&mut self.server, index)?,
             Action::Heard(index) => self.daemon.hear(index)?,
-            Action::TimePasses => {
-                let time = self.daemon.wakes_in().unwrap_or_default();
-                self.pass(time)?;
-            }
-            Action::RequestLost(index) => self.daemon.lose_request(index, false)?,
-            Action::RequestLate(index) => self.daemon.lose_request(index, true)?,
             Action::LateArrives(index) => self.daemon.late_one_arrives(&mut self.server, index)?,
-            Action::AnswerLost(index) => self.daemon.lose_reply(index)?,
-            Action::Dies(took_effect) => {
-                self.daemon.dies(&mut self.server, || took_effect)?;
-                self.daemon = Daemon::start(&self.server);
-                self.daemon.reconcile()?;
+            Action::TimePasses => {
+                if let Some(time) = self.next_moment {
+                    self.pass(time)?;
+                }
+            }
+            Action::Fault(fault, index) => {
+                self.faults += 1;
+                self.fault(fault, index)?;
             }
             _ => {}
         }
+        let (lags, most) = bounds.lags;
+        for kind in KINDS {
+            let most = if lags.contains(&kind) { most } else { 0 };
+            while self.daemon.is_behind(&self.server, kind) > most {
+                self.daemon.deliver(&self.server, kind);
+            }
+        }
+        self.daemon.reconcile()?;
+        self.daemon.forget_delivered(&mut self.server);
         self.server.note_wishes_seen_by(&self.daemon);
         Ok(())
     }
 
+    fn fault(&mut self, fault: Fault, index: usize) -> Result<(), String> {
+        match fault {
+            Fault::RequestLost => self.daemon.lose_request(index, false),
+            Fault::RequestLate => self.daemon.lose_request(index, true),
+            Fault::AnswerLost => self.daemon.lose_reply(index),
+            Fault::Relists => self.daemon.relist(&self.server, KINDS[index]),
+            Fault::Dies | Fault::DiesLate => {
+                self.daemon.dies(&mut self.server, || fault == Fault::DiesLate)?;
+                self.restart()
+            }
+            Fault::AttacherFails | Fault::Heartbeat | Fault::NodeFails | Fault::NodeRecovers => Ok(()),
+        }
+    }
+
+    /// The daemon looks whenever one of its timers is due.
     fn pass(&mut self, time: Duration) -> Result<(), String> {
+        let mut left = time;
+        while let Some(next) = self.daemon.wakes_in().filter(|next| *next < left) {
+            self.daemon.time_passes(next)?;
+            left -= next;
+        }
         self.server.time_passes(time);
-        self.daemon.time_passes(time)
+        self.daemon.time_passes(left)
+    }
+
+    /// Where nothing happens but what users and faults do, nothing may be left to be done.
+    fn is_well_if_at_rest(&self, actions: &[Action]) -> Result<(), String> {
+        let is_at_rest =
+            |action: &Action| matches!(action, Action::PodComes(_) | Action::PodGoes(_) | Action::Fault(..));
+        let all_alive = (0..NODES.len()).all(|index| self.server.is_alive(&node(index)));
+        if !all_alive || !actions.iter().all(is_at_rest) {
+            return Ok(());
+        }
+        self.is_as_wanted()
+    }
+
+    fn is_as_wanted(&self) -> Result<(), String> {
+        let error = |error| format!("{error}; the daemon waits for {}", self.daemon.waits_for());
+        self.server.is_as_wanted().map_err(error)
     }
 
     /// Without faults, everything comes to rest as wanted.
     fn rests(mut self) -> Result<(), String> {
         self.server.everything_is_well();
         self.settle()?;
-        self.server
-            .is_as_wanted()
-            .map_err(|error| format!("{error}; it waits for {}", self.daemon.waits_for()))
+        self.is_as_wanted()
     }
 
     fn settle(&mut self) -> Result<(), String> {
         let mut rng = fastrand::Rng::with_seed(1);
+        let mut quiet = Duration::ZERO;
         for _ in 0..ROUNDS {
             let before = self.server.revision();
             self.server.everyone_acts();
@@ -336,9 +407,14 @@ impl World {
             self.server.note_wishes_seen_by(&self.daemon);
             let sent = self.daemon.requests_and_replies(&mut self.server, &mut rng)?;
             if sent > 0 || self.server.revision() != before {
+                quiet = Duration::ZERO;
                 continue;
             }
-            let Some(time) = self.daemon.wakes_in().filter(|time| *time < SAID_AGAIN) else { return Ok(()) };
+            let Some(time) = self.daemon.wakes_in() else { return Ok(()) };
+            quiet += time;
+            if quiet > SAID_AGAIN {
+                return Ok(());
+            }
             self.pass(time.max(Duration::from_millis(1)))?;
         }
         Err(format!("not at rest after {ROUNDS} rounds; the daemon waits for {}", self.daemon.waits_for()))
@@ -359,10 +435,11 @@ fn act(server: &mut Server, action: Action) {
         Action::Reports(index) if server.is_alive(&node(index)) => server.kubelet_reports(&node(index)),
         Action::Mounts(index) if server.is_alive(&node(index)) => server.kubelet_mounts(&node(index)),
         Action::Unmounts(index) if server.is_alive(&node(index)) => server.kubelet_unmounts(&node(index)),
-        Action::Heartbeat(index) => server.node_is_touched(&node(index)),
-        Action::NodeFails(index) => server.node_fails(&node(index)),
         Action::Attacher(index) => server.attacher_works(&attachment(server, index), false),
-        Action::AttacherFails(index) => server.attacher_works(&attachment(server, index), true),
+        Action::Fault(Fault::AttacherFails, index) => server.attacher_works(&attachment(server, index), true),
+        Action::Fault(Fault::Heartbeat, index) => server.node_is_touched(&node(index)),
+        Action::Fault(Fault::NodeFails, index) => server.node_fails(&node(index)),
+        Action::Fault(Fault::NodeRecovers, index) => server.node_recovers(&node(index)),
         _ => {}
     }
 }

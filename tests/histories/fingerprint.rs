@@ -1,195 +1,465 @@
-//! What tells two states of a history apart: everything that has a say in what can happen next, printed, with
-//! numbers that mean nothing but their order (revisions, moments, places in a sequence) replaced by their rank
-//! and made-up names by the order in which they appear.
+//! What tells two states of a history apart: everything that has a say in what can happen next, or in what the
+//! checks find wrong with it, and nothing else.
 //!
-//! Moments count by rank alone: of two states that differ only in how far apart timers are, one is explored.
+//! Values are printed as they are but for three kinds, of which only the order means anything: revisions of one
+//! object, made-up UIDs, and the moments at which something becomes due. Whatever is left out is named here with
+//! its reason; a field that is new is printed. Of two states that differ only in how far apart two future moments
+//! are, one is explored.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    fmt::Write as _,
+    fmt::{Debug, Write as _},
     hash::{DefaultHasher, Hash, Hasher},
+    sync::Arc,
+    time::Duration,
 };
 
-use mooring::kube_api::{ids::NodeName, kinds::Narrow};
+use k8s_openapi::jiff::Timestamp;
+use mooring::{
+    attach_detach::{
+        actual_state::{Doubt, Pair, Uncertain},
+        calls::{Answer, Call, Outcome, PairRequest},
+        node_state::{NodeState, Unsettled},
+        retry::Retry,
+        status_updater::WINDOW,
+        volume_name::VolumeId,
+        withdrawal::Withdrawal,
+    },
+    kube_api::{
+        ids::{NodeName, ResourceVersion, Uid},
+        kinds::{Narrow, Node, NodeCondition, Pod, VolumeAttachment},
+    },
+};
+use tokio::time::Instant;
 
 use super::{
     daemon::{Daemon, KINDS, kind},
-    server::{Delivery, NODES, Object, Server, VOLUMES, id},
+    server::{NODES, Object, PATIENCE, Server, VOLUMES, id},
 };
 
-/// Hash of the state.
-pub fn fingerprint(server: &Server, daemon: &Daemon, more: &impl std::fmt::Debug) -> u64 {
-    let mut text = String::with_capacity(16_384);
-    write_state(&mut text, server, daemon).expect("a String takes everything");
-    let _ = write!(text, "{more:?}");
-    let mut hasher = DefaultHasher::new();
-    hash_normalised(&text, &owners(server), &mut hasher);
-    hasher.finish()
+/// A state in print.
+pub struct Print<'a> {
+    server: &'a Server,
+    daemon: &'a Daemon,
+    text: String,
+    /// Object whose revisions come next.
+    of: Arc<str>,
+    revisions: Vec<(Arc<str>, ResourceVersion)>,
+    uids: Vec<Uid>,
+    /// From now, in nanoseconds.
+    moments: Vec<i128>,
 }
 
-/// What each revision is compared with: those of the same object. Of attachments, which come and go, those of
-/// all: their table compares an answer with what the watch has delivered of any.
-fn owners(server: &Server) -> HashMap<u128, String> {
-    let owner = |event: &Delivery| match &event.object {
-        Object::Attachment(_) => "attachments".to_owned(),
-        Object::Node(node) => node.key().to_string(),
-        Object::Pod(pod) => pod.key().to_string(),
-        object => object.metadata().name.to_string(),
-    };
-    let revision = |event: &Delivery| u128::from(event.object.metadata().resource_version.0);
-    let present =
-        server.nodes.values().map(|node| (node.metadata.resource_version, format!("{}", node.key())));
-    let present = present.map(|(revision, owner)| (u128::from(revision.0), owner));
-    server.history.iter().map(|event| (revision(event), owner(event))).chain(present).collect()
-}
+impl<'a> Print<'a> {
+    /// Prints a state, and more that belongs to it.
+    pub fn of(server: &'a Server, daemon: &'a Daemon, more: &impl Debug) -> Self {
+        let text = String::with_capacity(8_192);
+        let (of, revisions, uids, moments) = (Arc::default(), Vec::new(), Vec::new(), Vec::new());
+        let mut print = Self { server, daemon, text, of, revisions, uids, moments };
+        print.write(more);
+        print
+    }
 
-fn write_state(text: &mut String, server: &Server, daemon: &Daemon) -> std::fmt::Result {
-    write!(text, "{:?}{:?}{:?}", server.nodes, server.pods, server.attachments)?;
-    write!(text, "{:?}{:?}{:?}", server.mounted, server.unpublished, server.silent)?;
-    write!(text, "{:?}{:?}", server.unwanted_since, server.seen_unwanted_since)?;
-    write!(text, "{:?}{}", server.unready_since, server.wall())?;
-    for wanted in KINDS {
-        let undelivered = server.history.iter().skip(daemon.delivered[wanted]);
-        for event in undelivered.filter(|event| kind(&event.key) == wanted) {
-            write!(text, "{event:?}")?;
+    /// Hash of the state.
+    pub fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.text.hash(&mut hasher);
+        let mut known: BTreeMap<&str, BTreeSet<ResourceVersion>> = BTreeMap::new();
+        for (object, revision) in &self.revisions {
+            known.entry(object).or_default().insert(*revision);
         }
-        text.push(';');
-    }
-    write!(text, "{:?}", daemon.objects.nodes.snapshot())?;
-    write!(text, "{:?}", daemon.objects.pods.snapshot())?;
-    write!(text, "{:?}", daemon.objects.attachments.snapshot())?;
-    let actual = daemon.controller.actual();
-    for (volume, _) in VOLUMES {
-        write!(text, "{:?}", actual.volume(&id(volume)))?;
-    }
-    for node in NODES {
-        write!(text, "{:?}", actual.node(&NodeName::from(node)))?;
-    }
-    // In whatever order they were sent, any can arrive next.
-    let mut under_way: Vec<String> = daemon.on_their_way.iter().map(|call| format!("{call:?}")).collect();
-    under_way.extend(daemon.answered.iter().map(|outcome| format!("{outcome:?}")));
-    under_way.extend(daemon.late.iter().map(|call| format!("late {call:?}")));
-    under_way.sort_by_key(|text| text.split_once("), ").map_or(text.clone(), |(_, call)| call.to_owned()));
-    text.push_str(&under_way.join(";"));
-    write!(text, "{:?}{:?}", daemon.now, daemon.controller.wake_at())
-}
-
-/// What a token of the text is ordered by.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Scale {
-    Revision,
-    Sequence,
-    Instant,
-    Wall,
-}
-
-/// A stretch of the text.
-enum Piece<'a> {
-    Plain(&'a str),
-    Ordered(Scale, u128),
-    Named(&'a str),
-}
-
-fn hash_normalised(text: &str, owners: &HashMap<u128, String>, hasher: &mut DefaultHasher) {
-    let pieces = pieces(text);
-    let family = |scale: Scale, value: u128| match scale {
-        Scale::Revision => owners.get(&value).map_or("", String::as_str),
-        _ => "",
-    };
-    let mut values: BTreeMap<(Scale, &str), BTreeSet<u128>> = BTreeMap::new();
-    for piece in &pieces {
-        if let Piece::Ordered(scale, value) = piece {
-            values.entry((*scale, family(*scale, *value))).or_default().insert(*value);
+        for (object, revision) in &self.revisions {
+            known[&**object].range(..revision).count().hash(&mut hasher);
         }
-    }
-    let mut names: HashMap<&str, usize> = HashMap::new();
-    for piece in &pieces {
-        match piece {
-            Piece::Plain(text) => text.hash(hasher),
-            Piece::Ordered(scale, value) => {
-                values[&(*scale, family(*scale, *value))].range(..value).count().hash(hasher);
-            }
-            Piece::Named(name) => {
-                let next = names.len();
-                names.entry(name).or_insert(next).hash(hasher);
-            }
+        let mut order: HashMap<&Uid, usize> = HashMap::new();
+        for uid in &self.uids {
+            let next = order.len();
+            order.entry(uid).or_insert(next).hash(&mut hasher);
         }
+        let future: BTreeSet<i128> = self.future().collect();
+        for moment in &self.moments {
+            // What is past is past.
+            (*moment > 0).then(|| future.range(..moment).count()).hash(&mut hasher);
+        }
+        hasher.finish()
     }
-}
 
-/// Marks in the printed text, and what follows them.
-const MARKS: [(&str, Scale); 4] = [
-    ("ResourceVersion(", Scale::Revision),
-    ("Sequence(", Scale::Sequence),
-    ("Instant { tv_sec: ", Scale::Instant),
-    ("\\\"resourceVersion\\\": String(\\\"", Scale::Revision),
-];
+    fn future(&self) -> impl Iterator<Item = i128> {
+        self.moments.iter().copied().filter(|moment| *moment > 0)
+    }
 
-fn pieces(text: &str) -> Vec<Piece<'_>> {
-    let mut pieces = Vec::new();
-    let (mut plain, mut at) = (0, 0);
-    let bytes = text.as_bytes();
-    while at < text.len() {
-        let found = match bytes[at] {
-            b'R' | b'S' | b'I' => ordered(text, at),
-            b'"' => quoted(text, at),
-            b'1' | b'2' => wall(text, at).map(|(value, end)| (Piece::Ordered(Scale::Wall, value), end)),
-            _ => None,
+    /// How long until the next moment that has a say.
+    pub fn next_moment(&self) -> Option<Duration> {
+        self.future().min().map(|moment| Duration::from_nanos(u64::try_from(moment).expect("in the future")))
+    }
+
+    fn plain(&mut self, value: impl Debug) {
+        write!(self.text, "{value:?};").expect("a String takes everything");
+    }
+
+    fn revision(&mut self, revision: ResourceVersion) {
+        self.text.push('#');
+        self.revisions.push((Arc::clone(&self.of), revision));
+    }
+
+    fn uid(&mut self, uid: &Uid) {
+        self.text.push('$');
+        self.uids.push(uid.clone());
+    }
+
+    fn moment(&mut self, moment: Instant) {
+        let from_now = match moment.checked_duration_since(self.daemon.now) {
+            Some(ahead) => i128::try_from(ahead.as_nanos()),
+            None => i128::try_from(self.daemon.now.duration_since(moment).as_nanos()).map(|past| -past),
         };
-        match found {
-            None => at += 1,
-            Some((piece, end)) => {
-                pieces.push(Piece::Plain(&text[plain..at]));
-                pieces.push(piece);
-                (plain, at) = (end, end);
+        self.text.push('@');
+        self.moments.push(from_now.expect("not that far"));
+    }
+
+    /// When it has been so for long enough.
+    fn patience_since(&mut self, since: Option<Timestamp>) {
+        let from_now = since.map(|since| since.duration_since(self.server.wall()).as_nanos());
+        self.text.push('@');
+        self.moments.push(from_now.map_or(0, |from_now| from_now + i128::from(PATIENCE) * 1_000_000_000));
+    }
+
+    fn write(&mut self, more: &impl Debug) {
+        let server = self.server;
+        self.plain(more);
+        for pod in server.pods.values() {
+            self.pod(pod);
+            // The oldest pod of a node speaks for it.
+            let is_elder = |other: &&Pod| {
+                let created = |pod: &Pod| pod.metadata.creation_timestamp;
+                other.spec.node_name != pod.spec.node_name && created(other) < created(pod)
+            };
+            let elders: Vec<_> = server.pods.values().filter(is_elder).map(Narrow::key).collect();
+            self.plain(elders);
+        }
+        for node in server.nodes.values() {
+            self.node(node);
+        }
+        for attachment in server.attachments.values() {
+            self.attachment(attachment);
+        }
+        self.plain((&server.mounted, &server.silent, &server.unpublished, &server.in_order));
+        self.patience();
+        self.undelivered();
+        self.tables();
+        let daemon = self.daemon;
+        for (volume, _) in VOLUMES {
+            let Some(state) = daemon.controller.actual().volume(&id(volume)) else { continue };
+            self.plain((volume, &state.foreign));
+            for (node, pair) in &state.pairs {
+                self.pair(&id(volume), node, pair);
             }
         }
+        for name in NODES.map(NodeName::from) {
+            if let Some(state) = daemon.controller.actual().node(&name) {
+                self.node_state(&name, state);
+            }
+        }
+        self.under_way();
     }
-    pieces.push(Piece::Plain(&text[plain..]));
-    pieces
+
+    /// A pod never changes, so its UID says it all.
+    fn pod(&mut self, pod: &Pod) {
+        self.plain(pod.key());
+        self.uid(&pod.metadata.uid);
+    }
+
+    fn node(&mut self, node: &Node) {
+        self.of = Arc::clone(&node.metadata.name);
+        self.revision(node.metadata.resource_version);
+        let status = &node.status;
+        self.plain((&node.metadata.uid, &node.spec, &status.node_info));
+        self.plain((&status.volumes_attached, &status.volumes_in_use));
+        // Since when is asked by nobody but a daemon that starts, and then the server's own note says the same.
+        for NodeCondition { r#type, status, last_transition_time: _ } in &status.conditions {
+            self.plain((r#type, status));
+        }
+    }
+
+    fn attachment(&mut self, attachment: &VolumeAttachment) {
+        // The name is a hash over the spec.
+        let VolumeAttachment { metadata, spec: _, status } = attachment;
+        self.of = Arc::clone(&metadata.name);
+        self.revision(metadata.resource_version);
+        self.uid(&metadata.uid);
+        self.plain((&metadata.name, &metadata.deletion_timestamp, &metadata.finalizers, status));
+    }
+
+    /// When the server would have a detach forced. Of a node that is well and has been so since nothing is said:
+    /// if it fails, that is later than whatever has happened so far.
+    fn patience(&mut self) {
+        let server = self.server;
+        for since in [&server.unwanted_since, &server.seen_unwanted_since] {
+            for (pair, unwanted_since) in since {
+                let unready_since = server.unready_since.get(&pair.0);
+                if unready_since.is_some() || server.unpublished.get(pair).is_some_and(|shown| shown.unready)
+                {
+                    self.plain(pair);
+                    self.patience_since(unready_since.max(Some(unwanted_since)).copied());
+                }
+            }
+        }
+        for unready_since in server.unready_since.values() {
+            self.patience_since(Some(*unready_since));
+        }
+    }
+
+    fn undelivered(&mut self) {
+        let (server, daemon) = (self.server, self.daemon);
+        for wanted in KINDS {
+            let undelivered = server.history.iter().skip(daemon.delivered[wanted]);
+            for event in undelivered.filter(|event| kind(&event.key) == wanted) {
+                self.plain(event.deleted);
+                match &event.object {
+                    Object::Node(node) => self.node(node),
+                    Object::Pod(pod) => self.pod(pod),
+                    Object::Attachment(attachment) => self.attachment(attachment),
+                    object => self.plain(object),
+                }
+            }
+            self.text.push(';');
+        }
+    }
+
+    /// What the watches have told.
+    fn tables(&mut self) {
+        let (server, objects) = (self.server, &self.daemon.objects);
+        for (key, pod) in objects.pods.snapshot() {
+            let is_current =
+                server.pods.get(&key).is_some_and(|there| there.metadata.uid == pod.metadata.uid);
+            self.plain(is_current);
+            self.pod(&pod);
+        }
+        for (key, node) in objects.nodes.snapshot() {
+            self.known_node(&node, server.nodes.get(&key));
+        }
+        for (key, attachment) in objects.attachments.snapshot() {
+            self.known_attachment(&attachment, server.attachments.get(&key));
+            self.plain((objects.attachments.is_unconfirmed(&key), objects.attachments.is_missing(&key)));
+            self.plain(self.daemon.deleted.contains(&attachment.metadata.uid));
+        }
+    }
+
+    /// A node as known to one who looks at another's.
+    fn known_node(&mut self, known: &Node, other: Option<&Node>) {
+        if Some(known) != other {
+            return self.node(known);
+        }
+        self.of = Arc::clone(&known.metadata.name);
+        self.revision(known.metadata.resource_version);
+    }
+
+    fn known_attachment(&mut self, known: &VolumeAttachment, other: Option<&VolumeAttachment>) {
+        if Some(known) != other {
+            return self.attachment(known);
+        }
+        self.of = Arc::clone(&known.metadata.name);
+        self.revision(known.metadata.resource_version);
+    }
+
+    fn pair(&mut self, volume: &VolumeId, name: &NodeName, pair: &Pair) {
+        let Pair { attachment, listed, may_be_listed, held, in_use, call, asked_at, uncertain, .. } = pair;
+        let Pair { deletion_accepted, deletion_doubt, doubt, withdrawal, retry, publication, .. } = pair;
+        // And what users and operators are told, and how long something takes.
+        let Pair { unwanted_since, told: _, forced: _, operation: _, migrated: _, journey: _, .. } = pair;
+        let daemon = self.daemon;
+        self.plain((volume, name, listed, may_be_listed, held, in_use, call, publication));
+        if let Some(attachment) = attachment {
+            let known = daemon.objects.attachments.get(&attachment.key());
+            self.known_attachment(attachment, known.as_deref());
+        }
+        let asked_at = asked_at.filter(|_| call.is_some());
+        if let Some(Uncertain { until, read_absent }) = uncertain {
+            // What is asked when it is over settles it.
+            self.plain((read_absent, asked_at.map(|at| at >= *until)));
+            self.moment(*until);
+        }
+        if let Some(until) = deletion_doubt {
+            self.plain(("doubt", asked_at.map(|at| at >= *until)));
+            self.moment(*until);
+        }
+        if let Some(uid) = deletion_accepted {
+            self.plain("accepted");
+            self.uid(uid);
+        }
+        match doubt {
+            Some(Doubt::DeletionRefused(uid)) => self.uid(uid),
+            doubt => self.plain(doubt),
+        }
+        self.withdrawal(name, withdrawal);
+        self.retry(*retry);
+        // While the node is well, nothing is forced; and if it fails, that is later.
+        let state = daemon.controller.actual().node(name);
+        if state.is_none_or(|state| state.node.as_ref().is_none_or(|node| !node.is_ready())) {
+            self.plain(unwanted_since.is_some());
+            self.patience_since(state.and_then(|state| state.unready_since).max(*unwanted_since));
+        }
+    }
+
+    /// Of the order in which requests were sent nothing counts but whether one to the node that is under way was
+    /// sent since.
+    fn withdrawal(&mut self, node: &NodeName, withdrawal: &Withdrawal) {
+        let Withdrawal::Since(since) = withdrawal else { return self.plain(withdrawal) };
+        let daemon = self.daemon;
+        let calls = daemon.on_their_way.iter().map(|(sent, call)| (*sent, call));
+        let mut calls = calls.chain(daemon.answered.iter().map(|outcome| (outcome.sent, &outcome.call)));
+        let counts = calls.any(|(sent, call)| {
+            let (Call::PatchNode(name, ..) | Call::ReadNode(name)) = call else { return false };
+            name == node && sent > *since
+        });
+        self.plain(("since", counts));
+    }
+
+    /// A pause that is over is none. How often it has been is left out: it says how long the next one lasts.
+    fn retry(&mut self, retry: Retry) {
+        match retry.pending(self.daemon.now) {
+            Some(at) => self.moment(at),
+            None => self.text.push('-'),
+        }
+    }
+
+    /// A node and our requests to it. What belongs to nodes that are made anew is left out: here none is.
+    fn node_state(&mut self, name: &NodeName, state: &NodeState) {
+        let NodeState { node, volumes, busy, asked_at, stale, refused, pending_since, .. } = state;
+        let NodeState { own_list, unsettled, unready_since, retry, .. } = state;
+        self.plain((name, volumes, busy, stale));
+        if let Some(node) = node {
+            let known = self.daemon.objects.nodes.get(name);
+            self.known_node(node, known.as_deref());
+        }
+        if let Some(since) = pending_since {
+            self.moment(*since + WINDOW);
+        }
+        if let Some(Unsettled { revision, until }) = unsettled {
+            self.revision(*revision);
+            self.plain(asked_at.filter(|_| *busy).map(|at| at >= *until));
+            self.moment(*until);
+        }
+        self.retry(*retry);
+        if let Some(since) = unready_since {
+            self.patience_since(Some(*since));
+        }
+        if let Some(refused) = refused {
+            self.plain("refused");
+            self.revision(*refused);
+        }
+        let is_late = |(_, call): &(Instant, Call)| matches!(call, Call::PatchNode(node, ..) if node == name);
+        if self.daemon.late.iter().any(is_late) {
+            // It tells the lists of others from ours: nobody else writes any, and none of ours comes after it.
+            self.plain(own_list);
+        }
+    }
+
+    /// In whatever order they were sent, any can arrive next.
+    fn under_way(&mut self) {
+        let daemon = self.daemon;
+        let mut on_their_way: Vec<_> =
+            daemon.on_their_way.iter().map(|(_, call)| (place(call), call)).collect();
+        on_their_way.sort_by(|one, other| one.0.cmp(&other.0));
+        for (place, call) in on_their_way {
+            self.plain(place);
+            self.call(call);
+        }
+        self.text.push('/');
+        let mut answered: Vec<_> =
+            daemon.answered.iter().map(|answer| (place(&answer.call), answer)).collect();
+        answered.sort_by(|one, other| one.0.cmp(&other.0));
+        for (place, outcome) in answered {
+            self.plain(place);
+            self.outcome(outcome);
+        }
+        self.text.push('/');
+        let mut late: Vec<_> = daemon.late.iter().map(|(until, call)| (place(call), *until, call)).collect();
+        late.sort_by(|one, other| (&one.0, one.1).cmp(&(&other.0, other.1)));
+        for (place, until, call) in late {
+            self.plain(place);
+            self.moment(until);
+            self.call(call);
+        }
+    }
+
+    /// A request, of which its place says what it is about.
+    fn call(&mut self, call: &Call) {
+        match call {
+            Call::Pair(_, _, PairRequest::Delete(uid, _)) => self.uid(uid),
+            // They say nothing more.
+            Call::Pair(_, _, PairRequest::Create(_) | PairRequest::Read(_)) | Call::ReadNode(_) => {}
+            Call::PatchNode(name, revision, request) => {
+                self.of = name.as_str().into();
+                self.revision(*revision);
+                let list = request.body.as_ref().map(|body| &body["status"]);
+                self.plain(list);
+            }
+            Call::Clock(request) => self.plain(request),
+        }
+    }
+
+    fn outcome(&mut self, Outcome { call, sent, result }: &Outcome) {
+        let daemon = self.daemon;
+        let answer = match result {
+            Ok(answer) => answer,
+            Err(error) => {
+                self.call(call);
+                return self.plain(error);
+            }
+        };
+        if let Call::Pair(_, _, PairRequest::Delete(uid, _)) = call {
+            self.uid(uid);
+        }
+        match answer {
+            Answer::Attachment(attachment) => {
+                let revision = attachment.metadata.resource_version;
+                if revision <= daemon.objects.attachments.observed() {
+                    // The watch has told what became of it.
+                    return;
+                }
+                // The watch will have told of so many before.
+                let history = self.server.history.iter().skip(self.daemon.delivered["attachment"]);
+                let earlier = history.filter(|event| {
+                    kind(&event.key) == "attachment" && event.object.metadata().resource_version <= revision
+                });
+                self.plain(earlier.count());
+                self.attachment(attachment);
+            }
+            Answer::Node(node) => {
+                let name = node.key();
+                let known = daemon.objects.nodes.get(&name);
+                if known.is_none_or(|known| known.metadata.resource_version < node.metadata.resource_version)
+                {
+                    self.node(node);
+                }
+                if daemon.controller.actual().node(&name).is_some_and(|state| state.refused.is_some()) {
+                    self.of = Arc::clone(&node.metadata.name);
+                    self.revision(node.metadata.resource_version);
+                }
+                // However old, it proves something of what was being withdrawn when it was asked for.
+                for volume in VOLUMES.map(|(volume, _)| id(volume)) {
+                    let pair = daemon.controller.actual().pair(&volume, &name);
+                    if pair.is_some_and(
+                        |pair| matches!(pair.withdrawal, Withdrawal::Since(since) if since < *sent),
+                    ) {
+                        self.plain((node.lists(volume.as_str()), node.uses(volume.as_str())));
+                    }
+                }
+            }
+            Answer::Clock(map) => self.plain(map),
+            Answer::Gone => {}
+        }
+    }
 }
 
-fn number(text: &str) -> Option<(u128, usize)> {
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    text[..digits].parse().ok().map(|value| (value, digits))
-}
-
-fn ordered(text: &str, at: usize) -> Option<(Piece<'_>, usize)> {
-    let (mark, scale) = MARKS.iter().find(|(mark, _)| text[at..].starts_with(mark))?;
-    let start = at + mark.len();
-    let (mut value, digits) = number(&text[start..])?;
-    let mut end = start + digits;
-    if *scale == Scale::Instant {
-        let rest = text[end..].strip_prefix(", tv_nsec: ")?;
-        let (nanoseconds, digits) = number(rest)?;
-        value = value * 1_000_000_000 + nanoseconds;
-        end = text.len() - rest.len() + digits;
+/// What a request is about.
+fn place(call: &Call) -> (&'static str, String) {
+    match call {
+        Call::Pair(volume, node, PairRequest::Create(_)) => ("create", format!("{volume} {node}")),
+        Call::Pair(volume, node, PairRequest::Delete(..)) => ("delete", format!("{volume} {node}")),
+        Call::Pair(volume, node, PairRequest::Read(_)) => ("read", format!("{volume} {node}")),
+        Call::PatchNode(node, ..) => ("patch", node.to_string()),
+        Call::ReadNode(node) => ("node", node.to_string()),
+        Call::Clock(_) => ("clock", String::new()),
     }
-    Some((Piece::Ordered(*scale, value), end))
-}
-
-/// A made-up name (`"va-7"`), or the revision in the body of a patch (`"123"`).
-fn quoted(text: &str, at: usize) -> Option<(Piece<'_>, usize)> {
-    let inner = &text[at + 1..];
-    let length = inner.find('"')?;
-    let (inner, end) = (&inner[..length], at + length + 2);
-    if let Some((value, digits)) = number(inner) {
-        return (digits == length).then_some((Piece::Ordered(Scale::Revision, value), end));
-    }
-    let is_made_up = ["va-", "pod-", "node-", "boot-"].iter().any(|prefix| inner.starts_with(prefix));
-    is_made_up.then_some((Piece::Named(inner), end))
-}
-
-/// A timestamp such as `1970-01-12T13:46:40.5Z`, as a number of the same order.
-fn wall(text: &str, at: usize) -> Option<(u128, usize)> {
-    let length =
-        text[at..].bytes().take_while(|byte| byte.is_ascii_digit() || b"-:.TZ".contains(byte)).count();
-    let found = text[at..at + length].strip_suffix('Z')?;
-    let (seconds, fraction) = found.split_once('.').unwrap_or((found, ""));
-    if seconds.len() != 19 {
-        return None;
-    }
-    let digits: String =
-        seconds.chars().filter(char::is_ascii_digit).chain(format!("{fraction:0<9}").chars()).collect();
-    digits.parse().ok().map(|value| (value, at + length))
 }

@@ -8,6 +8,7 @@ mod justified;
 mod rivals;
 mod server;
 mod storage;
+mod wishes;
 
 use std::{mem, time::Duration};
 

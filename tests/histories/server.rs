@@ -3,13 +3,16 @@
 //! What others wrote is not held against the daemon here, where requests arrive; what it knew when it sent them
 //! is [`super::justified`]'s.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, LazyLock},
+};
 
 use k8s_openapi::jiff::Timestamp;
 use mooring::{
     attach_detach::{
         volume_name::{VolumeId, VolumeKind},
-        wish_clock::{ConfigMap, Wait, WaitKey},
+        wish_clock::ConfigMap,
     },
     kube_api::{
         call::{CallError, Request, Verb},
@@ -21,8 +24,6 @@ use mooring::{
     },
 };
 use serde_json::{Value, json};
-
-use super::daemon::Daemon;
 
 /// An object as the watch shows it.
 #[derive(Clone, Debug)]
@@ -73,8 +74,8 @@ pub struct Server {
     pub(super) uids: u64,
     pub nodes: BTreeMap<NodeName, Node>,
     pub pods: BTreeMap<PodKey, Pod>,
-    pub volumes: BTreeMap<VolumeName, PersistentVolume>,
-    pub claims: BTreeMap<ClaimKey, PersistentVolumeClaim>,
+    pub volumes: Arc<BTreeMap<VolumeName, PersistentVolume>>,
+    pub claims: Arc<BTreeMap<ClaimKey, PersistentVolumeClaim>>,
     pub drivers: BTreeMap<DriverName, CsiDriver>,
     pub attachments: BTreeMap<AttachmentName, VolumeAttachment>,
     pub history: Vec<Delivery>,
@@ -100,8 +101,11 @@ pub struct Server {
     /// What somebody else listed again since the daemon took it off the list: a deletion that was decided
     /// before may be on its way.
     pub(super) listed_again: BTreeSet<(NodeName, VolumeId)>,
+    /// Deletions on their way that would have been in order had they arrived earlier: who comes, or fails again,
+    /// after they were sent is too late.
+    pub(super) in_order: BTreeSet<(NodeName, VolumeId)>,
     /// What is mounted, though the leader may have good reason to count it as detached or cannot know of it.
-    given_up: BTreeSet<(NodeName, VolumeId)>,
+    pub(super) given_up: BTreeSet<(NodeName, VolumeId)>,
     /// The ConfigMap of the wish clock.
     pub(super) clock: Option<Value>,
 }
@@ -126,11 +130,14 @@ pub(super) const DRIVER: &str = "d";
 pub(super) const VOLUMES: [(&str, &str); 3] =
     [("v1", "ReadWriteOnce"), ("v2", "ReadWriteMany"), ("v3", "ReadWriteOnce")];
 
+static IDS: LazyLock<[VolumeId; 3]> = LazyLock::new(|| {
+    let driver = DriverName::from(DRIVER);
+    [VolumeId::csi(&driver, "v1"), VolumeId::csi(&driver, "v2"), VolumeId::iscsi("portal", "v3", 0)]
+});
+
 pub fn id(volume: &str) -> VolumeId {
-    if volume == "v3" {
-        return VolumeId::iscsi("portal", volume, 0);
-    }
-    VolumeId::csi(&DriverName::from(DRIVER), volume)
+    let known = VOLUMES.iter().zip(&*IDS).find(|((name, _), _)| *name == volume);
+    known.map_or_else(|| VolumeId::csi(&DriverName::from(DRIVER), volume), |(_, id)| id.clone())
 }
 
 pub(super) fn is_exclusive(volume: &VolumeId) -> bool {
@@ -144,8 +151,8 @@ impl Server {
             uids: 0,
             nodes: BTreeMap::new(),
             pods: BTreeMap::new(),
-            volumes: BTreeMap::new(),
-            claims: BTreeMap::new(),
+            volumes: Arc::default(),
+            claims: Arc::default(),
             drivers: BTreeMap::new(),
             attachments: BTreeMap::new(),
             history: Vec::new(),
@@ -160,6 +167,7 @@ impl Server {
             not_ours: BTreeSet::new(),
             listed_by_others: BTreeSet::new(),
             listed_again: BTreeSet::new(),
+            in_order: BTreeSet::new(),
             given_up: BTreeSet::new(),
             clock: None,
         };
@@ -245,30 +253,6 @@ impl Server {
         }
     }
 
-    /// S3, S4, S5: the volume was seen unused since it was unpublished, or force was due.
-    pub(super) fn is_entitled(&self, node: &NodeName, volume: &VolumeId) -> Result<(), String> {
-        let pair = (node.clone(), volume.clone());
-        let shown = self.unpublished.get(&pair).copied().unwrap_or_default();
-        let mounted = self.mounted.contains(&pair);
-        if shown.out_of_service || (shown.unused && !mounted) {
-            return Ok(());
-        }
-        let gone = !self.nodes.contains_key(node);
-        if !shown.unready && !gone {
-            return Err(format!("S3 S5: {volume} deleted though {node} was well and used it"));
-        }
-        // A pod that came and went unseen has not begun the wait anew; nor has one that a new leader still saw.
-        let unwanted = [&self.unwanted_since, &self.seen_unwanted_since].map(|since| since.get(&pair));
-        let unwanted = unwanted.into_iter().flatten().min();
-        let since = self.unready_since.get(node).max(unwanted).copied();
-        match since {
-            Some(since) if self.wall.as_second() - since.as_second() >= PATIENCE => Ok(()),
-            // The node recovered after it was last seen unwell; how long it had been so is forgotten.
-            None if shown.unready => Ok(()),
-            _ => Err(format!("S4: {volume} forced off {node} at {} though only since {since:?}", self.wall)),
-        }
-    }
-
     pub fn wall(&self) -> Timestamp {
         self.wall
     }
@@ -282,62 +266,6 @@ impl Server {
         for name in NODES.map(NodeName::from) {
             if self.nodes.contains_key(&name) && !self.silent.contains(&name) {
                 self.kubelet_reports(&name);
-            }
-        }
-    }
-
-    /// Of volumes without attachments a new leader knows what is listed, and of nothing else.
-    pub(super) fn leader_changes(&mut self) {
-        let is_listed = |(node, volume): &&(NodeName, VolumeId)| {
-            self.nodes.get(node).is_some_and(|node| node.lists(volume.as_str()))
-        };
-        let unlisted: Vec<_> = self.mounted.iter().filter(|pair| !is_listed(pair)).cloned().collect();
-        self.given_up.extend(unlisted);
-    }
-
-    /// S4: what has not been wanted on a node that is gone or not Ready for long enough is given up.
-    fn patience_ends(&mut self) {
-        self.given_up.retain(|pair| self.mounted.contains(pair));
-        for pair in &self.mounted {
-            let unwanted = [&self.unwanted_since, &self.seen_unwanted_since].map(|since| since.get(pair));
-            let (Some(unready), Some(unwanted)) =
-                (self.unready_since.get(&pair.0), unwanted.into_iter().flatten().min())
-            else {
-                continue;
-            };
-            if self.wall.as_second() - unready.max(unwanted).as_second() >= PATIENCE {
-                self.given_up.insert(pair.clone());
-            }
-        }
-    }
-
-    /// Notes since when nobody has wanted what.
-    pub(super) fn note_wishes(&mut self) {
-        let wanted = NODES.map(|node| (NodeName::from(node), self.to_be_attached(&node.into())));
-        note(&mut self.unwanted_since, &wanted, self.wall);
-    }
-
-    /// Notes since when the leader has seen nobody want what.
-    pub(super) fn note_wishes_seen_by(&mut self, daemon: &Daemon) {
-        let wanted = NODES.map(|node| (NodeName::from(node), daemon.wanted_on(&node.into())));
-        note(&mut self.seen_unwanted_since, &wanted, self.wall);
-    }
-
-    /// Notes what a new leader inherits of that. Its predecessor may have seen somebody want a volume and died
-    /// before it could note so; whoever that was is gone, and nothing tells of them any more.
-    pub(super) fn note_wishes_inherited_by(&mut self, daemon: &Daemon) {
-        self.note_wishes_seen_by(daemon);
-        let clock = self.clock.as_ref().and_then(|clock| clock["data"].as_object());
-        for (pair, seen) in &mut self.seen_unwanted_since {
-            let (node, volume) = pair;
-            let key = WaitKey::new(volume, node);
-            let wait = clock.and_then(|data| Wait::parse(data.get(key.as_str())?.as_str()?));
-            let attachment = self.attachments.get(&volume.attachment_name(node));
-            let is_there =
-                attachment.is_some() || self.nodes.get(node).is_some_and(|node| node.lists(volume.as_str()));
-            let attachment = attachment.map(|attachment| &attachment.metadata.uid);
-            if let Some(wait) = wait.filter(|wait| is_there && wait.is_for(attachment)) {
-                *seen = wait.since.min(*seen);
             }
         }
     }
@@ -406,7 +334,9 @@ impl Server {
             if self.nodes.get(node).is_some_and(|node| node.lists(volume.as_str())) {
                 return Err(format!("S2: {volume} deleted while {node} lists it"));
             }
-            self.is_entitled(node, volume)?;
+            if !self.in_order.contains(&pair) {
+                self.is_entitled(node, volume)?;
+            }
         }
         if attachment.metadata.is_terminating() {
             return Ok(Ok(Some(attachment)));
@@ -573,23 +503,5 @@ impl Server {
             }
         }
         Ok(())
-    }
-}
-
-fn note(
-    since: &mut BTreeMap<(NodeName, VolumeId), Timestamp>,
-    wanted: &[(NodeName, BTreeSet<VolumeId>)],
-    wall: Timestamp,
-) {
-    for (node, wanted) in wanted {
-        for volume in VOLUMES.map(|(volume, _)| id(volume)) {
-            let is_wanted = wanted.contains(&volume);
-            let pair = (node.clone(), volume);
-            if is_wanted {
-                since.remove(&pair);
-            } else {
-                since.entry(pair).or_insert(wall);
-            }
-        }
     }
 }

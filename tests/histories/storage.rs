@@ -1,5 +1,7 @@
 //! Claims, PersistentVolumes and the driver's CSIDriver, and what happens to them.
 
+use std::sync::Arc;
+
 use fastrand::Rng;
 use k8s_openapi::jiff::Timestamp;
 use mooring::{
@@ -26,7 +28,7 @@ impl Server {
                 self.put_claim(claim);
             }
             (3, Some(claim), _) => {
-                self.claims.remove(&claim.key());
+                Arc::make_mut(&mut self.claims).remove(&claim.key());
                 self.record_end(ObjectRef::Claim(claim.key()), Object::Claim(claim));
             }
             (4, _, Some(mut volume)) => {
@@ -34,7 +36,7 @@ impl Server {
                 self.put_volume(volume);
             }
             (5, _, Some(volume)) => {
-                self.volumes.remove(&volume.key());
+                Arc::make_mut(&mut self.volumes).remove(&volume.key());
                 self.record_end(ObjectRef::Volume(volume.key()), Object::Volume(volume));
             }
             _ => self.storage_is_well(name, mode),
@@ -82,13 +84,13 @@ impl Server {
 
     fn put_claim(&mut self, mut claim: PersistentVolumeClaim) {
         claim.metadata.resource_version = self.next();
-        self.claims.insert(claim.key(), claim.clone());
+        Arc::make_mut(&mut self.claims).insert(claim.key(), claim.clone());
         self.record(ObjectRef::Claim(claim.key()), Object::Claim(claim));
     }
 
     fn put_volume(&mut self, mut volume: PersistentVolume) {
         volume.metadata.resource_version = self.next();
-        self.volumes.insert(volume.key(), volume.clone());
+        Arc::make_mut(&mut self.volumes).insert(volume.key(), volume.clone());
         self.record(ObjectRef::Volume(volume.key()), Object::Volume(volume));
     }
 

@@ -18,7 +18,7 @@ use crate::kube_api::{
 };
 
 /// The attachments, and where to find them.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Unexplained {
     attachments: HashMap<AttachmentName, Arc<VolumeAttachment>>,
     by_node: HashMap<NodeName, BTreeSet<AttachmentName>>,
@@ -35,7 +35,7 @@ pub(super) struct Unexplained {
 struct Arrival(u64);
 
 /// Attachments of one driver on one node.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Place {
     count: usize,
     last: Arrival,

@@ -1,0 +1,125 @@
+//! Since when nobody wants what, and what that entitles the daemon to.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::jiff::Timestamp;
+use mooring::{
+    attach_detach::{
+        volume_name::VolumeId,
+        wish_clock::{Wait, WaitKey},
+    },
+    kube_api::ids::NodeName,
+};
+
+use super::{
+    daemon::Daemon,
+    server::{NODES, PATIENCE, Server, VOLUMES, id},
+};
+
+impl Server {
+    /// S3, S4, S5: the volume was seen unused since it was unpublished, or force was due.
+    pub(super) fn is_entitled(&self, node: &NodeName, volume: &VolumeId) -> Result<(), String> {
+        let pair = (node.clone(), volume.clone());
+        let shown = self.unpublished.get(&pair).copied().unwrap_or_default();
+        let mounted = self.mounted.contains(&pair);
+        if shown.out_of_service || (shown.unused && !mounted) {
+            return Ok(());
+        }
+        let gone = !self.nodes.contains_key(node);
+        if !shown.unready && !gone {
+            return Err(format!("S3 S5: {volume} deleted though {node} was well and used it"));
+        }
+        // A pod that came and went unseen has not begun the wait anew; nor has one that a new leader still saw.
+        let unwanted = [&self.unwanted_since, &self.seen_unwanted_since].map(|since| since.get(&pair));
+        let unwanted = unwanted.into_iter().flatten().min();
+        let since = self.unready_since.get(node).max(unwanted).copied();
+        match since {
+            Some(since) if self.wall.as_second() - since.as_second() >= PATIENCE => Ok(()),
+            // The node recovered after it was last seen unwell; how long it had been so is forgotten.
+            None if shown.unready => Ok(()),
+            _ => Err(format!("S4: {volume} forced off {node} at {} though only since {since:?}", self.wall)),
+        }
+    }
+
+    /// Of volumes without attachments a new leader knows what is listed, and of nothing else.
+    pub(super) fn leader_changes(&mut self) {
+        let is_listed = |(node, volume): &&(NodeName, VolumeId)| {
+            self.nodes.get(node).is_some_and(|node| node.lists(volume.as_str()))
+        };
+        let unlisted: Vec<_> = self.mounted.iter().filter(|pair| !is_listed(pair)).cloned().collect();
+        self.given_up.extend(unlisted);
+    }
+
+    /// S4: what has not been wanted on a node that is gone or not Ready for long enough is given up.
+    pub(super) fn patience_ends(&mut self) {
+        self.given_up.retain(|pair| self.mounted.contains(pair));
+        for pair in &self.mounted {
+            let unwanted = [&self.unwanted_since, &self.seen_unwanted_since].map(|since| since.get(pair));
+            let (Some(unready), Some(unwanted)) =
+                (self.unready_since.get(&pair.0), unwanted.into_iter().flatten().min())
+            else {
+                continue;
+            };
+            if self.wall.as_second() - unready.max(unwanted).as_second() >= PATIENCE {
+                self.given_up.insert(pair.clone());
+            }
+        }
+    }
+
+    /// Notes since when nobody has wanted what.
+    pub(super) fn note_wishes(&mut self) {
+        let wanted = NODES.map(|node| (NodeName::from(node), self.to_be_attached(&node.into())));
+        note(&mut self.unwanted_since, &wanted, self.wall);
+    }
+
+    /// Notes since when the leader has seen nobody want what, and which of its deletions are in order.
+    pub(super) fn note_wishes_seen_by(&mut self, daemon: &Daemon) {
+        let wanted = NODES.map(|node| (NodeName::from(node), daemon.wanted_on(&node.into())));
+        note(&mut self.seen_unwanted_since, &wanted, self.wall);
+        let is_listed = |(node, volume): &(NodeName, VolumeId)| {
+            self.nodes.get(node).is_some_and(|node| node.lists(volume.as_str()))
+        };
+        let under_way: BTreeSet<_> = daemon.deletions().filter(|pair| !is_listed(pair)).collect();
+        let is_in_order = |pair: &(NodeName, VolumeId)| {
+            self.in_order.contains(pair) || self.is_entitled(&pair.0, &pair.1).is_ok()
+        };
+        self.in_order = under_way.into_iter().filter(is_in_order).collect();
+    }
+
+    /// Notes what a new leader inherits of that. Its predecessor may have seen somebody want a volume and died
+    /// before it could note so; whoever that was is gone, and nothing tells of them any more.
+    pub(super) fn note_wishes_inherited_by(&mut self, daemon: &Daemon) {
+        self.note_wishes_seen_by(daemon);
+        let clock = self.clock.as_ref().and_then(|clock| clock["data"].as_object());
+        for (pair, seen) in &mut self.seen_unwanted_since {
+            let (node, volume) = pair;
+            let key = WaitKey::new(volume, node);
+            let wait = clock.and_then(|data| Wait::parse(data.get(key.as_str())?.as_str()?));
+            let attachment = self.attachments.get(&volume.attachment_name(node));
+            let is_there =
+                attachment.is_some() || self.nodes.get(node).is_some_and(|node| node.lists(volume.as_str()));
+            let attachment = attachment.map(|attachment| &attachment.metadata.uid);
+            if let Some(wait) = wait.filter(|wait| is_there && wait.is_for(attachment)) {
+                *seen = wait.since.min(*seen);
+            }
+        }
+    }
+}
+
+fn note(
+    since: &mut BTreeMap<(NodeName, VolumeId), Timestamp>,
+    wanted: &[(NodeName, BTreeSet<VolumeId>)],
+    wall: Timestamp,
+) {
+    for (node, wanted) in wanted {
+        for volume in VOLUMES.map(|(volume, _)| id(volume)) {
+            let is_wanted = wanted.contains(&volume);
+            let pair = (node.clone(), volume);
+            if is_wanted {
+                since.remove(&pair);
+            } else {
+                since.entry(pair).or_insert(wall);
+            }
+        }
+    }
+}
