@@ -12,7 +12,8 @@
 //! Besides, small worlds are explored exhaustively ([`histories::explore`]): whole, until no state is left that was
 //! not gone on from, where the watches keep up or nearly so and faults are of one kind; and with everything that
 //! can happen for a few steps from some beginnings. `MOORING_EXPLORE=<steps>` goes that many steps, brings more
-//! states to rest, and explores larger worlds whole, which takes minutes.
+//! states to rest, and explores larger worlds whole, which takes minutes; with `MOORING_EXPLORE_ALL` also the largest
+//! (two volumes and three pods), which takes some gigabytes and more than half an hour.
 
 // What it says goes to the person who runs the tests.
 #![allow(clippy::print_stdout)]
@@ -68,7 +69,9 @@ fn main() {
         let bounds = Bounds { beginning, pods, lags, faults, most_faults, most_steps, rest };
         trials.push(explore(name.to_owned(), bounds));
     }
-    let wholes = WHOLE.iter().chain(if asked_steps.is_some() { &LARGE[..] } else { &[] });
+    let large = if asked_steps.is_some() { &LARGE[..] } else { &[] };
+    let largest = if number("MOORING_EXPLORE_ALL").is_some() { &LARGEST[..] } else { &[] };
+    let wholes = WHOLE.iter().chain(large).chain(largest);
     for (pods, late, faults, most_faults) in wholes.copied() {
         let lags = (late, 1);
         let bounds = Bounds {
@@ -119,9 +122,11 @@ const WHOLE: [Whole; 10] = [
     (ONE, &["attachment"], &[Fault::Relists], None),
 ];
 
-/// Those that take longer.
-const LARGE: [Whole; 18] = [
-    (&[0, 1, 2], &[], &[], None),
+/// All pods.
+const LARGEST: [Whole; 1] = [(&[0, 1, 2], &[], &[], None)];
+
+/// Those that take minutes.
+const LARGE: [Whole; 17] = [
     (&[0, 1], &[], &[], None),
     (TWO, &[], &[Fault::AttacherFails], None),
     (TWO, &[], &[Fault::Heartbeat], None),
