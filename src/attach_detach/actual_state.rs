@@ -318,11 +318,12 @@ impl ActualState {
             return BTreeSet::new();
         }
         let mut touched = if all { known.clone() } else { BTreeSet::new() };
-        let listed_now = node.into_iter().flat_map(|node| &node.status.volumes_attached);
+        let entries = node.map(|node| node.status.volumes_attached.as_slice()).unwrap_or_default();
+        let listed_now: BTreeSet<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
         let mut named = known;
-        named.extend(listed_now.filter_map(|entry| VolumeId::parse(&entry.name)));
+        named.extend(listed_now.iter().filter_map(|name| VolumeId::parse(name)));
         for volume in named {
-            let listed = node.is_some_and(|node| node.lists(volume.as_str()));
+            let listed = listed_now.contains(volume.as_str());
             let reported = self.nodes.get(name).is_some_and(|state| state.uses(&volume));
             let nothing_pends = self.nodes.get(name).is_some_and(|state| !state.busy && state.is_settled());
             let pair = self.pair_mut(&volume, name);

@@ -5,7 +5,7 @@
 //! whole; it is sorted, so equal sets are equal bytes; it names the node's UID and revision, so a
 //! patch that comes late, or to a re-created node, changes nothing (S13).
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use serde_json::json;
 use tokio::time::Instant;
@@ -46,25 +46,31 @@ pub fn change<'a>(
     node: &Node,
     publications: impl Iterator<Item = (&'a VolumeId, Publication)>,
 ) -> Option<Change> {
-    let present = &node.status.volumes_attached;
-    let mut list = present.clone();
+    let mut before: Vec<&AttachedVolume> = node.status.volumes_attached.iter().collect();
+    before.sort();
+    let is_listed = |name: &str| before.binary_search_by(|entry| entry.name.as_str().cmp(name)).is_ok();
+    let (mut added, mut withheld) = (Vec::new(), BTreeSet::new());
     for (volume, publication) in publications {
         let name = volume.as_str();
-        match publication {
-            Publication::Keep => {}
-            Publication::Withhold => list.retain(|entry| entry.name != name),
-            Publication::List if node.lists(name) => {}
-            Publication::List => {
-                list.push(AttachedVolume { name: name.to_owned(), device_path: String::new() });
+        match (publication, is_listed(name)) {
+            (Publication::List, false) => added.push(name),
+            (Publication::Withhold, true) => {
+                withheld.insert(name);
             }
+            (Publication::Keep, _) | (Publication::List, true) | (Publication::Withhold, false) => {}
         }
     }
+    let is_listed_twice = before.windows(2).any(|two| two.first() == two.last());
+    if added.is_empty() && withheld.is_empty() && !is_listed_twice {
+        return None;
+    }
+    let kept = before.into_iter().filter(|entry| !withheld.contains(entry.name.as_str())).cloned();
+    let added =
+        added.into_iter().map(|name| AttachedVolume { name: name.to_owned(), device_path: String::new() });
+    let mut list: Vec<AttachedVolume> = kept.chain(added).collect();
     list.sort();
     list.dedup();
-    let mut before = present.clone();
-    before.sort();
-    let withholds = before.iter().any(|entry| list.binary_search(entry).is_err());
-    (list != before).then_some(Change { list, withholds })
+    Some(Change { list, withholds: !withheld.is_empty() })
 }
 
 /// The patch that makes `volumesAttached` this list.
