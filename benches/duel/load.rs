@@ -92,6 +92,15 @@ impl Load {
         .await;
     }
 
+    /// Makes volumes free, as a binder does when it first sees them.
+    pub async fn available(&self, numbers: Range<usize>) {
+        each(numbers, async |number| {
+            let status = json!({ "status": { "phase": "Available" } });
+            patch_status(&self.cluster.all::<PersistentVolume>(), &name(number), status).await;
+        })
+        .await;
+    }
+
     /// Creates claims; which volume each gets is for the subject to decide.
     pub async fn claims(&self, numbers: Range<usize>) {
         each(numbers, async |number| {

@@ -10,8 +10,13 @@
 //!
 //! The same two, each in a cluster in which nothing happens.
 //!
-//! [`subject`] runs what is measured, [`load`] makes the work, [`sightings`] sees it done,
-//! [`phases`] measures one by the other, [`cost`] reads who paid, [`report`] prints.
+//! `cargo bench --bench duel -- --subjects mooring,floor`
+//!
+//! Mooring beside the bare writes of each bind: what the API server of this machine lets anybody reach.
+//!
+//! [`subject`] runs what is measured, [`floor`] is what none can go below, [`load`] makes the work, [`sightings`] sees it done,
+//! [`phases`] measures one by the other, [`cost`] and
+//! [`instructions`] read who paid, [`report`] prints.
 
 // A benchmark ends at the first thing that goes wrong, and says so on the terminal.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
@@ -20,6 +25,8 @@
 #![allow(clippy::cast_precision_loss)]
 
 mod cost;
+mod floor;
+mod instructions;
 mod load;
 mod phases;
 mod report;
@@ -100,10 +107,12 @@ async fn main() {
     let mut conditions = Conditions::now(&options);
     let mut results = Vec::new();
     for kind in &options.subjects {
-        let result = if options.is_at_rest() {
-            phases::run_at_rest(&assets, *kind, &options).await
-        } else {
-            phases::run(&assets, *kind, &options).await
+        let result = match kind {
+            // It has nothing to do there.
+            Kind::Floor if options.is_at_rest() => continue,
+            _ if options.is_at_rest() => phases::run_at_rest(&assets, *kind, &options).await,
+            Kind::Floor => phases::run_floor(&assets, &options).await,
+            Kind::Mooring | Kind::Kcm => phases::run(&assets, *kind, &options).await,
         };
         conditions.kubernetes.clone_from(&result.kubernetes);
         results.push(result);

@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep};
 use super::{
     Options,
     cost::{self, Cpu, Requests},
+    instructions::Counter,
     load::{Load, name},
     sightings::{Sight, Sightings},
     subject::{Kind, Subject},
@@ -31,6 +32,8 @@ const QUIET: Duration = Duration::from_millis(500);
 /// How often to look for quiet before going on without.
 const QUIET_ATTEMPTS: usize = 40;
 
+const BIND_ALL: &str = "bind all";
+
 /// What a subject achieved.
 #[derive(Debug)]
 pub struct Outcome {
@@ -38,7 +41,7 @@ pub struct Outcome {
     /// Version of the API server.
     pub kubernetes: String,
     pub phases: Vec<Measured>,
-    pub idle: Idle,
+    pub idle: Option<Idle>,
 }
 
 /// One phase.
@@ -52,6 +55,8 @@ pub struct Measured {
     pub wall: Duration,
     /// Within that time.
     pub cpu: Cpu,
+    /// Of the subject in user mode within that time, where they can be counted.
+    pub instructions: Option<u64>,
     /// What came after: mostly events about what was done.
     pub tail: Tail,
     /// From the first "go" to the end of the tail.
@@ -79,9 +84,7 @@ pub struct Idle {
 
 /// Takes one subject through all phases.
 pub async fn run(assets: &Assets, kind: Kind, options: &Options) -> Outcome {
-    eprintln!("{}: starting a control plane", kind.name());
-    let plane_options = control_plane::Options { without_records: true, ..Default::default() };
-    let plane = ControlPlane::start_with(assets, &plane_options).await;
+    let plane = plane(assets, kind).await;
     let load = Load { cluster: Cluster::new(plane.client(User::Admin)), nodes: options.nodes };
     load.prepare().await;
     let behaviour = AttacherBehaviour { workers: ATTACHER_WORKERS, ..Default::default() };
@@ -106,7 +109,7 @@ pub async fn run(assets: &Assets, kind: Kind, options: &Options) -> Outcome {
 
     let bound = |number| Sight::Bound(name(number));
     let mut phases = Vec::new();
-    phases.push(duel.together("bind all", many.clone(), Load::claims, &bound).await);
+    phases.push(duel.together(BIND_ALL, many.clone(), Load::claims, &bound).await);
     phases.push(duel.singly("bind, one at a time", single.clone(), Load::claims, &bound).await);
     let late = all + 1..all + 1 + options.late_volumes;
     phases.push(duel.singly("bind, volume after claim", late, Load::volumes_after_claims, &bound).await);
@@ -121,14 +124,35 @@ pub async fn run(assets: &Assets, kind: Kind, options: &Options) -> Outcome {
     phases.push(duel.together("detach all", many, Load::remove_pods, &detached).await);
 
     let version = load.cluster.client.apiserver_version().await.expect("ask for the version");
-    Outcome { kind, kubernetes: version.git_version, phases, idle }
+    Outcome { kind, kubernetes: version.git_version, phases, idle: Some(idle) }
+}
+
+/// Binds all, and nothing else, by the bare writes.
+pub async fn run_floor(assets: &Assets, options: &Options) -> Outcome {
+    let kind = Kind::Floor;
+    let plane = plane(assets, kind).await;
+    let load = Load { cluster: Cluster::new(plane.client(User::Admin)), nodes: options.nodes };
+    load.prepare().await;
+    let sightings = Sightings::start(&plane.client(User::Kubelets));
+    load.volumes(0..options.volumes).await;
+    load.available(0..options.volumes).await;
+    let subject = Subject::start(kind, &plane);
+    let mut duel = Duel { kind, plane: &plane, load: &load, subject, sightings };
+    let bound = |number| Sight::Bound(name(number));
+    let measured = duel.together(BIND_ALL, 0..options.volumes, Load::claims, &bound).await;
+    let version = load.cluster.client.apiserver_version().await.expect("ask for the version");
+    Outcome { kind, kubernetes: version.git_version, phases: vec![measured], idle: None }
+}
+
+async fn plane(assets: &Assets, kind: Kind) -> ControlPlane {
+    eprintln!("{}: starting a control plane", kind.name());
+    let plane_options = control_plane::Options { without_records: true, ..Default::default() };
+    ControlPlane::start_with(assets, &plane_options).await
 }
 
 /// Shows one subject a cluster in which nothing happens.
 pub async fn run_at_rest(assets: &Assets, kind: Kind, options: &Options) -> Outcome {
-    eprintln!("{}: starting a control plane", kind.name());
-    let plane_options = control_plane::Options { without_records: true, ..Default::default() };
-    let plane = ControlPlane::start_with(assets, &plane_options).await;
+    let plane = plane(assets, kind).await;
     let load = Load { cluster: Cluster::new(plane.client(User::Admin)), nodes: options.nodes };
     let with = format!("{} bound pairs and {} Released volumes", options.idle_bound, options.idle_released);
     eprintln!("{}: making {with}", kind.name());
@@ -146,7 +170,7 @@ pub async fn run_at_rest(assets: &Assets, kind: Kind, options: &Options) -> Outc
     duel.quiet().await;
     let idle = duel.idle(Duration::from_secs(options.idle_for), with).await;
     let version = load.cluster.client.apiserver_version().await.expect("ask for the version");
-    Outcome { kind, kubernetes: version.git_version, phases: Vec::new(), idle }
+    Outcome { kind, kubernetes: version.git_version, phases: Vec::new(), idle: Some(idle) }
 }
 
 struct Duel<'a> {
@@ -171,13 +195,20 @@ impl Duel<'_> {
         self.quiet().await;
         self.subject.pause().await;
         make(self.load, numbers.clone()).await;
+        self.subject.prepare().await;
+        let counter = match self.subject.id() {
+            Some(process) => Counter::start(process).await,
+            None => None,
+        };
         let (requests, cpu) = (self.requests().await, self.cpu());
         let go = Instant::now();
         self.subject.resume();
         let times = self.seen(numbers.map(sight).collect()).await;
+        let instructions = counter.and_then(Counter::read);
         let latencies = times.iter().map(|at| at.saturating_duration_since(go)).collect();
         let wall = times.iter().max().map(|last| last.saturating_duration_since(go)).unwrap_or_default();
-        self.measured(phase, true, latencies, wall, cpu, &requests).await
+        let measured = self.measured(phase, true, latencies, wall, cpu, &requests).await;
+        Measured { instructions, ..measured }
     }
 
     /// Does one thing, sees it done, and does the next.
@@ -221,8 +252,8 @@ impl Duel<'_> {
             wall: tail_begin.elapsed().saturating_sub(QUIET),
             cpu: self.cpu().since(tail_cpu).subject,
         };
-        let peak_memory = cost::peak_memory(self.subject.id());
-        Measured { phase, together, latencies, wall, cpu, tail, requests, peak_memory }
+        let peak_memory = self.subject.id().map_or(0, cost::peak_memory);
+        Measured { phase, together, latencies, wall, cpu, instructions: None, tail, requests, peak_memory }
     }
 
     async fn idle(&mut self, length: Duration, with: String) -> Idle {
@@ -230,7 +261,7 @@ impl Duel<'_> {
         let (requests, cpu, begin) = (self.requests().await, self.cpu(), Instant::now());
         sleep(length).await;
         let (wall, cpu) = (begin.elapsed(), self.cpu().since(cpu).subject);
-        let peak_memory = cost::peak_memory(self.subject.id());
+        let peak_memory = self.subject.id().map_or(0, cost::peak_memory);
         Idle { with, peak_memory, wall, cpu, requests: self.requests().await.since(&requests) }
     }
 
@@ -260,6 +291,10 @@ impl Duel<'_> {
     }
 
     fn cpu(&self) -> Cpu {
-        Cpu::read(self.subject.id(), self.plane.api_server_id(), cost::child("etcd").unwrap_or_default())
+        Cpu::read(
+            self.subject.id().unwrap_or_default(),
+            self.plane.api_server_id(),
+            cost::child("etcd").unwrap_or_default(),
+        )
     }
 }

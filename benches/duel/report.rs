@@ -72,6 +72,11 @@ pub fn render(conditions: &Conditions, results: &[Outcome]) -> String {
         "ratio",
         "of rates where all is there at once, of medians (inverted) one at a time; above 1 mooring beats KCM",
     );
+    line("instr/op", "instructions of the subject in user mode, which the machine's speed does not change");
+    line(
+        "floor",
+        "the writes of each bind alone, nothing watched and nothing decided; its CPU is in the stand-ins'",
+    );
     line(
         "others",
         "whoever else ran on the machine; all CPU: subject, API server, etcd and stand-ins, whatever others did",
@@ -92,20 +97,36 @@ pub fn render(conditions: &Conditions, results: &[Outcome]) -> String {
 }
 
 fn main_table(results: &[Outcome]) -> Vec<Vec<String>> {
-    let mut rows =
-        vec![cells(["phase", "subject", "per s", "ratio", "p50 ms", "p99 ms", "CPU ms/op", "peak RSS MiB"])];
+    let mut rows = vec![cells([
+        "phase",
+        "subject",
+        "per s",
+        "ratio",
+        "of floor",
+        "p50 ms",
+        "p99 ms",
+        "CPU ms/op",
+        "instr/op",
+        "peak RSS MiB",
+    ])];
     for (phase, measured) in by_phase(results) {
-        let stock = measured.iter().find(|(kind, _)| *kind == Kind::Kcm);
+        let other = |wanted| measured.iter().find(|(kind, _)| *kind == wanted);
+        let (stock, floor) = (other(Kind::Kcm), other(Kind::Floor));
         for (number, (kind, one)) in measured.iter().enumerate() {
-            let ratio = stock.filter(|_| *kind == Kind::Mooring).map(|(_, other)| ratio(one, other));
+            let beside = |other: Option<&(Kind, &Measured)>| {
+                let other = other.filter(|_| *kind == Kind::Mooring);
+                other.map_or_else(|| "-".to_owned(), |(_, other)| format!("{:.2}", ratio(one, other)))
+            };
             rows.push(vec![
                 if number == 0 { phase.to_owned() } else { String::new() },
                 kind.name().to_owned(),
                 if one.together { format!("{:.0}", rate(one)) } else { "-".to_owned() },
-                ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.1}")),
+                beside(stock),
+                beside(floor),
                 milliseconds(percentile(&one.latencies, 50)),
                 milliseconds(percentile(&one.latencies, 99)),
                 format!("{:.2}", per_operation(one, one.cpu.subject)),
+                one.instructions.map_or_else(|| "-".to_owned(), |count| thousands(count, one)),
                 format!("{:.0}", one.peak_memory as f64 / 1024.0 / 1024.0),
             ]);
         }
@@ -164,8 +185,8 @@ fn cost_table(results: &[Outcome]) -> Vec<Vec<String>> {
 fn idle_table(results: &[Outcome]) -> Vec<Vec<String>> {
     let mut rows =
         vec![cells(["idle", "subject", "with", "cores", "peak RSS MiB", "requests", "requests/s", "which"])];
-    for result in results {
-        let (idle, seconds) = (&result.idle, result.idle.wall.as_secs_f64());
+    for (result, idle) in results.iter().filter_map(|result| Some((result, result.idle.as_ref()?))) {
+        let seconds = idle.wall.as_secs_f64();
         rows.push(vec![
             format!("{seconds:.0} s"),
             result.kind.name().to_owned(),
@@ -193,11 +214,13 @@ fn request_table(results: &[Outcome]) -> Vec<Vec<String>> {
 
 /// The same phase of every subject, side by side.
 fn by_phase(results: &[Outcome]) -> Vec<(&'static str, Vec<(Kind, &Measured)>)> {
-    let count = results.iter().map(|result| result.phases.len()).min().unwrap_or_default();
-    let mut phases = Vec::new();
-    for number in 0..count {
-        let measured: Vec<_> = results.iter().map(|result| (result.kind, &result.phases[number])).collect();
-        phases.push((measured[0].1.phase, measured));
+    let mut phases: Vec<(&'static str, Vec<(Kind, &Measured)>)> = Vec::new();
+    for (result, one) in results.iter().flat_map(|result| result.phases.iter().map(move |one| (result, one)))
+    {
+        match phases.iter_mut().find(|(phase, _)| *phase == one.phase) {
+            Some((_, measured)) => measured.push((result.kind, one)),
+            None => phases.push((one.phase, vec![(result.kind, one)])),
+        }
     }
     phases
 }
@@ -221,6 +244,10 @@ fn percentile(sorted: &[Duration], percent: usize) -> Duration {
 
 fn per_operation(measured: &Measured, cpu: Duration) -> f64 {
     cpu.as_secs_f64() * 1e3 / measured.latencies.len().max(1) as f64
+}
+
+fn thousands(count: u64, measured: &Measured) -> String {
+    format!("{:.0}k", count as f64 / 1e3 / measured.latencies.len().max(1) as f64)
 }
 
 fn milliseconds(duration: Duration) -> String {

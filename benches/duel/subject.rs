@@ -1,6 +1,6 @@
-//! What is measured: a process that attaches, detaches and binds.
+//! What is measured: a process that attaches, detaches and binds, or the floor under it.
 //!
-//! Both get the same rights, their own connections, no client-side limit, no leader election, and
+//! The processes get the same rights, their own connections, no client-side limit, no leader election, and
 //! their default verbosity. A subject can be paused (SIGSTOP) while work is piled up before it, so
 //! that its own speed is measured and not that of whoever makes the work.
 
@@ -10,6 +10,7 @@ use clap::ValueEnum;
 
 use super::{
     cost,
+    floor::Floor,
     support::{
         control_plane::{ControlPlane, User},
         process::Process,
@@ -23,6 +24,8 @@ pub enum Kind {
     Mooring,
     /// kube-controller-manager with nothing but the two controllers that mooring replaces.
     Kcm,
+    /// Nobody: the writes of each bind alone, which are all that "bind all" can take.
+    Floor,
 }
 
 impl Kind {
@@ -31,14 +34,17 @@ impl Kind {
         match self {
             Self::Mooring => "mooring",
             Self::Kcm => "KCM",
+            Self::Floor => "floor",
         }
     }
 }
 
 /// A running subject; killed when dropped.
-#[derive(Debug)]
-pub struct Subject {
-    process: Process,
+pub enum Subject {
+    /// One that has to find out by itself what there is to do.
+    Process(Process),
+    /// One that is told.
+    Floor(Floor),
 }
 
 impl Subject {
@@ -60,35 +66,54 @@ impl Subject {
                 &["persistentvolume-attach-detach-controller", "persistentvolume-binder-controller"],
                 &["--kube-api-qps=-1", "--kube-api-burst=-1"],
             ),
+            Kind::Floor => return Self::Floor(Floor::new(plane.client(User::ControllerManager))),
         };
-        Self { process }
+        Self::Process(process)
     }
 
-    /// Process id.
-    pub fn id(&self) -> u32 {
-        self.process.id()
+    /// Process id; the floor is in none of its own.
+    pub fn id(&self) -> Option<u32> {
+        match self {
+            Self::Process(process) => Some(process.id()),
+            Self::Floor(_) => None,
+        }
     }
 
     /// Stops it in its tracks, and returns when it stands still.
     pub async fn pause(&self) {
-        self.signal("-STOP");
-        while cost::state(self.id()) != 'T' {
-            tokio::task::yield_now().await;
+        if let Self::Process(process) = self {
+            signal(process, "-STOP");
+            while cost::state(process.id()) != 'T' {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    /// Takes in what there is to do, if it has to be told.
+    pub async fn prepare(&self) {
+        if let Self::Floor(floor) = self {
+            floor.prepare().await;
         }
     }
 
     /// Lets it go on.
     pub fn resume(&self) {
-        self.signal("-CONT");
-    }
-
-    fn signal(&self, signal: &str) {
-        let status = Command::new("kill").arg(signal).arg(self.id().to_string()).status().expect("run kill");
-        assert!(status.success(), "the subject ended:\n{}", self.log());
+        match self {
+            Self::Process(process) => signal(process, "-CONT"),
+            Self::Floor(floor) => floor.begin(),
+        }
     }
 
     /// What it has said last.
     pub fn log(&self) -> String {
-        self.process.log().tail(30)
+        match self {
+            Self::Process(process) => process.log().tail(30),
+            Self::Floor(_) => String::new(),
+        }
     }
+}
+
+fn signal(process: &Process, signal: &str) {
+    let status = Command::new("kill").arg(signal).arg(process.id().to_string()).status().expect("run kill");
+    assert!(status.success(), "the subject ended:\n{}", process.log().tail(30));
 }
