@@ -265,14 +265,32 @@ impl ActualState {
 
     /// A pair, made if there is none.
     pub fn pair_mut(&mut self, volume: &VolumeId, node: &NodeName) -> &mut Pair {
+        if self.pair(volume, node).is_none() {
+            self.make_pair(volume, node);
+        }
+        let pairs = &mut self.volumes.entry(volume.clone()).or_default().pairs;
+        pairs.entry(node.clone()).or_default()
+    }
+
+    fn make_pair(&mut self, volume: &VolumeId, node: &NodeName) {
         let state = self.nodes.entry(node.clone()).or_default();
-        let node_object = state.node.clone();
         state.volumes.insert(volume.clone());
-        self.volumes.entry(volume.clone()).or_default().pairs.entry(node.clone()).or_insert_with(|| {
-            let listed = node_object.as_ref().is_some_and(|node| node.lists(volume.as_str()));
-            let in_use = node_object.as_ref().is_none_or(|node| node.uses(volume.as_str()));
-            Pair { listed, held: listed && volume.kind() == VolumeKind::NoOp, in_use, ..Pair::default() }
-        })
+        let listed = state.node.as_ref().is_some_and(|node| node.lists(volume.as_str()));
+        let in_use = state.node.as_ref().is_none_or(|node| node.uses(volume.as_str()));
+        let held = listed && volume.kind() == VolumeKind::NoOp;
+        let pair = Pair { listed, held, in_use, ..Pair::default() };
+        self.volumes.entry(volume.clone()).or_default().pairs.insert(node.clone(), pair);
+    }
+
+    /// Does something with every pair of a node.
+    fn each_pair_of(&mut self, name: &NodeName, mut act: impl FnMut(&NodeState, &VolumeId, &mut Pair)) {
+        let Some(state) = self.nodes.get(name) else { return };
+        for volume in &state.volumes {
+            let pair = self.volumes.get_mut(volume).and_then(|state| state.pairs.get_mut(name));
+            if let Some(pair) = pair {
+                act(state, volume, pair);
+            }
+        }
     }
 
     /// Forgets the pairs of a volume that hold nothing and that nobody `wants`.
@@ -320,46 +338,44 @@ impl ActualState {
         let mut touched = if all { known.clone() } else { BTreeSet::new() };
         let entries = node.map(|node| node.status.volumes_attached.as_slice()).unwrap_or_default();
         let listed_now: BTreeSet<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
-        let mut named = known;
-        named.extend(listed_now.iter().filter_map(|name| VolumeId::parse(name)));
-        for volume in named {
+        for volume in listed_now.iter().filter_map(|name| VolumeId::parse(name)) {
+            self.pair_mut(&volume, name);
+        }
+        self.each_pair_of(name, |state, volume, pair| {
             let listed = listed_now.contains(volume.as_str());
-            let reported = self.nodes.get(name).is_some_and(|state| state.uses(&volume));
-            let nothing_pends = self.nodes.get(name).is_some_and(|state| !state.busy && state.is_settled());
-            let pair = self.pair_mut(&volume, name);
+            let nothing_pends = !state.busy && state.is_settled();
             if nothing_pends && std::mem::take(&mut pair.may_be_listed) {
                 touched.insert(volume.clone());
             }
             pair.held |= listed && volume.kind() == VolumeKind::NoOp;
             // Of a node that is gone, the last report stands.
-            let in_use = if node.is_some() { reported } else { pair.in_use };
+            let in_use = if node.is_some() { state.uses(volume) } else { pair.in_use };
             if pair.listed != listed || pair.in_use != in_use {
                 pair.listed = listed;
                 pair.in_use = in_use;
-                touched.insert(volume);
+                touched.insert(volume.clone());
             } else if listed && pair.attachment.is_none() && pair.call.is_none() {
-                touched.insert(volume);
+                touched.insert(volume.clone());
             }
-        }
+        });
         touched
     }
 
     /// Notes that a patch is sent which says of every volume what its publication is.
     pub(super) fn note_listing(&mut self, name: &NodeName) {
-        let volumes = self.nodes.get(name).map(|state| state.volumes.clone()).unwrap_or_default();
-        for volume in volumes {
-            let pair = self.pair_mut(&volume, name);
+        self.each_pair_of(name, |_, _, pair| {
             pair.may_be_listed |= pair.publication == Publication::List && !pair.listed;
-        }
+        });
     }
 
     /// Takes note that a request to the node has ended. Returns the volumes that no patch can list any more.
     pub fn node_call_ended(&mut self, name: &NodeName) -> BTreeSet<VolumeId> {
         let mut volumes = BTreeSet::new();
-        if let Some(state) = self.nodes.get(name).filter(|state| state.is_settled()) {
-            volumes.clone_from(&state.volumes);
-        }
-        volumes.retain(|volume| std::mem::take(&mut self.pair_mut(volume, name).may_be_listed));
+        self.each_pair_of(name, |state, volume, pair| {
+            if state.is_settled() && std::mem::take(&mut pair.may_be_listed) {
+                volumes.insert(volume.clone());
+            }
+        });
         self.forget_node(name);
         volumes
     }
@@ -462,8 +478,7 @@ impl ActualState {
     /// Takes a node as an answer to a request of ours: besides what [`Self::observe_node`] does, it
     /// proves what it shows for the pairs that were being withdrawn when the request was sent.
     pub fn witness_node(&mut self, answer: &Node, name: &NodeName, sent: Sequence) -> BTreeSet<VolumeId> {
-        let volumes = self.nodes.get(name).map(|state| state.volumes.clone()).unwrap_or_default();
-        self.prove(volumes, name, sent, |volume| Unpublished::witnessed_by(answer, volume))
+        self.prove(name, sent, |volume| Unpublished::witnessed_by(answer, volume))
     }
 
     /// Takes the answer "not found" to a live read of a node, likewise. Whatever patch is on its way names
@@ -473,30 +488,27 @@ impl ActualState {
         state.stale = false;
         let was_unsettled = state.unsettled.take().is_some();
         let volumes = state.volumes.clone();
-        let proven = self.prove(volumes.clone(), name, sent, |_| Some(Unpublished::witnessed_by_absence()));
+        let proven = self.prove(name, sent, |_| Some(Unpublished::witnessed_by_absence()));
         if was_unsettled { volumes } else { proven }
     }
 
     fn prove(
         &mut self,
-        volumes: BTreeSet<VolumeId>,
         node: &NodeName,
         sent: Sequence,
         proof: impl Fn(&VolumeId) -> Option<Unpublished>,
     ) -> BTreeSet<VolumeId> {
         let mut touched = BTreeSet::new();
-        for volume in volumes {
-            let pair = self.volumes.get_mut(&volume).and_then(|state| state.pairs.get_mut(node));
-            let Some(pair) = pair else { continue };
+        self.each_pair_of(node, |_, volume, pair| {
             if let Withdrawal::Since(since) = pair.withdrawal
                 && since < sent
             {
-                if let Some(proof) = proof(&volume) {
+                if let Some(proof) = proof(volume) {
                     pair.withdrawal = Withdrawal::Proven(proof);
                 }
-                touched.insert(volume);
+                touched.insert(volume.clone());
             }
-        }
+        });
         touched
     }
 }
