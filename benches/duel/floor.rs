@@ -1,8 +1,8 @@
 //! The floor under every binder: the very writes of each bind, in their order, and nothing else.
 //!
 //! Who gets what is made up beforehand, from lists; nothing is watched, searched or told, and what a write
-//! has to know is in the answer to the one before. So the API server is all that anybody waits for, and no
-//! binder that makes these writes can be faster on this machine.
+//! has to know is in the answer to the one before. So the API server is all that anybody waits for. It is as
+//! fast as the machine happens to be in that minute: two subjects are comparable as far as that has not changed.
 
 use std::sync::{Arc, Mutex};
 

@@ -282,7 +282,8 @@ impl ActualState {
         self.volumes.entry(volume.clone()).or_default().pairs.insert(node.clone(), pair);
     }
 
-    /// Does something with every pair of a node.
+    /// Does something with every pair of a node. Each is named in the node's `volumes` as long as it is there:
+    /// [`Self::make_pair`] and [`Self::prune`] see to both.
     fn each_pair_of(&mut self, name: &NodeName, mut act: impl FnMut(&NodeState, &VolumeId, &mut Pair)) {
         let Some(state) = self.nodes.get(name) else { return };
         for volume in &state.volumes {

@@ -46,7 +46,7 @@ pub struct NodeState {
     /// Pause after failures.
     pub retry: Retry,
     /// When this node object was first seen.
-    pub first_seen: Option<Timestamp>,
+    first_seen: Option<Timestamp>,
     /// Boot of the machine behind the node object, as far as any has said; empty if none has.
     boot: String,
     /// Volumes that an earlier object of this node reported in use. A later one of the same boot starts
