@@ -12,6 +12,7 @@ pub mod ids;
 pub mod kinds;
 pub mod leadership;
 pub mod lease;
+pub mod restore;
 pub mod watch;
 
 /// An error with its causes, on one line. A cause that its error already quotes is not repeated.
