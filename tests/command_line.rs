@@ -179,3 +179,16 @@ fn a_taken_address_is_a_mistake() {
     assert_eq!(output.status.code(), Some(2), "{stderr}");
     assert!(stderr.starts_with(&format!("mooring: --bind-address 127.0.0.1 --port {port}: ")), "{stderr}");
 }
+
+#[test]
+fn what_is_released_names_one_toolchain_and_one_version() {
+    let toolchain = include_str!("../rust-toolchain.toml");
+    let (_, channel) = toolchain.split_once("channel = \"").unwrap();
+    let (channel, _) = channel.split_once('"').unwrap();
+    let version = env!("CARGO_PKG_VERSION");
+    let dockerfile = include_str!("../Dockerfile");
+    for expected in [format!("/rust:{channel}-"), format!("ARG VERSION={version}\n")] {
+        assert!(dockerfile.contains(&expected), "{expected}");
+    }
+    assert!(channel.starts_with(env!("CARGO_PKG_RUST_VERSION")), "{channel}");
+}
