@@ -11,7 +11,7 @@ use super::{
 use crate::kube_api::{
     ids::{DriverName, NodeName, VolumeName},
     kinds::{
-        AttachmentSource, AttachmentSpec, AttachmentStatus, CsiDriver, CsiDriverSpec, CsiNode, FromProtobuf,
+        AttachmentSource, AttachmentSpec, AttachmentStatus, CsiDriver, CsiDriverSpec, FromProtobuf,
         StorageClass, VolumeAttachment, VolumeError,
     },
     wire::DecodeError,
@@ -99,13 +99,6 @@ struct DriverSpecMessage {
     attach_required: Option<bool>,
 }
 
-/// `storage.v1.CSINode`.
-#[derive(Clone, PartialEq, Message)]
-struct CsiNodeMessage {
-    #[prost(message, required, tag = "1")]
-    metadata: ObjectMeta,
-}
-
 impl FromProtobuf for VolumeAttachment {
     fn from_protobuf(raw: &Bytes) -> Result<Self, DecodeError> {
         let AttachmentMessage { metadata, spec, status } = AttachmentMessage::decode(raw.clone())?;
@@ -153,11 +146,5 @@ impl FromProtobuf for CsiDriver {
         let DriverMessage { metadata, spec } = DriverMessage::decode(raw.clone())?;
         let spec = CsiDriverSpec { attach_required: spec.attach_required };
         Ok(Self { metadata: metadata.narrow()?, spec })
-    }
-}
-
-impl FromProtobuf for CsiNode {
-    fn from_protobuf(raw: &Bytes) -> Result<Self, DecodeError> {
-        Ok(Self { metadata: CsiNodeMessage::decode(raw.clone())?.metadata.narrow()? })
     }
 }
