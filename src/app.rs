@@ -69,6 +69,7 @@ pub enum Failure {
 ///
 /// # Errors
 /// See [`Failure`].
+#[must_use]
 pub fn run(config: Config) -> LocalBoxFuture<'static, Result<(), Failure>> {
     Box::pin(run_until_signal(config))
 }

@@ -57,6 +57,7 @@ pub struct Mistake(String);
 ///
 /// # Errors
 /// [`Mistake`] for flags that cannot be; anything else is the failure of a part.
+#[must_use]
 pub fn run(args: &DemoArgs) -> LocalBoxFuture<'_, anyhow::Result<()>> {
     Box::pin(run_to_the_end(args))
 }
