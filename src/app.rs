@@ -11,7 +11,7 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, anyhow};
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, LocalBoxFuture};
 use serde_json::Value;
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
@@ -67,11 +67,16 @@ pub enum Failure {
     Running(anyhow::Error),
 }
 
-/// Runs the daemon until a signal ends it.
+/// Runs the daemon until a signal ends it. Boxed here, so that the program does not compile all of it again.
 ///
 /// # Errors
 /// See [`Failure`].
-pub async fn run(config: Config) -> Result<(), Failure> {
+#[must_use]
+pub fn run(config: Config) -> LocalBoxFuture<'static, Result<(), Failure>> {
+    Box::pin(run_until_signal(config))
+}
+
+async fn run_until_signal(config: Config) -> Result<(), Failure> {
     let mut terminated = Termination::listen().map_err(Failure::Setup)?;
     let api = ApiServer::find(config.kubeconfig.as_deref()).await;
     let api = api.map_err(|error| Failure::Setup(error.into()))?;

@@ -285,14 +285,14 @@ where
         words.extend(sorted.arguments);
         ignored = sorted.ignored;
     }
-    let mut cli = Cli::try_parse_from(words).map_err(stop)?;
+    let mut cli = Cli::try_parse_from(words).map_err(|error| stop(&error))?;
     if let Command::Run(run) = &mut cli.command {
         run.ignored = ignored;
     }
     Ok(cli)
 }
 
-fn stop(error: clap::Error) -> Stop {
+fn stop(error: &clap::Error) -> Stop {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Stop::Print(error.render().to_string()),
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {

@@ -92,12 +92,12 @@ fn apply(flag: Flag, value: Option<OsString>, sorted: &mut Sorted) -> Result<(),
         Treatment::Obeyed => sorted.arguments.push(joined(flag.name, value)),
         Treatment::Ignored(reason) => sorted.ignored.push(ignored(flag, reason)),
         Treatment::Refused { reason, unless } => {
-            let means_nothing = |harmless: &&str| {
+            let means_nothing = |harmless: &&'static str| {
                 *harmless == text
                     || !flag.takes_value
                         && parse_bool(&text).is_ok_and(|value| Ok(value) == parse_bool(harmless))
             };
-            if !unless.iter().any(|harmless| means_nothing(&harmless)) {
+            if !unless.iter().any(means_nothing) {
                 return Err(format!("--{}: {reason}", flag.name));
             }
             sorted.ignored.push(ignored(flag, "with this value it means nothing here"));

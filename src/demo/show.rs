@@ -12,6 +12,7 @@ use std::{
 };
 
 use anyhow::{Context, anyhow};
+use futures::future::LocalBoxFuture;
 use kube::Client;
 use tokio::{
     net::TcpListener,
@@ -53,11 +54,16 @@ const LOG_CAPACITY_PER_VOLUME: usize = 5;
 #[error("{0}")]
 pub struct Mistake(String);
 
-/// Runs the demo.
+/// Runs the demo. Boxed here, so that the program does not compile all of it again.
 ///
 /// # Errors
 /// [`Mistake`] for flags that cannot be; anything else is the failure of a part.
-pub async fn run(args: &DemoArgs) -> anyhow::Result<()> {
+#[must_use]
+pub fn run(args: &DemoArgs) -> LocalBoxFuture<'_, anyhow::Result<()>> {
+    Box::pin(run_to_the_end(args))
+}
+
+async fn run_to_the_end(args: &DemoArgs) -> anyhow::Result<()> {
     let is_view = match args.output {
         Some(DemoOutput::View) if !io::stdout().is_terminal() => {
             return Err(Mistake("--output=view: stdout is no terminal".to_owned()).into());
