@@ -34,6 +34,8 @@ use crate::{
         events::EventQueue,
         kinds::{Node, PersistentVolume, PersistentVolumeClaim, VolumeAttachment},
         leadership::{Leadership, Term},
+        restore::RestoreGrace,
+        sight::Sight,
         watch as kind_watch,
     },
     metrics::{Alarms, ApiMetrics, ElectionMetrics, Metrics, process},
@@ -237,15 +239,19 @@ impl Daemon {
         process::register(&metrics)?;
         let api_metrics = Arc::new(ApiMetrics::new(&metrics, &api.host())?);
         let objects = Arc::new(Objects::default());
-        let leadership =
-            Leadership::new(if config.election.is_some() { Term::None } else { Term::Unlimited });
+        let leadership = match &config.election {
+            Some(election) => Leadership::new(Term::None).with_reserve(election.timing.reserve()),
+            None => Leadership::new(Term::Unlimited),
+        };
+        let alarms = Alarms::new(&metrics)?;
         let caller = Caller::new(
             api.client()?,
             leadership.clone(),
             config.rate_limit.map(crate::config::RateLimit::limiter),
             Arc::clone(&api_metrics),
         )
-        .with_request_timeout(config.request_timeout());
+        .with_request_timeout(config.request_timeout)
+        .with_alarms(alarms.clone());
         let watch_client = api.client()?;
 
         let mut tasks = Supervisor::default();
@@ -261,10 +267,18 @@ impl Daemon {
                     identity: identity.clone(),
                     timing: election.timing,
                 };
-                let elector = build_elector(api, candidacy, &leadership, &metrics, api_metrics)?;
+                // The watches are to say when they are blind, and when they see a restore of etcd.
+                let (sight, grace) = (Sight::default(), RestoreGrace::default());
+                let elector = build_elector(api, candidacy, &leadership, &metrics, api_metrics)?
+                    .with_sight(sight)
+                    .with_grace(grace);
                 let view = elector.view();
                 let barrier = take_over_barrier(watch_client.clone(), Arc::clone(&objects));
-                let running = elector.run(Some(watch_client), barrier, lease.clone());
+                let synced = {
+                    let objects = Arc::clone(&objects);
+                    async move { objects.synced().await }
+                };
+                let running = elector.run(Some(watch_client), synced, barrier, lease.clone());
                 tasks.spawn_fallible(Stage::Election, "leader-election", running);
                 Some(view)
             }
@@ -274,7 +288,6 @@ impl Daemon {
         let writing = writer.run(caller.clone(), identity, events_end.clone());
         tasks.spawn(Stage::Events, "events", writing);
 
-        let alarms = Alarms::new(&metrics)?;
         let parts = Parts {
             config,
             metrics,
@@ -367,7 +380,7 @@ fn build_elector(
     api_metrics: Arc<ApiMetrics>,
 ) -> anyhow::Result<Elector> {
     let caller = Caller::new(api.client()?, Leadership::new(Term::Unlimited), None, api_metrics)
-        .with_request_timeout(candidacy.timing.retry_period);
+        .with_request_timeout(candidacy.timing.request_timeout());
     let election_metrics = ElectionMetrics::new(metrics, &candidacy.name)?;
     Ok(Elector::new(caller, candidacy, leadership.clone(), election_metrics))
 }

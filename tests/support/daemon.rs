@@ -31,8 +31,13 @@ pub struct Launch {
 impl Launch {
     /// A single replica that needs no lease.
     pub fn alone() -> Self {
-        // Where its ServiceAccount may keep its ConfigMap.
-        let flags = ["--leader-elect=false", "--leader-elect-resource-namespace=mooring-system"];
+        let flags = [
+            "--leader-elect=false",
+            // Where its ServiceAccount may keep its ConfigMap.
+            "--leader-elect-resource-namespace=mooring-system",
+            // What is never answered should not be waited for long.
+            "--request-timeout=5s",
+        ];
         Self { flags: flags.map(str::to_owned).to_vec() }
     }
 
@@ -40,8 +45,8 @@ impl Launch {
     pub fn replica(namespace: &str) -> Self {
         let flags = [
             "--leader-elect=true",
-            "--leader-elect-lease-duration=3s",
-            "--leader-elect-renew-deadline=2s",
+            "--leader-elect-lease-duration=5s",
+            "--leader-elect-renew-deadline=3s",
             "--leader-elect-retry-period=200ms",
         ];
         let mut flags: Vec<String> = flags.map(str::to_owned).to_vec();
