@@ -26,6 +26,10 @@ use crate::kube_api::{
     kinds::{Narrow, Node, VolumeAttachment},
 };
 
+/// After so many creates in a row whose outcome nobody knows, users are told: it is no accident then, and KCM tells
+/// of the first.
+const TELLING_FAILURES: u32 = 3;
+
 impl Controller {
     /// Takes an outcome.
     pub fn take_outcome(&mut self, outcome: Outcome, now: Instant) {
@@ -156,6 +160,10 @@ impl Controller {
                 pair.uncertain = Some(Uncertain { until: now + settle_time, read_absent: false });
                 if !error.is_certain() {
                     pair.retry = pair.retry.after_failure(now, jitter, Duration::ZERO);
+                    if pair.retry.failures() >= TELLING_FAILURES {
+                        let failure = Announcement::Failed(announcer::refused(&error));
+                        self.say_once(volume, node, Topic::Failure, &failure, now);
+                    }
                 }
             }
             Err(error @ CallError::Throttled { .. }) => self.pair_failed(volume, node, &error, now),

@@ -54,6 +54,11 @@ impl Launch {
         Self { flags }
     }
 
+    /// One of several replicas, with the lease that an operator gets who says nothing else.
+    pub fn replica_by_default(namespace: &str) -> Self {
+        Self { flags: vec![format!("--leader-elect-resource-namespace={namespace}")] }
+    }
+
     /// The same with one more flag.
     #[must_use]
     pub fn with(mut self, flag: &str) -> Self {
