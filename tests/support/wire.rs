@@ -1,7 +1,8 @@
 //! A wire between a daemon and its API server: what it carries upwards can be held up and delivered later.
 //!
 //! It passes bytes, so it understands nothing of what it carries, TLS or not; like a balancer that freezes for a
-//! while and then goes on. What a client has sent is delivered although the client has hung up meanwhile.
+//! while and then goes on. What a client has sent is delivered although the client has hung up meanwhile, and the
+//! server learns of that only when it has answered: it must not spare it the trouble.
 
 use std::sync::Arc;
 
@@ -51,10 +52,17 @@ impl Wire {
                     let Ok(server) = TcpStream::connect(&address).await else { continue };
                     let (from_client, to_client) = client.into_split();
                     let (from_server, to_server) = server.into_split();
-                    let carrying = carry_up(from_client, to_server, traffic.subscribe(), Arc::clone(&held));
+                    let (answers, answered) = watch::channel(());
+                    let up = Up {
+                        client: from_client,
+                        server: to_server,
+                        traffic: traffic.subscribe(),
+                        held: Arc::clone(&held),
+                        answered,
+                    };
                     let stop = stop.clone();
-                    tokio::spawn(async move { stop.run_until_cancelled(carrying).await });
-                    tokio::spawn(carry_down(from_server, to_client));
+                    tokio::spawn(async move { stop.run_until_cancelled(up.carry()).await });
+                    tokio::spawn(carry_down(from_server, to_client, answers));
                 }
             }
         };
@@ -107,37 +115,50 @@ impl Drop for Held<'_> {
     }
 }
 
-async fn carry_up(
-    mut client: OwnedReadHalf,
-    mut server: OwnedWriteHalf,
-    mut traffic: watch::Receiver<Traffic>,
+/// One connection, on the way to the server.
+struct Up {
+    client: OwnedReadHalf,
+    server: OwnedWriteHalf,
+    traffic: watch::Receiver<Traffic>,
     held: Arc<watch::Sender<usize>>,
-) {
-    let mut chunk = vec![0; 1 << 16];
-    let (mut since, mut passed) = (Traffic::Flows, 0);
-    while let Ok(length @ 1..) = client.read(&mut chunk).await {
-        let now = *traffic.borrow_and_update();
-        if now != since {
-            (since, passed) = (now, 0);
-        }
-        passed += 1;
-        let is_held = matches!(now, Traffic::HeldAfter(chunks) if passed > chunks);
-        let _held = is_held.then(|| Held::begin(&held));
-        if is_held && traffic.wait_for(|traffic| *traffic == Traffic::Flows).await.is_err() {
-            return;
-        }
-        if server.write_all(&chunk[..length]).await.is_err() {
-            return;
-        }
-    }
-    // The client has hung up: the server learns of it after all that came before.
-    let _ = server.shutdown().await;
+    /// Tells when the server says anything, and when it closes.
+    answered: watch::Receiver<()>,
 }
 
-async fn carry_down(mut server: OwnedReadHalf, mut client: OwnedWriteHalf) {
+impl Up {
+    async fn carry(mut self) {
+        let mut chunk = vec![0; 1 << 16];
+        let (mut since, mut passed) = (Traffic::Flows, 0);
+        let mut was_held = false;
+        while let Ok(length @ 1..) = self.client.read(&mut chunk).await {
+            let now = *self.traffic.borrow_and_update();
+            if now != since {
+                (since, passed) = (now, 0);
+            }
+            passed += 1;
+            was_held = matches!(now, Traffic::HeldAfter(chunks) if passed > chunks);
+            let _held = was_held.then(|| Held::begin(&self.held));
+            if was_held && self.traffic.wait_for(|traffic| *traffic == Traffic::Flows).await.is_err() {
+                return;
+            }
+            self.answered.mark_unchanged();
+            if self.server.write_all(&chunk[..length]).await.is_err() {
+                return;
+            }
+        }
+        if was_held {
+            // Closed is as good as answered.
+            let _ = self.answered.changed().await;
+        }
+        let _ = self.server.shutdown().await;
+    }
+}
+
+async fn carry_down(mut server: OwnedReadHalf, mut client: OwnedWriteHalf, answers: watch::Sender<()>) {
     let mut chunk = vec![0; 1 << 16];
     let mut is_heard = true;
     while let Ok(length @ 1..) = server.read(&mut chunk).await {
+        answers.send_replace(());
         // What a client that has hung up does not hear is read all the same, or the server would see that.
         is_heard = is_heard && client.write_all(&chunk[..length]).await.is_ok();
     }
