@@ -7,11 +7,14 @@ use std::{
 use http::{Method, Response};
 use http_body_util::BodyExt;
 use kube::client::Body;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
 use super::*;
-use crate::metrics::{ApiMetrics, Metrics};
+use crate::{
+    kube_api::lease,
+    metrics::{ApiMetrics, Metrics},
+};
 
 const TIMING: Timing = Timing {
     lease_duration: Duration::from_secs(15),

@@ -8,7 +8,10 @@
 //! keepalive and user time-out, without which a watch on a dead connection goes unnoticed for five minutes
 //! and a request that was given up may still be delivered minutes later; writes that are kept back until
 //! the server has begun with them ([`super::call::gate`]); and no per-request trace layer. Proxies are refused, as
-//! kube refuses them without its features for them: the token must not go past one in silence.
+//! kube refuses them without its features for them: the token must not go past one in silence. Renewed
+//! client certificates are taken ([`reload`]); tokens and certificates of authorities kube reloads itself.
+
+mod reload;
 
 use std::{
     env,
@@ -195,7 +198,17 @@ impl ApiServer {
             return Err(ConnectError::Proxy { origin: self.origin.clone(), server: self.host(), proxy });
         }
         let built = match &self.connection {
-            Connection::Network(config) => build(config),
+            Connection::Network(config) => {
+                let user = &config.auth_info;
+                let files = [&user.client_certificate, &user.client_key];
+                let files: Vec<PathBuf> = files.into_iter().flatten().map(PathBuf::from).collect();
+                if files.is_empty() {
+                    build(config)
+                } else {
+                    let config = config.clone();
+                    reload::reloading(files, config.default_namespace.clone(), move || build(&config))
+                }
+            }
             Connection::InProcess(client) => Ok(client.clone()),
         };
         built.map_err(|error| ConnectError::Client { origin: self.origin.clone(), error: Box::new(error) })
