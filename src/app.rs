@@ -34,6 +34,7 @@ use crate::{
         kinds::{Narrow, Node, PersistentVolume, PersistentVolumeClaim, VolumeAttachment},
         leadership::{Leadership, Term},
         restore::RestoreGrace,
+        sight::Sight,
         watch::{self as kind_watch, Fetcher},
     },
     metrics::{Alarms, ApiMetrics, ElectionMetrics, Metrics, WatchMetrics, process},
@@ -316,15 +317,19 @@ impl Daemon {
         process::register(&metrics)?;
         let api_metrics = Arc::new(ApiMetrics::new(&metrics, &api.host())?);
         let objects = Arc::new(Objects::within(grace.clone()));
-        let leadership =
-            Leadership::new(if config.election.is_some() { Term::None } else { Term::Unlimited });
+        let leadership = match &config.election {
+            Some(election) => Leadership::new(Term::None).with_reserve(election.timing.reserve()),
+            None => Leadership::new(Term::Unlimited),
+        };
+        let alarms = Alarms::new(&metrics)?;
         let caller = Caller::new(
             api.client()?,
             leadership.clone(),
             config.rate_limit.map(crate::config::RateLimit::limiter),
             Arc::clone(&api_metrics),
         )
-        .with_request_timeout(config.request_timeout());
+        .with_request_timeout(config.request_timeout)
+        .with_alarms(alarms.clone());
         let watch_client = api.client()?;
 
         let mut tasks = Supervisor::default();
@@ -341,11 +346,19 @@ impl Daemon {
                     identity: identity.clone(),
                     timing: election.timing,
                 };
+                let sight = Sight::default();
+                tasks.spawn(Stage::Watch, "sight", keep_in_sight(Arc::clone(&objects), sight.clone()));
                 let barrier_fetcher = fetchers()?;
-                let elector = build_elector(api, candidacy, &leadership, &metrics, Arc::clone(&api_metrics))?;
+                let elector = build_elector(api, candidacy, &leadership, &metrics, Arc::clone(&api_metrics))?
+                    .with_sight(sight)
+                    .with_grace(grace.clone());
                 let view = elector.view();
                 let barrier = take_over_barrier(barrier_fetcher, Arc::clone(&objects));
-                let running = elector.run(Some(watch_client), barrier, lease.clone());
+                let synced = {
+                    let objects = Arc::clone(&objects);
+                    async move { objects.synced().await }
+                };
+                let running = elector.run(Some(watch_client), synced, barrier, lease.clone());
                 tasks.spawn_fallible(Stage::Election, "leader-election", running);
                 Some(view)
             }
@@ -355,7 +368,6 @@ impl Daemon {
         let writing = writer.run(caller.clone(), identity, events_end.clone());
         tasks.spawn(Stage::Events, "events", writing);
 
-        let alarms = Alarms::new(&metrics)?;
         tasks.spawn(Stage::Watch, "restore-alarm", alarm_of_restores(grace.clone(), alarms.clone()));
         let parts = Parts {
             config,
@@ -422,6 +434,16 @@ fn build_router(parts: &Parts, view: Option<watch::Receiver<ElectionView>>, dead
     routes::router(&sources)
 }
 
+/// Tells the elector since when the first kind is blind, if one is.
+async fn keep_in_sight(objects: Arc<Objects>, sight: Sight) {
+    let mut statuses = objects.status_changes();
+    // The sender lives in the tables, so waiting cannot fail.
+    while statuses.changed().await.is_ok() {
+        let blind_since = statuses.borrow_and_update().iter().filter_map(|(_, status)| status.blind_since).min();
+        sight.set(blind_since);
+    }
+}
+
 /// Raises an alarm while a grace after a restore lasts.
 async fn alarm_of_restores(grace: RestoreGrace, alarms: Alarms) {
     let mut changes = grace.changes();
@@ -471,7 +493,7 @@ fn build_elector(
     api_metrics: Arc<ApiMetrics>,
 ) -> anyhow::Result<Elector> {
     let caller = Caller::new(api.client()?, Leadership::new(Term::Unlimited), None, api_metrics)
-        .with_request_timeout(candidacy.timing.retry_period);
+        .with_request_timeout(candidacy.timing.request_timeout());
     let election_metrics = ElectionMetrics::new(metrics, &candidacy.name)?;
     Ok(Elector::new(caller, candidacy, leadership.clone(), election_metrics))
 }

@@ -94,7 +94,12 @@ pub struct Controller {
     /// The newest revision of any VolumeAttachment that the watch has told of.
     pub(super) newest_attachment: ResourceVersion,
     pub(super) wish_clock: WishClock,
+    /// How long a request of unknown outcome may still be carried out.
+    pub(super) settle_time: Duration,
 }
+
+/// [`Controller::settle_time`] where nothing else is said: for requests of five seconds.
+const SETTLE_TIME: Duration = Duration::from_secs(10);
 
 /// What a timer makes dirty.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -133,7 +138,14 @@ impl Controller {
             graced_until: None,
             newest_attachment: ResourceVersion::default(),
             wish_clock: WishClock::default(),
+            settle_time: SETTLE_TIME,
         }
+    }
+
+    /// Requests of unknown outcome may still be carried out for so long.
+    #[must_use]
+    pub fn with_settle_time(self, settle_time: Duration) -> Self {
+        Self { settle_time, ..self }
     }
 
     /// A copy that goes its own way, over a copy of the tables.

@@ -58,7 +58,8 @@ impl AttachDetach {
                 AttachDetachMetrics::new(metrics, alarms)?,
                 options,
                 Clock::new(Timestamp::now(), Instant::now()),
-            ),
+            )
+            .with_settle_time(caller.settle_time()),
             executor: Executor::new(caller.with_own_budget(PAIR_CALLS + NODE_CALLS), sender),
             objects,
             outcomes,

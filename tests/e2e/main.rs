@@ -34,6 +34,7 @@ mod replicas;
 mod restore;
 mod second_binder;
 mod second_controller;
+mod slow;
 mod stage;
 mod troubles;
 mod wish_clock;
@@ -64,6 +65,7 @@ fn main() {
     stories.extend(replicas::stories());
     stories.extend(second_binder::stories());
     stories.extend(second_controller::stories());
+    stories.extend(slow::stories());
     stories.extend(wish_clock::stories());
     stories.extend(deploy::stories());
     stories.extend(troubles::stories());

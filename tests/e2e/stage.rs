@@ -29,6 +29,7 @@ use crate::support::{
     history::Change,
     invariants,
     process::Log,
+    wire::Wire,
     writes,
 };
 
@@ -233,6 +234,15 @@ impl Stage {
     /// Starts a daemon in a certain way and waits until it is ready.
     pub async fn start_daemon(&self, launch: &Launch, proxy: &Proxy) -> Daemon {
         let daemon = self.backend.start(launch, proxy);
+        self.logs.lock().unwrap().extend(daemon.log().cloned());
+        daemon.ready().await;
+        daemon
+    }
+
+    /// Starts a daemon at the other end of a wire to the real server and waits until it is ready.
+    pub async fn wired_daemon(&self, launch: &Launch, wire: &Wire) -> Daemon {
+        let real = self.real();
+        let daemon = launch.start_process(&real.plane.kubeconfig(wire.url(), &real.token));
         self.logs.lock().unwrap().extend(daemon.log().cloned());
         daemon.ready().await;
         daemon
