@@ -12,7 +12,6 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, anyhow};
 use futures::future::BoxFuture;
-use kube::Client;
 use serde_json::Value;
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
@@ -28,15 +27,14 @@ use crate::{
     kube_api::{
         backoff::Backoff,
         call::Caller,
-        connect::ApiServer,
+        connect::{ApiServer, ConnectError},
         elector::{Candidacy, ElectionView, Elector},
-        error_chain,
         events::EventQueue,
-        kinds::{Node, PersistentVolume, PersistentVolumeClaim, VolumeAttachment},
+        kinds::{Narrow, Node, PersistentVolume, PersistentVolumeClaim, VolumeAttachment},
         leadership::{Leadership, Term},
-        watch as kind_watch,
+        watch::{self as kind_watch, Fetcher},
     },
-    metrics::{Alarms, ApiMetrics, ElectionMetrics, Metrics, process},
+    metrics::{Alarms, ApiMetrics, ElectionMetrics, Metrics, WatchMetrics, process},
     routes,
     state::{Objects, Stored},
     supervise::{Dead, Death, Stage, Supervisor},
@@ -250,7 +248,8 @@ impl Daemon {
 
         let mut tasks = Supervisor::default();
         let [planning, events_end, lease, http] = [(); 4].map(|()| CancellationToken::new());
-        start_watches(&mut tasks, &watch_client, &objects);
+        let fetchers = || Fetcher::new(api, Arc::clone(&api_metrics));
+        start_watches(&mut tasks, fetchers, &WatchMetrics::new(&metrics)?, &objects)?;
         let namespace = config.own_namespace.clone().or_else(|| api.own_namespace.clone());
         let namespace = namespace.unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
         let view = match &config.election {
@@ -261,9 +260,11 @@ impl Daemon {
                     identity: identity.clone(),
                     timing: election.timing,
                 };
-                let elector = build_elector(api, candidacy, &leadership, &metrics, api_metrics)?;
+                let barrier_fetcher = fetchers()?;
+                let elector =
+                    build_elector(api, candidacy, &leadership, &metrics, Arc::clone(&api_metrics))?;
                 let view = elector.view();
-                let barrier = take_over_barrier(watch_client.clone(), Arc::clone(&objects));
+                let barrier = take_over_barrier(barrier_fetcher, Arc::clone(&objects));
                 let running = elector.run(Some(watch_client), barrier, lease.clone());
                 tasks.spawn_fallible(Stage::Election, "leader-election", running);
                 Some(view)
@@ -340,22 +341,33 @@ fn build_router(parts: &Parts, view: Option<watch::Receiver<ElectionView>>, dead
     routes::router(&sources)
 }
 
-fn start_watches(tasks: &mut Supervisor, client: &Client, objects: &Arc<Objects>) {
-    fn start<T: Stored>(tasks: &mut Supervisor, client: &Client, objects: &Arc<Objects>) {
-        let watching = kind_watch::watch::<T>(client.clone(), Arc::clone(objects));
-        tasks.spawn(Stage::Watch, T::WATCH, watching);
+/// Each kind is listed and watched over connections of its own.
+fn start_watches(
+    tasks: &mut Supervisor,
+    fetchers: impl Fn() -> Result<Fetcher, ConnectError>,
+    metrics: &WatchMetrics,
+    objects: &Arc<Objects>,
+) -> Result<(), ConnectError> {
+    use crate::kube_api::kinds::{CsiDriver, Pod, StorageClass};
+    macro_rules! start {
+        ($($kind:ty),*) => {
+            $(
+                let watching =
+                    kind_watch::watch::<$kind>(fetchers()?, Arc::clone(objects), metrics.of(<$kind>::PLURAL));
+                tasks.spawn(Stage::Watch, <$kind>::WATCH, watching);
+            )*
+        };
     }
-    use crate::kube_api::kinds::{
-        CsiDriver, CsiNode, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
-    };
-    start::<Node>(tasks, client, objects);
-    start::<Pod>(tasks, client, objects);
-    start::<PersistentVolume>(tasks, client, objects);
-    start::<PersistentVolumeClaim>(tasks, client, objects);
-    start::<VolumeAttachment>(tasks, client, objects);
-    start::<StorageClass>(tasks, client, objects);
-    start::<CsiDriver>(tasks, client, objects);
-    start::<CsiNode>(tasks, client, objects);
+    start!(
+        Node,
+        Pod,
+        PersistentVolume,
+        PersistentVolumeClaim,
+        VolumeAttachment,
+        StorageClass,
+        CsiDriver
+    );
+    Ok(())
 }
 
 /// The elector's requests have a client, a budget and a timeout of their own, and need no term.
@@ -376,20 +388,20 @@ fn build_elector(
 /// through our watches yet. A volume must not be attached elsewhere, nor reserved for a claim that another
 /// volume is reserved for already (S19), for want of knowing of it. Where iSCSI and Fibre Channel volumes are,
 /// the nodes alone tell (S1).
-async fn take_over_barrier(client: Client, objects: Arc<Objects>) {
+async fn take_over_barrier(fetcher: Fetcher, objects: Arc<Objects>) {
     tokio::join!(
-        reread::<Node>(&client, &objects),
-        reread::<VolumeAttachment>(&client, &objects),
-        reread::<PersistentVolume>(&client, &objects),
-        reread::<PersistentVolumeClaim>(&client, &objects),
+        reread::<Node>(&fetcher, &objects),
+        reread::<VolumeAttachment>(&fetcher, &objects),
+        reread::<PersistentVolume>(&fetcher, &objects),
+        reread::<PersistentVolumeClaim>(&fetcher, &objects),
     );
 }
 
 /// Repeats until it succeeds or the term ends.
-async fn reread<T: Stored>(client: &Client, objects: &Objects) {
+async fn reread<T: Stored>(fetcher: &Fetcher, objects: &Objects) {
     let mut backoff = Backoff::new(LONGEST_BARRIER_PAUSE);
-    while let Err(error) = kind_watch::refresh::<T>(client, objects).await {
-        tracing::warn!(kind = T::KIND, error = %error_chain(&error), "cannot be listed, not leading yet");
+    while let Err(error) = kind_watch::refresh::<T>(fetcher, objects).await {
+        tracing::warn!(kind = T::KIND, %error, "cannot be listed, not leading yet");
         tokio::time::sleep(backoff.pause()).await;
     }
 }

@@ -14,15 +14,14 @@ mod pod;
 mod source;
 mod volume;
 
-use std::{borrow::Cow, fmt, hash::Hash};
+use std::{fmt, hash::Hash};
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use serde::{Deserialize, Deserializer, de::DeserializeOwned};
+use serde::de::DeserializeOwned;
 
 pub use attachment::{AttachmentSource, AttachmentStatus, VolumeAttachment, VolumeError};
 pub use claim::{ClaimPhase, ClaimSpec, ClaimStatus, LabelSelector, PersistentVolumeClaim};
 pub use class::{BindingMode, StorageClass};
-pub use csi::{CsiDriver, CsiNode};
+pub use csi::CsiDriver;
 pub use meta::{Meta, OwnerReference};
 pub use node::{AttachedVolume, Node, NodeCondition, Taint};
 pub use pod::{ClaimSource, Pod, PodVolume, PodVolumeSource};
@@ -54,8 +53,6 @@ pub enum ObjectRef {
     Class(ClassName),
     /// A CSIDriver.
     Driver(DriverName),
-    /// A CSINode, which bears the node's name.
-    CsiNode(NodeName),
 }
 
 impl fmt::Display for ObjectRef {
@@ -68,7 +65,6 @@ impl fmt::Display for ObjectRef {
             Self::Attachment(name) => write!(f, "volumeattachment/{name}"),
             Self::Class(name) => write!(f, "storageclass/{name}"),
             Self::Driver(name) => write!(f, "csidriver/{name}"),
-            Self::CsiNode(name) => write!(f, "csinode/{name}"),
         }
     }
 }
@@ -96,6 +92,10 @@ pub trait Narrow: DeserializeOwned + Clone + fmt::Debug + PartialEq + Send + Syn
     fn path(key: &Self::Key) -> String;
     /// Drops what this kind parsed but does not keep.
     fn trim(&mut self) {}
+    /// Whether any rule reads the object. One that does not matter is not kept.
+    fn is_relevant(&self) -> bool {
+        true
+    }
 }
 
 macro_rules! narrow {
@@ -163,52 +163,9 @@ narrow!(
 );
 narrow!(StorageClass, ClassName, Class, "storage.k8s.io", "StorageClass", "storageclasses", cluster);
 narrow!(CsiDriver, DriverName, Driver, "storage.k8s.io", "CSIDriver", "csidrivers", cluster);
-narrow!(CsiNode, NodeName, CsiNode, "storage.k8s.io", "CSINode", "csinodes", cluster);
 
 /// URL path below which the `v1` resources of a group live.
 #[must_use]
 pub fn api_root(group: &str) -> String {
     if group.is_empty() { "/api/v1".to_owned() } else { format!("/apis/{group}/v1") }
-}
-
-/// A narrow kind as kube's watcher wants it: with an `ObjectMeta`, of which only the revision is
-/// filled, because that is all the watcher reads.
-#[derive(Clone, Debug)]
-pub struct Watched<T> {
-    /// The object.
-    pub object: T,
-    head: ObjectMeta,
-}
-
-impl<'de, T: Narrow> Deserialize<'de> for Watched<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut object = T::deserialize(deserializer)?;
-        object.trim();
-        let revision = object.metadata().resource_version.to_string();
-        Ok(Self { object, head: ObjectMeta { resource_version: Some(revision), ..ObjectMeta::default() } })
-    }
-}
-
-impl<T: Narrow> kube::Resource for Watched<T> {
-    type DynamicType = ();
-    type Scope = kube::core::DynamicResourceScope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        T::KIND.into()
-    }
-    fn group((): &()) -> Cow<'_, str> {
-        T::GROUP.into()
-    }
-    fn version((): &()) -> Cow<'_, str> {
-        "v1".into()
-    }
-    fn plural((): &()) -> Cow<'_, str> {
-        T::PLURAL.into()
-    }
-    fn meta(&self) -> &ObjectMeta {
-        &self.head
-    }
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.head
-    }
 }
