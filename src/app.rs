@@ -16,6 +16,7 @@ use serde_json::Value;
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::watch,
+    time::Instant,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -32,6 +33,7 @@ use crate::{
         events::EventQueue,
         kinds::{Narrow, Node, PersistentVolume, PersistentVolumeClaim, VolumeAttachment},
         leadership::{Leadership, Term},
+        restore::RestoreGrace,
         watch::{self as kind_watch, Fetcher},
     },
     metrics::{Alarms, ApiMetrics, ElectionMetrics, Metrics, WatchMetrics, process},
@@ -50,6 +52,8 @@ const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 const HTTP_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest pause between attempts to pass the take-over barrier.
 const LONGEST_BARRIER_PAUSE: Duration = Duration::from_secs(1);
+/// The alarm about a restore of etcd.
+const RESTORED: &str = "etcd_restored";
 /// Where the lease is outside a cluster.
 const DEFAULT_NAMESPACE: &str = "kube-system";
 
@@ -70,17 +74,85 @@ pub async fn run(config: Config) -> Result<(), Failure> {
     let mut terminated = Termination::listen().map_err(Failure::Setup)?;
     let api = ApiServer::find(config.kubeconfig.as_deref()).await;
     let api = api.map_err(|error| Failure::Setup(error.into()))?;
-    let mut daemon = Daemon::start(config, &api).await.map_err(Failure::Setup)?;
+    let mut life = Life::start(config, &api).await.map_err(Failure::Setup)?;
     tokio::select! {
         name = terminated.signal() => tracing::info!(signal = name, "shutting down"),
-        death = daemon.death() => return Err(Failure::Running(death.into())),
+        failure = life.failure() => return Err(Failure::Running(failure)),
     }
     tokio::spawn(async move {
         let number = terminated.second().await;
         tracing::warn!("second signal: exiting at once");
         std::process::exit(128 + number);
     });
-    daemon.stop().await.map_err(Failure::Running)
+    life.stop().await.map_err(Failure::Running)
+}
+
+/// A daemon, and after a restore of etcd the next one in its place: what the first one knew, has proven and
+/// has told no longer holds, so nothing of it is kept but the grace in which nothing destructive is done (E11).
+#[derive(Debug)]
+pub struct Life {
+    config: Config,
+    api: ApiServer,
+    grace: RestoreGrace,
+    restores: watch::Receiver<u64>,
+    daemon: Option<Daemon>,
+}
+
+impl Life {
+    /// Starts a daemon.
+    ///
+    /// # Errors
+    /// See [`Daemon::start`].
+    pub async fn start(config: Config, api: &ApiServer) -> anyhow::Result<Self> {
+        let grace = RestoreGrace::default();
+        let restores = grace.seen();
+        let daemon = Daemon::start(config.clone(), api, &grace).await?;
+        Ok(Self { config, api: api.clone(), grace, restores, daemon: Some(daemon) })
+    }
+
+    /// The daemon as it is now.
+    #[must_use]
+    pub fn daemon(&self) -> Option<&Daemon> {
+        self.daemon.as_ref()
+    }
+
+    /// Waits until a part dies, which none should; starts anew when etcd was restored.
+    pub async fn failure(&mut self) -> anyhow::Error {
+        loop {
+            let Some(daemon) = &mut self.daemon else { return anyhow!("it did not start again") };
+            tokio::select! {
+                death = daemon.death() => return death.into(),
+                _ = self.restores.changed() => {}
+            }
+            if let Err(error) = self.start_over().await {
+                return error.context("starting over after a restore of etcd");
+            }
+        }
+    }
+
+    /// Takes the daemon down in order, and starts the next one.
+    async fn start_over(&mut self) -> anyhow::Result<()> {
+        tracing::warn!("starting over after a restore of etcd");
+        self.stop_daemon().await?;
+        self.restores.mark_unchanged();
+        self.daemon = Some(Daemon::start(self.config.clone(), &self.api, &self.grace).await?);
+        Ok(())
+    }
+
+    async fn stop_daemon(&mut self) -> anyhow::Result<()> {
+        match self.daemon.take() {
+            Some(daemon) => daemon.stop().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Takes it down in order.
+    ///
+    /// # Errors
+    /// See [`Daemon::stop`].
+    pub async fn stop(mut self) -> anyhow::Result<()> {
+        self.stop_daemon().await
+    }
 }
 
 /// The signals that end the process.
@@ -219,7 +291,7 @@ impl Daemon {
     ///
     /// # Errors
     /// The address cannot be served on, or the credentials cannot be used.
-    pub async fn start(config: Config, api: &ApiServer) -> anyhow::Result<Self> {
+    pub async fn start(config: Config, api: &ApiServer, grace: &RestoreGrace) -> anyhow::Result<Self> {
         let server = Server::bind(config.listen).await?;
         let identity = identity()?;
         tracing::info!(
@@ -234,7 +306,7 @@ impl Daemon {
         let metrics = Metrics::default();
         process::register(&metrics)?;
         let api_metrics = Arc::new(ApiMetrics::new(&metrics, &api.host())?);
-        let objects = Arc::new(Objects::default());
+        let objects = Arc::new(Objects::within(grace.clone()));
         let leadership =
             Leadership::new(if config.election.is_some() { Term::None } else { Term::Unlimited });
         let caller = Caller::new(
@@ -261,8 +333,7 @@ impl Daemon {
                     timing: election.timing,
                 };
                 let barrier_fetcher = fetchers()?;
-                let elector =
-                    build_elector(api, candidacy, &leadership, &metrics, Arc::clone(&api_metrics))?;
+                let elector = build_elector(api, candidacy, &leadership, &metrics, Arc::clone(&api_metrics))?;
                 let view = elector.view();
                 let barrier = take_over_barrier(barrier_fetcher, Arc::clone(&objects));
                 let running = elector.run(Some(watch_client), barrier, lease.clone());
@@ -276,6 +347,7 @@ impl Daemon {
         tasks.spawn(Stage::Events, "events", writing);
 
         let alarms = Alarms::new(&metrics)?;
+        tasks.spawn(Stage::Watch, "restore-alarm", alarm_of_restores(grace.clone(), alarms.clone()));
         let parts = Parts {
             config,
             metrics,
@@ -341,6 +413,25 @@ fn build_router(parts: &Parts, view: Option<watch::Receiver<ElectionView>>, dead
     routes::router(&sources)
 }
 
+/// Raises an alarm while a grace after a restore lasts.
+async fn alarm_of_restores(grace: RestoreGrace, alarms: Alarms) {
+    let mut changes = grace.changes();
+    loop {
+        let left = grace.left(Instant::now());
+        alarms.set(
+            RESTORED,
+            left.map(|_| {
+                "etcd was restored from a backup: nothing is detached, released or deleted for five minutes"
+                    .to_owned()
+            }),
+        );
+        tokio::select! {
+            changed = changes.changed() => if changed.is_err() { std::future::pending::<()>().await },
+            () = tokio::time::sleep(left.unwrap_or_default()), if left.is_some() => {}
+        }
+    }
+}
+
 /// Each kind is listed and watched over connections of its own.
 fn start_watches(
     tasks: &mut Supervisor,
@@ -358,15 +449,7 @@ fn start_watches(
             )*
         };
     }
-    start!(
-        Node,
-        Pod,
-        PersistentVolume,
-        PersistentVolumeClaim,
-        VolumeAttachment,
-        StorageClass,
-        CsiDriver
-    );
+    start!(Node, Pod, PersistentVolume, PersistentVolumeClaim, VolumeAttachment, StorageClass, CsiDriver);
     Ok(())
 }
 

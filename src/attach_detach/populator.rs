@@ -19,8 +19,8 @@ use crate::{
     kube_api::{
         ids::ClaimKey,
         kinds::{
-            ClaimPhase, CsiDriver, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, PodVolume,
-            PodVolumeSource,
+            ClaimPhase, CsiDriver, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod,
+            PodVolume, PodVolumeSource,
         },
     },
     state::{Objects, Stored},

@@ -138,8 +138,7 @@ mod tests {
         kube_api::{
             events::EventQueue,
             kinds::{
-                CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
-                VolumeAttachment,
+                CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, VolumeAttachment,
             },
             leadership::Term,
         },

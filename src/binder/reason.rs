@@ -12,7 +12,8 @@ use crate::kube_api::{
     kinds::{Malformed, PersistentVolumeClaim},
 };
 
-const RESTORED: &str = "nothing is taken back or given up for five minutes after a restore of etcd from a backup";
+const RESTORED: &str =
+    "nothing is taken back or given up for five minutes after a restore of etcd from a backup";
 const SECOND_BINDER: &str = "nothing is taken back or given up while another binder changes the same objects";
 
 /// Where a claim stands.

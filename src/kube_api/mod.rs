@@ -12,8 +12,10 @@ pub mod ids;
 pub mod kinds;
 pub mod leadership;
 pub mod lease;
+mod protobuf;
 pub mod restore;
 pub mod watch;
+pub mod wire;
 
 /// An error with its causes, on one line. A cause that its error already quotes is not repeated.
 #[must_use]

@@ -4,12 +4,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::{sync::watch, time::Instant};
 
-use super::{ChangeSet, Listing, Regression, Table};
+use super::{ChangeSet, Listing, Table};
 use crate::kube_api::{
     ids::{ResourceVersion, Uid},
     kinds::{
-        CsiDriver, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod,
-        StorageClass, VolumeAttachment,
+        CsiDriver, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
+        VolumeAttachment,
     },
     restore::RestoreGrace,
 };
@@ -43,7 +43,6 @@ macro_rules! objects {
             $($(#[$doc])* pub $field: Table<$kind>,)*
             statuses: watch::Sender<Vec<(&'static str, KindStatus)>>,
             subscribers: Mutex<Vec<Arc<ChangeSet>>>,
-            restored: watch::Sender<Option<String>>,
             grace: RestoreGrace,
         }
 
@@ -54,7 +53,6 @@ macro_rules! objects {
                     $($field: Table::default(),)*
                     statuses: watch::Sender::new(kinds),
                     subscribers: Mutex::default(),
-                    restored: watch::Sender::default(),
                     grace: RestoreGrace::default(),
                 }
             }
@@ -67,7 +65,6 @@ macro_rules! objects {
                     $($field: self.$field.clone(),)*
                     statuses: watch::Sender::new(self.statuses()),
                     subscribers: Mutex::default(),
-                    restored: watch::Sender::default(),
                     grace: self.grace.clone(),
                 }
             }
@@ -192,25 +189,6 @@ impl Objects {
             self.announce(&T::object_ref(key));
         }
         self.set_status::<T>(|status| *status = KindStatus { synced: true, ..KindStatus::default() });
-    }
-
-    /// Takes the proof that the cluster was restored from a backup: nothing that is known here holds.
-    pub fn prove_restored(&self, proof: &Regression) {
-        self.restored.send_if_modified(|known| {
-            let is_news = known.is_none();
-            if is_news {
-                *known = Some(proof.to_string());
-            }
-            is_news
-        });
-    }
-
-    /// Waits for the proof that the cluster was restored from a backup. Cancel safe.
-    pub async fn restored(&self) -> String {
-        let mut restored = self.restored.subscribe();
-        // The sender lives in `self`, so waiting cannot fail.
-        let proof = restored.wait_for(Option::is_some).await.map(|proof| proof.clone());
-        proof.ok().flatten().unwrap_or_default()
     }
 
     /// Takes the answer to a read or write of our own. Returns whether it said anything new.

@@ -7,6 +7,7 @@ use libtest_mimic::{Failed, Trial};
 use mooring::{
     attach_detach::{
         actual_state::{ActualState, Candidates, PairCall, Publication, Uncertain},
+        blocks::StandOff,
         desired_state::{AttachSource, DesiredState, PodFacts, PodWishes, WantedVolume},
         force::ForcePolicy,
         node_state::Unsettled,

@@ -11,7 +11,6 @@ use mooring::{
     config::Config,
     http::Router,
     kube_api::connect::ApiServer,
-    supervise::Death,
 };
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -197,15 +196,14 @@ impl InProcess {
         let line = CancellationToken::new();
         let api = ApiServer::in_process(cuttable(client, line.clone()));
         let task = tokio::spawn(async move {
-            let mut daemon = app::Daemon::start(config, &api).await.expect("start the daemon's parts");
-            pages_sender.send_replace(Some(daemon.pages()));
+            let mut life = app::Life::start(config, &api).await.expect("start the daemon's parts");
+            pages_sender.send_replace(life.daemon().map(app::Daemon::pages));
             tokio::select! {
-                death = daemon.death() => {
-                    let death: Death = death;
-                    tracing::error!(error = %death, "the daemon died");
+                failure = life.failure() => {
+                    tracing::error!(error = format!("{failure:#}"), "the daemon died");
                     1
                 }
-                _ = stopped => match daemon.stop().await {
+                _ = stopped => match life.stop().await {
                     Ok(()) => 0,
                     Err(error) => {
                         tracing::error!(error = format!("{error:#}"), "the daemon did not stop in order");

@@ -16,25 +16,35 @@ mod volume;
 
 use std::{fmt, hash::Hash};
 
+use bytes::Bytes;
 use serde::de::DeserializeOwned;
 
-pub use attachment::{AttachmentSource, AttachmentStatus, VolumeAttachment, VolumeError};
-pub use claim::{ClaimPhase, ClaimSpec, ClaimStatus, LabelSelector, PersistentVolumeClaim};
+pub use attachment::{AttachmentSource, AttachmentSpec, AttachmentStatus, VolumeAttachment, VolumeError};
+pub use claim::{
+    ClaimPhase, ClaimResources, ClaimSpec, ClaimStatus, LabelExpression, LabelSelector, PersistentVolumeClaim,
+};
 pub use class::{BindingMode, StorageClass};
-pub use csi::CsiDriver;
+pub use csi::{CsiDriver, CsiDriverSpec};
+pub(super) use meta::is_kept_annotation;
 pub use meta::{Meta, OwnerReference};
-pub use node::{AttachedVolume, Node, NodeCondition, Taint};
-pub use pod::{ClaimSource, Pod, PodVolume, PodVolumeSource};
+pub use node::{AttachedVolume, Node, NodeCondition, NodeInfo, NodeSpec, NodeStatus, Taint};
+pub use pod::{
+    ClaimSource, ContainerState, ContainerStatus, Pod, PodSpec, PodStatus, PodVolume, PodVolumeSource,
+    Present,
+};
+pub(super) use source::Source;
 pub use source::{
     AwsElasticBlockStore, AzureDisk, AzureFile, Cinder, Fc, FlexVolume, GcePersistentDisk, InTreeSource,
     Iscsi, Malformed, PortworxVolume, VsphereVolume,
 };
+pub(super) use volume::VolumeSource;
 pub use volume::{
     ClaimRef, CsiSource, FileSource, HostPathSource, NfsSource, PersistentVolume, ReclaimPolicy, VolumePhase,
-    VolumeSpec,
+    VolumeSpec, VolumeStatus,
 };
 
 use super::ids::{AttachmentName, ClaimKey, ClassName, DriverName, NodeName, PodKey, VolumeName};
+use super::wire::DecodeError;
 
 /// Which object of a watched kind: what a change notice carries and what tables are keyed by.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -69,8 +79,20 @@ impl fmt::Display for ObjectRef {
     }
 }
 
+/// What can be read from the API server's protobuf.
+pub trait FromProtobuf: Sized {
+    /// Decodes an object, without envelope.
+    ///
+    /// # Errors
+    /// If a field that is kept cannot be read. A volume source that cannot be read is none:
+    /// [`InTreeSource::Malformed`] stands for it.
+    fn from_protobuf(raw: &Bytes) -> Result<Self, DecodeError>;
+}
+
 /// A watched kind.
-pub trait Narrow: DeserializeOwned + Clone + fmt::Debug + PartialEq + Send + Sync + 'static {
+pub trait Narrow:
+    DeserializeOwned + FromProtobuf + Clone + fmt::Debug + PartialEq + Send + Sync + 'static
+{
     /// What identifies one object of the kind.
     type Key: Clone + Eq + Ord + Hash + fmt::Debug + fmt::Display + Send + Sync + 'static;
     /// API group, empty for core.
@@ -82,8 +104,12 @@ pub trait Narrow: DeserializeOwned + Clone + fmt::Debug + PartialEq + Send + Syn
 
     /// The object's metadata.
     fn metadata(&self) -> &Meta;
+    /// The identity of an object with that metadata, of which name and namespace are enough.
+    fn key_of(metadata: &Meta) -> Self::Key;
     /// The object's identity.
-    fn key(&self) -> Self::Key;
+    fn key(&self) -> Self::Key {
+        Self::key_of(self.metadata())
+    }
     /// The change notice for an object of this kind.
     fn object_ref(key: Self::Key) -> ObjectRef;
     /// Whether the last state of a deleted object is needed by whoever learns of the deletion later.
@@ -119,9 +145,9 @@ macro_rules! narrow {
             fn metadata(&self) -> &Meta {
                 &self.metadata
             }
-            fn key(&self) -> $key {
+            fn key_of(metadata: &Meta) -> $key {
                 let of: fn(&Meta) -> $key = $of;
-                of(&self.metadata)
+                of(metadata)
             }
             fn object_ref(key: $key) -> ObjectRef {
                 ObjectRef::$variant(key)

@@ -15,7 +15,6 @@ use tokio::time::{Instant, timeout};
 
 use crate::{
     kube_api::{
-        call::retry_after,
         connect::ApiServer,
         error_chain,
         wire::{DecodeError, Encoding, Splitter, Status, WatchEvent, accept_list, accept_watch},
@@ -192,6 +191,12 @@ impl Fetcher {
         };
         self.metrics.observe(&Method::GET, code, started.elapsed());
     }
+}
+
+/// `Retry-After`, in seconds.
+fn retry_after(headers: &http::HeaderMap) -> Option<Duration> {
+    let value = headers.get(header::RETRY_AFTER)?.to_str().ok()?;
+    value.parse().ok().map(Duration::from_secs)
 }
 
 fn encoding(response: &Response<Body>) -> Result<Encoding, Trouble> {

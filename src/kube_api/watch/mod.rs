@@ -36,9 +36,11 @@ const PAGE_SIZE: usize = 500;
 /// How long a list may take with all its pages. etcd forgets the revision of the first page after about as
 /// long.
 const LIST_DEADLINE: Duration = Duration::from_mins(5);
-/// A watch lives at least so long, in seconds, and up to twice that: client-go's five to ten minutes, so
-/// that the watches of many clients do not end together.
-const WATCH_SECONDS: u64 = 300;
+/// A watch lives at least so long, and up to twice that: client-go's five to ten minutes, so that the
+/// watches of many clients do not end together.
+const WATCH_LIFETIME: Duration = Duration::from_mins(5);
+/// A server may count the end of a watch's life from a little earlier than we do.
+const WATCH_MARGIN: Duration = Duration::from_secs(5);
 /// A watch that lived so long was well, whatever it brought.
 const WELL_AFTER: Duration = Duration::from_secs(10);
 /// Failures of a watch at one and the same revision, until a list is taken to get beyond it.
@@ -58,7 +60,8 @@ pub async fn watch<T: Stored>(fetcher: Fetcher, objects: Arc<Objects>, metrics: 
         kind: PhantomData,
     };
     let proof = reflector.run().await;
-    reflector.objects.prove_restored(&proof);
+    tracing::error!(kind = T::PLURAL, %proof, "etcd was restored from a backup: nothing that is known holds");
+    reflector.objects.restore_grace().begin(Instant::now());
     std::future::pending().await
 }
 
@@ -182,12 +185,7 @@ impl<T: Stored> Reflector<T> {
         }
     }
 
-    fn take_listed(
-        &self,
-        listing: &Listing,
-        encoding: Encoding,
-        item: &Bytes,
-    ) -> Result<(), ListFailure> {
+    fn take_listed(&self, listing: &Listing, encoding: Encoding, item: &Bytes) -> Result<(), ListFailure> {
         // Without its name nobody knows what it blocks, so the list tells nothing.
         let head = encoding.head(item).map_err(Trouble::from)?;
         let key = head.key::<T>();
@@ -215,17 +213,27 @@ impl<T: Stored> Reflector<T> {
     /// Watches from the revision on, until only a list helps.
     async fn follow(&mut self) -> Result<ListCause, Regression> {
         let mut failures = 0;
-        let mut was_silent = false;
+        let (mut was_silent, mut was_cut) = (false, false);
         loop {
             let begun_at = self.revision;
             let opened = Instant::now();
-            let end = match self.fetcher.open(&watch_uri::<T>(self.revision)).await {
+            let lifetime = WATCH_LIFETIME.mul_f64(1.0 + fastrand::f64());
+            let open = async {
+                if std::mem::take(&mut was_cut) {
+                    self.probe().await?;
+                }
+                Ok(self.fetcher.open(&watch_uri::<T>(self.revision, lifetime)).await?)
+            };
+            let end = match open.await {
                 Ok(stream) => {
                     self.objects.set_blind_since::<T>(None);
                     self.read(stream, std::mem::take(&mut was_silent)).await
                 }
-                Err(trouble @ Trouble::Expired(_)) => WatchEnd::List(ListCause::Expired, trouble),
-                Err(trouble) => {
+                Err(ListFailure::Restored(proof)) => WatchEnd::Restored(proof),
+                Err(ListFailure::Trouble(trouble @ Trouble::Expired(_))) => {
+                    WatchEnd::List(ListCause::Expired, trouble)
+                }
+                Err(ListFailure::Trouble(trouble)) => {
                     if matches!(trouble, Trouble::Late(_) | Trouble::Broken(_)) {
                         self.fetcher.reconnect();
                     }
@@ -236,6 +244,8 @@ impl<T: Stored> Reflector<T> {
             if self.revision > begun_at {
                 failures = 0;
             }
+            // An API server that ended is perhaps one whose etcd was restored.
+            was_cut = opened.elapsed() + WATCH_MARGIN < lifetime && !matches!(end, WatchEnd::Silent);
             match end {
                 WatchEnd::Restored(proof) => return Err(proof),
                 WatchEnd::List(cause, trouble) => {
@@ -257,7 +267,8 @@ impl<T: Stored> Reflector<T> {
                 WatchEnd::Failed(trouble) => {
                     self.metrics.reopened(ReopenCause::Failed);
                     // An outage says nothing against the revision.
-                    failures += u32::from(matches!(trouble, Trouble::Unreadable(_) | Trouble::Refused { .. }));
+                    failures +=
+                        u32::from(matches!(trouble, Trouble::Unreadable(_) | Trouble::Refused { .. }));
                     self.pause_after(&trouble).await;
                     if failures >= FAILURES_BEFORE_LIST {
                         return Ok(ListCause::Failing);
@@ -265,6 +276,17 @@ impl<T: Stored> Reflector<T> {
                 }
             }
         }
+    }
+
+    /// Asks for the revision of the server, which must not be below ours: a watch from the future would open,
+    /// and stay silent.
+    async fn probe(&self) -> Result<(), ListFailure> {
+        let (encoding, body) = self.fetcher.get(&list_uri::<T>(1, None)).await?;
+        let listed = encoding.list_page(&body).map_err(Trouble::from)?.revision;
+        if listed < self.revision {
+            return Err(Regression::List { kind: T::PLURAL, listed, observed: self.revision }.into());
+        }
+        Ok(())
     }
 
     /// Takes events until the watch ends.
@@ -399,7 +421,11 @@ fn label(kind: WatchEventKind) -> &'static str {
 }
 
 fn page_uri<T: Stored>(next: Option<&str>) -> String {
-    let mut uri = format!("{}/{}?limit={PAGE_SIZE}", api_root(T::GROUP), T::PLURAL);
+    list_uri::<T>(PAGE_SIZE, next)
+}
+
+fn list_uri<T: Stored>(limit: usize, next: Option<&str>) -> String {
+    let mut uri = format!("{}/{}?limit={limit}", api_root(T::GROUP), T::PLURAL);
     if let Some(token) = next {
         uri.push_str("&continue=");
         uri.extend(form_urlencoded::byte_serialize(token.as_bytes()));
@@ -407,12 +433,12 @@ fn page_uri<T: Stored>(next: Option<&str>) -> String {
     uri
 }
 
-fn watch_uri<T: Stored>(revision: ResourceVersion) -> String {
-    let seconds = WATCH_SECONDS + fastrand::u64(..=WATCH_SECONDS);
+fn watch_uri<T: Stored>(revision: ResourceVersion, lifetime: Duration) -> String {
     format!(
-        "{}/{}?watch=true&allowWatchBookmarks=true&resourceVersion={revision}&timeoutSeconds={seconds}",
+        "{}/{}?watch=true&allowWatchBookmarks=true&resourceVersion={revision}&timeoutSeconds={}",
         api_root(T::GROUP),
-        T::PLURAL
+        T::PLURAL,
+        lifetime.as_secs()
     )
 }
 
@@ -453,3 +479,6 @@ pub async fn refresh<T: Stored>(fetcher: &Fetcher, objects: &Objects) -> Result<
         tokio::task::yield_now().await;
     }
 }
+
+#[cfg(test)]
+mod tests;
