@@ -74,7 +74,7 @@ pub async fn run(config: Config) -> Result<(), Failure> {
     let mut terminated = Termination::listen().map_err(Failure::Setup)?;
     let api = ApiServer::find(config.kubeconfig.as_deref()).await;
     let api = api.map_err(|error| Failure::Setup(error.into()))?;
-    let mut life = Life::start(config, &api).await.map_err(Failure::Setup)?;
+    let mut life = Life::start(config, &api, watch::Sender::default()).await.map_err(Failure::Setup)?;
     tokio::select! {
         name = terminated.signal() => tracing::info!(signal = name, "shutting down"),
         failure = life.failure() => return Err(Failure::Running(failure)),
@@ -96,24 +96,24 @@ pub struct Life {
     grace: RestoreGrace,
     restores: watch::Receiver<u64>,
     daemon: Option<Daemon>,
+    pages: watch::Sender<Option<Arc<Router>>>,
 }
 
 impl Life {
-    /// Starts a daemon.
+    /// Starts a daemon. Its pages go to `pages`, for who is in the same process.
     ///
     /// # Errors
     /// See [`Daemon::start`].
-    pub async fn start(config: Config, api: &ApiServer) -> anyhow::Result<Self> {
+    pub async fn start(
+        config: Config,
+        api: &ApiServer,
+        pages: watch::Sender<Option<Arc<Router>>>,
+    ) -> anyhow::Result<Self> {
         let grace = RestoreGrace::default();
         let restores = grace.seen();
         let daemon = Daemon::start(config.clone(), api, &grace).await?;
-        Ok(Self { config, api: api.clone(), grace, restores, daemon: Some(daemon) })
-    }
-
-    /// The daemon as it is now.
-    #[must_use]
-    pub fn daemon(&self) -> Option<&Daemon> {
-        self.daemon.as_ref()
+        pages.send_replace(Some(daemon.pages()));
+        Ok(Self { config, api: api.clone(), grace, restores, daemon: Some(daemon), pages })
     }
 
     /// Waits until a part dies, which none should; starts anew when etcd was restored.
@@ -135,7 +135,9 @@ impl Life {
         tracing::warn!("starting over after a restore of etcd");
         self.stop_daemon().await?;
         self.restores.mark_unchanged();
-        self.daemon = Some(Daemon::start(self.config.clone(), &self.api, &self.grace).await?);
+        let daemon = Daemon::start(self.config.clone(), &self.api, &self.grace).await?;
+        self.pages.send_replace(Some(daemon.pages()));
+        self.daemon = Some(daemon);
         Ok(())
     }
 

@@ -31,6 +31,7 @@ mod permissions;
 mod recycle;
 mod release;
 mod replicas;
+mod restore;
 mod second_binder;
 mod second_controller;
 mod stage;
@@ -55,6 +56,7 @@ fn main() {
     stories.extend(mass_move::stories());
     stories.extend(binding::stories());
     stories.extend(release::stories());
+    stories.extend(restore::stories());
     stories.extend(recycle::stories());
     stories.extend(dashboards::stories());
     stories.extend(crash::stories());

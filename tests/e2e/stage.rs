@@ -205,6 +205,11 @@ impl Stage {
         self.backend.real().is_some()
     }
 
+    /// The embedded server, for a story that plays only there.
+    pub fn embedded(&self) -> &mooring::embedded::Server {
+        self.backend.embedded().expect("this story is for the embedded server")
+    }
+
     /// The real server, for a story that plays only there.
     pub fn real(&self) -> &Real {
         self.backend.real().expect("this story is for the real server")

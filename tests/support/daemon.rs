@@ -196,8 +196,8 @@ impl InProcess {
         let line = CancellationToken::new();
         let api = ApiServer::in_process(cuttable(client, line.clone()));
         let task = tokio::spawn(async move {
-            let mut life = app::Life::start(config, &api).await.expect("start the daemon's parts");
-            pages_sender.send_replace(life.daemon().map(app::Daemon::pages));
+            let life = app::Life::start(config, &api, pages_sender).await;
+            let mut life = life.expect("start the daemon's parts");
             tokio::select! {
                 failure = life.failure() => {
                     tracing::error!(error = format!("{failure:#}"), "the daemon died");
