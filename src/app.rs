@@ -40,6 +40,7 @@ use crate::{
     routes,
     state::{Objects, Stored},
     supervise::{Dead, Death, Stage, Supervisor},
+    telemetry,
 };
 
 /// How long the subsystems may take to finish what is under way: a few requests at their timeout.
@@ -82,6 +83,7 @@ pub async fn run(config: Config) -> Result<(), Failure> {
     tokio::spawn(async move {
         let number = terminated.second().await;
         tracing::warn!("second signal: exiting at once");
+        telemetry::flush();
         std::process::exit(128 + number);
     });
     life.stop().await.map_err(Failure::Running)

@@ -2,16 +2,25 @@
 //!
 //! Names and notation are kube-controller-manager's where it has the flag, so that its arguments
 //! can be copied: Go's durations (`1m30s`), Go's booleans (`--leader-elect` and
-//! `--leader-elect=false`). What a combination of values means is checked in [`crate::config`].
+//! `--leader-elect=false`), the last of two counts. Its other flags are ignored or refused in
+//! [`arguments`]. What a combination of values means is checked in [`crate::config`].
 //! Anything clap objects to becomes one line that names the flag.
 
+pub mod arguments;
+#[cfg(test)]
+mod flag_docs;
+pub mod kcm_flags;
+
 use std::{ffi::OsString, net::IpAddr, path::PathBuf, time::Duration};
+
+use arguments::Ignored;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, error::ErrorKind};
 
 /// Attach/detach controller and PV binder for Kubernetes.
 #[derive(Debug, Parser)]
 #[command(name = "mooring", version, about, disable_help_subcommand = true)]
+#[command(args_override_self = true, propagate_version = true)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -37,8 +46,23 @@ pub enum LoggingFormat {
     Json,
 }
 
+/// How objects travel between the API server and the daemon.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum ContentType {
+    /// Kubernetes' protobuf, where the server has it.
+    #[default]
+    #[value(name = "application/vnd.kubernetes.protobuf")]
+    Protobuf,
+    /// JSON.
+    #[value(name = "application/json")]
+    Json,
+}
+
 /// Flags of `mooring run`.
 #[derive(Debug, Args)]
+#[command(
+    after_help = "kube-controller-manager's other flags are ignored if they cannot change what the two loops do, else refused: docs/flags.md"
+)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub struct RunArgs {
     /// Kubeconfig file. Without it: the pod's service account inside a cluster, else $KUBECONFIG or
@@ -67,6 +91,10 @@ pub struct RunArgs {
     #[arg(long, value_name = "NAME", default_value = "mooring")]
     pub leader_elect_resource_name: String,
 
+    /// Kind of object that is the lease. There is no other.
+    #[arg(long, value_name = "KIND", default_value = "leases", value_parser = ["leases"])]
+    pub leader_elect_resource_lock: String,
+
     /// Namespace of the lease. Without it: the pod's own inside a cluster, else kube-system.
     #[arg(long, value_name = "NAMESPACE")]
     pub leader_elect_resource_namespace: Option<String>,
@@ -80,6 +108,10 @@ pub struct RunArgs {
     #[arg(long, value_name = "COUNT")]
     pub kube_api_burst: Option<usize>,
 
+    /// How objects are read from the API server.
+    #[arg(long, value_name = "TYPE", value_enum, default_value_t)]
+    pub kube_api_content_type: ContentType,
+
     /// Address to serve /metrics, /healthz, /livez and /readyz on.
     #[arg(long, value_name = "IP", default_value = "0.0.0.0")]
     pub bind_address: IpAddr,
@@ -92,9 +124,19 @@ pub struct RunArgs {
     #[arg(long, value_name = "FORMAT", value_enum, default_value = "text")]
     pub logging_format: LoggingFormat,
 
-    /// What to log: a level (error, warn, info, debug, trace), or target=level pairs after it.
-    #[arg(long, value_name = "FILTER", default_value = "info")]
-    pub log_level: String,
+    /// What to log: a level (error, warn, info, debug, trace), or target=level pairs after it
+    /// [default: what -v says].
+    #[arg(long, value_name = "FILTER")]
+    pub log_level: Option<String>,
+
+    /// How much to log, as kube-controller-manager counts: up to 3 is info, 4 is debug, from 5 on trace.
+    #[arg(long = "v", short = 'v', value_name = "LEVEL", default_value_t = 0)]
+    pub verbosity: i32,
+
+    /// Threads that run tasks [default: one for each core, at most 4].
+    #[arg(long, value_name = "COUNT")]
+    #[arg(value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=64))]
+    pub worker_threads: Option<usize>,
 
     /// Never look at attachments unless something happened.
     #[arg(long, value_name = "BOOL", default_value = "false", default_missing_value = "true")]
@@ -129,13 +171,13 @@ pub struct RunArgs {
     pub enable_dynamic_provisioning: bool,
 
     /// Make and delete volumes of kubernetes.io/host-path below /tmp of the machine this runs on. For
-    /// test clusters of one machine only. Needs the rights in deploy/optional/host-path.yaml.
+    /// test clusters of one machine only. Needs the rights in deploy/optional/host-path.
     #[arg(long, value_name = "BOOL", default_value = "false", default_missing_value = "true")]
     #[arg(num_args = 0..=1, require_equals = true, value_parser = parse_bool)]
     pub enable_hostpath_provisioner: bool,
 
     /// Recycle volumes of policy Recycle, which is deprecated: a pod deletes what is on them. Needs the
-    /// rights in deploy/optional/recycler.yaml.
+    /// rights in deploy/optional/recycler.
     #[arg(long, value_name = "BOOL", default_value = "false", default_missing_value = "true")]
     #[arg(num_args = 0..=1, require_equals = true, value_parser = parse_bool)]
     pub enable_recycler: bool,
@@ -168,45 +210,9 @@ pub struct RunArgs {
     #[arg(value_parser = clap::value_parser!(u32).range(0..=i64::from(i32::MAX)))]
     pub pv_recycler_increment_timeout_nfs: u32,
 
-    /// Flags without effect.
-    #[command(flatten)]
-    pub without_effect: FlagsWithoutEffect,
-}
-
-/// Flags that the stock loops have, and that mean nothing here. They are accepted so that
-/// kube-controller-manager's arguments can be copied, and each one given is named in the log.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
-#[command(next_help_heading = "Accepted, without effect")]
-pub struct FlagsWithoutEffect {
-    /// Nothing is resynchronised: --attach-detach-reconcile-sync-period and
-    /// --pvclaimbinder-sync-period are the safety nets.
-    #[arg(long, value_name = "DURATION")]
-    pub min_resync_period: Option<String>,
-
-    /// Requests are JSON.
-    #[arg(long, value_name = "TYPE")]
-    pub kube_api_content_type: Option<String>,
-
-    /// FlexVolume is not supported.
-    #[arg(long, value_name = "FOLDER")]
-    pub flex_volume_plugin_dir: Option<String>,
-
-    /// Both loops run under the one service account they are given.
-    #[arg(long, value_name = "BOOL", default_missing_value = "true", num_args = 0..=1, require_equals = true)]
-    pub use_service_account_credentials: Option<String>,
-}
-
-impl FlagsWithoutEffect {
-    /// Those that were given, with their dashes.
-    pub fn given(&self) -> impl Iterator<Item = &'static str> {
-        let flags = [
-            ("--min-resync-period", &self.min_resync_period),
-            ("--kube-api-content-type", &self.kube_api_content_type),
-            ("--flex-volume-plugin-dir", &self.flex_volume_plugin_dir),
-            ("--use-service-account-credentials", &self.use_service_account_credentials),
-        ];
-        flags.into_iter().filter(|(_, value)| value.is_some()).map(|(flag, _)| flag)
-    }
+    /// kube-controller-manager's flags that were given and have no effect.
+    #[arg(skip)]
+    pub ignored: Vec<Ignored>,
 }
 
 /// Flags of `mooring demo`.
@@ -272,13 +278,28 @@ where
     I: IntoIterator,
     I::Item: Into<OsString> + Clone,
 {
-    Cli::try_parse_from(arguments).map_err(|error| match error.kind() {
+    let mut words: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
+    let mut ignored = Vec::new();
+    if words.get(1).is_some_and(|word| word == "run") {
+        let sorted = arguments::sort(words.split_off(2)).map_err(Stop::Mistake)?;
+        words.extend(sorted.arguments);
+        ignored = sorted.ignored;
+    }
+    let mut cli = Cli::try_parse_from(words).map_err(stop)?;
+    if let Command::Run(run) = &mut cli.command {
+        run.ignored = ignored;
+    }
+    Ok(cli)
+}
+
+fn stop(error: clap::Error) -> Stop {
+    match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Stop::Print(error.render().to_string()),
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             Stop::Mistake("no subcommand given: try `mooring run` or `mooring --help`".to_owned())
         }
         _ => Stop::Mistake(one_line(&error.to_string())),
-    })
+    }
 }
 
 /// clap's message without its usage text: the first paragraph, and the tip if there is one.
@@ -424,20 +445,29 @@ mod tests {
     }
 
     #[test]
-    fn flags_of_the_stock_loops_that_mean_nothing_here_are_accepted_and_named() {
-        let arguments = ["--min-resync-period=12h0m0s", "--use-service-account-credentials", "--port=1"];
-        let given: Vec<_> = run(&arguments).unwrap().without_effect.given().collect();
-        assert_eq!(given, ["--min-resync-period", "--use-service-account-credentials"]);
-        let arguments =
-            ["--kube-api-content-type=application/json", "--flex-volume-plugin-dir=/x", "--port=1"];
-        let given: Vec<_> = run(&arguments).unwrap().without_effect.given().collect();
-        assert_eq!(given, ["--kube-api-content-type", "--flex-volume-plugin-dir"]);
+    fn of_a_flag_given_twice_the_last_one_counts() {
+        let words = ["--kubeconfig=a", "--leader-elect=false", "--kube-api-qps=5", "-v", "2"];
+        let again = ["--kubeconfig", "b", "--leader-elect", "--kube-api-qps=-1", "-v4"];
+        let args = run(&[words, again].concat()).unwrap();
+        assert_eq!(args.kubeconfig, Some(PathBuf::from("b")));
+        assert!(args.leader_elect);
+        assert_eq!((args.kube_api_qps, args.verbosity), (Some(-1.0), 4));
+    }
+
+    #[test]
+    fn what_has_no_effect_is_kept_for_the_log_and_what_is_refused_is_a_mistake() {
+        let args = run(&["--min-resync-period=12h0m0s", "--port=1", "--profiling"]).unwrap();
+        let given: Vec<_> = args.ignored.iter().map(|ignored| ignored.flag.as_str()).collect();
+        assert_eq!(given, ["--min-resync-period", "--profiling"]);
+        assert!(mistake(&["--controllers=*"]).starts_with("--controllers: "));
+        assert!(mistake(&["--leader-elect-resource-lock=endpoints"]).contains("[possible values: leases]"));
     }
 
     #[test]
     fn help_and_version_are_not_mistakes() {
-        for argument in ["--help", "--version"] {
-            assert!(matches!(parse(["mooring", argument]), Err(Stop::Print(_))), "{argument}");
+        for words in [&["mooring", "--help"][..], &["mooring", "--version"], &["mooring", "run", "--version"]]
+        {
+            assert!(matches!(parse(words), Err(Stop::Print(_))), "{words:?}");
         }
         assert!(matches!(parse(["mooring"]), Err(Stop::Mistake(_))));
     }

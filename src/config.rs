@@ -16,7 +16,7 @@ use thiserror::Error;
 use crate::{
     attach_detach::{AttachDetachOptions, controller::PAIR_CALLS, force::ForcePolicy},
     binder::{BinderOptions, Recycler, Recyclers},
-    cli::{LoggingFormat, RunArgs},
+    cli::{ContentType, LoggingFormat, RunArgs},
     kube_api::{call::REQUEST_TIMEOUT, lease::Timing},
 };
 
@@ -25,6 +25,9 @@ const LEASE_OF_KCM: &str = "kube-controller-manager";
 
 /// KCM's default of `--kube-api-burst`.
 const DEFAULT_BURST: usize = 30;
+
+/// Target of the client library's log lines.
+const CLIENT_LIBRARY: &str = "kube_client";
 
 /// A flag, or two flags together, that cannot be.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -104,6 +107,10 @@ pub struct Config {
     pub election: Option<ElectionConfig>,
     /// Client-side limit, if asked for.
     pub rate_limit: Option<RateLimit>,
+    /// How objects are read from the API server.
+    pub content_type: ContentType,
+    /// Threads that run tasks; `None` means one for each core, at most 4.
+    pub worker_threads: Option<usize>,
     /// Where to serve HTTP.
     pub listen: SocketAddr,
     /// Log output.
@@ -135,7 +142,7 @@ impl TryFrom<RunArgs> for Config {
     fn try_from(args: RunArgs) -> Result<Self, ConfigError> {
         let election = if args.leader_elect { Some(election(&args)?) } else { None };
         let rate_limit = rate_limit(args.kube_api_qps, args.kube_api_burst)?;
-        check_filter(&args.log_level)?;
+        let filter = log_filter(&args)?;
         let attach_detach = attach_detach(&args, rate_limit)?;
         let binder = binder(&args)?;
         let address: IpAddr = args.bind_address;
@@ -145,8 +152,10 @@ impl TryFrom<RunArgs> for Config {
             own_namespace: args.leader_elect_resource_namespace,
             election,
             rate_limit,
+            content_type: args.kube_api_content_type,
+            worker_threads: args.worker_threads,
             listen: SocketAddr::new(address, args.port),
-            log: LogConfig { format: args.logging_format, filter: args.log_level },
+            log: LogConfig { format: args.logging_format, filter },
             attach_detach,
             binder,
         })
@@ -302,6 +311,24 @@ fn recycler_pod(flag: &'static str, file: Option<&Path>) -> Result<Value, Config
     Ok(pod)
 }
 
+/// The filter that --log-level or -v asks for.
+///
+/// The client library quotes whole answers of the API server in warnings, with the env of pods in them: it only
+/// gets a say when it is named.
+fn log_filter(args: &RunArgs) -> Result<String, ConfigError> {
+    let filter = match &args.log_level {
+        Some(filter) => filter.as_str(),
+        None => match args.verbosity {
+            ..=3 => "info",
+            4 => "info,mooring=debug",
+            5.. => "info,mooring=trace",
+        },
+    };
+    check_filter(filter)?;
+    let names_client = filter.split(',').any(|directive| directive.trim().starts_with(CLIENT_LIBRARY));
+    Ok(if names_client { filter.to_owned() } else { format!("{filter},{CLIENT_LIBRARY}=error") })
+}
+
 /// The filter's own parser takes any word for the name of a target, so that a mistyped level would
 /// silence the log.
 fn check_filter(filter: &str) -> Result<(), ConfigError> {
@@ -346,8 +373,10 @@ mod tests {
             own_name: "mooring".to_owned(),
             own_namespace: None,
             rate_limit: None,
+            content_type: ContentType::Protobuf,
+            worker_threads: None,
             listen: "0.0.0.0:10270".parse().unwrap(),
-            log: LogConfig { format: LoggingFormat::Text, filter: "info".to_owned() },
+            log: LogConfig { format: LoggingFormat::Text, filter: "info,kube_client=error".to_owned() },
             attach_detach: AttachDetachOptions {
                 sweep_period: Some(Duration::from_mins(5)),
                 ..AttachDetachOptions::default()
@@ -474,6 +503,22 @@ mod tests {
         std::fs::remove_file(&file).unwrap();
         let error = config(&flags.each_ref().map(String::as_str)).unwrap_err().to_string();
         assert!(error.contains("mooring-recycler-"), "{error}");
+    }
+
+    #[test]
+    fn how_much_is_logged_is_said_by_level_or_filter_and_the_client_library_is_quiet_unless_named() {
+        let cases: [(&[&str], &str); 7] = [
+            (&["-v=2"], "info,kube_client=error"),
+            (&["--v", "4"], "info,mooring=debug,kube_client=error"),
+            (&["-v9"], "info,mooring=trace,kube_client=error"),
+            (&["--v=-1"], "info,kube_client=error"),
+            (&["--log-level=debug"], "debug,kube_client=error"),
+            (&["--log-level=warn", "--v=5"], "warn,kube_client=error"),
+            (&["--log-level=info,kube_client=trace"], "info,kube_client=trace"),
+        ];
+        for (arguments, expected) in cases {
+            assert_eq!(config(arguments).unwrap().log.filter, expected, "{arguments:?}");
+        }
     }
 
     #[test]

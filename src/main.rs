@@ -5,13 +5,15 @@
 //! short.
 
 use std::{
+    backtrace::Backtrace,
     io::{self, Write},
+    num::NonZero,
     process::ExitCode,
 };
 
 use mooring::{
     app::{self, Failure},
-    cli::{self, Cli, Command, RunArgs, Stop},
+    cli::{self, Cli, Command, RunArgs, Stop, arguments::Ignored},
     config::Config,
     supervise, telemetry,
 };
@@ -19,8 +21,12 @@ use mooring::{
 const FAILED: u8 = 1;
 const MISTAKE: u8 = 2;
 
+/// Most worker threads without `--worker-threads`: what one daemon has to do keeps fewer busy, and each has
+/// memory of its own.
+const MOST_WORKER_THREADS: usize = 4;
+
 fn main() -> ExitCode {
-    match cli::parse(std::env::args_os()) {
+    let exit = match cli::parse(std::env::args_os()) {
         Ok(Cli { command: Command::Run(args) }) => run(*args),
         #[cfg(feature = "demo")]
         Ok(Cli { command: Command::Demo(args) }) => demo(&args),
@@ -30,11 +36,13 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(Stop::Mistake(line)) => mistake(&line),
-    }
+    };
+    telemetry::flush();
+    exit
 }
 
 fn run(args: RunArgs) -> ExitCode {
-    let without_effect: Vec<_> = args.without_effect.given().collect();
+    let ignored = args.ignored.clone();
     let config = match Config::try_from(args) {
         Ok(config) => config,
         Err(error) => return mistake(&error.to_string()),
@@ -43,10 +51,10 @@ fn run(args: RunArgs) -> ExitCode {
         return mistake(&error.to_string());
     }
     exit_on_panic();
-    if !without_effect.is_empty() {
-        tracing::info!(flags = without_effect.join(" "), "flags that have no effect here");
+    for Ignored { flag, reason } in &ignored {
+        tracing::info!(flag, reason, "flag has no effect here");
     }
-    let result = match block_on(app::run(config)) {
+    let result = match block_on(config.worker_threads, app::run(config)) {
         Ok(result) => result,
         Err(error) => return mistake(&format!("cannot start the runtime: {error}")),
     };
@@ -69,7 +77,7 @@ fn demo(args: &cli::DemoArgs) -> ExitCode {
         complain(&panic.to_string());
         report(panic);
     }));
-    match block_on(mooring::demo::run(args)) {
+    match block_on(None, mooring::demo::run(args)) {
         Ok(Ok(())) => ExitCode::SUCCESS,
         Ok(Err(error)) if error.is::<mooring::demo::Mistake>() => mistake(&error.to_string()),
         Ok(Err(error)) => {
@@ -81,8 +89,10 @@ fn demo(args: &cli::DemoArgs) -> ExitCode {
 }
 
 /// Runs to the end and leaves behind what has no end of its own, such as watches.
-fn block_on<F: Future>(future: F) -> io::Result<F::Output> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+fn block_on<F: Future>(worker_threads: Option<usize>, future: F) -> io::Result<F::Output> {
+    let cores = || std::thread::available_parallelism().map_or(1, NonZero::get);
+    let threads = worker_threads.unwrap_or_else(|| cores().min(MOST_WORKER_THREADS));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     let output = runtime.block_on(future);
     runtime.shutdown_background();
     Ok(output)
@@ -104,14 +114,52 @@ fn complain(message: &str) {
 fn exit_on_panic() {
     std::panic::set_hook(Box::new(|panic| {
         let payload = panic.payload();
-        let message = payload
+        let reason = payload
             .downcast_ref::<&str>()
             .copied()
             .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
             .unwrap_or("no message");
         let location = panic.location().map(ToString::to_string);
         let task = supervise::current_task();
-        tracing::error!(task, message, location, "panicked, exiting");
+        let backtrace = Backtrace::force_capture().to_string();
+        tracing::error!(task, reason, location, backtrace, "panicked, exiting");
+        telemetry::flush();
         std::process::exit(i32::from(FAILED));
     }));
+}
+
+#[cfg(test)]
+mod tests {
+    use mooring::{cli::LoggingFormat, config::LogConfig};
+
+    use super::*;
+
+    #[test]
+    #[ignore = "ends its process: the next test runs it in one of its own"]
+    fn panics_as_the_daemon_does() {
+        let filter = "info".to_owned();
+        telemetry::init(&LogConfig { format: LoggingFormat::Json, filter }).unwrap();
+        exit_on_panic();
+        panic!("oh");
+    }
+
+    #[test]
+    fn a_panic_is_one_line_with_its_backtrace_and_exit_1() {
+        let output = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "--ignored", "--nocapture", "tests::panics_as_the_daemon_does"])
+            .env_remove("RUST_BACKTRACE")
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(i32::from(FAILED)));
+        let log = String::from_utf8(output.stderr).unwrap();
+        let line: serde_json::Value =
+            serde_json::from_str(&log).unwrap_or_else(|error| panic!("{error}: {log}"));
+        assert_eq!(
+            (line["message"].as_str(), line["reason"].as_str()),
+            (Some("panicked, exiting"), Some("oh"))
+        );
+        assert!(line["location"].as_str().is_some_and(|place| place.starts_with("src/main.rs:")), "{line}");
+        let backtrace = line["backtrace"].as_str().unwrap();
+        assert!(backtrace.contains("panics_as_the_daemon_does"), "{backtrace}");
+    }
 }

@@ -1,15 +1,34 @@
 //! Logs: `tracing` events as lines of text or JSON, on stderr or in a file.
+//!
+//! What goes to stderr goes through a bounded queue to a thread of its own: a pipe that nobody empties, or a
+//! full disk behind it, must not stop the threads that elect, watch and write. Lines that find the queue full
+//! are dropped and counted. [`flush`] writes what is left before the process ends.
 
 use std::{
     fs::File,
     io::{self, IsTerminal},
-    sync::Mutex,
+    sync::{Mutex, OnceLock, PoisonError, mpsc},
+    thread,
+    time::Duration,
 };
 
 use thiserror::Error;
+use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::{EnvFilter, filter::ParseError, fmt::MakeWriter, util::TryInitError};
 
 use crate::{cli::LoggingFormat, config::LogConfig};
+
+/// Lines that may wait to be written: some 2 MiB, more than a mass move writes before the thread gets to it.
+const QUEUED_LINES: usize = 8_192;
+
+/// How long the last lines may take. The thread's own patience is a little shorter.
+const FLUSH_TIMEOUT: Duration = Duration::from_millis(1_200);
+
+/// Lines that found the queue full.
+static DROPPED: OnceLock<ErrorCounter> = OnceLock::new();
+
+/// Writes what is queued when it is dropped.
+static WRITER: Mutex<Option<WorkerGuard>> = Mutex::new(None);
 
 /// Why there is no log.
 #[derive(Debug, Error)]
@@ -22,14 +41,46 @@ pub enum TelemetryError {
     Taken(#[from] TryInitError),
 }
 
-/// Starts the log of this process, on stderr.
+/// Starts the log of this process, on stderr, without waiting for who reads it.
 ///
 /// # Errors
 /// See [`TelemetryError`].
 pub fn init(config: &LogConfig) -> Result<(), TelemetryError> {
     let colours =
         io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    start(config, io::stderr, colours)
+    let (writer, guard) = NonBlockingBuilder::default()
+        .thread_name("log")
+        .lossy(true)
+        .buffered_lines_limit(QUEUED_LINES)
+        .finish(io::stderr());
+    let dropped = writer.error_counter();
+    start(config, writer, colours)?;
+    let _ = DROPPED.set(dropped);
+    *WRITER.lock().unwrap_or_else(PoisonError::into_inner) = Some(guard);
+    Ok(())
+}
+
+/// How many lines were dropped because they came faster than they were taken.
+#[must_use]
+pub fn dropped_lines() -> u64 {
+    DROPPED.get().map_or(0, |counter| counter.dropped_lines() as u64)
+}
+
+/// Waits until what was logged is written, if somebody takes it: for the end of the process, after which
+/// nothing is logged any more.
+pub fn flush() {
+    // Held meanwhile, so that a second thread that ends the process waits for the first one's lines.
+    let mut writer = WRITER.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(guard) = writer.take() else { return };
+    let (done, is_done) = mpsc::channel::<()>();
+    // If nobody takes the lines the guard complains on stdout, which may be as full.
+    let flushing = thread::Builder::new().name("log-flush".to_owned()).spawn(move || {
+        drop(guard);
+        drop(done);
+    });
+    if flushing.is_ok() {
+        let _ = is_done.recv_timeout(FLUSH_TIMEOUT);
+    }
 }
 
 /// Starts the log of this process, in a file.

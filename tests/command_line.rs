@@ -9,7 +9,7 @@ use std::{
     io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
     path::PathBuf,
-    process::{Child, Command, Stdio},
+    process::{Child, ChildStderr, Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -21,8 +21,9 @@ fn mooring() -> Command {
 
 #[test]
 fn a_mistake_is_one_line_and_exit_2() {
-    let cases: [(&[&str], &str); 6] = [
+    let cases: [(&[&str], &str); 7] = [
         (&[], "mooring: no subcommand given"),
+        (&["run", "--controllers=*,-persistentvolume-binder-controller"], "mooring: --controllers: "),
         (&["run", "--bogus"], "mooring: unexpected argument '--bogus' found"),
         (
             &["run", "--leader-elect-retry-period=soon"],
@@ -50,10 +51,21 @@ struct Daemon {
     child: Child,
     address: String,
     kubeconfig: PathBuf,
+    /// Kept open, if nobody reads it.
+    unread_log: Option<BufReader<ChildStderr>>,
 }
 
 impl Daemon {
     fn start(name: &str) -> Self {
+        let mut daemon = Self::start_unread(name, &[]);
+        // The rest of the log is read, or lines would be dropped.
+        let mut log = daemon.unread_log.take().unwrap();
+        std::thread::spawn(move || log.read_to_string(&mut String::new()));
+        daemon
+    }
+
+    /// Of its log, only the first lines are read.
+    fn start_unread(name: &str, flags: &[&str]) -> Self {
         // Nothing listens on the discard port.
         let content = "{apiVersion: v1, kind: Config, current-context: x,
             clusters: [{name: c, cluster: {server: 'https://127.0.0.1:9'}}], users: [{name: u, user: {}}],
@@ -63,20 +75,31 @@ impl Daemon {
         let mut child = mooring()
             .args(["run", "--bind-address=127.0.0.1", "--port=0", "--logging-format=json", "--kubeconfig"])
             .arg(&kubeconfig)
+            .args(flags)
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
         let mut log = BufReader::new(child.stderr.take().unwrap());
-        let mut line = String::new();
-        log.read_line(&mut line).unwrap();
-        let started: serde_json::Value = serde_json::from_str(&line).unwrap();
-        // The rest of the log is read, or the pipe would fill up.
-        std::thread::spawn(move || log.read_to_string(&mut String::new()));
-        Self { child, address: started["address"].as_str().unwrap().to_owned(), kubeconfig }
+        let address = loop {
+            let mut line = String::new();
+            log.read_line(&mut line).unwrap();
+            let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+            if let Some(address) = line["address"].as_str() {
+                break address.to_owned();
+            }
+        };
+        Self { child, address, kubeconfig, unread_log: Some(log) }
+    }
+
+    fn terminate(&mut self) -> Option<i32> {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+        self.child.wait().unwrap().code()
     }
 
     fn get(&self, path: &str) -> String {
         let mut stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
@@ -113,7 +136,9 @@ fn without_an_api_server_it_runs_says_why_it_is_not_ready_and_ends_in_order() {
     assert!(daemon.get("/livez").ends_with("\r\n\r\nok"));
     let metrics = daemon.get("/metrics");
     for expected in [
-        concat!("\nmooring_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1\n"),
+        concat!("\",version=\"", env!("CARGO_PKG_VERSION"), "\"} 1\n"),
+        "\nmooring_build_info{commit=\"",
+        "\nmooring_log_lines_dropped_total 0\n",
         "\nleader_election_master_status{name=\"mooring\"} 0\n",
         "\nrest_client_requests_total{code=\"<error>\",host=\"127.0.0.1:9\",method=\"GET\"} ",
         "\nprocess_resident_memory_bytes ",
@@ -122,9 +147,23 @@ fn without_an_api_server_it_runs_says_why_it_is_not_ready_and_ends_in_order() {
     }
     assert!(!metrics.contains("kubernetes_build_info"));
 
-    let pid = daemon.child.id().to_string();
-    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
-    assert_eq!(daemon.child.wait().unwrap().code(), Some(0));
+    assert_eq!(daemon.terminate(), Some(0));
+}
+
+#[test]
+fn a_log_that_nobody_reads_stops_nothing_and_what_is_lost_is_counted() {
+    const DROPPED: &str = "\nmooring_log_lines_dropped_total ";
+    let mut daemon = Daemon::start_unread("unread", &["--log-level=trace", "--profiling"]);
+    let deadline = Instant::now() + Duration::from_secs(120);
+    let mut dropped = String::new();
+    while dropped.is_empty() || dropped == "0" {
+        assert!(Instant::now() < deadline, "no line was dropped");
+        let metrics = daemon.get("/metrics");
+        let (_, rest) = metrics.split_once(DROPPED).unwrap();
+        dropped = rest.lines().next().unwrap().to_owned();
+    }
+    assert!(daemon.get("/livez").ends_with("\r\n\r\nok"));
+    assert_eq!(daemon.terminate(), Some(0));
 }
 
 #[test]
@@ -139,4 +178,17 @@ fn a_taken_address_is_a_mistake() {
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{stderr}");
     assert!(stderr.starts_with(&format!("mooring: --bind-address 127.0.0.1 --port {port}: ")), "{stderr}");
+}
+
+#[test]
+fn what_is_released_names_one_toolchain_and_one_version() {
+    let toolchain = include_str!("../rust-toolchain.toml");
+    let (_, channel) = toolchain.split_once("channel = \"").unwrap();
+    let (channel, _) = channel.split_once('"').unwrap();
+    let version = env!("CARGO_PKG_VERSION");
+    let dockerfile = include_str!("../Dockerfile");
+    for expected in [format!("/rust:{channel}-"), format!("ARG VERSION={version}\n")] {
+        assert!(dockerfile.contains(&expected), "{expected}");
+    }
+    assert!(channel.starts_with(env!("CARGO_PKG_RUST_VERSION")), "{channel}");
 }

@@ -1,10 +1,36 @@
-//! What is running: version, memory, CPU time, open files.
+//! What is running: version, memory, CPU time, open files, log lines lost.
 
-use prometheus::{IntGaugeVec, Opts};
+use prometheus::{
+    IntCounter, IntGaugeVec, Opts,
+    core::{Collector, Desc},
+    proto::MetricFamily,
+};
 
 use super::Metrics;
+use crate::telemetry;
 
-/// Registers `mooring_build_info` and the `process_*` metrics.
+/// The commit that was built, if the build said so (`MOORING_COMMIT` in its environment).
+const COMMIT: &str = match option_env!("MOORING_COMMIT") {
+    Some(commit) => commit,
+    None => "unknown",
+};
+
+/// Counts where the lines are dropped, and is read when scraped.
+#[derive(Clone)]
+struct DroppedLines(IntCounter);
+
+impl Collector for DroppedLines {
+    fn desc(&self) -> Vec<&Desc> {
+        self.0.desc()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        self.0.inc_by(telemetry::dropped_lines().saturating_sub(self.0.get()));
+        self.0.collect()
+    }
+}
+
+/// Registers `mooring_build_info`, `mooring_log_lines_dropped_total` and the `process_*` metrics.
 ///
 /// Not `kubernetes_build_info`: a second version under that name raises the alert
 /// KubeVersionMismatch in every cluster.
@@ -13,11 +39,15 @@ use super::Metrics;
 /// See [`Metrics::register`].
 pub fn register(metrics: &Metrics) -> Result<(), prometheus::Error> {
     let build = IntGaugeVec::new(
-        Opts::new("mooring_build_info", "Always 1; the label says which version is running."),
-        &["version"],
+        Opts::new("mooring_build_info", "Always 1; the labels say what is running."),
+        &["commit", "version"],
     )?;
-    build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+    build.with_label_values(&[COMMIT, env!("CARGO_PKG_VERSION")]).set(1);
     metrics.register(&build)?;
+    metrics.register(&DroppedLines(IntCounter::new(
+        "mooring_log_lines_dropped_total",
+        "Log lines that were dropped because nobody took them as fast as they came.",
+    )?))?;
     #[cfg(target_os = "linux")]
     metrics.registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))?;
     Ok(())

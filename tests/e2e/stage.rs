@@ -40,8 +40,8 @@ const MANIFESTS: [&str; 5] = [
     include_str!("../../deploy/namespace.yaml"),
     include_str!("../../deploy/rbac.yaml"),
     include_str!("../../deploy/flowschemas.yaml"),
-    include_str!("../../deploy/optional/recycler.yaml"),
-    include_str!("../../deploy/optional/host-path.yaml"),
+    include_str!("../../deploy/optional/recycler/rbac.yaml"),
+    include_str!("../../deploy/optional/host-path/rbac.yaml"),
 ];
 
 /// Longer than any story takes; only ends those that wait in vain.

@@ -34,6 +34,8 @@ pub struct Right {
     pub group: String,
     pub resource: String,
     pub verb: String,
+    /// Of one object, or of any.
+    pub name: Option<String>,
 }
 
 /// How long the log is now, in bytes.
@@ -68,7 +70,7 @@ pub fn read(path: &Path, from: usize) -> Vec<Entry> {
     entries
 }
 
-/// The rights that the daemon has made use of. Refused requests count: they show a missing right.
+/// The rights that the daemon has made use of, each with the name of the object, if one was named. Refused requests count: they show a missing right.
 pub fn rights_used(entries: &[Entry]) -> BTreeSet<Right> {
     entries
         .iter()
@@ -77,6 +79,7 @@ pub fn rights_used(entries: &[Entry]) -> BTreeSet<Right> {
             group: entry.group.clone(),
             resource: entry.resource.clone(),
             verb: entry.verb.clone(),
+            name: (!entry.name.is_empty()).then(|| entry.name.clone()),
         })
         .collect()
 }
