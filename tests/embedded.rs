@@ -20,7 +20,12 @@ use mooring::{
         Server,
         request::{Query, Request},
     },
-    kube_api::{kinds, watch::watch},
+    kube_api::{
+        connect::ApiServer,
+        kinds,
+        watch::{Fetcher, watch},
+    },
+    metrics::{ApiMetrics, Metrics, WatchMetrics},
     state::Objects,
 };
 use serde_json::json;
@@ -53,7 +58,11 @@ async fn our_watches_follow_it() {
     nodes.create(&PostParams::default(), &object(json!({"metadata": {"name": "n1"}}))).await.unwrap();
 
     let objects = Arc::new(Objects::default());
-    let watching = tokio::spawn(watch::<kinds::Node>(client, Arc::clone(&objects)));
+    let metrics = Metrics::default();
+    let requests = Arc::new(ApiMetrics::new(&metrics, "test").unwrap());
+    let fetcher = Fetcher::new(&ApiServer::in_process(client), requests).unwrap();
+    let counted = WatchMetrics::new(&metrics).unwrap().of("nodes");
+    let watching = tokio::spawn(watch::<kinds::Node>(fetcher, Arc::clone(&objects), counted));
     let seen = async |wanted: usize| {
         tokio::time::timeout(Duration::from_secs(30), async {
             while objects.nodes.len() != wanted {
