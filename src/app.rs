@@ -12,11 +12,11 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, anyhow};
 use futures::future::{BoxFuture, LocalBoxFuture};
-use kube::Client;
 use serde_json::Value;
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::watch,
+    time::Instant,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -28,15 +28,16 @@ use crate::{
     kube_api::{
         backoff::Backoff,
         call::Caller,
-        connect::ApiServer,
+        connect::{ApiServer, ConnectError},
         elector::{Candidacy, ElectionView, Elector},
-        error_chain,
         events::EventQueue,
-        kinds::{Node, PersistentVolume, PersistentVolumeClaim, VolumeAttachment},
+        kinds::{Narrow, Node, PersistentVolume, PersistentVolumeClaim, VolumeAttachment},
         leadership::{Leadership, Term},
-        watch as kind_watch,
+        restore::RestoreGrace,
+        sight::Sight,
+        watch::{self as kind_watch, Fetcher},
     },
-    metrics::{Alarms, ApiMetrics, ElectionMetrics, Metrics, process},
+    metrics::{Alarms, ApiMetrics, ElectionMetrics, Metrics, WatchMetrics, process},
     routes,
     state::{Objects, Stored},
     supervise::{Dead, Death, Stage, Supervisor},
@@ -53,6 +54,8 @@ const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 const HTTP_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest pause between attempts to pass the take-over barrier.
 const LONGEST_BARRIER_PAUSE: Duration = Duration::from_secs(1);
+/// The alarm about a restore of etcd.
+const RESTORED: &str = "etcd_restored";
 /// Where the lease is outside a cluster.
 const DEFAULT_NAMESPACE: &str = "kube-system";
 
@@ -78,10 +81,10 @@ async fn run_until_signal(config: Config) -> Result<(), Failure> {
     let mut terminated = Termination::listen().map_err(Failure::Setup)?;
     let api = ApiServer::find(config.kubeconfig.as_deref()).await;
     let api = api.map_err(|error| Failure::Setup(error.into()))?;
-    let mut daemon = Daemon::start(config, &api).await.map_err(Failure::Setup)?;
+    let mut life = Life::start(config, &api, watch::Sender::default()).await.map_err(Failure::Setup)?;
     tokio::select! {
         name = terminated.signal() => tracing::info!(signal = name, "shutting down"),
-        death = daemon.death() => return Err(Failure::Running(death.into())),
+        failure = life.failure() => return Err(Failure::Running(failure)),
     }
     tokio::spawn(async move {
         let number = terminated.second().await;
@@ -89,7 +92,77 @@ async fn run_until_signal(config: Config) -> Result<(), Failure> {
         telemetry::flush();
         std::process::exit(128 + number);
     });
-    daemon.stop().await.map_err(Failure::Running)
+    life.stop().await.map_err(Failure::Running)
+}
+
+/// A daemon, and after a restore of etcd the next one in its place: what the first one knew, has proven and
+/// has told no longer holds, so nothing of it is kept but the grace in which nothing destructive is done (E11).
+#[derive(Debug)]
+pub struct Life {
+    config: Config,
+    api: ApiServer,
+    grace: RestoreGrace,
+    restores: watch::Receiver<u64>,
+    daemon: Option<Daemon>,
+    pages: watch::Sender<Option<Arc<Router>>>,
+}
+
+impl Life {
+    /// Starts a daemon. Its pages go to `pages`, for who is in the same process.
+    ///
+    /// # Errors
+    /// See [`Daemon::start`].
+    pub async fn start(
+        config: Config,
+        api: &ApiServer,
+        pages: watch::Sender<Option<Arc<Router>>>,
+    ) -> anyhow::Result<Self> {
+        let grace = RestoreGrace::default();
+        let restores = grace.seen();
+        let daemon = Daemon::start(config.clone(), api, &grace).await?;
+        pages.send_replace(Some(daemon.pages()));
+        Ok(Self { config, api: api.clone(), grace, restores, daemon: Some(daemon), pages })
+    }
+
+    /// Waits until a part dies, which none should; starts anew when etcd was restored.
+    pub async fn failure(&mut self) -> anyhow::Error {
+        loop {
+            let Some(daemon) = &mut self.daemon else { return anyhow!("it did not start again") };
+            tokio::select! {
+                death = daemon.death() => return death.into(),
+                _ = self.restores.changed() => {}
+            }
+            if let Err(error) = self.start_over().await {
+                return error.context("starting over after a restore of etcd");
+            }
+        }
+    }
+
+    /// Takes the daemon down in order, and starts the next one.
+    async fn start_over(&mut self) -> anyhow::Result<()> {
+        tracing::warn!("starting over after a restore of etcd");
+        self.stop_daemon().await?;
+        self.restores.mark_unchanged();
+        let daemon = Daemon::start(self.config.clone(), &self.api, &self.grace).await?;
+        self.pages.send_replace(Some(daemon.pages()));
+        self.daemon = Some(daemon);
+        Ok(())
+    }
+
+    async fn stop_daemon(&mut self) -> anyhow::Result<()> {
+        match self.daemon.take() {
+            Some(daemon) => daemon.stop().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Takes it down in order.
+    ///
+    /// # Errors
+    /// See [`Daemon::stop`].
+    pub async fn stop(mut self) -> anyhow::Result<()> {
+        self.stop_daemon().await
+    }
 }
 
 /// The signals that end the process.
@@ -228,7 +301,7 @@ impl Daemon {
     ///
     /// # Errors
     /// The address cannot be served on, or the credentials cannot be used.
-    pub async fn start(config: Config, api: &ApiServer) -> anyhow::Result<Self> {
+    pub async fn start(config: Config, api: &ApiServer, grace: &RestoreGrace) -> anyhow::Result<Self> {
         let server = Server::bind(config.listen).await?;
         let identity = identity()?;
         tracing::info!(
@@ -243,21 +316,26 @@ impl Daemon {
         let metrics = Metrics::default();
         process::register(&metrics)?;
         let api_metrics = Arc::new(ApiMetrics::new(&metrics, &api.host())?);
-        let objects = Arc::new(Objects::default());
-        let leadership =
-            Leadership::new(if config.election.is_some() { Term::None } else { Term::Unlimited });
+        let objects = Arc::new(Objects::within(grace.clone()));
+        let leadership = match &config.election {
+            Some(election) => Leadership::new(Term::None).with_reserve(election.timing.reserve()),
+            None => Leadership::new(Term::Unlimited),
+        };
+        let alarms = Alarms::new(&metrics)?;
         let caller = Caller::new(
             api.client()?,
             leadership.clone(),
             config.rate_limit.map(crate::config::RateLimit::limiter),
             Arc::clone(&api_metrics),
         )
-        .with_request_timeout(config.request_timeout());
+        .with_request_timeout(config.request_timeout)
+        .with_alarms(alarms.clone());
         let watch_client = api.client()?;
 
         let mut tasks = Supervisor::default();
         let [planning, events_end, lease, http] = [(); 4].map(|()| CancellationToken::new());
-        start_watches(&mut tasks, &watch_client, &objects);
+        let fetchers = || Fetcher::new(api, Arc::clone(&api_metrics));
+        start_watches(&mut tasks, fetchers, &WatchMetrics::new(&metrics)?, &objects)?;
         let namespace = config.own_namespace.clone().or_else(|| api.own_namespace.clone());
         let namespace = namespace.unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
         let view = match &config.election {
@@ -268,10 +346,19 @@ impl Daemon {
                     identity: identity.clone(),
                     timing: election.timing,
                 };
-                let elector = build_elector(api, candidacy, &leadership, &metrics, api_metrics)?;
+                let sight = Sight::default();
+                tasks.spawn(Stage::Watch, "sight", keep_in_sight(Arc::clone(&objects), sight.clone()));
+                let barrier_fetcher = fetchers()?;
+                let elector = build_elector(api, candidacy, &leadership, &metrics, Arc::clone(&api_metrics))?
+                    .with_sight(sight)
+                    .with_grace(grace.clone());
                 let view = elector.view();
-                let barrier = take_over_barrier(watch_client.clone(), Arc::clone(&objects));
-                let running = elector.run(Some(watch_client), barrier, lease.clone());
+                let barrier = take_over_barrier(barrier_fetcher, Arc::clone(&objects));
+                let synced = {
+                    let objects = Arc::clone(&objects);
+                    async move { objects.synced().await }
+                };
+                let running = elector.run(Some(watch_client), synced, barrier, lease.clone());
                 tasks.spawn_fallible(Stage::Election, "leader-election", running);
                 Some(view)
             }
@@ -281,7 +368,7 @@ impl Daemon {
         let writing = writer.run(caller.clone(), identity, events_end.clone());
         tasks.spawn(Stage::Events, "events", writing);
 
-        let alarms = Alarms::new(&metrics)?;
+        tasks.spawn(Stage::Watch, "restore-alarm", alarm_of_restores(grace.clone(), alarms.clone()));
         let parts = Parts {
             config,
             metrics,
@@ -347,22 +434,54 @@ fn build_router(parts: &Parts, view: Option<watch::Receiver<ElectionView>>, dead
     routes::router(&sources)
 }
 
-fn start_watches(tasks: &mut Supervisor, client: &Client, objects: &Arc<Objects>) {
-    fn start<T: Stored>(tasks: &mut Supervisor, client: &Client, objects: &Arc<Objects>) {
-        let watching = kind_watch::watch::<T>(client.clone(), Arc::clone(objects));
-        tasks.spawn(Stage::Watch, T::WATCH, watching);
+/// Tells the elector since when the first kind is blind, if one is.
+async fn keep_in_sight(objects: Arc<Objects>, sight: Sight) {
+    let mut statuses = objects.status_changes();
+    // The sender lives in the tables, so waiting cannot fail.
+    while statuses.changed().await.is_ok() {
+        let blind_since = statuses.borrow_and_update().iter().filter_map(|(_, status)| status.blind_since).min();
+        sight.set(blind_since);
     }
-    use crate::kube_api::kinds::{
-        CsiDriver, CsiNode, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
-    };
-    start::<Node>(tasks, client, objects);
-    start::<Pod>(tasks, client, objects);
-    start::<PersistentVolume>(tasks, client, objects);
-    start::<PersistentVolumeClaim>(tasks, client, objects);
-    start::<VolumeAttachment>(tasks, client, objects);
-    start::<StorageClass>(tasks, client, objects);
-    start::<CsiDriver>(tasks, client, objects);
-    start::<CsiNode>(tasks, client, objects);
+}
+
+/// Raises an alarm while a grace after a restore lasts.
+async fn alarm_of_restores(grace: RestoreGrace, alarms: Alarms) {
+    let mut changes = grace.changes();
+    loop {
+        let left = grace.left(Instant::now());
+        alarms.set(
+            RESTORED,
+            left.map(|_| {
+                "etcd was restored from a backup: nothing is detached, released or deleted for five minutes"
+                    .to_owned()
+            }),
+        );
+        tokio::select! {
+            changed = changes.changed() => if changed.is_err() { std::future::pending::<()>().await },
+            () = tokio::time::sleep(left.unwrap_or_default()), if left.is_some() => {}
+        }
+    }
+}
+
+/// Each kind is listed and watched over connections of its own.
+fn start_watches(
+    tasks: &mut Supervisor,
+    fetchers: impl Fn() -> Result<Fetcher, ConnectError>,
+    metrics: &WatchMetrics,
+    objects: &Arc<Objects>,
+) -> Result<(), ConnectError> {
+    use crate::kube_api::kinds::{CsiDriver, Pod, StorageClass};
+    macro_rules! start {
+        ($($kind:ty),*) => {
+            $(
+                let watching =
+                    kind_watch::watch::<$kind>(fetchers()?, Arc::clone(objects), metrics.of(<$kind>::PLURAL));
+                tasks.spawn(Stage::Watch, <$kind>::WATCH, watching);
+            )*
+        };
+    }
+    start!(Node, Pod, PersistentVolume, PersistentVolumeClaim, VolumeAttachment, StorageClass, CsiDriver);
+    Ok(())
 }
 
 /// The elector's requests have a client, a budget and a timeout of their own, and need no term.
@@ -374,7 +493,7 @@ fn build_elector(
     api_metrics: Arc<ApiMetrics>,
 ) -> anyhow::Result<Elector> {
     let caller = Caller::new(api.client()?, Leadership::new(Term::Unlimited), None, api_metrics)
-        .with_request_timeout(candidacy.timing.retry_period);
+        .with_request_timeout(candidacy.timing.request_timeout());
     let election_metrics = ElectionMetrics::new(metrics, &candidacy.name)?;
     Ok(Elector::new(caller, candidacy, leadership.clone(), election_metrics))
 }
@@ -383,20 +502,20 @@ fn build_elector(
 /// through our watches yet. A volume must not be attached elsewhere, nor reserved for a claim that another
 /// volume is reserved for already (S19), for want of knowing of it. Where iSCSI and Fibre Channel volumes are,
 /// the nodes alone tell (S1).
-async fn take_over_barrier(client: Client, objects: Arc<Objects>) {
+async fn take_over_barrier(fetcher: Fetcher, objects: Arc<Objects>) {
     tokio::join!(
-        reread::<Node>(&client, &objects),
-        reread::<VolumeAttachment>(&client, &objects),
-        reread::<PersistentVolume>(&client, &objects),
-        reread::<PersistentVolumeClaim>(&client, &objects),
+        reread::<Node>(&fetcher, &objects),
+        reread::<VolumeAttachment>(&fetcher, &objects),
+        reread::<PersistentVolume>(&fetcher, &objects),
+        reread::<PersistentVolumeClaim>(&fetcher, &objects),
     );
 }
 
 /// Repeats until it succeeds or the term ends.
-async fn reread<T: Stored>(client: &Client, objects: &Objects) {
+async fn reread<T: Stored>(fetcher: &Fetcher, objects: &Objects) {
     let mut backoff = Backoff::new(LONGEST_BARRIER_PAUSE);
-    while let Err(error) = kind_watch::refresh::<T>(client, objects).await {
-        tracing::warn!(kind = T::KIND, error = %error_chain(&error), "cannot be listed, not leading yet");
+    while let Err(error) = kind_watch::refresh::<T>(fetcher, objects).await {
+        tracing::warn!(kind = T::KIND, %error, "cannot be listed, not leading yet");
         tokio::time::sleep(backoff.pause()).await;
     }
 }

@@ -99,6 +99,12 @@ pub struct RunArgs {
     #[arg(long, value_name = "NAMESPACE")]
     pub leader_elect_resource_namespace: Option<String>,
 
+    /// How long the API server may take over a request. Less than an admission webhook takes that hangs and
+    /// fails open (10s unless it says otherwise) means that nothing is written at all [default: as long as
+    /// the lease allows, 11.5s with the defaults, and at most 34s].
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub request_timeout: Option<Duration>,
+
     /// Requests per second to the API server. Without it there is no limit here: the server's
     /// priority and fairness decides.
     #[arg(long, value_name = "QPS", allow_negative_numbers = true)]

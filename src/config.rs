@@ -17,7 +17,10 @@ use crate::{
     attach_detach::{AttachDetachOptions, controller::PAIR_CALLS, force::ForcePolicy},
     binder::{BinderOptions, Recycler, Recyclers},
     cli::{ContentType, LoggingFormat, RunArgs},
-    kube_api::{call::REQUEST_TIMEOUT, lease::Timing},
+    kube_api::{
+        call::deadline::LONGEST_REQUEST,
+        lease::{LEAST_RESERVE, Timing},
+    },
 };
 
 /// KCM's lease. Who copies its arguments must not make the two wait for each other.
@@ -105,6 +108,8 @@ pub struct Config {
     pub own_namespace: Option<String>,
     /// Leader election, unless switched off.
     pub election: Option<ElectionConfig>,
+    /// How long the API server may take over a request.
+    pub request_timeout: Duration,
     /// Client-side limit, if asked for.
     pub rate_limit: Option<RateLimit>,
     /// How objects are read from the API server.
@@ -121,26 +126,12 @@ pub struct Config {
     pub binder: BinderOptions,
 }
 
-impl Config {
-    /// How long a request may take. A write must not land after another leader may have taken
-    /// over, so it may not outlast the time between our giving up and others' taking over.
-    #[must_use]
-    pub fn request_timeout(&self) -> Duration {
-        match &self.election {
-            Some(election) => {
-                let margin = election.timing.lease_duration.saturating_sub(election.timing.renew_deadline);
-                margin.min(REQUEST_TIMEOUT)
-            }
-            None => REQUEST_TIMEOUT,
-        }
-    }
-}
-
 impl TryFrom<RunArgs> for Config {
     type Error = ConfigError;
 
     fn try_from(args: RunArgs) -> Result<Self, ConfigError> {
         let election = if args.leader_elect { Some(election(&args)?) } else { None };
+        let request_timeout = request_timeout(args.request_timeout, election.as_ref())?;
         let rate_limit = rate_limit(args.kube_api_qps, args.kube_api_burst)?;
         let filter = log_filter(&args)?;
         let attach_detach = attach_detach(&args, rate_limit)?;
@@ -151,6 +142,7 @@ impl TryFrom<RunArgs> for Config {
             own_name: args.leader_elect_resource_name,
             own_namespace: args.leader_elect_resource_namespace,
             election,
+            request_timeout,
             rate_limit,
             content_type: args.kube_api_content_type,
             worker_threads: args.worker_threads,
@@ -191,6 +183,17 @@ fn election(args: &RunArgs) -> Result<ElectionConfig, ConfigError> {
             format!("must be longer than --{RENEW} ({:?})", timing.renew_deadline),
         ));
     }
+    // Less leaves no time for a write that is sent in the last moment of a term.
+    if timing.lease_duration < timing.renew_deadline + LEAST_RESERVE {
+        return Err(ConfigError::new(
+            RENEW,
+            format!(
+                "must be at least {LEAST_RESERVE:?} shorter than --{LEASE} ({:?}), for writes under way when a term \
+                 ends",
+                timing.lease_duration
+            ),
+        ));
+    }
     if timing.renew_deadline <= timing.longest_pause() {
         return Err(ConfigError::new(
             RENEW,
@@ -210,6 +213,34 @@ fn election(args: &RunArgs) -> Result<ElectionConfig, ConfigError> {
         return Err(ConfigError::new("leader-elect-resource-namespace", "must not be empty"));
     }
     Ok(ElectionConfig { timing })
+}
+
+/// As long as the lease allows. More is for who makes the lease longer.
+fn request_timeout(
+    asked: Option<Duration>,
+    election: Option<&ElectionConfig>,
+) -> Result<Duration, ConfigError> {
+    const FLAG: &str = "request-timeout";
+    let allowed = election.map_or(Duration::MAX, |election| election.timing.longest_write());
+    let Some(asked) = asked else { return Ok(allowed.min(LONGEST_REQUEST)) };
+    if asked < Duration::from_secs(1) {
+        return Err(ConfigError::new(FLAG, "must be at least 1s"));
+    }
+    if asked > LONGEST_REQUEST {
+        let problem =
+            format!("must be at most {LONGEST_REQUEST:?}, which is all that an API server gives a write");
+        return Err(ConfigError::new(FLAG, problem));
+    }
+    if asked > allowed {
+        let lease = election.map_or(Duration::ZERO, |election| election.timing.lease_duration);
+        let needed = (lease + asked - allowed).as_secs_f64().ceil();
+        let problem = format!(
+            "a write may take {allowed:?} before another replica may lead: for {asked:?} set \
+             --leader-elect-lease-duration to {needed}s or more"
+        );
+        return Err(ConfigError::new(FLAG, problem));
+    }
+    Ok(asked)
 }
 
 /// A negative rate means no limit, as in client-go.
@@ -372,6 +403,7 @@ mod tests {
             }),
             own_name: "mooring".to_owned(),
             own_namespace: None,
+            request_timeout: Duration::from_millis(11_500),
             rate_limit: None,
             content_type: ContentType::Protobuf,
             worker_threads: None,
@@ -384,12 +416,11 @@ mod tests {
             binder: BinderOptions::default(),
         };
         assert_eq!(config(&[]), Ok(expected));
-        assert_eq!(config(&[]).unwrap().request_timeout(), Duration::from_secs(5));
     }
 
     #[test]
     fn what_cannot_be_is_named() {
-        let cases: [(&[&str], &str); 17] = [
+        let cases: [(&[&str], &str); 21] = [
             (&["--pvclaimbinder-sync-period=0"], "--pvclaimbinder-sync-period: must be at least 1s"),
             (
                 &["--attach-detach-reconcile-sync-period=500ms"],
@@ -429,6 +460,22 @@ mod tests {
                 &["--leader-elect-resource-name=kube-controller-manager"],
                 "--leader-elect-resource-name: is the lease of kube-controller-manager, which runs beside \
                  mooring: choose another",
+            ),
+            // m5: a write that is sent in the last moment needs time, too.
+            (
+                &["--leader-elect-renew-deadline=14999ms"],
+                "--leader-elect-renew-deadline: must be at least 2s shorter than --leader-elect-lease-duration (15s), \
+                 for writes under way when a term ends",
+            ),
+            (&["--request-timeout=999ms"], "--request-timeout: must be at least 1s"),
+            (
+                &["--request-timeout=35s", "--leader-elect=false"],
+                "--request-timeout: must be at most 34s, which is all that an API server gives a write",
+            ),
+            (
+                &["--request-timeout=20s"],
+                "--request-timeout: a write may take 11.5s before another replica may lead: for 20s set \
+                 --leader-elect-lease-duration to 24s or more",
             ),
             (&["--leader-elect-resource-name="], "--leader-elect-resource-name: must not be empty"),
             (&["--leader-elect-resource-namespace="], "--leader-elect-resource-namespace: must not be empty"),
@@ -525,7 +572,7 @@ mod tests {
     fn without_election_its_durations_do_not_matter() {
         let config = config(&["--leader-elect=false", "--leader-elect-lease-duration=0"]).unwrap();
         assert_eq!(config.election, None);
-        assert_eq!(config.request_timeout(), REQUEST_TIMEOUT);
+        assert_eq!(config.request_timeout, LONGEST_REQUEST);
     }
 
     #[test]
@@ -567,8 +614,13 @@ mod tests {
     }
 
     #[test]
-    fn a_write_cannot_outlast_the_lease() {
-        let config = config(&["--leader-elect-renew-deadline=12s"]).unwrap();
-        assert_eq!(config.request_timeout(), Duration::from_secs(3));
+    fn m4_a_request_may_take_as_long_as_the_lease_allows_and_the_operator_may_allow_more() {
+        let timeout = |arguments: &[&str]| config(arguments).unwrap().request_timeout.as_millis();
+        assert_eq!(timeout(&["--leader-elect-renew-deadline=12s"]), 11_500);
+        assert_eq!(timeout(&["--leader-elect-retry-period=8s"]), 5_500);
+        assert_eq!(timeout(&["--request-timeout=3s"]), 3_000);
+        assert_eq!(timeout(&["--request-timeout=20s", "--leader-elect-lease-duration=24s"]), 20_000);
+        assert_eq!(timeout(&["--leader-elect-lease-duration=1m"]), 34_000);
+        assert_eq!(timeout(&["--request-timeout=5s", "--leader-elect=false"]), 5_000);
     }
 }

@@ -126,9 +126,10 @@ fn readiness(sources: &Sources) -> Vec<Check> {
 /// A standby is as ready as a leader, so this is a remark, not a condition.
 fn standing(election: Option<&(watch::Receiver<ElectionView>, Timing)>) -> String {
     let Some((view, _)) = election else { return "switched off".to_owned() };
-    let ElectionView { leading, holder, error } = view.borrow().clone();
+    let ElectionView { leading, taking_over, holder, error } = view.borrow().clone();
     let mut text = match (leading, holder.as_str()) {
         (true, _) => "leading".to_owned(),
+        (false, _) if taking_over => "taking over: reading what the last leader wrote".to_owned(),
         (false, "") => "standing by, held by nobody known".to_owned(),
         (false, holder) => format!("standing by, held by {holder}"),
     };

@@ -55,8 +55,23 @@ fn machine() -> Duration {
 
 /// Largest resident set of a process so far, in bytes.
 pub fn peak_memory(process: u32) -> u64 {
+    memory(process, "VmHWM:")
+}
+
+/// Resident set of a process now, in bytes.
+pub fn resident_memory(process: u32) -> u64 {
+    memory(process, "VmRSS:")
+}
+
+/// Lets the largest resident set of a process be that of now.
+pub fn forget_peak_memory(process: u32) {
+    // Number 5 in proc_pid_clear_refs(5).
+    std::fs::write(format!("/proc/{process}/clear_refs"), "5").expect("reset the peak");
+}
+
+fn memory(process: u32, field: &str) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let line = text.lines().find_map(|line| line.strip_prefix(field));
     let kibibytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
     kibibytes.unwrap_or_default() * 1024
 }
@@ -142,7 +157,11 @@ impl Requests {
             if name.starts_with("apiserver_request_total{") {
                 let (verb, resource) = (label(name, "verb"), label(name, "resource"));
                 if RESOURCES.contains(&resource) && verb != "WATCH" {
-                    *requests.counts.entry((verb.to_owned(), resource.to_owned())).or_default() += value;
+                    let resource = match label(name, "subresource") {
+                        "" => resource.to_owned(),
+                        part => format!("{resource}/{part}"),
+                    };
+                    *requests.counts.entry((verb.to_owned(), resource)).or_default() += value;
                 }
             } else if name.starts_with("apiserver_terminated_watchers_total{") {
                 *requests.terminated_watches.entry(label(name, "resource").to_owned()).or_default() += value;
@@ -168,6 +187,11 @@ impl Requests {
     /// How many, of which resource or of all.
     pub fn count(&self, of: impl Fn(&str, &str) -> bool) -> u64 {
         self.counts.iter().filter(|((verb, resource), _)| of(verb, resource)).map(|(_, count)| count).sum()
+    }
+
+    /// Each verb and resource, and how many.
+    pub fn each(&self) -> impl Iterator<Item = (&(String, String), &u64)> {
+        self.counts.iter()
     }
 
     /// All of them, for a reader.

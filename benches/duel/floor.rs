@@ -1,57 +1,99 @@
-//! The floor under every binder: the very writes of each bind, in their order, and nothing else.
+//! The floor under everybody: the very writes of each bind, attach and detach, and nothing else.
 //!
-//! Who gets what is made up beforehand, from lists; nothing is watched, searched or told, and what a write
-//! has to know is in the answer to the one before. So the API server is all that anybody waits for. It is as
-//! fast as the machine happens to be in that minute: two subjects are comparable as far as that has not changed.
+//! Who gets what is made up beforehand, from lists; nothing is searched or told, and what a write has to know
+//! is in the answer to the one before. VolumeAttachments alone are watched, for the driver's part of an
+//! attach: a node is written to once, when all that it gets is attached. So the API server is all that
+//! anybody waits for. It is as fast as the machine happens to be in that minute: two subjects are comparable
+//! as far as that has not changed.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex},
+};
 
 use futures::{StreamExt, stream};
-use kube::{Api, Client, api::ListParams};
+use kube::{Api, Client, api::ListParams, runtime::watcher::Event};
 use mooring::{
+    attach_detach::{calls, desired_state::AttachSource, volume_name::VolumeId},
     binder::{binding::next_write, decision::Object},
     kube_api::{
-        call::Caller,
-        kinds::{ClaimPhase, Narrow, PersistentVolume, PersistentVolumeClaim, VolumePhase, Watched},
+        call::{Caller, Request, Verb},
+        ids::{AttachmentName, DriverName, NodeName},
+        kinds::{
+            ClaimPhase, Narrow, Node, PersistentVolume, PersistentVolumeClaim, VolumeAttachment, VolumePhase,
+            Watched,
+        },
         leadership::{Leadership, Term},
     },
     metrics::{ApiMetrics, Metrics},
 };
+use serde_json::json;
 
-/// Binds at once: as many as mooring sends requests.
+use super::{
+    sightings::events,
+    support::{actors::attachment_name, cluster::DRIVER},
+};
+
+/// Operations at once: as many as mooring sends requests.
 const CONCURRENCY: usize = 64;
 
 type Pair = (PersistentVolume, PersistentVolumeClaim);
 
-/// Who binds without a thought.
+/// What there is to do.
+pub enum Work {
+    /// Bind these to each other.
+    Bind(Vec<Pair>),
+    /// Attach volumes to nodes; their handles are their names.
+    Attach(Vec<(String, String)>),
+    /// Detach them.
+    Detach(Vec<(String, String)>),
+}
+
+/// Who works without a thought.
 pub struct Floor {
     client: Client,
-    pairs: Mutex<Vec<Pair>>,
+    next: Mutex<Option<Work>>,
 }
 
 impl Floor {
     /// Nothing to do yet.
     pub fn new(client: Client) -> Self {
-        Self { client, pairs: Mutex::default() }
+        Self { client, next: Mutex::default() }
     }
 
-    /// Gives each claim that is not bound a free volume.
+    /// Says what to do next.
+    pub fn next(&self, work: Work) {
+        *self.next.lock().unwrap() = Some(work);
+    }
+
+    /// Unless it was told what to do: gives each claim that is not bound a free volume.
     pub async fn prepare(&self) {
+        if self.next.lock().unwrap().is_some() {
+            return;
+        }
         let volumes = self.list::<PersistentVolume>().await;
         let claims = self.list::<PersistentVolumeClaim>().await;
         let free = volumes.into_iter().filter(|volume| volume.status.phase == VolumePhase::Available);
         let open = claims.into_iter().filter(|claim| claim.status.phase != ClaimPhase::Bound);
-        *self.pairs.lock().unwrap() = free.zip(open).collect();
+        self.next(Work::Bind(free.zip(open).collect()));
     }
 
-    /// Binds them, from now on.
+    /// Does it, from now on.
     pub fn begin(&self) {
-        let pairs = std::mem::take(&mut *self.pairs.lock().unwrap());
         let leadership = Leadership::new(Term::Unlimited);
         let metrics = ApiMetrics::new(&Metrics::default(), "floor").unwrap();
         let caller = Caller::new(self.client.clone(), leadership, None, Arc::new(metrics));
+        let client = self.client.clone();
+        let work = self.next.lock().unwrap().take();
         tokio::spawn(async move {
-            stream::iter(pairs).for_each_concurrent(CONCURRENCY, |pair| bind(&caller, pair)).await;
+            match work {
+                None => {}
+                Some(Work::Bind(pairs)) => {
+                    stream::iter(pairs).for_each_concurrent(CONCURRENCY, |pair| bind(&caller, pair)).await;
+                }
+                Some(Work::Attach(pairs)) => attach(&client, &caller, pairs).await,
+                Some(Work::Detach(pairs)) => detach(&caller, pairs).await,
+            }
         });
     }
 
@@ -70,4 +112,80 @@ async fn bind(caller: &Caller, (mut volume, mut claim): Pair) {
             Object::Pod(_) => unreachable!("a bind writes no pod"),
         }
     }
+}
+
+async fn attach(client: &Client, caller: &Caller, pairs: Vec<(String, String)>) {
+    // What there is on each node, and what of it is not attached yet.
+    let mut nodes: BTreeMap<String, (Vec<VolumeId>, BTreeSet<AttachmentName>)> = BTreeMap::new();
+    for (volume, node) in &pairs {
+        let (all, open) = nodes.entry(node.clone()).or_default();
+        let id = VolumeId::csi(&DriverName::from(DRIVER), volume);
+        open.insert(id.attachment_name(&NodeName::from(node.as_str())));
+        all.push(id);
+    }
+    let mut attachments = events::<VolumeAttachment>(client);
+    let publishing = async {
+        while !nodes.is_empty()
+            && let Some((event, _)) = attachments.next().await
+        {
+            let (Event::InitApply(Watched { object, .. }) | Event::Apply(Watched { object, .. })) = event
+            else {
+                continue;
+            };
+            let node = object.spec.node_name.as_str();
+            if object.status.attached
+                && let Some((_, open)) = nodes.get_mut(node)
+                && open.remove(&object.key())
+                && open.is_empty()
+                && let Some((mut volumes, _)) = nodes.remove(node)
+            {
+                volumes.sort();
+                tokio::spawn(publish(caller.clone(), node.to_owned(), volumes));
+            }
+        }
+    };
+    let creating = stream::iter(pairs)
+        .for_each_concurrent(CONCURRENCY, |(volume, node)| create_attachment(caller.clone(), volume, node));
+    futures::join!(creating, publishing);
+}
+
+async fn detach(caller: &Caller, pairs: Vec<(String, String)>) {
+    let mut nodes: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (volume, node) in pairs {
+        let name = attachment_name(&volume, DRIVER, &node);
+        nodes.entry(node).or_default().push(name);
+    }
+    let withdrawals = nodes.into_iter().map(|(node, names)| withdraw(caller.clone(), node, names));
+    let names = stream::iter(withdrawals).buffer_unordered(CONCURRENCY).flat_map(stream::iter);
+    names.for_each_concurrent(CONCURRENCY, |name| delete_attachment(caller.clone(), name)).await;
+}
+
+async fn create_attachment(caller: Caller, volume: String, node: String) {
+    let id = VolumeId::csi(&DriverName::from(DRIVER), &volume);
+    let source = AttachSource::PersistentVolume(volume.as_str().into());
+    let request = calls::create(&id, &NodeName::from(node.as_str()), &source);
+    let _: VolumeAttachment = caller.write(&request).await.expect("create a VolumeAttachment");
+}
+
+/// Takes everything off the node's list. Returns the attachments that may be deleted then.
+async fn withdraw(caller: Caller, node: String, attachments: Vec<String>) -> Vec<String> {
+    publish(caller, node, Vec::new()).await;
+    attachments
+}
+
+async fn delete_attachment(caller: Caller, name: String) {
+    let path = VolumeAttachment::path(&name.as_str().into());
+    let request = Request { verb: Verb::Delete, path, body: Some(json!({})) };
+    caller.send(&request).await.expect("delete a VolumeAttachment");
+}
+
+/// Lists these volumes as attached to the node, and no others.
+async fn publish(caller: Caller, node: String, volumes: Vec<VolumeId>) {
+    let list: Vec<_> = volumes.iter().map(|id| json!({ "name": id, "devicePath": "" })).collect();
+    let request = Request {
+        verb: Verb::Patch,
+        path: format!("{}/status", Node::path(&node.as_str().into())),
+        body: Some(json!({ "status": { "volumesAttached": list } })),
+    };
+    let _: Node = caller.write(&request).await.expect("patch the status of a node");
 }

@@ -54,7 +54,7 @@ impl Load {
     }
 
     /// The node of a volume's pod.
-    fn node(&self, number: usize) -> String {
+    pub fn node(&self, number: usize) -> String {
         format!("n{:03}", number % self.nodes)
     }
 
@@ -166,6 +166,6 @@ impl Load {
 }
 
 /// Does something for each number, many at a time.
-async fn each(numbers: Range<usize>, act: impl AsyncFn(usize)) {
+pub async fn each(numbers: Range<usize>, act: impl AsyncFn(usize)) {
     stream::iter(numbers).for_each_concurrent(CONCURRENCY, |number| act(number)).await;
 }

@@ -12,10 +12,10 @@
 //!
 //! `cargo bench --bench duel -- --subjects mooring,floor`
 //!
-//! Mooring beside the bare writes of each bind: what the API server of this machine lets anybody reach.
+//! Mooring beside the bare writes of each operation: what the API server of this machine lets anybody reach.
 //!
 //! [`subject`] runs what is measured, [`floor`] is what none can go below, [`load`] makes the work, [`sightings`] sees it done,
-//! [`phases`] measures one by the other, [`cost`] and
+//! [`bout`] measures one by the other, [`phases`] are the course of it, [`cost`] and
 //! [`instructions`] read who paid, [`report`] prints.
 
 // A benchmark ends at the first thing that goes wrong, and says so on the terminal.
@@ -23,7 +23,10 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 // Counts and ticks become rates and quotients; they are far below 2^52.
 #![allow(clippy::cast_precision_loss)]
+// Some parts are for `benches/scale`.
+#![allow(dead_code)]
 
+mod bout;
 mod cost;
 mod floor;
 mod instructions;
@@ -35,7 +38,7 @@ mod subject;
 #[path = "../../tests/support/mod.rs"]
 mod support;
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use clap::Parser;
 
@@ -75,9 +78,9 @@ pub struct Options {
     /// How long to watch a subject in such a cluster, in seconds.
     #[arg(long, default_value_t = 600)]
     idle_for: u64,
-    /// Also list all requests of each phase by verb and resource.
+    /// Another build of mooring, to be compared with this one.
     #[arg(long)]
-    requests: bool,
+    mooring: Option<PathBuf>,
     /// Cargo passes this to every benchmark.
     #[arg(long, hide = true)]
     bench: bool,

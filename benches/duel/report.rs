@@ -1,12 +1,8 @@
 //! The report: the conditions, one line each, then the table, then who used the machine meanwhile.
 
-use std::{fmt::Write, time::Duration};
+use std::{collections::BTreeSet, fmt::Write, time::Duration};
 
-use super::{
-    Options, cost,
-    phases::{Measured, Outcome},
-    subject::Kind,
-};
+use super::{Options, bout::Measured, cost, phases::Outcome, subject::Kind};
 
 /// Under what conditions this was measured.
 #[derive(Debug)]
@@ -15,8 +11,6 @@ pub struct Conditions {
     cores: usize,
     load_average: String,
     parameters: String,
-    /// Whether to list every request.
-    requests: bool,
 }
 
 impl Conditions {
@@ -35,7 +29,6 @@ impl Conditions {
                     options.nodes, options.volumes, options.one_at_a_time, options.late_volumes
                 )
             },
-            requests: options.requests,
         }
     }
 }
@@ -63,6 +56,10 @@ pub fn render(conditions: &Conditions, results: &[Outcome]) -> String {
         "together",
         "the subject is paused, all work is created, go; latencies count from go to the watch event",
     );
+    line(
+        "as they come",
+        "work is created while the subject is at it; rate from the first request, latencies from each answer",
+    );
     line("one by one", "latency from the API server's answer to our request to the watch event");
     line(
         "bound",
@@ -75,7 +72,7 @@ pub fn render(conditions: &Conditions, results: &[Outcome]) -> String {
     line("instr/op", "instructions of the subject in user mode, which the machine's speed does not change");
     line(
         "floor",
-        "the writes of each bind alone, nothing watched and nothing decided; its CPU is in the stand-ins'",
+        "the writes of each operation alone, nothing searched and nothing decided; one patch per node; its CPU is in the stand-ins'",
     );
     line(
         "others",
@@ -89,10 +86,8 @@ pub fn render(conditions: &Conditions, results: &[Outcome]) -> String {
         text.push('\n');
     }
     text.push_str(&aligned(&idle_table(results), &[0, 1, 2, 7]));
-    if conditions.requests {
-        text.push('\n');
-        text.push_str(&aligned(&request_table(results), &[0, 1, 2]));
-    }
+    text.push('\n');
+    text.push_str(&aligned(&request_table(results), &[0, 1, 2]));
     text
 }
 
@@ -201,12 +196,30 @@ fn idle_table(results: &[Outcome]) -> Vec<Vec<String>> {
     rows
 }
 
-/// Every request of a phase. One at a time those include the bench's own, one per operation.
+/// Every request of a phase where all was there at once or came by itself. As it comes, those include the
+/// bench's own, one per operation.
 fn request_table(results: &[Outcome]) -> Vec<Vec<String>> {
-    let mut rows = vec![cells(["requests", "subject", "which"])];
+    let mut subjects: Vec<Kind> = Vec::new();
+    for result in results {
+        if !subjects.contains(&result.kind) {
+            subjects.push(result.kind);
+        }
+    }
+    let mut rows = vec![cells(["requests", "verb", "resource"])];
+    rows[0].extend(subjects.iter().map(|kind| kind.name().to_owned()));
     for (phase, measured) in by_phase(results) {
-        for (kind, one) in measured {
-            rows.push(vec![phase.to_owned(), kind.name().to_owned(), one.requests.list()]);
+        let measured: Vec<_> = measured.into_iter().filter(|(_, one)| one.together).collect();
+        let which = measured.iter().flat_map(|(_, one)| one.requests.each().map(|(which, _)| which));
+        let which: BTreeSet<&(String, String)> = which.collect();
+        for (number, (verb, resource)) in which.into_iter().enumerate() {
+            let phase = if number == 0 { phase } else { "" };
+            let mut row = cells([phase, verb, resource]);
+            row.extend(subjects.iter().map(|kind| {
+                let of = measured.iter().find(|(other, _)| other == kind);
+                let count = |one: &Measured| one.requests.count(|v, r| v == verb && r == resource);
+                of.map_or_else(|| "-".to_owned(), |(_, one)| count(one).to_string())
+            }));
+            rows.push(row);
         }
     }
     rows
@@ -225,7 +238,7 @@ fn by_phase(results: &[Outcome]) -> Vec<(&'static str, Vec<(Kind, &Measured)>)> 
     phases
 }
 
-fn rate(measured: &Measured) -> f64 {
+pub fn rate(measured: &Measured) -> f64 {
     measured.latencies.len() as f64 / measured.wall.as_secs_f64()
 }
 
@@ -237,12 +250,12 @@ fn ratio(one: &Measured, other: &Measured) -> f64 {
 }
 
 /// Nearest rank.
-fn percentile(sorted: &[Duration], percent: usize) -> Duration {
+pub fn percentile(sorted: &[Duration], percent: usize) -> Duration {
     let rank = (sorted.len() * percent).div_ceil(100);
     sorted.get(rank.saturating_sub(1)).copied().unwrap_or_default()
 }
 
-fn per_operation(measured: &Measured, cpu: Duration) -> f64 {
+pub fn per_operation(measured: &Measured, cpu: Duration) -> f64 {
     cpu.as_secs_f64() * 1e3 / measured.latencies.len().max(1) as f64
 }
 
@@ -260,7 +273,7 @@ fn cells<const N: usize>(texts: [&str; N]) -> Vec<String> {
 }
 
 /// Columns as wide as their widest cell: numbers to the right, texts to the left.
-fn aligned(rows: &[Vec<String>], texts: &[usize]) -> String {
+pub fn aligned(rows: &[Vec<String>], texts: &[usize]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
     let widths: Vec<usize> = (0..columns)
         .map(|column| {

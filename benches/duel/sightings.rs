@@ -68,9 +68,9 @@ impl Sightings {
     ///
     /// # Errors
     /// How many were not, when nothing has been seen for long.
-    pub async fn all(&mut self, mut expected: BTreeSet<Sight>) -> Result<Vec<Instant>, String> {
+    pub async fn all(&mut self, mut expected: BTreeSet<Sight>) -> Result<BTreeMap<Sight, Instant>, String> {
         let total = expected.len();
-        let mut times = Vec::with_capacity(total);
+        let mut times = BTreeMap::new();
         while let Some(example) = expected.first() {
             let Ok(Some((sight, at))) = timeout(PATIENCE, self.seen.recv()).await else {
                 return Err(format!(
@@ -80,17 +80,18 @@ impl Sightings {
                 ));
             };
             if expected.remove(&sight) {
-                times.push(at);
+                times.insert(sight, at);
             }
         }
         Ok(times)
     }
 }
 
-type Events<T> = BoxStream<'static, (Event<Watched<T>>, Instant)>;
+pub type Events<T> = BoxStream<'static, (Event<Watched<T>>, Instant)>;
 type Sender = UnboundedSender<(Sight, Instant)>;
 
-fn events<T: Narrow>(client: &Client) -> Events<T> {
+/// The events of a kind, each with the time of its arrival.
+pub fn events<T: Narrow>(client: &Client) -> Events<T> {
     let api: Api<Watched<T>> = Api::all_with(client.clone(), &());
     watcher(api, watcher::Config::default())
         .default_backoff()

@@ -10,7 +10,7 @@ use clap::ValueEnum;
 
 use super::{
     cost,
-    floor::Floor,
+    floor::{Floor, Work},
     support::{
         control_plane::{ControlPlane, User},
         process::Process,
@@ -24,7 +24,7 @@ pub enum Kind {
     Mooring,
     /// kube-controller-manager with nothing but the two controllers that mooring replaces.
     Kcm,
-    /// Nobody: the writes of each bind alone, which are all that "bind all" can take.
+    /// Nobody: the writes of each bind, attach and detach alone, which are all that these can take.
     Floor,
 }
 
@@ -48,8 +48,8 @@ pub enum Subject {
 }
 
 impl Subject {
-    /// Starts it.
-    pub fn start(kind: Kind, plane: &ControlPlane) -> Self {
+    /// Starts it; mooring as built with the benchmark, unless another build is named.
+    pub fn start(kind: Kind, plane: &ControlPlane, mooring: Option<&Path>) -> Self {
         let process = match kind {
             Kind::Mooring => {
                 let token = plane.token(User::ControllerManager);
@@ -60,7 +60,8 @@ impl Subject {
                     "--bind-address=127.0.0.1".to_owned(),
                     "--port=0".to_owned(),
                 ];
-                Process::start("mooring", Path::new(env!("CARGO_BIN_EXE_mooring")), &arguments, &[])
+                let ours = Path::new(env!("CARGO_BIN_EXE_mooring"));
+                Process::start("mooring", mooring.unwrap_or(ours), &arguments, &[])
             }
             Kind::Kcm => plane.controller_manager(
                 &["persistentvolume-attach-detach-controller", "persistentvolume-binder-controller"],
@@ -93,6 +94,20 @@ impl Subject {
     pub async fn prepare(&self) {
         if let Self::Floor(floor) = self {
             floor.prepare().await;
+        }
+    }
+
+    /// Tells one that has to be told which volumes to attach to which nodes next.
+    pub fn attach_next(&self, pairs: Vec<(String, String)>) {
+        if let Self::Floor(floor) = self {
+            floor.next(Work::Attach(pairs));
+        }
+    }
+
+    /// The same for a detach.
+    pub fn detach_next(&self, pairs: Vec<(String, String)>) {
+        if let Self::Floor(floor) = self {
+            floor.next(Work::Detach(pairs));
         }
     }
 

@@ -187,6 +187,11 @@ fn holding(waiting: Option<&Waiting>, foreign: Option<&AttachmentName>) -> Strin
         Some(Waiting::ForeignWriter) => {
             "and nothing is detached while another attach/detach controller is at work".to_owned()
         }
+        Some(Waiting::RestoreGrace { until }) => format!(
+            "and nothing is detached until {}, as etcd was restored from a backup",
+            until.strftime("%Y-%m-%dT%H:%M:%SZ")
+        ),
+        Some(Waiting::Unreadable { object }) => format!("and {object} cannot be read"),
         Some(Waiting::AttachError { .. } | Waiting::WaitingForAttacher) => {
             "where its driver is still attaching it".to_owned()
         }

@@ -89,10 +89,17 @@ pub struct Controller {
     pub(super) wake_at: BTreeSet<(Instant, Dirty)>,
     pub(super) standing: Arc<Standing>,
     pub(super) suspicion: Suspicion,
+    /// Until when nothing is taken away after a restore of etcd.
+    pub(super) graced_until: Option<Instant>,
     /// The newest revision of any VolumeAttachment that the watch has told of.
     pub(super) newest_attachment: ResourceVersion,
     pub(super) wish_clock: WishClock,
+    /// How long a request of unknown outcome may still be carried out.
+    pub(super) settle_time: Duration,
 }
+
+/// [`Controller::settle_time`] where nothing else is said: for requests of five seconds.
+const SETTLE_TIME: Duration = Duration::from_secs(10);
 
 /// What a timer makes dirty.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -128,9 +135,17 @@ impl Controller {
             wake_at: BTreeSet::new(),
             standing: Arc::default(),
             suspicion: Suspicion::default(),
+            graced_until: None,
             newest_attachment: ResourceVersion::default(),
             wish_clock: WishClock::default(),
+            settle_time: SETTLE_TIME,
         }
+    }
+
+    /// Requests of unknown outcome may still be carried out for so long.
+    #[must_use]
+    pub fn with_settle_time(self, settle_time: Duration) -> Self {
+        Self { settle_time, ..self }
     }
 
     /// A copy that goes its own way, over a copy of the tables.
@@ -161,7 +176,8 @@ impl Controller {
     pub fn wake_at(&self) -> Option<Instant> {
         let timer = self.wake_at.first().map(|(at, _)| *at);
         let clock = self.wish_clock.retry_at().filter(|_| self.leads);
-        timer.into_iter().chain(self.sweep_at).chain(self.suspicion.ends_at()).chain(clock).min()
+        let alarms = self.suspicion.ends_at().into_iter().chain(self.grace_ends_at());
+        timer.into_iter().chain(self.sweep_at).chain(alarms).chain(clock).min()
     }
 
     /// Where volumes are attached, or may be.
@@ -263,7 +279,7 @@ impl Controller {
                     self.dirty_volumes.extend(volume.filter(|volume| self.actual.volume(volume).is_some()));
                 }
                 ObjectRef::Claim(_) => self.metrics.claim_changed(),
-                ObjectRef::Driver(_) | ObjectRef::Class(_) | ObjectRef::CsiNode(_) => {}
+                ObjectRef::Driver(_) | ObjectRef::Class(_) => {}
             }
             pods.extend(self.desired.dependants(&object));
         }
@@ -373,6 +389,7 @@ impl Controller {
         }
         self.sweep(now);
         self.calm_down(now);
+        self.end_grace(now);
         if !self.leads {
             self.dirty_volumes.clear();
             self.dirty_nodes.clear();
@@ -449,7 +466,8 @@ impl Controller {
                 policy: self.options.force,
                 held_exclusively: wishes.is_some()
                     && state.is_some_and(|s| is_held_exclusively(&self.objects, s)),
-                stand_off: self.suspicion.is_alarmed(),
+                stand_off: self.stand_off(now),
+                unreadable: self.unreadable(volume, wishes),
                 wall,
             },
             now,

@@ -100,6 +100,8 @@ pub enum WhyUnresolved {
     MalformedSource(Option<VolumeName>, SourceError),
     /// FlexVolume, with the driver it names. It is not supported, so this wait ends with the pod.
     FlexVolumeUnsupported(DriverName),
+    /// An object that the volume leads to cannot be read (S42): what was known of it may be of the past.
+    Unreadable(ObjectRef, String),
 }
 
 impl WhyUnresolved {
@@ -121,6 +123,7 @@ impl WhyUnresolved {
             Self::VolumeBoundElsewhere(_) => "VolumeBoundElsewhere",
             Self::MalformedSource(..) => "MalformedSource",
             Self::FlexVolumeUnsupported(_) => "FlexVolumeUnsupported",
+            Self::Unreadable(..) => "Unreadable",
         }
     }
 
@@ -137,6 +140,7 @@ impl WhyUnresolved {
             }
             Self::MalformedSource(volume, _) => volume.clone().map(ObjectRef::Volume),
             Self::FlexVolumeUnsupported(_) => None,
+            Self::Unreadable(object, _) => Some(object.clone()),
         }
     }
 
@@ -146,6 +150,7 @@ impl WhyUnresolved {
         match self {
             Self::MalformedSource(_, error) => Some(error.to_string()),
             Self::FlexVolumeUnsupported(driver) => Some(format!("FlexVolume driver {driver}")),
+            Self::Unreadable(_, error) => Some(error.clone()),
             _ => None,
         }
     }

@@ -21,14 +21,14 @@ use super::{
     withdrawal::{Sequence, Withdrawal},
 };
 use crate::kube_api::{
-    call::{CallError, REQUEST_TIMEOUT},
+    call::CallError,
     ids::{NodeName, ResourceVersion, Uid},
     kinds::{Narrow, Node, VolumeAttachment},
 };
 
-/// How long a request of unknown outcome may still take effect. The server gives it up after the
-/// time-out that was sent with it; as much again covers the way there.
-const SETTLE: Duration = Duration::from_secs(2 * REQUEST_TIMEOUT.as_secs());
+/// After so many creates in a row whose outcome nobody knows, users are told: it is no accident then, and KCM tells
+/// of the first.
+const TELLING_FAILURES: u32 = 3;
 
 impl Controller {
     /// Takes an outcome.
@@ -152,13 +152,18 @@ impl Controller {
             Err(error @ (CallError::Unknown(_) | CallError::AlreadyExists(_))) => {
                 tracing::warn!(%volume, %node, %error, "whether the attachment was created is unknown, reading it");
                 let jitter = fastrand::f64();
+                let settle_time = self.settle_time;
                 let pair = self.pair(volume, node);
                 if error.is_certain() && pair.uncertain.is_none() && pair.attachment.is_none() {
                     pair.doubt = Some(Doubt::MadeByAnother);
                 }
-                pair.uncertain = Some(Uncertain { until: now + SETTLE, read_absent: false });
+                pair.uncertain = Some(Uncertain { until: now + settle_time, read_absent: false });
                 if !error.is_certain() {
                     pair.retry = pair.retry.after_failure(now, jitter, Duration::ZERO);
+                    if pair.retry.failures() >= TELLING_FAILURES {
+                        let failure = Announcement::Failed(announcer::refused(&error));
+                        self.say_once(volume, node, Topic::Failure, &failure, now);
+                    }
                 }
             }
             Err(error @ CallError::Throttled { .. }) => self.pair_failed(volume, node, &error, now),
@@ -188,11 +193,12 @@ impl Controller {
         error: &CallError,
         now: Instant,
     ) {
+        let settle_time = self.settle_time;
         // Whatever was proven, the next try begins with a fresh look at the node.
         let pair = self.pair(volume, node);
         pair.withdrawal = Withdrawal::None;
         if !error.is_certain() {
-            pair.deletion_doubt = Some(now + SETTLE);
+            pair.deletion_doubt = Some(now + settle_time);
         }
         match error {
             CallError::NotLeader => {}
@@ -286,8 +292,9 @@ impl Controller {
     ) {
         self.node_failed(name, error, now);
         if !error.is_certain() {
+            let until = now + self.settle_time;
             let state = self.actual.node_mut(name);
-            state.unsettled = Some(Unsettled { revision, until: now + SETTLE });
+            state.unsettled = Some(Unsettled { revision, until });
             state.stale = true;
         }
     }

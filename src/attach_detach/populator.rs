@@ -18,9 +18,12 @@ use super::{
 use crate::{
     kube_api::{
         ids::ClaimKey,
-        kinds::{ClaimPhase, Narrow, ObjectRef, PersistentVolume, Pod, PodVolume, PodVolumeSource},
+        kinds::{
+            ClaimPhase, CsiDriver, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod,
+            PodVolume, PodVolumeSource,
+        },
     },
-    state::Objects,
+    state::{Objects, Stored},
 };
 
 /// What the pod wishes now. `before` is what it wished until now: a volume that was resolved once
@@ -122,7 +125,8 @@ fn resolve(
         Storage::NoOp(id, sharing) => (id, sharing, None),
         Storage::Csi(CsiVolume { driver, id, sharing, inline }) => {
             let object = objects.drivers.get(&driver);
-            depends_on.insert(ObjectRef::Driver(driver));
+            depends_on.insert(ObjectRef::Driver(driver.clone()));
+            readable::<CsiDriver>(objects, &driver)?;
             if object.is_some_and(|driver| driver.spec.attach_required == Some(false)) {
                 return Ok(Resolved::NotAttachable);
             }
@@ -146,6 +150,14 @@ fn resolve(
     Ok(Resolved::Attachable(id, wanted))
 }
 
+/// Whether the newest revision of an object, if there is one, can be read (S42).
+fn readable<T: Stored>(objects: &Objects, key: &T::Key) -> Result<(), WhyUnresolved> {
+    match objects.unreadable::<T>(key) {
+        Some(error) => Err(WhyUnresolved::Unreadable(T::object_ref(key.clone()), error)),
+        None => Ok(()),
+    }
+}
+
 /// The PersistentVolume that claim and volume agree upon.
 fn bound_volume(
     pod: &Pod,
@@ -155,6 +167,7 @@ fn bound_volume(
     depends_on: &mut BTreeSet<ObjectRef>,
 ) -> Result<Arc<PersistentVolume>, WhyUnresolved> {
     depends_on.insert(ObjectRef::Claim(key.clone()));
+    readable::<PersistentVolumeClaim>(objects, &key)?;
     let Some(claim) = objects.claims.get(&key) else { return Err(WhyUnresolved::ClaimMissing(key)) };
     if volume.source == PodVolumeSource::Ephemeral
         && claim.metadata.controller().is_none_or(|owner| owner.uid != pod.metadata.uid)
@@ -166,6 +179,7 @@ fn bound_volume(
         return Err(WhyUnresolved::ClaimNotBound(key));
     }
     depends_on.insert(ObjectRef::Volume(name.clone()));
+    readable::<PersistentVolume>(objects, name)?;
     let Some(found) = objects.volumes.get(name) else {
         return Err(WhyUnresolved::VolumeMissing(name.clone()));
     };

@@ -71,7 +71,7 @@ impl Controller {
             self.wake_at.insert((at, Dirty::Node(name.clone())));
             return;
         }
-        let alarmed = self.suspicion.is_alarmed();
+        let alarmed = self.stand_off(now).is_some();
         let publication = |volume| match self.actual.pair(volume, name)?.publication {
             Publication::Withhold if alarmed => Some(Publication::Keep),
             publication => Some(publication),

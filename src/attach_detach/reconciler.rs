@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::{
     actual_state::{Pair, VolumeState},
+    blocks::StandOff,
     desired_state::Wish,
     force::ForcePolicy,
     node_state::NodeState,
@@ -34,8 +35,10 @@ pub struct VolumeView<'a> {
     pub policy: ForcePolicy,
     /// Whether one of its VolumeAttachments names what may be on one node only.
     pub held_exclusively: bool,
-    /// Whether another controller is at work, so that nothing may be taken away (S14).
-    pub stand_off: bool,
+    /// Why nothing may be taken away, if that is so (S14, E11).
+    pub stand_off: Option<StandOff>,
+    /// Nodes on which nothing may be done, each with the object that cannot be read (S42).
+    pub unreadable: BTreeMap<NodeName, String>,
     /// The time by the cluster's clock.
     pub wall: Timestamp,
 }
@@ -59,8 +62,15 @@ pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, Verdict> 
             policy: &view.policy,
             wall: view.wall,
         };
+        if let Some(object) = view.unreadable.get(node) {
+            verdicts.insert(node.clone(), Verdict::blocked(object));
+            continue;
+        }
         let verdict = rules::judge(&pair_view, now);
-        let verdict = if view.stand_off { verdict.standing_off(pair) } else { verdict };
+        let verdict = match view.stand_off {
+            Some(why) => verdict.standing_off(pair, why),
+            None => verdict,
+        };
         verdicts.insert(node.clone(), verdict.confirming(pair, now));
     }
     verdicts

@@ -27,6 +27,12 @@ impl Retry {
         self.at
     }
 
+    /// Failures in a row.
+    #[must_use]
+    pub fn failures(&self) -> u32 {
+        self.failures
+    }
+
     /// Notes a failure; `at_least` is what the server asked for.
     #[must_use]
     pub fn after_failure(self, now: Instant, jitter: f64, at_least: Duration) -> Self {

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::{
     actual_state::{Doubt, Pair, PairCall, Publication},
+    blocks::StandOff,
     desired_state::{AttachSource, Wish},
     force::{ForcePolicy, ForceReason, Unforced, force},
     no_op,
@@ -138,6 +139,16 @@ pub enum Waiting {
     Uncertain,
     /// For another attach/detach controller to cease: until then nothing is detached (S14).
     ForeignWriter,
+    /// For the grace after a restore of etcd to end: until then nothing is detached (E11).
+    RestoreGrace {
+        /// When it ends.
+        until: Timestamp,
+    },
+    /// For an object to be readable: until then nothing is done about this volume on this node (S42).
+    Unreadable {
+        /// Kind and name.
+        object: String,
+    },
     /// For a VolumeAttachment of the computed name, which is for something else, to be gone (S9).
     ForeignAttachment {
         /// That name.
@@ -149,7 +160,7 @@ pub enum Waiting {
 
 impl Waiting {
     /// The codes that say that a safety rule keeps something from being done.
-    pub const GUARDS: [&'static str; 8] = [
+    pub const GUARDS: [&'static str; 10] = [
         "HeldByNode",
         "DetachWaitingForUnmount",
         "DetachWaitingForNode",
@@ -157,6 +168,8 @@ impl Waiting {
         "Uncertain",
         "WishNotCurrent",
         "ForeignWriter",
+        "RestoreGrace",
+        "Unreadable",
         "ForeignAttachment",
     ];
 
@@ -180,6 +193,8 @@ impl Waiting {
             Self::DetachWaitingForNode { .. } => "DetachWaitingForNode",
             Self::Uncertain => "Uncertain",
             Self::ForeignWriter => "ForeignWriter",
+            Self::RestoreGrace { .. } => "RestoreGrace",
+            Self::Unreadable { .. } => "Unreadable",
             Self::ForeignAttachment { .. } => "ForeignAttachment",
             Self::RetryBackoff => "RetryBackoff",
         }
@@ -400,7 +415,7 @@ pub(super) fn withdraw(step: Option<Step>, waiting: Waiting) -> Verdict {
 
 impl Verdict {
     /// The same, but nothing is taken away from the node or the driver. What was about to be is put back.
-    pub(super) fn standing_off(self, pair: &Pair) -> Self {
+    pub(super) fn standing_off(self, pair: &Pair, why: StandOff) -> Self {
         let deletes = matches!(self.step, Some(Step::Delete(..)));
         let unpublishes = pair.listed && self.publication == Publication::Withhold;
         if !(self.withdraws || deletes || unpublishes) {
@@ -411,7 +426,16 @@ impl Verdict {
         // Only what we took off ourselves is put back: what the watch says may be of yesterday (S10).
         let is_ours = pair.withdrawal != Withdrawal::None || pair.publication == Publication::List;
         let publication = if is_attached && is_ours { Publication::List } else { Publication::Keep };
-        wait(publication, Waiting::ForeignWriter)
+        let waiting = match why {
+            StandOff::ForeignWriter => Waiting::ForeignWriter,
+            StandOff::Restored { until } => Waiting::RestoreGrace { until },
+        };
+        wait(publication, waiting)
+    }
+
+    /// Nothing is done: an object that the rules would have to read cannot be read.
+    pub(super) fn blocked(object: &str) -> Self {
+        wait(Publication::Keep, Waiting::Unreadable { object: object.to_owned() })
     }
 
     /// The same, and the attachment is read if nobody would tell of its end.

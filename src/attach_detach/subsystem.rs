@@ -58,7 +58,8 @@ impl AttachDetach {
                 AttachDetachMetrics::new(metrics, alarms)?,
                 options,
                 Clock::new(Timestamp::now(), Instant::now()),
-            ),
+            )
+            .with_settle_time(caller.settle_time()),
             executor: Executor::new(caller.with_own_budget(PAIR_CALLS + NODE_CALLS), sender),
             objects,
             outcomes,
@@ -138,8 +139,7 @@ mod tests {
         kube_api::{
             events::EventQueue,
             kinds::{
-                CsiDriver, CsiNode, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
-                VolumeAttachment,
+                CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, VolumeAttachment,
             },
             leadership::Term,
         },
@@ -199,7 +199,6 @@ mod tests {
         objects.reset::<VolumeAttachment>(Vec::new());
         objects.reset::<StorageClass>(Vec::new());
         objects.reset::<CsiDriver>(Vec::new());
-        objects.reset::<CsiNode>(Vec::new());
         let hour = Duration::from_hours(1);
         timeout(hour, arrived.acquire()).await.expect("a request").unwrap().forget();
         assert_eq!(standing.json()["leads"], json!(true));

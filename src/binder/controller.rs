@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     decision::{Object, WriteKind},
     directories,
+    doubt::Doubts,
     host_path::ROOT,
     metrics::BinderMetrics,
     op::{Answer, Call, Op},
@@ -80,6 +81,7 @@ impl Binder {
         let changes = objects.subscribe();
         let mut planner = Planner::new(Arc::clone(&objects), options);
         planner.count_runs_from(fastrand::u64(..));
+        planner.doubts = Doubts::lasting(caller.settle_time());
         Ok(Self {
             changes,
             metrics: BinderMetrics::new(metrics, &objects, planner.standing())?,

@@ -11,14 +11,11 @@ use std::{collections::BTreeMap, time::Duration};
 
 use tokio::time::Instant;
 
-use crate::kube_api::{
-    call::REQUEST_TIMEOUT,
-    ids::{ClaimKey, ResourceVersion, Uid, VolumeName},
-};
+use crate::kube_api::ids::{ClaimKey, ResourceVersion, Uid, VolumeName};
 
-/// For how long a request that was not answered may still be carried out: the server gives up on it
-/// after [`REQUEST_TIMEOUT`], and it may have reached the server just before we did.
-const LATE: Duration = REQUEST_TIMEOUT.saturating_mul(2);
+/// For how long a request that was not answered may still be carried out where nothing else is said: for
+/// requests of five seconds.
+const SETTLE_TIME: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug)]
 struct Doubt {
@@ -28,10 +25,25 @@ struct Doubt {
 }
 
 /// Reservations in doubt, by volume and claim: several claims may be in doubt about one volume.
-#[derive(Debug, Default)]
-pub struct Doubts(BTreeMap<(VolumeName, Uid), Doubt>);
+#[derive(Debug)]
+pub struct Doubts {
+    doubts: BTreeMap<(VolumeName, Uid), Doubt>,
+    settle_time: Duration,
+}
+
+impl Default for Doubts {
+    fn default() -> Self {
+        Self::lasting(SETTLE_TIME)
+    }
+}
 
 impl Doubts {
+    /// No doubts yet, about requests that may still be carried out for so long when they are not answered.
+    #[must_use]
+    pub fn lasting(settle_time: Duration) -> Self {
+        Self { doubts: BTreeMap::new(), settle_time }
+    }
+
     /// A request that reserves the volume at this revision for a claim was not answered.
     pub fn note(
         &mut self,
@@ -41,7 +53,8 @@ impl Doubts {
         now: Instant,
     ) {
         let (claim, uid) = claim;
-        self.0.insert((volume.clone(), uid), Doubt { claim, revision, until: now + LATE });
+        let until = now + self.settle_time;
+        self.doubts.insert((volume.clone(), uid), Doubt { claim, revision, until });
     }
 
     /// A volume is at this revision now, or gone. Returns the claims that were in doubt about it and are so
@@ -49,7 +62,7 @@ impl Doubts {
     pub fn look(&mut self, volume: &VolumeName, now: Option<ResourceVersion>) -> Vec<ClaimKey> {
         let ended =
             |(name, _): &(VolumeName, Uid), doubt: &mut Doubt| name == volume && now != Some(doubt.revision);
-        self.0.extract_if(.., ended).map(|(_, doubt)| doubt.claim).collect()
+        self.doubts.extract_if(.., ended).map(|(_, doubt)| doubt.claim).collect()
     }
 
     /// Takes the doubts whose requests can no longer be carried out, of claims that are free to be looked at.
@@ -60,25 +73,25 @@ impl Doubts {
         is_free: impl Fn(&ClaimKey) -> bool,
     ) -> Vec<(ClaimKey, VolumeName)> {
         let ended = |_: &(VolumeName, Uid), doubt: &mut Doubt| now >= doubt.until && is_free(&doubt.claim);
-        self.0.extract_if(.., ended).map(|((volume, _), doubt)| (doubt.claim, volume)).collect()
+        self.doubts.extract_if(.., ended).map(|((volume, _), doubt)| (doubt.claim, volume)).collect()
     }
 
     /// When the next doubt ends by itself. One that is over, and whose claim is not free, ends with that.
     #[must_use]
     pub fn next_end(&self, now: Instant) -> Option<Instant> {
-        self.0.values().map(|doubt| doubt.until).filter(|until| *until > now).min()
+        self.doubts.values().map(|doubt| doubt.until).filter(|until| *until > now).min()
     }
 
     /// Whether there is any doubt.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.doubts.is_empty()
     }
 
     /// A volume other than this one that may become the claim's.
     #[must_use]
     pub fn other(&self, claim: &Uid, than: &VolumeName) -> Option<&VolumeName> {
-        self.0.keys().find(|(name, uid)| uid == claim && name != than).map(|(name, _)| name)
+        self.doubts.keys().find(|(name, uid)| uid == claim && name != than).map(|(name, _)| name)
     }
 }
 
@@ -100,7 +113,7 @@ mod tests {
         assert_eq!(doubts.other(&Uid::from("another"), &other), None);
         assert_eq!(doubts.look(&volume, Some(ResourceVersion(5))), vec![]);
         assert_eq!(doubts.look(&other, None), vec![]);
-        assert_eq!(doubts.next_end(now), Some(now + LATE));
+        assert_eq!(doubts.next_end(now), Some(now + SETTLE_TIME));
         for moved in [Some(ResourceVersion(6)), None] {
             note(&mut doubts);
             assert_eq!(doubts.look(&volume, moved), vec![claim.0.clone()]);
@@ -108,9 +121,9 @@ mod tests {
         }
         note(&mut doubts);
         assert_eq!(doubts.take_over(now, |_| true), vec![]);
-        assert_eq!(doubts.take_over(now + LATE, |_| false), vec![]);
-        assert_eq!(doubts.next_end(now + LATE), None, "it waits for its claim");
-        assert_eq!(doubts.take_over(now + LATE, |_| true), vec![(claim.0, volume)]);
+        assert_eq!(doubts.take_over(now + SETTLE_TIME, |_| false), vec![]);
+        assert_eq!(doubts.next_end(now + SETTLE_TIME), None, "it waits for its claim");
+        assert_eq!(doubts.take_over(now + SETTLE_TIME, |_| true), vec![(claim.0, volume)]);
         assert!(doubts.is_empty());
     }
 

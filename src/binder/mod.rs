@@ -45,6 +45,7 @@ pub mod standing;
 mod tests;
 pub mod told;
 mod unconfirmed;
+mod unreadable;
 pub mod upkeep;
 pub mod view;
 pub mod volume;

@@ -66,6 +66,15 @@ pub struct Plan {
     pub wake_at: Option<Instant>,
 }
 
+/// Why a step that cannot be taken back has to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum HeldBack {
+    /// Another binder is at work.
+    SecondBinder,
+    /// Etcd was restored a short while ago.
+    Restored,
+}
+
 /// Owner of the binder's memory.
 #[derive(Debug)]
 pub struct Planner {
@@ -199,7 +208,9 @@ impl Planner {
 
     /// Whether nothing may be decided about a volume: a request about it is under way, or a pod empties it.
     pub(super) fn is_busy(&self, name: &VolumeName) -> bool {
-        self.busy_volumes.contains(name) || self.runs.has_pods(name)
+        self.busy_volumes.contains(name)
+            || self.runs.has_pods(name)
+            || self.objects.unreadable::<PersistentVolume>(name).is_some()
     }
 
     /// Decides about as many keys as may run now.
@@ -260,7 +271,8 @@ impl Planner {
             self.note_all_unconfirmed();
         }
         let due = self.resync_at.get_or_insert(now + self.options.sync_period);
-        if let Some(ends) = self.rivals.ends(now) {
+        let grace_ends = self.objects.restore_grace().left(now).map(|left| now + left);
+        for ends in self.rivals.ends(now).into_iter().chain(grace_ends) {
             *due = ends.min(*due);
         }
     }
@@ -277,9 +289,15 @@ impl Planner {
         self.rivals.sightings()
     }
 
-    /// Whether a step has to wait because another binder is at work.
-    fn is_held_back(&self, step: Option<&Step>, now: Instant) -> bool {
-        step.is_some_and(Step::is_destructive) && self.rivals.alarm(now).is_some()
+    /// Why a step has to wait, if that is so.
+    fn held_back(&self, step: Option<&Step>, now: Instant) -> Option<HeldBack> {
+        if !step.is_some_and(Step::is_destructive) {
+            None
+        } else if self.rivals.alarm(now).is_some() {
+            Some(HeldBack::SecondBinder)
+        } else {
+            self.objects.restore_grace().left(now).map(|_| HeldBack::Restored)
+        }
     }
 
     /// Whether a claim takes no free volume, but only one that is reserved for it.
@@ -309,11 +327,23 @@ impl Planner {
             return;
         }
         self.claims.forget(key);
-        let Some(claim) = self.objects.claims.get(key) else { return self.plan_orphan(key, plan) };
-        let mut decision = self.decide_claim(&claim);
-        if self.is_held_back(decision.step.as_ref(), now) {
-            let event = warning(&*claim, "SecondBinder", ClaimReason::SecondBinder.to_string());
-            decision = ClaimDecision::rest(ClaimReason::SecondBinder).telling(event);
+        let Some(claim) = self.objects.claims.get(key) else {
+            if self.objects.unreadable::<PersistentVolumeClaim>(key).is_none() {
+                self.plan_orphan(key, plan);
+            }
+            return;
+        };
+        let mut decision = match self.unreadable_for_claim(&claim) {
+            Some(what) => ClaimDecision::rest(ClaimReason::ObjectUnreadable(what)),
+            None => self.decide_claim(&claim),
+        };
+        match self.held_back(decision.step.as_ref(), now) {
+            Some(HeldBack::SecondBinder) => {
+                let event = warning(&*claim, "SecondBinder", ClaimReason::SecondBinder.to_string());
+                decision = ClaimDecision::rest(ClaimReason::SecondBinder).telling(event);
+            }
+            Some(HeldBack::Restored) => decision = ClaimDecision::rest(ClaimReason::Restored),
+            None => {}
         }
         *plan.decisions.entry(("claim", decision.reason.label())).or_default() += 1;
         if decision.step.is_none()
@@ -405,11 +435,21 @@ impl Planner {
         if self.busy_volumes.contains(name) || self.retries.waits(&target) {
             return;
         }
-        let mut decision = self.decide_volume(&volume);
-        if self.is_held_back(decision.step.as_ref(), now) {
-            self.runs.unproven(name);
-            let event = warning(&*volume, "SecondBinder", VolumeReason::SecondBinder.to_string());
-            decision = VolumeDecision::rest(VolumeReason::SecondBinder).telling(event);
+        let mut decision = match self.unreadable_for_volume(&volume) {
+            Some(what) => VolumeDecision::rest(VolumeReason::ObjectUnreadable(what)),
+            None => self.decide_volume(&volume),
+        };
+        match self.held_back(decision.step.as_ref(), now) {
+            Some(HeldBack::SecondBinder) => {
+                self.runs.unproven(name);
+                let event = warning(&*volume, "SecondBinder", VolumeReason::SecondBinder.to_string());
+                decision = VolumeDecision::rest(VolumeReason::SecondBinder).telling(event);
+            }
+            Some(HeldBack::Restored) => {
+                self.runs.unproven(name);
+                decision = VolumeDecision::rest(VolumeReason::Restored);
+            }
+            None => {}
         }
         if decision.reason.awaits_deletion() {
             let class = self.objects.classes.get(&ClassName::from(volume_class(&volume)));

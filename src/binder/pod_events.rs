@@ -4,7 +4,10 @@
 //! In: which pods are at work. Out: an event `RecyclerPod` for each event of such a pod. One watch per
 //! pod, as long as it is at work; it explains, and decides nothing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Event as PodEvent;
@@ -21,8 +24,10 @@ use crate::kube_api::{
     backoff::Backoff,
     events::{Event, EventRecorder, EventType, Involved},
     ids::{PodKey, Uid},
-    watch::LONGEST_PAUSE,
 };
+
+/// Longest pause between two attempts to watch.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// A watch that ends when it is dropped.
 #[derive(Debug)]

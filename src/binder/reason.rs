@@ -12,6 +12,8 @@ use crate::kube_api::{
     kinds::{Malformed, PersistentVolumeClaim},
 };
 
+const RESTORED: &str =
+    "nothing is taken back or given up for five minutes after a restore of etcd from a backup";
 const SECOND_BINDER: &str = "nothing is taken back or given up while another binder changes the same objects";
 
 /// Where a claim stands.
@@ -23,6 +25,10 @@ pub enum ClaimReason {
     Annotating,
     /// Something is to be written that cannot be taken back, and another binder is at work.
     SecondBinder,
+    /// Likewise, and etcd was restored from a backup a short while ago (E11).
+    Restored,
+    /// An object that has a say in this cannot be read (S42): which, and what is wrong with it.
+    ObjectUnreadable(String),
     /// The class is in no table; a live read has to confirm that there is none.
     ProvingClass(ClassName),
     /// A bind is on its way.
@@ -94,6 +100,8 @@ impl ClaimReason {
             Self::Bound(_) => "bound",
             Self::Annotating => "annotating",
             Self::SecondBinder => "second_binder",
+            Self::Restored => "restore_grace",
+            Self::ObjectUnreadable(_) => "object_unreadable",
             Self::ProvingClass(_) => "proving_class",
             Self::Binding(..) => "binding",
             Self::NoCapacity(_) => "no_capacity",
@@ -168,6 +176,8 @@ impl fmt::Display for ClaimReason {
             Self::Bound(volume) => write!(f, "bound to {volume}"),
             Self::Annotating => f.write_str("annotations are put right first"),
             Self::SecondBinder => f.write_str(SECOND_BINDER),
+            Self::Restored => f.write_str(RESTORED),
+            Self::ObjectUnreadable(what) => write!(f, "an object cannot be read: {what}"),
             Self::ProvingClass(class) => write!(f, "asking the API server for storage class {class}"),
             Self::Binding(volume, write) => write!(f, "binding to {volume}: {}", write.as_str()),
             Self::NoCapacity(volume) => {
@@ -322,6 +332,10 @@ pub enum VolumeReason {
     Annotating,
     /// Something is to be written that cannot be taken back, and another binder is at work.
     SecondBinder,
+    /// Likewise, and etcd was restored from a backup a short while ago (E11).
+    Restored,
+    /// An object that has a say in this cannot be read (S42): which, and what is wrong with it.
+    ObjectUnreadable(String),
     /// Free.
     Available,
     /// Reserved by name for a claim that has not taken it.
@@ -419,6 +433,8 @@ impl VolumeReason {
         match self {
             Self::Annotating => "annotating",
             Self::SecondBinder => "second_binder",
+            Self::Restored => "restore_grace",
+            Self::ObjectUnreadable(_) => "object_unreadable",
             Self::Available => "available",
             Self::Reserved(_) => "reserved",
             Self::ClaimBindsNext(_) => "claim_binds_next",
@@ -461,6 +477,8 @@ impl fmt::Display for VolumeReason {
         match self {
             Self::Annotating => f.write_str("annotations and finalizers are put right first"),
             Self::SecondBinder => f.write_str(SECOND_BINDER),
+            Self::Restored => f.write_str(RESTORED),
+            Self::ObjectUnreadable(what) => write!(f, "an object cannot be read: {what}"),
             Self::Available => f.write_str("free"),
             Self::Reserved(claim) => write!(f, "reserved for {claim}"),
             Self::ClaimBindsNext(claim) => write!(f, "claim {claim} is to be bound"),

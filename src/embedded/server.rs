@@ -31,7 +31,7 @@ use super::{
     patch::{self, PatchType},
     request::{Place, Query, Request, WriteOptions},
     status::{Refusal, success},
-    store::{Change, Object, Store, Unknown},
+    store::{Backup, Change, Object, Store, Unknown},
     watch::Watch,
     write,
 };
@@ -105,6 +105,17 @@ impl Server {
     /// Some of them have been forgotten.
     pub fn history(&self, after: u64) -> Result<Vec<(&'static Kind, Change)>, Unknown> {
         self.with_store(|store| store.history(after))
+    }
+
+    /// All objects as they are now.
+    #[must_use]
+    pub fn backup(&self) -> Backup {
+        self.with_store(|store| store.backup())
+    }
+
+    /// Restarts on a restored etcd: see [`Store::restore`].
+    pub fn restore(&self, backup: &Backup, bump: u64) {
+        self.with_store(|store| store.restore(backup, bump));
     }
 
     /// Forgets the history: watches and pages from before now get 410.

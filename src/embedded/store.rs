@@ -90,6 +90,13 @@ struct Table {
     changed: watch::Sender<u64>,
 }
 
+/// All objects at one revision.
+#[derive(Clone, Debug)]
+pub struct Backup {
+    revision: u64,
+    objects: Vec<(&'static Kind, BTreeMap<Key, Arc<Object>>)>,
+}
+
 /// All objects.
 #[derive(Debug)]
 pub struct Store {
@@ -243,6 +250,29 @@ impl Store {
     #[must_use]
     pub fn subscribe_revision(&self) -> watch::Receiver<u64> {
         self.revision.subscribe()
+    }
+
+    /// All objects as they are now.
+    #[must_use]
+    pub fn backup(&self) -> Backup {
+        let objects = self.tables.iter().map(|(kind, table)| (*kind, table.objects.clone())).collect();
+        Backup { revision: self.revision(), objects }
+    }
+
+    /// Puts all objects back as they were, and ends all watches, as a restart of the server on a restored etcd
+    /// does: at the revision of then, or with revisions that go on `bump` above it.
+    pub fn restore(&mut self, backup: &Backup, bump: u64) {
+        let revision = backup.revision + bump;
+        for (kind, objects) in &backup.objects {
+            if let Some(table) = self.table_mut(kind) {
+                table.objects.clone_from(objects);
+                table.log.clear();
+                table.compacted = revision;
+                // Whoever subscribed finds the sender gone.
+                table.changed = watch::Sender::new(revision);
+            }
+        }
+        self.revision.send_replace(revision);
     }
 
     /// Forgets all changes, as a compaction of etcd does.

@@ -1,13 +1,26 @@
-//! Whether this process may write, and until when.
+//! Whether this process may write, and until when a write of it may still be carried out.
 //!
 //! The elector extends the term after each renewal of the lease; every write asks first. A term
 //! begins only after the take-over barrier ([`super::elector`]): whoever waits for
 //! [`Leadership::acquired`] sees what earlier leaders wrote. Times are monotonic: a jump of the wall
 //! clock neither ends nor prolongs a term (S36).
+//!
+//! What was sent, and may be carried out by the server although nobody knows it to have been, is noted
+//! here, too ([`Landing`]): the lease is not given up before that is over (S37).
 
-use std::sync::Arc;
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
-use tokio::{sync::watch, time::Instant};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until},
+};
 
 /// The current right to write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,13 +38,29 @@ pub enum Term {
 #[derive(Clone, Debug)]
 pub struct Leadership {
     term: Arc<watch::Sender<Term>>,
+    reserve: Duration,
+    landings: Arc<watch::Sender<BTreeMap<u64, Instant>>>,
+    numbers: Arc<AtomicU64>,
 }
 
 impl Leadership {
     /// Nobody's term yet.
     #[must_use]
     pub fn new(term: Term) -> Self {
-        Self { term: Arc::new(watch::Sender::new(term)) }
+        Self {
+            term: Arc::new(watch::Sender::new(term)),
+            reserve: Duration::ZERO,
+            landings: Arc::default(),
+            numbers: Arc::default(),
+        }
+    }
+
+    /// The same, with the time after the end of a term in which nobody else leads yet
+    /// ([`super::lease::Timing::reserve`]): a write that was sent within the term may be carried out until
+    /// that is over, too.
+    #[must_use]
+    pub fn with_reserve(self, reserve: Duration) -> Self {
+        Self { reserve, ..self }
     }
 
     /// Begins, extends or ends the term.
@@ -43,6 +72,18 @@ impl Leadership {
     #[must_use]
     pub fn term(&self) -> Term {
         *self.term.borrow()
+    }
+
+    /// How long after the end of a term nobody else leads yet.
+    #[must_use]
+    pub fn reserve(&self) -> Duration {
+        self.reserve
+    }
+
+    /// Tells of each beginning, extension and end of the term.
+    #[must_use]
+    pub fn terms(&self) -> watch::Receiver<Term> {
+        self.term.subscribe()
     }
 
     /// Whether a write may be sent now.
@@ -66,5 +107,74 @@ impl Leadership {
     pub async fn lost(&self) {
         let mut term = self.term.subscribe();
         let _ = term.wait_for(|term| *term == Term::None).await;
+    }
+
+    /// A write that is about to be sent.
+    #[must_use]
+    pub fn landing(&self) -> Landing {
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        Landing { leadership: self.clone(), number }
+    }
+
+    /// Until when a write that was sent may still be carried out; `None` if there is no such write.
+    #[must_use]
+    pub fn unsettled(&self, now: Instant) -> Option<Instant> {
+        self.landings.borrow().values().copied().max().filter(|until| *until > now)
+    }
+
+    /// Waits until no write that was sent can be carried out any more.
+    pub async fn settled(&self) {
+        let mut landings = self.landings.subscribe();
+        while let Some(until) = self.unsettled(Instant::now()) {
+            tokio::select! {
+                () = sleep_until(until) => {}
+                _ = landings.changed() => {}
+            }
+        }
+    }
+}
+
+/// One write between the moment it leaves and the moment its outcome is known. Of a write whose outcome
+/// never becomes known, the time stays noted until it has passed.
+#[derive(Debug)]
+pub struct Landing {
+    leadership: Leadership,
+    number: u64,
+}
+
+impl Landing {
+    /// It leaves now, and the server gives it up at the given time at the latest.
+    pub fn leaves(&self, until: Instant) {
+        let now = Instant::now();
+        self.leadership.landings.send_modify(|landings| {
+            landings.retain(|_, until| *until > now);
+            landings.insert(self.number, until);
+        });
+    }
+
+    /// Its outcome is known.
+    pub fn landed(&self) {
+        self.leadership.landings.send_if_modified(|landings| landings.remove(&self.number).is_some());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn s37_what_may_still_be_carried_out_is_waited_for() {
+        let leadership = Leadership::new(Term::Unlimited);
+        let start = Instant::now();
+        leadership.settled().await;
+        let [answered, unanswered] = [(); 2].map(|()| leadership.landing());
+        answered.leaves(start + Duration::from_secs(12));
+        unanswered.leaves(start + Duration::from_secs(7));
+        assert_eq!(leadership.unsettled(start), Some(start + Duration::from_secs(12)));
+        answered.landed();
+        drop(unanswered);
+        leadership.settled().await;
+        assert_eq!(start.elapsed(), Duration::from_secs(7));
+        assert_eq!(leadership.unsettled(Instant::now()), None);
     }
 }

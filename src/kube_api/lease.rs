@@ -29,12 +29,73 @@ pub struct Timing {
     pub retry_period: Duration,
 }
 
+/// What is left between the last moment in which a write may be carried out and the first in which another may
+/// lead: for clocks that run at different speed, and for an etcd that is still at it when the server's time is
+/// over.
+pub const MARGIN: Duration = Duration::from_secs(1);
+
+/// How much longer than the renew deadline a lease has to last: [`MARGIN`], and as much again for a write that is
+/// sent in the last moment.
+pub const LEAST_RESERVE: Duration = Duration::from_secs(2);
+
+/// How late a renewal usually is: its round trip, which counts from when it was sent.
+const LATE_RENEWAL: Duration = Duration::from_millis(500);
+
 impl Timing {
+    /// How long after the end of a term a write of it may still be carried out.
+    #[must_use]
+    pub fn reserve(&self) -> Duration {
+        self.lease_duration.saturating_sub(self.renew_deadline).saturating_sub(MARGIN)
+    }
+
+    /// How long the server may take over a write, as long as the lease is renewed as it should be.
+    #[must_use]
+    pub fn longest_write(&self) -> Duration {
+        let renewed = self.retry_period + LATE_RENEWAL;
+        self.lease_duration.saturating_sub(MARGIN).saturating_sub(renewed)
+    }
+
+    /// How long one request for the lease may take.
+    ///
+    /// client-go: tools/leaderelection/resourcelock/interface.go, NewFromKubeconfig.
+    #[must_use]
+    pub fn request_timeout(&self) -> Duration {
+        (self.renew_deadline / 2).max(Duration::from_secs(1))
+    }
+
     /// What the renew deadline has to exceed for one failed attempt not to end a term.
     #[must_use]
     pub fn longest_pause(&self) -> Duration {
         self.retry_period.mul_f64(JITTER_FACTOR)
     }
+}
+
+/// Notes that are kept on the lease, beside the names in its spec.
+pub mod note {
+    /// How many seconds nothing destructive is to be done, after a restore of etcd (E11).
+    pub const RESTORE_GRACE: &str = "mooring.dev/restore-grace-seconds";
+    /// The holder that sees nothing any more, and asks whether anybody else does.
+    pub const SUCCESSOR_SOUGHT: &str = "mooring.dev/successor-sought-by";
+    /// The replica that sees everything, and would lead.
+    pub const SUCCESSOR: &str = "mooring.dev/successor";
+}
+
+/// What the holder notes when it writes the lease.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Notes {
+    /// What is left of the grace after a restore of etcd.
+    pub grace: Option<Duration>,
+    /// Whether it sees nothing any more and looks for a successor.
+    pub seeks_successor: bool,
+}
+
+/// Who held a lease that is gone, and until when that one may think that it leads.
+#[derive(Clone, Debug, PartialEq)]
+struct Departed {
+    holder: String,
+    /// What its record said.
+    duration: Option<Duration>,
+    changed: Instant,
 }
 
 /// The Lease as last seen.
@@ -44,6 +105,8 @@ pub struct Observed {
     object: Option<Value>,
     /// When we saw its spec change, not when we last looked.
     changed: Instant,
+    /// Of a lease that was deleted: its holder knows nothing of that before it renews it.
+    departed: Option<Departed>,
 }
 
 impl Observed {
@@ -51,7 +114,16 @@ impl Observed {
     #[must_use]
     pub fn update(previous: Option<&Self>, object: Option<Value>, now: Instant) -> Self {
         let unchanged = previous.filter(|previous| spec(previous.object.as_ref()) == spec(object.as_ref()));
-        Self { changed: unchanged.map_or(now, |previous| previous.changed), object }
+        let departed = previous.filter(|_| object.is_none()).and_then(Self::departing);
+        Self { changed: unchanged.map_or(now, |previous| previous.changed), object, departed }
+    }
+
+    fn departing(&self) -> Option<Departed> {
+        if self.object.is_none() {
+            return self.departed.clone();
+        }
+        let holder = self.holder().to_owned();
+        (!holder.is_empty()).then(|| Departed { holder, duration: self.duration(), changed: self.changed })
     }
 
     /// Who holds the lease; empty for nobody.
@@ -60,13 +132,55 @@ impl Observed {
         self.field("holderIdentity").and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// Until when the holder may think that it leads. Its own record says for how long, within the
-    /// range of the field.
+    /// The revision of the object.
     #[must_use]
-    pub fn expiry(&self, timing: &Timing) -> Instant {
+    pub fn revision(&self) -> Option<u64> {
+        self.object.as_ref()?.pointer("/metadata/resourceVersion")?.as_str()?.parse().ok()
+    }
+
+    /// From when on nobody can think any more that it leads. The holder's own record says for how long it may,
+    /// within the range of the field.
+    #[must_use]
+    pub fn free_at(&self, timing: &Timing) -> Instant {
+        let of = |changed: Instant, duration: Option<Duration>| {
+            changed + duration.unwrap_or(timing.lease_duration)
+        };
+        match (&self.object, &self.departed) {
+            (None, Some(departed)) => of(departed.changed, departed.duration),
+            (None, None) => self.changed,
+            (Some(_), _) if self.holder().is_empty() => self.changed,
+            (Some(_), _) => of(self.changed, self.duration()),
+        }
+    }
+
+    /// How long nothing destructive is to be done, by the note on the lease.
+    #[must_use]
+    pub fn grace(&self) -> Option<Duration> {
+        let seconds: u32 = self.note(note::RESTORE_GRACE)?.parse().ok()?;
+        Some(Duration::from_secs(seconds.into()))
+    }
+
+    /// Whether the holder looks for a successor, and nobody has answered yet.
+    #[must_use]
+    pub fn seeks_successor(&self) -> bool {
+        let sought_by = self.note(note::SUCCESSOR_SOUGHT);
+        sought_by.is_some_and(|name| !name.is_empty() && name == self.holder()) && self.successor().is_none()
+    }
+
+    /// Who would lead in the holder's place.
+    #[must_use]
+    pub fn successor(&self) -> Option<&str> {
+        self.note(note::SUCCESSOR)
+    }
+
+    fn note(&self, name: &str) -> Option<&str> {
+        self.object.as_ref()?.get("metadata")?.get("annotations")?.get(name)?.as_str()
+    }
+
+    fn duration(&self) -> Option<Duration> {
         let recorded = self.field("leaseDurationSeconds").and_then(Value::as_u64);
         let seconds = recorded.and_then(|seconds| u32::try_from(seconds).ok()).map(u64::from);
-        self.changed + seconds.map_or(timing.lease_duration, Duration::from_secs)
+        seconds.map(Duration::from_secs)
     }
 
     fn field(&self, name: &str) -> Option<&Value> {
@@ -76,6 +190,18 @@ impl Observed {
 
 fn spec(object: Option<&Value>) -> Option<&Value> {
     object?.get("spec")
+}
+
+/// How fit this replica is to lead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fitness {
+    /// It knows all there is, and sees what happens.
+    Fit,
+    /// It does not see what happens now: it leaves the lease to others, unless nobody else wants it for the length
+    /// of a lease.
+    Blind,
+    /// It has not seen yet what there is: it does not take the lease.
+    Unready,
 }
 
 /// What may be done about the lease.
@@ -95,30 +221,54 @@ pub enum Action {
         /// Who.
         holder: String,
     },
+    /// It is free, and is left to others.
+    StandAside,
 }
 
 /// Judges the lease.
 ///
-/// client-go: tools/leaderelection/leaderelection.go, tryAcquireOrRenew.
+/// client-go: tools/leaderelection/leaderelection.go, tryAcquireOrRenew. Unlike there, a lease that was deleted is
+/// as good as held until its last holder's time is over: that one leads on until it next renews. A process that
+/// has never seen the lease creates it at once, as at the first installation: what it cannot know is told to it by
+/// those who do, as the holder or any standby creates it anew within a retry period.
 #[must_use]
-pub fn evaluate(observed: &Observed, now: Instant, identity: &str, timing: &Timing) -> Action {
-    if observed.object.is_none() {
-        return Action::Create;
-    }
-    let holder = observed.holder();
+pub fn evaluate(
+    observed: &Observed,
+    now: Instant,
+    identity: &str,
+    timing: &Timing,
+    fitness: Fitness,
+) -> Action {
+    let (action, holder) = match (&observed.object, &observed.departed) {
+        (Some(_), _) => (Action::TakeOver { from: observed.holder().to_owned() }, observed.holder()),
+        (None, Some(departed)) => (Action::Create, departed.holder.as_str()),
+        (None, None) => (Action::Create, ""),
+    };
     if holder == identity {
-        return Action::Renew;
+        return if observed.object.is_some() { Action::Renew } else { Action::Create };
     }
-    if !holder.is_empty() && now < observed.expiry(timing) {
+    let free_at = observed.free_at(timing);
+    if now < free_at {
         return Action::Wait { holder: holder.to_owned() };
     }
-    Action::TakeOver { from: holder.to_owned() }
+    match fitness {
+        Fitness::Fit => action,
+        Fitness::Blind if now >= free_at + timing.lease_duration => action,
+        Fitness::Blind | Fitness::Unready => Action::StandAside,
+    }
 }
 
 /// A Lease to create.
 #[must_use]
-pub fn creation(namespace: &str, name: &str, identity: &str, timing: &Timing, wall: Timestamp) -> Value {
-    json!({
+pub fn creation(
+    namespace: &str,
+    name: &str,
+    identity: &str,
+    timing: &Timing,
+    notes: Notes,
+    wall: Timestamp,
+) -> Value {
+    let mut object = json!({
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
         "metadata": { "name": name, "namespace": namespace },
@@ -129,15 +279,23 @@ pub fn creation(namespace: &str, name: &str, identity: &str, timing: &Timing, wa
             "renewTime": micro_time(wall),
             "leaseTransitions": 0,
         },
-    })
+    });
+    write_notes(&mut object, identity, notes);
+    object
 }
 
 /// The observed Lease, renewed or taken. `None` when there is no object to change.
 #[must_use]
-pub fn renewal(observed: &Observed, identity: &str, timing: &Timing, wall: Timestamp) -> Option<Value> {
+pub fn renewal(
+    observed: &Observed,
+    identity: &str,
+    timing: &Timing,
+    notes: Notes,
+    wall: Timestamp,
+) -> Option<Value> {
     let ours = observed.holder() == identity;
     let transitions = observed.field("leaseTransitions").and_then(Value::as_i64).unwrap_or_default();
-    changed(observed, |spec| {
+    let mut object = changed(observed, |spec| {
         spec.insert("renewTime".to_owned(), micro_time(wall).into());
         spec.insert("leaseDurationSeconds".to_owned(), timing.lease_duration.as_secs().into());
         if !ours {
@@ -145,7 +303,9 @@ pub fn renewal(observed: &Observed, identity: &str, timing: &Timing, wall: Times
             spec.insert("acquireTime".to_owned(), micro_time(wall).into());
             spec.insert("leaseTransitions".to_owned(), transitions.saturating_add(1).into());
         }
-    })
+    })?;
+    write_notes(&mut object, identity, notes);
+    Some(object)
 }
 
 /// The observed Lease, given up. `None` unless it is ours.
@@ -153,26 +313,84 @@ pub fn renewal(observed: &Observed, identity: &str, timing: &Timing, wall: Times
 /// client-go: tools/leaderelection/leaderelection.go, release. The server refuses a duration of
 /// zero, hence one second.
 #[must_use]
-pub fn released(observed: &Observed, identity: &str, wall: Timestamp) -> Option<Value> {
+pub fn released(
+    observed: &Observed,
+    identity: &str,
+    grace: Option<Duration>,
+    wall: Timestamp,
+) -> Option<Value> {
     if observed.holder() != identity {
         return None;
     }
-    changed(observed, |spec| {
+    let mut object = changed(observed, |spec| {
         spec.insert("holderIdentity".to_owned(), "".into());
         spec.insert("leaseDurationSeconds".to_owned(), 1.into());
         spec.insert("acquireTime".to_owned(), micro_time(wall).into());
         spec.insert("renewTime".to_owned(), micro_time(wall).into());
-    })
+    })?;
+    write_notes(&mut object, identity, Notes { grace, seeks_successor: false });
+    Some(object)
+}
+
+/// The observed Lease of another holder with our answer to its question for a successor.
+#[must_use]
+pub fn answered(observed: &Observed, identity: &str) -> Option<Value> {
+    let mut object = observed.object.clone()?;
+    write_note(&mut object, note::SUCCESSOR, Some(identity.to_owned()));
+    Some(object)
+}
+
+/// The observed Lease with what is left of a grace that its holder may know nothing of. `None` if it says so
+/// already.
+#[must_use]
+pub fn warned(observed: &Observed, grace: Duration) -> Option<Value> {
+    if observed.grace().is_some() {
+        return None;
+    }
+    let mut object = observed.object.clone()?;
+    write_note(&mut object, note::RESTORE_GRACE, Some(whole_seconds(grace)));
+    Some(object)
 }
 
 fn changed(observed: &Observed, change: impl FnOnce(&mut Map<String, Value>)) -> Option<Value> {
     let mut object = observed.object.clone()?;
-    let spec = object.as_object_mut()?.entry("spec").or_insert_with(|| json!({}));
-    if !spec.is_object() {
-        *spec = json!({});
-    }
-    change(spec.as_object_mut()?);
+    change(map(&mut object, "spec")?);
     Some(object)
+}
+
+/// What the holder has to say. An answer to a question that is no longer asked goes with it.
+fn write_notes(object: &mut Value, identity: &str, notes: Notes) {
+    write_note(object, note::RESTORE_GRACE, notes.grace.map(whole_seconds));
+    write_note(object, note::SUCCESSOR_SOUGHT, notes.seeks_successor.then(|| identity.to_owned()));
+    if !notes.seeks_successor {
+        write_note(object, note::SUCCESSOR, None);
+    }
+}
+
+fn whole_seconds(duration: Duration) -> String {
+    duration.as_secs_f64().ceil().to_string()
+}
+
+fn write_note(object: &mut Value, name: &str, text: Option<String>) {
+    let there = object.pointer("/metadata/annotations").and_then(Value::as_object);
+    if text.is_none() && !there.is_some_and(|annotations| annotations.contains_key(name)) {
+        return;
+    }
+    let Some(metadata) = object.get_mut("metadata") else { return };
+    let Some(annotations) = map(metadata, "annotations") else { return };
+    match text {
+        Some(text) => annotations.insert(name.to_owned(), text.into()),
+        None => annotations.remove(name),
+    };
+}
+
+/// The map of that name, made if it is missing or something else.
+fn map<'a>(object: &'a mut Value, name: &str) -> Option<&'a mut Map<String, Value>> {
+    let field = object.as_object_mut()?.entry(name).or_insert_with(|| json!({}));
+    if !field.is_object() {
+        *field = json!({});
+    }
+    field.as_object_mut()
 }
 
 /// `metav1.MicroTime`.
@@ -259,7 +477,36 @@ mod tests {
                 10,
                 wait("other"),
             ),
-            ("deleted: create", vec![(0, Some(lease("other", old))), (1, None)], 1, Action::Create),
+            (
+                "deleted: its holder does not know yet",
+                vec![(0, Some(lease("other", old))), (1, None)],
+                14,
+                wait("other"),
+            ),
+            (
+                "deleted, looked at again, and its holder's time is over: create",
+                vec![(0, Some(lease("other", old))), (1, None), (9, None)],
+                15,
+                Action::Create,
+            ),
+            (
+                "deleted while it was ours: create",
+                vec![(0, Some(lease("me", old))), (1, None)],
+                1,
+                Action::Create,
+            ),
+            (
+                "deleted after it was given up: create",
+                vec![(0, Some(lease("", old))), (1, None)],
+                1,
+                Action::Create,
+            ),
+            (
+                "deleted and created by a third",
+                vec![(0, Some(lease("other", old))), (1, None), (2, Some(lease("third", future)))],
+                16,
+                wait("third"),
+            ),
         ];
         let start = Instant::now();
         for (name, looks, now, expected) in cases {
@@ -268,7 +515,8 @@ mod tests {
                 let at = start + Duration::from_secs(seconds);
                 observed = Some(Observed::update(observed.as_ref(), object, at));
             }
-            let action = evaluate(&observed.unwrap(), start + Duration::from_secs(now), "me", &TIMING);
+            let action =
+                evaluate(&observed.unwrap(), start + Duration::from_secs(now), "me", &TIMING, Fitness::Fit);
             assert_eq!(action, expected, "{name}");
         }
     }
@@ -279,7 +527,8 @@ mod tests {
         let mut short = lease("other", "1999-01-01T00:00:00.000000Z");
         short["spec"]["leaseDurationSeconds"] = json!(1);
         let observed = Observed::update(None, Some(short), start);
-        let after = |seconds| evaluate(&observed, start + Duration::from_secs(seconds), "me", &TIMING);
+        let after =
+            |seconds| evaluate(&observed, start + Duration::from_secs(seconds), "me", &TIMING, Fitness::Fit);
         assert!(matches!(after(0), Action::Wait { .. }));
         assert!(matches!(after(1), Action::TakeOver { .. }));
     }
@@ -289,36 +538,118 @@ mod tests {
         let observed =
             Observed::update(None, Some(lease("me", "1999-01-01T00:00:00.000000Z")), Instant::now());
         let mut expected = lease("me", "2026-01-02T03:04:05.000678Z");
-        assert_eq!(renewal(&observed, "me", &TIMING, wall()), Some(expected.clone()));
+        assert_eq!(renewal(&observed, "me", &TIMING, Notes::default(), wall()), Some(expected.clone()));
 
         // Taken by another: holder, acquisition and number of transitions, too.
         expected["spec"]["holderIdentity"] = json!("you");
         expected["spec"]["acquireTime"] = json!("2026-01-02T03:04:05.000678Z");
         expected["spec"]["leaseTransitions"] = json!(4);
-        assert_eq!(renewal(&observed, "you", &TIMING, wall()), Some(expected));
+        assert_eq!(renewal(&observed, "you", &TIMING, Notes::default(), wall()), Some(expected));
     }
 
     #[test]
     fn a_release_leaves_nobody_and_only_gives_up_what_is_ours() {
         let observed =
             Observed::update(None, Some(lease("me", "1999-01-01T00:00:00.000000Z")), Instant::now());
-        let body = released(&observed, "me", wall()).unwrap();
+        let body = released(&observed, "me", None, wall()).unwrap();
         assert_eq!(body["spec"]["holderIdentity"], json!(""));
         assert_eq!(body["spec"]["leaseDurationSeconds"], json!(1));
         assert_eq!(body["spec"]["leaseTransitions"], json!(3));
         assert_eq!(body["metadata"]["resourceVersion"], json!("7"));
-        assert_eq!(released(&observed, "you", wall()), None);
+        assert_eq!(released(&observed, "you", None, wall()), None);
     }
 
     #[test]
     fn a_lease_without_a_spec_can_be_taken() {
         let observed = Observed::update(None, Some(json!({"metadata": {"name": "mooring"}})), Instant::now());
         assert_eq!(
-            evaluate(&observed, Instant::now(), "me", &TIMING),
+            evaluate(&observed, Instant::now(), "me", &TIMING, Fitness::Fit),
             Action::TakeOver { from: String::new() }
         );
-        let body = renewal(&observed, "me", &TIMING, wall()).unwrap();
+        let body = renewal(&observed, "me", &TIMING, Notes::default(), wall()).unwrap();
         assert_eq!(body["spec"]["holderIdentity"], json!("me"));
         assert_eq!(body["spec"]["leaseTransitions"], json!(1));
+    }
+
+    #[test]
+    fn m2_who_is_not_fit_leaves_the_lease_to_others() {
+        let start = Instant::now();
+        let aside = Action::StandAside;
+        let take = |from: &str| Action::TakeOver { from: from.to_owned() };
+        let old = "1999-01-01T00:00:00.000000Z";
+        // the lease, seconds since it was seen, what one does that has not seen what there is, and a blind one
+        let cases = [
+            (None, 0, Action::StandAside, Action::StandAside),
+            (None, 15, aside.clone(), Action::Create),
+            (Some(lease("", old)), 14, aside.clone(), aside.clone()),
+            (Some(lease("", old)), 15, aside.clone(), take("")),
+            (Some(lease("other", old)), 15, aside.clone(), aside.clone()),
+            (Some(lease("other", old)), 30, aside.clone(), take("other")),
+            (Some(lease("me", old)), 0, Action::Renew, Action::Renew),
+        ];
+        for (object, seconds, unready, blind) in cases {
+            let observed = Observed::update(None, object.clone(), start);
+            let at = start + Duration::from_secs(seconds);
+            let judge = |fitness| evaluate(&observed, at, "me", &TIMING, fitness);
+            assert_eq!(judge(Fitness::Unready), unready, "{object:?} {seconds}");
+            assert_eq!(judge(Fitness::Blind), blind, "{object:?} {seconds}");
+        }
+    }
+
+    #[test]
+    fn e11_m2_notes_come_and_go_and_leave_others_alone() {
+        let now = Instant::now();
+        let see = |object: &Value| Observed::update(None, Some(object.clone()), now);
+        let mut object = lease("me", "1999-01-01T00:00:00.000000Z");
+        object["metadata"]["annotations"] = json!({ "team": "storage" });
+        let plain = object["metadata"]["annotations"].clone();
+        let renew = |object: &Value, identity: &str, notes| {
+            renewal(&see(object), identity, &TIMING, notes, wall()).unwrap()
+        };
+        let all = Notes { grace: Some(Duration::from_millis(61_200)), seeks_successor: true };
+        let noted = renew(&object, "me", all);
+        let annotations = json!({
+            "team": "storage",
+            "mooring.dev/restore-grace-seconds": "62",
+            "mooring.dev/successor-sought-by": "me",
+        });
+        assert_eq!(noted["metadata"]["annotations"], annotations);
+        assert_eq!(see(&noted).grace(), Some(Duration::from_secs(62)));
+        assert!(see(&noted).seeks_successor());
+
+        // A standby answers, and does not do so twice.
+        let answer = answered(&see(&noted), "you").unwrap();
+        assert_eq!(answer["spec"], noted["spec"]);
+        assert_eq!((see(&answer).successor(), see(&answer).seeks_successor()), (Some("you"), false));
+        assert_eq!(see(&renew(&answer, "me", all)).successor(), Some("you"));
+        assert_eq!(renew(&answer, "me", Notes::default())["metadata"]["annotations"], plain);
+
+        // Who takes it begins anew; who gives it up leaves what is left of the grace.
+        let taken = renew(&answer, "you", Notes { grace: all.grace, seeks_successor: false });
+        assert_eq!(see(&taken).successor(), None);
+        assert!(see(&taken).grace().is_some() && !see(&taken).seeks_successor());
+        let released = released(&see(&answer), "me", Some(Duration::from_secs(5)), wall()).unwrap();
+        assert_eq!(
+            (see(&released).grace(), see(&released).successor()),
+            (Some(Duration::from_secs(5)), None)
+        );
+
+        // What an earlier holder asked for does not count.
+        let mut stale = noted.clone();
+        stale["spec"]["holderIdentity"] = json!("third");
+        assert!(!see(&stale).seeks_successor());
+
+        // Who saw a restore tells the holder, once.
+        let warning = warned(&see(&object), Duration::from_secs(300)).unwrap();
+        assert_eq!(see(&warning).grace(), Some(Duration::from_secs(300)));
+        assert_eq!(warned(&see(&warning), Duration::from_secs(300)), None);
+        let created = creation("ns", "mooring", "me", &TIMING, all, wall());
+        assert_eq!(see(&created).grace(), Some(Duration::from_secs(62)));
+        assert_eq!(
+            creation("ns", "mooring", "me", &TIMING, Notes::default(), wall())["metadata"],
+            json!({
+                "name": "mooring", "namespace": "ns",
+            })
+        );
     }
 }

@@ -12,12 +12,19 @@ pub mod ids;
 pub mod kinds;
 pub mod leadership;
 pub mod lease;
+mod protobuf;
 pub mod restore;
+pub mod sight;
 pub mod watch;
+pub mod wire;
 
-/// An error with its causes, on one line. A cause that its error already quotes is not repeated.
+/// An error with its causes, on one line. A cause that its error already quotes is not repeated. What the API
+/// server said is `<code> <reason>: <message>`, without the rest of its `Status`.
 #[must_use]
-pub fn error_chain(error: &dyn std::error::Error) -> String {
+pub fn error_chain(error: &(dyn std::error::Error + 'static)) -> String {
+    if let Some(kube::Error::Api(status)) = error.downcast_ref() {
+        return call::answer::told(status, status.code);
+    }
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
@@ -29,4 +36,17 @@ pub fn error_chain(error: &dyn std::error::Error) -> String {
         cause = error.source();
     }
     text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::error_chain;
+
+    #[test]
+    fn m12_what_the_server_said_is_shown_and_no_more() {
+        let status = Status::failure("etcd is down", "InternalError").with_code(500).boxed();
+        assert_eq!(error_chain(&kube::Error::Api(status)), "500 InternalError: etcd is down");
+    }
 }

@@ -17,12 +17,21 @@ pub const RESTORE_GRACE: Duration = Duration::from_mins(5);
 #[derive(Clone, Debug, Default)]
 pub struct RestoreGrace {
     until: Arc<watch::Sender<Option<Instant>>>,
+    /// How often a restore was seen by this process.
+    seen: Arc<watch::Sender<u64>>,
 }
 
 impl RestoreGrace {
     /// A restore was seen at `now`. Seen again, the grace begins anew.
     pub fn begin(&self, now: Instant) {
         self.until.send_replace(Some(now + RESTORE_GRACE));
+        self.seen.send_modify(|seen| *seen += 1);
+    }
+
+    /// Tells when this process sees a restore, from now on.
+    #[must_use]
+    pub fn seen(&self) -> watch::Receiver<u64> {
+        self.seen.subscribe()
     }
 
     /// Another replica had so much left of its grace. Never shortens what stands, nor makes it longer than

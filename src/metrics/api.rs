@@ -1,4 +1,4 @@
-//! Requests to the API server, under client-go's names.
+//! Requests to the API server, under client-go's names where it has one.
 
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use super::Metrics;
 pub struct ApiMetrics {
     requests: IntCounterVec,
     duration: HistogramVec,
+    timeouts: IntCounterVec,
     host: String,
 }
 
@@ -35,9 +36,18 @@ impl ApiMetrics {
             .buckets(vec![0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0]),
             &["verb", "host"],
         )?;
+        let timeouts = IntCounterVec::new(
+            Opts::new(
+                "mooring_requests_timed_out_total",
+                "Requests that the API server did not answer in time, or answered that it ran out of time, by verb \
+                 and resource",
+            ),
+            &["verb", "resource"],
+        )?;
+        metrics.register(&timeouts)?;
         metrics.register(&requests)?;
         metrics.register(&duration)?;
-        Ok(Self { requests, duration, host: host.to_owned() })
+        Ok(Self { requests, duration, timeouts, host: host.to_owned() })
     }
 
     /// Counts one request. `code` is 0 when no answer came, which client-go shows as `<error>`.
@@ -45,5 +55,10 @@ impl ApiMetrics {
         let code = if code == 0 { "<error>".to_owned() } else { code.to_string() };
         self.requests.with_label_values(&[code.as_str(), method.as_str(), &self.host]).inc();
         self.duration.with_label_values(&[method.as_str(), &self.host]).observe(took.as_secs_f64());
+    }
+
+    /// Counts a request that was not answered in time.
+    pub fn count_timeout(&self, verb: &'static str, resource: &'static str) {
+        self.timeouts.with_label_values(&[verb, resource]).inc();
     }
 }

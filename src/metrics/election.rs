@@ -42,7 +42,7 @@ impl ElectionMetrics {
         Ok(election)
     }
 
-    /// Whether this process holds the lease.
+    /// Whether this process leads.
     pub fn set_leading(&self, leading: bool) {
         self.leading.with_label_values(&[&self.name]).set(i64::from(leading));
     }

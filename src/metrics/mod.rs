@@ -7,11 +7,13 @@ mod alarm;
 mod api;
 mod election;
 pub mod process;
+mod watch;
 mod work_queue;
 
 pub use alarm::Alarms;
 pub use api::ApiMetrics;
 pub use election::ElectionMetrics;
+pub use watch::{KindMetrics, ListCause, ReopenCause, WatchMetrics};
 pub use work_queue::WorkQueueMetrics;
 
 use std::sync::{Arc, Mutex, PoisonError};

@@ -7,9 +7,15 @@
 //! sources delivers a revision first.
 
 mod change_set;
+mod listing;
 mod objects;
+mod regression;
 mod table;
+mod unreadable;
 
 pub use change_set::ChangeSet;
+pub use listing::Listing;
 pub use objects::{KindStatus, Objects, Stored};
+pub use regression::{Regression, Suspect};
 pub use table::{LastWords, Table};
+pub use unreadable::Unreadable;

@@ -2,15 +2,16 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
-use super::{ChangeSet, Table};
+use super::{ChangeSet, Listing, Table};
 use crate::kube_api::{
-    ids::ResourceVersion,
+    ids::{ResourceVersion, Uid},
     kinds::{
-        CsiDriver, CsiNode, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod,
-        StorageClass, VolumeAttachment,
+        CsiDriver, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
+        VolumeAttachment,
     },
+    restore::RestoreGrace,
 };
 
 /// How the watch of one kind is doing.
@@ -20,6 +21,8 @@ pub struct KindStatus {
     pub synced: bool,
     /// What went wrong last, until the next success.
     pub error: Option<String>,
+    /// Since when nothing is heard of the kind: its watch ended or fell silent, and could not be opened anew.
+    pub blind_since: Option<Instant>,
 }
 
 /// A watched kind together with its place in [`Objects`].
@@ -40,6 +43,7 @@ macro_rules! objects {
             $($(#[$doc])* pub $field: Table<$kind>,)*
             statuses: watch::Sender<Vec<(&'static str, KindStatus)>>,
             subscribers: Mutex<Vec<Arc<ChangeSet>>>,
+            grace: RestoreGrace,
         }
 
         impl Default for Objects {
@@ -49,6 +53,7 @@ macro_rules! objects {
                     $($field: Table::default(),)*
                     statuses: watch::Sender::new(kinds),
                     subscribers: Mutex::default(),
+                    grace: RestoreGrace::default(),
                 }
             }
         }
@@ -60,6 +65,7 @@ macro_rules! objects {
                     $($field: self.$field.clone(),)*
                     statuses: watch::Sender::new(self.statuses()),
                     subscribers: Mutex::default(),
+                    grace: self.grace.clone(),
                 }
             }
         }
@@ -89,11 +95,21 @@ objects! {
     classes: StorageClass = 5, "watch-storageclasses";
     /// CSIDrivers.
     drivers: CsiDriver = 6, "watch-csidrivers";
-    /// CSINodes.
-    csi_nodes: CsiNode = 7, "watch-csinodes";
 }
 
 impl Objects {
+    /// Empty tables, in a process that may have seen a restore of etcd before.
+    #[must_use]
+    pub fn within(grace: RestoreGrace) -> Self {
+        Self { grace, ..Self::default() }
+    }
+
+    /// What is left of the time after a restore in which nothing destructive is done (E11).
+    #[must_use]
+    pub fn restore_grace(&self) -> &RestoreGrace {
+        &self.grace
+    }
+
     /// Adds a reader that is told of every change from now on.
     #[must_use]
     pub fn subscribe(&self) -> Arc<ChangeSet> {
@@ -124,14 +140,55 @@ impl Objects {
         }
     }
 
-    /// Takes a complete list from the watch. What the list lacks and yet is kept is announced, too: of its
-    /// end nobody will tell, so it is to be asked for.
+    /// Takes a deletion from the watch of which only name and revision can be read.
+    pub fn delete_unreadable<T: Stored>(&self, key: &T::Key, revision: ResourceVersion) {
+        if T::table(self).delete_unreadable(key, revision) {
+            self.announce(&T::object_ref(key.clone()));
+        }
+    }
+
+    /// Notes that a revision of an object cannot be read. Returns whether that is news.
+    pub fn note_unreadable<T: Stored>(
+        &self,
+        list: Option<&Listing>,
+        key: &T::Key,
+        uid: Uid,
+        revision: ResourceVersion,
+        error: String,
+    ) -> bool {
+        let news = T::table(self).note_unreadable(list, key, uid, revision, error);
+        if news {
+            self.announce(&T::object_ref(key.clone()));
+        }
+        news
+    }
+
+    /// Takes an object from a list that is being taken. Of the first list of a kind nobody is told: who reads
+    /// the tables begins when all kinds have been listed, and reads them whole.
+    pub fn list<T: Stored>(&self, list: &Listing, object: T) {
+        let key = object.key();
+        if T::table(self).list(list, object) && self.is_listed::<T>() {
+            self.announce(&T::object_ref(key));
+        }
+    }
+
+    /// Ends a list that reached its last page. What it lacks and yet is kept is announced, too: of its end
+    /// nobody may tell, so it is to be asked for.
+    pub fn sweep<T: Stored>(&self, list: &Listing) {
+        let table = T::table(self);
+        for key in table.sweep(list).into_iter().chain(table.unconfirmed()) {
+            self.announce(&T::object_ref(key));
+        }
+        self.set_status::<T>(|status| *status = KindStatus { synced: true, ..KindStatus::default() });
+    }
+
+    /// Takes a complete list at once.
     pub fn reset<T: Stored>(&self, list: Vec<T>) {
         let table = T::table(self);
         for key in table.reset(list).into_iter().chain(table.unconfirmed()) {
             self.announce(&T::object_ref(key));
         }
-        self.set_status::<T>(|status| *status = KindStatus { synced: true, error: None });
+        self.set_status::<T>(|status| *status = KindStatus { synced: true, ..KindStatus::default() });
     }
 
     /// Takes the answer to a read or write of our own. Returns whether it said anything new.
@@ -161,15 +218,39 @@ impl Objects {
         true
     }
 
-    /// Notes that a kind's watch failed (or, with `None`, that it is well again).
+    /// Notes that a kind's watch failed, or (with `None`) that it is well again.
     pub fn set_error<T: Stored>(&self, error: Option<String>) {
         self.set_status::<T>(|status| status.error = error);
+    }
+
+    /// Notes that nothing is heard of a kind from now on, if that is not known.
+    pub fn blind_from<T: Stored>(&self, since: Instant) {
+        self.set_status::<T>(|status| {
+            status.blind_since.get_or_insert(since);
+        });
+    }
+
+    /// Notes since when nothing is heard of a kind, or (with `None`) that it is watched again.
+    pub fn set_blind_since<T: Stored>(&self, since: Option<Instant>) {
+        self.set_status::<T>(|status| status.blind_since = since);
+    }
+
+    /// Whether the newest revision of an object cannot be read, and what is wrong with it.
+    #[must_use]
+    pub fn unreadable<T: Stored>(&self, key: &T::Key) -> Option<String> {
+        T::table(self).unreadable(key).map(|marker| marker.error)
     }
 
     /// State of every kind's watch, by resource name.
     #[must_use]
     pub fn statuses(&self) -> Vec<(&'static str, KindStatus)> {
         self.statuses.borrow().clone()
+    }
+
+    /// Tells of every change of a watch's state.
+    #[must_use]
+    pub fn status_changes(&self) -> watch::Receiver<Vec<(&'static str, KindStatus)>> {
+        self.statuses.subscribe()
     }
 
     /// Whether a kind has been listed since start.

@@ -8,31 +8,45 @@
 //! #124224), a newer one is ahead of the watch, which will deliver any deletion later.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::BTreeMap,
     hash::Hash,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU32, AtomicU64, Ordering},
     },
 };
 
 use dashmap::{DashMap, Entry};
 
+use super::{regression::Suspicion, unreadable::Unreadable};
 use crate::kube_api::{ids::ResourceVersion, kinds::Narrow};
 
 /// Objects of one kind.
 #[derive(Debug)]
 pub struct Table<T: Narrow> {
-    objects: DashMap<T::Key, Arc<T>>,
-    last_words: DashMap<T::Key, LastWords<T>>,
+    pub(super) objects: DashMap<T::Key, Row<T>>,
+    pub(super) last_words: DashMap<T::Key, LastWords<T>>,
     /// Known from answers to our own requests alone.
-    unconfirmed: DashMap<T::Key, Unconfirmed>,
+    pub(super) unconfirmed: DashMap<T::Key, Unconfirmed>,
+    /// Objects whose newest revision cannot be read. Hardly ever any.
+    pub(super) unreadable: DashMap<T::Key, Unreadable>,
+    /// An answer that is older than what was known: see [`super::regression`].
+    pub(super) suspicion: Suspicion<T>,
     observed: AtomicU64,
+    /// Number of the last list.
+    pub(super) generation: AtomicU32,
+}
+
+/// An object, and the last list that had it.
+#[derive(Clone, Debug)]
+pub(super) struct Row<T> {
+    pub(super) object: Arc<T>,
+    pub(super) listed: u32,
 }
 
 /// What speaks against an object that no watch has told of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Unconfirmed {
+pub(super) enum Unconfirmed {
     /// Nothing, if the answer was not late: the watch is about to tell of it.
     NotYetWatched,
     /// The last list lacked it.
@@ -54,7 +68,10 @@ impl<T: Narrow> Default for Table<T> {
             objects: DashMap::new(),
             last_words: DashMap::new(),
             unconfirmed: DashMap::new(),
+            unreadable: DashMap::new(),
+            suspicion: Suspicion::default(),
             observed: AtomicU64::new(0),
+            generation: AtomicU32::new(0),
         }
     }
 }
@@ -74,16 +91,20 @@ impl<T: Narrow> Clone for Table<T> {
             objects: copy(&self.objects),
             last_words: copy(&self.last_words),
             unconfirmed: copy(&self.unconfirmed),
+            unreadable: copy(&self.unreadable),
+            suspicion: Suspicion::default(),
             observed: AtomicU64::new(self.observed.load(Ordering::Acquire)),
+            generation: AtomicU32::new(self.generation.load(Ordering::Acquire)),
         }
     }
 }
 
 impl<T: Narrow> Table<T> {
-    /// The object, if it exists as far as we know.
+    /// The object, if it exists as far as we know. Of one whose newest revision cannot be read, the last
+    /// revision that could ([`Table::unreadable`]).
     #[must_use]
     pub fn get(&self, key: &T::Key) -> Option<Arc<T>> {
-        self.objects.get(key).map(|entry| Arc::clone(entry.value()))
+        self.objects.get(key).map(|row| Arc::clone(&row.object))
     }
 
     /// How an object looked when it was deleted, if it was since this was last asked. For the one reader
@@ -97,7 +118,14 @@ impl<T: Narrow> Table<T> {
     /// the work of one event.
     #[must_use]
     pub fn snapshot(&self) -> BTreeMap<T::Key, Arc<T>> {
-        self.objects.iter().map(|entry| (entry.key().clone(), Arc::clone(entry.value()))).collect()
+        self.objects.iter().map(|row| (row.key().clone(), Arc::clone(&row.object))).collect()
+    }
+
+    /// Looks at every object, in no order. While it does, `look` must not touch the table.
+    pub fn for_each(&self, mut look: impl FnMut(&T)) {
+        for row in &self.objects {
+            look(&row.object);
+        }
     }
 
     /// Number of objects.
@@ -112,7 +140,7 @@ impl<T: Narrow> Table<T> {
         self.objects.is_empty()
     }
 
-    /// The newest revision that the watch has delivered.
+    /// The newest revision up to which the list and the watch since have told everything.
     #[must_use]
     pub fn observed(&self) -> ResourceVersion {
         ResourceVersion(self.observed.load(Ordering::Acquire))
@@ -121,20 +149,32 @@ impl<T: Narrow> Table<T> {
     /// Takes an object from the watch. Returns whether its content changed.
     pub fn apply(&self, object: T) -> bool {
         let revision = object.metadata().resource_version;
-        match self.objects.entry(object.key()) {
+        self.advance(revision);
+        let listed = self.generation.load(Ordering::Acquire);
+        self.take(object, listed)
+    }
+
+    /// Takes an object that the watch or a list told of.
+    pub(super) fn take(&self, object: T, listed: u32) -> bool {
+        let key = object.key();
+        let revision = object.metadata().resource_version;
+        let was_unreadable = self.unreadable.remove_if(&key, |_, known| known.revision <= revision).is_some();
+        if !object.is_relevant() {
+            return self.drop_row(&key, revision) || was_unreadable;
+        }
+        match self.objects.entry(key) {
             Entry::Occupied(mut present) => {
-                self.unconfirmed.remove(&object.key());
-                self.advance(revision);
-                if present.get().metadata().resource_version >= revision {
+                self.unconfirmed.remove(present.key());
+                let row = present.get_mut();
+                row.listed = listed;
+                if row.object.metadata().resource_version >= revision {
                     return false;
                 }
-                let changed = **present.get() != object;
-                present.insert(Arc::new(object));
-                changed
+                let changed = self.replace(row, object);
+                changed || was_unreadable
             }
             Entry::Vacant(vacant) => {
-                self.advance(revision);
-                vacant.insert(Arc::new(object));
+                vacant.insert(Row { object: Arc::new(object), listed });
                 true
             }
         }
@@ -144,92 +184,93 @@ impl<T: Narrow> Table<T> {
     /// whether an object went away.
     pub fn delete(&self, last: T) -> bool {
         let revision = last.metadata().resource_version;
-        match self.objects.entry(last.key()) {
-            Entry::Occupied(present) => {
-                self.unconfirmed.remove(&last.key());
-                self.advance(revision);
-                if present.get().metadata().resource_version > revision {
-                    return false;
-                }
-                if T::HAS_LAST_WORDS {
-                    self.last_words.insert(last.key(), LastWords::Told(Arc::new(last)));
-                }
-                present.remove();
-                true
-            }
-            Entry::Vacant(_) => {
-                self.advance(revision);
-                false
-            }
-        }
+        self.advance(revision);
+        let key = last.key();
+        self.remove(&key, revision, || LastWords::Told(Arc::new(last)))
     }
 
-    /// Takes a complete list. Returns the keys whose content changed or that went away.
-    ///
-    /// The list's own revision is not known here, only that it is no older than its newest object.
-    /// An answer of ours that is newer than every listed object may be missing because the list was
-    /// taken before it: such an object stays, since holding on to one is safe and forgetting one
-    /// is not (S17). It may also have been deleted before the list was taken, and then no watch tells
-    /// of it any more: it is [`Table::unconfirmed`] until somebody asks for it live.
-    pub fn reset(&self, list: Vec<T>) -> Vec<T::Key> {
-        let newest = list.iter().map(|object| object.metadata().resource_version).max().unwrap_or_default();
-        let bound = newest.max(self.observed());
-        let listed: HashSet<T::Key> = list.iter().map(Narrow::key).collect();
-        let mut changed = Vec::new();
-        self.objects.retain(|key, present| {
-            let is_listed = listed.contains(key);
-            let keep = is_listed || present.metadata().resource_version > bound;
-            if keep && !is_listed {
-                self.unconfirmed.insert(key.clone(), Unconfirmed::NotListed);
-            } else {
-                self.unconfirmed.remove(key);
-            }
-            if !keep {
-                if T::HAS_LAST_WORDS {
-                    self.last_words.insert(key.clone(), LastWords::Unknown);
-                }
-                changed.push(key.clone());
-            }
-            keep
-        });
-        for object in list {
-            let key = object.key();
-            if self.apply(object) {
-                changed.push(key);
-            }
+    /// Takes a deletion of an object of which nothing else can be read.
+    pub fn delete_unreadable(&self, key: &T::Key, revision: ResourceVersion) -> bool {
+        self.advance(revision);
+        self.remove(key, revision, || LastWords::Unknown)
+    }
+
+    fn remove(
+        &self,
+        key: &T::Key,
+        revision: ResourceVersion,
+        last_words: impl FnOnce() -> LastWords<T>,
+    ) -> bool {
+        let was_unreadable = self.unreadable.remove_if(key, |_, known| known.revision <= revision).is_some();
+        let Entry::Occupied(present) = self.objects.entry(key.clone()) else { return was_unreadable };
+        self.unconfirmed.remove(key);
+        if present.get().object.metadata().resource_version > revision {
+            return false;
         }
-        changed
+        if T::HAS_LAST_WORDS {
+            self.last_words.insert(key.clone(), last_words());
+        }
+        present.remove();
+        true
     }
 
     /// Takes the answer to a read or write of our own, so that the next decision sees it without
     /// waiting for the watch (S38). Returns whether the content changed.
     pub fn absorb(&self, object: T) -> bool {
-        let meta = object.metadata();
-        match self.objects.entry(object.key()) {
+        let key = object.key();
+        let revision = object.metadata().resource_version;
+        if !object.is_relevant() {
+            return self.drop_row(&key, revision);
+        }
+        let was_unreadable = self.unreadable.remove_if(&key, |_, known| known.revision <= revision).is_some();
+        match self.objects.entry(key) {
             Entry::Occupied(mut present) => {
-                if present.get().metadata().resource_version >= meta.resource_version {
+                let row = present.get_mut();
+                let known = row.object.metadata();
+                if known.resource_version >= revision {
+                    if known.resource_version > revision && known.uid == object.metadata().uid {
+                        self.suspicion.raise(object.key(), &known.uid, known.resource_version);
+                    }
                     return false;
                 }
-                let changed = **present.get() != object;
-                present.insert(Arc::new(object));
-                changed
+                let changed = self.replace(row, object);
+                changed || was_unreadable
             }
             Entry::Vacant(vacant) => {
-                if meta.resource_version <= self.observed() {
+                if revision <= self.observed() && !was_unreadable {
                     return false;
                 }
-                self.unconfirmed.insert(object.key(), Unconfirmed::NotYetWatched);
-                vacant.insert(Arc::new(object));
+                self.unconfirmed.insert(vacant.key().clone(), Unconfirmed::NotYetWatched);
+                vacant.insert(Row { object: Arc::new(object), listed: 0 });
                 true
             }
         }
+    }
+
+    /// Puts a newer object in place of the one that is there. Another UID means that the old one was
+    /// deleted meanwhile, and that nobody told how it looked then.
+    fn replace(&self, row: &mut Row<T>, object: T) -> bool {
+        let is_another = row.object.metadata().uid != object.metadata().uid;
+        if is_another && T::HAS_LAST_WORDS {
+            self.last_words.insert(object.key(), LastWords::Unknown);
+        }
+        let changed = *row.object != object;
+        row.object = Arc::new(object);
+        changed
+    }
+
+    /// An object of that key does not matter any more.
+    fn drop_row(&self, key: &T::Key, revision: ResourceVersion) -> bool {
+        self.unconfirmed.remove(key);
+        let is_older = |row: &Row<T>| row.object.metadata().resource_version < revision;
+        self.objects.remove_if(key, |_, row| is_older(row)).is_some()
     }
 
     /// Takes the proof, by a live request, that no object of that key existed any more when we knew it
     /// at this revision. Returns whether an object went away.
     pub fn prove_gone(&self, key: &T::Key, known: ResourceVersion) -> bool {
         let Entry::Occupied(present) = self.objects.entry(key.clone()) else { return false };
-        if present.get().metadata().resource_version > known {
+        if present.get().object.metadata().resource_version > known {
             return false;
         }
         if T::HAS_LAST_WORDS {
@@ -237,6 +278,7 @@ impl<T: Narrow> Table<T> {
         }
         present.remove();
         self.unconfirmed.remove(key);
+        self.unreadable.remove(key);
         true
     }
 
@@ -260,7 +302,8 @@ impl<T: Narrow> Table<T> {
         self.unconfirmed.get(key).is_some_and(|entry| *entry == Unconfirmed::NotListed)
     }
 
-    fn advance(&self, revision: ResourceVersion) {
+    /// Everything up to this revision has been told of.
+    pub fn advance(&self, revision: ResourceVersion) {
         self.observed.fetch_max(revision.0, Ordering::AcqRel);
     }
 }

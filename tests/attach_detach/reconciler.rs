@@ -7,6 +7,7 @@ use libtest_mimic::{Failed, Trial};
 use mooring::{
     attach_detach::{
         actual_state::{ActualState, Candidates, PairCall, Publication, Uncertain},
+        blocks::StandOff,
         desired_state::{AttachSource, DesiredState, PodFacts, PodWishes, WantedVolume},
         force::ForcePolicy,
         node_state::Unsettled,
@@ -37,6 +38,10 @@ pub struct Case {
     no_op: bool,
     #[serde(default)]
     stand_off: bool,
+    #[serde(default)]
+    restored: bool,
+    #[serde(default)]
+    unreadable: BTreeMap<String, String>,
     given: BTreeMap<String, Given>,
     then: BTreeMap<String, Then>,
 }
@@ -128,7 +133,16 @@ fn run(case: &Case) -> Result<(), Failed> {
             nodes,
             policy: ForcePolicy::default(),
             held_exclusively: case.held_exclusively,
-            stand_off: case.stand_off,
+            stand_off: if case.restored {
+                Some(StandOff::Restored { until: wall() })
+            } else {
+                case.stand_off.then_some(StandOff::ForeignWriter)
+            },
+            unreadable: case
+                .unreadable
+                .iter()
+                .map(|(node, object)| (NodeName::from(node.as_str()), object.clone()))
+                .collect(),
             wall: wall(),
         },
         now,

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Kinds that the daemon watches, by their plurals.
-const WATCHED: [&str; 8] = [
+const WATCHED: [&str; 7] = [
     "nodes",
     "pods",
     "persistentvolumes",
@@ -22,7 +22,6 @@ const WATCHED: [&str; 8] = [
     "volumeattachments",
     "storageclasses",
     "csidrivers",
-    "csinodes",
 ];
 
 /// Storms on the embedded server.

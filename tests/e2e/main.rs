@@ -31,8 +31,10 @@ mod permissions;
 mod recycle;
 mod release;
 mod replicas;
+mod restore;
 mod second_binder;
 mod second_controller;
+mod slow;
 mod stage;
 mod troubles;
 mod wish_clock;
@@ -55,6 +57,7 @@ fn main() {
     stories.extend(mass_move::stories());
     stories.extend(binding::stories());
     stories.extend(release::stories());
+    stories.extend(restore::stories());
     stories.extend(recycle::stories());
     stories.extend(dashboards::stories());
     stories.extend(crash::stories());
@@ -62,6 +65,7 @@ fn main() {
     stories.extend(replicas::stories());
     stories.extend(second_binder::stories());
     stories.extend(second_controller::stories());
+    stories.extend(slow::stories());
     stories.extend(wish_clock::stories());
     stories.extend(deploy::stories());
     stories.extend(troubles::stories());

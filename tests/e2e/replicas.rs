@@ -1,19 +1,27 @@
 //! Several replicas: one writes, another goes on when it dies, and a restart by itself changes
 //! nothing.
 
+use std::time::Duration;
+
 use http::Method;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, api::DeleteParams};
 use mooring::embedded::faults::Write;
 
+use tokio::time::Instant;
+
 use crate::{
-    stage::{DAEMON_NAMESPACE, Stage, Story, story},
+    stage::{DAEMON_NAMESPACE, Place, Stage, Story, story},
     support::{
         backend::Proxy,
         cluster::until,
         daemon::{Daemon, Launch},
+        wire::Wire,
     },
 };
+
+/// Longer than the server takes over a request with the lease of these tests.
+const SHORTEST_HOLD: Duration = Duration::from_secs(8);
 
 pub fn stories() -> Vec<Story> {
     vec![
@@ -22,6 +30,8 @@ pub fn stories() -> Vec<Story> {
         story("replicas_begin_with_what_the_former_leader_wrote_last", leader_behind),
         story("replicas_refuse_a_late_patch_of_a_former_leader", late_patch),
         story("replicas_refuse_a_late_delete_of_a_former_leader", late_delete),
+        story("replicas_e9_a_create_whose_head_is_held_up_never_lands", head_held_up).at(Place::RealServer),
+        story("replicas_e9_a_create_whose_body_is_held_up_never_lands", body_held_up).at(Place::RealServer),
         story("restart_with_attached_volumes_writes_nothing", quiet_restart),
     ]
 }
@@ -184,6 +194,50 @@ async fn late_patch(stage: Stage) {
 
 async fn late_delete(stage: Stage) {
     late_write(&stage, |write| write.is(&Method::DELETE, "/volumeattachments/")).await;
+}
+
+/// E9, S1: the leader's POST of a VolumeAttachment, which has no precondition, is held up on its way, together with
+/// all that the leader sends, so that another takes over. The pod is moved meanwhile; then the POST arrives.
+async fn create_held_up(stage: &Stage, after_chunks: usize) {
+    let _attacher = stage.attacher();
+    no_lease(stage).await;
+    let wire = Wire::to(stage.real().plane.url()).await;
+    let launch = Launch::replica(DAEMON_NAMESPACE);
+    let _first = stage.wired_daemon(&launch, &wire).await;
+    let holder = new_holder(stage, "").await;
+    let (second_proxy, second) = replica(stage).await;
+    let _second = stage.start_daemon(&second, &second_proxy).await;
+    for number in 1..=4 {
+        prepare(stage, number).await;
+    }
+    // Its connections are open.
+    attach(stage, 3).await;
+
+    wire.hold_after(after_chunks);
+    stage.cluster.pod("p1", "n1", &["c1"]).await;
+    // The POST and the renewal.
+    wire.holds(2).await;
+    let held = Instant::now();
+    new_holder(stage, &holder).await;
+    stage.cluster.remove_pod("p1").await;
+    stage.cluster.pod("moved", "n2", &["c1"]).await;
+    stage.cluster.published("n2", &["v1"]).await;
+    tokio::time::sleep_until(held + SHORTEST_HOLD).await;
+    wire.release().await;
+
+    // Something later, and the volume has stayed where it is; that it never was elsewhere is checked of all
+    // stories (S1).
+    attach(stage, 4).await;
+    stage.cluster.published("n2", &["v1"]).await;
+    assert!(stage.cluster.attachment_now("v1", "n1").await.is_none());
+}
+
+async fn head_held_up(stage: Stage) {
+    create_held_up(&stage, 0).await;
+}
+
+async fn body_held_up(stage: Stage) {
+    create_held_up(&stage, 1).await;
 }
 
 /// S39: what is as it should be is left alone.

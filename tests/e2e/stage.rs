@@ -29,6 +29,7 @@ use crate::support::{
     history::Change,
     invariants,
     process::Log,
+    wire::Wire,
     writes,
 };
 
@@ -205,6 +206,11 @@ impl Stage {
         self.backend.real().is_some()
     }
 
+    /// The embedded server, for a story that plays only there.
+    pub fn embedded(&self) -> &mooring::embedded::Server {
+        self.backend.embedded().expect("this story is for the embedded server")
+    }
+
     /// The real server, for a story that plays only there.
     pub fn real(&self) -> &Real {
         self.backend.real().expect("this story is for the real server")
@@ -228,6 +234,15 @@ impl Stage {
     /// Starts a daemon in a certain way and waits until it is ready.
     pub async fn start_daemon(&self, launch: &Launch, proxy: &Proxy) -> Daemon {
         let daemon = self.backend.start(launch, proxy);
+        self.logs.lock().unwrap().extend(daemon.log().cloned());
+        daemon.ready().await;
+        daemon
+    }
+
+    /// Starts a daemon at the other end of a wire to the real server and waits until it is ready.
+    pub async fn wired_daemon(&self, launch: &Launch, wire: &Wire) -> Daemon {
+        let real = self.real();
+        let daemon = launch.start_process(&real.plane.kubeconfig(wire.url(), &real.token));
         self.logs.lock().unwrap().extend(daemon.log().cloned());
         daemon.ready().await;
         daemon

@@ -83,7 +83,7 @@ pub(super) fn kind(key: &ObjectRef) -> &'static str {
         ObjectRef::Volume(_) => "volume",
         ObjectRef::Claim(_) => "claim",
         ObjectRef::Driver(_) => "driver",
-        ObjectRef::Class(_) | ObjectRef::CsiNode(_) => "none",
+        ObjectRef::Class(_) => "none",
     }
 }
 

@@ -49,6 +49,14 @@ impl Assets {
         build("build-chain", "chain: ", "install Go")
     }
 
+    /// Builds `seed`, which fills etcd, or finds it built.
+    ///
+    /// # Errors
+    /// One line: why there is none, and what helps.
+    pub fn seed() -> Result<Self, String> {
+        build("build-seed", "seed: ", "install Go")
+    }
+
     /// Path of one binary.
     pub fn binary(&self, name: &str) -> PathBuf {
         self.0.join(name)

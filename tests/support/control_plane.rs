@@ -30,6 +30,9 @@ use super::{
 /// The longest a start may take: a few seconds on an idle machine, many times that on a busy one.
 const START_DEADLINE: Duration = Duration::from_mins(2);
 
+/// The same with some 100 000 objects, which the API server reads before it is ready.
+const SEEDED_START_DEADLINE: Duration = Duration::from_mins(10);
+
 /// Everything that moves storage objects is recorded with bodies; of the daemon also what it reads.
 const AUDIT_POLICY: &str = r#"
 apiVersion: audit.k8s.io/v1
@@ -99,6 +102,9 @@ impl User {
 pub struct Options {
     /// More flags for kube-apiserver; the last one of a name wins.
     pub api_server_flags: Vec<String>,
+    /// A program with its arguments that fills etcd before the API server starts; the last argument that it
+    /// gets is `--etcd=` and the address.
+    pub seeder: Option<Vec<String>>,
     /// Neither audit log nor JSON storage: what a benchmark wants, which reads no history.
     pub without_records: bool,
 }
@@ -113,6 +119,8 @@ pub struct ControlPlane {
     /// DER certificates that the server's own chains to.
     authorities: Vec<Vec<u8>>,
     secret: Vec<u8>,
+    deadline: Duration,
+    api_server_flags: Vec<String>,
     // Dropped in this order: without its store an API server only logs errors.
     api_server: Process,
     etcd: Process,
@@ -130,6 +138,13 @@ impl ControlPlane {
         let [client_port, peer_port, port] = free_ports();
         let etcd_url = format!("http://127.0.0.1:{client_port}");
         let etcd = start_etcd(assets, &folder, &etcd_url, peer_port);
+        let deadline = match &options.seeder {
+            Some(seeder) => {
+                seed(seeder, &etcd_url).await;
+                SEEDED_START_DEADLINE
+            }
+            None => START_DEADLINE,
+        };
 
         let secret = write_service_account_keys(&folder);
         let lines = User::ALL.map(|user| {
@@ -148,18 +163,33 @@ impl ControlPlane {
             authorities: Vec::new(),
             secret,
             folder,
+            deadline,
+            api_server_flags: flags,
             api_server,
             etcd,
         };
-        let ready = tokio::time::timeout(START_DEADLINE, control_plane.ready()).await.is_ok();
+        control_plane.started().await;
+        control_plane
+    }
+
+    async fn started(&mut self) {
+        let ready = tokio::time::timeout(self.deadline, self.ready()).await.is_ok();
         assert!(
             ready,
             "the control plane is not ready after {} s\nkube-apiserver:\n{}\netcd:\n{}",
-            START_DEADLINE.as_secs(),
-            control_plane.api_server.log().tail(40),
-            control_plane.etcd.log().tail(20),
+            self.deadline.as_secs(),
+            self.api_server.log().tail(40),
+            self.etcd.log().tail(20),
         );
-        control_plane
+    }
+
+    /// Kills the API server and starts it anew, at the same address. It then knows nothing of what happened
+    /// before: whoever watched from an earlier revision has to list again.
+    pub async fn restart_api_server(&mut self) {
+        self.api_server.kill();
+        let program = self.assets.binary("kube-apiserver");
+        self.api_server = Process::start("kube-apiserver", &program, &self.api_server_flags, &[]);
+        self.started().await;
     }
 
     /// Nothing announces that a server has come up, so this asks; it is the only place that does.
@@ -289,6 +319,8 @@ fn start_etcd(assets: &Assets, folder: &Path, url: &str, peer_port: u16) -> Proc
         // The data need not survive a crash of the machine.
         "--unsafe-no-fsync".to_owned(),
         "--log-level=warn".to_owned(),
+        // Its default of 2 GiB is too little for a large cluster.
+        "--quota-backend-bytes=8589934592".to_owned(),
         format!("--listen-client-urls={url}"),
         format!("--advertise-client-urls={url}"),
         format!("--listen-peer-urls={peer}"),
@@ -299,6 +331,14 @@ fn start_etcd(assets: &Assets, folder: &Path, url: &str, peer_port: u16) -> Proc
         "--election-timeout=100".to_owned(),
     ];
     Process::start("etcd", &assets.binary("etcd"), &flags, &[])
+}
+
+async fn seed(command: &[String], etcd_url: &str) {
+    let [program, arguments @ ..] = command else { panic!("no program is named") };
+    let arguments = [arguments, &[format!("--etcd={etcd_url}")]].concat();
+    let mut seeder = Process::start("seed", Path::new(program), &arguments, &[]);
+    let status = seeder.ended().await;
+    assert!(status.success(), "etcd was not filled:\n{}", seeder.log().tail(20));
 }
 
 fn api_server_flags(folder: &Path, etcd_url: &str, port: u16, options: &Options) -> Vec<String> {

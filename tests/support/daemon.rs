@@ -11,7 +11,6 @@ use mooring::{
     config::Config,
     http::Router,
     kube_api::connect::ApiServer,
-    supervise::Death,
 };
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -31,8 +30,13 @@ pub struct Launch {
 impl Launch {
     /// A single replica that needs no lease.
     pub fn alone() -> Self {
-        // Where its ServiceAccount may keep its ConfigMap.
-        let flags = ["--leader-elect=false", "--leader-elect-resource-namespace=mooring-system"];
+        let flags = [
+            "--leader-elect=false",
+            // Where its ServiceAccount may keep its ConfigMap.
+            "--leader-elect-resource-namespace=mooring-system",
+            // What is never answered should not be waited for long.
+            "--request-timeout=5s",
+        ];
         Self { flags: flags.map(str::to_owned).to_vec() }
     }
 
@@ -40,13 +44,18 @@ impl Launch {
     pub fn replica(namespace: &str) -> Self {
         let flags = [
             "--leader-elect=true",
-            "--leader-elect-lease-duration=3s",
-            "--leader-elect-renew-deadline=2s",
+            "--leader-elect-lease-duration=5s",
+            "--leader-elect-renew-deadline=3s",
             "--leader-elect-retry-period=200ms",
         ];
         let mut flags: Vec<String> = flags.map(str::to_owned).to_vec();
         flags.push(format!("--leader-elect-resource-namespace={namespace}"));
         Self { flags }
+    }
+
+    /// One of several replicas, with the lease that an operator gets who says nothing else.
+    pub fn replica_by_default(namespace: &str) -> Self {
+        Self { flags: vec![format!("--leader-elect-resource-namespace={namespace}")] }
     }
 
     /// The same with one more flag.
@@ -197,15 +206,14 @@ impl InProcess {
         let line = CancellationToken::new();
         let api = ApiServer::in_process(cuttable(client, line.clone()));
         let task = tokio::spawn(async move {
-            let mut daemon = app::Daemon::start(config, &api).await.expect("start the daemon's parts");
-            pages_sender.send_replace(Some(daemon.pages()));
+            let life = app::Life::start(config, &api, pages_sender).await;
+            let mut life = life.expect("start the daemon's parts");
             tokio::select! {
-                death = daemon.death() => {
-                    let death: Death = death;
-                    tracing::error!(error = %death, "the daemon died");
+                failure = life.failure() => {
+                    tracing::error!(error = format!("{failure:#}"), "the daemon died");
                     1
                 }
-                _ = stopped => match daemon.stop().await {
+                _ = stopped => match life.stop().await {
                     Ok(()) => 0,
                     Err(error) => {
                         tracing::error!(error = format!("{error:#}"), "the daemon did not stop in order");

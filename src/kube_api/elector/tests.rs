@@ -1,17 +1,20 @@
 use std::{
     convert::Infallible,
-    future::pending,
+    future::{pending, ready},
     sync::{Mutex, PoisonError},
 };
 
 use http::{Method, Response};
 use http_body_util::BodyExt;
 use kube::client::Body;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
 use super::*;
-use crate::metrics::{ApiMetrics, Metrics};
+use crate::{
+    kube_api::lease,
+    metrics::{ApiMetrics, Metrics},
+};
 
 const TIMING: Timing = Timing {
     lease_duration: Duration::from_secs(15),
@@ -28,6 +31,8 @@ enum Mood {
     Failing,
     /// Carries writes out, but does not answer.
     Silent,
+    /// Takes three seconds for everything.
+    Slow,
 }
 
 /// The one Lease of a server.
@@ -80,8 +85,10 @@ impl Server {
                 let method = request.method().clone();
                 let body = request.into_body().collect().await.unwrap().to_bytes();
                 let (status, answer) = server.with(|store| store.serve(&method, &body));
-                if server.with(|store| store.mood) == Mood::Silent {
-                    return pending().await;
+                match server.with(|store| store.mood) {
+                    Mood::Silent => return pending().await,
+                    Mood::Slow => seconds(3).await,
+                    Mood::Well | Mood::Failing => {}
                 }
                 let mut response = Response::new(Body::from(answer.to_string().into_bytes()));
                 *response.status_mut() = status.try_into().unwrap();
@@ -95,7 +102,7 @@ impl Server {
         let metrics = Metrics::default();
         let api = Arc::new(ApiMetrics::new(&metrics, "test").unwrap());
         let caller = Caller::new(self.client(), Leadership::new(Term::Unlimited), None, api)
-            .with_request_timeout(TIMING.retry_period);
+            .with_request_timeout(TIMING.request_timeout());
         let candidacy = Candidacy {
             namespace: "kube-system".to_owned(),
             name: "mooring".to_owned(),
@@ -143,18 +150,30 @@ impl Store {
 /// A running elector.
 struct Running {
     leadership: Leadership,
+    sight: Sight,
+    grace: RestoreGrace,
     release: CancellationToken,
     view: watch::Receiver<ElectionView>,
     task: tokio::task::JoinHandle<Result<(), ElectionError>>,
 }
 
 fn start(server: &Server, identity: &str, barrier: impl Future<Output = ()> + Send + 'static) -> Running {
-    let leadership = Leadership::new(Term::None);
-    let elector = server.elector(identity, &leadership);
+    start_when(server, identity, ready(()), barrier)
+}
+
+fn start_when(
+    server: &Server,
+    identity: &str,
+    synced: impl Future<Output = ()> + Send + 'static,
+    barrier: impl Future<Output = ()> + Send + 'static,
+) -> Running {
+    let leadership = Leadership::new(Term::None).with_reserve(TIMING.reserve());
+    let (sight, grace) = (Sight::default(), RestoreGrace::default());
+    let elector = server.elector(identity, &leadership).with_sight(sight.clone()).with_grace(grace.clone());
     let release = CancellationToken::new();
     let view = elector.view();
-    let task = tokio::spawn(elector.run(None, barrier, release.clone()));
-    Running { leadership, release, view, task }
+    let task = tokio::spawn(elector.run(None, synced, barrier, release.clone()));
+    Running { leadership, sight, grace, release, view, task }
 }
 
 impl Running {
@@ -196,18 +215,210 @@ async fn creates_renews_without_reading_and_releases() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_term_begins_only_after_the_barrier() {
+async fn m8_the_term_begins_only_after_the_barrier() {
     let server = Server::default();
     let (pass, passed) = tokio::sync::oneshot::channel::<()>();
     let running = start(&server, "a", async move {
         let _ = passed.await;
     });
-    // Far longer than the lease: it is renewed all the while.
-    seconds(60).await;
+    // Longer than the lease: it is renewed all the while.
+    seconds(25).await;
     assert_eq!((server.holder().as_str(), running.leads()), ("a", false));
-    assert!(server.log().len() > 25);
+    let view = running.view.borrow().clone();
+    assert_eq!((view.leading, view.taking_over), (false, true));
+    assert!(server.log().len() > 10);
     pass.send(()).unwrap();
     running.wins_within(1).await;
+    let view = running.view.borrow().clone();
+    assert_eq!((view.leading, view.taking_over), (true, false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn m2_who_does_not_come_to_lead_gives_the_lease_back() {
+    let server = Server::default();
+    let running = start(&server, "a", pending());
+    seconds(29).await;
+    assert_eq!(server.holder(), "a");
+    let error = running.end().await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "lease kube-system/mooring given back: not leading within 30s of winning it"
+    );
+    assert_eq!(server.holder(), "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn m2_l14_who_has_not_listed_everything_does_not_stand() {
+    let server = Server::default();
+    let (sync, synced) = tokio::sync::oneshot::channel::<()>();
+    let synced = async move {
+        let _ = synced.await;
+    };
+    let cold = start_when(&server, "cold", synced, async {});
+    seconds(600).await;
+    assert_eq!(server.holder(), "absent");
+    // A warm one beside it.
+    let warm = start(&server, "warm", async {});
+    warm.wins_within(1).await;
+    warm.release.cancel();
+    warm.end().await.unwrap();
+    seconds(600).await;
+    assert_eq!(server.holder(), "");
+    sync.send(()).unwrap();
+    cold.wins_within(1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn m2_a_blind_leader_goes_on_unless_another_sees() {
+    let server = Server::default();
+    let first = start(&server, "a", async {});
+    first.wins_within(1).await;
+    // Without anybody else, and with somebody who sees no more.
+    first.sight.set(Some(Instant::now()));
+    seconds(600).await;
+    let second = start(&server, "b", async {});
+    second.sight.set(Some(Instant::now()));
+    seconds(600).await;
+    assert!(first.leads());
+
+    second.sight.set(None);
+    second.wins_within(10).await;
+    assert_eq!(server.holder(), "b");
+    let error = first.end().await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "lease kube-system/mooring given back: this replica sees nothing any more, and b does"
+    );
+    // Nothing of that is left on the lease.
+    seconds(3).await;
+    let lease = server.with(|store| store.lease.clone()).unwrap();
+    assert_eq!(lease["metadata"]["annotations"], json!({}));
+}
+
+#[tokio::test(start_paused = true)]
+async fn m2_a_blink_is_not_blindness() {
+    let server = Server::default();
+    let first = start(&server, "a", async {});
+    first.wins_within(1).await;
+    let second = start(&server, "b", async {});
+    first.sight.set(Some(Instant::now()));
+    seconds(115).await;
+    first.sight.set(None);
+    seconds(600).await;
+    assert!(first.leads() && !second.leads());
+    assert!(server.with(|store| store.lease.clone()).unwrap()["metadata"].get("annotations").is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn m2_who_sees_goes_before_who_is_blind() {
+    let server = Server::default();
+    server.put("dead", "2099-01-01T00:00:00Z");
+    let blind = start(&server, "blind", async {});
+    blind.sight.set(Some(Instant::now()));
+    seconds(17).await;
+    assert_eq!(server.holder(), "dead");
+    // Nobody else wants it.
+    blind.wins_within(20).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn m5_a_slow_lease_is_kept() {
+    let server = Server::default();
+    let running = start(&server, "a", async {});
+    running.wins_within(1).await;
+    server.set(Mood::Slow);
+    seconds(120).await;
+    assert!(running.leads());
+    // And won, as by client-go.
+    running.release.cancel();
+    running.end().await.unwrap();
+    start(&server, "b", async {}).wins_within(20).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn m8_a_deleted_lease_is_not_taken_while_its_holder_may_lead() {
+    let server = Server::default();
+    server.put("dead", "2099-01-01T00:00:00Z");
+    let standby = start(&server, "b", async {});
+    seconds(5).await;
+    server.with(|store| store.lease = None);
+    seconds(9).await;
+    assert_eq!(server.holder(), "absent");
+    standby.wins_within(4).await;
+
+    // A holder that lives creates it anew.
+    let other = start(&server, "c", async {});
+    seconds(5).await;
+    server.with(|store| store.lease = None);
+    seconds(60).await;
+    assert_eq!(server.holder(), "b");
+    assert!(standby.leads() && !other.leads());
+}
+
+#[tokio::test(start_paused = true)]
+async fn s37_the_lease_is_not_released_before_every_write_is_over() {
+    for (under_way, holder) in [(4, ""), (12, "a")] {
+        let server = Server::default();
+        let running = start(&server, "a", async {});
+        running.wins_within(1).await;
+        let began = Instant::now();
+        running.leadership.landing().leaves(began + Duration::from_secs(under_way));
+        running.release.cancel();
+        running.end().await.unwrap();
+        assert_eq!(server.holder(), holder, "{under_way}");
+        assert!(began.elapsed() >= Duration::from_secs(under_way.min(5)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn e11_a_lease_that_goes_back_in_time_begins_a_grace_that_successors_keep() {
+    let server = Server::default();
+    let first = start(&server, "a", async {});
+    first.wins_within(1).await;
+    seconds(20).await;
+    assert_eq!(first.grace.left(Instant::now()), None);
+    // A backup from before the last renewals.
+    server.with(|store| {
+        store.revision -= 4;
+        let lease = store.lease.clone().unwrap();
+        store.store(lease);
+    });
+    seconds(5).await;
+    assert!(first.leads());
+    let left = first.grace.left(Instant::now()).unwrap();
+    assert!(left > Duration::from_secs(290), "{left:?}");
+    let note = |server: &Server| {
+        let lease = server.with(|store| store.lease.clone()).unwrap();
+        lease["metadata"]["annotations"][lease::note::RESTORE_GRACE]
+            .as_str()
+            .map(|text| text.parse::<u64>().unwrap())
+    };
+    assert!(note(&server).unwrap() > 290);
+
+    // A replica that was started since then, and saw nothing.
+    seconds(100).await;
+    first.release.cancel();
+    first.end().await.unwrap();
+    let second = start(&server, "b", async {});
+    second.wins_within(5).await;
+    let left = second.grace.left(Instant::now()).unwrap().as_secs();
+    assert!((185..=200).contains(&left), "{left}");
+    seconds(205).await;
+    assert_eq!(second.grace.left(Instant::now()), None);
+    assert_eq!(note(&server), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn e11_a_standby_that_saw_a_restore_tells_the_leader() {
+    let server = Server::default();
+    let leader = start(&server, "a", async {});
+    leader.wins_within(1).await;
+    let standby = start(&server, "b", async {});
+    seconds(3).await;
+    standby.grace.begin(Instant::now());
+    seconds(6).await;
+    assert!(leader.leads());
+    assert!(leader.grace.left(Instant::now()).unwrap() > Duration::from_secs(280));
 }
 
 #[tokio::test(start_paused = true)]
@@ -306,7 +517,10 @@ async fn a_standby_outlasts_any_outage_and_says_why_it_waits() {
     let running = start(&server, "a", async {});
     server.set(Mood::Failing);
     seconds(3_600).await;
-    assert_eq!(running.view.borrow().error.as_deref(), Some("outcome unknown: etcd is down"));
+    assert_eq!(
+        running.view.borrow().error.as_deref(),
+        Some("outcome unknown: 500 InternalError: etcd is down")
+    );
     server.set(Mood::Well);
     // The first look at the lease since start counts as its change.
     running.wins_within(25).await;

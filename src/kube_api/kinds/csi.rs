@@ -1,4 +1,4 @@
-//! CSIDriver and CSINode: whether a driver attaches at all, and where it runs.
+//! CSIDriver: whether a driver attaches at all.
 
 use serde::Deserialize;
 
@@ -20,12 +20,4 @@ pub struct CsiDriver {
 pub struct CsiDriverSpec {
     /// Whether volumes of the driver must be attached; absent means yes (attach-detach §2.3).
     pub attach_required: Option<bool>,
-}
-
-/// A CSINode.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
-pub struct CsiNode {
-    /// Metadata.
-    pub metadata: Meta,
 }

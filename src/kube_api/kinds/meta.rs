@@ -111,6 +111,11 @@ const KEPT_DOMAINS: [&str; 9] = [
     "openstorage.io/",
 ];
 
+/// Whether an annotation of that key is kept.
+pub(in crate::kube_api) fn is_kept_annotation(key: &[u8]) -> bool {
+    KEPT_DOMAINS.iter().any(|domain| key.starts_with(domain.as_bytes()))
+}
+
 fn storage_annotations<'de, D>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error>
 where
     D: Deserializer<'de>,
@@ -130,7 +135,7 @@ where
         fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
             let mut kept = BTreeMap::new();
             while let Some(key) = map.next_key::<std::borrow::Cow<'de, str>>()? {
-                if KEPT_DOMAINS.iter().any(|domain| key.starts_with(domain)) {
+                if is_kept_annotation(key.as_bytes()) {
                     kept.insert(key.into_owned(), map.next_value()?);
                 } else {
                     map.next_value::<serde::de::IgnoredAny>()?;

@@ -14,28 +14,37 @@ mod pod;
 mod source;
 mod volume;
 
-use std::{borrow::Cow, fmt, hash::Hash};
+use std::{fmt, hash::Hash};
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use serde::{Deserialize, Deserializer, de::DeserializeOwned};
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
 
-pub use attachment::{AttachmentSource, AttachmentStatus, VolumeAttachment, VolumeError};
-pub use claim::{ClaimPhase, ClaimSpec, ClaimStatus, LabelSelector, PersistentVolumeClaim};
+pub use attachment::{AttachmentSource, AttachmentSpec, AttachmentStatus, VolumeAttachment, VolumeError};
+pub use claim::{
+    ClaimPhase, ClaimResources, ClaimSpec, ClaimStatus, LabelExpression, LabelSelector, PersistentVolumeClaim,
+};
 pub use class::{BindingMode, StorageClass};
-pub use csi::{CsiDriver, CsiNode};
+pub use csi::{CsiDriver, CsiDriverSpec};
+pub(super) use meta::is_kept_annotation;
 pub use meta::{Meta, OwnerReference};
-pub use node::{AttachedVolume, Node, NodeCondition, Taint};
-pub use pod::{ClaimSource, Pod, PodVolume, PodVolumeSource};
+pub use node::{AttachedVolume, Node, NodeCondition, NodeInfo, NodeSpec, NodeStatus, Taint};
+pub use pod::{
+    ClaimSource, ContainerState, ContainerStatus, Pod, PodSpec, PodStatus, PodVolume, PodVolumeSource,
+    Present,
+};
+pub(super) use source::Source;
 pub use source::{
     AwsElasticBlockStore, AzureDisk, AzureFile, Cinder, Fc, FlexVolume, GcePersistentDisk, InTreeSource,
     Iscsi, Malformed, PortworxVolume, VsphereVolume,
 };
+pub(super) use volume::VolumeSource;
 pub use volume::{
     ClaimRef, CsiSource, FileSource, HostPathSource, NfsSource, PersistentVolume, ReclaimPolicy, VolumePhase,
-    VolumeSpec,
+    VolumeSpec, VolumeStatus,
 };
 
 use super::ids::{AttachmentName, ClaimKey, ClassName, DriverName, NodeName, PodKey, VolumeName};
+use super::wire::DecodeError;
 
 /// Which object of a watched kind: what a change notice carries and what tables are keyed by.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -54,8 +63,6 @@ pub enum ObjectRef {
     Class(ClassName),
     /// A CSIDriver.
     Driver(DriverName),
-    /// A CSINode, which bears the node's name.
-    CsiNode(NodeName),
 }
 
 impl fmt::Display for ObjectRef {
@@ -68,13 +75,24 @@ impl fmt::Display for ObjectRef {
             Self::Attachment(name) => write!(f, "volumeattachment/{name}"),
             Self::Class(name) => write!(f, "storageclass/{name}"),
             Self::Driver(name) => write!(f, "csidriver/{name}"),
-            Self::CsiNode(name) => write!(f, "csinode/{name}"),
         }
     }
 }
 
+/// What can be read from the API server's protobuf.
+pub trait FromProtobuf: Sized {
+    /// Decodes an object, without envelope.
+    ///
+    /// # Errors
+    /// If a field that is kept cannot be read. A volume source that cannot be read is none:
+    /// [`InTreeSource::Malformed`] stands for it.
+    fn from_protobuf(raw: &Bytes) -> Result<Self, DecodeError>;
+}
+
 /// A watched kind.
-pub trait Narrow: DeserializeOwned + Clone + fmt::Debug + PartialEq + Send + Sync + 'static {
+pub trait Narrow:
+    DeserializeOwned + FromProtobuf + Clone + fmt::Debug + PartialEq + Send + Sync + 'static
+{
     /// What identifies one object of the kind.
     type Key: Clone + Eq + Ord + Hash + fmt::Debug + fmt::Display + Send + Sync + 'static;
     /// API group, empty for core.
@@ -86,8 +104,12 @@ pub trait Narrow: DeserializeOwned + Clone + fmt::Debug + PartialEq + Send + Syn
 
     /// The object's metadata.
     fn metadata(&self) -> &Meta;
+    /// The identity of an object with that metadata, of which name and namespace are enough.
+    fn key_of(metadata: &Meta) -> Self::Key;
     /// The object's identity.
-    fn key(&self) -> Self::Key;
+    fn key(&self) -> Self::Key {
+        Self::key_of(self.metadata())
+    }
     /// The change notice for an object of this kind.
     fn object_ref(key: Self::Key) -> ObjectRef;
     /// Whether the last state of a deleted object is needed by whoever learns of the deletion later.
@@ -96,6 +118,10 @@ pub trait Narrow: DeserializeOwned + Clone + fmt::Debug + PartialEq + Send + Syn
     fn path(key: &Self::Key) -> String;
     /// Drops what this kind parsed but does not keep.
     fn trim(&mut self) {}
+    /// Whether any rule reads the object. One that does not matter is not kept.
+    fn is_relevant(&self) -> bool {
+        true
+    }
 }
 
 macro_rules! narrow {
@@ -119,9 +145,9 @@ macro_rules! narrow {
             fn metadata(&self) -> &Meta {
                 &self.metadata
             }
-            fn key(&self) -> $key {
+            fn key_of(metadata: &Meta) -> $key {
                 let of: fn(&Meta) -> $key = $of;
-                of(&self.metadata)
+                of(metadata)
             }
             fn object_ref(key: $key) -> ObjectRef {
                 ObjectRef::$variant(key)
@@ -163,52 +189,9 @@ narrow!(
 );
 narrow!(StorageClass, ClassName, Class, "storage.k8s.io", "StorageClass", "storageclasses", cluster);
 narrow!(CsiDriver, DriverName, Driver, "storage.k8s.io", "CSIDriver", "csidrivers", cluster);
-narrow!(CsiNode, NodeName, CsiNode, "storage.k8s.io", "CSINode", "csinodes", cluster);
 
 /// URL path below which the `v1` resources of a group live.
 #[must_use]
 pub fn api_root(group: &str) -> String {
     if group.is_empty() { "/api/v1".to_owned() } else { format!("/apis/{group}/v1") }
-}
-
-/// A narrow kind as kube's watcher wants it: with an `ObjectMeta`, of which only the revision is
-/// filled, because that is all the watcher reads.
-#[derive(Clone, Debug)]
-pub struct Watched<T> {
-    /// The object.
-    pub object: T,
-    head: ObjectMeta,
-}
-
-impl<'de, T: Narrow> Deserialize<'de> for Watched<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut object = T::deserialize(deserializer)?;
-        object.trim();
-        let revision = object.metadata().resource_version.to_string();
-        Ok(Self { object, head: ObjectMeta { resource_version: Some(revision), ..ObjectMeta::default() } })
-    }
-}
-
-impl<T: Narrow> kube::Resource for Watched<T> {
-    type DynamicType = ();
-    type Scope = kube::core::DynamicResourceScope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        T::KIND.into()
-    }
-    fn group((): &()) -> Cow<'_, str> {
-        T::GROUP.into()
-    }
-    fn version((): &()) -> Cow<'_, str> {
-        "v1".into()
-    }
-    fn plural((): &()) -> Cow<'_, str> {
-        T::PLURAL.into()
-    }
-    fn meta(&self) -> &ObjectMeta {
-        &self.head
-    }
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.head
-    }
 }

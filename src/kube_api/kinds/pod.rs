@@ -59,10 +59,11 @@ pub enum PodVolumeSource {
 }
 
 /// `persistentVolumeClaim`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Deserialize, prost::Message)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClaimSource {
     /// Name of the claim in the pod's namespace.
+    #[prost(string, tag = "1")]
     pub claim_name: String,
 }
 

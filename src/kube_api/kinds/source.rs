@@ -51,138 +51,171 @@ pub struct Malformed {
 }
 
 /// `awsElasticBlockStore`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Deserialize, prost::Message)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AwsElasticBlockStore {
     /// Id of the volume, in one of three forms.
     #[serde(rename = "volumeID")]
+    #[prost(string, tag = "1")]
     pub volume_id: String,
     /// File system.
+    #[prost(string, tag = "2")]
     pub fs_type: String,
     /// Partition, 0 for the whole disk.
+    #[prost(int32, tag = "3")]
     pub partition: i32,
     /// Whether it is mounted read-only.
+    #[prost(bool, tag = "4")]
     pub read_only: bool,
 }
 
 /// `gcePersistentDisk`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Deserialize, prost::Message)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GcePersistentDisk {
     /// Name of the disk.
+    #[prost(string, tag = "1")]
     pub pd_name: String,
     /// File system.
+    #[prost(string, tag = "2")]
     pub fs_type: String,
     /// Partition, 0 for the whole disk.
+    #[prost(int32, tag = "3")]
     pub partition: i32,
     /// Whether it is attached read-only.
+    #[prost(bool, tag = "4")]
     pub read_only: bool,
 }
 
 /// `azureDisk`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Deserialize, prost::Message)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AzureDisk {
     /// URI of the disk.
     #[serde(rename = "diskURI")]
+    #[prost(string, tag = "2")]
     pub disk_uri: String,
     /// Host caching.
+    #[prost(string, optional, tag = "3")]
     pub caching_mode: Option<String>,
     /// File system.
+    #[prost(string, optional, tag = "4")]
     pub fs_type: Option<String>,
     /// Whether it is mounted read-only.
+    #[prost(bool, optional, tag = "5")]
     pub read_only: Option<bool>,
     /// `Managed`, or one of the kinds that no CSI driver supports.
+    #[prost(string, optional, tag = "6")]
     pub kind: Option<String>,
 }
 
 /// `azureFile`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Deserialize, prost::Message)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AzureFile {
     /// Secret with account name and key.
+    #[prost(string, tag = "1")]
     pub secret_name: String,
     /// Namespace of the secret; PersistentVolumes only.
+    #[prost(string, optional, tag = "4")]
     pub secret_namespace: Option<String>,
     /// Name of the share.
+    #[prost(string, tag = "2")]
     pub share_name: String,
     /// Whether it is mounted read-only.
+    #[prost(bool, tag = "3")]
     pub read_only: bool,
 }
 
 /// `cinder`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Deserialize, prost::Message)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Cinder {
     /// Id of the volume.
     #[serde(rename = "volumeID")]
+    #[prost(string, tag = "1")]
     pub volume_id: String,
     /// File system.
+    #[prost(string, tag = "2")]
     pub fs_type: String,
     /// Whether it is mounted read-only.
+    #[prost(bool, tag = "3")]
     pub read_only: bool,
 }
 
 /// `vsphereVolume`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Deserialize, prost::Message)]
 #[serde(rename_all = "camelCase", default)]
 pub struct VsphereVolume {
     /// Path of the disk.
+    #[prost(string, tag = "1")]
     pub volume_path: String,
     /// File system.
+    #[prost(string, tag = "2")]
     pub fs_type: String,
     /// Storage policy by name.
+    #[prost(string, tag = "3")]
     pub storage_policy_name: String,
 }
 
 /// `portworxVolume`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Deserialize, prost::Message)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PortworxVolume {
     /// Id of the volume.
     #[serde(rename = "volumeID")]
+    #[prost(string, tag = "1")]
     pub volume_id: String,
     /// File system.
+    #[prost(string, tag = "2")]
     pub fs_type: String,
     /// Whether it is mounted read-only.
+    #[prost(bool, tag = "3")]
     pub read_only: bool,
 }
 
 /// `iscsi`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Deserialize, prost::Message)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Iscsi {
     /// Address of the target.
+    #[prost(string, tag = "1")]
     pub target_portal: String,
     /// Qualified name of the target.
+    #[prost(string, tag = "2")]
     pub iqn: String,
     /// Logical unit.
+    #[prost(int32, tag = "3")]
     pub lun: i32,
 }
 
 /// `fc`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Deserialize, prost::Message)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Fc {
     /// World-wide names of the target.
     #[serde(rename = "targetWWNs")]
+    #[prost(string, repeated, tag = "1")]
     pub target_wwns: Vec<String>,
     /// Logical unit; goes with the target's names.
+    #[prost(int32, optional, tag = "2")]
     pub lun: Option<i32>,
     /// World-wide identifiers of the volume, instead of both.
+    #[prost(string, repeated, tag = "5")]
     pub wwids: Vec<String>,
 }
 
 /// `flexVolume`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Deserialize, prost::Message)]
 #[serde(default)]
 pub struct FlexVolume {
     /// `<vendor>/<driver>`.
+    #[prost(string, tag = "1")]
     pub driver: String,
 }
 
 /// What one object may carry at most one of.
-pub(super) trait Source: Sized {
+pub(in crate::kube_api) trait Source: Sized {
     /// The key, if it is one of a source.
     fn key(name: &str) -> Option<&'static str>;
     /// Reads the value under one of the keys.

@@ -56,6 +56,18 @@ pub struct VolumeSpec {
     pub in_tree: Option<Box<InTreeSource>>,
 }
 
+impl VolumeSpec {
+    /// Puts the source where its kind is kept.
+    pub(in crate::kube_api) fn set_source(&mut self, source: Option<VolumeSource>) {
+        match source {
+            None => {}
+            Some(VolumeSource::Csi(source)) => self.csi = Some(source),
+            Some(VolumeSource::Files(source)) => self.files = Some(Box::new(source)),
+            Some(VolumeSource::InTree(source)) => self.in_tree = Some(Box::new(source)),
+        }
+    }
+}
+
 impl<'de> Deserialize<'de> for VolumeSpec {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Spec;
@@ -71,12 +83,7 @@ impl<'de> Deserialize<'de> for VolumeSpec {
                 let rest = WithoutSource::new(map, &mut source);
                 // The derived function, which knows all fields but the sources.
                 let mut spec = VolumeSpec::deserialize(MapAccessDeserializer::new(rest))?;
-                match source {
-                    None => {}
-                    Some(VolumeSource::Csi(source)) => spec.csi = Some(source),
-                    Some(VolumeSource::Files(source)) => spec.files = Some(Box::new(source)),
-                    Some(VolumeSource::InTree(source)) => spec.in_tree = Some(Box::new(source)),
-                }
+                spec.set_source(source);
                 Ok(spec)
             }
         }
@@ -84,7 +91,8 @@ impl<'de> Deserialize<'de> for VolumeSpec {
     }
 }
 
-enum VolumeSource {
+/// The one source of a PersistentVolume.
+pub(in crate::kube_api) enum VolumeSource {
     Csi(CsiSource),
     Files(FileSource),
     InTree(InTreeSource),
@@ -154,20 +162,23 @@ pub enum FileSource {
 }
 
 /// `spec.hostPath`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Deserialize, prost::Message)]
 #[serde(default)]
 pub struct HostPathSource {
     /// Path on the node.
+    #[prost(string, tag = "1")]
     pub path: String,
 }
 
 /// `spec.nfs`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Deserialize, prost::Message)]
 #[serde(default)]
 pub struct NfsSource {
     /// Host name or address of the server.
+    #[prost(string, tag = "1")]
     pub server: String,
     /// Path there.
+    #[prost(string, tag = "2")]
     pub path: String,
 }
 

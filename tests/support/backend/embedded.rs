@@ -103,6 +103,10 @@ fn verb(method: &Method, place: &Place, is_watch: bool) -> &'static str {
 }
 
 impl Backend for Embedded {
+    fn embedded(&self) -> Option<&Server> {
+        Some(&self.server)
+    }
+
     fn client(&self, user: User) -> Client {
         Client::new(self.service(user.name()), "default")
     }

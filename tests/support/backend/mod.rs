@@ -13,7 +13,10 @@ use std::ops::Deref;
 use futures::future::BoxFuture;
 use http::{Method, StatusCode};
 use kube::Client;
-use mooring::embedded::faults::{Faults, Write};
+use mooring::embedded::{
+    Server,
+    faults::{Faults, Write},
+};
 use tokio_util::sync::DropGuard;
 
 use super::{
@@ -48,6 +51,11 @@ pub trait Backend: Send + Sync {
 
     /// The requests recorded from a position on: of the daemon all, of others what moves storage.
     fn requests(&self, from: usize) -> Vec<Entry>;
+
+    /// The embedded one behind it, for what only a test in its process can do.
+    fn embedded(&self) -> Option<&Server> {
+        None
+    }
 
     /// The real one behind it, for what only that one has.
     fn real(&self) -> Option<&real::Real> {

@@ -4,9 +4,14 @@
 //! has a connection pool and a queue of its own, so that renewals of the lease never wait behind
 //! the main traffic.
 //!
-//! The stack is kube's default one with two differences that its configuration does not offer: TCP
-//! keepalive, without which a watch on a dead connection goes unnoticed for five minutes, and no
-//! per-request trace layer.
+//! The stack is kube's default one with differences that its configuration does not offer: TCP
+//! keepalive and user time-out, without which a watch on a dead connection goes unnoticed for five minutes
+//! and a request that was given up may still be delivered minutes later; writes that are kept back until
+//! the server has begun with them ([`super::call::gate`]); and no per-request trace layer. Proxies are refused, as
+//! kube refuses them without its features for them: the token must not go past one in silence. Renewed
+//! client certificates are taken ([`reload`]); tokens and certificates of authorities kube reloads itself.
+
+mod reload;
 
 use std::{
     env,
@@ -22,11 +27,13 @@ use hyper_util::{
 };
 use kube::{
     Client, Config,
-    client::{Body, ConfigExt},
+    client::ConfigExt,
     config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 use thiserror::Error;
 use tower::{BoxError, ServiceBuilder};
+
+use super::call::gate::Gated;
 
 /// Time to connect, TLS included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -38,6 +45,10 @@ const KEEPALIVE: Duration = Duration::from_secs(10);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 /// See [`KEEPALIVE`].
 const KEEPALIVE_RETRIES: u32 = 3;
+
+/// What the other side's kernel has not acknowledged after this long is not sent any more, also not by ours after
+/// the request was given up, and the connection is over. Several retransmissions fit in.
+const USER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A server that is alive but answers nothing: longer than a watch without events (the server ends
 /// it after 290 s) and shorter than an operator's patience.
@@ -70,6 +81,19 @@ pub enum ConnectError {
         file: String,
         /// What is wrong with it.
         error: KubeconfigError,
+    },
+    /// The configuration names a proxy, in the kubeconfig or by `HTTPS_PROXY`.
+    #[error(
+        "{origin}: the API server {server} is to be reached through the proxy {proxy}, which is not supported: \
+         take proxy-url out of the kubeconfig, or HTTPS_PROXY out of the environment"
+    )]
+    Proxy {
+        /// Where the configuration came from.
+        origin: String,
+        /// Host of the API server.
+        server: String,
+        /// Host of the proxy. Its URL may hold credentials.
+        proxy: String,
     },
     /// Certificates, keys or credentials of the configuration cannot be used.
     #[error("{origin}: {error}")]
@@ -166,14 +190,40 @@ impl ApiServer {
     /// A client with connections of its own. Connects when it is first used.
     ///
     /// # Errors
-    /// [`ConnectError::Client`]
+    /// [`ConnectError::Proxy`], [`ConnectError::Client`]
     pub fn client(&self) -> Result<Client, ConnectError> {
+        if let Connection::Network(config) = &self.connection
+            && let Some(proxy) = refused_proxy(config)
+        {
+            return Err(ConnectError::Proxy { origin: self.origin.clone(), server: self.host(), proxy });
+        }
         let built = match &self.connection {
-            Connection::Network(config) => build(config),
+            Connection::Network(config) => {
+                let user = &config.auth_info;
+                let files = [&user.client_certificate, &user.client_key];
+                let files: Vec<PathBuf> = files.into_iter().flatten().map(PathBuf::from).collect();
+                if files.is_empty() {
+                    build(config)
+                } else {
+                    let config = config.clone();
+                    reload::reloading(files, config.default_namespace.clone(), move || build(&config))
+                }
+            }
             Connection::InProcess(client) => Ok(client.clone()),
         };
         built.map_err(|error| ConnectError::Client { origin: self.origin.clone(), error: Box::new(error) })
     }
+}
+
+/// Host of the proxy that would have to be gone through. As with client-go nobody needs one to this machine.
+fn refused_proxy(config: &Config) -> Option<String> {
+    let proxy = config.proxy_url.as_ref()?;
+    let host = config.cluster_url.host().unwrap_or_default();
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
+    if host == "localhost" || address.is_ok_and(|address| address.is_loopback()) {
+        return None;
+    }
+    Some(proxy.host().unwrap_or_default().to_owned())
 }
 
 fn build(config: &Config) -> Result<Client, kube::Error> {
@@ -183,11 +233,12 @@ fn build(config: &Config) -> Result<Client, kube::Error> {
     tcp.set_keepalive(Some(KEEPALIVE));
     tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
     tcp.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
+    tcp.set_tcp_user_timeout(Some(USER_TIMEOUT));
     let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(tcp)?);
     connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
     connector.set_read_timeout(Some(READ_TIMEOUT));
     connector.set_reset_reader_on_write(true);
-    let http: hyper_util::client::legacy::Client<_, Body> = Builder::new(TokioExecutor::new())
+    let http: hyper_util::client::legacy::Client<_, Gated> = Builder::new(TokioExecutor::new())
         .pool_timer(TokioTimer::new())
         .pool_idle_timeout(POOL_IDLE_TIMEOUT)
         .build(connector);
@@ -196,6 +247,7 @@ fn build(config: &Config) -> Result<Client, kube::Error> {
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
         .map_err(BoxError::from)
+        .map_request(Gated::request)
         .service(http);
     Ok(Client::new(service, config.default_namespace.clone()))
 }
@@ -208,6 +260,29 @@ mod tests {
     async fn a_file_that_cannot_be_used_is_named() {
         let error = ApiServer::find(Some(Path::new("/nowhere/kubeconfig"))).await.unwrap_err();
         assert!(error.to_string().starts_with("--kubeconfig /nowhere/kubeconfig: "), "{error}");
+    }
+
+    #[test]
+    fn m3_a_proxy_is_refused_and_its_password_not_shown() {
+        let server = |url: &str, proxy: Option<&str>| {
+            let mut config = Config::new(url.parse().unwrap());
+            config.proxy_url = proxy.map(|proxy| proxy.parse().unwrap());
+            let connection = Connection::Network(Box::new(config));
+            ApiServer { connection, origin: "kubeconfig".to_owned(), own_namespace: None }
+        };
+        let proxy = Some("http://user:secret@proxy:3128");
+        let error = server("https://api.example:6443", proxy).client().err().unwrap().to_string();
+        assert!(error.starts_with("kubeconfig: the API server api.example:6443 is to be reached"), "{error}");
+        assert!(error.contains(" proxy, which") && !error.contains("secret"), "{error}");
+        for (url, proxied) in [
+            ("https://127.0.0.1:6443", false),
+            ("https://[::1]:6443", false),
+            ("https://localhost:6443", false),
+            ("https://10.0.0.1", true),
+        ] {
+            let Connection::Network(config) = server(url, proxy).connection else { panic!("{url}") };
+            assert_eq!(refused_proxy(&config).is_some(), proxied, "{url}");
+        }
     }
 
     #[tokio::test]

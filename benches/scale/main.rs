@@ -1,0 +1,108 @@
+//! Scale: mooring beside the stock controllers in clusters of thousands of nodes, on a real API server.
+//!
+//! `cargo bench --bench scale -- --nodes 500,1000,5000`
+//!
+//! For each size and subject etcd is filled with a whole cluster before the API server starts. Then the subject
+//! starts, comes to rest, hears of what does not concern it, does some work, and loses all its watches. What
+//! comes out is one table; there is no threshold in here. With 5 000 nodes the API server needs 10 GiB.
+//!
+//! [`world`] is the cluster, [`course`] what the subject goes through, [`report`] prints. The rest is the duel's.
+
+// A benchmark ends at the first thing that goes wrong, and says so on the terminal.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+// Counts and ticks become rates and quotients; they are far below 2^52.
+#![allow(clippy::cast_precision_loss)]
+// Of the duel's parts some is not used.
+#![allow(dead_code)]
+
+#[path = "../duel/bout.rs"]
+mod bout;
+#[path = "../duel/cost.rs"]
+mod cost;
+mod course;
+#[path = "../duel/floor.rs"]
+mod floor;
+#[path = "../duel/instructions.rs"]
+mod instructions;
+#[path = "../duel/load.rs"]
+mod load;
+mod report;
+#[path = "../duel/sightings.rs"]
+mod sightings;
+#[path = "../duel/subject.rs"]
+mod subject;
+#[path = "../../tests/support/mod.rs"]
+mod support;
+mod world;
+
+use std::path::PathBuf;
+
+use clap::Parser;
+
+use subject::Kind;
+use support::assets::Assets;
+
+/// Measures what mooring and kube-controller-manager need in large clusters.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "scale")]
+pub struct Options {
+    /// Sizes of the cluster, one after the other.
+    #[arg(long, value_delimiter = ',', default_value = "500,1000")]
+    nodes: Vec<usize>,
+    /// Pods of each node.
+    #[arg(long, default_value_t = 30)]
+    pods: usize,
+    /// Of those, pods with an attached volume.
+    #[arg(long, default_value_t = 12)]
+    attached: usize,
+    /// Bound pairs for each node that no pod uses.
+    #[arg(long, default_value_t = 8)]
+    spare: usize,
+    /// Who takes part, in this order.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "mooring,kcm")]
+    subjects: Vec<Kind>,
+    /// Volumes that are bound, attached and detached all at once.
+    #[arg(long, default_value_t = 1000)]
+    volumes: usize,
+    /// Nodes that these are attached to.
+    #[arg(long, default_value_t = 50)]
+    busy_nodes: usize,
+    /// Volumes that are attached one after the other.
+    #[arg(long, default_value_t = 30)]
+    one_at_a_time: usize,
+    /// Status updates of nodes, and of pods, that concern nobody.
+    #[arg(long, default_value_t = 3000)]
+    updates: usize,
+    /// How long to watch a subject do nothing, in seconds.
+    #[arg(long, default_value_t = 20)]
+    idle: u64,
+    /// Another build of mooring, to be compared with this one.
+    #[arg(long)]
+    mooring: Option<PathBuf>,
+    /// Cargo passes this to every benchmark.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+#[tokio::main]
+async fn main() {
+    let options = Options::parse();
+    let (assets, seed) = match Assets::find().and_then(|assets| Ok((assets, Assets::seed()?))) {
+        Ok(found) => found,
+        Err(reason) => {
+            eprintln!("{reason}");
+            std::process::exit(2);
+        }
+    };
+    let mut results = Vec::new();
+    for nodes in &options.nodes {
+        for kind in &options.subjects {
+            let result = course::run(&assets, &seed, *kind, *nodes, &options).await;
+            // What has been measured is not lost when the next one fails.
+            eprintln!("{}", report::render(std::slice::from_ref(&result)));
+            results.push(result);
+        }
+    }
+    print!("{}", report::render(&results));
+}

@@ -1,0 +1,394 @@
+//! One request to the API server, and what became of it.
+//!
+//! There are three ways a write can end: the server said yes, the server said no, or nobody knows.
+//! The third is the reason for this module: [`CallError::is_certain`] tells a refusal (nothing was
+//! written) from silence (it may have been), and the subsystems treat the latter as "may exist".
+//! Nothing is retried here; who retries has to decide anew first.
+//!
+//! How long a request may take follows from the lease ([`deadline`]); that a write of a term is over before
+//! somebody else's may begin is made certain by [`gate`]; what is never answered in time is told ([`overdue`]).
+
+pub mod answer;
+pub mod deadline;
+pub mod gate;
+mod overdue;
+
+use std::{pin::pin, sync::Arc, time::Duration};
+
+use http_body_util::BodyExt;
+use kube::{Client, client::Body};
+use serde_json::Value;
+use thiserror::Error;
+use tokio::{
+    sync::{Semaphore, watch},
+    time::{Instant, sleep, sleep_until, timeout},
+};
+
+use self::{
+    answer::{classify, retry_after},
+    deadline::{ANSWER, Allowance, LONGEST_REQUEST, allowance},
+    gate::Gate,
+    overdue::Overdue,
+};
+use super::{
+    error_chain,
+    kinds::Narrow,
+    leadership::{Leadership, Term},
+};
+use crate::metrics::{Alarms, ApiMetrics};
+
+/// Requests in flight at once. More than an API server gives one client's priority level gains
+/// nothing, and a bound keeps a mass move from starving the lease.
+const MAX_IN_FLIGHT: usize = 64;
+
+/// A request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Request {
+    /// Method and content type.
+    pub verb: Verb,
+    /// URL path without query.
+    pub path: String,
+    /// Body, for the verbs that have one.
+    pub body: Option<Value>,
+}
+
+impl Request {
+    /// Name of the object that the path leads to; of a create, that of the collection.
+    fn object_name(&self) -> &str {
+        let path = self.path.strip_suffix("/status").unwrap_or(&self.path);
+        path.rsplit('/').next().unwrap_or_default()
+    }
+}
+
+/// Method and content type of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// Live read.
+    Get,
+    /// Create.
+    Create,
+    /// Replace; the body carries the resourceVersion.
+    Update,
+    /// JSON merge patch; the body carries `metadata.resourceVersion` and `metadata.uid`.
+    Patch,
+    /// Delete; the body carries the preconditions.
+    Delete,
+}
+
+impl Verb {
+    fn method(self) -> http::Method {
+        match self {
+            Self::Get => http::Method::GET,
+            Self::Create => http::Method::POST,
+            Self::Update => http::Method::PUT,
+            Self::Patch => http::Method::PATCH,
+            Self::Delete => http::Method::DELETE,
+        }
+    }
+
+    fn content_type(self) -> &'static str {
+        match self {
+            Self::Patch => "application/merge-patch+json",
+            _ => "application/json",
+        }
+    }
+}
+
+/// Why a request has no result.
+#[derive(Clone, Debug, PartialEq, Error)]
+pub enum CallError {
+    /// We do not lead: nothing was sent.
+    #[error("not the leader: nothing was sent")]
+    NotLeader,
+    /// The object does not exist.
+    #[error("{0}")]
+    NotFound(String),
+    /// The object is no longer at the revision or UID that the request names.
+    #[error("{0}")]
+    Conflict(String),
+    /// An object of that name exists.
+    #[error("{0}")]
+    AlreadyExists(String),
+    /// The server is busy and names when to come back.
+    #[error("the API server asks to wait {} s: {message}", after.as_secs())]
+    Throttled {
+        /// What the server said.
+        message: String,
+        /// `Retry-After`.
+        after: Duration,
+    },
+    /// The server refuses the request as it is (validation, permission).
+    #[error("{message}")]
+    Refused {
+        /// HTTP status.
+        code: u16,
+        /// What the server said.
+        message: String,
+    },
+    /// No answer, or one that does not tell: the request may have been carried out.
+    #[error("outcome unknown: {0}")]
+    Unknown(String),
+}
+
+impl CallError {
+    /// Whether it is certain that nothing was written.
+    #[must_use]
+    pub fn is_certain(&self) -> bool {
+        !matches!(self, Self::Unknown(_))
+    }
+}
+
+/// Sends requests, within the right to write and the budget.
+#[derive(Clone)]
+pub struct Caller {
+    client: Client,
+    leadership: Leadership,
+    in_flight: Arc<Semaphore>,
+    request_timeout: Duration,
+    rate: Option<Arc<leaky_bucket::RateLimiter>>,
+    metrics: Arc<ApiMetrics>,
+    overdue: Arc<Overdue>,
+    /// Requests of all callers in flight that matter; `None` for a caller whose own do not.
+    work: Option<watch::Sender<usize>>,
+}
+
+impl std::fmt::Debug for Caller {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Caller").finish_non_exhaustive()
+    }
+}
+
+/// What came back for a request: the HTTP status, 0 if there was none, and what it means.
+type Exchanged = (u16, Result<Vec<u8>, CallError>);
+
+impl Caller {
+    /// A caller for the given client. Without `rate` there is no client-side limit: the server's
+    /// priority and fairness decides, and its 429 answers are honoured.
+    #[must_use]
+    pub fn new(
+        client: Client,
+        leadership: Leadership,
+        rate: Option<leaky_bucket::RateLimiter>,
+        metrics: Arc<ApiMetrics>,
+    ) -> Self {
+        Self {
+            client,
+            leadership,
+            in_flight: Arc::new(Semaphore::new(MAX_IN_FLIGHT)),
+            request_timeout: LONGEST_REQUEST,
+            rate: rate.map(Arc::new),
+            overdue: Arc::new(Overdue::new(Arc::clone(&metrics), None)),
+            metrics,
+            work: Some(watch::Sender::new(0)),
+        }
+    }
+
+    /// The same, which raises an alarm when requests of a kind are never answered in time.
+    #[must_use]
+    pub fn with_alarms(self, alarms: Alarms) -> Self {
+        let overdue = Arc::new(Overdue::new(Arc::clone(&self.metrics), Some(alarms)));
+        Self { overdue, ..self }
+    }
+
+    /// The client itself, for watches.
+    #[must_use]
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// Where its requests are counted.
+    #[must_use]
+    pub fn metrics(&self) -> Arc<ApiMetrics> {
+        Arc::clone(&self.metrics)
+    }
+
+    /// A caller with a budget of its own, for traffic that must neither wait for the main traffic
+    /// nor hold it up.
+    #[must_use]
+    pub fn with_own_budget(&self, in_flight: usize) -> Self {
+        Self { in_flight: Arc::new(Semaphore::new(in_flight)), ..self.clone() }
+    }
+
+    /// A caller for traffic that others may keep waiting, one request at a time, and how many requests of
+    /// those others are in flight. Its writes do no harm when they come late.
+    #[must_use]
+    pub fn in_the_background(&self) -> (Self, watch::Receiver<usize>) {
+        let work = self.work.clone().unwrap_or_default();
+        (Self { work: None, ..self.with_own_budget(1) }, work.subscribe())
+    }
+
+    /// A caller over whose requests the server may take only so long.
+    #[must_use]
+    pub fn with_request_timeout(self, request_timeout: Duration) -> Self {
+        Self { request_timeout, ..self }
+    }
+
+    /// How long a request that nobody answered may still be carried out: it reaches the server at the latest
+    /// when we stop waiting, if somebody on the way holds it up, and the server then has as much time again.
+    #[must_use]
+    pub fn settle_time(&self) -> Duration {
+        self.request_timeout.saturating_mul(2)
+    }
+
+    /// Reads an object live.
+    ///
+    /// # Errors
+    /// [`CallError::NotFound`] proves absence; any other error proves nothing.
+    pub async fn get<T: Narrow>(&self, key: &T::Key) -> Result<T, CallError> {
+        let request = Request { verb: Verb::Get, path: T::path(key), body: None };
+        decode(&self.send(&request).await?)
+    }
+
+    /// Sends a write and returns the object of the answer.
+    ///
+    /// # Errors
+    /// See [`CallError`]; an answer that cannot be read counts as unknown outcome.
+    pub async fn write<T: Narrow>(&self, request: &Request) -> Result<T, CallError> {
+        decode(&self.send(request).await?)
+    }
+
+    /// Sends a request and returns the body of the answer.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub async fn send(&self, request: &Request) -> Result<Vec<u8>, CallError> {
+        if let Some(rate) = &self.rate {
+            rate.acquire_one().await;
+        }
+        let Ok(_permit) = self.in_flight.acquire().await else {
+            return Err(CallError::Unknown("shutting down".to_owned()));
+        };
+        // Last thing before sending, after every wait: the term may have ended meanwhile.
+        let server_time = self.allowed(request.verb).await?;
+        let _working = self.work.as_ref().map(Working::begin);
+        let started = Instant::now();
+        let is_of_a_term = matches!(self.leadership.term(), Term::Until(_)) && self.work.is_some();
+        let exchanged = if request.verb != Verb::Get && is_of_a_term {
+            self.guarded(request, server_time).await
+        } else {
+            timeout(server_time + ANSWER, self.exchange(request, server_time, None)).await.ok()
+        };
+        self.overdue.note(request, exchanged.as_ref().map(|(code, _)| *code), Instant::now());
+        let (code, result) = exchanged.unwrap_or_else(|| {
+            let waited = started.elapsed().as_secs();
+            (0, Err(CallError::Unknown(format!("no answer within {waited} s"))))
+        });
+        self.metrics.observe(&request.verb.method(), code, started.elapsed());
+        result
+    }
+
+    /// Waits until the request may be sent. Returns how long the server may take over it.
+    async fn allowed(&self, verb: Verb) -> Result<Duration, CallError> {
+        if verb == Verb::Get {
+            return Ok(self.request_timeout);
+        }
+        let mut terms = self.leadership.terms();
+        loop {
+            let term = *terms.borrow_and_update();
+            match allowance(term, self.leadership.reserve(), self.request_timeout, Instant::now()) {
+                Allowance::Send(server_time) => return Ok(server_time),
+                Allowance::NotLeader => return Err(CallError::NotLeader),
+                Allowance::AfterRenewal => {}
+            }
+            let end = if let Term::Until(end) = term { end } else { Instant::now() };
+            tokio::select! {
+                _ = terms.changed() => {}
+                () = sleep_until(end) => {}
+            }
+        }
+    }
+
+    /// Sends a write that must be over before another leader's may begin. `None` if it took too long.
+    async fn guarded(&self, request: &Request, server_time: Duration) -> Option<Exchanged> {
+        let gate = Gate::new(self.leadership.clone(), server_time);
+        let mut exchange = pin!(self.exchange(request, server_time, Some(&gate)));
+        let exchanged = tokio::select! {
+            biased;
+            exchanged = &mut exchange => Some(exchanged),
+            () = gate.decide() => timeout(server_time + ANSWER, exchange).await.ok(),
+            () = sleep(server_time + ANSWER) => None,
+        };
+        gate.shut();
+        let is_known = exchanged.as_ref().is_some_and(|(_, result)| match result {
+            Ok(_) => true,
+            Err(error) => error.is_certain(),
+        });
+        if is_known || !gate.has_let_go() {
+            gate.landed();
+        }
+        match exchanged {
+            // What the connection makes of a body that never came does not matter.
+            Some((0, _)) if !gate.has_let_go() && !self.leadership.may_write(Instant::now()) => {
+                Some((0, Err(CallError::NotLeader)))
+            }
+            exchanged => exchanged,
+        }
+    }
+
+    async fn exchange(
+        &self,
+        request: &Request,
+        server_time: Duration,
+        gate: Option<&Arc<Gate>>,
+    ) -> Exchanged {
+        let unknown =
+            |error: &(dyn std::error::Error + 'static)| (0, Err(CallError::Unknown(error_chain(error))));
+        let body = match request.body.as_ref().map(serde_json::to_vec).transpose() {
+            Ok(body) => body.unwrap_or_default(),
+            Err(error) => return unknown(&error),
+        };
+        let http_request = http::Request::builder()
+            .method(request.verb.method())
+            .uri(format!("{}?timeout={}ms", request.path, server_time.as_millis()))
+            .header(http::header::CONTENT_TYPE, request.verb.content_type())
+            .header(http::header::ACCEPT, "application/json")
+            .body(Body::from(body));
+        let mut http_request = match http_request {
+            Ok(request) => request,
+            Err(error) => return (0, Err(CallError::Refused { code: 0, message: error.to_string() })),
+        };
+        if let Some(gate) = gate {
+            gate.guard(&mut http_request);
+        }
+        let response = match self.client.send(http_request).await {
+            Ok(response) => response,
+            Err(error) => return unknown(&error),
+        };
+        let (head, body) = response.into_parts();
+        let body = match body.collect().await {
+            Ok(body) => body.to_bytes(),
+            Err(error) => return unknown(&error),
+        };
+        let code = head.status.as_u16();
+        if head.status.is_success() {
+            return (code, Ok(body.to_vec()));
+        }
+        (code, Err(classify(code, retry_after(&head.headers), &body, request.object_name())))
+    }
+}
+
+/// A request in flight that matters.
+struct Working<'a>(&'a watch::Sender<usize>);
+
+impl<'a> Working<'a> {
+    fn begin(work: &'a watch::Sender<usize>) -> Self {
+        work.send_modify(|count| *count += 1);
+        Self(work)
+    }
+}
+
+impl Drop for Working<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
+}
+
+fn decode<T: Narrow>(body: &[u8]) -> Result<T, CallError> {
+    let mut object: T = serde_json::from_slice(body)
+        .map_err(|error| CallError::Unknown(format!("unreadable {} in the answer: {error}", T::KIND)))?;
+    object.trim();
+    Ok(object)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,202 @@
+//! The requests for the lease: acquire or renew once, give it up, note on it.
+//!
+//! In: what the lease was when it was last seen. Out: until when it lets us lead, or why not. What to do is decided in
+//! [`super::lease`]; here it is asked for, one request after the other.
+
+use std::{sync::atomic::Ordering, time::Duration};
+
+use k8s_openapi::jiff::Timestamp;
+use serde_json::Value;
+use thiserror::Error;
+use tokio::time::{Instant, timeout};
+
+use super::{Candidacy, Elector};
+use crate::kube_api::{
+    call::{CallError, Request, Verb},
+    lease::{self, Action, Fitness, Notes, Observed},
+    restore::RestoreGrace,
+};
+
+/// How long the lease is kept for writes whose outcome is not known, when it is to be given up. What takes longer
+/// is left to its expiry.
+const SETTLING: Duration = Duration::from_secs(5);
+
+/// As what the lease is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    Candidate(Fitness),
+    Leader { seeks_successor: bool },
+}
+
+/// Why an attempt to acquire or renew failed.
+#[derive(Debug, Error)]
+pub(super) enum AttemptError {
+    #[error("held by {0:?}")]
+    Held(String),
+    #[error("left to others")]
+    NotFit,
+    #[error("{0:?} sees more")]
+    Succeeded(String),
+    #[error("{0}")]
+    Call(#[from] CallError),
+}
+
+impl Elector {
+    /// Acquires or renews once. Returns until when the lease lets us lead.
+    ///
+    /// client-go: tools/leaderelection/leaderelection.go, tryAcquireOrRenew. Unlike there, a leader
+    /// that reads another's name stops at once instead of trying until the deadline, and a renewal
+    /// without an answer is followed by the next renewal instead of a read.
+    pub(super) async fn attempt(&mut self, role: Role) -> Result<Instant, AttemptError> {
+        let Candidacy { namespace, name, identity, timing } = self.candidacy.clone();
+        let leading = matches!(role, Role::Leader { .. });
+        if leading && let Some(observed) = &self.observed {
+            let body = lease::renewal(observed, &identity, &timing, self.notes(role), Timestamp::now());
+            match self.write(Verb::Update, body).await {
+                Ok(deadline) => return Ok(deadline),
+                Err(CallError::Conflict(_) | CallError::NotFound(_) | CallError::AlreadyExists(_)) => {
+                    self.metrics.count_slow_path();
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let observed = self.read().await?;
+        if let (Role::Leader { seeks_successor: true }, Some(successor)) = (role, observed.successor()) {
+            let successor = successor.to_owned();
+            self.observed = Some(observed);
+            return Err(AttemptError::Succeeded(successor));
+        }
+        let notes = self.notes(role);
+        let body = lease::renewal(&observed, &identity, &timing, notes, Timestamp::now());
+        let fitness = if let Role::Candidate(fitness) = role { fitness } else { Fitness::Fit };
+        let action = lease::evaluate(&observed, Instant::now(), &identity, &timing, fitness);
+        self.observed = Some(observed);
+        let deadline = match action {
+            Action::Wait { holder } => {
+                self.speak_up(fitness).await;
+                return Err(AttemptError::Held(holder));
+            }
+            Action::TakeOver { from } if leading => {
+                self.speak_up(Fitness::Unready).await;
+                return Err(AttemptError::Held(from));
+            }
+            Action::StandAside => return Err(AttemptError::NotFit),
+            Action::Renew => self.write(Verb::Update, body).await?,
+            Action::TakeOver { from } => {
+                let deadline = self.write(Verb::Update, body).await?;
+                tracing::info!(lease = %self.lease(), %from, "took over the lease");
+                deadline
+            }
+            Action::Create => {
+                let body = lease::creation(&namespace, &name, &identity, &timing, notes, Timestamp::now());
+                self.write(Verb::Create, Some(body)).await?
+            }
+        };
+        Ok(deadline)
+    }
+
+    fn notes(&self, role: Role) -> Notes {
+        let seeks_successor = matches!(role, Role::Leader { seeks_successor: true });
+        Notes { grace: self.grace.left(Instant::now()), seeks_successor }
+    }
+
+    /// Tells the holder what it has to know from us: that we would take its place, if it asks for that, or that
+    /// there was a restore (E11). What gets lost is said again at the next look.
+    async fn speak_up(&mut self, fitness: Fitness) {
+        let Some(observed) = &self.observed else { return };
+        let body = if fitness == Fitness::Fit && observed.seeks_successor() {
+            tracing::info!(lease = %self.lease(), holder = observed.holder(), "offering to succeed the leader");
+            lease::answered(observed, &self.candidacy.identity)
+        } else {
+            self.grace.left(Instant::now()).and_then(|left| lease::warned(observed, left))
+        };
+        if body.is_some()
+            && let Err(error) = self.write(Verb::Update, body).await
+        {
+            tracing::debug!(lease = %self.lease(), %error, "the lease could not be noted on");
+        }
+    }
+
+    async fn read(&mut self) -> Result<Observed, CallError> {
+        let request = Request { verb: Verb::Get, path: self.path(Verb::Get), body: None };
+        let object = match self.caller.send(&request).await {
+            Ok(body) => Some(parse(&body)?),
+            Err(CallError::NotFound(_)) => None,
+            Err(error) => return Err(error),
+        };
+        let now = Instant::now();
+        let observed = Observed::update(self.observed.as_ref(), object, now);
+        if let Some(left) = observed.grace() {
+            self.grace.inherit(now, left);
+        }
+        let newest = self.seen.load(Ordering::Relaxed);
+        if let Some(revision) = observed.revision() {
+            // One question at a time, each to a quorum: only a restore of etcd answers with an older one.
+            if revision < newest {
+                tracing::warn!(lease = %self.lease(), revision, newest, "the lease went back in time: etcd was restored");
+                self.grace.begin(now);
+            }
+            self.seen.store(revision, Ordering::Relaxed);
+        }
+        Ok(observed)
+    }
+
+    /// Writes the lease, and keeps the answer for the next time. The right to lead counts from
+    /// before the request was sent, because the server may have carried it out right then.
+    async fn write(&mut self, verb: Verb, body: Option<Value>) -> Result<Instant, CallError> {
+        let sent = Instant::now();
+        let answer = self.caller.send(&Request { verb, path: self.path(verb), body }).await?;
+        let observed = Observed::update(self.observed.as_ref(), Some(parse(&answer)?), Instant::now());
+        if let Some(revision) = observed.revision() {
+            self.seen.store(revision, Ordering::Relaxed);
+        }
+        self.view.send_modify(|view| {
+            observed.holder().clone_into(&mut view.holder);
+            view.error = None;
+        });
+        self.observed = Some(observed);
+        Ok(sent + self.candidacy.timing.renew_deadline)
+    }
+
+    /// Gives up the lease, so that the next leader need not wait for it to expire. Not before every write of ours
+    /// is over: the next leader's must not meet it (S37).
+    pub(super) async fn give_up(&mut self) {
+        if timeout(SETTLING, self.leadership.settled()).await.is_err() {
+            tracing::warn!(lease = %self.lease(), "the lease is left to expire: a write may still be under way");
+            return;
+        }
+        if let Err(error) = self.release().await {
+            tracing::warn!(lease = %self.lease(), %error, "could not release the lease");
+        }
+    }
+
+    async fn release(&mut self) -> Result<(), CallError> {
+        let identity = self.candidacy.identity.clone();
+        let body = |observed: &Observed, grace: &RestoreGrace| {
+            lease::released(observed, &identity, grace.left(Instant::now()), Timestamp::now())
+        };
+        let mut request = self.observed.as_ref().and_then(|observed| body(observed, &self.grace));
+        if request.is_none() {
+            return Ok(());
+        }
+        let result = match self.write(Verb::Update, request).await {
+            // A renewal whose answer was lost has changed the revision: read it and try once more.
+            Err(CallError::Conflict(_)) => {
+                let observed = self.read().await?;
+                request = body(&observed, &self.grace);
+                if request.is_none() {
+                    return Ok(());
+                }
+                self.write(Verb::Update, request).await
+            }
+            result => result,
+        };
+        result?;
+        tracing::info!(lease = %self.lease(), "released the lease");
+        Ok(())
+    }
+}
+
+fn parse(body: &[u8]) -> Result<Value, CallError> {
+    serde_json::from_slice(body).map_err(|error| CallError::Unknown(format!("unreadable Lease: {error}")))
+}

@@ -1,0 +1,380 @@
+//! Leader election: acquires the lease, renews it, gives it up.
+//!
+//! In: the Lease, judged by [`super::lease`]. Out: the [`Leadership`] that every write asks, and an
+//! [`ElectionView`] for people. A term lasts until `renew deadline` after the *start* of the last
+//! renewal that succeeded. It begins only after the take-over barrier, a future given by the caller
+//! that reads what the previous leader may have written last; meanwhile the lease is renewed.
+//!
+//! A leader that loses the lease ends (the process exits, as KCM's does): there is no way back from
+//! leading to standing by that could not overlook a request in flight. So does one that can do nothing with it:
+//! that does not come to lead, or that sees nothing any more while another replica does. That other one is asked
+//! for, and answers, by notes on the lease ([`super::lease::note`]): without an answer nothing is gained by giving it up.
+//! A standby never gives up. It stands for election only when it knows all there is.
+
+mod attempt;
+mod hints;
+
+use std::{
+    pin::pin,
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
+
+use futures::{FutureExt, StreamExt, future::Either, stream};
+use kube::Client;
+use thiserror::Error;
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until, timeout, timeout_at},
+};
+use tokio_util::sync::CancellationToken;
+
+use self::{
+    attempt::{AttemptError, Role},
+    hints::Hints,
+};
+use super::{
+    call::{Caller, Verb},
+    leadership::{Leadership, Term},
+    lease::{Fitness, JITTER_FACTOR, Observed, Timing},
+    restore::RestoreGrace,
+    sight::Sight,
+};
+use crate::metrics::ElectionMetrics;
+
+/// How long a take-over may last, from winning the lease to leading. A barrier takes a second or two in the largest
+/// cluster; who needs longer cannot read what it must, and another may.
+pub const LONGEST_TAKE_OVER: Duration = Duration::from_secs(30);
+
+/// How long giving up the lease may take in all.
+const GIVING_UP: Duration = Duration::from_secs(9);
+
+/// Which lease, and as whom.
+#[derive(Clone, Debug)]
+pub struct Candidacy {
+    /// Namespace of the lease.
+    pub namespace: String,
+    /// Name of the lease.
+    pub name: String,
+    /// What to write as its holder. Never used by two processes, not even one after the other.
+    pub identity: String,
+    /// Durations.
+    pub timing: Timing,
+}
+
+/// How the election stands, for `/readyz` and `/debug`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ElectionView {
+    /// Whether this process leads.
+    pub leading: bool,
+    /// Whether it holds the lease, but has still to read what the last leader wrote.
+    pub taking_over: bool,
+    /// Who holds it; empty if nobody does, or if it could not be read yet.
+    pub holder: String,
+    /// Why the last attempt failed.
+    pub error: Option<String>,
+}
+
+/// Why the election ended without being told to.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ElectionError {
+    /// No renewal succeeded in time.
+    #[error("lease {lease} lost: not renewed within {deadline:?} ({reason})")]
+    Overdue {
+        /// Namespace and name.
+        lease: String,
+        /// The renew deadline.
+        deadline: Duration,
+        /// What went wrong last.
+        reason: String,
+    },
+    /// The lease names another holder.
+    #[error("lease {lease} lost: held by {holder:?} now")]
+    Taken {
+        /// Namespace and name.
+        lease: String,
+        /// Who holds it; empty if somebody made us give it up.
+        holder: String,
+    },
+    /// What the last leader wrote could not be read in time.
+    #[error("lease {lease} given back: not leading within {LONGEST_TAKE_OVER:?} of winning it")]
+    NotLeading {
+        /// Namespace and name.
+        lease: String,
+    },
+    /// Nothing was seen any more, and another replica sees.
+    #[error("lease {lease} given back: this replica sees nothing any more, and {successor} does")]
+    Blind {
+        /// Namespace and name.
+        lease: String,
+        /// Who answered.
+        successor: String,
+    },
+}
+
+/// Runs for the lease.
+#[derive(Debug)]
+pub struct Elector {
+    caller: Caller,
+    candidacy: Candidacy,
+    observed: Option<Observed>,
+    leadership: Leadership,
+    view: Arc<watch::Sender<ElectionView>>,
+    metrics: ElectionMetrics,
+    sight: Sight,
+    grace: RestoreGrace,
+    /// The newest revision of the lease that was seen.
+    seen: Arc<AtomicU64>,
+}
+
+impl Elector {
+    /// An elector whose requests go through `caller`, which must be allowed to write without a term
+    /// ([`Term::Unlimited`]) and should have a client and a timeout of its own.
+    #[must_use]
+    pub fn new(
+        caller: Caller,
+        candidacy: Candidacy,
+        leadership: Leadership,
+        metrics: ElectionMetrics,
+    ) -> Self {
+        Self {
+            caller,
+            candidacy,
+            observed: None,
+            leadership,
+            view: Arc::default(),
+            metrics,
+            sight: Sight::default(),
+            grace: RestoreGrace::default(),
+            seen: Arc::default(),
+        }
+    }
+
+    /// The same, that asks this whether the replica sees what happens.
+    #[must_use]
+    pub fn with_sight(self, sight: Sight) -> Self {
+        Self { sight, ..self }
+    }
+
+    /// The same, that shares the grace after a restore of etcd with the other parts and replicas: begins it when the
+    /// lease goes back in time, notes it on the lease, and takes it from there.
+    #[must_use]
+    pub fn with_grace(self, grace: RestoreGrace) -> Self {
+        Self { grace, ..self }
+    }
+
+    /// How the election stands.
+    #[must_use]
+    pub fn view(&self) -> watch::Receiver<ElectionView> {
+        self.view.subscribe()
+    }
+
+    /// Stands by until everything is `synced` and the lease is won, passes the barrier, leads. Returns once
+    /// `release` is cancelled and the lease is given up. `watch_client`, if given, serves to notice at once when
+    /// the lease changes.
+    ///
+    /// # Errors
+    /// The lease was lost, or given back because this replica cannot do anything with it; the term has ended.
+    pub async fn run<S, F>(
+        mut self,
+        watch_client: Option<Client>,
+        synced: S,
+        barrier: F,
+        release: CancellationToken,
+    ) -> Result<(), ElectionError>
+    where
+        S: Future<Output = ()>,
+        F: Future<Output = ()>,
+    {
+        let Some(deadline) = self.stand_by(watch_client, synced, &release).await else { return Ok(()) };
+        tracing::info!(lease = %self.lease(), identity = %self.candidacy.identity, "won the lease");
+        self.view.send_modify(|view| view.taking_over = true);
+        let result = self.lead(deadline, barrier, &release).await;
+        self.leadership.set(Term::None);
+        self.metrics.set_leading(false);
+        self.view.send_modify(|view| (view.leading, view.taking_over) = (false, false));
+        let is_ours_to_give = match &result {
+            Ok(()) | Err(ElectionError::NotLeading { .. } | ElectionError::Blind { .. }) => true,
+            Err(ElectionError::Overdue { .. } | ElectionError::Taken { .. }) => false,
+        };
+        if is_ours_to_give && timeout(GIVING_UP, self.give_up()).await.is_err() {
+            tracing::warn!(lease = %self.lease(), "could not release the lease in time");
+        }
+        result
+    }
+
+    /// Waits for the lease. `None` if told to end first.
+    ///
+    /// client-go: tools/leaderelection/leaderelection.go, acquire.
+    async fn stand_by<S: Future<Output = ()>>(
+        &mut self,
+        client: Option<Client>,
+        synced: S,
+        release: &CancellationToken,
+    ) -> Option<Instant> {
+        let timing = self.candidacy.timing;
+        let mut hints = pin!(self.hints(client));
+        let mut synced = pin!(synced);
+        let mut is_synced = false;
+        while !release.is_cancelled() {
+            is_synced = is_synced || synced.as_mut().now_or_never().is_some();
+            // Not interrupted: a lease won by an abandoned request would be held by nobody.
+            match self.attempt(Role::Candidate(self.fitness(is_synced))).await {
+                Ok(deadline) => return Some(deadline),
+                Err(error) => self.note_failure(&error),
+            }
+            let now = Instant::now();
+            let pause = timing.retry_period.mul_f64(1.0 + fastrand::f64() * JITTER_FACTOR);
+            // Unlike client-go, not later than it can be won (L14).
+            let free_at = self.observed.as_ref().map(|observed| observed.free_at(&timing));
+            let wake = free_at.filter(|free_at| *free_at > now).unwrap_or(now + pause).min(now + pause);
+            tokio::select! {
+                () = release.cancelled() => return None,
+                () = &mut synced, if !is_synced => is_synced = true,
+                _ = hints.next() => {}
+                () = sleep_until(wake) => {}
+            }
+        }
+        None
+    }
+
+    fn fitness(&self, is_synced: bool) -> Fitness {
+        match (is_synced, self.sight.blind_since()) {
+            (false, _) => Fitness::Unready,
+            (true, Some(_)) => Fitness::Blind,
+            (true, None) => Fitness::Fit,
+        }
+    }
+
+    fn hints(&self, client: Option<Client>) -> impl stream::Stream<Item = ()> + Send + use<> {
+        let Some(client) = client else { return Either::Left(stream::pending()) };
+        let hints = Hints {
+            client,
+            metrics: self.caller.metrics(),
+            collection: self.path(Verb::Create),
+            name: self.candidacy.name.clone(),
+            seen: Arc::clone(&self.seen),
+        };
+        Either::Right(hints.stream())
+    }
+
+    /// client-go: tools/leaderelection/leaderelection.go, renew.
+    async fn lead<F: Future<Output = ()>>(
+        &mut self,
+        mut deadline: Instant,
+        barrier: F,
+        release: &CancellationToken,
+    ) -> Result<(), ElectionError> {
+        let mut barrier = pin!(barrier.fuse());
+        let won = Instant::now();
+        let (mut passed, mut seeks_successor) = (false, false);
+        let mut reason = "no attempt ended in time".to_owned();
+        let mut next_attempt = won + self.candidacy.timing.retry_period;
+        loop {
+            tokio::select! {
+                biased;
+                () = release.cancelled() => return Ok(()),
+                () = &mut barrier => {
+                    passed = true;
+                    self.extend_term(deadline);
+                    continue;
+                }
+                () = sleep_until(next_attempt.min(deadline)) => {}
+            }
+            let started = Instant::now();
+            if !passed && started >= won + LONGEST_TAKE_OVER {
+                return Err(ElectionError::NotLeading { lease: self.lease() });
+            }
+            let needs_successor = passed && self.sight.needs_successor(started);
+            if needs_successor && !seeks_successor {
+                tracing::warn!(lease = %self.lease(), "nothing is seen any more, looking for a successor");
+            }
+            seeks_successor = needs_successor;
+            // A process that was stopped for a while finds the deadline passed: it must not even ask.
+            let outcome = if started < deadline {
+                let attempt = timeout_at(deadline, self.attempt(Role::Leader { seeks_successor }));
+                let mut attempt = pin!(attempt);
+                loop {
+                    tokio::select! {
+                        biased;
+                        // Nothing is lost with it: the release names the revision that it saw.
+                        () = release.cancelled() => return Ok(()),
+                        outcome = &mut attempt => break outcome.ok(),
+                        () = &mut barrier => passed = true,
+                    }
+                }
+            } else {
+                None
+            };
+            match outcome {
+                Some(Ok(extended)) => deadline = extended,
+                Some(Err(AttemptError::Held(holder))) => {
+                    return Err(ElectionError::Taken { lease: self.lease(), holder });
+                }
+                Some(Err(AttemptError::Succeeded(successor))) => {
+                    return Err(ElectionError::Blind { lease: self.lease(), successor });
+                }
+                Some(Err(error)) => {
+                    self.note_failure(&error);
+                    reason = error.to_string();
+                }
+                None => {}
+            }
+            if Instant::now() >= deadline {
+                let renew_deadline = self.candidacy.timing.renew_deadline;
+                return Err(ElectionError::Overdue { lease: self.lease(), deadline: renew_deadline, reason });
+            }
+            if passed {
+                self.extend_term(deadline);
+            }
+            next_attempt = started + self.candidacy.timing.retry_period;
+        }
+    }
+
+    /// Begins the term, or extends it.
+    fn extend_term(&self, deadline: Instant) {
+        self.leadership.set(Term::Until(deadline));
+        let begins = self.view.send_if_modified(|view| {
+            let begins = !view.leading;
+            (view.leading, view.taking_over) = (true, false);
+            begins
+        });
+        if begins {
+            self.metrics.set_leading(true);
+            tracing::info!(lease = %self.lease(), "leading");
+        }
+    }
+
+    fn note_failure(&self, error: &AttemptError) {
+        let holder = self.observed.as_ref().map(Observed::holder).unwrap_or_default().to_owned();
+        let reason = match error {
+            AttemptError::Held(_) | AttemptError::NotFit | AttemptError::Succeeded(_) => None,
+            AttemptError::Call(error) => Some(error.to_string()),
+        };
+        // Somebody else renews every few seconds and an outage may last for hours: a line per change.
+        let changed = self.view.send_if_modified(|view| {
+            let next = ElectionView { holder: holder.clone(), error: reason.clone(), ..view.clone() };
+            let changed = *view != next;
+            *view = next;
+            changed
+        });
+        match reason {
+            Some(error) if changed => tracing::warn!(lease = %self.lease(), error, "lease request failed"),
+            None if changed => tracing::info!(lease = %self.lease(), %holder, "standing by"),
+            _ => {}
+        }
+    }
+
+    fn lease(&self) -> String {
+        format!("{}/{}", self.candidacy.namespace, self.candidacy.name)
+    }
+
+    fn path(&self, verb: Verb) -> String {
+        let Candidacy { namespace, name, .. } = &self.candidacy;
+        let root = format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases");
+        if verb == Verb::Create { root } else { format!("{root}/{name}") }
+    }
+}
+
+#[cfg(test)]
+mod tests;

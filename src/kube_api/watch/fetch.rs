@@ -1,0 +1,267 @@
+//! The requests of a reflector: pages of lists, watches, single reads, each with a deadline.
+//!
+//! In: a path with its query. Out: the body with its encoding, a [`Stream`] of events, or [`Trouble`].
+//! Each request counts in `rest_client_*`, a watch by the time until it is open. Connections are the
+//! fetcher's own, so that they can be given up: a server that froze keeps those it has.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, Limited};
+use kube::{Client, client::Body};
+use thiserror::Error;
+use tokio::time::{Instant, timeout};
+
+use crate::{
+    kube_api::{
+        connect::ApiServer,
+        error_chain,
+        wire::{DecodeError, Encoding, Splitter, Status, WatchEvent, accept_list, accept_watch},
+    },
+    metrics::ApiMetrics,
+};
+
+/// How long one page may take. The API server gives up after as long by default.
+const PAGE_DEADLINE: Duration = Duration::from_mins(1);
+/// How long a watch may take to open: the server answers before it looks for events.
+const OPEN_DEADLINE: Duration = Duration::from_secs(10);
+/// Largest body of one page or answer, in bytes: a page of objects of the largest size that etcd takes.
+const LARGEST_BODY: usize = 768 << 20;
+/// Of an answer that is not the API server's, so much is shown.
+const QUOTED: usize = 200;
+
+/// Why a list, a watch or a read has no result.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Trouble {
+    /// The server said no.
+    #[error("{code} {reason}: {message}")]
+    Refused {
+        /// HTTP status, or that of a watch's error event.
+        code: u16,
+        /// Reason in one word; empty if it was not the API server that answered.
+        reason: String,
+        /// What people read.
+        message: String,
+        /// When the server asks to come back.
+        retry_after: Option<Duration>,
+    },
+    /// The revision or the token of the next page is too old.
+    #[error("expired: {0}")]
+    Expired(String),
+    /// No answer in time.
+    #[error("no answer within {0:?}")]
+    Late(Duration),
+    /// No answer, or one that broke off.
+    #[error("{0}")]
+    Broken(String),
+    /// An answer that cannot be read.
+    #[error("the answer cannot be read: {0}")]
+    Unreadable(#[from] DecodeError),
+    /// Pages that do not show one revision.
+    #[error("a page shows revision {page}, the list began at {list}")]
+    TwoRevisions {
+        /// Revision of the first page.
+        list: u64,
+        /// Revision of a later one.
+        page: u64,
+    },
+}
+
+impl Trouble {
+    /// When the server asks to come back.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Refused { retry_after, .. } => *retry_after,
+            _ => None,
+        }
+    }
+
+    /// What the server's refusal means.
+    fn of(status: Status, retry_after: Option<Duration>) -> Self {
+        if status.is_expired() {
+            return Self::Expired(status.message);
+        }
+        let retry_after = retry_after.or_else(|| status.retry_after());
+        let code = u16::try_from(status.code).unwrap_or_default();
+        Self::Refused { code, reason: status.reason, message: status.message, retry_after }
+    }
+}
+
+/// Sends a reflector's requests.
+#[derive(Clone, Debug)]
+pub struct Fetcher {
+    api: ApiServer,
+    client: Connection,
+    metrics: Arc<ApiMetrics>,
+}
+
+#[derive(Clone)]
+struct Connection(Client);
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Connection")
+    }
+}
+
+impl Fetcher {
+    /// A fetcher with connections of its own.
+    ///
+    /// # Errors
+    /// See [`ApiServer::client`].
+    pub fn new(
+        api: &ApiServer,
+        metrics: Arc<ApiMetrics>,
+    ) -> Result<Self, crate::kube_api::connect::ConnectError> {
+        Ok(Self { api: api.clone(), client: Connection(api.client()?), metrics })
+    }
+
+    /// The same with new connections: what is asked next does not go where nobody answers.
+    pub fn reconnect(&mut self) {
+        match self.api.client() {
+            Ok(client) => self.client = Connection(client),
+            Err(error) => tracing::warn!(error = %error_chain(&error), "the old connections are kept"),
+        }
+    }
+
+    /// Reads a page of a list, or one object.
+    ///
+    /// # Errors
+    /// See [`Trouble`].
+    pub async fn get(&self, uri: &str) -> Result<(Encoding, Bytes), Trouble> {
+        let started = Instant::now();
+        let result = timeout(PAGE_DEADLINE, async {
+            let response = self.send(uri, accept_list()).await?;
+            let encoding = encoding(&response)?;
+            Ok::<_, Trouble>((encoding, whole(response).await?))
+        });
+        let result = result.await.unwrap_or(Err(Trouble::Late(PAGE_DEADLINE)));
+        self.count(result.as_ref().map(|_| ()), started);
+        result
+    }
+
+    /// Opens a watch.
+    ///
+    /// # Errors
+    /// See [`Trouble`].
+    pub async fn open(&self, uri: &str) -> Result<Stream, Trouble> {
+        let started = Instant::now();
+        let result = timeout(OPEN_DEADLINE, async {
+            let response = self.send(uri, accept_watch()).await?;
+            let encoding = encoding(&response)?;
+            Ok::<_, Trouble>(Stream { encoding, body: response.into_body(), splitter: encoding.splitter() })
+        });
+        let result = result.await.unwrap_or(Err(Trouble::Late(OPEN_DEADLINE)));
+        self.count(result.as_ref().map(|_| ()), started);
+        result
+    }
+
+    async fn send(&self, uri: &str, accept: &str) -> Result<Response<Body>, Trouble> {
+        let request = Request::get(uri)
+            .header(header::ACCEPT, accept)
+            .body(Body::empty())
+            .map_err(|error| Trouble::Broken(error.to_string()))?;
+        let response =
+            self.client.0.send(request).await.map_err(|error| Trouble::Broken(error_chain(&error)))?;
+        let status = response.status();
+        if status == StatusCode::OK {
+            return Ok(response);
+        }
+        let retry_after = retry_after(response.headers());
+        let encoding = encoding(&response);
+        let body = whole(response).await?;
+        let said = encoding.ok().and_then(|encoding| encoding.status(&body).ok());
+        let said = said.unwrap_or_else(|| Status {
+            message: String::from_utf8_lossy(body.get(..body.len().min(QUOTED)).unwrap_or_default())
+                .trim()
+                .to_owned(),
+            ..Status::default()
+        });
+        Err(Trouble::of(Status { code: status.as_u16().into(), ..said }, retry_after))
+    }
+
+    fn count(&self, result: Result<(), &Trouble>, started: Instant) {
+        let code = match result {
+            Ok(()) => 200,
+            Err(Trouble::Refused { code, .. }) => *code,
+            Err(Trouble::Expired(_)) => 410,
+            Err(_) => 0,
+        };
+        self.metrics.observe(&Method::GET, code, started.elapsed());
+    }
+}
+
+/// `Retry-After`, in seconds.
+fn retry_after(headers: &http::HeaderMap) -> Option<Duration> {
+    let value = headers.get(header::RETRY_AFTER)?.to_str().ok()?;
+    value.parse().ok().map(Duration::from_secs)
+}
+
+fn encoding(response: &Response<Body>) -> Result<Encoding, Trouble> {
+    let value = response.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let value = value.unwrap_or_default();
+    Encoding::from_content_type(value)
+        .ok_or_else(|| Trouble::Broken(format!("the answer is neither protobuf nor JSON but {value:?}")))
+}
+
+async fn whole(response: Response<Body>) -> Result<Bytes, Trouble> {
+    let body = Limited::new(response.into_body(), LARGEST_BODY);
+    let body = body.collect().await.map_err(|error| Trouble::Broken(error_chain(&*error)))?;
+    Ok(body.to_bytes())
+}
+
+/// An open watch.
+pub struct Stream {
+    encoding: Encoding,
+    body: Body,
+    splitter: Splitter,
+}
+
+impl std::fmt::Debug for Stream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Stream").field("encoding", &self.encoding).finish_non_exhaustive()
+    }
+}
+
+impl Stream {
+    /// How its objects are encoded.
+    #[must_use]
+    pub fn encoding(&self) -> Encoding {
+        self.encoding
+    }
+
+    /// The next event; none when the server ended the watch. Cancel safe.
+    ///
+    /// # Errors
+    /// A stream that broke off or cannot be cut into events, and what the server says in an error event.
+    pub async fn next(&mut self) -> Result<Option<WatchEvent>, Trouble> {
+        loop {
+            if let Some(frame) = self.splitter.next_frame()? {
+                return Ok(Some(self.encoding.watch_event(&frame)?));
+            }
+            match self.body.frame().await {
+                None => {
+                    self.splitter.finish()?;
+                    return Ok(None);
+                }
+                Some(Err(error)) => return Err(Trouble::Broken(error_chain(&error))),
+                Some(Ok(frame)) => {
+                    if let Some(data) = frame.data_ref() {
+                        self.splitter.push(data);
+                    }
+                }
+            }
+        }
+    }
+
+    /// What an error event says.
+    #[must_use]
+    pub fn trouble(&self, event: &WatchEvent) -> Trouble {
+        match self.encoding.status(&event.object) {
+            Ok(status) => Trouble::of(status, None),
+            Err(error) => Trouble::Unreadable(error),
+        }
+    }
+}

@@ -1,0 +1,497 @@
+//! One reflector per kind, from the API server into the tables: a list, then a watch from its revision on.
+//!
+//! The list comes at the most recent revision (one from the server's cache may be older than what we have
+//! seen), page by page, each object decoded by itself and put into the table as it comes. Then events in
+//! order. After a gap too long to resume (410), the list comes again and sweeps what it lacks (L8). An
+//! object that cannot be read is marked and blocks itself alone (S42). A list, or a live read of an object
+//! of which an answer was older than what was known, may prove that etcd was restored (E11); then nothing
+//! more is taken into these tables.
+//!
+//! client-go: tools/cache/reflector.go. Unlike there, silence of a watch costs one reopening on a new
+//! connection: the server sends bookmarks, so a server that froze is noticed by their absence.
+
+mod fetch;
+mod pace;
+
+use std::{marker::PhantomData, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+
+pub use fetch::{Fetcher, Stream, Trouble};
+pub use pace::Pace;
+
+use super::{
+    ids::ResourceVersion,
+    kinds::api_root,
+    wire::{Encoding, Head, WatchEvent, WatchEventKind},
+};
+use crate::{
+    metrics::{KindMetrics, ListCause, ReopenCause},
+    state::{Listing, Objects, Regression, Stored, Suspect},
+};
+
+/// Objects per page of a list: some megabytes of pods or nodes, which is what a list holds in memory.
+const PAGE_SIZE: usize = 500;
+/// How long a list may take with all its pages. etcd forgets the revision of the first page after about as
+/// long.
+const LIST_DEADLINE: Duration = Duration::from_mins(5);
+/// A watch lives at least so long, and up to twice that: client-go's five to ten minutes, so that the
+/// watches of many clients do not end together.
+const WATCH_LIFETIME: Duration = Duration::from_mins(5);
+/// A server may count the end of a watch's life from a little earlier than we do.
+const WATCH_MARGIN: Duration = Duration::from_secs(5);
+/// A watch that lived so long was well, whatever it brought.
+const WELL_AFTER: Duration = Duration::from_secs(10);
+/// Failures of a watch at one and the same revision, until a list is taken to get beyond it.
+const FAILURES_BEFORE_LIST: u32 = 5;
+/// Pause between two reads of objects whose answers were older than what was known.
+const BETWEEN_SUSPECTS: Duration = Duration::from_secs(1);
+/// What a silent watch hid comes at once when it is opened anew.
+const HIDDEN_COMES_WITHIN: Duration = Duration::from_secs(2);
+
+/// Watches one kind until the tables are proven wrong by a restore; then waits for ever.
+pub async fn watch<T: Stored>(fetcher: Fetcher, objects: Arc<Objects>, metrics: KindMetrics) {
+    let settling = settle_suspects::<T>(fetcher.clone(), Arc::clone(&objects));
+    let mut reflector = Reflector::<T> {
+        fetcher,
+        objects,
+        metrics,
+        pace: Pace::default(),
+        revision: ResourceVersion::default(),
+        last_reason: None,
+        kind: PhantomData,
+    };
+    let proof = tokio::select! {
+        proof = reflector.run() => proof,
+        proof = settling => proof,
+    };
+    tracing::error!(kind = T::PLURAL, %proof, "etcd was restored from a backup: nothing that is known holds");
+    reflector.objects.restore_grace().begin(Instant::now());
+    std::future::pending().await
+}
+
+/// How one attempt to list ended, if not well.
+enum ListFailure {
+    Trouble(Trouble),
+    Restored(Regression),
+}
+
+impl From<Trouble> for ListFailure {
+    fn from(trouble: Trouble) -> Self {
+        Self::Trouble(trouble)
+    }
+}
+
+impl From<Regression> for ListFailure {
+    fn from(proof: Regression) -> Self {
+        Self::Restored(proof)
+    }
+}
+
+/// Why a watch cannot be read further.
+enum WatchEnd {
+    /// The server ended it.
+    Ended,
+    /// Nothing came for too long.
+    Silent,
+    /// Only a list helps.
+    List(ListCause, Trouble),
+    /// To be opened anew after a pause.
+    Failed(Trouble),
+    /// The server's revision is below ours.
+    Restored(Regression),
+}
+
+struct Reflector<T: Stored> {
+    fetcher: Fetcher,
+    objects: Arc<Objects>,
+    metrics: KindMetrics,
+    pace: Pace,
+    /// Up to here everything is in the table.
+    revision: ResourceVersion,
+    last_reason: Option<String>,
+    kind: PhantomData<T>,
+}
+
+impl<T: Stored> Reflector<T> {
+    /// Lists and watches until a restore is proven.
+    async fn run(&mut self) -> Regression {
+        let mut cause = ListCause::Start;
+        loop {
+            if let Err(proof) = self.list_until_done(cause).await {
+                return proof;
+            }
+            cause = match self.follow().await {
+                Ok(cause) => cause,
+                Err(proof) => return proof,
+            };
+        }
+    }
+
+    async fn list_until_done(&mut self, cause: ListCause) -> Result<(), Regression> {
+        loop {
+            sleep_until(self.pace.next_list(Instant::now(), fastrand::f64())).await;
+            let started = Instant::now();
+            self.pace.list_begun(started);
+            self.metrics.listing(cause);
+            let late = || ListFailure::Trouble(Trouble::Late(LIST_DEADLINE));
+            let listed = timeout_at(started + LIST_DEADLINE, self.list()).await;
+            match listed.unwrap_or_else(|_| Err(late())) {
+                Ok(count) => {
+                    self.metrics.listed(count, started.elapsed());
+                    self.well();
+                    return Ok(());
+                }
+                Err(ListFailure::Restored(proof)) => return Err(proof),
+                Err(ListFailure::Trouble(trouble)) => {
+                    if matches!(trouble, Trouble::Late(_)) {
+                        self.fetcher.reconnect();
+                    }
+                    if self.objects.is_listed::<T>() {
+                        self.objects.blind_from::<T>(started);
+                    }
+                    self.pause_after(&trouble).await;
+                }
+            }
+        }
+    }
+
+    /// Takes a complete list into the table. Returns how many objects it had.
+    async fn list(&mut self) -> Result<usize, ListFailure> {
+        let mut list: Option<Listing> = None;
+        let mut next = None;
+        let mut count = 0;
+        loop {
+            let (encoding, body) = self.fetcher.get(&page_uri::<T>(next.as_deref())).await?;
+            let page = encoding.list_page(&body).map_err(Trouble::from)?;
+            drop(body);
+            let listing = match list {
+                Some(listing) => listing,
+                None => T::table(&self.objects).begin_list(page.revision)?,
+            };
+            list = Some(listing);
+            if page.revision != listing.revision() {
+                let (list, page) = (listing.revision().0, page.revision.0);
+                return Err(Trouble::TwoRevisions { list, page }.into());
+            }
+            for item in &page.items {
+                self.take_listed(&listing, encoding, item)?;
+                count += 1;
+            }
+            next = page.next;
+            if next.is_none() {
+                self.objects.sweep::<T>(&listing);
+                self.revision = listing.revision();
+                self.count_unreadable();
+                return Ok(count);
+            }
+            // Hundreds of pages must not keep a thread from its other tasks.
+            tokio::task::yield_now().await;
+        }
+    }
+
+    fn take_listed(&self, listing: &Listing, encoding: Encoding, item: &Bytes) -> Result<(), ListFailure> {
+        // Without its name nobody knows what it blocks, so the list tells nothing.
+        let head = encoding.head(item).map_err(Trouble::from)?;
+        let key = head.key::<T>();
+        let table = T::table(&self.objects);
+        if table.is_listed_as_known(listing, &key, &head.uid, head.resource_version)? {
+            return Ok(());
+        }
+        match encoding.object::<T>(item) {
+            Ok(object) => self.objects.list(listing, object),
+            Err(error) => self.note_unreadable(Some(listing), &key, head, error.to_string()),
+        }
+        Ok(())
+    }
+
+    fn note_unreadable(&self, listing: Option<&Listing>, key: &T::Key, head: Head, error: String) {
+        if self.objects.note_unreadable::<T>(listing, key, head.uid, head.resource_version, error.clone()) {
+            tracing::warn!(kind = T::PLURAL, object = %key, error, "object cannot be read, it blocks itself");
+        }
+    }
+
+    fn count_unreadable(&self) {
+        self.metrics.unreadable(T::table(&self.objects).unreadable_count());
+    }
+
+    /// Watches from the revision on, until only a list helps.
+    async fn follow(&mut self) -> Result<ListCause, Regression> {
+        let mut failures = 0;
+        let (mut was_silent, mut was_cut) = (false, false);
+        loop {
+            let begun_at = self.revision;
+            let opened = Instant::now();
+            let lifetime = WATCH_LIFETIME.mul_f64(1.0 + fastrand::f64());
+            let open = async {
+                if std::mem::take(&mut was_cut) {
+                    self.probe().await?;
+                }
+                Ok(self.fetcher.open(&watch_uri::<T>(self.revision, lifetime)).await?)
+            };
+            let end = match open.await {
+                Ok(stream) => {
+                    self.objects.set_blind_since::<T>(None);
+                    self.read(stream, std::mem::take(&mut was_silent)).await
+                }
+                Err(ListFailure::Restored(proof)) => WatchEnd::Restored(proof),
+                Err(ListFailure::Trouble(trouble @ Trouble::Expired(_))) => {
+                    WatchEnd::List(ListCause::Expired, trouble)
+                }
+                Err(ListFailure::Trouble(trouble)) => {
+                    if matches!(trouble, Trouble::Late(_) | Trouble::Broken(_)) {
+                        self.fetcher.reconnect();
+                    }
+                    self.objects.blind_from::<T>(opened);
+                    WatchEnd::Failed(trouble)
+                }
+            };
+            if self.revision > begun_at {
+                failures = 0;
+            }
+            // An API server that ended is perhaps one whose etcd was restored.
+            was_cut = opened.elapsed() + WATCH_MARGIN < lifetime && !matches!(end, WatchEnd::Silent);
+            match end {
+                WatchEnd::Restored(proof) => return Err(proof),
+                WatchEnd::List(cause, trouble) => {
+                    tracing::info!(kind = T::PLURAL, reason = %trouble, "to be listed again");
+                    return Ok(cause);
+                }
+                WatchEnd::Silent => {
+                    was_silent = true;
+                    self.metrics.reopened(ReopenCause::Silent);
+                    self.fetcher.reconnect();
+                }
+                WatchEnd::Ended => {
+                    self.metrics.reopened(ReopenCause::Ended);
+                    // One that ends as soon as it is open is not well.
+                    if opened.elapsed() < WELL_AFTER && self.revision == begun_at {
+                        sleep(self.pace.failed(None, fastrand::f64())).await;
+                    }
+                }
+                WatchEnd::Failed(trouble) => {
+                    self.metrics.reopened(ReopenCause::Failed);
+                    // An outage says nothing against the revision.
+                    failures +=
+                        u32::from(matches!(trouble, Trouble::Unreadable(_) | Trouble::Refused { .. }));
+                    self.pause_after(&trouble).await;
+                    if failures >= FAILURES_BEFORE_LIST {
+                        return Ok(ListCause::Failing);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Asks for the revision of the server, which must not be below ours: a watch from the future would open,
+    /// and stay silent.
+    async fn probe(&self) -> Result<(), ListFailure> {
+        let (encoding, body) = self.fetcher.get(&list_uri::<T>(1, None)).await?;
+        let listed = encoding.list_page(&body).map_err(Trouble::from)?.revision;
+        if listed < self.revision {
+            return Err(Regression::List { kind: T::PLURAL, listed, observed: self.revision }.into());
+        }
+        Ok(())
+    }
+
+    /// Takes events until the watch ends.
+    async fn read(&mut self, mut stream: Stream, was_silent: bool) -> WatchEnd {
+        let opened = Instant::now();
+        let (mut heard, mut is_first, mut is_well) = (opened, true, false);
+        loop {
+            let limit = self.pace.silence();
+            let event = tokio::select! {
+                event = timeout_at(heard + limit, stream.next()) => event,
+                () = sleep_until(opened + WELL_AFTER), if !is_well => {
+                    is_well = true;
+                    self.well();
+                    continue;
+                }
+            };
+            let event = match event {
+                Err(_) => {
+                    if was_silent && is_first {
+                        self.pace.silence_was_harmless();
+                    }
+                    return WatchEnd::Silent;
+                }
+                Ok(Ok(None)) => return WatchEnd::Ended,
+                Ok(Ok(Some(event))) => event,
+                Ok(Err(trouble)) => return WatchEnd::Failed(trouble),
+            };
+            heard = Instant::now();
+            let is_bookmark = event.kind == WatchEventKind::Bookmark;
+            if is_first && was_silent {
+                if is_bookmark || opened.elapsed() < HIDDEN_COMES_WITHIN {
+                    self.pace.silence_tells();
+                } else {
+                    self.pace.silence_was_harmless();
+                }
+            } else if is_bookmark {
+                self.pace.silence_tells();
+            }
+            is_first = false;
+            if let Err(end) = self.take(&stream, &event) {
+                return end;
+            }
+            if !is_well {
+                is_well = true;
+                self.well();
+            }
+        }
+    }
+
+    fn take(&mut self, stream: &Stream, event: &WatchEvent) -> Result<(), WatchEnd> {
+        self.metrics.event(label(event.kind));
+        if event.kind == WatchEventKind::Error {
+            return Err(match stream.trouble(event) {
+                trouble @ Trouble::Expired(_) => WatchEnd::List(ListCause::Expired, trouble),
+                trouble => WatchEnd::Failed(trouble),
+            });
+        }
+        let encoding = stream.encoding();
+        let object = if event.kind == WatchEventKind::Bookmark {
+            None
+        } else {
+            Some(encoding.object::<T>(&event.object))
+        };
+        let error = match object {
+            Some(Ok(object)) => {
+                self.revision = self.revision.max(object.metadata().resource_version);
+                if event.kind == WatchEventKind::Deleted {
+                    self.objects.delete(object);
+                } else {
+                    self.objects.apply(object);
+                }
+                return Ok(());
+            }
+            Some(Err(error)) => Some(error),
+            None => None,
+        };
+        let gap = |error| WatchEnd::List(ListCause::Gap, Trouble::Unreadable(error));
+        let head = encoding.head(&event.object).map_err(gap)?;
+        self.revision = self.revision.max(head.resource_version);
+        T::table(&self.objects).advance(head.resource_version);
+        if let Some(error) = error {
+            let key = head.key::<T>();
+            if event.kind == WatchEventKind::Deleted {
+                self.objects.delete_unreadable::<T>(&key, head.resource_version);
+            } else {
+                self.note_unreadable(None, &key, head, error.to_string());
+            }
+            self.count_unreadable();
+        }
+        Ok(())
+    }
+
+    async fn pause_after(&mut self, trouble: &Trouble) {
+        let reason = trouble.to_string();
+        // An outage may last for hours: a line per reason, not per attempt.
+        if self.last_reason.as_deref() != Some(&*reason) {
+            tracing::warn!(kind = T::PLURAL, error = %reason, "cannot be listed or watched, retrying");
+        }
+        self.objects.set_error::<T>(Some(reason.clone()));
+        self.last_reason = Some(reason);
+        sleep(self.pace.failed(trouble.retry_after(), fastrand::f64())).await;
+    }
+
+    fn well(&mut self) {
+        self.pace.succeeded();
+        self.objects.set_error::<T>(None);
+        if self.last_reason.take().is_some() {
+            tracing::info!(kind = T::PLURAL, "listed and watched again");
+        }
+    }
+}
+
+/// Reads each object live of which an answer was older than what was known, until one proves a restore.
+async fn settle_suspects<T: Stored>(fetcher: Fetcher, objects: Arc<Objects>) -> Regression {
+    loop {
+        let suspect = T::table(&objects).suspect().await;
+        if let Some(proof) = settle(&fetcher, &suspect).await {
+            return proof;
+        }
+        // However many answers are overtaken by the watch, they cost one read in a while.
+        sleep(BETWEEN_SUSPECTS).await;
+    }
+}
+
+async fn settle<T: Stored>(fetcher: &Fetcher, suspect: &Suspect<T>) -> Option<Regression> {
+    let (encoding, body) = fetcher.get(&T::path(&suspect.key)).await.ok()?;
+    let head = encoding.head(&body).ok()?;
+    suspect.judge(&head.uid, head.resource_version)
+}
+
+fn label(kind: WatchEventKind) -> &'static str {
+    match kind {
+        WatchEventKind::Added => "added",
+        WatchEventKind::Modified => "modified",
+        WatchEventKind::Deleted => "deleted",
+        WatchEventKind::Bookmark => "bookmark",
+        WatchEventKind::Error => "error",
+    }
+}
+
+fn page_uri<T: Stored>(next: Option<&str>) -> String {
+    list_uri::<T>(PAGE_SIZE, next)
+}
+
+fn list_uri<T: Stored>(limit: usize, next: Option<&str>) -> String {
+    let mut uri = format!("{}/{}?limit={limit}", api_root(T::GROUP), T::PLURAL);
+    if let Some(token) = next {
+        uri.push_str("&continue=");
+        uri.extend(form_urlencoded::byte_serialize(token.as_bytes()));
+    }
+    uri
+}
+
+fn watch_uri<T: Stored>(revision: ResourceVersion, lifetime: Duration) -> String {
+    format!(
+        "{}/{}?watch=true&allowWatchBookmarks=true&resourceVersion={revision}&timeoutSeconds={}",
+        api_root(T::GROUP),
+        T::PLURAL,
+        lifetime.as_secs()
+    )
+}
+
+/// Reads a complete list, at the most recent revision, and takes what is newer than what we have.
+///
+/// For a new leader: what its predecessor wrote last may not have come through the watch yet. An
+/// object that is missing from the list stays, for the watch will deliver its deletion.
+///
+/// # Errors
+/// Any page that cannot be read. What was read before it has been taken.
+pub async fn refresh<T: Stored>(fetcher: &Fetcher, objects: &Objects) -> Result<(), Trouble> {
+    let mut next = None;
+    loop {
+        let (encoding, body) = fetcher.get(&page_uri::<T>(next.as_deref())).await?;
+        let page = encoding.list_page(&body)?;
+        drop(body);
+        for item in &page.items {
+            let head = encoding.head(item)?;
+            let key = head.key::<T>();
+            let known = objects.get::<T>(&key);
+            if known.is_some_and(|known| known.metadata().resource_version >= head.resource_version) {
+                continue;
+            }
+            match encoding.object::<T>(item) {
+                Ok(object) => {
+                    objects.absorb(object);
+                }
+                Err(error) => {
+                    let (uid, revision) = (head.uid, head.resource_version);
+                    objects.note_unreadable::<T>(None, &key, uid, revision, error.to_string());
+                }
+            }
+        }
+        next = page.next;
+        if next.is_none() {
+            return Ok(());
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,134 @@
+//! How often to ask: pauses after failures, the distance between two lists, and how long a watch may be
+//! silent. Pure: time and jitter come in as arguments.
+//!
+//! Only success starts the pauses over: a list that reached its end, or a watch that brought something or
+//! stayed open. A server that asks to wait is heard, within reason. Silence of a watch proves nothing,
+//! since bookmarks are not guaranteed, so it costs one reopening, which comes the later the more often it
+//! proved to have hidden nothing.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// First pause after a failure. Long enough for a server that is just restarting, short enough for a blip.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+/// Longest pause that we choose ourselves: work has to resume within 5 s of the end of an outage (L16).
+const LONGEST_PAUSE: Duration = Duration::from_millis(2_500);
+/// Longest pause that a server may ask for. A mistyped header must not park a kind for a day.
+const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(30);
+/// Lists of one kind begin at least so far apart (safety E5).
+const BETWEEN_LISTS: Duration = Duration::from_secs(1);
+/// The API server sends a bookmark each minute, give or take some seconds.
+const BOOKMARK_SILENCE: Duration = Duration::from_secs(75);
+/// Longest silence to bear from a server that sends no bookmarks.
+const LONGEST_SILENCE: Duration = Duration::from_mins(5);
+
+/// The pace of one kind's lists and watches.
+#[derive(Clone, Debug)]
+pub struct Pace {
+    step: Duration,
+    last_list: Option<Instant>,
+    silence: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { step: FIRST_PAUSE, last_list: None, silence: BOOKMARK_SILENCE }
+    }
+}
+
+impl Pace {
+    /// How long to pause after a failure: between half of the current step and all of it, as `jitter` in 0..=1
+    /// says, and no less than the server asks for.
+    pub fn failed(&mut self, retry_after: Option<Duration>, jitter: f64) -> Duration {
+        let step = self.step;
+        self.step = (step * 2).min(LONGEST_PAUSE);
+        let jitter = jitter.clamp(0.0, 1.0);
+        let own = step.mul_f64(0.5 + jitter / 2.0);
+        // Those who are told the same time must not come back at the same time.
+        let asked = retry_after.map(|asked| asked.min(LONGEST_RETRY_AFTER).mul_f64(1.0 + jitter / 10.0));
+        asked.map_or(own, |asked| asked.max(own))
+    }
+
+    /// Something came of it: the next failure is a first one.
+    pub fn succeeded(&mut self) {
+        self.step = FIRST_PAUSE;
+    }
+
+    /// When the next list may begin.
+    #[must_use]
+    pub fn next_list(&self, now: Instant, jitter: f64) -> Instant {
+        let spread = BETWEEN_LISTS.mul_f64(1.0 + jitter.clamp(0.0, 1.0) / 4.0);
+        self.last_list.map_or(now, |last| (last + spread).max(now))
+    }
+
+    /// A list begins.
+    pub fn list_begun(&mut self, now: Instant) {
+        self.last_list = Some(now);
+    }
+
+    /// How long a watch may be silent before it is opened anew.
+    #[must_use]
+    pub fn silence(&self) -> Duration {
+        self.silence
+    }
+
+    /// A silent watch was opened anew, and had hidden nothing.
+    pub fn silence_was_harmless(&mut self) {
+        self.silence = (self.silence * 2).min(LONGEST_SILENCE);
+    }
+
+    /// The server sends bookmarks, or a silent watch had hidden something: silence means something.
+    pub fn silence_tells(&mut self) {
+        self.silence = BOOKMARK_SILENCE;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn s40_pauses_double_up_to_the_limit_and_only_success_starts_them_over() {
+        let mut pace = Pace::default();
+        let pauses: Vec<u128> = (0..6).map(|_| pace.failed(None, 1.0).as_millis()).collect();
+        assert_eq!(pauses, [200, 400, 800, 1_600, 2_500, 2_500]);
+        assert_eq!(pace.failed(None, 0.0), Duration::from_millis(1_250));
+        pace.succeeded();
+        assert_eq!(pace.failed(None, 0.0), Duration::from_millis(100));
+    }
+
+    #[test]
+    fn s40_a_server_that_asks_to_wait_is_heard_within_reason() {
+        let cases = [(0, 200), (5, 5_500), (30, 33_000), (86_400, 33_000), (u64::MAX, 33_000)];
+        for (asked, expected) in cases {
+            let pause = Pace::default().failed(Some(Duration::from_secs(asked)), 1.0);
+            assert_eq!(pause, Duration::from_millis(expected), "{asked} s");
+        }
+    }
+
+    #[test]
+    fn e5_lists_of_a_kind_are_at_least_a_second_apart() {
+        let mut pace = Pace::default();
+        let start = Instant::now();
+        assert_eq!(pace.next_list(start, 0.0), start);
+        pace.list_begun(start);
+        assert_eq!(pace.next_list(start, 0.0), start + Duration::from_secs(1));
+        assert_eq!(pace.next_list(start, 1.0), start + Duration::from_millis(1_250));
+        let later = start + Duration::from_hours(1);
+        assert_eq!(pace.next_list(later, 1.0), later);
+    }
+
+    #[test]
+    fn silence_that_hides_nothing_is_borne_longer_until_it_tells_something() {
+        let mut pace = Pace::default();
+        let mut limits = vec![pace.silence().as_secs()];
+        for _ in 0..3 {
+            pace.silence_was_harmless();
+            limits.push(pace.silence().as_secs());
+        }
+        assert_eq!(limits, [75, 150, 300, 300]);
+        pace.silence_tells();
+        assert_eq!(pace.silence().as_secs(), 75);
+    }
+}

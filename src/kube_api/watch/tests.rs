@@ -1,0 +1,346 @@
+//! A reflector against a server that is played by the test, in paused time.
+
+use std::{
+    collections::VecDeque,
+    convert::Infallible,
+    sync::{Mutex, PoisonError},
+};
+
+use futures::stream;
+use http::{Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
+use hyper::body::Frame;
+use kube::{Client, client::Body};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{
+    kube_api::{connect::ApiServer, kinds::StorageClass},
+    metrics::{ApiMetrics, Metrics, WatchMetrics},
+};
+
+/// What the server answers to one request.
+#[derive(Clone, Debug)]
+enum Answer {
+    /// A page of a list: revision, token of the next page, items.
+    Page(u64, &'static str, Vec<Value>),
+    /// An error, with `Retry-After` in seconds if not 0.
+    Error(u16, &'static str, u64),
+    /// A watch that sends these lines and stays open, or ends.
+    Watch(Vec<Value>, bool),
+    /// One object.
+    Object(Value),
+    /// None at all.
+    Silence,
+}
+
+#[derive(Debug, Default)]
+struct Script {
+    /// Answers in order; the last one is repeated.
+    lists: VecDeque<Answer>,
+    watches: VecDeque<Answer>,
+    reads: VecDeque<Answer>,
+    /// When each request came, and its URI.
+    asked: Vec<(Instant, String)>,
+}
+
+impl Script {
+    fn answer(&mut self, uri: &str) -> Answer {
+        self.asked.push((Instant::now(), uri.to_owned()));
+        let queue = if uri.contains("watch=true") {
+            &mut self.watches
+        } else if uri.contains('?') {
+            &mut self.lists
+        } else {
+            &mut self.reads
+        };
+        let next = if queue.len() > 1 { queue.pop_front() } else { queue.front().cloned() };
+        next.unwrap_or(Answer::Silence)
+    }
+}
+
+type Sent = Response<UnsyncBoxBody<Bytes, Infallible>>;
+
+struct Stage {
+    script: Arc<Mutex<Script>>,
+    objects: Arc<Objects>,
+    metrics: Metrics,
+}
+
+fn json_body(status: u16, value: &Value) -> Sent {
+    let body = Full::new(Bytes::from(serde_json::to_vec(value).unwrap()));
+    let mut response = Response::new(body.boxed_unsync());
+    *response.status_mut() = StatusCode::from_u16(status).unwrap();
+    response.headers_mut().insert(header::CONTENT_TYPE, "application/json".parse().unwrap());
+    response
+}
+
+async fn respond(answer: Answer) -> Sent {
+    match answer {
+        Answer::Page(revision, next, items) => json_body(
+            200,
+            &json!({
+                "kind": "StorageClassList", "apiVersion": "storage.k8s.io/v1",
+                "metadata": {"resourceVersion": revision.to_string(), "continue": next}, "items": items,
+            }),
+        ),
+        Answer::Error(code, reason, retry_after) => {
+            let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code,
+                "reason": reason, "message": "no"});
+            let mut response = json_body(code, &status);
+            if retry_after > 0 {
+                response.headers_mut().insert(header::RETRY_AFTER, retry_after.into());
+            }
+            response
+        }
+        Answer::Watch(events, stays) => {
+            let lines = events.into_iter().map(|event| Bytes::from(format!("{event}\n")));
+            let frames =
+                stream::iter(lines.map(|line| Ok::<_, Infallible>(Frame::data(line))).collect::<Vec<_>>());
+            let body = if stays {
+                StreamBody::new(futures::StreamExt::chain(frames, stream::pending())).boxed_unsync()
+            } else {
+                StreamBody::new(frames).boxed_unsync()
+            };
+            let mut response = Response::new(body);
+            response.headers_mut().insert(header::CONTENT_TYPE, "application/json".parse().unwrap());
+            response
+        }
+        Answer::Object(value) => json_body(200, &value),
+        Answer::Silence => std::future::pending().await,
+    }
+}
+
+/// Starts a reflector of StorageClasses.
+fn stage(lists: Vec<Answer>, watches: Vec<Answer>, reads: Vec<Answer>) -> Stage {
+    let script = Arc::new(Mutex::new(Script {
+        lists: lists.into(),
+        watches: watches.into(),
+        reads: reads.into(),
+        asked: Vec::new(),
+    }));
+    let answering = Arc::clone(&script);
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let answer = answering
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .answer(request.uri().path_and_query().unwrap().as_str());
+        async { Ok::<_, Infallible>(respond(answer).await) }
+    });
+    let api = ApiServer::in_process(Client::new(service, "default"));
+    let metrics = Metrics::default();
+    let requests = Arc::new(ApiMetrics::new(&metrics, "test").unwrap());
+    let kinds = WatchMetrics::new(&metrics).unwrap();
+    let objects = Arc::new(Objects::default());
+    let fetcher = Fetcher::new(&api, requests).unwrap();
+    tokio::spawn(watch::<StorageClass>(fetcher, Arc::clone(&objects), kinds.of("storageclasses")));
+    Stage { script, objects, metrics }
+}
+
+impl Stage {
+    fn lists(&self) -> Vec<Instant> {
+        let script = self.script.lock().unwrap();
+        script.asked.iter().filter(|(_, uri)| uri.contains("limit=500")).map(|(at, _)| *at).collect()
+    }
+
+    fn watches(&self) -> Vec<(Instant, String)> {
+        let script = self.script.lock().unwrap();
+        script.asked.iter().filter(|(_, uri)| uri.contains("watch=true")).cloned().collect()
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.objects.classes.snapshot().keys().map(ToString::to_string).collect()
+    }
+
+    fn shows(&self, line: &str) -> bool {
+        self.metrics.text().unwrap().lines().any(|shown| shown == line)
+    }
+
+    /// Lets so much time pass.
+    async fn pass(&self, time: Duration) {
+        sleep(time).await;
+    }
+}
+
+fn class(name: &str, revision: u64) -> Value {
+    json!({"kind": "StorageClass", "apiVersion": "storage.k8s.io/v1",
+        "metadata": {"name": name, "uid": format!("uid-{name}"), "resourceVersion": revision.to_string()},
+        "provisioner": "p"})
+}
+
+fn event(kind: &str, object: &Value) -> Value {
+    json!({"type": kind, "object": object})
+}
+
+fn open(events: Vec<Value>) -> Answer {
+    Answer::Watch(events, true)
+}
+
+const MINUTE: Duration = Duration::from_mins(1);
+
+#[tokio::test(start_paused = true)]
+async fn pages_come_into_the_table_and_the_watch_begins_where_the_list_ends() {
+    let lists =
+        vec![Answer::Page(20, "next", vec![class("a", 10)]), Answer::Page(20, "", vec![class("b", 12)])];
+    let stage = stage(lists, vec![open(vec![event("ADDED", &class("c", 25))])], vec![]);
+    stage.objects_listed().await;
+    stage.pass(Duration::from_secs(1)).await;
+    assert_eq!(stage.names(), ["a", "b", "c"]);
+    let script = stage.script.lock().unwrap();
+    let asked: Vec<&str> = script.asked.iter().map(|(_, uri)| uri.as_str()).collect();
+    assert_eq!(asked[0], "/apis/storage.k8s.io/v1/storageclasses?limit=500");
+    assert_eq!(asked[1], "/apis/storage.k8s.io/v1/storageclasses?limit=500&continue=next");
+    assert!(asked[2].contains("resourceVersion=20&") && asked[2].contains("allowWatchBookmarks=true"));
+}
+
+impl Stage {
+    async fn objects_listed(&self) {
+        let mut statuses = self.objects.status_changes();
+        let listed = |kinds: &Vec<(&str, crate::state::KindStatus)>| {
+            kinds.iter().any(|(kind, status)| *kind == "storageclasses" && status.synced)
+        };
+        statuses.wait_for(listed).await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn e5_s40_a_list_that_fails_for_ever_is_repeated_at_most_once_a_second() {
+    let stage = stage(vec![Answer::Error(500, "InternalError", 0)], vec![], vec![]);
+    stage.pass(MINUTE).await;
+    let lists = stage.lists();
+    assert!(lists.len() > 20 && lists.len() <= 60, "{}", lists.len());
+    assert!(lists.windows(2).all(|pair| pair[1] - pair[0] >= Duration::from_secs(1)));
+    let statuses = stage.objects.statuses();
+    let error = statuses.into_iter().find_map(|(_, status)| status.error);
+    assert_eq!(error.as_deref(), Some("500 InternalError: no"));
+    let counted =
+        format!("rest_client_requests_total{{code=\"500\",host=\"test\",method=\"GET\"}} {}", lists.len());
+    assert!(stage.shows(&counted));
+}
+
+#[tokio::test(start_paused = true)]
+async fn s40_a_server_that_asks_to_wait_is_left_alone() {
+    let stage = stage(vec![Answer::Error(429, "TooManyRequests", 10)], vec![], vec![]);
+    stage.pass(MINUTE).await;
+    assert!((5..=6).contains(&stage.lists().len()), "{}", stage.lists().len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn e5_a_revision_too_old_is_listed_anew_in_both_forms_of_410() {
+    let gone = json!({"type": "ERROR", "object": {"kind": "Status", "apiVersion": "v1", "code": 410,
+        "reason": "Expired", "message": "too old"}});
+    for expired in [open(vec![gone]), Answer::Error(410, "Expired", 0)] {
+        let lists = vec![
+            Answer::Page(20, "", vec![class("a", 10), class("b", 12)]),
+            Answer::Page(30, "", vec![class("b", 12), class("c", 28)]),
+        ];
+        let stage = stage(lists, vec![expired, open(vec![])], vec![]);
+        stage.pass(Duration::from_secs(5)).await;
+        assert_eq!(stage.names(), ["b", "c"]);
+        assert_eq!(stage.lists().len(), 2);
+        assert!(stage.shows("mooring_watch_lists_total{cause=\"expired\",resource=\"storageclasses\"} 1"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_does_not_reach_its_last_page_at_one_revision_sweeps_nothing() {
+    let first = Answer::Page(20, "", vec![class("a", 10), class("b", 12)]);
+    for broken in [
+        Answer::Error(410, "Expired", 0),
+        Answer::Page(31, "", vec![]),
+        Answer::Error(500, "InternalError", 0),
+    ] {
+        let lists =
+            vec![first.clone(), Answer::Page(30, "next", vec![class("c", 28)]), broken, Answer::Silence];
+        let stage = stage(lists, vec![Answer::Error(410, "Expired", 0)], vec![]);
+        stage.pass(Duration::from_secs(10)).await;
+        assert_eq!(stage.names(), ["a", "b", "c"]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn s42_an_object_that_cannot_be_read_blocks_itself_alone() {
+    let broken = |revision: u64| {
+        let mut class = class("bad", revision);
+        class["mountOptions"] = json!({"secret": 1});
+        class
+    };
+    let lists = vec![Answer::Page(20, "", vec![class("a", 10), broken(11)])];
+    let events = vec![
+        event("MODIFIED", &broken(21)),
+        event("ADDED", &class("b", 22)),
+        event(
+            "MODIFIED",
+            &json!({"kind": "StorageClass", "metadata": {"name": "a", "uid": "uid-a",
+            "resourceVersion": "23"}, "provisioner": 7}),
+        ),
+    ];
+    let stage = stage(lists, vec![open(events)], vec![]);
+    stage.objects_listed().await;
+    stage.pass(Duration::from_secs(1)).await;
+    assert_eq!(stage.names(), ["a", "b"]);
+    let error = |name: &str| stage.objects.unreadable::<StorageClass>(&name.into());
+    let bad = error("bad").unwrap();
+    assert!(bad.contains("mountOptions") && !bad.contains("secret"), "{bad}");
+    assert!(error("a").is_some() && error("b").is_none());
+    assert!(stage.shows("mooring_watch_unreadable_objects{resource=\"storageclasses\"} 2"));
+    assert_eq!(stage.lists().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_watch_is_opened_anew_from_the_last_revision_and_the_rarer_the_more_harmless_it_was() {
+    let lists = vec![Answer::Page(20, "", vec![class("a", 10)])];
+    let watches = vec![open(vec![event("ADDED", &class("b", 25))]), open(vec![])];
+    let stage = stage(lists, watches, vec![]);
+    stage.pass(Duration::from_mins(30)).await;
+    let opened = stage.watches();
+    let gaps: Vec<u64> = opened.windows(2).map(|pair| (pair[1].0 - pair[0].0).as_secs()).collect();
+    assert_eq!(gaps[..4], [75, 75, 150, 300]);
+    assert!(opened[1..].iter().all(|(_, uri)| uri.contains("resourceVersion=25&")));
+    assert_eq!(stage.lists().len(), 1, "silence alone costs no list");
+    assert!(stage.objects.statuses().iter().all(|(_, status)| status.blind_since.is_none()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_froze_leaves_the_kind_blind_until_it_can_be_watched_again() {
+    let lists = vec![Answer::Page(20, "", vec![])];
+    let stage = stage(lists, vec![open(vec![]), Answer::Silence], vec![]);
+    let blind = || stage.objects.statuses().iter().any(|(_, status)| status.blind_since.is_some());
+    stage.pass(Duration::from_secs(80)).await;
+    assert!(!blind(), "it was opened anew a moment ago");
+    stage.pass(Duration::from_secs(10)).await;
+    assert!(blind(), "and did not open");
+    stage.script.lock().unwrap().watches = vec![open(vec![])].into();
+    stage.pass(Duration::from_secs(15)).await;
+    assert!(!blind());
+}
+
+#[tokio::test(start_paused = true)]
+async fn e11_a_list_below_what_was_watched_proves_a_restore_and_nothing_more_is_taken() {
+    let lists = vec![Answer::Page(20, "", vec![class("a", 10)]), Answer::Page(15, "", vec![class("z", 14)])];
+    let watches = vec![Answer::Watch(vec![event("ADDED", &class("b", 25))], false)];
+    let stage = stage(lists, watches, vec![]);
+    let mut seen = stage.objects.restore_grace().seen();
+    seen.changed().await.unwrap();
+    stage.pass(Duration::from_secs(2)).await;
+    assert_eq!(stage.names(), ["a", "b"]);
+    assert!(stage.objects.restore_grace().left(Instant::now()).is_some());
+    let asked = stage.script.lock().unwrap().asked.len();
+    stage.pass(MINUTE).await;
+    assert_eq!(stage.script.lock().unwrap().asked.len(), asked);
+}
+
+#[tokio::test(start_paused = true)]
+async fn e11_an_object_that_a_live_read_shows_older_than_it_was_proves_a_restore() {
+    for (read, proves) in [(12, true), (25, false), (30, false)] {
+        let lists = vec![Answer::Page(20, "", vec![class("a", 10)])];
+        let watches = vec![open(vec![event("MODIFIED", &class("a", 25))])];
+        let stage = stage(lists, watches, vec![Answer::Object(class("a", read))]);
+        stage.objects_listed().await;
+        stage.pass(Duration::from_secs(1)).await;
+        // An answer to a request of our own, which the watch may have overtaken.
+        stage.objects.absorb::<StorageClass>(serde_json::from_value(class("a", 12)).unwrap());
+        stage.pass(Duration::from_secs(1)).await;
+        assert_eq!(stage.objects.restore_grace().left(Instant::now()).is_some(), proves, "{read}");
+    }
+}

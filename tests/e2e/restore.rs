@@ -1,0 +1,75 @@
+//! A restore of etcd from a backup (E11): what the daemon knew no longer holds, what the cluster says may be
+//! of the past, so it starts over and takes nothing away for five minutes.
+
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{Api, api::DeleteParams};
+use mooring::kube_api::restore::RESTORE_GRACE;
+use tokio::time::Instant;
+
+use crate::{
+    stage::{DAEMON_NAMESPACE, Place, Stage, Story, story},
+    support::{backend::Proxy, daemon::Launch},
+};
+
+/// How far `etcdutl snapshot restore --bump-revision` usually moves the revisions.
+const BUMP: u64 = 1_000_000_000;
+
+pub fn stories() -> Vec<Story> {
+    let mut stories = Vec::new();
+    for (name, bump) in [("plain", 0), ("bumped", BUMP)] {
+        for (replica, with_lease) in [("alone", false), ("with_a_lease", true)] {
+            let play = move |stage| embedded(stage, bump, with_lease);
+            let name = format!("restore_of_{name}_revisions_takes_nothing_away_for_five_minutes_{replica}");
+            stories.push(story(name, play).at(Place::EmbeddedServer));
+        }
+    }
+    stories
+}
+
+/// A pod moves from n1 to n2 after the backup was made; after the restore it is on n1 again.
+async fn embedded(stage: Stage, bump: u64, with_lease: bool) {
+    // The history of a restored server has a gap.
+    stage.expect_violations();
+    let attacher = stage.attacher();
+    let launch = if with_lease { Launch::replica(DAEMON_NAMESPACE) } else { Launch::alone() };
+    let daemon = stage.start_daemon(&launch, &stage.proxy).await;
+    let cluster = &stage.cluster;
+    cluster.node("n1").await;
+    cluster.node("n2").await;
+    for (volume, claim) in [("v1", "c1"), ("v2", "c2")] {
+        cluster.bound_pair(volume, claim).await;
+    }
+    cluster.pod("old", "n1", &["c1"]).await;
+    cluster.published("n1", &["v1"]).await;
+    let backup = stage.embedded().backup();
+
+    cluster.remove_pod("old").await;
+    cluster.detached("v1", "n1").await;
+    cluster.pod("new", "n2", &["c1"]).await;
+    cluster.published("n2", &["v1"]).await;
+    cluster.delete_claim("c2").await;
+    cluster.volume_phase("v2", "Released").await;
+    assert!(!daemon.page("/readyz?verbose").await.contains("etcd_restored"));
+
+    drop(attacher);
+    stage.embedded().restore(&backup, bump);
+    let _attacher = stage.attacher();
+    daemon.shows("mooring_alarm{alarm=\"etcd_restored\"} 1").await;
+    assert!(daemon.page("/readyz?verbose").await.contains("etcd_restored: etcd was restored"));
+    let restored = Instant::now();
+
+    // The tables are those of the restored cluster: work on them goes on.
+    cluster.pod("third", "n2", &["c2"]).await;
+    cluster.published("n2", &["v2"]).await;
+    // What would take something away waits.
+    let detaches = stage.proxy.writes().iter().filter(|write| Proxy::is_detach(write)).count();
+    cluster.remove_pod("old").await;
+    tokio::time::sleep_until(restored + RESTORE_GRACE.mul_f64(0.9)).await;
+    assert_eq!(stage.proxy.writes().iter().filter(|write| Proxy::is_detach(write)).count(), detaches);
+    assert!(daemon.page("/debug/attach-detach").await.contains("RestoreGrace"));
+    tokio::time::sleep_until(restored + RESTORE_GRACE).await;
+    cluster.detached("v1", "n1").await;
+    daemon.shows("mooring_alarm{alarm=\"etcd_restored\"} 0").await;
+    let leases: Api<Lease> = Api::namespaced(cluster.client.clone(), DAEMON_NAMESPACE);
+    leases.delete("mooring", &DeleteParams::default()).await.ok();
+}
