@@ -439,7 +439,8 @@ async fn keep_in_sight(objects: Arc<Objects>, sight: Sight) {
     let mut statuses = objects.status_changes();
     // The sender lives in the tables, so waiting cannot fail.
     while statuses.changed().await.is_ok() {
-        let blind_since = statuses.borrow_and_update().iter().filter_map(|(_, status)| status.blind_since).min();
+        let blind_since =
+            statuses.borrow_and_update().iter().filter_map(|(_, status)| status.blind_since).min();
         sight.set(blind_since);
     }
 }
