@@ -261,3 +261,21 @@ async fn m4_a_write_waits_for_a_renewal_if_too_little_is_left_of_the_lease() {
     // Of 22 s less the half second to get there 12.5 s are left.
     assert_eq!(line, "PATCH /x?timeout=11500ms");
 }
+
+#[test]
+fn s37_only_what_is_right_whoever_leads_may_be_late() {
+    let cases = [
+        (Verb::Get, "/api/v1/nodes/n", false),
+        (Verb::Create, "/apis/storage.k8s.io/v1/volumeattachments", true),
+        (Verb::Delete, "/apis/storage.k8s.io/v1/volumeattachments/csi-1", true),
+        (Verb::Patch, "/api/v1/nodes/n/status", true),
+        (Verb::Patch, "/api/v1/persistentvolumes/v", true),
+        (Verb::Patch, "/api/v1/persistentvolumes/v/status", false),
+        (Verb::Patch, "/api/v1/namespaces/ns/persistentvolumeclaims/c", true),
+        (Verb::Patch, "/api/v1/namespaces/ns/persistentvolumeclaims/c/status", false),
+    ];
+    for (verb, path, expected) in cases {
+        let request = Request { path: path.to_owned(), ..request(verb) };
+        assert_eq!(request.must_not_be_late(), expected, "{verb:?} {path}");
+    }
+}
