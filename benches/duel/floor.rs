@@ -21,7 +21,6 @@ use mooring::{
         ids::{AttachmentName, DriverName, NodeName},
         kinds::{
             ClaimPhase, Narrow, Node, PersistentVolume, PersistentVolumeClaim, VolumeAttachment, VolumePhase,
-            Watched,
         },
         leadership::{Leadership, Term},
     },
@@ -32,6 +31,7 @@ use serde_json::json;
 use super::{
     sightings::events,
     support::{actors::attachment_name, cluster::DRIVER},
+    watched::Watched,
 };
 
 /// Operations at once: as many as mooring sends requests.

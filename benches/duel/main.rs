@@ -37,6 +37,7 @@ mod sightings;
 mod subject;
 #[path = "../../tests/support/mod.rs"]
 mod support;
+mod watched;
 
 use std::{path::PathBuf, time::Duration};
 

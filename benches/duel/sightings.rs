@@ -20,7 +20,6 @@ use mooring::kube_api::{
     ids::{AttachmentName, NodeName},
     kinds::{
         ClaimPhase, Narrow, Node, PersistentVolume, PersistentVolumeClaim, VolumeAttachment, VolumePhase,
-        Watched,
     },
 };
 use tokio::{
@@ -28,6 +27,8 @@ use tokio::{
     task::JoinSet,
     time::{Instant, timeout},
 };
+
+use super::watched::Watched;
 
 /// Without any progress for so long there will be none.
 const PATIENCE: Duration = Duration::from_secs(90);

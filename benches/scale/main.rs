@@ -34,6 +34,8 @@ mod sightings;
 mod subject;
 #[path = "../../tests/support/mod.rs"]
 mod support;
+#[path = "../duel/watched.rs"]
+mod watched;
 mod world;
 
 use std::path::PathBuf;

@@ -71,6 +71,8 @@ pub struct Pair {
     pub retry: Retry,
     /// What the node's status should say of the volume.
     pub publication: Publication,
+    /// Whether it was taken off the node's list for a detach that is not to be, and is to be listed again.
+    pub put_back: bool,
     /// What has been told to users.
     pub told: Told,
     /// Why the detach under way was forced, if it was.
@@ -198,6 +200,14 @@ impl Pair {
             !self.is_going() && !status.attached && status.attach_error.is_none()
         };
         self.call == Some(PairCall::Create) || self.attachment.as_ref().is_some_and(attaching)
+    }
+
+    /// Notes what the node's status should say from now on, before it is noted whether the volume is withdrawn.
+    pub(super) fn publish(&mut self, publication: Publication, withdraws: bool) {
+        let is_missing = publication == Publication::List && !self.listed;
+        let is_taken_back = self.withdrawal != Withdrawal::None && !withdraws;
+        self.put_back = is_missing && (is_taken_back || self.put_back);
+        self.publication = publication;
     }
 
     fn is_idle(&self) -> bool {

@@ -22,8 +22,9 @@ use super::{
     force::{ForcePolicy, Unforced},
     identification::{candidates, is_held_exclusively, volume_of},
     metrics::{AttachDetachMetrics, Counted, Ending, Planned},
+    pace::Pace,
     populator,
-    queue::Queue,
+    queue::{Lanes, Queue},
     reconciler::{self, VolumeView},
     rules::{Step, Verdict, Waiting},
     second_controller::Suspicion,
@@ -82,7 +83,7 @@ pub struct Controller {
     pub(super) leads: bool,
     pub(super) pair_calls: usize,
     pub(super) node_calls: usize,
-    pub(super) dirty_volumes: Queue<VolumeId>,
+    pub(super) dirty_volumes: Lanes<VolumeId>,
     pub(super) dirty_nodes: Queue<NodeName>,
     pub(super) effects: Effects,
     last_sent: Sequence,
@@ -96,6 +97,7 @@ pub struct Controller {
     pub(super) wish_clock: WishClock,
     /// How long a request of unknown outcome may still be carried out.
     pub(super) settle_time: Duration,
+    pub(super) pace: Pace,
 }
 
 /// [`Controller::settle_time`] where nothing else is said: for requests of five seconds.
@@ -128,7 +130,7 @@ impl Controller {
             leads: false,
             pair_calls: 0,
             node_calls: 0,
-            dirty_volumes: Queue::default(),
+            dirty_volumes: Lanes::default(),
             dirty_nodes: Queue::default(),
             effects: Effects::default(),
             last_sent: Sequence::default(),
@@ -139,6 +141,7 @@ impl Controller {
             newest_attachment: ResourceVersion::default(),
             wish_clock: WishClock::default(),
             settle_time: SETTLE_TIME,
+            pace: Pace::default(),
         }
     }
 
@@ -233,13 +236,10 @@ impl Controller {
             self.dirty_volumes.push(volume);
         }
         self.dirty_nodes.extend(self.actual.distrusted_nodes().cloned());
-        let wanted = self.desired.volumes();
-        let wanted =
-            wanted.map(|volume| (self.desired.nodes(volume).and_then(BTreeMap::first_key_value), volume));
-        let mut wanted: Vec<_> =
-            wanted.map(|(first, volume)| (first.map(|(node, _)| node), volume)).collect();
+        let first = |volume| self.desired.nodes(volume)?.first_key_value().map(|(node, _)| node);
+        let mut wanted: Vec<_> = self.desired.volumes().map(|volume| (first(volume), volume)).collect();
         wanted.sort();
-        self.dirty_volumes.extend(wanted.into_iter().map(|(_, volume)| volume.clone()));
+        self.dirty_volumes.extend_new(wanted.into_iter().map(|(_, volume)| volume.clone()));
     }
 
     /// Takes changed objects. Pods are taken node by node: what is wanted on one node is then asked for in
@@ -322,7 +322,7 @@ impl Controller {
         let wishes = pod.and_then(|pod| populator::wishes(&pod, &self.objects, before));
         self.note_unresolved(key, before, wishes.as_ref(), now);
         let touched = self.desired.set(key, wishes);
-        self.dirty_volumes.extend(touched);
+        self.dirty_volumes.extend_new(touched);
     }
 
     pub(super) fn refresh_attachment(&mut self, name: &AttachmentName, now: Instant) {
@@ -499,7 +499,7 @@ impl Controller {
         let sent = self.last_sent;
         let pair = self.actual.pair_mut(volume, node);
         let held = pair.holds();
-        pair.publication = verdict.publication;
+        pair.publish(verdict.publication, verdict.withdraws);
         if !verdict.withdraws {
             pair.withdrawal = Withdrawal::None;
         } else if pair.withdrawal == Withdrawal::None {

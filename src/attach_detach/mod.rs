@@ -27,6 +27,7 @@ pub mod metrics;
 mod no_op;
 pub mod node_state;
 mod outcomes;
+pub mod pace;
 pub mod populator;
 mod publishing;
 mod queue;

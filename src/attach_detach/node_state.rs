@@ -35,8 +35,12 @@ pub struct NodeState {
     pub stale: bool,
     /// The revision that a patch named when it was refused for that.
     pub refused: Option<ResourceVersion>,
-    /// Since when something attached waits to be listed, in case more comes.
+    /// Since when something has waited to be written, in case more comes.
     pub pending_since: Option<Instant>,
+    /// When that is looked at again, at the latest.
+    pub gathers_until: Option<Instant>,
+    /// When the last status patch was sent.
+    pub last_patch: Option<Instant>,
     /// The list that we wrote last.
     pub own_list: Option<OwnList>,
     /// A status patch whose outcome nobody knows.

@@ -38,6 +38,9 @@ impl Controller {
             self.leads = false;
             self.standing.set_leads(false);
         }
+        if result.is_ok() {
+            self.note_pace(&call, now);
+        }
         match call {
             Call::Pair(volume, node, request) => {
                 self.pair_calls -= 1;

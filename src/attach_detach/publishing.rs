@@ -3,7 +3,7 @@
 //! In: a node marked dirty. Out: at most one request for it at a time, so that answers come in the order of
 //! requests and no older list is ever sent after a newer one.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
@@ -14,12 +14,32 @@ use super::{
     metrics::Planned,
     node_state::NodeState,
     second_controller::ForeignAct,
-    status_updater,
+    status_updater::{self, Gathering},
     volume_name::VolumeId,
 };
 use crate::kube_api::{ids::NodeName, kinds::Node};
 
 impl Controller {
+    /// How far apart the status patches of one node are at present.
+    #[must_use]
+    pub fn window(&self) -> Duration {
+        self.pace.window()
+    }
+
+    /// Takes note of how long the answer to a request took.
+    pub(super) fn note_pace(&mut self, call: &Call, now: Instant) {
+        let asked = match call {
+            Call::Pair(volume, node, _) => self.actual.pair(volume, node).and_then(|pair| pair.asked_at),
+            Call::PatchNode(node, ..) | Call::ReadNode(node) => {
+                self.actual.node(node).and_then(|state| state.asked_at)
+            }
+            Call::Clock(_) => None,
+        };
+        if let Some(asked) = asked {
+            self.pace.note(now.saturating_duration_since(asked));
+        }
+    }
+
     /// Takes a node as last seen, or its absence. Returns the volumes for which something changed.
     pub(super) fn observe_node(
         &mut self,
@@ -86,12 +106,23 @@ impl Controller {
         let mut own_list = None;
         let call = match change {
             Some((node, change)) => {
-                let others = state.volumes.iter().filter_map(|volume| self.actual.pair(volume, name));
-                let more_to_come = !detach_waits && others.into_iter().any(Pair::is_on_its_way);
-                let due = change.due(pending_since, more_to_come);
+                let pairs = || state.volumes.iter().filter_map(|volume| self.actual.pair(volume, name));
+                let due = change.due(&Gathering {
+                    pending_since,
+                    last_patch: state.last_patch,
+                    window: self.window(),
+                    more_to_come: !detach_waits && pairs().any(Pair::is_on_its_way),
+                    puts_back: pairs().any(|pair| pair.put_back),
+                });
                 if now < due {
-                    self.wake_at.insert((due, Dirty::Node(name.clone())));
-                    self.actual.node_mut(name).pending_since = Some(pending_since);
+                    // The pace moves it with every answer. A look too early is repeated, none is late.
+                    let is_late = state.gathers_until.is_none_or(|at| at <= now || due < at);
+                    let state = self.actual.node_mut(name);
+                    state.pending_since = Some(pending_since);
+                    if is_late {
+                        state.gathers_until = Some(due);
+                        self.wake_at.insert((due, Dirty::Node(name.clone())));
+                    }
                     return;
                 }
                 let request = status_updater::patch(node, &change.list);
@@ -113,7 +144,9 @@ impl Controller {
         state.asked_at = Some(now);
         state.busy = true;
         state.pending_since = None;
+        state.gathers_until = None;
         if let Some((node, list)) = own_list {
+            state.last_patch = Some(now);
             state.note_own_list(node, list);
             self.actual.note_listing(name);
         }
@@ -124,8 +157,6 @@ impl Controller {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use std::time::Duration;
-
     use k8s_openapi::jiff::Timestamp;
     use serde_json::json;
 
@@ -138,8 +169,9 @@ pub(super) mod tests {
             controller::{AttachDetachOptions, NODE_CALLS},
             metrics::AttachDetachMetrics,
             node_state::Unsettled,
+            pace::Pace,
         },
-        kube_api::{call::CallError, ids::DriverName},
+        kube_api::{call::CallError, ids::DriverName, kinds::AttachedVolume},
         metrics::{Alarms, Metrics},
         state::Objects,
     };
@@ -227,6 +259,56 @@ pub(super) mod tests {
             }
         };
         assert_eq!(lists(attach_and_detach, &[0, 4, 5]), [(5, 1)]);
+    }
+
+    /// When patches are sent while the volumes of a node change one after the other and the server is busy. Each
+    /// patch is answered at once.
+    fn patches(publication: Publication, put_back: bool) -> Vec<u64> {
+        let start = Instant::now();
+        let (mut controller, node) = controller(start);
+        let moments = || (0..=1_000).step_by(50);
+        if publication == Publication::Withhold {
+            let mut object = Node::clone(&controller.objects.nodes.get(&node).unwrap());
+            object.metadata.resource_version.0 += 1;
+            let name = |at: u64| volume(&at.to_string()).as_str().to_owned();
+            let entry = |at| AttachedVolume { name: name(at), ..Default::default() };
+            object.status.volumes_attached.extend(moments().map(entry));
+            controller.observe_node(&node, Some(&Arc::new(object.clone())), start);
+            controller.objects.apply(object);
+        }
+        let mut sent_at = Vec::new();
+        for at in moments() {
+            let handle = at.to_string();
+            publish(&mut controller, &handle, publication);
+            controller.actual.pair_mut(&volume(&handle), &node).put_back = put_back;
+            controller.pace = Pace::default();
+            (0..100).for_each(|_| controller.pace.note(Duration::from_millis(50)));
+            let now = start + Duration::from_millis(at);
+            controller.reconcile_node(&node, now);
+            for (sent, call) in std::mem::take(&mut controller.effects.calls) {
+                let Call::PatchNode(_, _, request) = &call else { panic!("{call:?}") };
+                sent_at.push(at);
+                let mut answer = Node::clone(&controller.objects.nodes.get(&node).unwrap());
+                answer.metadata.resource_version.0 += 1;
+                let list = request.body.as_ref().unwrap()["status"]["volumesAttached"].clone();
+                answer.status.volumes_attached = serde_json::from_value(list).unwrap();
+                let result = Ok(Answer::Node(answer));
+                controller.take_outcome(Outcome { call, sent, result }, now);
+            }
+            controller.actual.pair_mut(&volume(&handle), &node).put_back = false;
+        }
+        sent_at
+    }
+
+    #[test]
+    fn under_load_the_changes_of_a_node_share_patches() {
+        assert_eq!(patches(Publication::List, false), [0, 400, 800]);
+        assert_eq!(patches(Publication::Withhold, false), [0, 400, 800]);
+    }
+
+    #[test]
+    fn s2_what_is_put_back_waits_for_nobody_under_load() {
+        assert_eq!(patches(Publication::List, true).len(), 21);
     }
 
     #[test]

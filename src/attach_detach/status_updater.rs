@@ -16,9 +16,8 @@ use crate::kube_api::{
     kinds::{AttachedVolume, Narrow, Node},
 };
 
-/// How long an attached volume waits to be listed together with those that are on their way to the same
-/// node. A quarter of what may pass at most (L4); a patch rewrites the whole Node and goes to everyone who
-/// watches it, so each one saved is worth a moment.
+/// How long an attached volume waits, at least, to be listed together with those that are on their way to the
+/// same node. A quarter of what may pass at most (L4) where the server is not busy.
 pub const WINDOW: Duration = Duration::from_millis(25);
 
 /// What `volumesAttached` of a node should become.
@@ -30,12 +29,36 @@ pub struct Change {
     pub withholds: bool,
 }
 
+/// What says how long a change may wait for others of the same node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gathering {
+    /// Since when there has been something to write.
+    pub pending_since: Instant,
+    /// When the last patch of the node was sent.
+    pub last_patch: Option<Instant>,
+    /// How far apart the patches of one node are at present ([`Pace::window`](super::pace::Pace::window)).
+    pub window: Duration,
+    /// Whether volumes are on their way to the node and no detach waits.
+    pub more_to_come: bool,
+    /// Whether something is put back that was taken off for a detach which is not to be: it may be mounted.
+    pub puts_back: bool,
+}
+
 impl Change {
-    /// When to write the change that has been pending since then. A detach waits for nothing, and a volume
-    /// waits only for others that are on their way.
+    /// When to write the change. Alone it waits for nothing: the last patch of its node is long past, and
+    /// nothing else is on its way there. Under load it waits for as long as keeps the patches of its node
+    /// apart, because the next change is not far either, be it an attach or a detach.
     #[must_use]
-    pub fn due(&self, pending_since: Instant, more_to_come: bool) -> Instant {
-        if self.withholds || !more_to_come { pending_since } else { pending_since + WINDOW }
+    pub fn due(&self, gathering: &Gathering) -> Instant {
+        let Gathering { pending_since, last_patch, window, .. } = *gathering;
+        if gathering.puts_back {
+            return pending_since;
+        }
+        let apart = last_patch.map_or(pending_since, |last| pending_since.max(last + window));
+        if self.withholds || !gathering.more_to_come {
+            return apart;
+        }
+        apart.max(pending_since + window.max(WINDOW))
     }
 }
 
@@ -123,12 +146,39 @@ mod tests {
     }
 
     #[test]
-    fn l4_a_volume_waits_for_others_and_a_detach_for_nobody() {
-        let start = Instant::now();
-        let due = |withholds, more| Change { list: Vec::new(), withholds }.due(start, more) - start;
-        assert_eq!(due(false, false), Duration::ZERO);
-        assert_eq!(due(false, true), WINDOW);
-        assert_eq!(due(true, true), Duration::ZERO);
+    fn l4_alone_a_change_waits_for_nothing_and_under_load_for_those_of_its_node() {
+        const MS: Duration = Duration::from_millis(1);
+        let start = Instant::now() + MS * 1_000;
+        // name, detach, more to come, puts back, last patch ms ago, window ms, waits ms
+        let cases = [
+            ("a lone volume", false, false, false, None, 30, 0),
+            ("a lone volume of a busy server", false, false, false, None, 500, 0),
+            ("long after the last", false, false, false, Some(501), 500, 0),
+            ("soon after the last", false, false, false, Some(100), 500, 400),
+            ("with others on their way", false, true, false, None, 0, 25),
+            ("the same, and the server is busy", false, true, false, None, 500, 500),
+            ("the same, soon after the last", false, true, false, Some(10), 500, 500),
+            ("a lone detach", true, false, false, None, 500, 0),
+            ("a detach waits for no attach", true, true, false, None, 500, 0),
+            ("a detach soon after the last", true, true, false, Some(100), 500, 400),
+            ("an idle server", true, false, false, Some(40), 30, 0),
+            ("S2 what is put back", false, true, true, Some(10), 500, 0),
+        ];
+        for (name, withholds, more_to_come, puts_back, last, window, expected) in cases {
+            let gathering = Gathering {
+                pending_since: start,
+                last_patch: last.map(|ago| start - MS * ago),
+                window: MS * window,
+                more_to_come,
+                puts_back,
+            };
+            let due = Change { list: Vec::new(), withholds }.due(&gathering);
+            assert_eq!(due - start, MS * expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_change_that_takes_something_off_withholds() {
         let (a, b) = (volume("a"), volume("b"));
         let swap = [(&a, Publication::Withhold), (&b, Publication::List)];
         let withholds =

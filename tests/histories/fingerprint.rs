@@ -324,15 +324,22 @@ impl<'a> Print<'a> {
 
     /// A node and our requests to it. What belongs to nodes that are made anew is left out: here none is.
     fn node_state(&mut self, name: &NodeName, state: &NodeState) {
-        let NodeState { node, volumes, busy, asked_at, stale, refused, pending_since, .. } = state;
+        let NodeState { node, volumes, busy, asked_at, stale, refused, pending_since, last_patch, .. } =
+            state;
         let NodeState { own_list, unsettled, unready_since, retry, .. } = state;
         self.plain((name, volumes, busy, stale));
         if let Some(node) = node {
             let known = self.daemon.objects.nodes.get(name);
             self.known_node(node, known.as_deref());
         }
+        // How long it is says how far apart moments are.
+        let window = self.daemon.controller.window();
+        self.plain(window.is_zero());
         if let Some(since) = pending_since {
-            self.moment(*since + WINDOW);
+            self.moment(*since + window.max(WINDOW));
+        }
+        if let Some(last) = last_patch {
+            self.moment(*last + window);
         }
         if let Some(Unsettled { revision, until }) = unsettled {
             self.revision(*revision);

@@ -216,3 +216,23 @@ fn s12_an_attachment_of_another_name_holds_its_volume_but_is_not_ours() {
     actual.prune(&volume, |_| false);
     assert!(actual.volume(&volume).is_none());
 }
+
+#[test]
+fn s2_what_is_listed_again_after_a_withdrawal_is_put_back_until_it_is_listed() {
+    let since = Withdrawal::Since(Sequence(1));
+    // name, withdrawal before, put back before, listed, what is to be said, withdraws, is put back
+    let cases = [
+        ("an attach", Withdrawal::None, false, false, Publication::List, false, false),
+        ("in use after all", since.clone(), false, false, Publication::List, false, true),
+        ("judged again", Withdrawal::None, true, false, Publication::List, false, true),
+        ("listed", Withdrawal::None, true, true, Publication::List, false, false),
+        ("not taken off yet", since.clone(), false, true, Publication::List, false, false),
+        ("being withdrawn", since, false, false, Publication::Withhold, true, false),
+        ("withdrawn anew", Withdrawal::None, true, false, Publication::Withhold, true, false),
+    ];
+    for (name, withdrawal, put_back, listed, publication, withdraws, expected) in cases {
+        let mut pair = Pair { withdrawal, put_back, listed, ..Pair::default() };
+        pair.publish(publication, withdraws);
+        assert_eq!((pair.publication, pair.put_back), (publication, expected), "{name}");
+    }
+}
