@@ -8,23 +8,24 @@
 //! If the subsystems do not drain in time the lease is left to expire, because a request that may
 //! still be under way must not meet the writes of the next leader.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use anyhow::{Context, anyhow};
 use futures::future::{BoxFuture, LocalBoxFuture};
 use serde_json::Value;
 use tokio::{
+    runtime::Handle,
     signal::unix::{Signal, SignalKind, signal},
     sync::watch,
     time::Instant,
 };
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{
     attach_detach::{AttachDetach, ClockPlace},
     binder::Binder,
     config::Config,
-    http::{Router, Server},
+    http::{self, Doorkeeper, Gate, Measures, OwnCertificate, Pages, Reviewer, Router, Server},
     kube_api::{
         backoff::Backoff,
         call::Caller,
@@ -40,7 +41,7 @@ use crate::{
     metrics::{Alarms, ApiMetrics, ElectionMetrics, Metrics, WatchMetrics, process},
     routes,
     state::{Objects, Stored},
-    supervise::{Dead, Death, Stage, Supervisor},
+    supervise::{Dead, Death, Stage, Supervisor, Threads, Workplace},
     telemetry,
 };
 
@@ -81,7 +82,8 @@ async fn run_until_signal(config: Config) -> Result<(), Failure> {
     let mut terminated = Termination::listen().map_err(Failure::Setup)?;
     let api = ApiServer::find(config.kubeconfig.as_deref()).await;
     let api = api.map_err(|error| Failure::Setup(error.into()))?;
-    let mut life = Life::start(config, &api, watch::Sender::default()).await.map_err(Failure::Setup)?;
+    let life = Life::start(config, &api, Threads::Apart, watch::Sender::default()).await;
+    let mut life = life.map_err(Failure::Setup)?;
     tokio::select! {
         name = terminated.signal() => tracing::info!(signal = name, "shutting down"),
         failure = life.failure() => return Err(Failure::Running(failure)),
@@ -104,7 +106,8 @@ pub struct Life {
     grace: RestoreGrace,
     restores: watch::Receiver<u64>,
     daemon: Option<Daemon>,
-    pages: watch::Sender<Option<Arc<Router>>>,
+    threads: Threads,
+    pages: watch::Sender<Option<Arc<Gate>>>,
 }
 
 impl Life {
@@ -115,13 +118,14 @@ impl Life {
     pub async fn start(
         config: Config,
         api: &ApiServer,
-        pages: watch::Sender<Option<Arc<Router>>>,
+        threads: Threads,
+        pages: watch::Sender<Option<Arc<Gate>>>,
     ) -> anyhow::Result<Self> {
         let grace = RestoreGrace::default();
         let restores = grace.seen();
-        let daemon = Daemon::start(config.clone(), api, &grace).await?;
-        pages.send_replace(Some(daemon.pages()));
-        Ok(Self { config, api: api.clone(), grace, restores, daemon: Some(daemon), pages })
+        let daemon = Daemon::start(config.clone(), api, &grace, threads).await?;
+        pages.send_replace(Some(daemon.gate()));
+        Ok(Self { config, api: api.clone(), grace, restores, daemon: Some(daemon), threads, pages })
     }
 
     /// Waits until a part dies, which none should; starts anew when etcd was restored.
@@ -143,8 +147,8 @@ impl Life {
         tracing::warn!("starting over after a restore of etcd");
         self.stop_daemon().await?;
         self.restores.mark_unchanged();
-        let daemon = Daemon::start(self.config.clone(), &self.api, &self.grace).await?;
-        self.pages.send_replace(Some(daemon.pages()));
+        let daemon = Daemon::start(self.config.clone(), &self.api, &self.grace, self.threads).await?;
+        self.pages.send_replace(Some(daemon.gate()));
         self.daemon = Some(daemon);
         Ok(())
     }
@@ -290,6 +294,7 @@ pub fn subsystems(parts: &Parts) -> anyhow::Result<Vec<Subsystem>> {
 pub struct Daemon {
     tasks: Supervisor,
     router: Arc<Router>,
+    gate: Arc<Gate>,
     planning: CancellationToken,
     events: CancellationToken,
     lease: CancellationToken,
@@ -297,18 +302,28 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts all parts; they find each other and the right to write by themselves.
+    /// Starts all parts; they find each other and the right to write by themselves. The election and the server
+    /// are those that must not wait for the others, nor keep them waiting.
     ///
     /// # Errors
-    /// The address cannot be served on, or the credentials cannot be used.
-    pub async fn start(config: Config, api: &ApiServer, grace: &RestoreGrace) -> anyhow::Result<Self> {
-        let server = Server::bind(config.listen).await?;
+    /// The address cannot be served on, or the credentials or certificates cannot be used.
+    pub async fn start(
+        config: Config,
+        api: &ApiServer,
+        grace: &RestoreGrace,
+        threads: Threads,
+    ) -> anyhow::Result<Self> {
+        let serving = config.serving.clone();
+        let server = match serving.port {
+            0 => None,
+            port => Some(Server::bind(SocketAddr::new(serving.address, port))?),
+        };
         let identity = identity()?;
         tracing::info!(
             version = env!("CARGO_PKG_VERSION"),
             api_server = %api.host(),
             configuration = api.origin(),
-            address = %server.address(),
+            address = server.as_ref().map(|server| tracing::field::display(server.address())),
             %identity,
             "starting"
         );
@@ -330,7 +345,6 @@ impl Daemon {
         )
         .with_request_timeout(config.request_timeout)
         .with_alarms(alarms.clone());
-        let watch_client = api.client()?;
 
         let mut tasks = Supervisor::default();
         let [planning, events_end, lease, http] = [(); 4].map(|()| CancellationToken::new());
@@ -340,6 +354,7 @@ impl Daemon {
         let namespace = namespace.unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
         let view = match &config.election {
             Some(election) => {
+                let place = Workplace::new(threads)?;
                 let candidacy = Candidacy {
                     namespace: namespace.clone(),
                     name: config.own_name.clone(),
@@ -349,17 +364,21 @@ impl Daemon {
                 let sight = Sight::default();
                 tasks.spawn(Stage::Watch, "sight", keep_in_sight(Arc::clone(&objects), sight.clone()));
                 let barrier_fetcher = fetchers()?;
-                let elector = build_elector(api, candidacy, &leadership, &metrics, Arc::clone(&api_metrics))?
-                    .with_sight(sight)
-                    .with_grace(grace.clone());
+                let (elector, lease_client) = place.enter(|| {
+                    let api_metrics = Arc::clone(&api_metrics);
+                    let elector = build_elector(api, candidacy, &leadership, &metrics, api_metrics)?;
+                    anyhow::Ok((elector.with_sight(sight).with_grace(grace.clone()), api.client()?))
+                })?;
                 let view = elector.view();
-                let barrier = take_over_barrier(barrier_fetcher, Arc::clone(&objects));
+                // Lists much, and so has no place among the renewals.
+                let barrier =
+                    here(Handle::current(), take_over_barrier(barrier_fetcher, Arc::clone(&objects)));
                 let synced = {
                     let objects = Arc::clone(&objects);
                     async move { objects.synced().await }
                 };
-                let running = elector.run(Some(watch_client), synced, barrier, lease.clone());
-                tasks.spawn_fallible(Stage::Election, "leader-election", running);
+                let running = elector.run(Some(lease_client), synced, barrier, lease.clone());
+                tasks.spawn_at(Stage::Election, "leader-election", place, running)?;
                 Some(view)
             }
             None => None,
@@ -386,14 +405,31 @@ impl Daemon {
             router = router.json(explained_at, move |rest| rest.is_empty().then(&explanation));
         }
         let router = Arc::new(router);
-        tasks.spawn(Stage::Http, "http", server.run(Arc::clone(&router), http.clone()));
-        Ok(Self { tasks, router, planning, events: events_end, lease, http })
+        let place = Workplace::new(threads)?;
+        let apis = [&serving.authentication_kubeconfig, &serving.authorization_kubeconfig];
+        let apis = [reviewing(apis[0].as_deref(), api).await?, reviewing(apis[1].as_deref(), api).await?];
+        let gate = place.enter(|| build_gate(&serving, Arc::clone(&router), &apis, &parts.metrics))?;
+        let gate = Arc::new(gate);
+        if let Some(server) = server {
+            let names = own_names(&serving);
+            let own = Arc::new(OwnCertificate::load(&serving.certificate, &names)?);
+            let tls = http::server_config(&serving, Arc::clone(&own))?;
+            let running = server.run(Arc::clone(&gate), tls, own, http.clone());
+            tasks.spawn_at(Stage::Http, "http", place, running)?;
+        }
+        Ok(Self { tasks, router, gate, planning, events: events_end, lease, http })
     }
 
     /// Its pages, for who is in the same process.
     #[must_use]
     pub fn pages(&self) -> Arc<Router> {
         Arc::clone(&self.router)
+    }
+
+    /// The same as visitors see them.
+    #[must_use]
+    pub fn gate(&self) -> Arc<Gate> {
+        Arc::clone(&self.gate)
     }
 
     /// Waits until a part dies, which none should. Cancel safe.
@@ -439,7 +475,8 @@ async fn keep_in_sight(objects: Arc<Objects>, sight: Sight) {
     let mut statuses = objects.status_changes();
     // The sender lives in the tables, so waiting cannot fail.
     while statuses.changed().await.is_ok() {
-        let blind_since = statuses.borrow_and_update().iter().filter_map(|(_, status)| status.blind_since).min();
+        let blind_since =
+            statuses.borrow_and_update().iter().filter_map(|(_, status)| status.blind_since).min();
         sight.set(blind_since);
     }
 }
@@ -461,6 +498,49 @@ async fn alarm_of_restores(grace: RestoreGrace, alarms: Alarms) {
             () = tokio::time::sleep(left.unwrap_or_default()), if left.is_some() => {}
         }
     }
+}
+
+/// The API server that reviews visitors: a given one, or the one that the daemon works on.
+async fn reviewing(kubeconfig: Option<&Path>, api: &ApiServer) -> anyhow::Result<ApiServer> {
+    match kubeconfig {
+        Some(file) => Ok(ApiServer::find(Some(file)).await?),
+        None => Ok(api.clone()),
+    }
+}
+
+/// What visitors come to. Reviews have clients of their own.
+fn build_gate(
+    serving: &http::Options,
+    router: Arc<Router>,
+    [authentication, authorization]: &[ApiServer; 2],
+    metrics: &Metrics,
+) -> anyhow::Result<Gate> {
+    let measures = Measures::new(metrics)?;
+    let doorkeeper = Doorkeeper::new(
+        serving,
+        Reviewer::new(authentication.client()?, measures.clone()),
+        Reviewer::new(authorization.client()?, measures.clone()),
+    );
+    let doorkeeper = doorkeeper.map_err(|problem| anyhow!(problem))?;
+    Ok(Gate::new(Pages::new(router), doorkeeper, serving.clone(), measures))
+}
+
+/// Names for a certificate that is made here.
+///
+/// KCM: apiserver's pkg/server/options/serving.go, MaybeDefaultWithSelfSignedCerts.
+fn own_names(serving: &http::Options) -> Vec<String> {
+    let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
+    if !serving.address.is_unspecified() && !serving.address.is_loopback() {
+        names.push(serving.address.to_string());
+    }
+    names.extend(hostname::get().ok().and_then(|name| name.into_string().ok()));
+    names
+}
+
+/// Runs a future on this runtime although another one waits for it, from when it is first waited for.
+async fn here(runtime: Handle, future: impl Future<Output = ()> + Send + 'static) {
+    // Ends early only when this runtime does, and the process with it.
+    let _ = AbortOnDropHandle::new(runtime.spawn(future)).await;
 }
 
 /// Each kind is listed and watched over connections of its own.

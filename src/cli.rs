@@ -11,11 +11,13 @@ pub mod arguments;
 mod flag_docs;
 pub mod kcm_flags;
 
-use std::{ffi::OsString, net::IpAddr, path::PathBuf, time::Duration};
+use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use arguments::Ignored;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, error::ErrorKind};
+
+pub use crate::serving_flags::ServingArgs;
 
 /// Attach/detach controller and PV binder for Kubernetes.
 #[derive(Debug, Parser)]
@@ -118,14 +120,6 @@ pub struct RunArgs {
     #[arg(long, value_name = "TYPE", value_enum, default_value_t)]
     pub kube_api_content_type: ContentType,
 
-    /// Address to serve /metrics, /healthz, /livez and /readyz on.
-    #[arg(long, value_name = "IP", default_value = "0.0.0.0")]
-    pub bind_address: IpAddr,
-
-    /// Port to serve on; 0 takes any free one, which is logged.
-    #[arg(long, value_name = "PORT", default_value_t = 10270)]
-    pub port: u16,
-
     /// How log lines look.
     #[arg(long, value_name = "FORMAT", value_enum, default_value = "text")]
     pub logging_format: LoggingFormat,
@@ -215,6 +209,10 @@ pub struct RunArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     #[arg(value_parser = clap::value_parser!(u32).range(0..=i64::from(i32::MAX)))]
     pub pv_recycler_increment_timeout_nfs: u32,
+
+    /// Flags of serving.
+    #[command(flatten)]
+    pub serving: ServingArgs,
 
     /// kube-controller-manager's flags that were given and have no effect.
     #[arg(skip)]
@@ -326,7 +324,7 @@ fn one_line(text: &str) -> String {
 }
 
 /// Go's `strconv.ParseBool`, which KCM's flags are read with.
-fn parse_bool(text: &str) -> Result<bool, String> {
+pub(crate) fn parse_bool(text: &str) -> Result<bool, String> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
@@ -335,7 +333,7 @@ fn parse_bool(text: &str) -> Result<bool, String> {
 }
 
 /// Go's `time.ParseDuration` without a sign: numbers with units, such as `1m30s` or `1.5h`.
-fn parse_duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     const USAGE: &str = "not a duration: use numbers with units, such as 15s, 1m30s or 500ms";
     if text == "0" {
         return Ok(Duration::ZERO);
@@ -422,9 +420,13 @@ mod tests {
         assert!(run(&["--leader-elect"]).unwrap().leader_elect);
         assert!(run(&["--leader-elect=T"]).unwrap().leader_elect);
         assert!(!run(&["--leader-elect=false"]).unwrap().leader_elect);
-        assert!(!run(&["--enable-dynamic-provisioning=0", "--port=1"]).unwrap().enable_dynamic_provisioning);
+        assert!(
+            !run(&["--enable-dynamic-provisioning=0", "--secure-port=1"])
+                .unwrap()
+                .enable_dynamic_provisioning
+        );
         // A bare flag does not swallow the next argument.
-        assert_eq!(run(&["--leader-elect", "--port", "1"]).unwrap().port, 1);
+        assert_eq!(run(&["--leader-elect", "--secure-port", "1"]).unwrap().serving.secure_port, 1);
     }
 
     #[test]
@@ -434,7 +436,7 @@ mod tests {
             (&["--leader-elect-lease-duration=15"], "--leader-elect-lease-duration"),
             (&["--leader-elect-retry-period", "-2s"], "'-2"),
             (&["--kubeconfig"], "--kubeconfig"),
-            (&["--port=70000"], "--port"),
+            (&["--secure-port=70000"], "--secure-port"),
             (&["--bind-address=localhost"], "--bind-address"),
             (&["--logging-format=xml"], "--logging-format"),
             (&["--kube-api-qsp=5"], "--kube-api-qsp"),
@@ -462,7 +464,7 @@ mod tests {
 
     #[test]
     fn what_has_no_effect_is_kept_for_the_log_and_what_is_refused_is_a_mistake() {
-        let args = run(&["--min-resync-period=12h0m0s", "--port=1", "--profiling"]).unwrap();
+        let args = run(&["--min-resync-period=12h0m0s", "--secure-port=1", "--profiling"]).unwrap();
         let given: Vec<_> = args.ignored.iter().map(|ignored| ignored.flag.as_str()).collect();
         assert_eq!(given, ["--min-resync-period", "--profiling"]);
         assert!(mistake(&["--controllers=*"]).starts_with("--controllers: "));

@@ -4,7 +4,6 @@
 //! the network, or any file but those that describe recycler pods.
 
 use std::{
-    net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -17,6 +16,7 @@ use crate::{
     attach_detach::{AttachDetachOptions, controller::PAIR_CALLS, force::ForcePolicy},
     binder::{BinderOptions, Recycler, Recyclers},
     cli::{ContentType, LoggingFormat, RunArgs},
+    http,
     kube_api::{
         call::deadline::LONGEST_REQUEST,
         lease::{LEAST_RESERVE, Timing},
@@ -43,7 +43,7 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    fn new(flag: &'static str, problem: impl Into<String>) -> Self {
+    pub(crate) fn new(flag: &'static str, problem: impl Into<String>) -> Self {
         Self { flag, problem: problem.into() }
     }
 }
@@ -116,8 +116,8 @@ pub struct Config {
     pub content_type: ContentType,
     /// Threads that run tasks; `None` means one for each core, at most 4.
     pub worker_threads: Option<usize>,
-    /// Where to serve HTTP.
-    pub listen: SocketAddr,
+    /// How to serve.
+    pub serving: http::Options,
     /// Log output.
     pub log: LogConfig,
     /// Choices for attach/detach.
@@ -136,7 +136,7 @@ impl TryFrom<RunArgs> for Config {
         let filter = log_filter(&args)?;
         let attach_detach = attach_detach(&args, rate_limit)?;
         let binder = binder(&args)?;
-        let address: IpAddr = args.bind_address;
+        let serving = http::Options::try_from(args.serving)?;
         Ok(Self {
             kubeconfig: args.kubeconfig,
             own_name: args.leader_elect_resource_name,
@@ -146,7 +146,7 @@ impl TryFrom<RunArgs> for Config {
             rate_limit,
             content_type: args.kube_api_content_type,
             worker_threads: args.worker_threads,
-            listen: SocketAddr::new(address, args.port),
+            serving,
             log: LogConfig { format: args.logging_format, filter },
             attach_detach,
             binder,
@@ -407,7 +407,11 @@ mod tests {
             rate_limit: None,
             content_type: ContentType::Protobuf,
             worker_threads: None,
-            listen: "0.0.0.0:10270".parse().unwrap(),
+            serving: http::Options {
+                address: "::".parse().unwrap(),
+                port: 10270,
+                ..config(&[]).unwrap().serving
+            },
             log: LogConfig { format: LoggingFormat::Text, filter: "info,kube_client=error".to_owned() },
             attach_detach: AttachDetachOptions {
                 sweep_period: Some(Duration::from_mins(5)),

@@ -52,7 +52,7 @@ pub fn router(sources: &Sources) -> Router {
     let metrics = sources.metrics.clone();
     let objects = Arc::clone(&sources.objects);
     Router::default()
-        .route("/metrics", move |_| scrape(&metrics))
+        .page("/metrics", move || scrape(&metrics))
         .checks("/healthz", Checks::new("healthz", liveness(sources)))
         .checks("/livez", Checks::new("livez", liveness(sources)))
         .checks("/readyz", Checks::new("readyz", readiness(sources)))

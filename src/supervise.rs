@@ -7,15 +7,20 @@ use std::{
     collections::HashMap,
     error::Error,
     future::Future,
+    io,
     sync::{Arc, Mutex, PoisonError},
+    thread,
     time::Duration,
 };
 
 use thiserror::Error;
 use tokio::{
+    runtime::{Builder, Runtime},
+    sync::oneshot,
     task::{Id, JoinError, JoinSet},
     time::{Instant, timeout_at},
 };
+use tokio_util::sync::CancellationToken;
 
 tokio::task_local! {
     /// Name of the task that runs, for the report of a panic.
@@ -27,6 +32,60 @@ tokio::task_local! {
 pub fn current_task() -> Option<&'static str> {
     TASK.try_with(|name| *name).ok()
 }
+
+/// Threads for what blocks in a [`Workplace`]: names that are looked up, files that are read, pages that are made.
+const BLOCKING_THREADS: usize = 4;
+
+/// Whether parts that must not wait for others get threads of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Threads {
+    /// They do, as in a daemon.
+    Apart,
+    /// Everything runs on the caller's runtime, which may be one in paused time.
+    Shared,
+}
+
+/// Where a task runs: on the supervisor's runtime, or on a thread and runtime of its own, so that
+/// whatever keeps the others busy does not keep it waiting.
+#[derive(Debug)]
+pub struct Workplace(Option<Runtime>);
+
+impl Workplace {
+    /// A place for one task.
+    ///
+    /// # Errors
+    /// There can be no more of them.
+    pub fn new(threads: Threads) -> io::Result<Self> {
+        let runtime = match threads {
+            Threads::Shared => None,
+            Threads::Apart => {
+                let mut builder = Builder::new_current_thread();
+                Some(builder.enable_all().max_blocking_threads(BLOCKING_THREADS).build()?)
+            }
+        };
+        Ok(Self(runtime))
+    }
+
+    /// Makes something there that starts tasks when it is made, such as a client.
+    pub fn enter<T>(&self, make: impl FnOnce() -> T) -> T {
+        let _guard = self.0.as_ref().map(Runtime::enter);
+        make()
+    }
+}
+
+impl Drop for Workplace {
+    fn drop(&mut self) {
+        // Otherwise it would wait for its threads, which a runtime does not let its tasks do.
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// A task whose thread is gone without saying how it ended.
+#[derive(Debug, Error)]
+#[error("its thread panicked")]
+struct ThreadGone;
 
 /// When a task ends at shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,6 +164,47 @@ impl Supervisor {
         E: Error + Send + Sync + 'static,
     {
         self.start(stage, name, async move { task.await.map_err(Into::into) });
+    }
+
+    /// Starts a task at its place. On a thread of its own it is dropped, soon, when the supervisor is.
+    ///
+    /// # Errors
+    /// There can be no more threads.
+    pub fn spawn_at<F, E>(
+        &mut self,
+        stage: Stage,
+        name: &'static str,
+        mut place: Workplace,
+        task: F,
+    ) -> io::Result<()>
+    where
+        F: Future<Output = Result<(), E>> + Send + 'static,
+        E: Error + Send + Sync + 'static,
+    {
+        let Some(runtime) = place.0.take() else {
+            self.spawn_fallible(stage, name, task);
+            return Ok(());
+        };
+        let (ended, outcome) = oneshot::channel();
+        let gone = CancellationToken::new();
+        let running = gone.clone().run_until_cancelled_owned(TASK.scope(name, task));
+        thread::Builder::new().name(name.to_owned()).spawn(move || {
+            let outcome = runtime.block_on(running);
+            runtime.shutdown_background();
+            // Nobody listens when the supervisor is gone.
+            let _ = ended.send(outcome);
+        })?;
+        // Made here: the task may be dropped before it is first run.
+        let guard = gone.drop_guard();
+        self.start(stage, name, async move {
+            let _guard = guard;
+            match outcome.await {
+                Ok(Some(outcome)) => outcome.map_err(Into::into),
+                Ok(None) => Ok(()),
+                Err(_) => Err(ThreadGone.into()),
+            }
+        });
+        Ok(())
     }
 
     fn start(
@@ -235,6 +335,50 @@ mod tests {
         tasks.spawn_fallible(Stage::Election, "leader-election", lost);
         let death = tasks.finished(Stage::Subsystem, Duration::from_secs(20)).await.unwrap_err();
         assert_eq!(death.to_string(), "task leader-election failed: lease lost");
+    }
+
+    #[tokio::test]
+    async fn a_task_of_its_own_thread_is_watched_over_like_any_other() {
+        let here = thread::current().id();
+        let place = || Workplace::new(Threads::Apart).unwrap();
+        let mut tasks = Supervisor::default();
+        let task = async move {
+            assert_ne!(thread::current().id(), here);
+            assert_eq!(current_task(), Some("a"));
+            Err(io::Error::other("no luck"))
+        };
+        tasks.spawn_at(Stage::Watch, "a", place(), task).unwrap();
+        assert_eq!(tasks.death().await.to_string(), "task a failed: no luck");
+
+        let panics = async { panic!("oh") };
+        tasks.spawn_at::<_, io::Error>(Stage::Watch, "b", place(), panics).unwrap();
+        assert_eq!(tasks.death().await.to_string(), "task b failed: its thread panicked");
+
+        let (sender, receiver) = oneshot::channel::<()>();
+        let holds = async move {
+            let _sender = sender;
+            std::future::pending::<io::Result<()>>().await
+        };
+        tasks.spawn_at(Stage::Watch, "c", place(), holds).unwrap();
+        drop(tasks);
+        receiver.await.unwrap_err();
+        // One that is never used does not mind where it is dropped.
+        drop(place());
+    }
+
+    #[tokio::test]
+    async fn what_is_made_at_a_place_starts_its_tasks_there() {
+        let place = Workplace::new(Threads::Apart).unwrap();
+        let made = place.enter(|| tokio::spawn(async { thread::current().id() }));
+        let mut tasks = Supervisor::default();
+        let (sender, receiver) = oneshot::channel();
+        let task = async move {
+            let _ = sender.send((thread::current().id(), made.await.unwrap()));
+            std::future::pending::<io::Result<()>>().await
+        };
+        tasks.spawn_at(Stage::Watch, "a", place, task).unwrap();
+        let (own, other) = receiver.await.unwrap();
+        assert_eq!(own, other);
     }
 
     #[tokio::test]

@@ -7,10 +7,20 @@
 use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
-    net::TcpStream,
+    net::{TcpListener, TcpStream},
     path::PathBuf,
     process::{Child, ChildStderr, Command, Stdio},
+    sync::Arc,
     time::{Duration, Instant},
+};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+};
+use tokio_rustls::rustls::{
+    ClientConfig, ClientConnection, RootCertStore, StreamOwned,
+    crypto::ring,
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
 };
 
 fn mooring() -> Command {
@@ -21,8 +31,11 @@ fn mooring() -> Command {
 
 #[test]
 fn a_mistake_is_one_line_and_exit_2() {
-    let cases: [(&[&str], &str); 7] = [
+    let cases: [(&[&str], &str); 10] = [
         (&[], "mooring: no subcommand given"),
+        (&["run", "--port=10270"], "mooring: --port: is gone: --secure-port serves HTTPS"),
+        (&["run", "--tls-cert-file=a"], "mooring: --tls-cert-file: needs --tls-private-key-file"),
+        (&["run", "--tls-min-version=VersionTLS11"], "mooring: --tls-min-version: TLS before 1.2"),
         (&["run", "--controllers=*,-persistentvolume-binder-controller"], "mooring: --controllers: "),
         (&["run", "--bogus"], "mooring: unexpected argument '--bogus' found"),
         (
@@ -50,7 +63,9 @@ fn a_mistake_is_one_line_and_exit_2() {
 struct Daemon {
     child: Child,
     address: String,
-    kubeconfig: PathBuf,
+    folder: PathBuf,
+    /// Of somebody who may read everything.
+    master: (CertificateDer<'static>, KeyPair),
     /// Kept open, if nobody reads it.
     unread_log: Option<BufReader<ChildStderr>>,
 }
@@ -66,15 +81,22 @@ impl Daemon {
 
     /// Of its log, only the first lines are read.
     fn start_unread(name: &str, flags: &[&str]) -> Self {
+        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+        fs::create_dir_all(&folder).unwrap();
         // Nothing listens on the discard port.
         let content = "{apiVersion: v1, kind: Config, current-context: x,
             clusters: [{name: c, cluster: {server: 'https://127.0.0.1:9'}}], users: [{name: u, user: {}}],
             contexts: [{name: x, context: {cluster: c, user: u}}]}";
-        let kubeconfig = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
-        fs::write(&kubeconfig, content).unwrap();
+        fs::write(folder.join("kubeconfig"), content).unwrap();
+        let master = authority(&folder.join("ca.crt"));
+        // Free a moment ago.
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let mut child = mooring()
-            .args(["run", "--bind-address=127.0.0.1", "--port=0", "--logging-format=json", "--kubeconfig"])
-            .arg(&kubeconfig)
+            .args(["run", "--bind-address=127.0.0.1", "--logging-format=json"])
+            .arg(format!("--secure-port={port}"))
+            .arg(format!("--cert-dir={}", folder.display()))
+            .arg(format!("--client-ca-file={}", folder.join("ca.crt").display()))
+            .arg(format!("--kubeconfig={}", folder.join("kubeconfig").display()))
             .args(flags)
             .stderr(Stdio::piped())
             .spawn()
@@ -88,7 +110,10 @@ impl Daemon {
                 break address.to_owned();
             }
         };
-        Self { child, address, kubeconfig, unread_log: Some(log) }
+        let daemon = Self { child, address, folder, master, unread_log: Some(log) };
+        // The socket listens, but the certificate may still be in the making.
+        daemon.wait_until(|| daemon.folder.join("mooring.crt").exists());
+        daemon
     }
 
     fn terminate(&mut self) -> Option<i32> {
@@ -97,13 +122,42 @@ impl Daemon {
         self.child.wait().unwrap().code()
     }
 
-    fn get(&self, path: &str) -> String {
-        let mut stream = TcpStream::connect(&self.address).unwrap();
+    fn connect(&self, is_master: bool) -> StreamOwned<ClientConnection, TcpStream> {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(self.folder.join("mooring.crt")).unwrap()).unwrap();
+        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+        let config = config.with_safe_default_protocol_versions().unwrap().with_root_certificates(roots);
+        let config = if is_master {
+            let (certificate, key) = &self.master;
+            let key = PrivateKeyDer::Pkcs8(key.serialize_der().into());
+            config.with_client_auth_cert(vec![certificate.clone()], key).unwrap()
+        } else {
+            config.with_no_client_auth()
+        };
+        let name = ServerName::try_from("localhost").unwrap();
+        let connection = ClientConnection::new(Arc::new(config), name).unwrap();
+        let stream = TcpStream::connect(&self.address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        StreamOwned::new(connection, stream)
+    }
+
+    fn ask(&self, is_master: bool, path: &str) -> String {
+        let mut stream = self.connect(is_master);
         write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         answer
+    }
+
+    fn get(&self, path: &str) -> String {
+        self.ask(true, path)
+    }
+
+    fn wait_until(&self, is_so: impl Fn() -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !is_so() && Instant::now() < deadline {
+            std::thread::yield_now();
+        }
     }
 
     /// Asks again until the answer contains the text.
@@ -122,8 +176,23 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let _ = fs::remove_file(&self.kubeconfig);
+        let _ = fs::remove_dir_all(&self.folder);
     }
+}
+
+/// Writes the certificate of a new authority, and returns whom it vouches for.
+fn authority(file: &std::path::Path) -> (CertificateDer<'static>, KeyPair) {
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+    let own: &rcgen::Certificate = authority.as_ref();
+    fs::write(file, pem::encode(&pem::Pem::new("CERTIFICATE", own.der().to_vec()))).unwrap();
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, "master");
+    params.distinguished_name.push(DnType::OrganizationName, "system:masters");
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    let key = KeyPair::generate().unwrap();
+    (params.signed_by(&key, &authority).unwrap().into(), key)
 }
 
 #[test]
@@ -147,6 +216,17 @@ fn without_an_api_server_it_runs_says_why_it_is_not_ready_and_ends_in_order() {
     }
     assert!(!metrics.contains("kubernetes_build_info"));
 
+    // A stranger learns that something is wrong, and not what.
+    let answer = daemon.ask(false, "/readyz");
+    assert!(answer.contains("[-]watch-pods failed: reason withheld\n"), "{answer}");
+    assert!(answer.contains("[+]leader-election ok\n") && !answer.contains("127.0.0.1"), "{answer}");
+    assert!(daemon.ask(false, "/livez").ends_with("\r\n\r\nok"));
+    for path in ["/metrics", "/debug/binder", "/nowhere"] {
+        assert!(daemon.ask(false, path).starts_with("HTTP/1.1 401 "), "{path}");
+    }
+
+    // Those who only hold their connections open do not hold up the end (m1).
+    let _silent: Vec<_> = (0..64).map(|_| TcpStream::connect(&daemon.address).unwrap()).collect();
     assert_eq!(daemon.terminate(), Some(0));
 }
 
@@ -171,13 +251,14 @@ fn a_taken_address_is_a_mistake() {
     let daemon = Daemon::start("taken");
     let (_, port) = daemon.address.rsplit_once(':').unwrap();
     let output = mooring()
-        .args(["run", "--bind-address=127.0.0.1", "--log-level=error", "--port", port, "--kubeconfig"])
-        .arg(&daemon.kubeconfig)
+        .args(["run", "--bind-address=127.0.0.1", "--log-level=error", "--secure-port", port, "--kubeconfig"])
+        .arg(daemon.folder.join("kubeconfig"))
         .output()
         .unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{stderr}");
-    assert!(stderr.starts_with(&format!("mooring: --bind-address 127.0.0.1 --port {port}: ")), "{stderr}");
+    let expected = format!("mooring: --bind-address 127.0.0.1 --secure-port {port}: ");
+    assert!(stderr.starts_with(&expected), "{stderr}");
 }
 
 #[test]

@@ -57,8 +57,7 @@ impl Subject {
                     "run".to_owned(),
                     format!("--kubeconfig={}", plane.kubeconfig(plane.url(), &token).display()),
                     "--leader-elect=false".to_owned(),
-                    "--bind-address=127.0.0.1".to_owned(),
-                    "--port=0".to_owned(),
+                    "--secure-port=0".to_owned(),
                 ];
                 let ours = Path::new(env!("CARGO_BIN_EXE_mooring"));
                 Process::start("mooring", mooring.unwrap_or(ours), &arguments, &[])

@@ -270,19 +270,20 @@ impl Collector for Sizes {
         let mut totals: BTreeMap<[String; 2], f64> = BTreeMap::new();
         let mut volumes: BTreeMap<(bool, String), f64> = BTreeMap::new();
         let mut claims: BTreeMap<(bool, [String; 3]), f64> = BTreeMap::new();
-        for volume in self.objects.volumes.snapshot().values() {
+        // In any order, and without a copy of the table: there may be 100 000 of each.
+        self.objects.volumes.for_each(|volume| {
             *totals.entry([plugin(volume), mode(volume)]).or_default() += 1.0;
             let class = volume.spec.storage_class_name.clone().unwrap_or_default();
             *volumes.entry((volume.status.phase == VolumePhase::Bound, class)).or_default() += 1.0;
-        }
-        for claim in self.objects.claims.snapshot().values() {
+        });
+        self.objects.claims.for_each(|claim| {
             let labels = [
                 claim.metadata.namespace.to_string(),
                 claim_class(claim).to_owned(),
                 claim.spec.volume_attributes_class_name.clone().unwrap_or_default(),
             ];
             *claims.entry((claim.status.phase == ClaimPhase::Bound, labels)).or_default() += 1.0;
-        }
+        });
         for gauge in self.gauges() {
             gauge.reset();
         }

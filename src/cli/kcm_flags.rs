@@ -73,8 +73,11 @@ pub const FLAGS: &[Group] = &[
         values: &[
             "attach-detach-reconcile-sync-period",
             "authentication-kubeconfig",
+            "authentication-token-webhook-cache-ttl",
             "authorization-always-allow-paths",
             "authorization-kubeconfig",
+            "authorization-webhook-cache-authorized-ttl",
+            "authorization-webhook-cache-unauthorized-ttl",
             "bind-address",
             "cert-dir",
             "client-ca-file",
@@ -104,6 +107,7 @@ pub const FLAGS: &[Group] = &[
             "v",
         ],
         switches: &[
+            "authentication-skip-lookup",
             "disable-attach-detach-reconcile-sync",
             "disable-force-detach-on-timeout",
             "enable-dynamic-provisioning",
@@ -165,26 +169,9 @@ pub const FLAGS: &[Group] = &[
         switches: &[],
     },
     Group {
-        treatment: Treatment::Refused {
-            reason: "the cluster's client CA is looked up unless --client-ca-file names one",
-            unless: &["false"],
-        },
-        values: &[],
-        switches: &["authentication-skip-lookup"],
-    },
-    Group {
         treatment: Treatment::Ignored("who cannot be looked up is not let in, and the loops run on"),
         values: &[],
         switches: &["authentication-tolerate-lookup-failure"],
-    },
-    Group {
-        treatment: Treatment::Ignored("answers about callers of the port are kept for seconds"),
-        values: &[
-            "authentication-token-webhook-cache-ttl",
-            "authorization-webhook-cache-authorized-ttl",
-            "authorization-webhook-cache-unauthorized-ttl",
-        ],
-        switches: &[],
     },
     Group {
         treatment: NO_PROXY_HEADERS,

@@ -95,8 +95,8 @@ pub fn daemon_command(place: &Place) -> Vec<String> {
         "mooring".to_owned(),
         "run".to_owned(),
         format!("--kubeconfig={}", place.kubeconfig().display()),
-        "--bind-address=127.0.0.1".to_owned(),
-        "--port=0".to_owned(),
+        // Its pages are read in this process.
+        "--secure-port=0".to_owned(),
         format!("--force-detach-gone-node-after={GONE_NODE_AFTER}s"),
     ]
 }

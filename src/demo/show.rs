@@ -36,6 +36,7 @@ use crate::{
     embedded::{self, Options, Server},
     kube_api::connect::ApiServer,
     kube_api::restore::RestoreGrace,
+    supervise::Threads,
     telemetry,
 };
 
@@ -165,7 +166,7 @@ impl Demo {
         let client = server.client();
         let script = Script::new(seed, args.nodes, args.volumes, args.rate);
         let api = ApiServer::find(Some(&place.kubeconfig())).await?;
-        let daemon = Daemon::start(config, &api, &RestoreGrace::default()).await?;
+        let daemon = Daemon::start(config, &api, &RestoreGrace::default(), Threads::Shared).await?;
         let observer = Observer::new(&client, daemon.pages(), seed, &place.kubeconfig());
         let stage = Stage::set(&client, &script).await.context("cannot set up the cluster")?;
         Ok(Self { seed, client, script: script.peekable(), stage, daemon, observer, serving })

@@ -24,6 +24,7 @@ pub mod negotiate;
 pub mod openapi;
 pub mod patch;
 pub mod request;
+pub mod reviews;
 pub mod schema;
 pub mod selector;
 pub mod serve;

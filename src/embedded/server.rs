@@ -30,6 +30,7 @@ use super::{
     openapi,
     patch::{self, PatchType},
     request::{Place, Query, Request, WriteOptions},
+    reviews::{self, Reviews},
     status::{Refusal, success},
     store::{Backup, Change, Object, Store, Unknown},
     watch::Watch,
@@ -64,6 +65,7 @@ impl Default for Options {
 struct Inner {
     store: Mutex<Store>,
     clock: Clock,
+    reviews: Reviews,
 }
 
 /// An API server in this process. Clones are the same server.
@@ -84,7 +86,13 @@ impl Server {
     pub fn new(options: Options) -> Self {
         let mut store = Store::new(options.log_capacity);
         write::preset(&mut store, &options.clock);
-        Self { inner: Arc::new(Inner { store: Mutex::new(store), clock: options.clock }) }
+        Self {
+            inner: Arc::new(Inner {
+                store: Mutex::new(store),
+                clock: options.clock,
+                reviews: Reviews::default(),
+            }),
+        }
     }
 
     /// A client of this server that needs no socket. It asks in the namespace `default`.
@@ -129,6 +137,12 @@ impl Server {
         &self.inner.clock
     }
 
+    /// Who is known to reviews.
+    #[must_use]
+    pub fn reviews(&self) -> &Reviews {
+        &self.inner.reviews
+    }
+
     pub(super) fn with_store<T>(&self, act: impl FnOnce(&mut Store) -> T) -> T {
         // A panic while holding the lock is a bug; the objects are still whole.
         act(&mut self.inner.store.lock().unwrap_or_else(PoisonError::into_inner))
@@ -146,6 +160,9 @@ impl Server {
         let path = request.path.as_str();
         if let Some(place) = Place::parse(path) {
             return self.resource(request, &place).await;
+        }
+        if matches!(path, reviews::TOKEN_REVIEWS | reviews::ACCESS_REVIEWS) {
+            return self.review(request);
         }
         if matches!(path, "/healthz" | "/livez" | "/readyz") {
             return Ok(response(200, "text/plain; charset=utf-8", "ok"));
@@ -168,6 +185,20 @@ impl Server {
             None if path.starts_with("/api") => Err(Refusal::no_resource()),
             None => Ok(response(404, "text/plain; charset=utf-8", "404 page not found\n")),
         }
+    }
+
+    fn review(&self, request: &Request) -> Result<Response<Body>, Refusal> {
+        if request.method != Method::POST {
+            return Err(Refusal::method_not_allowed());
+        }
+        check_media(&request.content_type)?;
+        let review =
+            serde_json::from_slice(&request.body).map_err(|error| Refusal::bad_request(error.to_string()))?;
+        let reviewed = match request.path.as_str() {
+            reviews::TOKEN_REVIEWS => self.reviews().token(review)?,
+            _ => self.reviews().access(review)?,
+        };
+        Ok(response(201, "application/json", reviewed.to_string()))
     }
 
     async fn resource(&self, request: &Request, place: &Place) -> Result<Response<Body>, Refusal> {

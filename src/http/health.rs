@@ -1,8 +1,9 @@
 //! Health checks in Kubernetes' text format.
 //!
 //! In: named checks. Out: `ok`, or a line per check with `?verbose` and whenever one fails;
-//! `?exclude=<name>` leaves a check out. Unlike the API server, the reason is told to everybody: it
-//! holds no secret, and hiding it is what makes probes useless.
+//! `?exclude=<name>` leaves a check out. Reasons and remarks may name objects, holders and addresses, so
+//! they are for those alone who may read the path; to everybody else, as with the API server, only what
+//! is checked and whether it is well.
 
 use std::fmt::Write;
 
@@ -12,6 +13,15 @@ use super::Answer;
 
 /// What a check found: fine, with a remark or without, or the reason why not.
 pub type Finding = Result<Option<String>, String>;
+
+/// Who reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Audience {
+    /// Whoever reaches the port.
+    Everybody,
+    /// Somebody who may read the path.
+    Known,
+}
 
 /// A named check.
 pub struct Check {
@@ -51,7 +61,8 @@ impl Checks {
     ///
     /// Format: apiserver's server/healthz/healthz.go, handleRootHealth.
     #[must_use]
-    pub fn answer(&self, query: Option<&str>) -> Answer {
+    pub fn answer(&self, query: Option<&str>, audience: Audience) -> Answer {
+        let withheld = audience == Audience::Everybody;
         let mut verbose = false;
         let mut excluded = Vec::new();
         for pair in query.unwrap_or_default().split('&') {
@@ -70,10 +81,12 @@ impl Checks {
                 writeln!(lines, "[+]{name} excluded: ok")
             } else {
                 match (check.find)() {
+                    Ok(Some(_)) if withheld => writeln!(lines, "[+]{name} ok"),
                     Ok(None) => writeln!(lines, "[+]{name} ok"),
                     Ok(Some(remark)) => writeln!(lines, "[+]{name} ok: {remark}"),
                     Err(reason) => {
                         healthy = false;
+                        let reason = if withheld { "reason withheld" } else { reason.as_str() };
                         writeln!(lines, "[-]{name} failed: {reason}")
                     }
                 }
@@ -137,8 +150,23 @@ mod tests {
             ),
         ];
         for (checks, query, status, body) in cases {
-            let answer = Checks::new("readyz", checks).answer(query);
+            let answer = Checks::new("readyz", checks).answer(query, Audience::Known);
             assert_eq!((answer.status.as_u16(), answer.body.as_str()), (status, body), "{query:?}");
         }
+    }
+    #[test]
+    fn strangers_are_told_what_is_wrong_and_not_why() {
+        let checks = || {
+            vec![
+                Check::new("leader-election", || Ok(Some("held by node-7".to_owned()))),
+                Check::new("watch-pods", || Err("pods \"a/b\" is forbidden".to_owned())),
+            ]
+        };
+        let answer = |query| Checks::new("readyz", checks()).answer(query, Audience::Everybody);
+        let failed = "[+]leader-election ok\n[-]watch-pods failed: reason withheld\nreadyz check failed\n";
+        assert_eq!(answer(None).body, failed);
+        assert_eq!(answer(Some("verbose")).body, failed);
+        let passed = "[+]leader-election ok\n[+]watch-pods excluded: ok\nreadyz check passed\n";
+        assert_eq!(answer(Some("verbose&exclude=watch-pods")).body, passed);
     }
 }

@@ -1,11 +1,38 @@
-//! What the daemon serves over HTTP: metrics, health, and JSON for people who look into it.
+//! What the daemon serves over HTTPS: metrics, health, and JSON for people who look into it.
 //!
-//! In: a [`Router`] built once at start. Out: answers; every one is computed from memory, so a slow
-//! API server never makes a probe slow. GET only.
+//! ```text
+//!  listener ─▶ connections ─▶ tls ─▶ gate ─▶ visitor (who is it, may it read this?) ─▶ reviews ─▶ API server
+//!              (who makes room)        │
+//!                                      └▶ router ─▶ health checks │ pages (made apart, once a second)
+//! ```
+//!
+//! In: a [`Router`] built once at start, and [`Options`]. Out: answers, all computed from memory, so a slow
+//! API server never makes a probe slow. Serving has a thread of its own ([`Server::run`]), so that
+//! whatever strangers do there neither keeps the daemon from its work nor from renewing its lease.
 
+mod certificates;
+mod connection;
+mod connections;
+mod gate;
 pub mod health;
+mod measures;
+mod memory;
+mod options;
+mod pages;
+mod reviews;
 mod router;
 mod server;
+mod tls;
+mod user;
+mod visitor;
 
+pub use certificates::{CertificateError, OwnCertificate};
+pub use gate::{Gate, Reply};
+pub use measures::Measures;
+pub use options::{CertificateSource, MinVersion, Options};
+pub use pages::{Pages, Sent};
+pub use reviews::Reviewer;
 pub use router::{Answer, Router};
 pub use server::{BindError, Server};
+pub use tls::{cipher_suites, server_config};
+pub use visitor::{Doorkeeper, Visitor};

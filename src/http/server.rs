@@ -1,36 +1,41 @@
-//! The listening socket and its connections.
+//! The listening socket: lets everybody in, and ends who has to make room.
 
-use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
-
-use http::{HeaderValue, header::CONTENT_TYPE};
-use http_body_util::Full;
-use hyper::{Request, Response, body::Bytes, body::Incoming, server::conn::http1, service::service_fn};
-use hyper_util::{
-    rt::{TokioIo, TokioTimer},
-    server::graceful::GracefulShutdown,
+use std::{
+    collections::HashMap,
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener},
+    sync::Arc,
+    time::Duration,
 };
+
+use socket2::{Domain, Protocol, Socket, Type};
 use thiserror::Error;
-use tokio::{net::TcpListener, sync::Semaphore, time::timeout};
-use tokio_util::sync::CancellationToken;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use tokio_rustls::{TlsAcceptor, rustls::ServerConfig};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::Router;
-
-/// Connections at once. Probes and a few scrapers need a handful; the rest waits in the backlog.
-const MAX_CONNECTIONS: usize = 64;
-
-/// How long a client may take to send its request's head, so that idle ones cannot hold all
-/// connections. Longer than the usual interval between scrapes, which reuse a connection.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(65);
+use super::{
+    certificates::OwnCertificate,
+    connection::{Seat, Table, serve},
+    connections::{Id, Peer},
+    gate::Gate,
+    measures::{End, Measures},
+};
 
 /// How long answers that are under way at shutdown may take.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
-
 /// Pause after a failed accept, which is usually a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How often connections are looked at whose time may be over. No deadline is meant to be exact.
+const SWEEP: Duration = Duration::from_millis(500);
+/// How often certificate files are read again. KCM is told of changes, and looks each minute.
+const RELOAD: Duration = Duration::from_secs(10);
+/// Connections that the kernel holds until they are accepted.
+const BACKLOG: i32 = 1024;
 
 /// The address cannot be served on.
 #[derive(Debug, Error)]
-#[error("--bind-address {} --port {}: {error}", address.ip(), address.port())]
+#[error("--bind-address {} --secure-port {}: {error}", address.ip(), address.port())]
 pub struct BindError {
     address: SocketAddr,
     error: io::Error,
@@ -44,13 +49,26 @@ pub struct Server {
 }
 
 impl Server {
-    /// Binds the socket. Port 0 is any free one.
+    /// Binds the socket. An unspecified address, of either family, means all of both, and of IPv4 alone
+    /// where there is no IPv6: so Go does what KCM's flag says.
     ///
     /// # Errors
     /// See [`BindError`].
-    pub async fn bind(address: SocketAddr) -> Result<Self, BindError> {
+    pub fn bind(address: SocketAddr) -> Result<Self, BindError> {
+        let port = address.port();
+        let listening = if address.ip().is_unspecified() {
+            listen(SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port)).or_else(|error| {
+                // A port that is taken is taken, whatever the family.
+                if error.kind() == io::ErrorKind::AddrInUse {
+                    return Err(error);
+                }
+                listen(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port))
+            })
+        } else {
+            listen(address)
+        };
         let failed = |error| BindError { address, error };
-        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        let listener = listening.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         Ok(Self { listener, address })
     }
@@ -61,100 +79,155 @@ impl Server {
         self.address
     }
 
-    /// Serves until told to stop.
-    pub async fn run(self, router: Arc<Router>, stop: CancellationToken) {
-        let graceful = GracefulShutdown::new();
-        let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    /// Serves until told to stop, on the runtime that runs this.
+    ///
+    /// # Errors
+    /// The socket cannot be used on it.
+    pub async fn run(
+        self,
+        gate: Arc<Gate>,
+        config: ServerConfig,
+        own: Arc<OwnCertificate>,
+        stop: CancellationToken,
+    ) -> io::Result<()> {
+        let listener = tokio::net::TcpListener::from_std(self.listener)?;
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let reloading = tokio::spawn(stop.clone().run_until_cancelled_owned(reload(Arc::clone(&gate), own)));
+        let mut house = House::new(&gate);
+        let mut sweep = interval(SWEEP);
+        sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let Ok(permit) = Arc::clone(&connections).acquire_owned().await else { break };
             let accepted = tokio::select! {
-                accepted = self.listener.accept() => accepted,
+                biased;
                 () = stop.cancelled() => break,
+                _ = sweep.tick(), if !house.ends.is_empty() => {
+                    house.sweep();
+                    continue;
+                }
+                accepted = listener.accept() => accepted,
             };
-            let stream = match accepted {
-                Ok((stream, _)) => stream,
+            let (stream, from) = match accepted {
+                Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::warn!(%error, "could not accept a connection");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    tokio::select! {
+                        () = stop.cancelled() => break,
+                        () = sleep(ACCEPT_PAUSE) => house.sweep(),
+                    }
                     continue;
                 }
             };
-            let router = Arc::clone(&router);
-            let service = service_fn(move |request| {
-                let response = respond(&router, &request);
-                async move { Ok::<_, Infallible>(response) }
-            });
-            let connection = http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(HEAD_TIMEOUT)
-                .serve_connection(TokioIo::new(stream), service);
-            let watched = graceful.watch(connection);
-            tokio::spawn(async move {
-                if let Err(error) = watched.await {
-                    tracing::debug!(%error, "connection failed");
-                }
-                drop(permit);
-            });
+            if let Err(error) = stream.set_nodelay(true) {
+                tracing::debug!(%error, "could not switch off delays");
+            }
+            house.let_in(stream, from.ip(), &acceptor, &gate, &stop);
         }
-        drop(self.listener);
-        if timeout(DRAIN_TIMEOUT, graceful.shutdown()).await.is_err() {
+        drop(listener);
+        reloading.abort();
+        house.tasks.close();
+        if timeout(DRAIN_TIMEOUT, house.tasks.wait()).await.is_err() {
             tracing::debug!("connections still open after shutdown");
+        }
+        for end in house.ends.into_values() {
+            end.cancel();
+        }
+        Ok(())
+    }
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() && address.ip().is_unspecified() {
+        // Whatever the system's default is.
+        socket.set_only_v6(false)?;
+    }
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket.into())
+}
+
+/// Those who are in.
+struct House {
+    table: Table,
+    ends: HashMap<Id, CancellationToken>,
+    tasks: TaskTracker,
+    measures: Measures,
+}
+
+impl House {
+    fn new(gate: &Gate) -> Self {
+        let measures = gate.measures().clone();
+        Self { table: Table::default(), ends: HashMap::new(), tasks: TaskTracker::new(), measures }
+    }
+
+    fn let_in(
+        &mut self,
+        stream: tokio::net::TcpStream,
+        address: IpAddr,
+        acceptor: &TlsAcceptor,
+        gate: &Arc<Gate>,
+        stop: &CancellationToken,
+    ) {
+        let (id, crowd) = self.table.lock().admit(Peer::from(address), Instant::now());
+        if let Some(crowd) = crowd {
+            self.end(crowd, End::Crowded);
+        }
+        let end = CancellationToken::new();
+        self.ends.insert(id, end.clone());
+        let seat = Arc::new(Seat::new(self.table.clone(), id));
+        let serving = serve(stream, address, seat, acceptor.clone(), Arc::clone(gate), stop.clone());
+        self.tasks.spawn(end.run_until_cancelled_owned(serving));
+        self.measures.accepted(self.table.lock().count());
+    }
+
+    /// Ends those whose time is over, and forgets those who have left.
+    fn sweep(&mut self) {
+        let overdue = self.table.lock().overdue(Instant::now());
+        for (id, phase) in overdue {
+            self.end(id, End::Overdue(phase));
+        }
+        let table = self.table.lock();
+        self.ends.retain(|id, _| table.contains(*id));
+        self.measures.open(table.count());
+    }
+
+    fn end(&mut self, id: Id, why: End) {
+        if let Some(end) = self.ends.remove(&id) {
+            end.cancel();
+            self.measures.ended(why);
         }
     }
 }
 
-fn respond(router: &Router, request: &Request<Incoming>) -> Response<Full<Bytes>> {
-    let answer = router.answer(request.method(), request.uri().path(), request.uri().query());
-    let mut response = Response::new(Full::from(answer.body));
-    *response.status_mut() = answer.status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(answer.content_type));
-    response
+/// Reads certificates again, for ever. What cannot be used is told once.
+async fn reload(gate: Arc<Gate>, own: Arc<OwnCertificate>) {
+    if !own.is_in_files() && !gate.doorkeeper().is_in_file() {
+        return;
+    }
+    let mut told = String::new();
+    loop {
+        sleep(RELOAD).await;
+        let (gate, own) = (Arc::clone(&gate), Arc::clone(&own));
+        let reading = tokio::task::spawn_blocking(move || {
+            let changed = own.reload().map_err(|error| error.to_string())?;
+            Ok::<_, String>((changed, gate.doorkeeper().reload()?))
+        });
+        match reading.await {
+            Ok(Ok((false, false))) => told.clear(),
+            Ok(Ok((own, authorities))) => {
+                told.clear();
+                tracing::info!(own, authorities, "certificates read again");
+            }
+            Ok(Err(problem)) if problem != told => {
+                tracing::warn!(problem, "certificates cannot be read again: those before stay in use");
+                told = problem;
+            }
+            Ok(Err(_)) | Err(_) => {}
+        }
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use http::StatusCode;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
-    use super::*;
-    use crate::http::Answer;
-
-    async fn get(address: SocketAddr, path: &str) -> String {
-        let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
-        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).await.unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.unwrap();
-        answer
-    }
-
-    #[tokio::test]
-    async fn serves_until_told_to_stop() {
-        let server = Server::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
-        let address = server.address();
-        let taken = Server::bind(address).await.unwrap_err().to_string();
-        assert!(
-            taken.starts_with(&format!("--bind-address 127.0.0.1 --port {}: ", address.port())),
-            "{taken}"
-        );
-
-        let router = Router::default().route("/metrics", |_| Answer {
-            status: StatusCode::OK,
-            content_type: "text/plain; version=0.0.4",
-            body: "up 1\n".to_owned(),
-        });
-        let stop = CancellationToken::new();
-        let running = tokio::spawn(server.run(Arc::new(router), stop.clone()));
-        let answer = get(address, "/metrics").await;
-        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
-        assert!(answer.contains("content-type: text/plain; version=0.0.4\r\n"), "{answer}");
-        assert!(answer.ends_with("\r\n\r\nup 1\n"), "{answer}");
-        assert!(get(address, "/nowhere?x=1").await.starts_with("HTTP/1.1 404 "));
-
-        // A client that only holds its connection open does not hold up the shutdown.
-        let _idle = tokio::net::TcpStream::connect(address).await.unwrap();
-        stop.cancel();
-        timeout(Duration::from_secs(5), running).await.unwrap().unwrap();
-        assert!(tokio::net::TcpStream::connect(address).await.is_err());
-    }
-}
+mod tests;

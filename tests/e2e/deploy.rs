@@ -33,7 +33,16 @@ async fn accepted(stage: Stage) {
         .expect("run kubectl");
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    for kind in ["namespace", "deployment", "service", "poddisruptionbudget", "flowschema", "prioritylevel"] {
+    for kind in [
+        "namespace",
+        "deployment",
+        "service",
+        "poddisruptionbudget",
+        "flowschema",
+        "prioritylevel",
+        "networkpolicy",
+        "clusterrole.rbac.authorization.k8s.io/mooring-metrics-reader",
+    ] {
         assert!(said.contains(kind), "{said}");
     }
 

@@ -34,6 +34,7 @@ mod replicas;
 mod restore;
 mod second_binder;
 mod second_controller;
+mod serving;
 mod slow;
 mod stage;
 mod troubles;
@@ -67,6 +68,7 @@ fn main() {
     stories.extend(second_controller::stories());
     stories.extend(slow::stories());
     stories.extend(wish_clock::stories());
+    stories.extend(serving::stories());
     stories.extend(deploy::stories());
     stories.extend(troubles::stories());
     stories.extend(permissions::stories());

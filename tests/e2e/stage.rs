@@ -37,10 +37,11 @@ use crate::support::{
 pub const DAEMON_NAMESPACE: &str = "mooring-system";
 
 /// What the daemon is installed with.
-const MANIFESTS: [&str; 5] = [
+const MANIFESTS: [&str; 6] = [
     include_str!("../../deploy/namespace.yaml"),
     include_str!("../../deploy/rbac.yaml"),
     include_str!("../../deploy/flowschemas.yaml"),
+    include_str!("../../deploy/metrics-reader.yaml"),
     include_str!("../../deploy/optional/recycler/rbac.yaml"),
     include_str!("../../deploy/optional/host-path/rbac.yaml"),
 ];
@@ -246,6 +247,11 @@ impl Stage {
         self.logs.lock().unwrap().extend(daemon.log().cloned());
         daemon.ready().await;
         daemon
+    }
+
+    /// A token of somebody new, who may read `/metrics` of the daemon or not.
+    pub async fn visitor(&self, name: &'static str, may_read: bool) -> String {
+        self.backend.visitor(name, may_read).await
     }
 
     /// An external-attacher that does as it is asked.

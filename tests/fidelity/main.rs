@@ -20,6 +20,7 @@ mod support {
     pub mod assets;
     pub mod control_plane;
     pub mod process;
+    pub mod visitor;
 }
 
 mod case;

@@ -25,6 +25,7 @@ use sha2::{Digest, Sha256};
 use super::{
     assets::Assets,
     process::{Process, temporary_folder},
+    visitor::Authority,
 };
 
 /// The longest a start may take: a few seconds on an idle machine, many times that on a busy one.
@@ -353,6 +354,8 @@ fn api_server_flags(folder: &Path, etcd_url: &str, port: u16, options: &Options)
         format!("--cert-dir={}", file("certs")),
         "--authorization-mode=RBAC".to_owned(),
         format!("--token-auth-file={}", file("tokens.csv")),
+        // Published for those who delegate authentication, in kube-system/extension-apiserver-authentication.
+        format!("--client-ca-file={}", Authority::of_the_test().file().display()),
         "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
         format!("--service-account-key-file={}", file("service-account.pub")),
         format!("--service-account-signing-key-file={}", file("service-account.key")),
@@ -380,7 +383,7 @@ pub fn plain_config(url: &str) -> Config {
 }
 
 /// Ports that were free a moment ago. All are held until the last is known, so they differ.
-fn free_ports<const N: usize>() -> [u16; N] {
+pub fn free_ports<const N: usize>() -> [u16; N] {
     let listeners: [TcpListener; N] =
         std::array::from_fn(|_| TcpListener::bind("127.0.0.1:0").expect("bind a free port"));
     listeners.map(|listener| listener.local_addr().expect("a bound port has an address").port())

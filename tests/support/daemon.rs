@@ -9,22 +9,25 @@ use mooring::{
     app,
     cli::{self, Command},
     config::Config,
-    http::Router,
+    http::{Gate, Visitor},
     kube_api::connect::ApiServer,
+    supervise::Threads,
 };
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     cluster::within_deadline,
-    control_plane::plain_config,
+    control_plane::free_ports,
     process::{Log, Process},
+    visitor::{Authority, Credentials, ask},
 };
 
 /// How a daemon is started; the same again after a crash.
 #[derive(Clone, Debug)]
 pub struct Launch {
     flags: Vec<String>,
+    authorities_of_the_cluster: bool,
 }
 
 impl Launch {
@@ -37,7 +40,7 @@ impl Launch {
             // What is never answered should not be waited for long.
             "--request-timeout=5s",
         ];
-        Self { flags: flags.map(str::to_owned).to_vec() }
+        Self { flags: flags.map(str::to_owned).to_vec(), authorities_of_the_cluster: false }
     }
 
     /// One of several replicas, with a lease short enough for a test to wait for.
@@ -50,12 +53,19 @@ impl Launch {
         ];
         let mut flags: Vec<String> = flags.map(str::to_owned).to_vec();
         flags.push(format!("--leader-elect-resource-namespace={namespace}"));
-        Self { flags }
+        Self { flags, authorities_of_the_cluster: false }
+    }
+
+    /// The same for stories about visitors: nobody is known but to the API server.
+    #[must_use]
+    pub fn with_authorities_of_the_cluster(self) -> Self {
+        Self { authorities_of_the_cluster: true, ..self }
     }
 
     /// One of several replicas, with the lease that an operator gets who says nothing else.
     pub fn replica_by_default(namespace: &str) -> Self {
-        Self { flags: vec![format!("--leader-elect-resource-namespace={namespace}")] }
+        let flags = vec![format!("--leader-elect-resource-namespace={namespace}")];
+        Self { flags, authorities_of_the_cluster: false }
     }
 
     /// The same with one more flag.
@@ -65,16 +75,22 @@ impl Launch {
         self
     }
 
-    fn arguments(&self) -> Vec<String> {
+    fn arguments(&self, port: u16) -> Vec<String> {
         let mut arguments = vec!["run".to_owned(), "--bind-address=127.0.0.1".to_owned()];
-        arguments.push("--port=0".to_owned());
+        arguments.push(format!("--secure-port={port}"));
+        if !self.authorities_of_the_cluster {
+            // The test reads pages without a request to the API server, which might be part of the story.
+            let file = Authority::of_the_test().file();
+            arguments.push(format!("--client-ca-file={}", file.display()));
+        }
         arguments.extend(self.flags.iter().cloned());
         arguments
     }
 
     /// Starts the program with a kubeconfig.
     pub fn start_process(&self, kubeconfig: &Path) -> Daemon {
-        let mut arguments = self.arguments();
+        let [port] = free_ports();
+        let mut arguments = self.arguments(port);
         arguments.push(format!("--kubeconfig={}", kubeconfig.display()));
         arguments
             .push("--log-level=debug,hyper=info,hyper_util=info,tower=info,kube=info,rustls=info".to_owned());
@@ -84,7 +100,7 @@ impl Launch {
 
     /// Starts its parts in this process, with a client in place of a kubeconfig.
     pub fn start_in_process(&self, client: Client) -> Daemon {
-        let arguments = ["mooring".to_owned()].into_iter().chain(self.arguments());
+        let arguments = ["mooring".to_owned()].into_iter().chain(self.arguments(0));
         let parsed = cli::parse(arguments.map(std::ffi::OsString::from))
             .unwrap_or_else(|_| panic!("{:?}", self.flags));
         let Command::Run(arguments) = parsed.command else { panic!("these are flags of `mooring run`") };
@@ -148,10 +164,39 @@ impl Daemon {
     async fn answer(&self, path: &str) -> Option<String> {
         match &self.life {
             Life::Process(process) => {
-                let client = Client::try_from(plain_config(&address(process).await)).expect("build a client");
-                client.request_text(Request::get(path).body(Vec::new()).unwrap()).await.ok()
+                let client = Credentials::from(Authority::master()).client(&address(process).await);
+                let (status, page) = ask(&client, path).await?;
+                (status == StatusCode::OK).then_some(page)
             }
             Life::InProcess(life) => life.page(path).await,
+        }
+    }
+
+    /// What a visitor is answered who shows a token, or nothing.
+    pub async fn visit(&self, path: &str, token: Option<&str>) -> (StatusCode, String) {
+        match &self.life {
+            Life::Process(process) => {
+                let credentials = Credentials { identity: None, token: token.map(str::to_owned) };
+                let client = credentials.client(&address(process).await);
+                ask(&client, path).await.expect("an answer")
+            }
+            Life::InProcess(life) => life.visit(path, token).await,
+        }
+    }
+
+    /// Where a process serves.
+    pub async fn url(&self) -> String {
+        match &self.life {
+            Life::Process(process) => address(process).await,
+            Life::InProcess(_) => panic!("this daemon listens nowhere"),
+        }
+    }
+
+    /// Its process id, if it is one.
+    pub fn id(&self) -> Option<u32> {
+        match &self.life {
+            Life::Process(process) => Some(process.id()),
+            Life::InProcess(_) => None,
         }
     }
 
@@ -180,11 +225,11 @@ impl Daemon {
     }
 }
 
-/// The address a process serves on, which it logs because it chose the port.
+/// The address a process serves on, which it logs.
 async fn address(process: &Process) -> String {
     let address = process.log().find(|line| {
         let (_, rest) = line.split_once(" address=")?;
-        Some(format!("http://{}", rest.split_whitespace().next()?))
+        Some(format!("https://{}", rest.split_whitespace().next()?))
     });
     address.await.unwrap_or_else(|| panic!("the daemon ended:\n{}", process.log().tail(40)))
 }
@@ -193,7 +238,7 @@ async fn address(process: &Process) -> String {
 /// may still do before its tasks are gone reaches the server.
 #[derive(Debug)]
 struct InProcess {
-    pages: watch::Receiver<Option<Arc<Router>>>,
+    pages: watch::Receiver<Option<Arc<Gate>>>,
     stop: Option<oneshot::Sender<()>>,
     task: Option<tokio::task::JoinHandle<i32>>,
     line: CancellationToken,
@@ -206,7 +251,7 @@ impl InProcess {
         let line = CancellationToken::new();
         let api = ApiServer::in_process(cuttable(client, line.clone()));
         let task = tokio::spawn(async move {
-            let life = app::Life::start(config, &api, pages_sender).await;
+            let life = app::Life::start(config, &api, Threads::Shared, pages_sender).await;
             let mut life = life.expect("start the daemon's parts");
             tokio::select! {
                 failure = life.failure() => {
@@ -226,10 +271,23 @@ impl InProcess {
     }
 
     async fn page(&self, path: &str) -> Option<String> {
-        let pages = self.pages.clone().wait_for(Option::is_some).await.ok()?.clone()?;
+        let gate = self.pages.clone().wait_for(Option::is_some).await.ok()?.clone()?;
         let (path, query) = path.split_once('?').map_or((path, None), |(path, query)| (path, Some(query)));
-        let answer = pages.answer(&Method::GET, path, query);
+        let answer = gate.router().answer(&Method::GET, path, query);
         (answer.status == StatusCode::OK).then_some(answer.body)
+    }
+
+    async fn visit(&self, path: &str, token: Option<&str>) -> (StatusCode, String) {
+        let gate = self.pages.clone().wait_for(Option::is_some).await.expect("a daemon").clone();
+        let gate = gate.expect("waited for");
+        let mut request = Request::get(path);
+        if let Some(token) = token {
+            request = request.header(http::header::AUTHORIZATION, format!("Bearer {token}"));
+        }
+        let (head, ()) = request.body(()).unwrap().into_parts();
+        let visitor = Visitor { address: [127, 0, 0, 1].into(), certificates: Arc::default() };
+        let reply = gate.answer(&visitor, &head).await;
+        (reply.sent.answer().status, reply.sent.answer().body.clone())
     }
 
     async fn stop(mut self) -> Option<i32> {

@@ -117,6 +117,13 @@ impl Backend for Embedded {
         Box::pin(async { Proxy { faults, destination: Destination::InProcess(client) } })
     }
 
+    fn visitor(&self, name: &'static str, may_read: bool) -> BoxFuture<'_, String> {
+        let token = format!("token-of-{name}");
+        let paths: &[&str] = if may_read { &["/metrics"] } else { &[] };
+        self.server.reviews().know(&token, name, &["system:authenticated"], paths);
+        Box::pin(async { token })
+    }
+
     fn start(&self, launch: &Launch, proxy: &Proxy) -> Daemon {
         let Destination::InProcess(client) = &proxy.destination else {
             panic!("the proxy leads to another server");

@@ -34,6 +34,9 @@ pub trait Backend: Send + Sync {
     /// A new proxy before the server, with faults of its own.
     fn proxy(&self) -> BoxFuture<'_, Proxy>;
 
+    /// A token of somebody new, who may read `/metrics` of the daemon or not.
+    fn visitor(&self, name: &'static str, may_read: bool) -> BoxFuture<'_, String>;
+
     /// Starts a daemon behind a proxy.
     fn start(&self, launch: &Launch, proxy: &Proxy) -> Daemon;
 

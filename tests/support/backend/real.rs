@@ -8,6 +8,7 @@ use mooring::embedded::{
     faults::{Faults, Upstream},
     serve,
 };
+use serde_json::json;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tower::Layer;
@@ -16,6 +17,7 @@ use super::{Backend, Destination, Proxy};
 use crate::support::{
     assets::Assets,
     audit::{self, Entry},
+    cluster::Cluster,
     control_plane::{ControlPlane, User, plain_config},
     daemon::{Daemon, Launch},
     history::{Change, History},
@@ -58,6 +60,29 @@ impl Backend for Real {
             tokio::spawn(serve(listener, upstream, stop.clone()));
             let destination = Destination::Http(format!("http://{address}"), stop.drop_guard());
             Proxy { faults, destination }
+        })
+    }
+
+    fn visitor(&self, name: &'static str, may_read: bool) -> BoxFuture<'_, String> {
+        Box::pin(async move {
+            let cluster = Cluster::new(self.plane.client(User::Admin));
+            let account = json!({
+                "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": name, "namespace": "default" },
+            });
+            cluster.apply(&account.to_string()).await;
+            if may_read {
+                let binding = json!({
+                    "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+                    "metadata": { "name": format!("{name}-reads-mooring") },
+                    "roleRef": {
+                        "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole",
+                        "name": "mooring-metrics-reader",
+                    },
+                    "subjects": [{ "kind": "ServiceAccount", "name": name, "namespace": "default" }],
+                });
+                cluster.apply(&binding.to_string()).await;
+            }
+            self.plane.service_account_token("default", name).await
         })
     }
 

@@ -1,0 +1,240 @@
+//! The server's own certificate: made at start or read from files, and read again when those change.
+//!
+//! In: a [`CertificateSource`]. Out: what [`super::tls`] shows to clients. A pair of files that cannot
+//! be used is an error at start; afterwards it is logged, and the last good pair stays. A certificate that
+//! was made here is valid whatever the clock says, as nobody can check it but by comparing it.
+
+use std::{
+    fmt, fs,
+    io::Write,
+    path::{Path, PathBuf},
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use pem::Pem;
+use thiserror::Error;
+use tokio_rustls::rustls::{
+    crypto::ring,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    server::{ClientHello, ResolvesServerCert},
+    sign::CertifiedKey,
+};
+
+use super::options::CertificateSource;
+
+/// Names of the files in `--cert-dir`; KCM's are called after it, too.
+const PAIR: [&str; 2] = ["mooring.crt", "mooring.key"];
+
+/// A certificate that cannot be used.
+#[derive(Debug, Error)]
+#[error("{}: {problem}", place.display())]
+pub struct CertificateError {
+    place: PathBuf,
+    problem: String,
+}
+
+impl CertificateError {
+    fn new(place: &Path, problem: impl fmt::Display) -> Self {
+        Self { place: place.to_owned(), problem: problem.to_string() }
+    }
+}
+
+/// Two files, and what was last read from them.
+#[derive(Debug)]
+struct Pair {
+    certificate: PathBuf,
+    key: PathBuf,
+    /// For comparing; a key is never kept as text.
+    seen: RwLock<[u8; 32]>,
+}
+
+/// The certificate as it is now.
+#[derive(Debug)]
+pub struct OwnCertificate {
+    current: RwLock<Arc<CertifiedKey>>,
+    files: Option<Pair>,
+}
+
+impl OwnCertificate {
+    /// Reads it, or makes it. `names` are those it is made for.
+    ///
+    /// # Errors
+    /// The files cannot be read, written or used.
+    pub fn load(source: &CertificateSource, names: &[String]) -> Result<Self, CertificateError> {
+        let (certificate, key) = match source {
+            CertificateSource::Memory => {
+                let (certificate, key) = make(names)?;
+                let current = certified(vec![certificate], key, Path::new("self-signed"))?;
+                return Ok(Self { current: RwLock::new(Arc::new(current)), files: None });
+            }
+            CertificateSource::Files { certificate, key } => (certificate.clone(), key.clone()),
+            CertificateSource::Folder(folder) => {
+                let [certificate, key] = PAIR.map(|name| folder.join(name));
+                if !(certificate.exists() && key.exists()) {
+                    write_pair(folder, &certificate, &key, names)?;
+                }
+                (certificate, key)
+            }
+        };
+        let (current, seen) = read(&certificate, &key)?;
+        let files = Pair { certificate, key, seen: RwLock::new(seen) };
+        Ok(Self { current: RwLock::new(Arc::new(current)), files: Some(files) })
+    }
+
+    /// Whether there is something to read again.
+    #[must_use]
+    pub fn is_in_files(&self) -> bool {
+        self.files.is_some()
+    }
+
+    /// Reads the files again. Returns whether they have changed. Blocks.
+    ///
+    /// # Errors
+    /// They cannot be used: what is in use stays.
+    pub fn reload(&self) -> Result<bool, CertificateError> {
+        let Some(Pair { certificate, key, seen }) = &self.files else { return Ok(false) };
+        let (fresh, hash) = read(certificate, key)?;
+        let mut seen = seen.write().unwrap_or_else(PoisonError::into_inner);
+        if *seen == hash {
+            return Ok(false);
+        }
+        *seen = hash;
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(fresh);
+        Ok(true)
+    }
+
+    /// The certificate in use.
+    #[must_use]
+    pub fn current(&self) -> Arc<CertifiedKey> {
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl ResolvesServerCert for OwnCertificate {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.current())
+    }
+}
+
+/// The certificates of a PEM file.
+///
+/// # Errors
+/// There is none, or one cannot be read.
+pub fn parse_bundle(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    match chain {
+        Ok(chain) if chain.is_empty() => Err("no certificate in it".to_owned()),
+        Ok(chain) => Ok(chain),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn make(names: &[String]) -> Result<(CertificateDer<'static>, PrivateKeyDer<'static>), CertificateError> {
+    let made = rcgen::generate_simple_self_signed(names);
+    let made = made.map_err(|error| CertificateError::new(Path::new("self-signed certificate"), error))?;
+    let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
+    Ok((made.cert.into(), key))
+}
+
+/// KCM: apiserver's pkg/server/options/serving.go, MaybeDefaultWithSelfSignedCerts.
+fn write_pair(
+    folder: &Path,
+    certificate: &Path,
+    key: &Path,
+    names: &[String],
+) -> Result<(), CertificateError> {
+    let (chain, secret) = make(names)?;
+    fs::create_dir_all(folder).map_err(|error| CertificateError::new(folder, error))?;
+    // Under another name first: nobody reads half of it.
+    let write = |path: &Path, tag: &str, der: &[u8], private: bool| {
+        let mut options = fs::OpenOptions::new();
+        options.write(true).create(true).truncate(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, if private { 0o600 } else { 0o644 });
+        let beside = path.with_extension("new");
+        options.open(&beside)?.write_all(pem::encode(&Pem::new(tag, der)).as_bytes())?;
+        fs::rename(&beside, path)
+    };
+    // The key first: whoever finds the certificate finds its key.
+    write(key, "PRIVATE KEY", secret.secret_der(), true)
+        .map_err(|error| CertificateError::new(key, error))?;
+    write(certificate, "CERTIFICATE", &chain, false)
+        .map_err(|error| CertificateError::new(certificate, error))
+}
+
+fn read(certificate: &Path, key: &Path) -> Result<(CertifiedKey, [u8; 32]), CertificateError> {
+    use sha2::Digest;
+    let text = |path: &Path| fs::read(path).map_err(|error| CertificateError::new(path, error));
+    let (chain, secret) = (text(certificate)?, text(key)?);
+    let hash = sha2::Sha256::new().chain_update(&chain).chain_update([0]).chain_update(&secret).finalize();
+    let chain = parse_bundle(&chain).map_err(|problem| CertificateError::new(certificate, problem))?;
+    let secret = PrivateKeyDer::from_pem_slice(&secret).map_err(|error| CertificateError::new(key, error))?;
+    Ok((certified(chain, secret, certificate)?, hash.into()))
+}
+
+fn certified(
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    place: &Path,
+) -> Result<CertifiedKey, CertificateError> {
+    CertifiedKey::from_der(chain, key, &ring::default_provider())
+        .map_err(|error| CertificateError::new(place, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("mooring-certificates-{name}-{}", std::process::id()));
+        fs::remove_dir_all(&folder).ok();
+        folder
+    }
+
+    #[test]
+    fn a_folder_keeps_what_is_made_in_it() {
+        let folder = folder("kept");
+        let source = CertificateSource::Folder(folder.clone());
+        let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
+        let first = OwnCertificate::load(&source, &names).unwrap();
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            let mode = fs::metadata(folder.join("mooring.key")).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600);
+        }
+        let second = OwnCertificate::load(&source, &names).unwrap();
+        assert_eq!(first.current().cert, second.current().cert);
+        let memory = OwnCertificate::load(&CertificateSource::Memory, &names).unwrap();
+        assert_ne!(first.current().cert, memory.current().cert);
+        assert!(!memory.reload().unwrap());
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn files_are_read_again_and_a_broken_pair_changes_nothing() {
+        let folder = folder("reloaded");
+        let names = ["localhost".to_owned()];
+        OwnCertificate::load(&CertificateSource::Folder(folder.clone()), &names).unwrap();
+        let [certificate, key] = PAIR.map(|name| folder.join(name));
+        let source = CertificateSource::Files { certificate: certificate.clone(), key: key.clone() };
+        let own = OwnCertificate::load(&source, &[]).unwrap();
+        let first = own.current();
+        assert!(!own.reload().unwrap());
+
+        // Half of a rotation: the new certificate with the old key.
+        let (other, secret) = make(&names).unwrap();
+        fs::write(&certificate, pem::encode(&Pem::new("CERTIFICATE", other.to_vec()))).unwrap();
+        assert!(own.reload().is_err());
+        assert_eq!(own.current().cert, first.cert);
+        fs::write(&key, pem::encode(&Pem::new("PRIVATE KEY", secret.secret_der()))).unwrap();
+        assert!(own.reload().unwrap());
+        assert_eq!(own.current().cert, [other]);
+
+        fs::write(&key, "rubbish").unwrap();
+        assert!(own.reload().unwrap_err().to_string().contains("mooring.key: "));
+        fs::remove_file(&certificate).unwrap();
+        assert!(own.reload().unwrap_err().to_string().contains("mooring.crt: "));
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -1,0 +1,261 @@
+//! Which connections may be open, and for how long: the rules, as a pure table.
+//!
+//! In: what happens to connections, and the time. Out: which to end. A new connection is never
+//! refused: when there are too many of one peer, or in all, the least worthy one of the peer that has
+//! the most makes room. So whoever has few, such as a kubelet that probes or a Prometheus that
+//! scrapes, is let in however many others hold on to theirs, and nobody has to be known beforehand.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::{IpAddr, Ipv6Addr},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+/// Connections in all. Each costs some 50 KiB at most (TLS and head buffers), so these are 10 MiB.
+pub const MAX_CONNECTIONS: usize = 192;
+/// Connections of one peer. A kubelet has a few at once, a Prometheus one or two.
+pub const MAX_PER_PEER: usize = 32;
+/// TLS handshake and first bytes of a request. KCM has no limit on the former; Go's clients give up after 10 s.
+pub const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(5);
+/// From the first byte of a request's head to its last.
+pub const HEAD_DEADLINE: Duration = Duration::from_secs(5);
+/// Between requests. Longer than the usual interval between scrapes (15 s to 1 min), which reuse a connection.
+pub const IDLE_DEADLINE: Duration = Duration::from_secs(75);
+/// From the end of a head to the last byte of the answer that the peer has made room for: some ten megabytes on
+/// a slow line.
+pub const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
+
+/// Who connects: an IPv4 address, or the /64 of an IPv6 address, as a host has all of that. IPv4 in the
+/// form of IPv6, as a socket for both families reports it, is IPv4.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Peer(IpAddr);
+
+impl From<IpAddr> for Peer {
+    fn from(address: IpAddr) -> Self {
+        const NETWORK: u128 = !(u64::MAX as u128);
+        Self(match address.to_canonical() {
+            IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & NETWORK).into(),
+            address @ IpAddr::V4(_) => address,
+        })
+    }
+}
+
+/// What a connection is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// No request yet: the handshake is under way, or the peer is silent.
+    Opening,
+    /// Waits for the next request.
+    Idle,
+    /// A head has begun.
+    Head,
+    /// A request is being answered.
+    Answering,
+}
+
+impl Phase {
+    /// How long it may last.
+    fn limit(self) -> Duration {
+        match self {
+            Self::Opening => HANDSHAKE_DEADLINE,
+            Self::Idle => IDLE_DEADLINE,
+            Self::Head => HEAD_DEADLINE,
+            Self::Answering => ANSWER_DEADLINE,
+        }
+    }
+}
+
+/// Name of a connection.
+pub type Id = u64;
+
+/// How many there may be.
+#[derive(Clone, Copy, Debug)]
+pub struct Caps {
+    /// In all.
+    pub all: usize,
+    /// Of one peer.
+    pub per_peer: usize,
+}
+
+impl Default for Caps {
+    fn default() -> Self {
+        Self { all: MAX_CONNECTIONS, per_peer: MAX_PER_PEER }
+    }
+}
+
+#[derive(Debug)]
+struct Entry {
+    peer: Peer,
+    phase: Phase,
+    since: Instant,
+    /// Whether it has made a request of somebody who is known.
+    known: bool,
+}
+
+impl Entry {
+    /// The lowest one makes room first.
+    fn worth(&self) -> (bool, bool, Instant) {
+        (self.known, self.phase == Phase::Answering, self.since)
+    }
+}
+
+/// The open connections.
+#[derive(Debug, Default)]
+pub struct Connections {
+    caps: Caps,
+    open: BTreeMap<Id, Entry>,
+    last: Id,
+}
+
+impl Connections {
+    /// Lets a connection in. Returns its name, and the one that has to end for it.
+    pub fn admit(&mut self, peer: Peer, now: Instant) -> (Id, Option<Id>) {
+        let mut counts: HashMap<Peer, usize> = HashMap::new();
+        for entry in self.open.values() {
+            *counts.entry(entry.peer).or_default() += 1;
+        }
+        let crowd = if counts.get(&peer).is_some_and(|count| *count >= self.caps.per_peer) {
+            self.least(|entry| entry.peer == peer)
+        } else if self.open.len() >= self.caps.all {
+            let most = counts.values().max().copied();
+            self.least(|entry| counts.get(&entry.peer).copied() == most)
+        } else {
+            None
+        };
+        if let Some(id) = crowd {
+            self.open.remove(&id);
+        }
+        self.last += 1;
+        self.open.insert(self.last, Entry { peer, phase: Phase::Opening, since: now, known: false });
+        (self.last, crowd)
+    }
+
+    fn least(&self, of: impl Fn(&Entry) -> bool) -> Option<Id> {
+        let candidates = self.open.iter().filter(|(_, entry)| of(entry));
+        candidates.min_by_key(|(_, entry)| entry.worth()).map(|(id, _)| *id)
+    }
+
+    /// Notes what a connection is at from now on.
+    pub fn enter(&mut self, id: Id, phase: Phase, now: Instant) {
+        if let Some(entry) = self.open.get_mut(&id) {
+            (entry.phase, entry.since) = (phase, now);
+        }
+    }
+
+    /// Notes the first bytes of a head; those that follow change nothing.
+    pub fn received(&mut self, id: Id, now: Instant) {
+        let entry = self.open.get_mut(&id);
+        if let Some(entry) = entry.filter(|entry| entry.phase == Phase::Idle) {
+            (entry.phase, entry.since) = (Phase::Head, now);
+        }
+    }
+
+    /// Notes that the peer has shown who it is.
+    pub fn known(&mut self, id: Id) {
+        if let Some(entry) = self.open.get_mut(&id) {
+            entry.known = true;
+        }
+    }
+
+    /// Forgets a connection that has ended.
+    pub fn ended(&mut self, id: Id) {
+        self.open.remove(&id);
+    }
+
+    /// Those whose time is over, with what they were at.
+    pub fn overdue(&mut self, now: Instant) -> Vec<(Id, Phase)> {
+        let over = |entry: &Entry| now.saturating_duration_since(entry.since) >= entry.phase.limit();
+        let ids = self.open.iter().filter(|(_, entry)| over(entry));
+        let ids: Vec<_> = ids.map(|(id, entry)| (*id, entry.phase)).collect();
+        for (id, _) in &ids {
+            self.open.remove(id);
+        }
+        ids
+    }
+
+    /// Whether a connection is open.
+    #[must_use]
+    pub fn contains(&self, id: Id) -> bool {
+        self.open.contains_key(&id)
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.open.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(text: &str) -> Peer {
+        Peer::from(text.parse::<IpAddr>().unwrap())
+    }
+
+    #[test]
+    fn a_peer_is_a_host() {
+        assert_eq!(peer("::ffff:10.0.0.1"), peer("10.0.0.1"));
+        assert_ne!(peer("10.0.0.2"), peer("10.0.0.1"));
+        assert_eq!(peer("fd00:1:2:3::1"), peer("fd00:1:2:3:ffff::2"));
+        assert_ne!(peer("fd00:1:2:3::1"), peer("fd00:1:2:4::1"));
+    }
+
+    #[test]
+    fn the_crowd_makes_room_and_not_the_one_that_has_few() {
+        let now = Instant::now();
+        let mut connections = Connections { caps: Caps { all: 4, per_peer: 3 }, ..Connections::default() };
+        let (probe, none) = connections.admit(peer("10.0.0.1"), now);
+        assert_eq!(none, None);
+        let crowd = [1, 2, 3].map(|second| {
+            let (id, none) = connections.admit(peer("10.0.0.2"), now + Duration::from_secs(second));
+            assert_eq!(none, None);
+            id
+        });
+        // The oldest of its own, although the probe's is older.
+        let (fourth, ended) = connections.admit(peer("10.0.0.2"), now + Duration::from_secs(4));
+        assert_eq!(ended, Some(crowd[0]));
+        // All places are taken: the crowd's next one goes, whoever comes.
+        connections.enter(crowd[1], Phase::Answering, now);
+        let (scrape, ended) = connections.admit(peer("10.0.0.3"), now + Duration::from_secs(5));
+        assert_eq!(ended, Some(crowd[2]));
+        connections.known(scrape);
+        // Three peers, each with one or two: the one who has two.
+        let (_, ended) = connections.admit(peer("10.0.0.4"), now + Duration::from_secs(6));
+        assert_eq!(ended, Some(fourth));
+        // Each has one: who is known, and who is being answered, stays.
+        let (_, ended) = connections.admit(peer("10.0.0.5"), now + Duration::from_secs(7));
+        assert_eq!(ended, Some(probe));
+        assert_eq!(connections.count(), 4);
+    }
+
+    #[test]
+    fn every_phase_has_an_end_that_a_dribble_does_not_move() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut connections = Connections::default();
+        let (id, _) = connections.admit(peer("10.0.0.1"), start);
+        connections.received(id, at(4));
+        assert_eq!(connections.overdue(at(4)), []);
+        assert_eq!(connections.overdue(at(5)), [(id, Phase::Opening)]);
+        assert_eq!(connections.count(), 0);
+
+        let (id, _) = connections.admit(peer("10.0.0.1"), start);
+        connections.enter(id, Phase::Idle, at(1));
+        assert_eq!(connections.overdue(at(75)), []);
+        connections.received(id, at(75));
+        connections.received(id, at(79));
+        assert_eq!(connections.overdue(at(80)), [(id, Phase::Head)]);
+
+        let (id, _) = connections.admit(peer("10.0.0.1"), start);
+        connections.enter(id, Phase::Answering, at(1));
+        connections.received(id, at(30));
+        assert_eq!(connections.overdue(at(31)), [(id, Phase::Answering)]);
+        // What is gone is not missed.
+        connections.enter(id, Phase::Idle, at(32));
+        connections.ended(id);
+    }
+}

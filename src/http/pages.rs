@@ -1,0 +1,263 @@
+//! Pages as they are sent: made elsewhere, one of a kind at a time, kept for a second, sent in pieces.
+//!
+//! A page may take a second of CPU and tens of megabytes in a large cluster. So it is made on a thread of
+//! its own, never twice at once, and those who ask meanwhile share it; of the large ones only so many are
+//! on their way at once, so that readers who do not read cannot make the memory full.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use http::StatusCode;
+use hyper::body::{Body, Bytes, Frame, SizeHint};
+use tokio::{
+    sync::{Mutex, OwnedSemaphorePermit, Semaphore},
+    task::spawn_blocking,
+    time::{Instant, timeout},
+};
+
+use super::router::{Answer, Found, Router};
+
+/// How long a page is the same for all. A second is less than any scrape interval.
+const FRESH: Duration = Duration::from_secs(1);
+/// What is written at once. The rest of the page stays in one place for all its readers.
+const PIECE: usize = 32 * 1024;
+/// Pages up to this size may be sent to everybody at once.
+const SMALL: usize = 64 * 1024;
+/// Larger ones of a kind on their way at once. Each may be another edition, kept until its reader is done.
+const SENDING: usize = 4;
+/// How long to wait for that.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+#[derive(Debug)]
+struct Edition {
+    rest: String,
+    made: Instant,
+    page: Arc<Answer>,
+}
+
+#[derive(Debug)]
+struct Kind {
+    latest: Arc<Mutex<Option<Edition>>>,
+    sending: Arc<Semaphore>,
+}
+
+/// The pages of a router.
+#[derive(Debug)]
+pub struct Pages {
+    router: Arc<Router>,
+    kinds: Vec<Kind>,
+}
+
+impl Pages {
+    /// Those of this router.
+    #[must_use]
+    pub fn new(router: Arc<Router>) -> Self {
+        let kind = || Kind { latest: Arc::default(), sending: Arc::new(Semaphore::new(SENDING)) };
+        let kinds = (0..router.count()).map(|_| kind()).collect();
+        Self { router, kinds }
+    }
+
+    /// The router.
+    #[must_use]
+    pub fn router(&self) -> &Arc<Router> {
+        &self.router
+    }
+
+    /// A page that is at most a second old.
+    pub async fn get(&self, found: &Found<'_>) -> Sent {
+        let Some(kind) = self.kinds.get(found.index) else { return Sent::of(Router::not_found()) };
+        let mut latest = Arc::clone(&kind.latest).lock_owned().await;
+        let fresh =
+            latest.as_ref().filter(|edition| edition.rest == found.rest && edition.made.elapsed() < FRESH);
+        let page = match fresh {
+            Some(edition) => Arc::clone(&edition.page),
+            None => {
+                let (router, index, rest) = (Arc::clone(&self.router), found.index, found.rest.to_owned());
+                // The lock goes with it: if the reader is gone, the page is still made only once at a time.
+                let making = spawn_blocking(move || {
+                    *latest = None;
+                    let page = Arc::new(router.make(index, &rest));
+                    *latest = Some(Edition { rest, made: Instant::now(), page: Arc::clone(&page) });
+                    page
+                });
+                let Ok(page) = making.await else {
+                    let text = "the page could not be made\n".to_owned();
+                    return Sent::of(Answer::text(StatusCode::INTERNAL_SERVER_ERROR, text));
+                };
+                forget_later(Arc::clone(&kind.latest), Arc::clone(&page));
+                page
+            }
+        };
+        if page.body.len() <= SMALL {
+            return Sent { page, sent: 0, permit: None };
+        }
+        match timeout(PATIENCE, Arc::clone(&kind.sending).acquire_owned()).await {
+            Ok(Ok(permit)) => Sent { page, sent: 0, permit: Some(permit) },
+            _ => {
+                let text = "too many readers of this page: try later\n".to_owned();
+                Sent::of(Answer::text(StatusCode::SERVICE_UNAVAILABLE, text))
+            }
+        }
+    }
+}
+
+/// A page that nobody may be given any more need not be kept.
+fn forget_later(latest: Arc<Mutex<Option<Edition>>>, page: Arc<Answer>) {
+    tokio::spawn(async move {
+        tokio::time::sleep(FRESH).await;
+        let mut latest = latest.lock().await;
+        if latest.as_ref().is_some_and(|edition| Arc::ptr_eq(&edition.page, &page)) {
+            *latest = None;
+        }
+    });
+}
+
+/// A page on its way.
+#[derive(Debug)]
+pub struct Sent {
+    page: Arc<Answer>,
+    sent: usize,
+    #[expect(dead_code, reason = "given back when the page is sent")]
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Sent {
+    /// An answer that was made at once.
+    #[must_use]
+    pub fn of(answer: Answer) -> Self {
+        Self { page: Arc::new(answer), sent: 0, permit: None }
+    }
+
+    /// The answer.
+    #[must_use]
+    pub fn answer(&self) -> &Answer {
+        &self.page
+    }
+}
+
+impl Body for Sent {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let rest = self.page.body.as_bytes().get(self.sent..).unwrap_or_default();
+        if rest.is_empty() {
+            return Poll::Ready(None);
+        }
+        // A copy: what waits to be written must not hold on to the whole page.
+        let piece = Bytes::copy_from_slice(rest.get(..PIECE).unwrap_or(rest));
+        self.sent += piece.len();
+        Poll::Ready(Some(Ok(Frame::data(piece))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.sent >= self.page.body.len()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.page.body.len().saturating_sub(self.sent) as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use http_body_util::BodyExt;
+    use tokio::sync::watch;
+
+    use super::*;
+
+    fn found(rest: &str) -> Found<'_> {
+        Found { index: 0, rest }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_page_is_made_once_however_many_ask_and_again_after_a_second() {
+        let (made, at_once, most) =
+            (Arc::new(AtomicUsize::new(0)), AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
+        let (count, crowd) = (Arc::clone(&made), Arc::clone(&most));
+        let router = Router::default().page("/metrics", move || {
+            crowd.fetch_max(at_once.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            std::thread::yield_now();
+            at_once.fetch_sub(1, Ordering::SeqCst);
+            Answer::text(StatusCode::OK, count.fetch_add(1, Ordering::SeqCst).to_string())
+        });
+        let pages = Arc::new(Pages::new(Arc::new(router)));
+        let readers: Vec<_> = (0..50)
+            .map(|_| {
+                let pages = Arc::clone(&pages);
+                tokio::spawn(async move { pages.get(&found("")).await.answer().body.clone() })
+            })
+            .collect();
+        for reader in readers {
+            assert_eq!(reader.await.unwrap(), "0");
+        }
+        tokio::time::advance(Duration::from_millis(999)).await;
+        assert_eq!(pages.get(&found("")).await.answer().body, "0");
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert_eq!(pages.get(&found("")).await.answer().body, "1");
+        assert_eq!((made.load(Ordering::SeqCst), most.load(Ordering::SeqCst)), (2, 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn large_pages_are_sent_to_a_few_at_once_and_in_pieces() {
+        let large = "x".repeat(SMALL + 1);
+        let expected = large.clone();
+        let router = Router::default().page("/debug", move || Answer::text(StatusCode::OK, large.clone()));
+        let pages = Pages::new(Arc::new(router));
+        let mut stalled = Vec::new();
+        for _ in 0..SENDING {
+            stalled.push(pages.get(&found("")).await);
+        }
+        let refused = pages.get(&found("")).await;
+        assert_eq!(refused.answer().status, StatusCode::SERVICE_UNAVAILABLE);
+        drop(stalled.pop());
+        let mut sent = pages.get(&found("")).await;
+        let mut text = String::new();
+        assert_eq!(sent.size_hint().exact(), Some(expected.len() as u64));
+        while let Some(frame) = sent.frame().await {
+            let piece = frame.unwrap().into_data().unwrap();
+            assert!(piece.len() <= PIECE);
+            text.push_str(std::str::from_utf8(&piece).unwrap());
+        }
+        assert!(text == expected && sent.is_end_stream());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_that_leaves_does_not_let_the_page_be_made_twice_at_once() {
+        let (go, may_go) = watch::channel(false);
+        let begun = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&begun);
+        let (started, mut has_started) = watch::channel(());
+        let router = Router::default().page("/metrics", move || {
+            count.fetch_add(1, Ordering::SeqCst);
+            started.send_replace(());
+            while !*may_go.borrow() {
+                std::thread::yield_now();
+            }
+            Answer::text(StatusCode::OK, "made".to_owned())
+        });
+        let pages = Arc::new(Pages::new(Arc::new(router)));
+        let ask = || {
+            let pages = Arc::clone(&pages);
+            tokio::spawn(async move { pages.get(&found("")).await.answer().body.clone() })
+        };
+        let leaves = ask();
+        has_started.changed().await.unwrap();
+        leaves.abort();
+        assert!(leaves.await.unwrap_err().is_cancelled());
+        let stays = ask();
+        tokio::task::yield_now().await;
+        go.send_replace(true);
+        assert_eq!(stays.await.unwrap(), "made");
+        assert_eq!(begun.load(Ordering::SeqCst), 1);
+    }
+}

@@ -1,0 +1,256 @@
+//! What the API server is asked about visitors: TokenReviews, SubjectAccessReviews, and the
+//! authorities of client certificates.
+//!
+//! A client of its own, so that visitors never stand in the way of the daemon's work, and within
+//! bounds, so that they cannot make the daemon flood the API server: so many reviews at once, so many
+//! a second, each with a deadline. Those who have been known before have a share that strangers cannot use up.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+
+use http::{
+    Method, Request,
+    header::{ACCEPT, CONTENT_TYPE},
+};
+use http_body_util::{BodyExt, Limited};
+use kube::{Client, client::Body};
+use leaky_bucket::RateLimiter;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use thiserror::Error;
+use tokio::{sync::Semaphore, time::timeout};
+
+use super::{
+    measures::{Measures, Outcome, Review},
+    user::User,
+};
+
+/// For a review, its time in the queue included. KCM's client has 10 s; a scrape gives up after 10 s in all.
+const DEADLINE: Duration = Duration::from_secs(5);
+/// Reviews at once, for each share.
+const AT_ONCE: usize = 4;
+/// Reviews a second, for each share. KCM's client would send 200.
+const PER_SECOND: usize = 20;
+/// Reviews that may come at once after a quiet time.
+const BURST: usize = 40;
+/// Bytes of an answer: a user with its groups is some hundred, a ConfigMap with authorities some thousand.
+const MAX_ANSWER: usize = 256 * 1024;
+
+const TOKEN_REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
+const ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+// KCM: apiserver's pkg/server/options/authentication.go, authenticationConfigMapName.
+const AUTHORITIES: &str = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
+
+/// Why there is no answer.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ReviewError {
+    /// Too many are asked for.
+    #[error("too many reviews")]
+    Busy,
+    /// The API server cannot be asked, or refuses.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// Whose share a review is taken from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Share {
+    /// Somebody who has been known before.
+    Known,
+    /// Anybody.
+    Stranger,
+}
+
+/// A share of what may be asked.
+#[derive(Debug)]
+struct Bounds {
+    at_once: Semaphore,
+    rate: RateLimiter,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        let rate = RateLimiter::builder()
+            .initial(BURST)
+            .max(BURST)
+            .refill(PER_SECOND / 10)
+            .interval(Duration::from_millis(100))
+            .build();
+        Self { at_once: Semaphore::new(AT_ONCE), rate }
+    }
+}
+
+/// Asks the API server.
+pub struct Reviewer {
+    client: Client,
+    known: Bounds,
+    strangers: Bounds,
+    failing: AtomicBool,
+    measures: Measures,
+}
+
+impl std::fmt::Debug for Reviewer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Reviewer")
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct TokenReview {
+    status: TokenStatus,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct TokenStatus {
+    authenticated: bool,
+    user: User,
+    error: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct AccessReview {
+    status: AccessStatus,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct AccessStatus {
+    allowed: bool,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ConfigMap {
+    data: std::collections::BTreeMap<String, String>,
+}
+
+impl Reviewer {
+    /// Asks with this client.
+    #[must_use]
+    pub fn new(client: Client, measures: Measures) -> Self {
+        let (known, strangers) = (Bounds::default(), Bounds::default());
+        Self { client, known, strangers, failing: AtomicBool::new(false), measures }
+    }
+
+    /// Whose token it is; `None` if it is nobody's.
+    ///
+    /// # Errors
+    /// See [`ReviewError`].
+    pub async fn token(&self, token: &str, share: Share) -> Result<Option<User>, ReviewError> {
+        let body = json!({
+            "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": { "token": token },
+        });
+        let answer: Option<TokenReview> =
+            self.ask(Review::Token, share, Method::POST, TOKEN_REVIEWS, Some(&body)).await?;
+        let status = answer.unwrap_or_default().status;
+        if status.authenticated && !status.user.username.is_empty() {
+            return Ok(Some(status.user));
+        }
+        if !status.error.is_empty() {
+            // It may say much, but never the token.
+            tracing::debug!(reason = status.error, "token refused");
+        }
+        Ok(None)
+    }
+
+    /// Whether a user may do this to a path.
+    ///
+    /// # Errors
+    /// See [`ReviewError`].
+    pub async fn access(
+        &self,
+        user: &User,
+        verb: &str,
+        path: &str,
+        share: Share,
+    ) -> Result<bool, ReviewError> {
+        let mut spec = serde_json::to_value(user).unwrap_or_default();
+        if let Some(spec) = spec.as_object_mut() {
+            spec.insert("nonResourceAttributes".to_owned(), json!({ "path": path, "verb": verb }));
+        }
+        let body = json!({
+            "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec,
+        });
+        let answer: Option<AccessReview> =
+            self.ask(Review::Access, share, Method::POST, ACCESS_REVIEWS, Some(&body)).await?;
+        Ok(answer.unwrap_or_default().status.allowed)
+    }
+
+    /// The cluster's authorities of client certificates, in PEM; `None` if it publishes none.
+    ///
+    /// # Errors
+    /// See [`ReviewError`].
+    pub async fn authorities(&self) -> Result<Option<String>, ReviewError> {
+        let map: Option<ConfigMap> =
+            self.ask(Review::Authorities, Share::Known, Method::GET, AUTHORITIES, None).await?;
+        Ok(map.and_then(|mut map| map.data.remove("client-ca-file")).filter(|pem| !pem.is_empty()))
+    }
+
+    /// `None`: not found.
+    async fn ask<T: for<'a> Deserialize<'a>>(
+        &self,
+        review: Review,
+        share: Share,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Option<T>, ReviewError> {
+        let bounds = match share {
+            Share::Known => &self.known,
+            Share::Stranger => &self.strangers,
+        };
+        if !bounds.rate.try_acquire(1) {
+            self.measures.reviewed(review, Outcome::Busy);
+            return Err(ReviewError::Busy);
+        }
+        let asking = async {
+            let _permit = bounds.at_once.acquire().await;
+            self.send(method, path, body).await
+        };
+        let answer = timeout(DEADLINE, asking).await;
+        let answer = answer.unwrap_or_else(|_| Err(format!("no answer within {} s", DEADLINE.as_secs())));
+        let failed = answer.is_err();
+        self.measures.reviewed(review, if failed { Outcome::Failed } else { Outcome::Answered });
+        // An outage may last, and visitors come again: a line when it begins.
+        let before = self.failing.swap(failed, Ordering::Relaxed);
+        answer.map_err(|error| {
+            if !before {
+                tracing::warn!(review = review.as_str(), error, "visitors cannot be reviewed");
+            }
+            ReviewError::Failed(error)
+        })
+    }
+
+    async fn send<T: for<'a> Deserialize<'a>>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Option<T>, String> {
+        let is_read = method == Method::GET;
+        let body = body.map(|body| body.to_string().into_bytes()).unwrap_or_default();
+        let mut request = Request::builder().method(method).uri(path).header(ACCEPT, "application/json");
+        if !is_read {
+            request = request.header(CONTENT_TYPE, "application/json");
+        }
+        let request = request.body(Body::from(body)).map_err(|error| error.to_string())?;
+        // Not one of kube's calls that decode: what cannot be decoded goes to the log there, and the answer to a
+        // review quotes the token.
+        let answer = self.client.send(request).await.map_err(|error| crate::kube_api::error_chain(&error))?;
+        let status = answer.status();
+        let bytes = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
+        let bytes = bytes.map_err(|error| error.to_string())?.to_bytes();
+        if is_read && status == http::StatusCode::NOT_FOUND {
+            return Ok(None);
+        }
+        if !status.is_success() {
+            return Err(format!("the API server answers {status}"));
+        }
+        serde_json::from_slice(&bytes).map(Some).map_err(|_| "the answer cannot be read".to_owned())
+    }
+}

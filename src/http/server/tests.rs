@@ -1,0 +1,169 @@
+use std::sync::Arc;
+
+use http::StatusCode;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+use tokio_rustls::{
+    TlsConnector,
+    client::TlsStream,
+    rustls::{ClientConfig, RootCertStore, pki_types::ServerName},
+};
+
+use super::*;
+use crate::{
+    http::{
+        Answer, CertificateSource, Doorkeeper, Options, Pages, Reviewer, Router, options::for_tests,
+        tls::server_config,
+    },
+    metrics::Metrics,
+};
+
+/// A server whose pages need no rights.
+struct Running {
+    address: SocketAddr,
+    connector: TlsConnector,
+    stop: CancellationToken,
+    task: tokio::task::JoinHandle<io::Result<()>>,
+}
+
+fn start(router: Router) -> Running {
+    let options = Options { always_allow_paths: vec!["*".to_owned()], ..for_tests() };
+    let server = Server::bind(SocketAddr::new(options.address, 0)).unwrap();
+    let address = server.address();
+    let own = OwnCertificate::load(&CertificateSource::Memory, &["localhost".to_owned()]).unwrap();
+    let own = Arc::new(own);
+    let mut roots = RootCertStore::empty();
+    roots.add(own.current().cert.first().unwrap().clone()).unwrap();
+    let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
+    let client = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let client = client.unwrap().with_root_certificates(roots).with_no_client_auth();
+    let measures = Measures::new(&Metrics::default()).unwrap();
+    let nobody = || {
+        let service = tower::service_fn(|_: http::Request<kube::client::Body>| async {
+            Err::<http::Response<kube::client::Body>, _>(io::Error::other("away"))
+        });
+        Reviewer::new(kube::Client::new(service, "default"), measures.clone())
+    };
+    let doorkeeper = Doorkeeper::new(&options, nobody(), nobody()).unwrap();
+    let config = server_config(&options, Arc::clone(&own)).unwrap();
+    let gate = Arc::new(Gate::new(Pages::new(Arc::new(router)), doorkeeper, options, measures));
+    let stop = CancellationToken::new();
+    let task = tokio::spawn(server.run(gate, config, own, stop.clone()));
+    Running { address, connector: TlsConnector::from(Arc::new(client)), stop, task }
+}
+
+fn router() -> Router {
+    Router::default().page("/metrics", || Answer {
+        status: StatusCode::OK,
+        content_type: "text/plain; version=0.0.4",
+        body: "up 1\n".to_owned(),
+    })
+}
+
+impl Running {
+    async fn connect(&self) -> TlsStream<TcpStream> {
+        let stream = TcpStream::connect(self.address).await.unwrap();
+        self.connector.connect(ServerName::try_from("localhost").unwrap(), stream).await.unwrap()
+    }
+
+    async fn get(&self, path: &str) -> String {
+        let mut stream = self.connect().await;
+        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    async fn stop(self) {
+        self.stop.cancel();
+        timeout(Duration::from_secs(20), self.task).await.unwrap().unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn serves_until_told_to_stop() {
+    let running = start(router());
+    let address = running.address;
+    let taken = Server::bind(address).unwrap_err().to_string();
+    assert!(
+        taken.starts_with(&format!("--bind-address 127.0.0.1 --secure-port {}: ", address.port())),
+        "{taken}"
+    );
+    let answer = running.get("/metrics").await;
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    assert!(answer.contains("content-type: text/plain; version=0.0.4\r\n"), "{answer}");
+    assert!(answer.contains("content-length: 5\r\n"), "{answer}");
+    assert!(answer.ends_with("\r\n\r\nup 1\n"), "{answer}");
+    assert!(running.get("/nowhere?x=1").await.starts_with("HTTP/1.1 404 "));
+
+    // Those who only hold their connections open do not hold up the shutdown, however many they are (m1).
+    let mut idle = Vec::new();
+    for _ in 0..super::super::connections::MAX_CONNECTIONS {
+        idle.push(TcpStream::connect(address).await.unwrap());
+    }
+    let _kept = running.connect().await;
+    running.stop().await;
+    assert!(TcpStream::connect(address).await.is_err());
+}
+
+#[tokio::test]
+async fn a_connection_has_an_end_and_pipelined_requests_are_answered_in_order() {
+    let running = start(router());
+    let mut stream = running.connect().await;
+    stream.write_all("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n".repeat(150).as_bytes()).await.unwrap();
+    let mut answers = String::new();
+    // The server closes while requests are left unread, which may reset the connection.
+    let _ = stream.read_to_string(&mut answers).await;
+    assert_eq!(answers.matches("HTTP/1.1 200 OK").count(), 100);
+    assert!(answers.contains("connection: close\r\n"));
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn whoever_comes_is_let_in_and_the_crowd_makes_room() {
+    let running = start(router());
+    let mut silent = Vec::new();
+    for _ in 0..3 * super::super::connections::MAX_PER_PEER {
+        silent.push(TcpStream::connect(running.address).await.unwrap());
+    }
+    assert!(running.get("/metrics").await.starts_with("HTTP/1.1 200 "));
+    // The first one was ended.
+    let mut first = silent.remove(0);
+    assert!(matches!(first.read(&mut [0; 1]).await, Ok(0) | Err(_)));
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn no_plain_http_no_http_2_and_no_rubbish() {
+    let running = start(router());
+    let mut plain = TcpStream::connect(running.address).await.unwrap();
+    plain.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    let mut answer = Vec::new();
+    let _ = plain.read_to_end(&mut answer).await;
+    assert!(!answer.windows(4).any(|bytes| bytes == b"HTTP"), "{answer:?}");
+    let mut stream = running.connect().await;
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer).await;
+    assert!(!answer.starts_with(b"HTTP/1.1 200"), "{answer:?}");
+    running.stop().await;
+}
+
+/// M10: what `::` and `0.0.0.0` mean to Go.
+#[test]
+fn an_unspecified_address_is_all_of_both_families() {
+    let has_ipv6 = TcpListener::bind("[::1]:0").is_ok();
+    for address in ["[::]:0", "0.0.0.0:0"] {
+        let server = Server::bind(address.parse().unwrap()).unwrap();
+        let port = server.address().port();
+        std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+        if has_ipv6 {
+            std::net::TcpStream::connect(("::1", port)).unwrap();
+        }
+        let taken = Server::bind(SocketAddr::new("::".parse().unwrap(), port)).unwrap_err().to_string();
+        assert!(taken.starts_with(&format!("--bind-address :: --secure-port {port}: ")), "{taken}");
+    }
+}

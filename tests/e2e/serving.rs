@@ -1,0 +1,74 @@
+//! Who may read the daemon's pages: with the rights in `deploy/`, as an operator gives them.
+
+use http::StatusCode;
+use mooring::embedded::faults::Write;
+
+use crate::{
+    stage::{Place, Stage, Story, story},
+    support::{
+        daemon::Launch,
+        visitor::{Authority, Credentials, ask},
+    },
+};
+
+pub fn stories() -> Vec<Story> {
+    vec![
+        story("serving_the_api_server_says_who_may_read_what", tokens),
+        story("serving_a_client_certificate_is_as_good_as_a_token", certificates).at(Place::RealServer),
+    ]
+}
+
+async fn tokens(stage: Stage) {
+    let (reader, stranger) =
+        (stage.visitor("prometheus", true).await, stage.visitor("somebody", false).await);
+    let launch = Launch::alone().with_authorities_of_the_cluster();
+    let daemon = stage.start_daemon(&launch, &stage.proxy).await;
+    let status = async |path: &str, token: Option<&str>| daemon.visit(path, token).await.0;
+
+    assert_eq!(status("/metrics", None).await, StatusCode::UNAUTHORIZED);
+    assert_eq!(status("/metrics", Some("made-up")).await, StatusCode::UNAUTHORIZED);
+    assert_eq!(status("/metrics", Some(&stranger)).await, StatusCode::FORBIDDEN);
+    let (code, page) = daemon.visit("/metrics", Some(&reader)).await;
+    assert_eq!(code, StatusCode::OK, "{page}");
+    assert!(page.contains("\nmooring_build_info{"), "{page}");
+    for path in ["/debug/binder", "/debug/attach-detach", "/debug/watches", "/"] {
+        assert_eq!(status(path, None).await, StatusCode::UNAUTHORIZED, "{path}");
+        assert_eq!(status(path, Some(&reader)).await, StatusCode::FORBIDDEN, "{path}");
+    }
+    // Probes are for everybody, without what they would give away.
+    for path in ["/healthz", "/livez", "/readyz"] {
+        assert_eq!(daemon.visit(path, None).await, (StatusCode::OK, "ok".to_owned()), "{path}");
+        assert_eq!(status(path, Some("made-up")).await, StatusCode::OK, "{path}");
+    }
+    let (_, verbose) = daemon.visit("/readyz?verbose", None).await;
+    assert!(verbose.contains("[+]leader-election ok\n"), "{verbose}");
+
+    // The API server does not answer reviews: nobody new is let in.
+    let is_review = |write: &Write| write.path.ends_with("/tokenreviews");
+    let _dropped = stage.proxy.drop_unsent(is_review);
+    assert_eq!(status("/metrics", Some("made-up-later")).await, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(status("/metrics", Some("made-up-later")).await, StatusCode::UNAUTHORIZED);
+}
+
+/// The API server publishes its authorities of client certificates; the daemon may read them by a Role that is
+/// there in every cluster.
+async fn certificates(stage: Stage) {
+    let token = stage.visitor("certified", true).await;
+    let launch = Launch::alone().with_authorities_of_the_cluster();
+    let daemon = stage.start_daemon(&launch, &stage.proxy).await;
+    let url = daemon.url().await;
+    let status = async |credentials: Credentials| ask(&credentials.client(&url), "/metrics").await.unwrap().0;
+
+    let authority = Authority::of_the_test();
+    let reader = authority.vouch("system:serviceaccount:default:certified", &[]);
+    assert_eq!(status(reader.into()).await, StatusCode::OK);
+    let other = authority.vouch("somebody-certified", &["no-readers"]);
+    assert_eq!(status(other.clone().into()).await, StatusCode::FORBIDDEN);
+    let master = Authority::master();
+    assert_eq!(status(master.into()).await, StatusCode::OK);
+    let foreign = Authority::another().vouch("somebody", &["system:masters"]);
+    assert_eq!(status(foreign.clone().into()).await, StatusCode::UNAUTHORIZED);
+    // It means nothing here, and so does not stand in the way of a token.
+    let both = Credentials { identity: Some(foreign), token: Some(token) };
+    assert_eq!(status(both).await, StatusCode::OK);
+}

@@ -1,0 +1,367 @@
+//! Strangers at the port: whatever they do there, the lease is renewed, probes are answered, and memory stays
+//! what it was.
+//!
+//! The daemon is a process, the API server is in this one. The flood is bounded, on loopback, and comes from
+//! other addresses than the probes, as it would in a cluster.
+
+#![expect(clippy::disallowed_methods, reason = "time of a real process")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout
+)]
+
+#[path = "support"]
+mod support {
+    #![allow(dead_code, unused_imports)]
+    pub mod assets;
+    pub mod control_plane;
+    pub mod process;
+    pub mod visitor;
+}
+
+use std::{
+    fs,
+    io::{Read, Write},
+    net::{Ipv4Addr, SocketAddr, TcpStream},
+    path::Path,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use futures::future::join_all;
+use kube::Client;
+use mooring::embedded::{self, Server};
+use serde_json::json;
+use support::{
+    control_plane::free_ports,
+    process::{Process, temporary_folder},
+    visitor::{Authority, Credentials, Identity, ask},
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpSocket,
+};
+use tokio_rustls::{
+    TlsConnector,
+    client::TlsStream,
+    rustls::{
+        ClientConfig, ClientConnection, RootCertStore, StreamOwned,
+        crypto::ring,
+        pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
+    },
+};
+use tokio_util::sync::CancellationToken;
+
+/// Claims that nothing fits, so that there is something to tell about each.
+const CLAIMS: usize = 2_000;
+/// More than that the daemon must not take for all of it.
+const MEMORY: u64 = 32 << 20;
+/// Only ends a failure. What was measured is printed.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// An API server on a thread of its own, so that nothing here keeps it from answering.
+fn api_server() -> (Server, SocketAddr) {
+    let server = Server::default();
+    let (sender, address) = std::sync::mpsc::channel();
+    let served = server.clone();
+    thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            sender.send(listener.local_addr().unwrap()).unwrap();
+            embedded::serve(listener, served, CancellationToken::new()).await;
+        });
+    });
+    (server, address.recv().unwrap())
+}
+
+async fn create(client: &Client, path: &str, object: serde_json::Value) {
+    let request = http::Request::post(path).header("content-type", "application/json");
+    let request = request.body(object.to_string().into_bytes()).unwrap();
+    client.request::<serde_json::Value>(request).await.unwrap();
+}
+
+/// The daemon under attack.
+struct Target {
+    process: Process,
+    server: Server,
+    address: SocketAddr,
+    roots: RootCertStore,
+}
+
+/// Renewals of the lease: when each was written, and by how many holders in turn.
+struct Renewals {
+    count: usize,
+    transitions: i64,
+    longest_gap: Duration,
+}
+
+impl Target {
+    async fn start() -> Self {
+        let (server, api) = api_server();
+        let client = server.client();
+        for number in 0..CLAIMS {
+            let claim = json!({
+                "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+                "metadata": { "name": format!("claim-{number}"), "namespace": "default" },
+                "spec": {
+                    "accessModes": ["ReadWriteOnce"], "storageClassName": "none",
+                    "resources": { "requests": { "storage": "1Gi" } },
+                },
+            });
+            create(&client, "/api/v1/namespaces/default/persistentvolumeclaims", claim).await;
+        }
+        let folder = temporary_folder("flood");
+        let kubeconfig = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "x",
+            "clusters": [{ "name": "x", "cluster": { "server": format!("http://{api}") } }],
+            "users": [{ "name": "x", "user": {} }],
+            "contexts": [{ "name": "x", "context": { "cluster": "x", "user": "x" } }],
+        });
+        fs::write(folder.join("kubeconfig"), kubeconfig.to_string()).unwrap();
+        let [port] = free_ports();
+        let arguments = [
+            "run".to_owned(),
+            format!("--kubeconfig={}", folder.join("kubeconfig").display()),
+            "--leader-elect-resource-namespace=default".to_owned(),
+            "--leader-elect-lease-duration=6s".to_owned(),
+            "--leader-elect-renew-deadline=4s".to_owned(),
+            "--leader-elect-retry-period=200ms".to_owned(),
+            format!("--secure-port={port}"),
+            format!("--cert-dir={}", folder.display()),
+            format!("--client-ca-file={}", Authority::of_the_test().file().display()),
+        ];
+        let program = std::env::var_os("MOORING_PROGRAM");
+        let program = program.as_ref().map_or(Path::new(env!("CARGO_BIN_EXE_mooring")), Path::new);
+        let process = Process::start("mooring", program, &arguments, &[]);
+        let leading = process.log().find(|line| line.contains(" leading").then_some(())).await;
+        leading.unwrap_or_else(|| panic!("{}", process.log().tail(20)));
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(folder.join("mooring.crt")).unwrap()).unwrap();
+        Self { process, server, address: SocketAddr::from((Ipv4Addr::LOCALHOST, port)), roots }
+    }
+
+    fn tls(&self, identity: Option<&Identity>) -> Arc<ClientConfig> {
+        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+        let config = config.with_safe_default_protocol_versions().unwrap();
+        let config = config.with_root_certificates(self.roots.clone());
+        Arc::new(match identity {
+            None => config.with_no_client_auth(),
+            Some(identity) => {
+                let chain = vec![CertificateDer::from_pem_file(&identity.certificate).unwrap()];
+                config
+                    .with_client_auth_cert(chain, PrivateKeyDer::from_pem_file(&identity.key).unwrap())
+                    .unwrap()
+            }
+        })
+    }
+
+    /// A connection from one of the attackers' addresses; none if it was ended meanwhile.
+    async fn connect(&self, from: usize) -> Option<tokio::net::TcpStream> {
+        let socket = TcpSocket::new_v4().unwrap();
+        let host = u8::try_from(2 + from % 100).unwrap();
+        socket.bind(SocketAddr::from(([127, 0, 0, host], 0))).ok()?;
+        socket.connect(self.address).await.ok()
+    }
+
+    async fn connect_tls(
+        &self,
+        from: usize,
+        tls: &Arc<ClientConfig>,
+    ) -> Option<TlsStream<tokio::net::TcpStream>> {
+        let stream = self.connect(from).await?;
+        let name = ServerName::try_from("localhost").unwrap();
+        TlsConnector::from(Arc::clone(tls)).connect(name, stream).await.ok()
+    }
+
+    /// A line of `/proc/<pid>/status`, in bytes.
+    fn memory(&self, name: &str) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
+        line.split_whitespace().next().unwrap().parse::<u64>().unwrap() * 1024
+    }
+
+    fn renewals(&self) -> Renewals {
+        let history = self.server.history(0).unwrap();
+        let leases = history.iter().filter(|(kind, _)| kind.plural == "leases");
+        let mut times = Vec::new();
+        let mut transitions = 0;
+        for (_, change) in leases {
+            let lease = &change.after.value;
+            let text = lease["spec"]["renewTime"].as_str().unwrap();
+            times.push(text.parse::<k8s_openapi::jiff::Timestamp>().unwrap());
+            transitions = lease["spec"]["leaseTransitions"].as_i64().unwrap_or_default();
+        }
+        let gaps = times.windows(2).map(|pair| pair[1].duration_since(pair[0]).unsigned_abs());
+        Renewals { count: times.len(), transitions, longest_gap: gaps.max().unwrap_or_default() }
+    }
+
+    /// Waits for renewals after those there are.
+    async fn renewed(&self, more: usize) {
+        let count = self.renewals().count + more;
+        let deadline = Instant::now() + PATIENCE;
+        let mut pause = tokio::time::interval(Duration::from_millis(20));
+        while self.renewals().count < count {
+            assert!(
+                Instant::now() < deadline,
+                "the lease is renewed no more:\n{}",
+                self.process.log().tail(20)
+            );
+            pause.tick().await;
+        }
+    }
+}
+
+/// Probes as a kubelet does, each on a connection of its own, until told to stop. Returns how long each took.
+fn probe(address: SocketAddr, tls: &Arc<ClientConfig>, stop: &AtomicBool) -> Vec<Duration> {
+    let mut took = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        let begun = Instant::now();
+        let name = ServerName::try_from("localhost").unwrap();
+        let connection = ClientConnection::new(Arc::clone(tls), name).unwrap();
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut stream = StreamOwned::new(connection, stream);
+        let mut answer = String::new();
+        let asked = stream.write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        asked.and_then(|()| stream.read_to_string(&mut answer)).expect("a probe is answered");
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        took.push(begun.elapsed());
+        thread::sleep(Duration::from_millis(20));
+    }
+    took
+}
+
+/// A head that never ends, on as many connections as asked for at once: those that were ended come again.
+async fn slow_loris(target: &Target) {
+    let tls = target.tls(None);
+    let one = async |number: usize| {
+        let Some(mut stream) = target.connect_tls(number, &tls).await else { return };
+        if stream.write_all(b"GET /metrics HTTP/1.1\r\nX-Slow: ").await.is_ok() {
+            for _ in 0..20 {
+                if stream.write_all(b"a").await.is_err() || stream.flush().await.is_err() {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    };
+    join_all((0..1_000).map(one)).await;
+}
+
+async fn half_open_tls(target: &Target) {
+    // The first bytes of a ClientHello whose rest never comes.
+    let one = async |number: usize| {
+        let Some(mut stream) = target.connect(number).await else { return };
+        let _ = stream.write_all(&[0x16, 0x03, 0x01, 0x02, 0x00, 0x01, 0x00, 0x01, 0xfc, 0x03, 0x03]).await;
+        let _ = tokio::time::timeout(Duration::from_secs(2), stream.read(&mut [0; 1])).await;
+    };
+    join_all((0..500).map(one)).await;
+}
+
+async fn garbage(target: &Target) {
+    let one = async |number: usize| {
+        let Some(mut stream) = target.connect(number).await else { return };
+        let mut random = fastrand::Rng::with_seed(number as u64);
+        let bytes: Vec<u8> = (0..4_096).map(|_| random.u8(..)).collect();
+        let _ = stream.write_all(&bytes).await;
+        let _ = tokio::time::timeout(Duration::from_secs(2), stream.read_to_end(&mut Vec::new())).await;
+    };
+    join_all((0..500).map(one)).await;
+}
+
+/// Returns how many were answered with these codes.
+async fn pipelined(target: &Target, identity: Option<&Identity>, requests: usize, code: &str) -> usize {
+    let tls = target.tls(identity);
+    let one = async |number: usize| {
+        let Some(mut stream) = target.connect_tls(number, &tls).await else { return 0 };
+        let all = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n".repeat(100);
+        if stream.write_all(all.as_bytes()).await.is_err() {
+            return 0;
+        }
+        let mut answers = Vec::new();
+        let _ = stream.read_to_end(&mut answers).await;
+        String::from_utf8_lossy(&answers).matches(code).count()
+    };
+    join_all((0..requests / 100).map(one)).await.into_iter().sum()
+}
+
+/// Large pages that are asked for again and again, and never read.
+async fn unread_answers(target: &Target, identity: &Identity) {
+    let tls = target.tls(Some(identity));
+    let one = async |number: usize| {
+        let Some(mut stream) = target.connect_tls(number, &tls).await else { return };
+        let all = "GET /debug/binder HTTP/1.1\r\nHost: x\r\n\r\n".repeat(100);
+        let _ = stream.write_all(all.as_bytes()).await;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+    };
+    join_all((0..150).map(one)).await;
+}
+
+async fn timed(
+    spent: &Mutex<Vec<(&'static str, Duration)>>,
+    name: &'static str,
+    flood: impl Future<Output = ()>,
+) {
+    let begun = Instant::now();
+    flood.await;
+    spent.lock().unwrap().push((name, begun.elapsed()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_strangers_do_the_daemon_leads_on() {
+    let target = Target::start().await;
+    let master = Authority::master();
+    // Everything has been made once.
+    let client = Credentials::from(master.clone()).client(&format!("https://{}", target.address));
+    for path in ["/metrics", "/debug/binder", "/readyz?verbose"] {
+        let (status, page) = ask(&client, path).await.unwrap();
+        assert_eq!(status, 200, "{path}: {page}");
+        println!("{path}: {} KiB", page.len() / 1024);
+    }
+    target.renewed(3).await;
+    let (before, first) = (target.memory("VmRSS"), target.renewals());
+
+    let stop = Arc::new(AtomicBool::new(false));
+    let probing = thread::spawn({
+        let (address, tls, stop) = (target.address, target.tls(None), Arc::clone(&stop));
+        move || probe(address, &tls, &stop)
+    });
+    let spent = Mutex::new(Vec::new());
+    timed(&spent, "slow loris", slow_loris(&target)).await;
+    timed(&spent, "half-open TLS", half_open_tls(&target)).await;
+    timed(&spent, "garbage", garbage(&target)).await;
+    let scrapes = pipelined(&target, Some(&master), 5_000, "HTTP/1.1 200 OK").await;
+    let refused = pipelined(&target, None, 5_000, "HTTP/1.1 401 Unauthorized").await;
+    timed(&spent, "unread answers", unread_answers(&target, &master)).await;
+    target.renewed(3).await;
+    stop.store(true, Ordering::Relaxed);
+    let mut probes = probing.join().unwrap();
+    probes.sort();
+
+    let (peak, last) = (target.memory("VmHWM"), target.renewals());
+    println!(
+        "{scrapes} of 5000 scrapes answered, {refused} of 5000 refused; {} probes, median {:?}, longest {:?}; \
+         RSS {} KiB before, {} KiB at most; {} renewals, longest pause {:?}; {:?}",
+        probes.len(),
+        probes[probes.len() / 2],
+        probes.last().unwrap(),
+        before / 1024,
+        peak / 1024,
+        last.count - first.count,
+        last.longest_gap,
+        spent.lock().unwrap(),
+    );
+    assert_eq!(last.transitions, first.transitions, "the lease changed hands");
+    assert!(peak.saturating_sub(before) <= MEMORY, "{} KiB more", (peak - before) / 1024);
+    assert!(scrapes > 0 && refused > 0);
+    let mut process = target.process;
+    assert_eq!(process.terminate().await.code(), Some(0), "{}", process.log().tail(20));
+}
