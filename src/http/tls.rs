@@ -11,13 +11,13 @@ use std::{
 };
 
 use tokio_rustls::rustls::{
-    self, DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig, SignatureScheme,
-    SupportedProtocolVersion,
+    self, CertificateError, DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig,
+    SignatureScheme, SupportedProtocolVersion,
     client::danger::HandshakeSignatureValid,
     crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature},
     pki_types::{CertificateDer, UnixTime},
     server::{
-        WebPkiClientVerifier,
+        NoServerSessionStorage, WebPkiClientVerifier,
         danger::{ClientCertVerified, ClientCertVerifier},
     },
     version::{TLS12, TLS13},
@@ -28,6 +28,9 @@ use super::{
     options::{MinVersion, Options},
     user::User,
 };
+
+/// Bytes of a client's certificates, which are kept as long as the connection: some four of the usual ones.
+const MAX_CHAIN: usize = 16 * 1024;
 
 static TLS12_AND_13: [&SupportedProtocolVersion; 2] = [&TLS13, &TLS12];
 static TLS13_ALONE: [&SupportedProtocolVersion; 1] = [&TLS13];
@@ -69,6 +72,9 @@ pub fn server_config(options: &Options, own: Arc<OwnCertificate>) -> Result<Serv
         .with_cert_resolver(own);
     // HTTP/2 is off: nobody needs it here, and its streams and resets are more to defend.
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    // Nothing is kept of connections that have ended: a stranger decides how large that would be.
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
     Ok(config)
 }
 
@@ -93,11 +99,15 @@ impl ClientCertVerifier for HolderOfKey {
 
     fn verify_client_cert(
         &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
+        own: &CertificateDer<'_>,
+        between: &[CertificateDer<'_>],
         _: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
-        // Not yet: see this module's head.
+        let size = own.len() + between.iter().map(|certificate| certificate.len()).sum::<usize>();
+        if size > MAX_CHAIN {
+            return Err(CertificateError::BadEncoding.into());
+        }
+        // Whether it counts is not said yet: see this module's head.
         Ok(ClientCertVerified::assertion())
     }
 
@@ -247,5 +257,16 @@ pub(super) mod tests {
         assert_eq!(of_12.count(), 1);
         let options = Options { min_version: MinVersion::Tls13, ..for_tests() };
         server_config(&options, own()).unwrap();
+    }
+
+    #[test]
+    fn what_is_kept_of_a_client_is_bounded() {
+        let holder = HolderOfKey(Arc::new(ring::default_provider()));
+        let verify = |bytes: usize| {
+            let chain: [CertificateDer<'_>; 2] = [vec![0; bytes].into(), vec![0; 1024].into()];
+            holder.verify_client_cert(&chain[0], &chain[1..], UnixTime::now())
+        };
+        verify(15 * 1024).unwrap();
+        verify(15 * 1024 + 1).unwrap_err();
     }
 }

@@ -26,6 +26,16 @@ fn granted() -> BTreeSet<Right> {
         rule[field].as_array().unwrap().iter().map(|item| item.as_str().unwrap().to_owned()).collect()
     };
     let mut rights = BTreeSet::new();
+    // Of the Role that every cluster has, what is made use of.
+    let built_in = "extension-apiserver-authentication-reader";
+    if documents.iter().any(|document| document["roleRef"]["name"] == built_in) {
+        rights.insert(Right {
+            group: String::new(),
+            resource: "configmaps".to_owned(),
+            verb: "get".to_owned(),
+            name: Some("extension-apiserver-authentication".to_owned()),
+        });
+    }
     for rule in documents.iter().filter_map(|document| document["rules"].as_array()).flatten() {
         for group in list(rule, "apiGroups") {
             for resource in list(rule, "resources") {

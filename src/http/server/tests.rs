@@ -10,12 +10,17 @@ use tokio_rustls::{
     client::TlsStream,
     rustls::{ClientConfig, RootCertStore, pki_types::ServerName},
 };
+use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
 use crate::{
     http::{
-        Answer, CertificateSource, Doorkeeper, Options, Pages, Reviewer, Router, options::for_tests,
-        tls::server_config,
+        Answer, CertificateSource, Doorkeeper, Options, Pages, Reviewer, Router,
+        options::for_tests,
+        tls::{
+            server_config,
+            tests::{authority, pem_of},
+        },
     },
     metrics::Metrics,
 };
@@ -39,6 +44,15 @@ fn start(router: Router) -> Running {
     let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
     let client = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let client = client.unwrap().with_root_certificates(roots).with_no_client_auth();
+    let gate = gate(router, &options);
+    let config = server_config(&options, Arc::clone(&own)).unwrap();
+    let stop = CancellationToken::new();
+    let task = tokio::spawn(server.run(gate, config, own, stop.clone()));
+    Running { address, connector: TlsConnector::from(Arc::new(client)), stop, task }
+}
+
+/// Without an API server.
+fn gate(router: Router, options: &Options) -> Arc<Gate> {
     let measures = Measures::new(&Metrics::default()).unwrap();
     let nobody = || {
         let service = tower::service_fn(|_: http::Request<kube::client::Body>| async {
@@ -46,12 +60,8 @@ fn start(router: Router) -> Running {
         });
         Reviewer::new(kube::Client::new(service, "default"), measures.clone())
     };
-    let doorkeeper = Doorkeeper::new(&options, nobody(), nobody()).unwrap();
-    let config = server_config(&options, Arc::clone(&own)).unwrap();
-    let gate = Arc::new(Gate::new(Pages::new(Arc::new(router)), doorkeeper, options, measures));
-    let stop = CancellationToken::new();
-    let task = tokio::spawn(server.run(gate, config, own, stop.clone()));
-    Running { address, connector: TlsConnector::from(Arc::new(client)), stop, task }
+    let doorkeeper = Doorkeeper::new(options, nobody(), nobody()).unwrap();
+    Arc::new(Gate::new(Pages::new(Arc::new(router)), doorkeeper, options.clone(), measures))
 }
 
 fn router() -> Router {
@@ -150,6 +160,33 @@ async fn no_plain_http_no_http_2_and_no_rubbish() {
     let _ = stream.read_to_end(&mut answer).await;
     assert!(!answer.starts_with(b"HTTP/1.1 200"), "{answer:?}");
     running.stop().await;
+}
+
+/// `--tls-cert-file` and `--client-ca-file` are read again without a restart.
+#[tokio::test(start_paused = true)]
+async fn files_are_read_again_while_serving() {
+    let folder = std::env::temp_dir().join(format!("mooring-serving-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (first, second) = (authority("first"), authority("second"));
+    let file = folder.join("ca.crt");
+    std::fs::write(&file, pem_of(&first)).unwrap();
+    let options = Options { client_ca_file: Some(file.clone()), ..for_tests() };
+    let names = ["localhost".to_owned()];
+    let own = Arc::new(OwnCertificate::load(&CertificateSource::Folder(folder.clone()), &names).unwrap());
+    let gate = gate(router(), &options);
+    let _reloading = AbortOnDropHandle::new(tokio::spawn(reload(Arc::clone(&gate), Arc::clone(&own))));
+    let before = own.current();
+    std::fs::remove_file(folder.join("mooring.key")).unwrap();
+    // Makes another pair in the folder.
+    OwnCertificate::load(&CertificateSource::Folder(folder.clone()), &names).unwrap();
+    std::fs::write(&file, pem_of(&second)).unwrap();
+    while own.current().cert == before.cert {
+        sleep(RELOAD).await;
+    }
+    // The authorities come after the certificate.
+    sleep(RELOAD).await;
+    assert!(!gate.doorkeeper().reload().unwrap(), "both were read again");
+    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 /// M10: what `::` and `0.0.0.0` mean to Go.
