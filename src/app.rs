@@ -367,9 +367,8 @@ impl Daemon {
                 let (elector, lease_client) = place.enter(|| {
                     let api_metrics = Arc::clone(&api_metrics);
                     let elector = build_elector(api, candidacy, &leadership, &metrics, api_metrics)?;
-                    anyhow::Ok((elector, api.client()?))
+                    anyhow::Ok((elector.with_sight(sight).with_grace(grace.clone()), api.client()?))
                 })?;
-                let elector = elector.with_sight(sight).with_grace(grace.clone());
                 let view = elector.view();
                 // Lists much, and so has no place among the renewals.
                 let barrier =

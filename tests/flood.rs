@@ -231,7 +231,8 @@ fn probe(address: SocketAddr, tls: &Arc<ClientConfig>, stop: &AtomicBool) -> Vec
         let mut stream = StreamOwned::new(connection, stream);
         let mut answer = String::new();
         let asked = stream.write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
-        asked.and_then(|()| stream.read_to_string(&mut answer)).expect("a probe is answered");
+        let answered = asked.and_then(|()| stream.read_to_string(&mut answer));
+        assert!(answered.is_ok(), "probe {}, after {:?}: {answered:?}", took.len(), begun.elapsed());
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
         took.push(begun.elapsed());
         thread::sleep(Duration::from_millis(20));

@@ -31,13 +31,17 @@ use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     time::Instant,
 };
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::{
+    LazyConfigAcceptor,
+    rustls::{ServerConfig, server::Acceptor},
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     connections::{Connections, Id, Phase},
     gate::{Gate, Reply},
     pages::Sent,
+    turns::Turns,
     visitor::Visitor,
 };
 
@@ -84,19 +88,33 @@ impl Drop for Seat {
     }
 }
 
+/// How a connection gets in.
+#[derive(Debug)]
+pub(super) struct Door {
+    pub(super) config: Arc<ServerConfig>,
+    pub(super) turns: Arc<Turns>,
+    /// How many connections the peer has with this one.
+    pub(super) connections: usize,
+}
+
 /// Serves a stream until it ends, or until told to stop: then what is being answered is still answered.
 pub(super) async fn serve<S>(
     stream: S,
     address: IpAddr,
     seat: Arc<Seat>,
-    acceptor: TlsAcceptor,
+    door: Door,
     gate: Arc<Gate>,
     stop: CancellationToken,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send,
 {
+    let opening = async {
+        let hello = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
+        door.turns.take(door.connections).await;
+        hello.into_stream(door.config).await
+    };
     let opening = tokio::select! {
-        opening = acceptor.accept(stream) => opening,
+        opening = opening => opening,
         () = stop.cancelled() => return,
     };
     let stream = match opening {

@@ -110,6 +110,12 @@ pub struct Connections {
 }
 
 impl Connections {
+    /// How many connections a peer has.
+    #[must_use]
+    pub fn of(&self, peer: Peer) -> usize {
+        self.open.values().filter(|entry| entry.peer == peer).count()
+    }
+
     /// Lets a connection in. Returns its name, and the one that has to end for it.
     pub fn admit(&mut self, peer: Peer, now: Instant) -> (Id, Option<Id>) {
         let mut counts: HashMap<Peer, usize> = HashMap::new();
@@ -230,6 +236,7 @@ mod tests {
         let (_, ended) = connections.admit(peer("10.0.0.5"), now + Duration::from_secs(7));
         assert_eq!(ended, Some(probe));
         assert_eq!(connections.count(), 4);
+        assert_eq!(connections.of(peer("10.0.0.3")), 1);
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! What the daemon serves over HTTPS: metrics, health, and JSON for people who look into it.
 //!
 //! ```text
-//!  listener ─▶ connections ─▶ tls ─▶ gate ─▶ visitor (who is it, may it read this?) ─▶ reviews ─▶ API server
-//!              (who makes room)        │
-//!                                      └▶ router ─▶ health checks │ pages (made apart, once a second)
+//!  listener ─▶ connections ─▶ turns, tls ─▶ gate ─▶ visitor (who is it, may it read this?) ─▶ reviews ─▶ API server
+//!              (who makes room)              │
+//!                                            └▶ router ─▶ health checks │ pages (made apart, once a second)
 //! ```
 //!
 //! In: a [`Router`] built once at start, and [`Options`]. Out: answers, all computed from memory, so a slow
@@ -23,6 +23,7 @@ mod reviews;
 mod router;
 mod server;
 mod tls;
+mod turns;
 mod user;
 mod visitor;
 

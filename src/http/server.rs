@@ -11,15 +11,16 @@ use std::{
 use socket2::{Domain, Protocol, Socket, Type};
 use thiserror::Error;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
-use tokio_rustls::{TlsAcceptor, rustls::ServerConfig};
+use tokio_rustls::rustls::ServerConfig;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     certificates::OwnCertificate,
-    connection::{Seat, Table, serve},
+    connection::{Door, Seat, Table, serve},
     connections::{Id, Peer},
     gate::Gate,
     measures::{End, Measures},
+    turns::Turns,
 };
 
 /// How long answers that are under way at shutdown may take.
@@ -91,9 +92,11 @@ impl Server {
         stop: CancellationToken,
     ) -> io::Result<()> {
         let listener = tokio::net::TcpListener::from_std(self.listener)?;
-        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let config = Arc::new(config);
         let reloading = tokio::spawn(stop.clone().run_until_cancelled_owned(reload(Arc::clone(&gate), own)));
         let mut house = House::new(&gate);
+        let turns = Arc::clone(&house.turns);
+        let giving = tokio::spawn(async move { turns.give().await });
         let mut sweep = interval(SWEEP);
         sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -120,10 +123,11 @@ impl Server {
             if let Err(error) = stream.set_nodelay(true) {
                 tracing::debug!(%error, "could not switch off delays");
             }
-            house.let_in(stream, from.ip(), &acceptor, &gate, &stop);
+            house.let_in(stream, from.ip(), &config, &gate, &stop);
         }
         drop(listener);
         reloading.abort();
+        giving.abort();
         house.tasks.close();
         if timeout(DRAIN_TIMEOUT, house.tasks.wait()).await.is_err() {
             tracing::debug!("connections still open after shutdown");
@@ -151,6 +155,7 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 /// Those who are in.
 struct House {
     table: Table,
+    turns: Arc<Turns>,
     ends: HashMap<Id, CancellationToken>,
     tasks: TaskTracker,
     measures: Measures,
@@ -159,25 +164,37 @@ struct House {
 impl House {
     fn new(gate: &Gate) -> Self {
         let measures = gate.measures().clone();
-        Self { table: Table::default(), ends: HashMap::new(), tasks: TaskTracker::new(), measures }
+        Self {
+            table: Table::default(),
+            turns: Arc::default(),
+            ends: HashMap::new(),
+            tasks: TaskTracker::new(),
+            measures,
+        }
     }
 
     fn let_in(
         &mut self,
         stream: tokio::net::TcpStream,
         address: IpAddr,
-        acceptor: &TlsAcceptor,
+        config: &Arc<ServerConfig>,
         gate: &Arc<Gate>,
         stop: &CancellationToken,
     ) {
-        let (id, crowd) = self.table.lock().admit(Peer::from(address), Instant::now());
+        let peer = Peer::from(address);
+        let (id, crowd, connections) = {
+            let mut table = self.table.lock();
+            let (id, crowd) = table.admit(peer, Instant::now());
+            (id, crowd, table.of(peer))
+        };
         if let Some(crowd) = crowd {
             self.end(crowd, End::Crowded);
         }
         let end = CancellationToken::new();
         self.ends.insert(id, end.clone());
         let seat = Arc::new(Seat::new(self.table.clone(), id));
-        let serving = serve(stream, address, seat, acceptor.clone(), Arc::clone(gate), stop.clone());
+        let door = Door { config: Arc::clone(config), turns: Arc::clone(&self.turns), connections };
+        let serving = serve(stream, address, seat, door, Arc::clone(gate), stop.clone());
         self.tasks.spawn(end.run_until_cancelled_owned(serving));
         self.measures.accepted(self.table.lock().count());
     }

@@ -64,10 +64,8 @@ impl Launch {
 
     /// One of several replicas, with the lease that an operator gets who says nothing else.
     pub fn replica_by_default(namespace: &str) -> Self {
-        Self {
-            flags: vec![format!("--leader-elect-resource-namespace={namespace}")],
-            authorities_of_the_cluster: false,
-        }
+        let flags = vec![format!("--leader-elect-resource-namespace={namespace}")];
+        Self { flags, authorities_of_the_cluster: false }
     }
 
     /// The same with one more flag.

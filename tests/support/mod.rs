@@ -4,8 +4,8 @@
 //! Lowest first: [`process`] (children that never outlive us), [`assets`] (where the binaries are),
 //! [`control_plane`] (etcd and kube-apiserver), [`actors`] (stand-ins for the other components,
 //! from the library),
-//! [`wire`] (a line before the real server that can be cut), [`visitor`] (who may read its pages), [`daemon`]
-//! (as a process or in this one), [`history`] and [`audit`] (what really happened),
+//! [`visitor`] (who may read its pages), [`daemon`] (as a process or in this one), [`wire`] (between it and its
+//! API server), [`history`] and [`audit`] (what really happened),
 //! [`backend`] (a real or an embedded API server with such a record), [`invariants`] (whether what
 //! happened was allowed).
 
