@@ -272,14 +272,14 @@ impl Collector for Sizes {
         let mut claims: BTreeMap<(bool, [String; 3]), f64> = BTreeMap::new();
         for volume in self.objects.volumes.snapshot().values() {
             *totals.entry([plugin(volume), mode(volume)]).or_default() += 1.0;
-            let class = volume.spec.storage_class_name.clone().unwrap_or_default();
+            let class = volume.spec.storage_class_name.as_deref().unwrap_or_default().to_owned();
             *volumes.entry((volume.status.phase == VolumePhase::Bound, class)).or_default() += 1.0;
         }
         for claim in self.objects.claims.snapshot().values() {
             let labels = [
                 claim.metadata.namespace.to_string(),
                 claim_class(claim).to_owned(),
-                claim.spec.volume_attributes_class_name.clone().unwrap_or_default(),
+                claim.spec.volume_attributes_class_name.as_deref().unwrap_or_default().to_owned(),
             ];
             *claims.entry((claim.status.phase == ClaimPhase::Bound, labels)).or_default() += 1.0;
         }

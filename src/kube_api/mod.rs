@@ -14,6 +14,7 @@ pub mod leadership;
 pub mod lease;
 mod protobuf;
 pub mod restore;
+pub mod text;
 pub mod watch;
 pub mod wire;
 

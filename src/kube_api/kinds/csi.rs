@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::Meta;
+use super::{Keep, Meta};
 
 /// A CSIDriver.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -28,4 +28,18 @@ pub struct CsiDriverSpec {
 pub struct CsiNode {
     /// Metadata.
     pub metadata: Meta,
+}
+
+impl Keep for CsiDriver {
+    fn trim(&mut self) {
+        self.metadata.drop_labels();
+        self.metadata.keep_owners(|_| false);
+    }
+}
+
+impl Keep for CsiNode {
+    fn trim(&mut self) {
+        self.metadata.drop_labels();
+        self.metadata.keep_owners(|_| false);
+    }
 }
