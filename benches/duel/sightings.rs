@@ -128,7 +128,7 @@ async fn watch_nodes(mut events: Events<Node>, seen: Sender) {
         };
         let node = object.key();
         let now: BTreeSet<String> =
-            object.status.volumes_attached.into_iter().map(|entry| entry.name).collect();
+            object.status.volumes_attached.into_iter().map(|entry| entry.name.to_string()).collect();
         let before = listed.insert(node, now.clone()).unwrap_or_default();
         for name in now.difference(&before) {
             // kubernetes.io/csi/<driver>^<handle>, and our handles are the volumes' names.

@@ -109,11 +109,11 @@ mod tests {
     fn node(ready: &str, taint: Option<&str>) -> Node {
         let mut node = Node::default();
         node.status.conditions.push(NodeCondition {
-            r#type: "Ready".to_owned(),
-            status: ready.to_owned(),
+            r#type: "Ready".into(),
+            status: ready.into(),
             last_transition_time: None,
         });
-        node.spec.taints.extend(taint.map(|key| Taint { key: key.to_owned() }));
+        node.spec.taints.extend(taint.map(|key| Taint { key: key.into() }));
         node
     }
 

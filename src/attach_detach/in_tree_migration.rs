@@ -10,8 +10,9 @@
 use serde_json::{Map, Value, json};
 
 use super::volume_source::SourceError;
-use crate::kube_api::kinds::{
-    AwsElasticBlockStore, AzureDisk, AzureFile, ClaimRef, GcePersistentDisk, InTreeSource, Meta,
+use crate::kube_api::{
+    kinds::{AwsElasticBlockStore, AzureDisk, AzureFile, ClaimRef, GcePersistentDisk, InTreeSource, Meta},
+    text::Text,
 };
 
 const EBS: &str = "ebs.csi.aws.com";
@@ -34,7 +35,7 @@ pub struct Migrated {
     /// The driver's name of the volume.
     pub handle: String,
     /// Access modes.
-    pub access_modes: Vec<String>,
+    pub access_modes: Vec<Text>,
 }
 
 /// A translated volume without PersistentVolume: the one that stands for it.
@@ -59,7 +60,7 @@ pub struct MigratedInline {
 pub fn persistent_volume(
     metadata: &Meta,
     claim: Option<&ClaimRef>,
-    access_modes: &[String],
+    access_modes: &[Text],
     source: &InTreeSource,
 ) -> Result<Option<Migrated>, SourceError> {
     let (driver, handle) = match source {
@@ -219,7 +220,7 @@ fn gce_zonal(zone: &str, disk: &str) -> String {
 
 /// The disk's place is in the volume's zone label; several zones, joined by `__`, are a regional disk.
 fn gce_handle(metadata: &Meta, source: &GcePersistentDisk) -> Result<String, SourceError> {
-    let label = |key| metadata.labels.get(key).map(String::as_str).filter(|zone| !zone.is_empty());
+    let label = |key| metadata.labels.get(key).map(Text::as_str).filter(|zone| !zone.is_empty());
     let zones =
         label("failure-domain.beta.kubernetes.io/zone").or_else(|| label("topology.kubernetes.io/zone"));
     let disk = &source.pd_name;
@@ -249,13 +250,13 @@ fn gce_region(zones: &str) -> Option<&str> {
 
 /// KCM: gce_pd.go, `backwardCompatibleAccessModes`: the in-tree plugin attached for one writer whatever
 /// the modes said, and the driver refuses what it cannot do.
-fn gce_access_modes(modes: &[String]) -> Vec<String> {
+fn gce_access_modes(modes: &[Text]) -> Vec<Text> {
     let has = |wanted: &str| modes.iter().any(|mode| mode == wanted);
     if modes.is_empty() {
         return Vec::new();
     }
     let only_reads = has(READ_ONLY_MANY) && !has(READ_WRITE_ONCE) && !has(READ_WRITE_MANY);
-    vec![if only_reads { READ_ONLY_MANY } else { READ_WRITE_ONCE }.to_owned()]
+    vec![if only_reads { READ_ONLY_MANY } else { READ_WRITE_ONCE }.into()]
 }
 
 fn azure_disk_inline(source: &AzureDisk) -> Result<MigratedInline, SourceError> {

@@ -116,14 +116,14 @@ impl NodeState {
         }
         if let Some(node) = node {
             let boot = &node.status.node_info.boot_id;
-            let is_another = !boot.is_empty() && !self.boot.is_empty() && *boot != self.boot;
+            let is_another = !boot.is_empty() && !self.boot.is_empty() && **boot != self.boot;
             if is_another {
                 self.distrusted.clear();
             } else if replaced {
                 self.distrusted.extend(used());
             }
             if !boot.is_empty() {
-                self.boot.clone_from(boot);
+                self.boot = boot.to_string();
             }
             if replaced {
                 self.first_seen = Some(wall);
@@ -241,10 +241,10 @@ mod tests {
     fn node(uid: &str, boot: &str, ready: &str, since: i64) -> Arc<Node> {
         let mut node = Node::default();
         node.metadata.uid = uid.into();
-        node.status.node_info.boot_id = boot.to_owned();
+        node.status.node_info.boot_id = boot.into();
         node.status.conditions.push(NodeCondition {
-            r#type: "Ready".to_owned(),
-            status: ready.to_owned(),
+            r#type: "Ready".into(),
+            status: ready.into(),
             last_transition_time: Some(at(since)),
         });
         Arc::new(node)
@@ -336,7 +336,7 @@ mod tests {
     }
 
     fn list(names: &[&str]) -> Vec<AttachedVolume> {
-        let entry = |name: &&str| AttachedVolume { name: (*name).to_owned(), device_path: String::new() };
+        let entry = |name: &&str| AttachedVolume { name: (*name).into(), device_path: "".into() };
         names.iter().map(entry).collect()
     }
 

@@ -65,10 +65,10 @@ pub fn wishes(pod: &Pod, objects: &Objects, before: Option<&PodWishes>) -> Optio
             Ok(Resolved::Attachable(..)) => WhyUnresolved::NodeNotManaged(wishes.node.clone()),
             Err(why) => why,
         };
-        wishes.unresolved.push(Unresolved { pod_volume: volume.name.clone(), why });
+        wishes.unresolved.push(Unresolved { pod_volume: volume.name.to_string(), why });
         let kept = before.and_then(|before| before.volume(&volume.name));
         if let Some((id, wanted)) = kept {
-            let pod_volumes = vec![volume.name.clone()];
+            let pod_volumes = vec![volume.name.to_string()];
             want(
                 &mut wishes.volumes,
                 id.clone(),
@@ -141,7 +141,7 @@ fn resolve(
         (None, None) => (None, Arc::from(volume.name.as_str())),
     };
     let wanted = WantedVolume {
-        pod_volumes: vec![volume.name.clone()],
+        pod_volumes: vec![volume.name.to_string()],
         source: source.filter(|_| id.kind() == VolumeKind::Csi),
         spec_name,
         exclusive: sharing == Sharing::Exclusive,

@@ -231,9 +231,9 @@ fn wanted(view: &PairView<'_>, wish: &Wish, now: Instant) -> Verdict {
             };
             return Verdict { waiting, ..Verdict::say(Publication::List) };
         }
-        let error = attachment.status.attach_error.as_ref();
+        let error = attachment.status.attach_error.as_deref();
         let waiting = match error.filter(|error| !is_stale(error, wish.began())) {
-            Some(error) => Waiting::AttachError { message: error.message.clone(), at: error.time },
+            Some(error) => Waiting::AttachError { message: error.message.to_string(), at: error.time },
             None => Waiting::WaitingForAttacher,
         };
         return wait(Publication::Withhold, waiting);
@@ -275,7 +275,7 @@ fn wanted(view: &PairView<'_>, wish: &Wish, now: Instant) -> Verdict {
 /// What the driver said of the detach that is under way.
 #[must_use]
 pub fn detach_error(attachment: &VolumeAttachment) -> Option<&VolumeError> {
-    let error = attachment.status.detach_error.as_ref();
+    let error = attachment.status.detach_error.as_deref();
     error.filter(|error| !is_stale(error, attachment.metadata.deletion_timestamp))
 }
 
@@ -289,7 +289,7 @@ fn unwanted(view: &PairView<'_>, now: Instant) -> Verdict {
     let Some(attachment) = &pair.attachment else { return without_attachment(view, now) };
     if pair.is_going() {
         let waiting = match detach_error(attachment) {
-            Some(error) => Waiting::DetachError { message: error.message.clone(), at: error.time },
+            Some(error) => Waiting::DetachError { message: error.message.to_string(), at: error.time },
             None => Waiting::DetachWaitingForAttacher,
         };
         return wait(Publication::Withhold, waiting);

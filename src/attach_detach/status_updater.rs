@@ -14,6 +14,7 @@ use super::{actual_state::Publication, volume_name::VolumeId};
 use crate::kube_api::{
     call::{Request, Verb},
     kinds::{AttachedVolume, Narrow, Node},
+    text::Text,
 };
 
 /// How long an attached volume waits, at least, to be listed together with those that are on their way to the
@@ -89,7 +90,7 @@ pub fn change<'a>(
     }
     let kept = before.into_iter().filter(|entry| !withheld.contains(entry.name.as_str())).cloned();
     let added =
-        added.into_iter().map(|name| AttachedVolume { name: name.to_owned(), device_path: String::new() });
+        added.into_iter().map(|name| AttachedVolume { name: name.into(), device_path: Text::default() });
     let mut list: Vec<AttachedVolume> = kept.chain(added).collect();
     list.sort();
     list.dedup();
@@ -126,13 +127,13 @@ mod tests {
         node.metadata.uid = "u".into();
         node.status.volumes_attached = names
             .iter()
-            .map(|name| AttachedVolume { name: (*name).to_owned(), device_path: String::new() })
+            .map(|name| AttachedVolume { name: (*name).into(), device_path: "".into() })
             .collect();
         node
     }
 
     fn names(change: Option<Change>) -> Option<Vec<String>> {
-        change.map(|change| change.list.into_iter().map(|entry| entry.name).collect())
+        change.map(|change| change.list.into_iter().map(|entry| entry.name.to_string()).collect())
     }
 
     #[test]

@@ -115,7 +115,7 @@ impl Controller {
             Some(Waiting::WaitingForDeletion) => {
                 let attachment = self.actual.pair(volume, node).and_then(|pair| pair.attachment.as_deref());
                 let error = attachment.and_then(rules::detach_error);
-                let message = announcer::being_deleted(error.map(|error| error.message.as_str()));
+                let message = announcer::being_deleted(error.map(|error| &*error.message));
                 if error.is_some() || self.lasts(volume, node, LONG, now) {
                     self.say_once(volume, node, Topic::Failure, &Announcement::Failed(message), now);
                 }

@@ -16,6 +16,7 @@ use super::{
 use crate::kube_api::{
     ids::DriverName,
     kinds::{CsiSource, Fc, InTreeSource, Iscsi, Meta, VolumeSpec},
+    text::Text,
 };
 
 /// What a volume source is to attach/detach (attach-detach §2.3).
@@ -132,14 +133,14 @@ impl SourceError {
 /// If its source leads nowhere.
 pub fn of_persistent_volume(metadata: &Meta, spec: &VolumeSpec) -> Result<Storage, SourceError> {
     let modes = &spec.access_modes;
-    let sharing = Sharing::of(modes.iter().map(String::as_str));
+    let sharing = Sharing::of(modes.iter().map(Text::as_str));
     match (&spec.csi, spec.in_tree.as_deref()) {
         (_, Some(source)) => {
             let claim = spec.claim_ref.as_ref();
             match in_tree_migration::persistent_volume(metadata, claim, modes, source)? {
                 Some(migrated) => {
                     let driver = DriverName::from(migrated.driver);
-                    let sharing = Sharing::of(migrated.access_modes.iter().map(String::as_str));
+                    let sharing = Sharing::of(migrated.access_modes.iter().map(Text::as_str));
                     csi(driver, &migrated.handle, sharing).map(Storage::Csi)
                 }
                 None => not_migrated(source, sharing),

@@ -6,8 +6,6 @@
 //! (pv-binder §5.1). The order is safety: a claim that names a volume can rely on the volume naming
 //! it (S21) and being protected by its phase.
 
-use std::collections::BTreeMap;
-
 use super::{
     annotations::{self, BIND_COMPLETED, BOUND_BY_CONTROLLER, PRE_RESIZE_CAPACITY},
     decision::{Write, WriteKind},
@@ -15,7 +13,10 @@ use super::{
     patches,
     quantity::Quantity,
 };
-use crate::kube_api::kinds::{ClaimPhase, Narrow, PersistentVolume, PersistentVolumeClaim, VolumePhase};
+use crate::kube_api::{
+    kinds::{ClaimPhase, Narrow, PersistentVolume, PersistentVolumeClaim, VolumePhase},
+    text::{Text, TextMap},
+};
 
 /// A volume without size cannot be given to a claim (pv-binder §9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,11 +72,11 @@ pub struct StatusChange {
     /// New phase.
     pub phase: Option<ClaimPhase>,
     /// New access modes; empty for none.
-    pub access_modes: Option<Vec<String>>,
+    pub access_modes: Option<Vec<Text>>,
     /// New capacity; inner `None` removes it.
-    pub capacity: Option<Option<BTreeMap<String, String>>>,
+    pub capacity: Option<Option<TextMap>>,
     /// New VolumeAttributesClass in effect; inner `None` removes it.
-    pub attributes_class: Option<Option<String>>,
+    pub attributes_class: Option<Option<Text>>,
 }
 
 impl StatusChange {
@@ -122,10 +123,7 @@ impl StatusChange {
 
 /// The capacity a claim has to show, if it differs. While the file system has yet to grow, only its size is the
 /// volume's to tell; an old size that cannot be read is taken for the new one.
-fn capacity(
-    claim: &PersistentVolumeClaim,
-    volume: &PersistentVolume,
-) -> Result<Option<BTreeMap<String, String>>, NoCapacity> {
+fn capacity(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Result<Option<TextMap>, NoCapacity> {
     let offered = volume.spec.capacity.get(STORAGE).ok_or(NoCapacity)?;
     let quantity = |text: &str| text.parse::<Quantity>().ok();
     let before_resize = volume.metadata.annotation(PRE_RESIZE_CAPACITY);
@@ -138,6 +136,6 @@ fn capacity(
         return Ok(Some(volume.spec.capacity.clone()));
     }
     let mut capacity = claim.status.capacity.clone();
-    capacity.insert(STORAGE.to_owned(), size.to_owned());
+    capacity.insert(STORAGE, size);
     Ok(Some(capacity))
 }

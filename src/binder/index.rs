@@ -23,6 +23,7 @@ use super::{
 use crate::kube_api::{
     ids::{ClaimKey, VolumeName},
     kinds::{ClaimRef, Narrow, PersistentVolume, VolumePhase},
+    text::TextMap,
 };
 
 /// Free volumes by size; the name breaks ties, so that the choice is the same every time.
@@ -34,7 +35,7 @@ struct Place {
     group: Group,
     modes: AccessModes,
     size: Quantity,
-    labels: BTreeMap<String, String>,
+    labels: TextMap,
 }
 
 impl Place {

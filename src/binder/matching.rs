@@ -11,7 +11,10 @@ use super::{
     annotations,
     quantity::{Quantity, QuantityError},
 };
-use crate::kube_api::kinds::{ClaimRef, LabelSelector, PersistentVolume, PersistentVolumeClaim, VolumePhase};
+use crate::kube_api::{
+    kinds::{ClaimRef, LabelSelector, PersistentVolume, PersistentVolumeClaim, VolumePhase},
+    text::Text,
+};
 
 /// Name of the resource in capacities and requests.
 pub const STORAGE: &str = "storage";
@@ -27,7 +30,7 @@ impl AccessModes {
     /// The known modes of a list. A mode this version does not know is left out: a volume is not
     /// trusted to offer it, and whoever asks for it is told by [`Wish::of`].
     #[must_use]
-    pub fn known(modes: &[String]) -> Self {
+    pub fn known(modes: &[Text]) -> Self {
         Self(modes.iter().filter_map(|mode| bit(mode)).fold(0, |set, bit| set | bit))
     }
 
@@ -182,7 +185,7 @@ impl<'a> Wish<'a> {
             None => Quantity::default(),
         };
         if let Some(mode) = claim.spec.access_modes.iter().find(|mode| bit(mode).is_none()) {
-            return Err(Unreadable::AccessMode(mode.clone()));
+            return Err(Unreadable::AccessMode(mode.to_string()));
         }
         if let Some(selector) = &claim.spec.selector {
             for expression in &selector.match_expressions {
@@ -205,11 +208,11 @@ impl<'a> Wish<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Group {
     /// Class, empty for none.
-    pub class: String,
+    pub class: Text,
     /// Volume mode.
     pub mode: VolumeMode,
     /// VolumeAttributesClass, empty for none.
-    pub attributes: String,
+    pub attributes: Text,
 }
 
 impl Group {
@@ -217,7 +220,7 @@ impl Group {
     #[must_use]
     pub fn of(volume: &PersistentVolume) -> Self {
         Self {
-            class: volume_class(volume).to_owned(),
+            class: volume_class(volume).into(),
             mode: VolumeMode::of(volume.spec.volume_mode.as_deref()),
             attributes: volume.spec.volume_attributes_class_name.clone().unwrap_or_default(),
         }
@@ -225,14 +228,14 @@ impl Group {
 }
 
 /// A label, as selectors ask for it.
-pub type Label = (String, String);
+pub type Label = (Text, Text);
 
 impl Wish<'_> {
     /// The group that a volume has to be of.
     #[must_use]
     pub fn group(&self) -> Group {
         Group {
-            class: self.class.to_owned(),
+            class: self.class.into(),
             mode: self.volume_mode.clone(),
             attributes: self.claim.spec.volume_attributes_class_name.clone().unwrap_or_default(),
         }

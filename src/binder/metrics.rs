@@ -273,14 +273,14 @@ impl Collector for Sizes {
         // In any order, and without a copy of the table: there may be 100 000 of each.
         self.objects.volumes.for_each(|volume| {
             *totals.entry([plugin(volume), mode(volume)]).or_default() += 1.0;
-            let class = volume.spec.storage_class_name.clone().unwrap_or_default();
+            let class = volume.spec.storage_class_name.as_deref().unwrap_or_default().to_owned();
             *volumes.entry((volume.status.phase == VolumePhase::Bound, class)).or_default() += 1.0;
         });
         self.objects.claims.for_each(|claim| {
             let labels = [
                 claim.metadata.namespace.to_string(),
                 claim_class(claim).to_owned(),
-                claim.spec.volume_attributes_class_name.clone().unwrap_or_default(),
+                claim.spec.volume_attributes_class_name.as_deref().unwrap_or_default().to_owned(),
             ];
             *claims.entry((claim.status.phase == ClaimPhase::Bound, labels)).or_default() += 1.0;
         });

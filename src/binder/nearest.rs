@@ -18,6 +18,7 @@ use super::{
 use crate::kube_api::{
     ids::VolumeName,
     kinds::{Narrow, PersistentVolume, VolumePhase},
+    text::{Text, TextMap},
 };
 
 /// Volumes looked at on either side of the claim's size in its own class, and as many in others.
@@ -125,7 +126,7 @@ impl Fault {
             Misfit::Taken => "it is reserved for another claim".to_owned(),
             Misfit::Terminating => "it is being deleted".to_owned(),
             Misfit::TooSmall => {
-                let size = |map: &BTreeMap<String, String>| map.get(STORAGE).cloned().unwrap_or_default();
+                let size = |map: &TextMap| map.get(STORAGE).cloned().unwrap_or_default();
                 let requests = &wish.claim.spec.resources.requests;
                 format!("it has {:?} of the {:?} asked for", size(&volume.spec.capacity), size(requests))
             }
@@ -142,7 +143,7 @@ impl Fault {
                     .access_modes
                     .iter()
                     .filter(|mode| !offered.contains(mode))
-                    .map(String::as_str)
+                    .map(Text::as_str)
                     .collect();
                 format!("it does not offer {}", missing.join(" and "))
             }

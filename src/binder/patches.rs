@@ -5,8 +5,6 @@
 //! fields unknown to us survive (S34). Leaving a key out of a merge patch keeps it: what has to go
 //! is an explicit null.
 
-use std::collections::BTreeMap;
-
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -20,6 +18,7 @@ use crate::kube_api::{
     call::{Request, Verb},
     ids::{ClassName, VolumeName},
     kinds::{Narrow, PersistentVolume, PersistentVolumeClaim, Pod, VolumePhase},
+    text::{Text, TextMap},
 };
 
 /// A patch of an object or of its status.
@@ -84,7 +83,7 @@ pub fn annotate_claim(claim: &PersistentVolumeClaim, migration: Migration) -> Re
 pub fn annotate_volume(
     volume: &PersistentVolume,
     migration: Option<Migration>,
-    finalizers: Option<&[String]>,
+    finalizers: Option<&[Text]>,
 ) -> Request {
     let mut metadata = Map::new();
     if let Some(migration) = migration {
@@ -168,11 +167,14 @@ pub fn claim_status(claim: &PersistentVolumeClaim, change: &StatusChange) -> Req
     patch(claim, "/status", Map::new(), json!({"status": status}))
 }
 
-fn capacity_patch(before: &BTreeMap<String, String>, after: Option<&BTreeMap<String, String>>) -> Value {
+fn capacity_patch(before: &TextMap, after: Option<&TextMap>) -> Value {
     let Some(after) = after else { return Value::Null };
-    let mut patch: Map<String, Value> =
-        before.keys().filter(|key| !after.contains_key(*key)).map(|key| (key.clone(), Value::Null)).collect();
-    patch.extend(after.iter().map(|(key, quantity)| (key.clone(), json!(quantity))));
+    let mut patch: Map<String, Value> = before
+        .keys()
+        .filter(|key| !after.contains_key(key))
+        .map(|key| (key.to_string(), Value::Null))
+        .collect();
+    patch.extend(after.iter().map(|(key, quantity)| (key.to_string(), json!(quantity))));
     Value::Object(patch)
 }
 
@@ -276,7 +278,7 @@ mod tests {
                 json!({"metadata": marked(&of_volume, json!({"pv.kubernetes.io/migrated-to": null}))}),
             ),
             (
-                annotate_volume(&volume(), None, Some(&["a".to_owned()])),
+                annotate_volume(&volume(), None, Some(&["a".into()])),
                 pv.to_owned(),
                 json!({"metadata": {"uid": "pv-uid", "resourceVersion": "7", "finalizers": ["a"]}}),
             ),
@@ -356,9 +358,9 @@ mod tests {
         let of_claim = json!({"uid": "c-uid", "resourceVersion": "9"});
         let bound = StatusChange {
             phase: Some(ClaimPhase::Bound),
-            access_modes: Some(vec!["ReadWriteOnce".to_owned()]),
-            capacity: Some(Some(BTreeMap::from([("storage".to_owned(), "2Gi".to_owned())]))),
-            attributes_class: Some(Some("gold".to_owned())),
+            access_modes: Some(vec!["ReadWriteOnce".into()]),
+            capacity: Some(Some(TextMap::from([("storage", "2Gi")]))),
+            attributes_class: Some(Some("gold".into())),
         };
         let cleared = StatusChange {
             phase: Some(ClaimPhase::Lost),

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::kube_api::{
     ids::{ClaimKey, PodKey, ResourceVersion, Uid, VolumeName},
-    kinds::{Narrow, OwnerReference, PersistentVolume, PersistentVolumeClaim, Pod},
+    kinds::{Narrow, OwnerReference, PersistentVolume, PersistentVolumeClaim, Pod, PodPhase},
 };
 
 /// Stage of what is done to a volume.
@@ -166,13 +166,13 @@ impl Runs {
         if let Some(before) = before.filter(|before| before != uid) {
             self.pod_gone(&volume, &before, now);
         }
-        match pod.status.phase.as_str() {
-            "Succeeded" => self.pod_ended(&volume, uid, Ok(()), now),
-            "Failed" if pod.status.message.is_empty() => {
+        match pod.status.phase {
+            PodPhase::Succeeded => self.pod_ended(&volume, uid, Ok(()), now),
+            PodPhase::Failed if pod.status.message.is_empty() => {
                 let unknown = "failed to recycle volume: pod failed, pod.Status.Message unknown";
                 self.pod_ended(&volume, uid, Err(unknown.to_owned()), now);
             }
-            "Failed" => {
+            PodPhase::Failed => {
                 let text = format!("failed to recycle volume: {}", pod.status.message);
                 self.pod_ended(&volume, uid, Err(text), now);
             }

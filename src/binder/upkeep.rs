@@ -10,7 +10,10 @@ use super::{
     decision::{Write, WriteKind},
     patches::{self, Migration},
 };
-use crate::kube_api::kinds::{Meta, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy};
+use crate::kube_api::{
+    kinds::{Meta, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy},
+    text::Text,
+};
 
 /// ITF: the binder deletes the storage of an in-tree plugin before the volume goes.
 pub const IN_TREE_FINALIZER: &str = "kubernetes.io/pv-controller";
@@ -49,7 +52,7 @@ pub fn unprotect(volume: &PersistentVolume) -> Option<Write> {
     let in_tree = volume.metadata.annotation(PROVISIONED_BY).is_some_and(annotations::is_in_tree);
     let holds = |name: &str| name == IN_TREE_FINALIZER || (in_tree && name == EXTERNAL_FINALIZER);
     let present = &volume.metadata.finalizers;
-    let left: Vec<String> = present.iter().filter(|name| !holds(name)).cloned().collect();
+    let left: Vec<Text> = present.iter().filter(|name| !holds(name)).cloned().collect();
     (left != *present).then(|| {
         Write::volume(volume, WriteKind::Annotate, patches::annotate_volume(volume, None, Some(&left)))
     })
@@ -66,7 +69,7 @@ fn migration(meta: &Meta, provisioner: &str) -> Option<Migration> {
 
 /// The finalizers a volume must have, if they have to change.
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, modifyDeletionFinalizers.
-fn finalizers(volume: &PersistentVolume, provisioner: &str) -> Option<Vec<String>> {
+fn finalizers(volume: &PersistentVolume, provisioner: &str) -> Option<Vec<Text>> {
     let present = &volume.metadata.finalizers;
     let policy = &volume.spec.reclaim_policy;
     let migrated = annotations::csi_name(provisioner).is_some();
@@ -87,9 +90,9 @@ fn finalizers(volume: &PersistentVolume, provisioner: &str) -> Option<Vec<String
         ReclaimPolicy::Retain | ReclaimPolicy::Recycle => finalizer == IN_TREE_FINALIZER,
         ReclaimPolicy::Delete | ReclaimPolicy::Other(_) => false,
     };
-    let mut wanted: Vec<String> = present.iter().filter(|name| !unwanted(name)).cloned().collect();
+    let mut wanted: Vec<Text> = present.iter().filter(|name| !unwanted(name)).cloned().collect();
     if lacks_ours {
-        wanted.push(IN_TREE_FINALIZER.to_owned());
+        wanted.push(IN_TREE_FINALIZER.into());
     }
     (wanted != *present).then_some(wanted)
 }

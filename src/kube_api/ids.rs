@@ -6,6 +6,8 @@ use std::{borrow::Borrow, fmt, sync::Arc};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::{kinds::Meta, text};
+
 macro_rules! text_id {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
@@ -28,7 +30,7 @@ macro_rules! text_id {
 
         impl Default for $name {
             fn default() -> Self {
-                Self(Arc::from(""))
+                Self(text::empty())
             }
         }
 
@@ -41,6 +43,20 @@ macro_rules! text_id {
         impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 fmt::Debug::fmt(&*self.0, f)
+            }
+        }
+
+        impl $name {
+            /// The name as the one copy of its text, for names that objects refer to each other by.
+            #[must_use]
+            pub fn shared(text: &str) -> Self {
+                Self(text::share(text))
+            }
+        }
+
+        impl From<Arc<str>> for $name {
+            fn from(text: Arc<str>) -> Self {
+                Self(text)
             }
         }
 
@@ -64,7 +80,7 @@ macro_rules! text_id {
 
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                String::deserialize(deserializer).map(Self::from)
+                text::shared(deserializer).map(Self)
             }
         }
 
@@ -76,10 +92,6 @@ macro_rules! text_id {
     };
 }
 
-text_id!(
-    /// `metadata.uid`: tells an object from a later one of the same name.
-    Uid
-);
 text_id!(
     /// Name of a Node.
     NodeName
@@ -100,6 +112,106 @@ text_id!(
     /// Name of a CSI driver (and of its CSIDriver object).
     DriverName
 );
+
+/// `metadata.uid`: tells an object from a later one of the same name.
+///
+/// The API server makes UUIDs; those are kept as their sixteen bytes. Whatever else stands there is kept as it is.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Uid(UidText);
+
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum UidText {
+    Uuid([u8; 16]),
+    Other(Arc<str>),
+}
+
+impl Uid {
+    /// Whether the text is empty, which the API uses for "not set".
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        matches!(&self.0, UidText::Other(text) if text.is_empty())
+    }
+}
+
+impl Default for Uid {
+    fn default() -> Self {
+        Self(UidText::Other(text::empty()))
+    }
+}
+
+impl From<&str> for Uid {
+    fn from(text: &str) -> Self {
+        Self(match uuid(text) {
+            Some(bytes) => UidText::Uuid(bytes),
+            None if text.is_empty() => UidText::Other(text::empty()),
+            None => UidText::Other(Arc::from(text)),
+        })
+    }
+}
+
+impl From<String> for Uid {
+    fn from(text: String) -> Self {
+        Self::from(text.as_str())
+    }
+}
+
+/// The bytes of a UUID in the one form that is printed from them.
+fn uuid(text: &str) -> Option<[u8; 16]> {
+    let text: &[u8; 36] = text.as_bytes().try_into().ok()?;
+    let digit = |byte: u8| match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        _ => None,
+    };
+    let mut bytes = [0; 16];
+    let mut digits = text.iter().enumerate().filter(|(index, _)| !HYPHENS.contains(index));
+    if !HYPHENS.iter().all(|index| text.get(*index) == Some(&b'-')) {
+        return None;
+    }
+    for byte in &mut bytes {
+        let (high, low) = (digit(*digits.next()?.1)?, digit(*digits.next()?.1)?);
+        *byte = high << 4 | low;
+    }
+    Some(bytes)
+}
+
+/// Where the hyphens of a UUID are.
+const HYPHENS: [usize; 4] = [8, 13, 18, 23];
+
+impl fmt::Display for Uid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            UidText::Other(text) => f.write_str(text),
+            UidText::Uuid(bytes) => {
+                for (index, byte) in bytes.iter().enumerate() {
+                    if matches!(index, 4 | 6 | 8 | 10) {
+                        f.write_str("-")?;
+                    }
+                    write!(f, "{byte:02x}")?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Uid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{self}\"")
+    }
+}
+
+impl<'de> Deserialize<'de> for Uid {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        std::borrow::Cow::<'de, str>::deserialize(deserializer).map(|text| Self::from(&*text))
+    }
+}
+
+impl Serialize for Uid {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
 
 /// Namespace and name of a namespaced object, printed `namespace/name`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -135,6 +247,13 @@ macro_rules! namespaced_id {
             #[must_use]
             pub fn new(namespace: &str, name: &str) -> Self {
                 Self(NamespacedName::new(namespace, name))
+            }
+
+            /// The key of the object with that metadata, which it shares the texts with.
+            #[must_use]
+            pub(super) fn of(metadata: &Meta) -> Self {
+                let (namespace, name) = (Arc::clone(&metadata.namespace), Arc::clone(&metadata.name));
+                Self(NamespacedName { namespace, name })
             }
 
             /// Namespace.
@@ -190,5 +309,34 @@ impl<'de> Deserialize<'de> for ResourceVersion {
 impl Serialize for ResourceVersion {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uid_is_printed_as_it_was_read() {
+        let canonical = "0d2f9d0e-5f0a-4d2e-9e8f-0a1b2c3d4e5f";
+        let others = [
+            "",
+            "uid-1",
+            "0D2F9D0E-5F0A-4D2E-9E8F-0A1B2C3D4E5F",
+            "0d2f9d0e-5f0a-4d2e-9e8f0-a1b2c3d4e5f",
+            "0d2f9d0e-5f0a-4d2e-9e8f-0a1b2c3d4e5",
+            "0d2f9d0e-5f0a-4d2e-9e8f-0a1b2c3d4e5fa",
+            "0d2f9d0e+5f0a-4d2e-9e8f-0a1b2c3d4e5f",
+            "0d2f9d0e-5f0a-4d2e-9e8f-0a1b2c3d4e5g",
+            "-d2f9d0e-5f0a-4d2e-9e8f-0a1b2c3d4e5f",
+        ];
+        for text in [&[canonical][..], &others].concat() {
+            let uid = Uid::from(text);
+            assert_eq!(matches!(uid.0, UidText::Uuid(_)), text == canonical, "{text}");
+            assert_eq!((uid.to_string(), format!("{uid:?}")), (text.to_owned(), format!("{text:?}")));
+            assert_eq!(uid.is_empty(), text.is_empty());
+            let json = serde_json::to_string(&uid).unwrap();
+            assert_eq!(serde_json::from_str::<Uid>(&json).unwrap(), uid);
+        }
     }
 }

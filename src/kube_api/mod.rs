@@ -15,6 +15,7 @@ pub mod lease;
 mod protobuf;
 pub mod restore;
 pub mod sight;
+pub mod text;
 pub mod watch;
 pub mod wire;
 

@@ -215,12 +215,12 @@ fn hold(actual: &mut ActualState, volume: &VolumeId, name: &NodeName, given: &Gi
     node.metadata.resource_version = ResourceVersion(5);
     let ready = given.ready.unwrap_or(true);
     node.status.conditions.push(NodeCondition {
-        r#type: "Ready".to_owned(),
-        status: if ready { "True" } else { "False" }.to_owned(),
+        r#type: "Ready".into(),
+        status: if ready { "True" } else { "False" }.into(),
         last_transition_time: Timestamp::from_second(0).ok(),
     });
     if given.out_of_service {
-        node.spec.taints.push(Taint { key: "node.kubernetes.io/out-of-service".to_owned() });
+        node.spec.taints.push(Taint { key: "node.kubernetes.io/out-of-service".into() });
     }
     if given.proven_in_use {
         node.status.volumes_in_use.insert(volume.as_str().to_owned());
@@ -240,7 +240,7 @@ fn hold(actual: &mut ActualState, volume: &VolumeId, name: &NodeName, given: &Gi
             attachment.metadata.deletion_timestamp = Timestamp::from_second(1).ok();
         }
         if matches!(kind, Attachment::Failed) {
-            attachment.status.attach_error = Some(VolumeError { time: None, message: "no".to_owned() });
+            attachment.status.attach_error = Some(Box::new(VolumeError { time: None, message: "no".into() }));
         }
         let about = Candidates { source: Some(volume.clone()), published: Vec::new() };
         actual.observe_attachment(&attachment_name, Some(Arc::new(attachment)), |_| about, wall());
@@ -276,7 +276,7 @@ fn hold(actual: &mut ActualState, volume: &VolumeId, name: &NodeName, given: &Gi
     }
     if given.listed {
         node.status.volumes_attached =
-            vec![AttachedVolume { name: volume.as_str().to_owned(), device_path: String::new() }];
+            vec![AttachedVolume { name: volume.as_str().into(), device_path: "".into() }];
     }
     node.status.volumes_in_use.clear();
     if given.in_use {

@@ -9,9 +9,10 @@ use mooring::{
     kube_api::{
         ids::{AttachmentName, NodeName, PodKey},
         kinds::{
-            ClaimSource, Node, NodeCondition, ObjectRef, Pod, PodVolume, PodVolumeSource, Taint,
+            ClaimSource, Node, NodeCondition, ObjectRef, Pod, PodPhase, PodVolume, PodVolumeSource, Taint,
             VolumeAttachment,
         },
+        text::TextSet,
     },
 };
 
@@ -29,7 +30,7 @@ impl Server {
             return self.pod_comes(&key, &node, &volumes);
         };
         if rng.bool() {
-            "Succeeded".clone_into(&mut pod.status.phase);
+            pod.status.phase = PodPhase::Succeeded;
             self.put_pod(pod);
         } else {
             self.pod_goes(&key);
@@ -45,9 +46,9 @@ impl Server {
         pod.metadata.creation_timestamp = Timestamp::from_second(i64::try_from(self.uids).unwrap()).ok();
         pod.spec.node_name = node.clone();
         for name in volumes {
-            let claim_name = (*name).to_owned();
+            let claim_name = (*name).into();
             let source = PodVolumeSource::PersistentVolumeClaim(ClaimSource { claim_name });
-            pod.spec.volumes.push(PodVolume { name: (*name).to_owned(), source });
+            pod.spec.volumes.push(PodVolume { name: (*name).into(), source });
         }
         self.put_pod(pod);
     }
@@ -75,17 +76,17 @@ impl Server {
         }
         if attachment.metadata.is_terminating() {
             if fails {
-                attachment.status.detach_error = Some(error("busy"));
+                attachment.status.detach_error = Some(Box::new(error("busy")));
                 self.put_attachment(attachment);
             } else {
                 self.remove_attachment(name);
             }
         } else if attachment.metadata.finalizers.is_empty() {
-            attachment.metadata.finalizers.push("external-attacher/d".to_owned());
+            attachment.metadata.finalizers.push("external-attacher/d".into());
             self.put_attachment(attachment);
         } else {
             if fails {
-                attachment.status.attach_error = Some(error("no"));
+                attachment.status.attach_error = Some(Box::new(error("no")));
             } else {
                 attachment.status.attached = true;
                 attachment.status.attach_error = None;
@@ -155,9 +156,9 @@ impl Server {
     }
 
     /// What a kubelet has to report.
-    fn in_use(&self, name: &NodeName) -> BTreeSet<String> {
+    fn in_use(&self, name: &NodeName) -> TextSet {
         let mounted = self.mounted.iter().filter(|(node, _)| node == name).map(|(_, volume)| volume);
-        self.to_be_attached(name).iter().chain(mounted).map(|volume| volume.as_str().to_owned()).collect()
+        self.to_be_attached(name).iter().chain(mounted).map(VolumeId::as_str).collect()
     }
 
     pub(super) fn kubelet_mounts(&mut self, name: &NodeName) {
@@ -217,7 +218,7 @@ impl Server {
             if attachment.metadata.is_terminating() {
                 self.remove_attachment(&name);
             } else if !attachment.status.attached {
-                attachment.metadata.finalizers = vec!["external-attacher/d".to_owned()];
+                attachment.metadata.finalizers = vec!["external-attacher/d".into()];
                 attachment.status.attached = true;
                 attachment.status.attach_error = None;
                 self.put_attachment(attachment);
@@ -232,15 +233,15 @@ impl Server {
         node.metadata.uid = format!("node-{name}-{}", self.uids).into();
         let managed = "volumes.kubernetes.io/controller-managed-attach-detach";
         node.metadata.annotations.insert(managed.to_owned(), "true".to_owned());
-        boot.clone_into(&mut node.status.node_info.boot_id);
+        node.status.node_info.boot_id = boot.into();
         self.put_ready(node, true);
     }
 
     pub(super) fn put_ready(&mut self, mut node: Node, ready: bool) {
         let status = if ready { "True" } else { "Unknown" };
         node.status.conditions = vec![NodeCondition {
-            r#type: "Ready".to_owned(),
-            status: status.to_owned(),
+            r#type: "Ready".into(),
+            status: status.into(),
             last_transition_time: Some(self.wall),
         }];
         self.put_node(node);
@@ -259,7 +260,7 @@ impl Server {
             0 | 1 => self.node_recovers(&name),
             2 => {
                 let boot = self.reboots(&name);
-                node.status.node_info.boot_id = boot;
+                node.status.node_info.boot_id = boot.into();
                 node.status.volumes_in_use.clear();
                 self.silent.remove(&name);
                 self.put_ready(node, true);
@@ -267,7 +268,7 @@ impl Server {
             // Only a machine that is off is declared so.
             3 if self.silent.contains(&name) => {
                 self.reboots(&name);
-                node.spec.taints.push(Taint { key: OUT_OF_SERVICE.to_owned() });
+                node.spec.taints.push(Taint { key: OUT_OF_SERVICE.into() });
                 self.put_node(node);
             }
             4 => self.node_goes(&name),
@@ -352,5 +353,5 @@ pub(super) fn has_work(attachment: &VolumeAttachment) -> bool {
 }
 
 fn error(message: &str) -> mooring::kube_api::kinds::VolumeError {
-    mooring::kube_api::kinds::VolumeError { time: None, message: message.to_owned() }
+    mooring::kube_api::kinds::VolumeError { time: None, message: message.into() }
 }

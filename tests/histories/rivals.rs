@@ -48,10 +48,8 @@ impl Server {
     /// Somebody else writes the list of a node. Returns whether that changed it.
     pub(super) fn somebody_lists(&mut self, name: &NodeName, volumes: &[&str]) {
         let Some(mut node) = self.nodes.get(name).cloned() else { return };
-        let entry = |volume: &&str| AttachedVolume {
-            name: id(volume).as_str().to_owned(),
-            device_path: String::new(),
-        };
+        let entry =
+            |volume: &&str| AttachedVolume { name: id(volume).as_str().into(), device_path: "".into() };
         node.status.volumes_attached = volumes.iter().map(entry).collect();
         if node == self.nodes[name] {
             return;

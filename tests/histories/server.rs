@@ -320,7 +320,7 @@ impl Server {
         let Some(mut attachment) = self.attachments.get(&name).cloned() else {
             return Ok(Err(CallError::NotFound(name.to_string())));
         };
-        if attachment.metadata.uid.as_str() != uid {
+        if attachment.metadata.uid != uid.into() {
             return Ok(Err(CallError::Conflict(name.to_string())));
         }
         let volume = id(attachment.spec.source.persistent_volume_name.clone().unwrap_or_default().as_str());
@@ -372,7 +372,7 @@ impl Server {
             return Ok(Err(CallError::NotFound(name.to_string())));
         };
         if body["metadata"]["resourceVersion"] != node.metadata.resource_version.to_string()
-            || body["metadata"]["uid"] != node.metadata.uid.as_str()
+            || body["metadata"]["uid"] != node.metadata.uid.to_string()
         {
             return Ok(Err(CallError::Conflict(name.to_string())));
         }

@@ -293,11 +293,11 @@ fn a_selector_costs_its_own_candidates() {
     const PAIRS: usize = 2_000;
     let selecting = |number: usize| {
         let mut claim = claim(&format!("c{number:04}"));
-        claim.spec.selector = Some(LabelSelector {
+        claim.spec.selector = Some(Box::new(LabelSelector {
             match_labels: [("kind".to_owned(), "disk".to_owned()), ("disk".to_owned(), number.to_string())]
                 .into(),
             ..LabelSelector::default()
-        });
+        }));
         claim
     };
     let labelled = |number: usize| {
@@ -393,8 +393,8 @@ fn s39_a_large_cluster_at_rest_asks_for_nothing() {
     for number in 0..BOUND {
         let (mut volume, mut claim) = (volume(&format!("pv{number}")), claim(&format!("c{number}")));
         volume.spec.claim_ref = Some(ClaimRef {
-            namespace: "ns".to_owned(),
-            name: format!("c{number}"),
+            namespace: "ns".into(),
+            name: format!("c{number}").into(),
             uid: claim.metadata.uid.clone(),
         });
         volume.status.phase = VolumePhase::Bound;
@@ -409,7 +409,7 @@ fn s39_a_large_cluster_at_rest_asks_for_nothing() {
         let mut volume = volume(&format!("old{number}"));
         // The name of a claim that exists again, with another UID.
         volume.spec.claim_ref =
-            Some(ClaimRef { namespace: "ns".to_owned(), name: format!("c{number}"), uid: "gone".into() });
+            Some(ClaimRef { namespace: "ns".into(), name: format!("c{number}").into(), uid: "gone".into() });
         volume.status.phase = VolumePhase::Released;
         volumes.push(volume);
     }
@@ -526,8 +526,8 @@ fn l18_every_claim_that_is_not_bound_is_explained_with_the_nearest_volumes() {
     let mut small = volume("small");
     small.spec.capacity.insert("storage".to_owned(), "1Mi".to_owned());
     let mut odd = volume("odd");
-    odd.spec.access_modes = vec!["ReadOnlyMany".to_owned()];
-    odd.spec.volume_mode = Some("Block".to_owned());
+    odd.spec.access_modes = vec!["ReadOnlyMany".into()];
+    odd.spec.volume_mode = Some("Block".into());
     let mut named = claim("named");
     named.spec.volume_name = VolumeName::from("gone");
     let (_, mut planner) = planner(vec![small, odd], vec![claim("c"), named]);
@@ -572,7 +572,7 @@ fn a_pair_that_names_each_other_takes_four_writes() {
         let mut reserved = volume("pv");
         reserved.status.phase = VolumePhase::Pending;
         reserved.spec.claim_ref =
-            Some(ClaimRef { namespace: "ns".to_owned(), name: "c".to_owned(), ..ClaimRef::default() });
+            Some(ClaimRef { namespace: "ns".into(), name: "c".into(), ..ClaimRef::default() });
         objects.apply(reserved);
         objects.apply(claim("c"));
         let mut told =

@@ -40,8 +40,7 @@ fn nothing_is_kept_of_what_is_gone() {
     let mut named = claim("c");
     named.spec.volume_name = VolumeName::from("missing");
     let mut parked = volume("pv");
-    parked.spec.claim_ref =
-        Some(ClaimRef { namespace: "ns".to_owned(), name: "d".to_owned(), uid: "".into() });
+    parked.spec.claim_ref = Some(ClaimRef { namespace: "ns".into(), name: "d".into(), uid: "".into() });
     let (objects, mut planner) = planner(vec![parked.clone()], vec![named.clone()]);
     let now = Instant::now();
     assert!(!planner.plan(now).events.is_empty());
@@ -71,7 +70,7 @@ fn cost_a_free_volume_is_not_offered_to_claims_that_take_none() {
     class.provisioner = "d".to_owned();
     class.volume_binding_mode = serde_json::from_value(json!("WaitForFirstConsumer")).unwrap();
     let mut waiting = claim("c");
-    waiting.spec.storage_class_name = Some("late".to_owned());
+    waiting.spec.storage_class_name = Some("late".into());
     for (key, value) in [("selected-node", "n1"), ("storage-provisioner", "d")] {
         waiting.metadata.annotations.insert(format!("volume.kubernetes.io/{key}"), value.to_owned());
     }
@@ -86,7 +85,7 @@ fn cost_a_free_volume_is_not_offered_to_claims_that_take_none() {
         [("claim", "waits_for_provisioner")]
     );
     let mut free = volume("pv");
-    free.spec.storage_class_name = Some("late".to_owned());
+    free.spec.storage_class_name = Some("late".into());
     free.metadata.resource_version = ResourceVersion(2);
     objects.apply(free.clone());
     planner.changed(&ObjectRef::Volume(free.key()), now);

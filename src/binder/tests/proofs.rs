@@ -13,8 +13,7 @@ type Proven<T> = (Option<T>, bool);
 /// the watch has passed what is read.
 fn claim_read(found: Option<(&str, &str)>, late: bool) -> Proven<ClaimProof> {
     let mut bound = volume("pv");
-    bound.spec.claim_ref =
-        Some(ClaimRef { namespace: "ns".to_owned(), name: "c".to_owned(), uid: "uid-c".into() });
+    bound.spec.claim_ref = Some(ClaimRef { namespace: "ns".into(), name: "c".into(), uid: "uid-c".into() });
     bound.status.phase = VolumePhase::Bound;
     let (objects, mut planner) = planner(vec![bound.clone()], vec![]);
     let now = Instant::now();
@@ -75,11 +74,8 @@ fn volume_read(found: Option<&str>, late: bool) -> Proven<VolumeProof> {
         Some(uid) => {
             let mut volume = volume("pv");
             volume.metadata.resource_version = ResourceVersion(5);
-            volume.spec.claim_ref = (uid != "-").then(|| ClaimRef {
-                namespace: "ns".to_owned(),
-                name: "c".to_owned(),
-                uid: uid.into(),
-            });
+            volume.spec.claim_ref =
+                (uid != "-").then(|| ClaimRef { namespace: "ns".into(), name: "c".into(), uid: uid.into() });
             Ok(Answer::Volume(volume))
         }
         None => Err(CallError::NotFound("pv".into())),

@@ -8,7 +8,10 @@ use super::{
     },
     *,
 };
-use crate::{binder::decision::Directory, kube_api::kinds::Pod};
+use crate::{
+    binder::decision::Directory,
+    kube_api::kinds::{Pod, PodPhase},
+};
 
 fn released(revision: u64) -> PersistentVolume {
     decode(&json!({
@@ -144,7 +147,7 @@ fn a_recycler_pod_is_asked_for_when_the_list_lacks_it_and_deleted_once() {
     let refresh = only(planner.plan(now));
     assert_eq!(refresh.call, Call::Read { target: Object::Pod(pod.key()), purpose: Purpose::Refresh });
     pod.metadata.resource_version = ResourceVersion(9);
-    pod.status.phase = "Succeeded".to_owned();
+    pod.status.phase = PodPhase::Succeeded;
     planner.outcome(refresh, Ok(Answer::Pod(pod.clone())), now, 0.0);
     let deletion = only(planner.plan(now));
     assert_eq!(deletion.call.write_kind(), Some(WriteKind::DeletePod));
@@ -164,7 +167,7 @@ fn s23_a_volume_that_was_recycled_is_recycled_anew() {
     let now = Instant::now();
     let (objects, mut planner, mut pod) = recycling(now);
     pod.metadata.resource_version = ResourceVersion(8);
-    pod.status.phase = "Succeeded".to_owned();
+    pod.status.phase = PodPhase::Succeeded;
     objects.apply(pod.clone());
     planner.changed(&ObjectRef::Pod(pod.key()), now);
     let deletion = only(planner.plan(now));
@@ -374,7 +377,7 @@ fn a_pod_that_happens_to_have_the_name_is_not_taken_for_ours() {
 fn creating(now: Instant) -> (Arc<Objects>, Planner, Op) {
     let objects = Arc::new(Objects::default());
     let mut claim = claim("c");
-    claim.spec.storage_class_name = Some("gold".to_owned());
+    claim.spec.storage_class_name = Some("gold".into());
     claim
         .metadata
         .annotations

@@ -31,7 +31,7 @@ fn key(name: &str) -> ClaimKey {
 
 fn of_class(name: &str, class: &str) -> PersistentVolumeClaim {
     let mut claim = claim(name);
-    claim.spec.storage_class_name = Some(class.to_owned());
+    claim.spec.storage_class_name = Some(class.into());
     claim
 }
 
@@ -208,10 +208,10 @@ fn s39_a_change_of_no_interest_costs_one_read_of_the_class() {
 fn no_volume_is_made_available_while_the_class_of_its_claim_is_read() {
     let pair = |number: usize| {
         let (mut volume, claim) = (volume(&format!("pv{number}")), of_class(&format!("c{number}"), "manual"));
-        volume.spec.storage_class_name = Some("manual".to_owned());
+        volume.spec.storage_class_name = Some("manual".into());
         volume.status.phase = VolumePhase::Pending;
         volume.spec.claim_ref =
-            Some(ClaimRef { namespace: "ns".to_owned(), name: format!("c{number}"), uid: "".into() });
+            Some(ClaimRef { namespace: "ns".into(), name: format!("c{number}").into(), uid: "".into() });
         (volume, claim)
     };
     let (volumes, claims) = [pair(1), pair(2)].into_iter().unzip();
@@ -371,7 +371,7 @@ fn a_bind_that_meets_another_write_to_its_volume_is_measured_from_its_beginning(
     assert_eq!(planner.standing().waiting(), [("volume_busy", 1)].into());
     now += Duration::from_secs(2);
     changed.metadata.resource_version = ResourceVersion(4);
-    changed.metadata.finalizers.push(IN_TREE_FINALIZER.to_owned());
+    changed.metadata.finalizers.push(IN_TREE_FINALIZER.into());
     planner.outcome(annotating, Ok(Answer::Volume(changed)), now, 0.0);
     for revision in 5..8 {
         let op = only(planner.plan(now));

@@ -54,7 +54,7 @@ pub(super) fn creation(report: &Report, name: &str, instance: &str, now: Timesta
             "kind": involved.kind,
             "namespace": &*involved.namespace,
             "name": &*involved.name,
-            "uid": involved.uid.as_str(),
+            "uid": involved.uid,
             "resourceVersion": involved.resource_version.to_string(),
         },
         "type": event.r#type.as_str(),

@@ -3,7 +3,7 @@
 use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 
-use super::{Meta, VolumeSpec};
+use super::{Keep, Meta, VolumeSpec};
 use crate::kube_api::ids::{DriverName, NodeName, VolumeName};
 
 /// A VolumeAttachment.
@@ -47,9 +47,9 @@ pub struct AttachmentStatus {
     /// Whether the driver has attached the volume.
     pub attached: bool,
     /// Why the last attach failed.
-    pub attach_error: Option<VolumeError>,
+    pub attach_error: Option<Box<VolumeError>>,
     /// Why the last detach failed.
-    pub detach_error: Option<VolumeError>,
+    pub detach_error: Option<Box<VolumeError>>,
 }
 
 /// An error of the driver.
@@ -59,5 +59,12 @@ pub struct VolumeError {
     /// When it was met.
     pub time: Option<Timestamp>,
     /// What the driver said.
-    pub message: String,
+    pub message: Box<str>,
+}
+
+impl Keep for VolumeAttachment {
+    fn trim(&mut self) {
+        self.metadata.drop_labels();
+        self.metadata.keep_finalizers();
+    }
 }

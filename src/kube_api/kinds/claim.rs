@@ -1,11 +1,12 @@
 //! PersistentVolumeClaim: what is asked for, and what was given.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 
-use super::{Meta, pod::Present};
-use crate::kube_api::ids::VolumeName;
+use super::{Keep, Meta, pod::Present};
+use crate::kube_api::{
+    ids::VolumeName,
+    text::{Text, TextMap},
+};
 
 /// A PersistentVolumeClaim.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -24,19 +25,19 @@ pub struct PersistentVolumeClaim {
 #[serde(rename_all = "camelCase", default)]
 pub struct ClaimSpec {
     /// Access modes asked for.
-    pub access_modes: Vec<String>,
+    pub access_modes: Vec<Text>,
     /// Resources asked for.
     pub resources: ClaimResources,
     /// The volume this claim is bound to, or asks for by name.
     pub volume_name: VolumeName,
     /// Class; absent and empty differ (pv-binder §2.3).
-    pub storage_class_name: Option<String>,
+    pub storage_class_name: Option<Text>,
     /// `Filesystem` (also when absent) or `Block`.
-    pub volume_mode: Option<String>,
+    pub volume_mode: Option<Text>,
     /// VolumeAttributesClass.
-    pub volume_attributes_class_name: Option<String>,
+    pub volume_attributes_class_name: Option<Text>,
     /// Labels a volume must bear.
-    pub selector: Option<LabelSelector>,
+    pub selector: Option<Box<LabelSelector>>,
     /// Present when the volume is to be made from something.
     pub data_source: Option<Present>,
 }
@@ -46,7 +47,7 @@ pub struct ClaimSpec {
 #[serde(default)]
 pub struct ClaimResources {
     /// Requests by resource name, as written (quantities).
-    pub requests: BTreeMap<String, String>,
+    pub requests: TextMap,
 }
 
 /// A label selector.
@@ -54,7 +55,7 @@ pub struct ClaimResources {
 #[serde(rename_all = "camelCase", default)]
 pub struct LabelSelector {
     /// All must match.
-    pub match_labels: BTreeMap<String, String>,
+    pub match_labels: TextMap,
     /// All must match.
     pub match_expressions: Vec<LabelExpression>,
 }
@@ -64,11 +65,11 @@ pub struct LabelSelector {
 #[serde(default)]
 pub struct LabelExpression {
     /// Label key.
-    pub key: String,
+    pub key: Text,
     /// `In`, `NotIn`, `Exists`, `DoesNotExist`.
     pub operator: String,
     /// Values for `In` and `NotIn`.
-    pub values: Vec<String>,
+    pub values: Vec<Text>,
 }
 
 /// `status` of a claim.
@@ -78,11 +79,11 @@ pub struct ClaimStatus {
     /// Phase.
     pub phase: ClaimPhase,
     /// Access modes of the bound volume.
-    pub access_modes: Vec<String>,
+    pub access_modes: Vec<Text>,
     /// Capacity of the bound volume, as written (quantities).
-    pub capacity: BTreeMap<String, String>,
+    pub capacity: TextMap,
     /// VolumeAttributesClass in effect.
-    pub current_volume_attributes_class_name: Option<String>,
+    pub current_volume_attributes_class_name: Option<Text>,
 }
 
 /// `status.phase` of a claim.
@@ -111,5 +112,14 @@ impl ClaimPhase {
             Self::Lost => "Lost",
             Self::Unknown => "Unknown",
         }
+    }
+}
+
+impl Keep for PersistentVolumeClaim {
+    fn trim(&mut self) {
+        self.metadata.drop_labels();
+        self.metadata.keep_owners(|owner| owner.controller);
+        self.spec.access_modes.shrink_to_fit();
+        self.status.access_modes.shrink_to_fit();
     }
 }

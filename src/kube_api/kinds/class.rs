@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::{Meta, ReclaimPolicy};
+use super::{Keep, Meta, ReclaimPolicy};
 
 /// A StorageClass.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -30,4 +30,11 @@ pub enum BindingMode {
     /// A mode this version does not know.
     #[serde(other)]
     Unknown,
+}
+
+impl Keep for StorageClass {
+    fn trim(&mut self) {
+        self.metadata.drop_labels();
+        self.metadata.keep_owners(|_| false);
+    }
 }

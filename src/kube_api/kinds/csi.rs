@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::Meta;
+use super::{Keep, Meta};
 
 /// A CSIDriver.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -20,4 +20,11 @@ pub struct CsiDriver {
 pub struct CsiDriverSpec {
     /// Whether volumes of the driver must be attached; absent means yes (attach-detach §2.3).
     pub attach_required: Option<bool>,
+}
+
+impl Keep for CsiDriver {
+    fn trim(&mut self) {
+        self.metadata.drop_labels();
+        self.metadata.keep_owners(|_| false);
+    }
 }

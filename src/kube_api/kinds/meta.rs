@@ -1,22 +1,27 @@
 //! The part of `metadata` that decisions read.
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{borrow::Cow, fmt, sync::Arc};
 
 use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Deserializer, de::MapAccess};
 
-use crate::kube_api::ids::{ResourceVersion, Uid};
+use crate::kube_api::{
+    ids::{ResourceVersion, Uid},
+    text::{self, Text, TextMap},
+};
 
 /// Metadata of an object.
 ///
 /// Equality leaves the revision out: two revisions with the same content are the same object, and
 /// a change that touches nothing we keep wakes nobody.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Meta {
     /// Name.
+    #[serde(deserialize_with = "text::shared")]
     pub name: Arc<str>,
     /// Namespace, empty for cluster-scoped kinds.
+    #[serde(deserialize_with = "text::shared")]
     pub namespace: Arc<str>,
     /// UID.
     pub uid: Uid,
@@ -26,15 +31,32 @@ pub struct Meta {
     pub creation_timestamp: Option<Timestamp>,
     /// Set once deletion was asked for; the object is gone when its finalizers are.
     pub deletion_timestamp: Option<Timestamp>,
-    /// Finalizers.
-    pub finalizers: Vec<String>,
-    /// Owners.
+    /// Finalizers; kept for PersistentVolumes and VolumeAttachments.
+    pub finalizers: Vec<Text>,
+    /// Owners that somebody asks for: of a pod PersistentVolumes, of a claim its controller.
     pub owner_references: Vec<OwnerReference>,
     /// Annotations of the storage domains; others are not kept.
     #[serde(deserialize_with = "storage_annotations")]
-    pub annotations: BTreeMap<String, String>,
+    pub annotations: TextMap,
     /// Labels; kept for PersistentVolumes only, where claims select by them.
-    pub labels: BTreeMap<String, String>,
+    pub labels: TextMap,
+}
+
+impl Default for Meta {
+    fn default() -> Self {
+        Self {
+            name: text::empty(),
+            namespace: text::empty(),
+            uid: Uid::default(),
+            resource_version: ResourceVersion::default(),
+            creation_timestamp: None,
+            deletion_timestamp: None,
+            finalizers: Vec::new(),
+            owner_references: Vec::new(),
+            annotations: TextMap::default(),
+            labels: TextMap::default(),
+        }
+    }
 }
 
 impl Meta {
@@ -47,7 +69,25 @@ impl Meta {
     /// Value of an annotation.
     #[must_use]
     pub fn annotation(&self, key: &str) -> Option<&str> {
-        self.annotations.get(key).map(String::as_str)
+        self.annotations.get(key).map(Text::as_str)
+    }
+
+    /// Drops labels.
+    pub(super) fn drop_labels(&mut self) {
+        self.labels = TextMap::default();
+    }
+
+    /// Keeps some of the owners, and no finalizer.
+    pub(super) fn keep_owners(&mut self, is_kept: impl FnMut(&OwnerReference) -> bool) {
+        self.owner_references.retain(is_kept);
+        self.owner_references.shrink_to_fit();
+        self.finalizers = Vec::new();
+    }
+
+    /// Keeps the finalizers, and no owner.
+    pub(super) fn keep_finalizers(&mut self) {
+        self.finalizers.shrink_to_fit();
+        self.owner_references = Vec::new();
     }
 
     /// The owner that controls this object, if any.
@@ -88,9 +128,9 @@ impl PartialEq for Meta {
 #[serde(rename_all = "camelCase", default)]
 pub struct OwnerReference {
     /// Kind of the owner.
-    pub kind: String,
+    pub kind: Text,
     /// Name of the owner.
-    pub name: String,
+    pub name: Text,
     /// UID of the owner.
     pub uid: Uid,
     /// Whether this owner is the managing controller.
@@ -116,32 +156,32 @@ pub(in crate::kube_api) fn is_kept_annotation(key: &[u8]) -> bool {
     KEPT_DOMAINS.iter().any(|domain| key.starts_with(domain.as_bytes()))
 }
 
-fn storage_annotations<'de, D>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error>
+fn storage_annotations<'de, D>(deserializer: D) -> Result<TextMap, D::Error>
 where
     D: Deserializer<'de>,
 {
     struct Visitor;
     impl<'de> serde::de::Visitor<'de> for Visitor {
-        type Value = BTreeMap<String, String>;
+        type Value = TextMap;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str("a map of annotations")
         }
 
         fn visit_unit<E>(self) -> Result<Self::Value, E> {
-            Ok(BTreeMap::new())
+            Ok(TextMap::default())
         }
 
         fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-            let mut kept = BTreeMap::new();
-            while let Some(key) = map.next_key::<std::borrow::Cow<'de, str>>()? {
+            let mut kept = Vec::new();
+            while let Some(key) = map.next_key::<Cow<'de, str>>()? {
                 if is_kept_annotation(key.as_bytes()) {
-                    kept.insert(key.into_owned(), map.next_value()?);
+                    kept.push((Text::from(&*key), map.next_value::<Text>()?));
                 } else {
                     map.next_value::<serde::de::IgnoredAny>()?;
                 }
             }
-            Ok(kept)
+            Ok(kept.into_iter().collect())
         }
     }
     deserializer.deserialize_any(Visitor)

@@ -14,7 +14,7 @@ mod pod;
 mod source;
 mod volume;
 
-use std::{fmt, hash::Hash};
+use std::{fmt, hash::Hash, sync::Arc};
 
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
@@ -28,10 +28,8 @@ pub use csi::{CsiDriver, CsiDriverSpec};
 pub(super) use meta::is_kept_annotation;
 pub use meta::{Meta, OwnerReference};
 pub use node::{AttachedVolume, Node, NodeCondition, NodeInfo, NodeSpec, NodeStatus, Taint};
-pub use pod::{
-    ClaimSource, ContainerState, ContainerStatus, Pod, PodSpec, PodStatus, PodVolume, PodVolumeSource,
-    Present,
-};
+pub(super) use pod::ContainerState;
+pub use pod::{ClaimSource, Pod, PodPhase, PodSpec, PodStatus, PodVolume, PodVolumeSource, Present};
 pub(super) use source::Source;
 pub use source::{
     AwsElasticBlockStore, AzureDisk, AzureFile, Cinder, Fc, FlexVolume, GcePersistentDisk, InTreeSource,
@@ -89,9 +87,20 @@ pub trait FromProtobuf: Sized {
     fn from_protobuf(raw: &Bytes) -> Result<Self, DecodeError>;
 }
 
+/// What is kept of an object that was read.
+pub trait Keep {
+    /// Drops what was read and nobody asks for, and the room for more.
+    fn trim(&mut self);
+
+    /// Whether any rule asks for the object. One that has become irrelevant is as good as deleted.
+    fn is_relevant(&self) -> bool {
+        true
+    }
+}
+
 /// A watched kind.
 pub trait Narrow:
-    DeserializeOwned + FromProtobuf + Clone + fmt::Debug + PartialEq + Send + Sync + 'static
+    DeserializeOwned + FromProtobuf + Keep + Clone + fmt::Debug + PartialEq + Send + Sync + 'static
 {
     /// What identifies one object of the kind.
     type Key: Clone + Eq + Ord + Hash + fmt::Debug + fmt::Display + Send + Sync + 'static;
@@ -116,23 +125,17 @@ pub trait Narrow:
     const HAS_LAST_WORDS: bool = false;
     /// URL path of one object (all kinds we use are `v1`).
     fn path(key: &Self::Key) -> String;
-    /// Drops what this kind parsed but does not keep.
-    fn trim(&mut self) {}
-    /// Whether any rule reads the object. One that does not matter is not kept.
-    fn is_relevant(&self) -> bool {
-        true
-    }
 }
 
 macro_rules! narrow {
     ($kind:ty, $key:ident, $variant:ident, $group:literal, $name:literal, $plural:literal, cluster) => {
         narrow!(@ $kind, $key, $variant, $group, $name, $plural,
-            |meta: &Meta| $key::from(&*meta.name),
+            |meta: &Meta| $key::from(Arc::clone(&meta.name)),
             |key: &$key| format!("{}/{}/{}", api_root($group), $plural, key));
     };
     ($kind:ty, $key:ident, $variant:ident, $group:literal, $name:literal, $plural:literal, namespaced) => {
         narrow!(@ $kind, $key, $variant, $group, $name, $plural,
-            |meta: &Meta| $key::new(&meta.namespace, &meta.name),
+            |meta: &Meta| $key::of(meta),
             |key: &$key| format!("{}/namespaces/{}/{}/{}", api_root($group), key.namespace(), $plural, key.name()));
     };
     (@ $kind:ty, $key:ident, $variant:ident, $group:literal, $name:literal, $plural:literal, $of:expr, $path:expr) => {
@@ -157,11 +160,6 @@ macro_rules! narrow {
                 path(key)
             }
             const HAS_LAST_WORDS: bool = matches!($name.as_bytes(), b"Node");
-            fn trim(&mut self) {
-                if $name != "PersistentVolume" {
-                    self.metadata.labels.clear();
-                }
-            }
         }
     };
 }

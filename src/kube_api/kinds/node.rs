@@ -1,11 +1,10 @@
 //! Node: the two lists of the hand-shake with the kubelet, health and taints.
 
-use std::collections::BTreeSet;
-
 use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::Meta;
+use super::{Keep, Meta};
+use crate::kube_api::text::{Text, TextSet};
 
 /// Annotation by which a kubelet hands attach and detach to the controller. Its value is not
 /// looked at (attach-detach §1.5).
@@ -13,6 +12,9 @@ const MANAGED: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
 
 /// Taint by which an operator declares that a node is off.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+
+/// The one condition that is looked at.
+const READY: &str = "Ready";
 
 /// A Node.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -30,7 +32,7 @@ pub struct Node {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct NodeSpec {
-    /// Taints.
+    /// Taints; those that mean something to us are kept.
     pub taints: Vec<Taint>,
 }
 
@@ -39,7 +41,7 @@ pub struct NodeSpec {
 #[serde(default)]
 pub struct Taint {
     /// Key.
-    pub key: String,
+    pub key: Text,
 }
 
 /// `status` of a Node.
@@ -49,8 +51,8 @@ pub struct NodeStatus {
     /// What we tell the kubelet: attached, may be mounted. An atomic list that we own.
     pub volumes_attached: Vec<AttachedVolume>,
     /// What the kubelet tells us: mounted, or about to be. An atomic list that it owns.
-    pub volumes_in_use: BTreeSet<String>,
-    /// Conditions.
+    pub volumes_in_use: TextSet,
+    /// Conditions; `Ready` is kept.
     pub conditions: Vec<NodeCondition>,
     /// What the kubelet says of its machine.
     pub node_info: NodeInfo,
@@ -62,7 +64,7 @@ pub struct NodeStatus {
 pub struct NodeInfo {
     /// Changes when the machine boots: until then, what was mounted may still be.
     #[serde(rename = "bootID")]
-    pub boot_id: String,
+    pub boot_id: Box<str>,
 }
 
 /// An entry of `status.volumesAttached`.
@@ -70,9 +72,9 @@ pub struct NodeInfo {
 #[serde(rename_all = "camelCase", default)]
 pub struct AttachedVolume {
     /// Unique volume name.
-    pub name: String,
+    pub name: Text,
     /// Always present on the wire, empty for CSI (attach-detach §8).
-    pub device_path: String,
+    pub device_path: Text,
 }
 
 /// A condition.
@@ -80,9 +82,9 @@ pub struct AttachedVolume {
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeCondition {
     /// Type, such as `Ready`.
-    pub r#type: String,
+    pub r#type: Text,
     /// `True`, `False` or `Unknown`.
-    pub status: String,
+    pub status: Text,
     /// When `status` last changed.
     pub last_transition_time: Option<Timestamp>,
 }
@@ -97,7 +99,7 @@ impl Node {
     /// The condition `Ready`.
     #[must_use]
     pub fn ready(&self) -> Option<&NodeCondition> {
-        self.status.conditions.iter().find(|condition| condition.r#type == "Ready")
+        self.status.conditions.iter().find(|condition| condition.r#type == READY)
     }
 
     /// Whether the kubelet is known to be well (attach-detach §6.2 step 4).
@@ -122,5 +124,17 @@ impl Node {
     #[must_use]
     pub fn uses(&self, volume: &str) -> bool {
         self.status.volumes_in_use.contains(volume)
+    }
+}
+
+impl Keep for Node {
+    fn trim(&mut self) {
+        self.metadata.drop_labels();
+        self.metadata.keep_owners(|_| false);
+        self.spec.taints.retain(|taint| taint.key == OUT_OF_SERVICE);
+        self.spec.taints.shrink_to_fit();
+        self.status.conditions.retain(|condition| condition.r#type == READY);
+        self.status.conditions.shrink_to_fit();
+        self.status.volumes_attached.shrink_to_fit();
     }
 }

@@ -1,18 +1,21 @@
 //! Pod: where it runs, whether it still runs, and which volumes it names.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use serde::{
     Deserialize, Deserializer,
-    de::{MapAccess, Visitor, value::MapAccessDeserializer},
+    de::{MapAccess, SeqAccess, Visitor, value::MapAccessDeserializer},
 };
 use serde_json::Value;
 
 use super::{
-    InTreeSource, Meta,
+    InTreeSource, Keep, Meta, Narrow, OwnerReference,
     source::{Malformed, Source, WithoutSource, parse},
 };
-use crate::kube_api::ids::{ClaimKey, NodeName};
+use crate::kube_api::{
+    ids::{ClaimKey, NamespacedName, NodeName},
+    text::Text,
+};
 
 /// A Pod.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -41,7 +44,7 @@ pub struct PodSpec {
 #[derive(Clone, Debug, PartialEq)]
 pub struct PodVolume {
     /// Name of the volume inside the pod.
-    pub name: String,
+    pub name: Text,
     /// Where it comes from.
     pub source: PodVolumeSource,
 }
@@ -59,12 +62,11 @@ pub enum PodVolumeSource {
 }
 
 /// `persistentVolumeClaim`.
-#[derive(Clone, PartialEq, Eq, Deserialize, prost::Message)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClaimSource {
     /// Name of the claim in the pod's namespace.
-    #[prost(string, tag = "1")]
-    pub claim_name: String,
+    pub claim_name: Text,
 }
 
 impl Source for PodVolumeSource {
@@ -91,37 +93,103 @@ impl Source for PodVolumeSource {
 
 /// `status` of a Pod.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(from = "StatusFields")]
 pub struct PodStatus {
-    /// `Pending`, `Running`, `Succeeded`, `Failed`.
-    pub phase: String,
-    /// Why, as text for people.
+    /// Phase.
+    pub phase: PodPhase,
+    /// Why, as text for people; kept of a pod that failed.
     pub message: Box<str>,
-    /// Init containers.
-    pub init_container_statuses: Vec<ContainerStatus>,
-    /// Containers.
-    pub container_statuses: Vec<ContainerStatus>,
-    /// Ephemeral containers.
-    pub ephemeral_container_statuses: Vec<ContainerStatus>,
+    /// Whether a container runs, of whatever list; kept of a pod that is being deleted.
+    pub is_running: bool,
+}
+
+/// `status.phase` of a Pod.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+pub enum PodPhase {
+    /// Not all containers have begun.
+    #[default]
+    #[serde(alias = "")]
+    Pending,
+    /// At least one container runs.
+    Running,
+    /// All containers ended well, for good.
+    Succeeded,
+    /// All containers ended, for good.
+    Failed,
+    /// `Unknown`, or a phase this version does not know.
+    #[serde(other)]
+    Unknown,
+}
+
+/// `status` as it is written.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct StatusFields {
+    phase: PodPhase,
+    message: Box<str>,
+    init_container_statuses: Running,
+    container_statuses: Running,
+    ephemeral_container_statuses: Running,
+}
+
+impl From<StatusFields> for PodStatus {
+    fn from(fields: StatusFields) -> Self {
+        let lists =
+            [fields.init_container_statuses, fields.container_statuses, fields.ephemeral_container_statuses];
+        let is_running = lists.iter().any(|Running(is_running)| *is_running);
+        Self { phase: fields.phase, message: fields.message, is_running }
+    }
+}
+
+/// Whether a container of a list runs.
+#[derive(Default)]
+struct Running(bool);
+
+impl<'de> Deserialize<'de> for Running {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Containers;
+        impl<'de> Visitor<'de> for Containers {
+            type Value = Running;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of container statuses")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut containers: A) -> Result<Running, A::Error> {
+                let mut is_running = false;
+                while let Some(container) = containers.next_element::<ContainerStatus>()? {
+                    is_running |= container.state.is_running();
+                }
+                Ok(Running(is_running))
+            }
+        }
+        deserializer.deserialize_seq(Containers)
+    }
 }
 
 /// Run state of one container.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(default)]
-pub struct ContainerStatus {
-    /// State.
-    pub state: ContainerState,
+struct ContainerStatus {
+    state: ContainerState,
 }
 
-/// `state` of a container status: only "runs or not" is kept. The API documents no state at all as waiting;
+/// `state` of a container status: only "runs or not" is read. The API documents no state at all as waiting;
 /// KCM takes it for running, and so nothing is taken from a pod that may run.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(default)]
-pub struct ContainerState {
+pub(in crate::kube_api) struct ContainerState {
     /// Present when the container does not run yet.
     pub waiting: Option<Present>,
     /// Present when the container does not run any more.
     pub terminated: Option<Present>,
+}
+
+impl ContainerState {
+    // KCM: pkg/volume/util/util.go, notRunning.
+    pub(in crate::kube_api) fn is_running(&self) -> bool {
+        self.waiting.is_none() && self.terminated.is_none()
+    }
 }
 
 /// A value whose presence is all that matters.
@@ -133,21 +201,8 @@ impl Pod {
     /// container running (attach-detach §2.1).
     #[must_use]
     pub fn is_terminated(&self) -> bool {
-        let phase = self.status.phase.as_str();
-        phase == "Failed"
-            || phase == "Succeeded"
-            || (self.metadata.is_terminating() && !self.has_running_container())
-    }
-
-    // KCM: pkg/volume/util/util.go, notRunning.
-    fn has_running_container(&self) -> bool {
-        let status = &self.status;
-        status
-            .init_container_statuses
-            .iter()
-            .chain(&status.container_statuses)
-            .chain(&status.ephemeral_container_statuses)
-            .any(|container| container.state.waiting.is_none() && container.state.terminated.is_none())
+        matches!(self.status.phase, PodPhase::Failed | PodPhase::Succeeded)
+            || (self.metadata.is_terminating() && !self.status.is_running)
     }
 
     /// The claim a volume of this pod stands for, if it does (attach-detach §2.2).
@@ -155,15 +210,41 @@ impl Pod {
     pub fn claim_of(&self, volume: &PodVolume) -> Option<ClaimKey> {
         let namespace = &self.metadata.namespace;
         match &volume.source {
-            PodVolumeSource::PersistentVolumeClaim(claim) => {
-                Some(ClaimKey::new(namespace, &claim.claim_name))
-            }
+            PodVolumeSource::PersistentVolumeClaim(claim) => Some(ClaimKey(NamespacedName {
+                namespace: Arc::clone(namespace),
+                name: claim.claim_name.clone().into(),
+            })),
             PodVolumeSource::Ephemeral => {
                 Some(ClaimKey::new(namespace, &format!("{}-{}", self.metadata.name, volume.name)))
             }
             PodVolumeSource::InTree(_) => None,
         }
     }
+}
+
+impl Keep for Pod {
+    fn trim(&mut self) {
+        let status = &mut self.status;
+        self.metadata.drop_labels();
+        self.metadata.keep_owners(is_recycled_volume);
+        self.spec.volumes.shrink_to_fit();
+        // Of another pod nobody asks whether a container runs, nor why it failed.
+        status.is_running &= self.metadata.is_terminating();
+        if status.phase != PodPhase::Failed || self.metadata.owner_references.is_empty() {
+            status.message = Box::default();
+        }
+    }
+
+    /// A pod matters for a volume that may be attachable, which names a claim or is in-tree, or because it recycles
+    /// a PersistentVolume, its owner.
+    fn is_relevant(&self) -> bool {
+        !self.spec.volumes.is_empty() || self.metadata.owner_references.iter().any(is_recycled_volume)
+    }
+}
+
+/// Whether the owner is the PersistentVolume that a recycler pod works on.
+fn is_recycled_volume(owner: &OwnerReference) -> bool {
+    owner.kind == super::PersistentVolume::KIND
 }
 
 fn attachable_candidates<'de, D>(deserializer: D) -> Result<Vec<PodVolume>, D::Error>
@@ -182,7 +263,7 @@ impl<'de> Deserialize<'de> for Entry {
         #[derive(Default, Deserialize)]
         #[serde(default)]
         struct Named {
-            name: String,
+            name: Text,
         }
 
         struct Volume;
@@ -201,5 +282,88 @@ impl<'de> Deserialize<'de> for Entry {
             }
         }
         deserializer.deserialize_map(Volume)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pod(object: &Value) -> Pod {
+        let mut pod: Pod = serde_json::from_str(&object.to_string()).unwrap();
+        pod.trim();
+        pod
+    }
+
+    #[test]
+    fn a_pod_is_relevant_for_its_volumes_or_for_what_it_recycles() {
+        let owned =
+            |kind: &str| json!({"metadata": {"ownerReferences": [{"kind": kind, "name": "x", "uid": "u"}]}});
+        let with = |volumes: Value| json!({"spec": {"nodeName": "", "volumes": volumes}});
+        let not_ours = json!([
+            {"name": "a", "configMap": {}}, {"name": "b", "emptyDir": {}}, {"name": "c", "csi": {"driver": "d"}},
+            {"name": "d", "hostPath": {"path": "/"}}, {"name": "e", "nfs": {}}, {"name": "f", "projected": {}},
+        ]);
+        let claim = json!([{"name": "a", "persistentVolumeClaim": {"claimName": "c"}}]);
+        let cases = [
+            ("no volume", json!({}), false),
+            ("no volumes of ours", with(not_ours), false),
+            ("a claim, before it is scheduled", with(claim), true),
+            ("an ephemeral claim", with(json!([{"name": "a", "ephemeral": {}}])), true),
+            ("an in-tree volume", with(json!([{"name": "a", "fc": {"wwids": ["w"]}}])), true),
+            ("what cannot be read", with(json!([{"name": "a", "fc": 5}])), true),
+            ("a workload's", owned("ReplicaSet"), false),
+            ("a recycler", owned("PersistentVolume"), true),
+        ];
+        for (name, object, expected) in cases {
+            assert_eq!(pod(&object).is_relevant(), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_nobody_asks_for_is_not_kept() {
+        let object = |phase: &str, deleted: &Value, owner: &str| {
+            json!({
+                "metadata": {
+                    "name": "p", "labels": {"a": "b"}, "finalizers": ["f"], "deletionTimestamp": deleted,
+                    "ownerReferences": [{"kind": owner, "name": "x"}, {"kind": "Node", "name": "y"}],
+                },
+                "status": {"phase": phase, "message": "m", "containerStatuses": [{"state": {"running": {}}}]},
+            })
+        };
+        let (alive, deleted) = (Value::Null, json!("2026-01-01T00:00:00Z"));
+        // phase, deletion, owner; owners, whether a container runs, message
+        let cases = [
+            ("Running", &alive, "ReplicaSet", 0, false, ""),
+            ("Running", &deleted, "ReplicaSet", 0, true, ""),
+            ("Failed", &alive, "ReplicaSet", 0, false, ""),
+            ("Failed", &alive, "PersistentVolume", 1, false, "m"),
+        ];
+        for (phase, deleted, owner, owners, is_running, message) in cases {
+            let pod = pod(&object(phase, deleted, owner));
+            assert!(pod.metadata.labels.is_empty() && pod.metadata.finalizers.is_empty());
+            let kept = (pod.metadata.owner_references.len(), pod.status.is_running, &*pod.status.message);
+            assert_eq!(kept, (owners, is_running, message), "{phase} {owner}");
+        }
+    }
+
+    #[test]
+    fn a_container_that_neither_waits_nor_has_ended_runs_in_whatever_list() {
+        let (waiting, ended) =
+            (json!({"state": {"waiting": {}}}), json!({"state": {"terminated": {"exitCode": 0}}}));
+        let states = [(json!({}), true), (json!({"state": {"running": {}}}), true), (ended.clone(), false)];
+        for list in ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"] {
+            for (state, expected) in &states {
+                let deleted = json!({"deletionTimestamp": "2026-01-01T00:00:00Z"});
+                let pod = pod(&json!({"metadata": deleted, "status": {list: [waiting, state, ended]}}));
+                assert_eq!(
+                    (pod.status.is_running, pod.is_terminated()),
+                    (*expected, !expected),
+                    "{list} {state}"
+                );
+            }
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! PersistentVolume: what it is, whom it is for, and how far it got.
 
-use std::{collections::BTreeMap, fmt};
+use std::fmt;
 
 use serde::{
     Deserialize, Deserializer, Serialize,
@@ -9,10 +9,13 @@ use serde::{
 use serde_json::Value;
 
 use super::{
-    InTreeSource, Meta,
+    InTreeSource, Keep, Meta,
     source::{Malformed, Source, WithoutSource, parse},
 };
-use crate::kube_api::ids::{ClaimKey, DriverName, Uid};
+use crate::kube_api::{
+    ids::{ClaimKey, DriverName, NamespacedName, Uid},
+    text::{Text, TextMap},
+};
 
 /// A PersistentVolume.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -31,20 +34,20 @@ pub struct PersistentVolume {
 #[serde(rename_all = "camelCase", default, remote = "Self")]
 pub struct VolumeSpec {
     /// Capacity by resource name, as written (quantities).
-    pub capacity: BTreeMap<String, String>,
+    pub capacity: TextMap,
     /// Access modes, in the object's order.
-    pub access_modes: Vec<String>,
+    pub access_modes: Vec<Text>,
     /// The claim this volume is bound to or reserved for.
     pub claim_ref: Option<ClaimRef>,
     /// What happens when the claim is gone.
     #[serde(rename = "persistentVolumeReclaimPolicy")]
     pub reclaim_policy: ReclaimPolicy,
     /// Class; the beta annotation overrides it.
-    pub storage_class_name: Option<String>,
+    pub storage_class_name: Option<Text>,
     /// `Filesystem` (also when absent) or `Block`.
-    pub volume_mode: Option<String>,
+    pub volume_mode: Option<Text>,
     /// VolumeAttributesClass.
-    pub volume_attributes_class_name: Option<String>,
+    pub volume_attributes_class_name: Option<Text>,
     /// CSI source.
     #[serde(skip)]
     pub csi: Option<CsiSource>,
@@ -122,14 +125,21 @@ impl Source for VolumeSource {
     }
 }
 
+impl Keep for PersistentVolume {
+    fn trim(&mut self) {
+        self.metadata.keep_finalizers();
+        self.spec.access_modes.shrink_to_fit();
+    }
+}
+
 /// `spec.claimRef`: an object reference, as written.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClaimRef {
     /// Namespace of the claim.
-    pub namespace: String,
+    pub namespace: Text,
     /// Name of the claim.
-    pub name: String,
+    pub name: Text,
     /// UID of the claim; empty while somebody only reserved the volume by name.
     pub uid: Uid,
 }
@@ -138,7 +148,7 @@ impl ClaimRef {
     /// The claim's key.
     #[must_use]
     pub fn key(&self) -> ClaimKey {
-        ClaimKey::new(&self.namespace, &self.name)
+        ClaimKey(NamespacedName { namespace: self.namespace.clone().into(), name: self.name.clone().into() })
     }
 }
 
@@ -149,7 +159,7 @@ pub struct CsiSource {
     /// Driver.
     pub driver: DriverName,
     /// The driver's name of the volume.
-    pub volume_handle: String,
+    pub volume_handle: Box<str>,
 }
 
 /// A source that is a directory somewhere.
@@ -193,7 +203,7 @@ pub enum ReclaimPolicy {
     /// Scrub and reuse (deprecated).
     Recycle,
     /// A value this version does not know.
-    Other(String),
+    Other(Text),
 }
 
 impl<'de> Deserialize<'de> for ReclaimPolicy {
@@ -202,7 +212,7 @@ impl<'de> Deserialize<'de> for ReclaimPolicy {
             "Retain" | "" => Self::Retain,
             "Delete" => Self::Delete,
             "Recycle" => Self::Recycle,
-            other => Self::Other(other.to_owned()),
+            other => Self::Other(other.into()),
         })
     }
 }
@@ -214,7 +224,7 @@ pub struct VolumeStatus {
     /// Phase.
     pub phase: VolumePhase,
     /// Human-readable detail of the phase.
-    pub message: String,
+    pub message: Box<str>,
 }
 
 /// `status.phase` of a PersistentVolume.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use prost::Message;
 
-use super::meta::{ObjectMeta, Present, Quantity, by_name, quantities};
+use super::meta::{ObjectMeta, Present, Quantity, by_name, quantities, texts};
 use crate::kube_api::{
     ids::VolumeName,
     kinds::{
@@ -93,20 +93,22 @@ impl FromProtobuf for PersistentVolumeClaim {
         Ok(Self {
             metadata: metadata.narrow()?,
             spec: ClaimSpec {
-                access_modes: spec.access_modes,
-                resources: ClaimResources { requests: quantities(spec.resources.requests) },
-                volume_name: VolumeName::from(spec.volume_name),
-                storage_class_name: spec.storage_class_name,
-                volume_mode: spec.volume_mode,
-                volume_attributes_class_name: spec.volume_attributes_class_name,
-                selector: spec.selector.map(Into::into),
+                access_modes: texts(&spec.access_modes),
+                resources: ClaimResources { requests: quantities(&spec.resources.requests) },
+                volume_name: VolumeName::shared(&spec.volume_name),
+                storage_class_name: spec.storage_class_name.map(Into::into),
+                volume_mode: spec.volume_mode.map(Into::into),
+                volume_attributes_class_name: spec.volume_attributes_class_name.map(Into::into),
+                selector: spec.selector.map(|selector| Box::new(selector.into())),
                 data_source: spec.data_source.map(Into::into),
             },
             status: ClaimStatus {
                 phase: by_name("status.phase", &status.phase)?,
-                access_modes: status.access_modes,
-                capacity: quantities(status.capacity),
-                current_volume_attributes_class_name: status.current_volume_attributes_class_name,
+                access_modes: texts(&status.access_modes),
+                capacity: quantities(&status.capacity),
+                current_volume_attributes_class_name: status
+                    .current_volume_attributes_class_name
+                    .map(Into::into),
             },
         })
     }
@@ -115,12 +117,12 @@ impl FromProtobuf for PersistentVolumeClaim {
 impl From<SelectorMessage> for LabelSelector {
     fn from(selector: SelectorMessage) -> Self {
         let expression = |message: ExpressionMessage| LabelExpression {
-            key: message.key,
+            key: message.key.into(),
             operator: message.operator,
-            values: message.values,
+            values: texts(&message.values),
         };
         Self {
-            match_labels: selector.match_labels,
+            match_labels: selector.match_labels.into_iter().collect(),
             match_expressions: selector.match_expressions.into_iter().map(expression).collect(),
         }
     }

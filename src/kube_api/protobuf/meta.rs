@@ -11,6 +11,7 @@ use serde::{Deserialize, de::value::StrDeserializer};
 use crate::kube_api::{
     ids::{ResourceVersion, Uid},
     kinds::{self, Meta},
+    text::{Text, TextMap, share},
     wire::DecodeError,
 };
 
@@ -117,12 +118,16 @@ pub(super) fn by_name<'a, T: Deserialize<'a>>(field: &'static str, text: &'a str
 }
 
 /// What Go omits from JSON when it is empty and protobuf has nevertheless.
-pub(super) fn non_empty(text: String) -> Option<String> {
-    Some(text).filter(|text| !text.is_empty())
+pub(super) fn non_empty(text: &str) -> Option<Text> {
+    Some(text).filter(|text| !text.is_empty()).map(Text::from)
 }
 
-pub(super) fn quantities(map: BTreeMap<String, Quantity>) -> BTreeMap<String, String> {
-    map.into_iter().map(|(name, quantity)| (name, quantity.string)).collect()
+pub(super) fn quantities(map: &BTreeMap<String, Quantity>) -> TextMap {
+    map.iter().map(|(name, quantity)| (name, &quantity.string)).collect()
+}
+
+pub(super) fn texts(texts: &[String]) -> Vec<Text> {
+    texts.iter().map(Text::from).collect()
 }
 
 /// A text as it must be.
@@ -137,30 +142,35 @@ impl ObjectMeta {
             "" => ResourceVersion::default(),
             text => text.parse().map(ResourceVersion).map_err(|_| no_revision)?,
         };
-        let mut annotations = BTreeMap::new();
+        let mut annotations = Vec::new();
         for MapEntry { key, value } in &self.annotations {
             if kinds::is_kept_annotation(key) {
                 let [key, value] = [key, value].map(|text| utf8("metadata.annotations", text));
-                annotations.insert(key?.to_owned(), value?.to_owned());
+                annotations.push((key?, value?));
             }
         }
         Ok(Meta {
-            name: self.name.into(),
-            namespace: self.namespace.into(),
+            name: share(&self.name),
+            namespace: share(&self.namespace),
             uid: Uid::from(self.uid),
             resource_version,
             creation_timestamp: time("metadata.creationTimestamp", self.creation_timestamp.as_ref())?,
             deletion_timestamp: time("metadata.deletionTimestamp", self.deletion_timestamp.as_ref())?,
-            finalizers: self.finalizers,
+            finalizers: texts(&self.finalizers),
             owner_references: self.owner_references.into_iter().map(Into::into).collect(),
-            annotations,
-            labels: BTreeMap::new(),
+            annotations: annotations.into_iter().collect(),
+            labels: TextMap::default(),
         })
     }
 }
 
 impl From<OwnerReference> for kinds::OwnerReference {
     fn from(owner: OwnerReference) -> Self {
-        Self { kind: owner.kind, name: owner.name, uid: Uid::from(owner.uid), controller: owner.controller }
+        Self {
+            kind: owner.kind.into(),
+            name: owner.name.into(),
+            uid: Uid::from(owner.uid),
+            controller: owner.controller,
+        }
     }
 }

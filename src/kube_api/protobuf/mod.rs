@@ -61,7 +61,7 @@ struct ListMeta {
     #[prost(string, tag = "2")]
     resource_version: String,
     #[prost(string, tag = "3")]
-    next: String,
+    r#continue: String,
     #[prost(int64, optional, tag = "4")]
     remaining_item_count: Option<i64>,
 }
@@ -176,7 +176,7 @@ pub(super) fn list_page(body: &Bytes) -> Result<ListPage, DecodeError> {
     let no_revision = DecodeError::Value { field: "metadata.resourceVersion", what: "it is no integer" };
     Ok(ListPage {
         revision: list.metadata.resource_version.parse().map(ResourceVersion).map_err(|_| no_revision)?,
-        next: Some(list.metadata.next).filter(|token| !token.is_empty()),
+        next: Some(list.metadata.r#continue).filter(|token| !token.is_empty()),
         remaining: list.metadata.remaining_item_count.and_then(|count| u64::try_from(count).ok()),
         items: list.items,
     })

@@ -84,24 +84,24 @@ impl FromProtobuf for Node {
                     "status.conditions.lastTransitionTime",
                     condition.last_transition_time.as_ref(),
                 )?,
-                r#type: condition.r#type,
-                status: condition.status,
+                r#type: condition.r#type.into(),
+                status: condition.status.into(),
             });
         }
         let attached = |entry: AttachedVolumeMessage| AttachedVolume {
-            name: entry.name,
-            device_path: entry.device_path,
+            name: entry.name.into(),
+            device_path: entry.device_path.into(),
         };
         Ok(Self {
             metadata: metadata.narrow()?,
             spec: NodeSpec {
-                taints: spec.taints.into_iter().map(|taint| Taint { key: taint.key }).collect(),
+                taints: spec.taints.into_iter().map(|taint| Taint { key: taint.key.into() }).collect(),
             },
             status: NodeStatus {
                 volumes_attached: status.volumes_attached.into_iter().map(attached).collect(),
                 volumes_in_use: status.volumes_in_use.into_iter().collect(),
                 conditions,
-                node_info: NodeInfo { boot_id: status.node_info.boot_id },
+                node_info: NodeInfo { boot_id: status.node_info.boot_id.into() },
             },
         })
     }

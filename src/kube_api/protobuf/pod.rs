@@ -4,15 +4,14 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::{
-    meta::{ObjectMeta, Present, utf8},
+    meta::{ObjectMeta, Present, by_name, utf8},
     source::{Sources, pick},
     text,
 };
 use crate::kube_api::{
     ids::NodeName,
-    kinds::{
-        ContainerState, ContainerStatus, FromProtobuf, Pod, PodSpec, PodStatus, PodVolume, PodVolumeSource,
-    },
+    kinds::{ClaimSource, ContainerState, FromProtobuf, Pod, PodSpec, PodStatus, PodVolume, PodVolumeSource},
+    text::Text,
     wire::DecodeError,
 };
 
@@ -74,6 +73,19 @@ struct VolumeSourceMessage {
     ephemeral: Option<Bytes>,
 }
 
+/// `core.v1.PersistentVolumeClaimVolumeSource`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ClaimSourceMessage {
+    #[prost(string, tag = "1")]
+    claim_name: String,
+}
+
+impl From<ClaimSourceMessage> for ClaimSource {
+    fn from(source: ClaimSourceMessage) -> Self {
+        Self { claim_name: source.claim_name.into() }
+    }
+}
+
 /// `core.v1.PodStatus`.
 #[derive(Clone, PartialEq, Message)]
 struct PodStatusMessage {
@@ -111,30 +123,30 @@ impl FromProtobuf for Pod {
         let mut volumes = Vec::new();
         for volume in spec.volumes {
             if let Some(source) = source(volume.volume_source)? {
-                let name = utf8("spec.volumes.name", &volume.name)?.to_owned();
+                let name = Text::from(utf8("spec.volumes.name", &volume.name)?);
                 volumes.push(PodVolume { name, source });
             }
         }
         Ok(Self {
             metadata: metadata.narrow()?,
-            spec: PodSpec { node_name: NodeName::from(spec.node_name), volumes },
+            spec: PodSpec { node_name: NodeName::shared(&spec.node_name), volumes },
             status: PodStatus {
-                phase: status.phase,
+                phase: by_name("status.phase", &status.phase)?,
                 message: text(&status.message).into(),
-                init_container_statuses: states(status.init_container_statuses),
-                container_statuses: states(status.container_statuses),
-                ephemeral_container_statuses: states(status.ephemeral_container_statuses),
+                is_running: any_runs(status.init_container_statuses)
+                    || any_runs(status.container_statuses)
+                    || any_runs(status.ephemeral_container_statuses),
             },
         })
     }
 }
 
-fn states(containers: Vec<ContainerStatusMessage>) -> Vec<ContainerStatus> {
-    let state = |message: ContainerStateMessage| ContainerState {
-        waiting: message.waiting.map(Into::into),
-        terminated: message.terminated.map(Into::into),
-    };
-    containers.into_iter().map(|container| ContainerStatus { state: state(container.state) }).collect()
+fn any_runs(containers: Vec<ContainerStatusMessage>) -> bool {
+    containers.into_iter().any(|container| {
+        let ContainerStateMessage { waiting, terminated } = container.state;
+        ContainerState { waiting: waiting.map(Into::into), terminated: terminated.map(Into::into) }
+            .is_running()
+    })
 }
 
 fn source(raw: Bytes) -> Result<Option<PodVolumeSource>, DecodeError> {

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use prost::Message;
 
-use super::volume::CsiMessage;
+use super::{pod::ClaimSourceMessage, volume::CsiMessage};
 use crate::kube_api::kinds::{FileSource, InTreeSource, Malformed, PodVolumeSource, Source, VolumeSource};
 
 /// The sources of one volume by key, undecoded, of which at most one is present.
@@ -57,7 +57,9 @@ impl ReadSource for InTreeSource {
 impl ReadSource for PodVolumeSource {
     fn read_message(key: &'static str, raw: &Bytes) -> Self {
         match key {
-            "persistentVolumeClaim" => parse(key, raw, Self::PersistentVolumeClaim),
+            "persistentVolumeClaim" => {
+                parse(key, raw, |claim: ClaimSourceMessage| Self::PersistentVolumeClaim(claim.into()))
+            }
             "ephemeral" => Self::Ephemeral,
             _ => Self::InTree(Box::new(InTreeSource::read_message(key, raw))),
         }

@@ -1,4 +1,4 @@
-//! What `storage.k8s.io` has: VolumeAttachment, StorageClass, CSIDriver, CSINode.
+//! What `storage.k8s.io` has: VolumeAttachment, StorageClass, CSIDriver.
 
 use bytes::Bytes;
 use prost::Message;
@@ -106,10 +106,14 @@ impl FromProtobuf for VolumeAttachment {
         Ok(Self {
             metadata: metadata.narrow()?,
             spec: AttachmentSpec {
-                attacher: DriverName::from(spec.attacher),
-                node_name: NodeName::from(spec.node_name),
+                attacher: DriverName::shared(&spec.attacher),
+                node_name: NodeName::shared(&spec.node_name),
                 source: AttachmentSource {
-                    persistent_volume_name: spec.source.persistent_volume_name.map(VolumeName::from),
+                    persistent_volume_name: spec
+                        .source
+                        .persistent_volume_name
+                        .as_deref()
+                        .map(VolumeName::shared),
                     inline_volume_spec: inline.map(Box::new),
                 },
             },
@@ -122,9 +126,13 @@ impl FromProtobuf for VolumeAttachment {
     }
 }
 
-fn error(field: &'static str, message: Option<ErrorMessage>) -> Result<Option<VolumeError>, DecodeError> {
+fn error(
+    field: &'static str,
+    message: Option<ErrorMessage>,
+) -> Result<Option<Box<VolumeError>>, DecodeError> {
     let Some(message) = message else { return Ok(None) };
-    Ok(Some(VolumeError { time: time(field, message.time.as_ref())?, message: text(&message.message) }))
+    let time = time(field, message.time.as_ref())?;
+    Ok(Some(Box::new(VolumeError { time, message: text(&message.message).into() })))
 }
 
 impl FromProtobuf for StorageClass {

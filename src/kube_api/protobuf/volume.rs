@@ -6,7 +6,7 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::{
-    meta::{Labelled, ObjectMeta, Quantity, by_name, non_empty, quantities},
+    meta::{Labelled, ObjectMeta, Quantity, by_name, non_empty, quantities, texts},
     source::{Sources, pick},
     text,
 };
@@ -39,7 +39,7 @@ pub(super) struct VolumeSpecMessage {
     #[prost(message, optional, tag = "4")]
     claim_ref: Option<ClaimRefMessage>,
     #[prost(string, tag = "5")]
-    reclaim_policy: String,
+    persistent_volume_reclaim_policy: String,
     #[prost(string, tag = "6")]
     storage_class_name: String,
     #[prost(string, optional, tag = "8")]
@@ -110,7 +110,7 @@ struct VolumeStatusMessage {
 
 impl From<CsiMessage> for CsiSource {
     fn from(csi: CsiMessage) -> Self {
-        Self { driver: DriverName::from(csi.driver), volume_handle: csi.volume_handle }
+        Self { driver: DriverName::shared(&csi.driver), volume_handle: csi.volume_handle.into() }
     }
 }
 
@@ -119,13 +119,13 @@ impl FromProtobuf for PersistentVolume {
         let PersistentVolumeMessage { metadata, spec, status } =
             PersistentVolumeMessage::decode(raw.clone())?;
         let mut metadata = metadata.narrow()?;
-        metadata.labels = Labelled::decode(raw.clone())?.metadata.labels;
+        metadata.labels = Labelled::decode(raw.clone())?.metadata.labels.into_iter().collect();
         Ok(Self {
             metadata,
             spec: spec.narrow()?,
             status: VolumeStatus {
                 phase: by_name("status.phase", &status.phase)?,
-                message: text(&status.message),
+                message: text(&status.message).into(),
             },
         })
     }
@@ -134,17 +134,20 @@ impl FromProtobuf for PersistentVolume {
 impl VolumeSpecMessage {
     pub(super) fn narrow(self) -> Result<VolumeSpec, DecodeError> {
         let mut spec = VolumeSpec {
-            capacity: quantities(self.capacity),
-            access_modes: self.access_modes,
+            capacity: quantities(&self.capacity),
+            access_modes: texts(&self.access_modes),
             claim_ref: self.claim_ref.map(|claim| ClaimRef {
-                namespace: claim.namespace,
-                name: claim.name,
+                namespace: claim.namespace.into(),
+                name: claim.name.into(),
                 uid: Uid::from(claim.uid),
             }),
-            reclaim_policy: by_name("spec.persistentVolumeReclaimPolicy", &self.reclaim_policy)?,
-            storage_class_name: non_empty(self.storage_class_name),
-            volume_mode: self.volume_mode,
-            volume_attributes_class_name: self.volume_attributes_class_name,
+            reclaim_policy: by_name(
+                "spec.persistentVolumeReclaimPolicy",
+                &self.persistent_volume_reclaim_policy,
+            )?,
+            storage_class_name: non_empty(&self.storage_class_name),
+            volume_mode: self.volume_mode.map(Into::into),
+            volume_attributes_class_name: self.volume_attributes_class_name.map(Into::into),
             ..VolumeSpec::default()
         };
         spec.set_source(source(self.persistent_volume_source)?);

@@ -1,0 +1,441 @@
+//! Texts that repeat among objects, kept once: namespaces, nodes, drivers, classes, annotations, quantities.
+//!
+//! [`share`] returns the copy that is already there. A copy that nobody holds any more is dropped when the store has
+//! doubled since it was last cleared, so it never holds more than twice what is in use (and some). [`TextMap`] and
+//! [`TextSet`] hold few texts in order: a `BTreeMap` allocates room for eleven entries with its first, half a
+//! kilobyte for the one capacity of a volume.
+
+use std::{
+    borrow::Borrow,
+    collections::BTreeMap,
+    fmt,
+    ops::Deref,
+    sync::{
+        Arc, LazyLock,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use dashmap::DashMap;
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{SeqAccess, Visitor},
+    ser::SerializeMap,
+};
+
+/// The store is not cleared before it holds this many texts.
+const SMALLEST_STORE: usize = 1024;
+
+/// What is shared.
+#[derive(Default)]
+struct Store {
+    texts: DashMap<Arc<str>, ()>,
+    /// Texts added since the store was last cleared.
+    added: AtomicUsize,
+    /// Texts that were left then.
+    left: AtomicUsize,
+}
+
+impl Store {
+    fn share(&self, text: &str) -> Arc<str> {
+        // The guard is dropped at the end of the statement, before the map is touched again.
+        if let Some(shared) = self.texts.get(text).map(|entry| Arc::clone(entry.key())) {
+            return shared;
+        }
+        let shared = Arc::clone(self.texts.entry(Arc::from(text)).or_default().key());
+        let added = self.added.fetch_add(1, Ordering::Relaxed);
+        if added >= self.left.load(Ordering::Relaxed).max(SMALLEST_STORE) {
+            self.clear();
+        }
+        shared
+    }
+
+    /// Drops what nobody else holds.
+    fn clear(&self) {
+        self.added.store(0, Ordering::Relaxed);
+        self.texts.retain(|text, ()| Arc::strong_count(text) > 1);
+        self.left.store(self.texts.len(), Ordering::Relaxed);
+    }
+}
+
+static STORE: LazyLock<Store> = LazyLock::new(Store::default);
+static EMPTY: LazyLock<Arc<str>> = LazyLock::new(|| Arc::from(""));
+
+/// The one copy of a text that is likely to repeat.
+#[must_use]
+pub fn share(text: &str) -> Arc<str> {
+    if text.is_empty() { empty() } else { STORE.share(text) }
+}
+
+/// The empty text, which costs nothing.
+#[must_use]
+pub fn empty() -> Arc<str> {
+    Arc::clone(&EMPTY)
+}
+
+/// A text that is likely to repeat, kept once.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Text(Arc<str>);
+
+impl Text {
+    /// The text itself.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Default for Text {
+    fn default() -> Self {
+        Self(empty())
+    }
+}
+
+impl Deref for Text {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Borrow<str> for Text {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl AsRef<str> for Text {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&*self.0, f)
+    }
+}
+
+impl From<&str> for Text {
+    fn from(text: &str) -> Self {
+        Self(share(text))
+    }
+}
+
+impl From<String> for Text {
+    fn from(text: String) -> Self {
+        Self(share(&text))
+    }
+}
+
+impl From<&String> for Text {
+    fn from(text: &String) -> Self {
+        Self(share(text))
+    }
+}
+
+impl From<Text> for Arc<str> {
+    fn from(text: Text) -> Self {
+        text.0
+    }
+}
+
+impl PartialEq<str> for Text {
+    fn eq(&self, other: &str) -> bool {
+        &*self.0 == other
+    }
+}
+
+impl PartialEq<&str> for Text {
+    fn eq(&self, other: &&str) -> bool {
+        &*self.0 == *other
+    }
+}
+
+impl PartialEq<String> for Text {
+    fn eq(&self, other: &String) -> bool {
+        &*self.0 == other.as_str()
+    }
+}
+
+impl<'de> Deserialize<'de> for Text {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        shared(deserializer).map(Self)
+    }
+}
+
+impl Serialize for Text {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+/// Reads a text without a copy of its own, and shares it.
+///
+/// # Errors
+/// If it is no text.
+pub fn shared<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<str>, D::Error> {
+    struct Shared;
+    impl Visitor<'_> for Shared {
+        type Value = Arc<str>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a string")
+        }
+
+        fn visit_str<E>(self, text: &str) -> Result<Arc<str>, E> {
+            Ok(share(text))
+        }
+    }
+    deserializer.deserialize_str(Shared)
+}
+
+/// A map of few texts, in order.
+#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TextMap(Box<[(Text, Text)]>);
+
+impl TextMap {
+    fn find(&self, key: &str) -> Result<usize, usize> {
+        self.0.binary_search_by(|(other, _)| other.as_str().cmp(key))
+    }
+
+    /// The value under a key.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&Text> {
+        self.find(key).ok().and_then(|index| self.0.get(index)).map(|(_, value)| value)
+    }
+
+    /// Whether there is a value under a key.
+    #[must_use]
+    pub fn contains_key(&self, key: &str) -> bool {
+        self.find(key).is_ok()
+    }
+
+    /// Number of entries.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is no entry.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The entries, in order of their keys.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&Text, &Text)> {
+        self.0.iter().map(|(key, value)| (key, value))
+    }
+
+    /// The keys, in order.
+    pub fn keys(&self) -> impl ExactSizeIterator<Item = &Text> {
+        self.0.iter().map(|(key, _)| key)
+    }
+
+    /// Puts a value under a key, at the cost of a new map.
+    pub fn insert(&mut self, key: impl Into<Text>, value: impl Into<Text>) {
+        let (key, value) = (key.into(), value.into());
+        let mut entries = std::mem::take(&mut self.0).into_vec();
+        match entries.binary_search_by(|(other, _)| other.cmp(&key)) {
+            Ok(index) => {
+                if let Some(entry) = entries.get_mut(index) {
+                    entry.1 = value;
+                }
+            }
+            Err(index) => entries.insert(index, (key, value)),
+        }
+        self.0 = entries.into_boxed_slice();
+    }
+}
+
+impl<K: Into<Text>, V: Into<Text>> FromIterator<(K, V)> for TextMap {
+    /// Of two values under one key the later one counts.
+    fn from_iter<I: IntoIterator<Item = (K, V)>>(entries: I) -> Self {
+        let mut entries: Vec<(Text, Text)> =
+            entries.into_iter().map(|(key, value)| (key.into(), value.into())).collect();
+        // Stable, so the last of equal keys is the last that came.
+        entries.sort_by(|(one, _), (other, _)| one.cmp(other));
+        entries.reverse();
+        entries.dedup_by(|(one, _), (other, _)| one == other);
+        entries.reverse();
+        Self(entries.into_boxed_slice())
+    }
+}
+
+impl<K: Into<Text>, V: Into<Text>, const N: usize> From<[(K, V); N]> for TextMap {
+    fn from(entries: [(K, V); N]) -> Self {
+        entries.into_iter().collect()
+    }
+}
+
+impl fmt::Debug for TextMap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter()).finish()
+    }
+}
+
+impl Serialize for TextMap {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.len()))?;
+        for (key, value) in self.iter() {
+            map.serialize_entry(key, value)?;
+        }
+        map.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for TextMap {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        BTreeMap::<Text, Text>::deserialize(deserializer).map(|map| map.into_iter().collect())
+    }
+}
+
+/// A set of texts, in order.
+#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TextSet(Box<[Text]>);
+
+impl TextSet {
+    /// Whether it holds the text.
+    #[must_use]
+    pub fn contains(&self, text: &str) -> bool {
+        self.0.binary_search_by(|other| other.as_str().cmp(text)).is_ok()
+    }
+
+    /// Whether it holds none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The texts, in order.
+    pub fn iter(&self) -> std::slice::Iter<'_, Text> {
+        self.0.iter()
+    }
+
+    /// Adds a text, at the cost of a new set.
+    pub fn insert(&mut self, text: impl Into<Text>) {
+        let texts = std::mem::take(&mut self.0).into_vec();
+        *self = texts.into_iter().chain([text.into()]).collect();
+    }
+
+    /// Removes all.
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+impl<'a> IntoIterator for &'a TextSet {
+    type Item = &'a Text;
+    type IntoIter = std::slice::Iter<'a, Text>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl<T: Into<Text>> FromIterator<T> for TextSet {
+    fn from_iter<I: IntoIterator<Item = T>>(texts: I) -> Self {
+        let mut texts: Vec<Text> = texts.into_iter().map(Into::into).collect();
+        texts.sort();
+        texts.dedup();
+        Self(texts.into_boxed_slice())
+    }
+}
+
+impl fmt::Debug for TextSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self).finish()
+    }
+}
+
+impl Serialize for TextSet {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for TextSet {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Texts;
+        impl<'de> Visitor<'de> for Texts {
+            type Value = TextSet;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of strings")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut texts: A) -> Result<TextSet, A::Error> {
+                let mut read = Vec::new();
+                while let Some(text) = texts.next_element::<Text>()? {
+                    read.push(text);
+                }
+                Ok(read.into_iter().collect())
+            }
+        }
+        deserializer.deserialize_seq(Texts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_texts_are_one() {
+        let [one, other] = ["a namespace", "a namespace"].map(share);
+        assert!(Arc::ptr_eq(&one, &other));
+        let read: Text = serde_json::from_str(r#""a namespace""#).unwrap();
+        assert!(Arc::ptr_eq(&one, &read.0));
+        assert!(Arc::ptr_eq(&Text::default().0, &share("")), "nothing is allocated for nothing");
+    }
+
+    #[test]
+    fn what_nobody_holds_is_let_go_and_the_rest_is_not() {
+        let store = Store::default();
+        let held: Vec<Arc<str>> = (0..10).map(|number| store.share(&format!("held {number}"))).collect();
+        for number in 0..10 * SMALLEST_STORE {
+            let _ = store.share(&format!("passing {number}"));
+            assert!(store.texts.len() <= SMALLEST_STORE + held.len() + 1);
+        }
+        for (number, text) in held.iter().enumerate() {
+            assert!(Arc::ptr_eq(text, &store.share(&format!("held {number}"))));
+        }
+        let held: Vec<_> =
+            (0..10 * SMALLEST_STORE).map(|number| store.share(&format!("kept {number}"))).collect();
+        assert!(store.texts.len() >= held.len());
+    }
+
+    #[test]
+    fn a_map_is_sorted_and_the_last_value_counts() {
+        let map: TextMap = [("b", "1"), ("a", "2"), ("b", "3"), ("b", "4")].into();
+        assert_eq!(serde_json::to_string(&map).unwrap(), r#"{"a":"2","b":"4"}"#);
+        assert_eq!(serde_json::from_str::<TextMap>(r#"{"b": "0", "a": "2", "b": "4"}"#).unwrap(), map);
+        assert_eq!((map.get("a").unwrap().as_str(), map.get("c")), ("2", None));
+        assert!(map.contains_key("b") && !map.contains_key(""));
+        let mut map = map;
+        map.insert("aa", "5");
+        map.insert("a", "6");
+        let entries: Vec<String> = map.iter().map(|(key, value)| format!("{key}{value}")).collect();
+        assert_eq!(entries, ["a6", "aa5", "b4"]);
+    }
+
+    #[test]
+    fn a_set_is_sorted_and_has_each_text_once() {
+        let mut set: TextSet = serde_json::from_str(r#"["b", "a", "b"]"#).unwrap();
+        assert_eq!(serde_json::to_string(&set).unwrap(), r#"["a","b"]"#);
+        assert!(set.contains("a") && !set.contains("c"));
+        set.insert("aa");
+        set.insert("b");
+        assert_eq!(set.iter().map(Text::as_str).collect::<Vec<_>>(), ["a", "aa", "b"]);
+        set.clear();
+        assert!(set.is_empty());
+    }
+}

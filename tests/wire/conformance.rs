@@ -1,0 +1,215 @@
+//! JSON and protobuf say the same.
+
+use bytes::Bytes;
+use mooring::kube_api::{
+    kinds::{
+        CsiDriver, InTreeSource, Narrow, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
+        VolumeAttachment,
+    },
+    wire::{DecodeError, Encoding, WatchEvent, WatchEventKind},
+};
+
+use crate::encoded::{Case, cases};
+
+/// What one kind is checked by: is it the same, in all that is kept?
+fn agree<T: Narrow>(name: &str, json: &Bytes, protobuf: &Bytes) -> T {
+    let [json, protobuf] = [(Encoding::Json, json), (Encoding::Protobuf, protobuf)].map(|(encoding, raw)| {
+        let object: T = encoding.object(raw).unwrap_or_else(|error| panic!("{name}, {encoding:?}: {error}"));
+        let head = encoding.head(raw).unwrap();
+        let meta = object.metadata();
+        assert_eq!(head.key::<T>(), object.key(), "{name}, {encoding:?}");
+        assert_eq!((&head.uid, head.resource_version), (&meta.uid, meta.resource_version), "{name}");
+        object
+    });
+    assert_eq!(json, protobuf, "{name}");
+    // Equality leaves the revision out.
+    assert_eq!(json.metadata().resource_version, protobuf.metadata().resource_version, "{name}");
+    protobuf
+}
+
+fn objects_agree(kind: &str, name: &str, json: &Bytes, protobuf: &Bytes) {
+    match kind {
+        "Pod" => drop(agree::<Pod>(name, json, protobuf)),
+        "Node" => drop(agree::<Node>(name, json, protobuf)),
+        "PersistentVolume" => drop(agree::<PersistentVolume>(name, json, protobuf)),
+        "PersistentVolumeClaim" => drop(agree::<PersistentVolumeClaim>(name, json, protobuf)),
+        "VolumeAttachment" => drop(agree::<VolumeAttachment>(name, json, protobuf)),
+        "StorageClass" => drop(agree::<StorageClass>(name, json, protobuf)),
+        "CSIDriver" => drop(agree::<CsiDriver>(name, json, protobuf)),
+        "Status" => {
+            let read = [(Encoding::Json, json), (Encoding::Protobuf, protobuf)]
+                .map(|(encoding, raw)| encoding.status(raw).unwrap());
+            assert_eq!(read[0], read[1], "{name}");
+        }
+        other => panic!("{name}: {other}"),
+    }
+}
+
+/// The one event of a stream.
+fn event(encoding: Encoding, stream: &[u8]) -> WatchEvent {
+    let mut splitter = encoding.splitter();
+    splitter.push(stream);
+    let frame = splitter.next_frame().unwrap().expect("a frame");
+    assert_eq!(splitter.next_frame(), Ok(None));
+    assert_eq!(splitter.finish(), Ok(()));
+    encoding.watch_event(&frame).unwrap()
+}
+
+#[test]
+fn json_and_protobuf_say_the_same() {
+    for Case { name, what, json, protobuf, kind } in cases() {
+        match what {
+            "object" => objects_agree(&kind, name, &json, &protobuf),
+            "list" => {
+                let [json, protobuf] = [(Encoding::Json, &json), (Encoding::Protobuf, &protobuf)]
+                    .map(|(encoding, body)| encoding.list_page(body).unwrap());
+                assert_eq!((json.revision, &json.next), (protobuf.revision, &protobuf.next), "{name}");
+                assert_eq!(json.remaining, protobuf.remaining, "{name}");
+                assert_eq!(json.items.len(), protobuf.items.len(), "{name}");
+                for (json, protobuf) in json.items.iter().zip(&protobuf.items) {
+                    objects_agree(kind.strip_suffix("List").unwrap(), name, json, protobuf);
+                }
+            }
+            "event" => {
+                let line = [&json[..], b"\n"].concat();
+                let [json, protobuf] = [event(Encoding::Json, &line), event(Encoding::Protobuf, &protobuf)];
+                assert_eq!(json.kind, protobuf.kind, "{name}");
+                objects_agree(&kind, name, &json.object, &protobuf.object);
+            }
+            other => panic!("{name}: {other}"),
+        }
+    }
+}
+
+fn named(name: &str) -> Case {
+    cases().into_iter().find(|case| case.name == name).expect(name)
+}
+
+#[test]
+fn events_of_all_types_are_there() {
+    let found: Vec<WatchEventKind> = cases()
+        .iter()
+        .filter(|case| case.what == "event")
+        .map(|case| event(Encoding::Protobuf, &case.protobuf).kind)
+        .collect();
+    use WatchEventKind::{Added, Bookmark, Deleted, Error, Modified};
+    assert_eq!(found, [Added, Modified, Deleted, Bookmark, Error]);
+    let end = event(Encoding::Protobuf, &named("the end of a watch").protobuf);
+    assert!(Encoding::Protobuf.status(&end.object).unwrap().is_expired());
+}
+
+#[test]
+fn what_is_of_another_kind_is_not_taken_for_an_object() {
+    let raw = named("a bare status").protobuf;
+    let result = Encoding::Protobuf.object::<PersistentVolume>(&raw);
+    assert_eq!(result, Err(DecodeError::Kind("PersistentVolume")));
+    assert_eq!(Encoding::Protobuf.list_page(&raw), Err(DecodeError::Kind("list")));
+    let raw = named("a whole volume").protobuf;
+    assert_eq!(Encoding::Protobuf.status(&raw), Err(DecodeError::Kind("Status")));
+    assert_eq!(Encoding::Protobuf.list_page(&raw), Err(DecodeError::Kind("list")));
+    // Without envelope, no list and no event: nothing says what it is.
+    Encoding::Protobuf.list_page(&Bytes::new()).unwrap_err();
+    Encoding::Protobuf.list_page(&Bytes::from_static(b"404 page not found")).unwrap_err();
+}
+
+#[test]
+fn items_and_objects_share_the_memory_of_the_body() {
+    let body = named("a page").protobuf;
+    let page = Encoding::Protobuf.list_page(&body).unwrap();
+    assert_eq!(page.items.len(), 2);
+    assert!(page.items.iter().all(|item| body.as_ptr_range().contains(&item.as_ptr())));
+}
+
+/// A field of a message: its number and its bytes.
+fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+    let mut field = vec![];
+    prost::encoding::encode_key(number.into(), prost::encoding::WireType::LengthDelimited, &mut field);
+    prost::encoding::encode_varint(bytes.len() as u64, &mut field);
+    [field, bytes.to_vec()].concat()
+}
+
+/// An object with that name, and after it what is given.
+fn object_with(metadata: &[u8], rest: &[u8]) -> Bytes {
+    let metadata = [&field(3, b"ns"), &field(1, b"x"), &field(6, b"7"), metadata].concat();
+    Bytes::from([&field(1, &metadata), rest].concat())
+}
+
+#[test]
+fn what_cannot_be_read_names_its_field_quotes_nothing_and_has_a_head() {
+    let never = [&[8][..], &[0xff; 8], &[0x7f]].concat();
+    let cases: [(&str, Bytes); 6] = [
+        ("metadata.creationTimestamp: no time", object_with(&field(8, &never), &[])),
+        ("metadata.resourceVersion: it is no integer", object_with(&field(6, b"s3cret"), &[])),
+        (
+            "OwnerReference.kind: ObjectMeta.owner_references: PodMessage.metadata",
+            object_with(&field(13, &field(1, b"s3cret\xff")), &[]),
+        ),
+        (
+            "metadata.annotations: it is not UTF-8",
+            object_with(
+                &field(12, &[field(1, b"pv.kubernetes.io/a"), field(2, b"s3cret\xff")].concat()),
+                &[],
+            ),
+        ),
+        ("PodSpecMessage.volumes: PodMessage.spec", object_with(&[], &field(2, &field(1, b"s3cret")))),
+        ("PodStatusMessage.phase: PodMessage.status", object_with(&[], &field(3, &field(1, b"s3cret\xff")))),
+    ];
+    for (place, raw) in cases {
+        let text = Encoding::Protobuf.object::<Pod>(&raw).unwrap_err().to_string();
+        assert!(text.contains(place) && !text.contains("s3cret"), "{place}: {text}");
+        let head = Encoding::Protobuf.head(&raw).unwrap();
+        assert_eq!(head.key::<Pod>().to_string(), "ns/x", "{place}");
+    }
+    Encoding::Protobuf.head(&Bytes::from(field(2, b"x"))).unwrap_err();
+    Encoding::Protobuf.head(&Bytes::from(vec![0xff; 20])).unwrap_err();
+    assert!(Encoding::Protobuf.head(&object_with(&[], &[0xff; 20])).is_ok(), "what follows does not matter");
+}
+
+#[test]
+fn a_source_that_cannot_be_read_blocks_its_volume_alone() {
+    let broken = field(1, b"s3cret\xff");
+    let volume = |name: &[u8], source: &[u8]| field(1, &[field(1, name), field(2, source)].concat());
+    let volumes =
+        [volume(b"bad", &field(13, &broken)), volume(b"good", &field(10, &field(1, b"claim")))].concat();
+    let pod: Pod = Encoding::Protobuf.object(&object_with(&[], &field(2, &volumes))).unwrap();
+    let [bad, good] = &pod.spec.volumes[..] else { panic!("two volumes") };
+    assert!(format!("{:?}", bad.source).contains("Malformed") && pod.claim_of(bad).is_none());
+    assert_eq!(pod.claim_of(good).unwrap().to_string(), "ns/claim");
+
+    for (number, key) in [(1, "gcePersistentDisk"), (5, "nfs"), (22, "csi")] {
+        let raw = object_with(&[], &field(2, &field(2, &field(number, &broken))));
+        let volume: PersistentVolume = Encoding::Protobuf.object(&raw).unwrap();
+        let Some(InTreeSource::Malformed(malformed)) = volume.spec.in_tree.as_deref() else {
+            panic!("{key}")
+        };
+        assert_eq!(malformed.key, key);
+    }
+}
+
+#[test]
+fn texts_for_people_need_not_be_utf8() {
+    let raw = object_with(&[], &field(3, &field(2, b"driver said \xff")));
+    let volume: PersistentVolume = Encoding::Protobuf.object(&raw).unwrap();
+    assert_eq!(&*volume.status.message, "driver said \u{fffd}");
+}
+
+#[test]
+fn fields_of_later_versions_are_skipped_whatever_their_type() {
+    // Numbers that no message has; a varint, eight bytes, text, a group, four bytes.
+    let unknown = [
+        &[0xa0, 0x9c, 0x01, 0x05][..],
+        &[0xa1, 0x9c, 0x01, 1, 2, 3, 4, 5, 6, 7, 8],
+        &[0xa2, 0x9c, 0x01, 2, b'h', b'i'],
+        &[0xa3, 0x9c, 0x01, 0xa4, 0x9c, 0x01],
+        &[0xa5, 0x9c, 0x01, 1, 2, 3, 4],
+    ]
+    .concat();
+    let plain = object_with(&[], &field(2, &field(10, b"node")));
+    let extended = object_with(
+        &unknown,
+        &[field(2, &[field(10, b"node"), unknown.clone()].concat()), unknown.clone()].concat(),
+    );
+    let [plain, extended] = [plain, extended].map(|raw| Encoding::Protobuf.object::<Pod>(&raw).unwrap());
+    assert_eq!(plain, extended);
+    assert_eq!(plain.spec.node_name.as_str(), "node");
+}
