@@ -24,6 +24,7 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use crate::{
     attach_detach::{AttachDetach, ClockPlace},
     binder::Binder,
+    cli::ContentType,
     config::Config,
     http::{self, Doorkeeper, Gate, Measures, OwnCertificate, Pages, Reviewer, Router, Server},
     kube_api::{
@@ -37,6 +38,7 @@ use crate::{
         restore::RestoreGrace,
         sight::Sight,
         watch::{self as kind_watch, Fetcher},
+        wire::Accept,
     },
     metrics::{Alarms, ApiMetrics, ElectionMetrics, Metrics, WatchMetrics, process},
     routes,
@@ -337,6 +339,10 @@ impl Daemon {
             None => Leadership::new(Term::Unlimited),
         };
         let alarms = Alarms::new(&metrics)?;
+        let accept = match config.content_type {
+            ContentType::Protobuf => Accept::Protobuf,
+            ContentType::Json => Accept::Json,
+        };
         let caller = Caller::new(
             api.client()?,
             leadership.clone(),
@@ -344,11 +350,13 @@ impl Daemon {
             Arc::clone(&api_metrics),
         )
         .with_request_timeout(config.request_timeout)
-        .with_alarms(alarms.clone());
+        .with_alarms(alarms.clone())
+        .accepting(accept);
 
         let mut tasks = Supervisor::default();
         let [planning, events_end, lease, http] = [(); 4].map(|()| CancellationToken::new());
-        let fetchers = || Fetcher::new(api, Arc::clone(&api_metrics));
+        let fetchers =
+            || Fetcher::new(api, Arc::clone(&api_metrics)).map(|fetcher| fetcher.accepting(accept));
         start_watches(&mut tasks, fetchers, &WatchMetrics::new(&metrics)?, &objects)?;
         let namespace = config.own_namespace.clone().or_else(|| api.own_namespace.clone());
         let namespace = namespace.unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());

@@ -271,7 +271,7 @@ pub(super) mod tests {
             let mut object = Node::clone(&controller.objects.nodes.get(&node).unwrap());
             object.metadata.resource_version.0 += 1;
             let name = |at: u64| volume(&at.to_string()).as_str().to_owned();
-            let entry = |at| AttachedVolume { name: name(at), ..Default::default() };
+            let entry = |at| AttachedVolume { name: name(at).into(), ..Default::default() };
             object.status.volumes_attached.extend(moments().map(entry));
             controller.observe_node(&node, Some(&Arc::new(object.clone())), start);
             controller.objects.apply(object);

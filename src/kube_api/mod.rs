@@ -24,7 +24,7 @@ pub mod wire;
 #[must_use]
 pub fn error_chain(error: &(dyn std::error::Error + 'static)) -> String {
     if let Some(kube::Error::Api(status)) = error.downcast_ref() {
-        return call::answer::told(status, status.code);
+        return call::answer::told(status.code, &status.reason, &status.message);
     }
     let mut text = error.to_string();
     let mut cause = error.source();

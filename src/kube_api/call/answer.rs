@@ -5,13 +5,12 @@
 
 use std::time::{Duration, SystemTime};
 
+use super::CallError;
+use crate::kube_api::wire::Status;
 use http::{
     HeaderMap,
     header::{DATE, RETRY_AFTER},
 };
-use kube::core::Status;
-
-use super::CallError;
 
 /// The longest pause that a server may ask for. An API server asks for seconds; a header of some proxy must not
 /// silence an object for a day.
@@ -45,49 +44,43 @@ pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 /// so of that very object: a proxy on the way answers 404, too, and a namespace or a kind may be what was not
 /// found (S23, S24).
 #[must_use]
-pub fn classify(code: u16, retry_after: Option<Duration>, body: &[u8], object: &str) -> CallError {
-    let status: Status = serde_json::from_slice(body).unwrap_or_else(|_| {
-        Status::failure(&String::from_utf8_lossy(body.get(..body.len().min(256)).unwrap_or_default()), "")
-    });
+pub fn classify(code: u16, retry_after: Option<Duration>, status: &Status, object: &str) -> CallError {
     let message = if status.message.is_empty() {
         format!("the API server answered {code}")
     } else {
         status.message.clone()
     };
-    let details = status.details.as_ref();
-    let missing = details.map(|details| details.name.as_str()).unwrap_or_default();
     match (code, status.reason.as_str()) {
-        (404, "NotFound") if missing == object => CallError::NotFound(message),
+        (404, "NotFound") if status.details.name == object => CallError::NotFound(message),
         // The API server always gives a reason.
-        (404, "") => CallError::Unknown(told(&status, code)),
+        (404, "") => CallError::Unknown(told(code, &status.reason, &status.message)),
         (409, "AlreadyExists") => CallError::AlreadyExists(message),
         (409, _) => CallError::Conflict(message),
         (429, _) => {
-            let in_body = details.map(|details| details.retry_after_seconds).filter(|seconds| *seconds > 0);
-            let in_body = in_body.map(|seconds| Duration::from_secs(seconds.into()));
-            let after = retry_after.or(in_body).unwrap_or(DEFAULT_RETRY_AFTER).min(LONGEST_RETRY_AFTER);
+            let after =
+                retry_after.or(status.retry_after()).unwrap_or(DEFAULT_RETRY_AFTER).min(LONGEST_RETRY_AFTER);
             CallError::Throttled { message, after }
         }
         // A patch that names another UID is an attempt to change an immutable field.
         (422, _) if message.contains("metadata.uid") => CallError::Conflict(message),
         // Request timeout, too early, client closed request.
-        (408 | 425 | 499, _) => CallError::Unknown(told(&status, code)),
+        (408 | 425 | 499, _) => CallError::Unknown(told(code, &status.reason, &status.message)),
         (400..=499, _) => CallError::Refused { code, message },
-        _ => CallError::Unknown(told(&status, code)),
+        _ => CallError::Unknown(told(code, &status.reason, &status.message)),
     }
 }
 
 /// A Status as a line: `500 InternalError: etcd is down`.
 #[must_use]
-pub fn told(status: &Status, code: u16) -> String {
+pub fn told(code: u16, reason: &str, message: &str) -> String {
     let mut line = code.to_string();
-    if !status.reason.is_empty() {
+    if !reason.is_empty() {
         line.push(' ');
-        line.push_str(&status.reason);
+        line.push_str(reason);
     }
-    if !status.message.is_empty() {
+    if !message.is_empty() {
         line.push_str(": ");
-        line.push_str(&status.message);
+        line.push_str(message);
     }
     line
 }
@@ -98,7 +91,17 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kube_api::call::{Request, Verb};
+    use crate::kube_api::{
+        call::{Request, Verb},
+        wire::Encoding,
+    };
+
+    /// What a body says that claims to be JSON.
+    fn classified(code: u16, after: Option<Duration>, body: &[u8], object: &str) -> CallError {
+        let mut headers = HeaderMap::new();
+        headers.insert(http::header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        classify(code, after, &Encoding::refusal(&headers, body), object)
+    }
 
     fn body(reason: &str, message: &str) -> Vec<u8> {
         let details = json!({"name": "pv", "kind": "persistentvolumes"});
@@ -134,14 +137,14 @@ mod tests {
             (499, "", "", CallError::Unknown("499".into())),
         ];
         for (code, reason, message, expected) in cases {
-            assert_eq!(classify(code, after, &body(reason, message), "pv"), expected, "{code} {reason}");
+            assert_eq!(classified(code, after, &body(reason, message), "pv"), expected, "{code} {reason}");
         }
     }
 
     #[test]
     fn only_silence_and_server_errors_leave_the_outcome_open() {
-        assert!(!classify(500, None, b"boom", "pv").is_certain());
-        assert!(classify(403, None, b"", "pv").is_certain());
+        assert!(!classified(500, None, b"boom", "pv").is_certain());
+        assert!(classified(403, None, b"", "pv").is_certain());
     }
 
     #[test]
@@ -176,9 +179,10 @@ mod tests {
     #[test]
     fn m4_the_body_may_say_how_long_to_wait_too() {
         let throttled = |after, seconds: Option<u32>| {
-            let details = json!({ "retryAfterSeconds": seconds.unwrap_or_default() });
+            let details =
+                json!({ "retryAfterSeconds": seconds.unwrap_or_default().min(i32::MAX.unsigned_abs()) });
             let body = json!({ "reason": "TooManyRequests", "message": "busy", "details": details });
-            match classify(429, after, body.to_string().as_bytes(), "pv") {
+            match classified(429, after, body.to_string().as_bytes(), "pv") {
                 CallError::Throttled { after, .. } => after.as_secs(),
                 other => panic!("{other}"),
             }
@@ -211,7 +215,7 @@ mod tests {
             ("nothing", spec, Vec::new(), false, false),
         ];
         for (name, path, answer, proves, is_certain) in cases {
-            let error = classify(404, None, &answer, patch(path).object_name());
+            let error = classified(404, None, &answer, patch(path).object_name());
             assert_eq!(matches!(error, CallError::NotFound(_)), proves, "{name}: {error}");
             assert_eq!(error.is_certain(), is_certain, "{name}: {error}");
         }

@@ -15,6 +15,7 @@ mod overdue;
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use http_body_util::BodyExt;
 use kube::{Client, client::Body};
 use serde_json::Value;
@@ -34,6 +35,7 @@ use super::{
     error_chain,
     kinds::Narrow,
     leadership::{Leadership, Term},
+    wire::{Accept, Encoding},
 };
 use crate::metrics::{Alarms, ApiMetrics};
 
@@ -165,6 +167,7 @@ pub struct Caller {
     overdue: Arc<Overdue>,
     /// Requests of all callers in flight that matter; `None` for a caller whose own do not.
     work: Option<watch::Sender<usize>>,
+    accept: Accept,
 }
 
 impl std::fmt::Debug for Caller {
@@ -174,7 +177,10 @@ impl std::fmt::Debug for Caller {
 }
 
 /// What came back for a request: the HTTP status, 0 if there was none, and what it means.
-type Exchanged = (u16, Result<Vec<u8>, CallError>);
+type Exchanged = (u16, Result<Answer, CallError>);
+
+/// The body of an answer, and how it is encoded.
+type Answer = (Encoding, Bytes);
 
 impl Caller {
     /// A caller for the given client. Without `rate` there is no client-side limit: the server's
@@ -195,7 +201,14 @@ impl Caller {
             overdue: Arc::new(Overdue::new(Arc::clone(&metrics), None)),
             metrics,
             work: Some(watch::Sender::new(0)),
+            accept: Accept::default(),
         }
+    }
+
+    /// The same, asking for such answers to reads and writes of objects.
+    #[must_use]
+    pub fn accepting(self, accept: Accept) -> Self {
+        Self { accept, ..self }
     }
 
     /// The same, which raises an alarm when requests of a kind are never answered in time.
@@ -251,7 +264,7 @@ impl Caller {
     /// [`CallError::NotFound`] proves absence; any other error proves nothing.
     pub async fn get<T: Narrow>(&self, key: &T::Key) -> Result<T, CallError> {
         let request = Request { verb: Verb::Get, path: T::path(key), body: None };
-        decode(&self.send(&request).await?)
+        decode(&self.answer(&request, self.accept).await?)
     }
 
     /// Sends a write and returns the object of the answer.
@@ -259,14 +272,18 @@ impl Caller {
     /// # Errors
     /// See [`CallError`]; an answer that cannot be read counts as unknown outcome.
     pub async fn write<T: Narrow>(&self, request: &Request) -> Result<T, CallError> {
-        decode(&self.send(request).await?)
+        decode(&self.answer(request, self.accept).await?)
     }
 
-    /// Sends a request and returns the body of the answer.
+    /// Sends a request and returns the body of the answer, as JSON.
     ///
     /// # Errors
     /// See [`CallError`].
     pub async fn send(&self, request: &Request) -> Result<Vec<u8>, CallError> {
+        self.answer(request, Accept::Json).await.map(|(_, body)| body.to_vec())
+    }
+
+    async fn answer(&self, request: &Request, accept: Accept) -> Result<Answer, CallError> {
         if let Some(rate) = &self.rate {
             rate.acquire_one().await;
         }
@@ -279,9 +296,9 @@ impl Caller {
         let started = Instant::now();
         let is_of_a_term = matches!(self.leadership.term(), Term::Until(_)) && self.work.is_some();
         let exchanged = if is_of_a_term && request.must_not_be_late() {
-            self.guarded(request, server_time).await
+            self.guarded(request, accept, server_time).await
         } else {
-            timeout(server_time + ANSWER, self.exchange(request, server_time, None)).await.ok()
+            timeout(server_time + ANSWER, self.exchange(request, accept, server_time, None)).await.ok()
         };
         self.overdue.note(request, exchanged.as_ref().map(|(code, _)| *code), Instant::now());
         let (code, result) = exchanged.unwrap_or_else(|| {
@@ -314,9 +331,9 @@ impl Caller {
     }
 
     /// Sends a write that must be over before another leader's may begin. `None` if it took too long.
-    async fn guarded(&self, request: &Request, server_time: Duration) -> Option<Exchanged> {
+    async fn guarded(&self, request: &Request, accept: Accept, server_time: Duration) -> Option<Exchanged> {
         let gate = Gate::new(self.leadership.clone(), server_time);
-        let mut exchange = pin!(self.exchange(request, server_time, Some(&gate)));
+        let mut exchange = pin!(self.exchange(request, accept, server_time, Some(&gate)));
         let exchanged = tokio::select! {
             biased;
             exchanged = &mut exchange => Some(exchanged),
@@ -343,6 +360,7 @@ impl Caller {
     async fn exchange(
         &self,
         request: &Request,
+        accept: Accept,
         server_time: Duration,
         gate: Option<&Arc<Gate>>,
     ) -> Exchanged {
@@ -356,7 +374,7 @@ impl Caller {
             .method(request.verb.method())
             .uri(format!("{}?timeout={}ms", request.path, server_time.as_millis()))
             .header(http::header::CONTENT_TYPE, request.verb.content_type())
-            .header(http::header::ACCEPT, "application/json")
+            .header(http::header::ACCEPT, accept.single())
             .body(Body::from(body));
         let mut http_request = match http_request {
             Ok(request) => request,
@@ -376,9 +394,11 @@ impl Caller {
         };
         let code = head.status.as_u16();
         if head.status.is_success() {
-            return (code, Ok(body.to_vec()));
+            // One that does not say what it is can only be the JSON of a server in this process.
+            return (code, Ok((Encoding::of(&head.headers).unwrap_or(Encoding::Json), body)));
         }
-        (code, Err(classify(code, retry_after(&head.headers), &body, request.object_name())))
+        let status = Encoding::refusal(&head.headers, &body);
+        (code, Err(classify(code, retry_after(&head.headers), &status, request.object_name())))
     }
 }
 
@@ -398,11 +418,10 @@ impl Drop for Working<'_> {
     }
 }
 
-fn decode<T: Narrow>(body: &[u8]) -> Result<T, CallError> {
-    let mut object: T = serde_json::from_slice(body)
-        .map_err(|error| CallError::Unknown(format!("unreadable {} in the answer: {error}", T::KIND)))?;
-    object.trim();
-    Ok(object)
+fn decode<T: Narrow>((encoding, body): &Answer) -> Result<T, CallError> {
+    encoding
+        .object(body)
+        .map_err(|error| CallError::Unknown(format!("unreadable {} in the answer: {error}", T::KIND)))
 }
 
 #[cfg(test)]

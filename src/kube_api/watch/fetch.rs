@@ -15,9 +15,10 @@ use tokio::time::{Instant, timeout};
 
 use crate::{
     kube_api::{
+        call::answer::retry_after,
         connect::ApiServer,
         error_chain,
-        wire::{DecodeError, Encoding, Splitter, Status, WatchEvent, accept_list, accept_watch},
+        wire::{Accept, DecodeError, Encoding, Splitter, Status, WatchEvent},
     },
     metrics::ApiMetrics,
 };
@@ -28,8 +29,6 @@ const PAGE_DEADLINE: Duration = Duration::from_mins(1);
 const OPEN_DEADLINE: Duration = Duration::from_secs(10);
 /// Largest body of one page or answer, in bytes: a page of objects of the largest size that etcd takes.
 const LARGEST_BODY: usize = 768 << 20;
-/// Of an answer that is not the API server's, so much is shown.
-const QUOTED: usize = 200;
 
 /// Why a list, a watch or a read has no result.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -94,6 +93,7 @@ impl Trouble {
 pub struct Fetcher {
     api: ApiServer,
     client: Connection,
+    accept: Accept,
     metrics: Arc<ApiMetrics>,
 }
 
@@ -115,7 +115,13 @@ impl Fetcher {
         api: &ApiServer,
         metrics: Arc<ApiMetrics>,
     ) -> Result<Self, crate::kube_api::connect::ConnectError> {
-        Ok(Self { api: api.clone(), client: Connection(api.client()?), metrics })
+        Ok(Self { api: api.clone(), client: Connection(api.client()?), accept: Accept::default(), metrics })
+    }
+
+    /// The same, asking for such answers.
+    #[must_use]
+    pub fn accepting(self, accept: Accept) -> Self {
+        Self { accept, ..self }
     }
 
     /// The same with new connections: what is asked next does not go where nobody answers.
@@ -133,7 +139,7 @@ impl Fetcher {
     pub async fn get(&self, uri: &str) -> Result<(Encoding, Bytes), Trouble> {
         let started = Instant::now();
         let result = timeout(PAGE_DEADLINE, async {
-            let response = self.send(uri, accept_list()).await?;
+            let response = self.send(uri, self.accept.single()).await?;
             let encoding = encoding(&response)?;
             Ok::<_, Trouble>((encoding, whole(response).await?))
         });
@@ -149,7 +155,7 @@ impl Fetcher {
     pub async fn open(&self, uri: &str) -> Result<Stream, Trouble> {
         let started = Instant::now();
         let result = timeout(OPEN_DEADLINE, async {
-            let response = self.send(uri, accept_watch()).await?;
+            let response = self.send(uri, self.accept.watch()).await?;
             let encoding = encoding(&response)?;
             Ok::<_, Trouble>(Stream { encoding, body: response.into_body(), splitter: encoding.splitter() })
         });
@@ -169,16 +175,9 @@ impl Fetcher {
         if status == StatusCode::OK {
             return Ok(response);
         }
-        let retry_after = retry_after(response.headers());
-        let encoding = encoding(&response);
-        let body = whole(response).await?;
-        let said = encoding.ok().and_then(|encoding| encoding.status(&body).ok());
-        let said = said.unwrap_or_else(|| Status {
-            message: String::from_utf8_lossy(body.get(..body.len().min(QUOTED)).unwrap_or_default())
-                .trim()
-                .to_owned(),
-            ..Status::default()
-        });
+        let headers = response.headers().clone();
+        let said = Encoding::refusal(&headers, &whole(response).await?);
+        let retry_after = retry_after(&headers);
         Err(Trouble::of(Status { code: status.as_u16().into(), ..said }, retry_after))
     }
 
@@ -193,17 +192,10 @@ impl Fetcher {
     }
 }
 
-/// `Retry-After`, in seconds.
-fn retry_after(headers: &http::HeaderMap) -> Option<Duration> {
-    let value = headers.get(header::RETRY_AFTER)?.to_str().ok()?;
-    value.parse().ok().map(Duration::from_secs)
-}
-
 fn encoding(response: &Response<Body>) -> Result<Encoding, Trouble> {
-    let value = response.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    let value = value.unwrap_or_default();
-    Encoding::from_content_type(value)
-        .ok_or_else(|| Trouble::Broken(format!("the answer is neither protobuf nor JSON but {value:?}")))
+    let other = || response.headers().get(header::CONTENT_TYPE).cloned();
+    Encoding::of(response.headers())
+        .ok_or_else(|| Trouble::Broken(format!("the answer is neither protobuf nor JSON but {:?}", other())))
 }
 
 async fn whole(response: Response<Body>) -> Result<Bytes, Trouble> {

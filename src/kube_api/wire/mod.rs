@@ -30,20 +30,41 @@ use super::{
 /// Media type of protobuf.
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
+/// Of an answer that is no `Status`, so many bytes are shown.
+const QUOTED: usize = 256;
+
 /// Media type of JSON.
 const JSON: &str = "application/json";
 
-/// `Accept` of a list, a read or a write. (client-go sends the same for its built-in types.)
-#[must_use]
-pub fn accept_list() -> &'static str {
-    "application/vnd.kubernetes.protobuf,application/json"
+/// What answers we ask for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Accept {
+    /// Protobuf, and JSON from whoever cannot speak it.
+    #[default]
+    Protobuf,
+    /// JSON alone.
+    Json,
 }
 
-/// `Accept` of a watch. The API server adds `stream=watch` to its answer in any case; naming it is what its
-/// documentation asks for.
-#[must_use]
-pub fn accept_watch() -> &'static str {
-    "application/vnd.kubernetes.protobuf;stream=watch,application/json"
+impl Accept {
+    /// `Accept` of a list, a read or a write. (client-go sends the same for its built-in types.)
+    #[must_use]
+    pub fn single(self) -> &'static str {
+        match self {
+            Self::Protobuf => "application/vnd.kubernetes.protobuf,application/json",
+            Self::Json => JSON,
+        }
+    }
+
+    /// `Accept` of a watch. The API server adds `stream=watch` to its answer in any case; naming it is what its
+    /// documentation asks for.
+    #[must_use]
+    pub fn watch(self) -> &'static str {
+        match self {
+            Self::Protobuf => "application/vnd.kubernetes.protobuf;stream=watch,application/json",
+            Self::Json => JSON,
+        }
+    }
 }
 
 /// How an answer is encoded.
@@ -120,6 +141,12 @@ impl Head {
 }
 
 impl Encoding {
+    /// The encoding of an answer by its headers.
+    #[must_use]
+    pub fn of(headers: &http::HeaderMap) -> Option<Self> {
+        Self::from_content_type(headers.get(http::header::CONTENT_TYPE)?.to_str().ok()?)
+    }
+
     /// The encoding of an answer by its `Content-Type`; `None` for any other (a page of a proxy).
     #[must_use]
     pub fn from_content_type(value: &str) -> Option<Self> {
@@ -185,6 +212,17 @@ impl Encoding {
             Self::Json => json::head(raw),
             Self::Protobuf => protobuf::head(raw),
         }
+    }
+
+    /// What an error answer says, whoever sent it: a `Status`, or the beginning of what is none.
+    #[must_use]
+    pub fn refusal(headers: &http::HeaderMap, body: &[u8]) -> Status {
+        let status =
+            Self::of(headers).and_then(|encoding| encoding.status(&Bytes::copy_from_slice(body)).ok());
+        status.unwrap_or_else(|| {
+            let quoted = body.get(..body.len().min(QUOTED)).unwrap_or_default();
+            Status { message: String::from_utf8_lossy(quoted).trim().to_owned(), ..Status::default() }
+        })
     }
 
     /// Decodes the body of an error answer, or the object of an error event.
