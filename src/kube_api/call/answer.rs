@@ -59,7 +59,9 @@ pub fn classify(code: u16, retry_after: Option<Duration>, body: &[u8], object: &
     match (code, status.reason.as_str()) {
         (404, "NotFound") if missing == object => CallError::NotFound(message),
         // The API server always gives a reason.
-        (404, "") => CallError::Unknown(told(&status, code)),
+        (404, "")
+        // Request timeout, too early, client closed request.
+        | (408 | 425 | 499, _) => CallError::Unknown(told(&status, code)),
         (409, "AlreadyExists") => CallError::AlreadyExists(message),
         (409, _) => CallError::Conflict(message),
         (429, _) => {
@@ -70,8 +72,6 @@ pub fn classify(code: u16, retry_after: Option<Duration>, body: &[u8], object: &
         }
         // A patch that names another UID is an attempt to change an immutable field.
         (422, _) if message.contains("metadata.uid") => CallError::Conflict(message),
-        // Request timeout, too early, client closed request.
-        (408 | 425 | 499, _) => CallError::Unknown(told(&status, code)),
         (400..=499, _) => CallError::Refused { code, message },
         _ => CallError::Unknown(told(&status, code)),
     }
