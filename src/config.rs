@@ -233,7 +233,7 @@ fn request_timeout(
     }
     if asked > allowed {
         let lease = election.map_or(Duration::ZERO, |election| election.timing.lease_duration);
-        let needed = (lease + asked - allowed).as_secs_f64().ceil();
+        let needed = (lease + asked.saturating_sub(allowed)).as_secs_f64().ceil();
         let problem = format!(
             "a write may take {allowed:?} before another replica may lead: for {asked:?} set \
              --leader-elect-lease-duration to {needed}s or more"

@@ -640,9 +640,9 @@ mod tests {
         assert!(!see(&stale).seeks_successor());
 
         // Who saw a restore tells the holder, once.
-        let warning = warned(&see(&object), Duration::from_secs(300)).unwrap();
-        assert_eq!(see(&warning).grace(), Some(Duration::from_secs(300)));
-        assert_eq!(warned(&see(&warning), Duration::from_secs(300)), None);
+        let warning = warned(&see(&object), Duration::from_mins(5)).unwrap();
+        assert_eq!(see(&warning).grace(), Some(Duration::from_mins(5)));
+        assert_eq!(warned(&see(&warning), Duration::from_mins(5)), None);
         let created = creation("ns", "mooring", "me", &TIMING, all, wall());
         assert_eq!(see(&created).grace(), Some(Duration::from_secs(62)));
         assert_eq!(

@@ -53,7 +53,9 @@ pub fn classify(code: u16, retry_after: Option<Duration>, status: &Status, objec
     match (code, status.reason.as_str()) {
         (404, "NotFound") if status.details.name == object => CallError::NotFound(message),
         // The API server always gives a reason.
-        (404, "") => CallError::Unknown(told(code, &status.reason, &status.message)),
+        (404, "")
+        // Request timeout, too early, client closed request.
+        | (408 | 425 | 499, _) => CallError::Unknown(told(code, &status.reason, &status.message)),
         (409, "AlreadyExists") => CallError::AlreadyExists(message),
         (409, _) => CallError::Conflict(message),
         (429, _) => {
@@ -63,8 +65,6 @@ pub fn classify(code: u16, retry_after: Option<Duration>, status: &Status, objec
         }
         // A patch that names another UID is an attempt to change an immutable field.
         (422, _) if message.contains("metadata.uid") => CallError::Conflict(message),
-        // Request timeout, too early, client closed request.
-        (408 | 425 | 499, _) => CallError::Unknown(told(code, &status.reason, &status.message)),
         (400..=499, _) => CallError::Refused { code, message },
         _ => CallError::Unknown(told(code, &status.reason, &status.message)),
     }

@@ -150,8 +150,8 @@ impl Gate {
         }
     }
 
-    fn set(state: &mut State, stage: Stage) {
-        state.stage = stage;
+    fn set(state: &mut State, reached: Stage) {
+        state.stage = reached;
         if let Some(body) = state.body.take() {
             body.wake();
         }

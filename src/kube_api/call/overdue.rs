@@ -124,21 +124,13 @@ fn resource(path: &str) -> &'static str {
     ];
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
     // The group and version, then perhaps a namespace, then the resource.
-    let parts = match parts.as_slice() {
-        ["api", _, rest @ ..] | ["apis", _, _, rest @ ..] => rest,
-        _ => return "other",
-    };
-    let (plural, status) = match parts {
-        ["namespaces", _, plural, rest @ ..] | [plural, rest @ ..] => {
-            (*plural, rest.get(1) == Some(&"status"))
-        }
-        [] => return "other",
-    };
-    match (plural, status) {
+    let (["api", _, parts @ ..] | ["apis", _, _, parts @ ..]) = parts.as_slice() else { return "other" };
+    let (["namespaces", _, plural, rest @ ..] | [plural, rest @ ..]) = parts else { return "other" };
+    match (*plural, rest.get(1) == Some(&"status")) {
         ("persistentvolumes", true) => "persistentvolumes/status",
         ("persistentvolumeclaims", true) => "persistentvolumeclaims/status",
         ("nodes", true) => "nodes/status",
-        _ => KNOWN.into_iter().find(|known| *known == plural).unwrap_or("other"),
+        _ => KNOWN.into_iter().find(|known| known == plural).unwrap_or("other"),
     }
 }
 

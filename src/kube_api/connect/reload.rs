@@ -100,14 +100,14 @@ mod tests {
     async fn m14_a_renewed_client_certificate_is_taken() {
         let file = std::env::temp_dir().join(format!("mooring-certificate-{}", std::process::id()));
         std::fs::write(&file, "old").unwrap();
-        let (built, broken) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let broken = Arc::new(AtomicUsize::new(0));
         let build = {
-            let (built, broken) = (Arc::clone(&built), Arc::clone(&broken));
+            let (count, broken) = (AtomicUsize::new(0), Arc::clone(&broken));
             move || {
                 if broken.load(Ordering::Relaxed) == 1 {
                     return Err(kube::Error::TlsRequired);
                 }
-                let number = built.fetch_add(1, Ordering::Relaxed) + 1;
+                let number = count.fetch_add(1, Ordering::Relaxed) + 1;
                 let service = tower::service_fn(move |_: Request<Body>| async move {
                     Ok::<_, Infallible>(http::Response::new(Body::from(number.to_string().into_bytes())))
                 });
