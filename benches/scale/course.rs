@@ -75,9 +75,9 @@ pub struct PerUpdate {
 }
 
 /// Takes one subject through a cluster of so many nodes.
-pub async fn run(assets: &Assets, seed: &Assets, kind: Kind, nodes: usize, options: &Options) -> Outcome {
+pub async fn run(assets: &Assets, seeder: &Assets, kind: Kind, nodes: usize, options: &Options) -> Outcome {
     eprintln!("{} with {nodes} nodes: filling etcd and starting the API server", kind.name());
-    let mut plane = world::plane(assets, seed, nodes, options).await;
+    let mut plane = world::plane(assets, seeder, nodes, options).await;
     let load =
         Load { cluster: Cluster::new(plane.client(User::Admin)), nodes: options.busy_nodes.min(nodes) };
     let behaviour = AttacherBehaviour { workers: ATTACHER_WORKERS, ..Default::default() };

@@ -21,9 +21,9 @@ use super::{
 };
 
 /// Starts a control plane with so many nodes.
-pub async fn plane(assets: &Assets, seed: &Assets, nodes: usize, options: &Options) -> ControlPlane {
+pub async fn plane(assets: &Assets, program: &Assets, nodes: usize, options: &Options) -> ControlPlane {
     let seeder = vec![
-        seed.binary("seed").display().to_string(),
+        program.binary("seed").display().to_string(),
         format!("--nodes={nodes}"),
         format!("--pods={}", options.pods),
         format!("--attached={}", options.attached),
