@@ -55,6 +55,8 @@ pub struct Outcome {
     pub idle_cores: f64,
     pub node_update: PerUpdate,
     pub pod_update: PerUpdate,
+    /// What the API server itself needs for one status patch of a node, of the bench's own, one after the other.
+    pub bare_patches: Vec<Duration>,
     pub bind: Measured,
     pub attach: Measured,
     pub single_attach: Measured,
@@ -73,9 +75,9 @@ pub struct PerUpdate {
 }
 
 /// Takes one subject through a cluster of so many nodes.
-pub async fn run(assets: &Assets, seed: &Assets, kind: Kind, nodes: usize, options: &Options) -> Outcome {
+pub async fn run(assets: &Assets, seeder: &Assets, kind: Kind, nodes: usize, options: &Options) -> Outcome {
     eprintln!("{} with {nodes} nodes: filling etcd and starting the API server", kind.name());
-    let mut plane = world::plane(assets, seed, nodes, options).await;
+    let mut plane = world::plane(assets, seeder, nodes, options).await;
     let load =
         Load { cluster: Cluster::new(plane.client(User::Admin)), nodes: options.busy_nodes.min(nodes) };
     let behaviour = AttacherBehaviour { workers: ATTACHER_WORKERS, ..Default::default() };
@@ -116,6 +118,8 @@ pub async fn run(assets: &Assets, seed: &Assets, kind: Kind, nodes: usize, optio
     let pods = world::some_pods(&plane, options.updates).await;
     let pod_update = updates(process, pods.len(), async || world::pod_updates(&plane, &pods).await).await;
 
+    let bare_patches = bare_patches(&plane, options).await;
+
     cost::forget_peak_memory(process);
     load.volumes(0..all).await;
     bout.seen((0..all).map(|number| Sight::Available(name(number))).collect()).await;
@@ -145,6 +149,7 @@ pub async fn run(assets: &Assets, seed: &Assets, kind: Kind, nodes: usize, optio
         idle_cores,
         node_update,
         pod_update,
+        bare_patches,
         bind,
         attach,
         single_attach,
@@ -153,6 +158,19 @@ pub async fn run(assets: &Assets, seed: &Assets, kind: Kind, nodes: usize, optio
         relist_peak,
         relist_cpu,
     }
+}
+
+/// How long single status patches of nodes take, the shortest first.
+async fn bare_patches(plane: &ControlPlane, options: &Options) -> Vec<Duration> {
+    let api = Api::all(plane.client(User::Kubelets));
+    let mut took = Vec::new();
+    for number in 0..options.one_at_a_time {
+        let begin = Instant::now();
+        world::node_update(&api, number % options.busy_nodes).await;
+        took.push(begin.elapsed());
+    }
+    took.sort_unstable();
+    took
 }
 
 /// Has every kind listed anew, until another volume is attached and the subject is at rest. Returns its peak

@@ -90,7 +90,7 @@ pub struct Options {
 #[tokio::main]
 async fn main() {
     let options = Options::parse();
-    let (assets, seed) = match Assets::find().and_then(|assets| Ok((assets, Assets::seed()?))) {
+    let (assets, seeder) = match Assets::find().and_then(|assets| Ok((assets, Assets::seed()?))) {
         Ok(found) => found,
         Err(reason) => {
             eprintln!("{reason}");
@@ -100,7 +100,7 @@ async fn main() {
     let mut results = Vec::new();
     for nodes in &options.nodes {
         for kind in &options.subjects {
-            let result = course::run(&assets, &seed, *kind, *nodes, &options).await;
+            let result = Box::pin(course::run(&assets, &seeder, *kind, *nodes, &options)).await;
             // What has been measured is not lost when the next one fails.
             eprintln!("{}", report::render(std::slice::from_ref(&result)));
             results.push(result);

@@ -1,6 +1,6 @@
 //! The report: a table in Markdown, a line for each subject and size, and what was written at the start.
 
-use std::fmt::Write;
+use std::{fmt::Write, time::Duration};
 
 use super::{
     bout::Measured,
@@ -8,7 +8,7 @@ use super::{
     course::{Outcome, PerUpdate},
 };
 
-const COLUMNS: [&str; 18] = [
+const COLUMNS: [&str; 19] = [
     "nodes",
     "subject",
     "first write s",
@@ -27,6 +27,7 @@ const COLUMNS: [&str; 18] = [
     "detach",
     "single attach p50 ms",
     "p99 ms",
+    "bare node patch p50 ms",
 ];
 
 /// Renders everything.
@@ -56,10 +57,9 @@ pub fn render(results: &[Outcome]) -> String {
 
 fn cells(one: &Outcome) -> Vec<String> {
     let mebibytes = |bytes: u64| format!("{:.0}", bytes as f64 / 1024.0 / 1024.0);
-    let milliseconds = |percent: usize| {
-        let rank = (one.single_attach.latencies.len() * percent).div_ceil(100).saturating_sub(1);
-        let latency = one.single_attach.latencies.get(rank).copied().unwrap_or_default();
-        format!("{:.1}", latency.as_secs_f64() * 1e3)
+    let milliseconds = |latencies: &[Duration], percent: usize| {
+        let rank = (latencies.len() * percent).div_ceil(100).saturating_sub(1);
+        format!("{:.1}", latencies.get(rank).copied().unwrap_or_default().as_secs_f64() * 1e3)
     };
     vec![
         one.nodes.to_string(),
@@ -78,8 +78,9 @@ fn cells(one: &Outcome) -> Vec<String> {
         operation(&one.bind),
         operation(&one.attach),
         operation(&one.detach),
-        milliseconds(50),
-        milliseconds(99),
+        milliseconds(&one.single_attach.latencies, 50),
+        milliseconds(&one.single_attach.latencies, 99),
+        milliseconds(&one.bare_patches, 50),
     ]
 }
 

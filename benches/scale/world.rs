@@ -21,9 +21,9 @@ use super::{
 };
 
 /// Starts a control plane with so many nodes.
-pub async fn plane(assets: &Assets, seed: &Assets, nodes: usize, options: &Options) -> ControlPlane {
+pub async fn plane(assets: &Assets, program: &Assets, nodes: usize, options: &Options) -> ControlPlane {
     let seeder = vec![
-        seed.binary("seed").display().to_string(),
+        program.binary("seed").display().to_string(),
         format!("--nodes={nodes}"),
         format!("--pods={}", options.pods),
         format!("--attached={}", options.attached),
@@ -50,17 +50,18 @@ pub fn last_handle(nodes: usize, options: &Options) -> String {
 
 /// Heartbeats of nodes, as kubelets send them, all over the cluster.
 pub async fn node_updates(plane: &ControlPlane, nodes: usize, count: usize) {
-    let api: Api<Node> = Api::all(plane.client(User::Kubelets));
-    each(0..count, async |number| {
-        let status = json!({ "status": { "conditions": [
-            { "type": "Ready", "lastHeartbeatTime": Timestamp::now().to_string() },
-        ]}});
-        // Every node in turn, and not in the order of their names.
-        let name = node(number * 7919 % nodes);
-        let patched = api.patch_status(&name, &PatchParams::default(), &Patch::Strategic(status)).await;
-        patched.expect("patch the status of a node");
-    })
-    .await;
+    // Every node in turn, and not in the order of their names.
+    let api = Api::all(plane.client(User::Kubelets));
+    each(0..count, async |number| node_update(&api, number * 7919 % nodes).await).await;
+}
+
+/// The heartbeat of one node.
+pub async fn node_update(api: &Api<Node>, number: usize) {
+    let status = json!({ "status": { "conditions": [
+        { "type": "Ready", "lastHeartbeatTime": Timestamp::now().to_string() },
+    ]}});
+    let patched = api.patch_status(&node(number), &PatchParams::default(), &Patch::Strategic(status)).await;
+    patched.expect("patch the status of a node");
 }
 
 /// Namespaces and names of some pods, with and without volumes.

@@ -282,7 +282,7 @@ pub(super) mod tests {
             publish(&mut controller, &handle, publication);
             controller.actual.pair_mut(&volume(&handle), &node).put_back = put_back;
             controller.pace = Pace::default();
-            (0..100).for_each(|_| controller.pace.note(Duration::from_millis(50)));
+            (0..100).for_each(|_| controller.pace.note(Duration::from_millis(30)));
             let now = start + Duration::from_millis(at);
             controller.reconcile_node(&node, now);
             for (sent, call) in std::mem::take(&mut controller.effects.calls) {
