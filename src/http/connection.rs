@@ -93,7 +93,7 @@ impl Drop for Seat {
 pub(super) struct Door {
     pub(super) config: Arc<ServerConfig>,
     pub(super) turns: Arc<Turns>,
-    /// How many connections the peer has with this one.
+    /// How many connections the peer has with this one, but for those on which it has shown who it is.
     pub(super) connections: usize,
 }
 
