@@ -19,6 +19,7 @@ use tokio::{
     sync::watch,
     time::Instant,
 };
+use tokio_rustls::rustls::ServerConfig;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{
@@ -314,25 +315,13 @@ impl Daemon {
         threads: Threads,
     ) -> anyhow::Result<Self> {
         let serving = config.serving.clone();
-        // What an operator may have got wrong comes before anything that others see.
-        let server = match serving.port {
-            0 => None,
-            port => {
-                let own = Arc::new(OwnCertificate::load(&serving.certificate, &own_names(&serving))?);
-                let tls = http::server_config(&serving, Arc::clone(&own))?;
-                Some((Server::bind(SocketAddr::new(serving.address, port))?, tls, own))
-            }
-        };
-        let apis = [
-            reviewing(serving.authentication_kubeconfig.as_deref(), api).await?,
-            reviewing(serving.authorization_kubeconfig.as_deref(), api).await?,
-        ];
+        let (server, apis) = open_door(&serving, api).await?;
         let identity = identity()?;
         tracing::info!(
             version = env!("CARGO_PKG_VERSION"),
             api_server = %api.host(),
             configuration = api.origin(),
-            address = server.as_ref().map(|(server, ..)| tracing::field::display(server.address())),
+            address = server.as_ref().map(|open| tracing::field::display(open.server.address())),
             %identity,
             "starting"
         );
@@ -418,7 +407,7 @@ impl Daemon {
         }
         let router = Arc::new(router);
         let gate = Arc::new(Gate::new(Pages::new(Arc::clone(&router)), doorkeeper, serving, measures));
-        if let Some((server, tls, own)) = server {
+        if let Some(OpenDoor { server, tls, own }) = server {
             let running = server.run(Arc::clone(&gate), tls, own, http.clone());
             tasks.spawn_at(Stage::Http, "http", house, running)?;
         }
@@ -503,6 +492,33 @@ async fn alarm_of_restores(grace: RestoreGrace, alarms: Alarms) {
             () = tokio::time::sleep(left.unwrap_or_default()), if left.is_some() => {}
         }
     }
+}
+
+/// A bound socket, and what it takes to talk there.
+struct OpenDoor {
+    server: Server,
+    tls: ServerConfig,
+    own: Arc<OwnCertificate>,
+}
+
+/// What an operator may have got wrong about serving, before anything that others see: where to serve, unless
+/// nowhere, and which API servers review tokens and access.
+async fn open_door(
+    serving: &http::Options,
+    api: &ApiServer,
+) -> anyhow::Result<(Option<OpenDoor>, [ApiServer; 2])> {
+    let door = match serving.port {
+        0 => None,
+        port => {
+            let own = Arc::new(OwnCertificate::load(&serving.certificate, &own_names(serving))?);
+            let tls = http::server_config(serving, Arc::clone(&own))?;
+            let server = Server::bind(SocketAddr::new(serving.address, port))?;
+            Some(OpenDoor { server, tls, own })
+        }
+    };
+    let authentication = reviewing(serving.authentication_kubeconfig.as_deref(), api).await?;
+    let authorization = reviewing(serving.authorization_kubeconfig.as_deref(), api).await?;
+    Ok((door, [authentication, authorization]))
 }
 
 /// The API server that reviews visitors: a given one, or the one that the daemon works on.
