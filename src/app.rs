@@ -19,6 +19,7 @@ use tokio::{
     sync::watch,
     time::Instant,
 };
+use tokio_rustls::rustls::ServerConfig;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{
@@ -316,22 +317,22 @@ impl Daemon {
         threads: Threads,
     ) -> anyhow::Result<Self> {
         let serving = config.serving.clone();
-        let server = match serving.port {
-            0 => None,
-            port => Some(Server::bind(SocketAddr::new(serving.address, port))?),
-        };
+        let (server, apis) = open_door(&serving, api).await?;
         let identity = identity()?;
         tracing::info!(
             version = env!("CARGO_PKG_VERSION"),
             api_server = %api.host(),
             configuration = api.origin(),
-            address = server.as_ref().map(|server| tracing::field::display(server.address())),
+            address = server.as_ref().map(|open| tracing::field::display(open.server.address())),
             %identity,
             "starting"
         );
 
         let metrics = Metrics::default();
         process::register(&metrics)?;
+        let measures = Measures::new(&metrics)?;
+        let house = Workplace::new(threads)?;
+        let doorkeeper = house.enter(|| build_doorkeeper(&serving, &apis, &measures))?;
         let api_metrics = Arc::new(ApiMetrics::new(&metrics, &api.host())?);
         let objects = Arc::new(Objects::within(grace.clone()));
         let leadership = match &config.election {
@@ -413,17 +414,10 @@ impl Daemon {
             router = router.json(explained_at, move |rest| rest.is_empty().then(&explanation));
         }
         let router = Arc::new(router);
-        let place = Workplace::new(threads)?;
-        let apis = [&serving.authentication_kubeconfig, &serving.authorization_kubeconfig];
-        let apis = [reviewing(apis[0].as_deref(), api).await?, reviewing(apis[1].as_deref(), api).await?];
-        let gate = place.enter(|| build_gate(&serving, Arc::clone(&router), &apis, &parts.metrics))?;
-        let gate = Arc::new(gate);
-        if let Some(server) = server {
-            let names = own_names(&serving);
-            let own = Arc::new(OwnCertificate::load(&serving.certificate, &names)?);
-            let tls = http::server_config(&serving, Arc::clone(&own))?;
+        let gate = Arc::new(Gate::new(Pages::new(Arc::clone(&router)), doorkeeper, serving, measures));
+        if let Some(OpenDoor { server, tls, own }) = server {
             let running = server.run(Arc::clone(&gate), tls, own, http.clone());
-            tasks.spawn_at(Stage::Http, "http", place, running)?;
+            tasks.spawn_at(Stage::Http, "http", house, running)?;
         }
         Ok(Self { tasks, router, gate, planning, events: events_end, lease, http })
     }
@@ -508,6 +502,33 @@ async fn alarm_of_restores(grace: RestoreGrace, alarms: Alarms) {
     }
 }
 
+/// A bound socket, and what it takes to talk there.
+struct OpenDoor {
+    server: Server,
+    tls: ServerConfig,
+    own: Arc<OwnCertificate>,
+}
+
+/// What an operator may have got wrong about serving, before anything that others see: where to serve, unless
+/// nowhere, and which API servers review tokens and access.
+async fn open_door(
+    serving: &http::Options,
+    api: &ApiServer,
+) -> anyhow::Result<(Option<OpenDoor>, [ApiServer; 2])> {
+    let door = match serving.port {
+        0 => None,
+        port => {
+            let own = Arc::new(OwnCertificate::load(&serving.certificate, &own_names(serving))?);
+            let tls = http::server_config(serving, Arc::clone(&own))?;
+            let server = Server::bind(SocketAddr::new(serving.address, port))?;
+            Some(OpenDoor { server, tls, own })
+        }
+    };
+    let authentication = reviewing(serving.authentication_kubeconfig.as_deref(), api).await?;
+    let authorization = reviewing(serving.authorization_kubeconfig.as_deref(), api).await?;
+    Ok((door, [authentication, authorization]))
+}
+
 /// The API server that reviews visitors: a given one, or the one that the daemon works on.
 async fn reviewing(kubeconfig: Option<&Path>, api: &ApiServer) -> anyhow::Result<ApiServer> {
     match kubeconfig {
@@ -516,21 +537,18 @@ async fn reviewing(kubeconfig: Option<&Path>, api: &ApiServer) -> anyhow::Result
     }
 }
 
-/// What visitors come to. Reviews have clients of their own.
-fn build_gate(
+/// Who lets visitors in. Reviews have clients of their own.
+fn build_doorkeeper(
     serving: &http::Options,
-    router: Arc<Router>,
     [authentication, authorization]: &[ApiServer; 2],
-    metrics: &Metrics,
-) -> anyhow::Result<Gate> {
-    let measures = Measures::new(metrics)?;
+    measures: &Measures,
+) -> anyhow::Result<Doorkeeper> {
     let doorkeeper = Doorkeeper::new(
         serving,
         Reviewer::new(authentication.client()?, measures.clone()),
         Reviewer::new(authorization.client()?, measures.clone()),
     );
-    let doorkeeper = doorkeeper.map_err(|problem| anyhow!(problem))?;
-    Ok(Gate::new(Pages::new(router), doorkeeper, serving.clone(), measures))
+    doorkeeper.map_err(|problem| anyhow!(problem))
 }
 
 /// Names for a certificate that is made here.

@@ -10,7 +10,8 @@
     clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
-    clippy::print_stdout
+    clippy::print_stdout,
+    clippy::print_stderr
 )]
 
 #[path = "support"]
@@ -70,13 +71,13 @@ const PATIENCE: Duration = Duration::from_secs(10);
 fn api_server() -> (Server, SocketAddr) {
     let server = Server::default();
     let (sender, address) = std::sync::mpsc::channel();
-    let served = server.clone();
+    let twin = server.clone();
     thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
             sender.send(listener.local_addr().unwrap()).unwrap();
-            embedded::serve(listener, served, CancellationToken::new()).await;
+            embedded::serve(listener, twin, CancellationToken::new()).await;
         });
     });
     (server, address.recv().unwrap())

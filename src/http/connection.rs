@@ -93,7 +93,7 @@ impl Drop for Seat {
 pub(super) struct Door {
     pub(super) config: Arc<ServerConfig>,
     pub(super) turns: Arc<Turns>,
-    /// How many connections the peer has with this one.
+    /// How many connections the peer has with this one, but for those on which it has shown who it is.
     pub(super) connections: usize,
 }
 
@@ -163,9 +163,9 @@ pub(super) async fn serve<S>(
     }
 }
 
-fn response(sent: Sent, is_last: bool, seat: Arc<Seat>) -> Response<Answering> {
-    let (status, content_type) = (sent.answer().status, sent.answer().content_type);
-    let mut response = Response::new(Answering { sent, seat });
+fn response(page: Sent, is_last: bool, seat: Arc<Seat>) -> Response<Answering> {
+    let (status, content_type) = (page.answer().status, page.answer().content_type);
+    let mut response = Response::new(Answering { sent: page, seat });
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));

@@ -3,7 +3,9 @@
 //! In: what happens to connections, and the time. Out: which to end. A new connection is never
 //! refused: when there are too many of one peer, or in all, the least worthy one of the peer that has
 //! the most makes room. So whoever has few, such as a kubelet that probes or a Prometheus that
-//! scrapes, is let in however many others hold on to theirs, and nobody has to be known beforehand.
+//! scrapes, is let in however many others hold on to theirs, and nobody has to be known beforehand. Those on
+//! which a peer has shown who it is do not count against it: behind one address there may be a scraper, a
+//! kubelet and somebody else's pod.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -110,21 +112,22 @@ pub struct Connections {
 }
 
 impl Connections {
-    /// How many connections a peer has.
+    /// How many connections a peer has on which it has not shown who it is.
     #[must_use]
     pub fn of(&self, peer: Peer) -> usize {
-        self.open.values().filter(|entry| entry.peer == peer).count()
+        self.open.values().filter(|entry| entry.peer == peer && !entry.known).count()
     }
 
     /// Lets a connection in. Returns its name, and the one that has to end for it.
     pub fn admit(&mut self, peer: Peer, now: Instant) -> (Id, Option<Id>) {
-        let mut counts: HashMap<Peer, usize> = HashMap::new();
-        for entry in self.open.values() {
-            *counts.entry(entry.peer).or_default() += 1;
-        }
-        let crowd = if counts.get(&peer).is_some_and(|count| *count >= self.caps.per_peer) {
+        let own = self.open.values().filter(|entry| entry.peer == peer).count();
+        let crowd = if own >= self.caps.per_peer {
             self.least(|entry| entry.peer == peer)
         } else if self.open.len() >= self.caps.all {
+            let mut counts: HashMap<Peer, usize> = HashMap::new();
+            for entry in self.open.values().filter(|entry| !entry.known) {
+                *counts.entry(entry.peer).or_default() += 1;
+            }
             let most = counts.values().max().copied();
             self.least(|entry| counts.get(&entry.peer).copied() == most)
         } else {
@@ -236,7 +239,7 @@ mod tests {
         let (_, ended) = connections.admit(peer("10.0.0.5"), now + Duration::from_secs(7));
         assert_eq!(ended, Some(probe));
         assert_eq!(connections.count(), 4);
-        assert_eq!(connections.of(peer("10.0.0.3")), 1);
+        assert_eq!((connections.of(peer("10.0.0.3")), connections.of(peer("10.0.0.5"))), (0, 1));
     }
 
     #[test]

@@ -93,10 +93,10 @@ impl Pages {
             }
         };
         if page.body.len() <= SMALL {
-            return Sent { page, sent: 0, permit: None };
+            return Sent { page, offset: 0, permit: None };
         }
         match timeout(PATIENCE, Arc::clone(&kind.sending).acquire_owned()).await {
-            Ok(Ok(permit)) => Sent { page, sent: 0, permit: Some(permit) },
+            Ok(Ok(permit)) => Sent { page, offset: 0, permit: Some(permit) },
             _ => {
                 let text = "too many readers of this page: try later\n".to_owned();
                 Sent::of(Answer::text(StatusCode::SERVICE_UNAVAILABLE, text))
@@ -120,7 +120,7 @@ fn forget_later(latest: Arc<Mutex<Option<Edition>>>, page: Arc<Answer>) {
 #[derive(Debug)]
 pub struct Sent {
     page: Arc<Answer>,
-    sent: usize,
+    offset: usize,
     #[expect(dead_code, reason = "given back when the page is sent")]
     permit: Option<OwnedSemaphorePermit>,
 }
@@ -129,7 +129,7 @@ impl Sent {
     /// An answer that was made at once.
     #[must_use]
     pub fn of(answer: Answer) -> Self {
-        Self { page: Arc::new(answer), sent: 0, permit: None }
+        Self { page: Arc::new(answer), offset: 0, permit: None }
     }
 
     /// The answer.
@@ -147,22 +147,22 @@ impl Body for Sent {
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let rest = self.page.body.as_bytes().get(self.sent..).unwrap_or_default();
+        let rest = self.page.body.as_bytes().get(self.offset..).unwrap_or_default();
         if rest.is_empty() {
             return Poll::Ready(None);
         }
         // A copy: what waits to be written must not hold on to the whole page.
         let piece = Bytes::copy_from_slice(rest.get(..PIECE).unwrap_or(rest));
-        self.sent += piece.len();
+        self.offset += piece.len();
         Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.sent >= self.page.body.len()
+        self.offset >= self.page.body.len()
     }
 
     fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.page.body.len().saturating_sub(self.sent) as u64)
+        SizeHint::with_exact(self.page.body.len().saturating_sub(self.offset) as u64)
     }
 }
 
