@@ -266,8 +266,10 @@ mod tests {
     #[test]
     fn an_event_is_about_the_pod_that_wished_not_its_namesake() {
         let objects = Objects::default();
-        let pod =
-            json!({ "metadata": { "namespace": "ns", "name": "p", "uid": "old", "resourceVersion": "7" } });
+        let pod = json!({
+            "metadata": { "namespace": "ns", "name": "p", "uid": "old", "resourceVersion": "7" },
+            "spec": { "volumes": [{ "name": "v", "persistentVolumeClaim": { "claimName": "c" } }] },
+        });
         objects.apply::<Pod>(serde_json::from_value(pod).unwrap());
         let about = |uid: &str| {
             let facts = PodFacts { key: PodKey::new("ns", "p"), uid: uid.into(), created: None };

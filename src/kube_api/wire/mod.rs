@@ -217,8 +217,9 @@ impl Encoding {
     /// What an error answer says, whoever sent it: a `Status`, or the beginning of what is none.
     #[must_use]
     pub fn refusal(headers: &http::HeaderMap, body: &[u8]) -> Status {
-        let status =
-            Self::of(headers).and_then(|encoding| encoding.status(&Bytes::copy_from_slice(body)).ok());
+        let is_said = headers.contains_key(http::header::CONTENT_TYPE);
+        let encoding = if is_said { Self::of(headers) } else { Some(Self::Json) };
+        let status = encoding.and_then(|encoding| encoding.status(&Bytes::copy_from_slice(body)).ok());
         status.unwrap_or_else(|| {
             let quoted = body.get(..body.len().min(QUOTED)).unwrap_or_default();
             Status { message: String::from_utf8_lossy(quoted).trim().to_owned(), ..Status::default() }
