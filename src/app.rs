@@ -25,7 +25,6 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use crate::{
     attach_detach::{AttachDetach, ClockPlace},
     binder::Binder,
-    cli::ContentType,
     config::Config,
     http::{self, Doorkeeper, Gate, Measures, OwnCertificate, Pages, Reviewer, Router, Server},
     kube_api::{
@@ -340,10 +339,7 @@ impl Daemon {
             None => Leadership::new(Term::Unlimited),
         };
         let alarms = Alarms::new(&metrics)?;
-        let accept = match config.content_type {
-            ContentType::Protobuf => Accept::Protobuf,
-            ContentType::Json => Accept::Json,
-        };
+        let accept = Accept::from(config.content_type);
         let caller = Caller::new(
             api.client()?,
             leadership.clone(),
@@ -496,7 +492,8 @@ async fn alarm_of_restores(grace: RestoreGrace, alarms: Alarms) {
             }),
         );
         tokio::select! {
-            changed = changes.changed() => if changed.is_err() { std::future::pending::<()>().await },
+            // The sender lives in the grace, so waiting cannot fail.
+            _ = changes.changed() => {}
             () = tokio::time::sleep(left.unwrap_or_default()), if left.is_some() => {}
         }
     }

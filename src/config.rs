@@ -20,8 +20,18 @@ use crate::{
     kube_api::{
         call::deadline::LONGEST_REQUEST,
         lease::{LEAST_RESERVE, Timing},
+        wire::Accept,
     },
 };
+
+impl From<ContentType> for Accept {
+    fn from(content_type: ContentType) -> Self {
+        match content_type {
+            ContentType::Protobuf => Self::Protobuf,
+            ContentType::Json => Self::Json,
+        }
+    }
+}
 
 /// KCM's lease. Who copies its arguments must not make the two wait for each other.
 const LEASE_OF_KCM: &str = "kube-controller-manager";

@@ -53,7 +53,8 @@ mod tests {
     #[test]
     fn the_window_follows_what_the_server_needs() {
         // name, so many answers after so many milliseconds each, the window is between
-        let cases: [(&str, &[(u32, u32)], [u32; 2]); 7] = [
+        type Case = (&'static str, &'static [(u32, u32)], [u32; 2]);
+        let cases: [Case; 7] = [
             ("nothing known", &[], [0, 0]),
             ("L4 an idle server", &[(100, 4)], [44, 48]),
             ("a busy server", &[(100, 60)], [710, 720]),

@@ -324,6 +324,7 @@ fn unwanted(view: &PairView<'_>, now: Instant) -> Verdict {
 }
 
 /// The proof without which nothing is detached (S2, S3), or what there is to be done for it.
+#[allow(clippy::result_large_err, reason = "the verdict is returned either way")]
 pub(super) fn prove_unpublished(
     view: &PairView<'_>,
     forced: Option<ForceReason>,

@@ -229,7 +229,7 @@ pub(super) mod tests {
         assert!(authorities.replace(&pem_of(&ours)).unwrap());
         assert!(!authorities.replace(&pem_of(&ours)).unwrap());
         assert_eq!(authorities.user(std::slice::from_ref(&known), now).unwrap().username, "prometheus");
-        assert_eq!(authorities.user(&[foreign.clone()], now), None);
+        assert_eq!(authorities.user(std::slice::from_ref(&foreign), now), None);
         assert_eq!(authorities.user(&[server], now), None);
         assert_eq!(authorities.user(&[], now), None);
         authorities.replace(b"rubbish").unwrap_err();

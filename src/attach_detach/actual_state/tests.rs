@@ -231,7 +231,7 @@ fn s2_what_is_listed_again_after_a_withdrawal_is_put_back_until_it_is_listed() {
         ("withdrawn anew", Withdrawal::None, true, false, Publication::Withhold, true, false),
     ];
     for (name, withdrawal, put_back, listed, publication, withdraws, expected) in cases {
-        let mut pair = Pair { withdrawal, put_back, listed, ..Pair::default() };
+        let mut pair = Pair { listed, withdrawal, put_back, ..Pair::default() };
         pair.publish(publication, withdraws);
         assert_eq!((pair.publication, pair.put_back), (publication, expected), "{name}");
     }

@@ -171,6 +171,7 @@ impl EventRecorder {
     ///
     /// # Errors
     /// The queue is full.
+    #[allow(clippy::result_large_err, reason = "the event that found no room is handed back")]
     pub fn record(&self, event: Event) -> Result<(), Event> {
         let report = Report { component: self.component, event };
         self.queue.reports.try_send(report).map_err(|error| {

@@ -24,7 +24,7 @@ pub use pace::Pace;
 use super::{
     ids::ResourceVersion,
     kinds::api_root,
-    wire::{Encoding, Head, WatchEvent, WatchEventKind},
+    wire::{DecodeError, Encoding, Head, WatchEvent, WatchEventKind},
 };
 use crate::{
     metrics::{KindMetrics, ListCause, ReopenCause},
@@ -68,7 +68,7 @@ pub async fn watch<T: Stored>(fetcher: Fetcher, objects: Arc<Objects>, metrics: 
     };
     tracing::error!(kind = T::PLURAL, %proof, "etcd was restored from a backup: nothing that is known holds");
     reflector.objects.restore_grace().begin(Instant::now());
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 /// How one attempt to list ended, if not well.
@@ -201,12 +201,13 @@ impl<T: Stored> Reflector<T> {
         }
         match encoding.object::<T>(item) {
             Ok(object) => self.objects.list(listing, object),
-            Err(error) => self.note_unreadable(Some(listing), &key, head, error.to_string()),
+            Err(error) => self.note_unreadable(Some(listing), &key, head, &error),
         }
         Ok(())
     }
 
-    fn note_unreadable(&self, listing: Option<&Listing>, key: &T::Key, head: Head, error: String) {
+    fn note_unreadable(&self, listing: Option<&Listing>, key: &T::Key, head: Head, error: &DecodeError) {
+        let error = error.to_string();
         if self.objects.note_unreadable::<T>(listing, key, head.uid, head.resource_version, error.clone()) {
             tracing::warn!(kind = T::PLURAL, object = %key, error, "object cannot be read, it blocks itself");
         }
@@ -378,7 +379,7 @@ impl<T: Stored> Reflector<T> {
             if event.kind == WatchEventKind::Deleted {
                 self.objects.delete_unreadable::<T>(&key, head.resource_version);
             } else {
-                self.note_unreadable(None, &key, head, error.to_string());
+                self.note_unreadable(None, &key, head, &error);
             }
             self.count_unreadable();
         }
