@@ -252,11 +252,13 @@ impl TextMap {
     }
 
     /// The entries, in order of their keys.
+    #[must_use]
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&Text, &Text)> {
         self.0.iter().map(|(key, value)| (key, value))
     }
 
     /// The keys, in order.
+    #[must_use]
     pub fn keys(&self) -> impl ExactSizeIterator<Item = &Text> {
         self.0.iter().map(|(key, _)| key)
     }
