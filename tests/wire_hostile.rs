@@ -71,7 +71,7 @@ fn inputs() -> Vec<(&'static str, Encoding, Bytes)> {
     let mut inputs = Vec::new();
     for case in encoded::cases() {
         inputs.push((case.name, Encoding::Json, case.json));
-        if case.what == "object" {
+        if case.what == "object" && case.kind != "Status" {
             // Prefix, then `runtime.Unknown`, whose second field is the object: its key is the last 0x12 before it.
             let plain = (0..case.protobuf.len()).map(|begin| case.protobuf.slice(begin..));
             let plain = plain.filter(|raw| raw.starts_with(&[0x0a]) && Encoding::Protobuf.head(raw).is_ok());

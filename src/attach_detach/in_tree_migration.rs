@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::volume_source::SourceError;
 use crate::kube_api::{
     kinds::{AwsElasticBlockStore, AzureDisk, AzureFile, ClaimRef, GcePersistentDisk, InTreeSource, Meta},
-    text::Text,
+    text::{Text, TextList},
 };
 
 const EBS: &str = "ebs.csi.aws.com";
@@ -35,7 +35,7 @@ pub struct Migrated {
     /// The driver's name of the volume.
     pub handle: String,
     /// Access modes.
-    pub access_modes: Vec<Text>,
+    pub access_modes: TextList,
 }
 
 /// A translated volume without PersistentVolume: the one that stands for it.
@@ -60,7 +60,7 @@ pub struct MigratedInline {
 pub fn persistent_volume(
     metadata: &Meta,
     claim: Option<&ClaimRef>,
-    access_modes: &[Text],
+    access_modes: &TextList,
     source: &InTreeSource,
 ) -> Result<Option<Migrated>, SourceError> {
     let (driver, handle) = match source {
@@ -82,7 +82,7 @@ pub fn persistent_volume(
         | InTreeSource::FlexVolume(_)
         | InTreeSource::Malformed(_) => return Ok(None),
     };
-    Ok(Some(Migrated { driver, handle, access_modes: access_modes.to_vec() }))
+    Ok(Some(Migrated { driver, handle, access_modes: access_modes.clone() }))
 }
 
 /// Translates a volume that a pod has without a PersistentVolume; `None` if its plugin is not one that is
@@ -250,13 +250,13 @@ fn gce_region(zones: &str) -> Option<&str> {
 
 /// KCM: gce_pd.go, `backwardCompatibleAccessModes`: the in-tree plugin attached for one writer whatever
 /// the modes said, and the driver refuses what it cannot do.
-fn gce_access_modes(modes: &[Text]) -> Vec<Text> {
+fn gce_access_modes(modes: &TextList) -> TextList {
     let has = |wanted: &str| modes.iter().any(|mode| mode == wanted);
     if modes.is_empty() {
-        return Vec::new();
+        return TextList::default();
     }
     let only_reads = has(READ_ONLY_MANY) && !has(READ_WRITE_ONCE) && !has(READ_WRITE_MANY);
-    vec![if only_reads { READ_ONLY_MANY } else { READ_WRITE_ONCE }.into()]
+    [if only_reads { READ_ONLY_MANY } else { READ_WRITE_ONCE }].into()
 }
 
 fn azure_disk_inline(source: &AzureDisk) -> Result<MigratedInline, SourceError> {

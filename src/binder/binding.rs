@@ -15,7 +15,7 @@ use super::{
 };
 use crate::kube_api::{
     kinds::{ClaimPhase, Narrow, PersistentVolume, PersistentVolumeClaim, VolumePhase},
-    text::{Text, TextMap},
+    text::{Text, TextList, TextMap},
 };
 
 /// A volume without size cannot be given to a claim (pv-binder §9).
@@ -72,7 +72,7 @@ pub struct StatusChange {
     /// New phase.
     pub phase: Option<ClaimPhase>,
     /// New access modes; empty for none.
-    pub access_modes: Option<Vec<Text>>,
+    pub access_modes: Option<TextList>,
     /// New capacity; inner `None` removes it.
     pub capacity: Option<Option<TextMap>>,
     /// New VolumeAttributesClass in effect; inner `None` removes it.
@@ -113,7 +113,7 @@ impl StatusChange {
         let status = &claim.status;
         let change = Self {
             phase: (status.phase != phase).then_some(phase),
-            access_modes: (!status.access_modes.is_empty()).then(Vec::new),
+            access_modes: (!status.access_modes.is_empty()).then(TextList::default),
             capacity: (!status.capacity.is_empty()).then_some(None),
             attributes_class: status.current_volume_attributes_class_name.is_some().then_some(None),
         };

@@ -202,7 +202,7 @@ fn creation(claim: &PersistentVolumeClaim, class: &StorageClass, directory: &Hos
         ReclaimPolicy::Delete => "Delete",
         ReclaimPolicy::Other(other) => other,
     };
-    let modes = match claim.spec.access_modes.as_slice() {
+    let modes = match &*claim.spec.access_modes {
         [] => json!(["ReadWriteOnce"]),
         modes => json!(modes),
     };

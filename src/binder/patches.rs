@@ -226,7 +226,7 @@ fn delete<T: Narrow>(object: &T, preconditions: &Value) -> Request {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kube_api::kinds::ClaimPhase;
+    use crate::kube_api::{kinds::ClaimPhase, text::TextList};
 
     fn volume() -> PersistentVolume {
         serde_json::from_value(json!({
@@ -358,13 +358,13 @@ mod tests {
         let of_claim = json!({"uid": "c-uid", "resourceVersion": "9"});
         let bound = StatusChange {
             phase: Some(ClaimPhase::Bound),
-            access_modes: Some(vec!["ReadWriteOnce".into()]),
+            access_modes: Some(["ReadWriteOnce"].into()),
             capacity: Some(Some(TextMap::from([("storage", "2Gi")]))),
             attributes_class: Some(Some("gold".into())),
         };
         let cleared = StatusChange {
             phase: Some(ClaimPhase::Lost),
-            access_modes: Some(vec![]),
+            access_modes: Some(TextList::default()),
             capacity: Some(None),
             attributes_class: Some(None),
         };

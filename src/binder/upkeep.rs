@@ -53,7 +53,7 @@ pub fn unprotect(volume: &PersistentVolume) -> Option<Write> {
     let holds = |name: &str| name == IN_TREE_FINALIZER || (in_tree && name == EXTERNAL_FINALIZER);
     let present = &volume.metadata.finalizers;
     let left: Vec<Text> = present.iter().filter(|name| !holds(name)).cloned().collect();
-    (left != *present).then(|| {
+    (*left != **present).then(|| {
         Write::volume(volume, WriteKind::Annotate, patches::annotate_volume(volume, None, Some(&left)))
     })
 }
@@ -94,5 +94,5 @@ fn finalizers(volume: &PersistentVolume, provisioner: &str) -> Option<Vec<Text>>
     if lacks_ours {
         wanted.push(IN_TREE_FINALIZER.into());
     }
-    (wanted != *present).then_some(wanted)
+    (*wanted != **present).then_some(wanted)
 }

@@ -1,14 +1,16 @@
 //! Texts that repeat among objects, kept once: namespaces, nodes, drivers, classes, annotations, quantities.
 //!
 //! [`share`] returns the copy that is already there. A copy that nobody holds any more is dropped when the store has
-//! doubled since it was last cleared, so it never holds more than twice what is in use (and some). [`TextMap`] and
-//! [`TextSet`] hold few texts in order: a `BTreeMap` allocates room for eleven entries with its first, half a
-//! kilobyte for the one capacity of a volume.
+//! doubled since it was last cleared, so it never holds more than twice what is in use (and some). [`TextMap`],
+//! [`TextList`] and [`TextSet`] hold few texts: a `BTreeMap` allocates room for eleven entries with its first, half a
+//! kilobyte for the one capacity of a volume. Maps and lists repeat as a whole (all volumes of a provisioner have the
+//! same annotations), and so they are shared as a whole, too.
 
 use std::{
     borrow::Borrow,
     collections::BTreeMap,
     fmt,
+    hash::Hash,
     ops::Deref,
     sync::{
         Arc, LazyLock,
@@ -17,32 +19,36 @@ use std::{
 };
 
 use dashmap::DashMap;
-use serde::{
-    Deserialize, Deserializer, Serialize, Serializer,
-    de::{SeqAccess, Visitor},
-    ser::SerializeMap,
-};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Visitor, ser::SerializeMap};
 
 /// The store is not cleared before it holds this many texts.
 const SMALLEST_STORE: usize = 1024;
 
-/// What is shared.
-#[derive(Default)]
-struct Store {
-    texts: DashMap<Arc<str>, ()>,
-    /// Texts added since the store was last cleared.
+/// What is shared: texts, or whole lists of them.
+struct Store<T: ?Sized> {
+    kept: DashMap<Arc<T>, ()>,
+    /// Values added since the store was last cleared.
     added: AtomicUsize,
-    /// Texts that were left then.
+    /// Values that were left then.
     left: AtomicUsize,
 }
 
-impl Store {
-    fn share(&self, text: &str) -> Arc<str> {
+impl<T: ?Sized + Eq + Hash> Default for Store<T> {
+    fn default() -> Self {
+        Self { kept: DashMap::new(), added: AtomicUsize::new(0), left: AtomicUsize::new(0) }
+    }
+}
+
+impl<T: ?Sized + Eq + Hash> Store<T>
+where
+    for<'a> Arc<T>: From<&'a T>,
+{
+    fn share(&self, value: &T) -> Arc<T> {
         // The guard is dropped at the end of the statement, before the map is touched again.
-        if let Some(shared) = self.texts.get(text).map(|entry| Arc::clone(entry.key())) {
+        if let Some(shared) = self.kept.get(value).map(|entry| Arc::clone(entry.key())) {
             return shared;
         }
-        let shared = Arc::clone(self.texts.entry(Arc::from(text)).or_default().key());
+        let shared = Arc::clone(self.kept.entry(Arc::from(value)).or_default().key());
         let added = self.added.fetch_add(1, Ordering::Relaxed);
         if added >= self.left.load(Ordering::Relaxed).max(SMALLEST_STORE) {
             self.clear();
@@ -53,18 +59,22 @@ impl Store {
     /// Drops what nobody else holds.
     fn clear(&self) {
         self.added.store(0, Ordering::Relaxed);
-        self.texts.retain(|text, ()| Arc::strong_count(text) > 1);
-        self.left.store(self.texts.len(), Ordering::Relaxed);
+        self.kept.retain(|value, ()| Arc::strong_count(value) > 1);
+        self.left.store(self.kept.len(), Ordering::Relaxed);
     }
 }
 
-static STORE: LazyLock<Store> = LazyLock::new(Store::default);
+static TEXTS: LazyLock<Store<str>> = LazyLock::new(Store::default);
+static LISTS: LazyLock<Store<[Text]>> = LazyLock::new(Store::default);
+static MAPS: LazyLock<Store<[(Text, Text)]>> = LazyLock::new(Store::default);
 static EMPTY: LazyLock<Arc<str>> = LazyLock::new(|| Arc::from(""));
+static EMPTY_LIST: LazyLock<Arc<[Text]>> = LazyLock::new(|| Arc::from([]));
+static EMPTY_MAP: LazyLock<Arc<[(Text, Text)]>> = LazyLock::new(|| Arc::from([]));
 
 /// The one copy of a text that is likely to repeat.
 #[must_use]
 pub fn share(text: &str) -> Arc<str> {
-    if text.is_empty() { empty() } else { STORE.share(text) }
+    if text.is_empty() { empty() } else { TEXTS.share(text) }
 }
 
 /// The empty text, which costs nothing.
@@ -197,11 +207,22 @@ pub fn shared<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<str>, D:
     deserializer.deserialize_str(Shared)
 }
 
-/// A map of few texts, in order.
-#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TextMap(Box<[(Text, Text)]>);
+/// A map of few texts, in order, that is likely to repeat and kept once.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TextMap(Arc<[(Text, Text)]>);
+
+impl Default for TextMap {
+    fn default() -> Self {
+        Self(Arc::clone(&EMPTY_MAP))
+    }
+}
 
 impl TextMap {
+    /// The map of these entries, which are in order.
+    fn of(entries: &[(Text, Text)]) -> Self {
+        if entries.is_empty() { Self::default() } else { Self(MAPS.share(entries)) }
+    }
+
     fn find(&self, key: &str) -> Result<usize, usize> {
         self.0.binary_search_by(|(other, _)| other.as_str().cmp(key))
     }
@@ -245,7 +266,7 @@ impl TextMap {
     /// Puts a value under a key, at the cost of a new map.
     pub fn insert(&mut self, key: impl Into<Text>, value: impl Into<Text>) {
         let (key, value) = (key.into(), value.into());
-        let mut entries = std::mem::take(&mut self.0).into_vec();
+        let mut entries = self.0.to_vec();
         match entries.binary_search_by(|(other, _)| other.cmp(&key)) {
             Ok(index) => {
                 if let Some(entry) = entries.get_mut(index) {
@@ -254,7 +275,7 @@ impl TextMap {
             }
             Err(index) => entries.insert(index, (key, value)),
         }
-        self.0 = entries.into_boxed_slice();
+        *self = Self::of(&entries);
     }
 }
 
@@ -268,7 +289,7 @@ impl<K: Into<Text>, V: Into<Text>> FromIterator<(K, V)> for TextMap {
         entries.reverse();
         entries.dedup_by(|(one, _), (other, _)| one == other);
         entries.reverse();
-        Self(entries.into_boxed_slice())
+        Self::of(&entries)
     }
 }
 
@@ -297,6 +318,76 @@ impl Serialize for TextMap {
 impl<'de> Deserialize<'de> for TextMap {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         BTreeMap::<Text, Text>::deserialize(deserializer).map(|map| map.into_iter().collect())
+    }
+}
+
+/// A list of few texts that is likely to repeat and kept once.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TextList(Arc<[Text]>);
+
+impl TextList {
+    /// Adds a text, at the cost of a new list.
+    pub fn push(&mut self, text: impl Into<Text>) {
+        *self = self.iter().cloned().chain([text.into()]).collect();
+    }
+
+    /// Removes all.
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+impl Default for TextList {
+    fn default() -> Self {
+        Self(Arc::clone(&EMPTY_LIST))
+    }
+}
+
+impl Deref for TextList {
+    type Target = [Text];
+
+    fn deref(&self) -> &[Text] {
+        &self.0
+    }
+}
+
+impl<'a> IntoIterator for &'a TextList {
+    type Item = &'a Text;
+    type IntoIter = std::slice::Iter<'a, Text>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.iter()
+    }
+}
+
+impl<T: Into<Text>> FromIterator<T> for TextList {
+    fn from_iter<I: IntoIterator<Item = T>>(texts: I) -> Self {
+        let texts: Vec<Text> = texts.into_iter().map(Into::into).collect();
+        if texts.is_empty() { Self::default() } else { Self(LISTS.share(&texts)) }
+    }
+}
+
+impl<T: Into<Text>, const N: usize> From<[T; N]> for TextList {
+    fn from(texts: [T; N]) -> Self {
+        texts.into_iter().collect()
+    }
+}
+
+impl fmt::Debug for TextList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&*self.0, f)
+    }
+}
+
+impl Serialize for TextList {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for TextList {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Vec::<Text>::deserialize(deserializer).map(|texts| texts.into_iter().collect())
     }
 }
 
@@ -366,23 +457,7 @@ impl Serialize for TextSet {
 
 impl<'de> Deserialize<'de> for TextSet {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Texts;
-        impl<'de> Visitor<'de> for Texts {
-            type Value = TextSet;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list of strings")
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut texts: A) -> Result<TextSet, A::Error> {
-                let mut read = Vec::new();
-                while let Some(text) = texts.next_element::<Text>()? {
-                    read.push(text);
-                }
-                Ok(read.into_iter().collect())
-            }
-        }
-        deserializer.deserialize_seq(Texts)
+        Vec::<Text>::deserialize(deserializer).map(|texts| texts.into_iter().collect())
     }
 }
 
@@ -401,18 +476,18 @@ mod tests {
 
     #[test]
     fn what_nobody_holds_is_let_go_and_the_rest_is_not() {
-        let store = Store::default();
+        let store = Store::<str>::default();
         let held: Vec<Arc<str>> = (0..10).map(|number| store.share(&format!("held {number}"))).collect();
         for number in 0..10 * SMALLEST_STORE {
             let _ = store.share(&format!("passing {number}"));
-            assert!(store.texts.len() <= SMALLEST_STORE + held.len() + 1);
+            assert!(store.kept.len() <= SMALLEST_STORE + held.len() + 1);
         }
         for (number, text) in held.iter().enumerate() {
             assert!(Arc::ptr_eq(text, &store.share(&format!("held {number}"))));
         }
         let held: Vec<_> =
             (0..10 * SMALLEST_STORE).map(|number| store.share(&format!("kept {number}"))).collect();
-        assert!(store.texts.len() >= held.len());
+        assert!(store.kept.len() >= held.len());
     }
 
     #[test]
@@ -427,6 +502,21 @@ mod tests {
         map.insert("a", "6");
         let entries: Vec<String> = map.iter().map(|(key, value)| format!("{key}{value}")).collect();
         assert_eq!(entries, ["a6", "aa5", "b4"]);
+    }
+
+    #[test]
+    fn equal_lists_and_maps_are_one() {
+        let [one, other] = [(); 2].map(|()| TextList::from(["ReadWriteOnce", "ReadOnlyMany"]));
+        assert!(Arc::ptr_eq(&one.0, &other.0));
+        let [one, other] = [(); 2].map(|()| TextMap::from([("storage", "1Gi")]));
+        assert!(Arc::ptr_eq(&one.0, &other.0));
+        assert!(Arc::ptr_eq(&TextMap::from([("", ""); 0]).0, &TextMap::default().0));
+        assert!(Arc::ptr_eq(&TextList::from([""; 0]).0, &TextList::default().0));
+        let mut list: TextList = serde_json::from_str(r#"["b", "a", "b"]"#).unwrap();
+        list.push("c");
+        assert_eq!(serde_json::to_string(&list).unwrap(), r#"["b","a","b","c"]"#);
+        list.clear();
+        assert!(list.is_empty());
     }
 
     #[test]

@@ -82,7 +82,7 @@ impl Server {
                 self.remove_attachment(name);
             }
         } else if attachment.metadata.finalizers.is_empty() {
-            attachment.metadata.finalizers.push("external-attacher/d".into());
+            attachment.metadata.finalizers.push("external-attacher/d");
             self.put_attachment(attachment);
         } else {
             if fails {
@@ -218,7 +218,7 @@ impl Server {
             if attachment.metadata.is_terminating() {
                 self.remove_attachment(&name);
             } else if !attachment.status.attached {
-                attachment.metadata.finalizers = vec!["external-attacher/d".into()];
+                attachment.metadata.finalizers = ["external-attacher/d"].into();
                 attachment.status.attached = true;
                 attachment.status.attach_error = None;
                 self.put_attachment(attachment);

@@ -87,12 +87,12 @@ fn named(name: &str) -> Case {
 
 #[test]
 fn events_of_all_types_are_there() {
+    use WatchEventKind::{Added, Bookmark, Deleted, Error, Modified};
     let found: Vec<WatchEventKind> = cases()
         .iter()
         .filter(|case| case.what == "event")
         .map(|case| event(Encoding::Protobuf, &case.protobuf).kind)
         .collect();
-    use WatchEventKind::{Added, Bookmark, Deleted, Error, Modified};
     assert_eq!(found, [Added, Modified, Deleted, Bookmark, Error]);
     let end = event(Encoding::Protobuf, &named("the end of a watch").protobuf);
     assert!(Encoding::Protobuf.status(&end.object).unwrap().is_expired());

@@ -72,7 +72,7 @@ fn ours() -> Vec<(String, String, u32, String)> {
     for line in SOURCES.iter().flat_map(|source| source.lines()).map(str::trim) {
         let declaration = line.strip_prefix("pub(super) ").or(line.strip_prefix("pub ")).unwrap_or(line);
         if let Some(text) = line.strip_prefix("/// `") {
-            documented = text.split('`').next().unwrap().rsplit('.').next().unwrap().to_owned();
+            text.split('`').next().unwrap().rsplit('.').next().unwrap().clone_into(&mut documented);
         } else if let Some(name) = declaration.strip_prefix("struct ") {
             let name = name.split(' ').next().unwrap();
             let is_listed = MESSAGES.iter().any(|(ours, _)| *ours == name);

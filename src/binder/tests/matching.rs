@@ -66,7 +66,7 @@ fn s42_what_cannot_be_read_in_a_claim_is_named() {
         claim.spec.resources.requests.insert("storage".to_owned(), "lots".to_owned());
     });
     assert!(size.starts_with("requested storage: ") && size.contains("lots"), "{size}");
-    let mode = of(&|claim| claim.spec.access_modes = vec!["Teleport".into()]);
+    let mode = of(&|claim| claim.spec.access_modes = ["Teleport"].into());
     assert_eq!(mode, "\"Teleport\" is not a known access mode");
     let expressions = json!({"matchExpressions": [{"key": "zone", "operator": "Near", "values": ["a"]}]});
     let operator = of(&|claim| claim.spec.selector = Some(decode_selector(&expressions)));
@@ -161,7 +161,7 @@ fn a_volume_is_offered_to_who_waits_has_not_declined_and_still_fits() {
     assert_eq!(taker(&index, Some(&large), &none), None, "it asks for more by now");
     assert_eq!(taker(&index, None, &none), None, "it is gone");
     let mut offered = volume("pv");
-    offered.spec.access_modes = vec!["ReadOnlyMany".into()];
+    offered.spec.access_modes = ["ReadOnlyMany"].into();
     let current = |_: &ClaimKey| Some(Arc::new(old.clone()));
     assert_eq!(index.taker(&offered, &current, &none), None, "a mode is missing");
     index.forget(&old.key());

@@ -526,7 +526,7 @@ fn l18_every_claim_that_is_not_bound_is_explained_with_the_nearest_volumes() {
     let mut small = volume("small");
     small.spec.capacity.insert("storage".to_owned(), "1Mi".to_owned());
     let mut odd = volume("odd");
-    odd.spec.access_modes = vec!["ReadOnlyMany".into()];
+    odd.spec.access_modes = ["ReadOnlyMany"].into();
     odd.spec.volume_mode = Some("Block".into());
     let mut named = claim("named");
     named.spec.volume_name = VolumeName::from("gone");

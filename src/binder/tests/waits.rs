@@ -371,7 +371,7 @@ fn a_bind_that_meets_another_write_to_its_volume_is_measured_from_its_beginning(
     assert_eq!(planner.standing().waiting(), [("volume_busy", 1)].into());
     now += Duration::from_secs(2);
     changed.metadata.resource_version = ResourceVersion(4);
-    changed.metadata.finalizers.push(IN_TREE_FINALIZER.into());
+    changed.metadata.finalizers.push(IN_TREE_FINALIZER);
     planner.outcome(annotating, Ok(Answer::Volume(changed)), now, 0.0);
     for revision in 5..8 {
         let op = only(planner.plan(now));

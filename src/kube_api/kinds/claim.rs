@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{Keep, Meta, pod::Present};
 use crate::kube_api::{
     ids::VolumeName,
-    text::{Text, TextMap},
+    text::{Text, TextList, TextMap},
 };
 
 /// A PersistentVolumeClaim.
@@ -25,7 +25,7 @@ pub struct PersistentVolumeClaim {
 #[serde(rename_all = "camelCase", default)]
 pub struct ClaimSpec {
     /// Access modes asked for.
-    pub access_modes: Vec<Text>,
+    pub access_modes: TextList,
     /// Resources asked for.
     pub resources: ClaimResources,
     /// The volume this claim is bound to, or asks for by name.
@@ -79,7 +79,7 @@ pub struct ClaimStatus {
     /// Phase.
     pub phase: ClaimPhase,
     /// Access modes of the bound volume.
-    pub access_modes: Vec<Text>,
+    pub access_modes: TextList,
     /// Capacity of the bound volume, as written (quantities).
     pub capacity: TextMap,
     /// VolumeAttributesClass in effect.
@@ -119,7 +119,5 @@ impl Keep for PersistentVolumeClaim {
     fn trim(&mut self) {
         self.metadata.drop_labels();
         self.metadata.keep_owners(|owner| owner.controller);
-        self.spec.access_modes.shrink_to_fit();
-        self.status.access_modes.shrink_to_fit();
     }
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, de::MapAccess};
 
 use crate::kube_api::{
     ids::{ResourceVersion, Uid},
-    text::{self, Text, TextMap},
+    text::{self, Text, TextList, TextMap},
 };
 
 /// Metadata of an object.
@@ -32,7 +32,7 @@ pub struct Meta {
     /// Set once deletion was asked for; the object is gone when its finalizers are.
     pub deletion_timestamp: Option<Timestamp>,
     /// Finalizers; kept for PersistentVolumes and VolumeAttachments.
-    pub finalizers: Vec<Text>,
+    pub finalizers: TextList,
     /// Owners that somebody asks for: of a pod PersistentVolumes, of a claim its controller.
     pub owner_references: Vec<OwnerReference>,
     /// Annotations of the storage domains; others are not kept.
@@ -51,7 +51,7 @@ impl Default for Meta {
             resource_version: ResourceVersion::default(),
             creation_timestamp: None,
             deletion_timestamp: None,
-            finalizers: Vec::new(),
+            finalizers: TextList::default(),
             owner_references: Vec::new(),
             annotations: TextMap::default(),
             labels: TextMap::default(),
@@ -81,12 +81,11 @@ impl Meta {
     pub(super) fn keep_owners(&mut self, is_kept: impl FnMut(&OwnerReference) -> bool) {
         self.owner_references.retain(is_kept);
         self.owner_references.shrink_to_fit();
-        self.finalizers = Vec::new();
+        self.finalizers.clear();
     }
 
     /// Keeps the finalizers, and no owner.
     pub(super) fn keep_finalizers(&mut self) {
-        self.finalizers.shrink_to_fit();
         self.owner_references = Vec::new();
     }
 

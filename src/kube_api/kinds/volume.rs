@@ -14,7 +14,7 @@ use super::{
 };
 use crate::kube_api::{
     ids::{ClaimKey, DriverName, NamespacedName, Uid},
-    text::{Text, TextMap},
+    text::{Text, TextList, TextMap},
 };
 
 /// A PersistentVolume.
@@ -36,7 +36,7 @@ pub struct VolumeSpec {
     /// Capacity by resource name, as written (quantities).
     pub capacity: TextMap,
     /// Access modes, in the object's order.
-    pub access_modes: Vec<Text>,
+    pub access_modes: TextList,
     /// The claim this volume is bound to or reserved for.
     pub claim_ref: Option<ClaimRef>,
     /// What happens when the claim is gone.
@@ -128,7 +128,6 @@ impl Source for VolumeSource {
 impl Keep for PersistentVolume {
     fn trim(&mut self) {
         self.metadata.keep_finalizers();
-        self.spec.access_modes.shrink_to_fit();
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use prost::Message;
 
-use super::meta::{ObjectMeta, Present, Quantity, by_name, quantities, texts};
+use super::meta::{ObjectMeta, Present, Quantity, by_name, quantities};
 use crate::kube_api::{
     ids::VolumeName,
     kinds::{
@@ -93,7 +93,7 @@ impl FromProtobuf for PersistentVolumeClaim {
         Ok(Self {
             metadata: metadata.narrow()?,
             spec: ClaimSpec {
-                access_modes: texts(&spec.access_modes),
+                access_modes: spec.access_modes.iter().collect(),
                 resources: ClaimResources { requests: quantities(&spec.resources.requests) },
                 volume_name: VolumeName::shared(&spec.volume_name),
                 storage_class_name: spec.storage_class_name.map(Into::into),
@@ -104,7 +104,7 @@ impl FromProtobuf for PersistentVolumeClaim {
             },
             status: ClaimStatus {
                 phase: by_name("status.phase", &status.phase)?,
-                access_modes: texts(&status.access_modes),
+                access_modes: status.access_modes.iter().collect(),
                 capacity: quantities(&status.capacity),
                 current_volume_attributes_class_name: status
                     .current_volume_attributes_class_name
@@ -119,7 +119,7 @@ impl From<SelectorMessage> for LabelSelector {
         let expression = |message: ExpressionMessage| LabelExpression {
             key: message.key.into(),
             operator: message.operator,
-            values: texts(&message.values),
+            values: message.values.into_iter().map(Into::into).collect(),
         };
         Self {
             match_labels: selector.match_labels.into_iter().collect(),

@@ -1,7 +1,7 @@
 //! What messages of all kinds are made of: metadata, times, quantities, and the ways from a message's value to
 //! that of a narrow kind.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use k8s_openapi::jiff::Timestamp;
@@ -126,17 +126,25 @@ pub(super) fn quantities(map: &BTreeMap<String, Quantity>) -> TextMap {
     map.iter().map(|(name, quantity)| (name, &quantity.string)).collect()
 }
 
-pub(super) fn texts(texts: &[String]) -> Vec<Text> {
-    texts.iter().map(Text::from).collect()
-}
-
 /// A text as it must be.
 pub(super) fn utf8<'a>(field: &'static str, bytes: &'a [u8]) -> Result<&'a str, DecodeError> {
     std::str::from_utf8(bytes).map_err(|_| DecodeError::Value { field, what: "it is not UTF-8" })
 }
 
 impl ObjectMeta {
+    /// The metadata of an object that others refer to by name.
     pub(super) fn narrow(self) -> Result<Meta, DecodeError> {
+        let name = share(&self.name);
+        self.named(name)
+    }
+
+    /// The metadata of an object whose name stands nowhere else.
+    pub(super) fn narrow_unreferenced(self) -> Result<Meta, DecodeError> {
+        let name = Arc::from(self.name.as_str());
+        self.named(name)
+    }
+
+    fn named(self, name: Arc<str>) -> Result<Meta, DecodeError> {
         let no_revision = DecodeError::Value { field: "metadata.resourceVersion", what: "it is no integer" };
         let resource_version = match self.resource_version.as_str() {
             "" => ResourceVersion::default(),
@@ -150,13 +158,13 @@ impl ObjectMeta {
             }
         }
         Ok(Meta {
-            name: share(&self.name),
+            name,
             namespace: share(&self.namespace),
             uid: Uid::from(self.uid),
             resource_version,
             creation_timestamp: time("metadata.creationTimestamp", self.creation_timestamp.as_ref())?,
             deletion_timestamp: time("metadata.deletionTimestamp", self.deletion_timestamp.as_ref())?,
-            finalizers: texts(&self.finalizers),
+            finalizers: self.finalizers.iter().collect(),
             owner_references: self.owner_references.into_iter().map(Into::into).collect(),
             annotations: annotations.into_iter().collect(),
             labels: TextMap::default(),

@@ -128,7 +128,7 @@ impl FromProtobuf for Pod {
             }
         }
         Ok(Self {
-            metadata: metadata.narrow()?,
+            metadata: metadata.narrow_unreferenced()?,
             spec: PodSpec { node_name: NodeName::shared(&spec.node_name), volumes },
             status: PodStatus {
                 phase: by_name("status.phase", &status.phase)?,

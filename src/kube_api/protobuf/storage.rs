@@ -104,7 +104,7 @@ impl FromProtobuf for VolumeAttachment {
         let AttachmentMessage { metadata, spec, status } = AttachmentMessage::decode(raw.clone())?;
         let inline = spec.source.inline_volume_spec.map(|spec| spec.narrow()).transpose()?;
         Ok(Self {
-            metadata: metadata.narrow()?,
+            metadata: metadata.narrow_unreferenced()?,
             spec: AttachmentSpec {
                 attacher: DriverName::shared(&spec.attacher),
                 node_name: NodeName::shared(&spec.node_name),

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::{
-    meta::{Labelled, ObjectMeta, Quantity, by_name, non_empty, quantities, texts},
+    meta::{Labelled, ObjectMeta, Quantity, by_name, non_empty, quantities},
     source::{Sources, pick},
     text,
 };
@@ -135,7 +135,7 @@ impl VolumeSpecMessage {
     pub(super) fn narrow(self) -> Result<VolumeSpec, DecodeError> {
         let mut spec = VolumeSpec {
             capacity: quantities(&self.capacity),
-            access_modes: texts(&self.access_modes),
+            access_modes: self.access_modes.iter().collect(),
             claim_ref: self.claim_ref.map(|claim| ClaimRef {
                 namespace: claim.namespace.into(),
                 name: claim.name.into(),
