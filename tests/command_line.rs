@@ -112,7 +112,7 @@ impl Daemon {
         };
         let daemon = Self { child, address, folder, master, unread_log: Some(log) };
         // The socket listens, but the certificate may still be in the making.
-        daemon.wait_until(|| daemon.folder.join("mooring.crt").exists());
+        Daemon::wait_until(|| daemon.folder.join("mooring.crt").exists());
         daemon
     }
 
@@ -153,7 +153,7 @@ impl Daemon {
         self.ask(true, path)
     }
 
-    fn wait_until(&self, is_so: impl Fn() -> bool) {
+    fn wait_until(is_so: impl Fn() -> bool) {
         let deadline = Instant::now() + Duration::from_secs(20);
         while !is_so() && Instant::now() < deadline {
             std::thread::yield_now();

@@ -77,9 +77,9 @@ pub struct Controller {
     pub(super) desired: DesiredState,
     pub(super) actual: ActualState,
     pub(super) clock: Clock,
-    options: AttachDetachOptions,
+    pub(super) options: AttachDetachOptions,
     /// When everything is looked at again although nothing happened.
-    sweep_at: Option<Instant>,
+    pub(super) sweep_at: Option<Instant>,
     pub(super) leads: bool,
     pub(super) pair_calls: usize,
     pub(super) node_calls: usize,
@@ -305,17 +305,17 @@ impl Controller {
     }
 
     /// A node that is known from answers of its own alone is read.
-    fn doubt_node(&mut self, name: &NodeName) {
+    pub(super) fn doubt_node(&mut self, name: &NodeName) {
         self.actual.node_mut(name).stale = true;
         self.dirty_nodes.push(name.clone());
     }
 
     /// Likewise a VolumeAttachment of ours.
-    fn doubt_attachment(&mut self, name: &AttachmentName) {
+    pub(super) fn doubt_attachment(&mut self, name: &AttachmentName) {
         self.dirty_volumes.extend(self.actual.doubt_attachment(name));
     }
 
-    fn refresh_pod(&mut self, key: &PodKey, now: Instant) {
+    pub(super) fn refresh_pod(&mut self, key: &PodKey, now: Instant) {
         self.metrics.planned(Planned::Pod);
         let pod = self.objects.pods.get(key);
         let before = self.desired.pod(key);
@@ -409,33 +409,6 @@ impl Controller {
             self.call(Call::Clock(request));
         }
         mem::take(&mut self.effects)
-    }
-
-    /// Looks at everything once in a while. Nothing depends on it: it is there for the change that some
-    /// mistake of ours overlooked, and while there is none it sends nothing (S39).
-    fn sweep(&mut self, now: Instant) {
-        let Some(period) = self.options.sweep_period else { return };
-        let due = *self.sweep_at.get_or_insert(now + period);
-        if now < due {
-            return;
-        }
-        self.sweep_at = Some(now + period);
-        for key in self.objects.pods.snapshot().into_keys() {
-            self.refresh_pod(&key, now);
-        }
-        for name in self.objects.nodes.unconfirmed() {
-            self.doubt_node(&name);
-        }
-        for name in self.objects.attachments.unconfirmed() {
-            self.doubt_attachment(&name);
-        }
-        self.look_at_everything();
-    }
-
-    pub(super) fn look_at_everything(&mut self) {
-        self.dirty_volumes.extend(self.actual.volumes().map(|(volume, _)| volume.clone()));
-        self.dirty_volumes.extend(self.desired.volumes().cloned());
-        self.dirty_nodes.extend(self.objects.nodes.snapshot().into_keys());
     }
 
     pub(super) fn reconcile_volume(&mut self, volume: &VolumeId, now: Instant) {

@@ -38,6 +38,7 @@ pub mod second_controller;
 pub mod standing;
 pub mod status_updater;
 mod subsystem;
+mod sweep;
 mod telling;
 pub mod volume_name;
 pub mod volume_source;

@@ -251,14 +251,14 @@ impl InProcess {
         let line = CancellationToken::new();
         let api = ApiServer::in_process(cuttable(client, line.clone()));
         let task = tokio::spawn(async move {
-            let life = app::Life::start(config, &api, Threads::Shared, pages_sender).await;
-            let mut life = life.expect("start the daemon's parts");
+            let started = app::Life::start(config, &api, Threads::Shared, pages_sender).await;
+            let mut daemon = started.expect("start the daemon's parts");
             tokio::select! {
-                failure = life.failure() => {
+                failure = daemon.failure() => {
                     tracing::error!(error = format!("{failure:#}"), "the daemon died");
                     1
                 }
-                _ = stopped => match life.stop().await {
+                _ = stopped => match daemon.stop().await {
                     Ok(()) => 0,
                     Err(error) => {
                         tracing::error!(error = format!("{error:#}"), "the daemon did not stop in order");

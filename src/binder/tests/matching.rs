@@ -38,7 +38,7 @@ fn a_volume_is_a_claims_by_namespace_name_and_uid() {
 #[test]
 fn labels_that_a_selector_insists_on() {
     let mut claim = claim("c");
-    claim.spec.selector = Some(decode_selector(&json!({
+    claim.spec.selector = Some(Box::new(decode_selector(&json!({
         "matchLabels": {"kind": "disk"},
         "matchExpressions": [
             {"key": "zone", "operator": "In", "values": ["a"]},
@@ -46,12 +46,12 @@ fn labels_that_a_selector_insists_on() {
             {"key": "tier", "operator": "NotIn", "values": ["slow"]},
             {"key": "fast", "operator": "Exists"},
         ],
-    })));
+    }))));
     let labels: Vec<_> = Wish::of(&claim).unwrap().labels().collect();
     assert_eq!(labels, [("kind".into(), "disk".into()), ("zone".into(), "a".into())]);
 }
 
-fn decode_selector(selector: &Value) -> Box<LabelSelector> {
+fn decode_selector(selector: &Value) -> LabelSelector {
     serde_json::from_str(&selector.to_string()).unwrap()
 }
 
@@ -69,7 +69,7 @@ fn s42_what_cannot_be_read_in_a_claim_is_named() {
     let mode = of(&|claim| claim.spec.access_modes = ["Teleport"].into());
     assert_eq!(mode, "\"Teleport\" is not a known access mode");
     let expressions = json!({"matchExpressions": [{"key": "zone", "operator": "Near", "values": ["a"]}]});
-    let operator = of(&|claim| claim.spec.selector = Some(decode_selector(&expressions)));
+    let operator = of(&|claim| claim.spec.selector = Some(Box::new(decode_selector(&expressions))));
     assert_eq!(operator, "\"Near\" is not a valid label selector operator");
 }
 
