@@ -290,8 +290,10 @@ where
         ignored = sorted.ignored;
     }
     let mut cli = Cli::try_parse_from(words).map_err(|error| stop(&error))?;
-    if let Command::Run(run) = &mut cli.command {
-        run.ignored = ignored;
+    match &mut cli.command {
+        Command::Run(run) => run.ignored = ignored,
+        #[cfg(feature = "demo")]
+        Command::Demo(_) => {}
     }
     Ok(cli)
 }

@@ -1,7 +1,7 @@
 //! The requests for the lease: acquire or renew once, give it up, note on it.
 //!
 //! In: what the lease was when it was last seen. Out: until when it lets us lead, or why not. What to do is decided in
-//! [`super::lease`]; here it is asked for, one request after the other.
+//! [`crate::kube_api::lease`]; here it is asked for, one request after the other.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
