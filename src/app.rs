@@ -38,7 +38,6 @@ use crate::{
         restore::RestoreGrace,
         sight::Sight,
         watch::{self as kind_watch, Fetcher},
-        wire::Accept,
     },
     metrics::{Alarms, ApiMetrics, ElectionMetrics, Metrics, WatchMetrics, process},
     routes,
@@ -139,6 +138,8 @@ pub struct Parts {
     pub metrics: Metrics,
     /// The daemon's view of the cluster.
     pub objects: Arc<Objects>,
+    /// What is counted of lists and watches.
+    pub watches: WatchMetrics,
     /// The right to write.
     pub leadership: Leadership,
     /// Sends requests.
@@ -271,22 +272,16 @@ impl Daemon {
             None => Leadership::new(Term::Unlimited),
         };
         let alarms = Alarms::new(&metrics)?;
-        let accept = Accept::from(config.content_type);
-        let caller = Caller::new(
-            api.client()?,
-            leadership.clone(),
-            config.rate_limit.map(crate::config::RateLimit::limiter),
-            Arc::clone(&api_metrics),
-        )
-        .with_request_timeout(config.request_timeout)
-        .with_alarms(alarms.clone())
-        .accepting(accept);
+        let caller = build_caller(api, &config, &leadership, &api_metrics, &alarms)?;
 
         let mut tasks = Supervisor::default();
         let [planning, events_end, lease, http] = [(); 4].map(|()| CancellationToken::new());
-        let fetchers =
-            || Fetcher::new(api, Arc::clone(&api_metrics)).map(|fetcher| fetcher.accepting(accept));
-        start_watches(&mut tasks, fetchers, &WatchMetrics::new(&metrics)?, &objects)?;
+        let fetchers = || {
+            Fetcher::new(api, Arc::clone(&api_metrics))
+                .map(|fetcher| fetcher.accepting(config.content_type.into()))
+        };
+        let watches = WatchMetrics::new(&metrics)?;
+        start_watches(&mut tasks, fetchers, &watches, &objects)?;
         let namespace = config.own_namespace.clone().or_else(|| api.own_namespace.clone());
         let namespace = namespace.unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
         let view = match &config.election {
@@ -329,6 +324,7 @@ impl Daemon {
             config,
             metrics,
             objects,
+            watches,
             leadership,
             caller,
             namespace,
@@ -391,6 +387,7 @@ fn build_router(parts: &Parts, view: Option<watch::Receiver<ElectionView>>, dead
     let sources = routes::Sources {
         metrics: parts.metrics.clone(),
         objects: Arc::clone(&parts.objects),
+        watches: parts.watches.clone(),
         leadership: parts.leadership.clone(),
         election: view.zip(parts.config.election.as_ref().map(|election| election.timing)),
         dead,
@@ -517,6 +514,22 @@ fn start_watches(
     }
     start!(Node, Pod, PersistentVolume, PersistentVolumeClaim, VolumeAttachment, StorageClass, CsiDriver);
     Ok(())
+}
+
+/// Sends the subsystems' requests.
+fn build_caller(
+    api: &ApiServer,
+    config: &Config,
+    leadership: &Leadership,
+    metrics: &Arc<ApiMetrics>,
+    alarms: &Alarms,
+) -> Result<Caller, ConnectError> {
+    let rate = config.rate_limit.map(crate::config::RateLimit::limiter);
+    let caller = Caller::new(api.client()?, leadership.clone(), rate, Arc::clone(metrics));
+    Ok(caller
+        .with_request_timeout(config.request_timeout)
+        .with_alarms(alarms.clone())
+        .accepting(config.content_type.into()))
 }
 
 /// The elector's requests have a client, a budget and a timeout of their own, and need no term.

@@ -1,6 +1,6 @@
 //! What is served under which path, from which sources.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use http::StatusCode;
 use serde_json::{Map, Value, json};
@@ -17,15 +17,19 @@ use crate::{
         leadership::{Leadership, Term},
         lease::Timing,
     },
-    metrics::{Alarms, Metrics},
-    state::Objects,
+    metrics::{Alarms, Metrics, WatchMetrics, WatchReport},
+    state::{KindStatus, Objects},
     supervise::Dead,
 };
 
 /// How long after the lease has expired a leader that still believes in its term is taken for hung.
 ///
 /// KCM: cmd/kube-controller-manager/app/controllermanager.go, NewLeaderHealthzAdaptor.
-const WATCHDOG: std::time::Duration = std::time::Duration::from_secs(20);
+const WATCHDOG: Duration = Duration::from_secs(20);
+
+/// A kind that could neither be listed nor watched for so long makes this replica unready. API servers restart in
+/// less.
+const LONGEST_BLINK: Duration = Duration::from_mins(1);
 
 /// What the answers are made from.
 #[derive(Clone, Debug)]
@@ -34,6 +38,8 @@ pub struct Sources {
     pub metrics: Metrics,
     /// Tables and their watches.
     pub objects: Arc<Objects>,
+    /// What is counted of the watches.
+    pub watches: WatchMetrics,
     /// The term.
     pub leadership: Leadership,
     /// The election and its durations, unless it is switched off.
@@ -50,13 +56,13 @@ pub struct Sources {
 #[must_use]
 pub fn router(sources: &Sources) -> Router {
     let metrics = sources.metrics.clone();
-    let objects = Arc::clone(&sources.objects);
+    let (objects, counted) = (Arc::clone(&sources.objects), sources.watches.clone());
     Router::default()
         .page("/metrics", move || scrape(&metrics))
         .checks("/healthz", Checks::new("healthz", liveness(sources)))
         .checks("/livez", Checks::new("livez", liveness(sources)))
         .checks("/readyz", Checks::new("readyz", readiness(sources)))
-        .json("/debug/watches", move |rest| rest.is_empty().then(|| watches(&objects)))
+        .json("/debug/watches", move |rest| rest.is_empty().then(|| watches(&objects, &counted)))
 }
 
 fn scrape(metrics: &Metrics) -> Answer {
@@ -96,15 +102,10 @@ fn watchdog(term: Term, now: Instant, timing: &Timing) -> Finding {
 fn readiness(sources: &Sources) -> Vec<Check> {
     let mut checks = vec![Check::new("ping", || Ok(None))];
     for (index, (kind, _)) in sources.objects.statuses().into_iter().enumerate() {
-        let objects = Arc::clone(&sources.objects);
+        let (objects, metrics) = (Arc::clone(&sources.objects), sources.watches.clone());
         checks.push(Check::new(format!("watch-{kind}"), move || {
-            let status =
-                objects.statuses().into_iter().nth(index).map(|(_, status)| status).unwrap_or_default();
-            match status.error {
-                Some(error) => Err(error),
-                None if status.synced => Ok(None),
-                None => Err("not listed yet".to_owned()),
-            }
+            let status = objects.statuses().into_iter().nth(index).map(|(_, status)| status);
+            watched(&status.unwrap_or_default(), &metrics.report(kind), Instant::now())
         }));
     }
     let election = sources.election.clone();
@@ -121,6 +122,22 @@ fn readiness(sources: &Sources) -> Vec<Check> {
         if stopping.is_cancelled() { Err("the process is shutting down".to_owned()) } else { Ok(None) }
     }));
     checks
+}
+
+/// A watch that fails is a remark for a while: an API server that restarts must not make all replicas unready.
+fn watched(status: &KindStatus, report: &WatchReport, now: Instant) -> Finding {
+    let error = status.error.as_deref();
+    if !status.synced {
+        return Err(error.unwrap_or("not listed yet").to_owned());
+    }
+    let blind = status.blind_since.map(|since| now.saturating_duration_since(since));
+    let error = error.map(|error| format!(", last error: {error}")).unwrap_or_default();
+    match blind {
+        Some(blind) if blind >= LONGEST_BLINK => {
+            Err(format!("neither listed nor watched for {} s{error}", blind.as_secs()))
+        }
+        _ => Ok(Some(format!("{report}{error}"))),
+    }
 }
 
 /// A standby is as ready as a leader, so this is a remark, not a condition.
@@ -140,18 +157,29 @@ fn standing(election: Option<&(watch::Receiver<ElectionView>, Timing)>) -> Strin
     text
 }
 
-fn watches(objects: &Objects) -> Value {
+fn watches(objects: &Objects, metrics: &WatchMetrics) -> Value {
     let mut kinds = Map::new();
     for (kind, status) in objects.statuses() {
-        kinds.insert(kind.to_owned(), json!({ "synced": status.synced, "error": status.error }));
+        let report = metrics.report(kind);
+        let now = Instant::now();
+        let blind = status.blind_since.map(|since| now.saturating_duration_since(since).as_secs());
+        kinds.insert(
+            kind.to_owned(),
+            json!({
+                "synced": status.synced, "error": status.error, "blindSeconds": blind,
+                "silentSeconds": report.silent.map(|silent| silent.as_secs()),
+                "objectsListed": report.listed, "events": report.events,
+                "lists": report.lists.into_iter().collect::<BTreeMap<_, _>>(),
+            }),
+        );
     }
-    Value::Object(kinds)
+    let unreadable: BTreeMap<String, String> =
+        objects.all_unreadable().into_iter().map(|(object, error)| (object.to_string(), error)).collect();
+    json!({ "kinds": kinds, "unreadable": unreadable })
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use http::Method;
 
     use super::*;
@@ -175,6 +203,7 @@ mod tests {
         let sources = Sources {
             metrics: Metrics::default(),
             objects: Arc::default(),
+            watches: WatchMetrics::new(&Metrics::default()).unwrap(),
             leadership: Leadership::new(Term::None),
             election: Some((view.subscribe(), TIMING)),
             dead: Dead::default(),
@@ -192,7 +221,7 @@ mod tests {
         assert_eq!(status, 500, "{body}");
         assert!(body.contains("[-]watch-pods failed: connection refused\n"), "{body}");
         assert!(body.contains("[-]watch-nodes failed: not listed yet\n"), "{body}");
-        assert!(body.contains("[+]watch-storageclasses ok\n"), "{body}");
+        assert!(body.contains("[+]watch-storageclasses ok: 0 objects listed, 0 events\n"), "{body}");
         assert!(body.contains("[+]leader-election ok: standing by, held by b\n"), "{body}");
         assert_eq!(
             get(&router, "/livez?verbose"),
@@ -204,6 +233,24 @@ mod tests {
         stopping.cancel();
         assert!(get(&router, "/readyz").1.contains("[-]shutdown failed"));
         assert!(get(&router, "/debug/watches").1.contains("connection refused"));
+    }
+
+    #[test]
+    fn m15_a_watch_that_fails_makes_nobody_unready_for_a_minute() {
+        let now = Instant::now();
+        let report =
+            WatchReport { silent: Some(Duration::from_secs(7)), listed: 3, ..WatchReport::default() };
+        let of = |synced, error: Option<&str>, blind: Option<u64>| {
+            let blind_since = blind.map(|seconds| now - Duration::from_secs(seconds));
+            watched(&KindStatus { synced, error: error.map(str::to_owned), blind_since }, &report, now)
+        };
+        let well = "3 objects listed, 0 events, heard 7 s ago";
+        assert_eq!(of(false, None, None), Err("not listed yet".to_owned()));
+        assert_eq!(of(false, Some("403"), None), Err("403".to_owned()));
+        assert_eq!(of(true, None, None), Ok(Some(well.to_owned())));
+        assert_eq!(of(true, Some("503"), Some(59)), Ok(Some(format!("{well}, last error: 503"))));
+        let blind = "neither listed nor watched for 60 s, last error: 503";
+        assert_eq!(of(true, Some("503"), Some(60)), Err(blind.to_owned()));
     }
 
     #[tokio::test]

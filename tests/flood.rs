@@ -19,6 +19,7 @@ mod support {
     #![allow(dead_code, unused_imports)]
     pub mod assets;
     pub mod control_plane;
+    pub mod history;
     pub mod process;
     pub mod visitor;
 }

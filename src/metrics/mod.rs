@@ -13,7 +13,7 @@ mod work_queue;
 pub use alarm::Alarms;
 pub use api::ApiMetrics;
 pub use election::ElectionMetrics;
-pub use watch::{KindMetrics, ListCause, ReopenCause, WatchMetrics};
+pub use watch::{KindMetrics, ListCause, ReopenCause, WatchMetrics, WatchReport};
 pub use work_queue::WorkQueueMetrics;
 
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,6 +1,7 @@
 //! Lists and watches: what the tables are fed from.
 
 use std::{
+    fmt,
     sync::{
         Arc,
         atomic::{AtomicI64, Ordering},
@@ -37,6 +38,9 @@ pub enum ListCause {
 }
 
 impl ListCause {
+    /// All causes.
+    const ALL: [Self; 4] = [Self::Start, Self::Expired, Self::Gap, Self::Failing];
+
     fn label(self) -> &'static str {
         match self {
             Self::Start => "start",
@@ -141,6 +145,24 @@ impl WatchMetrics {
         Ok(watch)
     }
 
+    /// How the lists and the watch of a kind have gone, by resource name.
+    #[must_use]
+    pub fn report(&self, resource: &str) -> WatchReport {
+        let lists = ListCause::ALL.map(|cause| {
+            let count = self.lists.with_label_values(&[resource, cause.label()]).get();
+            (cause.label(), count)
+        });
+        WatchReport {
+            silent: self.silence.since(resource),
+            lists: lists.into_iter().filter(|(_, count)| *count > 0).collect(),
+            listed: self.listed.with_label_values(&[resource]).get(),
+            events: EVENT_TYPES
+                .map(|kind| self.events.with_label_values(&[resource, kind]).get())
+                .iter()
+                .sum(),
+        }
+    }
+
     /// The metrics of one kind, by resource name.
     #[must_use]
     pub fn of(&self, resource: &'static str) -> KindMetrics {
@@ -148,6 +170,32 @@ impl WatchMetrics {
         self.unreadable.with_label_values(&[resource]).set(0);
         let events = EVENT_TYPES.map(|kind| (kind, self.events.with_label_values(&[resource, kind])));
         KindMetrics { metrics: self.clone(), resource, events, heard: self.silence.of(resource) }
+    }
+}
+
+/// How the lists and the watch of a kind have gone since start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WatchReport {
+    /// How long nothing has been heard; `None` before the first list.
+    pub silent: Option<Duration>,
+    /// Lists begun, by cause.
+    pub lists: Vec<(&'static str, u64)>,
+    /// Objects in the last complete list.
+    pub listed: i64,
+    /// Events and bookmarks read.
+    pub events: u64,
+}
+
+impl fmt::Display for WatchReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} objects listed, {} events", self.listed, self.events)?;
+        if let Some(silent) = self.silent {
+            write!(f, ", heard {} s ago", silent.as_secs())?;
+        }
+        for (cause, count) in self.lists.iter().filter(|(cause, _)| *cause != ListCause::Start.label()) {
+            write!(f, ", listed again {count} times ({cause})")?;
+        }
+        Ok(())
     }
 }
 
@@ -229,6 +277,12 @@ impl Silence {
         );
         let gauge = prometheus::GaugeVec::new(opts, &["resource"])?;
         Ok(Self { gauge, start: Instant::now(), kinds: Arc::default() })
+    }
+
+    fn since(&self, resource: &str) -> Option<Duration> {
+        let heard = Arc::clone(&*self.kinds.get(resource)?);
+        let at = u64::try_from(heard.at.load(Ordering::Relaxed)).ok()?;
+        Some(heard.start.elapsed().saturating_sub(Duration::from_millis(at)))
     }
 
     fn of(&self, resource: &'static str) -> Arc<Heard> {

@@ -70,6 +70,14 @@ macro_rules! objects {
             }
         }
 
+        /// Per kind, what of it cannot be read.
+        const UNREADABLE: &[fn(&Objects) -> Vec<(ObjectRef, String)>] = &[$(
+            |objects| {
+                let all = objects.$field.all_unreadable();
+                all.into_iter().map(|(key, marker)| (<$kind>::object_ref(key), marker.error)).collect()
+            },
+        )*];
+
         $(impl Stored for $kind {
             const INDEX: usize = $index;
             const WATCH: &'static str = $watch;
@@ -98,6 +106,12 @@ objects! {
 }
 
 impl Objects {
+    /// All objects whose newest revision cannot be read, each with what is wrong with it.
+    #[must_use]
+    pub fn all_unreadable(&self) -> Vec<(ObjectRef, String)> {
+        UNREADABLE.iter().flat_map(|of| of(self)).collect()
+    }
+
     /// Empty tables, in a process that may have seen a restore of etcd before.
     #[must_use]
     pub fn within(grace: RestoreGrace) -> Self {

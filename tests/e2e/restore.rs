@@ -7,8 +7,14 @@ use mooring::kube_api::restore::RESTORE_GRACE;
 use tokio::time::Instant;
 
 use crate::{
-    stage::{DAEMON_NAMESPACE, Place, Stage, Story, story},
-    support::{backend::Proxy, daemon::Launch},
+    stage::{DAEMON_NAMESPACE, Place, Stage, Story, install, story},
+    support::{
+        actors::{Attacher, AttacherBehaviour},
+        backend::Proxy,
+        cluster::{Cluster, DRIVER},
+        control_plane::{ControlPlane, User},
+        daemon::Launch,
+    },
 };
 
 /// How far `etcdutl snapshot restore --bump-revision` usually moves the revisions.
@@ -23,7 +29,61 @@ pub fn stories() -> Vec<Story> {
             stories.push(story(name, play).at(Place::EmbeddedServer));
         }
     }
+    for (name, bumped) in [("plain", false), ("bumped", true)] {
+        let story = story(format!("restore_of_etcd_with_{name}_revisions_starts_over"), move |stage| {
+            real(stage, bumped)
+        });
+        stories.push(story.at(Place::RealServer));
+    }
     stories
+}
+
+/// The same on an etcd of its own, as far as five minutes need not pass.
+async fn real(stage: Stage, bumped: bool) {
+    let mut plane = ControlPlane::start(&stage.real().assets).await;
+    let token = install(&plane).await;
+    let cluster = Cluster::new(plane.client(User::Admin));
+    let start_attacher = |plane: &ControlPlane| {
+        Attacher::start(plane.client(User::Attacher), DRIVER, AttacherBehaviour::default())
+    };
+    let attacher = start_attacher(&plane);
+    // Its lease would not outlast the restart of the servers.
+    let daemon = Launch::alone().start_process(&plane.kubeconfig(plane.url(), &token));
+    daemon.ready().await;
+    two_nodes_with_a_pod_on_the_first(&cluster).await;
+    let backup = plane.back_up().await;
+    move_on(&cluster).await;
+
+    drop(attacher);
+    plane.restore(&backup, bumped).await;
+    let _attacher = start_attacher(&plane);
+    daemon.shows("mooring_alarm{alarm=\"etcd_restored\"} 1").await;
+    cluster.pod("third", "n2", &["c2"]).await;
+    cluster.published("n2", &["v2"]).await;
+    cluster.remove_pod("old").await;
+    daemon.page_says("/debug/attach-detach", "RestoreGrace").await;
+    let attachment = cluster.attachment("v1", "n1").await;
+    assert_eq!(attachment.metadata.deletion_timestamp, None);
+}
+
+async fn two_nodes_with_a_pod_on_the_first(cluster: &Cluster) {
+    cluster.node("n1").await;
+    cluster.node("n2").await;
+    for (volume, claim) in [("v1", "c1"), ("v2", "c2")] {
+        cluster.bound_pair(volume, claim).await;
+    }
+    cluster.pod("old", "n1", &["c1"]).await;
+    cluster.published("n1", &["v1"]).await;
+}
+
+/// The pod moves to the second node, and a claim goes.
+async fn move_on(cluster: &Cluster) {
+    cluster.remove_pod("old").await;
+    cluster.detached("v1", "n1").await;
+    cluster.pod("new", "n2", &["c1"]).await;
+    cluster.published("n2", &["v1"]).await;
+    cluster.delete_claim("c2").await;
+    cluster.volume_phase("v2", "Released").await;
 }
 
 /// A pod moves from n1 to n2 after the backup was made; after the restore it is on n1 again.
@@ -34,21 +94,10 @@ async fn embedded(stage: Stage, bump: u64, with_lease: bool) {
     let launch = if with_lease { Launch::replica(DAEMON_NAMESPACE) } else { Launch::alone() };
     let daemon = stage.start_daemon(&launch, &stage.proxy).await;
     let cluster = &stage.cluster;
-    cluster.node("n1").await;
-    cluster.node("n2").await;
-    for (volume, claim) in [("v1", "c1"), ("v2", "c2")] {
-        cluster.bound_pair(volume, claim).await;
-    }
-    cluster.pod("old", "n1", &["c1"]).await;
-    cluster.published("n1", &["v1"]).await;
+    two_nodes_with_a_pod_on_the_first(cluster).await;
     let backup = stage.embedded().backup();
 
-    cluster.remove_pod("old").await;
-    cluster.detached("v1", "n1").await;
-    cluster.pod("new", "n2", &["c1"]).await;
-    cluster.published("n2", &["v1"]).await;
-    cluster.delete_claim("c2").await;
-    cluster.volume_phase("v2", "Released").await;
+    move_on(cluster).await;
     assert!(!daemon.page("/readyz?verbose").await.contains("etcd_restored"));
 
     drop(attacher);

@@ -108,14 +108,19 @@ fn open(assets: &Assets) -> Theatre {
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let (plane, token) = runtime.block_on(async {
         let plane = ControlPlane::start(assets).await;
-        let cluster = Cluster::new(plane.client(User::Admin));
-        for manifest in MANIFESTS {
-            cluster.apply(manifest).await;
-        }
-        let token = plane.service_account_token(DAEMON_NAMESPACE, "mooring").await;
+        let token = install(&plane).await;
         (plane, token)
     });
     Theatre { runtime, real: Arc::new(Real { assets: assets.clone(), plane, token }) }
+}
+
+/// Installs what the daemon needs. Returns the token of its account.
+pub async fn install(plane: &ControlPlane) -> String {
+    let cluster = Cluster::new(plane.client(User::Admin));
+    for manifest in MANIFESTS {
+        cluster.apply(manifest).await;
+    }
+    plane.service_account_token(DAEMON_NAMESPACE, "mooring").await
 }
 
 /// Plays a story on the real server.

@@ -24,6 +24,7 @@ use sha2::{Digest, Sha256};
 
 use super::{
     assets::Assets,
+    history::History,
     process::{Process, temporary_folder},
     visitor::Authority,
 };
@@ -117,6 +118,7 @@ pub struct ControlPlane {
     folder: PathBuf,
     url: String,
     etcd_url: String,
+    peer_port: u16,
     /// DER certificates that the server's own chains to.
     authorities: Vec<Vec<u8>>,
     secret: Vec<u8>,
@@ -161,6 +163,7 @@ impl ControlPlane {
             assets: assets.clone(),
             url: format!("https://127.0.0.1:{port}"),
             etcd_url,
+            peer_port,
             authorities: Vec::new(),
             secret,
             folder,
@@ -191,6 +194,48 @@ impl ControlPlane {
         let program = self.assets.binary("kube-apiserver");
         self.api_server = Process::start("kube-apiserver", &program, &self.api_server_flags, &[]);
         self.started().await;
+    }
+
+    /// Stops both servers, copies etcd's data, and starts them again.
+    pub async fn back_up(&mut self) -> PathBuf {
+        let backup = temporary_folder("etcd-backup");
+        self.stop().await;
+        copy(&self.folder.join("etcd"), &backup.join("etcd"));
+        self.go_on().await;
+        backup
+    }
+
+    /// Puts etcd's data back as they were. With `bumped` the revisions go on above those that were seen, and
+    /// all before is compacted, as etcd's makers recommend; else they go back.
+    pub async fn restore(&mut self, backup: &Path, bumped: bool) {
+        let seen = History::of(&self.etcd_url).revision().await;
+        self.stop().await;
+        std::fs::remove_dir_all(self.folder.join("etcd")).unwrap();
+        copy(&backup.join("etcd"), &self.folder.join("etcd"));
+        self.start_etcd();
+        if bumped {
+            let etcd = History::of(&self.etcd_url);
+            // It serves when it answers.
+            while !etcd.is_there().await {
+                tokio::task::yield_now().await;
+            }
+            etcd.bump(seen + 1_000).await;
+        }
+        self.restart_api_server().await;
+    }
+
+    async fn stop(&mut self) {
+        self.api_server.kill();
+        self.etcd.terminate().await;
+    }
+
+    fn start_etcd(&mut self) {
+        self.etcd = start_etcd(&self.assets, &self.folder, &self.etcd_url, self.peer_port);
+    }
+
+    async fn go_on(&mut self) {
+        self.start_etcd();
+        self.restart_api_server().await;
     }
 
     /// Nothing announces that a server has come up, so this asks; it is the only place that does.
@@ -309,6 +354,19 @@ impl ControlPlane {
         arguments.extend(flags.iter().map(|flag| (*flag).to_owned()));
         let program = self.assets.binary("kube-controller-manager");
         Process::start("kube-controller-manager", &program, &arguments, &[])
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
     }
 }
 

@@ -144,13 +144,30 @@ impl Daemon {
         self.answer(path).await.unwrap_or_else(|| panic!("{path} is not answered"))
     }
 
+    /// Waits until a page contains this text.
+    pub async fn page_says(&self, path: &str, text: &str) {
+        let says = async {
+            let mut pause = tokio::time::interval(Duration::from_millis(10));
+            loop {
+                pause.tick().await;
+                if self.answer(path).await.is_some_and(|page| page.contains(text)) {
+                    return;
+                }
+            }
+        };
+        if let Err(late) = within_deadline(&format!("{path} says {text}"), says).await {
+            panic!("{late}\n{}", self.page(path).await);
+        }
+    }
+
     /// Waits until a scrape of `/metrics` shows this line.
     pub async fn shows(&self, line: &str) {
         let shown = async {
             let mut pause = tokio::time::interval(Duration::from_millis(10));
             loop {
                 pause.tick().await;
-                if self.page("/metrics").await.lines().any(|shown| shown == line) {
+                let page = self.answer("/metrics").await;
+                if page.is_some_and(|page| page.lines().any(|shown| shown == line)) {
                     return;
                 }
             }

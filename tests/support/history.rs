@@ -63,6 +63,29 @@ impl History {
         Self { client: Client::try_from(plain_config(etcd_url)).expect("build a client for etcd") }
     }
 
+    /// Whether it answers.
+    pub async fn is_there(&self) -> bool {
+        let request = post("/v3/kv/range", &json!({ "key": base64(b"none"), "count_only": true }));
+        self.client.request::<Value>(request).await.is_ok()
+    }
+
+    /// Moves the revision up to this one by writes to a key of no object, and forgets what was before: what
+    /// `etcdutl snapshot restore --bump-revision --mark-compacted` does.
+    pub async fn bump(&self, revision: u64) {
+        let ask = async |path: &str, body: Value| {
+            let answer: Value = self.client.request(post(path, &body)).await.expect("ask etcd");
+            answer
+        };
+        loop {
+            let put = ask("/v3/kv/put", json!({ "key": base64(b"/bump"), "value": base64(b"") })).await;
+            let reached = put["header"]["revision"].as_str().and_then(|text| text.parse::<u64>().ok());
+            if reached.expect("a revision") >= revision {
+                break;
+            }
+        }
+        ask("/v3/kv/compaction", json!({ "revision": revision.to_string(), "physical": true })).await;
+    }
+
     /// The present revision.
     pub async fn revision(&self) -> u64 {
         let request = post("/v3/kv/range", &json!({ "key": base64(b"none"), "count_only": true }));
