@@ -221,7 +221,7 @@ async fn out_of_service(stage: Stage) {
     cluster.detached("v1", "n1").await;
     let forced =
         "attach_detach_controller_attachdetach_controller_forced_detaches{reason=\"out-of-service\"} 1";
-    assert!(daemon.page("/metrics").await.contains(forced));
+    daemon.shows(forced).await;
 }
 
 async fn node_gone(stage: Stage) {

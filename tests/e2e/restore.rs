@@ -104,7 +104,7 @@ async fn embedded(stage: Stage, bump: u64, with_lease: bool) {
     stage.embedded().restore(&backup, bump);
     let _attacher = stage.attacher();
     daemon.shows("mooring_alarm{alarm=\"etcd_restored\"} 1").await;
-    assert!(daemon.page("/readyz?verbose").await.contains("etcd_restored: etcd was restored"));
+    daemon.page_says("/readyz?verbose", "etcd_restored: etcd was restored").await;
     let restored = Instant::now();
 
     // The tables are those of the restored cluster: work on them goes on.
@@ -115,7 +115,7 @@ async fn embedded(stage: Stage, bump: u64, with_lease: bool) {
     cluster.remove_pod("old").await;
     tokio::time::sleep_until(restored + RESTORE_GRACE.mul_f64(0.9)).await;
     assert_eq!(stage.proxy.writes().iter().filter(|write| Proxy::is_detach(write)).count(), detaches);
-    assert!(daemon.page("/debug/attach-detach").await.contains("RestoreGrace"));
+    daemon.page_says("/debug/attach-detach", "RestoreGrace").await;
     tokio::time::sleep_until(restored + RESTORE_GRACE).await;
     cluster.detached("v1", "n1").await;
     daemon.shows("mooring_alarm{alarm=\"etcd_restored\"} 0").await;

@@ -26,15 +26,14 @@ async fn stops_every_release(stage: Stage) {
     let cluster = &stage.cluster;
     cluster.bound_pair("v1", "c1").await;
     cluster.bound_pair("v2", "c2").await;
-    assert!(daemon.page("/metrics").await.contains("mooring_alarm{alarm=\"second_binder\"} 0"));
+    daemon.shows("mooring_alarm{alarm=\"second_binder\"} 0").await;
 
     // The other one gives the volume up; the daemon mends it.
     let volumes = cluster.all::<PersistentVolume>();
     patch_status(&volumes, "v1", json!({ "status": { "phase": "Available" } })).await;
     cluster.volume_phase("v1", "Bound").await;
-    let ready = daemon.page("/readyz?verbose").await;
-    assert!(ready.contains("alarms ok: second_binder: pv/v1 was changed at revision"), "{ready}");
-    assert!(daemon.page("/metrics").await.contains("mooring_alarm{alarm=\"second_binder\"} 1"));
+    daemon.page_says("/readyz?verbose", "alarms ok: second_binder: pv/v1 was changed at revision").await;
+    daemon.shows("mooring_alarm{alarm=\"second_binder\"} 1").await;
 
     // Binding goes on, releasing does not.
     cluster.delete_claim("c2").await;
@@ -91,5 +90,5 @@ async fn explained(stage: Stage) {
     let claim = &explained["claims"][0];
     assert_eq!(claim["reason"], "no_volume", "{explained}");
     assert_eq!(claim["nearest"][0]["wrong"][0]["code"], "TooSmall", "{explained}");
-    assert!(daemon.page("/metrics").await.contains("mooring_waiting_claims{reason=\"no_volume\"} 1"));
+    daemon.shows("mooring_waiting_claims{reason=\"no_volume\"} 1").await;
 }

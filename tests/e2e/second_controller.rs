@@ -58,10 +58,9 @@ async fn stops_every_detach(stage: Stage) {
     for list in [&["v1"][..], &["v2"], &[]] {
         write_list(&stage, list).await;
     }
-    assert!(ready_page_says(&daemon, ALARM).await);
-    let metrics = daemon.page("/metrics").await;
-    assert!(metrics.contains("mooring_alarm{alarm=\"second_attach_detach_controller\"} 1"), "{metrics}");
-    assert!(metrics.contains("mooring_foreign_writes_total{kind=\"node_list_changed\"} 3"), "{metrics}");
+    daemon.page_says("/readyz?verbose", ALARM).await;
+    daemon.shows("mooring_alarm{alarm=\"second_attach_detach_controller\"} 1").await;
+    daemon.shows("mooring_foreign_writes_total{kind=\"node_list_changed\"} 3").await;
 
     // Attaching goes on, detaching does not.
     cluster.remove_pod("p1").await;
@@ -69,7 +68,7 @@ async fn stops_every_detach(stage: Stage) {
     cluster.pod("p3", "n1", &["c3"]).await;
     cluster.published("n1", &["v1", "v2", "v3"]).await;
     assert!(!stage.proxy.writes().iter().any(Proxy::is_detach));
-    assert!(daemon.page("/debug/attach-detach").await.contains("ForeignWriter"));
+    daemon.page_says("/debug/attach-detach", "ForeignWriter").await;
 }
 
 /// Deletes attachments by hand, and writes a list once.

@@ -99,7 +99,7 @@ async fn webhook(stage: Stage) {
     stage.cluster.bound("c2", "v2").await;
     assert!(*hole.asked.borrow() >= 5, "nobody was asked");
     hole.close().await;
-    assert!(daemon.page("/metrics").await.contains("leader_election_master_status{name=\"mooring\"} 1"));
+    daemon.shows("leader_election_master_status{name=\"mooring\"} 1").await;
 }
 
 /// A webhook that hangs for longer than the lease allows: nothing can be written, and an operator is told.
@@ -112,8 +112,7 @@ async fn told(stage: Stage) {
     let hole = BlackHole::open(&stage, 30).await;
     stage.cluster.pod("p1", "n1", &["c1"]).await;
     daemon.shows("mooring_alarm{alarm=\"requests_time_out\"} 1").await;
-    let page = daemon.page("/readyz?verbose").await;
-    assert!(page.contains("requests_time_out: create volumeattachments ("), "{page}");
+    daemon.page_says("/readyz?verbose", "requests_time_out: create volumeattachments (").await;
     stage.cluster.event_with("p1", "FailedAttachVolume", "outcome unknown").await;
     hole.close().await;
     stage.cluster.published("n1", &["v1"]).await;
