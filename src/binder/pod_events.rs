@@ -39,6 +39,22 @@ impl Drop for Following {
     }
 }
 
+/// Pauses that nothing starts over: kube's watcher says that all is well before each attempt to list, so one
+/// that is forbidden would be repeated several times a second for ever.
+struct Patience(Backoff);
+
+impl Iterator for Patience {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        Some(self.0.pause())
+    }
+}
+
+impl kube::runtime::utils::Backoff for Patience {
+    fn reset(&mut self) {}
+}
+
 /// The watches, by the UIDs of their pods.
 pub struct PodEvents {
     client: Client,
@@ -75,7 +91,8 @@ impl PodEvents {
 // KCM: pkg/volume/util/recyclerclient/recycler_client.go, waitForPod.
 async fn copy(api: Api<PodEvent>, pod: Uid, volume: Involved, recorder: EventRecorder) {
     let config = watcher::Config::default().fields(&format!("involvedObject.uid={pod}"));
-    let mut events = watcher(api, config).backoff(Backoff::new(LONGEST_PAUSE)).applied_objects().boxed();
+    let mut events =
+        watcher(api, config).backoff(Patience(Backoff::new(LONGEST_PAUSE))).applied_objects().boxed();
     let mut told: BTreeSet<Option<String>> = BTreeSet::new();
     while let Some(event) = events.next().await {
         let Ok(event) = event else { continue };

@@ -116,9 +116,6 @@ impl<T: Narrow> Table<T> {
     /// What is wrong with an object whose newest revision cannot be read.
     #[must_use]
     pub fn unreadable(&self, key: &T::Key) -> Option<Unreadable> {
-        if self.unreadable.is_empty() {
-            return None;
-        }
         self.unreadable.get(key).map(|marker| marker.clone())
     }
 

@@ -68,7 +68,8 @@ impl<T: Narrow> Default for Table<T> {
             objects: DashMap::new(),
             last_words: DashMap::new(),
             unconfirmed: DashMap::new(),
-            unreadable: DashMap::new(),
+            // Looked at with every plan, and hardly ever any: its length must not cost a lock per core.
+            unreadable: DashMap::with_shard_amount(2),
             suspicion: Suspicion::default(),
             observed: AtomicU64::new(0),
             generation: AtomicU32::new(0),
