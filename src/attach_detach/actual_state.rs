@@ -30,9 +30,12 @@ use super::{
     volume_name::{VolumeId, VolumeKind},
     withdrawal::{Sequence, Unpublished, Withdrawal},
 };
-use crate::kube_api::{
-    ids::{AttachmentName, NodeName, Uid},
-    kinds::{Node, VolumeAttachment},
+use crate::{
+    kube_api::{
+        ids::{AttachmentName, NodeName, Uid},
+        kinds::{Node, VolumeAttachment},
+    },
+    state::VecMap,
 };
 
 /// One volume on one node.
@@ -219,7 +222,7 @@ impl Pair {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct VolumeState {
     /// By node.
-    pub pairs: BTreeMap<NodeName, Pair>,
+    pub pairs: VecMap<NodeName, Box<Pair>>,
     /// VolumeAttachments of this volume under names that are not ours. Left alone, but they hold the
     /// volume like any other (S1).
     pub foreign: BTreeMap<AttachmentName, NodeName>,
@@ -270,7 +273,7 @@ impl ActualState {
     /// A pair, if there is one.
     #[must_use]
     pub fn pair(&self, volume: &VolumeId, node: &NodeName) -> Option<&Pair> {
-        self.volumes.get(volume)?.pairs.get(node)
+        self.volumes.get(volume)?.pairs.get(node).map(|pair| &**pair)
     }
 
     /// A pair, made if there is none.
@@ -278,8 +281,7 @@ impl ActualState {
         if self.pair(volume, node).is_none() {
             self.make_pair(volume, node);
         }
-        let pairs = &mut self.volumes.entry(volume.clone()).or_default().pairs;
-        pairs.entry(node.clone()).or_default()
+        self.volumes.entry(volume.clone()).or_default().pairs.get_or_default(node)
     }
 
     fn make_pair(&mut self, volume: &VolumeId, node: &NodeName) {
@@ -288,7 +290,7 @@ impl ActualState {
         let listed = state.node.as_ref().is_some_and(|node| node.lists(volume.as_str()));
         let in_use = state.node.as_ref().is_none_or(|node| node.uses(volume.as_str()));
         let held = listed && volume.kind() == VolumeKind::NoOp;
-        let pair = Pair { listed, held, in_use, ..Pair::default() };
+        let pair = Box::new(Pair { listed, held, in_use, ..Pair::default() });
         self.volumes.entry(volume.clone()).or_default().pairs.insert(node.clone(), pair);
     }
 
@@ -403,7 +405,7 @@ impl ActualState {
     pub(super) fn forget_given_up(&mut self) {
         for state in self.volumes.values_mut() {
             let is_listed = state.pairs.values().any(|pair| pair.listed);
-            for (name, pair) in &mut state.pairs {
+            for (name, pair) in state.pairs.iter_mut() {
                 let is_present = self.nodes.get(name).is_some_and(|state| state.node.is_some());
                 pair.held &= pair.listed || !(is_present || is_listed);
             }
@@ -428,7 +430,7 @@ impl ActualState {
     /// earlier object of theirs reported in use is not known.
     pub fn distrust_younger_nodes(&mut self) {
         for (volume, state) in &mut self.volumes {
-            for (name, pair) in &mut state.pairs {
+            for (name, pair) in state.pairs.iter_mut() {
                 let Some(attachment) = &pair.attachment else { continue };
                 let Some(state) = self.nodes.get_mut(name) else { continue };
                 let made = state.node.as_ref().and_then(|node| node.metadata.creation_timestamp);
@@ -465,7 +467,7 @@ impl ActualState {
         wall: Timestamp,
     ) {
         let Some(state) = self.volumes.get_mut(volume) else { return };
-        for (node, pair) in &mut state.pairs {
+        for (node, pair) in state.pairs.iter_mut() {
             pair.unwanted_since = if wants(node) {
                 None
             } else {

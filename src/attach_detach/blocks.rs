@@ -10,9 +10,12 @@ use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::{controller::Controller, desired_state::Wish, volume_name::VolumeId};
-use crate::kube_api::{
-    ids::NodeName,
-    kinds::{Node, VolumeAttachment},
+use crate::{
+    kube_api::{
+        ids::NodeName,
+        kinds::{Node, VolumeAttachment},
+    },
+    state::VecMap,
 };
 
 /// Why nothing is taken away from nodes or drivers for now.
@@ -56,12 +59,12 @@ impl Controller {
     pub(super) fn unreadable(
         &self,
         volume: &VolumeId,
-        wishes: Option<&BTreeMap<NodeName, Wish>>,
+        wishes: Option<&VecMap<NodeName, Wish>>,
     ) -> BTreeMap<NodeName, String> {
         let objects = &self.objects;
         let mut blocked = BTreeMap::new();
         let held = self.actual.volume(volume).into_iter().flat_map(|state| state.pairs.keys());
-        let nodes = || wishes.into_iter().flat_map(BTreeMap::keys).chain(held.clone());
+        let nodes = || wishes.into_iter().flat_map(VecMap::keys).chain(held.clone());
         if objects.nodes.unreadable_count() > 0 {
             let unreadable = nodes().filter(|node| objects.unreadable::<Node>(node).is_some());
             blocked.extend(unreadable.map(|node| (node.clone(), format!("node/{node}"))));
@@ -69,10 +72,11 @@ impl Controller {
         if objects.attachments.unreadable_count() > 0 {
             // On whichever node the volume may be by one of them, it must not get to another.
             let everywhere = objects.nodes.snapshot();
-            let name = everywhere.keys().chain(nodes()).find_map(|node| {
+            let unreadable = |node: &NodeName| {
                 let name = volume.attachment_name(node);
                 objects.unreadable::<VolumeAttachment>(&name).map(|_| name)
-            });
+            };
+            let name = nodes().find_map(unreadable).or_else(|| everywhere.keys().find_map(unreadable));
             if let Some(name) = name {
                 blocked.extend(nodes().map(|node| (node.clone(), format!("volumeattachment/{name}"))));
             }

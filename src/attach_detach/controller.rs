@@ -5,12 +5,7 @@
 //! while there is room to send, so no decision waits in a queue and goes stale there (S15). Time comes
 //! in as an argument, and nothing in here waits, so a whole history can be played in a test.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    mem,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeSet, mem, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
@@ -39,7 +34,7 @@ use crate::{
         ids::{AttachmentName, NodeName, PodKey, ResourceVersion},
         kinds::{ObjectRef, VolumeAttachment},
     },
-    state::{LastWords, Objects},
+    state::{LastWords, Objects, VecMap},
 };
 
 /// Requests for pairs in flight at once, at most.
@@ -236,7 +231,7 @@ impl Controller {
             self.dirty_volumes.push(volume);
         }
         self.dirty_nodes.extend(self.actual.distrusted_nodes().cloned());
-        let first = |volume| self.desired.nodes(volume)?.first_key_value().map(|(node, _)| node);
+        let first = |volume| self.desired.nodes(volume)?.keys().next();
         let mut wanted: Vec<_> = self.desired.volumes().map(|volume| (first(volume), volume)).collect();
         wanted.sort();
         self.dirty_volumes.extend_new(wanted.into_iter().map(|(_, volume)| volume.clone()));
@@ -427,7 +422,7 @@ impl Controller {
         let since = |node: &NodeName, pair: &Pair| wish_clock.since(volume, node, pair.uid());
         self.actual.note_unwanted(volume, wanted, since, wall);
         let state = self.actual.volume(volume);
-        let named = wishes.into_iter().flat_map(BTreeMap::keys);
+        let named = wishes.into_iter().flat_map(VecMap::keys);
         let named = named.chain(state.into_iter().flat_map(|state| state.pairs.keys()));
         let nodes = named.filter_map(|name| self.actual.node(name).map(|node| (name, node))).collect();
         let verdicts = reconciler::plan(
@@ -462,7 +457,7 @@ impl Controller {
         let held =
             self.actual.volume(volume).map_or(0, |state| state.pairs.values().filter(|p| p.holds()).count());
         let users = desired.nodes(volume).into_iter().flatten();
-        let users: BTreeMap<NodeName, i64> =
+        let users: VecMap<NodeName, i64> =
             users.map(|(node, wish)| (node.clone(), number(wish.pods.len()))).collect();
         self.metrics.count(volume, Counted { wanted: number(users.len()), held: number(held), users });
     }

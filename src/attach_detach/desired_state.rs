@@ -5,7 +5,7 @@
 //! for finds that pod again.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap},
     sync::Arc,
 };
 
@@ -13,9 +13,13 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
 use super::{volume_name::VolumeId, volume_source::SourceError};
-use crate::kube_api::{
-    ids::{ClaimKey, DriverName, NodeName, PodKey, Uid, VolumeName},
-    kinds::ObjectRef,
+use crate::{
+    kube_api::{
+        ids::{ClaimKey, DriverName, NodeName, PodKey, Uid, VolumeName},
+        kinds::ObjectRef,
+        text::TextList,
+    },
+    state::{Relation, VecMap},
 };
 
 /// What one pod wishes.
@@ -26,11 +30,11 @@ pub struct PodWishes {
     /// The node it was scheduled to.
     pub node: NodeName,
     /// Volumes to attach there.
-    pub volumes: BTreeMap<VolumeId, WantedVolume>,
+    pub volumes: VecMap<VolumeId, Arc<WantedVolume>>,
     /// Volumes that cannot be resolved yet, and why.
     pub unresolved: Vec<Unresolved>,
-    /// Objects whose change may change these wishes.
-    pub depends_on: BTreeSet<ObjectRef>,
+    /// Objects whose change may change these wishes, in order.
+    pub depends_on: Box<[ObjectRef]>,
 }
 
 /// What events and the choice of a winner need to know of a pod.
@@ -48,7 +52,7 @@ pub struct PodFacts {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WantedVolume {
     /// Names of the volume inside the pod: more than one if several claims of the pod lead to it.
-    pub pod_volumes: Vec<String>,
+    pub pod_volumes: TextList,
     /// What its VolumeAttachment is made of.
     pub source: Option<AttachSource>,
     /// Name of the volume as events print it: that of the PersistentVolume, the one made up for an
@@ -160,7 +164,8 @@ impl PodWishes {
     /// What the pod's volume of this name is wanted as.
     #[must_use]
     pub fn volume(&self, pod_volume: &str) -> Option<(&VolumeId, &WantedVolume)> {
-        self.volumes.iter().find(|(_, wanted)| wanted.pod_volumes.iter().any(|name| name == pod_volume))
+        let named = |wanted: &WantedVolume| wanted.pod_volumes.iter().any(|name| name == pod_volume);
+        self.volumes.iter().find(|(_, wanted)| named(wanted)).map(|(id, wanted)| (id, &**wanted))
     }
 
     /// What is unresolved now and was not, or for another reason, when the pod was looked at `before`: what
@@ -179,7 +184,7 @@ impl PodWishes {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Wish {
     /// The wanting pods by UID, each with its view of the volume.
-    pub pods: BTreeMap<Uid, (Arc<PodFacts>, WantedVolume)>,
+    pub pods: VecMap<Uid, (Arc<PodFacts>, Arc<WantedVolume>)>,
 }
 
 impl Wish {
@@ -217,30 +222,22 @@ impl Wish {
 /// All wishes, by volume and by pod.
 #[derive(Clone, Debug, Default)]
 pub struct DesiredState {
-    pods: HashMap<PodKey, PodWishes>,
-    volumes: HashMap<VolumeId, BTreeMap<NodeName, Wish>>,
-    dependants: HashMap<ObjectRef, BTreeSet<PodKey>>,
+    pods: HashMap<PodKey, Box<PodWishes>>,
+    volumes: HashMap<VolumeId, VecMap<NodeName, Wish>>,
+    dependants: Relation<ObjectRef, PodKey>,
 }
 
 impl DesiredState {
     /// Sets or (with `None`) withdraws what a pod wishes. Returns the volumes whose wishes changed.
     pub fn set(&mut self, key: &PodKey, wishes: Option<PodWishes>) -> BTreeSet<VolumeId> {
-        let before = self.pods.remove(key);
-        if before == wishes {
-            if let Some(wishes) = wishes {
-                self.pods.insert(key.clone(), wishes);
-            }
+        if self.pods.get(key).map(|before| &**before) == wishes.as_ref() {
             return BTreeSet::new();
         }
+        let before = self.pods.remove(key);
         let mut touched = BTreeSet::new();
         if let Some(before) = before {
             for object in &before.depends_on {
-                if let Some(pods) = self.dependants.get_mut(object) {
-                    pods.remove(key);
-                    if pods.is_empty() {
-                        self.dependants.remove(object);
-                    }
-                }
+                self.dependants.remove(object, key);
             }
             for volume in before.volumes.keys() {
                 self.withdraw(volume, &before.node, &before.pod.uid);
@@ -249,15 +246,15 @@ impl DesiredState {
         }
         if let Some(wishes) = wishes {
             for object in &wishes.depends_on {
-                self.dependants.entry(object.clone()).or_default().insert(key.clone());
+                self.dependants.insert(object.clone(), key.clone());
             }
             for (volume, wanted) in &wishes.volumes {
-                let wish =
-                    self.volumes.entry(volume.clone()).or_default().entry(wishes.node.clone()).or_default();
-                wish.pods.insert(wishes.pod.uid.clone(), (Arc::clone(&wishes.pod), wanted.clone()));
+                let nodes = self.volumes.entry(volume.clone()).or_default();
+                let pods = &mut nodes.get_or_default(&wishes.node).pods;
+                pods.insert(wishes.pod.uid.clone(), (Arc::clone(&wishes.pod), Arc::clone(wanted)));
                 touched.insert(volume.clone());
             }
-            self.pods.insert(key.clone(), wishes);
+            self.pods.insert(key.clone(), Box::new(wishes));
         }
         touched
     }
@@ -278,13 +275,13 @@ impl DesiredState {
     /// What a pod wishes at present.
     #[must_use]
     pub fn pod(&self, key: &PodKey) -> Option<&PodWishes> {
-        self.pods.get(key)
+        self.pods.get(key).map(|wishes| &**wishes)
     }
 
     /// Pods whose wishes depend on the object.
     #[must_use]
     pub fn dependants(&self, object: &ObjectRef) -> Vec<PodKey> {
-        self.dependants.get(object).into_iter().flatten().cloned().collect()
+        self.dependants.of(object.clone()).cloned().collect()
     }
 
     /// Every wanted volume.
@@ -294,7 +291,7 @@ impl DesiredState {
 
     /// The nodes that want the volume.
     #[must_use]
-    pub fn nodes(&self, volume: &VolumeId) -> Option<&BTreeMap<NodeName, Wish>> {
+    pub fn nodes(&self, volume: &VolumeId) -> Option<&VecMap<NodeName, Wish>> {
         self.volumes.get(volume)
     }
 

@@ -1,9 +1,6 @@
 //! Metrics of the attach/detach subsystem: KCM's by name, and how many pairs wait for what.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    time::Duration,
-};
+use std::{collections::HashMap, time::Duration};
 
 use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts};
 
@@ -18,6 +15,7 @@ use super::{
 use crate::{
     kube_api::ids::NodeName,
     metrics::{Alarms, Metrics, STORAGE_OPERATION_BUCKETS, WorkQueueMetrics},
+    state::VecMap,
 };
 
 /// The alarm that another attach/detach controller is at work (S14).
@@ -87,7 +85,7 @@ pub struct Counted {
     /// Nodes that hold it.
     pub held: i64,
     /// Pods that want it, by node.
-    pub users: BTreeMap<NodeName, i64>,
+    pub users: VecMap<NodeName, i64>,
 }
 
 /// From a wish to its fulfilment: from what an API server needs for its answers to what a driver may take.
@@ -272,7 +270,7 @@ impl AttachDetachMetrics {
         total("actual_state_of_world").add(now.held - before.held);
         let mut change = now.users;
         for (node, users) in before.users {
-            *change.entry(node).or_default() -= users;
+            *change.get_or_default(&node) -= users;
         }
         for (node, users) in change {
             let labels = [node.as_str(), plugin.as_str()];
@@ -350,7 +348,7 @@ mod tests {
         metrics.observe(&volume, Operation::Attach, Ending::Success, false, minute);
         metrics.observe(&volume, Operation::Detach, Ending::Failure, true, minute);
         metrics.forced(ForceReason::Timeout);
-        let users = [(NodeName::from("n1"), 2)].into();
+        let users = [(NodeName::from("n1"), 2)].into_iter().collect();
         metrics.count(&volume, Counted { wanted: 1, held: 1, users });
         let text = registry.text().unwrap();
         let operation = |name: &str, status: &str, migrated: &str| {

@@ -4,11 +4,7 @@
 //! result names every object it depends on, so that a change of any of them brings the pod back
 //! here; there is no sweep that has to find it (KCM waits up to three minutes for one).
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    mem,
-    sync::Arc,
-};
+use std::{mem, sync::Arc};
 
 use super::{
     desired_state::{AttachSource, PodFacts, PodWishes, Unresolved, WantedVolume, WhyUnresolved},
@@ -22,8 +18,9 @@ use crate::{
             ClaimPhase, CsiDriver, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod,
             PodVolume, PodVolumeSource,
         },
+        text::Text,
     },
-    state::{Objects, Stored},
+    state::{Objects, Stored, VecMap},
 };
 
 /// What the pod wishes now. `before` is what it wished until now: a volume that was resolved once
@@ -43,19 +40,20 @@ pub fn wishes(pod: &Pod, objects: &Objects, before: Option<&PodWishes>) -> Optio
             created: pod.metadata.creation_timestamp,
         }),
         node: pod.spec.node_name.clone(),
-        volumes: BTreeMap::new(),
+        volumes: VecMap::default(),
         unresolved: Vec::new(),
-        depends_on: BTreeSet::new(),
+        depends_on: Box::default(),
     };
+    let mut depends_on = Vec::new();
     // KCM: a node stays managed once it was seen so; its annotation is only waited for
     // (attach_detach_controller.go, nodeUpdate).
     let managed = objects.nodes.get(&wishes.node).is_some_and(|node| node.is_managed())
         || before.is_some_and(|before| !before.volumes.is_empty());
     if !managed {
-        wishes.depends_on.insert(ObjectRef::Node(wishes.node.clone()));
+        depends_on.push(ObjectRef::Node(wishes.node.clone()));
     }
     for volume in &pod.spec.volumes {
-        let resolved = resolve(pod, volume, objects, &mut wishes.depends_on);
+        let resolved = resolve(pod, volume, objects, &mut depends_on);
         let why = match resolved {
             Ok(Resolved::NotAttachable) => continue,
             Ok(Resolved::Attachable(id, wanted)) if managed => {
@@ -68,7 +66,7 @@ pub fn wishes(pod: &Pod, objects: &Objects, before: Option<&PodWishes>) -> Optio
         wishes.unresolved.push(Unresolved { pod_volume: volume.name.to_string(), why });
         let kept = before.and_then(|before| before.volume(&volume.name));
         if let Some((id, wanted)) = kept {
-            let pod_volumes = vec![volume.name.to_string()];
+            let pod_volumes = [volume.name.clone()].into();
             want(
                 &mut wishes.volumes,
                 id.clone(),
@@ -76,21 +74,26 @@ pub fn wishes(pod: &Pod, objects: &Objects, before: Option<&PodWishes>) -> Optio
             );
         }
     }
+    depends_on.sort();
+    depends_on.dedup();
+    wishes.depends_on = depends_on.into();
     Some(wishes)
 }
 
 /// Adds a wish. Two volumes of one pod may be the same storage under two PersistentVolumes (pain 15):
 /// then what is current counts before what is stale, and what is exclusive for one is exclusive.
-fn want(volumes: &mut BTreeMap<VolumeId, WantedVolume>, id: VolumeId, mut wanted: WantedVolume) {
-    if let Some(mut other) = volumes.remove(&id) {
+fn want(volumes: &mut VecMap<VolumeId, Arc<WantedVolume>>, id: VolumeId, mut wanted: WantedVolume) {
+    if let Some(other) = volumes.remove(&id) {
+        let mut other = Arc::unwrap_or_clone(other);
         if other.current || !wanted.current {
             mem::swap(&mut other, &mut wanted);
         }
         wanted.exclusive |= other.exclusive;
-        wanted.pod_volumes.append(&mut other.pod_volumes);
-        wanted.pod_volumes.sort();
+        let mut names: Vec<Text> = wanted.pod_volumes.iter().chain(&other.pod_volumes).cloned().collect();
+        names.sort();
+        wanted.pod_volumes = names.into_iter().collect();
     }
-    volumes.insert(id, wanted);
+    volumes.insert(id, Arc::new(wanted));
 }
 
 enum Resolved {
@@ -103,7 +106,7 @@ fn resolve(
     pod: &Pod,
     volume: &PodVolume,
     objects: &Objects,
-    depends_on: &mut BTreeSet<ObjectRef>,
+    depends_on: &mut Vec<ObjectRef>,
 ) -> Result<Resolved, WhyUnresolved> {
     let persistent_volume = match pod.claim_of(volume) {
         Some(claim) => Some(bound_volume(pod, volume, claim, objects, depends_on)?),
@@ -125,7 +128,7 @@ fn resolve(
         Storage::NoOp(id, sharing) => (id, sharing, None),
         Storage::Csi(CsiVolume { driver, id, sharing, inline }) => {
             let object = objects.drivers.get(&driver);
-            depends_on.insert(ObjectRef::Driver(driver.clone()));
+            depends_on.push(ObjectRef::Driver(driver.clone()));
             readable::<CsiDriver>(objects, &driver)?;
             if object.is_some_and(|driver| driver.spec.attach_required == Some(false)) {
                 return Ok(Resolved::NotAttachable);
@@ -141,7 +144,7 @@ fn resolve(
         (None, None) => (None, Arc::from(volume.name.as_str())),
     };
     let wanted = WantedVolume {
-        pod_volumes: vec![volume.name.to_string()],
+        pod_volumes: [volume.name.clone()].into(),
         source: source.filter(|_| id.kind() == VolumeKind::Csi),
         spec_name,
         exclusive: sharing == Sharing::Exclusive,
@@ -164,9 +167,9 @@ fn bound_volume(
     volume: &PodVolume,
     key: ClaimKey,
     objects: &Objects,
-    depends_on: &mut BTreeSet<ObjectRef>,
+    depends_on: &mut Vec<ObjectRef>,
 ) -> Result<Arc<PersistentVolume>, WhyUnresolved> {
-    depends_on.insert(ObjectRef::Claim(key.clone()));
+    depends_on.push(ObjectRef::Claim(key.clone()));
     readable::<PersistentVolumeClaim>(objects, &key)?;
     let Some(claim) = objects.claims.get(&key) else { return Err(WhyUnresolved::ClaimMissing(key)) };
     if volume.source == PodVolumeSource::Ephemeral
@@ -178,7 +181,7 @@ fn bound_volume(
     if claim.status.phase != ClaimPhase::Bound || name.is_empty() {
         return Err(WhyUnresolved::ClaimNotBound(key));
     }
-    depends_on.insert(ObjectRef::Volume(name.clone()));
+    depends_on.push(ObjectRef::Volume(name.clone()));
     readable::<PersistentVolume>(objects, name)?;
     let Some(found) = objects.volumes.get(name) else {
         return Err(WhyUnresolved::VolumeMissing(name.clone()));

@@ -18,7 +18,7 @@ use super::{
     rules::{self, PairView, Rival, Verdict},
     volume_name::VolumeKind,
 };
-use crate::kube_api::ids::NodeName;
+use crate::{kube_api::ids::NodeName, state::VecMap};
 
 /// One volume as the reconciler sees it.
 #[derive(Clone, Debug)]
@@ -26,7 +26,7 @@ pub struct VolumeView<'a> {
     /// What kind of volume it is.
     pub kind: VolumeKind,
     /// Wishes by node.
-    pub wishes: Option<&'a BTreeMap<NodeName, Wish>>,
+    pub wishes: Option<&'a VecMap<NodeName, Wish>>,
     /// Pairs by node.
     pub state: Option<&'a VolumeState>,
     /// The nodes of either.
@@ -50,7 +50,7 @@ pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, Verdict> 
     let exclusive = Exclusive::of(view);
     let mut verdicts = BTreeMap::new();
     for node in names(view) {
-        let pair = view.state.and_then(|state| state.pairs.get(node)).unwrap_or(&absent);
+        let pair = view.state.and_then(|state| state.pairs.get(node)).map_or(&absent, |pair| &**pair);
         let wish = view.wishes.and_then(|wishes| wishes.get(node));
         let rival = exclusive.as_ref().and_then(|exclusive| exclusive.rival_of(node));
         let pair_view = PairView {
@@ -77,7 +77,7 @@ pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, Verdict> 
 }
 
 fn names<'a>(view: &VolumeView<'a>) -> BTreeSet<&'a NodeName> {
-    let wanted = view.wishes.into_iter().flat_map(BTreeMap::keys);
+    let wanted = view.wishes.into_iter().flat_map(VecMap::keys);
     let held = view.state.into_iter().flat_map(|state| state.pairs.keys());
     wanted.chain(held).collect()
 }

@@ -10,7 +10,10 @@ use std::{
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use crate::kube_api::ids::{AttachmentName, DriverName, NodeName};
+use crate::kube_api::{
+    ids::{AttachmentName, DriverName, NodeName},
+    text,
+};
 
 const CSI_PREFIX: &str = "kubernetes.io/csi/";
 const ISCSI_PREFIX: &str = "kubernetes.io/iscsi/";
@@ -26,7 +29,8 @@ pub enum VolumeKind {
     NoOp,
 }
 
-/// Unique volume name: one storage volume, whichever PersistentVolumes stand for it.
+/// Unique volume name: one storage volume, whichever PersistentVolumes stand for it. Kept once, as the node that
+/// lists it, its attachment and its pod each lead to it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct VolumeId(Arc<str>);
 
@@ -34,33 +38,33 @@ impl VolumeId {
     /// The name of a CSI volume.
     #[must_use]
     pub fn csi(driver: &DriverName, handle: &str) -> Self {
-        Self(Arc::from(format!("{CSI_PREFIX}{driver}^{handle}")))
+        Self(text::share(&format!("{CSI_PREFIX}{driver}^{handle}")))
     }
 
     /// The name of an iSCSI volume.
     /// KCM: pkg/volume/iscsi/iscsi.go, `GetVolumeName`.
     #[must_use]
     pub fn iscsi(portal: &str, iqn: &str, lun: i32) -> Self {
-        Self(Arc::from(format!("{ISCSI_PREFIX}{portal}:{iqn}:{lun}")))
+        Self(text::share(&format!("{ISCSI_PREFIX}{portal}:{iqn}:{lun}")))
     }
 
     /// The name of a Fibre Channel volume given by target and logical unit.
     /// KCM: pkg/volume/fc/fc.go, `GetVolumeName`, which prints a Go slice.
     #[must_use]
     pub fn fc_target(wwns: &[String], lun: i32) -> Self {
-        Self(Arc::from(format!("{FC_PREFIX}[{}]:{lun}", wwns.join(" "))))
+        Self(text::share(&format!("{FC_PREFIX}[{}]:{lun}", wwns.join(" "))))
     }
 
     /// The name of a Fibre Channel volume given by its own identifiers.
     #[must_use]
     pub fn fc_wwids(wwids: &[String]) -> Self {
-        Self(Arc::from(format!("{FC_PREFIX}[{}]", wwids.join(" "))))
+        Self(text::share(&format!("{FC_PREFIX}[{}]", wwids.join(" "))))
     }
 
     /// A name found in node status, if it is one that a constructor could have made.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
-        Self::parse_csi(name).or_else(|| is_no_op(name).then(|| Self(Arc::from(name))))
+        Self::parse_csi(name).or_else(|| is_no_op(name).then(|| Self(text::share(name))))
     }
 
     /// A name found in node status, if it is one of a CSI volume. Split at the *first* `^`: a driver
@@ -68,7 +72,7 @@ impl VolumeId {
     #[must_use]
     pub fn parse_csi(name: &str) -> Option<Self> {
         let (driver, handle) = name.strip_prefix(CSI_PREFIX)?.split_once('^')?;
-        (!driver.is_empty() && !handle.is_empty()).then(|| Self(Arc::from(name)))
+        (!driver.is_empty() && !handle.is_empty()).then(|| Self(text::share(name)))
     }
 
     /// How the volume comes to be attached.

@@ -14,6 +14,25 @@ use crate::kube_api::{
 };
 
 impl Planner {
+    /// Takes in every object there is, and has each claim and volume looked at in turn.
+    pub fn warm(&mut self, now: Instant) {
+        let objects = Arc::clone(&self.objects);
+        let (volumes, claims) = (objects.volumes.snapshot(), objects.claims.snapshot());
+        for (name, volume) in &volumes {
+            self.volumes.update(name, Some(volume));
+            self.runs.volume_seen(volume);
+            self.offer(name, now);
+        }
+        for (key, claim) in &claims {
+            self.claims.update(key, Some(claim));
+        }
+        self.queue.extend_slowly(claims.into_keys(), volumes.into_keys(), now);
+        self.default_class = default_class(objects.classes.snapshot().values());
+        for key in objects.pods.snapshot().into_keys() {
+            self.pod_changed(&key, now);
+        }
+    }
+
     /// Notes that an object changed, and whom that concerns.
     pub fn changed(&mut self, object: &ObjectRef, now: Instant) {
         self.note_unconfirmed(object);

@@ -20,10 +20,13 @@ use super::{
     nearest::Unbound,
     quantity::Quantity,
 };
-use crate::kube_api::{
-    ids::{ClaimKey, VolumeName},
-    kinds::{ClaimRef, Narrow, PersistentVolume, VolumePhase},
-    text::TextMap,
+use crate::{
+    kube_api::{
+        ids::{ClaimKey, VolumeName},
+        kinds::{ClaimRef, Narrow, PersistentVolume, VolumePhase},
+        text::TextMap,
+    },
+    state::Relation,
 };
 
 /// Free volumes by size; the name breaks ties, so that the choice is the same every time.
@@ -67,7 +70,7 @@ type Rack = (Group, Option<Label>);
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Entry {
-    place: Option<Place>,
+    place: Option<Box<Place>>,
     claim: Option<ClaimKey>,
 }
 
@@ -76,7 +79,7 @@ struct Entry {
 pub struct VolumeIndex {
     entries: HashMap<VolumeName, Entry>,
     free: BTreeMap<Rack, BTreeMap<AccessModes, BySize>>,
-    by_claim: BTreeMap<ClaimKey, BTreeSet<VolumeName>>,
+    by_claim: Relation<ClaimKey, VolumeName>,
     unbound: Unbound,
 }
 
@@ -99,7 +102,7 @@ impl VolumeIndex {
     pub fn update(&mut self, name: &VolumeName, volume: Option<&PersistentVolume>) -> Option<ClaimKey> {
         self.unbound.update(name, volume);
         let entry = volume.map(|volume| Entry {
-            place: Place::of(volume),
+            place: Place::of(volume).map(Box::new),
             claim: volume.spec.claim_ref.as_ref().map(ClaimRef::key),
         });
         if self.entries.get(name) == entry.as_ref() {
@@ -126,7 +129,7 @@ impl VolumeIndex {
             }
         }
         if let Some(claim) = &entry.claim {
-            self.by_claim.entry(claim.clone()).or_default().insert(name.clone());
+            self.by_claim.insert(claim.clone(), name.clone());
         }
     }
 
@@ -145,13 +148,8 @@ impl VolumeIndex {
                 }
             }
         }
-        if let Some(claim) = &entry.claim
-            && let Some(names) = self.by_claim.get_mut(claim)
-        {
-            names.remove(name);
-            if names.is_empty() {
-                self.by_claim.remove(claim);
-            }
+        if let Some(claim) = &entry.claim {
+            self.by_claim.remove(claim, name);
         }
     }
 
@@ -169,7 +167,7 @@ impl VolumeIndex {
 
     /// The volumes whose claimRef names a claim, with whatever UID.
     pub fn referring_to(&self, claim: &ClaimKey) -> impl Iterator<Item = &VolumeName> {
-        self.by_claim.get(claim).into_iter().flatten()
+        self.by_claim.of(claim.clone())
     }
 
     /// The shortest rack on which every free volume for the claim stands, if there is any volume.

@@ -40,7 +40,7 @@ use crate::{
     kube_api::{
         events::{Event, Involved},
         ids::{ClaimKey, ClassName, PodKey, ResourceVersion, Uid, VolumeName},
-        kinds::{BindingMode, Meta, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim},
+        kinds::{BindingMode, Meta, Narrow, PersistentVolume, PersistentVolumeClaim},
     },
     state::Objects,
 };
@@ -187,23 +187,6 @@ impl Planner {
     pub fn unprove(&mut self) {
         self.runs.unproven_all();
         self.rivals.forget_all();
-    }
-
-    /// Takes in every object there is.
-    pub fn warm(&mut self, now: Instant) {
-        let objects = Arc::clone(&self.objects);
-        for key in objects.volumes.snapshot().into_keys() {
-            self.changed(&ObjectRef::Volume(key), now);
-        }
-        for key in objects.claims.snapshot().into_keys() {
-            self.changed(&ObjectRef::Claim(key), now);
-        }
-        for key in objects.classes.snapshot().into_keys() {
-            self.changed(&ObjectRef::Class(key), now);
-        }
-        for key in objects.pods.snapshot().into_keys() {
-            self.changed(&ObjectRef::Pod(key), now);
-        }
     }
 
     /// Whether nothing may be decided about a volume: a request about it is under way, or a pod empties it.

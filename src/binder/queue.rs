@@ -7,12 +7,13 @@ use std::{
     collections::{BTreeMap, HashMap},
     hash::Hash,
     time::Duration,
+    vec,
 };
 
 use tokio::time::Instant;
 
 use super::decision::Target;
-use crate::kube_api::ids::VolumeName;
+use crate::kube_api::ids::{ClaimKey, VolumeName};
 
 /// Counts of one kind of keys since they were last taken.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -67,6 +68,10 @@ impl<K: Clone + Eq + Hash> Lane<K> {
     fn remove(&mut self, key: &K) -> Option<Instant> {
         let (place, since) = self.places.remove(key)?;
         self.order.remove(&place);
+        if self.places.is_empty() {
+            // A burst may have made it large.
+            self.places = HashMap::new();
+        }
         Some(since)
     }
 
@@ -88,6 +93,24 @@ pub enum Next {
     Offer(VolumeName),
 }
 
+/// Every claim and volume, as of the start: they need not wait in a [`Lane`], at three times the size, to be
+/// looked at once each. In order.
+#[derive(Debug, Default)]
+struct Backlog {
+    claims: vec::IntoIter<ClaimKey>,
+    volumes: vec::IntoIter<VolumeName>,
+    since: Option<Instant>,
+}
+
+impl Backlog {
+    fn contains(&self, target: &Target) -> bool {
+        match target {
+            Target::Claim(key) => self.claims.as_slice().binary_search(key).is_ok(),
+            Target::Volume(name) => self.volumes.as_slice().binary_search(name).is_ok(),
+        }
+    }
+}
+
 /// Keys to look at.
 #[derive(Debug, Default)]
 pub struct Queue {
@@ -95,6 +118,7 @@ pub struct Queue {
     claims: Lane<Target>,
     volumes: Lane<Target>,
     offers: Lane<VolumeName>,
+    backlog: Backlog,
     /// How many keys have been added.
     count: u64,
     /// Whose turn it is.
@@ -137,6 +161,28 @@ impl Queue {
         }
     }
 
+    /// Adds every claim and volume of a cluster, in order, to be looked at when nothing else waits in
+    /// their lane.
+    pub fn extend_slowly(
+        &mut self,
+        claims: impl IntoIterator<Item = ClaimKey>,
+        volumes: impl IntoIterator<Item = VolumeName>,
+        now: Instant,
+    ) {
+        let mut claims: Vec<ClaimKey> = claims.into_iter().collect();
+        let mut volumes: Vec<VolumeName> = volumes.into_iter().collect();
+        claims.sort();
+        volumes.sort();
+        let (claims, volumes) = (claims.into_iter(), volumes.into_iter());
+        for (tally, count) in
+            [(&mut self.tallies.claims, claims.len()), (&mut self.tallies.volumes, volumes.len())]
+        {
+            tally.adds += count as u64;
+            tally.depth += count;
+        }
+        self.backlog = Backlog { claims, volumes, since: Some(now) };
+    }
+
     /// Adds a key of a pair that has begun.
     pub fn add_urgent(&mut self, target: Target, now: Instant) {
         if self.urgent.contains(&target) {
@@ -172,23 +218,28 @@ impl Queue {
     /// Whether a key waits.
     #[must_use]
     pub fn contains(&self, target: &Target) -> bool {
-        [&self.urgent, &self.claims, &self.volumes].into_iter().any(|lane| lane.contains(target))
+        let lanes = [&self.urgent, &self.claims, &self.volumes];
+        lanes.into_iter().any(|lane| lane.contains(target)) || self.backlog.contains(target)
     }
 
     /// Takes a key that is looked at now, whether it waits or not.
     pub fn remove(&mut self, target: &Target, now: Instant) {
         let since = self.urgent.remove(target).or_else(|| self.lane(target).remove(target));
         if let Some(since) = since {
-            let tally = self.tallies.of(target);
-            tally.depth = tally.depth.saturating_sub(1);
-            tally.waits.push(now.saturating_duration_since(since));
+            self.waited(target, since, now);
         }
+    }
+
+    fn waited(&mut self, target: &Target, since: Instant, now: Instant) {
+        let tally = self.tallies.of(target);
+        tally.depth = tally.depth.saturating_sub(1);
+        tally.waits.push(now.saturating_duration_since(since));
     }
 
     /// Takes what comes next: a pair that has begun, else claims, volumes and offers in turn, the oldest
     /// of each first, so that a burst of one kind does not hold up the others (L15).
     pub fn pop(&mut self, now: Instant) -> Option<Next> {
-        let next = self.urgent.first().map(Next::Look).or_else(|| self.in_turn())?;
+        let next = self.urgent.first().map(Next::Look).or_else(|| self.in_turn(now))?;
         match &next {
             Next::Look(target) => self.remove(target, now),
             Next::Offer(volume) => self.withdraw_offer(volume),
@@ -196,15 +247,27 @@ impl Queue {
         Some(next)
     }
 
-    fn in_turn(&mut self) -> Option<Next> {
+    fn in_turn(&mut self, now: Instant) -> Option<Next> {
         (0..3).find_map(|_| {
             self.turn = (self.turn + 1) % 3;
             match self.turn {
-                1 => self.claims.first().map(Next::Look),
-                2 => self.volumes.first().map(Next::Look),
+                1 => self.claims.first().or_else(|| self.of_backlog(true, now)).map(Next::Look),
+                2 => self.volumes.first().or_else(|| self.of_backlog(false, now)).map(Next::Look),
                 _ => self.offers.first().map(Next::Offer),
             }
         })
+    }
+
+    fn of_backlog(&mut self, claims: bool, now: Instant) -> Option<Target> {
+        let Backlog { claims: keys, volumes: names, since } = &mut self.backlog;
+        let target = if claims { keys.next().map(Target::Claim) } else { names.next().map(Target::Volume) };
+        let since = *since;
+        if keys.len() + names.len() == 0 {
+            self.backlog = Backlog::default();
+        }
+        let target = target?;
+        self.waited(&target, since?, now);
+        Some(target)
     }
 
     /// What was counted since this was last asked.
@@ -250,6 +313,23 @@ mod tests {
         assert_eq!((queue.pop(start), queue.pop(start)), (Some(Next::Look(volume)), None));
         let tallies = queue.take_tallies();
         assert_eq!((tallies.claims.adds, tallies.claims.depth, tallies.volumes.depth), (0, 0, 0));
+    }
+
+    #[test]
+    fn the_backlog_is_looked_at_once_each_when_nothing_else_waits() {
+        let start = Instant::now();
+        let later = start + Duration::from_secs(2);
+        let mut queue = Queue::default();
+        queue.add(claim("now"), start);
+        queue.extend_slowly(["b", "a"].map(|name| ClaimKey::new("ns", name)), ["v".into()], start);
+        queue.extend([claim("a"), volume("v")], start);
+        assert!(queue.contains(&claim("b")) && queue.contains(&volume("v")) && !queue.contains(&claim("c")));
+        let order: Vec<Next> = std::iter::from_fn(|| queue.pop(later)).collect();
+        assert_eq!(order, [claim("now"), volume("v"), claim("a"), claim("b")].map(Next::Look));
+        let tallies = queue.take_tallies();
+        let waits = vec![Duration::from_secs(2); 3];
+        assert_eq!(tallies.claims, Tally { adds: 3, waits, ..Tally::default() });
+        assert_eq!((tallies.volumes.adds, tallies.volumes.depth), (1, 0));
     }
 
     #[test]

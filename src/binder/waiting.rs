@@ -18,9 +18,13 @@ use super::{
     matching::{AccessModes, Group, Label, Wish, capacity, claim_class, misfit_for_search},
     quantity::Quantity,
 };
-use crate::kube_api::{
-    ids::{ClaimKey, PodKey, VolumeName},
-    kinds::{Narrow, PersistentVolume, PersistentVolumeClaim, Pod},
+use crate::{
+    kube_api::{
+        ids::{ClaimKey, PodKey, VolumeName},
+        kinds::{Narrow, PersistentVolume, PersistentVolumeClaim, Pod},
+        text::Text,
+    },
+    state::Relation,
 };
 
 /// Order among waiting claims: by size, and the oldest last.
@@ -34,15 +38,15 @@ type Queue = (Group, Option<Label>);
 struct Entry {
     volume: VolumeName,
     /// Of a claim that has and names no volume.
-    class: Option<String>,
+    class: Option<Text>,
 }
 
 /// Claims by what can make a difference to them.
 #[derive(Debug, Default)]
 pub struct ClaimIndex {
     entries: HashMap<ClaimKey, Entry>,
-    by_volume: BTreeMap<VolumeName, BTreeSet<ClaimKey>>,
-    by_class: BTreeMap<String, BTreeSet<ClaimKey>>,
+    by_volume: Relation<VolumeName, ClaimKey>,
+    by_class: Relation<Text, ClaimKey>,
     waiting: BTreeMap<Queue, BTreeMap<AccessModes, BTreeSet<Rank>>>,
     places: HashMap<ClaimKey, (Queue, AccessModes, Rank)>,
 }
@@ -62,38 +66,35 @@ impl ClaimIndex {
         let entry = claim.map(|claim| {
             let open = claim.spec.volume_name.is_empty()
                 && !annotations::has(&claim.metadata, annotations::BIND_COMPLETED);
-            Entry {
-                volume: claim.spec.volume_name.clone(),
-                class: open.then(|| claim_class(claim).to_owned()),
-            }
+            Entry { volume: claim.spec.volume_name.clone(), class: open.then(|| claim_class(claim).into()) }
         });
         if self.entries.get(key) == entry.as_ref() {
             return;
         }
         if let Some(before) = self.entries.remove(key) {
-            discard(&mut self.by_volume, &before.volume, key);
+            self.by_volume.remove(&before.volume, key);
             if let Some(class) = &before.class {
-                discard(&mut self.by_class, class, key);
+                self.by_class.remove(class, key);
             }
         }
         let Some(entry) = entry else { return };
         if !entry.volume.is_empty() {
-            self.by_volume.entry(entry.volume.clone()).or_default().insert(key.clone());
+            self.by_volume.insert(entry.volume.clone(), key.clone());
         }
         if let Some(class) = &entry.class {
-            self.by_class.entry(class.clone()).or_default().insert(key.clone());
+            self.by_class.insert(class.clone(), key.clone());
         }
         self.entries.insert(key.clone(), entry);
     }
 
     /// The claims that name a volume.
     pub fn naming(&self, volume: &VolumeName) -> impl Iterator<Item = &ClaimKey> {
-        self.by_volume.get(volume).into_iter().flatten()
+        self.by_volume.of(volume.clone())
     }
 
-    /// The claims of a class that have and name no volume; `""` also holds those without class.
+    /// The claims of a class that have and name no volume; that without name also holds those without class.
     pub fn open_in_class(&self, class: &str) -> impl Iterator<Item = &ClaimKey> {
-        self.by_class.get(class).into_iter().flatten()
+        self.by_class.of(class.into())
     }
 
     /// Notes that a claim found no volume and takes the next one that fits.
@@ -154,7 +155,7 @@ impl ClaimIndex {
 #[derive(Debug, Default)]
 struct ByClaim {
     claims: HashMap<PodKey, BTreeSet<ClaimKey>>,
-    pods: BTreeMap<ClaimKey, BTreeSet<PodKey>>,
+    pods: Relation<ClaimKey, PodKey>,
 }
 
 impl ByClaim {
@@ -164,9 +165,9 @@ impl ByClaim {
         let changed: BTreeSet<ClaimKey> = before.symmetric_difference(&claims).cloned().collect();
         for claim in &changed {
             if claims.contains(claim) {
-                self.pods.entry(claim.clone()).or_default().insert(key.clone());
+                self.pods.insert(claim.clone(), key.clone());
             } else {
-                discard(&mut self.pods, claim, key);
+                self.pods.remove(claim, key);
             }
         }
         if !claims.is_empty() {
@@ -176,7 +177,7 @@ impl ByClaim {
     }
 
     fn of(&self, claim: &ClaimKey) -> Vec<PodKey> {
-        self.pods.get(claim).into_iter().flatten().cloned().collect()
+        self.pods.of(claim.clone()).cloned().collect()
     }
 }
 

@@ -18,6 +18,7 @@ use std::{
     },
 };
 
+use ahash::RandomState;
 use dashmap::DashMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Visitor, ser::SerializeMap};
 
@@ -26,7 +27,7 @@ const SMALLEST_STORE: usize = 1024;
 
 /// What is shared: texts, or whole lists of them.
 struct Store<T: ?Sized> {
-    kept: DashMap<Arc<T>, ()>,
+    kept: DashMap<Arc<T>, (), RandomState>,
     /// Values added since the store was last cleared.
     added: AtomicUsize,
     /// Values that were left then.
@@ -35,7 +36,7 @@ struct Store<T: ?Sized> {
 
 impl<T: ?Sized + Eq + Hash> Default for Store<T> {
     fn default() -> Self {
-        Self { kept: DashMap::new(), added: AtomicUsize::new(0), left: AtomicUsize::new(0) }
+        Self { kept: DashMap::default(), added: AtomicUsize::new(0), left: AtomicUsize::new(0) }
     }
 }
 

@@ -10,12 +10,16 @@ mod change_set;
 mod listing;
 mod objects;
 mod regression;
+mod relation;
 mod table;
 mod unreadable;
+mod vec_map;
 
 pub use change_set::ChangeSet;
 pub use listing::Listing;
 pub use objects::{KindStatus, Objects, Stored};
 pub use regression::{Regression, Suspect};
+pub use relation::Relation;
 pub use table::{LastWords, Table};
 pub use unreadable::Unreadable;
+pub use vec_map::VecMap;

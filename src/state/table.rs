@@ -16,20 +16,28 @@ use std::{
     },
 };
 
+use ahash::RandomState;
 use dashmap::{DashMap, Entry};
 
 use super::{regression::Suspicion, unreadable::Unreadable};
 use crate::kube_api::{ids::ResourceVersion, kinds::Narrow};
 
+/// By key. The keys are of people who may choose them, so the hasher is seeded.
+type Map<K, V> = DashMap<K, V, RandomState>;
+
+fn few_shards<K: Eq + Hash, V>() -> Map<K, V> {
+    DashMap::with_hasher_and_shard_amount(RandomState::default(), 2)
+}
+
 /// Objects of one kind.
 #[derive(Debug)]
 pub struct Table<T: Narrow> {
-    pub(super) objects: DashMap<T::Key, Row<T>>,
-    pub(super) last_words: DashMap<T::Key, LastWords<T>>,
+    pub(super) objects: Map<T::Key, Row<T>>,
+    pub(super) last_words: Map<T::Key, LastWords<T>>,
     /// Known from answers to our own requests alone.
-    pub(super) unconfirmed: DashMap<T::Key, Unconfirmed>,
+    pub(super) unconfirmed: Map<T::Key, Unconfirmed>,
     /// Objects whose newest revision cannot be read. Hardly ever any.
-    pub(super) unreadable: DashMap<T::Key, Unreadable>,
+    pub(super) unreadable: Map<T::Key, Unreadable>,
     /// An answer that is older than what was known: see [`super::regression`].
     pub(super) suspicion: Suspicion<T>,
     observed: AtomicU64,
@@ -65,11 +73,11 @@ pub enum LastWords<T> {
 impl<T: Narrow> Default for Table<T> {
     fn default() -> Self {
         Self {
-            objects: DashMap::new(),
-            last_words: DashMap::new(),
-            unconfirmed: DashMap::new(),
+            objects: Map::default(),
+            last_words: Map::default(),
+            unconfirmed: Map::default(),
             // Looked at with every plan, and hardly ever any: its length must not cost a lock per core.
-            unreadable: DashMap::with_shard_amount(2),
+            unreadable: few_shards(),
             suspicion: Suspicion::default(),
             observed: AtomicU64::new(0),
             generation: AtomicU32::new(0),
@@ -81,8 +89,8 @@ impl<T: Narrow> Default for Table<T> {
 /// needs copies needs many, and works on each alone.
 impl<T: Narrow> Clone for Table<T> {
     fn clone(&self) -> Self {
-        fn copy<K: Clone + Eq + Hash, V: Clone>(map: &DashMap<K, V>) -> DashMap<K, V> {
-            let copy = DashMap::with_shard_amount(2);
+        fn copy<K: Clone + Eq + Hash, V: Clone>(map: &Map<K, V>) -> Map<K, V> {
+            let copy = few_shards();
             for entry in map {
                 copy.insert(entry.key().clone(), entry.value().clone());
             }

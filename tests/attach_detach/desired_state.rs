@@ -88,7 +88,7 @@ fn run(case: &Case) -> Result<(), Failed> {
 fn wishes(pod: &str, step: &Step) -> PodWishes {
     let volumes = step.wants.iter().map(|name| {
         let wanted = WantedVolume {
-            pod_volumes: vec![name.clone()],
+            pod_volumes: [name.as_str()].into(),
             source: Some(AttachSource::PersistentVolume(VolumeName::from(name.as_str()))),
             spec_name: Arc::from(name.as_str()),
             exclusive: true,
@@ -103,9 +103,9 @@ fn wishes(pod: &str, step: &Step) -> PodWishes {
             created: None,
         }),
         node: NodeName::from(step.on.as_str()),
-        volumes: volumes.collect(),
+        volumes: volumes.map(|(id, wanted)| (id, Arc::new(wanted))).collect(),
         unresolved: Vec::new(),
-        depends_on: BTreeSet::new(),
+        depends_on: Box::default(),
     }
 }
 

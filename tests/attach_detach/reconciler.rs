@@ -187,7 +187,7 @@ fn wish(desired: &mut DesiredState, volume: &VolumeId, node: &NodeName, given: &
     let Some(age) = given.wanted else { return };
     let key = PodKey::new("ns", &format!("pod-{node}"));
     let wanted = WantedVolume {
-        pod_volumes: vec!["data".to_owned()],
+        pod_volumes: ["data"].into(),
         source: Some(AttachSource::PersistentVolume(VolumeName::from("pv"))),
         spec_name: Arc::from("pv"),
         exclusive,
@@ -201,9 +201,9 @@ fn wish(desired: &mut DesiredState, volume: &VolumeId, node: &NodeName, given: &
     let wishes = PodWishes {
         pod: Arc::new(pod),
         node: node.clone(),
-        volumes: BTreeMap::from([(volume.clone(), wanted)]),
+        volumes: [(volume.clone(), Arc::new(wanted))].into_iter().collect(),
         unresolved: Vec::new(),
-        depends_on: std::collections::BTreeSet::new(),
+        depends_on: Box::default(),
     };
     desired.set(&key, Some(wishes));
 }
