@@ -506,8 +506,10 @@ fn start_watches(
     macro_rules! start {
         ($($kind:ty),*) => {
             $(
-                let watching =
-                    kind_watch::watch::<$kind>(fetchers()?, Arc::clone(objects), metrics.of(<$kind>::PLURAL));
+                let counted = Arc::clone(objects);
+                let unreadable = move || <$kind>::table(&counted).unreadable_count();
+                let of_kind = metrics.of(<$kind>::PLURAL, unreadable);
+                let watching = kind_watch::watch::<$kind>(fetchers()?, Arc::clone(objects), of_kind);
                 tasks.spawn(Stage::Watch, <$kind>::WATCH, watching);
             )*
         };

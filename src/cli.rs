@@ -133,10 +133,10 @@ pub struct RunArgs {
     #[arg(long = "v", short = 'v', value_name = "LEVEL", default_value_t = 0)]
     pub verbosity: i32,
 
-    /// Threads that run tasks [default: one for each core, at most 4].
-    #[arg(long, value_name = "COUNT")]
+    /// Threads that watch, decide and write. The election and the server have their own.
+    #[arg(long, value_name = "COUNT", default_value_t = 1)]
     #[arg(value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=64))]
-    pub worker_threads: Option<usize>,
+    pub worker_threads: usize,
 
     /// Never look at attachments unless something happened.
     #[arg(long, value_name = "BOOL", default_value = "false", default_missing_value = "true")]

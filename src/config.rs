@@ -125,7 +125,7 @@ pub struct Config {
     /// How objects are read from the API server.
     pub content_type: ContentType,
     /// Threads that run tasks; `None` means one for each core, at most 4.
-    pub worker_threads: Option<usize>,
+    pub worker_threads: usize,
     /// How to serve.
     pub serving: http::Options,
     /// Log output.
@@ -416,7 +416,7 @@ mod tests {
             request_timeout: Duration::from_millis(11_500),
             rate_limit: None,
             content_type: ContentType::Protobuf,
-            worker_threads: None,
+            worker_threads: 1,
             serving: http::Options {
                 address: "::".parse().unwrap(),
                 port: 10270,

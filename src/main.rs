@@ -21,10 +21,6 @@ use mooring::{
 const FAILED: u8 = 1;
 const MISTAKE: u8 = 2;
 
-/// Most worker threads without `--worker-threads`: what one daemon has to do keeps fewer busy, and each has
-/// memory of its own.
-const MOST_WORKER_THREADS: usize = 4;
-
 fn main() -> ExitCode {
     let exit = match cli::parse(std::env::args_os()) {
         Ok(Cli { command: Command::Run(args) }) => run(*args),
@@ -77,7 +73,9 @@ fn demo(args: &cli::DemoArgs) -> ExitCode {
         complain(&panic.to_string());
         report(panic);
     }));
-    match block_on(None, mooring::demo::run(args)) {
+    // It plays a whole cluster.
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    match block_on(cores, mooring::demo::run(args)) {
         Ok(Ok(())) => ExitCode::SUCCESS,
         Ok(Err(error)) if error.is::<mooring::demo::Mistake>() => mistake(&error.to_string()),
         Ok(Err(error)) => {
@@ -89,10 +87,14 @@ fn demo(args: &cli::DemoArgs) -> ExitCode {
 }
 
 /// Runs to the end and leaves behind what has no end of its own, such as watches.
-fn block_on<F: Future>(worker_threads: Option<usize>, future: F) -> io::Result<F::Output> {
-    let cores = || std::thread::available_parallelism().map_or(1, NonZero::get);
-    let threads = worker_threads.unwrap_or_else(|| cores().min(MOST_WORKER_THREADS));
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
+fn block_on<F: Future>(threads: usize, future: F) -> io::Result<F::Output> {
+    use tokio::runtime::Builder;
+    let runtime = match threads {
+        // An event goes from its connection to its reader without waking another thread, which costs more than
+        // all that is done about it.
+        1 => Builder::new_current_thread().enable_all().build()?,
+        more => Builder::new_multi_thread().worker_threads(more).enable_all().build()?,
+    };
     let output = runtime.block_on(future);
     runtime.shutdown_background();
     Ok(output)

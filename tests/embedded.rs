@@ -61,7 +61,7 @@ async fn our_watches_follow_it() {
     let metrics = Metrics::default();
     let requests = Arc::new(ApiMetrics::new(&metrics, "test").unwrap());
     let fetcher = Fetcher::new(&ApiServer::in_process(client), requests).unwrap();
-    let counted = WatchMetrics::new(&metrics).unwrap().of("nodes");
+    let counted = WatchMetrics::new(&metrics).unwrap().of("nodes", || 0);
     let watching = tokio::spawn(watch::<kinds::Node>(fetcher, Arc::clone(&objects), counted));
     let seen = async |wanted: usize| {
         tokio::time::timeout(Duration::from_secs(30), async {

@@ -105,8 +105,8 @@ fn involved(objects: &Objects, pod: &Arc<PodFacts>) -> Involved {
         Some(object) if object.metadata.uid == pod.uid => Involved::object(&*object),
         _ => Involved {
             kind: Pod::KIND,
-            namespace: Arc::clone(&pod.key.0.namespace),
-            name: Arc::clone(&pod.key.0.name),
+            namespace: pod.key.0.namespace.clone(),
+            name: pod.key.0.name.clone(),
             uid: pod.uid.clone(),
             resource_version: ResourceVersion::default(),
         },

@@ -9,6 +9,7 @@ use std::{
     sync::Arc,
 };
 
+use arcstr::ArcStr;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
@@ -58,7 +59,7 @@ pub struct WantedVolume {
     /// Name of the volume as events print it: that of the PersistentVolume, the one made up for an
     /// in-tree volume without one, or else the pod's own.
     /// KCM: pkg/volume/plugins.go, `Spec.Name`.
-    pub spec_name: Arc<str>,
+    pub spec_name: ArcStr,
     /// Whether it may be attached to one node at a time only (attach-detach §6.5).
     pub exclusive: bool,
     /// Whether claim, volume and driver still say what they said when the wish was made. A wish that

@@ -137,11 +137,9 @@ fn resolve(
         }
     };
     let (source, spec_name) = match (&persistent_volume, inline) {
-        (Some(found), _) => {
-            (Some(AttachSource::PersistentVolume(found.key())), Arc::clone(&found.metadata.name))
-        }
-        (None, Some(inline)) => (Some(AttachSource::Inline(inline.spec)), Arc::from(inline.name)),
-        (None, None) => (None, Arc::from(volume.name.as_str())),
+        (Some(found), _) => (Some(AttachSource::PersistentVolume(found.key())), found.metadata.name.clone()),
+        (None, Some(inline)) => (Some(AttachSource::Inline(inline.spec)), inline.name.into()),
+        (None, None) => (None, volume.name.clone().into()),
     };
     let wanted = WantedVolume {
         pod_volumes: [volume.name.clone()].into(),

@@ -2,11 +2,9 @@
 //! the unique volume name, by which `node.status` lists a volume, and the name of the
 //! VolumeAttachment (attach-detach §2.5, §7.1).
 
-use std::{
-    fmt::{self, Write},
-    sync::Arc,
-};
+use std::fmt::{self, Write};
 
+use arcstr::ArcStr;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
@@ -32,7 +30,7 @@ pub enum VolumeKind {
 /// Unique volume name: one storage volume, whichever PersistentVolumes stand for it. Kept once, as the node that
 /// lists it, its attachment and its pod each lead to it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub struct VolumeId(Arc<str>);
+pub struct VolumeId(ArcStr);
 
 impl VolumeId {
     /// The name of a CSI volume.

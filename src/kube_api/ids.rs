@@ -1,9 +1,10 @@
 //! Names of things, each a type of its own, so that a node name can never be passed where a
-//! volume name belongs. All are cheap to clone (`Arc<str>`) and ordered, because everything that
+//! volume name belongs. All are cheap to clone (`ArcStr`) and ordered, because everything that
 //! ends in a patch or a printout is sorted.
 
-use std::{borrow::Borrow, fmt, sync::Arc};
+use std::{borrow::Borrow, fmt};
 
+use arcstr::ArcStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{kinds::Meta, text};
@@ -12,7 +13,7 @@ macro_rules! text_id {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
         #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub struct $name(Arc<str>);
+        pub struct $name(ArcStr);
 
         impl $name {
             /// The text itself.
@@ -54,21 +55,21 @@ macro_rules! text_id {
             }
         }
 
-        impl From<Arc<str>> for $name {
-            fn from(text: Arc<str>) -> Self {
+        impl From<ArcStr> for $name {
+            fn from(text: ArcStr) -> Self {
                 Self(text)
             }
         }
 
         impl From<&str> for $name {
             fn from(text: &str) -> Self {
-                Self(Arc::from(text))
+                Self(ArcStr::from(text))
             }
         }
 
         impl From<String> for $name {
             fn from(text: String) -> Self {
-                Self(Arc::from(text))
+                Self(ArcStr::from(text))
             }
         }
 
@@ -122,7 +123,7 @@ pub struct Uid(UidText);
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum UidText {
     Uuid([u8; 16]),
-    Other(Arc<str>),
+    Other(ArcStr),
 }
 
 impl Uid {
@@ -144,7 +145,7 @@ impl From<&str> for Uid {
         Self(match uuid(text) {
             Some(bytes) => UidText::Uuid(bytes),
             None if text.is_empty() => UidText::Other(text::empty()),
-            None => UidText::Other(Arc::from(text)),
+            None => UidText::Other(ArcStr::from(text)),
         })
     }
 }
@@ -217,16 +218,16 @@ impl Serialize for Uid {
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NamespacedName {
     /// Namespace.
-    pub namespace: Arc<str>,
+    pub namespace: ArcStr,
     /// Name inside the namespace.
-    pub name: Arc<str>,
+    pub name: ArcStr,
 }
 
 impl NamespacedName {
     /// Puts the two parts together.
     #[must_use]
     pub fn new(namespace: &str, name: &str) -> Self {
-        Self { namespace: Arc::from(namespace), name: Arc::from(name) }
+        Self { namespace: ArcStr::from(namespace), name: ArcStr::from(name) }
     }
 }
 
@@ -252,7 +253,7 @@ macro_rules! namespaced_id {
             /// The key of the object with that metadata, which it shares the texts with.
             #[must_use]
             pub(super) fn of(metadata: &Meta) -> Self {
-                let (namespace, name) = (Arc::clone(&metadata.namespace), Arc::clone(&metadata.name));
+                let (namespace, name) = (metadata.namespace.clone(), metadata.name.clone());
                 Self(NamespacedName { namespace, name })
             }
 

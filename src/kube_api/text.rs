@@ -19,37 +19,56 @@ use std::{
 };
 
 use ahash::RandomState;
+use arcstr::ArcStr;
 use dashmap::DashMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Visitor, ser::SerializeMap};
 
 /// The store is not cleared before it holds this many texts.
 const SMALLEST_STORE: usize = 1024;
 
+/// Something that is kept once.
+trait Shared: Clone + Eq + Hash {
+    /// How many hold it, the store included.
+    fn holders(&self) -> usize;
+}
+
+impl Shared for ArcStr {
+    fn holders(&self) -> usize {
+        Self::strong_count(self).unwrap_or(usize::MAX)
+    }
+}
+
+impl<T: Eq + Hash> Shared for Arc<[T]> {
+    fn holders(&self) -> usize {
+        Self::strong_count(self)
+    }
+}
+
 /// What is shared: texts, or whole lists of them.
-struct Store<T: ?Sized> {
-    kept: DashMap<Arc<T>, (), RandomState>,
+struct Store<P> {
+    kept: DashMap<P, (), RandomState>,
     /// Values added since the store was last cleared.
     added: AtomicUsize,
     /// Values that were left then.
     left: AtomicUsize,
 }
 
-impl<T: ?Sized + Eq + Hash> Default for Store<T> {
+impl<P: Shared> Default for Store<P> {
     fn default() -> Self {
         Self { kept: DashMap::default(), added: AtomicUsize::new(0), left: AtomicUsize::new(0) }
     }
 }
 
-impl<T: ?Sized + Eq + Hash> Store<T>
-where
-    for<'a> Arc<T>: From<&'a T>,
-{
-    fn share(&self, value: &T) -> Arc<T> {
+impl<P: Shared> Store<P> {
+    fn share<T: Eq + Hash + ?Sized>(&self, value: &T) -> P
+    where
+        P: Borrow<T> + for<'a> From<&'a T>,
+    {
         // The guard is dropped at the end of the statement, before the map is touched again.
-        if let Some(shared) = self.kept.get(value).map(|entry| Arc::clone(entry.key())) {
+        if let Some(shared) = self.kept.get(value).map(|entry| entry.key().clone()) {
             return shared;
         }
-        let shared = Arc::clone(self.kept.entry(Arc::from(value)).or_default().key());
+        let shared = self.kept.entry(P::from(value)).or_default().key().clone();
         let added = self.added.fetch_add(1, Ordering::Relaxed);
         if added >= self.left.load(Ordering::Relaxed).max(SMALLEST_STORE) {
             self.clear();
@@ -60,33 +79,32 @@ where
     /// Drops what nobody else holds.
     fn clear(&self) {
         self.added.store(0, Ordering::Relaxed);
-        self.kept.retain(|value, ()| Arc::strong_count(value) > 1);
+        self.kept.retain(|value, ()| value.holders() > 1);
         self.left.store(self.kept.len(), Ordering::Relaxed);
     }
 }
 
-static TEXTS: LazyLock<Store<str>> = LazyLock::new(Store::default);
-static LISTS: LazyLock<Store<[Text]>> = LazyLock::new(Store::default);
-static MAPS: LazyLock<Store<[(Text, Text)]>> = LazyLock::new(Store::default);
-static EMPTY: LazyLock<Arc<str>> = LazyLock::new(|| Arc::from(""));
+static TEXTS: LazyLock<Store<ArcStr>> = LazyLock::new(Store::default);
+static LISTS: LazyLock<Store<Arc<[Text]>>> = LazyLock::new(Store::default);
+static MAPS: LazyLock<Store<Arc<[(Text, Text)]>>> = LazyLock::new(Store::default);
 static EMPTY_LIST: LazyLock<Arc<[Text]>> = LazyLock::new(|| Arc::from([]));
 static EMPTY_MAP: LazyLock<Arc<[(Text, Text)]>> = LazyLock::new(|| Arc::from([]));
 
 /// The one copy of a text that is likely to repeat.
 #[must_use]
-pub fn share(text: &str) -> Arc<str> {
+pub fn share(text: &str) -> ArcStr {
     if text.is_empty() { empty() } else { TEXTS.share(text) }
 }
 
 /// The empty text, which costs nothing.
 #[must_use]
-pub fn empty() -> Arc<str> {
-    Arc::clone(&EMPTY)
+pub fn empty() -> ArcStr {
+    ArcStr::new()
 }
 
 /// A text that is likely to repeat, kept once.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Text(Arc<str>);
+pub struct Text(ArcStr);
 
 impl Text {
     /// The text itself.
@@ -152,7 +170,7 @@ impl From<&String> for Text {
     }
 }
 
-impl From<Text> for Arc<str> {
+impl From<Text> for ArcStr {
     fn from(text: Text) -> Self {
         text.0
     }
@@ -192,16 +210,16 @@ impl Serialize for Text {
 ///
 /// # Errors
 /// If it is no text.
-pub fn shared<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<str>, D::Error> {
+pub fn shared<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ArcStr, D::Error> {
     struct Shared;
     impl Visitor<'_> for Shared {
-        type Value = Arc<str>;
+        type Value = ArcStr;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str("a string")
         }
 
-        fn visit_str<E>(self, text: &str) -> Result<Arc<str>, E> {
+        fn visit_str<E>(self, text: &str) -> Result<ArcStr, E> {
             Ok(share(text))
         }
     }
@@ -469,25 +487,26 @@ mod tests {
     #[test]
     fn equal_texts_are_one() {
         let [one, other] = ["a namespace", "a namespace"].map(share);
-        assert!(Arc::ptr_eq(&one, &other));
+        assert!(ArcStr::ptr_eq(&one, &other));
         let read: Text = serde_json::from_str(r#""a namespace""#).unwrap();
-        assert!(Arc::ptr_eq(&one, &read.0));
-        assert!(Arc::ptr_eq(&Text::default().0, &share("")), "nothing is allocated for nothing");
+        assert!(ArcStr::ptr_eq(&one, &read.0));
+        assert!(ArcStr::ptr_eq(&Text::default().0, &share("")), "nothing is allocated for nothing");
     }
 
     #[test]
     fn what_nobody_holds_is_let_go_and_the_rest_is_not() {
-        let store = Store::<str>::default();
-        let held: Vec<Arc<str>> = (0..10).map(|number| store.share(&format!("held {number}"))).collect();
+        let store = Store::<ArcStr>::default();
+        let held: Vec<ArcStr> =
+            (0..10).map(|number| store.share(format!("held {number}").as_str())).collect();
         for number in 0..10 * SMALLEST_STORE {
-            let _ = store.share(&format!("passing {number}"));
+            let _ = store.share(format!("passing {number}").as_str());
             assert!(store.kept.len() <= SMALLEST_STORE + held.len() + 1);
         }
         for (number, text) in held.iter().enumerate() {
-            assert!(Arc::ptr_eq(text, &store.share(&format!("held {number}"))));
+            assert!(ArcStr::ptr_eq(text, &store.share(format!("held {number}").as_str())));
         }
         let held: Vec<_> =
-            (0..10 * SMALLEST_STORE).map(|number| store.share(&format!("kept {number}"))).collect();
+            (0..10 * SMALLEST_STORE).map(|number| store.share(format!("kept {number}").as_str())).collect();
         assert!(store.kept.len() >= held.len());
     }
 

@@ -63,6 +63,9 @@ pub enum ReopenCause {
 }
 
 impl ReopenCause {
+    /// All causes.
+    const ALL: [Self; 3] = [Self::Ended, Self::Silent, Self::Failed];
+
     fn label(self) -> &'static str {
         match self {
             Self::Ended => "ended",
@@ -81,7 +84,7 @@ pub struct WatchMetrics {
     listed: IntGaugeVec,
     reopened: IntCounterVec,
     events: IntCounterVec,
-    unreadable: IntGaugeVec,
+    unreadable: Unreadable,
     silence: Silence,
 }
 
@@ -128,10 +131,13 @@ impl WatchMetrics {
                 "Watch events read, by resource and type.",
                 "type",
             )?,
-            unreadable: gauge(
-                "mooring_watch_unreadable_objects",
-                "Objects whose newest revision cannot be read, each of which blocks itself, by resource.",
-            )?,
+            unreadable: Unreadable {
+                gauge: gauge(
+                    "mooring_watch_unreadable_objects",
+                    "Objects whose newest revision cannot be read, each of which blocks itself, by resource.",
+                )?,
+                counts: Arc::default(),
+            },
             silence: Silence::new()?,
         };
         metrics.register(&watch.synced)?;
@@ -163,11 +169,22 @@ impl WatchMetrics {
         }
     }
 
-    /// The metrics of one kind, by resource name.
+    /// The metrics of one kind, by resource name; `unreadable` says how many of its objects cannot be read.
     #[must_use]
-    pub fn of(&self, resource: &'static str) -> KindMetrics {
+    pub fn of(
+        &self,
+        resource: &'static str,
+        unreadable: impl Fn() -> usize + Send + Sync + 'static,
+    ) -> KindMetrics {
         self.synced.with_label_values(&[resource]).set(0);
-        self.unreadable.with_label_values(&[resource]).set(0);
+        self.unreadable.counts.insert(resource, Box::new(unreadable));
+        // One that appears with 1 has no increase.
+        for cause in ListCause::ALL {
+            self.lists.with_label_values(&[resource, cause.label()]);
+        }
+        for cause in ReopenCause::ALL {
+            self.reopened.with_label_values(&[resource, cause.label()]);
+        }
         let events = EVENT_TYPES.map(|kind| (kind, self.events.with_label_values(&[resource, kind])));
         KindMetrics { metrics: self.clone(), resource, events, heard: self.silence.of(resource) }
     }
@@ -235,12 +252,6 @@ impl KindMetrics {
         }
         self.heard.now();
     }
-
-    /// So many objects cannot be read.
-    pub fn unreadable(&self, objects: usize) {
-        let objects = i64::try_from(objects).unwrap_or(i64::MAX);
-        self.metrics.unreadable.with_label_values(&[self.resource]).set(objects);
-    }
 }
 
 /// When a kind was last heard of, in milliseconds since the metrics were made; negative for never.
@@ -257,6 +268,35 @@ impl Heard {
 
     fn elapsed(&self) -> i64 {
         i64::try_from(self.start.elapsed().as_millis()).unwrap_or(i64::MAX)
+    }
+}
+
+type Count = Box<dyn Fn() -> usize + Send + Sync>;
+
+/// Counts at each scrape what cannot be read.
+#[derive(Clone)]
+struct Unreadable {
+    gauge: IntGaugeVec,
+    counts: Arc<dashmap::DashMap<&'static str, Count>>,
+}
+
+impl fmt::Debug for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Unreadable")
+    }
+}
+
+impl Collector for Unreadable {
+    fn desc(&self) -> Vec<&Desc> {
+        self.gauge.desc()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        for kind in self.counts.iter() {
+            let count = i64::try_from(kind.value()()).unwrap_or(i64::MAX);
+            self.gauge.with_label_values(&[*kind.key()]).set(count);
+        }
+        self.gauge.collect()
     }
 }
 
@@ -316,7 +356,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn silence_counts_from_what_was_heard_last() {
         let metrics = Metrics::default();
-        let kind = WatchMetrics::new(&metrics).unwrap().of("pods");
+        let kind = WatchMetrics::new(&metrics).unwrap().of("pods", || 5);
         let shown = || metrics.text().unwrap();
         assert!(!shown().contains("mooring_watch_silence_seconds{"));
         kind.listed(3, Duration::from_secs(1));
@@ -325,6 +365,7 @@ mod tests {
         kind.event("bookmark");
         assert!(shown().contains("mooring_watch_silence_seconds{resource=\"pods\"} 0\n"));
         assert!(shown().contains("mooring_watch_list_objects{resource=\"pods\"} 3\n"));
+        assert!(shown().contains("mooring_watch_unreadable_objects{resource=\"pods\"} 5\n"));
         assert!(shown().contains("mooring_watch_synced{resource=\"pods\"} 1\n"));
     }
 }

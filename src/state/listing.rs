@@ -86,20 +86,22 @@ impl<T: Narrow> Table<T> {
         &self,
         list: Option<&Listing>,
         key: &T::Key,
-        uid: Uid,
-        revision: ResourceVersion,
+        uid: Option<Uid>,
+        revision: Option<ResourceVersion>,
         error: String,
     ) -> bool {
         let listed = list.map_or_else(|| self.generation.load(Ordering::Acquire), |list| list.generation);
+        // Of a revision that cannot be read, this much is known.
+        let least = list.map_or_else(|| self.observed(), |list| list.revision);
         if let Some(mut row) = self.objects.get_mut(key) {
             row.listed = listed;
             let known = row.object.metadata();
             // A revision of our own write, which could be read, has overtaken it.
-            if known.resource_version >= revision {
+            if revision.is_some_and(|revision| known.resource_version >= revision) {
                 return false;
             }
             // Another object of that name: the one we knew is gone.
-            if known.uid != uid {
+            if uid.as_ref().is_some_and(|uid| known.uid != *uid) {
                 drop(row);
                 self.objects.remove(key);
                 if T::HAS_LAST_WORDS {
@@ -108,6 +110,7 @@ impl<T: Narrow> Table<T> {
             }
         }
         self.unconfirmed.remove(key);
+        let revision = revision.unwrap_or(least);
         let marker = Unreadable { uid, revision, error, listed };
         let before = self.unreadable.insert(key.clone(), marker.clone());
         before.is_none_or(|before| before.error != marker.error)
@@ -136,6 +139,8 @@ impl<T: Narrow> Table<T> {
 
     /// Ends a list that reached its last page. Returns the keys of what went away.
     pub fn sweep(&self, list: &Listing) -> Vec<T::Key> {
+        // From now on a late answer that is older than the list is history: none may come in behind the sweep.
+        self.advance(list.revision);
         let mut gone = Vec::new();
         self.objects.retain(|key, row| {
             if row.listed == list.generation {
@@ -159,7 +164,6 @@ impl<T: Narrow> Table<T> {
             }
             stays
         });
-        self.advance(list.revision);
         gone
     }
 

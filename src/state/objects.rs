@@ -166,8 +166,8 @@ impl Objects {
         &self,
         list: Option<&Listing>,
         key: &T::Key,
-        uid: Uid,
-        revision: ResourceVersion,
+        uid: Option<Uid>,
+        revision: Option<ResourceVersion>,
         error: String,
     ) -> bool {
         let news = T::table(self).note_unreadable(list, key, uid, revision, error);

@@ -10,9 +10,9 @@ use crate::kube_api::ids::{ResourceVersion, Uid};
 /// What is known of an object that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unreadable {
-    /// UID.
-    pub uid: Uid,
-    /// Revision that cannot be read.
+    /// UID, if that can be read.
+    pub uid: Option<Uid>,
+    /// Revision that cannot be read, or the least that it can be.
     pub revision: ResourceVersion,
     /// What is wrong with it. Never any of its content, which may be secret.
     pub error: String,

@@ -90,7 +90,7 @@ fn wishes(pod: &str, step: &Step) -> PodWishes {
         let wanted = WantedVolume {
             pod_volumes: [name.as_str()].into(),
             source: Some(AttachSource::PersistentVolume(VolumeName::from(name.as_str()))),
-            spec_name: Arc::from(name.as_str()),
+            spec_name: arcstr::ArcStr::from(name.as_str()),
             exclusive: true,
             current: true,
         };

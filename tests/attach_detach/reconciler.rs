@@ -189,7 +189,7 @@ fn wish(desired: &mut DesiredState, volume: &VolumeId, node: &NodeName, given: &
     let wanted = WantedVolume {
         pod_volumes: ["data"].into(),
         source: Some(AttachSource::PersistentVolume(VolumeName::from("pv"))),
-        spec_name: Arc::from("pv"),
+        spec_name: arcstr::ArcStr::from("pv"),
         exclusive,
         current: !given.stale,
     };

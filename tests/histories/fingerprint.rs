@@ -10,7 +10,6 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     fmt::{Debug, Write as _},
     hash::{DefaultHasher, Hash, Hasher},
-    sync::Arc,
     time::Duration,
 };
 
@@ -43,8 +42,8 @@ pub struct Print<'a> {
     daemon: &'a Daemon,
     text: String,
     /// Object whose revisions come next.
-    of: Arc<str>,
-    revisions: Vec<(Arc<str>, ResourceVersion)>,
+    of: arcstr::ArcStr,
+    revisions: Vec<(arcstr::ArcStr, ResourceVersion)>,
     uids: Vec<Uid>,
     /// From now, in nanoseconds.
     moments: Vec<i128>,
@@ -54,7 +53,7 @@ impl<'a> Print<'a> {
     /// Prints a state, and more that belongs to it.
     pub fn of(server: &'a Server, daemon: &'a Daemon, more: &impl Debug) -> Self {
         let text = String::with_capacity(8_192);
-        let (of, revisions, uids, moments) = (Arc::default(), Vec::new(), Vec::new(), Vec::new());
+        let (of, revisions, uids, moments) = (arcstr::ArcStr::new(), Vec::new(), Vec::new(), Vec::new());
         let mut print = Self { server, daemon, text, of, revisions, uids, moments };
         print.write(more);
         print
@@ -99,7 +98,7 @@ impl<'a> Print<'a> {
 
     fn revision(&mut self, revision: ResourceVersion) {
         self.text.push('#');
-        self.revisions.push((Arc::clone(&self.of), revision));
+        self.revisions.push((self.of.clone(), revision));
     }
 
     fn uid(&mut self, uid: &Uid) {
@@ -169,7 +168,7 @@ impl<'a> Print<'a> {
     }
 
     fn node(&mut self, node: &Node) {
-        self.of = Arc::clone(&node.metadata.name);
+        self.of = node.metadata.name.clone();
         self.revision(node.metadata.resource_version);
         let status = &node.status;
         self.plain((&node.metadata.uid, &node.spec, &status.node_info));
@@ -183,7 +182,7 @@ impl<'a> Print<'a> {
     fn attachment(&mut self, attachment: &VolumeAttachment) {
         // The name is a hash over the spec.
         let VolumeAttachment { metadata, spec: _, status } = attachment;
-        self.of = Arc::clone(&metadata.name);
+        self.of = metadata.name.clone();
         self.revision(metadata.resource_version);
         self.uid(&metadata.uid);
         self.plain((&metadata.name, &metadata.deletion_timestamp, &metadata.finalizers, status));
@@ -249,7 +248,7 @@ impl<'a> Print<'a> {
         if Some(known) != other {
             return self.node(known);
         }
-        self.of = Arc::clone(&known.metadata.name);
+        self.of = known.metadata.name.clone();
         self.revision(known.metadata.resource_version);
     }
 
@@ -257,7 +256,7 @@ impl<'a> Print<'a> {
         if Some(known) != other {
             return self.attachment(known);
         }
-        self.of = Arc::clone(&known.metadata.name);
+        self.of = known.metadata.name.clone();
         self.revision(known.metadata.resource_version);
     }
 
@@ -440,7 +439,7 @@ impl<'a> Print<'a> {
                     self.node(node);
                 }
                 if daemon.controller.actual().node(&name).is_some_and(|state| state.refused.is_some()) {
-                    self.of = Arc::clone(&node.metadata.name);
+                    self.of = node.metadata.name.clone();
                     self.revision(node.metadata.resource_version);
                 }
                 // However old, it proves something of what was being withdrawn when it was asked for.

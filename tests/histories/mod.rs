@@ -199,7 +199,7 @@ impl History {
         else {
             return Ok(());
         };
-        let name = node.metadata.name.as_ref().into();
+        let name = node.metadata.name.as_str().into();
         // The first may be taken for what an earlier leader wrote.
         for _ in 0..4 {
             self.server.somebody_lists(&name, &[]);

@@ -18,7 +18,11 @@ fn agree<T: Narrow>(name: &str, json: &Bytes, protobuf: &Bytes) -> T {
         let head = encoding.head(raw).unwrap();
         let meta = object.metadata();
         assert_eq!(head.key::<T>(), object.key(), "{name}, {encoding:?}");
-        assert_eq!((&head.uid, head.resource_version), (&meta.uid, meta.resource_version), "{name}");
+        assert_eq!(
+            (&head.uid, head.resource_version),
+            (&Some(meta.uid.clone()), Some(meta.resource_version)),
+            "{name}"
+        );
         object
     });
     assert_eq!(json, protobuf, "{name}");
@@ -64,7 +68,6 @@ fn json_and_protobuf_say_the_same() {
                 let [json, protobuf] = [(Encoding::Json, &json), (Encoding::Protobuf, &protobuf)]
                     .map(|(encoding, body)| encoding.list_page(body).unwrap());
                 assert_eq!((json.revision, &json.next), (protobuf.revision, &protobuf.next), "{name}");
-                assert_eq!(json.remaining, protobuf.remaining, "{name}");
                 assert_eq!(json.items.len(), protobuf.items.len(), "{name}");
                 for (json, protobuf) in json.items.iter().zip(&protobuf.items) {
                     objects_agree(kind.strip_suffix("List").unwrap(), name, json, protobuf);

@@ -10,8 +10,7 @@ mod memory;
 mod spam;
 mod writer;
 
-use std::sync::Arc;
-
+use arcstr::ArcStr;
 use prometheus::{IntCounterVec, Opts};
 use tokio::sync::mpsc;
 
@@ -52,9 +51,9 @@ pub struct Involved {
     /// Kind.
     pub kind: &'static str,
     /// Namespace, empty for cluster-scoped objects.
-    pub namespace: Arc<str>,
+    pub namespace: ArcStr,
     /// Name.
-    pub name: Arc<str>,
+    pub name: ArcStr,
     /// UID.
     pub uid: Uid,
     /// Revision the event speaks of.
@@ -68,8 +67,8 @@ impl Involved {
         let metadata = object.metadata();
         Self {
             kind: T::KIND,
-            namespace: Arc::clone(&metadata.namespace),
-            name: Arc::clone(&metadata.name),
+            namespace: metadata.namespace.clone(),
+            name: metadata.name.clone(),
             uid: metadata.uid.clone(),
             resource_version: metadata.resource_version,
         }

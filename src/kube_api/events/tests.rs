@@ -1,4 +1,8 @@
-use std::{convert::Infallible, sync::Mutex, time::Duration};
+use std::{
+    convert::Infallible,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use http::{Method, Request as HttpRequest, Response};
 use http_body_util::BodyExt;

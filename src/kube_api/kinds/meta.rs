@@ -1,7 +1,8 @@
 //! The part of `metadata` that decisions read.
 
-use std::{borrow::Cow, fmt, sync::Arc};
+use std::{borrow::Cow, fmt};
 
+use arcstr::ArcStr;
 use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Deserializer, de::MapAccess};
 
@@ -19,10 +20,10 @@ use crate::kube_api::{
 pub struct Meta {
     /// Name.
     #[serde(deserialize_with = "text::shared")]
-    pub name: Arc<str>,
+    pub name: ArcStr,
     /// Namespace, empty for cluster-scoped kinds.
     #[serde(deserialize_with = "text::shared")]
-    pub namespace: Arc<str>,
+    pub namespace: ArcStr,
     /// UID.
     pub uid: Uid,
     /// Revision at which the object looked like this.

@@ -14,7 +14,7 @@ mod pod;
 mod source;
 mod volume;
 
-use std::{fmt, hash::Hash, sync::Arc};
+use std::{fmt, hash::Hash};
 
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
@@ -130,7 +130,7 @@ pub trait Narrow:
 macro_rules! narrow {
     ($kind:ty, $key:ident, $variant:ident, $group:literal, $name:literal, $plural:literal, cluster) => {
         narrow!(@ $kind, $key, $variant, $group, $name, $plural,
-            |meta: &Meta| $key::from(Arc::clone(&meta.name)),
+            |meta: &Meta| $key::from(meta.name.clone()),
             |key: &$key| format!("{}/{}/{}", api_root($group), $plural, key));
     };
     ($kind:ty, $key:ident, $variant:ident, $group:literal, $name:literal, $plural:literal, namespaced) => {

@@ -1,6 +1,6 @@
 //! Pod: where it runs, whether it still runs, and which volumes it names.
 
-use std::{fmt, sync::Arc};
+use std::fmt;
 
 use serde::{
     Deserialize, Deserializer,
@@ -211,7 +211,7 @@ impl Pod {
         let namespace = &self.metadata.namespace;
         match &volume.source {
             PodVolumeSource::PersistentVolumeClaim(claim) => Some(ClaimKey(NamespacedName {
-                namespace: Arc::clone(namespace),
+                namespace: namespace.clone(),
                 name: claim.claim_name.clone().into(),
             })),
             PodVolumeSource::Ephemeral => {

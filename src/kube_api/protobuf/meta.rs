@@ -1,8 +1,9 @@
 //! What messages of all kinds are made of: metadata, times, quantities, and the ways from a message's value to
 //! that of a narrow kind.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
+use arcstr::ArcStr;
 use bytes::Bytes;
 use k8s_openapi::jiff::Timestamp;
 use prost::Message;
@@ -140,11 +141,11 @@ impl ObjectMeta {
 
     /// The metadata of an object whose name stands nowhere else.
     pub(super) fn narrow_unreferenced(self) -> Result<Meta, DecodeError> {
-        let name = Arc::from(self.name.as_str());
+        let name = ArcStr::from(self.name.as_str());
         self.named(name)
     }
 
-    fn named(self, name: Arc<str>) -> Result<Meta, DecodeError> {
+    fn named(self, name: ArcStr) -> Result<Meta, DecodeError> {
         let no_revision = DecodeError::Value { field: "metadata.resourceVersion", what: "it is no integer" };
         let resource_version = match self.resource_version.as_str() {
             "" => ResourceVersion::default(),

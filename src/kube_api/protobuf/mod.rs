@@ -14,8 +14,6 @@ mod source;
 mod storage;
 mod volume;
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use prost::Message;
 
@@ -177,7 +175,6 @@ pub(super) fn list_page(body: &Bytes) -> Result<ListPage, DecodeError> {
     Ok(ListPage {
         revision: list.metadata.resource_version.parse().map(ResourceVersion).map_err(|_| no_revision)?,
         next: Some(list.metadata.r#continue).filter(|token| !token.is_empty()),
-        remaining: list.metadata.remaining_item_count.and_then(|count| u64::try_from(count).ok()),
         items: list.items,
     })
 }
@@ -211,12 +208,14 @@ pub(super) fn head(raw: &Bytes) -> Result<Head, DecodeError> {
         result?;
         return Err(DecodeError::Value { field: "metadata", what: "it is missing" });
     };
-    let utf8 = |bytes: &Bytes| std::str::from_utf8(bytes).map(ToOwned::to_owned).unwrap_or_default();
+    let utf8 = |bytes: Bytes| String::from_utf8(bytes.into()).ok().filter(|text| !text.is_empty());
     Ok(Head {
-        namespace: Arc::from(metadata.namespace),
-        name: Arc::from(metadata.name),
-        uid: Uid::from(utf8(&metadata.uid)),
-        resource_version: ResourceVersion(utf8(&metadata.resource_version).parse().unwrap_or_default()),
+        namespace: metadata.namespace.into(),
+        name: metadata.name.into(),
+        uid: utf8(metadata.uid).map(Uid::from),
+        resource_version: utf8(metadata.resource_version)
+            .and_then(|text| text.parse().ok())
+            .map(ResourceVersion),
     })
 }
 

@@ -6,9 +6,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::{Method, Request, Response, StatusCode, header};
-use http_body_util::{BodyExt, Limited};
+use http_body_util::BodyExt;
 use kube::{Client, client::Body};
 use thiserror::Error;
 use tokio::time::{Instant, timeout};
@@ -27,8 +27,11 @@ use crate::{
 const PAGE_DEADLINE: Duration = Duration::from_mins(1);
 /// How long a watch may take to open: the server answers before it looks for events.
 const OPEN_DEADLINE: Duration = Duration::from_secs(10);
-/// Largest body of one page or answer, in bytes: a page of objects of the largest size that etcd takes.
-const LARGEST_BODY: usize = 768 << 20;
+/// Largest body of a page or an object, in bytes: many objects of the largest size that etcd takes, and far less
+/// than a container has.
+const LARGEST_BODY: usize = 64 << 20;
+/// Largest body of a refusal, in bytes: only its beginning is shown.
+const LARGEST_REFUSAL: usize = 64 << 10;
 
 /// Why a list, a watch or a read has no result.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -51,6 +54,9 @@ pub enum Trouble {
     /// No answer in time.
     #[error("no answer within {0:?}")]
     Late(Duration),
+    /// The answer is larger than is read: fewer objects are to be asked for.
+    #[error("the answer has more than {0} bytes")]
+    TooLarge(usize),
     /// No answer, or one that broke off.
     #[error("{0}")]
     Broken(String),
@@ -141,7 +147,7 @@ impl Fetcher {
         let result = timeout(PAGE_DEADLINE, async {
             let response = self.send(uri, self.accept.single()).await?;
             let encoding = encoding(&response)?;
-            Ok::<_, Trouble>((encoding, whole(response).await?))
+            Ok::<_, Trouble>((encoding, whole(response, LARGEST_BODY).await?))
         });
         let result = result.await.unwrap_or(Err(Trouble::Late(PAGE_DEADLINE)));
         self.count(result.as_ref().map(|_| ()), started);
@@ -176,7 +182,7 @@ impl Fetcher {
             return Ok(response);
         }
         let headers = response.headers().clone();
-        let said = Encoding::refusal(&headers, &whole(response).await?);
+        let said = Encoding::refusal(&headers, &whole(response, LARGEST_REFUSAL).await.unwrap_or_default());
         let retry_after = retry_after(&headers);
         Err(Trouble::of(Status { code: status.as_u16().into(), ..said }, retry_after))
     }
@@ -198,10 +204,19 @@ fn encoding(response: &Response<Body>) -> Result<Encoding, Trouble> {
         .ok_or_else(|| Trouble::Broken(format!("the answer is neither protobuf nor JSON but {:?}", other())))
 }
 
-async fn whole(response: Response<Body>) -> Result<Bytes, Trouble> {
-    let body = Limited::new(response.into_body(), LARGEST_BODY);
-    let body = body.collect().await.map_err(|error| Trouble::Broken(error_chain(&*error)))?;
-    Ok(body.to_bytes())
+/// The body in one piece. Its parts are let go as they come, so that a page is not held twice.
+async fn whole(response: Response<Body>, limit: usize) -> Result<Bytes, Trouble> {
+    let mut body = response.into_body();
+    let mut read = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| Trouble::Broken(error_chain(&error)))?;
+        let Some(data) = frame.data_ref() else { continue };
+        if read.len() + data.len() > limit {
+            return Err(Trouble::TooLarge(limit));
+        }
+        read.extend_from_slice(data);
+    }
+    Ok(read.freeze())
 }
 
 /// An open watch.

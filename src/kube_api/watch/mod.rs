@@ -16,7 +16,7 @@ mod pace;
 use std::{marker::PhantomData, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 pub use fetch::{Fetcher, Stream, Trouble};
 pub use pace::Pace;
@@ -31,11 +31,19 @@ use crate::{
     state::{Listing, Objects, Regression, Stored, Suspect},
 };
 
-/// Objects per page of a list: some megabytes of pods or nodes, which is what a list holds in memory.
-const PAGE_SIZE: usize = 500;
+/// Objects on the first page of a list, of which nobody knows how large they are.
+const FIRST_PAGE: usize = 500;
+/// What a page is to have, in bytes: enough that the server's work on a page does not count beside that on its
+/// objects, and little to hold in memory.
+const PAGE_BYTES: usize = 2 << 20;
+/// Most objects on a page, however small they are.
+const LARGEST_PAGE: usize = 5_000;
 /// How long a list may take with all its pages. etcd forgets the revision of the first page after about as
 /// long.
 const LIST_DEADLINE: Duration = Duration::from_mins(5);
+/// A page that fails is asked for again so often, before the list begins anew: one of hundreds must not cost all
+/// others.
+const PAGE_ATTEMPTS: u32 = 4;
 /// A watch lives at least so long, and up to twice that: client-go's five to ten minutes, so that the
 /// watches of many clients do not end together.
 const WATCH_LIFETIME: Duration = Duration::from_mins(5);
@@ -43,8 +51,12 @@ const WATCH_LIFETIME: Duration = Duration::from_mins(5);
 const WATCH_MARGIN: Duration = Duration::from_secs(5);
 /// A watch that lived so long was well, whatever it brought.
 const WELL_AFTER: Duration = Duration::from_secs(10);
-/// Failures of a watch at one and the same revision, until a list is taken to get beyond it.
+/// Failures of a watch that speak against its revision, until a list is taken to get beyond it.
 const FAILURES_BEFORE_LIST: u32 = 5;
+/// Refusals in a row by a server that is not well, until another one is looked for.
+const REFUSALS_BEFORE_ANOTHER: u32 = 3;
+/// How long a watch may take to open, with the question that may come before it.
+const OPEN_DEADLINE: Duration = Duration::from_secs(15);
 /// Pause between two reads of objects whose answers were older than what was known.
 const BETWEEN_SUSPECTS: Duration = Duration::from_secs(1);
 /// What a silent watch hid comes at once when it is opened anew.
@@ -60,6 +72,7 @@ pub async fn watch<T: Stored>(fetcher: Fetcher, objects: Arc<Objects>, metrics: 
         pace: Pace::default(),
         revision: ResourceVersion::default(),
         last_reason: None,
+        refusals: 0,
         kind: PhantomData,
     };
     let proof = tokio::select! {
@@ -111,6 +124,8 @@ struct Reflector<T: Stored> {
     /// Up to here everything is in the table.
     revision: ResourceVersion,
     last_reason: Option<String>,
+    /// How often the server has refused in a row because it is not well.
+    refusals: u32,
     kind: PhantomData<T>,
 }
 
@@ -140,14 +155,12 @@ impl<T: Stored> Reflector<T> {
             match listed.unwrap_or_else(|_| Err(late())) {
                 Ok(count) => {
                     self.metrics.listed(count, started.elapsed());
+                    self.pace.listed();
                     self.well();
                     return Ok(());
                 }
                 Err(ListFailure::Restored(proof)) => return Err(proof),
                 Err(ListFailure::Trouble(trouble)) => {
-                    if matches!(trouble, Trouble::Late(_)) {
-                        self.fetcher.reconnect();
-                    }
                     if self.objects.is_listed::<T>() {
                         self.objects.blind_from::<T>(started);
                     }
@@ -161,10 +174,12 @@ impl<T: Stored> Reflector<T> {
     async fn list(&mut self) -> Result<usize, ListFailure> {
         let mut list: Option<Listing> = None;
         let mut next = None;
+        let mut limit = FIRST_PAGE;
         let mut count = 0;
         loop {
-            let (encoding, body) = self.fetcher.get(&page_uri::<T>(next.as_deref())).await?;
+            let (encoding, body) = self.page(&mut limit, next.as_deref()).await?;
             let page = encoding.list_page(&body).map_err(Trouble::from)?;
+            limit = limit_after(body.len(), page.items.len());
             drop(body);
             let listing = match list {
                 Some(listing) => listing,
@@ -183,7 +198,6 @@ impl<T: Stored> Reflector<T> {
             if next.is_none() {
                 self.objects.sweep::<T>(&listing);
                 self.revision = listing.revision();
-                self.count_unreadable();
                 return Ok(count);
             }
             // Hundreds of pages must not keep a thread from its other tasks.
@@ -191,12 +205,41 @@ impl<T: Stored> Reflector<T> {
         }
     }
 
+    /// Asks for a page until it comes. A later one that fails is asked for again with the same token: it shows the
+    /// same revision.
+    async fn page(&mut self, limit: &mut usize, next: Option<&str>) -> Result<(Encoding, Bytes), Trouble> {
+        let mut attempts = 1;
+        loop {
+            let trouble = match self.fetcher.get(&list_uri::<T>(*limit, next)).await {
+                Err(trouble) => trouble,
+                page => return page,
+            };
+            match &trouble {
+                Trouble::TooLarge(_) if *limit > 1 => {
+                    *limit = limit.div_ceil(8);
+                    continue;
+                }
+                Trouble::Refused { code: 429 | 500.., .. } | Trouble::Late(_) | Trouble::Broken(_)
+                    if next.is_some() && attempts < PAGE_ATTEMPTS => {}
+                _ => return Err(trouble),
+            }
+            attempts += 1;
+            self.pause_after(&trouble).await;
+        }
+    }
+
     fn take_listed(&self, listing: &Listing, encoding: Encoding, item: &Bytes) -> Result<(), ListFailure> {
         // Without its name nobody knows what it blocks, so the list tells nothing.
         let head = encoding.head(item).map_err(Trouble::from)?;
         let key = head.key::<T>();
+        let (Some(uid), Some(revision)) = (&head.uid, head.resource_version) else {
+            let error =
+                DecodeError::Value { field: "metadata", what: "uid or resourceVersion cannot be read" };
+            self.note_unreadable(Some(listing), &key, head, &error);
+            return Ok(());
+        };
         let table = T::table(&self.objects);
-        if table.is_listed_as_known(listing, &key, &head.uid, head.resource_version)? {
+        if table.is_listed_as_known(listing, &key, uid, revision)? {
             return Ok(());
         }
         match encoding.object::<T>(item) {
@@ -213,10 +256,6 @@ impl<T: Stored> Reflector<T> {
         }
     }
 
-    fn count_unreadable(&self) {
-        self.metrics.unreadable(T::table(&self.objects).unreadable_count());
-    }
-
     /// Watches from the revision on, until only a list helps.
     async fn follow(&mut self) -> Result<ListCause, Regression> {
         let mut failures = 0;
@@ -231,7 +270,8 @@ impl<T: Stored> Reflector<T> {
                 }
                 Ok(self.fetcher.open(&watch_uri::<T>(self.revision, lifetime)).await?)
             };
-            let end = match open.await {
+            let late = || Err(ListFailure::Trouble(Trouble::Late(OPEN_DEADLINE)));
+            let end = match timeout(OPEN_DEADLINE, open).await.unwrap_or_else(|_| late()) {
                 Ok(stream) => {
                     self.objects.set_blind_since::<T>(None);
                     self.read(stream, std::mem::take(&mut was_silent)).await
@@ -241,9 +281,6 @@ impl<T: Stored> Reflector<T> {
                     WatchEnd::List(ListCause::Expired, trouble)
                 }
                 Err(ListFailure::Trouble(trouble)) => {
-                    if matches!(trouble, Trouble::Late(_) | Trouble::Broken(_)) {
-                        self.fetcher.reconnect();
-                    }
                     self.objects.blind_from::<T>(opened);
                     WatchEnd::Failed(trouble)
                 }
@@ -273,9 +310,14 @@ impl<T: Stored> Reflector<T> {
                 }
                 WatchEnd::Failed(trouble) => {
                     self.metrics.reopened(ReopenCause::Failed);
-                    // An outage says nothing against the revision.
-                    failures +=
-                        u32::from(matches!(trouble, Trouble::Unreadable(_) | Trouble::Refused { .. }));
+                    // An outage says nothing against the revision, nor does a right that is missing: a list
+                    // every few seconds would help nobody.
+                    let speaks_against = match trouble {
+                        Trouble::Unreadable(_) => true,
+                        Trouble::Refused { code, .. } => matches!(code, 400 | 422),
+                        _ => false,
+                    };
+                    failures += u32::from(speaks_against);
                     self.pause_after(&trouble).await;
                     if failures >= FAILURES_BEFORE_LIST {
                         return Ok(ListCause::Failing);
@@ -306,7 +348,7 @@ impl<T: Stored> Reflector<T> {
                 event = timeout_at(heard + limit, stream.next()) => event,
                 () = sleep_until(opened + WELL_AFTER), if !is_well => {
                     is_well = true;
-                    self.well();
+                    self.watched_well();
                     continue;
                 }
             };
@@ -338,9 +380,14 @@ impl<T: Stored> Reflector<T> {
             }
             if !is_well {
                 is_well = true;
-                self.well();
+                self.watched_well();
             }
         }
+    }
+
+    fn watched_well(&mut self) {
+        self.well();
+        self.pace.watched();
     }
 
     fn take(&mut self, stream: &Stream, event: &WatchEvent) -> Result<(), WatchEnd> {
@@ -372,16 +419,18 @@ impl<T: Stored> Reflector<T> {
         };
         let gap = |error| WatchEnd::List(ListCause::Gap, Trouble::Unreadable(error));
         let head = encoding.head(&event.object).map_err(gap)?;
-        self.revision = self.revision.max(head.resource_version);
-        T::table(&self.objects).advance(head.resource_version);
+        if let Some(revision) = head.resource_version {
+            self.revision = self.revision.max(revision);
+            T::table(&self.objects).advance(revision);
+        }
         if let Some(error) = error {
             let key = head.key::<T>();
             if event.kind == WatchEventKind::Deleted {
-                self.objects.delete_unreadable::<T>(&key, head.resource_version);
+                let revision = head.resource_version.unwrap_or(self.revision);
+                self.objects.delete_unreadable::<T>(&key, revision);
             } else {
                 self.note_unreadable(None, &key, head, &error);
             }
-            self.count_unreadable();
         }
         Ok(())
     }
@@ -394,11 +443,21 @@ impl<T: Stored> Reflector<T> {
         }
         self.objects.set_error::<T>(Some(reason.clone()));
         self.last_reason = Some(reason);
+        self.refusals = match trouble {
+            Trouble::Refused { code: 500.., .. } => self.refusals + 1,
+            _ => 0,
+        };
+        let is_lost = matches!(trouble, Trouble::Late(_) | Trouble::Broken(_));
+        if is_lost || self.refusals >= REFUSALS_BEFORE_ANOTHER {
+            self.refusals = 0;
+            self.fetcher.reconnect();
+        }
         sleep(self.pace.failed(trouble.retry_after(), fastrand::f64())).await;
     }
 
     fn well(&mut self) {
         self.pace.succeeded();
+        self.refusals = 0;
         self.objects.set_error::<T>(None);
         if self.last_reason.take().is_some() {
             tracing::info!(kind = T::PLURAL, "listed and watched again");
@@ -421,7 +480,7 @@ async fn settle_suspects<T: Stored>(fetcher: Fetcher, objects: Arc<Objects>) -> 
 async fn settle<T: Stored>(fetcher: &Fetcher, suspect: &Suspect<T>) -> Option<Regression> {
     let (encoding, body) = fetcher.get(&T::path(&suspect.key)).await.ok()?;
     let head = encoding.head(&body).ok()?;
-    suspect.judge(&head.uid, head.resource_version)
+    suspect.judge(&head.uid?, head.resource_version?)
 }
 
 fn label(kind: WatchEventKind) -> &'static str {
@@ -434,8 +493,10 @@ fn label(kind: WatchEventKind) -> &'static str {
     }
 }
 
-fn page_uri<T: Stored>(next: Option<&str>) -> String {
-    list_uri::<T>(PAGE_SIZE, next)
+/// How many objects to ask for after a page of so many bytes.
+fn limit_after(bytes: usize, objects: usize) -> usize {
+    let mean = bytes.div_ceil(objects.max(1)).max(1);
+    (PAGE_BYTES / mean).clamp(1, LARGEST_PAGE)
 }
 
 fn list_uri<T: Stored>(limit: usize, next: Option<&str>) -> String {
@@ -466,14 +527,14 @@ fn watch_uri<T: Stored>(revision: ResourceVersion, lifetime: Duration) -> String
 pub async fn refresh<T: Stored>(fetcher: &Fetcher, objects: &Objects) -> Result<(), Trouble> {
     let mut next = None;
     loop {
-        let (encoding, body) = fetcher.get(&page_uri::<T>(next.as_deref())).await?;
+        let (encoding, body) = fetcher.get(&list_uri::<T>(FIRST_PAGE, next.as_deref())).await?;
         let page = encoding.list_page(&body)?;
         drop(body);
         for item in &page.items {
             let head = encoding.head(item)?;
             let key = head.key::<T>();
             let known = objects.get::<T>(&key);
-            if known.is_some_and(|known| known.metadata().resource_version >= head.resource_version) {
+            if known.is_some_and(|known| Some(known.metadata().resource_version) >= head.resource_version) {
                 continue;
             }
             match encoding.object::<T>(item) {

@@ -18,6 +18,9 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(2_500);
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(30);
 /// Lists of one kind begin at least so far apart (safety E5).
 const BETWEEN_LISTS: Duration = Duration::from_secs(1);
+/// Largest distance of lists between which no watch was well: each takes longer than the server remembers, or
+/// none can be watched from. client-go's.
+const FAR_BETWEEN_LISTS: Duration = Duration::from_secs(30);
 /// The API server sends a bookmark each minute, give or take some seconds.
 const BOOKMARK_SILENCE: Duration = Duration::from_secs(75);
 /// Longest silence to bear from a server that sends no bookmarks.
@@ -28,12 +31,13 @@ const LONGEST_SILENCE: Duration = Duration::from_mins(5);
 pub struct Pace {
     step: Duration,
     last_list: Option<Instant>,
+    between_lists: Duration,
     silence: Duration,
 }
 
 impl Default for Pace {
     fn default() -> Self {
-        Self { step: FIRST_PAUSE, last_list: None, silence: BOOKMARK_SILENCE }
+        Self { step: FIRST_PAUSE, last_list: None, between_lists: BETWEEN_LISTS, silence: BOOKMARK_SILENCE }
     }
 }
 
@@ -58,13 +62,23 @@ impl Pace {
     /// When the next list may begin.
     #[must_use]
     pub fn next_list(&self, now: Instant, jitter: f64) -> Instant {
-        let spread = BETWEEN_LISTS.mul_f64(1.0 + jitter.clamp(0.0, 1.0) / 4.0);
+        let spread = self.between_lists.mul_f64(1.0 + jitter.clamp(0.0, 1.0) / 4.0);
         self.last_list.map_or(now, |last| (last + spread).max(now))
     }
 
     /// A list begins.
     pub fn list_begun(&mut self, now: Instant) {
         self.last_list = Some(now);
+    }
+
+    /// A list reached its end.
+    pub fn listed(&mut self) {
+        self.between_lists = (self.between_lists * 2).min(FAR_BETWEEN_LISTS);
+    }
+
+    /// A watch was well: what comes next is not the fault of the list before it.
+    pub fn watched(&mut self) {
+        self.between_lists = BETWEEN_LISTS;
     }
 
     /// How long a watch may be silent before it is opened anew.
@@ -117,6 +131,21 @@ mod tests {
         assert_eq!(pace.next_list(start, 1.0), start + Duration::from_millis(1_250));
         let later = start + Duration::from_hours(1);
         assert_eq!(pace.next_list(later, 1.0), later);
+    }
+
+    #[test]
+    fn e5_lists_after_which_no_watch_is_well_come_ever_more_rarely() {
+        let mut pace = Pace::default();
+        let start = Instant::now();
+        let mut distances = Vec::new();
+        for _ in 0..8 {
+            pace.list_begun(start);
+            pace.listed();
+            distances.push((pace.next_list(start, 0.0) - start).as_secs());
+        }
+        assert_eq!(distances, [2, 4, 8, 16, 30, 30, 30, 30]);
+        pace.watched();
+        assert_eq!(pace.next_list(start, 0.0), start + Duration::from_secs(1));
     }
 
     #[test]

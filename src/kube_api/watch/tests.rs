@@ -133,7 +133,9 @@ fn stage(lists: Vec<Answer>, watches: Vec<Answer>, reads: Vec<Answer>) -> Stage 
     let kinds = WatchMetrics::new(&metrics).unwrap();
     let objects = Arc::new(Objects::default());
     let fetcher = Fetcher::new(&api, requests).unwrap();
-    tokio::spawn(watch::<StorageClass>(fetcher, Arc::clone(&objects), kinds.of("storageclasses")));
+    let counted = Arc::clone(&objects);
+    let kind = kinds.of("storageclasses", move || counted.classes.unreadable_count());
+    tokio::spawn(watch::<StorageClass>(fetcher, Arc::clone(&objects), kind));
     Stage { script, objects, metrics }
 }
 
@@ -189,7 +191,7 @@ async fn pages_come_into_the_table_and_the_watch_begins_where_the_list_ends() {
     let script = stage.script.lock().unwrap();
     let asked: Vec<&str> = script.asked.iter().map(|(_, uri)| uri.as_str()).collect();
     assert_eq!(asked[0], "/apis/storage.k8s.io/v1/storageclasses?limit=500");
-    assert_eq!(asked[1], "/apis/storage.k8s.io/v1/storageclasses?limit=500&continue=next");
+    assert_eq!(asked[1], "/apis/storage.k8s.io/v1/storageclasses?limit=5000&continue=next");
     assert!(asked[2].contains("resourceVersion=20&") && asked[2].contains("allowWatchBookmarks=true"));
 }
 

@@ -1,13 +1,13 @@
 //! JSON: taken apart without copies (`RawValue`), so that each object is parsed by itself.
 
-use std::{borrow::Cow, sync::Arc};
+use std::borrow::Cow;
 
 use bytes::Bytes;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 
 use super::{DecodeError, Head, ListPage, WatchEvent, WatchEventKind};
-use crate::kube_api::ids::ResourceVersion;
+use crate::kube_api::ids::{ResourceVersion, Uid};
 
 pub(super) fn decode<T: DeserializeOwned>(raw: &[u8]) -> Result<T, DecodeError> {
     serde_json::from_slice(raw).map_err(|error| DecodeError::json::<T>(raw, &error))
@@ -39,8 +39,6 @@ pub(super) fn list_page(body: &Bytes) -> Result<ListPage, DecodeError> {
         resource_version: ResourceVersion,
         #[serde(rename = "continue", default)]
         next: String,
-        #[serde(default)]
-        remaining_item_count: Option<u64>,
     }
     let page: Page<'_> = shallow(body)?;
     if !page.kind.ends_with("List") {
@@ -49,7 +47,6 @@ pub(super) fn list_page(body: &Bytes) -> Result<ListPage, DecodeError> {
     Ok(ListPage {
         revision: page.metadata.resource_version,
         next: Some(page.metadata.next).filter(|token| !token.is_empty()),
-        remaining: page.metadata.remaining_item_count,
         items: page.items.unwrap_or_default().into_iter().map(|item| part(body, item)).collect(),
     })
 }
@@ -84,14 +81,14 @@ pub(super) fn head(raw: &[u8]) -> Result<Head, DecodeError> {
         #[serde(borrow)]
         resource_version: Option<&'a RawValue>,
     }
-    fn lenient<T: Default + DeserializeOwned>(value: Option<&RawValue>) -> T {
-        value.and_then(|value| serde_json::from_str(value.get()).ok()).unwrap_or_default()
+    fn lenient<T: DeserializeOwned>(value: Option<&RawValue>) -> Option<T> {
+        value.and_then(|value| serde_json::from_str(value.get()).ok())
     }
     let Metadata { namespace, name, uid, resource_version } = shallow::<Object<'_>>(raw)?.metadata;
     Ok(Head {
-        namespace: Arc::from(&*namespace),
-        name: Arc::from(&*name),
-        uid: lenient(uid),
+        namespace: namespace.into(),
+        name: name.into(),
+        uid: lenient(uid).filter(|uid: &Uid| !uid.is_empty()),
         resource_version: lenient(resource_version),
     })
 }
@@ -116,7 +113,7 @@ mod tests {
             "items": [{"metadata": {"name": "a"}}, 5, {"metadata": {"name": "b", "creationTimestamp": "never"}}],
         }));
         let page = list_page(&body).unwrap();
-        assert_eq!((page.revision, page.remaining), (ResourceVersion(41), Some(7)));
+        assert_eq!(page.revision, ResourceVersion(41));
         assert_eq!(page.next.as_deref(), Some("token"));
         let read: Vec<bool> =
             page.items.iter().map(|item| Encoding::Json.object::<Pod>(item).is_ok()).collect();
@@ -170,7 +167,10 @@ mod tests {
             ));
             let event = watch_event(&frame).unwrap();
             assert_eq!(event.kind, kind);
-            assert_eq!(Encoding::Json.head(&event.object).unwrap().resource_version, ResourceVersion(12));
+            assert_eq!(
+                Encoding::Json.head(&event.object).unwrap().resource_version,
+                Some(ResourceVersion(12))
+            );
         }
         for frame in [r#"{"type":"RENAMED","object":{}}"#, r#"{"type":"ADDED"}"#, "[]", "x"] {
             watch_event(&Bytes::from(frame)).expect_err(frame);

@@ -12,8 +12,7 @@ mod json;
 mod splitter;
 mod status;
 
-use std::sync::Arc;
-
+use arcstr::ArcStr;
 use bytes::Bytes;
 use serde::Deserialize;
 
@@ -83,8 +82,6 @@ pub struct ListPage {
     pub revision: ResourceVersion,
     /// Token by which the next page is asked for; `None` on the last page.
     pub next: Option<String>,
-    /// How many objects the following pages hold, where the server says so.
-    pub remaining: Option<u64>,
     /// The items, undecoded: slices of the body.
     pub items: Vec<Bytes>,
 }
@@ -119,24 +116,20 @@ pub enum WatchEventKind {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Head {
     /// Namespace, empty for cluster-scoped kinds.
-    pub namespace: Arc<str>,
+    pub namespace: ArcStr,
     /// Name; empty in a bookmark.
-    pub name: Arc<str>,
-    /// UID; empty if it cannot be read.
-    pub uid: Uid,
-    /// Revision; 0 if it cannot be read.
-    pub resource_version: ResourceVersion,
+    pub name: ArcStr,
+    /// UID, if it can be read.
+    pub uid: Option<Uid>,
+    /// Revision, if it can be read.
+    pub resource_version: Option<ResourceVersion>,
 }
 
 impl Head {
     /// The key of the object, as one of that kind.
     #[must_use]
     pub fn key<T: Narrow>(&self) -> T::Key {
-        T::key_of(&Meta {
-            namespace: Arc::clone(&self.namespace),
-            name: Arc::clone(&self.name),
-            ..Meta::default()
-        })
+        T::key_of(&Meta { namespace: self.namespace.clone(), name: self.name.clone(), ..Meta::default() })
     }
 }
 
