@@ -4,7 +4,7 @@
 //! In: the suspicion, the grace after a restore, the markers in the tables. Out: the [`StandOff`] that a plan
 //! takes as a value, and per node the object that has to be readable first.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::{controller::Controller, desired_state::Wish, volume_name::VolumeId};
 use crate::{
     kube_api::{
-        ids::NodeName,
+        ids::{AttachmentName, NodeName},
         kinds::{Node, VolumeAttachment},
     },
     state::VecMap,
@@ -30,7 +30,49 @@ pub enum StandOff {
     },
 }
 
+/// Which volumes are held up by VolumeAttachments that cannot be read. Of one that was never read, only its name
+/// tells which volume on which node it is about, and only by computing the names of all nodes: that is done once
+/// for each volume.
+#[derive(Clone, Debug, Default)]
+pub(super) struct UnreadableAttachments {
+    names: Vec<AttachmentName>,
+    found: HashMap<VolumeId, Option<AttachmentName>>,
+}
+
+impl UnreadableAttachments {
+    /// The names of these attachments, and of all nodes, may have changed.
+    pub(super) fn forget(&mut self) {
+        self.found.clear();
+    }
+}
+
 impl Controller {
+    /// A VolumeAttachment that cannot be read and that is, or may be, about this volume.
+    pub(super) fn unreadable_attachment(&mut self, volume: &VolumeId) -> Option<AttachmentName> {
+        if self.objects.attachments.unreadable_count() == 0 {
+            self.unreadable_attachments = UnreadableAttachments::default();
+            return None;
+        }
+        let unreadable = self.objects.attachments.all_unreadable();
+        let names: Vec<AttachmentName> = unreadable.into_iter().map(|(name, _)| name).collect();
+        let (objects, actual, memory) = (&self.objects, &self.actual, &mut self.unreadable_attachments);
+        if memory.names != names {
+            *memory = UnreadableAttachments { names, found: HashMap::new() };
+        }
+        let names = &memory.names;
+        let find = || {
+            if let Some(name) = names.iter().find(|name| actual.volume_of(name) == Some(volume)) {
+                return Some(name.clone());
+            }
+            if names.iter().all(|name| actual.volume_of(name).is_some()) {
+                return None;
+            }
+            let computed = objects.nodes.snapshot().into_keys().map(|node| volume.attachment_name(&node));
+            computed.into_iter().find(|name| names.binary_search(name).is_ok())
+        };
+        memory.found.entry(volume.clone()).or_insert_with(find).clone()
+    }
+
     /// Whether nothing may be taken away now.
     pub(super) fn stand_off(&self, now: Instant) -> Option<StandOff> {
         if self.suspicion.is_alarmed() {
@@ -55,10 +97,12 @@ impl Controller {
         self.graced_until = left.map(|left| now + left);
     }
 
-    /// The nodes on which nothing may be done about a volume, each with the object that cannot be read.
+    /// The nodes on which nothing may be done about a volume, each with the object that cannot be read: the node
+    /// itself, or an `attachment` of the volume.
     pub(super) fn unreadable(
         &self,
         volume: &VolumeId,
+        attachment: Option<&AttachmentName>,
         wishes: Option<&VecMap<NodeName, Wish>>,
     ) -> BTreeMap<NodeName, String> {
         let objects = &self.objects;
@@ -69,17 +113,16 @@ impl Controller {
             let unreadable = nodes().filter(|node| objects.unreadable::<Node>(node).is_some());
             blocked.extend(unreadable.map(|node| (node.clone(), format!("node/{node}"))));
         }
-        if objects.attachments.unreadable_count() > 0 {
-            // On whichever node the volume may be by one of them, it must not get to another.
-            let everywhere = objects.nodes.snapshot();
-            let unreadable = |node: &NodeName| {
-                let name = volume.attachment_name(node);
-                objects.unreadable::<VolumeAttachment>(&name).map(|_| name)
-            };
-            let name = nodes().find_map(unreadable).or_else(|| everywhere.keys().find_map(unreadable));
-            if let Some(name) = name {
-                blocked.extend(nodes().map(|node| (node.clone(), format!("volumeattachment/{name}"))));
-            }
+        // On whichever node the volume may be by it, it must not get to another.
+        let of_unknown_node = || {
+            let named = |node: &NodeName| volume.attachment_name(node);
+            let is_unreadable =
+                |name: &AttachmentName| objects.unreadable::<VolumeAttachment>(name).is_some();
+            let any = objects.attachments.unreadable_count() > 0;
+            any.then(|| nodes().map(named).find(is_unreadable)).flatten()
+        };
+        if let Some(name) = attachment.cloned().or_else(of_unknown_node) {
+            blocked.extend(nodes().map(|node| (node.clone(), format!("volumeattachment/{name}"))));
         }
         blocked
     }

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::{
     actual_state::{ActualState, Operation, Pair, PairCall, Publication},
+    blocks::UnreadableAttachments,
     calls::{self, Call, PairRequest},
     clock::Clock,
     desired_state::DesiredState,
@@ -93,6 +94,7 @@ pub struct Controller {
     /// How long a request of unknown outcome may still be carried out.
     pub(super) settle_time: Duration,
     pub(super) pace: Pace,
+    pub(super) unreadable_attachments: UnreadableAttachments,
 }
 
 /// [`Controller::settle_time`] where nothing else is said: for requests of five seconds.
@@ -137,6 +139,7 @@ impl Controller {
             wish_clock: WishClock::default(),
             settle_time: SETTLE_TIME,
             pace: Pace::default(),
+            unreadable_attachments: UnreadableAttachments::default(),
         }
     }
 
@@ -244,6 +247,7 @@ impl Controller {
         for object in changed {
             match &object {
                 ObjectRef::Node(name) => {
+                    self.unreadable_attachments.forget();
                     self.hear_last_words(name, now);
                     if self.objects.nodes.is_missing(name) {
                         self.doubt_node(name);
@@ -408,6 +412,7 @@ impl Controller {
 
     pub(super) fn reconcile_volume(&mut self, volume: &VolumeId, now: Instant) {
         self.metrics.planned(Planned::Volume);
+        let unreadable = self.unreadable_attachment(volume);
         let wishes = self.desired.nodes(volume);
         let wall = self.clock.wall(now);
         if wishes.is_some() {
@@ -435,7 +440,7 @@ impl Controller {
                 held_exclusively: wishes.is_some()
                     && state.is_some_and(|s| is_held_exclusively(&self.objects, s)),
                 stand_off: self.stand_off(now),
-                unreadable: self.unreadable(volume, wishes),
+                unreadable: self.unreadable(volume, unreadable.as_ref(), wishes),
                 wall,
             },
             now,

@@ -108,6 +108,12 @@ impl ActualState {
         Some(self.pair(&identity.volume, &identity.node).map_or_else(Cow::default, Cow::Borrowed))
     }
 
+    /// The volume that a VolumeAttachment is about, as far as that is known.
+    #[must_use]
+    pub fn volume_of(&self, name: &AttachmentName) -> Option<&VolumeId> {
+        self.identities.get(name).map(|identity| &identity.volume)
+    }
+
     /// Notes that a VolumeAttachment is to be asked for.
     pub fn doubt_attachment(&mut self, name: &AttachmentName) -> Option<VolumeId> {
         let Identity { volume, node, ours: true, .. } = self.identities.get(name)? else { return None };

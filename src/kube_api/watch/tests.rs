@@ -290,6 +290,74 @@ async fn s42_an_object_that_cannot_be_read_blocks_itself_alone() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn s42_an_object_without_readable_revision_or_uid_blocks_itself_and_proves_no_restore() {
+    let unreadable = |field: &str, revision: u64| {
+        let mut class = class("a", revision);
+        class["metadata"][field] = json!({"secret": 1});
+        class
+    };
+    for field in ["resourceVersion", "uid"] {
+        // A list, an event, and a list again.
+        let lists = vec![
+            Answer::Page(20, "", vec![class("a", 15)]),
+            Answer::Page(40, "", vec![unreadable(field, 35), class("b", 30)]),
+        ];
+        let watches = vec![
+            open(vec![event("MODIFIED", &unreadable(field, 25))]),
+            Answer::Error(410, "Expired", 0),
+            open(vec![]),
+        ];
+        let stage = stage(lists, watches, vec![]);
+        let is_marked = || stage.objects.unreadable::<StorageClass>(&"a".into()).is_some();
+        stage.objects_listed().await;
+        stage.pass(Duration::from_secs(1)).await;
+        assert!(is_marked(), "{field} of an event");
+        stage.pass(Duration::from_mins(2)).await;
+        assert_eq!(stage.names(), ["a", "b"], "what was known of it is kept");
+        assert!(is_marked(), "{field} in a list");
+        assert_eq!(stage.objects.restore_grace().left(Instant::now()), None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn m1_a_watch_that_is_refused_for_ever_costs_one_list() {
+    for code in [403, 429, 500, 503] {
+        let lists = vec![Answer::Page(20, "", vec![class("a", 10)])];
+        let stage = stage(lists, vec![Answer::Error(code, "No", 0)], vec![]);
+        stage.pass(Duration::from_mins(10)).await;
+        let whole = stage.script.lock().unwrap().asked.clone();
+        let whole = whole.iter().filter(|(_, uri)| uri.ends_with("limit=500")).count();
+        assert_eq!(whole, 1, "{code}");
+        assert!(stage.watches().len() > 100, "{code}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_that_fails_is_asked_for_again_and_not_all_pages_before_it() {
+    let lists = vec![
+        Answer::Page(20, "next", vec![class("a", 10)]),
+        Answer::Error(500, "InternalError", 0),
+        Answer::Error(429, "TooManyRequests", 1),
+        Answer::Page(20, "", vec![class("b", 12)]),
+    ];
+    let stage = stage(lists, vec![open(vec![])], vec![]);
+    stage.pass(Duration::from_secs(10)).await;
+    assert_eq!(stage.names(), ["a", "b"]);
+    assert!(stage.shows("mooring_watch_lists_total{cause=\"start\",resource=\"storageclasses\"} 1"));
+    let script = stage.script.lock().unwrap();
+    assert_eq!(script.asked.iter().filter(|(_, uri)| uri.ends_with("continue=next")).count(), 3);
+}
+
+#[test]
+fn pages_are_of_one_size_in_bytes() {
+    let cases =
+        [(0, 0, 5_000), (2_400_000, 500, 436), (6_300_000, 500, 166), (400_000, 500, 2_621), (9 << 20, 2, 1)];
+    for (bytes, objects, limit) in cases {
+        assert_eq!(limit_after(bytes, objects), limit, "{objects} objects of {bytes} bytes");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_silent_watch_is_opened_anew_from_the_last_revision_and_the_rarer_the_more_harmless_it_was() {
     let lists = vec![Answer::Page(20, "", vec![class("a", 10)])];
     let watches = vec![open(vec![event("ADDED", &class("b", 25))]), open(vec![])];
