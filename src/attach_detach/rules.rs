@@ -276,7 +276,7 @@ fn wanted(view: &PairView<'_>, wish: &Wish, now: Instant) -> Verdict {
 #[must_use]
 pub fn detach_error(attachment: &VolumeAttachment) -> Option<&VolumeError> {
     let error = attachment.status.detach_error.as_deref();
-    error.filter(|error| !is_stale(error, attachment.metadata.deletion_timestamp))
+    error.filter(|error| !is_stale(error, attachment.metadata.deletion_timestamp.as_deref().copied()))
 }
 
 /// Whether an error is from before our own try, and says nothing of it.

@@ -38,9 +38,39 @@ impl Shared for ArcStr {
     }
 }
 
-impl<T: Eq + Hash> Shared for Arc<[T]> {
+/// A list that is held in one word. It has two allocations, but there is one of it for many that hold it.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct List<T>(Arc<Box<[T]>>);
+
+impl<T> Default for List<T> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
+}
+
+impl<T> Deref for List<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        &self.0
+    }
+}
+
+impl<T> Borrow<[T]> for List<T> {
+    fn borrow(&self) -> &[T] {
+        self
+    }
+}
+
+impl<T: Clone> From<&[T]> for List<T> {
+    fn from(values: &[T]) -> Self {
+        Self(Arc::new(values.into()))
+    }
+}
+
+impl<T: Clone + Eq + Hash> Shared for List<T> {
     fn holders(&self) -> usize {
-        Self::strong_count(self)
+        Arc::strong_count(&self.0)
     }
 }
 
@@ -85,10 +115,10 @@ impl<P: Shared> Store<P> {
 }
 
 static TEXTS: LazyLock<Store<ArcStr>> = LazyLock::new(Store::default);
-static LISTS: LazyLock<Store<Arc<[Text]>>> = LazyLock::new(Store::default);
-static MAPS: LazyLock<Store<Arc<[(Text, Text)]>>> = LazyLock::new(Store::default);
-static EMPTY_LIST: LazyLock<Arc<[Text]>> = LazyLock::new(|| Arc::from([]));
-static EMPTY_MAP: LazyLock<Arc<[(Text, Text)]>> = LazyLock::new(|| Arc::from([]));
+static LISTS: LazyLock<Store<List<Text>>> = LazyLock::new(Store::default);
+static MAPS: LazyLock<Store<List<(Text, Text)>>> = LazyLock::new(Store::default);
+static EMPTY_LIST: LazyLock<List<Text>> = LazyLock::new(List::default);
+static EMPTY_MAP: LazyLock<List<(Text, Text)>> = LazyLock::new(List::default);
 
 /// The one copy of a text that is likely to repeat.
 #[must_use]
@@ -228,11 +258,11 @@ pub fn shared<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ArcStr, D::E
 
 /// A map of few texts, in order, that is likely to repeat and kept once.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TextMap(Arc<[(Text, Text)]>);
+pub struct TextMap(List<(Text, Text)>);
 
 impl Default for TextMap {
     fn default() -> Self {
-        Self(Arc::clone(&EMPTY_MAP))
+        Self(EMPTY_MAP.clone())
     }
 }
 
@@ -342,7 +372,7 @@ impl<'de> Deserialize<'de> for TextMap {
 
 /// A list of few texts that is likely to repeat and kept once.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TextList(Arc<[Text]>);
+pub struct TextList(List<Text>);
 
 impl TextList {
     /// Adds a text, at the cost of a new list.
@@ -358,7 +388,7 @@ impl TextList {
 
 impl Default for TextList {
     fn default() -> Self {
-        Self(Arc::clone(&EMPTY_LIST))
+        Self(EMPTY_LIST.clone())
     }
 }
 
@@ -382,7 +412,7 @@ impl<'a> IntoIterator for &'a TextList {
 impl<T: Into<Text>> FromIterator<T> for TextList {
     fn from_iter<I: IntoIterator<Item = T>>(texts: I) -> Self {
         let texts: Vec<Text> = texts.into_iter().map(Into::into).collect();
-        if texts.is_empty() { Self::default() } else { Self(LISTS.share(&texts)) }
+        if texts.is_empty() { Self::default() } else { Self(LISTS.share(texts.as_slice())) }
     }
 }
 
@@ -527,11 +557,11 @@ mod tests {
     #[test]
     fn equal_lists_and_maps_are_one() {
         let [one, other] = [(); 2].map(|()| TextList::from(["ReadWriteOnce", "ReadOnlyMany"]));
-        assert!(Arc::ptr_eq(&one.0, &other.0));
+        assert!(Arc::ptr_eq(&one.0.0, &other.0.0));
         let [one, other] = [(); 2].map(|()| TextMap::from([("storage", "1Gi")]));
-        assert!(Arc::ptr_eq(&one.0, &other.0));
-        assert!(Arc::ptr_eq(&TextMap::from([("", ""); 0]).0, &TextMap::default().0));
-        assert!(Arc::ptr_eq(&TextList::from([""; 0]).0, &TextList::default().0));
+        assert!(Arc::ptr_eq(&one.0.0, &other.0.0));
+        assert!(Arc::ptr_eq(&TextMap::from([("", ""); 0]).0.0, &TextMap::default().0.0));
+        assert!(Arc::ptr_eq(&TextList::from([""; 0]).0.0, &TextList::default().0.0));
         let mut list: TextList = serde_json::from_str(r#"["b", "a", "b"]"#).unwrap();
         list.push("c");
         assert_eq!(serde_json::to_string(&list).unwrap(), r#"["b","a","b","c"]"#);

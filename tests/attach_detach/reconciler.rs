@@ -237,7 +237,7 @@ fn hold(actual: &mut ActualState, volume: &VolumeId, name: &NodeName, given: &Gi
         attachment.spec.node_name = name.clone();
         attachment.status.attached = matches!(kind, Attachment::Attached | Attachment::Terminating);
         if matches!(kind, Attachment::Terminating) {
-            attachment.metadata.deletion_timestamp = Timestamp::from_second(1).ok();
+            attachment.metadata.deletion_timestamp = Timestamp::from_second(1).ok().map(Box::new);
         }
         if matches!(kind, Attachment::Failed) {
             attachment.status.attach_error = Some(Box::new(VolumeError { time: None, message: "no".into() }));

@@ -37,7 +37,7 @@ impl Server {
                 if attachment.metadata.finalizers.is_empty() {
                     self.remove_attachment(&name);
                 } else {
-                    attachment.metadata.deletion_timestamp = Timestamp::from_second(1).ok();
+                    attachment.metadata.deletion_timestamp = Timestamp::from_second(1).ok().map(Box::new);
                     self.put_attachment(attachment);
                 }
             }

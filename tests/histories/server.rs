@@ -345,7 +345,7 @@ impl Server {
             self.remove_attachment(&name);
             return Ok(Ok(None));
         }
-        attachment.metadata.deletion_timestamp = Timestamp::from_second(1).ok();
+        attachment.metadata.deletion_timestamp = Timestamp::from_second(1).ok().map(Box::new);
         Ok(Ok(Some(self.put_attachment(attachment))))
     }
 

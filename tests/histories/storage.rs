@@ -32,7 +32,7 @@ impl Server {
                 self.record_end(ObjectRef::Claim(claim.key()), Object::Claim(claim));
             }
             (4, _, Some(mut volume)) => {
-                volume.metadata.deletion_timestamp = Timestamp::from_second(1).ok();
+                volume.metadata.deletion_timestamp = Timestamp::from_second(1).ok().map(Box::new);
                 self.put_volume(volume);
             }
             (5, _, Some(volume)) => {

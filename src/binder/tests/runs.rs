@@ -317,7 +317,7 @@ fn a_host_path_volume_is_deleted_once_after_its_directory_and_let_go_last() {
     assert!(planner.plan(now).ops.is_empty(), "it is not known to be going");
 
     let mut volume = directory_volume(3);
-    volume.metadata.deletion_timestamp = Some("2026-01-01T00:00:00Z".parse().unwrap());
+    volume.metadata.deletion_timestamp = Some(Box::new("2026-01-01T00:00:00Z".parse().unwrap()));
     objects.apply(volume.clone());
     planner.changed(&key, now);
     let letting_go = only(planner.plan(now));

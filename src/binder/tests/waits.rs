@@ -320,7 +320,7 @@ fn a_bind_that_stops_is_not_measured_as_a_long_one() {
     // The volume is taken away, and an hour later there is another.
     let mut taken = volume("pv");
     taken.metadata.resource_version = ResourceVersion(3);
-    taken.metadata.deletion_timestamp = Some(k8s_openapi::jiff::Timestamp::UNIX_EPOCH);
+    taken.metadata.deletion_timestamp = Some(Box::new(k8s_openapi::jiff::Timestamp::UNIX_EPOCH));
     planner.outcome(op, Err(CallError::Conflict("pv".into())), now, 0.0);
     let read = only(planner.plan(now));
     planner.outcome(read, Ok(Answer::Volume(taken)), now, 0.0);

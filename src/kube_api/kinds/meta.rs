@@ -31,7 +31,7 @@ pub struct Meta {
     /// When the API server created the object.
     pub creation_timestamp: Option<Timestamp>,
     /// Set once deletion was asked for; the object is gone when its finalizers are.
-    pub deletion_timestamp: Option<Timestamp>,
+    pub deletion_timestamp: Option<Box<Timestamp>>,
     /// Finalizers; kept for PersistentVolumes and VolumeAttachments.
     pub finalizers: TextList,
     /// Owners that somebody asks for: of a pod PersistentVolumes, of a claim its controller.

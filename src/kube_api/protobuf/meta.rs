@@ -164,7 +164,8 @@ impl ObjectMeta {
             uid: Uid::from(self.uid),
             resource_version,
             creation_timestamp: time("metadata.creationTimestamp", self.creation_timestamp.as_ref())?,
-            deletion_timestamp: time("metadata.deletionTimestamp", self.deletion_timestamp.as_ref())?,
+            deletion_timestamp: time("metadata.deletionTimestamp", self.deletion_timestamp.as_ref())?
+                .map(Box::new),
             finalizers: self.finalizers.iter().collect(),
             owner_references: self.owner_references.into_iter().map(Into::into).collect(),
             annotations: annotations.into_iter().collect(),

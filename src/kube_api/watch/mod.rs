@@ -32,7 +32,7 @@ use crate::{
 };
 
 /// Objects on the first page of a list, of which nobody knows how large they are.
-const FIRST_PAGE: usize = 500;
+const FIRST_PAGE: usize = 100;
 /// What a page is to have, in bytes: enough that the server's work on a page does not count beside that on its
 /// objects, and little to hold in memory.
 const PAGE_BYTES: usize = 2 << 20;
