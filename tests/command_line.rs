@@ -198,9 +198,9 @@ fn authority(file: &std::path::Path) -> (CertificateDer<'static>, KeyPair) {
 #[test]
 fn without_an_api_server_it_runs_says_why_it_is_not_ready_and_ends_in_order() {
     let mut daemon = Daemon::start("unreachable");
-    let answer = daemon.wait_for("/readyz", "[-]watch-pods failed: failed to");
+    let answer = daemon.wait_for("/readyz?verbose", "[-]watch-pods failed: failed to");
     assert!(answer.starts_with("HTTP/1.1 500 ") && answer.contains("Connection refused"), "{answer}");
-    let answer = daemon.wait_for("/readyz", "last attempt failed: ");
+    let answer = daemon.wait_for("/readyz?verbose", "last attempt failed: ");
     assert!(answer.contains("[+]leader-election ok: standing by"), "{answer}");
     assert!(daemon.get("/livez").ends_with("\r\n\r\nok"));
     let metrics = daemon.get("/metrics");

@@ -23,12 +23,12 @@ struct Waiting {
 
 /// Who waits for a turn.
 #[derive(Debug, Default)]
-pub(super) struct Turns {
+pub(super) struct HandshakeQueue {
     waiting: Mutex<Waiting>,
     arrived: Notify,
 }
 
-impl Turns {
+impl HandshakeQueue {
     /// Waits for a turn, which ends when the caller next waits for anything.
     pub(super) async fn take(&self, connections: usize) {
         let (sender, turn) = oneshot::channel();
@@ -74,7 +74,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_one_with_the_fewest_connections_is_next() {
-        let turns = Arc::new(Turns::default());
+        let turns = Arc::new(HandshakeQueue::default());
         let order = Arc::new(Mutex::new(Vec::new()));
         let wait = |name: &'static str, connections| {
             let (turns, order) = (Arc::clone(&turns), Arc::clone(&order));
