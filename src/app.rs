@@ -228,7 +228,6 @@ pub fn subsystems(parts: &Parts) -> anyhow::Result<Vec<Subsystem>> {
 #[derive(Debug)]
 pub struct Daemon {
     tasks: Supervisor,
-    router: Arc<Router>,
     gate: Arc<Gate>,
     planning: CancellationToken,
     events: CancellationToken,
@@ -341,22 +340,15 @@ impl Daemon {
             tasks.spawn(Stage::Subsystem, name, running);
             router = router.json(explained_at, explanation);
         }
-        let router = Arc::new(router);
-        let gate = Arc::new(Gate::new(Pages::new(Arc::clone(&router)), auth, serving, measures));
+        let gate = Arc::new(Gate::new(Pages::new(Arc::new(router)), auth, serving, measures));
         if let Some(BoundServer { server, tls, own }) = server {
             let running = server.run(Arc::clone(&gate), tls, own, http.clone());
             tasks.spawn_at(Stage::Http, "http", workplace, running)?;
         }
-        Ok(Self { tasks, router, gate, planning, events: events_end, lease, http })
+        Ok(Self { tasks, gate, planning, events: events_end, lease, http })
     }
 
-    /// Its pages, for who is in the same process.
-    #[must_use]
-    pub fn pages(&self) -> Arc<Router> {
-        Arc::clone(&self.router)
-    }
-
-    /// The same as visitors see them.
+    /// Its pages, as clients see them.
     #[must_use]
     pub fn gate(&self) -> Arc<Gate> {
         Arc::clone(&self.gate)

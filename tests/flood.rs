@@ -426,9 +426,9 @@ async fn whatever_strangers_do_the_daemon_leads_on() {
     let excluding = format!("/livez?verbose{}", "&exclude".repeat(3_000));
     let mut probed = Vec::new();
     let mut flood = async |name: &'static str, attack: Pin<Box<dyn Future<Output = usize> + '_>>| {
-        let (answered, probes) = while_probed(&target, name, attack).await;
+        let (answered, measured) = while_probed(&target, name, attack).await;
         println!("{name}: {answered} answered as expected");
-        probed.push((name, probes));
+        probed.push((name, measured));
         answered
     };
     let done = async |attack: Pin<Box<dyn Future<Output = ()> + '_>>| {
@@ -486,9 +486,9 @@ async fn whatever_strangers_do_the_daemon_leads_on() {
     assert_eq!(hostile, 0, "more certificates than a chain has are refused with the handshake");
 
     // Behind one address with the probes. There a kubelet's patience has to be enough.
-    let (_, probes) =
+    let ((), last) =
         while_probed(&target, "slow loris behind the same address", slow_loris(&target, 300, true)).await;
-    assert!(probes.failed_in_a_row < FAILURES_IN_A_ROW, "{} probes in a row", probes.failed_in_a_row);
+    assert!(last.failed_in_a_row < FAILURES_IN_A_ROW, "{} probes in a row", last.failed_in_a_row);
 
     let mut process = target.process;
     assert_eq!(process.terminate().await.code(), Some(0), "{}", process.log().tail(20));

@@ -4,6 +4,8 @@
 //! path for details (`?verbose`) and shows credentials is asked about, and told the reasons if it may read the
 //! path. Everything else is for those alone whom [`DelegatedAuth`] admits.
 
+use std::sync::Arc;
+
 use http::{Method, request};
 
 use super::{
@@ -42,7 +44,7 @@ impl Gate {
 
     /// The pages behind it, for who is in the same process.
     #[must_use]
-    pub fn router(&self) -> &Router {
+    pub fn router(&self) -> &Arc<Router> {
         self.pages.router()
     }
 
@@ -104,7 +106,7 @@ impl Gate {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, atomic::Ordering};
+    use std::sync::atomic::Ordering;
 
     use http::Request;
     use rcgen::ExtendedKeyUsagePurpose;

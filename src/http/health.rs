@@ -91,7 +91,7 @@ type Outcomes = (Instant, Vec<bool>);
 #[derive(Debug)]
 pub struct Checks {
     endpoint: &'static str,
-    checks: Vec<Check>,
+    all: Vec<Check>,
     /// For everybody.
     outcomes: Mutex<Option<Outcomes>>,
 }
@@ -100,7 +100,7 @@ impl Checks {
     /// The checks of the endpoint with the given name, such as `readyz`.
     #[must_use]
     pub fn new(endpoint: &'static str, checks: Vec<Check>) -> Self {
-        Self { endpoint, checks, outcomes: Mutex::default() }
+        Self { endpoint, all: checks, outcomes: Mutex::default() }
     }
 
     /// Runs the checks, if they have not just been run, and answers.
@@ -117,7 +117,7 @@ impl Checks {
         let mut lines = String::new();
         let mut healthy = true;
         // Writing to a string cannot fail.
-        for (index, check) in self.checks.iter().enumerate() {
+        for (index, check) in self.all.iter().enumerate() {
             let name = &check.name;
             if excluded.contains(name) {
                 let _ = writeln!(lines, "[+]{name} excluded: ok");
@@ -137,7 +137,7 @@ impl Checks {
                 }
             };
         }
-        let unknown = excluded.iter().filter(|name| !self.checks.iter().any(|check| check.name == **name));
+        let unknown = excluded.iter().filter(|name| !self.all.iter().any(|check| check.name == **name));
         let unknown: Vec<String> = unknown.map(|name| format!("{name:?}")).collect();
         if !unknown.is_empty() {
             let unknown = unknown.join(", ");
@@ -161,7 +161,7 @@ impl Checks {
         match latest.as_ref().filter(|(found, _)| found.elapsed() < FRESH) {
             Some((_, outcomes)) => outcomes.clone(),
             None => {
-                let outcomes: Vec<bool> = self.checks.iter().map(|check| (check.find)().is_ok()).collect();
+                let outcomes: Vec<bool> = self.all.iter().map(|check| (check.find)().is_ok()).collect();
                 *latest = Some((Instant::now(), outcomes.clone()));
                 outcomes
             }

@@ -1,7 +1,7 @@
-//! What the API server is asked about visitors: TokenReviews, SubjectAccessReviews, and the
+//! What the API server is asked about clients: TokenReviews, SubjectAccessReviews, and the
 //! authorities of client certificates.
 //!
-//! A client of its own, so that visitors never stand in the way of the daemon's work, and within
+//! A client of its own, so that clients never stand in the way of the daemon's work, and within
 //! bounds, so that they cannot make the daemon flood the API server: so many reviews at once, so many
 //! a second, each with a deadline. Those who have been known before have a share that strangers cannot use up.
 

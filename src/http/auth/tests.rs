@@ -82,8 +82,8 @@ impl Cluster {
         if self.silent.load(Ordering::SeqCst) && Arc::as_ptr(&self.lookups) == std::ptr::from_ref(count) {
             std::future::pending::<()>().await;
         }
-        let stumbles = |left: usize| left.checked_sub(1);
-        let stumbled = self.stumbles.fetch_update(Ordering::SeqCst, Ordering::SeqCst, stumbles).is_ok();
+        let one_less = |left: usize| left.checked_sub(1);
+        let stumbled = self.stumbles.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok();
         if stumbled || self.away.load(Ordering::SeqCst) {
             answer(503, json!({}))
         } else {
