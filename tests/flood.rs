@@ -2,7 +2,8 @@
 //! what it was.
 //!
 //! The daemon is a process, the API server is in this one. The flood is bounded, on loopback, and comes from
-//! other addresses than the probes, as it would in a cluster; once also from the same address.
+//! other addresses than the probes, as it would in a cluster; once also from the same address. The daemon knows the
+//! probes' address as its node's, as with the manifest.
 //!
 //! Attackers, daemon, API server and probes share the machine's cores, so a probe waits for the attackers' own
 //! work, too. `MOORING_PROBE_LIMIT` is what a probe may take in milliseconds (p99 of all). The default is what a
@@ -154,6 +155,7 @@ impl Target {
             "--leader-elect-retry-period=200ms".to_owned(),
             format!("--secure-port={port}"),
             format!("--cert-dir={}", folder.display()),
+            "--node-addresses=127.0.0.1".to_owned(),
             format!("--client-ca-file={}", Authority::of_the_test().file().display()),
         ];
         let program = std::env::var_os("MOORING_PROGRAM");
