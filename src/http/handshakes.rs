@@ -2,7 +2,7 @@
 //!
 //! A handshake is most of what a connection costs, and a thousand that begin at once would keep a probe
 //! waiting for as long as they all take. So each takes a turn when its first message is there, one
-//! at a time, and whoever has the fewest connections goes first. Between two turns everything else is served.
+//! at a time: first the node, then whoever has the fewest connections. Between two turns everything else is served.
 
 use std::{
     collections::BTreeMap,
@@ -16,7 +16,7 @@ use tokio::{
 
 #[derive(Debug, Default)]
 struct Waiting {
-    /// By the connections of the peer, then by arrival.
+    /// By the rank of the peer, then by arrival.
     queue: BTreeMap<(usize, u64), oneshot::Sender<()>>,
     arrivals: u64,
 }
@@ -29,13 +29,13 @@ pub(super) struct HandshakeQueue {
 }
 
 impl HandshakeQueue {
-    /// Waits for a turn, which ends when the caller next waits for anything.
-    pub(super) async fn take(&self, connections: usize) {
+    /// Waits for a turn of [`super::connections::Connections::rank`], which ends when the caller next waits for anything.
+    pub(super) async fn take(&self, rank: usize) {
         let (sender, turn) = oneshot::channel();
         {
             let mut waiting = self.lock();
             waiting.arrivals += 1;
-            let key = (connections, waiting.arrivals);
+            let key = (rank, waiting.arrivals);
             waiting.queue.insert(key, sender);
         }
         self.arrived.notify_one();

@@ -262,7 +262,10 @@ impl Reviewer {
             }
         };
         let answer = timeout(DEADLINE, asking).await;
-        let answer = answer.unwrap_or_else(|_| Err(format!("no answer within {} s", DEADLINE.as_secs())));
+        let answer = answer.unwrap_or_else(|_| {
+            self.measures.reviewed(review, None, DEADLINE);
+            Err(format!("no answer within {} s", DEADLINE.as_secs()))
+        });
         // An outage may last, and clients come again: a line when it begins.
         let before = self.failing.of(review).swap(answer.is_err(), Ordering::Relaxed);
         answer.map_err(|error| {
