@@ -26,7 +26,7 @@ use crate::{
     attach_detach::{AttachDetach, ClockPlace},
     binder::Binder,
     config::Config,
-    http::{self, Doorkeeper, Gate, Measures, OwnCertificate, Pages, Reviewer, Router, Server},
+    http::{self, DelegatedAuth, Gate, Measures, OwnCertificate, Pages, Reviewer, Router, Server},
     kube_api::{
         backoff::Backoff,
         call::Caller,
@@ -228,7 +228,6 @@ pub fn subsystems(parts: &Parts) -> anyhow::Result<Vec<Subsystem>> {
 #[derive(Debug)]
 pub struct Daemon {
     tasks: Supervisor,
-    router: Arc<Router>,
     gate: Arc<Gate>,
     planning: CancellationToken,
     events: CancellationToken,
@@ -248,8 +247,12 @@ impl Daemon {
         grace: &RestoreGrace,
         threads: Threads,
     ) -> anyhow::Result<Self> {
-        let serving = config.serving.clone();
-        let (server, apis) = open_door(&serving, api).await?;
+        let mut serving = config.serving.clone();
+        if serving.port == 0 {
+            // Nobody comes who could show a certificate.
+            serving = http::Options { client_ca_file: None, skip_lookup: true, ..serving };
+        }
+        let (server, apis) = bind_server(&serving, api).await?;
         let identity = identity()?;
         tracing::info!(
             version = env!("CARGO_PKG_VERSION"),
@@ -263,8 +266,8 @@ impl Daemon {
         let metrics = Metrics::default();
         process::register(&metrics)?;
         let measures = Measures::new(&metrics)?;
-        let house = Workplace::new(threads)?;
-        let doorkeeper = house.enter(|| build_doorkeeper(&serving, &apis, &measures))?;
+        let workplace = Workplace::new(threads)?;
+        let auth = workplace.enter(|| build_auth(&serving, &apis, &measures))?;
         let api_metrics = Arc::new(ApiMetrics::new(&metrics, &api.host())?);
         let objects = Arc::new(Objects::within(grace.clone()));
         let leadership = match &config.election {
@@ -335,24 +338,17 @@ impl Daemon {
         let mut router = build_router(&parts, view, tasks.dead());
         for Subsystem { name, running, explained_at, explanation } in subsystems(&parts)? {
             tasks.spawn(Stage::Subsystem, name, running);
-            router = router.json(explained_at, move |rest| rest.is_empty().then(&explanation));
+            router = router.json(explained_at, explanation);
         }
-        let router = Arc::new(router);
-        let gate = Arc::new(Gate::new(Pages::new(Arc::clone(&router)), doorkeeper, serving, measures));
-        if let Some(OpenDoor { server, tls, own }) = server {
+        let gate = Arc::new(Gate::new(Pages::new(Arc::new(router)), auth, serving, measures));
+        if let Some(BoundServer { server, tls, own }) = server {
             let running = server.run(Arc::clone(&gate), tls, own, http.clone());
-            tasks.spawn_at(Stage::Http, "http", house, running)?;
+            tasks.spawn_at(Stage::Http, "http", workplace, running)?;
         }
-        Ok(Self { tasks, router, gate, planning, events: events_end, lease, http })
+        Ok(Self { tasks, gate, planning, events: events_end, lease, http })
     }
 
-    /// Its pages, for who is in the same process.
-    #[must_use]
-    pub fn pages(&self) -> Arc<Router> {
-        Arc::clone(&self.router)
-    }
-
-    /// The same as visitors see them.
+    /// Its pages, as clients see them.
     #[must_use]
     pub fn gate(&self) -> Arc<Gate> {
         Arc::clone(&self.gate)
@@ -429,52 +425,59 @@ async fn alarm_of_restores(grace: RestoreGrace, alarms: Alarms) {
 }
 
 /// A bound socket, and what it takes to talk there.
-struct OpenDoor {
+struct BoundServer {
     server: Server,
     tls: ServerConfig,
     own: Arc<OwnCertificate>,
 }
 
-/// What an operator may have got wrong about serving, before anything that others see: where to serve, unless
-/// nowhere, and which API servers review tokens and access.
-async fn open_door(
+/// What an operator may have got wrong about serving, before anything that others see: where to serve, and which
+/// API servers review tokens and access. Who serves nowhere needs none of it.
+async fn bind_server(
     serving: &http::Options,
     api: &ApiServer,
-) -> anyhow::Result<(Option<OpenDoor>, [ApiServer; 2])> {
-    let door = match serving.port {
-        0 => None,
-        port => {
-            let own = Arc::new(OwnCertificate::load(&serving.certificate, &own_names(serving))?);
-            let tls = http::server_config(serving, Arc::clone(&own))?;
-            let server = Server::bind(SocketAddr::new(serving.address, port))?;
-            Some(OpenDoor { server, tls, own })
-        }
-    };
-    let authentication = reviewing(serving.authentication_kubeconfig.as_deref(), api).await?;
-    let authorization = reviewing(serving.authorization_kubeconfig.as_deref(), api).await?;
-    Ok((door, [authentication, authorization]))
+) -> anyhow::Result<(Option<BoundServer>, [ApiServer; 2])> {
+    if serving.port == 0 {
+        return Ok((None, [api.clone(), api.clone()]));
+    }
+    if !serving.skipped_cipher_suites.is_empty() {
+        let skipped = serving.skipped_cipher_suites.join(", ");
+        tracing::warn!(skipped, "--tls-cipher-suites: those without known weakness alone are spoken");
+    }
+    let own = Arc::new(OwnCertificate::load(&serving.certificate, &own_names(serving))?);
+    let tls = http::server_config(serving, Arc::clone(&own))?;
+    let server = Server::bind(SocketAddr::new(serving.address, serving.port))?;
+    let authentication = serving.authentication_kubeconfig.as_deref();
+    let authentication = reviewing("--authentication-kubeconfig", authentication, api).await?;
+    let authorization = serving.authorization_kubeconfig.as_deref();
+    let authorization = reviewing("--authorization-kubeconfig", authorization, api).await?;
+    Ok((Some(BoundServer { server, tls, own }), [authentication, authorization]))
 }
 
-/// The API server that reviews visitors: a given one, or the one that the daemon works on.
-async fn reviewing(kubeconfig: Option<&Path>, api: &ApiServer) -> anyhow::Result<ApiServer> {
+/// The API server that reviews clients: a given one, or the one that the daemon works on.
+async fn reviewing(
+    flag: &'static str,
+    kubeconfig: Option<&Path>,
+    api: &ApiServer,
+) -> anyhow::Result<ApiServer> {
     match kubeconfig {
-        Some(file) => Ok(ApiServer::find(Some(file)).await?),
+        Some(file) => Ok(ApiServer::read(flag, file).await?),
         None => Ok(api.clone()),
     }
 }
 
-/// Who lets visitors in. Reviews have clients of their own.
-fn build_doorkeeper(
+/// Who lets clients in. Reviews have connections of their own.
+fn build_auth(
     serving: &http::Options,
     [authentication, authorization]: &[ApiServer; 2],
     measures: &Measures,
-) -> anyhow::Result<Doorkeeper> {
-    let doorkeeper = Doorkeeper::new(
+) -> anyhow::Result<DelegatedAuth> {
+    let auth = DelegatedAuth::new(
         serving,
         Reviewer::new(authentication.client()?, measures.clone()),
         Reviewer::new(authorization.client()?, measures.clone()),
     );
-    doorkeeper.map_err(|problem| anyhow!(problem))
+    auth.map_err(|problem| anyhow!(problem))
 }
 
 /// Names for a certificate that is made here.

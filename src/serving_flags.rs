@@ -3,7 +3,11 @@
 //! In: [`ServingArgs`] as the operator types them. Out: [`Options`], or the flag that cannot be. Files
 //! are read when the daemon starts.
 
-use std::{net::IpAddr, path::PathBuf, time::Duration};
+use std::{
+    net::{AddrParseError, IpAddr},
+    path::PathBuf,
+    time::Duration,
+};
 
 use clap::Args;
 
@@ -12,6 +16,28 @@ use crate::{
     config::ConfigError,
     http::{CertificateSource, MinVersion, Options, cipher_suites},
 };
+
+/// Cipher suites of TLS 1.2 that Go speaks if it is told to: without forward secrecy, or without authenticated
+/// encryption. There is no code for them here.
+// Go: crypto/tls, CipherSuites and InsecureCipherSuites.
+const WEAK_CIPHER_SUITES: [&str; 16] = [
+    "TLS_RSA_WITH_RC4_128_SHA",
+    "TLS_RSA_WITH_3DES_EDE_CBC_SHA",
+    "TLS_RSA_WITH_AES_128_CBC_SHA",
+    "TLS_RSA_WITH_AES_256_CBC_SHA",
+    "TLS_RSA_WITH_AES_128_CBC_SHA256",
+    "TLS_RSA_WITH_AES_128_GCM_SHA256",
+    "TLS_RSA_WITH_AES_256_GCM_SHA384",
+    "TLS_ECDHE_ECDSA_WITH_RC4_128_SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA256",
+    "TLS_ECDHE_RSA_WITH_RC4_128_SHA",
+    "TLS_ECDHE_RSA_WITH_3DES_EDE_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA256",
+];
 
 /// Flags of serving.
 #[derive(Clone, Debug, Args)]
@@ -24,6 +50,10 @@ pub struct ServingArgs {
     /// Port to serve HTTPS on; 0 serves nothing.
     #[arg(long, value_name = "PORT", default_value_t = 10270)]
     pub secure_port: u16,
+
+    /// Addresses of the node, from which its kubelet probes: a share of the connections is kept for them.
+    #[arg(long, value_name = "IPS", value_delimiter = ',')]
+    pub node_addresses: Vec<String>,
 
     /// Replaced by --secure-port.
     #[arg(long, value_name = "PORT", hide = true)]
@@ -118,42 +148,71 @@ impl TryFrom<ServingArgs> for Options {
                 return Err(ConfigError::new("tls-min-version", problem));
             }
         };
-        // Go has two names for these.
-        let known = cipher_suites();
-        let mut suites = Vec::new();
-        for name in args.tls_cipher_suites.iter().map(String::as_str).filter(|name| !name.is_empty()) {
-            let full = match name {
-                "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305" | "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305" => {
-                    format!("{name}_SHA256")
-                }
-                _ => name.to_owned(),
-            };
-            if !known.contains(&full) {
-                let problem = format!("{name:?} is none of those there are: {}", known.join(", "));
-                return Err(ConfigError::new("tls-cipher-suites", problem));
-            }
-            suites.push(full);
+        let (cipher_suites, skipped_cipher_suites) = choose_cipher_suites(&args.tls_cipher_suites)?;
+        let node_addresses = args.node_addresses.iter().filter(|address| !address.is_empty());
+        let node_addresses = node_addresses.map(|address| {
+            let problem =
+                |error: AddrParseError| ConfigError::new("node-addresses", format!("{address:?}: {error}"));
+            address.parse().map_err(problem)
+        });
+        let paths: Vec<String> =
+            args.authorization_always_allow_paths.into_iter().filter(|path| !path.is_empty()).collect();
+        // apiserver: pkg/authorization/path/path.go, NewAuthorizer.
+        let inner_star = |path: &&String| path.strip_suffix('*').unwrap_or(path).contains('*');
+        if let Some(path) = paths.iter().find(inner_star) {
+            let problem = format!("{path:?}: only a * at the end makes a prefix");
+            return Err(ConfigError::new("authorization-always-allow-paths", problem));
         }
         Ok(Self {
             address: args.bind_address,
             port: args.secure_port,
+            node_addresses: node_addresses.collect::<Result<_, _>>()?,
             certificate,
             min_version,
-            cipher_suites: suites,
+            cipher_suites,
+            skipped_cipher_suites,
             client_ca_file: args.client_ca_file,
             skip_lookup: args.authentication_skip_lookup,
             authentication_kubeconfig: args.authentication_kubeconfig,
             authorization_kubeconfig: args.authorization_kubeconfig,
-            always_allow_paths: args
-                .authorization_always_allow_paths
-                .into_iter()
-                .filter(|path| !path.is_empty())
-                .collect(),
+            always_allow_paths: paths,
             token_ttl: args.authentication_token_webhook_cache_ttl,
             authorized_ttl: args.authorization_webhook_cache_authorized_ttl,
             unauthorized_ttl: args.authorization_webhook_cache_unauthorized_ttl,
         })
     }
+}
+
+/// Cipher suites of `--tls-cipher-suites`, and those that KCM accepts and are not spoken here.
+///
+/// # Errors
+/// One is unknown to KCM, too, or nothing would be left.
+fn choose_cipher_suites(names: &[String]) -> Result<(Vec<String>, Vec<String>), ConfigError> {
+    let known = cipher_suites();
+    let (mut chosen, mut skipped) = (Vec::new(), Vec::new());
+    let refused = |problem: String| {
+        Err(ConfigError::new("tls-cipher-suites", format!("{problem} those there are: {}", known.join(", "))))
+    };
+    for name in names.iter().map(String::as_str).filter(|name| !name.is_empty()) {
+        // Go has two names for these.
+        let full = match name {
+            "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305" | "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305" => {
+                format!("{name}_SHA256")
+            }
+            _ => name.to_owned(),
+        };
+        if known.contains(&full) {
+            chosen.push(full);
+        } else if WEAK_CIPHER_SUITES.contains(&name) {
+            skipped.push(full);
+        } else {
+            return refused(format!("{name:?} is none of"));
+        }
+    }
+    if chosen.is_empty() && !skipped.is_empty() {
+        return refused(format!("{} cannot be spoken, choose among", skipped.join(", ")));
+    }
+    Ok((chosen, skipped))
 }
 
 #[cfg(test)]
@@ -174,9 +233,11 @@ mod tests {
         let expected = Options {
             address: "::".parse().unwrap(),
             port: 10270,
+            node_addresses: Vec::new(),
             certificate: CertificateSource::Memory,
             min_version: MinVersion::Tls12,
             cipher_suites: Vec::new(),
+            skipped_cipher_suites: Vec::new(),
             client_ca_file: None,
             skip_lookup: false,
             authentication_kubeconfig: None,
@@ -202,29 +263,43 @@ mod tests {
     fn lists_are_written_as_in_go() {
         let options = options(&[
             "--authorization-always-allow-paths=/healthz,/metrics",
-            "--tls-cipher-suites=TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305,TLS_AES_128_GCM_SHA256",
+            "--tls-cipher-suites=TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305,TLS_AES_128_GCM_SHA256,\
+             TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA",
             "--tls-min-version=VersionTLS13",
+            "--node-addresses=10.0.0.1,fd00::1",
         ]);
         let options = options.unwrap();
         assert_eq!(options.always_allow_paths, ["/healthz", "/metrics"]);
         let suites = ["TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256", "TLS_AES_128_GCM_SHA256"];
         assert_eq!(options.cipher_suites, suites);
+        assert_eq!(options.skipped_cipher_suites, ["TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA"]);
+        let addresses: [IpAddr; 2] = ["10.0.0.1", "fd00::1"].map(|text| text.parse().unwrap());
+        assert_eq!(options.node_addresses, addresses);
         assert_eq!(options.min_version, MinVersion::Tls13);
         assert!(!options.is_open("/livez"));
     }
 
     #[test]
     fn what_cannot_be_is_named() {
-        let cases: [(&[&str], &str); 6] = [
+        let cases: [(&[&str], &str); 9] = [
             (&["--port=10270"], "--port: is gone: --secure-port serves HTTPS"),
             (&["--tls-cert-file=a"], "--tls-cert-file: needs --tls-private-key-file"),
             (&["--tls-private-key-file=a"], "--tls-private-key-file: needs --tls-cert-file"),
             (&["--tls-min-version=VersionTLS10"], "--tls-min-version: TLS before 1.2 cannot be spoken"),
             (&["--tls-min-version=1.2"], "--tls-min-version: must be VersionTLS12 or VersionTLS13"),
             (
-                &["--tls-cipher-suites=TLS_RSA_WITH_RC4_128_SHA"],
-                "--tls-cipher-suites: \"TLS_RSA_WITH_RC4_128_SHA\" is none of those there are: ",
+                &["--tls-cipher-suites=TLS_AES_128_GCM_SHA256,TLS_ROT13"],
+                "--tls-cipher-suites: \"TLS_ROT13\" is none of those there are: TLS_",
             ),
+            (
+                &["--tls-cipher-suites=TLS_RSA_WITH_RC4_128_SHA"],
+                "--tls-cipher-suites: TLS_RSA_WITH_RC4_128_SHA cannot be spoken, choose among those there are: TLS_",
+            ),
+            (
+                &["--authorization-always-allow-paths=/healthz,/a*b"],
+                "--authorization-always-allow-paths: \"/a*b\": only a * at the end makes a prefix",
+            ),
+            (&["--node-addresses=node-1"], "--node-addresses: \"node-1\": invalid IP address syntax"),
         ];
         for (arguments, expected) in cases {
             let error = options(arguments).unwrap_err().to_string();

@@ -8,15 +8,16 @@ use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
     net::{TcpListener, TcpStream},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, ChildStderr, Command, Stdio},
-    sync::Arc,
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
 };
+use serde_json::json;
 use tokio_rustls::rustls::{
     ClientConfig, ClientConnection, RootCertStore, StreamOwned,
     crypto::ring,
@@ -59,6 +60,150 @@ fn a_mistake_is_one_line_and_exit_2() {
     assert_eq!(mooring().arg("--version").output().unwrap().status.code(), Some(0));
 }
 
+/// A folder for a test.
+fn folder(name: &str) -> PathBuf {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+fn kubeconfig(file: PathBuf, server: &str) -> PathBuf {
+    let content = "{apiVersion: v1, kind: Config, current-context: x,
+        clusters: [{name: c, cluster: {server: 'SERVER'}}], users: [{name: u, user: {}}],
+        contexts: [{name: x, context: {cluster: c, user: u}}]}";
+    fs::write(&file, content.replace("SERVER", server)).unwrap();
+    file
+}
+
+/// Nothing listens on the discard port.
+fn unreachable_api(folder: &Path) -> PathBuf {
+    kubeconfig(folder.join("kubeconfig"), "https://127.0.0.1:9")
+}
+
+#[test]
+fn a_mistake_in_a_kubeconfig_of_reviews_names_its_flag_unless_nothing_is_served() {
+    let folder = folder("reviews-nowhere");
+    let run = |port: u16, flag: &str| {
+        let mut command = mooring();
+        command.args(["run", "--bind-address=127.0.0.1", "--kubeconfig"]).arg(unreachable_api(&folder));
+        command.arg(format!("--secure-port={port}")).arg(format!("{flag}=/nonexistent/kubeconfig"));
+        command.stderr(Stdio::piped()).spawn().unwrap()
+    };
+    for flag in ["--authentication-kubeconfig", "--authorization-kubeconfig"] {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let output = run(port, flag).wait_with_output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        let line = stderr.lines().last().unwrap();
+        assert!(line.starts_with(&format!("mooring: {flag} /nonexistent/kubeconfig: ")), "{stderr}");
+        let mut daemon = run(0, flag);
+        let mut log = BufReader::new(daemon.stderr.take().unwrap());
+        let mut line = String::new();
+        while !line.contains("starting") {
+            line.clear();
+            assert_ne!(log.read_line(&mut line).unwrap(), 0, "it ended");
+        }
+        std::thread::spawn(move || log.read_to_string(&mut String::new()));
+        assert!(Command::new("kill").args(["-TERM", &daemon.id().to_string()]).status().unwrap().success());
+        assert_eq!(daemon.wait().unwrap().code(), Some(0));
+    }
+}
+
+/// An API server that says yes to every review, and publishes authorities of client certificates.
+struct Reviewer {
+    url: String,
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+impl Reviewer {
+    fn start(authorities: PathBuf) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&asked);
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = BufReader::new(stream.unwrap());
+                let (mut head, mut length) = (String::new(), 0);
+                while !head.ends_with("\r\n\r\n") {
+                    let begin = head.len();
+                    stream.read_line(&mut head).unwrap();
+                    let line = head[begin..].to_ascii_lowercase();
+                    if let Some(value) = line.strip_prefix("content-length:") {
+                        length = value.trim().parse().unwrap();
+                    }
+                }
+                stream.read_exact(&mut vec![0; length]).unwrap();
+                let path = head.split(' ').nth(1).unwrap().to_owned();
+                let answer = if path.ends_with("/tokenreviews") {
+                    json!({ "status": { "authenticated": true, "user": { "username": "reader" } } })
+                } else if path.ends_with("/subjectaccessreviews") {
+                    json!({ "status": { "allowed": true } })
+                } else {
+                    json!({ "data": { "client-ca-file": fs::read_to_string(&authorities).unwrap() } })
+                };
+                seen.lock().unwrap().push(path);
+                let answer = answer.to_string();
+                let length = answer.len();
+                let head =
+                    format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
+                stream.get_mut().write_all((head + &answer).as_bytes()).unwrap();
+            }
+        });
+        Self { url, asked }
+    }
+
+    fn asked(&self) -> Vec<String> {
+        self.asked.lock().unwrap().clone()
+    }
+}
+
+#[test]
+fn reviews_are_asked_for_where_their_flags_say_and_authorities_are_looked_up_unless_told_not_to() {
+    const TOKENS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
+    const ACCESS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+    const AUTHORITIES: &str = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
+    for (name, more) in [("reviews", &[][..]), ("reviews-skip", &["--authentication-skip-lookup"][..])] {
+        let folder = folder(name);
+        let [authentication, authorization] = [(); 2].map(|()| Reviewer::start(folder.join("ca.crt")));
+        let flag = |name: &str, reviewer: &Reviewer| {
+            format!("--{name}={}", kubeconfig(folder.join(name), &reviewer.url).display())
+        };
+        let flags = [
+            flag("authentication-kubeconfig", &authentication),
+            flag("authorization-kubeconfig", &authorization),
+        ];
+        let flags = flags.iter().map(String::as_str).chain(more.iter().copied());
+        let mut daemon = Daemon::start_in(folder.clone(), flags);
+        let mut log = daemon.unread_log.take().unwrap();
+        std::thread::spawn(move || log.read_to_string(&mut String::new()));
+
+        let answer = daemon.ask_with(false, "/metrics", "Authorization: Bearer a\r\n");
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        for expected in [
+            "\napiserver_delegated_authn_request_total{code=\"200\"} 1\n",
+            "\napiserver_delegated_authz_request_total{code=\"200\"} 1\n",
+            "\napiserver_delegated_authn_request_duration_seconds_bucket{code=\"200\",le=\"0.25\"} ",
+            "\napiserver_delegated_authz_request_duration_seconds_count{code=\"200\"} 1\n",
+        ] {
+            assert!(answer.contains(expected), "{expected}: {answer}");
+        }
+        assert_eq!(
+            (authentication.asked(), authorization.asked()),
+            (vec![TOKENS.into()], vec![ACCESS.into()])
+        );
+        let answer = daemon.ask(true, "/metrics");
+        if more.is_empty() {
+            assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+            assert_eq!(authentication.asked(), [TOKENS, AUTHORITIES]);
+        } else {
+            assert!(answer.starts_with("HTTP/1.1 401 "), "{answer}");
+            assert_eq!(authentication.asked(), [TOKENS]);
+        }
+        assert_eq!(daemon.terminate(), Some(0));
+    }
+}
+
 /// A running daemon whose API server does not answer. Killed if a test fails.
 struct Daemon {
     child: Child,
@@ -81,13 +226,13 @@ impl Daemon {
 
     /// Of its log, only the first lines are read.
     fn start_unread(name: &str, flags: &[&str]) -> Self {
-        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
-        fs::create_dir_all(&folder).unwrap();
-        // Nothing listens on the discard port.
-        let content = "{apiVersion: v1, kind: Config, current-context: x,
-            clusters: [{name: c, cluster: {server: 'https://127.0.0.1:9'}}], users: [{name: u, user: {}}],
-            contexts: [{name: x, context: {cluster: c, user: u}}]}";
-        fs::write(folder.join("kubeconfig"), content).unwrap();
+        let folder = folder(name);
+        let authorities = format!("--client-ca-file={}", folder.join("ca.crt").display());
+        Self::start_in(folder, flags.iter().copied().chain([authorities.as_str()]))
+    }
+
+    fn start_in<'a>(folder: PathBuf, flags: impl IntoIterator<Item = &'a str>) -> Self {
+        let kubeconfig = unreachable_api(&folder);
         let master = authority(&folder.join("ca.crt"));
         // Free a moment ago.
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -95,8 +240,7 @@ impl Daemon {
             .args(["run", "--bind-address=127.0.0.1", "--logging-format=json"])
             .arg(format!("--secure-port={port}"))
             .arg(format!("--cert-dir={}", folder.display()))
-            .arg(format!("--client-ca-file={}", folder.join("ca.crt").display()))
-            .arg(format!("--kubeconfig={}", folder.join("kubeconfig").display()))
+            .arg(format!("--kubeconfig={}", kubeconfig.display()))
             .args(flags)
             .stderr(Stdio::piped())
             .spawn()
@@ -142,8 +286,12 @@ impl Daemon {
     }
 
     fn ask(&self, is_master: bool, path: &str) -> String {
+        self.ask_with(is_master, path, "")
+    }
+
+    fn ask_with(&self, is_master: bool, path: &str, header: &str) -> String {
         let mut stream = self.connect(is_master);
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{header}\r\n").unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         answer
@@ -198,9 +346,9 @@ fn authority(file: &std::path::Path) -> (CertificateDer<'static>, KeyPair) {
 #[test]
 fn without_an_api_server_it_runs_says_why_it_is_not_ready_and_ends_in_order() {
     let mut daemon = Daemon::start("unreachable");
-    let answer = daemon.wait_for("/readyz", "[-]watch-pods failed: failed to");
+    let answer = daemon.wait_for("/readyz?verbose", "[-]watch-pods failed: failed to");
     assert!(answer.starts_with("HTTP/1.1 500 ") && answer.contains("Connection refused"), "{answer}");
-    let answer = daemon.wait_for("/readyz", "last attempt failed: ");
+    let answer = daemon.wait_for("/readyz?verbose", "last attempt failed: ");
     assert!(answer.contains("[+]leader-election ok: standing by"), "{answer}");
     assert!(daemon.get("/livez").ends_with("\r\n\r\nok"));
     let metrics = daemon.get("/metrics");

@@ -8,6 +8,7 @@ use std::{
     io::{self, IsTerminal},
     iter::Peekable,
     net::{Ipv4Addr, SocketAddr},
+    sync::Arc,
     time::Duration,
 };
 
@@ -167,7 +168,7 @@ impl Demo {
         let script = Script::new(seed, args.nodes, args.volumes, args.rate);
         let api = ApiServer::find(Some(&place.kubeconfig())).await?;
         let daemon = Daemon::start(config, &api, &RestoreGrace::default(), Threads::Shared).await?;
-        let observer = Observer::new(&client, daemon.pages(), seed, &place.kubeconfig());
+        let observer = Observer::new(&client, Arc::clone(daemon.gate().router()), seed, &place.kubeconfig());
         let stage = Stage::set(&client, &script).await.context("cannot set up the cluster")?;
         Ok(Self { seed, client, script: script.peekable(), stage, daemon, observer, serving })
     }

@@ -5,8 +5,9 @@
 //! was made here is valid whatever the clock says, as nobody can check it but by comparing it.
 
 use std::{
+    ffi::OsString,
     fmt, fs,
-    io::Write,
+    io::{self, Write},
     path::{Path, PathBuf},
     sync::{Arc, PoisonError, RwLock},
 };
@@ -70,8 +71,19 @@ impl OwnCertificate {
             CertificateSource::Files { certificate, key } => (certificate.clone(), key.clone()),
             CertificateSource::Folder(folder) => {
                 let [certificate, key] = PAIR.map(|name| folder.join(name));
-                if !(certificate.exists() && key.exists()) {
-                    write_pair(folder, &certificate, &key, names)?;
+                let there =
+                    |path: &Path| path.try_exists().map_err(|error| CertificateError::new(path, error));
+                let half = |missing: &Path, there: &Path| {
+                    let there = there.display();
+                    let problem = format!("is missing, but {there} is there: give both, or remove that");
+                    Err(CertificateError::new(missing, problem))
+                };
+                // apiserver: client-go's util/cert/io.go, CanReadCertAndKey.
+                match (there(&certificate)?, there(&key)?) {
+                    (true, true) => {}
+                    (false, false) => write_pair(folder, &certificate, &key, names)?,
+                    (true, false) => return half(&key, &certificate),
+                    (false, true) => return half(&certificate, &key),
                 }
                 (certificate, key)
             }
@@ -136,6 +148,13 @@ fn make(names: &[String]) -> Result<(CertificateDer<'static>, PrivateKeyDer<'sta
     Ok((made.cert.into(), key))
 }
 
+/// The name of a file until all of it is written.
+fn beside(path: &Path) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(".new");
+    PathBuf::from(name)
+}
+
 /// KCM: apiserver's pkg/server/options/serving.go, MaybeDefaultWithSelfSignedCerts.
 fn write_pair(
     folder: &Path,
@@ -147,11 +166,16 @@ fn write_pair(
     fs::create_dir_all(folder).map_err(|error| CertificateError::new(folder, error))?;
     // Under another name first: nobody reads half of it.
     let write = |path: &Path, tag: &str, der: &[u8], private: bool| {
+        let beside = beside(path);
+        // Whatever is there by that name, it is not written to: it may be readable by others, or be a link.
+        match fs::remove_file(&beside) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
         let mut options = fs::OpenOptions::new();
-        options.write(true).create(true).truncate(true);
+        options.write(true).create_new(true);
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, if private { 0o600 } else { 0o644 });
-        let beside = path.with_extension("new");
         options.open(&beside)?.write_all(pem::encode(&Pem::new(tag, der)).as_bytes())?;
         fs::rename(&beside, path)
     };
@@ -235,6 +259,48 @@ mod tests {
         assert!(own.reload().unwrap_err().to_string().contains("mooring.key: "));
         fs::remove_file(&certificate).unwrap();
         assert!(own.reload().unwrap_err().to_string().contains("mooring.crt: "));
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    /// What somebody who may write to the folder has put there is neither followed nor taken over.
+    #[cfg(unix)]
+    #[test]
+    fn a_key_is_written_to_a_file_of_its_own_alone() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let folder = folder("own");
+        fs::create_dir_all(&folder).unwrap();
+        let elsewhere = folder.join("elsewhere");
+        fs::write(&elsewhere, "precious").unwrap();
+        let [certificate, key] = PAIR.map(|name| folder.join(name));
+        assert_ne!(beside(&certificate), beside(&key));
+        symlink(&elsewhere, beside(&key)).unwrap();
+        fs::write(beside(&certificate), "rest of an earlier life").unwrap();
+        OwnCertificate::load(&CertificateSource::Folder(folder.clone()), &["localhost".to_owned()]).unwrap();
+        assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "precious");
+        let of_key = fs::symlink_metadata(&key).unwrap();
+        assert!(of_key.is_file());
+        assert_eq!(of_key.permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 3, "nothing is left over");
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn half_of_a_pair_is_a_mistake_and_stays() {
+        let folder = folder("half");
+        let source = CertificateSource::Folder(folder.clone());
+        let names = ["localhost".to_owned()];
+        OwnCertificate::load(&source, &names).unwrap();
+        let pair = PAIR.map(|name| folder.join(name));
+        for (missing, stays) in [(&pair[0], &pair[1]), (&pair[1], &pair[0])] {
+            let kept = fs::read(stays).unwrap();
+            let removed = fs::read(missing).unwrap();
+            fs::remove_file(missing).unwrap();
+            let error = OwnCertificate::load(&source, &names).unwrap_err().to_string();
+            let expected = format!("{}: is missing, but {} is there: ", missing.display(), stays.display());
+            assert!(error.starts_with(&expected), "{error}");
+            assert_eq!(fs::read(stays).unwrap(), kept);
+            fs::write(missing, removed).unwrap();
+        }
         fs::remove_dir_all(&folder).unwrap();
     }
 }

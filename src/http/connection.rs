@@ -11,14 +11,14 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     task::{Context, Poll},
 };
 
 use http::{
-    HeaderValue, Response,
-    header::{CONNECTION, CONTENT_TYPE, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS},
+    HeaderValue, Response, StatusCode,
+    header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS},
 };
 use hyper::{
     Request,
@@ -38,11 +38,11 @@ use tokio_rustls::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    auth::TlsPeer,
     connections::{Connections, Id, Phase},
     gate::{Gate, Reply},
+    handshakes::HandshakeQueue,
     pages::Sent,
-    turns::Turns,
-    visitor::Visitor,
 };
 
 /// For a head as it is read, and for an answer as it is written. Tokens have one or two KiB, some of them eight.
@@ -55,10 +55,14 @@ const MAX_REQUESTS: u32 = 100;
 const RETRY_SECONDS: &str = "5";
 
 /// The connections as they all share them.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Table(Arc<Mutex<Connections>>);
 
 impl Table {
+    pub(super) fn new(connections: Connections) -> Self {
+        Self(Arc::new(Mutex::new(connections)))
+    }
+
     pub(super) fn lock(&self) -> MutexGuard<'_, Connections> {
         // Valid between any two statements, so a panic elsewhere cannot spoil it.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -67,14 +71,34 @@ impl Table {
 
 /// A place in the table; given up when dropped.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(super) struct Registration {
     table: Table,
     id: Id,
+    /// Whether all of an answer was handed over, but perhaps not written yet.
+    writing: AtomicBool,
 }
 
-impl Seat {
+impl Registration {
     pub(super) fn new(table: Table, id: Id) -> Self {
-        Self { table, id }
+        Self { table, id, writing: AtomicBool::new(false) }
+    }
+
+    /// A request has come.
+    fn requested(&self) {
+        self.writing.store(false, Ordering::Relaxed);
+        self.enter(Phase::Answering);
+    }
+
+    /// All of its answer was handed over.
+    fn answered(&self) {
+        self.writing.store(true, Ordering::Relaxed);
+    }
+
+    /// What was handed over is on its way.
+    fn flushed(&self) {
+        if self.writing.swap(false, Ordering::Relaxed) {
+            self.enter(Phase::Idle);
+        }
     }
 
     fn enter(&self, phase: Phase) {
@@ -82,7 +106,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for Registration {
     fn drop(&mut self) {
         self.table.lock().ended(self.id);
     }
@@ -90,19 +114,19 @@ impl Drop for Seat {
 
 /// How a connection gets in.
 #[derive(Debug)]
-pub(super) struct Door {
+pub(super) struct Opening {
     pub(super) config: Arc<ServerConfig>,
-    pub(super) turns: Arc<Turns>,
-    /// How many connections the peer has with this one, but for those on which it has shown who it is.
-    pub(super) connections: usize,
+    pub(super) queue: Arc<HandshakeQueue>,
+    /// Place in the queue.
+    pub(super) rank: usize,
 }
 
 /// Serves a stream until it ends, or until told to stop: then what is being answered is still answered.
 pub(super) async fn serve<S>(
     stream: S,
     address: IpAddr,
-    seat: Arc<Seat>,
-    door: Door,
+    registration: Arc<Registration>,
+    handshake: Opening,
     gate: Arc<Gate>,
     stop: CancellationToken,
 ) where
@@ -110,8 +134,8 @@ pub(super) async fn serve<S>(
 {
     let opening = async {
         let hello = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
-        door.turns.take(door.connections).await;
-        hello.into_stream(door.config).await
+        handshake.queue.take(handshake.rank).await;
+        hello.into_stream(handshake.config).await
     };
     let opening = tokio::select! {
         opening = opening => opening,
@@ -126,21 +150,23 @@ pub(super) async fn serve<S>(
     };
     let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
     let certificates = chain.iter().map(|certificate| certificate.clone().into_owned()).collect();
-    let visitor = Arc::new(Visitor { address, certificates });
+    let peer = Arc::new(TlsPeer::new(address, certificates));
     let requests = Arc::new(AtomicU32::new(0));
-    let observed = Observed { stream, seat: Arc::clone(&seat) };
+    let observed = Observed { stream, registration: Arc::clone(&registration) };
     let service = service_fn(|request: Request<Incoming>| {
-        seat.enter(Phase::Answering);
-        let (gate, visitor, seat) = (Arc::clone(&gate), Arc::clone(&visitor), Arc::clone(&seat));
+        registration.requested();
+        let (gate, peer, registration) = (Arc::clone(&gate), Arc::clone(&peer), Arc::clone(&registration));
         let is_last = requests.fetch_add(1, Ordering::Relaxed) + 1 >= MAX_REQUESTS;
         async move {
             // Whatever the body is, it is not read.
             let (head, _) = request.into_parts();
-            let Reply { sent, known } = gate.answer(&visitor, &head).await;
+            let Reply { sent, known } = gate.answer(&peer, &head).await;
             if known {
-                seat.table.lock().known(seat.id);
+                registration.table.lock().known(registration.id);
             }
-            Ok::<_, Infallible>(response(sent, is_last, seat))
+            // Whoever sends many requests at once lets others in between.
+            tokio::task::yield_now().await;
+            Ok::<_, Infallible>(response(sent, is_last, registration))
         }
     });
     let connection = http1::Builder::new()
@@ -163,13 +189,18 @@ pub(super) async fn serve<S>(
     }
 }
 
-fn response(page: Sent, is_last: bool, seat: Arc<Seat>) -> Response<Answering> {
+fn response(page: Sent, is_last: bool, registration: Arc<Registration>) -> Response<Answering> {
     let (status, content_type) = (page.answer().status, page.answer().content_type);
-    let mut response = Response::new(Answering { sent: page, seat });
+    let mut response = Response::new(Answering { sent: page, registration });
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    // apiserver: pkg/endpoints/filters/cachecontrol.go.
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+    if status == StatusCode::METHOD_NOT_ALLOWED {
+        headers.insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+    }
     if matches!(status.as_u16(), 429 | 503) {
         headers.insert(RETRY_AFTER, HeaderValue::from_static(RETRY_SECONDS));
     }
@@ -179,15 +210,15 @@ fn response(page: Sent, is_last: bool, seat: Arc<Seat>) -> Response<Answering> {
     response
 }
 
-/// An answer on its way. When all of it was taken, the connection waits for the next request.
+/// An answer on its way. When all of it was taken and written, the connection waits for the next request.
 struct Answering {
     sent: Sent,
-    seat: Arc<Seat>,
+    registration: Arc<Registration>,
 }
 
 impl Drop for Answering {
     fn drop(&mut self) {
-        self.seat.enter(Phase::Idle);
+        self.registration.answered();
     }
 }
 
@@ -211,10 +242,10 @@ impl Body for Answering {
     }
 }
 
-/// A stream that tells when something was read.
+/// A stream that tells when something was read, and when all is written.
 struct Observed<S> {
     stream: S,
-    seat: Arc<Seat>,
+    registration: Arc<Registration>,
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Observed<S> {
@@ -226,7 +257,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Observed<S> {
         let before = buffer.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(context, buffer);
         if buffer.filled().len() > before {
-            self.seat.table.lock().received(self.seat.id, Instant::now());
+            self.registration.table.lock().received(self.registration.id, Instant::now());
         }
         polled
     }
@@ -242,7 +273,11 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Observed<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        let polled = Pin::new(&mut self.stream).poll_flush(context);
+        if let Poll::Ready(Ok(())) = polled {
+            self.registration.flushed();
+        }
+        polled
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -259,5 +294,63 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Observed<S> {
 
     fn is_write_vectored(&self) -> bool {
         self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use http_body_util::BodyExt;
+
+    use super::{
+        super::connections::{ANSWER_DEADLINE, IDLE_DEADLINE, Peer},
+        *,
+    };
+    use crate::http::Answer;
+
+    /// Takes what is written, and has room for it when it says so.
+    struct Wire(bool);
+
+    impl AsyncWrite for Wire {
+        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            Poll::Ready(Ok(bytes.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            if self.0 { Poll::Ready(Ok(())) } else { Poll::Pending }
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_nobody_reads_is_being_answered_however_small_it_is() {
+        let table = Table::new(Connections::default());
+        let (id, _) = table.lock().admit(Peer::from(IpAddr::from([10, 0, 0, 1])), Instant::now());
+        let registration = Arc::new(Registration::new(table.clone(), id));
+        let mut stream = Observed { stream: Wire(false), registration: Arc::clone(&registration) };
+        let overdue = |after: Duration| table.lock().overdue(Instant::now() + after);
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        let mut flush = |stream: &mut Observed<Wire>| Pin::new(stream).poll_flush(&mut context);
+
+        registration.requested();
+        let answer = Answer::text(StatusCode::OK, "ok".to_owned());
+        let answering = Answering { sent: Sent::of(answer), registration: Arc::clone(&registration) };
+        assert_eq!(answering.collect().await.unwrap().to_bytes(), "ok");
+        assert!(flush(&mut stream).is_pending());
+        assert_eq!(overdue(Duration::ZERO), []);
+        stream.stream = Wire(true);
+        assert!(flush(&mut stream).is_ready());
+        assert_eq!(overdue(ANSWER_DEADLINE), [], "it is idle");
+
+        registration.requested();
+        registration.answered();
+        stream.stream = Wire(false);
+        assert!(flush(&mut stream).is_pending());
+        assert!(ANSWER_DEADLINE < IDLE_DEADLINE);
+        assert_eq!(overdue(ANSWER_DEADLINE), [(id, Phase::Answering)]);
     }
 }

@@ -5,18 +5,23 @@
 //! the most makes room. So whoever has few, such as a kubelet that probes or a Prometheus that
 //! scrapes, is let in however many others hold on to theirs, and nobody has to be known beforehand. Those on
 //! which a peer has shown who it is do not count against it: behind one address there may be a scraper, a
-//! kubelet and somebody else's pod.
+//! kubelet and somebody else's pod. The node's own addresses, from which its kubelet probes, have a share that
+//! nobody else competes for.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     net::{IpAddr, Ipv6Addr},
     time::Duration,
 };
 
 use tokio::time::Instant;
 
-/// Connections in all. Each costs some 50 KiB at most (TLS and head buffers), so these are 10 MiB.
+/// Connections in all, without those of the node. Each costs some 50 KiB at most (TLS and head buffers), so these
+/// are 10 MiB, and what the kernel holds of answers that are not read.
 pub const MAX_CONNECTIONS: usize = 192;
+/// Connections of a network of addresses (IPv6): one host may have all of it, but so may all pods of a cluster's
+/// subnet. So it leaves room for others, and is large enough for many.
+pub const MAX_PER_NETWORK: usize = 128;
 /// Connections of one peer. A kubelet has a few at once, a Prometheus one or two.
 pub const MAX_PER_PEER: usize = 32;
 /// TLS handshake and first bytes of a request. KCM has no limit on the former; Go's clients give up after 10 s.
@@ -29,18 +34,24 @@ pub const IDLE_DEADLINE: Duration = Duration::from_secs(75);
 /// a slow line.
 pub const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
 
-/// Who connects: an IPv4 address, or the /64 of an IPv6 address, as a host has all of that. IPv4 in the
-/// form of IPv6, as a socket for both families reports it, is IPv4.
+/// Who connects: an address. IPv4 in the form of IPv6, as a socket for both families reports it, is IPv4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Peer(IpAddr);
 
 impl From<IpAddr> for Peer {
     fn from(address: IpAddr) -> Self {
+        Self(address.to_canonical())
+    }
+}
+
+impl Peer {
+    /// The /64 of an IPv6 address, of which a host may have every address; none of IPv4.
+    fn network(self) -> Option<Ipv6Addr> {
         const NETWORK: u128 = !(u64::MAX as u128);
-        Self(match address.to_canonical() {
-            IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & NETWORK).into(),
-            address @ IpAddr::V4(_) => address,
-        })
+        match self.0 {
+            IpAddr::V6(address) => Some(Ipv6Addr::from_bits(address.to_bits() & NETWORK)),
+            IpAddr::V4(_) => None,
+        }
     }
 }
 
@@ -75,15 +86,17 @@ pub type Id = u64;
 /// How many there may be.
 #[derive(Clone, Copy, Debug)]
 pub struct Caps {
-    /// In all.
+    /// In all, without those of the node.
     pub all: usize,
+    /// Of one network of addresses.
+    pub per_network: usize,
     /// Of one peer.
     pub per_peer: usize,
 }
 
 impl Default for Caps {
     fn default() -> Self {
-        Self { all: MAX_CONNECTIONS, per_peer: MAX_PER_PEER }
+        Self { all: MAX_CONNECTIONS, per_network: MAX_PER_NETWORK, per_peer: MAX_PER_PEER }
     }
 }
 
@@ -107,29 +120,39 @@ impl Entry {
 #[derive(Debug, Default)]
 pub struct Connections {
     caps: Caps,
+    node: BTreeSet<Peer>,
     open: BTreeMap<Id, Entry>,
     last: Id,
 }
 
 impl Connections {
-    /// How many connections a peer has on which it has not shown who it is.
+    /// None yet, with a share for the addresses of the node.
     #[must_use]
-    pub fn of(&self, peer: Peer) -> usize {
-        self.open.values().filter(|entry| entry.peer == peer && !entry.known).count()
+    pub fn new(caps: Caps, node: impl IntoIterator<Item = IpAddr>) -> Self {
+        Self { caps, node: node.into_iter().map(Peer::from).collect(), ..Self::default() }
+    }
+
+    /// Whose TLS handshake is first, the lowest: the node's, then those of who has the fewest connections on which
+    /// it has not shown who it is.
+    #[must_use]
+    pub fn rank(&self, peer: Peer) -> usize {
+        let unknown = self.open.values().filter(|entry| entry.peer == peer && !entry.known).count();
+        if self.node.contains(&peer) { unknown } else { self.caps.per_peer + unknown }
     }
 
     /// Lets a connection in. Returns its name, and the one that has to end for it.
     pub fn admit(&mut self, peer: Peer, now: Instant) -> (Id, Option<Id>) {
-        let own = self.open.values().filter(|entry| entry.peer == peer).count();
-        let crowd = if own >= self.caps.per_peer {
+        let count = |of: &dyn Fn(&Entry) -> bool| self.open.values().filter(|entry| of(entry)).count();
+        let network = peer.network();
+        let of_network = |entry: &Entry| network.is_some() && entry.peer.network() == network;
+        let crowd = if count(&|entry| entry.peer == peer) >= self.caps.per_peer {
             self.least(|entry| entry.peer == peer)
-        } else if self.open.len() >= self.caps.all {
-            let mut counts: HashMap<Peer, usize> = HashMap::new();
-            for entry in self.open.values().filter(|entry| !entry.known) {
-                *counts.entry(entry.peer).or_default() += 1;
-            }
-            let most = counts.values().max().copied();
-            self.least(|entry| counts.get(&entry.peer).copied() == most)
+        } else if self.node.contains(&peer) {
+            None
+        } else if count(&|entry| of_network(entry) && self.competes(entry)) >= self.caps.per_network {
+            self.least_of_crowd(of_network)
+        } else if count(&|entry| self.competes(entry)) >= self.caps.all {
+            self.least_of_crowd(|_| true)
         } else {
             None
         };
@@ -139,6 +162,22 @@ impl Connections {
         self.last += 1;
         self.open.insert(self.last, Entry { peer, phase: Phase::Opening, since: now, known: false });
         (self.last, crowd)
+    }
+
+    /// Whether a connection may have to make room for another peer's.
+    fn competes(&self, entry: &Entry) -> bool {
+        !self.node.contains(&entry.peer)
+    }
+
+    /// Of some connections, the least worthy one of the peer that has the most.
+    fn least_of_crowd(&self, of: impl Fn(&Entry) -> bool) -> Option<Id> {
+        let of = |entry: &Entry| of(entry) && self.competes(entry);
+        let mut counts: HashMap<Peer, usize> = HashMap::new();
+        for entry in self.open.values().filter(|entry| of(entry) && !entry.known) {
+            *counts.entry(entry.peer).or_default() += 1;
+        }
+        let most = counts.values().max().copied();
+        self.least(|entry| of(entry) && counts.get(&entry.peer).copied() == most)
     }
 
     fn least(&self, of: impl Fn(&Entry) -> bool) -> Option<Id> {
@@ -206,17 +245,61 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_is_a_host() {
+    fn a_peer_is_an_address_and_a_network_bounds_many() {
         assert_eq!(peer("::ffff:10.0.0.1"), peer("10.0.0.1"));
         assert_ne!(peer("10.0.0.2"), peer("10.0.0.1"));
-        assert_eq!(peer("fd00:1:2:3::1"), peer("fd00:1:2:3:ffff::2"));
-        assert_ne!(peer("fd00:1:2:3::1"), peer("fd00:1:2:4::1"));
+        assert_ne!(peer("fd00:1:2:3::1"), peer("fd00:1:2:3:ffff::2"));
+        assert_eq!(peer("fd00:1:2:3::1").network(), peer("fd00:1:2:3:ffff::2").network());
+        assert_ne!(peer("fd00:1:2:3::1").network(), peer("fd00:1:2:4::1").network());
+    }
+
+    /// EKS and GKE give all pods and nodes of a subnet addresses of one /64.
+    #[test]
+    fn in_one_network_a_pod_that_floods_ends_its_own_connections() {
+        let now = Instant::now();
+        let caps = Caps { all: 8, per_network: 6, per_peer: 4 };
+        let mut connections = Connections::new(caps, []);
+        let (probe, _) = connections.admit(peer("fd00::1"), now);
+        for _ in 0..20 {
+            connections.admit(peer("fd00::bad"), now + Duration::from_secs(1));
+        }
+        assert!(connections.contains(probe));
+        assert_eq!(connections.count(), 5);
+        // A host that has the whole network to itself leaves room for others.
+        for number in 0..20 {
+            connections.admit(peer(&format!("fd00::bad:{number:x}")), now + Duration::from_secs(2));
+        }
+        assert_eq!(connections.count(), 6);
+        let (_, ended) = connections.admit(peer("fd00:0:0:1::1"), now);
+        assert_eq!((ended, connections.count()), (None, 7));
+    }
+
+    #[test]
+    fn nobody_competes_with_the_node() {
+        let now = Instant::now();
+        let node: [IpAddr; 2] = ["10.0.0.9", "fd00::9"].map(|text| text.parse().unwrap());
+        let caps = Caps { all: 4, per_network: 3, per_peer: 2 };
+        let mut connections = Connections::new(caps, node);
+        let (probe, _) = connections.admit(peer("fd00::9"), now);
+        for number in 0..20 {
+            connections.admit(peer(&format!("10.0.1.{number}")), now + Duration::from_secs(1));
+            connections.admit(peer(&format!("fd00::1:{number}")), now + Duration::from_secs(1));
+        }
+        assert!(connections.contains(probe));
+        assert_eq!(connections.count(), 5);
+        // Nor does the node take a place from others, but for those of its own address.
+        let (_, ended) = connections.admit(peer("::ffff:10.0.0.9"), now);
+        assert_eq!((ended, connections.count()), (None, 6));
+        connections.admit(peer("fd00::9"), now);
+        let (_, ended) = connections.admit(peer("fd00::9"), now);
+        assert_eq!((ended, connections.count()), (Some(probe), 7));
+        assert!(connections.rank(peer("fd00::9")) < connections.rank(peer("10.0.1.19")));
     }
 
     #[test]
     fn the_crowd_makes_room_and_not_the_one_that_has_few() {
         let now = Instant::now();
-        let mut connections = Connections { caps: Caps { all: 4, per_peer: 3 }, ..Connections::default() };
+        let mut connections = Connections::new(Caps { all: 4, per_network: 4, per_peer: 3 }, []);
         let (probe, none) = connections.admit(peer("10.0.0.1"), now);
         assert_eq!(none, None);
         let crowd = [1, 2, 3].map(|second| {
@@ -239,7 +322,11 @@ mod tests {
         let (_, ended) = connections.admit(peer("10.0.0.5"), now + Duration::from_secs(7));
         assert_eq!(ended, Some(probe));
         assert_eq!(connections.count(), 4);
-        assert_eq!((connections.of(peer("10.0.0.3")), connections.of(peer("10.0.0.5"))), (0, 1));
+        assert_eq!(
+            connections.rank(peer("10.0.0.3")) + 1,
+            connections.rank(peer("10.0.0.5")),
+            "who is known goes first"
+        );
     }
 
     #[test]

@@ -3,13 +3,24 @@
 //! In: named checks. Out: `ok`, or a line per check with `?verbose` and whenever one fails;
 //! `?exclude=<name>` leaves a check out. Reasons and remarks may name objects, holders and addresses, so
 //! they are for those alone who may read the path; to everybody else, as with the API server, only what
-//! is checked and whether it is well.
+//! is checked and whether it is well. For everybody the checks are run at most once a second.
 
-use std::fmt::Write;
+use std::{
+    collections::BTreeSet,
+    fmt::Write,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
 
 use http::StatusCode;
+use tokio::time::Instant;
 
 use super::Answer;
+
+/// How long the findings for everybody count. A second is less than the period of any probe.
+const FRESH: Duration = Duration::from_secs(1);
+/// Bytes of a query. All names there are have some 400; what is excluded is repeated in the answer.
+const MAX_QUERY: usize = 1024;
 
 /// What a check found: fine, with a remark or without, or the reason why not.
 pub type Finding = Result<Option<String>, String>;
@@ -43,60 +54,94 @@ impl Check {
     }
 }
 
+/// What the query of a request asks for.
+struct Query {
+    verbose: bool,
+    excluded: BTreeSet<String>,
+}
+
+impl Query {
+    // apiserver: server/healthz/healthz.go, handleRootHealth and getExcludedChecks.
+    fn parse(query: &str) -> Self {
+        let mut parsed = Self { verbose: false, excluded: BTreeSet::new() };
+        for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+            match name.as_ref() {
+                "verbose" => parsed.verbose = true,
+                "exclude" => {
+                    parsed.excluded.insert(value.into_owned());
+                }
+                _ => {}
+            }
+        }
+        parsed
+    }
+}
+
+/// Whether a query asks for a line per check.
+#[must_use]
+pub fn is_verbose(query: Option<&str>) -> bool {
+    let query = query.filter(|query| query.len() <= MAX_QUERY);
+    query.is_some_and(|query| Query::parse(query).verbose)
+}
+
+/// Whether each check was fine, and when that was found.
+type Outcomes = (Instant, Vec<bool>);
+
 /// The checks of one endpoint.
 #[derive(Debug)]
 pub struct Checks {
     endpoint: &'static str,
-    checks: Vec<Check>,
+    all: Vec<Check>,
+    /// For everybody.
+    outcomes: Mutex<Option<Outcomes>>,
 }
 
 impl Checks {
     /// The checks of the endpoint with the given name, such as `readyz`.
     #[must_use]
     pub fn new(endpoint: &'static str, checks: Vec<Check>) -> Self {
-        Self { endpoint, checks }
+        Self { endpoint, all: checks, outcomes: Mutex::default() }
     }
 
-    /// Runs the checks and answers.
+    /// Runs the checks, if they have not just been run, and answers.
     ///
     /// Format: apiserver's server/healthz/healthz.go, handleRootHealth.
     #[must_use]
     pub fn answer(&self, query: Option<&str>, audience: Audience) -> Answer {
-        let withheld = audience == Audience::Everybody;
-        let mut verbose = false;
-        let mut excluded = Vec::new();
-        for pair in query.unwrap_or_default().split('&') {
-            match pair.split_once('=').unwrap_or((pair, "")) {
-                ("verbose", _) => verbose = true,
-                ("exclude", name) => excluded.push(name),
-                _ => {}
-            }
+        let query = query.unwrap_or_default();
+        if query.len() > MAX_QUERY {
+            return Answer::text(StatusCode::URI_TOO_LONG, "the query is too long\n".to_owned());
         }
+        let Query { verbose, excluded } = Query::parse(query);
+        let outcomes = (audience == Audience::Everybody).then(|| self.outcomes());
         let mut lines = String::new();
         let mut healthy = true;
         // Writing to a string cannot fail.
-        for check in &self.checks {
+        for (index, check) in self.all.iter().enumerate() {
             let name = &check.name;
-            let _ = if excluded.contains(&name.as_str()) {
-                writeln!(lines, "[+]{name} excluded: ok")
-            } else {
-                match (check.find)() {
-                    Ok(Some(_)) if withheld => writeln!(lines, "[+]{name} ok"),
-                    Ok(None) => writeln!(lines, "[+]{name} ok"),
-                    Ok(Some(remark)) => writeln!(lines, "[+]{name} ok: {remark}"),
-                    Err(reason) => {
-                        healthy = false;
-                        let reason = if withheld { "reason withheld" } else { reason.as_str() };
-                        writeln!(lines, "[-]{name} failed: {reason}")
-                    }
+            if excluded.contains(name) {
+                let _ = writeln!(lines, "[+]{name} excluded: ok");
+                continue;
+            }
+            let finding = match &outcomes {
+                None => (check.find)(),
+                Some(outcomes) if outcomes.get(index) == Some(&true) => Ok(None),
+                Some(_) => Err("reason withheld".to_owned()),
+            };
+            let _ = match finding {
+                Ok(None) => writeln!(lines, "[+]{name} ok"),
+                Ok(Some(remark)) => writeln!(lines, "[+]{name} ok: {remark}"),
+                Err(reason) => {
+                    healthy = false;
+                    writeln!(lines, "[-]{name} failed: {reason}")
                 }
             };
         }
-        for name in excluded {
-            if !self.checks.iter().any(|check| check.name == name) {
-                let _ =
-                    writeln!(lines, "warn: some health checks cannot be excluded: no matches for {name:?}");
-            }
+        let unknown = excluded.iter().filter(|name| !self.all.iter().any(|check| check.name == **name));
+        let unknown: Vec<String> = unknown.map(|name| format!("{name:?}")).collect();
+        if !unknown.is_empty() {
+            let unknown = unknown.join(", ");
+            let _ = writeln!(lines, "warn: some health checks cannot be excluded: no matches for {unknown}");
         }
         let endpoint = self.endpoint;
         if !healthy {
@@ -109,10 +154,28 @@ impl Checks {
         }
         Answer::text(StatusCode::OK, "ok".to_owned())
     }
+
+    /// Whether each check is fine, as of the last second.
+    fn outcomes(&self) -> Vec<bool> {
+        let mut latest = self.outcomes.lock().unwrap_or_else(PoisonError::into_inner);
+        match latest.as_ref().filter(|(found, _)| found.elapsed() < FRESH) {
+            Some((_, outcomes)) => outcomes.clone(),
+            None => {
+                let outcomes: Vec<bool> = self.all.iter().map(|check| (check.find)().is_ok()).collect();
+                *latest = Some((Instant::now(), outcomes.clone()));
+                outcomes
+            }
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    };
+
     use super::*;
 
     #[test]
@@ -120,7 +183,8 @@ mod tests {
         let well = || Check::new("ping", || Ok(None));
         let remark = || Check::new("leader-election", || Ok(Some("standby".to_owned())));
         let ill = || Check::new("watch-pods", || Err("connection refused".to_owned()));
-        let cases: [(Vec<Check>, Option<&str>, u16, &str); 6] = [
+        let too_long = "exclude&".repeat(MAX_QUERY);
+        let cases: [(Vec<Check>, Option<&str>, u16, &str); 8] = [
             (vec![well(), remark()], None, 200, "ok"),
             (
                 vec![well(), remark()],
@@ -148,12 +212,21 @@ mod tests {
                 "[+]ping ok\nwarn: some health checks cannot be excluded: no matches for \"pong\"\n\
                  readyz check passed\n",
             ),
+            (
+                vec![well()],
+                Some("exclude=b&exclude=a%20b&exclude=b&exclude=ping&verbose"),
+                200,
+                "[+]ping excluded: ok\nwarn: some health checks cannot be excluded: no matches for \"a b\", \"b\"\n\
+                 readyz check passed\n",
+            ),
+            (vec![well()], Some(&too_long), 414, "the query is too long\n"),
         ];
         for (checks, query, status, body) in cases {
             let answer = Checks::new("readyz", checks).answer(query, Audience::Known);
             assert_eq!((answer.status.as_u16(), answer.body.as_str()), (status, body), "{query:?}");
         }
     }
+
     #[test]
     fn strangers_are_told_what_is_wrong_and_not_why() {
         let checks = || {
@@ -168,5 +241,27 @@ mod tests {
         assert_eq!(answer(Some("verbose")).body, failed);
         let passed = "[+]leader-election ok\n[+]watch-pods excluded: ok\nreadyz check passed\n";
         assert_eq!(answer(Some("verbose&exclude=watch-pods")).body, passed);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn everybody_may_ask_and_the_checks_are_run_once_a_second() {
+        let runs = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&runs);
+        let check = Check::new("ping", move || match count.fetch_add(1, Ordering::SeqCst) {
+            0 => Ok(None),
+            _ => Err("ill".to_owned()),
+        });
+        let checks = Checks::new("livez", vec![check]);
+        let status = |query, audience| checks.answer(query, audience).status.as_u16();
+        for query in [None, Some("verbose"), Some("exclude=x"), None] {
+            assert_eq!(status(query, Audience::Everybody), 200, "{query:?}");
+        }
+        assert_eq!(runs.load(Ordering::SeqCst), 1);
+        tokio::time::advance(FRESH).await;
+        assert_eq!(status(None, Audience::Everybody), 500);
+        assert_eq!(runs.load(Ordering::SeqCst), 2);
+        // Who may know why is told what is so now.
+        assert_eq!(checks.answer(None, Audience::Known).body, "[-]ping failed: ill\nlivez check failed\n");
+        assert_eq!(runs.load(Ordering::SeqCst), 3);
     }
 }

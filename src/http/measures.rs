@@ -1,6 +1,8 @@
 //! What is counted about serving.
 
-use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts};
+use std::time::Duration;
+
+use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts};
 
 use super::connections::Phase;
 use crate::metrics::Metrics;
@@ -17,7 +19,7 @@ pub enum Review {
 }
 
 impl Review {
-    /// As a label.
+    /// As in the log.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -26,17 +28,6 @@ impl Review {
             Self::Authorities => "authorities",
         }
     }
-}
-
-/// What became of a review.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// An answer came.
-    Answered,
-    /// None came, or one that says nothing.
-    Failed,
-    /// It was not asked for: too many others were.
-    Busy,
 }
 
 /// Why a connection was ended.
@@ -60,14 +51,39 @@ impl End {
     }
 }
 
-/// `mooring_http_*`.
+/// Upper bounds in seconds of what a review takes.
+// apiserver: pkg/authentication/authenticatorfactory/metrics.go.
+const BUCKETS: [f64; 8] = [0.25, 0.5, 0.7, 1.0, 1.5, 3.0, 5.0, 10.0];
+
+/// Requests of one sort to the API server, by status; `<error>` without one.
+#[derive(Clone, Debug)]
+struct Reviews {
+    total: IntCounterVec,
+    duration: HistogramVec,
+}
+
+impl Reviews {
+    fn new(metrics: &Metrics, name: &str) -> Result<Self, prometheus::Error> {
+        let opts = Opts::new(format!("{name}_total"), "Number of HTTP requests partitioned by status code.");
+        let total = IntCounterVec::new(opts, &["code"])?;
+        metrics.register(&total)?;
+        let help = "Request latency in seconds. Broken down by status code.";
+        let opts = HistogramOpts::new(format!("{name}_duration_seconds"), help).buckets(BUCKETS.to_vec());
+        let duration = HistogramVec::new(opts, &["code"])?;
+        metrics.register(&duration)?;
+        Ok(Self { total, duration })
+    }
+}
+
+/// `mooring_http_*`, and the API server's names for what is asked about clients.
 #[derive(Clone, Debug)]
 pub struct Measures {
     connections: IntGauge,
     accepted: IntCounter,
     ended: IntCounterVec,
     requests: IntCounterVec,
-    reviews: IntCounterVec,
+    authentications: Reviews,
+    authorizations: Reviews,
 }
 
 impl Measures {
@@ -91,12 +107,9 @@ impl Measures {
             &["reason"],
         )?;
         let requests = counters("mooring_http_requests_total", "Requests, by status", &["code"])?;
-        let reviews = counters(
-            "mooring_http_reviews_total",
-            "Questions to the API server about visitors, by what became of them",
-            &["review", "outcome"],
-        )?;
-        Ok(Self { connections, accepted, ended, requests, reviews })
+        let authentications = Reviews::new(metrics, "apiserver_delegated_authn_request")?;
+        let authorizations = Reviews::new(metrics, "apiserver_delegated_authz_request")?;
+        Ok(Self { connections, accepted, ended, requests, authentications, authorizations })
     }
 
     /// Counts a connection and sets how many there are.
@@ -120,13 +133,16 @@ impl Measures {
         self.requests.with_label_values(&[status.as_str()]).inc();
     }
 
-    /// Counts a review.
-    pub fn reviewed(&self, review: Review, outcome: Outcome) {
-        let outcome = match outcome {
-            Outcome::Answered => "answered",
-            Outcome::Failed => "failed",
-            Outcome::Busy => "busy",
+    /// Counts a review that was sent, and what it took until the answer with this status came, if one did.
+    pub fn reviewed(&self, review: Review, status: Option<http::StatusCode>, took: Duration) {
+        let reviews = match review {
+            Review::Token => &self.authentications,
+            Review::Access => &self.authorizations,
+            // KCM counts reads of its ConfigMap among its client's other requests.
+            Review::Authorities => return,
         };
-        self.reviews.with_label_values(&[review.as_str(), outcome]).inc();
+        let code = status.as_ref().map_or("<error>", http::StatusCode::as_str);
+        reviews.total.with_label_values(&[code]).inc();
+        reviews.duration.with_label_values(&[code]).observe(took.as_secs_f64());
     }
 }

@@ -1,32 +1,34 @@
 //! What the daemon serves over HTTPS: metrics, health, and JSON for people who look into it.
 //!
 //! ```text
-//!  listener ─▶ connections ─▶ turns, tls ─▶ gate ─▶ visitor (who is it, may it read this?) ─▶ reviews ─▶ API server
-//!              (who makes room)              │
-//!                                            └▶ router ─▶ health checks │ pages (made apart, once a second)
+//!  listener ─▶ connections ─▶ handshakes, tls ─▶ gate ─▶ auth (who is it, may it read this?) ─▶ reviews ─▶ API server
+//!              (who makes room)                   │
+//!                                                 └▶ router ─▶ health checks │ pages (made apart, once a second)
 //! ```
 //!
 //! In: a [`Router`] built once at start, and [`Options`]. Out: answers, all computed from memory, so a slow
 //! API server never makes a probe slow. Serving has a thread of its own ([`Server::run`]), so that
 //! whatever strangers do there neither keeps the daemon from its work nor from renewing its lease.
 
+mod auth;
 mod certificates;
+mod client_certs;
 mod connection;
 mod connections;
 mod gate;
+mod handshakes;
 pub mod health;
 mod measures;
-mod memory;
 mod options;
 mod pages;
 mod reviews;
 mod router;
 mod server;
 mod tls;
-mod turns;
+mod ttl_cache;
 mod user;
-mod visitor;
 
+pub use auth::{DelegatedAuth, TlsPeer};
 pub use certificates::{CertificateError, OwnCertificate};
 pub use gate::{Gate, Reply};
 pub use measures::Measures;
@@ -36,4 +38,3 @@ pub use reviews::Reviewer;
 pub use router::{Answer, Router};
 pub use server::{BindError, Server};
 pub use tls::{cipher_suites, server_config};
-pub use visitor::{Doorkeeper, Visitor};

@@ -38,12 +38,16 @@ pub struct Options {
     pub address: IpAddr,
     /// Port; 0 serves nothing.
     pub port: u16,
+    /// Addresses of the node, from which its kubelet probes: nobody else competes for their connections.
+    pub node_addresses: Vec<IpAddr>,
     /// The server's certificate.
     pub certificate: CertificateSource,
     /// The least version of TLS.
     pub min_version: MinVersion,
     /// Names of the cipher suites of TLS 1.2; empty for all that are known. Those of 1.3 are always on.
     pub cipher_suites: Vec<String>,
+    /// Names of those that were asked for, and are not spoken.
+    pub skipped_cipher_suites: Vec<String>,
     /// Authorities of client certificates. Without it: those of the cluster.
     pub client_ca_file: Option<PathBuf>,
     /// Whether to do without the cluster's authorities.
@@ -67,9 +71,9 @@ impl Options {
     // apiserver: pkg/authorization/path/path.go, NewAuthorizer.
     #[must_use]
     pub fn is_open(&self, path: &str) -> bool {
-        let path = path.trim_start_matches('/');
+        let path = without_slash(path);
         self.always_allow_paths.iter().any(|open| {
-            let open = open.trim_start_matches('/');
+            let open = without_slash(open);
             match open.strip_suffix('*') {
                 Some(prefix) => path.starts_with(prefix),
                 None => path == open,
@@ -78,14 +82,21 @@ impl Options {
     }
 }
 
+/// One slash in front is optional.
+fn without_slash(path: &str) -> &str {
+    path.strip_prefix('/').unwrap_or(path)
+}
+
 #[cfg(test)]
 pub(super) fn for_tests() -> Options {
     Options {
         address: "127.0.0.1".parse().unwrap(),
         port: 0,
+        node_addresses: Vec::new(),
         certificate: CertificateSource::Memory,
         min_version: MinVersion::default(),
         cipher_suites: Vec::new(),
+        skipped_cipher_suites: Vec::new(),
         client_ca_file: None,
         skip_lookup: false,
         authentication_kubeconfig: None,
@@ -109,7 +120,7 @@ mod tests {
             ("/healthz", true),
             ("/healthz/ping", false),
             ("/healthzz", false),
-            ("//healthz", true),
+            ("//healthz", false),
             ("/open/a/b", true),
             ("/open", false),
             ("/metrics", false),

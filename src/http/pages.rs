@@ -1,12 +1,12 @@
 //! Pages as they are sent: made elsewhere, one of a kind at a time, kept for a second, sent in pieces.
 //!
 //! A page may take a second of CPU and tens of megabytes in a large cluster. So it is made on a thread of
-//! its own, never twice at once, and those who ask meanwhile share it; of the large ones only so many are
-//! on their way at once, so that readers who do not read cannot make the memory full.
+//! its own, never twice at once, and those who ask meanwhile share it; of a large one there are only so many
+//! editions at once, so that readers who do not read cannot make the memory full.
 
 use std::{
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, Weak},
     task::{Context, Poll},
     time::Duration,
 };
@@ -16,33 +16,39 @@ use hyper::body::{Body, Bytes, Frame, SizeHint};
 use tokio::{
     sync::{Mutex, OwnedSemaphorePermit, Semaphore},
     task::spawn_blocking,
-    time::{Instant, timeout},
+    time::Instant,
 };
 
-use super::router::{Answer, Found, Router};
+use super::router::{Answer, Router};
 
 /// How long a page is the same for all. A second is less than any scrape interval.
 const FRESH: Duration = Duration::from_secs(1);
 /// What is written at once. The rest of the page stays in one place for all its readers.
 const PIECE: usize = 32 * 1024;
-/// Pages up to this size may be sent to everybody at once.
+/// Pages up to this size are kept by as many readers as there may be.
 const SMALL: usize = 64 * 1024;
-/// Larger ones of a kind on their way at once. Each may be another edition, kept until its reader is done.
-const SENDING: usize = 4;
-/// How long to wait for that.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Editions of a larger one at once. One may be on its way to somebody who reads slowly, until its time is over:
+/// that must not keep all others from the page.
+const EDITIONS: usize = 2;
+
+/// A page, for all its readers.
+#[derive(Debug)]
+struct Page {
+    answer: Answer,
+    #[expect(dead_code, reason = "given back when the last reader is done")]
+    permit: Option<OwnedSemaphorePermit>,
+}
 
 #[derive(Debug)]
 struct Edition {
-    rest: String,
     made: Instant,
-    page: Arc<Answer>,
+    page: Arc<Page>,
 }
 
 #[derive(Debug)]
 struct Kind {
     latest: Arc<Mutex<Option<Edition>>>,
-    sending: Arc<Semaphore>,
+    editions: Arc<Semaphore>,
 }
 
 /// The pages of a router.
@@ -56,7 +62,7 @@ impl Pages {
     /// Those of this router.
     #[must_use]
     pub fn new(router: Arc<Router>) -> Self {
-        let kind = || Kind { latest: Arc::default(), sending: Arc::new(Semaphore::new(SENDING)) };
+        let kind = || Kind { latest: Arc::default(), editions: Arc::new(Semaphore::new(EDITIONS)) };
         let kinds = (0..router.count()).map(|_| kind()).collect();
         Self { router, kinds }
     }
@@ -68,49 +74,41 @@ impl Pages {
     }
 
     /// A page that is at most a second old.
-    pub async fn get(&self, found: &Found<'_>) -> Sent {
-        let Some(kind) = self.kinds.get(found.index) else { return Sent::of(Router::not_found()) };
+    pub async fn get(&self, index: usize) -> Sent {
+        let Some(kind) = self.kinds.get(index) else { return Sent::of(Router::not_found()) };
         let mut latest = Arc::clone(&kind.latest).lock_owned().await;
-        let fresh =
-            latest.as_ref().filter(|edition| edition.rest == found.rest && edition.made.elapsed() < FRESH);
-        let page = match fresh {
-            Some(edition) => Arc::clone(&edition.page),
-            None => {
-                let (router, index, rest) = (Arc::clone(&self.router), found.index, found.rest.to_owned());
-                // The lock goes with it: if the reader is gone, the page is still made only once at a time.
-                let making = spawn_blocking(move || {
-                    *latest = None;
-                    let page = Arc::new(router.make(index, &rest));
-                    *latest = Some(Edition { rest, made: Instant::now(), page: Arc::clone(&page) });
-                    page
-                });
-                let Ok(page) = making.await else {
-                    let text = "the page could not be made\n".to_owned();
-                    return Sent::of(Answer::text(StatusCode::INTERNAL_SERVER_ERROR, text));
-                };
-                forget_later(Arc::clone(&kind.latest), Arc::clone(&page));
-                page
-            }
+        if let Some(edition) = latest.as_ref().filter(|edition| edition.made.elapsed() < FRESH) {
+            return Sent { page: Arc::clone(&edition.page), offset: 0 };
+        }
+        *latest = None;
+        let Ok(permit) = Arc::clone(&kind.editions).try_acquire_owned() else {
+            let text = "too many slow readers of this page: try later\n".to_owned();
+            return Sent::of(Answer::text(StatusCode::SERVICE_UNAVAILABLE, text));
         };
-        if page.body.len() <= SMALL {
-            return Sent { page, offset: 0, permit: None };
-        }
-        match timeout(PATIENCE, Arc::clone(&kind.sending).acquire_owned()).await {
-            Ok(Ok(permit)) => Sent { page, offset: 0, permit: Some(permit) },
-            _ => {
-                let text = "too many readers of this page: try later\n".to_owned();
-                Sent::of(Answer::text(StatusCode::SERVICE_UNAVAILABLE, text))
-            }
-        }
+        let router = Arc::clone(&self.router);
+        // The lock goes with it: if the reader is gone, the page is still made only once at a time.
+        let making = spawn_blocking(move || {
+            let answer = router.make(index);
+            let permit = (answer.body.len() > SMALL).then_some(permit);
+            let page = Arc::new(Page { answer, permit });
+            *latest = Some(Edition { made: Instant::now(), page: Arc::clone(&page) });
+            page
+        });
+        let Ok(page) = making.await else {
+            let text = "the page could not be made\n".to_owned();
+            return Sent::of(Answer::text(StatusCode::INTERNAL_SERVER_ERROR, text));
+        };
+        forget_later(Arc::clone(&kind.latest), Arc::downgrade(&page));
+        Sent { page, offset: 0 }
     }
 }
 
 /// A page that nobody may be given any more need not be kept.
-fn forget_later(latest: Arc<Mutex<Option<Edition>>>, page: Arc<Answer>) {
+fn forget_later(latest: Arc<Mutex<Option<Edition>>>, page: Weak<Page>) {
     tokio::spawn(async move {
         tokio::time::sleep(FRESH).await;
         let mut latest = latest.lock().await;
-        if latest.as_ref().is_some_and(|edition| Arc::ptr_eq(&edition.page, &page)) {
+        if latest.as_ref().is_some_and(|edition| Weak::ptr_eq(&Arc::downgrade(&edition.page), &page)) {
             *latest = None;
         }
     });
@@ -119,23 +117,21 @@ fn forget_later(latest: Arc<Mutex<Option<Edition>>>, page: Arc<Answer>) {
 /// A page on its way.
 #[derive(Debug)]
 pub struct Sent {
-    page: Arc<Answer>,
+    page: Arc<Page>,
     offset: usize,
-    #[expect(dead_code, reason = "given back when the page is sent")]
-    permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Sent {
     /// An answer that was made at once.
     #[must_use]
     pub fn of(answer: Answer) -> Self {
-        Self { page: Arc::new(answer), offset: 0, permit: None }
+        Self { page: Arc::new(Page { answer, permit: None }), offset: 0 }
     }
 
     /// The answer.
     #[must_use]
     pub fn answer(&self) -> &Answer {
-        &self.page
+        &self.page.answer
     }
 }
 
@@ -147,7 +143,7 @@ impl Body for Sent {
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let rest = self.page.body.as_bytes().get(self.offset..).unwrap_or_default();
+        let rest = self.page.answer.body.as_bytes().get(self.offset..).unwrap_or_default();
         if rest.is_empty() {
             return Poll::Ready(None);
         }
@@ -158,11 +154,11 @@ impl Body for Sent {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.offset >= self.page.body.len()
+        self.offset >= self.page.answer.body.len()
     }
 
     fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.page.body.len().saturating_sub(self.offset) as u64)
+        SizeHint::with_exact(self.page.answer.body.len().saturating_sub(self.offset) as u64)
     }
 }
 
@@ -174,10 +170,6 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
-
-    fn found(rest: &str) -> Found<'_> {
-        Found { index: 0, rest }
-    }
 
     #[tokio::test(start_paused = true)]
     async fn a_page_is_made_once_however_many_ask_and_again_after_a_second() {
@@ -194,33 +186,35 @@ mod tests {
         let readers: Vec<_> = (0..50)
             .map(|_| {
                 let pages = Arc::clone(&pages);
-                tokio::spawn(async move { pages.get(&found("")).await.answer().body.clone() })
+                tokio::spawn(async move { pages.get(0).await.answer().body.clone() })
             })
             .collect();
         for reader in readers {
             assert_eq!(reader.await.unwrap(), "0");
         }
         tokio::time::advance(Duration::from_millis(999)).await;
-        assert_eq!(pages.get(&found("")).await.answer().body, "0");
+        assert_eq!(pages.get(0).await.answer().body, "0");
         tokio::time::advance(Duration::from_millis(1)).await;
-        assert_eq!(pages.get(&found("")).await.answer().body, "1");
+        assert_eq!(pages.get(0).await.answer().body, "1");
         assert_eq!((made.load(Ordering::SeqCst), most.load(Ordering::SeqCst)), (2, 1));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn large_pages_are_sent_to_a_few_at_once_and_in_pieces() {
+    async fn of_large_pages_there_are_two_editions_at_once_sent_in_pieces() {
         let large = "x".repeat(SMALL + 1);
         let expected = large.clone();
         let router = Router::default().page("/debug", move || Answer::text(StatusCode::OK, large.clone()));
         let pages = Pages::new(Arc::new(router));
         let mut stalled = Vec::new();
-        for _ in 0..SENDING {
-            stalled.push(pages.get(&found("")).await);
+        for _ in 0..EDITIONS {
+            // However many read an edition, it is there once.
+            stalled.push([pages.get(0).await, pages.get(0).await, pages.get(0).await]);
+            tokio::time::advance(FRESH).await;
         }
-        let refused = pages.get(&found("")).await;
+        let refused = pages.get(0).await;
         assert_eq!(refused.answer().status, StatusCode::SERVICE_UNAVAILABLE);
         drop(stalled.pop());
-        let mut sent = pages.get(&found("")).await;
+        let mut sent = pages.get(0).await;
         let mut text = String::new();
         assert_eq!(sent.size_hint().exact(), Some(expected.len() as u64));
         while let Some(frame) = sent.frame().await {
@@ -248,7 +242,7 @@ mod tests {
         let pages = Arc::new(Pages::new(Arc::new(router)));
         let ask = || {
             let pages = Arc::clone(&pages);
-            tokio::spawn(async move { pages.get(&found("")).await.answer().body.clone() })
+            tokio::spawn(async move { pages.get(0).await.answer().body.clone() })
         };
         let leaves = ask();
         has_started.changed().await.unwrap();

@@ -1,7 +1,7 @@
-//! What the API server is asked about visitors: TokenReviews, SubjectAccessReviews, and the
+//! What the API server is asked about clients: TokenReviews, SubjectAccessReviews, and the
 //! authorities of client certificates.
 //!
-//! A client of its own, so that visitors never stand in the way of the daemon's work, and within
+//! A client of its own, so that clients never stand in the way of the daemon's work, and within
 //! bounds, so that they cannot make the daemon flood the API server: so many reviews at once, so many
 //! a second, each with a deadline. Those who have been known before have a share that strangers cannot use up.
 
@@ -20,15 +20,22 @@ use leaky_bucket::RateLimiter;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use thiserror::Error;
-use tokio::{sync::Semaphore, time::timeout};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, sleep, timeout},
+};
 
 use super::{
-    measures::{Measures, Outcome, Review},
+    measures::{Measures, Review},
     user::User,
 };
 
 /// For a review, its time in the queue included. KCM's client has 10 s; a scrape gives up after 10 s in all.
 const DEADLINE: Duration = Duration::from_secs(5);
+/// Attempts of a review that the API server has no time for, or that does not reach it. Upstream makes five.
+const ATTEMPTS: u32 = 3;
+/// Before the second attempt, as upstream; twice as long before the third.
+const PAUSE: Duration = Duration::from_millis(500);
 /// Reviews at once, for each share.
 const AT_ONCE: usize = 4;
 /// Reviews a second, for each share. KCM's client would send 200.
@@ -82,12 +89,38 @@ impl Default for Bounds {
     }
 }
 
+/// Whether each sort of review fails now: one that is forbidden says nothing about the others.
+#[derive(Debug, Default)]
+struct Failing {
+    token: AtomicBool,
+    access: AtomicBool,
+    authorities: AtomicBool,
+}
+
+impl Failing {
+    fn of(&self, review: Review) -> &AtomicBool {
+        match review {
+            Review::Token => &self.token,
+            Review::Access => &self.access,
+            Review::Authorities => &self.authorities,
+        }
+    }
+}
+
+/// Why an attempt brought nothing.
+struct Failure {
+    problem: String,
+    /// Whether another attempt may bring something.
+    // apiserver: pkg/util/webhook/webhook.go, DefaultShouldRetry.
+    transient: bool,
+}
+
 /// Asks the API server.
 pub struct Reviewer {
     client: Client,
     known: Bounds,
     strangers: Bounds,
-    failing: AtomicBool,
+    failing: Failing,
     measures: Measures,
 }
 
@@ -121,6 +154,7 @@ struct AccessReview {
 #[serde(default)]
 struct AccessStatus {
     allowed: bool,
+    denied: bool,
 }
 
 #[derive(Default, Deserialize)]
@@ -134,7 +168,7 @@ impl Reviewer {
     #[must_use]
     pub fn new(client: Client, measures: Measures) -> Self {
         let (known, strangers) = (Bounds::default(), Bounds::default());
-        Self { client, known, strangers, failing: AtomicBool::new(false), measures }
+        Self { client, known, strangers, failing: Failing::default(), measures }
     }
 
     /// Whose token it is; `None` if it is nobody's.
@@ -149,7 +183,7 @@ impl Reviewer {
             self.ask(Review::Token, share, Method::POST, TOKEN_REVIEWS, Some(&body)).await?;
         let status = answer.unwrap_or_default().status;
         if status.authenticated && !status.user.username.is_empty() {
-            return Ok(Some(status.user));
+            return Ok(Some(status.user.authenticated()));
         }
         if !status.error.is_empty() {
             // It may say much, but never the token.
@@ -178,7 +212,9 @@ impl Reviewer {
         });
         let answer: Option<AccessReview> =
             self.ask(Review::Access, share, Method::POST, ACCESS_REVIEWS, Some(&body)).await?;
-        Ok(answer.unwrap_or_default().status.allowed)
+        let AccessStatus { allowed, denied } = answer.unwrap_or_default().status;
+        // apiserver: plugin/pkg/authorizer/webhook/webhook.go, Authorize: a denial counts more.
+        Ok(allowed && !denied)
     }
 
     /// The cluster's authorities of client certificates, in PEM; `None` if it publishes none.
@@ -205,52 +241,75 @@ impl Reviewer {
             Share::Stranger => &self.strangers,
         };
         if !bounds.rate.try_acquire(1) {
-            self.measures.reviewed(review, Outcome::Busy);
             return Err(ReviewError::Busy);
         }
         let asking = async {
-            let _permit = bounds.at_once.acquire().await;
-            self.send(method, path, body).await
+            let mut attempt = 1;
+            loop {
+                let failure = {
+                    let _permit = bounds.at_once.acquire().await;
+                    match self.send(review, method.clone(), path, body).await {
+                        Ok(answer) => return Ok(answer),
+                        Err(failure) => failure,
+                    }
+                };
+                // Another attempt is another request: it has to be within the rate as well.
+                if !failure.transient || attempt == ATTEMPTS || !bounds.rate.try_acquire(1) {
+                    return Err(failure.problem);
+                }
+                sleep(PAUSE * attempt).await;
+                attempt += 1;
+            }
         };
         let answer = timeout(DEADLINE, asking).await;
-        let answer = answer.unwrap_or_else(|_| Err(format!("no answer within {} s", DEADLINE.as_secs())));
-        let failed = answer.is_err();
-        self.measures.reviewed(review, if failed { Outcome::Failed } else { Outcome::Answered });
-        // An outage may last, and visitors come again: a line when it begins.
-        let before = self.failing.swap(failed, Ordering::Relaxed);
+        let answer = answer.unwrap_or_else(|_| {
+            self.measures.reviewed(review, None, DEADLINE);
+            Err(format!("no answer within {} s", DEADLINE.as_secs()))
+        });
+        // An outage may last, and clients come again: a line when it begins.
+        let before = self.failing.of(review).swap(answer.is_err(), Ordering::Relaxed);
         answer.map_err(|error| {
             if !before {
-                tracing::warn!(review = review.as_str(), error, "visitors cannot be reviewed");
+                tracing::warn!(review = review.as_str(), error, "clients cannot be reviewed");
             }
             ReviewError::Failed(error)
         })
     }
 
+    /// One attempt.
     async fn send<T: for<'a> Deserialize<'a>>(
         &self,
+        review: Review,
         method: Method,
         path: &str,
         body: Option<&Value>,
-    ) -> Result<Option<T>, String> {
+    ) -> Result<Option<T>, Failure> {
+        let lasting = |problem| Failure { problem, transient: false };
         let is_read = method == Method::GET;
         let body = body.map(|body| body.to_string().into_bytes()).unwrap_or_default();
         let mut request = Request::builder().method(method).uri(path).header(ACCEPT, "application/json");
         if !is_read {
             request = request.header(CONTENT_TYPE, "application/json");
         }
-        let request = request.body(Body::from(body)).map_err(|error| error.to_string())?;
+        let request = request.body(Body::from(body)).map_err(|error| lasting(error.to_string()))?;
+        let begun = Instant::now();
         // Not one of kube's calls that decode: what cannot be decoded goes to the log there, and the answer to a
         // review quotes the token.
-        let answer = self.client.send(request).await.map_err(|error| crate::kube_api::error_chain(&error))?;
+        let answer = self.client.send(request).await;
+        let status = answer.as_ref().ok().map(http::Response::status);
+        self.measures.reviewed(review, status, begun.elapsed());
+        let answer = answer
+            .map_err(|error| Failure { problem: crate::kube_api::error_chain(&error), transient: true })?;
         let status = answer.status();
         let bytes = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
-        let bytes = bytes.map_err(|error| error.to_string())?.to_bytes();
+        let bytes = bytes.map_err(|error| lasting(error.to_string()))?.to_bytes();
         if is_read && status == http::StatusCode::NOT_FOUND {
             return Ok(None);
         }
         if !status.is_success() {
-            return Err(format!("the API server answers {status}"));
+            let transient = status.is_server_error() || status == http::StatusCode::TOO_MANY_REQUESTS;
+            return Err(Failure { problem: format!("the API server answers {status}"), transient });
         }
-        serde_json::from_slice(&bytes).map(Some).map_err(|_| "the answer cannot be read".to_owned())
+        serde_json::from_slice(&bytes).map(Some).map_err(|_| lasting("the answer cannot be read".to_owned()))
     }
 }

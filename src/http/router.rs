@@ -23,35 +23,26 @@ impl Answer {
         Self { status, content_type: "text/plain; charset=utf-8", body }
     }
 
-    /// A JSON document.
+    /// A JSON document, in the form that takes the least memory: whoever reads it has `jq`.
     #[must_use]
     pub fn json(value: &Value) -> Self {
-        Self { status: StatusCode::OK, content_type: "application/json", body: format!("{value:#}\n") }
+        let mut body = value.to_string();
+        body.push('\n');
+        Self { status: StatusCode::OK, content_type: "application/json", body }
     }
 }
 
 /// What answers a path.
 enum Handler {
-    /// Made from what may be much, so at most one at a time: gets the rest of the path.
-    Page(Box<dyn Fn(&str) -> Answer + Send + Sync>),
+    /// Made from what may be much, so at most one at a time.
+    Page(Box<dyn Fn() -> Answer + Send + Sync>),
     /// Cheap.
     Checks(Checks),
 }
 
 struct Route {
     path: &'static str,
-    /// Whether it also answers what begins with it.
-    below: bool,
     handler: Handler,
-}
-
-/// A route for a path, and what the path has beyond it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found<'a> {
-    /// Position among the routes.
-    pub index: usize,
-    /// The rest of the path.
-    pub rest: &'a str,
 }
 
 /// All paths.
@@ -70,29 +61,21 @@ impl Router {
     /// Answers one path.
     #[must_use]
     pub fn page(mut self, path: &'static str, answer: impl Fn() -> Answer + Send + Sync + 'static) -> Self {
-        let handler = Handler::Page(Box::new(move |_| answer()));
-        self.routes.push(Route { path, below: false, handler });
+        self.routes.push(Route { path, handler: Handler::Page(Box::new(answer)) });
         self
     }
 
     /// Answers one path with health checks.
     #[must_use]
     pub fn checks(mut self, path: &'static str, checks: Checks) -> Self {
-        self.routes.push(Route { path, below: false, handler: Handler::Checks(checks) });
+        self.routes.push(Route { path, handler: Handler::Checks(checks) });
         self
     }
 
-    /// Answers every path that begins with `prefix` with JSON. The function gets the rest of the path;
-    /// `None` is a 404.
+    /// Answers one path with JSON.
     #[must_use]
-    pub fn json(
-        mut self,
-        prefix: &'static str,
-        answer: impl Fn(&str) -> Option<Value> + Send + Sync + 'static,
-    ) -> Self {
-        let page = move |rest: &str| answer(rest).map_or_else(Self::not_found, |value| Answer::json(&value));
-        self.routes.push(Route { path: prefix, below: true, handler: Handler::Page(Box::new(page)) });
-        self
+    pub fn json(self, path: &'static str, answer: impl Fn() -> Value + Send + Sync + 'static) -> Self {
+        self.page(path, move || Answer::json(&answer()))
     }
 
     /// How many routes there are.
@@ -101,20 +84,16 @@ impl Router {
         self.routes.len()
     }
 
-    /// The route of a path: of its name before one that it begins with.
+    /// Position of a path's route.
     #[must_use]
-    pub fn find<'a>(&self, path: &'a str) -> Option<Found<'a>> {
-        let exact = self.routes.iter().position(|route| !route.below && route.path == path);
-        exact.map(|index| Found { index, rest: "" }).or_else(|| {
-            let mut below = self.routes.iter().enumerate().filter(|(_, route)| route.below);
-            below.find_map(|(index, route)| Some(Found { index, rest: path.strip_prefix(route.path)? }))
-        })
+    pub fn find(&self, path: &str) -> Option<usize> {
+        self.routes.iter().position(|route| route.path == path)
     }
 
     /// Answers with health checks; `None` if the route is a page.
     #[must_use]
-    pub fn check(&self, found: &Found<'_>, query: Option<&str>, audience: Audience) -> Option<Answer> {
-        match &self.routes.get(found.index)?.handler {
+    pub fn check(&self, index: usize, query: Option<&str>, audience: Audience) -> Option<Answer> {
+        match &self.routes.get(index)?.handler {
             Handler::Checks(checks) => Some(checks.answer(query, audience)),
             Handler::Page(_) => None,
         }
@@ -122,9 +101,9 @@ impl Router {
 
     /// Makes a page. May take long.
     #[must_use]
-    pub fn make(&self, index: usize, rest: &str) -> Answer {
+    pub fn make(&self, index: usize) -> Answer {
         match self.routes.get(index).map(|route| &route.handler) {
-            Some(Handler::Page(page)) => page(rest),
+            Some(Handler::Page(page)) => page(),
             Some(Handler::Checks(_)) | None => Self::not_found(),
         }
     }
@@ -132,11 +111,17 @@ impl Router {
     /// Answers a request of somebody in the same process.
     #[must_use]
     pub fn answer(&self, method: &Method, path: &str, query: Option<&str>) -> Answer {
-        let Some(found) = self.find(path) else { return Self::not_found() };
-        if method != Method::GET {
-            return Answer::text(StatusCode::METHOD_NOT_ALLOWED, "only GET is answered\n".to_owned());
+        let Some(index) = self.find(path) else { return Self::not_found() };
+        if !matches!(*method, Method::GET | Method::HEAD) {
+            return Self::method_not_allowed();
         }
-        self.check(&found, query, Audience::Known).unwrap_or_else(|| self.make(found.index, found.rest))
+        self.check(index, query, Audience::Known).unwrap_or_else(|| self.make(index))
+    }
+
+    /// The answer to other methods than GET and HEAD.
+    #[must_use]
+    pub fn method_not_allowed() -> Answer {
+        Answer::text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are answered\n".to_owned())
     }
 
     /// The answer for paths that there are not.
@@ -156,15 +141,15 @@ mod tests {
     fn paths_are_told_apart() {
         let router = Router::default()
             .page("/metrics", || Answer::text(StatusCode::OK, "up 1\n".to_owned()))
-            .json("/debug/claims/", |rest| (rest == "ns/a").then(|| json!({ "claim": rest })));
+            .json("/debug/claims", || json!({ "claims": ["a"] }));
         let cases = [
             (Method::GET, "/metrics", 200, "up 1\n"),
-            (Method::POST, "/metrics", 405, "only GET is answered\n"),
+            (Method::HEAD, "/metrics", 200, "up 1\n"),
+            (Method::POST, "/metrics", 405, "only GET and HEAD are answered\n"),
             (Method::GET, "/metrics/", 404, "404 page not found\n"),
             (Method::POST, "/nowhere", 404, "404 page not found\n"),
-            (Method::GET, "/debug/claims/ns/a", 200, "{\n  \"claim\": \"ns/a\"\n}\n"),
-            (Method::GET, "/debug/claims/ns/b", 404, "404 page not found\n"),
-            (Method::GET, "/debug/claims", 404, "404 page not found\n"),
+            (Method::GET, "/debug/claims", 200, "{\"claims\":[\"a\"]}\n"),
+            (Method::GET, "/debug/claims/a", 404, "404 page not found\n"),
         ];
         for (method, path, status, body) in cases {
             let answer = router.answer(&method, path, None);

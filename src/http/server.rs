@@ -16,11 +16,11 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     certificates::OwnCertificate,
-    connection::{Door, Seat, Table, serve},
-    connections::{Id, Peer},
+    connection::{Opening, Registration, Table, serve},
+    connections::{Caps, Connections, Id, Peer},
     gate::Gate,
+    handshakes::HandshakeQueue,
     measures::{End, Measures},
-    turns::Turns,
 };
 
 /// How long answers that are under way at shutdown may take.
@@ -33,6 +33,12 @@ const SWEEP: Duration = Duration::from_millis(500);
 const RELOAD: Duration = Duration::from_secs(10);
 /// Connections that the kernel holds until they are accepted.
 const BACKLOG: i32 = 1024;
+
+/// Bytes of answers that the kernel holds for a peer that does not read them, before it doubles them for its own
+/// use: they count as this process's memory. Else it would hold megabytes.
+const SEND_BUFFER: usize = 128 * 1024;
+/// How often the same problem of accepting is told.
+const REPEAT: Duration = Duration::from_mins(1);
 
 /// The address cannot be served on.
 #[derive(Debug, Error)]
@@ -94,17 +100,18 @@ impl Server {
         let listener = tokio::net::TcpListener::from_std(self.listener)?;
         let config = Arc::new(config);
         let reloading = tokio::spawn(stop.clone().run_until_cancelled_owned(reload(Arc::clone(&gate), own)));
-        let mut house = House::new(&gate);
-        let turns = Arc::clone(&house.turns);
-        let giving = tokio::spawn(async move { turns.give().await });
+        let mut limiter = ConnectionLimiter::new(&gate);
+        let queue = Arc::clone(&limiter.queue);
+        let giving = tokio::spawn(async move { queue.give().await });
+        let mut failures = Failures::default();
         let mut sweep = interval(SWEEP);
         sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let accepted = tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
-                _ = sweep.tick(), if !house.ends.is_empty() => {
-                    house.sweep();
+                _ = sweep.tick(), if !limiter.ends.is_empty() => {
+                    limiter.sweep();
                     continue;
                 }
                 accepted = listener.accept() => accepted,
@@ -112,10 +119,12 @@ impl Server {
             let (stream, from) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    tracing::warn!(%error, "could not accept a connection");
+                    if failures.is_new(error.kind(), Instant::now()) {
+                        tracing::warn!(%error, "could not accept a connection");
+                    }
                     tokio::select! {
                         () = stop.cancelled() => break,
-                        () = sleep(ACCEPT_PAUSE) => house.sweep(),
+                        () = sleep(ACCEPT_PAUSE) => limiter.sweep(),
                     }
                     continue;
                 }
@@ -123,16 +132,16 @@ impl Server {
             if let Err(error) = stream.set_nodelay(true) {
                 tracing::debug!(%error, "could not switch off delays");
             }
-            house.let_in(stream, from.ip(), &config, &gate, &stop);
+            limiter.let_in(stream, from.ip(), &config, &gate, &stop);
         }
         drop(listener);
         reloading.abort();
         giving.abort();
-        house.tasks.close();
-        if timeout(DRAIN_TIMEOUT, house.tasks.wait()).await.is_err() {
+        limiter.tasks.close();
+        if timeout(DRAIN_TIMEOUT, limiter.tasks.wait()).await.is_err() {
             tracing::debug!("connections still open after shutdown");
         }
-        for end in house.ends.into_values() {
+        for end in limiter.ends.into_values() {
             end.cancel();
         }
         Ok(())
@@ -146,27 +155,44 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
         // Whatever the system's default is.
         socket.set_only_v6(false)?;
     }
+    // The connections have what their listener has.
+    socket.set_send_buffer_size(SEND_BUFFER)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     socket.set_nonblocking(true)?;
     Ok(socket.into())
 }
 
-/// Those who are in.
-struct House {
+/// Problems of accepting that were told. A lack of file descriptors fails ten times a second, with successes between.
+#[derive(Debug, Default)]
+struct Failures(HashMap<io::ErrorKind, Instant>);
+
+impl Failures {
+    /// Whether it was not told for a while, and is now.
+    fn is_new(&mut self, kind: io::ErrorKind, now: Instant) -> bool {
+        let told = self.0.get(&kind).is_some_and(|told| now.saturating_duration_since(*told) < REPEAT);
+        if !told {
+            self.0.insert(kind, now);
+        }
+        !told
+    }
+}
+
+/// Lets connections in, and ends them.
+struct ConnectionLimiter {
     table: Table,
-    turns: Arc<Turns>,
+    queue: Arc<HandshakeQueue>,
     ends: HashMap<Id, CancellationToken>,
     tasks: TaskTracker,
     measures: Measures,
 }
 
-impl House {
+impl ConnectionLimiter {
     fn new(gate: &Gate) -> Self {
         let measures = gate.measures().clone();
         Self {
-            table: Table::default(),
-            turns: Arc::default(),
+            table: Table::new(Connections::new(Caps::default(), gate.options().node_addresses.clone())),
+            queue: Arc::default(),
             ends: HashMap::new(),
             tasks: TaskTracker::new(),
             measures,
@@ -182,19 +208,19 @@ impl House {
         stop: &CancellationToken,
     ) {
         let peer = Peer::from(address);
-        let (id, crowd, connections) = {
+        let (id, crowd, rank) = {
             let mut table = self.table.lock();
             let (id, crowd) = table.admit(peer, Instant::now());
-            (id, crowd, table.of(peer))
+            (id, crowd, table.rank(peer))
         };
         if let Some(crowd) = crowd {
             self.end(crowd, End::Crowded);
         }
         let end = CancellationToken::new();
         self.ends.insert(id, end.clone());
-        let seat = Arc::new(Seat::new(self.table.clone(), id));
-        let door = Door { config: Arc::clone(config), turns: Arc::clone(&self.turns), connections };
-        let serving = serve(stream, address, seat, door, Arc::clone(gate), stop.clone());
+        let registration = Arc::new(Registration::new(self.table.clone(), id));
+        let handshake = Opening { config: Arc::clone(config), queue: Arc::clone(&self.queue), rank };
+        let serving = serve(stream, address, registration, handshake, Arc::clone(gate), stop.clone());
         self.tasks.spawn(end.run_until_cancelled_owned(serving));
         self.measures.accepted(self.table.lock().count());
     }
@@ -218,30 +244,54 @@ impl House {
     }
 }
 
-/// Reads certificates again, for ever. What cannot be used is told once.
+/// Reads certificates again, for ever.
 async fn reload(gate: Arc<Gate>, own: Arc<OwnCertificate>) {
-    if !own.is_in_files() && !gate.doorkeeper().is_in_file() {
+    if !own.is_in_files() && !gate.auth().is_in_file() {
         return;
     }
-    let mut told = String::new();
+    let mut certificate = Reloads::new("the server's certificate");
+    let mut authorities = Reloads::new("the authorities of client certificates");
     loop {
         sleep(RELOAD).await;
         let (gate, own) = (Arc::clone(&gate), Arc::clone(&own));
-        let reading = tokio::task::spawn_blocking(move || {
-            let changed = own.reload().map_err(|error| error.to_string())?;
-            Ok::<_, String>((changed, gate.doorkeeper().reload()?))
-        });
-        match reading.await {
-            Ok(Ok((false, false))) => told.clear(),
-            Ok(Ok((own, authorities))) => {
-                told.clear();
-                tracing::info!(own, authorities, "certificates read again");
+        if let Ok(read) = tokio::task::spawn_blocking(move || reload_once(&gate, &own)).await {
+            certificate.tell(read.0);
+            authorities.tell(read.1);
+        }
+    }
+}
+
+/// Reads the server's certificate and the authorities of clients again; what is wrong with one keeps nobody from
+/// the other. Returns for each whether it has changed. Blocks.
+fn reload_once(gate: &Gate, own: &OwnCertificate) -> (Result<bool, String>, Result<bool, String>) {
+    (own.reload().map_err(|error| error.to_string()), gate.auth().reload())
+}
+
+/// Tells what became of reading something again: a problem once, as long as it is the same.
+struct Reloads {
+    what: &'static str,
+    told: String,
+}
+
+impl Reloads {
+    fn new(what: &'static str) -> Self {
+        Self { what, told: String::new() }
+    }
+
+    fn tell(&mut self, read: Result<bool, String>) {
+        let what = self.what;
+        match read {
+            Ok(changed) => {
+                self.told.clear();
+                if changed {
+                    tracing::info!(what, "read again");
+                }
             }
-            Ok(Err(problem)) if problem != told => {
-                tracing::warn!(problem, "certificates cannot be read again: those before stay in use");
-                told = problem;
+            Err(problem) if problem != self.told => {
+                tracing::warn!(what, problem, "cannot be read again: what was read before stays in use");
+                self.told = problem;
             }
-            Ok(Err(_)) | Err(_) => {}
+            Err(_) => {}
         }
     }
 }

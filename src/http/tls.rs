@@ -29,8 +29,11 @@ use super::{
     user::User,
 };
 
-/// Bytes of a client's certificates, which are kept as long as the connection: some four of the usual ones.
+/// Bytes of a client's certificates, which are kept as long as the connection.
 const MAX_CHAIN: usize = 16 * 1024;
+/// Certificates of a client: its own, and those between it and an authority. Chains have one or two of the latter;
+/// the time it takes to try the ways through them grows with their factorial.
+const MAX_CERTIFICATES: usize = 4;
 
 static TLS12_AND_13: [&SupportedProtocolVersion; 2] = [&TLS13, &TLS12];
 static TLS13_ALONE: [&SupportedProtocolVersion; 1] = [&TLS13];
@@ -104,7 +107,7 @@ impl ClientCertVerifier for HolderOfKey {
         _: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
         let size = own.len() + between.iter().map(|certificate| certificate.len()).sum::<usize>();
-        if size > MAX_CHAIN {
+        if size > MAX_CHAIN || between.len() >= MAX_CERTIFICATES {
             return Err(CertificateError::BadEncoding.into());
         }
         // Whether it counts is not said yet: see this module's head.
@@ -142,6 +145,7 @@ pub struct Authorities(RwLock<Known>);
 struct Known {
     pem: Vec<u8>,
     verifier: Option<Arc<dyn ClientCertVerifier>>,
+    generation: u64,
 }
 
 impl Authorities {
@@ -161,16 +165,31 @@ impl Authorities {
         let provider = Arc::new(ring::default_provider());
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
         let verifier = verifier.map_err(|error| error.to_string())?;
-        *known = Known { pem: pem.to_vec(), verifier: Some(verifier) };
+        *known = Known {
+            pem: pem.to_vec(),
+            verifier: Some(verifier),
+            generation: known.generation.wrapping_add(1),
+        };
         Ok(true)
     }
 
-    /// Forgets them all.
-    pub fn clear(&self) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Known::default();
+    /// Forgets them all. Returns whether that changes anything.
+    pub fn clear(&self) -> bool {
+        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let changed = known.verifier.is_some();
+        if changed {
+            *known = Known { generation: known.generation.wrapping_add(1), ..Known::default() };
+        }
+        changed
     }
 
-    /// Who shows this chain, if one of the authorities vouches for it now.
+    /// Changes with the authorities.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).generation
+    }
+
+    /// Who shows this chain, if one of the authorities vouches for it now. Takes a millisecond and more.
     #[must_use]
     pub fn user(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> Option<User> {
         let (own, between) = chain.split_first()?;
@@ -268,5 +287,11 @@ pub(super) mod tests {
         };
         verify(15 * 1024).unwrap();
         verify(15 * 1024 + 1).unwrap_err();
+        let chain = |length: usize| {
+            let chain: Vec<CertificateDer<'_>> = (0..length).map(|_| vec![0; 100].into()).collect();
+            holder.verify_client_cert(&chain[0], &chain[1..], UnixTime::now())
+        };
+        chain(MAX_CERTIFICATES).unwrap();
+        chain(MAX_CERTIFICATES + 1).unwrap_err();
     }
 }

@@ -9,7 +9,7 @@ use mooring::{
     app,
     cli::{self, Command},
     config::Config,
-    http::{Gate, Visitor},
+    http::{Gate, TlsPeer},
     kube_api::connect::ApiServer,
     supervise::Threads,
 };
@@ -302,8 +302,8 @@ impl InProcess {
             request = request.header(http::header::AUTHORIZATION, format!("Bearer {token}"));
         }
         let (head, ()) = request.body(()).unwrap().into_parts();
-        let visitor = Visitor { address: [127, 0, 0, 1].into(), certificates: Arc::default() };
-        let reply = gate.answer(&visitor, &head).await;
+        let peer = TlsPeer::new([127, 0, 0, 1].into(), Arc::default());
+        let reply = gate.answer(&peer, &head).await;
         (reply.sent.answer().status, reply.sent.answer().body.clone())
     }
 

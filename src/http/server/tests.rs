@@ -8,14 +8,18 @@ use tokio::{
 use tokio_rustls::{
     TlsConnector,
     client::TlsStream,
-    rustls::{ClientConfig, RootCertStore, pki_types::ServerName},
+    rustls::{
+        ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+        client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+        pki_types::{CertificateDer, ServerName, UnixTime},
+    },
 };
 use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
 use crate::{
     http::{
-        Answer, CertificateSource, Doorkeeper, Options, Pages, Reviewer, Router,
+        Answer, CertificateSource, DelegatedAuth, MinVersion, Options, Pages, Reviewer, Router,
         options::for_tests,
         tls::{
             server_config,
@@ -43,7 +47,8 @@ fn start(router: Router) -> Running {
     roots.add(own.current().cert.first().unwrap().clone()).unwrap();
     let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
     let client = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let client = client.unwrap().with_root_certificates(roots).with_no_client_auth();
+    let mut client = client.unwrap().with_root_certificates(roots).with_no_client_auth();
+    client.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     let gate = gate(router, &options);
     let config = server_config(&options, Arc::clone(&own)).unwrap();
     let stop = CancellationToken::new();
@@ -60,8 +65,8 @@ fn gate(router: Router, options: &Options) -> Arc<Gate> {
         });
         Reviewer::new(kube::Client::new(service, "default"), measures.clone())
     };
-    let doorkeeper = Doorkeeper::new(options, nobody(), nobody()).unwrap();
-    Arc::new(Gate::new(Pages::new(Arc::new(router)), doorkeeper, options.clone(), measures))
+    let auth = DelegatedAuth::new(options, nobody(), nobody()).unwrap();
+    Arc::new(Gate::new(Pages::new(Arc::new(router)), auth, options.clone(), measures))
 }
 
 fn router() -> Router {
@@ -79,8 +84,12 @@ impl Running {
     }
 
     async fn get(&self, path: &str) -> String {
+        self.ask("GET", path).await
+    }
+
+    async fn ask(&self, method: &str, path: &str) -> String {
         let mut stream = self.connect().await;
-        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        let request = format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.unwrap();
@@ -106,8 +115,17 @@ async fn serves_until_told_to_stop() {
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
     assert!(answer.contains("content-type: text/plain; version=0.0.4\r\n"), "{answer}");
     assert!(answer.contains("content-length: 5\r\n"), "{answer}");
+    assert!(answer.contains("cache-control: no-cache, private\r\n"), "{answer}");
     assert!(answer.ends_with("\r\n\r\nup 1\n"), "{answer}");
     assert!(running.get("/nowhere?x=1").await.starts_with("HTTP/1.1 404 "));
+    let answer = running.ask("HEAD", "/metrics").await;
+    assert!(
+        answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.contains("content-length: 5\r\n"),
+        "{answer}"
+    );
+    assert!(answer.ends_with("\r\n\r\n"), "{answer}");
+    let answer = running.ask("POST", "/metrics").await;
+    assert!(answer.starts_with("HTTP/1.1 405 ") && answer.contains("allow: GET, HEAD\r\n"), "{answer}");
 
     // Those who only hold their connections open do not hold up the shutdown, however many they are (m1).
     let mut idle = Vec::new();
@@ -155,6 +173,7 @@ async fn no_plain_http_no_http_2_and_no_rubbish() {
     let _ = plain.read_to_end(&mut answer).await;
     assert!(!answer.windows(4).any(|bytes| bytes == b"HTTP"), "{answer:?}");
     let mut stream = running.connect().await;
+    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(b"http/1.1".as_slice()));
     stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer).await;
@@ -176,16 +195,35 @@ async fn files_are_read_again_while_serving() {
     let gate = gate(router(), &options);
     let _reloading = AbortOnDropHandle::new(tokio::spawn(reload(Arc::clone(&gate), Arc::clone(&own))));
     let before = own.current();
-    std::fs::remove_file(folder.join("mooring.key")).unwrap();
+    let remove = || {
+        for name in ["mooring.crt", "mooring.key"] {
+            std::fs::remove_file(folder.join(name)).unwrap();
+        }
+    };
+    remove();
     // Makes another pair in the folder.
     OwnCertificate::load(&CertificateSource::Folder(folder.clone()), &names).unwrap();
     std::fs::write(&file, pem_of(&second)).unwrap();
-    while own.current().cert == before.cert {
+    for _ in 0..10 {
         sleep(RELOAD).await;
     }
-    // The authorities come after the certificate.
-    sleep(RELOAD).await;
-    assert!(!gate.doorkeeper().reload().unwrap(), "both were read again");
+    assert_ne!(own.current().cert, before.cert);
+    assert!(!gate.auth().reload().unwrap(), "both were read again");
+
+    // One that is broken keeps nobody from the other: an authority that was taken back must not be trusted on.
+    let current = own.current();
+    std::fs::write(folder.join("mooring.crt"), "rubbish").unwrap();
+    std::fs::write(&file, pem_of(&first)).unwrap();
+    let (certificate, authorities) = reload_once(&gate, &own);
+    assert!(certificate.unwrap_err().contains("mooring.crt: "));
+    assert!(authorities.unwrap());
+    assert_eq!(own.current().cert, current.cert);
+    std::fs::write(&file, "rubbish").unwrap();
+    remove();
+    OwnCertificate::load(&CertificateSource::Folder(folder.clone()), &names).unwrap();
+    let (certificate, authorities) = reload_once(&gate, &own);
+    assert!(certificate.unwrap());
+    assert!(authorities.unwrap_err().contains("ca.crt: "));
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
@@ -202,5 +240,123 @@ fn an_unspecified_address_is_all_of_both_families() {
         }
         let taken = Server::bind(SocketAddr::new("::".parse().unwrap(), port)).unwrap_err().to_string();
         assert!(taken.starts_with(&format!("--bind-address :: --secure-port {port}: ")), "{taken}");
+    }
+}
+
+/// What is not read waits in the kernel, which charges the process for it.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn the_kernel_holds_little_of_what_nobody_reads() {
+    let server = Server::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let _client = std::net::TcpStream::connect(server.address()).unwrap();
+    let listener = tokio::net::TcpListener::from_std(server.listener).unwrap();
+    let (stream, _) = listener.accept().await.unwrap();
+    // The kernel doubles it for its own use.
+    assert_eq!(socket2::SockRef::from(&stream).send_buffer_size().unwrap(), 2 * SEND_BUFFER);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_same_problem_of_accepting_is_told_once_a_minute() {
+    let mut failures = Failures::default();
+    let start = Instant::now();
+    let mut told = |kind, seconds| failures.is_new(kind, start + Duration::from_secs(seconds));
+    assert!(told(io::ErrorKind::Other, 0));
+    assert!(!told(io::ErrorKind::Other, 59));
+    assert!(told(io::ErrorKind::ConnectionAborted, 59));
+    assert!(told(io::ErrorKind::Other, 60));
+}
+
+/// A new handshake shows the certificate that was read last.
+#[tokio::test]
+async fn a_reloaded_certificate_is_shown_to_who_connects_next() {
+    let folder = std::env::temp_dir().join(format!("mooring-shown-{}", std::process::id()));
+    std::fs::remove_dir_all(&folder).ok();
+    let source = CertificateSource::Folder(folder.clone());
+    let names = ["localhost".to_owned()];
+    let own = Arc::new(OwnCertificate::load(&source, &names).unwrap());
+    let config = Arc::new(server_config(&for_tests(), Arc::clone(&own)).unwrap());
+    assert_eq!(shown(&config, None).await.unwrap(), own.current().cert[0]);
+    let before = own.current();
+    for name in ["mooring.crt", "mooring.key"] {
+        std::fs::remove_file(folder.join(name)).unwrap();
+    }
+    OwnCertificate::load(&source, &names).unwrap();
+    assert!(own.reload().unwrap());
+    let now = shown(&config, None).await.unwrap();
+    assert_eq!(now, own.current().cert[0]);
+    assert_ne!(now, before.cert[0]);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[tokio::test]
+async fn tls_1_2_is_spoken_unless_1_3_is_the_least() {
+    let own = OwnCertificate::load(&CertificateSource::Memory, &["localhost".to_owned()]).unwrap();
+    let own = Arc::new(own);
+    let tls12 = Some(&tokio_rustls::rustls::version::TLS12);
+    let config = |min_version| {
+        let options = Options { min_version, ..for_tests() };
+        Arc::new(server_config(&options, Arc::clone(&own)).unwrap())
+    };
+    shown(&config(MinVersion::Tls12), tls12).await.unwrap();
+    shown(&config(MinVersion::Tls13), None).await.unwrap();
+    let refused = shown(&config(MinVersion::Tls13), tls12).await.unwrap_err().to_string();
+    assert!(refused.contains("ProtocolVersion"), "{refused}");
+}
+
+/// The certificate that a client is shown who speaks this version.
+async fn shown(
+    config: &Arc<ServerConfig>,
+    version: Option<&'static tokio_rustls::rustls::SupportedProtocolVersion>,
+) -> io::Result<CertificateDer<'static>> {
+    let (ours, theirs) = tokio::io::duplex(64 * 1024);
+    let accepting = tokio_rustls::TlsAcceptor::from(Arc::clone(config)).accept(theirs);
+    let _accepting = AbortOnDropHandle::new(tokio::spawn(async move { accepting.await.map(drop) }));
+    let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
+    let versions = version.map_or(tokio_rustls::rustls::ALL_VERSIONS.to_vec(), |version| vec![version]);
+    let client = ClientConfig::builder_with_provider(provider).with_protocol_versions(&versions).unwrap();
+    let client = client.dangerous().with_custom_certificate_verifier(Arc::new(Anybody));
+    let connector = TlsConnector::from(Arc::new(client.with_no_client_auth()));
+    let stream = connector.connect(ServerName::try_from("localhost").unwrap(), ours).await?;
+    Ok(stream.get_ref().1.peer_certificates().unwrap()[0].clone())
+}
+
+/// Believes everybody.
+#[derive(Debug)]
+struct Anybody;
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, tokio_rustls::rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, tokio_rustls::rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, tokio_rustls::rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        tokio_rustls::rustls::crypto::ring::default_provider()
+            .signature_verification_algorithms
+            .supported_schemes()
     }
 }

@@ -61,8 +61,10 @@ const POOL_IDLE_TIMEOUT: Duration = Duration::from_mins(1);
 #[derive(Debug, Error)]
 pub enum ConnectError {
     /// The named file cannot be used.
-    #[error("--kubeconfig {}: {}", file.display(), first_line(error))]
+    #[error("{flag} {}: {}", file.display(), first_line(error))]
     Kubeconfig {
+        /// The flag that names it.
+        flag: &'static str,
         /// The file.
         file: PathBuf,
         /// What is wrong with it.
@@ -145,29 +147,39 @@ impl ApiServer {
     /// # Errors
     /// See [`ConnectError`].
     pub async fn find(kubeconfig: Option<&Path>) -> Result<Self, ConnectError> {
-        let (mut config, origin, in_cluster) = if let Some(file) = kubeconfig {
-            let failed = |error| ConnectError::Kubeconfig { file: file.to_owned(), error };
-            let content = Kubeconfig::read_from(file).map_err(failed)?;
-            let options = KubeConfigOptions::default();
-            let config = Config::from_custom_kubeconfig(content, &options).await.map_err(failed)?;
-            (config, format!("--kubeconfig {}", file.display()), false)
-        } else if env::var_os("KUBERNETES_SERVICE_HOST").is_some() {
+        if let Some(file) = kubeconfig {
+            return Self::read("--kubeconfig", file).await;
+        }
+        if env::var_os("KUBERNETES_SERVICE_HOST").is_some() {
             let config = Config::incluster().map_err(ConnectError::InCluster)?;
-            (config, "in-cluster configuration".to_owned(), true)
-        } else {
-            let file = match env::var_os("KUBECONFIG") {
-                Some(value) => format!("KUBECONFIG={}", value.display()),
-                None => "~/.kube/config".to_owned(),
-            };
-            let config = Config::from_kubeconfig(&KubeConfigOptions::default())
-                .await
-                .map_err(|error| ConnectError::Default { file: file.clone(), error })?;
-            (config, file, false)
+            let own_namespace = Some(config.default_namespace.clone());
+            return Ok(Self::over_network(config, "in-cluster configuration".to_owned(), own_namespace));
+        }
+        let file = match env::var_os("KUBECONFIG") {
+            Some(value) => format!("KUBECONFIG={}", value.display()),
+            None => "~/.kube/config".to_owned(),
         };
+        let config = Config::from_kubeconfig(&KubeConfigOptions::default()).await;
+        let config = config.map_err(|error| ConnectError::Default { file: file.clone(), error })?;
+        Ok(Self::over_network(config, file, None))
+    }
+
+    /// The one of a kubeconfig that a flag names.
+    ///
+    /// # Errors
+    /// See [`ConnectError::Kubeconfig`].
+    pub async fn read(flag: &'static str, file: &Path) -> Result<Self, ConnectError> {
+        let failed = |error| ConnectError::Kubeconfig { flag, file: file.to_owned(), error };
+        let content = Kubeconfig::read_from(file).map_err(failed)?;
+        let options = KubeConfigOptions::default();
+        let config = Config::from_custom_kubeconfig(content, &options).await.map_err(failed)?;
+        Ok(Self::over_network(config, format!("{flag} {}", file.display()), None))
+    }
+
+    fn over_network(mut config: Config, origin: String, own_namespace: Option<String>) -> Self {
         let agent = concat!("mooring/", env!("CARGO_PKG_VERSION"));
         config.headers.push((USER_AGENT, HeaderValue::from_static(agent)));
-        let own_namespace = in_cluster.then(|| config.default_namespace.clone());
-        Ok(Self { connection: Connection::Network(Box::new(config)), origin, own_namespace })
+        Self { connection: Connection::Network(Box::new(config)), origin, own_namespace }
     }
 
     /// Host and port, as client-go's metrics show it.

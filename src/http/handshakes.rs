@@ -2,7 +2,7 @@
 //!
 //! A handshake is most of what a connection costs, and a thousand that begin at once would keep a probe
 //! waiting for as long as they all take. So each takes a turn when its first message is there, one
-//! at a time, and whoever has the fewest connections goes first. Between two turns everything else is served.
+//! at a time: first the node, then whoever has the fewest connections. Between two turns everything else is served.
 
 use std::{
     collections::BTreeMap,
@@ -16,26 +16,26 @@ use tokio::{
 
 #[derive(Debug, Default)]
 struct Waiting {
-    /// By the connections of the peer, then by arrival.
+    /// By the rank of the peer, then by arrival.
     queue: BTreeMap<(usize, u64), oneshot::Sender<()>>,
     arrivals: u64,
 }
 
 /// Who waits for a turn.
 #[derive(Debug, Default)]
-pub(super) struct Turns {
+pub(super) struct HandshakeQueue {
     waiting: Mutex<Waiting>,
     arrived: Notify,
 }
 
-impl Turns {
-    /// Waits for a turn, which ends when the caller next waits for anything.
-    pub(super) async fn take(&self, connections: usize) {
+impl HandshakeQueue {
+    /// Waits for a turn of [`super::connections::Connections::rank`], which ends when the caller next waits for anything.
+    pub(super) async fn take(&self, rank: usize) {
         let (sender, turn) = oneshot::channel();
         {
             let mut waiting = self.lock();
             waiting.arrivals += 1;
-            let key = (connections, waiting.arrivals);
+            let key = (rank, waiting.arrivals);
             waiting.queue.insert(key, sender);
         }
         self.arrived.notify_one();
@@ -74,7 +74,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_one_with_the_fewest_connections_is_next() {
-        let turns = Arc::new(Turns::default());
+        let turns = Arc::new(HandshakeQueue::default());
         let order = Arc::new(Mutex::new(Vec::new()));
         let wait = |name: &'static str, connections| {
             let (turns, order) = (Arc::clone(&turns), Arc::clone(&order));

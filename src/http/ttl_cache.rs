@@ -6,12 +6,12 @@ use lru::LruCache;
 use tokio::time::Instant;
 
 /// Answers by what they are about; the one that was not used for longest makes room.
-pub(super) struct Memory<K: Hash + Eq, V> {
+pub(super) struct TtlCache<K: Hash + Eq, V> {
     entries: LruCache<K, (Instant, V)>,
     ttl: Duration,
 }
 
-impl<K: Hash + Eq, V: Clone> Memory<K, V> {
+impl<K: Hash + Eq, V: Clone> TtlCache<K, V> {
     /// Room for so many answers, which count so long.
     pub(super) fn new(room: NonZeroUsize, ttl: Duration) -> Self {
         Self { entries: LruCache::new(room), ttl }
@@ -46,7 +46,7 @@ mod tests {
     #[test]
     fn answers_count_for_a_while_and_there_are_only_so_many() {
         let now = Instant::now();
-        let mut memory = Memory::new(NonZeroUsize::new(2).unwrap(), Duration::from_secs(10));
+        let mut memory = TtlCache::new(NonZeroUsize::new(2).unwrap(), Duration::from_secs(10));
         memory.put("a", 1, now);
         memory.put("b", 2, now);
         assert_eq!(memory.get(&"a", now + Duration::from_secs(9)), Some(1));

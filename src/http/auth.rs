@@ -1,0 +1,354 @@
+//! Who may read what: authentication and authorization as kube-controller-manager delegates them.
+//!
+//! In: a peer's address, certificates and token. Out: a [`User`] who may read the path, or a [`Denial`]. A
+//! client certificate counts first, then a bearer token (TokenReview); then the API server is asked for either
+//! (SubjectAccessReview). Answers count for some seconds. Without an API server nobody is let in. Of one peer
+//! only so many are refused in a while; then it is not even asked about.
+
+use std::{
+    num::NonZeroUsize,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use http::{HeaderMap, StatusCode, header::AUTHORIZATION};
+use sha2::{Digest, Sha256};
+use tokio::time::Instant;
+
+pub use super::client_certs::TlsPeer;
+use super::{
+    client_certs::{ClientCertificates, Hash},
+    connections::Peer,
+    options::Options,
+    reviews::{ReviewError, Reviewer, Share},
+    ttl_cache::TtlCache,
+    user::User,
+};
+
+/// Answers kept of each sort. A token or a user with its groups is some hundred bytes.
+const ROOM: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
+/// Refusals of one peer in [`REFUSAL_WINDOW`]. A scraper whose rights are missing makes one a scrape.
+const MAX_REFUSALS: u32 = 10;
+/// See [`MAX_REFUSALS`].
+const REFUSAL_WINDOW: Duration = Duration::from_secs(10);
+/// How long the verdict on a client's certificates counts. Go verifies them with each request; a certificate may
+/// run out meanwhile.
+const VERDICT_TTL: Duration = Duration::from_secs(5);
+/// How long a permission sets its user and address apart from strangers. Tokens are rotated, each hour by
+/// default; scrapes come each minute at least.
+const ACQUAINTANCE: Duration = Duration::from_mins(10);
+
+/// Why somebody is not let in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Denial {
+    /// Nobody known.
+    Unauthenticated,
+    /// Known, but not allowed to.
+    Forbidden(String),
+    /// Refused too often.
+    TooManyRefusals,
+    /// Nobody can tell now.
+    Unavailable(ReviewError),
+}
+
+impl Denial {
+    /// Its status and what to tell the client, which is not why the API server could not be asked.
+    #[must_use]
+    pub fn told(&self, path: &str) -> (StatusCode, String) {
+        match self {
+            Self::Unauthenticated => (StatusCode::UNAUTHORIZED, "Unauthorized\n".to_owned()),
+            Self::Forbidden(user) => {
+                (StatusCode::FORBIDDEN, format!("forbidden: User {user:?} cannot get path {path:?}\n"))
+            }
+            Self::TooManyRefusals => {
+                (StatusCode::TOO_MANY_REQUESTS, "refused too often: try later\n".to_owned())
+            }
+            Self::Unavailable(_) => {
+                (StatusCode::SERVICE_UNAVAILABLE, "clients cannot be reviewed now: try later\n".to_owned())
+            }
+        }
+    }
+}
+
+struct Caches {
+    /// By the hash of a token.
+    users: TtlCache<Hash, Arc<User>>,
+    /// The same.
+    unauthenticated: TtlCache<Hash, ()>,
+    /// By the digest of certificates, with the generation of the authorities.
+    verified: TtlCache<Hash, (u64, Arc<User>)>,
+    /// The same.
+    unverified: TtlCache<Hash, u64>,
+    /// By the hash of user, verb and path.
+    allowed: TtlCache<Hash, ()>,
+    /// The same.
+    forbidden: TtlCache<Hash, ()>,
+    refusals: TtlCache<Peer, (u32, Instant)>,
+    /// Peers of whom one was permitted something.
+    known_peers: TtlCache<Peer, ()>,
+    /// Names of users who were.
+    known_users: TtlCache<String, ()>,
+}
+
+/// Decides who may read what.
+pub struct DelegatedAuth {
+    authentication: Arc<Reviewer>,
+    authorization: Reviewer,
+    certificates: ClientCertificates,
+    caches: Mutex<Caches>,
+}
+
+impl std::fmt::Debug for DelegatedAuth {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DelegatedAuth").field("certificates", &self.certificates).finish_non_exhaustive()
+    }
+}
+
+impl DelegatedAuth {
+    /// One that asks these. Has to be called within the runtime that serves.
+    ///
+    /// # Errors
+    /// `--client-ca-file` cannot be used.
+    pub fn new(options: &Options, authentication: Reviewer, authorization: Reviewer) -> Result<Self, String> {
+        let authentication = Arc::new(authentication);
+        let certificates = ClientCertificates::new(options, &authentication)?;
+        let caches = Caches {
+            users: TtlCache::new(ROOM, options.token_ttl),
+            unauthenticated: TtlCache::new(ROOM, options.token_ttl),
+            verified: TtlCache::new(ROOM, VERDICT_TTL),
+            unverified: TtlCache::new(ROOM, VERDICT_TTL),
+            allowed: TtlCache::new(ROOM, options.authorized_ttl),
+            forbidden: TtlCache::new(ROOM, options.unauthorized_ttl),
+            refusals: TtlCache::new(ROOM, REFUSAL_WINDOW),
+            known_peers: TtlCache::new(ROOM, ACQUAINTANCE),
+            known_users: TtlCache::new(ROOM, ACQUAINTANCE),
+        };
+        Ok(Self { authentication, authorization, certificates, caches: Mutex::new(caches) })
+    }
+
+    /// Whether there is a file to read again.
+    #[must_use]
+    pub fn is_in_file(&self) -> bool {
+        self.certificates.is_in_file()
+    }
+
+    /// Reads `--client-ca-file` again. Returns whether it has changed. Blocks.
+    ///
+    /// # Errors
+    /// It cannot be used: the authorities known before stay.
+    pub fn reload(&self) -> Result<bool, String> {
+        self.certificates.reload()
+    }
+
+    /// Whether a request shows anything to be known by.
+    #[must_use]
+    pub fn has_credentials(peer: &TlsPeer, headers: &HeaderMap) -> bool {
+        peer.has_certificates() || bearer(headers).is_some()
+    }
+
+    /// Who it is, if it may do this to the path.
+    ///
+    /// # Errors
+    /// See [`Denial`].
+    pub async fn admit(
+        &self,
+        peer: &TlsPeer,
+        headers: &HeaderMap,
+        verb: &str,
+        path: &str,
+    ) -> Result<Arc<User>, Denial> {
+        let from = Peer::from(peer.address);
+        let user = self.authenticate(from, peer, headers).await?;
+        if !user.may_everything() && !self.may(from, &user, verb, path).await? {
+            return Err(Denial::Forbidden(user.username.clone()));
+        }
+        let mut caches = self.lock();
+        let now = Instant::now();
+        caches.known_peers.put(from, (), now);
+        caches.known_users.put(user.username.clone(), (), now);
+        Ok(user)
+    }
+
+    async fn authenticate(
+        &self,
+        from: Peer,
+        peer: &TlsPeer,
+        headers: &HeaderMap,
+    ) -> Result<Arc<User>, Denial> {
+        let mut denial = Denial::Unauthenticated;
+        if peer.has_certificates() {
+            match self.user_of_certificate(from, peer).await {
+                Ok(Some(user)) => return Ok(user),
+                Ok(None) => {}
+                Err(more) => denial = more,
+            }
+        }
+        match bearer(headers) {
+            Some(token) => self.user_of_token(from, token).await,
+            None => Err(denial),
+        }
+    }
+
+    async fn user_of_token(&self, from: Peer, token: &str) -> Result<Arc<User>, Denial> {
+        // Tokens are not kept: what is not there cannot be read.
+        let hash = Sha256::digest(token).into();
+        let (share, charged) = {
+            let mut caches = self.lock();
+            let now = Instant::now();
+            if let Some(user) = caches.users.get(&hash, now) {
+                return Ok(user);
+            }
+            if caches.unauthenticated.get(&hash, now).is_some() {
+                return Err(Denial::Unauthenticated);
+            }
+            if caches.users.remembers(&hash) {
+                (Share::Known, false)
+            } else {
+                // Held against the peer until its token has proven good, or many at once would pass.
+                caches.charge(from, now)?;
+                // Who is known may come with a new token.
+                let known = caches.known_peers.get(&from, now).is_some();
+                (if known { Share::Known } else { Share::Stranger }, true)
+            }
+        };
+        let answer = self.authentication.token(token, share).await;
+        let mut caches = self.lock();
+        if charged && !matches!(answer, Ok(None)) {
+            caches.refund(from);
+        }
+        let now = Instant::now();
+        match answer {
+            Ok(Some(user)) => {
+                let user = Arc::new(user);
+                caches.users.put(hash, Arc::clone(&user), now);
+                Ok(user)
+            }
+            Ok(None) => {
+                caches.users.remove(&hash);
+                caches.unauthenticated.put(hash, (), now);
+                Err(Denial::Unauthenticated)
+            }
+            Err(error) => Err(Denial::Unavailable(error)),
+        }
+    }
+
+    /// The user whom the peer's certificates name, if the authorities of now vouch for it.
+    async fn user_of_certificate(&self, from: Peer, peer: &TlsPeer) -> Result<Option<Arc<User>>, Denial> {
+        self.certificates.prepare().await;
+        let user = self.verdict(from, peer).await?;
+        if user.is_some() || !self.certificates.renew().await {
+            return Ok(user);
+        }
+        self.verdict(from, peer).await
+    }
+
+    /// The same by the authorities that are known, which counts for some seconds.
+    async fn verdict(&self, from: Peer, peer: &TlsPeer) -> Result<Option<Arc<User>>, Denial> {
+        let digest = *peer.digest();
+        let generation = self.certificates.generation();
+        let charged = {
+            let mut caches = self.lock();
+            let now = Instant::now();
+            match caches.verified.get(&digest, now) {
+                Some((of, user)) if of == generation => return Ok(Some(user)),
+                _ => {}
+            }
+            if caches.unverified.get(&digest, now) == Some(generation) {
+                return Ok(None);
+            }
+            let stranger = !caches.verified.remembers(&digest);
+            if stranger {
+                caches.charge(from, now)?;
+            }
+            stranger
+        };
+        let user = self.certificates.verify(peer).await.map(Arc::new);
+        let mut caches = self.lock();
+        let now = Instant::now();
+        if let Some(user) = &user {
+            if charged {
+                caches.refund(from);
+            }
+            caches.verified.put(digest, (generation, Arc::clone(user)), now);
+        } else {
+            caches.verified.remove(&digest);
+            caches.unverified.put(digest, generation, now);
+        }
+        Ok(user)
+    }
+
+    async fn may(&self, from: Peer, user: &User, verb: &str, path: &str) -> Result<bool, Denial> {
+        // The fields are told apart by their lengths and names.
+        let question = serde_json::to_vec(&(user, verb, path)).unwrap_or_default();
+        let hash: Hash = Sha256::digest(question).into();
+        let (share, charged) = {
+            let mut caches = self.lock();
+            let now = Instant::now();
+            if caches.allowed.get(&hash, now).is_some() {
+                return Ok(true);
+            }
+            if caches.forbidden.get(&hash, now).is_some() {
+                return Ok(false);
+            }
+            if caches.allowed.remembers(&hash) {
+                (Share::Known, false)
+            } else {
+                caches.charge(from, now)?;
+                // A new token is among what a user consists of.
+                let known = caches.known_users.get(&user.username, now).is_some();
+                (if known { Share::Known } else { Share::Stranger }, true)
+            }
+        };
+        let answer = self.authorization.access(user, verb, path, share).await;
+        let mut caches = self.lock();
+        if charged && !matches!(answer, Ok(false)) {
+            caches.refund(from);
+        }
+        let allowed = answer.map_err(Denial::Unavailable)?;
+        let now = Instant::now();
+        if allowed {
+            caches.forbidden.remove(&hash);
+            caches.allowed.put(hash, (), now);
+        } else {
+            caches.allowed.remove(&hash);
+            caches.forbidden.put(hash, (), now);
+        }
+        Ok(allowed)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Caches> {
+        // Valid between any two statements, so a panic elsewhere cannot spoil it.
+        self.caches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Caches {
+    /// Counts a refusal to come, if the peer may have one more.
+    fn charge(&mut self, peer: Peer, now: Instant) -> Result<(), Denial> {
+        let (count, since) = self.refusals.get(&peer, now).unwrap_or((0, now));
+        if count >= MAX_REFUSALS {
+            return Err(Denial::TooManyRefusals);
+        }
+        self.refusals.put(peer, (count + 1, since), since);
+        Ok(())
+    }
+
+    /// Takes one back.
+    fn refund(&mut self, peer: Peer) {
+        if let Some((count, since)) = self.refusals.get(&peer, Instant::now()) {
+            self.refusals.put(peer, (count.saturating_sub(1), since), since);
+        }
+    }
+}
+
+/// The bearer token of a request.
+// apiserver: pkg/authentication/request/bearertoken/bearertoken.go.
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(AUTHORIZATION)?.to_str().ok()?.trim();
+    let (scheme, rest) = value.split_once(' ')?;
+    let token = rest.split(' ').next().unwrap_or_default();
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
+}
+
+#[cfg(test)]
+pub(super) mod tests;
