@@ -3,12 +3,13 @@
 //! In: what the lease was when it was last seen. Out: until when it lets us lead, or why not. What to do is decided in
 //! [`crate::kube_api::lease`]; here it is asked for, one request after the other.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::sync::atomic::Ordering;
 
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 use thiserror::Error;
 use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
 
 use super::{Candidacy, Elector};
 use crate::kube_api::{
@@ -16,10 +17,6 @@ use crate::kube_api::{
     lease::{self, Action, Fitness, Notes, Observed},
     restore::RestoreGrace,
 };
-
-/// How long the lease is kept for writes whose outcome is not known, when it is to be given up. What takes longer
-/// is left to its expiry.
-const SETTLING: Duration = Duration::from_secs(5);
 
 /// As what the lease is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +34,8 @@ pub(super) enum AttemptError {
     NotFit,
     #[error("{0:?} sees more")]
     Succeeded(String),
+    #[error("told to end")]
+    Ended,
     #[error("{0}")]
     Call(#[from] CallError),
 }
@@ -46,13 +45,23 @@ impl Elector {
     ///
     /// client-go: tools/leaderelection/leaderelection.go, tryAcquireOrRenew. Unlike there, a leader
     /// that reads another's name stops at once instead of trying until the deadline, and a renewal
-    /// without an answer is followed by the next renewal instead of a read.
-    pub(super) async fn attempt(&mut self, role: Role) -> Result<Instant, AttemptError> {
+    /// without an answer is followed by the next renewal instead of a read. Once `ended`, a candidate is not kept
+    /// waiting for what it reads; but it is for what it writes, as a lease that is won by an abandoned request would
+    /// be held by nobody.
+    pub(super) async fn attempt(
+        &mut self,
+        role: Role,
+        ended: &CancellationToken,
+    ) -> Result<Instant, AttemptError> {
         let Candidacy { namespace, name, identity, timing } = self.candidacy.clone();
         let leading = matches!(role, Role::Leader { .. });
-        if leading && let Some(observed) = &self.observed {
-            let body = lease::renewal(observed, &identity, &timing, self.notes(role), Timestamp::now());
-            match self.write(Verb::Update, body).await {
+        let renewal = |observed| {
+            lease::renewal(observed, &identity, &timing, self.notes(role), Timestamp::now())
+        };
+        // There is nothing to renew after the lease was deleted and could not be made anew.
+        let body = self.observed.as_ref().filter(|_| leading).and_then(renewal);
+        if let Some(body) = body {
+            match self.write(Verb::Update, Some(body)).await {
                 Ok(deadline) => return Ok(deadline),
                 Err(CallError::Conflict(_) | CallError::NotFound(_) | CallError::AlreadyExists(_)) => {
                     self.metrics.count_slow_path();
@@ -60,7 +69,11 @@ impl Elector {
                 Err(error) => return Err(error.into()),
             }
         }
-        let observed = self.read().await?;
+        let observed = tokio::select! {
+            biased;
+            () = ended.cancelled(), if !leading => return Err(AttemptError::Ended),
+            observed = self.read() => observed?,
+        };
         if let (Role::Leader { seeks_successor: true }, Some(successor)) = (role, observed.successor()) {
             let successor = successor.to_owned();
             self.observed = Some(observed);
@@ -108,7 +121,8 @@ impl Elector {
             tracing::info!(lease = %self.lease(), holder = observed.holder(), "offering to succeed the leader");
             lease::answered(observed, &self.candidacy.identity)
         } else {
-            self.grace.left(Instant::now()).and_then(|left| lease::warned(observed, left))
+            let left = self.grace.witnessed(Instant::now());
+            left.and_then(|left| lease::warned(observed, &self.candidacy.identity, left))
         };
         if body.is_some()
             && let Err(error) = self.write(Verb::Update, body).await
@@ -126,7 +140,7 @@ impl Elector {
         };
         let now = Instant::now();
         let observed = Observed::update(self.observed.as_ref(), object, now);
-        if let Some(left) = observed.grace() {
+        if let Some(left) = observed.grace_for(&self.candidacy.identity) {
             self.grace.inherit(now, left);
         }
         let newest = self.seen.load(Ordering::Relaxed);
@@ -161,7 +175,9 @@ impl Elector {
     /// Gives up the lease, so that the next leader need not wait for it to expire. Not before every write of ours
     /// is over: the next leader's must not meet it (S37).
     pub(super) async fn give_up(&mut self) {
-        if timeout(SETTLING, self.leadership.settled()).await.is_err() {
+        // What takes longer is left to the expiry of the lease.
+        let settling = self.candidacy.timing.settling();
+        if timeout(settling, self.leadership.settled()).await.is_err() {
             tracing::warn!(lease = %self.lease(), "the lease is left to expire: a write may still be under way");
             return;
         }

@@ -22,6 +22,9 @@ const TIMING: Timing = Timing {
     retry_period: Duration::from_secs(2),
 };
 
+/// How long the first replica of all waits for a holder that may have lost its lease, in seconds.
+const FIRST: u64 = TIMING.renew_deadline.as_secs();
+
 /// How the server treats requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Mood {
@@ -41,6 +44,8 @@ struct Store {
     lease: Option<Value>,
     revision: u64,
     mood: Mood,
+    /// Answers 500 to a POST without doing anything.
+    refuses_creation: bool,
     log: Vec<String>,
 }
 
@@ -98,16 +103,16 @@ impl Server {
         Client::new(service, "default")
     }
 
-    fn elector(&self, identity: &str, leadership: &Leadership) -> Elector {
+    fn elector(&self, identity: &str, leadership: &Leadership, timing: Timing) -> Elector {
         let metrics = Metrics::default();
         let api = Arc::new(ApiMetrics::new(&metrics, "test").unwrap());
         let caller = Caller::new(self.client(), Leadership::new(Term::Unlimited), None, api)
-            .with_request_timeout(TIMING.request_timeout());
+            .with_request_timeout(timing.request_timeout());
         let candidacy = Candidacy {
             namespace: "kube-system".to_owned(),
             name: "mooring".to_owned(),
             identity: identity.to_owned(),
-            timing: TIMING,
+            timing,
         };
         let metrics = ElectionMetrics::new(&metrics, "mooring").unwrap();
         Elector::new(caller, candidacy, leadership.clone(), metrics)
@@ -125,6 +130,8 @@ impl Store {
             (code, json!({ "kind": "Status", "reason": reason, "message": reason, "details": details }))
         };
         match (method, self.lease.clone()) {
+            (&Method::POST, None) if self.refuses_creation => status(500, "InternalError"),
+            (&Method::PUT, _) if body.is_empty() => status(400, "BadRequest"),
             (&Method::GET, Some(lease)) => (200, lease),
             (&Method::GET, None) => status(404, "NotFound"),
             (&Method::POST, Some(_)) => status(409, "AlreadyExists"),
@@ -152,6 +159,7 @@ struct Running {
     leadership: Leadership,
     sight: Sight,
     grace: RestoreGrace,
+    progress: Progress,
     release: CancellationToken,
     view: watch::Receiver<ElectionView>,
     task: tokio::task::JoinHandle<Result<(), ElectionError>>,
@@ -167,13 +175,28 @@ fn start_when(
     synced: impl Future<Output = ()> + Send + 'static,
     barrier: impl Future<Output = ()> + Send + 'static,
 ) -> Running {
-    let leadership = Leadership::new(Term::None).with_reserve(TIMING.reserve());
+    start_as(server, identity, TIMING, synced, barrier)
+}
+
+fn start_as(
+    server: &Server,
+    identity: &str,
+    timing: Timing,
+    synced: impl Future<Output = ()> + Send + 'static,
+    barrier: impl Future<Output = ()> + Send + 'static,
+) -> Running {
+    let leadership = Leadership::new(Term::None).with_reserve(timing.reserve());
     let (sight, grace) = (Sight::default(), RestoreGrace::default());
-    let elector = server.elector(identity, &leadership).with_sight(sight.clone()).with_grace(grace.clone());
+    let progress = Progress::default();
+    let elector = server
+        .elector(identity, &leadership, timing)
+        .with_sight(sight.clone())
+        .with_grace(grace.clone())
+        .with_progress(progress.clone());
     let release = CancellationToken::new();
     let view = elector.view();
     let task = tokio::spawn(elector.run(None, synced, barrier, release.clone()));
-    Running { leadership, sight, grace, release, view, task }
+    Running { leadership, sight, grace, progress, release, view, task }
 }
 
 impl Running {
@@ -200,10 +223,12 @@ async fn seconds(seconds: u64) {
 async fn creates_renews_without_reading_and_releases() {
     let server = Server::default();
     let running = start(&server, "a", async {});
-    running.wins_within(1).await;
+    running.wins_within(FIRST + 1).await;
     assert_eq!((server.holder().as_str(), running.view.borrow().leading), ("a", true));
     seconds(9).await;
-    assert_eq!(server.log(), ["GET", "POST", "PUT", "PUT", "PUT", "PUT"]);
+    let log = server.log();
+    let writes: Vec<&str> = log.iter().map(String::as_str).skip_while(|verb| *verb == "GET").collect();
+    assert_eq!(writes, ["POST", "PUT", "PUT", "PUT", "PUT"]);
     assert!(running.leads());
 
     running.release.cancel();
@@ -222,13 +247,13 @@ async fn m8_the_term_begins_only_after_the_barrier() {
         let _ = passed.await;
     });
     // Longer than the lease: it is renewed all the while.
-    seconds(25).await;
+    seconds(FIRST + 25).await;
     assert_eq!((server.holder().as_str(), running.leads()), ("a", false));
     let view = running.view.borrow().clone();
     assert_eq!((view.leading, view.taking_over), (false, true));
     assert!(server.log().len() > 10);
     pass.send(()).unwrap();
-    running.wins_within(1).await;
+    running.wins_within(FIRST + 1).await;
     let view = running.view.borrow().clone();
     assert_eq!((view.leading, view.taking_over), (true, false));
 }
@@ -237,14 +262,26 @@ async fn m8_the_term_begins_only_after_the_barrier() {
 async fn m2_who_does_not_come_to_lead_gives_the_lease_back() {
     let server = Server::default();
     let running = start(&server, "a", pending());
-    seconds(29).await;
+    seconds(FIRST + 29).await;
     assert_eq!(server.holder(), "a");
     let error = running.end().await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "lease kube-system/mooring given back: not leading within 30s of winning it"
+        "lease kube-system/mooring given back: the take-over did not come further for 30s"
     );
     assert_eq!(server.holder(), "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn m2_a_take_over_that_comes_further_is_not_given_up() {
+    let server = Server::default();
+    let running = start(&server, "a", pending());
+    for _ in 0..20 {
+        seconds(20).await;
+        running.progress.note();
+    }
+    assert_eq!((server.holder().as_str(), running.view.borrow().taking_over), ("a", true));
+    running.end().await.unwrap_err();
 }
 
 #[tokio::test(start_paused = true)]
@@ -259,20 +296,35 @@ async fn m2_l14_who_has_not_listed_everything_does_not_stand() {
     assert_eq!(server.holder(), "absent");
     // A warm one beside it.
     let warm = start(&server, "warm", async {});
-    warm.wins_within(1).await;
+    warm.wins_within(FIRST + 1).await;
     warm.release.cancel();
     warm.end().await.unwrap();
     seconds(600).await;
     assert_eq!(server.holder(), "");
     sync.send(()).unwrap();
-    cold.wins_within(1).await;
+    cold.wins_within(FIRST + 1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn s10_who_never_saw_the_lease_leaves_a_holder_the_time_to_make_it_anew() {
+    let server = Server::default();
+    let leader = start(&server, "a", async {});
+    leader.wins_within(FIRST + 1).await;
+    // Somebody deletes the lease while another replica starts, and the API server does not take it at once.
+    server.with(|store| (store.lease, store.refuses_creation) = (None, true));
+    let newcomer = start(&server, "b", async {});
+    seconds(7).await;
+    server.with(|store| store.refuses_creation = false);
+    seconds(30).await;
+    assert_eq!(server.holder(), "a");
+    assert!(leader.leads() && !newcomer.leads());
 }
 
 #[tokio::test(start_paused = true)]
 async fn m2_a_blind_leader_goes_on_unless_another_sees() {
     let server = Server::default();
     let first = start(&server, "a", async {});
-    first.wins_within(1).await;
+    first.wins_within(FIRST + 1).await;
     // Without anybody else, and with somebody who sees no more.
     first.sight.set(Some(Instant::now()));
     seconds(600).await;
@@ -299,7 +351,7 @@ async fn m2_a_blind_leader_goes_on_unless_another_sees() {
 async fn m2_a_blink_is_not_blindness() {
     let server = Server::default();
     let first = start(&server, "a", async {});
-    first.wins_within(1).await;
+    first.wins_within(FIRST + 1).await;
     let second = start(&server, "b", async {});
     first.sight.set(Some(Instant::now()));
     seconds(115).await;
@@ -325,7 +377,7 @@ async fn m2_who_sees_goes_before_who_is_blind() {
 async fn m5_a_slow_lease_is_kept() {
     let server = Server::default();
     let running = start(&server, "a", async {});
-    running.wins_within(1).await;
+    running.wins_within(FIRST + 1).await;
     server.set(Mood::Slow);
     seconds(120).await;
     assert!(running.leads());
@@ -360,7 +412,7 @@ async fn s37_the_lease_is_not_released_before_every_write_is_over() {
     for (under_way, holder) in [(4, ""), (12, "a")] {
         let server = Server::default();
         let running = start(&server, "a", async {});
-        running.wins_within(1).await;
+        running.wins_within(FIRST + 1).await;
         let began = Instant::now();
         running.leadership.landing().leaves(began + Duration::from_secs(under_way));
         running.release.cancel();
@@ -374,7 +426,7 @@ async fn s37_the_lease_is_not_released_before_every_write_is_over() {
 async fn e11_a_lease_that_goes_back_in_time_begins_a_grace_that_successors_keep() {
     let server = Server::default();
     let first = start(&server, "a", async {});
-    first.wins_within(1).await;
+    first.wins_within(FIRST + 1).await;
     seconds(20).await;
     assert_eq!(first.grace.left(Instant::now()), None);
     // A backup from before the last renewals.
@@ -412,7 +464,7 @@ async fn e11_a_lease_that_goes_back_in_time_begins_a_grace_that_successors_keep(
 async fn e11_a_standby_that_saw_a_restore_tells_the_leader() {
     let server = Server::default();
     let leader = start(&server, "a", async {});
-    leader.wins_within(1).await;
+    leader.wins_within(FIRST + 1).await;
     let standby = start(&server, "b", async {});
     seconds(3).await;
     standby.grace.begin(Instant::now());
@@ -421,12 +473,39 @@ async fn e11_a_standby_that_saw_a_restore_tells_the_leader() {
     assert!(leader.grace.left(Instant::now()).unwrap() > Duration::from_secs(280));
 }
 
+/// However often somebody else changes the lease, and makes the holder read what it noted there itself.
+#[tokio::test(start_paused = true)]
+async fn e11_a_grace_ends_for_two_replicas_that_look_often() {
+    let server = Server::default();
+    let timing = Timing { retry_period: Duration::from_millis(200), ..TIMING };
+    let begin = |identity| start_as(&server, identity, timing, ready(()), ready(()));
+    let leader = begin("a");
+    leader.wins_within(FIRST + 1).await;
+    let standby = begin("b");
+    leader.grace.begin(Instant::now());
+    let label = |count: u64| {
+        server.with(|store| {
+            let mut lease = store.lease.clone().unwrap();
+            lease["metadata"]["labels"] = json!({ "count": count.to_string() });
+            store.store(lease);
+        });
+    };
+    for count in 0..900 {
+        label(count);
+        sleep(Duration::from_millis(350)).await;
+    }
+    let left = [&leader, &standby].map(|replica| replica.grace.left(Instant::now()));
+    assert_eq!(left, [None, None]);
+    let lease = server.with(|store| store.lease.clone()).unwrap();
+    assert_eq!(lease["metadata"]["annotations"], json!({}));
+}
+
 #[tokio::test(start_paused = true)]
 async fn s36_writes_stop_at_the_deadline_of_the_last_renewal_that_succeeded() {
     for mood in [Mood::Failing, Mood::Silent] {
         let server = Server::default();
         let running = start(&server, "a", async {});
-        running.wins_within(1).await;
+        running.wins_within(FIRST + 1).await;
         // Just after the renewal at 2 s.
         sleep(Duration::from_millis(2_100)).await;
         server.set(mood);
@@ -445,7 +524,7 @@ async fn a_short_outage_ends_no_term() {
     for mood in [Mood::Failing, Mood::Silent] {
         let server = Server::default();
         let running = start(&server, "a", async {});
-        running.wins_within(1).await;
+        running.wins_within(FIRST + 1).await;
         server.set(mood);
         seconds(7).await;
         server.set(Mood::Well);
@@ -459,7 +538,7 @@ async fn a_short_outage_ends_no_term() {
 async fn a_conflict_is_no_loss_while_the_lease_is_ours() {
     let server = Server::default();
     let running = start(&server, "a", async {});
-    running.wins_within(1).await;
+    running.wins_within(FIRST + 1).await;
     server.log();
     // Somebody labels the lease.
     server.with(|store| {
@@ -476,7 +555,7 @@ async fn another_name_on_the_lease_ends_the_term_at_once() {
     for holder in ["b", ""] {
         let server = Server::default();
         let running = start(&server, "a", async {});
-        running.wins_within(1).await;
+        running.wins_within(FIRST + 1).await;
         server.put(holder, "2099-01-01T00:00:00Z");
         seconds(3).await;
         assert!(!running.leads());
@@ -488,10 +567,36 @@ async fn another_name_on_the_lease_ends_the_term_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_lease_that_cannot_be_made_anew_at_first_is_made_later() {
+    let server = Server::default();
+    let running = start(&server, "a", async {});
+    running.wins_within(FIRST + 1).await;
+    server.with(|store| (store.lease, store.refuses_creation) = (None, true));
+    seconds(5).await;
+    server.with(|store| store.refuses_creation = false);
+    seconds(30).await;
+    assert_eq!((server.holder().as_str(), running.leads()), ("a", true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_could_not_make_the_lease_anew_sees_who_did() {
+    let server = Server::default();
+    let running = start(&server, "a", async {});
+    running.wins_within(FIRST + 1).await;
+    server.with(|store| (store.lease, store.refuses_creation) = (None, true));
+    seconds(3).await;
+    server.put("b", "2099-01-01T00:00:00Z");
+    seconds(3).await;
+    let expected =
+        ElectionError::Taken { lease: "kube-system/mooring".to_owned(), holder: "b".to_owned() };
+    assert_eq!(running.end().await, Err(expected));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_deleted_lease_is_created_anew() {
     let server = Server::default();
     let running = start(&server, "a", async {});
-    running.wins_within(1).await;
+    running.wins_within(FIRST + 1).await;
     server.with(|store| store.lease = None);
     seconds(3).await;
     assert_eq!((server.holder().as_str(), running.leads()), ("a", true));
@@ -530,7 +635,7 @@ async fn a_standby_outlasts_any_outage_and_says_why_it_waits() {
 async fn of_two_one_leads_and_the_other_follows_its_release() {
     let server = Server::default();
     let first = start(&server, "a", async {});
-    first.wins_within(1).await;
+    first.wins_within(FIRST + 1).await;
     let second = start(&server, "b", async {});
     seconds(600).await;
     assert!(first.leads() && !second.leads());
@@ -545,7 +650,7 @@ async fn of_two_one_leads_and_the_other_follows_its_release() {
 async fn e9_a_leader_that_was_stopped_does_not_ask_again() {
     let server = Server::default();
     let running = start(&server, "a", async {});
-    running.wins_within(1).await;
+    running.wins_within(FIRST + 1).await;
     server.log();
     // The process' clock jumps while none of its tasks runs.
     tokio::time::advance(Duration::from_secs(20)).await;
