@@ -28,7 +28,6 @@ use crate::{
     config::Config,
     http::{self, Doorkeeper, Gate, Measures, OwnCertificate, Pages, Reviewer, Router, Server},
     kube_api::{
-        backoff::Backoff,
         call::Caller,
         connect::{ApiServer, ConnectError},
         elector::{Candidacy, ElectionView, Elector},
@@ -37,7 +36,7 @@ use crate::{
         leadership::{Leadership, Term},
         restore::RestoreGrace,
         sight::Sight,
-        watch::{self as kind_watch, Fetcher},
+        watch::{self as kind_watch, CatchUps, Fetcher},
     },
     metrics::{Alarms, ApiMetrics, ElectionMetrics, Metrics, WatchMetrics, process},
     routes,
@@ -58,8 +57,6 @@ const EVENTS_TIMEOUT: Duration = Duration::from_secs(2);
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long HTTP may take to close; it bounds itself.
 const HTTP_TIMEOUT: Duration = Duration::from_secs(2);
-/// Longest pause between attempts to pass the take-over barrier.
-const LONGEST_BARRIER_PAUSE: Duration = Duration::from_secs(1);
 /// The alarm about a restore of etcd.
 const RESTORED: &str = "etcd_restored";
 /// Where the lease is outside a cluster.
@@ -281,7 +278,8 @@ impl Daemon {
                 .map(|fetcher| fetcher.accepting(config.content_type.into()))
         };
         let watches = WatchMetrics::new(&metrics)?;
-        start_watches(&mut tasks, fetchers, &watches, &objects)?;
+        let catch_ups = CatchUps::default();
+        start_watches(&mut tasks, fetchers, &watches, &objects, &catch_ups)?;
         let namespace = config.own_namespace.clone().or_else(|| api.own_namespace.clone());
         let namespace = namespace.unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
         let view = match &config.election {
@@ -299,12 +297,13 @@ impl Daemon {
                 let (elector, lease_client) = place.enter(|| {
                     let api_metrics = Arc::clone(&api_metrics);
                     let elector = build_elector(api, candidacy, &leadership, &metrics, api_metrics)?;
-                    anyhow::Ok((elector.with_sight(sight).with_grace(grace.clone()), api.client()?))
+                    let elector = elector.with_sight(sight).with_progress(catch_ups.progress());
+                    anyhow::Ok((elector.with_grace(grace.clone()), api.client()?))
                 })?;
                 let view = elector.view();
-                // Lists much, and so has no place among the renewals.
-                let barrier =
-                    here(Handle::current(), take_over_barrier(barrier_fetcher, Arc::clone(&objects)));
+                // May come to list much, and so has no place among the renewals.
+                let barrier = take_over_barrier(barrier_fetcher, Arc::clone(&objects), catch_ups);
+                let barrier = here(Handle::current(), barrier);
                 let synced = {
                     let objects = Arc::clone(&objects);
                     async move { objects.synced().await }
@@ -501,13 +500,15 @@ fn start_watches(
     fetchers: impl Fn() -> Result<Fetcher, ConnectError>,
     metrics: &WatchMetrics,
     objects: &Arc<Objects>,
+    catch_ups: &CatchUps,
 ) -> Result<(), ConnectError> {
     use crate::kube_api::kinds::{CsiDriver, Pod, StorageClass};
     macro_rules! start {
         ($($kind:ty),*) => {
             $(
-                let watching =
-                    kind_watch::watch::<$kind>(fetchers()?, Arc::clone(objects), metrics.of(<$kind>::PLURAL));
+                let (fetcher, counted) = (fetchers()?, metrics.of(<$kind>::PLURAL));
+                let catch_up = catch_ups.of::<$kind>();
+                let watching = kind_watch::watch::<$kind>(fetcher, Arc::clone(objects), counted, catch_up);
                 tasks.spawn(Stage::Watch, <$kind>::WATCH, watching);
             )*
         };
@@ -546,26 +547,17 @@ fn build_elector(
     Ok(Elector::new(caller, candidacy, leadership.clone(), election_metrics))
 }
 
-/// Reads once more, after the lease was won, what the last leader wrote: the last of it may not have come
-/// through our watches yet. A volume must not be attached elsewhere, nor reserved for a claim that another
-/// volume is reserved for already (S19), for want of knowing of it. Where iSCSI and Fibre Channel volumes are,
-/// the nodes alone tell (S1).
-async fn take_over_barrier(fetcher: Fetcher, objects: Arc<Objects>) {
+/// Waits, after the lease was won, until the tables show what the last leader wrote: the last of it may not have come
+/// through our watches yet.
+async fn take_over_barrier(fetcher: Fetcher, objects: Arc<Objects>, catch_ups: CatchUps) {
+    let started = Instant::now();
     tokio::join!(
-        reread::<Node>(&fetcher, &objects),
-        reread::<VolumeAttachment>(&fetcher, &objects),
-        reread::<PersistentVolume>(&fetcher, &objects),
-        reread::<PersistentVolumeClaim>(&fetcher, &objects),
+        kind_watch::catch_up::<Node>(fetcher.clone(), &objects, &catch_ups),
+        kind_watch::catch_up::<VolumeAttachment>(fetcher.clone(), &objects, &catch_ups),
+        kind_watch::catch_up::<PersistentVolume>(fetcher.clone(), &objects, &catch_ups),
+        kind_watch::catch_up::<PersistentVolumeClaim>(fetcher, &objects, &catch_ups),
     );
-}
-
-/// Repeats until it succeeds or the term ends.
-async fn reread<T: Stored>(fetcher: &Fetcher, objects: &Objects) {
-    let mut backoff = Backoff::new(LONGEST_BARRIER_PAUSE);
-    while let Err(error) = kind_watch::refresh::<T>(fetcher, objects).await {
-        tracing::warn!(kind = T::KIND, %error, "cannot be listed, not leading yet");
-        tokio::time::sleep(backoff.pause()).await;
-    }
+    tracing::info!(took_ms = started.elapsed().as_millis(), "passed the take-over barrier");
 }
 
 /// Tells this process from every other one, also from its own earlier life.

@@ -55,9 +55,8 @@ impl Elector {
     ) -> Result<Instant, AttemptError> {
         let Candidacy { namespace, name, identity, timing } = self.candidacy.clone();
         let leading = matches!(role, Role::Leader { .. });
-        let renewal = |observed| {
-            lease::renewal(observed, &identity, &timing, self.notes(role), Timestamp::now())
-        };
+        let renewal =
+            |observed| lease::renewal(observed, &identity, &timing, self.notes(role), Timestamp::now());
         // There is nothing to renew after the lease was deleted and could not be made anew.
         let body = self.observed.as_ref().filter(|_| leading).and_then(renewal);
         if let Some(body) = body {

@@ -210,7 +210,8 @@ mod tests {
             log.lock().unwrap_or_else(PoisonError::into_inner).push(path);
             async move {
                 let body = if stays {
-                    let lines = stream::iter(lines).map(|line| Ok::<_, Infallible>(Frame::data(Bytes::from(line))));
+                    let lines =
+                        stream::iter(lines).map(|line| Ok::<_, Infallible>(Frame::data(Bytes::from(line))));
                     StreamBody::new(lines.chain(stream::pending())).boxed_unsync()
                 } else {
                     Full::new(Bytes::from(lines.concat())).boxed_unsync()

@@ -587,8 +587,7 @@ async fn who_could_not_make_the_lease_anew_sees_who_did() {
     seconds(3).await;
     server.put("b", "2099-01-01T00:00:00Z");
     seconds(3).await;
-    let expected =
-        ElectionError::Taken { lease: "kube-system/mooring".to_owned(), holder: "b".to_owned() };
+    let expected = ElectionError::Taken { lease: "kube-system/mooring".to_owned(), holder: "b".to_owned() };
     assert_eq!(running.end().await, Err(expected));
 }
 

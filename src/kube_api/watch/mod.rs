@@ -10,6 +10,7 @@
 //! client-go: tools/cache/reflector.go. Unlike there, silence of a watch costs one reopening on a new
 //! connection: the server sends bookmarks, so a server that froze is noticed by their absence.
 
+mod catch_up;
 mod fetch;
 mod pace;
 
@@ -18,9 +19,14 @@ use std::{marker::PhantomData, sync::Arc, time::Duration};
 use bytes::Bytes;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
+pub use catch_up::{CatchUp, CatchUps, catch_up};
 pub use fetch::{Fetcher, Stream, Trouble};
 pub use pace::Pace;
 
+use self::{
+    catch_up::{AWAITED_ANSWER, HURRIED_LIFETIME},
+    fetch::PAGE_DEADLINE,
+};
 use super::{
     ids::ResourceVersion,
     kinds::api_root,
@@ -51,12 +57,18 @@ const BETWEEN_SUSPECTS: Duration = Duration::from_secs(1);
 const HIDDEN_COMES_WITHIN: Duration = Duration::from_secs(2);
 
 /// Watches one kind until the tables are proven wrong by a restore; then waits for ever.
-pub async fn watch<T: Stored>(fetcher: Fetcher, objects: Arc<Objects>, metrics: KindMetrics) {
+pub async fn watch<T: Stored>(
+    fetcher: Fetcher,
+    objects: Arc<Objects>,
+    metrics: KindMetrics,
+    catch_up: CatchUp,
+) {
     let settling = settle_suspects::<T>(fetcher.clone(), Arc::clone(&objects));
     let mut reflector = Reflector::<T> {
         fetcher,
         objects,
         metrics,
+        catch_up,
         pace: Pace::default(),
         revision: ResourceVersion::default(),
         last_reason: None,
@@ -95,6 +107,8 @@ enum WatchEnd {
     Ended,
     /// Nothing came for too long.
     Silent,
+    /// Somebody waits for more than it has brought.
+    Behind,
     /// Only a list helps.
     List(ListCause, Trouble),
     /// To be opened anew after a pause.
@@ -107,6 +121,7 @@ struct Reflector<T: Stored> {
     fetcher: Fetcher,
     objects: Arc<Objects>,
     metrics: KindMetrics,
+    catch_up: CatchUp,
     pace: Pace,
     /// Up to here everything is in the table.
     revision: ResourceVersion,
@@ -163,7 +178,7 @@ impl<T: Stored> Reflector<T> {
         let mut next = None;
         let mut count = 0;
         loop {
-            let (encoding, body) = self.fetcher.get(&page_uri::<T>(next.as_deref())).await?;
+            let (encoding, body) = self.page(&page_uri::<T>(next.as_deref())).await?;
             let page = encoding.list_page(&body).map_err(Trouble::from)?;
             drop(body);
             let listing = match list {
@@ -183,12 +198,29 @@ impl<T: Stored> Reflector<T> {
             if next.is_none() {
                 self.objects.sweep::<T>(&listing);
                 self.revision = listing.revision();
+                self.catch_up.reached(self.revision);
                 self.count_unreadable();
                 return Ok(count);
             }
             // Hundreds of pages must not keep a thread from its other tasks.
             tokio::task::yield_now().await;
         }
+    }
+
+    /// Reads a page. If somebody waits for it, the same page is soon asked for on another connection.
+    async fn page(&mut self, uri: &str) -> Result<(Encoding, Bytes), Trouble> {
+        let mut limit = AWAITED_ANSWER;
+        while limit < PAGE_DEADLINE && self.catch_up.is_behind(self.revision) {
+            match self.fetcher.get_within(uri, limit).await {
+                Err(Trouble::Late(_)) => self.fetcher.reconnect(),
+                result => {
+                    self.catch_up.step();
+                    return result;
+                }
+            }
+            limit *= 2;
+        }
+        self.fetcher.get(uri).await
     }
 
     fn take_listed(&self, listing: &Listing, encoding: Encoding, item: &Bytes) -> Result<(), ListFailure> {
@@ -224,7 +256,13 @@ impl<T: Stored> Reflector<T> {
         loop {
             let begun_at = self.revision;
             let opened = Instant::now();
-            let lifetime = WATCH_LIFETIME.mul_f64(1.0 + fastrand::f64());
+            let is_hurried = self.catch_up.is_behind(self.revision);
+            // A page tells as much as a watch, and at once.
+            if is_hurried && T::table(&self.objects).len() <= PAGE_SIZE {
+                return Ok(ListCause::Behind);
+            }
+            let regular = WATCH_LIFETIME.mul_f64(1.0 + fastrand::f64());
+            let lifetime = if is_hurried { HURRIED_LIFETIME } else { regular };
             let open = async {
                 if std::mem::take(&mut was_cut) {
                     self.probe().await?;
@@ -234,7 +272,7 @@ impl<T: Stored> Reflector<T> {
             let end = match open.await {
                 Ok(stream) => {
                     self.objects.set_blind_since::<T>(None);
-                    self.read(stream, std::mem::take(&mut was_silent)).await
+                    self.read(stream, std::mem::take(&mut was_silent), is_hurried).await
                 }
                 Err(ListFailure::Restored(proof)) => WatchEnd::Restored(proof),
                 Err(ListFailure::Trouble(trouble @ Trouble::Expired(_))) => {
@@ -252,7 +290,8 @@ impl<T: Stored> Reflector<T> {
                 failures = 0;
             }
             // An API server that ended is perhaps one whose etcd was restored.
-            was_cut = opened.elapsed() + WATCH_MARGIN < lifetime && !matches!(end, WatchEnd::Silent);
+            let was_ours = matches!(end, WatchEnd::Silent | WatchEnd::Behind);
+            was_cut = opened.elapsed() + WATCH_MARGIN < lifetime && !was_ours;
             match end {
                 WatchEnd::Restored(proof) => return Err(proof),
                 WatchEnd::List(cause, trouble) => {
@@ -263,6 +302,19 @@ impl<T: Stored> Reflector<T> {
                     was_silent = true;
                     self.metrics.reopened(ReopenCause::Silent);
                     self.fetcher.reconnect();
+                }
+                WatchEnd::Behind => {
+                    self.metrics.reopened(ReopenCause::Behind);
+                    // It should have ended by itself.
+                    if is_hurried {
+                        self.fetcher.reconnect();
+                    }
+                }
+                WatchEnd::Ended if is_hurried && self.catch_up.is_behind(self.revision) => {
+                    self.metrics.reopened(ReopenCause::Behind);
+                    if self.revision == begun_at {
+                        return Ok(ListCause::Behind);
+                    }
                 }
                 WatchEnd::Ended => {
                     self.metrics.reopened(ReopenCause::Ended);
@@ -296,14 +348,16 @@ impl<T: Stored> Reflector<T> {
         Ok(())
     }
 
-    /// Takes events until the watch ends.
-    async fn read(&mut self, mut stream: Stream, was_silent: bool) -> WatchEnd {
+    /// Takes events until the watch ends, or is too slow for who waits for them.
+    async fn read(&mut self, mut stream: Stream, was_silent: bool, is_hurried: bool) -> WatchEnd {
         let opened = Instant::now();
         let (mut heard, mut is_first, mut is_well) = (opened, true, false);
         loop {
             let limit = self.pace.silence();
             let event = tokio::select! {
+                biased;
                 event = timeout_at(heard + limit, stream.next()) => event,
+                () = self.too_slow(opened, is_hurried) => return WatchEnd::Behind,
                 () = sleep_until(opened + WELL_AFTER), if !is_well => {
                     is_well = true;
                     self.well();
@@ -336,10 +390,20 @@ impl<T: Stored> Reflector<T> {
             if let Err(end) = self.take(&stream, &event) {
                 return end;
             }
+            self.catch_up.reached(self.revision);
             if !is_well {
                 is_well = true;
                 self.well();
             }
+        }
+    }
+
+    /// Waits until somebody wants more than this watch has brought; of one that is to bring it, until it should have
+    /// ended. Cancel safe.
+    async fn too_slow(&self, opened: Instant, is_hurried: bool) {
+        self.catch_up.behind(self.revision).await;
+        if is_hurried {
+            sleep_until(opened + HURRIED_LIFETIME + WATCH_MARGIN).await;
         }
     }
 
@@ -454,44 +518,6 @@ fn watch_uri<T: Stored>(revision: ResourceVersion, lifetime: Duration) -> String
         T::PLURAL,
         lifetime.as_secs()
     )
-}
-
-/// Reads a complete list, at the most recent revision, and takes what is newer than what we have.
-///
-/// For a new leader: what its predecessor wrote last may not have come through the watch yet. An
-/// object that is missing from the list stays, for the watch will deliver its deletion.
-///
-/// # Errors
-/// Any page that cannot be read. What was read before it has been taken.
-pub async fn refresh<T: Stored>(fetcher: &Fetcher, objects: &Objects) -> Result<(), Trouble> {
-    let mut next = None;
-    loop {
-        let (encoding, body) = fetcher.get(&page_uri::<T>(next.as_deref())).await?;
-        let page = encoding.list_page(&body)?;
-        drop(body);
-        for item in &page.items {
-            let head = encoding.head(item)?;
-            let key = head.key::<T>();
-            let known = objects.get::<T>(&key);
-            if known.is_some_and(|known| known.metadata().resource_version >= head.resource_version) {
-                continue;
-            }
-            match encoding.object::<T>(item) {
-                Ok(object) => {
-                    objects.absorb(object);
-                }
-                Err(error) => {
-                    let (uid, revision) = (head.uid, head.resource_version);
-                    objects.note_unreadable::<T>(None, &key, uid, revision, error.to_string());
-                }
-            }
-        }
-        next = page.next;
-        if next.is_none() {
-            return Ok(());
-        }
-        tokio::task::yield_now().await;
-    }
 }
 
 #[cfg(test)]

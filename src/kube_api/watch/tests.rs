@@ -65,6 +65,8 @@ struct Stage {
     script: Arc<Mutex<Script>>,
     objects: Arc<Objects>,
     metrics: Metrics,
+    fetcher: Fetcher,
+    catch_ups: CatchUps,
 }
 
 fn json_body(status: u16, value: &Value) -> Sent {
@@ -133,8 +135,15 @@ fn stage(lists: Vec<Answer>, watches: Vec<Answer>, reads: Vec<Answer>) -> Stage 
     let kinds = WatchMetrics::new(&metrics).unwrap();
     let objects = Arc::new(Objects::default());
     let fetcher = Fetcher::new(&api, requests).unwrap();
-    tokio::spawn(watch::<StorageClass>(fetcher, Arc::clone(&objects), kinds.of("storageclasses")));
-    Stage { script, objects, metrics }
+    let catch_ups = CatchUps::default();
+    let watching = watch::<StorageClass>(
+        fetcher.clone(),
+        Arc::clone(&objects),
+        kinds.of("storageclasses"),
+        catch_ups.of::<StorageClass>(),
+    );
+    tokio::spawn(watching);
+    Stage { script, objects, metrics, fetcher, catch_ups }
 }
 
 impl Stage {
@@ -175,6 +184,9 @@ fn event(kind: &str, object: &Value) -> Value {
 fn open(events: Vec<Value>) -> Answer {
     Answer::Watch(events, true)
 }
+
+#[path = "catch_up_tests.rs"]
+mod catch_up;
 
 const MINUTE: Duration = Duration::from_mins(1);
 
