@@ -78,10 +78,10 @@ impl Timing {
         self.lease_duration / 3
     }
 
-    /// How long giving up the lease may take in all: [`Timing::settling`], and two requests.
+    /// How long giving up the lease may take in all: [`Timing::settling`], and a request.
     #[must_use]
     pub fn giving_up(&self) -> Duration {
-        self.settling() + self.request_timeout() * 2
+        self.settling() + self.request_timeout()
     }
 
     /// What the renew deadline has to exceed for one failed attempt not to end a term.

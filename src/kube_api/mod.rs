@@ -16,6 +16,7 @@ pub mod progress;
 mod protobuf;
 pub mod restore;
 pub mod sight;
+pub mod suspension;
 pub mod text;
 pub mod watch;
 pub mod wire;

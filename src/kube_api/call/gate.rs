@@ -96,7 +96,7 @@ impl Gate {
         let mut terms = self.leadership.terms();
         loop {
             let changed = self.changed.notified();
-            let end = match *terms.borrow_and_update() {
+            let end = match self.leadership.term() {
                 Term::Until(deadline) => Some(deadline),
                 Term::None | Term::Unlimited => None,
             };
@@ -113,7 +113,7 @@ impl Gate {
             }
             tokio::select! {
                 () = changed => {}
-                _ = terms.changed() => {}
+                () = terms.changed() => {}
                 () = sleep_until(end.unwrap_or_else(Instant::now)), if end.is_some() && stage == Stage::Begun => {}
             }
         }

@@ -352,7 +352,7 @@ impl Caller {
         }
         let mut terms = self.leadership.terms();
         loop {
-            let term = *terms.borrow_and_update();
+            let term = self.leadership.term();
             match allowance(term, self.leadership.reserve(), self.request_timeout, Instant::now()) {
                 Allowance::Send(server_time) => return Ok(server_time),
                 Allowance::NotLeader => return Err(CallError::NotLeader),
@@ -360,7 +360,7 @@ impl Caller {
             }
             let end = if let Term::Until(end) = term { end } else { Instant::now() };
             tokio::select! {
-                _ = terms.changed() => {}
+                () = terms.changed() => {}
                 () = sleep_until(end) => {}
             }
         }

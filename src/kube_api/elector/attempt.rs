@@ -16,6 +16,7 @@ use crate::kube_api::{
     call::{CallError, Request, Verb},
     lease::{self, Action, Fitness, Notes, Observed},
     restore::RestoreGrace,
+    suspension::Suspended,
 };
 
 /// As what the lease is asked for.
@@ -157,7 +158,7 @@ impl Elector {
     /// Writes the lease, and keeps the answer for the next time. The right to lead counts from
     /// before the request was sent, because the server may have carried it out right then.
     async fn write(&mut self, verb: Verb, body: Option<Value>) -> Result<Instant, CallError> {
-        let sent = Instant::now();
+        let (sent, suspended) = (Instant::now(), Suspended::until_now());
         let answer = self.caller.send(&Request { verb, path: self.path(verb), body }).await?;
         let observed = Observed::update(self.observed.as_ref(), Some(parse(&answer)?), Instant::now());
         if let Some(revision) = observed.revision() {
@@ -168,6 +169,7 @@ impl Elector {
             view.error = None;
         });
         self.observed = Some(observed);
+        self.suspended = suspended;
         Ok(sent + self.candidacy.timing.renew_deadline)
     }
 

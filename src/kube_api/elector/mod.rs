@@ -40,6 +40,7 @@ use super::{
     progress::Progress,
     restore::RestoreGrace,
     sight::Sight,
+    suspension::Suspended,
 };
 use crate::metrics::ElectionMetrics;
 
@@ -124,6 +125,8 @@ pub struct Elector {
     sight: Sight,
     grace: RestoreGrace,
     progress: Progress,
+    /// How long the machine had been suspended when the last write of the lease that succeeded was sent.
+    suspended: Suspended,
     /// The newest revision of the lease that was seen.
     seen: Arc<AtomicU64>,
 }
@@ -148,6 +151,7 @@ impl Elector {
             sight: Sight::default(),
             grace: RestoreGrace::default(),
             progress: Progress::default(),
+            suspended: Suspended::default(),
             seen: Arc::default(),
         }
     }
@@ -349,7 +353,7 @@ impl Elector {
 
     /// Begins the term, or extends it.
     fn extend_term(&self, deadline: Instant) {
-        self.leadership.set(Term::Until(deadline));
+        self.leadership.set_since(Term::Until(deadline), self.suspended);
         let begins = self.view.send_if_modified(|view| {
             let begins = !view.leading;
             (view.leading, view.taking_over) = (true, false);
