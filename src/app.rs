@@ -28,7 +28,7 @@ use crate::{
     config::Config,
     http::{self, Doorkeeper, Gate, Measures, OwnCertificate, Pages, Reviewer, Router, Server},
     kube_api::{
-        call::Caller,
+        call::{Caller, deadline::ANSWER},
         connect::{ApiServer, ConnectError},
         elector::{Candidacy, ElectionView, Elector},
         events::EventQueue,
@@ -49,18 +49,32 @@ mod life;
 
 pub use life::Life;
 
-/// How long the subsystems may take to finish what is under way: a few requests at their timeout.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long the events left may take. They only explain.
 const EVENTS_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long giving up the lease may take: an attempt under way and the release, at their timeouts.
-const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
+/// For what ends at its own limit, so that it is not cut off just then.
+const SLACK: Duration = Duration::from_secs(1);
 /// How long HTTP may take to close; it bounds itself.
 const HTTP_TIMEOUT: Duration = Duration::from_secs(2);
 /// The alarm about a restore of etcd.
 const RESTORED: &str = "etcd_restored";
 /// Where the lease is outside a cluster.
 const DEFAULT_NAMESPACE: &str = "kube-system";
+
+/// How long the parts may take to end.
+#[derive(Clone, Copy, Debug)]
+struct Patience {
+    /// The subsystems: a request under way, and what follows from it, at their time-out.
+    drain: Duration,
+    /// The elector: an attempt under way, which is cut off unless it may win the lease, and giving that up.
+    release: Duration,
+}
+
+impl Patience {
+    fn of(config: &Config) -> Self {
+        let release = config.election.as_ref().map(|election| election.timing.giving_up());
+        Self { drain: (config.request_timeout + ANSWER) * 2, release: release.unwrap_or_default() + SLACK }
+    }
+}
 
 /// Why the process ends other than by a signal.
 #[derive(Debug)]
@@ -231,6 +245,7 @@ pub struct Daemon {
     events: CancellationToken,
     lease: CancellationToken,
     http: CancellationToken,
+    patience: Patience,
 }
 
 impl Daemon {
@@ -245,7 +260,7 @@ impl Daemon {
         grace: &RestoreGrace,
         threads: Threads,
     ) -> anyhow::Result<Self> {
-        let serving = config.serving.clone();
+        let (serving, patience) = (config.serving.clone(), Patience::of(&config));
         let (server, apis) = open_door(&serving, api).await?;
         let identity = identity()?;
         tracing::info!(
@@ -342,7 +357,7 @@ impl Daemon {
             let running = server.run(Arc::clone(&gate), tls, own, http.clone());
             tasks.spawn_at(Stage::Http, "http", house, running)?;
         }
-        Ok(Self { tasks, router, gate, planning, events: events_end, lease, http })
+        Ok(Self { tasks, router, gate, planning, events: events_end, lease, http, patience })
     }
 
     /// Its pages, for who is in the same process.
@@ -368,13 +383,13 @@ impl Daemon {
     /// A part did not end in time, or failed.
     pub async fn stop(mut self) -> anyhow::Result<()> {
         self.planning.cancel();
-        self.tasks.finished(Stage::Subsystem, DRAIN_TIMEOUT).await?;
+        self.tasks.finished(Stage::Subsystem, self.patience.drain).await?;
         self.events.cancel();
         if let Err(death) = self.tasks.finished(Stage::Events, EVENTS_TIMEOUT).await {
             tracing::warn!(reason = %death, "events were left unwritten");
         }
         self.lease.cancel();
-        self.tasks.finished(Stage::Election, RELEASE_TIMEOUT).await?;
+        self.tasks.finished(Stage::Election, self.patience.release).await?;
         self.http.cancel();
         self.tasks.finished(Stage::Http, HTTP_TIMEOUT).await?;
         tracing::info!("stopped");
@@ -567,4 +582,36 @@ fn identity() -> anyhow::Result<String> {
     let host = hostname::get().context("cannot read the host name")?;
     let random = getrandom::u64().map_err(|error| anyhow!("no random numbers: {error}"))?;
     Ok(format!("{}_{random:016x}", host.to_string_lossy()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{self, Command};
+
+    fn patience(flags: &[&str]) -> Patience {
+        match cli::parse(["mooring", "run"].iter().chain(flags)).unwrap().command {
+            Command::Run(args) => Patience::of(&Config::try_from(*args).unwrap()),
+            #[cfg(feature = "demo")]
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_parts_have_as_long_to_end_as_the_manifest_gives_them() {
+        let patience = patience(&[]);
+        let whole = patience.drain + EVENTS_TIMEOUT + patience.release + HTTP_TIMEOUT;
+        let manifest = include_str!("../deploy/deployment.yaml");
+        let line =
+            manifest.lines().find_map(|line| line.trim().strip_prefix("terminationGracePeriodSeconds: "));
+        let given = Duration::from_secs(line.unwrap().parse().unwrap());
+        assert!(whole < given && given < whole + Duration::from_secs(5), "{whole:?} of {given:?}");
+    }
+
+    #[test]
+    fn whoever_makes_the_time_outs_longer_is_waited_for() {
+        let patience = patience(&["--leader-elect-lease-duration=60s", "--leader-elect-renew-deadline=40s"]);
+        assert!(patience.drain > Duration::from_secs(60), "{patience:?}");
+        assert!(patience.release > Duration::from_secs(40), "{patience:?}");
+    }
 }
