@@ -8,7 +8,7 @@
 //! If the subsystems do not drain in time the lease is left to expire, because a request that may
 //! still be under way must not meet the writes of the next leader.
 
-use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{net::SocketAddr, path::Path, sync::Arc};
 
 use anyhow::{Context, anyhow};
 use futures::future::{BoxFuture, LocalBoxFuture};
@@ -28,7 +28,7 @@ use crate::{
     config::Config,
     http::{self, Doorkeeper, Gate, Measures, OwnCertificate, Pages, Reviewer, Router, Server},
     kube_api::{
-        call::{Caller, deadline::ANSWER},
+        call::Caller,
         connect::{ApiServer, ConnectError},
         elector::{Candidacy, ElectionView, Elector},
         events::EventQueue,
@@ -46,35 +46,15 @@ use crate::{
 };
 
 mod life;
+mod patience;
 
 pub use life::Life;
+use patience::{EVENTS_TIMEOUT, HTTP_TIMEOUT, Patience};
 
-/// How long the events left may take. They only explain.
-const EVENTS_TIMEOUT: Duration = Duration::from_secs(2);
-/// For what ends at its own limit, so that it is not cut off just then.
-const SLACK: Duration = Duration::from_secs(1);
-/// How long HTTP may take to close; it bounds itself.
-const HTTP_TIMEOUT: Duration = Duration::from_secs(2);
 /// The alarm about a restore of etcd.
 const RESTORED: &str = "etcd_restored";
 /// Where the lease is outside a cluster.
 const DEFAULT_NAMESPACE: &str = "kube-system";
-
-/// How long the parts may take to end.
-#[derive(Clone, Copy, Debug)]
-struct Patience {
-    /// The subsystems: a request under way, and what follows from it, at their time-out.
-    drain: Duration,
-    /// The elector: an attempt under way, which is cut off unless it may win the lease, and giving that up.
-    release: Duration,
-}
-
-impl Patience {
-    fn of(config: &Config) -> Self {
-        let release = config.election.as_ref().map(|election| election.timing.giving_up());
-        Self { drain: (config.request_timeout + ANSWER) * 2, release: release.unwrap_or_default() + SLACK }
-    }
-}
 
 /// Why the process ends other than by a signal.
 #[derive(Debug)]
@@ -582,36 +562,4 @@ fn identity() -> anyhow::Result<String> {
     let host = hostname::get().context("cannot read the host name")?;
     let random = getrandom::u64().map_err(|error| anyhow!("no random numbers: {error}"))?;
     Ok(format!("{}_{random:016x}", host.to_string_lossy()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::cli::{self, Command};
-
-    fn patience(flags: &[&str]) -> Patience {
-        match cli::parse(["mooring", "run"].iter().chain(flags)).unwrap().command {
-            Command::Run(args) => Patience::of(&Config::try_from(*args).unwrap()),
-            #[cfg(feature = "demo")]
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn the_parts_have_as_long_to_end_as_the_manifest_gives_them() {
-        let patience = patience(&[]);
-        let whole = patience.drain + EVENTS_TIMEOUT + patience.release + HTTP_TIMEOUT;
-        let manifest = include_str!("../deploy/deployment.yaml");
-        let line =
-            manifest.lines().find_map(|line| line.trim().strip_prefix("terminationGracePeriodSeconds: "));
-        let given = Duration::from_secs(line.unwrap().parse().unwrap());
-        assert!(whole < given && given < whole + Duration::from_secs(5), "{whole:?} of {given:?}");
-    }
-
-    #[test]
-    fn whoever_makes_the_time_outs_longer_is_waited_for() {
-        let patience = patience(&["--leader-elect-lease-duration=60s", "--leader-elect-renew-deadline=40s"]);
-        assert!(patience.drain > Duration::from_secs(60), "{patience:?}");
-        assert!(patience.release > Duration::from_secs(40), "{patience:?}");
-    }
 }

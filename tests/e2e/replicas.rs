@@ -33,6 +33,7 @@ pub fn stories() -> Vec<Story> {
         story("replicas_e9_a_create_whose_head_is_held_up_never_lands", head_held_up).at(Place::RealServer),
         story("replicas_e9_a_create_whose_body_is_held_up_never_lands", body_held_up).at(Place::RealServer),
         story("replicas_e9_a_patch_whose_body_is_held_up_never_lands", patch_held_up).at(Place::RealServer),
+        story("replicas_e9_a_delete_whose_body_is_held_up_never_lands", delete_held_up).at(Place::RealServer),
         story("replicas_e9_a_leader_that_was_stopped_writes_nothing_when_it_goes_on", leader_frozen)
             .at(Place::RealServer),
         story("replicas_s10_a_deleted_lease_is_left_to_its_holder", lease_deleted),
@@ -274,6 +275,39 @@ async fn patch_held_up(stage: Stage) {
     attach(&stage, 2).await;
     stage.cluster.published("n1", &["v1"]).await;
     assert_eq!(stage.cluster.attachment("v1", "n1").await.metadata.uid, kept.metadata.uid);
+}
+
+/// The same with its deletion of an attachment that nobody has attached yet, and that is made anew by the time it
+/// arrives.
+async fn delete_held_up(stage: Stage) {
+    no_lease(&stage).await;
+    let wire = Wire::to(stage.real().plane.url()).await;
+    let _first = stage.wired_daemon(&Launch::replica(DAEMON_NAMESPACE), &wire).await;
+    let holder = new_holder(&stage, "").await;
+    let (second_proxy, second) = replica(&stage).await;
+    let _second = stage.start_daemon(&second, &second_proxy).await;
+    prepare(&stage, 1).await;
+    prepare(&stage, 2).await;
+    stage.cluster.pod("p1", "n1", &["c1"]).await;
+    let first_made = stage.cluster.attachment("v1", "n1").await;
+
+    wire.hold_after(1);
+    stage.cluster.remove_pod("p1").await;
+    // The DELETE and the renewal.
+    wire.holds(2).await;
+    let held = Instant::now();
+    new_holder(&stage, &holder).await;
+    stage.cluster.detached("v1", "n1").await;
+    stage.cluster.pod("p1", "n1", &["c1"]).await;
+    let made_anew = stage.cluster.attachment("v1", "n1").await;
+    assert_ne!(made_anew.metadata.uid, first_made.metadata.uid);
+    tokio::time::sleep_until(held + SHORTEST_HOLD).await;
+    wire.release().await;
+
+    let _attacher = stage.attacher();
+    attach(&stage, 2).await;
+    stage.cluster.published("n1", &["v1"]).await;
+    assert_eq!(stage.cluster.attachment("v1", "n1").await.metadata.uid, made_anew.metadata.uid);
 }
 
 /// E9: the leader's process is stopped, as when its machine is suspended, and goes on when another leads.

@@ -16,6 +16,9 @@ use crate::{
     metrics::{ApiMetrics, Metrics},
 };
 
+mod deleted_lease;
+mod grace;
+
 const TIMING: Timing = Timing {
     lease_duration: Duration::from_secs(15),
     renew_deadline: Duration::from_secs(10),
@@ -306,21 +309,6 @@ async fn m2_l14_who_has_not_listed_everything_does_not_stand() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn s10_who_never_saw_the_lease_leaves_a_holder_the_time_to_make_it_anew() {
-    let server = Server::default();
-    let leader = start(&server, "a", async {});
-    leader.wins_within(FIRST + 1).await;
-    // Somebody deletes the lease while another replica starts, and the API server does not take it at once.
-    server.with(|store| (store.lease, store.refuses_creation) = (None, true));
-    let newcomer = start(&server, "b", async {});
-    seconds(7).await;
-    server.with(|store| store.refuses_creation = false);
-    seconds(30).await;
-    assert_eq!(server.holder(), "a");
-    assert!(leader.leads() && !newcomer.leads());
-}
-
-#[tokio::test(start_paused = true)]
 async fn m2_a_blind_leader_goes_on_unless_another_sees() {
     let server = Server::default();
     let first = start(&server, "a", async {});
@@ -388,26 +376,6 @@ async fn m5_a_slow_lease_is_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn m8_a_deleted_lease_is_not_taken_while_its_holder_may_lead() {
-    let server = Server::default();
-    server.put("dead", "2099-01-01T00:00:00Z");
-    let standby = start(&server, "b", async {});
-    seconds(5).await;
-    server.with(|store| store.lease = None);
-    seconds(9).await;
-    assert_eq!(server.holder(), "absent");
-    standby.wins_within(4).await;
-
-    // A holder that lives creates it anew.
-    let other = start(&server, "c", async {});
-    seconds(5).await;
-    server.with(|store| store.lease = None);
-    seconds(60).await;
-    assert_eq!(server.holder(), "b");
-    assert!(standby.leads() && !other.leads());
-}
-
-#[tokio::test(start_paused = true)]
 async fn s37_the_lease_is_not_released_before_every_write_is_over() {
     for (under_way, holder) in [(4, ""), (12, "a")] {
         let server = Server::default();
@@ -420,84 +388,6 @@ async fn s37_the_lease_is_not_released_before_every_write_is_over() {
         assert_eq!(server.holder(), holder, "{under_way}");
         assert!(began.elapsed() >= Duration::from_secs(under_way.min(5)));
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn e11_a_lease_that_goes_back_in_time_begins_a_grace_that_successors_keep() {
-    let server = Server::default();
-    let first = start(&server, "a", async {});
-    first.wins_within(FIRST + 1).await;
-    seconds(20).await;
-    assert_eq!(first.grace.left(Instant::now()), None);
-    // A backup from before the last renewals.
-    server.with(|store| {
-        store.revision -= 4;
-        let lease = store.lease.clone().unwrap();
-        store.store(lease);
-    });
-    seconds(5).await;
-    assert!(first.leads());
-    let left = first.grace.left(Instant::now()).unwrap();
-    assert!(left > Duration::from_secs(290), "{left:?}");
-    let note = |server: &Server| {
-        let lease = server.with(|store| store.lease.clone()).unwrap();
-        lease["metadata"]["annotations"][lease::note::RESTORE_GRACE]
-            .as_str()
-            .map(|text| text.parse::<u64>().unwrap())
-    };
-    assert!(note(&server).unwrap() > 290);
-
-    // A replica that was started since then, and saw nothing.
-    seconds(100).await;
-    first.release.cancel();
-    first.end().await.unwrap();
-    let second = start(&server, "b", async {});
-    second.wins_within(5).await;
-    let left = second.grace.left(Instant::now()).unwrap().as_secs();
-    assert!((185..=200).contains(&left), "{left}");
-    seconds(205).await;
-    assert_eq!(second.grace.left(Instant::now()), None);
-    assert_eq!(note(&server), None);
-}
-
-#[tokio::test(start_paused = true)]
-async fn e11_a_standby_that_saw_a_restore_tells_the_leader() {
-    let server = Server::default();
-    let leader = start(&server, "a", async {});
-    leader.wins_within(FIRST + 1).await;
-    let standby = start(&server, "b", async {});
-    seconds(3).await;
-    standby.grace.begin(Instant::now());
-    seconds(6).await;
-    assert!(leader.leads());
-    assert!(leader.grace.left(Instant::now()).unwrap() > Duration::from_secs(280));
-}
-
-/// However often somebody else changes the lease, and makes the holder read what it noted there itself.
-#[tokio::test(start_paused = true)]
-async fn e11_a_grace_ends_for_two_replicas_that_look_often() {
-    let server = Server::default();
-    let timing = Timing { retry_period: Duration::from_millis(200), ..TIMING };
-    let begin = |identity| start_as(&server, identity, timing, ready(()), ready(()));
-    let leader = begin("a");
-    leader.wins_within(FIRST + 1).await;
-    let standby = begin("b");
-    leader.grace.begin(Instant::now());
-    let label = |count: u64| {
-        server.with(|store| {
-            let mut lease = store.lease.clone().unwrap();
-            lease["metadata"]["labels"] = json!({ "count": count.to_string() });
-            store.store(lease);
-        });
-    };
-    for count in 0..900 {
-        label(count);
-        sleep(Duration::from_millis(350)).await;
-    }
-    let left = [&leader, &standby].map(|replica| replica.grace.left(Instant::now()));
-    assert_eq!(left, [None, None]);
-    let lease = server.with(|store| store.lease.clone()).unwrap();
-    assert_eq!(lease["metadata"]["annotations"], json!({}));
 }
 
 #[tokio::test(start_paused = true)]
@@ -564,41 +454,6 @@ async fn another_name_on_the_lease_ends_the_term_at_once() {
         assert_eq!(running.end().await, Err(expected));
         assert_eq!(server.holder(), holder, "a lost lease is not released");
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_lease_that_cannot_be_made_anew_at_first_is_made_later() {
-    let server = Server::default();
-    let running = start(&server, "a", async {});
-    running.wins_within(FIRST + 1).await;
-    server.with(|store| (store.lease, store.refuses_creation) = (None, true));
-    seconds(5).await;
-    server.with(|store| store.refuses_creation = false);
-    seconds(30).await;
-    assert_eq!((server.holder().as_str(), running.leads()), ("a", true));
-}
-
-#[tokio::test(start_paused = true)]
-async fn who_could_not_make_the_lease_anew_sees_who_did() {
-    let server = Server::default();
-    let running = start(&server, "a", async {});
-    running.wins_within(FIRST + 1).await;
-    server.with(|store| (store.lease, store.refuses_creation) = (None, true));
-    seconds(3).await;
-    server.put("b", "2099-01-01T00:00:00Z");
-    seconds(3).await;
-    let expected = ElectionError::Taken { lease: "kube-system/mooring".to_owned(), holder: "b".to_owned() };
-    assert_eq!(running.end().await, Err(expected));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_deleted_lease_is_created_anew() {
-    let server = Server::default();
-    let running = start(&server, "a", async {});
-    running.wins_within(FIRST + 1).await;
-    server.with(|store| store.lease = None);
-    seconds(3).await;
-    assert_eq!((server.holder().as_str(), running.leads()), ("a", true));
 }
 
 #[tokio::test(start_paused = true)]

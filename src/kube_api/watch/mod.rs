@@ -24,7 +24,7 @@ pub use fetch::{Fetcher, Stream, Trouble};
 pub use pace::Pace;
 
 use self::{
-    catch_up::{AWAITED_ANSWER, HURRIED_LIFETIME},
+    catch_up::{AWAITED_ANSWER, HURRIED_LIFETIME, SOON},
     fetch::PAGE_DEADLINE,
 };
 use super::{
@@ -257,8 +257,7 @@ impl<T: Stored> Reflector<T> {
             let begun_at = self.revision;
             let opened = Instant::now();
             let is_hurried = self.catch_up.is_behind(self.revision);
-            // A page tells as much as a watch, and at once.
-            if is_hurried && T::table(&self.objects).len() <= PAGE_SIZE {
+            if is_hurried && self.is_one_page() {
                 return Ok(ListCause::Behind);
             }
             let regular = WATCH_LIFETIME.mul_f64(1.0 + fastrand::f64());
@@ -398,13 +397,20 @@ impl<T: Stored> Reflector<T> {
         }
     }
 
-    /// Waits until somebody wants more than this watch has brought; of one that is to bring it, until it should have
-    /// ended. Cancel safe.
+    /// Waits until somebody wants more than this watch has brought, and it is no use to wait for it; of one that is to
+    /// bring it, until it should have ended. Cancel safe.
     async fn too_slow(&self, opened: Instant, is_hurried: bool) {
         self.catch_up.behind(self.revision).await;
         if is_hurried {
             sleep_until(opened + HURRIED_LIFETIME + WATCH_MARGIN).await;
+        } else if !self.is_one_page() {
+            sleep(SOON).await;
         }
+    }
+
+    /// Whether a list is a single page, which tells as much as a watch, and at once.
+    fn is_one_page(&self) -> bool {
+        T::table(&self.objects).len() <= PAGE_SIZE
     }
 
     fn take(&mut self, stream: &Stream, event: &WatchEvent) -> Result<(), WatchEnd> {

@@ -28,10 +28,16 @@ enum Answer {
     Error(u16, &'static str, u64),
     /// A watch that sends these lines and stays open, or ends.
     Watch(Vec<Value>, bool),
+    /// A watch that sends this line after [`Answer::LATER`] and stays open.
+    Later(Value),
     /// One object.
     Object(Value),
     /// None at all.
     Silence,
+}
+
+impl Answer {
+    const LATER: Duration = Duration::from_secs(5);
 }
 
 #[derive(Debug, Default)]
@@ -105,6 +111,16 @@ async fn respond(answer: Answer) -> Sent {
                 StreamBody::new(frames).boxed_unsync()
             };
             let mut response = Response::new(body);
+            response.headers_mut().insert(header::CONTENT_TYPE, "application/json".parse().unwrap());
+            response
+        }
+        Answer::Later(event) => {
+            let line = async move {
+                sleep(Answer::LATER).await;
+                Ok::<_, Infallible>(Frame::data(Bytes::from(format!("{event}\n"))))
+            };
+            let frames = futures::StreamExt::chain(stream::once(line), stream::pending());
+            let mut response = Response::new(StreamBody::new(frames).boxed_unsync());
             response.headers_mut().insert(header::CONTENT_TYPE, "application/json".parse().unwrap());
             response
         }
