@@ -327,7 +327,7 @@ impl Caller {
         let (code, result) = match (exchanged, kept) {
             // What the connection makes of a body that never came does not matter.
             (Some((0, _)) | None, Some(_)) if is_lost() => (0, Err(CallError::NotLeader)),
-            (Some((0, Err(error))), Some(_)) => (0, Err(CallError::NotSent(error.to_string()))),
+            (Some((0, Err(CallError::Unknown(reason)))), Some(_)) => (0, Err(CallError::NotSent(reason))),
             (Some(exchanged), _) => exchanged,
             (None, Some(Kept::NotBegun)) => {
                 let reason = format!(

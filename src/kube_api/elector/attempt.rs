@@ -134,7 +134,7 @@ impl Elector {
     async fn read(&mut self) -> Result<Observed, CallError> {
         let request = Request { verb: Verb::Get, path: self.path(Verb::Get), body: None };
         let object = match self.caller.send(&request).await {
-            Ok(body) => Some(parse(&body)?),
+            Ok(body) => Some(parse(&body, &self.candidacy.name)?),
             Err(CallError::NotFound(_)) => None,
             Err(error) => return Err(error),
         };
@@ -160,7 +160,8 @@ impl Elector {
     async fn write(&mut self, verb: Verb, body: Option<Value>) -> Result<Instant, CallError> {
         let (sent, suspended) = (Instant::now(), Suspended::until_now());
         let answer = self.caller.send(&Request { verb, path: self.path(verb), body }).await?;
-        let observed = Observed::update(self.observed.as_ref(), Some(parse(&answer)?), Instant::now());
+        let lease = parse(&answer, &self.candidacy.name)?;
+        let observed = Observed::update(self.observed.as_ref(), Some(lease), Instant::now());
         if let Some(revision) = observed.revision() {
             self.seen.store(revision, Ordering::Relaxed);
         }
@@ -214,6 +215,16 @@ impl Elector {
     }
 }
 
-fn parse(body: &[u8]) -> Result<Value, CallError> {
-    serde_json::from_slice(body).map_err(|error| CallError::Unknown(format!("unreadable Lease: {error}")))
+/// Reads the lease. What some gateway answers is none: nothing is renewed by it, and nobody has given anything up.
+fn parse(body: &[u8], name: &str) -> Result<Value, CallError> {
+    let unreadable = |why: &str| CallError::Unknown(format!("unreadable Lease: {why}"));
+    let lease: Value = serde_json::from_slice(body).map_err(|error| unreadable(&error.to_string()))?;
+    let says = |pointer: &str| lease.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    if says("/kind") != "Lease"
+        || says("/metadata/name") != name
+        || says("/metadata/resourceVersion").is_empty()
+    {
+        return Err(unreadable("another kind or object"));
+    }
+    Ok(lease)
 }
