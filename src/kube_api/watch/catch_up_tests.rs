@@ -137,6 +137,16 @@ async fn nobody_catches_up_with_a_server_that_does_not_answer_and_there_is_no_pr
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_refusal_is_no_progress() {
+    let lists = vec![large(), now(30), Answer::Error(500, "InternalError", 0)];
+    let stage = stage(lists, vec![idle(), Answer::Error(410, "Expired", 0)], vec![]);
+    stage.objects_listed().await;
+    let progress = stage.catch_ups.progress();
+    assert_eq!(stage.catches_up_within(300).await, None);
+    assert!(progress.last().elapsed() > Duration::from_mins(4));
+}
+
+#[tokio::test(start_paused = true)]
 async fn e11_a_revision_of_now_below_what_was_watched_proves_a_restore() {
     let stage = stage(vec![large(), now(15)], vec![open(vec![bookmark(25)]), idle()], vec![]);
     stage.objects_listed().await;

@@ -213,10 +213,11 @@ impl<T: Stored> Reflector<T> {
         while limit < PAGE_DEADLINE && self.catch_up.is_behind(self.revision) {
             match self.fetcher.get_within(uri, limit).await {
                 Err(Trouble::Late(_)) => self.fetcher.reconnect(),
-                result => {
+                Ok(page) => {
                     self.catch_up.step();
-                    return result;
+                    return Ok(page);
                 }
+                Err(trouble) => return Err(trouble),
             }
             limit *= 2;
         }
