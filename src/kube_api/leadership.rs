@@ -68,6 +68,12 @@ impl Leadership {
         Self { reserve, ..self }
     }
 
+    /// The same with another look at the machine's clocks, which is taken whenever somebody asks for the term.
+    #[cfg(test)]
+    pub(super) fn looking_by(self, suspended: fn() -> Suspended) -> Self {
+        Self { suspended, ..self }
+    }
+
     /// Begins, extends or ends the term.
     pub fn set(&self, term: Term) {
         self.set_since(term, (self.suspended)());
@@ -194,7 +200,7 @@ mod tests {
         fn awake() -> Suspended {
             Suspended::of(Duration::from_secs(100))
         }
-        let leadership = Leadership { suspended: awake, ..Leadership::new(Term::None) };
+        let leadership = Leadership::new(Term::None).looking_by(awake);
         let term = Term::Until(Instant::now() + Duration::from_secs(10));
         leadership.set_since(term, Suspended::of(Duration::from_secs(99)));
         assert_eq!((leadership.term(), leadership.may_write(Instant::now())), (Term::None, false));

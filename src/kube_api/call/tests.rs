@@ -1,4 +1,4 @@
-use std::{convert::Infallible, sync::Mutex};
+use std::{cell::RefCell, convert::Infallible, sync::Mutex};
 
 use hyper_util::rt::TokioIo;
 use serde_json::json;
@@ -9,7 +9,7 @@ use tokio::{
 
 use super::*;
 use crate::{
-    kube_api::{call::gate::Gated, lease::Timing},
+    kube_api::{call::gate::Gated, lease::Timing, suspension::Suspended},
     metrics::Metrics,
 };
 
@@ -99,6 +99,11 @@ struct Sent {
 
 impl Sent {
     async fn create() -> Self {
+        let term = Term::Until(Instant::now() + TIMING.renew_deadline);
+        Self::create_within(Leadership::new(term).with_reserve(TIMING.reserve())).await
+    }
+
+    async fn create_within(leadership: Leadership) -> Self {
         let (ours, wire) = tokio::io::duplex(1 << 16);
         let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(ours)).await.unwrap();
         tokio::spawn(connection);
@@ -108,8 +113,6 @@ impl Sent {
             async move { sender.lock().await.send_request(Gated::request(request)).await }
         });
         let start = Instant::now();
-        let term = Term::Until(start + TIMING.renew_deadline);
-        let leadership = Leadership::new(term).with_reserve(TIMING.reserve());
         let metrics = Metrics::default();
         let requests = Arc::new(ApiMetrics::new(&metrics, "test").unwrap());
         let caller = Caller::new(Client::new(service, "default"), leadership.clone(), None, requests)
@@ -261,6 +264,32 @@ async fn m8_a_server_need_not_see_the_body_to_refuse() {
     let (result, rest) = sent.end().await;
     assert!(matches!(result, Err(CallError::Throttled { after, .. }) if after.as_secs() == 7));
     assert_eq!(rest, b"");
+}
+
+thread_local! {
+    /// Whether a write is known that may land, each time that somebody asks for the term.
+    static KNOWN: RefCell<(Option<Leadership>, Vec<bool>)> = RefCell::default();
+}
+
+fn look() -> Suspended {
+    KNOWN.with_borrow_mut(|(leadership, known)| {
+        known.extend(leadership.iter().map(|leadership| leadership.unsettled(Instant::now()).is_some()));
+    });
+    Suspended::default()
+}
+
+/// The elector ends the term first and then asks for writes under way: one of the two has to see the other.
+#[tokio::test(start_paused = true)]
+async fn s37_a_write_is_known_before_the_term_allows_it() {
+    let term = Term::Until(Instant::now() + TIMING.renew_deadline);
+    let leadership = Leadership::new(term).with_reserve(TIMING.reserve()).looking_by(look);
+    leadership.set(term);
+    let mut sent = Sent::create_within(leadership.clone()).await;
+    sent.head().await;
+    KNOWN.set((Some(leadership), Vec::new()));
+    sent.say(CONTINUE).await;
+    sent.body().await;
+    assert_eq!(KNOWN.take().1.first(), Some(&true));
 }
 
 #[tokio::test(start_paused = true)]
