@@ -8,7 +8,7 @@
 //! If the subsystems do not drain in time the lease is left to expire, because a request that may
 //! still be under way must not meet the writes of the next leader.
 
-use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{net::SocketAddr, path::Path, sync::Arc};
 
 use anyhow::{Context, anyhow};
 use futures::future::{BoxFuture, LocalBoxFuture};
@@ -28,7 +28,6 @@ use crate::{
     config::Config,
     http::{self, DelegatedAuth, Gate, Measures, OwnCertificate, Pages, Reviewer, Router, Server},
     kube_api::{
-        backoff::Backoff,
         call::Caller,
         connect::{ApiServer, ConnectError},
         elector::{Candidacy, ElectionView, Elector},
@@ -37,7 +36,7 @@ use crate::{
         leadership::{Leadership, Term},
         restore::RestoreGrace,
         sight::Sight,
-        watch::{self as kind_watch, Fetcher},
+        watch::{self as kind_watch, CatchUps, Fetcher},
     },
     metrics::{Alarms, ApiMetrics, ElectionMetrics, Metrics, WatchMetrics, process},
     routes,
@@ -47,19 +46,11 @@ use crate::{
 };
 
 mod life;
+mod patience;
 
 pub use life::Life;
+use patience::{EVENTS_TIMEOUT, HTTP_TIMEOUT, Patience};
 
-/// How long the subsystems may take to finish what is under way: a few requests at their timeout.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long the events left may take. They only explain.
-const EVENTS_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long giving up the lease may take: an attempt under way and the release, at their timeouts.
-const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long HTTP may take to close; it bounds itself.
-const HTTP_TIMEOUT: Duration = Duration::from_secs(2);
-/// Longest pause between attempts to pass the take-over barrier.
-const LONGEST_BARRIER_PAUSE: Duration = Duration::from_secs(1);
 /// The alarm about a restore of etcd.
 const RESTORED: &str = "etcd_restored";
 /// Where the lease is outside a cluster.
@@ -233,6 +224,7 @@ pub struct Daemon {
     events: CancellationToken,
     lease: CancellationToken,
     http: CancellationToken,
+    patience: Patience,
 }
 
 impl Daemon {
@@ -247,7 +239,7 @@ impl Daemon {
         grace: &RestoreGrace,
         threads: Threads,
     ) -> anyhow::Result<Self> {
-        let mut serving = config.serving.clone();
+        let (mut serving, patience) = (config.serving.clone(), Patience::of(&config));
         if serving.port == 0 {
             // Nobody comes who could show a certificate.
             serving = http::Options { client_ca_file: None, skip_lookup: true, ..serving };
@@ -284,7 +276,8 @@ impl Daemon {
                 .map(|fetcher| fetcher.accepting(config.content_type.into()))
         };
         let watches = WatchMetrics::new(&metrics)?;
-        start_watches(&mut tasks, fetchers, &watches, &objects)?;
+        let catch_ups = CatchUps::default();
+        start_watches(&mut tasks, fetchers, &watches, &objects, &catch_ups)?;
         let namespace = config.own_namespace.clone().or_else(|| api.own_namespace.clone());
         let namespace = namespace.unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
         let view = match &config.election {
@@ -302,12 +295,13 @@ impl Daemon {
                 let (elector, lease_client) = place.enter(|| {
                     let api_metrics = Arc::clone(&api_metrics);
                     let elector = build_elector(api, candidacy, &leadership, &metrics, api_metrics)?;
-                    anyhow::Ok((elector.with_sight(sight).with_grace(grace.clone()), api.client()?))
+                    let elector = elector.with_sight(sight).with_progress(catch_ups.progress());
+                    anyhow::Ok((elector.with_grace(grace.clone()), api.client()?))
                 })?;
                 let view = elector.view();
-                // Lists much, and so has no place among the renewals.
-                let barrier =
-                    here(Handle::current(), take_over_barrier(barrier_fetcher, Arc::clone(&objects)));
+                // May come to list much, and so has no place among the renewals.
+                let barrier = take_over_barrier(barrier_fetcher, Arc::clone(&objects), catch_ups);
+                let barrier = here(Handle::current(), barrier);
                 let synced = {
                     let objects = Arc::clone(&objects);
                     async move { objects.synced().await }
@@ -345,7 +339,7 @@ impl Daemon {
             let running = server.run(Arc::clone(&gate), tls, own, http.clone());
             tasks.spawn_at(Stage::Http, "http", workplace, running)?;
         }
-        Ok(Self { tasks, gate, planning, events: events_end, lease, http })
+        Ok(Self { tasks, gate, planning, events: events_end, lease, http, patience })
     }
 
     /// Its pages, as clients see them.
@@ -365,13 +359,13 @@ impl Daemon {
     /// A part did not end in time, or failed.
     pub async fn stop(mut self) -> anyhow::Result<()> {
         self.planning.cancel();
-        self.tasks.finished(Stage::Subsystem, DRAIN_TIMEOUT).await?;
+        self.tasks.finished(Stage::Subsystem, self.patience.drain).await?;
         self.events.cancel();
         if let Err(death) = self.tasks.finished(Stage::Events, EVENTS_TIMEOUT).await {
             tracing::warn!(reason = %death, "events were left unwritten");
         }
         self.lease.cancel();
-        self.tasks.finished(Stage::Election, RELEASE_TIMEOUT).await?;
+        self.tasks.finished(Stage::Election, self.patience.release).await?;
         self.http.cancel();
         self.tasks.finished(Stage::Http, HTTP_TIMEOUT).await?;
         tracing::info!("stopped");
@@ -504,15 +498,17 @@ fn start_watches(
     fetchers: impl Fn() -> Result<Fetcher, ConnectError>,
     metrics: &WatchMetrics,
     objects: &Arc<Objects>,
+    catch_ups: &CatchUps,
 ) -> Result<(), ConnectError> {
     use crate::kube_api::kinds::{CsiDriver, Pod, StorageClass};
     macro_rules! start {
         ($($kind:ty),*) => {
             $(
-                let counted = Arc::clone(objects);
-                let unreadable = move || <$kind>::table(&counted).unreadable_count();
-                let of_kind = metrics.of(<$kind>::PLURAL, unreadable);
-                let watching = kind_watch::watch::<$kind>(fetchers()?, Arc::clone(objects), of_kind);
+                let table = Arc::clone(objects);
+                let unreadable = move || <$kind>::table(&table).unreadable_count();
+                let (fetcher, counted) = (fetchers()?, metrics.of(<$kind>::PLURAL, unreadable));
+                let catch_up = catch_ups.of::<$kind>();
+                let watching = kind_watch::watch::<$kind>(fetcher, Arc::clone(objects), counted, catch_up);
                 tasks.spawn(Stage::Watch, <$kind>::WATCH, watching);
             )*
         };
@@ -551,26 +547,17 @@ fn build_elector(
     Ok(Elector::new(caller, candidacy, leadership.clone(), election_metrics))
 }
 
-/// Reads once more, after the lease was won, what the last leader wrote: the last of it may not have come
-/// through our watches yet. A volume must not be attached elsewhere, nor reserved for a claim that another
-/// volume is reserved for already (S19), for want of knowing of it. Where iSCSI and Fibre Channel volumes are,
-/// the nodes alone tell (S1).
-async fn take_over_barrier(fetcher: Fetcher, objects: Arc<Objects>) {
+/// Waits, after the lease was won, until the tables show what the last leader wrote: the last of it may not have come
+/// through our watches yet.
+async fn take_over_barrier(fetcher: Fetcher, objects: Arc<Objects>, catch_ups: CatchUps) {
+    let started = Instant::now();
     tokio::join!(
-        reread::<Node>(&fetcher, &objects),
-        reread::<VolumeAttachment>(&fetcher, &objects),
-        reread::<PersistentVolume>(&fetcher, &objects),
-        reread::<PersistentVolumeClaim>(&fetcher, &objects),
+        kind_watch::catch_up::<Node>(fetcher.clone(), &objects, &catch_ups),
+        kind_watch::catch_up::<VolumeAttachment>(fetcher.clone(), &objects, &catch_ups),
+        kind_watch::catch_up::<PersistentVolume>(fetcher.clone(), &objects, &catch_ups),
+        kind_watch::catch_up::<PersistentVolumeClaim>(fetcher, &objects, &catch_ups),
     );
-}
-
-/// Repeats until it succeeds or the term ends.
-async fn reread<T: Stored>(fetcher: &Fetcher, objects: &Objects) {
-    let mut backoff = Backoff::new(LONGEST_BARRIER_PAUSE);
-    while let Err(error) = kind_watch::refresh::<T>(fetcher, objects).await {
-        tracing::warn!(kind = T::KIND, %error, "cannot be listed, not leading yet");
-        tokio::time::sleep(backoff.pause()).await;
-    }
+    tracing::info!(took_ms = started.elapsed().as_millis(), "passed the take-over barrier");
 }
 
 /// Tells this process from every other one, also from its own earlier life.

@@ -15,7 +15,7 @@ use crate::{
     kube_api::{
         elector::ElectionView,
         leadership::{Leadership, Term},
-        lease::Timing,
+        lease::{Fitness, Timing},
     },
     metrics::{Alarms, Metrics, WatchMetrics, WatchReport},
     state::{KindStatus, Objects},
@@ -143,13 +143,19 @@ fn watched(status: &KindStatus, report: &WatchReport, now: Instant) -> Finding {
 /// A standby is as ready as a leader, so this is a remark, not a condition.
 fn standing(election: Option<&(watch::Receiver<ElectionView>, Timing)>) -> String {
     let Some((view, _)) = election else { return "switched off".to_owned() };
-    let ElectionView { leading, taking_over, holder, error } = view.borrow().clone();
+    let ElectionView { leading, taking_over, holder, error, fitness } = view.borrow().clone();
     let mut text = match (leading, holder.as_str()) {
         (true, _) => "leading".to_owned(),
         (false, _) if taking_over => "taking over: reading what the last leader wrote".to_owned(),
         (false, "") => "standing by, held by nobody known".to_owned(),
         (false, holder) => format!("standing by, held by {holder}"),
     };
+    match fitness {
+        _ if leading || taking_over => {}
+        Some(Fitness::Unready) => text.push_str(", not standing for it: not everything is listed yet"),
+        Some(Fitness::Blind) => text.push_str(", left to others: a watch hears nothing"),
+        Some(Fitness::Fit) | None => {}
+    }
     if let Some(error) = error {
         text.push_str(", last attempt failed: ");
         text.push_str(&error);
@@ -230,6 +236,14 @@ mod tests {
         assert!(body.contains("[+]alarms ok\n"), "{body}");
         alarms.set("second_binder", Some("pv/a".to_owned()));
         assert!(get(&router, "/readyz?verbose").1.contains("[+]alarms ok: second_binder: pv/a\n"));
+        for (fitness, said) in [
+            (Fitness::Unready, "standing by, held by b, not standing for it: not everything is listed yet\n"),
+            (Fitness::Blind, "standing by, held by b, left to others: a watch hears nothing\n"),
+            (Fitness::Fit, "standing by, held by b\n"),
+        ] {
+            view.send_modify(|view| view.fitness = Some(fitness));
+            assert!(get(&router, "/readyz?verbose").1.contains(said), "{fitness:?}");
+        }
         stopping.cancel();
         assert!(get(&router, "/readyz").1.contains("[-]shutdown failed"));
         assert!(get(&router, "/debug/watches").1.contains("connection refused"));

@@ -23,7 +23,7 @@ use mooring::{
     kube_api::{
         connect::ApiServer,
         kinds,
-        watch::{Fetcher, watch},
+        watch::{CatchUps, Fetcher, watch},
     },
     metrics::{ApiMetrics, Metrics, WatchMetrics},
     state::Objects,
@@ -62,7 +62,8 @@ async fn our_watches_follow_it() {
     let requests = Arc::new(ApiMetrics::new(&metrics, "test").unwrap());
     let fetcher = Fetcher::new(&ApiServer::in_process(client), requests).unwrap();
     let counted = WatchMetrics::new(&metrics).unwrap().of("nodes", || 0);
-    let watching = tokio::spawn(watch::<kinds::Node>(fetcher, Arc::clone(&objects), counted));
+    let catch_up = CatchUps::default().of::<kinds::Node>();
+    let watching = tokio::spawn(watch::<kinds::Node>(fetcher, Arc::clone(&objects), counted, catch_up));
     let seen = async |wanted: usize| {
         tokio::time::timeout(Duration::from_secs(30), async {
             while objects.nodes.len() != wanted {

@@ -204,6 +204,7 @@ impl Planner {
     pub(super) fn wait(&mut self, subject: &Target, error: &CallError, now: Instant, jitter: f64) {
         match error {
             CallError::Throttled { after, .. } => self.retries.wait_until(subject, now + *after),
+            CallError::NotSent(_) => self.retries.unanswered(subject, now, jitter),
             _ => {
                 self.retries.failed(subject, now, jitter);
             }

@@ -3,7 +3,8 @@
 //! The elector extends the term after each renewal of the lease; every write asks first. A term
 //! begins only after the take-over barrier ([`super::elector`]): whoever waits for
 //! [`Leadership::acquired`] sees what earlier leaders wrote. Times are monotonic: a jump of the wall
-//! clock neither ends nor prolongs a term (S36).
+//! clock neither ends nor prolongs a term (S36). That clock stands still while the machine is suspended, so a term
+//! is over when that has happened since the lease was renewed ([`super::suspension`]).
 //!
 //! What was sent, and may be carried out by the server although nobody knows it to have been, is noted
 //! here, too ([`Landing`]): the lease is not given up before that is over (S37).
@@ -22,6 +23,8 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
+use super::suspension::Suspended;
+
 /// The current right to write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Term {
@@ -37,7 +40,8 @@ pub enum Term {
 /// Shared view of the term: written by the elector, read before every write.
 #[derive(Clone, Debug)]
 pub struct Leadership {
-    term: Arc<watch::Sender<Term>>,
+    term: Arc<watch::Sender<(Term, Suspended)>>,
+    suspended: fn() -> Suspended,
     reserve: Duration,
     landings: Arc<watch::Sender<BTreeMap<u64, Instant>>>,
     numbers: Arc<AtomicU64>,
@@ -48,7 +52,8 @@ impl Leadership {
     #[must_use]
     pub fn new(term: Term) -> Self {
         Self {
-            term: Arc::new(watch::Sender::new(term)),
+            term: Arc::new(watch::Sender::new((term, Suspended::until_now()))),
+            suspended: Suspended::until_now,
             reserve: Duration::ZERO,
             landings: Arc::default(),
             numbers: Arc::default(),
@@ -63,15 +68,30 @@ impl Leadership {
         Self { reserve, ..self }
     }
 
+    /// The same with another look at the machine's clocks, which is taken whenever somebody asks for the term.
+    #[cfg(test)]
+    pub(super) fn looking_by(self, suspended: fn() -> Suspended) -> Self {
+        Self { suspended, ..self }
+    }
+
     /// Begins, extends or ends the term.
     pub fn set(&self, term: Term) {
-        self.term.send_replace(term);
+        self.set_since(term, (self.suspended)());
+    }
+
+    /// Begins or extends the term by a renewal, when it was sent.
+    pub fn set_since(&self, term: Term, suspended: Suspended) {
+        self.term.send_replace((term, suspended));
     }
 
     /// The term as it stands.
     #[must_use]
     pub fn term(&self) -> Term {
-        *self.term.borrow()
+        let (term, suspended) = *self.term.borrow();
+        match term {
+            Term::Until(_) if (self.suspended)().is_more_than(suspended) => Term::None,
+            term => term,
+        }
     }
 
     /// How long after the end of a term nobody else leads yet.
@@ -82,8 +102,8 @@ impl Leadership {
 
     /// Tells of each beginning, extension and end of the term.
     #[must_use]
-    pub fn terms(&self) -> watch::Receiver<Term> {
-        self.term.subscribe()
+    pub fn terms(&self) -> Terms {
+        Terms(self.term.subscribe())
     }
 
     /// Whether a write may be sent now.
@@ -100,13 +120,13 @@ impl Leadership {
     pub async fn acquired(&self) {
         let mut term = self.term.subscribe();
         // The sender lives in `self`, so waiting cannot fail.
-        let _ = term.wait_for(|term| *term != Term::None).await;
+        let _ = term.wait_for(|(term, _)| *term != Term::None).await;
     }
 
     /// Waits until this process no longer leads.
     pub async fn lost(&self) {
         let mut term = self.term.subscribe();
-        let _ = term.wait_for(|term| *term == Term::None).await;
+        let _ = term.wait_for(|(term, _)| *term == Term::None).await;
     }
 
     /// A write that is about to be sent.
@@ -131,6 +151,18 @@ impl Leadership {
                 _ = landings.changed() => {}
             }
         }
+    }
+}
+
+/// Changes of the term. What it is then, [`Leadership::term`] says.
+#[derive(Debug)]
+pub struct Terms(watch::Receiver<(Term, Suspended)>);
+
+impl Terms {
+    /// Waits for the next change. Cancel safe.
+    pub async fn changed(&mut self) {
+        // The sender lives in the `Leadership` of whoever waits.
+        let _ = self.0.changed().await;
     }
 }
 
@@ -161,6 +193,20 @@ impl Landing {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn e9_a_term_ends_when_the_machine_is_suspended_and_goes_on_with_the_next_renewal() {
+        /// A machine that has been suspended for some hundred seconds at least since it started.
+        fn awake() -> Suspended {
+            Suspended::of(Duration::from_secs(100))
+        }
+        let leadership = Leadership::new(Term::None).looking_by(awake);
+        let term = Term::Until(Instant::now() + Duration::from_secs(10));
+        leadership.set_since(term, Suspended::of(Duration::from_secs(99)));
+        assert_eq!((leadership.term(), leadership.may_write(Instant::now())), (Term::None, false));
+        leadership.set_since(term, awake());
+        assert_eq!((leadership.term(), leadership.may_write(Instant::now())), (term, true));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn s37_what_may_still_be_carried_out_is_waited_for() {

@@ -41,6 +41,14 @@ pub const LEAST_RESERVE: Duration = Duration::from_secs(2);
 /// How late a renewal usually is: its round trip, which counts from when it was sent.
 const LATE_RENEWAL: Duration = Duration::from_millis(500);
 
+/// What a lease says for its duration that was given up. The server refuses zero.
+///
+/// client-go: tools/leaderelection/leaderelection.go, release.
+const GIVEN_UP: Duration = Duration::from_secs(1);
+
+/// What `metav1.MicroTime` can tell apart.
+const TICK: Duration = Duration::from_micros(1);
+
 impl Timing {
     /// How long after the end of a term a write of it may still be carried out.
     #[must_use]
@@ -63,6 +71,19 @@ impl Timing {
         (self.renew_deadline / 2).max(Duration::from_secs(1))
     }
 
+    /// How long the lease is kept for writes whose outcome is not known, when it is to be given up: after that it is
+    /// not far from its expiry.
+    #[must_use]
+    pub fn settling(&self) -> Duration {
+        self.lease_duration / 3
+    }
+
+    /// How long giving up the lease may take in all: [`Timing::settling`], and a request.
+    #[must_use]
+    pub fn giving_up(&self) -> Duration {
+        self.settling() + self.request_timeout()
+    }
+
     /// What the renew deadline has to exceed for one failed attempt not to end a term.
     #[must_use]
     pub fn longest_pause(&self) -> Duration {
@@ -74,6 +95,8 @@ impl Timing {
 pub mod note {
     /// How many seconds nothing destructive is to be done, after a restore of etcd (E11).
     pub const RESTORE_GRACE: &str = "mooring.dev/restore-grace-seconds";
+    /// Who noted that.
+    pub const RESTORE_GRACE_BY: &str = "mooring.dev/restore-grace-by";
     /// The holder that sees nothing any more, and asks whether anybody else does.
     pub const SUCCESSOR_SOUGHT: &str = "mooring.dev/successor-sought-by";
     /// The replica that sees everything, and would lead.
@@ -89,7 +112,7 @@ pub struct Notes {
     pub seeks_successor: bool,
 }
 
-/// Who held a lease that is gone, and until when that one may think that it leads.
+/// Who held a lease that is gone or was blanked by hand, and until when that one may think that it leads.
 #[derive(Clone, Debug, PartialEq)]
 struct Departed {
     holder: String,
@@ -105,7 +128,7 @@ pub struct Observed {
     object: Option<Value>,
     /// When we saw its spec change, not when we last looked.
     changed: Instant,
-    /// Of a lease that was deleted: its holder knows nothing of that before it renews it.
+    /// Of a lease that was deleted or blanked: its holder knows nothing of that before it renews it.
     departed: Option<Departed>,
 }
 
@@ -114,16 +137,31 @@ impl Observed {
     #[must_use]
     pub fn update(previous: Option<&Self>, object: Option<Value>, now: Instant) -> Self {
         let unchanged = previous.filter(|previous| spec(previous.object.as_ref()) == spec(object.as_ref()));
-        let departed = previous.filter(|_| object.is_none()).and_then(Self::departing);
-        Self { changed: unchanged.map_or(now, |previous| previous.changed), object, departed }
+        let changed = unchanged.map_or(now, |previous| previous.changed);
+        let mut observed = Self { changed, object, departed: None };
+        if !observed.is_anybodys() && !observed.is_given_up() {
+            observed.departed = previous.and_then(Self::departing);
+        }
+        observed
     }
 
     fn departing(&self) -> Option<Departed> {
-        if self.object.is_none() {
+        if !self.is_anybodys() && !self.is_given_up() {
             return self.departed.clone();
         }
         let holder = self.holder().to_owned();
-        (!holder.is_empty()).then(|| Departed { holder, duration: self.duration(), changed: self.changed })
+        Some(Departed { holder, duration: self.duration(), changed: self.changed })
+    }
+
+    fn is_anybodys(&self) -> bool {
+        !self.holder().is_empty()
+    }
+
+    /// Whether its last holder itself left it to others.
+    ///
+    /// client-go: tools/leaderelection/leaderelection.go, release (a duration of one second).
+    fn is_given_up(&self) -> bool {
+        self.object.is_some() && !self.is_anybodys() && self.duration() == Some(GIVEN_UP)
     }
 
     /// Who holds the lease; empty for nobody.
@@ -145,17 +183,22 @@ impl Observed {
         let of = |changed: Instant, duration: Option<Duration>| {
             changed + duration.unwrap_or(timing.lease_duration)
         };
-        match (&self.object, &self.departed) {
-            (None, Some(departed)) => of(departed.changed, departed.duration),
-            (None, None) => self.changed,
-            (Some(_), _) if self.holder().is_empty() => self.changed,
-            (Some(_), _) => of(self.changed, self.duration()),
+        match &self.departed {
+            _ if self.is_given_up() => self.changed,
+            _ if self.is_anybodys() => of(self.changed, self.duration()),
+            Some(departed) if departed.holder.is_empty() => departed.changed,
+            Some(departed) => of(departed.changed, departed.duration),
+            None => self.changed + timing.renew_deadline,
         }
     }
 
-    /// How long nothing destructive is to be done, by the note on the lease.
+    /// How long nothing destructive is to be done, by the note on the lease, unless it is one's own: rounded up and
+    /// read again and again it would never end.
     #[must_use]
-    pub fn grace(&self) -> Option<Duration> {
+    pub fn grace_for(&self, identity: &str) -> Option<Duration> {
+        if self.note(note::RESTORE_GRACE_BY) == Some(identity) {
+            return None;
+        }
         let seconds: u32 = self.note(note::RESTORE_GRACE)?.parse().ok()?;
         Some(Duration::from_secs(seconds.into()))
     }
@@ -204,6 +247,18 @@ pub enum Fitness {
     Unready,
 }
 
+impl Fitness {
+    /// In one word, for metrics.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Fit => "fit",
+            Self::Blind => "blind",
+            Self::Unready => "unready",
+        }
+    }
+}
+
 /// What may be done about the lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
@@ -227,10 +282,12 @@ pub enum Action {
 
 /// Judges the lease.
 ///
-/// client-go: tools/leaderelection/leaderelection.go, tryAcquireOrRenew. Unlike there, a lease that was deleted is
-/// as good as held until its last holder's time is over: that one leads on until it next renews. A process that
-/// has never seen the lease creates it at once, as at the first installation: what it cannot know is told to it by
-/// those who do, as the holder or any standby creates it anew within a retry period.
+/// client-go: tools/leaderelection/leaderelection.go, tryAcquireOrRenew. Unlike there, a lease that was deleted, or
+/// blanked by hand, is as good as held until its last holder's time is over: that one leads on until it next renews.
+/// A process that has never seen the lease cannot know whether somebody leads. It waits for the renew deadline: who
+/// has not made the lease anew by then has stopped to write (S10). A retry period would do if every renewal were
+/// answered at once; but one request that hangs takes half of that deadline. That costs the first start in a
+/// cluster, which lists meanwhile, and no other: a lease that was given up stays.
 #[must_use]
 pub fn evaluate(
     observed: &Observed,
@@ -239,14 +296,18 @@ pub fn evaluate(
     timing: &Timing,
     fitness: Fitness,
 ) -> Action {
-    let (action, holder) = match (&observed.object, &observed.departed) {
-        (Some(_), _) => (Action::TakeOver { from: observed.holder().to_owned() }, observed.holder()),
-        (None, Some(departed)) => (Action::Create, departed.holder.as_str()),
-        (None, None) => (Action::Create, ""),
+    let departed = observed.departed.as_ref().map(|departed| departed.holder.as_str()).unwrap_or_default();
+    let (action, holder) = match &observed.object {
+        Some(_) if observed.holder() == identity => return Action::Renew,
+        // Somebody wants us to go.
+        Some(_) if departed == identity => return Action::Wait { holder: String::new() },
+        Some(_) if observed.is_anybodys() => {
+            (Action::TakeOver { from: observed.holder().to_owned() }, observed.holder())
+        }
+        Some(_) => (Action::TakeOver { from: String::new() }, departed),
+        None if departed == identity => return Action::Create,
+        None => (Action::Create, departed),
     };
-    if holder == identity {
-        return if observed.object.is_some() { Action::Renew } else { Action::Create };
-    }
     let free_at = observed.free_at(timing);
     if now < free_at {
         return Action::Wait { holder: holder.to_owned() };
@@ -295,8 +356,12 @@ pub fn renewal(
 ) -> Option<Value> {
     let ours = observed.holder() == identity;
     let transitions = observed.field("leaseTransitions").and_then(Value::as_i64).unwrap_or_default();
+    // Others go by its change: with a wall clock that stands still the same content would be no write at all.
+    let is_known = |time: &str| observed.field("renewTime").and_then(Value::as_str) == Some(time);
+    let renewed = Some(micro_time(wall)).filter(|time| !is_known(time));
+    let renewed = renewed.unwrap_or_else(|| micro_time(wall.checked_add(TICK).unwrap_or(wall)));
     let mut object = changed(observed, |spec| {
-        spec.insert("renewTime".to_owned(), micro_time(wall).into());
+        spec.insert("renewTime".to_owned(), renewed.into());
         spec.insert("leaseDurationSeconds".to_owned(), timing.lease_duration.as_secs().into());
         if !ours {
             spec.insert("holderIdentity".to_owned(), identity.into());
@@ -324,7 +389,7 @@ pub fn released(
     }
     let mut object = changed(observed, |spec| {
         spec.insert("holderIdentity".to_owned(), "".into());
-        spec.insert("leaseDurationSeconds".to_owned(), 1.into());
+        spec.insert("leaseDurationSeconds".to_owned(), GIVEN_UP.as_secs().into());
         spec.insert("acquireTime".to_owned(), micro_time(wall).into());
         spec.insert("renewTime".to_owned(), micro_time(wall).into());
     })?;
@@ -343,12 +408,12 @@ pub fn answered(observed: &Observed, identity: &str) -> Option<Value> {
 /// The observed Lease with what is left of a grace that its holder may know nothing of. `None` if it says so
 /// already.
 #[must_use]
-pub fn warned(observed: &Observed, grace: Duration) -> Option<Value> {
-    if observed.grace().is_some() {
+pub fn warned(observed: &Observed, identity: &str, grace: Duration) -> Option<Value> {
+    if observed.note(note::RESTORE_GRACE).is_some() {
         return None;
     }
     let mut object = observed.object.clone()?;
-    write_note(&mut object, note::RESTORE_GRACE, Some(whole_seconds(grace)));
+    write_grace(&mut object, identity, Some(grace));
     Some(object)
 }
 
@@ -360,11 +425,16 @@ fn changed(observed: &Observed, change: impl FnOnce(&mut Map<String, Value>)) ->
 
 /// What the holder has to say. An answer to a question that is no longer asked goes with it.
 fn write_notes(object: &mut Value, identity: &str, notes: Notes) {
-    write_note(object, note::RESTORE_GRACE, notes.grace.map(whole_seconds));
+    write_grace(object, identity, notes.grace);
     write_note(object, note::SUCCESSOR_SOUGHT, notes.seeks_successor.then(|| identity.to_owned()));
     if !notes.seeks_successor {
         write_note(object, note::SUCCESSOR, None);
     }
+}
+
+fn write_grace(object: &mut Value, identity: &str, grace: Option<Duration>) {
+    write_note(object, note::RESTORE_GRACE, grace.map(whole_seconds));
+    write_note(object, note::RESTORE_GRACE_BY, grace.map(|_| identity.to_owned()));
 }
 
 fn whole_seconds(duration: Duration) -> String {
@@ -399,257 +469,4 @@ fn micro_time(wall: Timestamp) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const TIMING: Timing = Timing {
-        lease_duration: Duration::from_secs(15),
-        renew_deadline: Duration::from_secs(10),
-        retry_period: Duration::from_secs(2),
-    };
-
-    fn lease(holder: &str, renew_time: &str) -> Value {
-        json!({
-            "metadata": { "name": "mooring", "resourceVersion": "7", "labels": { "team": "storage" } },
-            "spec": {
-                "holderIdentity": holder,
-                "leaseDurationSeconds": 15,
-                "acquireTime": "2020-01-01T00:00:00.000000Z",
-                "renewTime": renew_time,
-                "leaseTransitions": 3,
-                "strategy": "unknown to us",
-            },
-        })
-    }
-
-    fn wall() -> Timestamp {
-        "2026-01-02T03:04:05.000678Z".parse().unwrap()
-    }
-
-    /// One look at the lease: seconds since start, and what was read.
-    type Look = (u64, Option<Value>);
-
-    #[test]
-    fn who_may_lead() {
-        let old = "1999-01-01T00:00:00.000000Z";
-        let future = "2099-01-01T00:00:00.000000Z";
-        let wait = |holder: &str| Action::Wait { holder: holder.to_owned() };
-        let take = |from: &str| Action::TakeOver { from: from.to_owned() };
-        let cases: Vec<(&str, Vec<Look>, u64, Action)> = vec![
-            ("absent: create", vec![(0, None)], 0, Action::Create),
-            ("ours: renew", vec![(0, Some(lease("me", old)))], 0, Action::Renew),
-            ("ours after a restart, expired: renew", vec![(0, Some(lease("me", old)))], 60, Action::Renew),
-            ("given up: take", vec![(0, Some(lease("", old)))], 0, take("")),
-            (
-                "first look, renewTime long past by the wall clock: wait, we saw it change just now",
-                vec![(0, Some(lease("other", old)))],
-                0,
-                wait("other"),
-            ),
-            ("just before expiry", vec![(0, Some(lease("other", old)))], 14, wait("other")),
-            (
-                "expired, although renewTime lies in the future",
-                vec![(0, Some(lease("other", future)))],
-                15,
-                take("other"),
-            ),
-            (
-                "looking again does not prolong it",
-                vec![(0, Some(lease("other", old))), (10, Some(lease("other", old)))],
-                15,
-                take("other"),
-            ),
-            (
-                "a renewal does",
-                vec![(0, Some(lease("other", old))), (10, Some(lease("other", future)))],
-                24,
-                wait("other"),
-            ),
-            (
-                "a renewal by a holder whose clock went back does, too",
-                vec![(0, Some(lease("other", future))), (10, Some(lease("other", old)))],
-                24,
-                wait("other"),
-            ),
-            (
-                "lost to another",
-                vec![(0, Some(lease("me", old))), (10, Some(lease("other", future)))],
-                10,
-                wait("other"),
-            ),
-            (
-                "deleted: its holder does not know yet",
-                vec![(0, Some(lease("other", old))), (1, None)],
-                14,
-                wait("other"),
-            ),
-            (
-                "deleted, looked at again, and its holder's time is over: create",
-                vec![(0, Some(lease("other", old))), (1, None), (9, None)],
-                15,
-                Action::Create,
-            ),
-            (
-                "deleted while it was ours: create",
-                vec![(0, Some(lease("me", old))), (1, None)],
-                1,
-                Action::Create,
-            ),
-            (
-                "deleted after it was given up: create",
-                vec![(0, Some(lease("", old))), (1, None)],
-                1,
-                Action::Create,
-            ),
-            (
-                "deleted and created by a third",
-                vec![(0, Some(lease("other", old))), (1, None), (2, Some(lease("third", future)))],
-                16,
-                wait("third"),
-            ),
-        ];
-        let start = Instant::now();
-        for (name, looks, now, expected) in cases {
-            let mut observed = None;
-            for (seconds, object) in looks {
-                let at = start + Duration::from_secs(seconds);
-                observed = Some(Observed::update(observed.as_ref(), object, at));
-            }
-            let action =
-                evaluate(&observed.unwrap(), start + Duration::from_secs(now), "me", &TIMING, Fitness::Fit);
-            assert_eq!(action, expected, "{name}");
-        }
-    }
-
-    #[test]
-    fn the_holders_own_duration_counts() {
-        let start = Instant::now();
-        let mut short = lease("other", "1999-01-01T00:00:00.000000Z");
-        short["spec"]["leaseDurationSeconds"] = json!(1);
-        let observed = Observed::update(None, Some(short), start);
-        let after =
-            |seconds| evaluate(&observed, start + Duration::from_secs(seconds), "me", &TIMING, Fitness::Fit);
-        assert!(matches!(after(0), Action::Wait { .. }));
-        assert!(matches!(after(1), Action::TakeOver { .. }));
-    }
-
-    #[test]
-    fn a_renewal_changes_nothing_but_its_time() {
-        let observed =
-            Observed::update(None, Some(lease("me", "1999-01-01T00:00:00.000000Z")), Instant::now());
-        let mut expected = lease("me", "2026-01-02T03:04:05.000678Z");
-        assert_eq!(renewal(&observed, "me", &TIMING, Notes::default(), wall()), Some(expected.clone()));
-
-        // Taken by another: holder, acquisition and number of transitions, too.
-        expected["spec"]["holderIdentity"] = json!("you");
-        expected["spec"]["acquireTime"] = json!("2026-01-02T03:04:05.000678Z");
-        expected["spec"]["leaseTransitions"] = json!(4);
-        assert_eq!(renewal(&observed, "you", &TIMING, Notes::default(), wall()), Some(expected));
-    }
-
-    #[test]
-    fn a_release_leaves_nobody_and_only_gives_up_what_is_ours() {
-        let observed =
-            Observed::update(None, Some(lease("me", "1999-01-01T00:00:00.000000Z")), Instant::now());
-        let body = released(&observed, "me", None, wall()).unwrap();
-        assert_eq!(body["spec"]["holderIdentity"], json!(""));
-        assert_eq!(body["spec"]["leaseDurationSeconds"], json!(1));
-        assert_eq!(body["spec"]["leaseTransitions"], json!(3));
-        assert_eq!(body["metadata"]["resourceVersion"], json!("7"));
-        assert_eq!(released(&observed, "you", None, wall()), None);
-    }
-
-    #[test]
-    fn a_lease_without_a_spec_can_be_taken() {
-        let observed = Observed::update(None, Some(json!({"metadata": {"name": "mooring"}})), Instant::now());
-        assert_eq!(
-            evaluate(&observed, Instant::now(), "me", &TIMING, Fitness::Fit),
-            Action::TakeOver { from: String::new() }
-        );
-        let body = renewal(&observed, "me", &TIMING, Notes::default(), wall()).unwrap();
-        assert_eq!(body["spec"]["holderIdentity"], json!("me"));
-        assert_eq!(body["spec"]["leaseTransitions"], json!(1));
-    }
-
-    #[test]
-    fn m2_who_is_not_fit_leaves_the_lease_to_others() {
-        let start = Instant::now();
-        let aside = Action::StandAside;
-        let take = |from: &str| Action::TakeOver { from: from.to_owned() };
-        let old = "1999-01-01T00:00:00.000000Z";
-        // the lease, seconds since it was seen, what one does that has not seen what there is, and a blind one
-        let cases = [
-            (None, 0, Action::StandAside, Action::StandAside),
-            (None, 15, aside.clone(), Action::Create),
-            (Some(lease("", old)), 14, aside.clone(), aside.clone()),
-            (Some(lease("", old)), 15, aside.clone(), take("")),
-            (Some(lease("other", old)), 15, aside.clone(), aside.clone()),
-            (Some(lease("other", old)), 30, aside.clone(), take("other")),
-            (Some(lease("me", old)), 0, Action::Renew, Action::Renew),
-        ];
-        for (object, seconds, unready, blind) in cases {
-            let observed = Observed::update(None, object.clone(), start);
-            let at = start + Duration::from_secs(seconds);
-            let judge = |fitness| evaluate(&observed, at, "me", &TIMING, fitness);
-            assert_eq!(judge(Fitness::Unready), unready, "{object:?} {seconds}");
-            assert_eq!(judge(Fitness::Blind), blind, "{object:?} {seconds}");
-        }
-    }
-
-    #[test]
-    fn e11_m2_notes_come_and_go_and_leave_others_alone() {
-        let now = Instant::now();
-        let see = |object: &Value| Observed::update(None, Some(object.clone()), now);
-        let mut object = lease("me", "1999-01-01T00:00:00.000000Z");
-        object["metadata"]["annotations"] = json!({ "team": "storage" });
-        let plain = object["metadata"]["annotations"].clone();
-        let renew = |object: &Value, identity: &str, notes| {
-            renewal(&see(object), identity, &TIMING, notes, wall()).unwrap()
-        };
-        let all = Notes { grace: Some(Duration::from_millis(61_200)), seeks_successor: true };
-        let noted = renew(&object, "me", all);
-        let annotations = json!({
-            "team": "storage",
-            "mooring.dev/restore-grace-seconds": "62",
-            "mooring.dev/successor-sought-by": "me",
-        });
-        assert_eq!(noted["metadata"]["annotations"], annotations);
-        assert_eq!(see(&noted).grace(), Some(Duration::from_secs(62)));
-        assert!(see(&noted).seeks_successor());
-
-        // A standby answers, and does not do so twice.
-        let answer = answered(&see(&noted), "you").unwrap();
-        assert_eq!(answer["spec"], noted["spec"]);
-        assert_eq!((see(&answer).successor(), see(&answer).seeks_successor()), (Some("you"), false));
-        assert_eq!(see(&renew(&answer, "me", all)).successor(), Some("you"));
-        assert_eq!(renew(&answer, "me", Notes::default())["metadata"]["annotations"], plain);
-
-        // Who takes it begins anew; who gives it up leaves what is left of the grace.
-        let taken = renew(&answer, "you", Notes { grace: all.grace, seeks_successor: false });
-        assert_eq!(see(&taken).successor(), None);
-        assert!(see(&taken).grace().is_some() && !see(&taken).seeks_successor());
-        let released = released(&see(&answer), "me", Some(Duration::from_secs(5)), wall()).unwrap();
-        assert_eq!(
-            (see(&released).grace(), see(&released).successor()),
-            (Some(Duration::from_secs(5)), None)
-        );
-
-        // What an earlier holder asked for does not count.
-        let mut stale = noted.clone();
-        stale["spec"]["holderIdentity"] = json!("third");
-        assert!(!see(&stale).seeks_successor());
-
-        // Who saw a restore tells the holder, once.
-        let warning = warned(&see(&object), Duration::from_mins(5)).unwrap();
-        assert_eq!(see(&warning).grace(), Some(Duration::from_mins(5)));
-        assert_eq!(warned(&see(&warning), Duration::from_mins(5)), None);
-        let created = creation("ns", "mooring", "me", &TIMING, all, wall());
-        assert_eq!(see(&created).grace(), Some(Duration::from_secs(62)));
-        assert_eq!(
-            creation("ns", "mooring", "me", &TIMING, Notes::default(), wall())["metadata"],
-            json!({
-                "name": "mooring", "namespace": "ns",
-            })
-        );
-    }
-}
+mod tests;

@@ -17,6 +17,8 @@ pub const RESTORE_GRACE: Duration = Duration::from_mins(5);
 #[derive(Clone, Debug, Default)]
 pub struct RestoreGrace {
     until: Arc<watch::Sender<Option<Instant>>>,
+    /// The same, of restores that this process saw itself.
+    witnessed: Arc<watch::Sender<Option<Instant>>>,
     /// How often a restore was seen by this process.
     seen: Arc<watch::Sender<u64>>,
 }
@@ -24,6 +26,7 @@ pub struct RestoreGrace {
 impl RestoreGrace {
     /// A restore was seen at `now`. Seen again, the grace begins anew.
     pub fn begin(&self, now: Instant) {
+        self.witnessed.send_replace(Some(now + RESTORE_GRACE));
         self.until.send_replace(Some(now + RESTORE_GRACE));
         self.seen.send_modify(|seen| *seen += 1);
     }
@@ -54,6 +57,14 @@ impl RestoreGrace {
         (until > now).then(|| until - now)
     }
 
+    /// What is left of it after a restore that this process saw itself. Only that is told to others unasked: what
+    /// was inherited they know, and hearing it again each would begin anew what ends for the other.
+    #[must_use]
+    pub fn witnessed(&self, now: Instant) -> Option<Duration> {
+        let until = (*self.witnessed.borrow())?;
+        (until > now).then(|| until - now)
+    }
+
     /// Tells of each new end of the grace.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<Option<Instant>> {
@@ -78,7 +89,9 @@ mod tests {
         assert_eq!(grace.left(start), Some(RESTORE_GRACE));
         let end = start + RESTORE_GRACE;
         assert_eq!(grace.left(end), None);
+        assert_eq!(grace.witnessed(start), Some(RESTORE_GRACE));
         grace.inherit(end, Duration::from_hours(1));
         assert_eq!(grace.left(end), Some(RESTORE_GRACE));
+        assert_eq!(grace.witnessed(end), None);
     }
 }

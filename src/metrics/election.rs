@@ -9,8 +9,12 @@ use super::Metrics;
 pub struct ElectionMetrics {
     leading: IntGaugeVec,
     slow_path: IntCounterVec,
+    fitness: IntGaugeVec,
     name: String,
 }
+
+/// How fit a replica may be to lead, as labels.
+const FITNESS: [&str; 3] = ["fit", "blind", "unready"];
 
 impl ElectionMetrics {
     /// Registers the metrics for the lease of the given name.
@@ -36,8 +40,17 @@ impl ElectionMetrics {
             &["name"],
         )?;
         metrics.register(&leading)?;
+        let fitness = IntGaugeVec::new(
+            Opts::new(
+                "mooring_election_fitness",
+                "1 for how fit this replica is to lead when it stands by: fit, blind (a watch hears nothing: it \
+                 leaves the lease to others), unready (not everything is listed yet: it does not take it).",
+            ),
+            &["fitness"],
+        )?;
+        metrics.register(&fitness)?;
         metrics.register(&slow_path)?;
-        let election = Self { leading, slow_path, name: name.to_owned() };
+        let election = Self { leading, slow_path, fitness, name: name.to_owned() };
         election.set_leading(false);
         Ok(election)
     }
@@ -45,6 +58,13 @@ impl ElectionMetrics {
     /// Whether this process leads.
     pub fn set_leading(&self, leading: bool) {
         self.leading.with_label_values(&[&self.name]).set(i64::from(leading));
+    }
+
+    /// How fit this process is to lead.
+    pub fn set_fitness(&self, fitness: &str) {
+        for label in FITNESS {
+            self.fitness.with_label_values(&[label]).set(i64::from(label == fitness));
+        }
     }
 
     /// A renewal had to read the lease first.

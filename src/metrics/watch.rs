@@ -35,11 +35,13 @@ pub enum ListCause {
     Gap,
     /// The watch failed again and again at the same revision.
     Failing,
+    /// A new leader waits for what the watch has not brought.
+    Behind,
 }
 
 impl ListCause {
     /// All causes.
-    const ALL: [Self; 4] = [Self::Start, Self::Expired, Self::Gap, Self::Failing];
+    const ALL: [Self; 5] = [Self::Start, Self::Expired, Self::Gap, Self::Failing, Self::Behind];
 
     fn label(self) -> &'static str {
         match self {
@@ -47,6 +49,7 @@ impl ListCause {
             Self::Expired => "expired",
             Self::Gap => "gap",
             Self::Failing => "failing",
+            Self::Behind => "behind",
         }
     }
 }
@@ -60,6 +63,8 @@ pub enum ReopenCause {
     Silent,
     /// It could not be opened or read.
     Failed,
+    /// A new leader waits for more than it has brought.
+    Behind,
 }
 
 impl ReopenCause {
@@ -71,6 +76,7 @@ impl ReopenCause {
             Self::Ended => "ended",
             Self::Silent => "silent",
             Self::Failed => "failed",
+            Self::Behind => "behind",
         }
     }
 }
@@ -106,7 +112,7 @@ impl WatchMetrics {
                 "mooring_watch_lists_total",
                 "Lists of a kind that were begun, by resource and cause: start, expired (the server no longer \
                  knew the events since our revision), gap (an event about no object that can be named), failing \
-                 (the watch failed again and again).",
+                 (the watch failed again and again), behind (a new leader waited for what the watch had not brought).",
                 "cause",
             )?,
             list_duration: HistogramVec::new(

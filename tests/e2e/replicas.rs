@@ -32,6 +32,12 @@ pub fn stories() -> Vec<Story> {
         story("replicas_refuse_a_late_delete_of_a_former_leader", late_delete),
         story("replicas_e9_a_create_whose_head_is_held_up_never_lands", head_held_up).at(Place::RealServer),
         story("replicas_e9_a_create_whose_body_is_held_up_never_lands", body_held_up).at(Place::RealServer),
+        story("replicas_e9_a_patch_whose_body_is_held_up_never_lands", patch_held_up).at(Place::RealServer),
+        story("replicas_e9_a_delete_whose_body_is_held_up_never_lands", delete_held_up).at(Place::RealServer),
+        story("replicas_e9_a_leader_that_was_stopped_writes_nothing_when_it_goes_on", leader_frozen)
+            .at(Place::RealServer),
+        story("replicas_s10_a_deleted_lease_is_left_to_its_holder", lease_deleted),
+        story("replicas_take_over_what_does_not_fit_on_a_page_without_listing_it", large_take_over),
         story("restart_with_attached_volumes_writes_nothing", quiet_restart),
     ]
 }
@@ -238,6 +244,132 @@ async fn head_held_up(stage: Stage) {
 
 async fn body_held_up(stage: Stage) {
     create_held_up(&stage, 1).await;
+}
+
+/// E9, S37: the same with the leader's patch of a node, which is about to withdraw a volume that is attached again by
+/// the time it arrives.
+async fn patch_held_up(stage: Stage) {
+    let _attacher = stage.attacher();
+    no_lease(&stage).await;
+    let wire = Wire::to(stage.real().plane.url()).await;
+    let _first = stage.wired_daemon(&Launch::replica(DAEMON_NAMESPACE), &wire).await;
+    let holder = new_holder(&stage, "").await;
+    let (second_proxy, second) = replica(&stage).await;
+    let _second = stage.start_daemon(&second, &second_proxy).await;
+    prepare(&stage, 1).await;
+    prepare(&stage, 2).await;
+    attach(&stage, 1).await;
+
+    wire.hold_after(1);
+    stage.cluster.remove_pod("p1").await;
+    // The PATCH and the renewal.
+    wire.holds(2).await;
+    let held = Instant::now();
+    new_holder(&stage, &holder).await;
+    stage.cluster.detached("v1", "n1").await;
+    attach(&stage, 1).await;
+    let kept = stage.cluster.attachment("v1", "n1").await;
+    tokio::time::sleep_until(held + SHORTEST_HOLD).await;
+    wire.release().await;
+
+    attach(&stage, 2).await;
+    stage.cluster.published("n1", &["v1"]).await;
+    assert_eq!(stage.cluster.attachment("v1", "n1").await.metadata.uid, kept.metadata.uid);
+}
+
+/// The same with its deletion of an attachment that nobody has attached yet, and that is made anew by the time it
+/// arrives.
+async fn delete_held_up(stage: Stage) {
+    no_lease(&stage).await;
+    let wire = Wire::to(stage.real().plane.url()).await;
+    let _first = stage.wired_daemon(&Launch::replica(DAEMON_NAMESPACE), &wire).await;
+    let holder = new_holder(&stage, "").await;
+    let (second_proxy, second) = replica(&stage).await;
+    let _second = stage.start_daemon(&second, &second_proxy).await;
+    prepare(&stage, 1).await;
+    prepare(&stage, 2).await;
+    stage.cluster.pod("p1", "n1", &["c1"]).await;
+    let first_made = stage.cluster.attachment("v1", "n1").await;
+
+    wire.hold_after(1);
+    stage.cluster.remove_pod("p1").await;
+    // The DELETE and the renewal.
+    wire.holds(2).await;
+    let held = Instant::now();
+    new_holder(&stage, &holder).await;
+    stage.cluster.detached("v1", "n1").await;
+    stage.cluster.pod("p1", "n1", &["c1"]).await;
+    let made_anew = stage.cluster.attachment("v1", "n1").await;
+    assert_ne!(made_anew.metadata.uid, first_made.metadata.uid);
+    tokio::time::sleep_until(held + SHORTEST_HOLD).await;
+    wire.release().await;
+
+    let _attacher = stage.attacher();
+    attach(&stage, 2).await;
+    stage.cluster.published("n1", &["v1"]).await;
+    assert_eq!(stage.cluster.attachment("v1", "n1").await.metadata.uid, made_anew.metadata.uid);
+}
+
+/// E9: the leader's process is stopped, as when its machine is suspended, and goes on when another leads.
+async fn leader_frozen(stage: Stage) {
+    let _attacher = stage.attacher();
+    let (first_proxy, first, holder) = leader(&stage).await;
+    let (second_proxy, second) = replica(&stage).await;
+    let _second = stage.start_daemon(&second, &second_proxy).await;
+    for number in 1..=3 {
+        prepare(&stage, number).await;
+    }
+    attach(&stage, 1).await;
+    let written = first_proxy.counted();
+
+    first.freeze();
+    stage.cluster.remove_pod("p1").await;
+    stage.cluster.pod("p2", "n2", &["c1"]).await;
+    new_holder(&stage, &holder).await;
+    stage.cluster.published("n2", &["v1"]).await;
+    first.thaw();
+    assert_eq!(first.ended().await, Some(1), "it has lost the lease");
+
+    attach(&stage, 3).await;
+    assert_eq!(first_proxy.counted(), written, "{:#?}", first_proxy.fresh_writes());
+}
+
+/// S10: somebody deletes the lease while another replica starts.
+async fn lease_deleted(stage: Stage) {
+    let _attacher = stage.attacher();
+    let (first_proxy, _first, holder) = leader(&stage).await;
+    prepare(&stage, 1).await;
+    no_lease(&stage).await;
+    let (second_proxy, second) = replica(&stage).await;
+    let _second = stage.start_daemon(&second, &second_proxy).await;
+    assert_eq!(new_holder(&stage, "").await, holder);
+    attach(&stage, 1).await;
+    assert_eq!((first_proxy.attach_detach_writes().len(), second_proxy.counted()), (2, 0));
+    assert_eq!(new_holder(&stage, "").await, holder);
+}
+
+/// The kind with most objects has more than a page of them, and nothing happens to it: the new leader's watch of it is
+/// behind, and comes up to now without a list.
+async fn large_take_over(stage: Stage) {
+    let _attacher = stage.attacher();
+    let (_first_proxy, first, holder) = leader(&stage).await;
+    let (second_proxy, second) = replica(&stage).await;
+    for batch in 0..26 {
+        let numbers = (100 + batch * 20)..(120 + batch * 20);
+        futures::future::join_all(numbers.map(|number| prepare_node(&stage, number))).await;
+    }
+    prepare(&stage, 1).await;
+    let second = stage.start_daemon(&second, &second_proxy).await;
+
+    assert_eq!(first.terminate().await, Some(0));
+    new_holder(&stage, &holder).await;
+    attach(&stage, 1).await;
+    second.shows("mooring_watch_lists_total{cause=\"behind\",resource=\"nodes\"} 0").await;
+    second.shows("mooring_watch_lists_total{cause=\"behind\",resource=\"persistentvolumes\"} 1").await;
+}
+
+async fn prepare_node(stage: &Stage, number: usize) {
+    stage.cluster.node(&format!("n{number}")).await;
 }
 
 /// S39: what is as it should be is left alone.

@@ -19,6 +19,7 @@ pub fn stories() -> Vec<Story> {
         story("slow_a_webhook_that_hangs_and_fails_open_slows_down_and_no_more", webhook)
             .at(Place::RealServer),
         story("slow_what_never_ends_in_time_is_told", told).at(Place::RealServer),
+        story("slow_a_webhook_that_hangs_and_fails_closed_is_told", fails_closed).at(Place::RealServer),
     ]
 }
 
@@ -31,7 +32,7 @@ struct BlackHole {
 }
 
 impl BlackHole {
-    async fn open(stage: &Stage, timeout_seconds: u32) -> Self {
+    async fn open(stage: &Stage, timeout_seconds: u32, failure_policy: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind the webhook");
         let url = format!("https://{}/", listener.local_addr().expect("a bound socket has an address"));
         let (count, asked) = watch::channel(0);
@@ -68,7 +69,7 @@ impl BlackHole {
                     "name": "the-daemon",
                     "expression": format!("request.userInfo.username == '{daemon}'"),
                 }],
-                "failurePolicy": "Ignore",
+                "failurePolicy": failure_policy,
                 "sideEffects": "None",
                 "timeoutSeconds": timeout_seconds,
                 "admissionReviewVersions": ["v1"],
@@ -91,7 +92,7 @@ async fn webhook(stage: Stage) {
     let daemon = stage.start_daemon(&Launch::replica_by_default(DAEMON_NAMESPACE), &stage.proxy).await;
     stage.cluster.bound_pair("v1", "c1").await;
     stage.cluster.node("n1").await;
-    let hole = BlackHole::open(&stage, 10).await;
+    let hole = BlackHole::open(&stage, 10, "Ignore").await;
     stage.cluster.pod("p1", "n1", &["c1"]).await;
     stage.cluster.volume("v2").await;
     stage.cluster.claim("c2").await;
@@ -104,12 +105,21 @@ async fn webhook(stage: Stage) {
 
 /// A webhook that hangs for longer than the lease allows: nothing can be written, and an operator is told.
 async fn told(stage: Stage) {
+    nothing_written(&stage, 30, "Ignore").await;
+}
+
+/// One whose own time is over sooner, and that then forbids what it was asked about.
+async fn fails_closed(stage: Stage) {
+    nothing_written(&stage, 1, "Fail").await;
+}
+
+async fn nothing_written(stage: &Stage, timeout_seconds: u32, failure_policy: &str) {
     let _attacher = stage.attacher();
     let launch = Launch::alone();
     let daemon = stage.start_daemon(&launch, &stage.proxy).await;
     stage.cluster.bound_pair("v1", "c1").await;
     stage.cluster.node("n1").await;
-    let hole = BlackHole::open(&stage, 30).await;
+    let hole = BlackHole::open(stage, timeout_seconds, failure_policy).await;
     stage.cluster.pod("p1", "n1", &["c1"]).await;
     daemon.shows("mooring_alarm{alarm=\"requests_time_out\"} 1").await;
     daemon.page_says("/readyz?verbose", "requests_time_out: create volumeattachments (").await;

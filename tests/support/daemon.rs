@@ -217,6 +217,30 @@ impl Daemon {
         }
     }
 
+    /// Stops the process in its tracks (SIGSTOP), as a machine that is suspended does.
+    pub fn freeze(&self) {
+        self.signal("-STOP");
+    }
+
+    /// Lets it go on (SIGCONT).
+    pub fn thaw(&self) {
+        self.signal("-CONT");
+    }
+
+    fn signal(&self, signal: &str) {
+        let id = self.id().expect("a process").to_string();
+        let status = std::process::Command::new("kill").args([signal, &id]).status().expect("run kill");
+        assert!(status.success(), "kill {signal} {id}");
+    }
+
+    /// Waits until it has ended by itself; returns its exit code.
+    pub async fn ended(self) -> Option<i32> {
+        match self.life {
+            Life::Process(mut process) => process.ended().await.code(),
+            Life::InProcess(_) => panic!("it is no process"),
+        }
+    }
+
     /// Kills it (SIGKILL) and waits until it is gone.
     pub fn kill(self) {
         match self.life {

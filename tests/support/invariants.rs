@@ -82,6 +82,11 @@ pub fn check_requests(entries: &[Entry]) -> Vec<String> {
         if entry.code == 403 {
             violation("the daemon's role does not allow what it asks for");
         }
+        // The head of a write whose body was kept back: it says nothing, and changes nothing.
+        if ["patch", "delete"].contains(&entry.verb.as_str()) && entry.request.is_null() && entry.code >= 400
+        {
+            continue;
+        }
         let metadata = &entry.request["metadata"];
         match (entry.verb.as_str(), entry.resource.as_str()) {
             ("get" | "list" | "watch", _)

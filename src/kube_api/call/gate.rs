@@ -43,6 +43,15 @@ enum Stage {
     Shut,
 }
 
+/// Why a body never left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kept {
+    /// Nobody said that the server had begun.
+    NotBegun,
+    /// It had, but the lease was not renewed in time, or lost.
+    ForTheLease,
+}
+
 /// Keeps back the body of one write.
 pub struct Gate {
     leadership: Leadership,
@@ -82,17 +91,12 @@ impl Gate {
         request.extensions_mut().insert(Extension(Arc::clone(self)));
     }
 
-    /// Whether the write may have been carried out. If not, it never will be.
-    pub(super) fn has_let_go(&self) -> bool {
-        matches!(self.lock().stage, Stage::Unguarded | Stage::Open)
-    }
-
     /// Lets the body go when the server has begun and the lease allows it; returns when that is decided.
     pub(super) async fn decide(&self) {
         let mut terms = self.leadership.terms();
         loop {
             let changed = self.changed.notified();
-            let end = match *terms.borrow_and_update() {
+            let end = match self.leadership.term() {
                 Term::Until(deadline) => Some(deadline),
                 Term::None | Term::Unlimited => None,
             };
@@ -109,18 +113,22 @@ impl Gate {
             }
             tokio::select! {
                 () = changed => {}
-                _ = terms.changed() => {}
+                () = terms.changed() => {}
                 () = sleep_until(end.unwrap_or_else(Instant::now)), if end.is_some() && stage == Stage::Begun => {}
             }
         }
     }
 
-    /// Shuts the gate, if the body is still behind it.
-    pub(super) fn shut(&self) {
+    /// Shuts the gate, if the body is still behind it. Returns why it was, and then it never leaves.
+    pub(super) fn shut(&self) -> Option<Kept> {
         let mut state = self.lock();
-        if matches!(state.stage, Stage::Kept | Stage::Begun) {
-            Self::set(&mut state, Stage::Shut);
-        }
+        let kept = match state.stage {
+            Stage::Unguarded | Stage::Open => return None,
+            Stage::Kept => Kept::NotBegun,
+            Stage::Begun | Stage::Shut => Kept::ForTheLease,
+        };
+        Self::set(&mut state, Stage::Shut);
+        Some(kept)
     }
 
     /// The outcome of the write is known.
@@ -140,14 +148,15 @@ impl Gate {
 
     fn judge(&self, state: &mut State) {
         let now = Instant::now();
+        // Told first and judged then: the elector ends the term first and asks then what may still land. The other
+        // way round both could look before the other has said anything, and the lease be given up under the write.
+        self.landing.leaves(now + self.server_time);
         match release(self.leadership.term(), self.leadership.reserve(), self.server_time, now) {
-            Release::Now => {
-                self.landing.leaves(now + self.server_time);
-                Self::set(state, Stage::Open);
-            }
+            Release::Now => return Self::set(state, Stage::Open),
             Release::AfterRenewal => {}
             Release::Never => Self::set(state, Stage::Shut),
         }
+        self.landing.landed();
     }
 
     fn set(state: &mut State, reached: Stage) {

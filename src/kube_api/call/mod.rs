@@ -12,6 +12,7 @@ pub mod answer;
 pub mod deadline;
 pub mod gate;
 mod overdue;
+mod single;
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
@@ -28,8 +29,8 @@ use tokio::{
 use self::{
     answer::{classify, retry_after},
     deadline::{ANSWER, Allowance, LONGEST_REQUEST, allowance},
-    gate::Gate,
-    overdue::Overdue,
+    gate::{Gate, Kept},
+    overdue::{Ending, Overdue},
 };
 use super::{
     error_chain,
@@ -62,17 +63,19 @@ impl Request {
     }
 
     /// Whether it would do harm in the term of another leader. A create names no revision, a delete only a UID; what
-    /// nodes list and what volumes and claims refer to is decided by more than the object that the patch names. The
-    /// phase of a volume or claim is not: at the revision that the patch names it is right whoever leads. Keeping a
-    /// write back costs an API server a tenth of what the write costs.
+    /// nodes list and what volumes and claims refer to is decided by more than the object that the patch names. So are
+    /// most phases of a volume or claim: that a claim or volume is gone, or that a recycler failed. That it is bound or
+    /// available is not: at the revision that the patch names it is right whoever leads. Keeping a write back costs an
+    /// API server a tenth of what the write costs.
     fn must_not_be_late(&self) -> bool {
-        let is_phase = |plural: &str| self.path.contains(plural) && self.path.ends_with("/status");
+        let says = |pointer: &str| self.body.as_ref()?.pointer(pointer)?.as_str();
+        let is_about = |plural: &str| self.path.contains(plural) && self.path.ends_with("/status");
         match self.verb {
             Verb::Get => false,
-            Verb::Create | Verb::Delete => true,
-            Verb::Update | Verb::Patch => {
-                !is_phase("/persistentvolumes/") && !is_phase("/persistentvolumeclaims/")
+            Verb::Patch if is_about("/persistentvolumes/") || is_about("/persistentvolumeclaims/") => {
+                !matches!(says("/status/phase"), Some("Available" | "Bound" | "Pending"))
             }
+            Verb::Create | Verb::Delete | Verb::Update | Verb::Patch => true,
         }
     }
 }
@@ -117,6 +120,9 @@ pub enum CallError {
     /// We do not lead: nothing was sent.
     #[error("not the leader: nothing was sent")]
     NotLeader,
+    /// Its body never left, without which nothing can be carried out.
+    #[error("nothing was sent: {0}")]
+    NotSent(String),
     /// The object does not exist.
     #[error("{0}")]
     NotFound(String),
@@ -179,8 +185,11 @@ impl std::fmt::Debug for Caller {
 /// What came back for a request: the HTTP status, 0 if there was none, and what it means.
 type Exchanged = (u16, Result<Answer, CallError>);
 
-/// The body of an answer, and how it is encoded.
-type Answer = (Encoding, Bytes);
+/// The body of an answer, and how it is encoded, if it says so.
+type Answer = (Option<Encoding>, Bytes);
+
+/// How a write ended that was kept back: what came back, if anything did in time, and why its body never left.
+type Guarded = (Option<Exchanged>, Option<Kept>);
 
 impl Caller {
     /// A caller for the given client. Without `rate` there is no client-side limit: the server's
@@ -264,7 +273,7 @@ impl Caller {
     /// [`CallError::NotFound`] proves absence; any other error proves nothing.
     pub async fn get<T: Narrow>(&self, key: &T::Key) -> Result<T, CallError> {
         let request = Request { verb: Verb::Get, path: T::path(key), body: None };
-        decode(&self.answer(&request, self.accept).await?)
+        single::object(&self.answer(&request, self.accept).await?, &request)
     }
 
     /// Sends a write and returns the object of the answer.
@@ -272,15 +281,20 @@ impl Caller {
     /// # Errors
     /// See [`CallError`]; an answer that cannot be read counts as unknown outcome.
     pub async fn write<T: Narrow>(&self, request: &Request) -> Result<T, CallError> {
-        decode(&self.answer(request, self.accept).await?)
+        single::object(&self.answer(request, self.accept).await?, request)
     }
 
     /// Sends a request and returns the body of the answer, as JSON.
     ///
     /// # Errors
-    /// See [`CallError`].
+    /// See [`CallError`]. An answer to a delete that says neither what is left nor that nothing is counts as unknown
+    /// outcome; what others say is for the caller to judge.
     pub async fn send(&self, request: &Request) -> Result<Vec<u8>, CallError> {
-        self.answer(request, Accept::Json).await.map(|(_, body)| body.to_vec())
+        let (_, body) = self.answer(request, Accept::Json).await?;
+        if request.verb == Verb::Delete {
+            single::deletion(&body, request)?;
+        }
+        Ok(body.to_vec())
     }
 
     async fn answer(&self, request: &Request, accept: Accept) -> Result<Answer, CallError> {
@@ -295,16 +309,37 @@ impl Caller {
         let _working = self.work.as_ref().map(Working::begin);
         let started = Instant::now();
         let is_of_a_term = matches!(self.leadership.term(), Term::Until(_)) && self.work.is_some();
-        let exchanged = if is_of_a_term && request.must_not_be_late() {
+        let (exchanged, kept) = if is_of_a_term && request.must_not_be_late() {
             self.guarded(request, accept, server_time).await
         } else {
-            timeout(server_time + ANSWER, self.exchange(request, accept, server_time, None)).await.ok()
+            let exchange = self.exchange(request, accept, server_time, None);
+            (timeout(server_time + ANSWER, exchange).await.ok(), None)
         };
-        self.overdue.note(request, exchanged.as_ref().map(|(code, _)| *code), Instant::now());
-        let (code, result) = exchanged.unwrap_or_else(|| {
-            let waited = started.elapsed().as_secs();
-            (0, Err(CallError::Unknown(format!("no answer within {waited} s"))))
-        });
+        let ending = match (&exchanged, kept) {
+            (Some((code, result)), _) => Ending::of(*code, result.as_ref().err()),
+            (None, None) => Ending::TimedOut,
+            (None, Some(Kept::NotBegun)) => Ending::NotBegun,
+            (None, Some(Kept::ForTheLease)) => Ending::Unsaid,
+        };
+        self.overdue.note(request, ending, Instant::now());
+        let waited = started.elapsed().as_secs();
+        let is_lost = || !self.leadership.may_write(Instant::now());
+        let (code, result) = match (exchanged, kept) {
+            // What the connection makes of a body that never came does not matter.
+            (Some((0, _)) | None, Some(_)) if is_lost() => (0, Err(CallError::NotLeader)),
+            (Some((0, Err(CallError::Unknown(reason)))), Some(_)) => (0, Err(CallError::NotSent(reason))),
+            (Some(exchanged), _) => exchanged,
+            (None, Some(Kept::NotBegun)) => {
+                let reason = format!(
+                    "no 100 Continue within {waited} s, neither from the API server nor past a proxy"
+                );
+                (0, Err(CallError::NotSent(reason)))
+            }
+            (None, Some(Kept::ForTheLease)) => {
+                (0, Err(CallError::NotSent(format!("the lease was not renewed within {waited} s"))))
+            }
+            (None, None) => (0, Err(CallError::Unknown(format!("no answer within {waited} s")))),
+        };
         self.metrics.observe(&request.verb.method(), code, started.elapsed());
         result
     }
@@ -316,7 +351,7 @@ impl Caller {
         }
         let mut terms = self.leadership.terms();
         loop {
-            let term = *terms.borrow_and_update();
+            let term = self.leadership.term();
             match allowance(term, self.leadership.reserve(), self.request_timeout, Instant::now()) {
                 Allowance::Send(server_time) => return Ok(server_time),
                 Allowance::NotLeader => return Err(CallError::NotLeader),
@@ -324,14 +359,14 @@ impl Caller {
             }
             let end = if let Term::Until(end) = term { end } else { Instant::now() };
             tokio::select! {
-                _ = terms.changed() => {}
+                () = terms.changed() => {}
                 () = sleep_until(end) => {}
             }
         }
     }
 
-    /// Sends a write that must be over before another leader's may begin. `None` if it took too long.
-    async fn guarded(&self, request: &Request, accept: Accept, server_time: Duration) -> Option<Exchanged> {
+    /// Sends a write that must be over before another leader's may begin.
+    async fn guarded(&self, request: &Request, accept: Accept, server_time: Duration) -> Guarded {
         let gate = Gate::new(self.leadership.clone(), server_time);
         let mut exchange = pin!(self.exchange(request, accept, server_time, Some(&gate)));
         let exchanged = tokio::select! {
@@ -340,21 +375,15 @@ impl Caller {
             () = gate.decide() => timeout(server_time + ANSWER, exchange).await.ok(),
             () = sleep(server_time + ANSWER) => None,
         };
-        gate.shut();
+        let kept = gate.shut();
         let is_known = exchanged.as_ref().is_some_and(|(_, result)| match result {
             Ok(_) => true,
             Err(error) => error.is_certain(),
         });
-        if is_known || !gate.has_let_go() {
+        if is_known || kept.is_some() {
             gate.landed();
         }
-        match exchanged {
-            // What the connection makes of a body that never came does not matter.
-            Some((0, _)) if !gate.has_let_go() && !self.leadership.may_write(Instant::now()) => {
-                Some((0, Err(CallError::NotLeader)))
-            }
-            exchanged => exchanged,
-        }
+        (exchanged, kept)
     }
 
     async fn exchange(
@@ -394,8 +423,7 @@ impl Caller {
         };
         let code = head.status.as_u16();
         if head.status.is_success() {
-            // One that does not say what it is can only be the JSON of a server in this process.
-            return (code, Ok((Encoding::of(&head.headers).unwrap_or(Encoding::Json), body)));
+            return (code, Ok((Encoding::of(&head.headers), body)));
         }
         let status = Encoding::refusal(&head.headers, &body);
         (code, Err(classify(code, retry_after(&head.headers), &status, request.object_name())))
@@ -416,12 +444,6 @@ impl Drop for Working<'_> {
     fn drop(&mut self) {
         self.0.send_modify(|count| *count -= 1);
     }
-}
-
-fn decode<T: Narrow>((encoding, body): &Answer) -> Result<T, CallError> {
-    encoding
-        .object(body)
-        .map_err(|error| CallError::Unknown(format!("unreadable {} in the answer: {error}", T::KIND)))
 }
 
 #[cfg(test)]

@@ -1,23 +1,26 @@
 //! Tells of requests that are not answered in time again and again.
 //!
 //! In: each request and how it ended. Out: a counter, and an alarm with a line in the log when so many of one
-//! kind in a row were not answered in time: a webhook that hangs, or an etcd that does not keep up. The alarm is
-//! lowered when one of that kind is answered.
+//! kind in a row were not answered in time: a webhook that hangs, or an etcd that does not keep up. Another alarm is
+//! of writes that nobody began with. An alarm is lowered when one of that kind is answered, or none was tried for
+//! long.
 
 use std::{
     collections::BTreeMap,
     fmt::Write as _,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
 
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
-use super::{Request, Verb};
+use super::{CallError, Request, Verb};
 use crate::metrics::{Alarms, ApiMetrics};
 
-/// Name of the alarm.
-const ALARM: &str = "requests_time_out";
+/// Name of the alarm about what is not answered in time.
+const TIMED_OUT: &str = "requests_time_out";
+/// Name of the alarm about what nobody begins with.
+const NOT_BEGUN: &str = "writes_not_begun";
 
 /// So many in a row are no accident.
 const TOO_MANY: u32 = 3;
@@ -28,11 +31,54 @@ const FORGOTTEN_AFTER: Duration = Duration::from_mins(10);
 /// A verb and a resource.
 type Kind = (&'static str, &'static str);
 
-/// Requests of one kind in a row that were not answered in time.
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// In time, with whatever answer.
+    Answered,
+    /// Not in time, by the server's own clock or ours.
+    TimedOut,
+    /// Nobody said that the server had begun with it.
+    NotBegun,
+    /// It has not come to whatever takes so long, and says nothing of it.
+    Unsaid,
+}
+
+impl Ending {
+    /// Of an answer with this status, 0 if the connection failed.
+    ///
+    /// apiserver: admission/plugin/webhook/errors/statuserror.go and its dispatchers: a webhook that fails closed when
+    /// its time is over makes an internal error, of which the message alone tells.
+    pub(super) fn of(code: u16, error: Option<&CallError>) -> Self {
+        match (code, error) {
+            (408 | 504, _) => Self::TimedOut,
+            (0 | 401 | 403 | 429, _) => Self::Unsaid,
+            (500, Some(CallError::Unknown(message))) if is_late_webhook(message) => Self::TimedOut,
+            _ => Self::Answered,
+        }
+    }
+}
+
+fn is_late_webhook(message: &str) -> bool {
+    let is_late = |reason| message.contains(reason);
+    message.contains("failed calling webhook")
+        && ["deadline exceeded", "Timeout exceeded", "i/o timeout"].into_iter().any(is_late)
+}
+
+/// Requests of one kind in a row that ended the same.
 #[derive(Clone, Copy, Debug)]
 struct Streak {
+    ending: Ending,
     count: u32,
     last: Instant,
+}
+
+/// What is known of each kind.
+#[derive(Debug, Default)]
+struct State {
+    streaks: BTreeMap<Kind, Streak>,
+    /// Whether somebody waits to forget them.
+    is_being_forgotten: bool,
 }
 
 /// Counts them.
@@ -40,61 +86,90 @@ struct Streak {
 pub(super) struct Overdue {
     metrics: Arc<ApiMetrics>,
     alarms: Option<Alarms>,
-    streaks: Mutex<BTreeMap<Kind, Streak>>,
+    state: Mutex<State>,
 }
 
 impl Overdue {
     pub(super) fn new(metrics: Arc<ApiMetrics>, alarms: Option<Alarms>) -> Self {
         if let Some(alarms) = &alarms {
-            alarms.set(ALARM, None);
+            alarms.set(TIMED_OUT, None);
+            alarms.set(NOT_BEGUN, None);
         }
-        Self { metrics, alarms, streaks: Mutex::default() }
+        Self { metrics, alarms, state: Mutex::default() }
     }
 
-    /// A request has ended with this status; `None` if we stopped waiting for one, and 0 if the connection failed.
-    pub(super) fn note(&self, request: &Request, code: Option<u16>, now: Instant) {
-        let kind = (verb(request.verb), resource(&request.path));
-        let mut streaks = self.streaks.lock().unwrap_or_else(PoisonError::into_inner);
-        let standing = text(&streaks);
-        match code {
-            None | Some(408 | 504) => {
-                self.metrics.count_timeout(kind.0, kind.1);
-                let streak = streaks.entry(kind).or_insert(Streak { count: 0, last: now });
-                *streak = Streak { count: streak.count.saturating_add(1), last: now };
-                if streak.count == TOO_MANY {
-                    let (verb, resource) = kind;
+    /// A request has ended.
+    pub(super) fn note(self: &Arc<Self>, request: &Request, ending: Ending, now: Instant) {
+        let kind @ (verb, resource) = (verb(request.verb), resource(&request.path));
+        let mut state = self.lock();
+        match ending {
+            Ending::Unsaid => return,
+            Ending::Answered => match state.streaks.remove(&kind) {
+                None => return,
+                Some(streak) if streak.count >= TOO_MANY => {
+                    tracing::info!(verb, resource, "requests are answered in time again");
+                }
+                Some(_) => {}
+            },
+            Ending::TimedOut | Ending::NotBegun => {
+                self.metrics.count_timeout(verb, resource);
+                let before = state.streaks.get(&kind).filter(|streak| streak.ending == ending);
+                let count = before.map_or(0, |streak| streak.count).saturating_add(1);
+                state.streaks.insert(kind, Streak { ending, count, last: now });
+                if count == TOO_MANY {
                     tracing::warn!(verb, resource, "requests are not answered in time, again and again");
                 }
             }
-            // It has not come to whatever takes so long, and says nothing of it.
-            Some(0 | 401 | 403 | 429) => {}
-            _ if streaks.is_empty() => return,
-            _ => {
-                if streaks.remove(&kind).is_some_and(|streak| streak.count >= TOO_MANY) {
-                    let (verb, resource) = kind;
-                    tracing::info!(verb, resource, "requests are answered in time again");
-                }
-            }
         }
-        streaks.retain(|_, streak| now < streak.last + FORGOTTEN_AFTER);
-        let text = text(&streaks);
-        if let Some(alarms) = &self.alarms
-            && text != standing
-        {
-            alarms.set(ALARM, text);
+        self.tell(&state);
+        if !state.streaks.is_empty() && !std::mem::replace(&mut state.is_being_forgotten, true) {
+            tokio::spawn(forget(Arc::downgrade(self)));
         }
+    }
+
+    fn tell(&self, state: &State) {
+        let Some(alarms) = &self.alarms else { return };
+        alarms.set(TIMED_OUT, text(state, Ending::TimedOut));
+        alarms.set(NOT_BEGUN, text(state, Ending::NotBegun));
+    }
+
+    /// Forgets what was not tried for long. Returns when to look again, if there is anything left.
+    fn forget_until(&self, now: Instant) -> Option<Instant> {
+        let mut state = self.lock();
+        state.streaks.retain(|_, streak| now < streak.last + FORGOTTEN_AFTER);
+        self.tell(&state);
+        let next = state.streaks.values().map(|streak| streak.last + FORGOTTEN_AFTER).min();
+        state.is_being_forgotten = next.is_some();
+        next
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Valid between any two statements, so a panic elsewhere cannot spoil it.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn text(streaks: &BTreeMap<Kind, Streak>) -> Option<String> {
+/// Also when nothing is sent at all any more.
+async fn forget(overdue: Weak<Overdue>) {
+    while let Some(next) = overdue.upgrade().and_then(|overdue| overdue.forget_until(Instant::now())) {
+        sleep_until(next).await;
+    }
+}
+
+fn text(state: &State, ending: Ending) -> Option<String> {
     let mut text = String::new();
-    for ((verb, resource), streak) in streaks.iter().filter(|(_, streak)| streak.count >= TOO_MANY) {
+    let is_told = |streak: &Streak| streak.ending == ending && streak.count >= TOO_MANY;
+    for ((verb, resource), streak) in state.streaks.iter().filter(|(_, streak)| is_told(streak)) {
         let separator = if text.is_empty() { "" } else { ", " };
         // Writing to a String does not fail.
         let _ = write!(text, "{separator}{verb} {resource} ({} in a row)", streak.count);
     }
     (!text.is_empty()).then(|| {
-        text.push_str(": not answered in time; does an admission webhook hang, or etcd not keep up?");
+        text.push_str(if ending == Ending::NotBegun {
+            ": no 100 Continue, so nothing was sent; does the API server hang, or is a proxy in between?"
+        } else {
+            ": not answered in time; does an admission webhook hang, or etcd not keep up?"
+        });
         text
     })
 }
@@ -148,42 +223,79 @@ mod tests {
         let metrics = Metrics::default();
         let alarms = Alarms::new(&metrics).unwrap();
         let api = Arc::new(ApiMetrics::new(&metrics, "test").unwrap());
-        let overdue = Overdue::new(api, Some(alarms.clone()));
+        let overdue = Arc::new(Overdue::new(api, Some(alarms.clone())));
         let create = request(Verb::Create, "/apis/storage.k8s.io/v1/volumeattachments");
         let patch = request(Verb::Patch, "/api/v1/nodes/n1/status");
         let now = Instant::now();
         let told = || alarms.standing().pop().unwrap_or_default();
-        for code in [None, Some(504)] {
-            overdue.note(&create, code, now);
+        for _ in 0..2 {
+            overdue.note(&create, Ending::TimedOut, now);
         }
         // Another kind is answered, and this one is refused before anything took long.
-        overdue.note(&patch, Some(200), now);
-        overdue.note(&create, Some(429), now);
+        overdue.note(&patch, Ending::Answered, now);
+        overdue.note(&create, Ending::Unsaid, now);
         assert_eq!(told(), "");
-        overdue.note(&create, Some(0), now);
-        assert_eq!(told(), "");
-        overdue.note(&create, Some(504), now);
+        overdue.note(&create, Ending::TimedOut, now);
         let text = told();
         assert!(text.starts_with("requests_time_out: create volumeattachments (3 in a row): not "), "{text}");
         for _ in 0..4 {
-            overdue.note(&patch, None, now);
+            overdue.note(&patch, Ending::TimedOut, now);
         }
         assert!(told().contains("(3 in a row), patch nodes/status (4 in a row): not"), "{}", told());
-        overdue.note(&create, Some(409), now);
+        overdue.note(&create, Ending::Answered, now);
         assert!(!told().contains("create"), "{}", told());
-        overdue.note(&patch, Some(200), now);
+        overdue.note(&patch, Ending::Answered, now);
         assert_eq!(told(), "");
         let text = metrics.text().unwrap();
         let line = "mooring_requests_timed_out_total{resource=\"nodes/status\",verb=\"patch\"} 4\n";
         assert!(text.contains(line), "{text}");
 
-        // What is no longer tried is forgotten.
+        // What is no longer tried is forgotten, although nothing else is.
         for _ in 0..3 {
-            overdue.note(&create, None, now);
+            overdue.note(&create, Ending::TimedOut, now);
         }
+        tokio::time::sleep(FORGOTTEN_AFTER / 2).await;
         assert_ne!(told(), "");
-        overdue.note(&patch, Some(200), now + FORGOTTEN_AFTER);
+        tokio::time::sleep(FORGOTTEN_AFTER).await;
         assert_eq!(told(), "");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn m4_what_nobody_begins_with_is_told_apart() {
+        let metrics = Metrics::default();
+        let alarms = Alarms::new(&metrics).unwrap();
+        let api = Arc::new(ApiMetrics::new(&metrics, "test").unwrap());
+        let overdue = Arc::new(Overdue::new(api, Some(alarms.clone())));
+        let create = request(Verb::Create, "/apis/storage.k8s.io/v1/volumeattachments");
+        for ending in [Ending::TimedOut, Ending::TimedOut, Ending::NotBegun, Ending::NotBegun] {
+            overdue.note(&create, ending, Instant::now());
+        }
+        assert!(alarms.standing().is_empty());
+        overdue.note(&create, Ending::NotBegun, Instant::now());
+        let expected = "writes_not_begun: create volumeattachments (3 in a row): no 100 Continue, so nothing was sent; \
+                        does the API server hang, or is a proxy in between?";
+        assert_eq!(alarms.standing(), [expected]);
+    }
+
+    #[test]
+    fn m4_a_webhook_that_hangs_and_fails_closed_is_no_answer_in_time() {
+        let hung = "Internal error occurred: failed calling webhook \"a.b.c\": failed to call webhook: Post \
+                    \"https://a.b.svc:443/?timeout=10s\": ";
+        let cases = [
+            (500, format!("{hung}context deadline exceeded"), Ending::TimedOut),
+            (500, format!("{hung}net/http: request canceled (Client.Timeout exceeded)"), Ending::TimedOut),
+            (500, format!("{hung}dial tcp 10.0.0.1:443: i/o timeout"), Ending::TimedOut),
+            (500, format!("{hung}no endpoints available for service"), Ending::Answered),
+            (500, "context deadline exceeded".to_owned(), Ending::Answered),
+            (504, String::new(), Ending::TimedOut),
+            (0, "connection refused".to_owned(), Ending::Unsaid),
+            (429, String::new(), Ending::Unsaid),
+            (409, String::new(), Ending::Answered),
+        ];
+        for (code, message, expected) in cases {
+            assert_eq!(Ending::of(code, Some(&CallError::Unknown(message))), expected, "{code}");
+        }
+        assert_eq!(Ending::of(200, None), Ending::Answered);
     }
 
     #[test]

@@ -50,8 +50,8 @@ const KEEPALIVE_RETRIES: u32 = 3;
 /// the request was given up, and the connection is over. Several retransmissions fit in.
 const USER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A server that is alive but answers nothing: longer than a watch without events (the server ends
-/// it after 290 s) and shorter than an operator's patience.
+/// A server that is alive but answers nothing: a little longer than the longest silence that a reflector bears
+/// ([`super::watch::Pace::silence`]), which is the one to judge a watch.
 const READ_TIMEOUT: Duration = Duration::from_secs(310);
 
 /// Idle connections are closed before the server does it (after 90 s or more).

@@ -3,23 +3,21 @@
 //! In: what the lease was when it was last seen. Out: until when it lets us lead, or why not. What to do is decided in
 //! [`crate::kube_api::lease`]; here it is asked for, one request after the other.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::sync::atomic::Ordering;
 
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 use thiserror::Error;
 use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
 
 use super::{Candidacy, Elector};
 use crate::kube_api::{
     call::{CallError, Request, Verb},
     lease::{self, Action, Fitness, Notes, Observed},
     restore::RestoreGrace,
+    suspension::Suspended,
 };
-
-/// How long the lease is kept for writes whose outcome is not known, when it is to be given up. What takes longer
-/// is left to its expiry.
-const SETTLING: Duration = Duration::from_secs(5);
 
 /// As what the lease is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +35,8 @@ pub(super) enum AttemptError {
     NotFit,
     #[error("{0:?} sees more")]
     Succeeded(String),
+    #[error("told to end")]
+    Ended,
     #[error("{0}")]
     Call(#[from] CallError),
 }
@@ -46,13 +46,22 @@ impl Elector {
     ///
     /// client-go: tools/leaderelection/leaderelection.go, tryAcquireOrRenew. Unlike there, a leader
     /// that reads another's name stops at once instead of trying until the deadline, and a renewal
-    /// without an answer is followed by the next renewal instead of a read.
-    pub(super) async fn attempt(&mut self, role: Role) -> Result<Instant, AttemptError> {
+    /// without an answer is followed by the next renewal instead of a read. Once `ended`, a candidate is not kept
+    /// waiting for what it reads; but it is for what it writes, as a lease that is won by an abandoned request would
+    /// be held by nobody.
+    pub(super) async fn attempt(
+        &mut self,
+        role: Role,
+        ended: &CancellationToken,
+    ) -> Result<Instant, AttemptError> {
         let Candidacy { namespace, name, identity, timing } = self.candidacy.clone();
         let leading = matches!(role, Role::Leader { .. });
-        if leading && let Some(observed) = &self.observed {
-            let body = lease::renewal(observed, &identity, &timing, self.notes(role), Timestamp::now());
-            match self.write(Verb::Update, body).await {
+        let renewal =
+            |observed| lease::renewal(observed, &identity, &timing, self.notes(role), Timestamp::now());
+        // There is nothing to renew after the lease was deleted and could not be made anew.
+        let body = self.observed.as_ref().filter(|_| leading).and_then(renewal);
+        if let Some(body) = body {
+            match self.write(Verb::Update, Some(body)).await {
                 Ok(deadline) => return Ok(deadline),
                 Err(CallError::Conflict(_) | CallError::NotFound(_) | CallError::AlreadyExists(_)) => {
                     self.metrics.count_slow_path();
@@ -60,7 +69,11 @@ impl Elector {
                 Err(error) => return Err(error.into()),
             }
         }
-        let observed = self.read().await?;
+        let observed = tokio::select! {
+            biased;
+            () = ended.cancelled(), if !leading => return Err(AttemptError::Ended),
+            observed = self.read() => observed?,
+        };
         if let (Role::Leader { seeks_successor: true }, Some(successor)) = (role, observed.successor()) {
             let successor = successor.to_owned();
             self.observed = Some(observed);
@@ -108,7 +121,8 @@ impl Elector {
             tracing::info!(lease = %self.lease(), holder = observed.holder(), "offering to succeed the leader");
             lease::answered(observed, &self.candidacy.identity)
         } else {
-            self.grace.left(Instant::now()).and_then(|left| lease::warned(observed, left))
+            let left = self.grace.witnessed(Instant::now());
+            left.and_then(|left| lease::warned(observed, &self.candidacy.identity, left))
         };
         if body.is_some()
             && let Err(error) = self.write(Verb::Update, body).await
@@ -120,13 +134,13 @@ impl Elector {
     async fn read(&mut self) -> Result<Observed, CallError> {
         let request = Request { verb: Verb::Get, path: self.path(Verb::Get), body: None };
         let object = match self.caller.send(&request).await {
-            Ok(body) => Some(parse(&body)?),
+            Ok(body) => Some(parse(&body, &self.candidacy.name)?),
             Err(CallError::NotFound(_)) => None,
             Err(error) => return Err(error),
         };
         let now = Instant::now();
         let observed = Observed::update(self.observed.as_ref(), object, now);
-        if let Some(left) = observed.grace() {
+        if let Some(left) = observed.grace_for(&self.candidacy.identity) {
             self.grace.inherit(now, left);
         }
         let newest = self.seen.load(Ordering::Relaxed);
@@ -144,9 +158,10 @@ impl Elector {
     /// Writes the lease, and keeps the answer for the next time. The right to lead counts from
     /// before the request was sent, because the server may have carried it out right then.
     async fn write(&mut self, verb: Verb, body: Option<Value>) -> Result<Instant, CallError> {
-        let sent = Instant::now();
+        let (sent, suspended) = (Instant::now(), Suspended::until_now());
         let answer = self.caller.send(&Request { verb, path: self.path(verb), body }).await?;
-        let observed = Observed::update(self.observed.as_ref(), Some(parse(&answer)?), Instant::now());
+        let lease = parse(&answer, &self.candidacy.name)?;
+        let observed = Observed::update(self.observed.as_ref(), Some(lease), Instant::now());
         if let Some(revision) = observed.revision() {
             self.seen.store(revision, Ordering::Relaxed);
         }
@@ -155,13 +170,16 @@ impl Elector {
             view.error = None;
         });
         self.observed = Some(observed);
+        self.suspended = suspended;
         Ok(sent + self.candidacy.timing.renew_deadline)
     }
 
     /// Gives up the lease, so that the next leader need not wait for it to expire. Not before every write of ours
     /// is over: the next leader's must not meet it (S37).
     pub(super) async fn give_up(&mut self) {
-        if timeout(SETTLING, self.leadership.settled()).await.is_err() {
+        // What takes longer is left to the expiry of the lease.
+        let settling = self.candidacy.timing.settling();
+        if timeout(settling, self.leadership.settled()).await.is_err() {
             tracing::warn!(lease = %self.lease(), "the lease is left to expire: a write may still be under way");
             return;
         }
@@ -197,6 +215,16 @@ impl Elector {
     }
 }
 
-fn parse(body: &[u8]) -> Result<Value, CallError> {
-    serde_json::from_slice(body).map_err(|error| CallError::Unknown(format!("unreadable Lease: {error}")))
+/// Reads the lease. What some gateway answers is none: nothing is renewed by it, and nobody has given anything up.
+fn parse(body: &[u8], name: &str) -> Result<Value, CallError> {
+    let unreadable = |why: &str| CallError::Unknown(format!("unreadable Lease: {why}"));
+    let lease: Value = serde_json::from_slice(body).map_err(|error| unreadable(&error.to_string()))?;
+    let says = |pointer: &str| lease.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    if says("/kind") != "Lease"
+        || says("/metadata/name") != name
+        || says("/metadata/resourceVersion").is_empty()
+    {
+        return Err(unreadable("another kind or object"));
+    }
+    Ok(lease)
 }

@@ -37,17 +37,16 @@ use super::{
     call::{Caller, Verb},
     leadership::{Leadership, Term},
     lease::{Fitness, JITTER_FACTOR, Observed, Timing},
+    progress::Progress,
     restore::RestoreGrace,
     sight::Sight,
+    suspension::Suspended,
 };
 use crate::metrics::ElectionMetrics;
 
-/// How long a take-over may last, from winning the lease to leading. A barrier takes a second or two in the largest
-/// cluster; who needs longer cannot read what it must, and another may.
-pub const LONGEST_TAKE_OVER: Duration = Duration::from_secs(30);
-
-/// How long giving up the lease may take in all.
-const GIVING_UP: Duration = Duration::from_secs(9);
+/// How long a take-over may last without coming further. Who reads nothing for so long cannot read what it must, and
+/// another may.
+pub const LONGEST_STALL: Duration = Duration::from_secs(30);
 
 /// Which lease, and as whom.
 #[derive(Clone, Debug)]
@@ -73,6 +72,8 @@ pub struct ElectionView {
     pub holder: String,
     /// Why the last attempt failed.
     pub error: Option<String>,
+    /// How fit this replica was to lead when it last looked at the lease; `None` before.
+    pub fitness: Option<Fitness>,
 }
 
 /// Why the election ended without being told to.
@@ -97,7 +98,7 @@ pub enum ElectionError {
         holder: String,
     },
     /// What the last leader wrote could not be read in time.
-    #[error("lease {lease} given back: not leading within {LONGEST_TAKE_OVER:?} of winning it")]
+    #[error("lease {lease} given back: the take-over did not come further for {LONGEST_STALL:?}")]
     NotLeading {
         /// Namespace and name.
         lease: String,
@@ -123,6 +124,9 @@ pub struct Elector {
     metrics: ElectionMetrics,
     sight: Sight,
     grace: RestoreGrace,
+    progress: Progress,
+    /// How long the machine had been suspended when the last write of the lease that succeeded was sent.
+    suspended: Suspended,
     /// The newest revision of the lease that was seen.
     seen: Arc<AtomicU64>,
 }
@@ -146,6 +150,8 @@ impl Elector {
             metrics,
             sight: Sight::default(),
             grace: RestoreGrace::default(),
+            progress: Progress::default(),
+            suspended: Suspended::default(),
             seen: Arc::default(),
         }
     }
@@ -161,6 +167,12 @@ impl Elector {
     #[must_use]
     pub fn with_grace(self, grace: RestoreGrace) -> Self {
         Self { grace, ..self }
+    }
+
+    /// The same, that keeps the lease as long as the barrier comes further.
+    #[must_use]
+    pub fn with_progress(self, progress: Progress) -> Self {
+        Self { progress, ..self }
     }
 
     /// How the election stands.
@@ -197,7 +209,8 @@ impl Elector {
             Ok(()) | Err(ElectionError::NotLeading { .. } | ElectionError::Blind { .. }) => true,
             Err(ElectionError::Overdue { .. } | ElectionError::Taken { .. }) => false,
         };
-        if is_ours_to_give && timeout(GIVING_UP, self.give_up()).await.is_err() {
+        let giving_up = self.candidacy.timing.giving_up();
+        if is_ours_to_give && timeout(giving_up, self.give_up()).await.is_err() {
             tracing::warn!(lease = %self.lease(), "could not release the lease in time");
         }
         result
@@ -218,8 +231,9 @@ impl Elector {
         let mut is_synced = false;
         while !release.is_cancelled() {
             is_synced = is_synced || synced.as_mut().now_or_never().is_some();
-            // Not interrupted: a lease won by an abandoned request would be held by nobody.
-            match self.attempt(Role::Candidate(self.fitness(is_synced))).await {
+            let fitness = self.fitness(is_synced);
+            self.note_fitness(fitness);
+            match self.attempt(Role::Candidate(fitness), release).await {
                 Ok(deadline) => return Some(deadline),
                 Err(error) => self.note_failure(&error),
             }
@@ -236,6 +250,11 @@ impl Elector {
             }
         }
         None
+    }
+
+    fn note_fitness(&self, fitness: Fitness) {
+        self.metrics.set_fitness(fitness.label());
+        self.view.send_if_modified(|view| view.fitness.replace(fitness) != Some(fitness));
     }
 
     fn fitness(&self, is_synced: bool) -> Fitness {
@@ -268,7 +287,7 @@ impl Elector {
         let mut barrier = pin!(barrier.fuse());
         let won = Instant::now();
         let (mut passed, mut seeks_successor) = (false, false);
-        let mut reason = "no attempt ended in time".to_owned();
+        let mut reason: Option<String> = None;
         let mut next_attempt = won + self.candidacy.timing.retry_period;
         loop {
             tokio::select! {
@@ -282,7 +301,7 @@ impl Elector {
                 () = sleep_until(next_attempt.min(deadline)) => {}
             }
             let started = Instant::now();
-            if !passed && started >= won + LONGEST_TAKE_OVER {
+            if !passed && started >= won.max(self.progress.last()) + LONGEST_STALL {
                 return Err(ElectionError::NotLeading { lease: self.lease() });
             }
             let needs_successor = passed && self.sight.needs_successor(started);
@@ -292,7 +311,7 @@ impl Elector {
             seeks_successor = needs_successor;
             // A process that was stopped for a while finds the deadline passed: it must not even ask.
             let outcome = if started < deadline {
-                let attempt = timeout_at(deadline, self.attempt(Role::Leader { seeks_successor }));
+                let attempt = timeout_at(deadline, self.attempt(Role::Leader { seeks_successor }, release));
                 let mut attempt = pin!(attempt);
                 loop {
                     tokio::select! {
@@ -307,7 +326,7 @@ impl Elector {
                 None
             };
             match outcome {
-                Some(Ok(extended)) => deadline = extended,
+                Some(Ok(extended)) => (deadline, reason) = (extended, None),
                 Some(Err(AttemptError::Held(holder))) => {
                     return Err(ElectionError::Taken { lease: self.lease(), holder });
                 }
@@ -316,12 +335,13 @@ impl Elector {
                 }
                 Some(Err(error)) => {
                     self.note_failure(&error);
-                    reason = error.to_string();
+                    reason = Some(error.to_string());
                 }
                 None => {}
             }
             if Instant::now() >= deadline {
                 let renew_deadline = self.candidacy.timing.renew_deadline;
+                let reason = reason.unwrap_or_else(|| "no attempt ended in time".to_owned());
                 return Err(ElectionError::Overdue { lease: self.lease(), deadline: renew_deadline, reason });
             }
             if passed {
@@ -333,7 +353,7 @@ impl Elector {
 
     /// Begins the term, or extends it.
     fn extend_term(&self, deadline: Instant) {
-        self.leadership.set(Term::Until(deadline));
+        self.leadership.set_since(Term::Until(deadline), self.suspended);
         let begins = self.view.send_if_modified(|view| {
             let begins = !view.leading;
             (view.leading, view.taking_over) = (true, false);
@@ -348,7 +368,10 @@ impl Elector {
     fn note_failure(&self, error: &AttemptError) {
         let holder = self.observed.as_ref().map(Observed::holder).unwrap_or_default().to_owned();
         let reason = match error {
-            AttemptError::Held(_) | AttemptError::NotFit | AttemptError::Succeeded(_) => None,
+            AttemptError::Held(_)
+            | AttemptError::NotFit
+            | AttemptError::Succeeded(_)
+            | AttemptError::Ended => None,
             AttemptError::Call(error) => Some(error.to_string()),
         };
         // Somebody else renews every few seconds and an outage may last for hours: a line per change.

@@ -90,7 +90,7 @@ impl Desk<'_> {
             let Err(error) = self.write(report, &name).await else { return };
             let pause = match &error {
                 CallError::Throttled { after, .. } => (*after).min(LONGEST_PAUSE),
-                CallError::Unknown(_) => backoff.pause(),
+                CallError::Unknown(_) | CallError::NotSent(_) => backoff.pause(),
                 _ => Duration::MAX,
             };
             if pause == Duration::MAX || attempt == ATTEMPTS {

@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// How long one page may take. The API server gives up after as long by default.
-const PAGE_DEADLINE: Duration = Duration::from_mins(1);
+pub(super) const PAGE_DEADLINE: Duration = Duration::from_mins(1);
 /// How long a watch may take to open: the server answers before it looks for events.
 const OPEN_DEADLINE: Duration = Duration::from_secs(10);
 /// Largest body of a page or an object, in bytes: many objects of the largest size that etcd takes, and far less
@@ -143,13 +143,21 @@ impl Fetcher {
     /// # Errors
     /// See [`Trouble`].
     pub async fn get(&self, uri: &str) -> Result<(Encoding, Bytes), Trouble> {
+        self.get_within(uri, PAGE_DEADLINE).await
+    }
+
+    /// The same, and waits no longer than that.
+    ///
+    /// # Errors
+    /// See [`Trouble`].
+    pub async fn get_within(&self, uri: &str, limit: Duration) -> Result<(Encoding, Bytes), Trouble> {
         let started = Instant::now();
-        let result = timeout(PAGE_DEADLINE, async {
+        let result = timeout(limit, async {
             let response = self.send(uri, self.accept.single()).await?;
             let encoding = encoding(&response)?;
             Ok::<_, Trouble>((encoding, whole(response, LARGEST_BODY).await?))
         });
-        let result = result.await.unwrap_or(Err(Trouble::Late(PAGE_DEADLINE)));
+        let result = result.await.unwrap_or(Err(Trouble::Late(limit)));
         self.count(result.as_ref().map(|_| ()), started);
         result
     }

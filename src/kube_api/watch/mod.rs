@@ -10,6 +10,7 @@
 //! client-go: tools/cache/reflector.go. Unlike there, silence of a watch costs one reopening on a new
 //! connection: the server sends bookmarks, so a server that froze is noticed by their absence.
 
+mod catch_up;
 mod fetch;
 mod pace;
 
@@ -18,9 +19,14 @@ use std::{marker::PhantomData, sync::Arc, time::Duration};
 use bytes::Bytes;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
+pub use catch_up::{CatchUp, CatchUps, catch_up};
 pub use fetch::{Fetcher, Stream, Trouble};
 pub use pace::Pace;
 
+use self::{
+    catch_up::{AWAITED_ANSWER, HURRIED_LIFETIME, SOON},
+    fetch::PAGE_DEADLINE,
+};
 use super::{
     ids::ResourceVersion,
     kinds::api_root,
@@ -36,6 +42,8 @@ const FIRST_PAGE: usize = 100;
 /// What a page is to have, in bytes: enough that the server's work on a page does not count beside that on its
 /// objects, and little to hold in memory.
 const PAGE_BYTES: usize = 2 << 20;
+/// So many objects are listed sooner than the server sends a bookmark.
+const FEW: usize = 500;
 /// Most objects on a page, however small they are.
 const LARGEST_PAGE: usize = 5_000;
 /// How long a list may take with all its pages. etcd forgets the revision of the first page after about as
@@ -63,16 +71,23 @@ const BETWEEN_SUSPECTS: Duration = Duration::from_secs(1);
 const HIDDEN_COMES_WITHIN: Duration = Duration::from_secs(2);
 
 /// Watches one kind until the tables are proven wrong by a restore; then waits for ever.
-pub async fn watch<T: Stored>(fetcher: Fetcher, objects: Arc<Objects>, metrics: KindMetrics) {
+pub async fn watch<T: Stored>(
+    fetcher: Fetcher,
+    objects: Arc<Objects>,
+    metrics: KindMetrics,
+    catch_up: CatchUp,
+) {
     let settling = settle_suspects::<T>(fetcher.clone(), Arc::clone(&objects));
     let mut reflector = Reflector::<T> {
         fetcher,
         objects,
         metrics,
+        catch_up,
         pace: Pace::default(),
         revision: ResourceVersion::default(),
         last_reason: None,
         refusals: 0,
+        page_limit: FIRST_PAGE,
         kind: PhantomData,
     };
     let proof = tokio::select! {
@@ -108,6 +123,8 @@ enum WatchEnd {
     Ended,
     /// Nothing came for too long.
     Silent,
+    /// Somebody waits for more than it has brought.
+    Behind,
     /// Only a list helps.
     List(ListCause, Trouble),
     /// To be opened anew after a pause.
@@ -120,12 +137,15 @@ struct Reflector<T: Stored> {
     fetcher: Fetcher,
     objects: Arc<Objects>,
     metrics: KindMetrics,
+    catch_up: CatchUp,
     pace: Pace,
     /// Up to here everything is in the table.
     revision: ResourceVersion,
     last_reason: Option<String>,
     /// How often the server has refused in a row because it is not well.
     refusals: u32,
+    /// How many objects to ask for at once.
+    page_limit: usize,
     kind: PhantomData<T>,
 }
 
@@ -174,12 +194,11 @@ impl<T: Stored> Reflector<T> {
     async fn list(&mut self) -> Result<usize, ListFailure> {
         let mut list: Option<Listing> = None;
         let mut next = None;
-        let mut limit = FIRST_PAGE;
         let mut count = 0;
         loop {
-            let (encoding, body) = self.page(&mut limit, next.as_deref()).await?;
+            let (encoding, body) = self.page(next.as_deref()).await?;
             let page = encoding.list_page(&body).map_err(Trouble::from)?;
-            limit = limit_after(body.len(), page.items.len());
+            self.page_limit = limit_after(body.len(), page.items.len());
             drop(body);
             let listing = match list {
                 Some(listing) => listing,
@@ -198,6 +217,7 @@ impl<T: Stored> Reflector<T> {
             if next.is_none() {
                 self.objects.sweep::<T>(&listing);
                 self.revision = listing.revision();
+                self.catch_up.reached(self.revision);
                 return Ok(count);
             }
             // Hundreds of pages must not keep a thread from its other tasks.
@@ -207,16 +227,16 @@ impl<T: Stored> Reflector<T> {
 
     /// Asks for a page until it comes. A later one that fails is asked for again with the same token: it shows the
     /// same revision.
-    async fn page(&mut self, limit: &mut usize, next: Option<&str>) -> Result<(Encoding, Bytes), Trouble> {
+    async fn page(&mut self, next: Option<&str>) -> Result<(Encoding, Bytes), Trouble> {
         let mut attempts = 1;
         loop {
-            let trouble = match self.fetcher.get(&list_uri::<T>(*limit, next)).await {
+            let trouble = match self.hurried_page(&list_uri::<T>(self.page_limit, next)).await {
                 Err(trouble) => trouble,
                 page => return page,
             };
             match &trouble {
-                Trouble::TooLarge(_) if *limit > 1 => {
-                    *limit = limit.div_ceil(8);
+                Trouble::TooLarge(_) if self.page_limit > 1 => {
+                    self.page_limit = self.page_limit.div_ceil(8);
                     continue;
                 }
                 Trouble::Refused { code: 429 | 500.., .. } | Trouble::Late(_) | Trouble::Broken(_)
@@ -226,6 +246,23 @@ impl<T: Stored> Reflector<T> {
             attempts += 1;
             self.pause_after(&trouble).await;
         }
+    }
+
+    /// Reads a page. If somebody waits for it, the same page is soon asked for on another connection.
+    async fn hurried_page(&mut self, uri: &str) -> Result<(Encoding, Bytes), Trouble> {
+        let mut limit = AWAITED_ANSWER;
+        while limit < PAGE_DEADLINE && self.catch_up.is_behind(self.revision) {
+            match self.fetcher.get_within(uri, limit).await {
+                Err(Trouble::Late(_)) => self.fetcher.reconnect(),
+                Ok(page) => {
+                    self.catch_up.step();
+                    return Ok(page);
+                }
+                Err(trouble) => return Err(trouble),
+            }
+            limit *= 2;
+        }
+        self.fetcher.get(uri).await
     }
 
     fn take_listed(&self, listing: &Listing, encoding: Encoding, item: &Bytes) -> Result<(), ListFailure> {
@@ -263,7 +300,12 @@ impl<T: Stored> Reflector<T> {
         loop {
             let begun_at = self.revision;
             let opened = Instant::now();
-            let lifetime = WATCH_LIFETIME.mul_f64(1.0 + fastrand::f64());
+            let is_hurried = self.catch_up.is_behind(self.revision);
+            if is_hurried && self.are_few() {
+                return Ok(ListCause::Behind);
+            }
+            let regular = WATCH_LIFETIME.mul_f64(1.0 + fastrand::f64());
+            let lifetime = if is_hurried { HURRIED_LIFETIME } else { regular };
             let open = async {
                 if std::mem::take(&mut was_cut) {
                     self.probe().await?;
@@ -274,7 +316,7 @@ impl<T: Stored> Reflector<T> {
             let end = match timeout(OPEN_DEADLINE, open).await.unwrap_or_else(|_| late()) {
                 Ok(stream) => {
                     self.objects.set_blind_since::<T>(None);
-                    self.read(stream, std::mem::take(&mut was_silent)).await
+                    self.read(stream, std::mem::take(&mut was_silent), is_hurried).await
                 }
                 Err(ListFailure::Restored(proof)) => WatchEnd::Restored(proof),
                 Err(ListFailure::Trouble(trouble @ Trouble::Expired(_))) => {
@@ -289,7 +331,8 @@ impl<T: Stored> Reflector<T> {
                 failures = 0;
             }
             // An API server that ended is perhaps one whose etcd was restored.
-            was_cut = opened.elapsed() + WATCH_MARGIN < lifetime && !matches!(end, WatchEnd::Silent);
+            let was_ours = matches!(end, WatchEnd::Silent | WatchEnd::Behind);
+            was_cut = opened.elapsed() + WATCH_MARGIN < lifetime && !was_ours;
             match end {
                 WatchEnd::Restored(proof) => return Err(proof),
                 WatchEnd::List(cause, trouble) => {
@@ -300,6 +343,19 @@ impl<T: Stored> Reflector<T> {
                     was_silent = true;
                     self.metrics.reopened(ReopenCause::Silent);
                     self.fetcher.reconnect();
+                }
+                WatchEnd::Behind => {
+                    self.metrics.reopened(ReopenCause::Behind);
+                    // It should have ended by itself.
+                    if is_hurried {
+                        self.fetcher.reconnect();
+                    }
+                }
+                WatchEnd::Ended if is_hurried && self.catch_up.is_behind(self.revision) => {
+                    self.metrics.reopened(ReopenCause::Behind);
+                    if self.revision == begun_at {
+                        return Ok(ListCause::Behind);
+                    }
                 }
                 WatchEnd::Ended => {
                     self.metrics.reopened(ReopenCause::Ended);
@@ -338,14 +394,16 @@ impl<T: Stored> Reflector<T> {
         Ok(())
     }
 
-    /// Takes events until the watch ends.
-    async fn read(&mut self, mut stream: Stream, was_silent: bool) -> WatchEnd {
+    /// Takes events until the watch ends, or is too slow for who waits for them.
+    async fn read(&mut self, mut stream: Stream, was_silent: bool, is_hurried: bool) -> WatchEnd {
         let opened = Instant::now();
         let (mut heard, mut is_first, mut is_well) = (opened, true, false);
         loop {
             let limit = self.pace.silence();
             let event = tokio::select! {
+                biased;
                 event = timeout_at(heard + limit, stream.next()) => event,
+                () = self.too_slow(opened, is_hurried) => return WatchEnd::Behind,
                 () = sleep_until(opened + WELL_AFTER), if !is_well => {
                     is_well = true;
                     self.watched_well();
@@ -378,6 +436,7 @@ impl<T: Stored> Reflector<T> {
             if let Err(end) = self.take(&stream, &event) {
                 return end;
             }
+            self.catch_up.reached(self.revision);
             if !is_well {
                 is_well = true;
                 self.watched_well();
@@ -388,6 +447,22 @@ impl<T: Stored> Reflector<T> {
     fn watched_well(&mut self) {
         self.well();
         self.pace.watched();
+    }
+
+    /// Waits until somebody wants more than this watch has brought, and it is no use to wait for it; of one that is to
+    /// bring it, until it should have ended. Cancel safe.
+    async fn too_slow(&self, opened: Instant, is_hurried: bool) {
+        self.catch_up.behind(self.revision).await;
+        if is_hurried {
+            sleep_until(opened + HURRIED_LIFETIME + WATCH_MARGIN).await;
+        } else if !self.are_few() {
+            sleep(SOON).await;
+        }
+    }
+
+    /// Whether there are so few that a list tells as much as a watch, and at once.
+    fn are_few(&self) -> bool {
+        T::table(&self.objects).len() <= FEW
     }
 
     fn take(&mut self, stream: &Stream, event: &WatchEvent) -> Result<(), WatchEnd> {
@@ -515,44 +590,6 @@ fn watch_uri<T: Stored>(revision: ResourceVersion, lifetime: Duration) -> String
         T::PLURAL,
         lifetime.as_secs()
     )
-}
-
-/// Reads a complete list, at the most recent revision, and takes what is newer than what we have.
-///
-/// For a new leader: what its predecessor wrote last may not have come through the watch yet. An
-/// object that is missing from the list stays, for the watch will deliver its deletion.
-///
-/// # Errors
-/// Any page that cannot be read. What was read before it has been taken.
-pub async fn refresh<T: Stored>(fetcher: &Fetcher, objects: &Objects) -> Result<(), Trouble> {
-    let mut next = None;
-    loop {
-        let (encoding, body) = fetcher.get(&list_uri::<T>(FIRST_PAGE, next.as_deref())).await?;
-        let page = encoding.list_page(&body)?;
-        drop(body);
-        for item in &page.items {
-            let head = encoding.head(item)?;
-            let key = head.key::<T>();
-            let known = objects.get::<T>(&key);
-            if known.is_some_and(|known| Some(known.metadata().resource_version) >= head.resource_version) {
-                continue;
-            }
-            match encoding.object::<T>(item) {
-                Ok(object) => {
-                    objects.absorb(object);
-                }
-                Err(error) => {
-                    let (uid, revision) = (head.uid, head.resource_version);
-                    objects.note_unreadable::<T>(None, &key, uid, revision, error.to_string());
-                }
-            }
-        }
-        next = page.next;
-        if next.is_none() {
-            return Ok(());
-        }
-        tokio::task::yield_now().await;
-    }
 }
 
 #[cfg(test)]

@@ -28,10 +28,16 @@ enum Answer {
     Error(u16, &'static str, u64),
     /// A watch that sends these lines and stays open, or ends.
     Watch(Vec<Value>, bool),
+    /// A watch that sends this line after [`Answer::LATER`] and stays open.
+    Later(Value),
     /// One object.
     Object(Value),
     /// None at all.
     Silence,
+}
+
+impl Answer {
+    const LATER: Duration = Duration::from_secs(5);
 }
 
 #[derive(Debug, Default)]
@@ -65,6 +71,8 @@ struct Stage {
     script: Arc<Mutex<Script>>,
     objects: Arc<Objects>,
     metrics: Metrics,
+    fetcher: Fetcher,
+    catch_ups: CatchUps,
 }
 
 fn json_body(status: u16, value: &Value) -> Sent {
@@ -106,6 +114,16 @@ async fn respond(answer: Answer) -> Sent {
             response.headers_mut().insert(header::CONTENT_TYPE, "application/json".parse().unwrap());
             response
         }
+        Answer::Later(event) => {
+            let line = async move {
+                sleep(Answer::LATER).await;
+                Ok::<_, Infallible>(Frame::data(Bytes::from(format!("{event}\n"))))
+            };
+            let frames = futures::StreamExt::chain(stream::once(line), stream::pending());
+            let mut response = Response::new(StreamBody::new(frames).boxed_unsync());
+            response.headers_mut().insert(header::CONTENT_TYPE, "application/json".parse().unwrap());
+            response
+        }
         Answer::Object(value) => json_body(200, &value),
         Answer::Silence => std::future::pending().await,
     }
@@ -133,10 +151,16 @@ fn stage(lists: Vec<Answer>, watches: Vec<Answer>, reads: Vec<Answer>) -> Stage 
     let kinds = WatchMetrics::new(&metrics).unwrap();
     let objects = Arc::new(Objects::default());
     let fetcher = Fetcher::new(&api, requests).unwrap();
+    let catch_ups = CatchUps::default();
     let counted = Arc::clone(&objects);
-    let kind = kinds.of("storageclasses", move || counted.classes.unreadable_count());
-    tokio::spawn(watch::<StorageClass>(fetcher, Arc::clone(&objects), kind));
-    Stage { script, objects, metrics }
+    let watching = watch::<StorageClass>(
+        fetcher.clone(),
+        Arc::clone(&objects),
+        kinds.of("storageclasses", move || counted.classes.unreadable_count()),
+        catch_ups.of::<StorageClass>(),
+    );
+    tokio::spawn(watching);
+    Stage { script, objects, metrics, fetcher, catch_ups }
 }
 
 impl Stage {
@@ -177,6 +201,9 @@ fn event(kind: &str, object: &Value) -> Value {
 fn open(events: Vec<Value>) -> Answer {
     Answer::Watch(events, true)
 }
+
+#[path = "catch_up_tests.rs"]
+mod catch_up;
 
 const MINUTE: Duration = Duration::from_mins(1);
 

@@ -1,0 +1,73 @@
+//! Somebody deletes the lease.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn s10_who_never_saw_the_lease_leaves_a_holder_the_time_to_make_it_anew() {
+    let server = Server::default();
+    let leader = start(&server, "a", async {});
+    leader.wins_within(FIRST + 1).await;
+    // Somebody deletes the lease while another replica starts, and the API server does not take it at once.
+    server.with(|store| (store.lease, store.refuses_creation) = (None, true));
+    let newcomer = start(&server, "b", async {});
+    seconds(7).await;
+    server.with(|store| store.refuses_creation = false);
+    seconds(30).await;
+    assert_eq!(server.holder(), "a");
+    assert!(leader.leads() && !newcomer.leads());
+}
+
+#[tokio::test(start_paused = true)]
+async fn m8_a_deleted_lease_is_not_taken_while_its_holder_may_lead() {
+    let server = Server::default();
+    server.put("dead", "2099-01-01T00:00:00Z");
+    let standby = start(&server, "b", async {});
+    seconds(5).await;
+    server.with(|store| store.lease = None);
+    seconds(9).await;
+    assert_eq!(server.holder(), "absent");
+    standby.wins_within(4).await;
+
+    // A holder that lives creates it anew.
+    let other = start(&server, "c", async {});
+    seconds(5).await;
+    server.with(|store| store.lease = None);
+    seconds(60).await;
+    assert_eq!(server.holder(), "b");
+    assert!(standby.leads() && !other.leads());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_cannot_be_made_anew_at_first_is_made_later() {
+    let server = Server::default();
+    let running = start(&server, "a", async {});
+    running.wins_within(FIRST + 1).await;
+    server.with(|store| (store.lease, store.refuses_creation) = (None, true));
+    seconds(5).await;
+    server.with(|store| store.refuses_creation = false);
+    seconds(30).await;
+    assert_eq!((server.holder().as_str(), running.leads()), ("a", true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_could_not_make_the_lease_anew_sees_who_did() {
+    let server = Server::default();
+    let running = start(&server, "a", async {});
+    running.wins_within(FIRST + 1).await;
+    server.with(|store| (store.lease, store.refuses_creation) = (None, true));
+    seconds(3).await;
+    server.put("b", "2099-01-01T00:00:00Z");
+    seconds(3).await;
+    let expected = ElectionError::Taken { lease: "kube-system/mooring".to_owned(), holder: "b".to_owned() };
+    assert_eq!(running.end().await, Err(expected));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deleted_lease_is_created_anew() {
+    let server = Server::default();
+    let running = start(&server, "a", async {});
+    running.wins_within(FIRST + 1).await;
+    server.with(|store| store.lease = None);
+    seconds(3).await;
+    assert_eq!((server.holder().as_str(), running.leads()), ("a", true));
+}

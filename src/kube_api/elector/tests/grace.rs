@@ -1,0 +1,81 @@
+//! The grace after a restore of etcd, between replicas.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn e11_a_lease_that_goes_back_in_time_begins_a_grace_that_successors_keep() {
+    let server = Server::default();
+    let first = start(&server, "a", async {});
+    first.wins_within(FIRST + 1).await;
+    seconds(20).await;
+    assert_eq!(first.grace.left(Instant::now()), None);
+    // A backup from before the last renewals.
+    server.with(|store| {
+        store.revision -= 4;
+        let lease = store.lease.clone().unwrap();
+        store.store(lease);
+    });
+    seconds(5).await;
+    assert!(first.leads());
+    let left = first.grace.left(Instant::now()).unwrap();
+    assert!(left > Duration::from_secs(290), "{left:?}");
+    let note = |server: &Server| {
+        let lease = server.with(|store| store.lease.clone()).unwrap();
+        lease["metadata"]["annotations"][lease::note::RESTORE_GRACE]
+            .as_str()
+            .map(|text| text.parse::<u64>().unwrap())
+    };
+    assert!(note(&server).unwrap() > 290);
+
+    // A replica that was started since then, and saw nothing.
+    seconds(100).await;
+    first.release.cancel();
+    first.end().await.unwrap();
+    let second = start(&server, "b", async {});
+    second.wins_within(5).await;
+    let left = second.grace.left(Instant::now()).unwrap().as_secs();
+    assert!((185..=200).contains(&left), "{left}");
+    seconds(205).await;
+    assert_eq!(second.grace.left(Instant::now()), None);
+    assert_eq!(note(&server), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn e11_a_standby_that_saw_a_restore_tells_the_leader() {
+    let server = Server::default();
+    let leader = start(&server, "a", async {});
+    leader.wins_within(FIRST + 1).await;
+    let standby = start(&server, "b", async {});
+    seconds(3).await;
+    standby.grace.begin(Instant::now());
+    seconds(6).await;
+    assert!(leader.leads());
+    assert!(leader.grace.left(Instant::now()).unwrap() > Duration::from_secs(280));
+}
+
+/// However often somebody else changes the lease, and makes the holder read what it noted there itself.
+#[tokio::test(start_paused = true)]
+async fn e11_a_grace_ends_for_two_replicas_that_look_often() {
+    let server = Server::default();
+    let timing = Timing { retry_period: Duration::from_millis(200), ..TIMING };
+    let begin = |identity| start_as(&server, identity, timing, ready(()), ready(()));
+    let leader = begin("a");
+    leader.wins_within(FIRST + 1).await;
+    let standby = begin("b");
+    leader.grace.begin(Instant::now());
+    let label = |count: u64| {
+        server.with(|store| {
+            let mut lease = store.lease.clone().unwrap();
+            lease["metadata"]["labels"] = json!({ "count": count.to_string() });
+            store.store(lease);
+        });
+    };
+    for count in 0..900 {
+        label(count);
+        sleep(Duration::from_millis(350)).await;
+    }
+    let left = [&leader, &standby].map(|replica| replica.grace.left(Instant::now()));
+    assert_eq!(left, [None, None]);
+    let lease = server.with(|store| store.lease.clone()).unwrap();
+    assert_eq!(lease["metadata"]["annotations"], json!({}));
+}
