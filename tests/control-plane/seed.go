@@ -212,7 +212,8 @@ func produce(entries chan<- entry) {
 // A UID that is the same in every run.
 func uid(of ...string) types.UID {
 	sum := sha256.Sum256([]byte(strings.Join(of, "/")))
-	return types.UID(fmt.Sprintf("%x-%x-4%x-a%x-%x", sum[:4], sum[4:6], sum[6:8], sum[8:10], sum[10:16])[:36])
+	hex := fmt.Sprintf("%x", sum)
+	return types.UID(hex[:8] + "-" + hex[8:12] + "-4" + hex[13:16] + "-a" + hex[17:20] + "-" + hex[20:32])
 }
 
 func nodeName(number int) string   { return fmt.Sprintf("n%03d", number) }

@@ -49,6 +49,8 @@ const LARGEST_PAGE: usize = 5_000;
 /// How long a list may take with all its pages. etcd forgets the revision of the first page after about as
 /// long.
 const LIST_DEADLINE: Duration = Duration::from_mins(5);
+/// Objects that are decoded between two looks at what else there is to do: half a millisecond.
+const AT_A_TIME: usize = 64;
 /// A page that fails is asked for again so often, before the list begins anew: one of hundreds must not cost all
 /// others.
 const PAGE_ATTEMPTS: u32 = 4;
@@ -193,13 +195,12 @@ impl<T: Stored> Reflector<T> {
     /// Takes a complete list into the table. Returns how many objects it had.
     async fn list(&mut self) -> Result<usize, ListFailure> {
         let mut list: Option<Listing> = None;
-        let mut next = None;
         let mut count = 0;
+        let (mut encoding, mut body) = self.page(None).await?;
         loop {
-            let (encoding, body) = self.page(next.as_deref()).await?;
             let page = encoding.list_page(&body).map_err(Trouble::from)?;
             self.page_limit = limit_after(body.len(), page.items.len());
-            drop(body);
+            drop(std::mem::take(&mut body));
             let listing = match list {
                 Some(listing) => listing,
                 None => T::table(&self.objects).begin_list(page.revision)?,
@@ -209,20 +210,48 @@ impl<T: Stored> Reflector<T> {
                 let (list, page) = (listing.revision().0, page.revision.0);
                 return Err(Trouble::TwoRevisions { list, page }.into());
             }
-            for item in &page.items {
-                self.take_listed(&listing, encoding, item)?;
-                count += 1;
-            }
-            next = page.next;
-            if next.is_none() {
+            count += page.items.len();
+            let taking = self.take_page(&listing, encoding, &page.items);
+            let Some(token) = &page.next else {
+                taking.await?;
                 self.objects.sweep::<T>(&listing);
                 self.revision = listing.revision();
                 self.catch_up.reached(self.revision);
                 return Ok(count);
+            };
+            // The server makes the next page while this one is read.
+            let (next, taken) = tokio::join!(self.page_ahead(token), taking);
+            taken?;
+            (encoding, body) = match next {
+                Ok(page) => page,
+                Err(trouble @ Trouble::Expired(_)) => return Err(trouble.into()),
+                Err(_) => self.page(Some(token)).await?,
+            };
+        }
+    }
+
+    async fn page_ahead(&self, token: &str) -> Result<(Encoding, Bytes), Trouble> {
+        let is_awaited = self.catch_up.is_behind(self.revision);
+        let limit = if is_awaited { AWAITED_ANSWER } else { PAGE_DEADLINE };
+        let page = self.fetcher.get_within(&list_uri::<T>(self.page_limit, Some(token)), limit).await?;
+        self.catch_up.step();
+        Ok(page)
+    }
+
+    /// Takes the objects of a page, some at a time, so that a thread is not kept from its other tasks.
+    async fn take_page(
+        &self,
+        listing: &Listing,
+        encoding: Encoding,
+        items: &[Bytes],
+    ) -> Result<(), ListFailure> {
+        for some in items.chunks(AT_A_TIME) {
+            for item in some {
+                self.take_listed(listing, encoding, item)?;
             }
-            // Hundreds of pages must not keep a thread from its other tasks.
             tokio::task::yield_now().await;
         }
+        Ok(())
     }
 
     /// Asks for a page until it comes. A later one that fails is asked for again with the same token: it shows the
