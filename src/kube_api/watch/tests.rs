@@ -166,7 +166,8 @@ fn stage(lists: Vec<Answer>, watches: Vec<Answer>, reads: Vec<Answer>) -> Stage 
 impl Stage {
     fn lists(&self) -> Vec<Instant> {
         let script = self.script.lock().unwrap();
-        script.asked.iter().filter(|(_, uri)| uri.contains("limit=")).map(|(at, _)| *at).collect()
+        let is_list = |uri: &str| uri.contains("limit=") && !uri.ends_with("limit=1");
+        script.asked.iter().filter(|(_, uri)| is_list(uri)).map(|(at, _)| *at).collect()
     }
 
     fn watches(&self) -> Vec<(Instant, String)> {
