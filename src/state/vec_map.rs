@@ -115,6 +115,7 @@ impl<K, V> VecMap<K, V> {
     }
 
     /// The entries, in order of their keys.
+    #[must_use]
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&K, &V)> + Clone {
         self.into_iter()
     }
@@ -125,11 +126,13 @@ impl<K, V> VecMap<K, V> {
     }
 
     /// The keys, in order.
+    #[must_use]
     pub fn keys(&self) -> impl ExactSizeIterator<Item = &K> + Clone {
         self.0.iter().map(|(key, _)| key)
     }
 
     /// The values, in order of their keys.
+    #[must_use]
     pub fn values(&self) -> impl ExactSizeIterator<Item = &V> + Clone {
         self.0.iter().map(|(_, value)| value)
     }

@@ -81,7 +81,7 @@ fn only_what_nobody_has_and_nobody_deletes_is_free() {
         ("reserved", &|volume| volume.spec.claim_ref = Some(reference("ns", "c", ""))),
         ("not available", &|volume| volume.status.phase = VolumePhase::Released),
         ("going", &|volume| {
-            volume.metadata.deletion_timestamp = "2026-01-01T00:00:00Z".parse().ok().map(Box::new)
+            volume.metadata.deletion_timestamp = "2026-01-01T00:00:00Z".parse().ok().map(Box::new);
         }),
         ("of unreadable size", &|volume| {
             volume.spec.capacity.insert("storage".to_owned(), "lots".to_owned());

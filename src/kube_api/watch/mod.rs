@@ -220,9 +220,9 @@ impl<T: Stored> Reflector<T> {
                 return Ok(count);
             };
             // The server makes the next page while this one is read.
-            let (next, taken) = tokio::join!(self.page_ahead(token), taking);
-            taken?;
-            (encoding, body) = match next {
+            let (ahead, result) = tokio::join!(self.page_ahead(token), taking);
+            result?;
+            (encoding, body) = match ahead {
                 Ok(page) => page,
                 Err(trouble @ Trouble::Expired(_)) => return Err(trouble.into()),
                 Err(_) => self.page(Some(token)).await?,
