@@ -7,7 +7,6 @@
 use std::{
     backtrace::Backtrace,
     io::{self, Write},
-    num::NonZero,
     process::ExitCode,
 };
 
@@ -74,7 +73,7 @@ fn demo(args: &cli::DemoArgs) -> ExitCode {
         report(panic);
     }));
     // It plays a whole cluster.
-    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     match block_on(cores, mooring::demo::run(args)) {
         Ok(Ok(())) => ExitCode::SUCCESS,
         Ok(Err(error)) if error.is::<mooring::demo::Mistake>() => mistake(&error.to_string()),
