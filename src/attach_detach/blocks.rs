@@ -127,3 +127,44 @@ impl Controller {
         blocked
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, sync::Arc};
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        attach_detach::{clock::Clock, controller::AttachDetachOptions, metrics::AttachDetachMetrics},
+        kube_api::{ids::ResourceVersion, kinds::ObjectRef},
+        metrics::{Alarms, Metrics},
+        state::Objects,
+    };
+
+    #[test]
+    fn s42_an_attachment_that_was_never_read_is_found_by_its_name_also_on_a_node_that_comes_later() {
+        let objects = Arc::new(Objects::default());
+        let node = |name: &str| {
+            let node = json!({"metadata": {"name": name, "uid": name, "resourceVersion": "1"}});
+            objects.apply::<Node>(serde_json::from_value(node).unwrap());
+        };
+        let registry = Metrics::default();
+        let metrics = AttachDetachMetrics::new(&registry, Alarms::new(&registry).unwrap()).unwrap();
+        let now = Instant::now();
+        let clock = Clock::new(Timestamp::UNIX_EPOCH, now);
+        let mut controller =
+            Controller::new(Arc::clone(&objects), metrics, AttachDetachOptions::default(), clock);
+        let [volume, other] = ["a", "b"].map(|handle| VolumeId::csi(&"d".into(), handle));
+        node("n1");
+        assert_eq!(controller.unreadable_attachment(&volume), None);
+        let name = volume.attachment_name(&"n2".into());
+        let revision = Some(ResourceVersion(5));
+        objects.note_unreadable::<VolumeAttachment>(None, &name, None, revision, "bad".to_owned());
+        assert_eq!(controller.unreadable_attachment(&volume), None, "nobody knows that node yet");
+        node("n2");
+        controller.take_changes(BTreeSet::from([ObjectRef::Node("n2".into())]), now);
+        assert_eq!(controller.unreadable_attachment(&volume), Some(name));
+        assert_eq!(controller.unreadable_attachment(&other), None);
+    }
+}

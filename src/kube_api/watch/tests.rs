@@ -6,6 +6,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
+use bytes::Bytes;
 use futures::stream;
 use http::{Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
@@ -381,7 +382,7 @@ fn pages_are_of_one_size_in_bytes() {
     let cases =
         [(0, 0, 5_000), (2_400_000, 500, 436), (6_300_000, 500, 166), (400_000, 500, 2_621), (9 << 20, 2, 1)];
     for (bytes, objects, limit) in cases {
-        assert_eq!(limit_after(bytes, objects), limit, "{objects} objects of {bytes} bytes");
+        assert_eq!(pages::limit_after(bytes, objects), limit, "{objects} objects of {bytes} bytes");
     }
 }
 
