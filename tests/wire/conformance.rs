@@ -112,14 +112,6 @@ fn what_is_of_another_kind_is_not_taken_for_an_object() {
     Encoding::Protobuf.list_page(&Bytes::from_static(b"404 page not found")).unwrap_err();
 }
 
-#[test]
-fn items_and_objects_share_the_memory_of_the_body() {
-    let body = named("a page").protobuf;
-    let page = Encoding::Protobuf.list_page(&body).unwrap();
-    assert_eq!(page.items.len(), 2);
-    assert!(page.items.iter().all(|item| body.as_ptr_range().contains(&item.as_ptr())));
-}
-
 /// A field of a message: its number and its bytes.
 fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
     let mut field = vec![];

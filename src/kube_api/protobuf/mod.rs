@@ -20,11 +20,11 @@ use prost::Message;
 use super::{
     ids::{ResourceVersion, Uid},
     kinds::Narrow,
-    wire::{DecodeError, Head, ListPage, Status, StatusCause, StatusDetails, WatchEvent, WatchEventKind},
+    wire::{DecodeError, Head, Status, StatusCause, StatusDetails, WatchEvent, WatchEventKind},
 };
 
 /// What every object begins with that is not inside a list.
-const PREFIX: &[u8] = b"k8s\0";
+pub(super) const PREFIX: &[u8] = b"k8s\0";
 
 /// `runtime.Unknown`.
 #[derive(Clone, PartialEq, Message)]
@@ -39,29 +39,18 @@ struct Unknown {
 
 /// `runtime.TypeMeta`.
 #[derive(Clone, PartialEq, Message)]
-struct TypeMeta {
+pub(super) struct TypeMeta {
     #[prost(string, tag = "2")]
-    kind: String,
-}
-
-/// Any list of the built-in kinds.
-#[derive(Clone, PartialEq, Message)]
-struct List {
-    #[prost(message, required, tag = "1")]
-    metadata: ListMeta,
-    #[prost(bytes = "bytes", repeated, tag = "2")]
-    items: Vec<Bytes>,
+    pub(super) kind: String,
 }
 
 /// `meta.v1.ListMeta`.
 #[derive(Clone, PartialEq, Message)]
-struct ListMeta {
+pub(super) struct ListMeta {
     #[prost(string, tag = "2")]
-    resource_version: String,
+    pub(super) resource_version: String,
     #[prost(string, tag = "3")]
-    r#continue: String,
-    #[prost(int64, optional, tag = "4")]
-    remaining_item_count: Option<i64>,
+    pub(super) r#continue: String,
 }
 
 /// `meta.v1.WatchEvent`.
@@ -163,20 +152,6 @@ fn open(body: &Bytes, is_kind: impl FnOnce(&str) -> Result<(), DecodeError>) -> 
 
 fn is_a(wanted: &'static str) -> impl FnOnce(&str) -> Result<(), DecodeError> {
     move |kind| if kind == wanted { Ok(()) } else { Err(DecodeError::Kind(wanted)) }
-}
-
-pub(super) fn list_page(body: &Bytes) -> Result<ListPage, DecodeError> {
-    if !body.starts_with(PREFIX) {
-        return Err(DecodeError::Envelope("there is none"));
-    }
-    let is_list = |kind: &str| if kind.ends_with("List") { Ok(()) } else { Err(DecodeError::Kind("list")) };
-    let list = List::decode(open(body, is_list)?)?;
-    let no_revision = DecodeError::Value { field: "metadata.resourceVersion", what: "it is no integer" };
-    Ok(ListPage {
-        revision: list.metadata.resource_version.parse().map(ResourceVersion).map_err(|_| no_revision)?,
-        next: Some(list.metadata.r#continue).filter(|token| !token.is_empty()),
-        items: list.items,
-    })
 }
 
 pub(super) fn watch_event(frame: &Bytes) -> Result<WatchEvent, DecodeError> {

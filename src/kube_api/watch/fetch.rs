@@ -1,6 +1,7 @@
 //! The requests of a reflector: pages of lists, watches, single reads, each with a deadline.
 //!
-//! In: a path with its query. Out: the body with its encoding, a [`Stream`] of events, or [`Trouble`].
+//! In: a path with its query. Out: the body with its encoding, a [`Page`] of a list part by part, a [`Stream`] of
+//! events, or [`Trouble`].
 //! Each request counts in `rest_client_*`, a watch by the time until it is open. Connections are the
 //! fetcher's own, so that they can be given up: a server that froze keeps those it has.
 
@@ -11,14 +12,14 @@ use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::BodyExt;
 use kube::{Client, client::Body};
 use thiserror::Error;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::{
     kube_api::{
         call::answer::retry_after,
         connect::ApiServer,
         error_chain,
-        wire::{Accept, DecodeError, Encoding, Splitter, Status, WatchEvent},
+        wire::{Accept, DecodeError, Encoding, ListPart, ListReader, Splitter, Status, WatchEvent},
     },
     metrics::ApiMetrics,
 };
@@ -27,8 +28,8 @@ use crate::{
 pub(super) const PAGE_DEADLINE: Duration = Duration::from_mins(1);
 /// How long a watch may take to open: the server answers before it looks for events.
 const OPEN_DEADLINE: Duration = Duration::from_secs(10);
-/// Largest body of a page or an object, in bytes: many objects of the largest size that etcd takes, and far less
-/// than a container has.
+/// Most of a page or an object that is held at once, in bytes: many objects of the largest size that etcd takes, and
+/// far less than a container has.
 const LARGEST_BODY: usize = 64 << 20;
 /// Largest body of a refusal, in bytes: only its beginning is shown.
 const LARGEST_REFUSAL: usize = 64 << 10;
@@ -138,7 +139,27 @@ impl Fetcher {
         }
     }
 
-    /// Reads a page of a list, or one object.
+    /// Asks for a page of a list, to be read while it arrives. The answer is to begin in that time.
+    ///
+    /// # Errors
+    /// See [`Trouble`].
+    pub async fn list(&self, uri: &str, patience: Duration) -> Result<Page, Trouble> {
+        let started = Instant::now();
+        let result = timeout(patience.min(PAGE_DEADLINE), async {
+            let response = self.send(uri, self.accept.single()).await?;
+            let encoding = encoding(&response)?;
+            let (body, reader) = (response.into_body(), ListReader::new(encoding));
+            let metrics = Arc::clone(&self.metrics);
+            Ok::<_, Trouble>(Page { encoding, body, reader, has_ended: false, size: 0, started, metrics })
+        });
+        let result = result.await.unwrap_or(Err(Trouble::Late(patience)));
+        if let Err(trouble) = &result {
+            count(&self.metrics, Err(trouble), started);
+        }
+        result
+    }
+
+    /// Reads one object, or a list of one.
     ///
     /// # Errors
     /// See [`Trouble`].
@@ -158,7 +179,7 @@ impl Fetcher {
             Ok::<_, Trouble>((encoding, whole(response, LARGEST_BODY).await?))
         });
         let result = result.await.unwrap_or(Err(Trouble::Late(limit)));
-        self.count(result.as_ref().map(|_| ()), started);
+        count(&self.metrics, result.as_ref().map(|_| ()), started);
         result
     }
 
@@ -174,7 +195,7 @@ impl Fetcher {
             Ok::<_, Trouble>(Stream { encoding, body: response.into_body(), splitter: encoding.splitter() })
         });
         let result = result.await.unwrap_or(Err(Trouble::Late(OPEN_DEADLINE)));
-        self.count(result.as_ref().map(|_| ()), started);
+        count(&self.metrics, result.as_ref().map(|_| ()), started);
         result
     }
 
@@ -194,16 +215,16 @@ impl Fetcher {
         let retry_after = retry_after(&headers);
         Err(Trouble::of(Status { code: status.as_u16().into(), ..said }, retry_after))
     }
+}
 
-    fn count(&self, result: Result<(), &Trouble>, started: Instant) {
-        let code = match result {
-            Ok(()) => 200,
-            Err(Trouble::Refused { code, .. }) => *code,
-            Err(Trouble::Expired(_)) => 410,
-            Err(_) => 0,
-        };
-        self.metrics.observe(&Method::GET, code, started.elapsed());
-    }
+fn count(metrics: &ApiMetrics, result: Result<(), &Trouble>, started: Instant) {
+    let code = match result {
+        Ok(()) => 200,
+        Err(Trouble::Refused { code, .. }) => *code,
+        Err(Trouble::Expired(_)) => 410,
+        Err(_) => 0,
+    };
+    metrics.observe(&Method::GET, code, started.elapsed());
 }
 
 fn encoding(response: &Response<Body>) -> Result<Encoding, Trouble> {
@@ -225,6 +246,82 @@ async fn whole(response: Response<Body>, limit: usize) -> Result<Bytes, Trouble>
         read.extend_from_slice(data);
     }
     Ok(read.freeze())
+}
+
+/// A page of a list that is being read.
+pub struct Page {
+    encoding: Encoding,
+    body: Body,
+    reader: ListReader,
+    has_ended: bool,
+    size: usize,
+    started: Instant,
+    metrics: Arc<ApiMetrics>,
+}
+
+impl std::fmt::Debug for Page {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Page").field("encoding", &self.encoding).finish_non_exhaustive()
+    }
+}
+
+impl Page {
+    /// How its objects are encoded.
+    #[must_use]
+    pub fn encoding(&self) -> Encoding {
+        self.encoding
+    }
+
+    /// How much of it has arrived, in bytes.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Its next part; none at its end. No longer than that is waited for a part, nor longer than a page may take for
+    /// all of them.
+    ///
+    /// # Errors
+    /// See [`Trouble`].
+    pub async fn next(&mut self, patience: Duration) -> Result<Option<ListPart>, Trouble> {
+        let deadline = (Instant::now() + patience).min(self.started + PAGE_DEADLINE);
+        let part = match timeout_at(deadline, self.part()).await {
+            Ok(part) => part,
+            Err(_) => Err(Trouble::Late(patience.min(PAGE_DEADLINE))),
+        };
+        match &part {
+            Ok(Some(_)) => {}
+            Ok(None) => count(&self.metrics, Ok(()), self.started),
+            Err(trouble) => count(&self.metrics, Err(trouble), self.started),
+        }
+        part
+    }
+
+    async fn part(&mut self) -> Result<Option<ListPart>, Trouble> {
+        loop {
+            if let Some(part) = self.reader.next_part()? {
+                return Ok(Some(part));
+            }
+            if self.has_ended {
+                return Ok(None);
+            }
+            match self.body.frame().await {
+                None => {
+                    self.reader.end()?;
+                    self.has_ended = true;
+                }
+                Some(Err(error)) => return Err(Trouble::Broken(error_chain(&error))),
+                Some(Ok(frame)) => {
+                    let Some(data) = frame.data_ref() else { continue };
+                    self.size += data.len();
+                    if self.reader.held() + data.len() > LARGEST_BODY {
+                        return Err(Trouble::TooLarge(LARGEST_BODY));
+                    }
+                    self.reader.push(data);
+                }
+            }
+        }
+    }
 }
 
 /// An open watch.

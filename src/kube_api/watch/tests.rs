@@ -25,6 +25,9 @@ use crate::{
 enum Answer {
     /// A page of a list: revision, token of the next page, items.
     Page(u64, &'static str, Vec<Value>),
+    /// The same in protobuf, with classes of these names and revisions; or one that stops before its last byte.
+    Protobuf(u64, &'static str, Vec<(&'static str, u64)>),
+    Stops(u64, &'static str, Vec<(&'static str, u64)>),
     /// An error, with `Retry-After` in seconds if not 0.
     Error(u16, &'static str, u64),
     /// A watch that sends these lines and stays open, or ends.
@@ -84,6 +87,31 @@ fn json_body(status: u16, value: &Value) -> Sent {
     response
 }
 
+fn protobuf_body(body: UnsyncBoxBody<Bytes, Infallible>) -> Sent {
+    let mut response = Response::new(body);
+    let value = "application/vnd.kubernetes.protobuf".parse().unwrap();
+    response.headers_mut().insert(header::CONTENT_TYPE, value);
+    response
+}
+
+fn protobuf_page(revision: u64, next: &str, classes: &[(&str, u64)]) -> Bytes {
+    let field = |number: u32, value: &[u8]| {
+        let mut field = Vec::new();
+        prost::encoding::bytes::encode(number, &value.to_vec(), &mut field);
+        field
+    };
+    let class = |(name, revision): &(&str, u64)| {
+        let uid = format!("00000000-0000-4000-8000-0000000000{:02x}", name.as_bytes()[0]);
+        let meta =
+            [field(1, name.as_bytes()), field(5, uid.as_bytes()), field(6, revision.to_string().as_bytes())];
+        field(2, &field(1, &meta.concat()))
+    };
+    let meta = [field(2, revision.to_string().as_bytes()), field(3, next.as_bytes())].concat();
+    let list = [field(1, &meta), classes.iter().flat_map(class).collect()].concat();
+    let kind = field(1, &field(2, b"StorageClassList"));
+    Bytes::from([b"k8s\0".to_vec(), kind, field(2, &list)].concat())
+}
+
 async fn respond(answer: Answer) -> Sent {
     match answer {
         Answer::Page(revision, next, items) => json_body(
@@ -93,6 +121,17 @@ async fn respond(answer: Answer) -> Sent {
                 "metadata": {"resourceVersion": revision.to_string(), "continue": next}, "items": items,
             }),
         ),
+        Answer::Protobuf(revision, next, classes) => {
+            protobuf_body(Full::new(protobuf_page(revision, next, &classes)).boxed_unsync())
+        }
+        Answer::Stops(revision, next, classes) => {
+            let mut page = protobuf_page(revision, next, &classes);
+            page.truncate(page.len() - 1);
+            let frames = stream::once(async { Ok::<_, Infallible>(Frame::data(page)) });
+            protobuf_body(
+                StreamBody::new(futures::StreamExt::chain(frames, stream::pending())).boxed_unsync(),
+            )
+        }
         Answer::Error(code, reason, retry_after) => {
             let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code,
                 "reason": reason, "message": "no"});
@@ -220,7 +259,7 @@ async fn pages_come_into_the_table_and_the_watch_begins_where_the_list_ends() {
     let script = stage.script.lock().unwrap();
     let asked: Vec<&str> = script.asked.iter().map(|(_, uri)| uri.as_str()).collect();
     assert_eq!(asked[0], "/apis/storage.k8s.io/v1/storageclasses?limit=100");
-    assert_eq!(asked[1], "/apis/storage.k8s.io/v1/storageclasses?limit=5000&continue=next");
+    assert_eq!(asked[1], "/apis/storage.k8s.io/v1/storageclasses?limit=8065&continue=next");
     assert!(asked[2].contains("resourceVersion=20&") && asked[2].contains("allowWatchBookmarks=true"));
 }
 
@@ -377,10 +416,38 @@ async fn a_page_that_fails_is_asked_for_again_and_not_all_pages_before_it() {
     assert_eq!(script.asked.iter().filter(|(_, uri)| uri.ends_with("continue=next")).count(), 3);
 }
 
+#[tokio::test(start_paused = true)]
+async fn l8_a_page_that_stops_half_way_is_asked_for_again_and_what_came_of_it_is_known_meanwhile() {
+    let lists = vec![
+        Answer::Protobuf(20, "next", vec![("a", 10)]),
+        Answer::Stops(20, "next of next", vec![("b", 11), ("c", 12)]),
+        Answer::Protobuf(20, "next of next", vec![("b", 11), ("c", 12)]),
+        Answer::Protobuf(20, "", vec![("d", 13)]),
+    ];
+    let stage = stage(lists, vec![open(vec![])], vec![]);
+    stage.pass(Duration::from_secs(10)).await;
+    assert_eq!(stage.names(), ["a", "b"], "the last class has not come whole");
+    assert!(!stage.objects.is_listed::<StorageClass>());
+    stage.pass(2 * MINUTE).await;
+    assert_eq!(stage.names(), ["a", "b", "c", "d"]);
+    assert!(stage.shows("mooring_watch_lists_total{cause=\"start\",resource=\"storageclasses\"} 1"));
+    assert!(stage.shows("mooring_watch_list_objects{resource=\"storageclasses\"} 4"));
+    let script = stage.script.lock().unwrap();
+    let limits: Vec<&str> =
+        script.asked.iter().filter_map(|(_, uri)| Some(uri.split_once('?')?.1)).take(4).collect();
+    let long = "limit=10000&continue=next";
+    assert_eq!(limits, ["limit=100", long, long, &format!("{long}+of+next")]);
+}
+
 #[test]
-fn pages_are_of_one_size_in_bytes() {
-    let cases =
-        [(0, 0, 5_000), (2_400_000, 500, 436), (6_300_000, 500, 166), (400_000, 500, 2_621), (9 << 20, 2, 1)];
+fn pages_of_json_are_of_one_size_in_bytes() {
+    let cases = [
+        (0, 0, 10_000),
+        (2_400_000, 500, 436),
+        (6_300_000, 500, 166),
+        (400_000, 500, 2_621),
+        (9 << 20, 2, 1),
+    ];
     for (bytes, objects, limit) in cases {
         assert_eq!(pages::limit_after(bytes, objects), limit, "{objects} objects of {bytes} bytes");
     }

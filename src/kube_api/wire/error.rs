@@ -36,16 +36,16 @@ pub enum DecodeError {
     /// Something else than was asked for.
     #[error("it is no {0}")]
     Kind(&'static str),
-    /// A frame of a watch that is larger than we take.
-    #[error("a frame of a watch has {size} bytes or more, {limit} at most are taken")]
+    /// An event of a watch or an object of a list that is larger than is taken.
+    #[error("an event or object has {size} bytes or more, {limit} at most are taken")]
     TooLarge {
         /// Size, in bytes.
         size: usize,
         /// What is taken at most, in bytes.
         limit: usize,
     },
-    /// A watch that ended inside a frame.
-    #[error("the watch ended inside a frame, after {0} bytes of it")]
+    /// A watch or a list that ended inside an event or object.
+    #[error("it ended inside an event or object, after {0} bytes of it")]
     CutOff(usize),
 }
 

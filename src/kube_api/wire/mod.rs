@@ -9,6 +9,7 @@
 
 mod error;
 mod json;
+mod list_reader;
 mod splitter;
 mod status;
 
@@ -17,6 +18,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 
 pub use error::DecodeError;
+pub use list_reader::{ListPart, ListReader};
 pub use splitter::{MAX_FRAME, Splitter};
 pub use status::{Status, StatusCause, StatusDetails};
 
@@ -82,7 +84,7 @@ pub struct ListPage {
     pub revision: ResourceVersion,
     /// Token by which the next page is asked for; `None` on the last page.
     pub next: Option<String>,
-    /// The items, undecoded: slices of the body.
+    /// The items, undecoded.
     pub items: Vec<Bytes>,
 }
 
@@ -153,16 +155,28 @@ impl Encoding {
         }
     }
 
-    /// Takes a page of a list apart.
+    /// Takes a page of a list apart that is there as a whole.
     ///
     /// # Errors
-    /// If it is no list, does not tell its revision, or cannot be taken apart: nothing may be concluded then
-    /// from what it lacks.
-    pub fn list_page(self, body: &Bytes) -> Result<ListPage, DecodeError> {
-        match self {
-            Self::Json => json::list_page(body),
-            Self::Protobuf => protobuf::list_page(body),
+    /// See [`ListReader::next_part`].
+    pub fn list_page(self, body: &[u8]) -> Result<ListPage, DecodeError> {
+        let mut reader = ListReader::new(self);
+        reader.push(body);
+        let (mut said, mut items) = (None, Vec::new());
+        let mut take = |part| match part {
+            ListPart::Meta { revision, next } => said = Some((revision, next)),
+            ListPart::Item(item) => items.push(item),
+        };
+        while let Some(part) = reader.next_part()? {
+            take(part);
         }
+        reader.end()?;
+        while let Some(part) = reader.next_part()? {
+            take(part);
+        }
+        let missing = DecodeError::Value { field: "metadata", what: "it is missing" };
+        let (revision, next) = said.ok_or(missing)?;
+        Ok(ListPage { revision, next, items })
     }
 
     /// Cuts the body of a watch into frames, each to be read by [`Encoding::watch_event`].
