@@ -26,6 +26,7 @@ pub mod cli;
 pub mod config;
 #[cfg(feature = "demo")]
 pub mod demo;
+pub mod diagnostics;
 #[cfg(feature = "demo")]
 pub mod embedded;
 pub mod http;

@@ -20,6 +20,9 @@ use crate::{
     state::Objects,
 };
 
+/// Reason of the event that tells of an attach that is done.
+pub const ATTACHED: &str = "SuccessfulAttachVolume";
+
 /// Something to tell the pods that want a volume on a node.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Announcement {
@@ -117,7 +120,7 @@ fn text(announcement: &Announcement, volume: &str, namespace: &str) -> (EventTyp
     match announcement {
         Announcement::Attached => (
             EventType::Normal,
-            "SuccessfulAttachVolume",
+            ATTACHED,
             // The space at the end is KCM's.
             format!("AttachVolume.Attach succeeded for volume \"{volume}\" "),
         ),

@@ -214,9 +214,9 @@ impl Controller {
     }
 
     /// Starts to plan: this process may write from now on.
-    pub fn take_over(&mut self) {
+    pub fn take_over(&mut self, now: Instant) {
         self.leads = true;
-        self.standing.set_leads(true);
+        self.standing.lead(now);
         self.actual.forget_given_up();
         // What is published already was announced by whoever published it.
         let published: Vec<(VolumeId, Vec<NodeName>)> = self
@@ -277,8 +277,7 @@ impl Controller {
                     let volume = volume_of(&self.objects, name);
                     self.dirty_volumes.extend(volume.filter(|volume| self.actual.volume(volume).is_some()));
                 }
-                ObjectRef::Claim(_) => self.metrics.claim_changed(),
-                ObjectRef::Driver(_) | ObjectRef::Class(_) => {}
+                ObjectRef::Claim(_) | ObjectRef::Driver(_) | ObjectRef::Class(_) => {}
             }
             pods.extend(self.desired.dependants(&object));
         }

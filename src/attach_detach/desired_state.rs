@@ -128,7 +128,7 @@ impl WhyUnresolved {
             Self::VolumeBoundElsewhere(_) => "VolumeBoundElsewhere",
             Self::MalformedSource(..) => "MalformedSource",
             Self::FlexVolumeUnsupported(_) => "FlexVolumeUnsupported",
-            Self::Unreadable(..) => "Unreadable",
+            Self::Unreadable(..) => "ObjectUnreadable",
         }
     }
 

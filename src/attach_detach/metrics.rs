@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     kube_api::ids::NodeName,
-    metrics::{Alarms, Metrics, STORAGE_OPERATION_BUCKETS, WorkQueueMetrics},
+    metrics::{Alarms, Metrics, STORAGE_OPERATION_BUCKETS},
     state::VecMap,
 };
 
@@ -62,7 +62,6 @@ impl Planned {
 pub struct AttachDetachMetrics {
     operations: HistogramVec,
     totals: IntGaugeVec,
-    waiting: IntGaugeVec,
     forced: IntCounterVec,
     unresolved: IntCounterVec,
     foreign: IntCounterVec,
@@ -73,7 +72,6 @@ pub struct AttachDetachMetrics {
     attach: HistogramVec,
     detach: HistogramVec,
     in_use: IntGaugeVec,
-    claims: WorkQueueMetrics,
     counted: HashMap<VolumeId, Counted>,
 }
 
@@ -107,10 +105,6 @@ impl AttachDetachMetrics {
             Opts::new("attachdetach_controller_total_volumes", "Number of volumes in A/D Controller"),
             &["plugin_name", "state"],
         )?;
-        let waiting = IntGaugeVec::new(
-            Opts::new("mooring_waiting_objects", "Objects that wait, by what they wait for"),
-            &["kind", "reason"],
-        )?;
         let foreign_attachments = IntGauge::new(
             "mooring_foreign_volume_attachments",
             "VolumeAttachments that are not named as ours are, or that nothing explains: left alone",
@@ -119,7 +113,6 @@ impl AttachDetachMetrics {
         alarms.set(SECOND_CONTROLLER, None);
         metrics.register(&operations)?;
         metrics.register(&totals)?;
-        metrics.register(&waiting)?;
         let counter = |name: &str, help: &str, label: &str, values: &[&str]| {
             let counter = IntCounterVec::new(Opts::new(name, help), &[label])?;
             for value in values {
@@ -183,7 +176,6 @@ impl AttachDetachMetrics {
         Ok(Self {
             operations,
             totals,
-            waiting,
             forced,
             unresolved,
             foreign,
@@ -194,7 +186,6 @@ impl AttachDetachMetrics {
             attach,
             detach,
             in_use,
-            claims: WorkQueueMetrics::new(metrics, "pvcs")?,
             counted: HashMap::new(),
         })
     }
@@ -283,12 +274,6 @@ impl AttachDetachMetrics {
         }
     }
 
-    /// Counts a claim whose pods are looked at. KCM has a queue for that, which ours never waits in.
-    pub fn claim_changed(&self) {
-        self.claims.added(1, 0);
-        self.claims.waited(Duration::ZERO);
-    }
-
     /// Notes phases that ended on the way from wish to fulfilment.
     pub fn laps(&self, volume: &VolumeId, laps: Vec<Lap>) {
         let (driver, _) = volume.driver_and_handle();
@@ -305,16 +290,6 @@ impl AttachDetachMetrics {
     /// Notes that a safety rule keeps something from being done.
     pub fn refused(&self, guard: &'static str) {
         self.refusals.with_label_values(&[guard]).inc();
-    }
-
-    /// Notes that a pair began or ceased to wait for a reason.
-    pub fn waits(&self, reason: &'static str, change: i64) {
-        self.waiting.with_label_values(&["attachment", reason]).add(change);
-    }
-
-    /// Notes that a volume of a pod began or ceased to be out of the desired state for a reason.
-    pub fn pod_volume_waits(&self, reason: &'static str, change: i64) {
-        self.waiting.with_label_values(&["pod_volume", reason]).add(change);
     }
 }
 

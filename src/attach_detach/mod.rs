@@ -31,6 +31,7 @@ pub mod pace;
 pub mod populator;
 mod publishing;
 mod queue;
+mod reason;
 pub mod reconciler;
 pub mod retry;
 pub mod rules;

@@ -36,7 +36,7 @@ impl Controller {
         let Outcome { call, sent, result } = outcome;
         if matches!(result, Err(CallError::NotLeader)) {
             self.leads = false;
-            self.standing.set_leads(false);
+            self.standing.stand_by();
         }
         if result.is_ok() {
             self.note_pace(&call, now);

@@ -169,7 +169,7 @@ impl Waiting {
         "WishNotCurrent",
         "ForeignWriter",
         "RestoreGrace",
-        "Unreadable",
+        "ObjectUnreadable",
         "ForeignAttachment",
     ];
 
@@ -194,7 +194,7 @@ impl Waiting {
             Self::Uncertain => "Uncertain",
             Self::ForeignWriter => "ForeignWriter",
             Self::RestoreGrace { .. } => "RestoreGrace",
-            Self::Unreadable { .. } => "Unreadable",
+            Self::Unreadable { .. } => "ObjectUnreadable",
             Self::ForeignAttachment { .. } => "ForeignAttachment",
             Self::RetryBackoff => "RetryBackoff",
         }

@@ -4,24 +4,29 @@
 //! very values that the rules returned, so it cannot drift from what is done.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
 };
 
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
+use tokio::time::Instant;
 
 use super::{
     actual_state::{Pair, PairCall},
-    desired_state::Unresolved,
+    desired_state::{Unresolved, WhyUnresolved},
     rules::Waiting,
     volume_name::VolumeId,
 };
-use crate::kube_api::ids::{AttachmentName, NodeName, PodKey};
+use crate::{
+    diagnostics::{Kind, Reason, Subject, Wait, Waits, WallClock, row},
+    kube_api::ids::{AttachmentName, NodeName, PodKey},
+    metrics::Metrics,
+};
 
 /// What a pair is, whatever it waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -61,24 +66,90 @@ impl State {
     }
 }
 
-/// One pair that is settled.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Settled {
-    state: State,
-    since: Timestamp,
+/// A volume on a node.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NodeVolume {
+    /// The volume.
+    pub volume: VolumeId,
+    /// The node.
+    pub node: NodeName,
 }
 
-/// One pair that is not settled.
+impl Subject for NodeVolume {
+    fn names(&self) -> Map<String, Value> {
+        Map::from_iter([("volume".to_owned(), json!(self.volume)), ("node".to_owned(), json!(self.node))])
+    }
+}
+
+/// A volume of a pod, by its name in the pod.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PodVolume {
+    pod: PodKey,
+    volume: String,
+}
+
+impl Subject for PodVolume {
+    fn names(&self) -> Map<String, Value> {
+        Map::from_iter([
+            ("pod".to_owned(), json!(self.pod.to_string())),
+            ("podVolume".to_owned(), json!(self.volume)),
+        ])
+    }
+}
+
+/// What a pair waits for, and what it is meanwhile.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Entry {
+pub struct PairWait {
     /// What it is meanwhile.
     pub state: State,
     /// What it waits for.
     pub waiting: Waiting,
-    /// Since when it has been waiting for this kind of thing.
-    pub since: Timestamp,
-    /// When it is looked at again although nothing happened.
-    pub next_look: Option<Timestamp>,
+}
+
+impl Reason for PairWait {
+    fn code(&self) -> &'static str {
+        self.waiting.code()
+    }
+
+    fn message(&self) -> String {
+        self.waiting.to_string()
+    }
+
+    fn until(&self) -> Option<Timestamp> {
+        self.waiting.until()
+    }
+
+    fn facts(&self) -> Map<String, Value> {
+        let mut facts = match serde_json::to_value(&self.waiting) {
+            Ok(Value::Object(facts)) => facts,
+            _ => Map::new(),
+        };
+        facts.remove("reason");
+        facts.insert("state".to_owned(), json!(self.state));
+        facts
+    }
+}
+
+impl Reason for WhyUnresolved {
+    fn code(&self) -> &'static str {
+        self.code()
+    }
+
+    fn message(&self) -> String {
+        self.to_string()
+    }
+
+    fn facts(&self) -> Map<String, Value> {
+        let object = self.object().map(|object| object.to_string());
+        Map::from_iter([("object".to_owned(), json!(object)), ("problem".to_owned(), json!(self.problem()))])
+    }
+}
+
+/// One pair that is settled.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Settled {
+    state: State,
+    since: Instant,
 }
 
 /// A VolumeAttachment that is not ours.
@@ -86,15 +157,15 @@ pub struct Entry {
 struct Foreign {
     volume: Option<VolumeId>,
     node: NodeName,
-    since: Timestamp,
+    since: Instant,
 }
 
-/// All pairs: those that wait, and how many there are.
+/// All pairs: those that wait, and those that are settled.
 #[derive(Debug, Default)]
 pub struct Standing {
-    entries: Mutex<BTreeMap<(VolumeId, NodeName), Entry>>,
-    settled: Mutex<BTreeMap<(VolumeId, NodeName), Settled>>,
-    unresolved: Mutex<BTreeMap<PodKey, Vec<(Unresolved, Timestamp)>>>,
+    waits: Arc<Waits<NodeVolume, PairWait>>,
+    unresolved: Arc<Waits<PodVolume, WhyUnresolved>>,
+    settled: Mutex<BTreeMap<NodeVolume, Settled>>,
     foreign: Mutex<BTreeMap<AttachmentName, Foreign>>,
     alarm: AtomicBool,
     leads: AtomicBool,
@@ -106,11 +177,11 @@ impl Clone for Standing {
         fn copy<T: Clone>(value: &Mutex<T>) -> Mutex<T> {
             Mutex::new(value.lock().unwrap_or_else(PoisonError::into_inner).clone())
         }
-        let Self { entries, settled, unresolved, foreign, alarm, leads } = self;
+        let Self { waits, unresolved, settled, foreign, alarm, leads } = self;
         Self {
-            entries: copy(entries),
+            waits: Arc::new(Waits::clone(waits)),
+            unresolved: Arc::new(Waits::clone(unresolved)),
             settled: copy(settled),
-            unresolved: copy(unresolved),
             foreign: copy(foreign),
             alarm: AtomicBool::new(alarm.load(Ordering::Relaxed)),
             leads: AtomicBool::new(leads.load(Ordering::Relaxed)),
@@ -119,23 +190,29 @@ impl Clone for Standing {
 }
 
 impl Standing {
-    /// Sets what a pair waits for. Returns what it waited for before.
-    pub(super) fn set(&self, volume: &VolumeId, node: &NodeName, entry: Option<Entry>) -> Option<Waiting> {
-        let key = (volume.clone(), node.clone());
-        let mut entries = self.lock();
-        let Some(mut entry) = entry else { return entries.remove(&key).map(|before| before.waiting) };
-        let before = entries.get(&key);
-        if let Some(before) = before
-            && before.waiting.code() == entry.waiting.code()
-        {
-            entry.since = before.since;
-        }
-        entries.insert(key, entry).map(|before| before.waiting)
+    /// Registers the gauges of what waits.
+    ///
+    /// # Errors
+    /// See [`Metrics::register`].
+    pub fn register(&self, metrics: &Metrics) -> Result<(), prometheus::Error> {
+        self.waits.register(Kind::Attachment, metrics)?;
+        self.unresolved.register(Kind::PodVolume, metrics)
+    }
+
+    /// Sets what a pair waits for, and when it is looked at again. Returns what it waited for before.
+    pub(super) fn set(
+        &self,
+        volume: &VolumeId,
+        node: &NodeName,
+        wait: Option<(PairWait, Option<Instant>)>,
+        now: Instant,
+    ) -> Option<Waiting> {
+        self.waits.set(&key(volume, node), wait, now).map(|before| before.waiting)
     }
 
     /// Notes that a pair waits for nothing, and what it is.
-    pub(super) fn settle(&self, volume: &VolumeId, node: &NodeName, state: State, now: Timestamp) {
-        let key = (volume.clone(), node.clone());
+    pub(super) fn settle(&self, volume: &VolumeId, node: &NodeName, state: State, now: Instant) {
+        let key = key(volume, node);
         let mut settled = self.settled.lock().unwrap_or_else(PoisonError::into_inner);
         if state == State::Detached {
             settled.remove(&key);
@@ -144,17 +221,23 @@ impl Standing {
         }
     }
 
-    /// Notes which volumes of a pod cannot even be wanted yet.
-    pub(super) fn set_unresolved(&self, pod: &PodKey, unresolved: &[Unresolved], now: Timestamp) {
-        let mut pods = self.unresolved.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = pods.remove(pod).unwrap_or_default();
-        if unresolved.is_empty() {
-            return;
+    /// Notes which volumes of a pod cannot even be wanted yet, in place of those that could not before.
+    pub(super) fn set_unresolved(
+        &self,
+        pod: &PodKey,
+        before: &[Unresolved],
+        found: &[Unresolved],
+        now: Instant,
+    ) {
+        let key =
+            |unresolved: &Unresolved| PodVolume { pod: pod.clone(), volume: unresolved.pod_volume.clone() };
+        let still: BTreeSet<&String> = found.iter().map(|unresolved| &unresolved.pod_volume).collect();
+        for gone in before.iter().filter(|unresolved| !still.contains(&unresolved.pod_volume)) {
+            self.unresolved.set(&key(gone), None, now);
         }
-        let since = |found: &Unresolved| {
-            before.iter().find(|(known, _)| known == found).map_or(now, |(_, since)| *since)
-        };
-        pods.insert(pod.clone(), unresolved.iter().map(|found| (found.clone(), since(found))).collect());
+        for unresolved in found {
+            self.unresolved.set(&key(unresolved), Some((unresolved.why.clone(), None)), now);
+        }
     }
 
     /// Notes a VolumeAttachment that is not ours, with the volume it holds if that is known; or, without a node,
@@ -164,7 +247,7 @@ impl Standing {
         name: &AttachmentName,
         volume: Option<&VolumeId>,
         node: Option<&NodeName>,
-        now: Timestamp,
+        now: Instant,
     ) -> i64 {
         let mut foreign = self.foreign.lock().unwrap_or_else(PoisonError::into_inner);
         let before = foreign.remove(name);
@@ -174,9 +257,16 @@ impl Standing {
         i64::from(before.is_none())
     }
 
-    /// Notes whether this process decides: one that stands by judges nothing, and so has nothing to show.
-    pub(super) fn set_leads(&self, leads: bool) {
-        self.leads.store(leads, Ordering::Relaxed);
+    /// Notes that this process decides from now on: one that stands by judges nothing, and so has nothing to show.
+    pub(super) fn lead(&self, now: Instant) {
+        self.leads.store(true, Ordering::Relaxed);
+        self.waits.lead(now);
+        self.unresolved.lead(now);
+    }
+
+    /// Notes that this process decides no more.
+    pub(super) fn stand_by(&self) {
+        self.leads.store(false, Ordering::Relaxed);
     }
 
     /// Notes whether another controller is at work.
@@ -194,79 +284,54 @@ impl Standing {
     }
 
     /// Since when a pair has been waiting for what it waits for.
-    pub(super) fn since(&self, volume: &VolumeId, node: &NodeName) -> Option<Timestamp> {
-        self.lock().get(&(volume.clone(), node.clone())).map(|entry| entry.since)
+    pub(super) fn since(&self, volume: &VolumeId, node: &NodeName) -> Option<Instant> {
+        self.waits.get(&key(volume, node)).map(|wait| wait.since)
     }
 
     /// Every pair that waits.
     #[must_use]
-    pub fn entries(&self) -> BTreeMap<(VolumeId, NodeName), Entry> {
-        self.lock().clone()
+    pub fn waits(&self) -> BTreeMap<NodeVolume, Wait<PairWait>> {
+        self.waits.snapshot()
     }
 
-    /// As JSON: whether this replica decides; the pairs that wait and those that do not, each a list ordered by volume and node; and the pods'
-    /// volumes that cannot be wanted yet; and VolumeAttachments that are not ours.
+    /// As JSON: whether this replica decides; what waits, pairs and volumes of pods alike; the pairs that do not; and
+    /// VolumeAttachments that are not ours.
     #[must_use]
     pub fn json(&self) -> Value {
-        let entries = self.entries();
-        let rows = entries.iter().map(|((volume, node), entry)| {
-            let mut row = json!({
-                "volume": volume,
-                "node": node,
-                "state": entry.state,
-                "since": entry.since.to_string(),
-                "nextLook": entry.next_look.map(|at| at.to_string()),
-            });
-            let facts = serde_json::to_value(&entry.waiting).unwrap_or(Value::Null);
-            if let (Some(row), Value::Object(facts)) = (row.as_object_mut(), facts) {
-                row.extend(facts);
-            }
-            row
-        });
-        let waiting: Vec<Value> = rows.collect();
-        // The planner does not wait for whoever reads this.
+        self.json_at(&WallClock::now())
+    }
+
+    fn json_at(&self, clock: &WallClock) -> Value {
+        // The planner does not wait for a reader: each map is copied first.
+        let (pairs, pod_volumes) = (self.waits.snapshot(), self.unresolved.snapshot());
+        let pairs = pairs.iter().map(|(key, wait)| row(Kind::Attachment, key, wait, clock));
+        let pod_volumes = pod_volumes.iter().map(|(key, wait)| row(Kind::PodVolume, key, wait, clock));
+        let waiting: Vec<Value> = pairs.chain(pod_volumes).collect();
         let settled = self.settled.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let settled = settled.iter().map(|((volume, node), settled)| {
-            let Settled { state, since } = settled;
-            json!({ "volume": volume, "node": node, "state": state, "since": since.to_string() })
-        });
-        let unresolved = self.unresolved.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let unresolved = unresolved.iter().flat_map(|(pod, volumes)| {
-            volumes.iter().map(move |(Unresolved { pod_volume, why }, since)| {
-                json!({
-                    "pod": pod.to_string(),
-                    "podVolume": pod_volume,
-                    "reason": why.code(),
-                    "object": why.object().map(|object| object.to_string()),
-                    "problem": why.problem(),
-                    "since": since.to_string(),
-                })
-            })
+        let settled = settled.iter().map(|(NodeVolume { volume, node }, Settled { state, since })| {
+            json!({ "volume": volume, "node": node, "state": state, "since": clock.at(*since).to_string() })
         });
         let foreign = self.foreign.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let foreign = foreign.iter().map(|(name, Foreign { volume, node, since })| {
-            json!({ "attachment": name, "volume": volume, "node": node, "since": since.to_string() })
+            let since = clock.at(*since).to_string();
+            json!({ "attachment": name, "volume": volume, "node": node, "since": since })
         });
         json!({
-            "foreign": foreign.collect::<Vec<_>>(),
-            "waiting": waiting,
-            "unresolved": unresolved.collect::<Vec<_>>(),
-            "settled": settled.collect::<Vec<_>>(),
-            "alarm": self.alarm(),
             "leads": self.leads.load(Ordering::Relaxed),
+            "alarm": self.alarm(),
+            "waiting": waiting,
+            "settled": settled.collect::<Vec<_>>(),
+            "foreign": foreign.collect::<Vec<_>>(),
         })
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<(VolumeId, NodeName), Entry>> {
-        // The map is valid between any two statements, so a panic elsewhere cannot spoil it.
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn key(volume: &VolumeId, node: &NodeName) -> NodeVolume {
+    NodeVolume { volume: volume.clone(), node: node.clone() }
 }
 
 #[cfg(test)]
 mod tests {
-    use tokio::time::Instant;
-
     use super::*;
     use crate::{
         attach_detach::{
@@ -276,78 +341,74 @@ mod tests {
         kube_api::ids::{ClaimKey, DriverName},
     };
 
-    fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(second).unwrap()
-    }
-
-    #[test]
-    fn l18_a_wait_is_shown_with_its_facts_and_its_beginning() {
+    #[tokio::test(start_paused = true)]
+    async fn l18_a_wait_is_shown_with_its_facts_and_its_beginning() {
+        let start = Instant::now();
+        let at = |second| start + std::time::Duration::from_secs(second);
+        let clock = WallClock::new(Timestamp::UNIX_EPOCH, start);
         let standing = Standing::default();
         let volume = VolumeId::csi(&DriverName::from("d"), "h");
         let (a, b) = (NodeName::from("a"), NodeName::from("b"));
+        let wait = |state, waiting| PairWait { state, waiting };
         let held = Waiting::HeldByNode { rival: Rival { node: a.clone(), holds: true } };
-        let state = State::Detached;
-        standing.set(&volume, &b, Some(Entry { state, waiting: held, since: at(5), next_look: None }));
+        standing.set(&volume, &b, Some((wait(State::Detached, held), None)), at(5));
         standing.settle(&volume, &NodeName::from("c"), State::Attached, at(7));
         standing.settle(&volume, &NodeName::from("c"), State::Attached, at(8));
-        for (second, unforced) in [(0, Unforced::NodeReady), (9, Unforced::Until(at(360)))] {
+        let due = Timestamp::from_second(360).unwrap();
+        for (second, unforced) in [(0, Unforced::NodeReady), (9, Unforced::Until(due))] {
             let waiting = Waiting::DetachWaitingForUnmount { unforced };
-            let (state, since, next_look) = (State::Attached, at(second), Some(at(360)));
-            standing.set(&volume, &a, Some(Entry { state, waiting, since, next_look }));
+            standing.set(&volume, &a, Some((wait(State::Attached, waiting), Some(at(360)))), at(second));
         }
         let pod = PodKey::new("ns", "p");
         let no_claim = WhyUnresolved::ClaimMissing(ClaimKey::new("ns", "c"));
         let no_claim = Unresolved { pod_volume: "data".to_owned(), why: no_claim };
         let no_handle = WhyUnresolved::MalformedSource(None, SourceError::NoHandle);
         let no_handle = Unresolved { pod_volume: "more".to_owned(), why: no_handle };
-        standing.set_unresolved(&pod, std::slice::from_ref(&no_claim), at(3));
-        standing.set_unresolved(&pod, &[no_claim, no_handle], at(4));
+        let (before, found) = ([no_claim.clone()], [no_claim, no_handle]);
+        standing.set_unresolved(&pod, &[], &before, at(3));
+        standing.set_unresolved(&pod, &before, &found, at(4));
         let (ours, theirs) = (AttachmentName::from("csi-1"), AttachmentName::from("made-by-hand"));
         assert_eq!(standing.set_foreign(&ours, None, Some(&a), at(6)), 1);
         assert_eq!(standing.set_foreign(&ours, None, None, at(7)), -1);
         assert_eq!(standing.set_foreign(&theirs, None, Some(&a), at(6)), 1);
         assert_eq!(standing.set_foreign(&theirs, Some(&volume), Some(&a), at(7)), 0);
-        let shown = standing.json();
+        let time = |second: i64| Timestamp::from_second(second).unwrap().to_string();
         assert_eq!(
-            shown,
+            standing.json_at(&clock),
             json!({ "waiting": [
                 {
-                    "volume": "kubernetes.io/csi/d^h", "node": "a", "reason": "DetachWaitingForUnmount",
-                    "state": "Attached",
-                    "unforced": { "until": "1970-01-01T00:06:00Z" },
-                    "since": "1970-01-01T00:00:00Z", "nextLook": "1970-01-01T00:06:00Z",
+                    "kind": "attachment", "volume": "kubernetes.io/csi/d^h", "node": "a",
+                    "reason": "DetachWaitingForUnmount",
+                    "message": "the node is not Ready and its kubelet has not unmounted the volume: it is detached by force at 1970-01-01T00:06:00Z",
+                    "since": time(0), "next": time(360), "until": time(360),
+                    "facts": { "state": "Attached", "unforced": { "until": time(360) } },
                 },
                 {
-                    "volume": "kubernetes.io/csi/d^h", "node": "b", "reason": "HeldByNode",
-                    "state": "Detached",
-                    "rival": { "node": "a", "holds": true },
-                    "since": "1970-01-01T00:00:05Z", "nextLook": null,
+                    "kind": "attachment", "volume": "kubernetes.io/csi/d^h", "node": "b",
+                    "reason": "HeldByNode", "message": "node a holds the volume, which is for one node alone",
+                    "since": time(5), "next": null, "until": null,
+                    "facts": { "state": "Detached", "rival": { "node": "a", "holds": true } },
+                },
+                {
+                    "kind": "pod_volume", "pod": "ns/p", "podVolume": "data", "reason": "ClaimMissing",
+                    "message": "claim ns/c does not exist", "since": time(3), "next": null, "until": null,
+                    "facts": { "object": "pvc/ns/c", "problem": null },
+                },
+                {
+                    "kind": "pod_volume", "pod": "ns/p", "podVolume": "more", "reason": "MalformedSource",
+                    "message": "the volume's source leads nowhere: the source does not name a volume",
+                    "since": time(4), "next": null, "until": null,
+                    "facts": { "object": null, "problem": "the source does not name a volume" },
                 },
             ], "settled": [
-                {
-                    "volume": "kubernetes.io/csi/d^h", "node": "c", "state": "Attached",
-                    "since": "1970-01-01T00:00:07Z",
-                },
-            ], "unresolved": [
-                {
-                    "pod": "ns/p", "podVolume": "data", "reason": "ClaimMissing", "object": "pvc/ns/c",
-                    "problem": null, "since": "1970-01-01T00:00:03Z",
-                },
-                {
-                    "pod": "ns/p", "podVolume": "more", "reason": "MalformedSource", "object": null,
-                    "problem": "the source does not name a volume", "since": "1970-01-01T00:00:04Z",
-                },
+                { "volume": "kubernetes.io/csi/d^h", "node": "c", "state": "Attached", "since": time(7) },
             ], "foreign": [
-                {
-                    "attachment": "made-by-hand", "volume": "kubernetes.io/csi/d^h", "node": "a",
-                    "since": "1970-01-01T00:00:06Z",
-                },
+                { "attachment": "made-by-hand", "volume": "kubernetes.io/csi/d^h", "node": "a", "since": time(6) },
             ], "alarm": null, "leads": false})
         );
-        standing.set_unresolved(&pod, &[], at(5));
-        assert_eq!(standing.json()["unresolved"], json!([]));
-        standing.set(&volume, &a, None);
-        assert_eq!(standing.entries().len(), 1);
+        standing.set_unresolved(&pod, &found, &[], at(5));
+        standing.set(&volume, &a, None, at(5));
+        assert_eq!(standing.json_at(&clock)["waiting"].as_array().map(Vec::len), Some(1));
     }
 
     #[test]
@@ -395,7 +456,11 @@ mod tests {
     fn s14_it_shows_whether_another_controller_is_at_work_and_whether_this_one_decides() {
         let standing = Standing::default();
         for (leads, alarm) in [(true, true), (false, false), (true, false)] {
-            standing.set_leads(leads);
+            if leads {
+                standing.lead(Instant::now());
+            } else {
+                standing.stand_by();
+            }
             standing.set_alarm(alarm);
             let shown = standing.json();
             assert_eq!((&shown["leads"], shown["alarm"].is_string()), (&json!(leads), alarm));

@@ -51,15 +51,15 @@ impl AttachDetach {
         alarms: Alarms,
     ) -> Result<Self, prometheus::Error> {
         let (sender, outcomes) = mpsc::channel(PAIR_CALLS + NODE_CALLS + 1);
+        let changes = objects.subscribe();
+        let of_ours = AttachDetachMetrics::new(metrics, alarms)?;
+        let clock = Clock::new(Timestamp::now(), Instant::now());
+        let controller = Controller::new(Arc::clone(&objects), of_ours, options, clock)
+            .with_settle_time(caller.settle_time());
+        controller.standing().register(metrics)?;
         Ok(Self {
-            changes: objects.subscribe(),
-            controller: Controller::new(
-                Arc::clone(&objects),
-                AttachDetachMetrics::new(metrics, alarms)?,
-                options,
-                Clock::new(Timestamp::now(), Instant::now()),
-            )
-            .with_settle_time(caller.settle_time()),
+            changes,
+            controller,
             executor: Executor::new(caller.with_own_budget(PAIR_CALLS + NODE_CALLS), sender),
             objects,
             outcomes,
@@ -95,7 +95,7 @@ impl AttachDetach {
                 () = self.leadership.acquired(), if !self.controller.leads() => {
                     // What the take-over barrier has read is to be known before anything is planned.
                     self.controller.take_changes(self.changes.take_now(), Instant::now());
-                    self.controller.take_over();
+                    self.controller.take_over(Instant::now());
                 }
                 changed = self.changes.take() => self.controller.take_changes(changed, Instant::now()),
                 Some(outcome) = self.outcomes.recv() => self.take_outcomes(outcome),
@@ -106,8 +106,9 @@ impl AttachDetach {
                 self.executor.send(sent, call);
             }
             for event in events {
-                // One that does not fit is counted; what still holds is told again before it expires.
-                let _lost = self.events.record(event);
+                if let Err(lost) = self.events.record(event) {
+                    self.controller.not_told(&lost, Instant::now());
+                }
             }
         }
         while self.controller.in_flight() > 0 {

@@ -20,10 +20,14 @@ use super::{
     journey::{Journey, Phase},
     metrics::Ending,
     rules::{self, Verdict, Waiting},
-    standing::{Entry, State},
+    standing::{PairWait, State},
     volume_name::{VolumeId, VolumeKind},
 };
-use crate::kube_api::ids::{AttachmentName, NodeName, PodKey};
+use crate::kube_api::{
+    events::Event,
+    ids::{AttachmentName, NodeName, PodKey},
+    kinds::{Narrow, Pod},
+};
 
 /// After this long of the same wait its event is written again: events expire after an hour.
 const REPEAT: Duration = Duration::from_mins(50);
@@ -32,6 +36,9 @@ const REPEAT: Duration = Duration::from_mins(50);
 ///
 /// KCM: pkg/volume/csi/csi_attacher.go, the timeout of waitForVolumeAttachment (two minutes).
 const LONG: Duration = Duration::from_mins(2);
+
+/// After this long a lost event is written again: the queue that had no room has some by then.
+const TELL_AGAIN: Duration = Duration::from_secs(30);
 
 /// A wait for another node that is over sooner is told of in KCM's words only.
 const NOTEWORTHY: Duration = Duration::from_secs(10);
@@ -77,6 +84,28 @@ impl Controller {
             self.effects.events.extend(announcer::events(&self.objects, wish, announcement));
         }
         self.effects.events.extend(announcer::node_event(&self.objects, volume, node, announcement));
+    }
+
+    /// An event was lost: what it said of a pod's volumes is told again, a little later, if it still holds.
+    pub fn not_told(&mut self, lost: &Event, now: Instant) {
+        let pod = PodKey::new(&lost.involved.namespace, &lost.involved.name);
+        let wishes = self.desired.pod(&pod).filter(|_| lost.involved.kind == Pod::KIND);
+        let pairs: Vec<_> = wishes
+            .iter()
+            .flat_map(|wishes| wishes.volumes.keys().map(|volume| (volume.clone(), wishes.node.clone())))
+            .collect();
+        for (volume, node) in pairs {
+            if self.actual.pair(&volume, &node).is_none() {
+                continue;
+            }
+            let pair = self.actual.pair_mut(&volume, &node);
+            if lost.reason == announcer::ATTACHED {
+                pair.told.attached = false;
+            } else {
+                pair.told.said.clear();
+            }
+            self.wake_at.insert((now + TELL_AGAIN, Dirty::Volume(volume)));
+        }
     }
 
     /// Tells the pods that want the volume here what changed for them.
@@ -157,7 +186,7 @@ impl Controller {
             return;
         }
         let Some(since) = began.or_else(|| self.standing.since(volume, node)) else { return };
-        let holder = holder.clone();
+        let (holder, since) = (holder.clone(), self.clock.wall(since));
         let announcement = match waiting {
             Some(Waiting::DetachWaitingForAttacher) => Announcement::DetachTimedOut(volume.clone(), holder),
             waiting => {
@@ -190,10 +219,11 @@ impl Controller {
 
     /// Whether the pair has waited for what it waits for that long; if not, it is looked at again then.
     fn lasts(&mut self, volume: &VolumeId, node: &NodeName, long: Duration, now: Instant) -> bool {
-        let since = self.standing.since(volume, node).and_then(|since| since.checked_add(long).ok());
-        let Some(at) = since.and_then(|at| self.clock.instant(at)).filter(|at| *at > now) else {
-            return since.is_some();
-        };
+        let Some(since) = self.standing.since(volume, node) else { return false };
+        let at = since + long;
+        if at <= now {
+            return true;
+        }
         self.wake_at.insert((at, Dirty::Volume(volume.clone())));
         false
     }
@@ -293,7 +323,7 @@ impl Controller {
         let foreign = self.actual.foreign(name);
         let (volume, node) = foreign.unzip();
         let volume = volume.flatten();
-        match self.standing.set_foreign(name, volume, node, self.clock.wall(now)) {
+        match self.standing.set_foreign(name, volume, node, now) {
             0 => {}
             change => {
                 self.metrics.foreign_attachments(change);
@@ -315,12 +345,7 @@ impl Controller {
         let known = before.map_or(&[][..], |before| &before.unresolved);
         let found = wishes.map_or(&[][..], |wishes| &wishes.unresolved);
         if known != found {
-            self.standing.set_unresolved(pod, found, self.clock.wall(now));
-            for (list, change) in [(known, -1), (found, 1)] {
-                for unresolved in list {
-                    self.metrics.pod_volume_waits(unresolved.why.code(), change);
-                }
-            }
+            self.standing.set_unresolved(pod, known, found, now);
         }
         for unresolved in wishes.iter().flat_map(|wishes| wishes.newly_unresolved(before)) {
             let reason = unresolved.why.code();
@@ -359,31 +384,21 @@ impl Controller {
         verdict: &Verdict,
         now: Instant,
     ) {
-        let wall = self.clock.wall(now);
         let state = self.actual.pair(volume, node).map(State::of).unwrap_or_default();
         let settled = if verdict.waiting.is_none() { state } else { State::default() };
-        self.standing.settle(volume, node, settled, wall);
-        let entry = verdict.waiting.as_ref().map(|waiting| Entry {
-            state,
-            waiting: waiting.clone(),
-            since: wall,
-            next_look: self.next_look(node, verdict, waiting, now).map(|at| self.clock.wall(at)),
+        self.standing.settle(volume, node, settled, now);
+        let wait = verdict.waiting.as_ref().map(|waiting| {
+            (PairWait { state, waiting: waiting.clone() }, self.next_look(node, verdict, waiting, now))
         });
-        let before = self.standing.set(volume, node, entry);
+        let before = self.standing.set(volume, node, wait, now);
         let waiting = verdict.waiting.as_ref();
         self.count_failure(volume, node, before.as_ref(), waiting, now);
         let (from, to) = (before.as_ref().map(Waiting::code), waiting.map(Waiting::code));
         if from == to {
             return;
         }
-        if let Some(from) = from {
-            self.metrics.waits(from, -1);
-        }
-        if let Some(to) = to {
-            self.metrics.waits(to, 1);
-            if Waiting::GUARDS.contains(&to) {
-                self.metrics.refused(to);
-            }
+        if let Some(to) = to.filter(|to| Waiting::GUARDS.contains(to)) {
+            self.metrics.refused(to);
         }
         tracing::info!(%volume, %node, from = from.unwrap_or("Settled"), to = to.unwrap_or("Settled"), "attachment");
     }

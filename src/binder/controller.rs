@@ -84,7 +84,7 @@ impl Binder {
         planner.doubts = Doubts::lasting(caller.settle_time());
         Ok(Self {
             changes,
-            metrics: BinderMetrics::new(metrics, &objects, planner.standing())?,
+            metrics: BinderMetrics::new(metrics, &objects, &planner.standing())?,
             planner,
             alarms,
             rival: None,
@@ -116,7 +116,10 @@ impl Binder {
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => break,
-                () = self.leadership.acquired(), if !leading => leading = true,
+                () = self.leadership.acquired(), if !leading => {
+                    leading = true;
+                    self.planner.standing().lead(Instant::now());
+                }
                 () = self.leadership.lost(), if leading => {
                     leading = false;
                     self.pod_events.follow(BTreeMap::new());
@@ -191,7 +194,7 @@ impl Binder {
                 tracing::error!(%rival, "another binder is at work: nothing is released or given up meanwhile");
             }
             self.rival.clone_from(&rival);
-            self.planner.standing().set_rival(rival.clone());
+            self.planner.standing().set_alarm(rival.clone());
             self.alarms.set(SECOND_BINDER, rival);
         }
         self.metrics.sighted(self.planner.sightings());

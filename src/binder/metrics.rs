@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use prometheus::{
-    GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts,
+    GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts,
     core::{Collector, Desc},
     proto::MetricFamily,
 };
@@ -53,7 +53,7 @@ impl BinderMetrics {
     pub fn new(
         metrics: &Metrics,
         objects: &Arc<Objects>,
-        standing: Arc<Standing>,
+        standing: &Standing,
     ) -> Result<Self, prometheus::Error> {
         let decisions = IntCounterVec::new(
             Opts::new("mooring_binder_decisions_total", "Decisions about claims and volumes, by reason"),
@@ -98,7 +98,7 @@ impl BinderMetrics {
         }
         metrics.register(&binds)?;
         metrics.register(&sightings)?;
-        metrics.register(&Waiting::new(standing)?)?;
+        standing.register(metrics)?;
         metrics.register(&decisions)?;
         metrics.register(&classes)?;
         metrics.register(&class_errors)?;
@@ -178,34 +178,6 @@ impl BinderMetrics {
         if !succeeded {
             self.class_errors.inc();
         }
-    }
-}
-
-/// Claims that wait, by reason, counted when scraped.
-#[derive(Clone, Debug)]
-struct Waiting {
-    standing: Arc<Standing>,
-    gauge: IntGaugeVec,
-}
-
-impl Waiting {
-    fn new(standing: Arc<Standing>) -> Result<Self, prometheus::Error> {
-        let opts = Opts::new("mooring_waiting_claims", "Claims that are not settled, by what they wait for");
-        Ok(Self { standing, gauge: IntGaugeVec::new(opts, &["reason"])? })
-    }
-}
-
-impl Collector for Waiting {
-    fn desc(&self) -> Vec<&Desc> {
-        self.gauge.desc()
-    }
-
-    fn collect(&self) -> Vec<MetricFamily> {
-        self.gauge.reset();
-        for (reason, count) in self.standing.waiting() {
-            self.gauge.with_label_values(&[reason]).set(i64::try_from(count).unwrap_or(i64::MAX));
-        }
-        self.gauge.collect()
     }
 }
 
@@ -357,9 +329,10 @@ mod tests {
             r#"{"metadata": {"name": "n"}, "spec": {"volumeMode": "Block", "nfs": {"server": "s", "path": "/"}}}"#,
         ));
         let metrics = Metrics::default();
-        let standing = Arc::new(Standing::default());
-        standing.set_claim(&ClaimKey::new("ns", "c"), ClaimReason::NoVolume);
-        let binder = BinderMetrics::new(&metrics, &objects, standing).unwrap();
+        let standing = Standing::default();
+        standing.set_claim(&ClaimKey::new("ns", "c"), ClaimReason::NoVolume, Instant::now());
+        standing.lead(Instant::now());
+        let binder = BinderMetrics::new(&metrics, &objects, &standing).unwrap();
         binder.decided("claim", "no_volume", 3);
         binder.measured(&Measure::Took(Operation::Delete, "d".to_owned(), Duration::from_secs(3)));
         binder.measured(&Measure::Failed(Operation::Provision, "d".to_owned()));
@@ -400,7 +373,7 @@ mod tests {
             "workqueue_adds_total{name=\"volumes\"} 0",
             "mooring_bind_duration_seconds_bucket{le=\"0.005\"} 1",
             "mooring_second_binder_sightings_total 2",
-            "mooring_waiting_claims{reason=\"no_volume\"} 1",
+            "mooring_waiting{kind=\"claim\",reason=\"NoClassAndNoMatch\"} 1",
             "mooring_binder_decisions_total{kind=\"claim\",reason=\"no_volume\"} 3",
         ] {
             assert!(text.contains(&format!("{line}\n")), "{line} is not in {text}");

@@ -328,7 +328,7 @@ impl Planner {
             Some(HeldBack::Restored) => decision = ClaimDecision::rest(ClaimReason::Restored),
             None => {}
         }
-        *plan.decisions.entry(("claim", decision.reason.label())).or_default() += 1;
+        *plan.decisions.entry(("claim", decision.reason.code())).or_default() += 1;
         if decision.step.is_none()
             && decision.reason.wants_volume()
             && let Ok(wish) = Wish::of(&claim)
@@ -376,7 +376,7 @@ impl Planner {
             // They were left alone meanwhile.
             self.queue.extend(self.volumes.referring_to(key).cloned().map(Target::Volume), now);
         }
-        self.standing.set_claim(key, decision.reason);
+        self.standing.set_claim(key, decision.reason, now);
     }
 
     /// Nothing is left to decide about a claim that is gone; storage made for it in vain goes.
@@ -446,14 +446,14 @@ impl Planner {
         {
             self.latency.volume_failed(name);
         }
-        *plan.decisions.entry(("volume", decision.reason.label())).or_default() += 1;
+        *plan.decisions.entry(("volume", decision.reason.code())).or_default() += 1;
         if tells(&decision, decision.reason.is_settled()) {
             plan.events.extend(self.told.news(&target, decision.events, now));
         }
         if let Some(step) = decision.step {
             self.start(target, None, Call::of(step), plan);
         }
-        self.standing.set_volume(name, decision.reason);
+        self.standing.set_volume(name, decision.reason, now);
     }
 
     /// The decision about a claim as things are now.

@@ -18,6 +18,7 @@ use mooring::{
         controller::{AttachDetachOptions, Controller},
         force::ForcePolicy,
         metrics::AttachDetachMetrics,
+        standing::NodeVolume,
     },
     kube_api::{
         call::{CallError, Verb},
@@ -84,6 +85,7 @@ impl Default for Options {
 
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 struct Step {
     set: Forms,
     /// From now on such requests are answered so.
@@ -104,6 +106,8 @@ struct Step {
     lists: Option<BTreeMap<String, BTreeSet<String>>>,
     counts: Option<Counts>,
     says: Vec<String>,
+    /// There is no room for the events of this step: they are lost.
+    loses_events: bool,
     quiet: bool,
     metrics: BTreeMap<String, f64>,
 }
@@ -195,6 +199,7 @@ fn tables(
     let options = AttachDetachOptions { force, sweep_period, pair_calls: options.pair_calls };
     let of_ours = AttachDetachMetrics::new(&metrics, Alarms::new(&metrics).unwrap()).unwrap();
     let mut controller = Controller::new(Arc::clone(&objects), of_ours, options, Clock::new(world.wall, now));
+    controller.standing().register(&metrics).unwrap();
     if keeps_clock {
         controller.keep_wishes_in(ClockPlace { namespace: "ns".to_owned(), name: "clock".to_owned() });
     }
@@ -254,6 +259,11 @@ impl<'a> Play<'a> {
             self.start();
         }
         self.settle(&mut seen)?;
+        if step.loses_events {
+            for event in &seen.events {
+                self.controller.not_told(event, self.now);
+            }
+        }
         self.check(step, &seen)
     }
 
@@ -364,7 +374,7 @@ impl<'a> Play<'a> {
             }
             self.controller.take_changes(changed, self.now);
             if is_to_lead {
-                self.controller.take_over();
+                self.controller.take_over(self.now);
             }
             let effects = self.controller.reconcile(self.now);
             seen.events.extend(effects.events);
@@ -417,17 +427,17 @@ impl<'a> Play<'a> {
     fn check(&self, step: &Step, Seen { sends, events }: &Seen) -> Result<(), String> {
         same("sends", &step.sends, sends)?;
         if let Some(waits) = &step.waits {
-            let entries = self.controller.standing().entries();
-            let seen = entries.iter().map(|((volume, node), entry)| {
-                (format!("{} on {node}", word(volume.as_str())), entry.waiting.code().to_owned())
+            let entries = self.controller.standing().waits();
+            let seen = entries.iter().map(|(NodeVolume { volume, node }, entry)| {
+                (format!("{} on {node}", word(volume.as_str())), entry.reason.waiting.code().to_owned())
             });
             same("waits", waits, &seen.collect())?;
         }
         if let Some(looks) = &step.looks {
-            let entries = self.controller.standing().entries();
-            let seen = entries.iter().filter_map(|((volume, node), entry)| {
-                let time = entry.next_look?.duration_since(self.world.wall).as_secs();
-                Some((format!("{} on {node}", word(volume.as_str())), u64::try_from(time).unwrap()))
+            let entries = self.controller.standing().waits();
+            let seen = entries.iter().filter_map(|(NodeVolume { volume, node }, entry)| {
+                let time = entry.next?.duration_since(self.now).as_secs();
+                Some((format!("{} on {node}", word(volume.as_str())), time))
             });
             same("looks", looks, &seen.collect())?;
         }

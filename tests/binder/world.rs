@@ -303,19 +303,19 @@ impl World {
         // It may have been the last step that it goes.
         let Some(target) = target else { return };
         for _ in 0..20 {
-            let (label, step, events) = match &target {
+            let (code, step, events) = match &target {
                 Target::Claim(key) => {
                     let Some(claim) = self.objects.claims.get(key) else { return };
                     let decision = self.planner.decide_claim(&claim);
-                    (decision.reason.label(), decision.step, decision.events)
+                    (decision.reason.code(), decision.step, decision.events)
                 }
                 Target::Volume(name) => {
                     let Some(volume) = self.objects.volumes.get(name) else { return };
                     let decision = self.planner.decide_volume(&volume);
-                    (decision.reason.label(), decision.step, decision.events)
+                    (decision.reason.code(), decision.step, decision.events)
                 }
             };
-            label.clone_into(&mut self.reason);
+            code.clone_into(&mut self.reason);
             self.tell(events);
             let Some(step) = step else { return };
             if let Step::Write(write) = &step {

@@ -41,8 +41,9 @@ async fn stops_every_release(stage: Stage) {
     let volume = volumes.get("v2").await.unwrap();
     assert_eq!(volume.status.unwrap().phase.unwrap(), "Bound");
     let explained: Value = serde_json::from_str(&daemon.page("/debug/binder").await).unwrap();
-    assert_eq!(explained["volumes"][0]["volume"], "v2", "{explained}");
-    assert_eq!(explained["volumes"][0]["reason"], "second_binder", "{explained}");
+    let waiting = explained["waiting"].as_array().unwrap();
+    let volume = waiting.iter().find(|row| row["volume"] == "v2").unwrap();
+    assert_eq!(volume["reason"], "ForeignWriter", "{explained}");
 }
 
 async fn starts_over(stage: Stage) {
@@ -87,8 +88,8 @@ async fn explained(stage: Stage) {
     let expected = r#"the nearest volume is "v1", but it has "1Gi" of the "2Gi" asked for"#;
     assert_eq!(event.message.unwrap(), expected);
     let explained: Value = serde_json::from_str(&daemon.page("/debug/binder").await).unwrap();
-    let claim = &explained["claims"][0];
-    assert_eq!(claim["reason"], "no_volume", "{explained}");
-    assert_eq!(claim["nearest"][0]["wrong"][0]["code"], "TooSmall", "{explained}");
-    daemon.shows("mooring_waiting_claims{reason=\"no_volume\"} 1").await;
+    let claim = &explained["waiting"][0];
+    assert_eq!(claim["reason"], "NoClassAndNoMatch", "{explained}");
+    assert_eq!(claim["facts"]["nearest"][0]["wrong"][0]["code"], "TooSmall", "{explained}");
+    daemon.shows("mooring_waiting{kind=\"claim\",reason=\"NoClassAndNoMatch\"} 1").await;
 }

@@ -91,7 +91,7 @@ impl Daemon {
     /// Starts with a complete list of everything, and leads; it keeps no wish clock.
     pub fn start(server: &Server) -> Self {
         let mut daemon = Self::listed(server, None);
-        daemon.controller.take_over();
+        daemon.controller.take_over(daemon.now);
         daemon
     }
 
@@ -115,7 +115,7 @@ impl Daemon {
             self.objects.absorb(object.clone());
         }
         self.controller.take_changes(self.changes.take_now(), self.now);
-        self.controller.take_over();
+        self.controller.take_over(self.now);
         self.reconcile()
     }
 
@@ -351,7 +351,7 @@ impl Daemon {
 
     /// What the daemon says it waits for.
     pub fn waits_for(&self) -> String {
-        format!("{:?}", self.controller.standing().entries())
+        format!("{:?}", self.controller.standing().waits())
     }
 
     pub fn time_passes(&mut self, time: Duration) -> Result<(), String> {

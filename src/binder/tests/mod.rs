@@ -170,7 +170,7 @@ fn s19_a_reservation_that_may_come_late_keeps_the_claim_from_another_volume() {
         planner.outcome(read, Ok(Answer::Volume(large)), now, 0.0);
         let plan = planner.plan(now);
         assert!(plan.ops.is_empty(), "S19: {:?}", plan.ops);
-        assert_eq!(planner.standing().waiting(), [("in_doubt", 1)].into());
+        assert_eq!(planner.standing().waiting(), [("Uncertain", 1)].into());
         if comes {
             let answer = answer(&objects, &reservation, 3);
             let Answer::Volume(reserved) = answer else { panic!("{answer:?}") };
@@ -532,16 +532,21 @@ fn l18_every_claim_that_is_not_bound_is_explained_with_the_nearest_volumes() {
     named.spec.volume_name = VolumeName::from("gone");
     let (_, mut planner) = planner(vec![small, odd], vec![claim("c"), named]);
     let standing = planner.standing();
-    let row = |standing: &Standing| standing.json()["claims"][0].clone();
-    assert_eq!(row(&standing)["reason"], "not_looked_at");
+    let row = |standing: &Standing| standing.json()["waiting"][0].clone();
+    assert_eq!(row(&standing)["reason"], "NotLeader");
     planner.plan(Instant::now());
+    let shown = row(&standing);
+    assert!(shown["since"].is_string(), "{shown}");
+    assert_eq!((&shown["kind"], &shown["claim"]), (&json!("claim"), &json!("ns/c")));
+    assert_eq!(shown["reason"], "NoClassAndNoMatch");
     assert_eq!(
-        row(&standing),
+        shown["message"],
+        "no persistent volumes available for this claim and no storage class is set"
+    );
+    assert_eq!(
+        shown["facts"],
         json!({
-            "claim": "ns/c",
             "phase": "Pending",
-            "reason": "no_volume",
-            "text": "no persistent volumes available for this claim and no storage class is set",
             "nearest": [
                 { "volume": "small", "wrong": [
                     { "code": "TooSmall", "text": "it has \"1Mi\" of the \"1Gi\" asked for" },
@@ -553,10 +558,14 @@ fn l18_every_claim_that_is_not_bound_is_explained_with_the_nearest_volumes() {
             ],
         })
     );
-    assert_eq!(standing.json()["claims"][1]["nearest"], json!([]), "who names a volume takes no other");
-    assert_eq!(standing.waiting(), [("named_missing", 1), ("no_volume", 1)].into());
-    standing.set_rival(Some("somebody".to_owned()));
-    assert_eq!(standing.json()["secondBinder"], "somebody");
+    assert_eq!(
+        standing.json()["waiting"][1]["facts"]["nearest"],
+        json!([]),
+        "who names a volume takes no other"
+    );
+    assert_eq!(standing.waiting(), [("NamedVolumeMissing", 1), ("NoClassAndNoMatch", 1)].into());
+    standing.set_alarm(Some("somebody".to_owned()));
+    assert_eq!(standing.json()["alarm"], "somebody");
 }
 
 const BIND: [WriteKind; 4] =

@@ -82,7 +82,7 @@ fn cost_a_free_volume_is_not_offered_to_claims_that_take_none() {
     planner.warm(now);
     assert_eq!(
         planner.plan(now).decisions.into_keys().collect::<Vec<_>>(),
-        [("claim", "waits_for_provisioner")]
+        [("claim", "WaitingForProvisioner")]
     );
     let mut free = volume("pv");
     free.spec.storage_class_name = Some("late".into());
