@@ -43,6 +43,10 @@ pub enum Announcement {
         /// Since when.
         since: Timestamp,
     },
+    /// The volume is attached, but the status of its node, for which the kubelet waits, could not be written.
+    NotPublished(NodeName, String),
+    /// The API server did not take what would detach the volume from that node.
+    DetachFailed(NodeName, String),
     /// The driver takes long to detach the volume from that node.
     DetachTimedOut(VolumeId, NodeName),
     /// Nobody else holds the volume any more; so many seconds passed.
@@ -51,6 +55,20 @@ pub enum Announcement {
     ForcedDetach(NodeName, ForceReason),
     /// That is done.
     ForcedDetachDone(NodeName, ForceReason),
+}
+
+impl Announcement {
+    /// Whether it says the same as another. A wait that a try interrupts, in vain, is the same wait.
+    #[must_use]
+    pub fn is_like(&self, other: &Self) -> bool {
+        match (self, other) {
+            (
+                Self::Holder { node, waiting, foreign, since: _ },
+                Self::Holder { node: other_node, waiting: other_waiting, foreign: other_foreign, since: _ },
+            ) => node == other_node && waiting == other_waiting && foreign == other_foreign,
+            _ => self == other,
+        }
+    }
 }
 
 /// What KCM says when it gives up waiting for an external-attacher (attach-detach §7.3, §7.5).
@@ -151,6 +169,19 @@ fn text(announcement: &Announcement, volume: &str, namespace: &str) -> (EventTyp
                 timed_out(id, "detach")
             ),
         ),
+        Announcement::NotPublished(node, error) => (
+            EventType::Warning,
+            "NodeStatusRefused",
+            format!(
+                "Volume \"{volume}\" is attached, but the status of node \"{node}\", for which the kubelet waits, \
+                 cannot be written: {error}"
+            ),
+        ),
+        Announcement::DetachFailed(node, error) => (
+            EventType::Warning,
+            "FailedDetachVolume",
+            format!("DetachVolume.Detach failed for volume \"{volume}\" on node \"{node}\" : {error}"),
+        ),
         Announcement::Freed(seconds) => (
             EventType::Normal,
             "MultiAttachResolved",
@@ -186,6 +217,12 @@ fn holding(waiting: Option<&Waiting>, foreign: Option<&AttachmentName>) -> Strin
         Some(Waiting::DetachWaitingForNode { unforced }) => forced("has no object any more", unforced),
         Some(Waiting::DetachError { message, .. }) => {
             format!("from which its driver cannot detach it ({message})")
+        }
+        Some(Waiting::RetryBackoff { message: Some(message) }) => {
+            format!("as a request that would detach it failed ({message})")
+        }
+        Some(Waiting::NodeStatusRefused { message }) => {
+            format!("as the node's status, which comes first, cannot be written ({message})")
         }
         Some(Waiting::ForeignWriter) => {
             "and nothing is detached while another attach/detach controller is at work".to_owned()
@@ -264,6 +301,32 @@ mod tests {
         for (announcement, expected) in cases {
             assert_eq!(text(&announcement, volume, "ns1").2, expected);
         }
+    }
+
+    #[test]
+    fn l18_what_keeps_a_volume_elsewhere_is_told_with_the_servers_words_and_once_per_cause() {
+        let holder = |waiting, second| Announcement::Holder {
+            node: NodeName::from("n1"),
+            waiting: Some(waiting),
+            foreign: None,
+            since: Timestamp::from_second(second).unwrap(),
+        };
+        let message = || std::sync::Arc::from("forbidden");
+        let refused = || Waiting::RetryBackoff { message: Some(message()) };
+        let cases = [
+            (refused(), "as a request that would detach it failed (forbidden)"),
+            (
+                Waiting::NodeStatusRefused { message: message() },
+                "as the node's status, which comes first, cannot be written (forbidden)",
+            ),
+        ];
+        for (waiting, expected) in cases {
+            let expected =
+                format!("Volume \"pv1\" is attached to node \"n1\", {expected}, since 1970-01-01T00:00:07Z");
+            assert_eq!(text(&holder(waiting, 7), "pv1", "ns1").2, expected);
+        }
+        assert!(holder(refused(), 7).is_like(&holder(refused(), 8)), "the same wait, after a try in vain");
+        assert!(!holder(refused(), 7).is_like(&holder(Waiting::NodeGone, 7)));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! In: an [`Outcome`]. Out: changed pairs and nodes, marked dirty, so that the next plan starts from
 //! what is now known. Silence after a write never counts as "nothing happened".
 
-use std::time::Duration;
+use std::{mem, time::Duration};
 
 use tokio::time::Instant;
 
@@ -26,8 +26,8 @@ use crate::kube_api::{
     kinds::{Narrow, Node, VolumeAttachment},
 };
 
-/// After so many creates in a row whose outcome nobody knows, users are told: it is no accident then, and KCM tells
-/// of the first.
+/// After so many failures in a row that the server may not have meant, silence or its wish to be left alone for a
+/// moment, users are told: it is no accident then. (KCM tells of the first.)
 const TELLING_FAILURES: u32 = 3;
 
 impl Controller {
@@ -162,11 +162,13 @@ impl Controller {
                 }
                 pair.uncertain = Some(Uncertain { until: now + settle_time, read_absent: false });
                 if !error.is_certain() {
-                    pair.retry = pair.retry.after_failure(now, jitter, Duration::ZERO);
-                    if pair.retry.failures() >= TELLING_FAILURES {
+                    let retry = mem::take(&mut pair.retry).after_failure(now, jitter, Duration::ZERO);
+                    pair.retry = noted(retry, &error);
+                    if pair.retry.message().is_some() {
                         let failure = Announcement::Failed(announcer::refused(&error));
                         self.say_once(volume, node, Topic::Failure, &failure, now);
                     }
+                    self.operation_ended(volume, node, Operation::Attach, Ending::Failure, now);
                 }
             }
             Err(error @ CallError::Throttled { .. }) => self.pair_failed(volume, node, &error, now),
@@ -243,14 +245,16 @@ impl Controller {
                         pair.uncertain = None;
                     }
                     pair.doubt = Some(Doubt::NameTaken(name));
-                    pair.retry = pair.retry.after_failure(now, fastrand::f64(), Duration::ZERO);
+                    pair.retry =
+                        mem::take(&mut pair.retry).after_failure(now, fastrand::f64(), Duration::ZERO);
                     return;
                 }
                 if let Some(Doubt::DeletionRefused(uid)) = &doubt
                     && pair.attachment.as_ref().is_some_and(|known| known.metadata.uid == *uid)
                 {
                     // The UID was right, and the next delete would be refused like the last.
-                    pair.retry = pair.retry.after_failure(now, fastrand::f64(), Duration::ZERO);
+                    pair.retry =
+                        mem::take(&mut pair.retry).after_failure(now, fastrand::f64(), Duration::ZERO);
                     return;
                 }
                 pair.retry = Retry::default();
@@ -265,7 +269,7 @@ impl Controller {
                 let pair = self.pair(volume, node);
                 pair.doubt = pair.doubt.take().filter(|doubt| *doubt == Doubt::Unconfirmed);
                 if pair.attachment.is_some() {
-                    pair.retry = pair.retry.after_failure(now, 0.0, Duration::ZERO);
+                    pair.retry = mem::take(&mut pair.retry).after_failure(now, 0.0, Duration::ZERO);
                 }
                 let Some(uncertain) = &mut pair.uncertain else { return };
                 uncertain.read_absent = true;
@@ -273,14 +277,17 @@ impl Controller {
                     pair.uncertain = None;
                 } else if !wanted {
                     // The create may still land; look again when it no longer can.
-                    pair.retry =
-                        pair.retry.after_failure(now, 0.0, uncertain.until.saturating_duration_since(now));
+                    pair.retry = mem::take(&mut pair.retry).after_failure(
+                        now,
+                        0.0,
+                        uncertain.until.saturating_duration_since(now),
+                    );
                 }
             }
             Err(error @ CallError::Unknown(_)) => {
                 tracing::warn!(%volume, %node, %error, "the attachment could not be read");
                 let pair = self.pair(volume, node);
-                pair.retry = pair.retry.after_silence(now, fastrand::f64());
+                pair.retry = mem::take(&mut pair.retry).after_silence(now, fastrand::f64());
             }
             Err(error) => self.pair_failed(volume, node, &error, now),
         }
@@ -317,7 +324,9 @@ impl Controller {
 
     fn node_failed(&mut self, name: &NodeName, error: &CallError, now: Instant) {
         let jitter = fastrand::f64();
-        self.node_pauses(name, error, |retry| retry.after_failure(now, jitter, asked_pause(error)));
+        self.node_pauses(name, error, |retry| {
+            noted(retry.after_failure(now, jitter, asked_pause(error)), error)
+        });
     }
 
     fn node_not_read(&mut self, name: &NodeName, error: &CallError, now: Instant) {
@@ -332,7 +341,7 @@ impl Controller {
             tracing::warn!(node = %name, %error, "request for the node failed");
         }
         let state = self.actual.node_mut(name);
-        state.retry = pause(state.retry);
+        state.retry = pause(mem::take(&mut state.retry));
         // What waits for the node is looked at, so that it can say until when.
         self.dirty_volumes.extend(state.volumes.iter().cloned());
     }
@@ -340,7 +349,8 @@ impl Controller {
     fn pair_failed(&mut self, volume: &VolumeId, node: &NodeName, error: &CallError, now: Instant) {
         let jitter = fastrand::f64();
         let pair = self.pair(volume, node);
-        pair.retry = pair.retry.after_failure(now, jitter, asked_pause(error));
+        let retry = mem::take(&mut pair.retry).after_failure(now, jitter, asked_pause(error));
+        pair.retry = noted(retry, error);
     }
 
     fn knows_attachment(&self, answer: &VolumeAttachment) -> bool {
@@ -369,6 +379,12 @@ impl Controller {
         touched.extend(self.actual.witness_node(answer, name, sent));
         self.dirty_volumes.extend(touched);
     }
+}
+
+/// With what is to be told of the failure, if anything.
+fn noted(retry: Retry, error: &CallError) -> Retry {
+    let is_meant = error.is_certain() && !matches!(error, CallError::Throttled { .. });
+    if is_meant || retry.failures() >= TELLING_FAILURES { retry.because(&error.to_string()) } else { retry }
 }
 
 fn asked_pause(error: &CallError) -> Duration {

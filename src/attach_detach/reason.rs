@@ -78,7 +78,16 @@ impl fmt::Display for Waiting {
             Self::ForeignAttachment { name } => {
                 write!(f, "VolumeAttachment {name} is for something else, and has to go first")
             }
-            Self::RetryBackoff => f.write_str("a request failed and is tried again after a pause"),
+            Self::RetryBackoff { message: Some(message) } => {
+                write!(f, "a request failed and is tried again after a pause: {message}")
+            }
+            Self::RetryBackoff { message: None } => {
+                f.write_str("a request failed and is tried again after a pause")
+            }
+            Self::NodeStatusRefused { message } => write!(
+                f,
+                "the node's status could not be written and is tried again after a pause: {message}"
+            ),
         }
     }
 }

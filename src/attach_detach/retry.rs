@@ -1,17 +1,18 @@
 //! The pause of one pair or node after a failure; another kind of operation never resets it (S40).
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
 use crate::kube_api::backoff::{retry_pause, silence_pause};
 
-/// Failures in a row, and when to try again.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Failures in a row, when to try again, and what was said of the last one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Retry {
     failures: u32,
     silences: u32,
     at: Option<Instant>,
+    message: Option<Arc<str>>,
 }
 
 impl Retry {
@@ -33,11 +34,24 @@ impl Retry {
         self.failures
     }
 
+    /// What was said of the last failure, of requests that nobody but us makes and users wait for.
+    #[must_use]
+    pub fn message(&self) -> Option<&Arc<str>> {
+        self.message.as_ref()
+    }
+
+    /// The same after a failure of which this is to be told (L18).
+    #[must_use]
+    pub fn because(self, message: &str) -> Self {
+        Self { message: Some(message.into()), ..self }
+    }
+
     /// Notes a failure; `at_least` is what the server asked for.
     #[must_use]
     pub fn after_failure(self, now: Instant, jitter: f64, at_least: Duration) -> Self {
         let failures = self.failures.saturating_add(1);
-        Self { failures, silences: 0, at: Some(now + retry_pause(failures, jitter).max(at_least)) }
+        let at = Some(now + retry_pause(failures, jitter).max(at_least));
+        Self { failures, silences: 0, at, message: None }
     }
 
     /// Notes that a read was not answered, which says nothing about the object (L16).

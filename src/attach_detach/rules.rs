@@ -5,6 +5,8 @@
 //! the node's status is written without it; the answer to that very request proves it unpublished
 //! and unused; only then is the VolumeAttachment deleted; and only its absence means detached.
 
+use std::sync::Arc;
+
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 use tokio::time::Instant;
@@ -16,6 +18,7 @@ use super::{
     force::{ForcePolicy, ForceReason, Unforced, force},
     no_op,
     node_state::NodeState,
+    retry::Retry,
     volume_name::VolumeKind,
     withdrawal::{Unpublished, Withdrawal},
 };
@@ -155,7 +158,15 @@ pub enum Waiting {
         name: AttachmentName,
     },
     /// For the pause after a failure to end.
-    RetryBackoff,
+    RetryBackoff {
+        /// What the API server, or the way to it, said.
+        message: Option<Arc<str>>,
+    },
+    /// For the node's status to be written, which failed.
+    NodeStatusRefused {
+        /// What the API server, or the way to it, said.
+        message: Arc<str>,
+    },
 }
 
 impl Waiting {
@@ -196,7 +207,8 @@ impl Waiting {
             Self::RestoreGrace { .. } => "RestoreGrace",
             Self::Unreadable { .. } => "ObjectUnreadable",
             Self::ForeignAttachment { .. } => "ForeignAttachment",
-            Self::RetryBackoff => "RetryBackoff",
+            Self::RetryBackoff { .. } => "RetryBackoff",
+            Self::NodeStatusRefused { .. } => "NodeStatusRefused",
         }
     }
 }
@@ -204,11 +216,19 @@ impl Waiting {
 /// Judges one pair.
 #[must_use]
 pub fn judge(view: &PairView<'_>, now: Instant) -> Verdict {
-    match (view.kind, view.wish) {
+    let mut verdict = match (view.kind, view.wish) {
         (VolumeKind::NoOp, _) => no_op::judge(view, now),
         (VolumeKind::Csi, Some(wish)) => wanted(view, wish, now),
         (VolumeKind::Csi, None) => unwanted(view, now),
+    };
+    let node = view.node.filter(|state| state.node.is_some());
+    let failed = node.map(|state| &state.retry).filter(|retry| retry.pending(now).is_some());
+    if let Some(Waiting::Publishing | Waiting::DetachWaitingForUnpublish) = verdict.waiting
+        && let Some(message) = failed.and_then(Retry::message)
+    {
+        verdict.waiting = Some(Waiting::NodeStatusRefused { message: Arc::clone(message) });
     }
+    verdict
 }
 
 fn wanted(view: &PairView<'_>, wish: &Wish, now: Instant) -> Verdict {
@@ -264,7 +284,7 @@ fn wanted(view: &PairView<'_>, wish: &Wish, now: Instant) -> Verdict {
         return Verdict { waiting, ..read_attachment(pair, now) };
     }
     if let Some(at) = pair.retry.pending(now) {
-        return pause(at);
+        return pause(&pair.retry, at);
     }
     Verdict {
         step: Some(Step::Create(source.clone())),
@@ -315,7 +335,7 @@ fn unwanted(view: &PairView<'_>, now: Instant) -> Verdict {
         Err(verdict) => return verdict,
     };
     match pair.retry.pending(now) {
-        Some(at) => Verdict { withdraws: true, ..pause(at) },
+        Some(at) => Verdict { withdraws: true, ..pause(&pair.retry, at) },
         None => {
             let step = Step::Delete(attachment.metadata.uid.clone(), proof);
             Verdict { forced, ..withdraw(Some(step), Waiting::DetachWaitingForAttacher) }
@@ -395,7 +415,7 @@ fn in_doubt(pair: &Pair, until: Instant, now: Instant) -> Verdict {
 
 fn read_attachment(pair: &Pair, now: Instant) -> Verdict {
     match pair.retry.pending(now) {
-        Some(at) => pause(at),
+        Some(at) => pause(&pair.retry, at),
         None => {
             Verdict { step: Some(Step::ReadAttachment), ..wait(Publication::Withhold, Waiting::Uncertain) }
         }
@@ -406,8 +426,9 @@ pub(super) fn wait(publication: Publication, waiting: Waiting) -> Verdict {
     Verdict { waiting: Some(waiting), ..Verdict::say(publication) }
 }
 
-fn pause(at: Instant) -> Verdict {
-    Verdict { wake_at: Some(at), ..wait(Publication::Withhold, Waiting::RetryBackoff) }
+fn pause(retry: &Retry, at: Instant) -> Verdict {
+    let waiting = Waiting::RetryBackoff { message: retry.message().cloned() };
+    Verdict { wake_at: Some(at), ..wait(Publication::Withhold, waiting) }
 }
 
 pub(super) fn withdraw(step: Option<Step>, waiting: Waiting) -> Verdict {

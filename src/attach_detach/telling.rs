@@ -118,7 +118,16 @@ impl Controller {
         now: Instant,
     ) {
         if self.desired.wish(volume, node).is_none() {
-            self.actual.pair_mut(volume, node).told = Told::default();
+            match verdict.waiting.as_ref().and_then(failure) {
+                // No pod is there to be told: the node is.
+                Some(message) => {
+                    let announcement = Announcement::DetachFailed(node.clone(), message.to_string());
+                    self.say_once(volume, node, Topic::Failure, &announcement, now);
+                }
+                // Between two tries it is the same failure.
+                None if self.actual.pair_mut(volume, node).retry.failures() > 0 => {}
+                None => self.actual.pair_mut(volume, node).told = Told::default(),
+            }
             return;
         }
         let told = &mut self.actual.pair_mut(volume, node).told;
@@ -148,6 +157,10 @@ impl Controller {
                 if error.is_some() || self.lasts(volume, node, LONG, now) {
                     self.say_once(volume, node, Topic::Failure, &Announcement::Failed(message), now);
                 }
+            }
+            Some(Waiting::NodeStatusRefused { message }) => {
+                let announcement = Announcement::NotPublished(node.clone(), message.to_string());
+                self.say_once(volume, node, Topic::Failure, &announcement, now);
             }
             Some(Waiting::HeldByNode { rival }) if rival.holds => {
                 self.tell_who_holds(volume, node, &rival.node, verdicts, now);
@@ -239,7 +252,7 @@ impl Controller {
     ) {
         let said = &mut self.actual.pair_mut(volume, node).told.said;
         let again_at = match said.get(&topic) {
-            Some((before, at)) if before == announcement && now < *at + REPEAT => *at + REPEAT,
+            Some((before, at)) if before.is_like(announcement) && now < *at + REPEAT => *at + REPEAT,
             _ => {
                 said.insert(topic, (announcement.clone(), now));
                 self.say(volume, node, announcement);
@@ -250,8 +263,15 @@ impl Controller {
     }
 
     fn say(&mut self, volume: &VolumeId, node: &NodeName, announcement: &Announcement) {
-        if let Some(wish) = self.desired.wish(volume, node) {
-            self.effects.events.extend(announcer::events(&self.objects, wish, announcement));
+        match (self.desired.wish(volume, node), announcement) {
+            (Some(wish), _) => {
+                self.effects.events.extend(announcer::events(&self.objects, wish, announcement));
+            }
+            (None, Announcement::DetachFailed(..)) => {
+                let event = announcer::node_event(&self.objects, volume, node, announcement);
+                self.effects.events.extend(event);
+            }
+            (None, _) => {}
         }
     }
 
@@ -369,7 +389,9 @@ impl Controller {
     ) -> Option<Instant> {
         let state = self.actual.node(node)?;
         let of_node = match waiting {
-            Waiting::Publishing | Waiting::DetachWaitingForUnpublish => state.retry.pending(now),
+            Waiting::Publishing | Waiting::DetachWaitingForUnpublish | Waiting::NodeStatusRefused { .. } => {
+                state.retry.pending(now)
+            }
             Waiting::DetachWaitingForSettlement => state.unsettled.map(|unsettled| unsettled.until),
             _ => None,
         };
@@ -401,5 +423,14 @@ impl Controller {
             self.metrics.refused(to);
         }
         tracing::info!(%volume, %node, from = from.unwrap_or("Settled"), to = to.unwrap_or("Settled"), "attachment");
+    }
+}
+
+/// What was said of a request for the end of an attachment that failed.
+fn failure(waiting: &Waiting) -> Option<&str> {
+    match waiting {
+        Waiting::RetryBackoff { message } => message.as_deref(),
+        Waiting::NodeStatusRefused { message } => Some(message),
+        _ => None,
     }
 }

@@ -269,9 +269,9 @@ impl WishClock {
                 if error != CallError::NotLeader {
                     tracing::warn!(%error, "the times since when volumes are not wanted could not be kept");
                     self.retry = if error.is_certain() {
-                        self.retry.after_failure(now, jitter, Duration::ZERO)
+                        std::mem::take(&mut self.retry).after_failure(now, jitter, Duration::ZERO)
                     } else {
-                        self.retry.after_silence(now, jitter)
+                        std::mem::take(&mut self.retry).after_silence(now, jitter)
                     };
                 }
                 return false;

@@ -263,7 +263,7 @@ fn hold(actual: &mut ActualState, volume: &VolumeId, name: &NodeName, given: &Gi
             read_absent: lookup == Lookup::Read,
         });
         if given.paused {
-            pair.retry = pair.retry.after_failure(now, 1.0, Duration::ZERO);
+            pair.retry = std::mem::take(&mut pair.retry).after_failure(now, 1.0, Duration::ZERO);
         }
         if given.proven || given.proven_in_use {
             pair.withdrawal = Withdrawal::Since(Sequence(0));

@@ -290,7 +290,7 @@ impl<'a> Print<'a> {
             doubt => self.plain(doubt),
         }
         self.withdrawal(name, withdrawal);
-        self.retry(*retry);
+        self.retry(retry);
         // While the node is well, nothing is forced; and if it fails, that is later.
         let state = daemon.controller.actual().node(name);
         if state.is_none_or(|state| state.node.as_ref().is_none_or(|node| !node.is_ready())) {
@@ -314,7 +314,7 @@ impl<'a> Print<'a> {
     }
 
     /// A pause that is over is none. How often it has been is left out: it says how long the next one lasts.
-    fn retry(&mut self, retry: Retry) {
+    fn retry(&mut self, retry: &Retry) {
         match retry.pending(self.daemon.now) {
             Some(at) => self.moment(at),
             None => self.text.push('-'),
@@ -345,7 +345,7 @@ impl<'a> Print<'a> {
             self.plain(asked_at.filter(|_| *busy).map(|at| at >= *until));
             self.moment(*until);
         }
-        self.retry(*retry);
+        self.retry(retry);
         if let Some(since) = unready_since {
             self.patience_since(Some(*since));
         }
