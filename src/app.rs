@@ -23,7 +23,7 @@ use tokio_rustls::rustls::ServerConfig;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{
-    attach_detach::{AttachDetach, ClockPlace},
+    attach_detach::{AttachDetach, TimersPlace},
     binder::Binder,
     config::Config,
     http::{self, DelegatedAuth, Gate, Measures, OwnCertificate, Pages, Reviewer, Router, Server},
@@ -189,9 +189,10 @@ pub fn subsystems(parts: &Parts) -> anyhow::Result<Vec<Subsystem>> {
         &parts.metrics,
         parts.alarms.clone(),
     )?
-    .with_wish_clock(ClockPlace {
+    .with_force_timers(TimersPlace {
         namespace: parts.namespace.clone(),
-        name: format!("{}-wish-clock", parts.config.own_name),
+        name: format!("{}-force-detach-timers", parts.config.own_name),
+        earlier_name: Some(format!("{}-wish-clock", parts.config.own_name)),
     });
     let binder = Binder::new(
         Arc::clone(&parts.objects),

@@ -6,6 +6,7 @@
 //! knows (a request in flight, an outcome unknown) errs on the side of "attached".
 
 mod attachments;
+mod inheritance;
 mod unexplained;
 
 use std::{
@@ -32,7 +33,7 @@ use super::{
 };
 use crate::{
     kube_api::{
-        ids::{AttachmentName, NodeName, Uid},
+        ids::{AttachmentName, NodeName, ResourceVersion, Uid},
         kinds::{Node, VolumeAttachment},
     },
     state::VecMap,
@@ -80,8 +81,14 @@ pub struct Pair {
     pub told: Told,
     /// Why the detach under way was forced, if it was.
     pub forced: Option<ForceReason>,
-    /// Since when nobody wants what is, or may be, attached here.
+    /// Since when nobody wants what is, or may be, attached here, by this process' clock.
     pub unwanted_since: Option<Timestamp>,
+    /// Whether somebody has wanted it here since this process leads: what a predecessor knew of a wait is of an
+    /// earlier one then.
+    pub was_wanted: bool,
+    /// The attachment's revision when somebody wanted the volume here after nobody had: what it says until it
+    /// changes is of the time before.
+    pub wanted_again_at: Option<ResourceVersion>,
     /// The operation in progress, and when it began.
     pub operation: Option<(Operation, Instant)>,
     /// Whether the volume was in-tree before it was translated.
@@ -457,24 +464,19 @@ impl ActualState {
         volumes
     }
 
-    /// Notes since when each pair of a volume has not been wanted. `known` tells of an earlier beginning
-    /// that a predecessor of this process wrote down.
-    pub fn note_unwanted(
-        &mut self,
-        volume: &VolumeId,
-        wants: impl Fn(&NodeName) -> bool,
-        known: impl Fn(&NodeName, &Pair) -> Option<Timestamp>,
-        wall: Timestamp,
-    ) {
+    /// Notes since when each pair of a volume has not been wanted.
+    pub fn note_unwanted(&mut self, volume: &VolumeId, wants: impl Fn(&NodeName) -> bool, wall: Timestamp) {
         let Some(state) = self.volumes.get_mut(volume) else { return };
         for (node, pair) in state.pairs.iter_mut() {
-            pair.unwanted_since = if wants(node) {
-                None
+            if wants(node) {
+                pair.was_wanted = true;
+                if pair.unwanted_since.take().is_some() {
+                    let attachment = pair.attachment.as_ref();
+                    pair.wanted_again_at = attachment.map(|known| known.metadata.resource_version);
+                }
             } else {
-                let earlier = known(node, pair);
-                let since = pair.unwanted_since.unwrap_or(wall);
-                Some(earlier.map_or(since, |earlier| earlier.min(since)))
-            };
+                pair.unwanted_since.get_or_insert(wall);
+            }
         }
     }
 

@@ -25,7 +25,7 @@ pub enum StandOff {
     ForeignWriter,
     /// The cluster was restored from a backup: what it says may be of the past (E11).
     Restored {
-        /// Until when, by the cluster's clock.
+        /// Until when, by this process' clock.
         until: Timestamp,
     },
 }

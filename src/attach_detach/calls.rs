@@ -8,13 +8,12 @@ use serde_json::json;
 use super::{
     desired_state::AttachSource,
     volume_name::VolumeId,
-    wish_clock::ConfigMap,
     withdrawal::{Sequence, Unpublished},
 };
 use crate::kube_api::{
     call::{CallError, Request, Verb},
     ids::{AttachmentName, NodeName, ResourceVersion, Uid},
-    kinds::{Narrow, Node, VolumeAttachment, api_root},
+    kinds::{ConfigMap, Narrow, Node, VolumeAttachment, api_root},
 };
 
 /// A request about to be sent.
@@ -26,8 +25,8 @@ pub enum Call {
     PatchNode(NodeName, ResourceVersion, Request),
     /// Read a node live.
     ReadNode(NodeName),
-    /// Read or write the ConfigMap of the wish clock.
-    Clock(Request),
+    /// Read or write the ConfigMap of the force-detach timers, or be rid of an earlier version's.
+    Timers(Request),
 }
 
 /// A request for one pair.
@@ -59,8 +58,8 @@ pub enum Answer {
     Attachment(VolumeAttachment),
     /// A Node.
     Node(Node),
-    /// The ConfigMap of the wish clock.
-    Clock(ConfigMap),
+    /// The ConfigMap of the force-detach timers.
+    Timers(ConfigMap),
     /// The object is gone for good.
     Gone,
 }

@@ -1,8 +1,8 @@
-//! The cluster's time, carried on by the monotonic clock.
+//! The clock of this process: the time of day as it was read at start, carried on by the monotonic clock.
 //!
-//! Objects bear wall-clock times, and a detach is forced by them. The wall clock is read once, at start;
-//! from then on it is the monotonic clock that advances it, so a jump of the wall clock can neither force
-//! a detach early nor put it off (E10).
+//! Waits are counted on it, and it is shown. It is never compared with a time that another machine wrote (S4, S6, E10);
+//! and as it is read once, a jump of the wall clock changes nothing. While the machine is suspended it stands still, as
+//! the monotonic clock does: what was not observed does not count as waited.
 
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
@@ -21,14 +21,14 @@ impl Clock {
         Self { wall, monotonic }
     }
 
-    /// The cluster's time at a later moment.
+    /// What it shows at a later moment.
     #[must_use]
     pub fn wall(&self, now: Instant) -> Timestamp {
         // An instant that cannot be represented is one that does not come.
         self.wall.checked_add(now.saturating_duration_since(self.monotonic)).unwrap_or(Timestamp::MAX)
     }
 
-    /// The moment of a time of the cluster, if it is not past.
+    /// The moment at which it shows that, if that is not past.
     #[must_use]
     pub fn instant(&self, wall: Timestamp) -> Option<Instant> {
         self.monotonic.checked_add(wall.duration_since(self.wall).try_into().ok()?)

@@ -16,6 +16,7 @@ use super::{
     clock::Clock,
     desired_state::DesiredState,
     force::{ForcePolicy, Unforced},
+    force_timers::{Failure, ForceTimers, TimersPlace, Wait, WaitKey},
     identification::{candidates, is_held_exclusively, volume_of},
     metrics::{AttachDetachMetrics, Counted, Ending, Planned},
     pace::Pace,
@@ -26,7 +27,6 @@ use super::{
     second_controller::Suspicion,
     standing::Standing,
     volume_name::{VolumeId, VolumeKind},
-    wish_clock::{ClockPlace, Wait, WaitKey, WishClock},
     withdrawal::{Sequence, Withdrawal},
 };
 use crate::{
@@ -90,7 +90,7 @@ pub struct Controller {
     pub(super) graced_until: Option<Instant>,
     /// The newest revision of any VolumeAttachment that the watch has told of.
     pub(super) newest_attachment: ResourceVersion,
-    pub(super) wish_clock: WishClock,
+    pub(super) force_timers: ForceTimers,
     /// How long a request of unknown outcome may still be carried out.
     pub(super) settle_time: Duration,
     pub(super) pace: Pace,
@@ -136,7 +136,7 @@ impl Controller {
             suspicion: Suspicion::default(),
             graced_until: None,
             newest_attachment: ResourceVersion::default(),
-            wish_clock: WishClock::default(),
+            force_timers: ForceTimers::default(),
             settle_time: SETTLE_TIME,
             pace: Pace::default(),
             unreadable_attachments: UnreadableAttachments::default(),
@@ -155,9 +155,10 @@ impl Controller {
         Self { objects, standing: Arc::new(Standing::clone(&self.standing)), ..self.clone() }
     }
 
-    /// Keeps the wish clock where it survives this process.
-    pub fn keep_wishes_in(&mut self, place: ClockPlace) {
-        self.wish_clock = WishClock::kept_in(place);
+    /// Keeps the force-detach timers where they survive this process.
+    pub fn keep_timers_in(&mut self, place: TimersPlace) {
+        let ForcePolicy { unready, gone, .. } = self.options.force;
+        self.force_timers = ForceTimers::kept_in(place, unready.max(gone));
     }
 
     /// Whether this process may write, as far as the controller knows.
@@ -169,16 +170,16 @@ impl Controller {
     /// Requests whose outcome has not been taken yet.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.pair_calls + self.node_calls + usize::from(self.wish_clock.is_busy())
+        self.pair_calls + self.node_calls + usize::from(self.force_timers.is_busy())
     }
 
     /// When to call [`Self::reconcile`] although nothing happened.
     #[must_use]
     pub fn wake_at(&self) -> Option<Instant> {
         let timer = self.wake_at.first().map(|(at, _)| *at);
-        let clock = self.wish_clock.retry_at().filter(|_| self.leads);
+        let timers = self.force_timers.due_at().filter(|_| self.leads);
         let alarms = self.suspicion.ends_at().into_iter().chain(self.grace_ends_at());
-        timer.into_iter().chain(self.sweep_at).chain(alarms).chain(clock).min()
+        timer.into_iter().chain(self.sweep_at).chain(alarms).chain(timers).min()
     }
 
     /// Where volumes are attached, or may be.
@@ -403,8 +404,8 @@ impl Controller {
         {
             self.reconcile_node(&node, now);
         }
-        if let Some(request) = self.wish_clock.next(now) {
-            self.call(Call::Clock(request));
+        if let Some(request) = self.force_timers.next(now, self.clock.wall(now)) {
+            self.call(Call::Timers(request));
         }
         mem::take(&mut self.effects)
     }
@@ -422,9 +423,7 @@ impl Controller {
             }
         }
         let wanted = |node: &NodeName| wishes.is_some_and(|wishes| wishes.contains_key(node));
-        let wish_clock = &self.wish_clock;
-        let since = |node: &NodeName, pair: &Pair| wish_clock.since(volume, node, pair.uid());
-        self.actual.note_unwanted(volume, wanted, since, wall);
+        self.actual.note_unwanted(volume, wanted, wall);
         let state = self.actual.volume(volume);
         let named = wishes.into_iter().flat_map(VecMap::keys);
         let named = named.chain(state.into_iter().flat_map(|state| state.pairs.keys()));
@@ -491,7 +490,7 @@ impl Controller {
         if volume.kind() == VolumeKind::NoOp {
             self.force_off_the_list(volume, node, verdict.forced);
         }
-        self.remember_wish(volume, node, verdict);
+        self.remember_wait(volume, node, verdict);
         self.note_waiting(volume, node, verdict, now);
         match &verdict.step {
             None => {}
@@ -524,8 +523,8 @@ impl Controller {
         held && !self.actual.pair_mut(volume, node).holds()
     }
 
-    /// Keeps the beginning of a wait that force may end, for whoever comes after us.
-    fn remember_wish(&mut self, volume: &VolumeId, node: &NodeName, verdict: &Verdict) {
+    /// Keeps how long a wait has lasted that force may end, for the process that comes after us.
+    fn remember_wait(&mut self, volume: &VolumeId, node: &NodeName, verdict: &Verdict) {
         let Some(pair) = self.actual.pair(volume, node) else { return };
         let attachment = pair.attachment.as_ref();
         let is_over = attachment.is_some_and(|attachment| attachment.metadata.is_terminating());
@@ -538,11 +537,17 @@ impl Controller {
                     | Waiting::DetachWaitingForNode { unforced: Unforced::Until(_) },
                 ),
             ) => {
-                let wait = Wait { since, attachment: pair.uid().cloned() };
-                self.wish_clock.note(WaitKey::new(volume, node), wait);
+                let state = self.actual.node(node);
+                let unready_since = state.and_then(|state| state.unready_since);
+                let wait = Wait {
+                    since: unready_since.map_or(since, |unready_since| unready_since.max(since)),
+                    failure: state.and_then(|state| state.node.as_deref()).and_then(Failure::of),
+                    attachment: pair.uid().cloned(),
+                };
+                self.force_timers.note(WaitKey::new(volume, node), wait);
             }
             (Some(_), _) if !is_over => {}
-            _ => self.wish_clock.forget(volume, node),
+            _ => self.force_timers.forget(volume, node),
         }
     }
 

@@ -207,12 +207,6 @@ impl Wish {
         self.pods.values().find(|(_, volume)| volume.current).and_then(|(_, volume)| volume.source.as_ref())
     }
 
-    /// The earliest moment at which anybody can have wished it, if that is known of all.
-    #[must_use]
-    pub fn began(&self) -> Option<Timestamp> {
-        self.pods.values().map(|(pod, _)| pod.created).min().flatten()
-    }
-
     /// Age order of wishes: the oldest pod first, then the order of names.
     #[must_use]
     pub fn seniority(&self) -> Option<(Option<Timestamp>, &PodKey)> {

@@ -10,7 +10,7 @@ use super::{
     withdrawal::Sequence,
 };
 use crate::kube_api::{
-    call::{CallError, Caller},
+    call::{CallError, Caller, Verb},
     kinds::VolumeAttachment,
 };
 
@@ -50,12 +50,10 @@ async fn perform(caller: &Caller, call: &Call) -> Result<Answer, CallError> {
         Call::Pair(_, _, PairRequest::Read(name)) => caller.get(name).await.map(Answer::Attachment),
         Call::PatchNode(_, _, request) => caller.write(request).await.map(Answer::Node),
         Call::ReadNode(name) => caller.get(name).await.map(Answer::Node),
-        Call::Clock(request) => {
-            let body = caller.send(request).await?;
-            let map = serde_json::from_slice(&body);
-            map.map(Answer::Clock)
-                .map_err(|error| CallError::Unknown(format!("unreadable ConfigMap: {error}")))
+        Call::Timers(request) if request.verb == Verb::Delete => {
+            caller.send(request).await.map(|_| Answer::Gone)
         }
+        Call::Timers(request) => caller.config_map(request).await.map(Answer::Timers),
     }
 }
 

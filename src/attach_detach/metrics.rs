@@ -21,6 +21,9 @@ use crate::{
 /// The alarm that another attach/detach controller is at work (S14).
 const SECOND_CONTROLLER: &str = "second_attach_detach_controller";
 
+/// The alarm that how long detaches have waited cannot be kept for a successor (S6).
+const FORCE_TIMERS: &str = "force_detach_timers";
+
 /// How an operation ended, as a label value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
@@ -111,6 +114,7 @@ impl AttachDetachMetrics {
         )?;
         metrics.register(&foreign_attachments)?;
         alarms.set(SECOND_CONTROLLER, None);
+        alarms.set(FORCE_TIMERS, None);
         metrics.register(&operations)?;
         metrics.register(&totals)?;
         let counter = |name: &str, help: &str, label: &str, values: &[&str]| {
@@ -237,6 +241,11 @@ impl AttachDetachMetrics {
     /// Raises or ends the alarm about another controller.
     pub fn alarm(&self, text: Option<&str>) {
         self.alarms.set(SECOND_CONTROLLER, text.map(str::to_owned));
+    }
+
+    /// Raises or ends the alarm that the force-detach timers cannot be kept.
+    pub fn alarm_of_timers(&self, text: Option<&str>) {
+        self.alarms.set(FORCE_TIMERS, text.map(str::to_owned));
     }
 
     /// Counts a detach although the volume was, or may have been, in use.

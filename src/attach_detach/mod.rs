@@ -19,6 +19,7 @@ pub mod controller;
 pub mod desired_state;
 mod executor;
 pub mod force;
+pub mod force_timers;
 mod foreign_acts;
 mod identification;
 pub mod in_tree_migration;
@@ -43,9 +44,8 @@ mod sweep;
 mod telling;
 pub mod volume_name;
 pub mod volume_source;
-pub mod wish_clock;
 pub mod withdrawal;
 
 pub use controller::AttachDetachOptions;
+pub use force_timers::TimersPlace;
 pub use subsystem::AttachDetach;
-pub use wish_clock::ClockPlace;

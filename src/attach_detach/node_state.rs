@@ -45,12 +45,13 @@ pub struct NodeState {
     pub own_list: Option<OwnList>,
     /// A status patch whose outcome nobody knows.
     pub unsettled: Option<Unsettled>,
-    /// Since when the node has not been Ready, or has been gone, as far as can be known.
+    /// Since when the node has not been Ready, or has been gone, as far as is proven, by this process' clock.
     pub unready_since: Option<Timestamp>,
     /// Pause after failures.
     pub retry: Retry,
-    /// When this node object was first seen.
-    first_seen: Option<Timestamp>,
+    /// Since when we have seen this node object Ready without a break. What its condition says is of another clock,
+    /// or copied from an earlier object.
+    ready_since: Option<Timestamp>,
     /// Boot of the machine behind the node object, as far as any has said; empty if none has.
     boot: String,
     /// Volumes that an earlier object of this node reported in use. A later one of the same boot starts
@@ -125,10 +126,12 @@ impl NodeState {
             if !boot.is_empty() {
                 self.boot = boot.to_string();
             }
-            if replaced {
-                self.first_seen = Some(wall);
-            }
         }
+        self.ready_since = match (&self.node, node.filter(|node| node.is_ready())) {
+            (_, None) => None,
+            (Some(before), Some(after)) if !replaced && before.ready() == after.ready() => self.ready_since,
+            _ => Some(wall),
+        };
         let health = self.health();
         self.unready_since = self.unready_since(node, wall);
         self.node = node.cloned();
@@ -168,17 +171,15 @@ impl NodeState {
         (node.is_some(), node.is_some_and(Node::is_ready), node.is_some_and(Node::is_out_of_service))
     }
 
-    /// Since when the node has not been well without a break, as far as can be told.
+    /// Since when we have not seen the node well.
     fn unready_since(&self, node: Option<&Arc<Node>>, wall: Timestamp) -> Option<Timestamp> {
         if node.is_some_and(|node| node.is_ready()) {
             return None;
         }
-        let told = || node?.ready()?.last_transition_time.filter(|told| *told < wall);
         match (&self.node, self.unready_since) {
-            (None, None) => Some(told().unwrap_or(wall)),
             (before, Some(since)) if is_the_same_failure(before.as_ref(), node) => Some(since),
-            // Where we saw the change ourselves, our own clock serves: the condition bears the time of another
-            // one, which may be wrong (E10).
+            // Our own clock serves, also where we did not see the change: the condition bears the time of another
+            // one, which may be wrong (E10). What a predecessor saw of it, the force-detach timers tell.
             _ => Some(wall),
         }
     }
@@ -200,10 +201,7 @@ impl NodeState {
         if self.distrusted.is_empty() {
             return None;
         }
-        let ready = self.node.as_ref().filter(|node| node.is_ready()).and_then(|node| node.ready());
-        // The condition may have been written with the object, or copied from an earlier one.
-        let since = ready?.last_transition_time.max(self.first_seen)?;
-        Some(since.checked_add(TRUST_AFTER).unwrap_or(Timestamp::MAX))
+        Some(self.ready_since?.checked_add(TRUST_AFTER).unwrap_or(Timestamp::MAX))
     }
 
     /// Believes the node's list again if it is time. Returns the volumes that may no longer count as in
@@ -370,35 +368,46 @@ mod tests {
     }
 
     #[test]
-    fn e10_the_time_of_another_clock_counts_only_for_what_we_did_not_see() {
-        // name, whether it was seen Ready at 10, what its condition says at 100, since when it counts
-        let cases = [
-            ("S6 found so", false, 20, 20),
-            ("seen, and its clock is behind", true, 5, 100),
-            ("seen late", true, 90, 100),
-            ("seen, and its clock is ahead", true, 500, 100),
-            ("found so, and its clock is ahead", false, 500, 100),
-        ];
-        for (name, was_seen, says, expected) in cases {
-            let mut state = NodeState::default();
-            if was_seen {
-                state.observe(Some(&node("1", "b", "True", 0)), BTreeSet::new, at(10));
+    fn s4_e10_the_time_of_another_clock_counts_for_nothing() {
+        for says in [5, 20, 90, 500] {
+            for was_seen in [true, false] {
+                let mut state = NodeState::default();
+                if was_seen {
+                    state.observe(Some(&node("1", "b", "True", 0)), BTreeSet::new, at(10));
+                }
+                state.observe(Some(&node("1", "b", "Unknown", says)), BTreeSet::new, at(100));
+                assert_eq!(state.unready_since, Some(at(100)), "since {says}; seen Ready: {was_seen}");
             }
-            state.observe(Some(&node("1", "b", "Unknown", says)), BTreeSet::new, at(100));
-            assert_eq!(state.unready_since, Some(at(expected)), "{name}");
         }
     }
 
     #[test]
-    fn s3_an_empty_list_of_a_recreated_node_proves_nothing_for_a_while() {
+    fn s3_e10_an_empty_list_of_a_recreated_node_proves_nothing_for_a_while() {
+        // Since when it is Ready by another clock.
+        for says in [0, 100, 3_700] {
+            let mut state = NodeState::default();
+            state.observe(Some(&node("1", "boot", "True", 0)), BTreeSet::new, at(0));
+            state.observe(Some(&node("2", "boot", "True", says)), || BTreeSet::from([volume()]), at(100));
+            assert!(state.uses(&volume()));
+            state.observe(Some(&node("2", "boot", "True", says)), BTreeSet::new, at(130));
+            assert_eq!(state.trusted_at(), Some(at(160)), "{says}");
+            assert!(state.trust(at(159)).is_empty());
+            assert_eq!(state.trust(at(160)), BTreeSet::from([volume()]));
+            assert!(!state.uses(&volume()));
+        }
+    }
+
+    #[test]
+    fn s3_who_is_not_ready_in_between_is_believed_later() {
         let mut state = NodeState::default();
         state.observe(Some(&node("1", "boot", "True", 0)), BTreeSet::new, at(0));
         state.observe(Some(&node("2", "boot", "True", 100)), || BTreeSet::from([volume()]), at(100));
-        assert!(state.uses(&volume()));
-        assert_eq!(state.trusted_at(), Some(at(160)));
-        assert!(state.trust(at(159)).is_empty());
-        assert_eq!(state.trust(at(160)), BTreeSet::from([volume()]));
-        assert!(!state.uses(&volume()));
+        state.observe(Some(&node("2", "boot", "False", 120)), BTreeSet::new, at(120));
+        assert_eq!(state.trusted_at(), None);
+        state.observe(Some(&node("2", "boot", "True", 130)), BTreeSet::new, at(130));
+        assert_eq!(state.trusted_at(), Some(at(190)));
+        state.observe(Some(&node("2", "boot", "True", 150)), BTreeSet::new, at(150));
+        assert_eq!(state.trusted_at(), Some(at(210)), "it was not Ready unseen");
     }
 
     #[test]

@@ -17,7 +17,6 @@ use super::{
     retry::Retry,
     second_controller::ForeignAct,
     volume_name::VolumeId,
-    wish_clock::WaitKey,
     withdrawal::{Sequence, Withdrawal},
 };
 use crate::kube_api::{
@@ -90,7 +89,7 @@ impl Controller {
                 let touched = self.actual.node_call_ended(&name);
                 self.dirty_volumes.extend(touched);
             }
-            Call::Clock(_) => self.clock_answered(result, now),
+            Call::Timers(_) => self.timers_answered(result, now),
             Call::ReadNode(name) => {
                 self.node_calls -= 1;
                 self.dirty_nodes.push(name.clone());
@@ -122,17 +121,22 @@ impl Controller {
         }
     }
 
-    fn clock_answered(&mut self, result: Result<Answer, CallError>, now: Instant) {
+    fn timers_answered(&mut self, result: Result<Answer, CallError>, now: Instant) {
         let result = result.and_then(|answer| match answer {
-            Answer::Clock(map) => Ok(map),
+            Answer::Timers(map) => Ok(Some(map)),
+            Answer::Gone => Ok(None),
             _ => Err(CallError::Unknown("not a ConfigMap".to_owned())),
         });
-        let pairs = self.actual.volumes().flat_map(|(volume, state)| {
-            let held = state.pairs.iter().filter(|(_, pair)| pair.holds());
-            held.map(move |(node, pair)| (WaitKey::new(volume, node), pair.uid().cloned()))
-        });
-        let existing = || pairs.collect();
-        if self.wish_clock.take(result, existing, fastrand::f64(), now) {
+        let (actual, wall) = (&self.actual, self.clock.wall(now));
+        // What a backup says of waits is of another time (E11).
+        let is_restored = self.objects.restore_grace().left(now).is_some();
+        let candidates = || if is_restored { Vec::new() } else { actual.waiting_for_force() };
+        let inherited = self.force_timers.take(result, candidates, fastrand::f64(), (now, wall));
+        self.metrics.alarm_of_timers(self.force_timers.alarm());
+        for proven in &inherited {
+            self.actual.inherit(proven, wall);
+        }
+        if !inherited.is_empty() {
             self.look_at_everything();
         }
     }

@@ -33,7 +33,7 @@ impl Controller {
             Call::PatchNode(node, ..) | Call::ReadNode(node) => {
                 self.actual.node(node).and_then(|state| state.asked_at)
             }
-            Call::Clock(_) => None,
+            Call::Timers(_) => None,
         };
         if let Some(asked) = asked {
             self.pace.note(now.saturating_duration_since(asked));

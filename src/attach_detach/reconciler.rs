@@ -39,7 +39,7 @@ pub struct VolumeView<'a> {
     pub stand_off: Option<StandOff>,
     /// Nodes on which nothing may be done, each with the object that cannot be read (S42).
     pub unreadable: BTreeMap<NodeName, String>,
-    /// The time by the cluster's clock.
+    /// The time by this process' clock.
     pub wall: Timestamp,
 }
 

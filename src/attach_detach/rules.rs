@@ -42,7 +42,7 @@ pub struct PairView<'a> {
     pub rival: Option<&'a Rival>,
     /// When a detach may be forced.
     pub policy: &'a ForcePolicy,
-    /// The time by the cluster's clock.
+    /// The time by this process' clock.
     pub wall: Timestamp,
 }
 
@@ -252,7 +252,10 @@ fn wanted(view: &PairView<'_>, wish: &Wish, now: Instant) -> Verdict {
             return Verdict { waiting, ..Verdict::say(Publication::List) };
         }
         let error = attachment.status.attach_error.as_deref();
-        let waiting = match error.filter(|error| !is_stale(error, wish.began())) {
+        // Of an error that was there when the wish began nobody knows whether it is of this try; the next is written
+        // anew. Times do not tell: the driver's clock is another than that of the pod's creation.
+        let is_news = pair.wanted_again_at.is_none_or(|at| attachment.metadata.resource_version > at);
+        let waiting = match error.filter(|_| is_news) {
             Some(error) => Waiting::AttachError { message: error.message.to_string(), at: error.time },
             None => Waiting::WaitingForAttacher,
         };
@@ -295,13 +298,8 @@ fn wanted(view: &PairView<'_>, wish: &Wish, now: Instant) -> Verdict {
 /// What the driver said of the detach that is under way.
 #[must_use]
 pub fn detach_error(attachment: &VolumeAttachment) -> Option<&VolumeError> {
-    let error = attachment.status.detach_error.as_deref();
-    error.filter(|error| !is_stale(error, attachment.metadata.deletion_timestamp.as_deref().copied()))
-}
-
-/// Whether an error is from before our own try, and says nothing of it.
-fn is_stale(error: &VolumeError, began: Option<Timestamp>) -> bool {
-    matches!((error.time, began), (Some(met), Some(began)) if met < began)
+    // An attachment is deleted once, so whatever is said of detaching it is of this one.
+    attachment.status.detach_error.as_deref()
 }
 
 fn unwanted(view: &PairView<'_>, now: Instant) -> Verdict {

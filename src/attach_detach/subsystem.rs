@@ -14,9 +14,9 @@ use super::{
     clock::Clock,
     controller::{AttachDetachOptions, Controller, Effects, NODE_CALLS, PAIR_CALLS},
     executor::Executor,
+    force_timers::TimersPlace,
     metrics::AttachDetachMetrics,
     standing::Standing,
-    wish_clock::ClockPlace,
 };
 use crate::{
     kube_api::{call::Caller, events::EventRecorder, leadership::Leadership},
@@ -68,10 +68,10 @@ impl AttachDetach {
         })
     }
 
-    /// The same with a wish clock that survives this process (S6).
+    /// The same with force-detach timers that survive this process (S6).
     #[must_use]
-    pub fn with_wish_clock(mut self, place: ClockPlace) -> Self {
-        self.controller.keep_wishes_in(place);
+    pub fn with_force_timers(mut self, place: TimersPlace) -> Self {
+        self.controller.keep_timers_in(place);
         self
     }
 

@@ -226,7 +226,9 @@ fn hold(actual: &mut ActualState, volume: &VolumeId, name: &NodeName, given: &Gi
         node.status.volumes_in_use.insert(volume.as_str().to_owned());
     }
     if !given.gone {
-        actual.observe_node(name, Some(&Arc::new(node.clone())), wall());
+        // When it was first seen as it is.
+        let seen = Timestamp::from_second(0).expect("in range");
+        actual.observe_node(name, Some(&Arc::new(node.clone())), seen);
     }
     if let Some(kind) = given.attachment {
         let mut attachment = VolumeAttachment::default();

@@ -9,10 +9,11 @@ use std::{
     time::Duration,
 };
 
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use libtest_mimic::{Failed, Trial};
 use mooring::{
     attach_detach::{
-        ClockPlace,
+        TimersPlace,
         calls::{Answer, Call, Outcome, PairRequest},
         clock::Clock,
         controller::{AttachDetachOptions, Controller},
@@ -73,13 +74,13 @@ struct Options {
     sweep: Option<u64>,
     /// Requests for pairs under way at once, at most.
     pair_calls: Option<usize>,
-    /// Whether the wish clock is kept where it survives the process.
-    clock: bool,
+    /// Whether the force-detach timers are kept where they survive the process.
+    timers: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { force_on_timeout: true, leads: true, sweep: None, pair_calls: None, clock: false }
+        Self { force_on_timeout: true, leads: true, sweep: None, pair_calls: None, timers: false }
     }
 }
 
@@ -94,6 +95,8 @@ struct Step {
     /// These change as given and go, and are seen next when what is `set` is there.
     ends: Forms,
     restart: bool,
+    /// The clock of the machine where the next process starts shows so many seconds more than it should.
+    clock_ahead: i64,
     /// The lease comes or goes.
     leads: Option<bool>,
     /// From now on the watches of these kinds deliver nothing.
@@ -176,6 +179,8 @@ struct Play<'a> {
     controller: Controller,
     metrics: Metrics,
     now: Instant,
+    /// By how much the clock of the process is ahead.
+    ahead: SignedDuration,
     answers: BTreeMap<String, Reply>,
     /// Requests that are never answered.
     unanswered: usize,
@@ -187,7 +192,7 @@ struct Play<'a> {
 
 fn tables(
     options: &Options,
-    world: &World,
+    shown: Timestamp,
     now: Instant,
 ) -> (Arc<Objects>, Arc<ChangeSet>, Controller, Metrics) {
     let objects = Arc::new(Objects::default());
@@ -195,13 +200,17 @@ fn tables(
     let metrics = Metrics::default();
     let force = ForcePolicy { on_timeout: options.force_on_timeout, ..ForcePolicy::default() };
     let sweep_period = options.sweep.map(Duration::from_secs);
-    let keeps_clock = options.clock;
+    let keeps_timers = options.timers;
     let options = AttachDetachOptions { force, sweep_period, pair_calls: options.pair_calls };
     let of_ours = AttachDetachMetrics::new(&metrics, Alarms::new(&metrics).unwrap()).unwrap();
-    let mut controller = Controller::new(Arc::clone(&objects), of_ours, options, Clock::new(world.wall, now));
+    let mut controller = Controller::new(Arc::clone(&objects), of_ours, options, Clock::new(shown, now));
     controller.standing().register(&metrics).unwrap();
-    if keeps_clock {
-        controller.keep_wishes_in(ClockPlace { namespace: "ns".to_owned(), name: "clock".to_owned() });
+    if keeps_timers {
+        controller.keep_timers_in(TimersPlace {
+            namespace: "ns".to_owned(),
+            name: "timers".to_owned(),
+            earlier_name: None,
+        });
     }
     (objects, changes, controller, metrics)
 }
@@ -209,7 +218,7 @@ fn tables(
 impl<'a> Play<'a> {
     fn new(case: &'a Case) -> Self {
         let (world, now) = (World::new(), Instant::now());
-        let (objects, changes, controller, metrics) = tables(&case.options, &world, now);
+        let (objects, changes, controller, metrics) = tables(&case.options, world.wall, now);
         Self {
             options: &case.options,
             world,
@@ -220,6 +229,7 @@ impl<'a> Play<'a> {
             controller,
             metrics,
             now,
+            ahead: SignedDuration::ZERO,
             answers: BTreeMap::new(),
             unanswered: 0,
             lease: case.options.leads,
@@ -227,10 +237,15 @@ impl<'a> Play<'a> {
         }
     }
 
+    /// What the clock of a process shows that starts now.
+    fn shown(&self) -> Timestamp {
+        self.world.wall.checked_add(self.ahead).unwrap()
+    }
+
     /// A new process: it lists everything.
     fn start(&mut self) {
         (self.objects, self.changes, self.controller, self.metrics) =
-            tables(self.options, &self.world, self.now);
+            tables(self.options, self.shown(), self.now);
         self.delivered.clear();
         self.deliver();
         let _listed = self.changes.take_now();
@@ -256,6 +271,7 @@ impl<'a> Play<'a> {
             self.relist();
         }
         if step.restart {
+            self.ahead = SignedDuration::from_secs(step.clock_ahead);
             self.start();
         }
         self.settle(&mut seen)?;
@@ -319,7 +335,7 @@ impl<'a> Play<'a> {
     /// The watches deliver what has changed.
     fn deliver(&mut self) {
         let mut seen = self.world.objects.clone();
-        seen.retain(|(kind, _), _| *kind != "clock" && !self.blind.contains(*kind));
+        seen.retain(|(kind, _), _| *kind != "timers" && !self.blind.contains(*kind));
         seen.extend(self.delivered.iter().filter(|((kind, _), _)| self.blind.contains(*kind)).map(owned));
         let before = mem::replace(&mut self.delivered, seen);
         for (key, object) in &self.delivered {
@@ -501,13 +517,13 @@ fn words(call: &Call) -> String {
         Call::Pair(_, _, PairRequest::Delete(..)) => "delete",
         Call::Pair(_, _, PairRequest::Read(_)) | Call::ReadNode(_) => "read",
         Call::PatchNode(..) => "list",
-        Call::Clock(request) if request.verb == Verb::Get => "read",
-        Call::Clock(_) => "write",
+        Call::Timers(request) if request.verb == Verb::Get => "read",
+        Call::Timers(_) => "write",
     };
     match call {
         Call::Pair(volume, node, _) => format!("{verb} {} on {node}", word(volume.as_str())),
         Call::ReadNode(node) => format!("{verb} {node}"),
-        Call::Clock(_) => format!("{verb} the clock"),
+        Call::Timers(_) => format!("{verb} the timers"),
         Call::PatchNode(node, _, request) => {
             let body = request.body.clone().unwrap_or_default();
             let list = body["status"]["volumesAttached"].as_array().cloned().unwrap_or_default();

@@ -272,7 +272,7 @@ impl World {
             Call::Pair(volume, node, PairRequest::Delete(_, request)) => self.delete(volume, node, request),
             Call::Pair(_, _, PairRequest::Read(name)) => Ok(self.read("attachment", name.as_str())),
             Call::PatchNode(name, _, request) => self.patch_node(name, request),
-            Call::Clock(request) => Ok(self.clock(request)),
+            Call::Timers(request) => Ok(self.timers(request)),
             Call::ReadNode(name) => Ok(self.read("node", name.as_str())),
         }
     }
@@ -283,21 +283,21 @@ impl World {
         Ok(if kind == "node" { Answer::Node(decode(object)) } else { Answer::Attachment(decode(object)) })
     }
 
-    fn clock(&mut self, request: &Request) -> Result<Answer, CallError> {
-        let key = ("clock", "clock".to_owned());
+    fn timers(&mut self, request: &Request) -> Result<Answer, CallError> {
+        let key = ("timers", "timers".to_owned());
         let body = request.body.clone().unwrap_or_default();
         let known = self.objects.get(&key).cloned();
         let object = match (request.verb, known) {
-            (Verb::Create, None) => Some(self.base("clock", "clock", body)),
-            (Verb::Create, Some(_)) => return Err(CallError::AlreadyExists("clock".to_owned())),
+            (Verb::Create, None) => Some(self.base("timers", "timers", body)),
+            (Verb::Create, Some(_)) => return Err(CallError::AlreadyExists("timers".to_owned())),
             (Verb::Patch, Some(known)) => Some(merge(known, &body)),
             (_, known) => known,
         };
-        let object = object.ok_or_else(|| CallError::NotFound("clock".to_owned()))?;
+        let object = object.ok_or_else(|| CallError::NotFound("timers".to_owned()))?;
         if request.verb != Verb::Get {
-            self.put("clock", "clock", Some(object));
+            self.put("timers", "timers", Some(object));
         }
-        Ok(Answer::Clock(decode(self.objects[&key].clone())))
+        Ok(Answer::Timers(decode(self.objects[&key].clone())))
     }
 
     fn create(

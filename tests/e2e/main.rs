@@ -24,6 +24,7 @@ mod economy;
 mod exclusive;
 mod faults;
 mod force;
+mod force_timers;
 mod harness;
 mod in_tree;
 mod mass_move;
@@ -38,7 +39,6 @@ mod serving;
 mod slow;
 mod stage;
 mod troubles;
-mod wish_clock;
 
 use libtest_mimic::{Arguments, Trial};
 use stage::{Place, Story};
@@ -67,7 +67,7 @@ fn main() {
     stories.extend(second_binder::stories());
     stories.extend(second_controller::stories());
     stories.extend(slow::stories());
-    stories.extend(wish_clock::stories());
+    stories.extend(force_timers::stories());
     stories.extend(serving::stories());
     stories.extend(deploy::stories());
     stories.extend(troubles::stories());

@@ -16,7 +16,10 @@ use mooring::{
     },
 };
 
-use super::server::{DRIVER, NODES, OUT_OF_SERVICE, Object, Server, VOLUMES, id};
+use super::{
+    clocks::Machine,
+    server::{DRIVER, NODES, OUT_OF_SERVICE, Object, Server, VOLUMES, id},
+};
 
 impl Server {
     /// Somebody creates a pod, deletes one, or one finishes.
@@ -43,7 +46,8 @@ impl Server {
         pod.metadata.namespace = "ns".into();
         pod.metadata.name = key.name().into();
         pod.metadata.uid = format!("pod-{}", self.uids).into();
-        pod.metadata.creation_timestamp = Timestamp::from_second(i64::try_from(self.uids).unwrap()).ok();
+        let order = Timestamp::from_second(i64::try_from(self.uids).unwrap()).unwrap();
+        pod.metadata.creation_timestamp = Some(self.clocks.show(Machine::ApiServer, order));
         pod.spec.node_name = node.clone();
         for name in volumes {
             let claim_name = (*name).into();
@@ -242,7 +246,7 @@ impl Server {
         node.status.conditions = vec![NodeCondition {
             r#type: "Ready".into(),
             status: status.into(),
-            last_transition_time: Some(self.wall),
+            last_transition_time: Some(self.clocks.show(clock_of(&node), self.wall)),
         }];
         self.put_node(node);
     }
@@ -343,6 +347,11 @@ impl Server {
             }
         }
     }
+}
+
+/// Whose clock the condition of a node bears the time of.
+fn clock_of(node: &Node) -> Machine {
+    Machine::Node(NODES.iter().position(|name| **name == *node.metadata.name).unwrap_or_default())
 }
 
 /// Whether the external-attacher has something to do.

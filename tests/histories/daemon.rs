@@ -12,9 +12,9 @@ use mooring::{
         calls::{Answer, Call, Outcome, PairRequest},
         clock::Clock,
         controller::{AttachDetachOptions, Controller},
+        force_timers::TimersPlace,
         metrics::AttachDetachMetrics,
         volume_name::VolumeId,
-        wish_clock::ClockPlace,
         withdrawal::Sequence,
     },
     kube_api::{
@@ -27,7 +27,10 @@ use mooring::{
 };
 use tokio::time::Instant;
 
-use super::server::{Object, Server};
+use super::{
+    clocks::Machine,
+    server::{Object, Server},
+};
 
 thread_local! {
     /// Nobody reads them here, and making them costs more than playing a few steps.
@@ -52,6 +55,7 @@ impl Clone for Daemon {
             controller: self.controller.fork(Arc::clone(&objects)),
             objects,
             now: self.now,
+            rate: self.rate,
             delivered: self.delivered.clone(),
             on_their_way: self.on_their_way.clone(),
             answered: self.answered.clone(),
@@ -65,7 +69,10 @@ pub struct Daemon {
     pub(super) objects: Arc<Objects>,
     changes: Arc<ChangeSet>,
     pub(super) controller: Controller,
+    /// What its monotonic clock shows.
     pub(super) now: Instant,
+    /// How fast that goes, if not as it should.
+    rate: Option<f64>,
     /// How far the watch of each kind has delivered the server's history.
     pub(super) delivered: BTreeMap<&'static str, usize>,
     pub(super) on_their_way: Vec<(Sequence, Call)>,
@@ -88,7 +95,7 @@ pub(super) fn kind(key: &ObjectRef) -> &'static str {
 }
 
 impl Daemon {
-    /// Starts with a complete list of everything, and leads; it keeps no wish clock.
+    /// Starts with a complete list of everything, and leads; it keeps no force-detach timers.
     pub fn start(server: &Server) -> Self {
         let mut daemon = Self::listed(server, None);
         daemon.controller.take_over(daemon.now);
@@ -97,7 +104,10 @@ impl Daemon {
 
     /// Starts with a complete list of everything, and does not lead yet.
     pub fn stand_by(server: &Server) -> Self {
-        Self::listed(server, Some(ClockPlace { namespace: "ns".to_owned(), name: "clock".to_owned() }))
+        Self::listed(
+            server,
+            Some(TimersPlace { namespace: "ns".to_owned(), name: "timers".to_owned(), earlier_name: None }),
+        )
     }
 
     /// Wins the lease. What it reads then (the take-over barrier) is news, and proves nothing gone.
@@ -119,7 +129,7 @@ impl Daemon {
         self.reconcile()
     }
 
-    fn listed(server: &Server, clock: Option<ClockPlace>) -> Self {
+    fn listed(server: &Server, timers: Option<TimersPlace>) -> Self {
         let objects = Arc::new(Objects::default());
         let changes = objects.subscribe();
         for kind in KINDS {
@@ -128,10 +138,14 @@ impl Daemon {
         let metrics = METRICS.with(AttachDetachMetrics::clone);
         let now = Instant::now();
         let options = AttachDetachOptions::default();
-        let mut controller =
-            Controller::new(Arc::clone(&objects), metrics, options, Clock::new(server.wall(), now));
-        if let Some(place) = clock {
-            controller.keep_wishes_in(place);
+        let mut controller = Controller::new(
+            Arc::clone(&objects),
+            metrics,
+            options,
+            Clock::new(server.clocks.show(Machine::Replica, server.wall()), now),
+        );
+        if let Some(place) = timers {
+            controller.keep_timers_in(place);
         }
         controller.load(now);
         Self {
@@ -139,12 +153,18 @@ impl Daemon {
             changes,
             controller,
             now,
+            rate: None,
             delivered: KINDS.map(|kind| (kind, server.history.len())).into(),
             on_their_way: Vec::new(),
             answered: Vec::new(),
             late: Vec::new(),
             deleted: BTreeSet::new(),
         }
+    }
+
+    /// The same with a monotonic clock that goes at its own rate.
+    pub fn going_at(self, rate: f64) -> Self {
+        Self { rate: Some(rate), ..self }
     }
 
     /// Plans, and checks what is about to be sent against what the daemon has seen.
@@ -355,7 +375,7 @@ impl Daemon {
     }
 
     pub fn time_passes(&mut self, time: Duration) -> Result<(), String> {
-        self.now += time;
+        self.now += self.rate.map_or(time, |rate| time.mul_f64(rate));
         let now = self.now;
         self.late.retain(|(until, _)| *until > now);
         self.reconcile()
@@ -415,7 +435,7 @@ fn perform(server: &mut Server, call: &Call) -> Result<Result<Answer, CallError>
             None => Err(CallError::NotFound(name.to_string())),
         },
         Call::PatchNode(name, _, request) => server.patch_node(name, request)?.map(Answer::Node),
-        Call::Clock(request) => server.keep_clock(request).map(Answer::Clock),
+        Call::Timers(request) => server.keep_timers(request).map(Answer::Timers),
         Call::ReadNode(name) => match server.nodes.get(name) {
             Some(node) => Ok(Answer::Node(node.clone())),
             None => Err(CallError::NotFound(name.to_string())),

@@ -119,7 +119,7 @@ impl<'a> Print<'a> {
     fn patience_since(&mut self, since: Option<Timestamp>) {
         let from_now = since.map(|since| since.duration_since(self.server.wall()).as_nanos());
         self.text.push('@');
-        self.moments.push(from_now.map_or(0, |from_now| from_now + i128::from(PATIENCE) * 1_000_000_000));
+        self.moments.push(from_now.map_or(0, |from_now| from_now + PATIENCE.as_nanos()));
     }
 
     fn write(&mut self, more: &impl Debug) {
@@ -400,7 +400,7 @@ impl<'a> Print<'a> {
                 let list = request.body.as_ref().map(|body| &body["status"]);
                 self.plain(list);
             }
-            Call::Clock(request) => self.plain(request),
+            Call::Timers(request) => self.plain(request),
         }
     }
 
@@ -452,7 +452,7 @@ impl<'a> Print<'a> {
                     }
                 }
             }
-            Answer::Clock(map) => self.plain(map),
+            Answer::Timers(map) => self.plain(map),
             Answer::Gone => {}
         }
     }
@@ -466,6 +466,6 @@ fn place(call: &Call) -> (&'static str, String) {
         Call::Pair(volume, node, PairRequest::Read(_)) => ("read", format!("{volume} {node}")),
         Call::PatchNode(node, ..) => ("patch", node.to_string()),
         Call::ReadNode(node) => ("node", node.to_string()),
-        Call::Clock(_) => ("clock", String::new()),
+        Call::Timers(_) => ("timers", String::new()),
     }
 }

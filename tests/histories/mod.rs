@@ -1,6 +1,7 @@
 //! One history: a seed decides every step of a simulated cluster and of the daemon in it.
 
 mod actors;
+mod clocks;
 mod daemon;
 pub mod explore;
 mod fingerprint;
@@ -12,6 +13,7 @@ mod wishes;
 
 use std::{mem, time::Duration};
 
+use clocks::{Clocks, Machine};
 use daemon::Daemon;
 use fastrand::Rng;
 use mooring::kube_api::ids::NodeName;
@@ -25,16 +27,23 @@ const ROUND: Duration = Duration::from_secs(5);
 /// Rounds after which a detach that waits for a dead node must have been forced (S6): six minutes, and what a
 /// lost request and a change of leader may add.
 const FORCED: usize = 72 + 6;
+/// Rounds that each change of leader may add: what had passed since the last stamp, which is sent in one round and
+/// arrives in the next, and as long until the successor stamps.
+const INHERITED: usize = 3;
 
 /// Plays the history of a seed. The error is the first broken promise.
 pub fn play(seed: u64) -> Result<(), String> {
     fastrand::seed(seed);
-    let server = Server::new();
+    let mut server = Server::new();
+    // Of their own, so that the histories themselves stay those of their seeds.
+    let mut clocks = Rng::with_seed(!seed);
+    server.clocks.step_all(&mut clocks);
     let mut history = History {
-        daemon: Daemon::stand_by(&server),
-        standby: Daemon::stand_by(&server),
+        daemon: Daemon::stand_by(&server).going_at(Clocks::rate(&mut clocks)),
+        standby: Daemon::stand_by(&server).going_at(Clocks::rate(&mut clocks)),
         server,
         rng: Rng::with_seed(seed),
+        clocks,
         ending: Ending::AllIsWell,
     };
     history.daemon.wins(&history.server)?;
@@ -66,12 +75,17 @@ struct History {
     /// The other replica, which watches.
     standby: Daemon,
     rng: Rng,
+    /// Chance, for what clocks show.
+    clocks: Rng,
     ending: Ending,
 }
 
 impl History {
     fn step(&mut self, rivalry: bool) -> Result<(), String> {
-        let Self { server, daemon, standby, rng, .. } = self;
+        let Self { server, daemon, standby, rng, clocks, .. } = self;
+        if clocks.u32(0..20) == 0 {
+            server.clocks.step_all(clocks);
+        }
         match rng.u32(0..100) {
             0..7 => server.user_acts(rng),
             7..9 => server.machine_acts(rng),
@@ -101,7 +115,11 @@ impl History {
             97 => server.storage_acts(rng),
             98 if rivalry => server.second_controller_acts(rng),
             98 => server.stranger_acts(rng),
-            _ if rng.bool() => self.leader_changes()?,
+            _ if rng.bool() => {
+                self.leader_dies()?;
+                self.nobody_leads()?;
+                self.another_leads()?;
+            }
             _ => {}
         }
         Ok(())
@@ -116,9 +134,31 @@ impl History {
     /// The leader dies; each of its requests took effect by then or never will. It comes back and leads again,
     /// or the other replica does.
     fn leader_changes(&mut self) -> Result<(), String> {
-        let Self { server, daemon, standby, rng, .. } = self;
-        daemon.dies(server, || rng.bool())?;
-        let next = Daemon::stand_by(server);
+        self.leader_dies()?;
+        self.another_leads()
+    }
+
+    fn leader_dies(&mut self) -> Result<(), String> {
+        let Self { server, daemon, rng, .. } = self;
+        daemon.dies(server, || rng.bool())
+    }
+
+    /// Machines fail and recover while nobody leads.
+    fn nobody_leads(&mut self) -> Result<(), String> {
+        let Self { server, standby, clocks, .. } = self;
+        for _ in 0..clocks.u32(0..5) {
+            server.machine_acts(clocks);
+            let time = Duration::from_millis(clocks.u64(100..5_000));
+            server.time_passes(time);
+            standby.time_passes(time)?;
+        }
+        Ok(())
+    }
+
+    fn another_leads(&mut self) -> Result<(), String> {
+        let Self { server, daemon, standby, rng, clocks, .. } = self;
+        server.clocks.step(Machine::Replica, clocks);
+        let next = Daemon::stand_by(server).going_at(Clocks::rate(clocks));
         *daemon = if rng.bool() { mem::replace(standby, next) } else { next };
         daemon.wins(server)?;
         server.note_wishes_inherited_by(daemon);
@@ -146,13 +186,16 @@ impl History {
         self.comes_to_rest()
     }
 
-    /// S6: however often the leader changes meanwhile, the wait is not longer for it. (That it is not shorter is
+    /// S6: however often the leader changes meanwhile, the wait is hardly longer for it. (That it is not shorter is
     /// checked wherever a deletion arrives.)
     fn waits_for_force(&mut self, node: usize) -> Result<(), String> {
-        for _ in 0..FORCED {
+        let mut left = FORCED;
+        while left > 0 {
+            left -= 1;
             self.round()?;
             if self.rng.u32(0..15) == 0 {
                 self.leader_changes()?;
+                left += INHERITED;
             }
         }
         // Of a node whose object is gone, nothing tells since when; and an alarm holds everything up.

@@ -8,22 +8,21 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use mooring::{
-    attach_detach::{
-        volume_name::{VolumeId, VolumeKind},
-        wish_clock::ConfigMap,
-    },
+    attach_detach::volume_name::{VolumeId, VolumeKind},
     kube_api::{
         call::{CallError, Request, Verb},
         ids::{AttachmentName, ClaimKey, DriverName, NodeName, PodKey, ResourceVersion, Uid, VolumeName},
         kinds::{
-            AttachedVolume, CsiDriver, Meta, Narrow, Node, ObjectRef, PersistentVolume,
+            AttachedVolume, ConfigMap, CsiDriver, Meta, Narrow, Node, ObjectRef, PersistentVolume,
             PersistentVolumeClaim, Pod, VolumeAttachment,
         },
     },
 };
 use serde_json::{Value, json};
+
+use super::clocks::Clocks;
 
 /// An object as the watch shows it.
 #[derive(Clone, Debug)]
@@ -83,7 +82,10 @@ pub struct Server {
     /// Per node and volume that is not on `volumesAttached`: what the revisions since it was taken off
     /// have shown.
     pub(super) unpublished: BTreeMap<(NodeName, VolumeId), Shown>,
+    /// The world's true time, which nobody in it knows.
     pub(super) wall: Timestamp,
+    /// What the clocks of its machines show.
+    pub clocks: Clocks,
     /// Nodes whose kubelet is silent.
     pub(super) silent: BTreeSet<NodeName>,
     /// Nodes that do not come back.
@@ -106,8 +108,10 @@ pub struct Server {
     pub(super) in_order: BTreeSet<(NodeName, VolumeId)>,
     /// What is mounted, though the leader may have good reason to count it as detached or cannot know of it.
     pub(super) given_up: BTreeSet<(NodeName, VolumeId)>,
-    /// The ConfigMap of the wish clock.
-    pub(super) clock: Option<Value>,
+    /// The ConfigMap of the force-detach timers.
+    pub(super) timers: Option<Value>,
+    /// For how long who wrote that had seen nobody want each volume in it on each node, when it arrived.
+    pub(super) kept: BTreeMap<(NodeName, VolumeId), SignedDuration>,
 }
 
 /// What may entitle to a detach.
@@ -121,7 +125,9 @@ pub(super) struct Shown {
 /// A kubelet that is well reports at least this often.
 pub(super) const KUBELET_PERIOD: std::time::Duration = std::time::Duration::from_secs(10);
 /// How long before a detach may be forced.
-pub(super) const PATIENCE: i64 = 360;
+pub(super) const PATIENCE: SignedDuration = SignedDuration::from_mins(6);
+/// By how much a process may be early whose clock goes too fast ([`Clocks::rate`]).
+pub(super) const DRIFT: SignedDuration = SignedDuration::from_millis(200);
 pub(super) const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 pub(super) const NODES: [&str; 2] = ["n1", "n2"];
@@ -159,6 +165,7 @@ impl Server {
             mounted: BTreeSet::new(),
             unpublished: BTreeMap::new(),
             wall: Timestamp::from_second(1_000_000).unwrap(),
+            clocks: Clocks::default(),
             silent: BTreeSet::new(),
             gone_for_good: BTreeSet::new(),
             unready_since: BTreeMap::new(),
@@ -169,7 +176,8 @@ impl Server {
             listed_again: BTreeSet::new(),
             in_order: BTreeSet::new(),
             given_up: BTreeSet::new(),
-            clock: None,
+            timers: None,
+            kept: BTreeMap::new(),
         };
         for name in NODES.map(NodeName::from) {
             server.node_registers(&name, "boot-0");
@@ -419,30 +427,34 @@ impl Server {
         Ok(())
     }
 
-    /// Reads or writes the ConfigMap of the wish clock.
-    pub fn keep_clock(&mut self, request: &Request) -> Result<ConfigMap, CallError> {
+    /// Reads or writes the ConfigMap of the force-detach timers.
+    pub fn keep_timers(&mut self, request: &Request) -> Result<ConfigMap, CallError> {
         let body = request.body.clone().unwrap_or_default();
-        let known = match (&request.verb, self.clock.clone()) {
+        let known = match (&request.verb, self.timers.clone()) {
             (Verb::Get, Some(known)) => known,
             (Verb::Create, None) => {
-                json!({"metadata": {"name": "clock", "uid": "clock"}, "data": body["data"]})
+                json!({"metadata": {"name": "timers", "uid": "timers"}, "data": body["data"]})
             }
-            (Verb::Create, Some(_)) => return Err(CallError::AlreadyExists("clock".to_owned())),
+            (Verb::Create, Some(_)) => return Err(CallError::AlreadyExists("timers".to_owned())),
             (Verb::Patch, Some(mut known)) => {
                 if known["metadata"]["resourceVersion"] != body["metadata"]["resourceVersion"] {
-                    return Err(CallError::Conflict("clock".to_owned()));
+                    return Err(CallError::Conflict("timers".to_owned()));
                 }
                 json_patch::merge(&mut known, &body);
                 known
             }
-            _ => return Err(CallError::NotFound("clock".to_owned())),
+            _ => return Err(CallError::NotFound("timers".to_owned())),
         };
-        let known = self.clock.insert(known);
+        let known = self.timers.insert(known);
         if request.verb != Verb::Get {
             self.revision += 1;
             known["metadata"]["resourceVersion"] = json!(self.revision.to_string());
         }
-        Ok(serde_json::from_value(known.clone()).expect("a ConfigMap"))
+        let map = serde_json::from_value(known.clone()).expect("a ConfigMap");
+        if request.verb != Verb::Get {
+            self.note_kept();
+        }
+        Ok(map)
     }
 
     /// Where a volume is attached; one without VolumeAttachments is so where it is listed.

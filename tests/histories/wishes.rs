@@ -2,18 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use mooring::{
-    attach_detach::{
-        volume_name::VolumeId,
-        wish_clock::{Wait, WaitKey},
-    },
+    attach_detach::{force_timers::WaitKey, volume_name::VolumeId},
     kube_api::ids::NodeName,
 };
 
 use super::{
     daemon::Daemon,
-    server::{NODES, PATIENCE, Server, VOLUMES, id},
+    server::{DRIFT, NODES, PATIENCE, Server, VOLUMES, id},
 };
 
 impl Server {
@@ -34,7 +31,7 @@ impl Server {
         let unwanted = unwanted.into_iter().flatten().min();
         let since = self.unready_since.get(node).max(unwanted).copied();
         match since {
-            Some(since) if self.wall.as_second() - since.as_second() >= PATIENCE => Ok(()),
+            Some(since) if is_over(since, self.wall) => Ok(()),
             // The node recovered after it was last seen unwell; how long it had been so is forgotten.
             None if shown.unready => Ok(()),
             _ => Err(format!("S4: {volume} forced off {node} at {} though only since {since:?}", self.wall)),
@@ -60,7 +57,7 @@ impl Server {
             else {
                 continue;
             };
-            if self.wall.as_second() - unready.max(unwanted).as_second() >= PATIENCE {
+            if is_over(*unready.max(unwanted), self.wall) {
                 self.given_up.insert(pair.clone());
             }
         }
@@ -86,24 +83,38 @@ impl Server {
         self.in_order = under_way.into_iter().filter(is_in_order).collect();
     }
 
-    /// Notes what a new leader inherits of that. Its predecessor may have seen somebody want a volume and died
-    /// before it could note so; whoever that was is gone, and nothing tells of them any more.
+    /// Notes for how long the leader had seen nobody want what the ConfigMap tells of, when it told so.
+    pub(super) fn note_kept(&mut self) {
+        let data = self.timers.as_ref().and_then(|timers| timers["data"].as_object());
+        let is_kept = |(node, volume): &(NodeName, VolumeId)| {
+            data.is_some_and(|data| data.contains_key(WaitKey::new(volume, node).as_str()))
+        };
+        let mut kept = BTreeMap::new();
+        for since in [&self.unwanted_since, &self.seen_unwanted_since] {
+            for (pair, since) in since.iter().filter(|(pair, _)| is_kept(pair)) {
+                let elapsed: &mut SignedDuration = kept.entry(pair.clone()).or_default();
+                *elapsed = (*elapsed).max(self.wall.duration_since(*since));
+            }
+        }
+        self.kept = kept;
+    }
+
+    /// Notes what a new leader inherits of that: no more than had passed when it was written. Its predecessor may
+    /// have seen somebody want a volume and died before it could note so; whoever that was is gone, and nothing tells
+    /// of them any more.
     pub(super) fn note_wishes_inherited_by(&mut self, daemon: &Daemon) {
         self.note_wishes_seen_by(daemon);
-        let clock = self.clock.as_ref().and_then(|clock| clock["data"].as_object());
         for (pair, seen) in &mut self.seen_unwanted_since {
-            let (node, volume) = pair;
-            let key = WaitKey::new(volume, node);
-            let wait = clock.and_then(|data| Wait::parse(data.get(key.as_str())?.as_str()?));
-            let attachment = self.attachments.get(&volume.attachment_name(node));
-            let is_there =
-                attachment.is_some() || self.nodes.get(node).is_some_and(|node| node.lists(volume.as_str()));
-            let attachment = attachment.map(|attachment| &attachment.metadata.uid);
-            if let Some(wait) = wait.filter(|wait| is_there && wait.is_for(attachment)) {
-                *seen = wait.since.min(*seen);
+            if let Some(kept) = self.kept.get(pair) {
+                *seen = (*seen).min(self.wall.checked_sub(*kept).unwrap());
             }
         }
     }
+}
+
+/// Whether the patience with what began then is over, by a clock that is right but for its rate.
+fn is_over(since: Timestamp, now: Timestamp) -> bool {
+    now.duration_since(since) >= PATIENCE - DRIFT
 }
 
 fn note(

@@ -108,7 +108,7 @@ pub fn check_requests(entries: &[Entry]) -> Vec<String> {
                     violation("S23 a recycler pod may run before the volume is proven to be released");
                 }
             }
-            ("delete", "pods" | "persistentvolumes") => {
+            ("delete", "pods" | "persistentvolumes" | "configmaps") => {
                 if !entry.request["preconditions"]["uid"].is_string() {
                     violation("S35 a deletion without a UID");
                 }

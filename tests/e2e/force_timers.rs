@@ -1,0 +1,137 @@
+//! The time that a dead node is given runs on over restarts of the daemon (S6), kept in a ConfigMap, and no clock of
+//! another machine makes it shorter (S4, E10).
+
+use std::time::Duration;
+
+use k8s_openapi::{
+    api::{
+        core::v1::{ConfigMap, Node},
+        storage::v1::VolumeAttachment,
+    },
+    jiff::{SignedDuration, Timestamp, Unit},
+};
+use kube::{Api, api::PostParams};
+use mooring::attach_detach::{
+    force_timers::{WaitKey, Waited},
+    volume_name::VolumeId,
+};
+use serde_json::json;
+
+use crate::{
+    stage::{DAEMON_NAMESPACE, Stage, Story, story},
+    support::{
+        backend::Proxy,
+        cluster::{patch, patch_status, unique_name, until},
+        daemon::Daemon,
+    },
+};
+
+const MAP: &str = "mooring-force-detach-timers";
+/// Under which 0.1.0 kept when waits began.
+const EARLIER: &str = "mooring-wish-clock";
+
+pub fn stories() -> Vec<Story> {
+    vec![
+        story("force_timers_run_on_over_a_restart", run_on),
+        story("force_timers_are_not_shortened_by_another_clock", are_not_shortened),
+    ]
+}
+
+fn minutes_ago(minutes: i64) -> Timestamp {
+    (Timestamp::now() - SignedDuration::from_mins(minutes)).round(Unit::Second).unwrap()
+}
+
+async fn set_ready(stage: &Stage, status: &str, since: Timestamp) {
+    let condition = json!({
+        "type": "Ready", "status": status, "reason": "NodeStatusUnknown", "message": "",
+        "lastHeartbeatTime": null, "lastTransitionTime": since.to_string(),
+    });
+    let body = json!({ "status": {
+        "conditions": [condition], "volumesInUse": [unique_name("v1")],
+    }});
+    patch_status(&stage.cluster.all::<Node>(), "n1", body).await;
+}
+
+fn maps(stage: &Stage) -> Api<ConfigMap> {
+    Api::namespaced(stage.cluster.client.clone(), DAEMON_NAMESPACE)
+}
+
+/// The timer of v1 on n1.
+fn key() -> String {
+    WaitKey::new(&VolumeId::parse(&unique_name("v1")).unwrap(), &"n1".into()).as_str().to_owned()
+}
+
+fn timer(map: Option<&ConfigMap>) -> Option<&String> {
+    map?.data.as_ref()?.get(&key())
+}
+
+/// A pod's volume is on n1, that node dies, and its pod goes. What is noted then, when the daemon has died, too.
+async fn waits(stage: &Stage) -> String {
+    let daemon = stage.daemon().await;
+    let cluster = &stage.cluster;
+    cluster.node("n1").await;
+    cluster.bound_pair("v1", "c1").await;
+    cluster.pod("p1", "n1", &["c1"]).await;
+    cluster.published("n1", &["v1"]).await;
+    set_ready(stage, "Unknown", minutes_ago(10)).await;
+    cluster.remove_pod("p1").await;
+    until(maps(stage), MAP, "the wait is noted", |map| timer(map).is_some()).await;
+    daemon.kill();
+    timer(Some(&maps(stage).get(MAP).await.unwrap())).unwrap().clone()
+}
+
+/// Everybody has had a look at everything, and nothing was detached.
+async fn nothing_is_detached(stage: &Stage, volume: &str, node: &str) {
+    let (claim, pod) = (format!("c-{volume}"), format!("p-{volume}"));
+    stage.cluster.node(node).await;
+    stage.cluster.bound_pair(volume, &claim).await;
+    stage.cluster.pod(&pod, node, &[&claim]).await;
+    stage.cluster.published(node, &[volume]).await;
+    assert!(!stage.proxy.writes().iter().any(Proxy::is_detach));
+}
+
+async fn starts_after(stage: &Stage, noted: &str, elapsed: u64) -> Daemon {
+    let waited = Waited { elapsed: Duration::from_secs(elapsed), ..Waited::parse(noted).unwrap() };
+    patch(&maps(stage), MAP, json!({ "data": { key(): waited.to_string() } })).await;
+    stage.daemon().await
+}
+
+async fn run_on(stage: Stage) {
+    // The story lets time pass of which etcd's history knows nothing: to the checkers force comes too early.
+    stage.expect_violations();
+    let _attacher = stage.attacher();
+    let noted = waits(&stage).await;
+    // After five minutes it is not time yet, after six it is.
+    let daemon = starts_after(&stage, &noted, 300).await;
+    nothing_is_detached(&stage, "v2", "n2").await;
+    daemon.kill();
+    let _daemon = starts_after(&stage, &noted, 360).await;
+    stage.cluster.detached("v1", "n1").await;
+    until(maps(&stage), MAP, "the wait is forgotten", |map| map.is_some() && timer(map).is_none()).await;
+}
+
+async fn are_not_shortened(stage: Stage) {
+    let _attacher = stage.attacher();
+    waits(&stage).await;
+    let attachment: VolumeAttachment = stage.cluster.attachment("v1", "n1").await;
+    let uid = attachment.metadata.uid.unwrap();
+    // By a clock that is behind, or by its own that was set since, the wait began long ago.
+    let long_ago = format!("{} {uid}", minutes_ago(60));
+    patch(&maps(&stage), MAP, json!({ "data": { key(): long_ago } })).await;
+    let earlier =
+        serde_json::from_value(json!({ "metadata": { "name": EARLIER }, "data": { key(): long_ago } }));
+    maps(&stage).create(&PostParams::default(), &earlier.unwrap()).await.unwrap();
+    let daemon = stage.daemon().await;
+    until(maps(&stage), EARLIER, "what 0.1.0 kept is gone", |map| map.is_none()).await;
+    until(maps(&stage), MAP, "the wait begins anew", |map| {
+        let waited = timer(map).and_then(|text| Waited::parse(text));
+        waited.is_some_and(|waited| waited.elapsed < Duration::from_mins(1))
+    })
+    .await;
+    nothing_is_detached(&stage, "v2", "n2").await;
+    // So it is if the node's condition says that it has not been Ready for longer than is known.
+    daemon.kill();
+    set_ready(&stage, "Unknown", minutes_ago(120)).await;
+    let _daemon = stage.daemon().await;
+    nothing_is_detached(&stage, "v3", "n3").await;
+}
