@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::{annotations, decision::Target, planner::Planner, reason::ClaimReason};
+use super::{annotations, decision::Target, planner::Planner, reason::ClaimReason, view::Seen};
 use crate::kube_api::{
     ids::{ClaimKey, ClassName, PodKey, VolumeName},
     kinds::{ClaimRef, Narrow, ObjectRef, StorageClass},
@@ -54,9 +54,8 @@ impl Planner {
                 self.try_again(volumes.into_iter().chain([Target::Claim(key.clone())]), now);
             }
             ObjectRef::Class(name) => {
-                // One that is known from our own read alone, and is not in the list, is asked for again by
-                // whoever needs it.
-                self.objects.prove_unconfirmed_gone::<StorageClass>(name);
+                // One of which the watch is about to tell stays: its claims would ask for it without end.
+                self.objects.forget_unlisted::<StorageClass>(name);
                 self.class_changed(name, now);
             }
             ObjectRef::Pod(key) => self.pod_changed(key, now),
@@ -72,10 +71,12 @@ impl Planner {
         }
     }
 
-    /// What was proven of the claims that name a volume was proven of the volume as it was.
+    /// What was proven of the claims that name a volume was proven of the volume as it was. The read that proved
+    /// it may be the change.
     pub(super) fn unprove_claims_of(&mut self, name: &VolumeName) {
+        let seen = Seen::of(&self.objects, name);
         for key in self.claims.naming(name) {
-            self.proofs.forget_claim(key);
+            self.proofs.forget_claim_unless(key, seen);
         }
     }
 

@@ -9,7 +9,7 @@ use super::{
     decision::{Object, Target, Write, WriteKind, warning},
     op::{Answer, Call, Op, Purpose},
     planner::Planner,
-    view::{ClaimProof, VolumeProof},
+    view::{ClaimProof, Seen, VolumeProof},
 };
 use crate::kube_api::{
     call::CallError,
@@ -29,6 +29,12 @@ impl Planner {
             (&result, op.known, op.call.target())
         {
             self.gone(object, known, now);
+        }
+        // What was proven for it is of the past when it is tried again.
+        if let (Target::Volume(name), Err(_), Some(WriteKind::VolumeReleased)) =
+            (&op.subject, &result, op.call.write_kind())
+        {
+            self.proofs.forget_volume(name);
         }
         if op.call.is_of_a_run() {
             return self.run_outcome(op, result, now, jitter);
@@ -239,7 +245,7 @@ impl Planner {
         if let Some(volume) = self.objects.volumes.get(name)
             && let Some(proof) = proof
         {
-            self.proofs.note_claim((name, &volume.metadata.uid), uid, proof);
+            self.proofs.note_claim(&volume, uid, proof);
         } else if !news {
             // The claim is there, and our table does not show it as it is: the watch is about to.
             self.retries.failed(&op.subject, now, jitter);
@@ -270,7 +276,7 @@ impl Planner {
         let news = found.is_some_and(|volume| self.absorb(Answer::Volume(volume), now));
         match proof {
             Some(proof) => {
-                let seen = self.objects.volumes.get(name).map(|volume| volume.metadata.resource_version);
+                let seen = Seen::of(&self.objects, name);
                 self.proofs.note_volume((key, &claim.metadata.uid), seen, proof);
             }
             None if !news => {

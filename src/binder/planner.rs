@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::{
     claim::{ClaimDecision, sync_claim},
     class_reads::ClassRead,
-    decision::{Decision, Directory, Object, Step, Target, warning},
+    decision::{Decision, Directory, Object, Step, Target, WriteKind, warning},
     doubt::Doubts,
     host_path::{self, HostPath},
     index::VolumeIndex,
@@ -422,7 +422,14 @@ impl Planner {
             Some(what) => VolumeDecision::rest(VolumeReason::ObjectUnreadable(what)),
             None => self.decide_volume(&volume),
         };
-        match self.held_back(decision.step.as_ref(), now) {
+        let held_back = self.held_back(decision.step.as_ref(), now);
+        let releases =
+            |step: &Step| matches!(step, Step::Write(write) if write.kind == WriteKind::VolumeReleased);
+        if held_back.is_some() && decision.step.as_ref().is_some_and(releases) {
+            // Its proof is of the past when the volume is released at last.
+            self.proofs.forget_volume(name);
+        }
+        match held_back {
             Some(HeldBack::SecondBinder) => {
                 self.runs.unproven(name);
                 let event = warning(&*volume, "SecondBinder", VolumeReason::SecondBinder.to_string());

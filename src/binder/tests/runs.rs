@@ -188,6 +188,9 @@ fn s23_a_volume_that_was_recycled_is_recycled_anew() {
     reserved.status.phase = VolumePhase::Available;
     objects.apply(reserved);
     planner.changed(&ObjectRef::Volume(VolumeName::from("pv")), now);
+    let proof = only(planner.plan(now));
+    assert!(matches!(proof.call, Call::Read { purpose: Purpose::ProveClaim(_), .. }));
+    planner.outcome(proof, Err(CallError::NotFound("c".into())), now, 0.0);
     let releasing = only(planner.plan(now));
     assert_eq!(releasing.call.write_kind(), Some(WriteKind::VolumeReleased));
     planner.outcome(releasing, Ok(Answer::Volume(released(4))), now, 0.0);
