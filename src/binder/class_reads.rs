@@ -84,18 +84,10 @@ impl Planner {
                 }
             }
         }
-        for asker in &joined {
-            self.look_with_volumes(asker, now);
+        if !joined.is_empty() {
+            self.class_wakes.begin(class.clone());
         }
         self.release(op, now);
-    }
-
-    /// Looks at a claim, and at the volumes that refer to it: they were left alone meanwhile.
-    fn look_with_volumes(&mut self, claim: &Target, now: Instant) {
-        if let Target::Claim(key) = claim {
-            self.queue.extend(self.volumes.referring_to(key).cloned().map(Target::Volume), now);
-        }
-        self.queue.add(claim.clone(), now);
     }
 
     fn class_not_read(&mut self, asker: &Target, class: &ClassName, error: &CallError, now: Instant) {

@@ -116,7 +116,10 @@ impl Binder {
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => break,
-                () = self.leadership.acquired(), if !leading => leading = true,
+                () = self.leadership.acquired(), if !leading => {
+                    leading = true;
+                    self.planner.lead(Instant::now());
+                }
                 () = self.leadership.lost(), if leading => {
                     leading = false;
                     self.pod_events.follow(BTreeMap::new());
@@ -135,7 +138,7 @@ impl Binder {
                 wake_at = self.plan(&mut tasks);
             } else {
                 // What was under way when the term ended has been answered since.
-                self.planner.unprove();
+                self.planner.stand_by();
             }
         }
         while let Some(finished) = tasks.join_next().await {

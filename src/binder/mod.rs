@@ -15,6 +15,7 @@ pub mod binding;
 mod changes;
 pub mod claim;
 mod class_reads;
+mod class_wakes;
 pub mod controller;
 pub mod decision;
 pub mod directories;

@@ -324,7 +324,7 @@ impl Planner {
             Answer::Class(class) => {
                 let name = class.key();
                 let news = self.objects.absorb(class);
-                self.class_changed(&name, now);
+                self.class_changed(&name);
                 news
             }
             Answer::Deleted | Answer::Directory(_) => false,
@@ -337,10 +337,12 @@ impl Planner {
             match &target {
                 Target::Claim(key) => {
                     self.busy_claims.remove(key);
+                    self.doubts.freed(key);
                     self.queue.extend(self.volumes.referring_to(key).cloned().map(Target::Volume), now);
                 }
                 Target::Volume(name) => {
                     self.busy_volumes.remove(name);
+                    self.volumes.show(name);
                     self.volume_changed(name, now);
                 }
             }

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use super::{
     claim::{ClaimDecision, sync_claim},
     class_reads::ClassRead,
+    class_wakes::ClassWakes,
     decision::{Decision, Directory, Object, Step, Target, WriteKind, warning},
     doubt::Doubts,
     host_path::{self, HostPath},
@@ -49,6 +50,10 @@ use crate::{
 /// idles; the rest stays here, where pairs that have begun go first.
 const MAX_IN_FLIGHT: usize = 128;
 
+/// Looks at claims and volumes in one plan, after which what has come in meanwhile goes first (L15). A look takes
+/// some ten microseconds, and a tenth of a millisecond at the most.
+const LOOKS: usize = 500;
+
 /// What to do now.
 #[derive(Debug, Default)]
 pub struct Plan {
@@ -64,6 +69,8 @@ pub struct Plan {
     pub tallies: Tallies,
     /// When to plan again if nothing happens.
     pub wake_at: Option<Instant>,
+    /// How many looks it took.
+    pub looks: usize,
 }
 
 /// Why a step that cannot be taken back has to wait.
@@ -104,6 +111,10 @@ pub struct Planner {
     pub(super) latency: Latency,
     /// Classes that are read live.
     pub(super) class_reads: BTreeMap<ClassName, ClassRead>,
+    /// Classes whose claims are looked at again.
+    pub(super) class_wakes: ClassWakes,
+    /// A free volume for which a taker is sought, and who has declined it so far.
+    offering: Option<(VolumeName, BTreeSet<ClaimKey>)>,
     /// When everything unsettled is looked at again although nothing happened.
     resync_at: Option<Instant>,
 }
@@ -123,7 +134,7 @@ impl Planner {
             default_class: None,
             proofs: Proofs::default(),
             doubts: Doubts::default(),
-            queue: Queue::default(),
+            queue: Queue::closed(),
             busy_claims: BTreeSet::new(),
             busy_volumes: BTreeSet::new(),
             in_flight: 0,
@@ -136,6 +147,8 @@ impl Planner {
             rivals: Rivals::default(),
             latency: Latency::default(),
             class_reads: BTreeMap::new(),
+            class_wakes: ClassWakes::default(),
+            offering: None,
             resync_at: None,
         }
     }
@@ -182,13 +195,6 @@ impl Planner {
         each.filter_map(|(name, key, uid)| Some((uid.clone(), (key.clone(), volume(name)?)))).collect()
     }
 
-    /// Nothing is decided here until this process leads again: what was read live is of yesterday then, and
-    /// what we wrote is changed by whoever leads.
-    pub fn unprove(&mut self) {
-        self.runs.unproven_all();
-        self.rivals.forget_all();
-    }
-
     /// Whether nothing may be decided about a volume: a request about it is under way, or a pod empties it.
     pub(super) fn is_busy(&self, name: &VolumeName) -> bool {
         self.busy_volumes.contains(name)
@@ -199,7 +205,8 @@ impl Planner {
     /// Decides about as many keys as may run now.
     pub fn plan(&mut self, now: Instant) -> Plan {
         let mut plan = Plan { events: std::mem::take(&mut self.pending_events), ..Plan::default() };
-        for (claim, volume) in self.doubts.take_over(now, |claim| !self.busy_claims.contains(claim)) {
+        let room = MAX_IN_FLIGHT.saturating_sub(self.in_flight);
+        for (claim, volume) in self.doubts.take_over(now, room, |claim| !self.busy_claims.contains(claim)) {
             let call = Call::Read { target: Object::Volume(volume), purpose: Purpose::Refresh };
             self.start(Target::Claim(claim), None, call, &mut plan);
         }
@@ -216,16 +223,26 @@ impl Planner {
         self.queue.extend(due, now);
         self.resync(now);
         self.confirm(&mut plan);
+        let room = LOOKS.saturating_sub(self.queue.claims_waiting());
+        let woken = self.class_wakes.take(&self.claims, room);
+        self.queue.extend(woken.into_iter().map(Target::Claim), now);
         while self.in_flight < MAX_IN_FLIGHT {
             if let Some(op) = self.ready.pop_front() {
                 self.in_flight += 1;
                 plan.ops.push(op);
                 continue;
             }
+            if plan.looks >= LOOKS {
+                break;
+            }
+            if let Some((name, declined)) = self.offering.take() {
+                self.plan_offer(&name, declined, now, &mut plan);
+                continue;
+            }
             match self.queue.pop(now) {
                 Some(Next::Look(Target::Claim(key))) => self.plan_claim(&key, now, &mut plan),
                 Some(Next::Look(Target::Volume(name))) => self.plan_volume(&name, now, &mut plan),
-                Some(Next::Offer(name)) => self.plan_offer(&name, now, &mut plan),
+                Some(Next::Offer(name)) => self.plan_offer(&name, BTreeSet::new(), now, &mut plan),
                 None => break,
             }
         }
@@ -234,7 +251,10 @@ impl Planner {
             self.runs.pauses.next_due(),
             self.doubts.next_end(now),
             self.told.next_due(),
-            self.resync_at,
+            self.resync_at.filter(|_| self.queue.has_no_backlog()),
+            // There is more to look at, and room for what comes of it.
+            (self.in_flight < MAX_IN_FLIGHT && (plan.looks >= LOOKS || !self.class_wakes.is_empty()))
+                .then_some(now),
         ];
         plan.wake_at = dues.into_iter().flatten().min();
         plan.measures = self.latency.take();
@@ -245,10 +265,9 @@ impl Planner {
     /// The safety net under the wake-ups: what is not settled is looked at again from time to time,
     /// and when the alarm about another binder ends. Sends nothing if all is as it was.
     fn resync(&mut self, now: Instant) {
-        if self.resync_at.is_some_and(|due| now >= due) {
-            let claims = self.standing.claims().into_keys().map(Target::Claim);
-            let volumes = self.standing.volumes().into_keys().map(Target::Volume);
-            self.queue.extend(claims.chain(volumes), now);
+        if self.resync_at.is_some_and(|due| now >= due) && self.queue.has_no_backlog() {
+            let (claims, volumes) = self.standing.keys();
+            self.queue.extend_slowly(claims, volumes, now);
             self.resync_at = None;
             self.proofs.keep_classes(|class| self.claims.open_in_class(class.as_str()).next().is_some());
             self.note_all_unconfirmed();
@@ -290,9 +309,18 @@ impl Planner {
     }
 
     /// Finds a taker for a volume that has become free.
-    fn plan_offer(&mut self, name: &VolumeName, now: Instant, plan: &mut Plan) {
-        let mut declined = BTreeSet::new();
+    fn plan_offer(
+        &mut self,
+        name: &VolumeName,
+        mut declined: BTreeSet<ClaimKey>,
+        now: Instant,
+        plan: &mut Plan,
+    ) {
         while self.volumes.is_free(name) && !self.is_busy(name) {
+            if plan.looks >= LOOKS {
+                self.offering = Some((name.clone(), declined));
+                return;
+            }
             let Some(volume) = self.objects.volumes.get(name) else { return };
             let objects = Arc::clone(&self.objects);
             let current = |key: &ClaimKey| objects.claims.get(key);
@@ -303,6 +331,7 @@ impl Planner {
     }
 
     fn plan_claim(&mut self, key: &ClaimKey, now: Instant, plan: &mut Plan) {
+        plan.looks += 1;
         let target = Target::Claim(key.clone());
         self.queue.remove(&target, now);
         // Whoever is busy or waits is looked at again when that ends.
@@ -395,6 +424,7 @@ impl Planner {
     }
 
     fn plan_volume(&mut self, name: &VolumeName, now: Instant, plan: &mut Plan) {
+        plan.looks += 1;
         let target = Target::Volume(name.clone());
         let Some(volume) = self.objects.volumes.get(name) else {
             if !self.retries.waits(&target) {
@@ -510,6 +540,7 @@ impl Planner {
                 }
                 Target::Volume(name) => {
                     self.queue.withdraw_offer(&name);
+                    self.volumes.hide(&name);
                     self.busy_volumes.insert(name);
                 }
             }

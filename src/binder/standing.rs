@@ -72,6 +72,13 @@ impl Standing {
         self.lock().volumes.clone()
     }
 
+    /// The keys of everything that waits.
+    #[must_use]
+    pub fn keys(&self) -> (Vec<ClaimKey>, Vec<VolumeName>) {
+        let inner = self.lock();
+        (inner.claims.keys().cloned().collect(), inner.volumes.keys().cloned().collect())
+    }
+
     /// How many claims wait, by the reason's label.
     #[must_use]
     pub fn waiting(&self) -> BTreeMap<&'static str, u64> {

@@ -101,6 +101,7 @@ fn planner(volumes: Vec<PersistentVolume>, claims: Vec<PersistentVolumeClaim>) -
     objects.reset(claims);
     let mut planner = Planner::new(Arc::clone(&objects), BinderOptions::default());
     planner.warm(Instant::now());
+    planner.lead(Instant::now());
     (objects, planner)
 }
 
@@ -579,6 +580,7 @@ fn a_pair_that_names_each_other_takes_four_writes() {
         let objects = Arc::new(Objects::default());
         let mut planner = Planner::new(Arc::clone(&objects), BinderOptions::default());
         let now = Instant::now();
+        planner.lead(now);
         let mut reserved = volume("pv");
         reserved.status.phase = VolumePhase::Pending;
         reserved.spec.claim_ref =

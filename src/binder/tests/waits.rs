@@ -312,7 +312,7 @@ fn s14_what_we_wrote_in_an_earlier_term_is_for_whoever_leads_now_to_change() {
             planner.outcome(op, Ok(answer), now, 0.0);
         }
         if !leads_on {
-            planner.unprove();
+            planner.stand_by();
         }
         let mut other = volume("pv");
         other.metadata.resource_version = ResourceVersion(9);
