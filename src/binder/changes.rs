@@ -181,6 +181,7 @@ impl Planner {
     fn forget(&mut self, target: &Target) {
         self.standing.forget(target);
         self.told.forget(target);
+        self.works(target);
         self.rivals.forget(target);
         if let Target::Volume(_) = target {
             self.runs.forget(target);

@@ -9,7 +9,8 @@ use std::collections::BTreeSet;
 use tokio::time::Instant;
 
 use super::{
-    decision::{Target, warning},
+    decision::Target,
+    failures::Failure,
     op::{Answer, Op},
     planner::Planner,
 };
@@ -78,8 +79,8 @@ impl Planner {
             Err(error) => {
                 for asker in askers() {
                     self.wait_for_read(asker, &error, now, jitter);
-                    if let CallError::Refused { .. } = error {
-                        self.class_not_read(asker, class, &error, now);
+                    if let Some(failure) = Failure::of_class(class, &error) {
+                        self.fails(asker, failure, now);
                     }
                 }
             }
@@ -88,15 +89,5 @@ impl Planner {
             self.class_wakes.begin(class.clone());
         }
         self.release(op, now);
-    }
-
-    fn class_not_read(&mut self, asker: &Target, class: &ClassName, error: &CallError, now: Instant) {
-        if let Target::Claim(key) = asker
-            && let Some(claim) = self.objects.claims.get(key)
-        {
-            let text = format!("storage class {:?} could not be read: {error}", class.as_str());
-            let event = warning(&*claim, "ProvisioningFailed", text);
-            self.pending_events.extend(self.told.news(asker, vec![event], now));
-        }
     }
 }

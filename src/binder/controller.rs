@@ -170,6 +170,9 @@ impl Binder {
         for ((kind, reason), count) in plan.decisions {
             self.metrics.decided(kind, reason, count);
         }
+        for ((request, outcome), count) in plan.failures {
+            self.metrics.failed(request, outcome, count);
+        }
         for op in plan.ops {
             let (caller, leadership) = (self.caller.clone(), self.leadership.clone());
             self.metrics.begins(&op.subject, now);

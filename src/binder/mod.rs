@@ -20,6 +20,7 @@ pub mod controller;
 pub mod decision;
 pub mod directories;
 pub mod doubt;
+pub mod failures;
 pub mod host_path;
 pub mod index;
 pub mod latency;

@@ -6,7 +6,7 @@
 use tokio::time::Instant;
 
 use super::{
-    decision::{Object, Target, Write, WriteKind, warning},
+    decision::{Object, Target, Write, WriteKind},
     op::{Answer, Call, Op, Purpose},
     planner::Planner,
     view::{ClaimProof, Seen, VolumeProof},
@@ -19,8 +19,14 @@ use crate::kube_api::{
 };
 
 impl Planner {
-    /// Takes in the outcome of a request.
-    pub fn outcome(&mut self, op: Op, result: Result<Answer, CallError>, now: Instant, jitter: f64) {
+    /// Goes on from the outcome of a request.
+    pub(super) fn take_outcome(
+        &mut self,
+        op: Op,
+        result: Result<Answer, CallError>,
+        now: Instant,
+        jitter: f64,
+    ) {
         self.in_flight = self.in_flight.saturating_sub(1);
         if let Call::Write(write) = &op.call {
             self.written(&op, write, &result, now);
@@ -44,7 +50,7 @@ impl Planner {
         }
         match (&op.call, result) {
             // Somebody on the way took our change out of it: the next try would change nothing, either.
-            (Call::Write(_), Ok(answer)) if op.known.is_some() && answer.revision() == op.known => {
+            (Call::Write(_), Ok(answer)) if op.changed_nothing(&answer) => {
                 self.absorb(answer, now);
                 self.retries.failed(&op.subject, now, jitter);
                 self.release(&op, now);
@@ -141,16 +147,6 @@ impl Planner {
         self.pending_events.extend_from_slice(events);
     }
 
-    /// The claim could not be handed to its provisioner (pv-binder §7.2).
-    fn not_asked(&mut self, op: &Op, error: &CallError, now: Instant) {
-        if let Target::Claim(key) = &op.subject
-            && let Some(claim) = self.objects.claims.get(key)
-        {
-            let event = warning(&*claim, "ProvisioningFailed", format!("Error saving claim: {error}"));
-            self.say(&op.subject, &[event], now);
-        }
-    }
-
     /// An object that we knew at this revision does not exist. The watch may never tell: if it was cut
     /// meanwhile, the next list just lacks it.
     fn gone(&mut self, object: &Object, known: ResourceVersion, now: Instant) {
@@ -185,9 +181,6 @@ impl Planner {
         match result {
             Ok(Answer::Claim(claim)) => self.rivals.wrote_claim(claim, now),
             Ok(Answer::Volume(volume)) => self.rivals.wrote_volume(volume, now),
-            Err(error @ CallError::Refused { .. }) if write.kind == WriteKind::AskProvisioner => {
-                self.not_asked(op, error, now);
-            }
             Ok(Answer::Pod(_) | Answer::Class(_) | Answer::Deleted | Answer::Directory(_)) | Err(_) => {}
         }
         match (&op.subject, write.kind, result) {

@@ -19,6 +19,7 @@ use super::{
     class_wakes::ClassWakes,
     decision::{Decision, Directory, Object, Step, Target, WriteKind, warning},
     doubt::Doubts,
+    failures::Failures,
     host_path::{self, HostPath},
     index::VolumeIndex,
     latency::{Latency, Measure},
@@ -63,6 +64,8 @@ pub struct Plan {
     pub events: Vec<Event>,
     /// Decisions made, by kind and reason.
     pub decisions: BTreeMap<(&'static str, &'static str), u64>,
+    /// Requests that failed, by what they were for and how they failed.
+    pub failures: BTreeMap<(&'static str, &'static str), u64>,
     /// What was measured.
     pub measures: Vec<Measure>,
     /// What was counted.
@@ -105,6 +108,7 @@ pub struct Planner {
     pub(super) unconfirmed: BTreeSet<Object>,
     pub(super) retries: Retries<Target>,
     pub(super) told: Told,
+    pub(super) failures: Failures,
     pub(super) pending_events: Vec<Event>,
     pub(super) standing: Arc<Standing>,
     pub(super) rivals: Rivals,
@@ -143,6 +147,7 @@ impl Planner {
             unconfirmed: BTreeSet::new(),
             retries: Retries::default(),
             told: Told::default(),
+            failures: Failures::default(),
             pending_events: Vec::new(),
             rivals: Rivals::default(),
             latency: Latency::default(),
@@ -257,6 +262,7 @@ impl Planner {
                 .then_some(now),
         ];
         plan.wake_at = dues.into_iter().flatten().min();
+        plan.failures = self.failures.take_counts();
         plan.measures = self.latency.take();
         plan.tallies = self.queue.take_tallies();
         plan
@@ -358,6 +364,7 @@ impl Planner {
             None => {}
         }
         *plan.decisions.entry(("claim", decision.reason.label())).or_default() += 1;
+        self.still_fails(&target, &mut decision);
         if decision.step.is_none()
             && decision.reason.wants_volume()
             && let Ok(wish) = Wish::of(&claim)
@@ -406,6 +413,15 @@ impl Planner {
             self.queue.extend(self.volumes.referring_to(key).cloned().map(Target::Volume), now);
         }
         self.standing.set_claim(key, decision.reason);
+    }
+
+    /// What failed is tried again, and holds until it works; or there is nothing left to try.
+    fn still_fails<Reason>(&mut self, target: &Target, decision: &mut Decision<Reason>) {
+        if decision.step.is_none() {
+            self.works(target);
+        } else {
+            decision.events.extend(self.failure_event(target));
+        }
     }
 
     /// Nothing is left to decide about a claim that is gone; storage made for it in vain goes.
@@ -484,6 +500,7 @@ impl Planner {
             self.latency.volume_failed(name);
         }
         *plan.decisions.entry(("volume", decision.reason.label())).or_default() += 1;
+        self.still_fails(&target, &mut decision);
         if tells(&decision, decision.reason.is_settled()) {
             plan.events.extend(self.told.news(&target, decision.events, now));
         }

@@ -8,10 +8,13 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::{
     decision::Target,
+    failures::Failure,
     matching::Wish,
     nearest::{Near, Unbound},
     reason::{ClaimReason, VolumeReason},
@@ -31,8 +34,13 @@ const NEAREST: usize = 5;
 struct Inner {
     claims: BTreeMap<ClaimKey, ClaimReason>,
     volumes: BTreeMap<VolumeName, VolumeReason>,
+    /// Requests that fail, each with when the next is sent, if that has been settled.
+    failures: BTreeMap<Target, (Failure, Option<Instant>)>,
     rival: Option<String>,
 }
+
+/// Value of labels where a request about the claim or volume fails.
+const REQUEST_FAILED: &str = "request_failed";
 
 /// Reasons of everything unsettled.
 #[derive(Debug, Default)]
@@ -83,8 +91,11 @@ impl Standing {
     #[must_use]
     pub fn waiting(&self) -> BTreeMap<&'static str, u64> {
         let mut counts = BTreeMap::new();
-        for reason in self.lock().claims.values() {
-            *counts.entry(reason.label()).or_default() += 1;
+        let inner = self.lock();
+        for (key, reason) in &inner.claims {
+            let fails =
+                !inner.failures.is_empty() && inner.failures.contains_key(&Target::Claim(key.clone()));
+            *counts.entry(if fails { REQUEST_FAILED } else { reason.label() }).or_default() += 1;
         }
         counts
     }
@@ -110,7 +121,14 @@ impl Standing {
         let volumes: Vec<Value> = self
             .volumes()
             .iter()
-            .map(|(name, reason)| json!({ "volume": name, "reason": reason.label(), "text": reason.to_string() }))
+            .map(|(name, reason)| {
+                let target = Target::Volume(name.clone());
+                let mut row = self.failure_row(&target, reason.label(), &reason.to_string());
+                if let Some(row) = row.as_object_mut() {
+                    row.insert("volume".to_owned(), json!(name));
+                }
+                row
+            })
             .collect();
         json!({ "secondBinder": self.lock().rival, "claims": claims, "volumes": volumes })
     }
@@ -145,13 +163,36 @@ impl Standing {
                 ("not_looked_at", "this process has not looked at the claim, as it does not lead".to_owned())
             }
         };
+        let mut row = self.failure_row(&Target::Claim(key.clone()), label, &text);
+        if let Some(row) = row.as_object_mut() {
+            row.insert("claim".to_owned(), json!(key.to_string()));
+            row.insert("phase".to_owned(), json!(claim.status.phase));
+            row.insert("nearest".to_owned(), json!(near));
+        }
+        row
+    }
+
+    /// The reason and text of a claim or volume: where its request fails, the server's words, when it is sent
+    /// again, and what was to be done.
+    fn failure_row(&self, target: &Target, label: &str, text: &str) -> Value {
+        let Some((failure, next)) = self.lock().failures.get(target).cloned() else {
+            return json!({ "reason": label, "text": text });
+        };
+        let wait = next.map(|next| next.saturating_duration_since(Instant::now()));
+        let next = wait.and_then(|wait| Timestamp::now().checked_add(wait).ok()).map(|next| next.to_string());
+        let (task, outcome) = (failure.task.label(), failure.outcome.label());
         json!({
-            "claim": key.to_string(),
-            "phase": claim.status.phase,
-            "reason": label,
-            "text": text,
-            "nearest": near,
+            "reason": REQUEST_FAILED, "text": failure.text(), "request": task, "outcome": outcome, "next": next,
+            "meanwhile": { "reason": label, "text": text },
         })
+    }
+
+    /// Sets what fails of a claim or volume, or that nothing does.
+    pub(super) fn set_failure(&self, target: &Target, failure: Option<(Failure, Option<Instant>)>) {
+        match failure {
+            Some(failure) => self.lock().failures.insert(target.clone(), failure),
+            None => self.lock().failures.remove(target),
+        };
     }
 
     /// Sets who else changes what we write.
@@ -176,6 +217,7 @@ impl Standing {
     }
 
     pub(super) fn forget(&self, target: &Target) {
+        self.lock().failures.remove(target);
         match target {
             Target::Claim(key) => {
                 self.lock().claims.remove(key);

@@ -2,6 +2,7 @@
 //!
 //! What is decided, and that it survives faults, is in `tests/binder`.
 
+mod failures;
 mod matching;
 mod planning;
 mod proofs;
