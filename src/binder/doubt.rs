@@ -37,7 +37,7 @@ type Pair = (VolumeName, Uid);
 /// its own without looking at the others.
 #[derive(Debug)]
 pub struct Doubts {
-    doubts: BTreeMap<Pair, Doubt>,
+    pairs: BTreeMap<Pair, Doubt>,
     by_claim: Relation<Uid, VolumeName>,
     /// When each ends by itself.
     ends: BTreeSet<(Instant, Pair)>,
@@ -57,7 +57,7 @@ impl Doubts {
     #[must_use]
     pub fn lasting(settle_time: Duration) -> Self {
         Self {
-            doubts: BTreeMap::new(),
+            pairs: BTreeMap::new(),
             by_claim: Relation::default(),
             ends: BTreeSet::new(),
             held: BTreeMap::new(),
@@ -79,11 +79,11 @@ impl Doubts {
         self.remove(&pair);
         self.by_claim.insert(pair.1.clone(), pair.0.clone());
         self.ends.insert((until, pair.clone()));
-        self.doubts.insert(pair, Doubt { claim, revision, until });
+        self.pairs.insert(pair, Doubt { claim, revision, until });
     }
 
     fn remove(&mut self, pair: &Pair) -> Option<Doubt> {
-        let doubt = self.doubts.remove(pair)?;
+        let doubt = self.pairs.remove(pair)?;
         self.by_claim.remove(&pair.1, &pair.0);
         if !self.ends.remove(&(doubt.until, pair.clone()))
             && let Some(held) = self.held.get_mut(&doubt.claim)
@@ -99,7 +99,7 @@ impl Doubts {
     /// A volume is at this revision now, or gone. Returns the claims that were in doubt about it and are so
     /// no longer.
     pub fn look(&mut self, volume: &VolumeName, now: Option<ResourceVersion>) -> Vec<ClaimKey> {
-        let of_volume = self.doubts.range((volume.clone(), Uid::default())..);
+        let of_volume = self.pairs.range((volume.clone(), Uid::default())..);
         let ended: Vec<Pair> = of_volume
             .take_while(|((name, _), _)| name == volume)
             .filter(|(_, doubt)| now != Some(doubt.revision))
@@ -111,7 +111,7 @@ impl Doubts {
     /// The claim may be looked at again.
     pub fn freed(&mut self, claim: &ClaimKey) {
         for pair in self.held.remove(claim).into_iter().flatten() {
-            if let Some(doubt) = self.doubts.get(&pair) {
+            if let Some(doubt) = self.pairs.get(&pair) {
                 self.ends.insert((doubt.until, pair));
             }
         }
@@ -134,7 +134,7 @@ impl Doubts {
                 self.ends.insert((until, pair));
                 break;
             }
-            let Some(doubt) = self.doubts.get(&pair) else { continue };
+            let Some(doubt) = self.pairs.get(&pair) else { continue };
             if is_free(&doubt.claim) {
                 over.extend(self.remove(&pair).map(|doubt| (doubt.claim, pair.0)));
             } else {
@@ -155,7 +155,7 @@ impl Doubts {
     /// Whether there is any doubt.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.doubts.is_empty()
+        self.pairs.is_empty()
     }
 
     /// A volume other than this one that may become the claim's.

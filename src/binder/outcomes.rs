@@ -27,21 +27,7 @@ impl Planner {
         now: Instant,
         jitter: f64,
     ) {
-        self.in_flight = self.in_flight.saturating_sub(1);
-        if let Call::Write(write) = &op.call {
-            self.written(&op, write, &result, now);
-        }
-        if let (Err(CallError::NotFound(_)), Some(known), Some(object)) =
-            (&result, op.known, op.call.target())
-        {
-            self.gone(object, known, now);
-        }
-        // What was proven for it is of the past when it is tried again.
-        if let (Target::Volume(name), Err(_), Some(WriteKind::VolumeReleased)) =
-            (&op.subject, &result, op.call.write_kind())
-        {
-            self.proofs.forget_volume(name);
-        }
+        self.note_outcome(&op, &result, now);
         if op.call.is_of_a_run() {
             return self.run_outcome(op, result, now, jitter);
         }
@@ -138,6 +124,24 @@ impl Planner {
                 self.retries.failed(&op.subject, now, jitter);
                 self.release(&op, now);
             }
+        }
+    }
+
+    /// Notes what every outcome means, whatever the request was for.
+    fn note_outcome(&mut self, op: &Op, result: &Result<Answer, CallError>, now: Instant) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        if let Call::Write(write) = &op.call {
+            self.written(op, write, result, now);
+        }
+        if let (Err(CallError::NotFound(_)), Some(known), Some(object)) = (result, op.known, op.call.target())
+        {
+            self.gone(object, known, now);
+        }
+        // What was proven for it is of the past when it is tried again.
+        if let (Target::Volume(name), Err(_), Some(WriteKind::VolumeReleased)) =
+            (&op.subject, result, op.call.write_kind())
+        {
+            self.proofs.forget_volume(name);
         }
     }
 

@@ -223,15 +223,15 @@ mod tests {
         let (bound, released) = (VolumePhase::Bound, VolumePhase::Released);
         let [claim, other] = ["claim", "other"].map(Uid::from);
         let mut proofs = Proofs::default();
-        let pv = volume("pv", "volume", 5, bound.clone());
+        let pv = volume("pv", "volume", 5, bound);
         proofs.note_claim(&pv, &claim, ClaimProof::Gone);
         let rows = [
             (pv.clone(), &claim, true),
             (volume("pv", "volume", 6, released), &claim, true),
             (volume("pv", "volume", 6, VolumePhase::Failed), &claim, true),
             // Whatever happened to it, the claim may have come back in a restore.
-            (volume("pv", "volume", 6, bound.clone()), &claim, false),
-            (volume("pv", "other", 5, bound.clone()), &claim, false),
+            (volume("pv", "volume", 6, bound), &claim, false),
+            (volume("pv", "other", 5, bound), &claim, false),
             (pv.clone(), &other, false),
             (volume("other", "volume", 5, bound), &claim, false),
         ];
