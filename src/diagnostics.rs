@@ -139,6 +139,12 @@ impl<K: Subject, R: Reason> Waits<K, R> {
         self.lock().is_empty()
     }
 
+    /// The keys of everything that waits.
+    #[must_use]
+    pub fn keys(&self) -> Vec<K> {
+        self.lock().keys().cloned().collect()
+    }
+
     /// Everything that waits.
     #[must_use]
     pub fn snapshot(&self) -> BTreeMap<K, Wait<R>> {

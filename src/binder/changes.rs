@@ -7,30 +7,54 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::{annotations, decision::Target, planner::Planner, reason::ClaimReason};
+use super::{
+    annotations,
+    decision::Target,
+    planner::Planner,
+    reason::ClaimReason,
+    view::{Proofs, Seen},
+};
 use crate::kube_api::{
     ids::{ClaimKey, ClassName, PodKey, VolumeName},
     kinds::{ClaimRef, Narrow, ObjectRef, StorageClass},
 };
 
 impl Planner {
-    /// Takes in every object there is, and has each claim and volume looked at in turn.
+    /// Takes in every object there is.
     pub fn warm(&mut self, now: Instant) {
         let objects = Arc::clone(&self.objects);
-        let (volumes, claims) = (objects.volumes.snapshot(), objects.claims.snapshot());
-        for (name, volume) in &volumes {
+        for (name, volume) in &objects.volumes.snapshot() {
             self.volumes.update(name, Some(volume));
             self.runs.volume_seen(volume);
-            self.offer(name, now);
         }
-        for (key, claim) in &claims {
+        for (key, claim) in &objects.claims.snapshot() {
             self.claims.update(key, Some(claim));
         }
-        self.queue.extend_slowly(claims.into_keys(), volumes.into_keys(), now);
         self.default_class = default_class(objects.classes.snapshot().values());
         for key in objects.pods.snapshot().into_keys() {
             self.pod_changed(&key, now);
         }
+    }
+
+    /// This process leads from now on: each claim and volume is looked at in turn.
+    pub fn lead(&mut self, now: Instant) {
+        self.queue.open();
+        let volumes: Vec<VolumeName> = self.objects.volumes.snapshot().into_keys().collect();
+        for name in &volumes {
+            self.offer(name, now);
+        }
+        let claims = self.objects.claims.snapshot().into_keys();
+        self.queue.extend_slowly(claims, volumes, now);
+    }
+
+    /// Nothing is decided here until this process leads again: only what is known of the objects there are is
+    /// kept up. What was read live is of yesterday then, and what we wrote is changed by whoever leads.
+    pub fn stand_by(&mut self) {
+        self.queue.close();
+        self.class_wakes.clear();
+        self.proofs = Proofs::default();
+        self.runs.unproven_all();
+        self.rivals.forget_all();
     }
 
     /// Notes that an object changed, and whom that concerns.
@@ -54,10 +78,9 @@ impl Planner {
                 self.try_again(volumes.into_iter().chain([Target::Claim(key.clone())]), now);
             }
             ObjectRef::Class(name) => {
-                // One that is known from our own read alone, and is not in the list, is asked for again by
-                // whoever needs it.
-                self.objects.prove_unconfirmed_gone::<StorageClass>(name);
-                self.class_changed(name, now);
+                // One of which the watch is about to tell stays: its claims would ask for it without end.
+                self.objects.forget_unlisted::<StorageClass>(name);
+                self.class_changed(name);
             }
             ObjectRef::Pod(key) => self.pod_changed(key, now),
             _ => {}
@@ -72,10 +95,12 @@ impl Planner {
         }
     }
 
-    /// What was proven of the claims that name a volume was proven of the volume as it was.
+    /// What was proven of the claims that name a volume was proven of the volume as it was. The read that proved
+    /// it may be the change.
     pub(super) fn unprove_claims_of(&mut self, name: &VolumeName) {
+        let seen = Seen::of(&self.objects, name);
         for key in self.claims.naming(name) {
-            self.proofs.forget_claim(key);
+            self.proofs.forget_claim_unless(key, seen);
         }
     }
 
@@ -141,21 +166,22 @@ impl Planner {
         self.queue.extend(self.volumes.referring_to(key).cloned().map(Target::Volume), now);
     }
 
-    pub(super) fn class_changed(&mut self, name: &ClassName, now: Instant) {
+    pub(super) fn class_changed(&mut self, name: &ClassName) {
         if self.objects.classes.get(name).is_some() {
             self.proofs.forget_class(name);
         }
         let default = default_class(self.objects.classes.snapshot().values());
         if default != self.default_class {
             self.default_class = default;
-            self.queue.extend(self.claims.open_in_class("").cloned().map(Target::Claim), now);
+            self.class_wakes.begin("".into());
         }
-        self.queue.extend(self.claims.open_in_class(name.as_str()).cloned().map(Target::Claim), now);
+        self.class_wakes.begin(name.clone());
     }
 
     fn forget(&mut self, target: &Target) {
         self.standing.forget(target);
         self.told.forget(target);
+        self.failures.forget(target);
         self.rivals.forget(target);
         if let Target::Volume(_) = target {
             self.runs.forget(target);

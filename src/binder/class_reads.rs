@@ -9,7 +9,8 @@ use std::collections::BTreeSet;
 use tokio::time::Instant;
 
 use super::{
-    decision::{Target, warning},
+    decision::Target,
+    failures::Failure,
     op::{Answer, Op},
     planner::Planner,
 };
@@ -78,33 +79,15 @@ impl Planner {
             Err(error) => {
                 for asker in askers() {
                     self.wait_for_read(asker, &error, now, jitter);
-                    if let CallError::Refused { .. } = error {
-                        self.class_not_read(asker, class, &error, now);
+                    if let Some(failure) = Failure::of_class(class, &error) {
+                        self.fails(asker, failure, now);
                     }
                 }
             }
         }
-        for asker in &joined {
-            self.look_with_volumes(asker, now);
+        if !joined.is_empty() {
+            self.class_wakes.begin(class.clone());
         }
         self.release(op, now);
-    }
-
-    /// Looks at a claim, and at the volumes that refer to it: they were left alone meanwhile.
-    fn look_with_volumes(&mut self, claim: &Target, now: Instant) {
-        if let Target::Claim(key) = claim {
-            self.queue.extend(self.volumes.referring_to(key).cloned().map(Target::Volume), now);
-        }
-        self.queue.add(claim.clone(), now);
-    }
-
-    fn class_not_read(&mut self, asker: &Target, class: &ClassName, error: &CallError, now: Instant) {
-        if let Target::Claim(key) = asker
-            && let Some(claim) = self.objects.claims.get(key)
-        {
-            let text = format!("storage class {:?} could not be read: {error}", class.as_str());
-            let event = warning(&*claim, "ProvisioningFailed", text);
-            self.pending_events.extend(self.told.news(asker, vec![event], now));
-        }
     }
 }

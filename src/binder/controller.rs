@@ -118,6 +118,7 @@ impl Binder {
                 () = shutdown.cancelled() => break,
                 () = self.leadership.acquired(), if !leading => {
                     leading = true;
+                    self.planner.lead(Instant::now());
                     self.planner.standing().lead(Instant::now());
                 }
                 () = self.leadership.lost(), if leading => {
@@ -138,7 +139,7 @@ impl Binder {
                 wake_at = self.plan(&mut tasks);
             } else {
                 // What was under way when the term ended has been answered since.
-                self.planner.unprove();
+                self.planner.stand_by();
             }
         }
         while let Some(finished) = tasks.join_next().await {
@@ -169,6 +170,9 @@ impl Binder {
         }
         for ((kind, reason), count) in plan.decisions {
             self.metrics.decided(kind, reason, count);
+        }
+        for ((request, outcome), count) in plan.failures {
+            self.metrics.failed(request, outcome, count);
         }
         for op in plan.ops {
             let (caller, leadership) = (self.caller.clone(), self.leadership.clone());

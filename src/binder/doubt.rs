@@ -7,11 +7,17 @@
 //! from that revision, as the request is refused then; or when no request can be that old, and a read after that
 //! has shown the volume.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
-use crate::kube_api::ids::{ClaimKey, ResourceVersion, Uid, VolumeName};
+use crate::{
+    kube_api::ids::{ClaimKey, ResourceVersion, Uid, VolumeName},
+    state::Relation,
+};
 
 /// For how long a request that was not answered may still be carried out where nothing else is said: for
 /// requests of five seconds.
@@ -24,10 +30,19 @@ struct Doubt {
     until: Instant,
 }
 
-/// Reservations in doubt, by volume and claim: several claims may be in doubt about one volume.
+/// A volume, and a claim by its UID: several claims may be in doubt about one volume.
+type Pair = (VolumeName, Uid);
+
+/// Reservations in doubt. After an outage of the API server there may be one of every pair, so each question finds
+/// its own without looking at the others.
 #[derive(Debug)]
 pub struct Doubts {
-    doubts: BTreeMap<(VolumeName, Uid), Doubt>,
+    pairs: BTreeMap<Pair, Doubt>,
+    by_claim: Relation<Uid, VolumeName>,
+    /// When each ends by itself.
+    ends: BTreeSet<(Instant, Pair)>,
+    /// Those that are over, whose claim is not free to be looked at.
+    held: BTreeMap<ClaimKey, BTreeSet<Pair>>,
     settle_time: Duration,
 }
 
@@ -41,7 +56,13 @@ impl Doubts {
     /// No doubts yet, about requests that may still be carried out for so long when they are not answered.
     #[must_use]
     pub fn lasting(settle_time: Duration) -> Self {
-        Self { doubts: BTreeMap::new(), settle_time }
+        Self {
+            pairs: BTreeMap::new(),
+            by_claim: Relation::default(),
+            ends: BTreeSet::new(),
+            held: BTreeMap::new(),
+            settle_time,
+        }
     }
 
     /// A request that reserves the volume at this revision for a claim was not answered.
@@ -54,44 +75,93 @@ impl Doubts {
     ) {
         let (claim, uid) = claim;
         let until = now + self.settle_time;
-        self.doubts.insert((volume.clone(), uid), Doubt { claim, revision, until });
+        let pair = (volume.clone(), uid);
+        self.remove(&pair);
+        self.by_claim.insert(pair.1.clone(), pair.0.clone());
+        self.ends.insert((until, pair.clone()));
+        self.pairs.insert(pair, Doubt { claim, revision, until });
+    }
+
+    fn remove(&mut self, pair: &Pair) -> Option<Doubt> {
+        let doubt = self.pairs.remove(pair)?;
+        self.by_claim.remove(&pair.1, &pair.0);
+        if !self.ends.remove(&(doubt.until, pair.clone()))
+            && let Some(held) = self.held.get_mut(&doubt.claim)
+        {
+            held.remove(pair);
+            if held.is_empty() {
+                self.held.remove(&doubt.claim);
+            }
+        }
+        Some(doubt)
     }
 
     /// A volume is at this revision now, or gone. Returns the claims that were in doubt about it and are so
     /// no longer.
     pub fn look(&mut self, volume: &VolumeName, now: Option<ResourceVersion>) -> Vec<ClaimKey> {
-        let ended =
-            |(name, _): &(VolumeName, Uid), doubt: &mut Doubt| name == volume && now != Some(doubt.revision);
-        self.doubts.extract_if(.., ended).map(|(_, doubt)| doubt.claim).collect()
+        let of_volume = self.pairs.range((volume.clone(), Uid::default())..);
+        let ended: Vec<Pair> = of_volume
+            .take_while(|((name, _), _)| name == volume)
+            .filter(|(_, doubt)| now != Some(doubt.revision))
+            .map(|(pair, _)| pair.clone())
+            .collect();
+        ended.iter().filter_map(|pair| self.remove(pair)).map(|doubt| doubt.claim).collect()
     }
 
-    /// Takes the doubts whose requests can no longer be carried out, of claims that are free to be looked at.
-    /// What became of each volume is still to be read: our tables may be older.
+    /// The claim may be looked at again.
+    pub fn freed(&mut self, claim: &ClaimKey) {
+        for pair in self.held.remove(claim).into_iter().flatten() {
+            if let Some(doubt) = self.pairs.get(&pair) {
+                self.ends.insert((doubt.until, pair));
+            }
+        }
+    }
+
+    /// Takes at most so many doubts whose requests can no longer be carried out, of claims that are free to be
+    /// looked at. What became of each volume is still to be read: our tables may be older. One whose claim is not
+    /// free is left until that is [freed](Self::freed).
     pub fn take_over(
         &mut self,
         now: Instant,
+        most: usize,
         is_free: impl Fn(&ClaimKey) -> bool,
     ) -> Vec<(ClaimKey, VolumeName)> {
-        let ended = |_: &(VolumeName, Uid), doubt: &mut Doubt| now >= doubt.until && is_free(&doubt.claim);
-        self.doubts.extract_if(.., ended).map(|((volume, _), doubt)| (doubt.claim, volume)).collect()
+        let mut over = Vec::new();
+        while over.len() < most
+            && let Some((until, pair)) = self.ends.pop_first()
+        {
+            if until > now {
+                self.ends.insert((until, pair));
+                break;
+            }
+            let Some(doubt) = self.pairs.get(&pair) else { continue };
+            if is_free(&doubt.claim) {
+                over.extend(self.remove(&pair).map(|doubt| (doubt.claim, pair.0)));
+            } else {
+                self.held.entry(doubt.claim.clone()).or_default().insert(pair);
+            }
+        }
+        over
     }
 
     /// When the next doubt ends by itself. One that is over, and whose claim is not free, ends with that.
     #[must_use]
     pub fn next_end(&self, now: Instant) -> Option<Instant> {
-        self.doubts.values().map(|doubt| doubt.until).filter(|until| *until > now).min()
+        // There may have been no room for all that are over: there is when a request is answered.
+        let later = (now + Duration::from_nanos(1), Pair::default());
+        self.ends.range(later..).next().map(|(until, _)| *until)
     }
 
     /// Whether there is any doubt.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.doubts.is_empty()
+        self.pairs.is_empty()
     }
 
     /// A volume other than this one that may become the claim's.
     #[must_use]
     pub fn other(&self, claim: &Uid, than: &VolumeName) -> Option<&VolumeName> {
-        self.doubts.keys().find(|(name, uid)| uid == claim && name != than).map(|(name, _)| name)
+        self.by_claim.of(claim.clone()).find(|name| *name != than)
     }
 }
 
@@ -120,10 +190,13 @@ mod tests {
             assert_eq!(doubts.other(&claim.1, &other), None);
         }
         note(&mut doubts);
-        assert_eq!(doubts.take_over(now, |_| true), vec![]);
-        assert_eq!(doubts.take_over(now + SETTLE_TIME, |_| false), vec![]);
+        assert_eq!(doubts.take_over(now, 9, |_| true), vec![]);
+        assert_eq!(doubts.take_over(now + SETTLE_TIME, 9, |_| false), vec![]);
         assert_eq!(doubts.next_end(now + SETTLE_TIME), None, "it waits for its claim");
-        assert_eq!(doubts.take_over(now + SETTLE_TIME, |_| true), vec![(claim.0, volume)]);
+        assert_eq!(doubts.take_over(now + SETTLE_TIME, 9, |_| true), vec![]);
+        doubts.freed(&claim.0);
+        assert_eq!(doubts.take_over(now + SETTLE_TIME, 0, |_| true), vec![]);
+        assert_eq!(doubts.take_over(now + SETTLE_TIME, 9, |_| true), vec![(claim.0, volume)]);
         assert!(doubts.is_empty());
     }
 

@@ -9,7 +9,7 @@
 //! on its way.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
 };
 
@@ -81,6 +81,8 @@ pub struct VolumeIndex {
     free: BTreeMap<Rack, BTreeMap<AccessModes, BySize>>,
     by_claim: Relation<ClaimKey, VolumeName>,
     unbound: Unbound,
+    /// Volumes that nobody is to find just now.
+    hidden: HashSet<VolumeName>,
 }
 
 /// What the search for a claim's volume found.
@@ -121,32 +123,67 @@ impl VolumeIndex {
         lost
     }
 
-    fn insert(&mut self, name: &VolumeName, entry: &Entry) {
-        if let Some(place) = &entry.place {
-            for rack in place.racks() {
-                let sets = self.free.entry(rack).or_default();
-                sets.entry(place.modes).or_default().insert((place.size, name.clone()));
+    /// A request about the volume is under way: no search passes over it. After an outage there may be one about
+    /// every volume.
+    pub fn hide(&mut self, name: &VolumeName) {
+        if self.hidden.insert(name.clone())
+            && let Some(entry) = self.entries.remove(name)
+        {
+            if let Some(place) = &entry.place {
+                self.clear_place(name, place);
             }
+            self.entries.insert(name.clone(), entry);
+        }
+    }
+
+    /// It may be found again.
+    pub fn show(&mut self, name: &VolumeName) {
+        if self.hidden.remove(name)
+            && let Some(entry) = self.entries.remove(name)
+        {
+            if let Some(place) = &entry.place {
+                self.fill_place(name, place);
+            }
+            self.entries.insert(name.clone(), entry);
+        }
+    }
+
+    fn insert(&mut self, name: &VolumeName, entry: &Entry) {
+        if let Some(place) = &entry.place
+            && !self.hidden.contains(name)
+        {
+            self.fill_place(name, place);
         }
         if let Some(claim) = &entry.claim {
             self.by_claim.insert(claim.clone(), name.clone());
         }
     }
 
-    fn remove(&mut self, name: &VolumeName, entry: &Entry) {
-        if let Some(place) = &entry.place {
-            for rack in place.racks() {
-                let Some(sets) = self.free.get_mut(&rack) else { continue };
-                if let Some(sizes) = sets.get_mut(&place.modes) {
-                    sizes.remove(&(place.size, name.clone()));
-                    if sizes.is_empty() {
-                        sets.remove(&place.modes);
-                    }
-                }
-                if sets.is_empty() {
-                    self.free.remove(&rack);
+    fn fill_place(&mut self, name: &VolumeName, place: &Place) {
+        for rack in place.racks() {
+            let sets = self.free.entry(rack).or_default();
+            sets.entry(place.modes).or_default().insert((place.size, name.clone()));
+        }
+    }
+
+    fn clear_place(&mut self, name: &VolumeName, place: &Place) {
+        for rack in place.racks() {
+            let Some(sets) = self.free.get_mut(&rack) else { continue };
+            if let Some(sizes) = sets.get_mut(&place.modes) {
+                sizes.remove(&(place.size, name.clone()));
+                if sizes.is_empty() {
+                    sets.remove(&place.modes);
                 }
             }
+            if sets.is_empty() {
+                self.free.remove(&rack);
+            }
+        }
+    }
+
+    fn remove(&mut self, name: &VolumeName, entry: &Entry) {
+        if let Some(place) = &entry.place {
+            self.clear_place(name, place);
         }
         if let Some(claim) = &entry.claim {
             self.by_claim.remove(claim, name);

@@ -35,6 +35,7 @@ const BIND_BUCKETS: [f64; 14] =
 #[derive(Clone, Debug)]
 pub struct BinderMetrics {
     decisions: IntCounterVec,
+    failures: IntCounterVec,
     classes: IntCounter,
     class_errors: IntCounter,
     operations: HistogramVec,
@@ -59,6 +60,14 @@ impl BinderMetrics {
             Opts::new("mooring_binder_decisions_total", "Decisions about claims and volumes, by reason"),
             &["kind", "reason"],
         )?;
+        let failures = IntCounterVec::new(
+            Opts::new(
+                "mooring_binder_failed_requests_total",
+                "Requests about claims and volumes that failed, by what they were for and how they failed",
+            ),
+            &["request", "outcome"],
+        )?;
+        metrics.register(&failures)?;
         let classes = IntCounter::new(
             "retroactive_storageclass_total",
             "Total number of retroactive StorageClass assignments to persistent volume claim",
@@ -105,6 +114,7 @@ impl BinderMetrics {
         metrics.register(&Sizes::new(Arc::clone(objects))?)?;
         Ok(Self {
             decisions,
+            failures,
             classes,
             class_errors,
             operations,
@@ -170,6 +180,11 @@ impl BinderMetrics {
     /// Counts decisions with one reason.
     pub fn decided(&self, kind: &'static str, reason: &'static str, count: u64) {
         self.decisions.with_label_values(&[kind, reason]).inc_by(count);
+    }
+
+    /// Counts requests that failed.
+    pub fn failed(&self, request: &'static str, outcome: &'static str, count: u64) {
+        self.failures.with_label_values(&[request, outcome]).inc_by(count);
     }
 
     /// Counts an attempt to give a claim the default class.

@@ -145,6 +145,13 @@ impl Call {
 }
 
 impl Op {
+    /// Whether an answer shows the object as it was known when the write was planned: something on the way took the
+    /// change out of it.
+    #[must_use]
+    pub fn changed_nothing(&self, answer: &Answer) -> bool {
+        matches!(self.call, Call::Write(_)) && self.known.is_some() && answer.revision() == self.known
+    }
+
     /// The claim and the volume about which no other request may be sent meanwhile.
     #[must_use]
     pub fn touches(&self) -> Vec<Target> {

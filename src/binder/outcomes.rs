@@ -6,10 +6,10 @@
 use tokio::time::Instant;
 
 use super::{
-    decision::{Object, Target, Write, WriteKind, warning},
+    decision::{Object, Target, Write, WriteKind},
     op::{Answer, Call, Op, Purpose},
     planner::Planner,
-    view::{ClaimProof, VolumeProof},
+    view::{ClaimProof, Seen, VolumeProof},
 };
 use crate::kube_api::{
     call::CallError,
@@ -19,17 +19,15 @@ use crate::kube_api::{
 };
 
 impl Planner {
-    /// Takes in the outcome of a request.
-    pub fn outcome(&mut self, op: Op, result: Result<Answer, CallError>, now: Instant, jitter: f64) {
-        self.in_flight = self.in_flight.saturating_sub(1);
-        if let Call::Write(write) = &op.call {
-            self.written(&op, write, &result, now);
-        }
-        if let (Err(CallError::NotFound(_)), Some(known), Some(object)) =
-            (&result, op.known, op.call.target())
-        {
-            self.gone(object, known, now);
-        }
+    /// Goes on from the outcome of a request.
+    pub(super) fn take_outcome(
+        &mut self,
+        op: Op,
+        result: Result<Answer, CallError>,
+        now: Instant,
+        jitter: f64,
+    ) {
+        self.note_outcome(&op, &result, now);
         if op.call.is_of_a_run() {
             return self.run_outcome(op, result, now, jitter);
         }
@@ -38,7 +36,7 @@ impl Planner {
         }
         match (&op.call, result) {
             // Somebody on the way took our change out of it: the next try would change nothing, either.
-            (Call::Write(_), Ok(answer)) if op.known.is_some() && answer.revision() == op.known => {
+            (Call::Write(_), Ok(answer)) if op.changed_nothing(&answer) => {
                 self.absorb(answer, now);
                 self.retries.failed(&op.subject, now, jitter);
                 self.release(&op, now);
@@ -129,20 +127,28 @@ impl Planner {
         }
     }
 
+    /// Notes what every outcome means, whatever the request was for.
+    fn note_outcome(&mut self, op: &Op, result: &Result<Answer, CallError>, now: Instant) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        if let Call::Write(write) = &op.call {
+            self.written(op, write, result, now);
+        }
+        if let (Err(CallError::NotFound(_)), Some(known), Some(object)) = (result, op.known, op.call.target())
+        {
+            self.gone(object, known, now);
+        }
+        // What was proven for it is of the past when it is tried again.
+        if let (Target::Volume(name), Err(_), Some(WriteKind::VolumeReleased)) =
+            (&op.subject, result, op.call.write_kind())
+        {
+            self.proofs.forget_volume(name);
+        }
+    }
+
     /// Tells what belongs to a write that was made.
     pub(super) fn say(&mut self, subject: &Target, events: &[Event], now: Instant) {
         self.told.note(subject, events, now);
         self.pending_events.extend_from_slice(events);
-    }
-
-    /// The claim could not be handed to its provisioner (pv-binder §7.2).
-    fn not_asked(&mut self, op: &Op, error: &CallError, now: Instant) {
-        if let Target::Claim(key) = &op.subject
-            && let Some(claim) = self.objects.claims.get(key)
-        {
-            let event = warning(&*claim, "ProvisioningFailed", format!("Error saving claim: {error}"));
-            self.say(&op.subject, &[event], now);
-        }
     }
 
     /// An object that we knew at this revision does not exist. The watch may never tell: if it was cut
@@ -179,9 +185,6 @@ impl Planner {
         match result {
             Ok(Answer::Claim(claim)) => self.rivals.wrote_claim(claim, now),
             Ok(Answer::Volume(volume)) => self.rivals.wrote_volume(volume, now),
-            Err(error @ CallError::Refused { .. }) if write.kind == WriteKind::AskProvisioner => {
-                self.not_asked(op, error, now);
-            }
             Ok(Answer::Pod(_) | Answer::Class(_) | Answer::Deleted | Answer::Directory(_)) | Err(_) => {}
         }
         match (&op.subject, write.kind, result) {
@@ -239,7 +242,7 @@ impl Planner {
         if let Some(volume) = self.objects.volumes.get(name)
             && let Some(proof) = proof
         {
-            self.proofs.note_claim((name, &volume.metadata.uid), uid, proof);
+            self.proofs.note_claim(&volume, uid, proof);
         } else if !news {
             // The claim is there, and our table does not show it as it is: the watch is about to.
             self.retries.failed(&op.subject, now, jitter);
@@ -270,7 +273,7 @@ impl Planner {
         let news = found.is_some_and(|volume| self.absorb(Answer::Volume(volume), now));
         match proof {
             Some(proof) => {
-                let seen = self.objects.volumes.get(name).map(|volume| volume.metadata.resource_version);
+                let seen = Seen::of(&self.objects, name);
                 self.proofs.note_volume((key, &claim.metadata.uid), seen, proof);
             }
             None if !news => {
@@ -318,7 +321,7 @@ impl Planner {
             Answer::Class(class) => {
                 let name = class.key();
                 let news = self.objects.absorb(class);
-                self.class_changed(&name, now);
+                self.class_changed(&name);
                 news
             }
             Answer::Deleted | Answer::Directory(_) => false,
@@ -331,10 +334,12 @@ impl Planner {
             match &target {
                 Target::Claim(key) => {
                     self.busy_claims.remove(key);
+                    self.doubts.freed(key);
                     self.queue.extend(self.volumes.referring_to(key).cloned().map(Target::Volume), now);
                 }
                 Target::Volume(name) => {
                     self.busy_volumes.remove(name);
+                    self.volumes.show(name);
                     self.volume_changed(name, now);
                 }
             }

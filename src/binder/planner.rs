@@ -16,8 +16,10 @@ use tokio::time::Instant;
 use super::{
     claim::{ClaimDecision, sync_claim},
     class_reads::ClassRead,
-    decision::{Decision, Directory, Object, Step, Target, warning},
+    class_wakes::ClassWakes,
+    decision::{Decision, Directory, Object, Step, Target, WriteKind, warning},
     doubt::Doubts,
+    failures::Failures,
     host_path::{self, HostPath},
     index::VolumeIndex,
     latency::{Latency, Measure},
@@ -49,6 +51,10 @@ use crate::{
 /// idles; the rest stays here, where pairs that have begun go first.
 const MAX_IN_FLIGHT: usize = 128;
 
+/// Looks at claims and volumes in one plan, after which what has come in meanwhile goes first (L15). A look takes
+/// some ten microseconds, and a tenth of a millisecond at the most.
+const LOOKS: usize = 500;
+
 /// What to do now.
 #[derive(Debug, Default)]
 pub struct Plan {
@@ -58,12 +64,16 @@ pub struct Plan {
     pub events: Vec<Event>,
     /// Decisions made, by kind and reason.
     pub decisions: BTreeMap<(&'static str, &'static str), u64>,
+    /// Requests that failed, by what they were for and how they failed.
+    pub failures: BTreeMap<(&'static str, &'static str), u64>,
     /// What was measured.
     pub measures: Vec<Measure>,
     /// What was counted.
     pub tallies: Tallies,
     /// When to plan again if nothing happens.
     pub wake_at: Option<Instant>,
+    /// How many looks it took.
+    pub looks: usize,
 }
 
 /// Why a step that cannot be taken back has to wait.
@@ -98,12 +108,17 @@ pub struct Planner {
     pub(super) unconfirmed: BTreeSet<Object>,
     pub(super) retries: Retries<Target>,
     pub(super) told: Told,
+    pub(super) failures: Failures,
     pub(super) pending_events: Vec<Event>,
     pub(super) standing: Arc<Standing>,
     pub(super) rivals: Rivals,
     pub(super) latency: Latency,
     /// Classes that are read live.
     pub(super) class_reads: BTreeMap<ClassName, ClassRead>,
+    /// Classes whose claims are looked at again.
+    pub(super) class_wakes: ClassWakes,
+    /// A free volume for which a taker is sought, and who has declined it so far.
+    offering: Option<(VolumeName, BTreeSet<ClaimKey>)>,
     /// When everything unsettled is looked at again although nothing happened.
     resync_at: Option<Instant>,
 }
@@ -123,7 +138,7 @@ impl Planner {
             default_class: None,
             proofs: Proofs::default(),
             doubts: Doubts::default(),
-            queue: Queue::default(),
+            queue: Queue::closed(),
             busy_claims: BTreeSet::new(),
             busy_volumes: BTreeSet::new(),
             in_flight: 0,
@@ -132,10 +147,13 @@ impl Planner {
             unconfirmed: BTreeSet::new(),
             retries: Retries::default(),
             told: Told::default(),
+            failures: Failures::default(),
             pending_events: Vec::new(),
             rivals: Rivals::default(),
             latency: Latency::default(),
             class_reads: BTreeMap::new(),
+            class_wakes: ClassWakes::default(),
+            offering: None,
             resync_at: None,
         }
     }
@@ -182,13 +200,6 @@ impl Planner {
         each.filter_map(|(name, key, uid)| Some((uid.clone(), (key.clone(), volume(name)?)))).collect()
     }
 
-    /// Nothing is decided here until this process leads again: what was read live is of yesterday then, and
-    /// what we wrote is changed by whoever leads.
-    pub fn unprove(&mut self) {
-        self.runs.unproven_all();
-        self.rivals.forget_all();
-    }
-
     /// Whether nothing may be decided about a volume: a request about it is under way, or a pod empties it.
     pub(super) fn is_busy(&self, name: &VolumeName) -> bool {
         self.busy_volumes.contains(name)
@@ -199,7 +210,8 @@ impl Planner {
     /// Decides about as many keys as may run now.
     pub fn plan(&mut self, now: Instant) -> Plan {
         let mut plan = Plan { events: std::mem::take(&mut self.pending_events), ..Plan::default() };
-        for (claim, volume) in self.doubts.take_over(now, |claim| !self.busy_claims.contains(claim)) {
+        let room = MAX_IN_FLIGHT.saturating_sub(self.in_flight);
+        for (claim, volume) in self.doubts.take_over(now, room, |claim| !self.busy_claims.contains(claim)) {
             let call = Call::Read { target: Object::Volume(volume), purpose: Purpose::Refresh };
             self.start(Target::Claim(claim), None, call, &mut plan);
         }
@@ -216,16 +228,26 @@ impl Planner {
         self.queue.extend(due, now);
         self.resync(now);
         self.confirm(&mut plan);
+        let room = LOOKS.saturating_sub(self.queue.claims_waiting());
+        let woken = self.class_wakes.take(&self.claims, room);
+        self.queue.extend(woken.into_iter().map(Target::Claim), now);
         while self.in_flight < MAX_IN_FLIGHT {
             if let Some(op) = self.ready.pop_front() {
                 self.in_flight += 1;
                 plan.ops.push(op);
                 continue;
             }
+            if plan.looks >= LOOKS {
+                break;
+            }
+            if let Some((name, declined)) = self.offering.take() {
+                self.plan_offer(&name, declined, now, &mut plan);
+                continue;
+            }
             match self.queue.pop(now) {
                 Some(Next::Look(Target::Claim(key))) => self.plan_claim(&key, now, &mut plan),
                 Some(Next::Look(Target::Volume(name))) => self.plan_volume(&name, now, &mut plan),
-                Some(Next::Offer(name)) => self.plan_offer(&name, now, &mut plan),
+                Some(Next::Offer(name)) => self.plan_offer(&name, BTreeSet::new(), now, &mut plan),
                 None => break,
             }
         }
@@ -234,9 +256,13 @@ impl Planner {
             self.runs.pauses.next_due(),
             self.doubts.next_end(now),
             self.told.next_due(),
-            self.resync_at,
+            self.resync_at.filter(|_| self.queue.has_no_backlog()),
+            // There is more to look at, and room for what comes of it.
+            (self.in_flight < MAX_IN_FLIGHT && (plan.looks >= LOOKS || !self.class_wakes.is_empty()))
+                .then_some(now),
         ];
         plan.wake_at = dues.into_iter().flatten().min();
+        plan.failures = self.failures.take_counts();
         plan.measures = self.latency.take();
         plan.tallies = self.queue.take_tallies();
         plan
@@ -245,10 +271,9 @@ impl Planner {
     /// The safety net under the wake-ups: what is not settled is looked at again from time to time,
     /// and when the alarm about another binder ends. Sends nothing if all is as it was.
     fn resync(&mut self, now: Instant) {
-        if self.resync_at.is_some_and(|due| now >= due) {
-            let claims = self.standing.claims().into_keys().map(Target::Claim);
-            let volumes = self.standing.volumes().into_keys().map(Target::Volume);
-            self.queue.extend(claims.chain(volumes), now);
+        if self.resync_at.is_some_and(|due| now >= due) && self.queue.has_no_backlog() {
+            let (claims, volumes) = self.standing.keys();
+            self.queue.extend_slowly(claims, volumes, now);
             self.resync_at = None;
             self.proofs.keep_classes(|class| self.claims.open_in_class(class.as_str()).next().is_some());
             self.note_all_unconfirmed();
@@ -290,9 +315,18 @@ impl Planner {
     }
 
     /// Finds a taker for a volume that has become free.
-    fn plan_offer(&mut self, name: &VolumeName, now: Instant, plan: &mut Plan) {
-        let mut declined = BTreeSet::new();
+    fn plan_offer(
+        &mut self,
+        name: &VolumeName,
+        mut declined: BTreeSet<ClaimKey>,
+        now: Instant,
+        plan: &mut Plan,
+    ) {
         while self.volumes.is_free(name) && !self.is_busy(name) {
+            if plan.looks >= LOOKS {
+                self.offering = Some((name.clone(), declined));
+                return;
+            }
             let Some(volume) = self.objects.volumes.get(name) else { return };
             let objects = Arc::clone(&self.objects);
             let current = |key: &ClaimKey| objects.claims.get(key);
@@ -303,6 +337,7 @@ impl Planner {
     }
 
     fn plan_claim(&mut self, key: &ClaimKey, now: Instant, plan: &mut Plan) {
+        plan.looks += 1;
         let target = Target::Claim(key.clone());
         self.queue.remove(&target, now);
         // Whoever is busy or waits is looked at again when that ends.
@@ -329,6 +364,7 @@ impl Planner {
             None => {}
         }
         *plan.decisions.entry(("claim", decision.reason.code())).or_default() += 1;
+        self.still_fails(&target, &mut decision, now);
         if decision.step.is_none()
             && decision.reason.wants_volume()
             && let Ok(wish) = Wish::of(&claim)
@@ -379,6 +415,15 @@ impl Planner {
         self.standing.set_claim(key, decision.reason, now);
     }
 
+    /// What failed is tried again, and holds until it works; or there is nothing left to try.
+    fn still_fails<Reason>(&mut self, target: &Target, decision: &mut Decision<Reason>, now: Instant) {
+        if decision.step.is_none() {
+            self.works(target, now);
+        } else {
+            decision.events.extend(self.failure_event(target));
+        }
+    }
+
     /// Nothing is left to decide about a claim that is gone; storage made for it in vain goes.
     fn plan_orphan(&mut self, key: &ClaimKey, plan: &mut Plan) {
         let target = Target::Claim(key.clone());
@@ -395,6 +440,7 @@ impl Planner {
     }
 
     fn plan_volume(&mut self, name: &VolumeName, now: Instant, plan: &mut Plan) {
+        plan.looks += 1;
         let target = Target::Volume(name.clone());
         let Some(volume) = self.objects.volumes.get(name) else {
             if !self.retries.waits(&target) {
@@ -422,7 +468,14 @@ impl Planner {
             Some(what) => VolumeDecision::rest(VolumeReason::ObjectUnreadable(what)),
             None => self.decide_volume(&volume),
         };
-        match self.held_back(decision.step.as_ref(), now) {
+        let held_back = self.held_back(decision.step.as_ref(), now);
+        let releases =
+            |step: &Step| matches!(step, Step::Write(write) if write.kind == WriteKind::VolumeReleased);
+        if held_back.is_some() && decision.step.as_ref().is_some_and(releases) {
+            // Its proof is of the past when the volume is released at last.
+            self.proofs.forget_volume(name);
+        }
+        match held_back {
             Some(HeldBack::SecondBinder) => {
                 self.runs.unproven(name);
                 let event = warning(&*volume, "SecondBinder", VolumeReason::SecondBinder.to_string());
@@ -447,6 +500,7 @@ impl Planner {
             self.latency.volume_failed(name);
         }
         *plan.decisions.entry(("volume", decision.reason.code())).or_default() += 1;
+        self.still_fails(&target, &mut decision, now);
         if tells(&decision, decision.reason.is_settled()) {
             plan.events.extend(self.told.news(&target, decision.events, now));
         }
@@ -503,6 +557,7 @@ impl Planner {
                 }
                 Target::Volume(name) => {
                     self.queue.withdraw_offer(&name);
+                    self.volumes.hide(&name);
                     self.busy_volumes.insert(name);
                 }
             }

@@ -114,6 +114,8 @@ impl Backlog {
 /// Keys to look at.
 #[derive(Debug, Default)]
 pub struct Queue {
+    /// Nothing is decided here, so nothing waits for a decision.
+    is_closed: bool,
     urgent: Lane<Target>,
     claims: Lane<Target>,
     volumes: Lane<Target>,
@@ -127,6 +129,24 @@ pub struct Queue {
 }
 
 impl Queue {
+    /// One that takes nothing until it is opened.
+    #[must_use]
+    pub fn closed() -> Self {
+        Self { is_closed: true, ..Self::default() }
+    }
+
+    /// Forgets every key, and takes none any more: a process that does not lead would keep all it ever saw.
+    pub fn close(&mut self) {
+        if !self.is_closed {
+            *self = Self::closed();
+        }
+    }
+
+    /// Takes keys from now on.
+    pub fn open(&mut self) {
+        self.is_closed = false;
+    }
+
     fn lane(&mut self, target: &Target) -> &mut Lane<Target> {
         match target {
             Target::Claim(_) => &mut self.claims,
@@ -141,7 +161,7 @@ impl Queue {
 
     /// Adds a key.
     pub fn add(&mut self, target: Target, now: Instant) {
-        if !self.contains(&target) {
+        if !self.is_closed && !self.contains(&target) {
             self.tally(&target);
             let place = self.next_place();
             self.lane(&target).push(target, place, now);
@@ -162,7 +182,7 @@ impl Queue {
     }
 
     /// Adds every claim and volume of a cluster, in order, to be looked at when nothing else waits in
-    /// their lane.
+    /// their lane. Those of before have to be through.
     pub fn extend_slowly(
         &mut self,
         claims: impl IntoIterator<Item = ClaimKey>,
@@ -180,12 +200,13 @@ impl Queue {
             tally.adds += count as u64;
             tally.depth += count;
         }
-        self.backlog = Backlog { claims, volumes, since: Some(now) };
+        let is_empty = claims.len() + volumes.len() == 0;
+        self.backlog = Backlog { claims, volumes, since: (!is_empty).then_some(now) };
     }
 
     /// Adds a key of a pair that has begun.
     pub fn add_urgent(&mut self, target: Target, now: Instant) {
-        if self.urgent.contains(&target) {
+        if self.is_closed || self.urgent.contains(&target) {
             return;
         }
         let since = self.lane(&target).remove(&target);
@@ -198,13 +219,15 @@ impl Queue {
 
     /// Adds a key whose request failed a while ago.
     pub fn retry(&mut self, target: Target, now: Instant) {
-        self.tallies.of(&target).retries += 1;
-        self.add(target, now);
+        if !self.is_closed {
+            self.tallies.of(&target).retries += 1;
+            self.add(target, now);
+        }
     }
 
     /// Adds a free volume that no waiting claim has been offered yet.
     pub fn offer(&mut self, volume: VolumeName, now: Instant) {
-        if !self.offers.contains(&volume) {
+        if !self.is_closed && !self.offers.contains(&volume) {
             let place = self.next_place();
             self.offers.push(volume, place, now);
         }
@@ -220,6 +243,18 @@ impl Queue {
     pub fn contains(&self, target: &Target) -> bool {
         let lanes = [&self.urgent, &self.claims, &self.volumes];
         lanes.into_iter().any(|lane| lane.contains(target)) || self.backlog.contains(target)
+    }
+
+    /// Whether all that was to be looked at slowly has been.
+    #[must_use]
+    pub fn has_no_backlog(&self) -> bool {
+        self.backlog.since.is_none()
+    }
+
+    /// Claims that wait out of turn, or for their turn, but for those that are looked at slowly.
+    #[must_use]
+    pub fn claims_waiting(&self) -> usize {
+        self.claims.places.len() + self.urgent.places.len()
     }
 
     /// Takes a key that is looked at now, whether it waits or not.

@@ -98,6 +98,12 @@ impl<K: Ord + Clone> Retries<K> {
         }
     }
 
+    /// Until when the key has to wait, if it has to.
+    #[must_use]
+    pub fn until(&self, key: &K) -> Option<Instant> {
+        self.entries.get(key)?.pause.map(|(_, until)| until)
+    }
+
     /// Whether the key has to wait.
     #[must_use]
     pub fn waits(&self, key: &K) -> bool {

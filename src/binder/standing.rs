@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use super::{
     decision::Target,
+    failures::Failure,
     matching::Wish,
     nearest::{Near, Unbound},
     reason::{ClaimReason, VolumeReason},
@@ -65,12 +66,43 @@ impl Reason for VolumeReason {
     }
 }
 
+/// Where a claim or volume stands, and the request about it that fails, if one does: that is why it waits then.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stand<R> {
+    /// Where it stands.
+    pub reason: R,
+    /// What fails.
+    pub failure: Option<Failure>,
+}
+
+impl<R: Reason> Reason for Stand<R> {
+    fn code(&self) -> &'static str {
+        if self.failure.is_some() { "RequestFailed" } else { self.reason.code() }
+    }
+
+    fn message(&self) -> String {
+        self.failure.as_ref().map_or_else(|| self.reason.message(), Failure::text)
+    }
+
+    fn facts(&self) -> Map<String, Value> {
+        let Some(failure) = &self.failure else { return self.reason.facts() };
+        let meanwhile = json!({ "reason": self.reason.code(), "message": self.reason.message() });
+        Map::from_iter([
+            ("request".to_owned(), json!(failure.task.label())),
+            ("outcome".to_owned(), json!(failure.outcome.label())),
+            ("meanwhile".to_owned(), meanwhile),
+        ])
+    }
+}
+
 /// Reasons of everything unsettled.
 #[derive(Debug, Default)]
 pub struct Standing {
     objects: Arc<Objects>,
-    claims: Arc<Waits<ClaimKey, ClaimReason>>,
-    volumes: Arc<Waits<VolumeName, VolumeReason>>,
+    claims: Arc<Waits<ClaimKey, Stand<ClaimReason>>>,
+    volumes: Arc<Waits<VolumeName, Stand<VolumeReason>>>,
+    /// Requests that fail, each with when the next is sent, if that has been settled.
+    failures: Mutex<BTreeMap<Target, (Failure, Option<Instant>)>>,
     alarm: Mutex<Option<String>>,
     leads: AtomicBool,
 }
@@ -94,25 +126,31 @@ impl Standing {
     /// Why a claim waits; `None` when it does not, or has not been looked at.
     #[must_use]
     pub fn claim(&self, key: &ClaimKey) -> Option<ClaimReason> {
-        self.claims.get(key).map(|wait| wait.reason)
+        self.claims.get(key).map(|wait| wait.reason.reason)
     }
 
     /// Why a volume waits; `None` when it does not, or has not been looked at.
     #[must_use]
     pub fn volume(&self, name: &VolumeName) -> Option<VolumeReason> {
-        self.volumes.get(name).map(|wait| wait.reason)
+        self.volumes.get(name).map(|wait| wait.reason.reason)
     }
 
     /// Every claim that waits.
     #[must_use]
-    pub fn claims(&self) -> BTreeMap<ClaimKey, Wait<ClaimReason>> {
+    pub fn claims(&self) -> BTreeMap<ClaimKey, Wait<Stand<ClaimReason>>> {
         self.claims.snapshot()
     }
 
     /// Every volume that waits.
     #[must_use]
-    pub fn volumes(&self) -> BTreeMap<VolumeName, Wait<VolumeReason>> {
+    pub fn volumes(&self) -> BTreeMap<VolumeName, Wait<Stand<VolumeReason>>> {
         self.volumes.snapshot()
+    }
+
+    /// The keys of everything that waits.
+    #[must_use]
+    pub fn keys(&self) -> (Vec<ClaimKey>, Vec<VolumeName>) {
+        (self.claims.keys(), self.volumes.keys())
     }
 
     /// How many claims wait, by the reason's code.
@@ -149,7 +187,7 @@ impl Standing {
         &self,
         key: &ClaimKey,
         claim: &PersistentVolumeClaim,
-        wait: Option<&Wait<ClaimReason>>,
+        wait: Option<&Wait<Stand<ClaimReason>>>,
         unbound: &Unbound,
         clock: &WallClock,
     ) -> Value {
@@ -199,16 +237,52 @@ impl Standing {
     }
 
     pub(super) fn set_claim(&self, key: &ClaimKey, reason: ClaimReason, now: Instant) {
-        let wait = (!reason.is_settled()).then_some((reason, None));
-        self.claims.set(key, wait, now);
+        let (failure, next) = self.failure(&Target::Claim(key.clone()));
+        let waits = !reason.is_settled() || failure.is_some();
+        self.claims.set(key, waits.then_some((Stand { reason, failure }, next)), now);
     }
 
     pub(super) fn set_volume(&self, name: &VolumeName, reason: VolumeReason, now: Instant) {
-        let wait = (!reason.is_settled()).then_some((reason, None));
-        self.volumes.set(name, wait, now);
+        let (failure, next) = self.failure(&Target::Volume(name.clone()));
+        let waits = !reason.is_settled() || failure.is_some();
+        self.volumes.set(name, waits.then_some((Stand { reason, failure }, next)), now);
+    }
+
+    /// Sets what fails of a claim or volume, or that nothing does.
+    pub(super) fn set_failure(
+        &self,
+        target: &Target,
+        failure: Option<(Failure, Option<Instant>)>,
+        now: Instant,
+    ) {
+        {
+            let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+            match failure {
+                Some(failure) => failures.insert(target.clone(), failure),
+                None => failures.remove(target),
+            };
+        }
+        match target {
+            Target::Claim(key) => {
+                if let Some(reason) = self.claim(key) {
+                    self.set_claim(key, reason, now);
+                }
+            }
+            Target::Volume(name) => {
+                if let Some(reason) = self.volume(name) {
+                    self.set_volume(name, reason, now);
+                }
+            }
+        }
+    }
+
+    fn failure(&self, target: &Target) -> (Option<Failure>, Option<Instant>) {
+        let failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        failures.get(target).cloned().map_or((None, None), |(failure, next)| (Some(failure), next))
     }
 
     pub(super) fn forget(&self, target: &Target) {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(target);
         match target {
             Target::Claim(key) => self.claims.remove(key),
             Target::Volume(name) => self.volumes.remove(name),

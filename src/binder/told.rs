@@ -54,6 +54,16 @@ impl Told {
         self.keep(target, told);
     }
 
+    /// Takes an event that holds beside those of the last decision; returns it if it is news.
+    pub fn also(&mut self, target: &Target, event: Event, now: Instant) -> Option<Event> {
+        let told = self.events.get(target).into_iter().flatten();
+        if told.into_iter().any(|(at, told)| now < *at + AGAIN && is_same(told, &event)) {
+            return None;
+        }
+        self.note(target, std::slice::from_ref(&event), now);
+        Some(event)
+    }
+
     /// Forgets a key.
     pub fn forget(&mut self, target: &Target) {
         self.take(target);

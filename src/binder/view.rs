@@ -9,7 +9,7 @@ use super::{doubt::Doubts, index::VolumeIndex, recycle::Recyclers, runs::Runs, w
 use crate::{
     kube_api::{
         ids::{ClaimKey, ClassName, ResourceVersion, Uid, VolumeName},
-        kinds::{PersistentVolume, StorageClass},
+        kinds::{Narrow, PersistentVolume, StorageClass, VolumePhase},
     },
     state::Objects,
 };
@@ -93,29 +93,57 @@ pub enum VolumeProof {
     OtherClaim(Uid),
 }
 
+/// How our tables showed a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Its revision, if it was there.
+    revision: Option<ResourceVersion>,
+    /// Up to which revision the watch had told of volumes.
+    observed: ResourceVersion,
+}
+
+impl Seen {
+    /// As of now.
+    #[must_use]
+    pub fn of(objects: &Objects, volume: &VolumeName) -> Self {
+        let revision = objects.volumes.get(volume).map(|volume| volume.metadata.resource_version);
+        Self { revision, observed: objects.volumes.observed() }
+    }
+
+    /// Whether nothing can have happened to the volume in between. One that was not there may have come and gone.
+    fn is_still(self, now: Self) -> bool {
+        self.revision == now.revision && (self.revision.is_some() || self.observed == now.observed)
+    }
+}
+
+/// What is proven about a claim, for the volume that refers to it.
+#[derive(Debug)]
+struct OfClaim {
+    volume: Uid,
+    revision: ResourceVersion,
+    claim: Uid,
+    proof: ClaimProof,
+}
+
 /// Outcomes of live reads, each valid only for the objects it was made for.
 #[derive(Debug, Default)]
 pub struct Proofs {
-    claims: BTreeMap<VolumeName, (Uid, Uid, ClaimProof)>,
-    volumes: BTreeMap<ClaimKey, (Uid, Option<ResourceVersion>, VolumeProof)>,
+    claims: BTreeMap<VolumeName, OfClaim>,
+    volumes: BTreeMap<ClaimKey, (Uid, Seen, VolumeProof)>,
     no_classes: BTreeMap<ClassName, ResourceVersion>,
 }
 
 impl Proofs {
-    /// Notes what became of the claim with this UID that the volume refers to. Kept as long as the
+    /// Notes what became of the claim with this UID that the volume, as it is, refers to. Kept as long as the
     /// volume: a released volume whose claim's name is used again costs one read, not one per look.
-    pub fn note_claim(&mut self, volume: (&VolumeName, &Uid), claim: &Uid, proof: ClaimProof) {
-        self.claims.insert(volume.0.clone(), (volume.1.clone(), claim.clone(), proof));
+    pub fn note_claim(&mut self, volume: &PersistentVolume, claim: &Uid, proof: ClaimProof) {
+        let (meta, claim) = (&volume.metadata, claim.clone());
+        let of_claim = OfClaim { volume: meta.uid.clone(), revision: meta.resource_version, claim, proof };
+        self.claims.insert(volume.key(), of_claim);
     }
 
-    /// Notes what became of the volume the claim is bound to. `seen` is the revision of that volume
-    /// in our table at that time, if any.
-    pub fn note_volume(
-        &mut self,
-        claim: (&ClaimKey, &Uid),
-        seen: Option<ResourceVersion>,
-        proof: VolumeProof,
-    ) {
+    /// Notes what became of the volume the claim is bound to, of which our table shows this.
+    pub fn note_volume(&mut self, claim: (&ClaimKey, &Uid), seen: Seen, proof: VolumeProof) {
         self.volumes.insert(claim.0.clone(), (claim.1.clone(), seen, proof));
     }
 
@@ -151,11 +179,22 @@ impl Proofs {
         self.volumes.remove(key);
     }
 
-    /// What is proven about the claim a volume refers to.
+    /// Drops what is known for a claim, unless the volume is as it was then.
+    pub fn forget_claim_unless(&mut self, key: &ClaimKey, now: Seen) {
+        if self.volumes.get(key).is_some_and(|(_, then, _)| !then.is_still(now)) {
+            self.forget_claim(key);
+        }
+    }
+
+    /// What is proven about the claim a volume refers to. That a volume may be released is proven for its
+    /// revision alone: a claim that is gone does come back, with all that it had, when etcd is restored (E11).
     #[must_use]
-    pub fn claim(&self, name: &VolumeName, volume: &Uid, claim: &Uid) -> Option<ClaimProof> {
-        let (for_volume, for_claim, proof) = self.claims.get(name)?;
-        (for_volume == volume && for_claim == claim).then_some(*proof)
+    pub fn claim(&self, volume: &PersistentVolume, claim: &Uid) -> Option<ClaimProof> {
+        let of_claim = self.claims.get(&volume.key())?;
+        let is_released = matches!(volume.status.phase, VolumePhase::Released | VolumePhase::Failed);
+        let is_still = is_released || of_claim.revision == volume.metadata.resource_version;
+        let is_of_both = of_claim.volume == volume.metadata.uid && of_claim.claim == *claim;
+        (is_of_both && is_still).then_some(of_claim.proof)
     }
 
     /// What is proven about the volume a claim is bound to, as long as our table still shows that
@@ -163,7 +202,7 @@ impl Proofs {
     #[must_use]
     pub fn volume(&self, key: &ClaimKey, claim: &Uid, seen: Option<ResourceVersion>) -> Option<&VolumeProof> {
         let (for_claim, then, proof) = self.volumes.get(key)?;
-        (for_claim == claim && *then == seen).then_some(proof)
+        (for_claim == claim && then.revision == seen).then_some(proof)
     }
 }
 
@@ -173,21 +212,34 @@ mod tests {
 
     #[test]
     fn s23_a_proof_is_for_the_volume_and_the_claim_it_was_made_for_as_long_as_the_volume_is_there() {
-        let name = VolumeName::from("pv");
-        let [volume, claim, other] = ["volume", "claim", "other"].map(Uid::from);
+        let volume = |name: &str, uid: &str, revision, phase| {
+            let mut volume = PersistentVolume::default();
+            volume.metadata.name = name.into();
+            volume.metadata.uid = uid.into();
+            volume.metadata.resource_version = ResourceVersion(revision);
+            volume.status.phase = phase;
+            volume
+        };
+        let (bound, released) = (VolumePhase::Bound, VolumePhase::Released);
+        let [claim, other] = ["claim", "other"].map(Uid::from);
         let mut proofs = Proofs::default();
-        proofs.note_claim((&name, &volume), &claim, ClaimProof::Gone);
+        let pv = volume("pv", "volume", 5, bound);
+        proofs.note_claim(&pv, &claim, ClaimProof::Gone);
         let rows = [
-            (&name, &volume, &claim, Some(ClaimProof::Gone)),
-            (&name, &other, &claim, None),
-            (&name, &volume, &other, None),
-            (&VolumeName::from("other"), &volume, &claim, None),
+            (pv.clone(), &claim, true),
+            (volume("pv", "volume", 6, released), &claim, true),
+            (volume("pv", "volume", 6, VolumePhase::Failed), &claim, true),
+            // Whatever happened to it, the claim may have come back in a restore.
+            (volume("pv", "volume", 6, bound), &claim, false),
+            (volume("pv", "other", 5, bound), &claim, false),
+            (pv.clone(), &other, false),
+            (volume("other", "volume", 5, bound), &claim, false),
         ];
-        for (name, volume, claim, proof) in rows {
-            assert_eq!(proofs.claim(name, volume, claim), proof, "{name} {volume} {claim}");
+        for (volume, claim, holds) in rows {
+            assert_eq!(proofs.claim(&volume, claim).is_some(), holds, "{volume:?} {claim}");
         }
-        proofs.forget_volume(&name);
-        assert_eq!(proofs.claim(&name, &volume, &claim), None);
+        proofs.forget_volume(&pv.key());
+        assert_eq!(proofs.claim(&pv, &claim), None);
     }
 
     #[test]
@@ -197,13 +249,23 @@ mod tests {
         let seen = [None, Some(ResourceVersion(5)), Some(ResourceVersion(6))];
         for then in seen {
             let mut proofs = Proofs::default();
-            proofs.note_volume((&key, &claim), then, VolumeProof::Gone);
+            let seen_then = Seen { revision: then, observed: ResourceVersion(7) };
+            proofs.note_volume((&key, &claim), seen_then, VolumeProof::Gone);
             for now in seen {
                 let holds = proofs.volume(&key, &claim, now).is_some();
                 assert_eq!(holds, now == then, "made at {then:?}, asked at {now:?}");
                 assert_eq!(proofs.volume(&key, &other, now), None);
             }
-            proofs.forget_claim(&key);
+            proofs.forget_claim_unless(&key, seen_then);
+            assert!(proofs.volume(&key, &claim, then).is_some());
+            let later = Seen { observed: ResourceVersion(8), ..seen_then };
+            proofs.forget_claim_unless(&key, later);
+            assert_eq!(
+                proofs.volume(&key, &claim, then).is_some(),
+                then.is_some(),
+                "it may have come and gone"
+            );
+            proofs.forget_claim_unless(&key, Seen { revision: Some(ResourceVersion(9)), ..seen_then });
             assert_eq!(proofs.volume(&key, &claim, then), None);
         }
     }

@@ -117,7 +117,7 @@ fn released(
         return decision;
     }
     // A claim proven gone is also not bound to this volume; one bound elsewhere is not gone.
-    match view.proofs.claim(&volume.key(), &volume.metadata.uid, &reference.uid) {
+    match view.proofs.claim(volume, &reference.uid) {
         Some(proof) if proof == needed || proof == ClaimProof::Gone => decision,
         _ => Decision::step(
             VolumeReason::Proving(key.clone()),

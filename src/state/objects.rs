@@ -232,6 +232,16 @@ impl Objects {
         true
     }
 
+    /// Forgets an object that the last list lacked and of which nobody has told since, without any proof that it
+    /// is gone: who needs it asks for it again.
+    pub fn forget_unlisted<T: Stored>(&self, key: &T::Key) {
+        if T::table(self).is_missing(key)
+            && let Some(known) = self.get::<T>(key)
+        {
+            self.prove_gone::<T>(key, known.metadata().resource_version);
+        }
+    }
+
     /// Notes that a kind's watch failed, or (with `None`) that it is well again.
     pub fn set_error<T: Stored>(&self, error: Option<String>) {
         self.set_status::<T>(|status| status.error = error);

@@ -416,6 +416,7 @@ impl Daemon {
             daemon.list(server, kind);
         }
         daemon.planner.warm(now);
+        daemon.planner.lead(now);
         daemon.plan();
         daemon
     }

@@ -173,6 +173,7 @@ impl World {
         self.objects.reset(nodes);
         self.planner = Planner::new(Arc::clone(&self.objects), self.options.clone());
         self.planner.warm(self.now);
+        self.planner.lead(self.now);
     }
 
     /// The server as it is.

@@ -21,6 +21,7 @@ pub fn stories() -> Vec<Story> {
         story("bind_what_is_provisioned", provisioned),
         story("bind_waits_for_the_first_consumer", first_consumer),
         story("bind_by_a_class_that_is_only_a_label", label_class),
+        story("bind_by_a_class_that_its_watch_has_yet_to_tell_of", unwatched_class),
         story("bind_then_attach_then_run_then_release", whole_life),
     ]
 }
@@ -223,4 +224,26 @@ async fn whole_life(stage: Stage) {
     cluster.detached("v1", "n1").await;
     cluster.delete_claim("c1").await;
     cluster.volume_phase("v1", "Released").await;
+}
+
+/// S28: what a live read said of a class serves until the watch says more; it is not asked for again and again.
+async fn unwatched_class(stage: Stage) {
+    let _daemon = stage.daemon().await;
+    stage.cluster.class("seen", "WaitForFirstConsumer").await;
+    stage.cluster.shaped_claim("first", &VolumeShape { class: "seen", ..VolumeShape::default() }).await;
+    stage.cluster.event("first", "WaitForFirstConsumer").await;
+
+    stage.proxy.watches().delay("storageclasses");
+    stage.cluster.class("unseen", "WaitForFirstConsumer").await;
+    for claim in ["second", "third"] {
+        stage.cluster.shaped_claim(claim, &VolumeShape { class: "unseen", ..VolumeShape::default() }).await;
+        stage.cluster.event(claim, "WaitForFirstConsumer").await;
+    }
+    let reads = stage
+        .requests()
+        .into_iter()
+        .filter(|entry| entry.verb == "get" && entry.resource == "storageclasses" && entry.name == "unseen")
+        .count();
+    assert!((1..=2).contains(&reads), "{reads} reads of the class");
+    stage.proxy.watches().resume("storageclasses");
 }

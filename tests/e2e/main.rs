@@ -30,6 +30,7 @@ mod in_tree;
 mod mass_move;
 mod permissions;
 mod recycle;
+mod refusals;
 mod release;
 mod replicas;
 mod restore;
@@ -60,6 +61,7 @@ fn main() {
     stories.extend(release::stories());
     stories.extend(restore::stories());
     stories.extend(recycle::stories());
+    stories.extend(refusals::stories());
     stories.extend(dashboards::stories());
     stories.extend(crash::stories());
     stories.extend(faults::stories());

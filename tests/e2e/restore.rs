@@ -1,9 +1,10 @@
 //! A restore of etcd from a backup (E11): what the daemon knew no longer holds, what the cluster says may be
 //! of the past, so it starts over and takes nothing away for five minutes.
 
-use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::PersistentVolume};
 use kube::{Api, api::DeleteParams};
 use mooring::kube_api::restore::RESTORE_GRACE;
+use serde_json::json;
 use tokio::time::Instant;
 
 use crate::{
@@ -11,7 +12,7 @@ use crate::{
     support::{
         actors::{Attacher, AttacherBehaviour},
         backend::Proxy,
-        cluster::{Cluster, DRIVER},
+        cluster::{Cluster, DRIVER, patch},
         control_plane::{ControlPlane, User},
         daemon::Launch,
     },
@@ -106,6 +107,9 @@ async fn embedded(stage: Stage, bump: u64, with_lease: bool) {
     daemon.shows("mooring_alarm{alarm=\"etcd_restored\"} 1").await;
     daemon.page_says("/readyz?verbose", "etcd_restored: etcd was restored").await;
     let restored = Instant::now();
+    // Whatever was proven of the claim before, it is there again; and its volume is as new as what was released.
+    let volumes: Api<PersistentVolume> = Api::all(cluster.client.clone());
+    patch(&volumes, "v2", json!({ "metadata": { "labels": { "touched": "yes" } } })).await;
 
     // The tables are those of the restored cluster: work on them goes on.
     cluster.pod("third", "n2", &["c2"]).await;
@@ -119,6 +123,10 @@ async fn embedded(stage: Stage, bump: u64, with_lease: bool) {
     tokio::time::sleep_until(restored + RESTORE_GRACE).await;
     cluster.detached("v1", "n1").await;
     daemon.shows("mooring_alarm{alarm=\"etcd_restored\"} 0").await;
+    // What was held back is done by now, and that was not among it.
+    cluster.delete_claim("c1").await;
+    cluster.volume_phase("v1", "Released").await;
+    cluster.volume_phase("v2", "Bound").await;
     let leases: Api<Lease> = Api::namespaced(cluster.client.clone(), DAEMON_NAMESPACE);
     leases.delete("mooring", &DeleteParams::default()).await.ok();
 }

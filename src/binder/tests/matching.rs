@@ -177,16 +177,15 @@ fn s23_the_proof_has_to_be_of_what_is_decided_on() {
     volume.spec.claim_ref = Some(reference("ns", "c", "uid-c"));
     volume.status.phase = VolumePhase::Bound;
     let (_, mut planner) = planner(vec![volume.clone()], vec![]);
-    let (name, uid) = (volume.key(), volume.metadata.uid.clone());
     let step = |planner: &Planner| planner.decide_volume(&volume).step.map(Call::of);
     let proof = Call::Read {
         target: Object::Claim(ClaimKey::new("ns", "c")),
         purpose: Purpose::ProveClaim("uid-c".into()),
     };
     assert_eq!(step(&planner), Some(proof.clone()));
-    planner.proofs.note_claim((&name, &uid), &"uid-c".into(), ClaimProof::BoundElsewhere);
+    planner.proofs.note_claim(&volume, &"uid-c".into(), ClaimProof::BoundElsewhere);
     assert_eq!(step(&planner), Some(proof));
-    planner.proofs.note_claim((&name, &uid), &"uid-c".into(), ClaimProof::Gone);
+    planner.proofs.note_claim(&volume, &"uid-c".into(), ClaimProof::Gone);
     assert_eq!(step(&planner).and_then(|call| call.write_kind()), Some(WriteKind::VolumeReleased));
 
     // What is gone is not bound here either.
@@ -198,7 +197,7 @@ fn s23_the_proof_has_to_be_of_what_is_decided_on() {
         let (_, mut planner) = super::planner(vec![volume.clone()], vec![claim.clone()]);
         let step = |planner: &Planner| planner.decide_volume(&volume).step.map(Call::of);
         assert_eq!(step(&planner).and_then(|call| call.write_kind()), None);
-        planner.proofs.note_claim((&name, &uid), &"uid-c".into(), proof);
+        planner.proofs.note_claim(&volume, &"uid-c".into(), proof);
         assert_eq!(step(&planner).and_then(|call| call.write_kind()), Some(WriteKind::VolumeReleased));
     }
 }

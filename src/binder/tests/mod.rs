@@ -2,6 +2,7 @@
 //!
 //! What is decided, and that it survives faults, is in `tests/binder`.
 
+mod failures;
 mod matching;
 mod planning;
 mod proofs;
@@ -101,6 +102,7 @@ fn planner(volumes: Vec<PersistentVolume>, claims: Vec<PersistentVolumeClaim>) -
     objects.reset(claims);
     let mut planner = Planner::new(Arc::clone(&objects), BinderOptions::default());
     planner.warm(Instant::now());
+    planner.lead(Instant::now());
     (objects, planner)
 }
 
@@ -507,17 +509,27 @@ fn s14_nothing_is_released_while_another_binder_is_at_work() {
     planner.changed(&ObjectRef::Claim(key), now);
     let proof = only(planner.plan(now));
     assert!(matches!(proof.call, Call::Read { purpose: Purpose::ProveClaim(_), .. }));
-    planner.outcome(proof, Err(CallError::NotFound("c".into())), now, 0.0);
+    planner.outcome(proof.clone(), Err(CallError::NotFound("c".into())), now, 0.0);
+    let proof = proof.call;
     let mut plan = planner.plan(now);
     assert!(plan.ops.is_empty(), "{:?}", plan.ops);
     assert_eq!(planner.standing().volume(&name), Some(VolumeReason::SecondBinder));
     let start = now;
     while planner.rival(plan.wake_at.unwrap()).is_some() {
-        plan = planner.plan(plan.wake_at.unwrap());
-        assert!(plan.ops.is_empty());
+        let then = plan.wake_at.unwrap();
+        plan = planner.plan(then);
+        while let Some(read) = plan.ops.pop() {
+            assert_eq!(read.call, proof);
+            planner.outcome(read, Err(CallError::NotFound("c".into())), then, 0.0);
+            plan = planner.plan(then);
+        }
+        assert_eq!(planner.standing().volume(&name), Some(VolumeReason::SecondBinder));
     }
     let end = plan.wake_at.unwrap();
     assert!(end > start);
+    let read = only(planner.plan(end));
+    assert_eq!(read.call, proof, "that was minutes ago");
+    planner.outcome(read, Err(CallError::NotFound("c".into())), end, 0.0);
     assert_eq!(only(planner.plan(end)).call.write_kind(), Some(WriteKind::VolumeReleased));
 }
 
@@ -578,6 +590,7 @@ fn a_pair_that_names_each_other_takes_four_writes() {
         let objects = Arc::new(Objects::default());
         let mut planner = Planner::new(Arc::clone(&objects), BinderOptions::default());
         let now = Instant::now();
+        planner.lead(now);
         let mut reserved = volume("pv");
         reserved.status.phase = VolumePhase::Pending;
         reserved.spec.claim_ref =

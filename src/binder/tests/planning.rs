@@ -80,6 +80,7 @@ fn cost_a_free_volume_is_not_offered_to_claims_that_take_none() {
     let mut planner = Planner::new(Arc::clone(&objects), BinderOptions::default());
     let now = Instant::now();
     planner.warm(now);
+    planner.lead(now);
     assert_eq!(
         planner.plan(now).decisions.into_keys().collect::<Vec<_>>(),
         [("claim", "WaitingForProvisioner")]
@@ -184,4 +185,144 @@ fn l8_a_volume_that_the_list_lacks_is_asked_for_at_once() {
     planner.changed(&ObjectRef::Volume(pending.key()), now);
     let read = only(planner.plan(now));
     assert_eq!(read.call, Call::Read { target: Object::Volume(pending.key()), purpose: Purpose::Refresh });
+}
+
+/// Of the cluster as it is, and of nothing else: neither memory nor a histogram tells of what came and went
+/// while another process led.
+#[test]
+fn l15_a_standby_keeps_no_keys_and_its_clocks_begin_when_it_leads() {
+    let (objects, start) = (Arc::new(Objects::default()), Instant::now());
+    let mut planner = Planner::new(Arc::clone(&objects), BinderOptions::default());
+    planner.warm(start);
+    objects.apply(claim("stays"));
+    planner.changed(&ObjectRef::Claim(ClaimKey::new("ns", "stays")), start);
+    for number in 0..20_000 {
+        let (mut claim, mut volume) = (claim(&format!("c{number}")), volume(&format!("v{number}")));
+        for revision in [2 * number + 2, 2 * number + 3] {
+            claim.metadata.resource_version = ResourceVersion(revision);
+            volume.metadata.resource_version = ResourceVersion(revision);
+            if revision % 2 == 0 {
+                objects.apply(claim.clone());
+                objects.apply(volume.clone());
+            } else {
+                objects.delete(claim.clone());
+                objects.delete(volume.clone());
+            }
+            planner.changed(&ObjectRef::Claim(claim.key()), start);
+            planner.changed(&ObjectRef::Volume(volume.key()), start);
+        }
+        planner.stand_by();
+    }
+    assert_eq!((planner.queue.claims_waiting(), planner.queue.has_no_backlog()), (0, true));
+
+    let later = start + Duration::from_hours(48);
+    planner.lead(later);
+    let tallies = planner.plan(later).tallies;
+    assert_eq!(
+        (tallies.claims.adds, tallies.claims.waits, tallies.claims.depth),
+        (1, vec![Duration::ZERO], 0)
+    );
+    assert_eq!((tallies.volumes.adds, tallies.volumes.waits.len(), tallies.volumes.depth), (0, 0, 0));
+}
+
+#[test]
+fn l15_a_plan_ends_after_so_many_looks_and_goes_on_where_it_ended() {
+    let claims = (0..5_000).map(|number| claim(&format!("c{number:04}"))).collect();
+    let (objects, mut planner) = planner(Vec::new(), claims);
+    let now = Instant::now();
+    let plan = planner.plan(now);
+    assert_eq!((plan.ops.len(), plan.wake_at), (0, Some(now)));
+    assert!(plan.looks <= 501, "{}", plan.looks);
+    let told = plan.events.len();
+
+    // What comes in meanwhile does not wait for the rest: neither a volume nor a claim.
+    objects.apply(volume("pv"));
+    planner.changed(&ObjectRef::Volume("pv".into()), now);
+    let mut named = claim("named");
+    named.spec.volume_name = "missing".into();
+    objects.apply(named);
+    planner.changed(&ObjectRef::Claim(ClaimKey::new("ns", "named")), now);
+    let plan = planner.plan(now);
+    assert!(plan.ops.iter().any(|op| op.call.write_kind() == Some(WriteKind::ReserveVolume)), "{plan:?}");
+    assert!(plan.events.iter().any(|event| event.reason == "NamedVolumeMissing"));
+
+    let mut told = told + plan.events.len();
+    for _ in 0..9 {
+        told += planner.plan(now).events.len();
+    }
+    // All but the one that takes the volume; one of them before it came.
+    assert!((5_000..=5_001).contains(&told), "{told}");
+    assert!(planner.plan(now).wake_at > Some(now));
+
+    // The safety net under all this is no longer a plan of its own.
+    let resync = now + BinderOptions::default().sync_period;
+    let plan = planner.plan(resync);
+    assert!(plan.looks <= 501, "{}", plan.looks);
+    assert_eq!(plan.wake_at, Some(resync));
+}
+
+/// Claims that may not be looked at just now are passed over, however many, and each once.
+#[test]
+fn l15_an_offer_that_many_decline_goes_on_where_it_ended() {
+    let claims = (0..1_200).map(|number| claim(&format!("c{number:04}"))).collect();
+    let (objects, mut planner) = planner(Vec::new(), claims);
+    let now = Instant::now();
+    while planner.plan(now).wake_at == Some(now) {}
+    for key in objects.claims.snapshot().into_keys() {
+        planner.retries.wait_until(&Target::Claim(key), now + Duration::from_secs(9));
+    }
+    objects.apply(volume("pv"));
+    planner.changed(&ObjectRef::Volume("pv".into()), now);
+    let mut looks = 0;
+    for _ in 0..4 {
+        let plan = planner.plan(now);
+        assert!(plan.looks <= 501 && plan.ops.is_empty(), "{plan:?}");
+        looks += plan.looks;
+    }
+    assert!((1_200..1_210).contains(&looks), "{looks}");
+    assert_eq!(planner.plan(now).wake_at, Some(now + Duration::from_secs(9)));
+}
+
+/// The API server was away, and nobody knows whether any of so many reservations will still be made.
+#[test]
+fn s19_l16_the_work_per_pair_does_not_grow_with_the_number_in_doubt() {
+    const PAIRS: usize = 5_000;
+    let names: Vec<String> = (0..PAIRS).map(|number| format!("{number:05}")).collect();
+    let volumes = names.iter().map(|name| volume(name)).collect();
+    let (objects, mut planner) = planner(volumes, names.iter().map(|name| claim(name)).collect());
+    let mut now = Instant::now();
+    let (mut reservations, mut reads, mut is_away) = (0, 0, true);
+    let mut revision = 1;
+    loop {
+        let plan = planner.plan(now);
+        if plan.ops.is_empty() && plan.wake_at != Some(now) {
+            if is_away && reservations == PAIRS {
+                is_away = false;
+            } else if reservations > PAIRS && !planner.is_waiting() {
+                break;
+            }
+            now = plan.wake_at.unwrap();
+        }
+        for op in plan.ops {
+            let result = match &op.call {
+                _ if is_away => Err(CallError::Unknown("refused".into())),
+                Call::Read { target: Object::Volume(name), .. } => {
+                    Ok(Answer::Volume(PersistentVolume::clone(&objects.volumes.get(name).unwrap())))
+                }
+                _ => {
+                    revision += 1;
+                    Ok(answer(&objects, &op, revision))
+                }
+            };
+            match op.call.write_kind() {
+                Some(WriteKind::ReserveVolume) => reservations += 1,
+                None => reads += 1,
+                Some(_) => {}
+            }
+            planner.outcome(op, result, now, 0.0);
+        }
+    }
+    assert_eq!(reservations, 2 * PAIRS);
+    assert!(reads < 20 * PAIRS, "{reads} reads");
+    assert!(planner.standing().waiting().is_empty());
 }

@@ -35,7 +35,7 @@ fn claim_read(found: Option<(&str, &str)>, late: bool) -> Proven<ClaimProof> {
     };
     planner.outcome(read, result, now, 0.0);
     let uid = Uid::from("uid-c");
-    (planner.proofs.claim(&bound.key(), &bound.metadata.uid, &uid), planner.is_waiting())
+    (planner.proofs.claim(&bound, &uid), planner.is_waiting())
 }
 
 #[test]
@@ -121,4 +121,89 @@ fn s24_what_was_proven_of_a_volume_is_forgotten_when_it_is_seen_again() {
     objects.delete(back.clone());
     planner.changed(&ObjectRef::Volume(back.key()), now);
     assert_eq!(only(planner.plan(now)).call, read.call);
+}
+
+/// The answer to the read is announced as any other change is.
+#[test]
+fn s24_the_read_that_proves_a_loss_does_not_take_its_own_proof_away() {
+    let mut bound = claim("c");
+    bound.spec.volume_name = VolumeName::from("pv");
+    bound.metadata.annotations.insert("pv.kubernetes.io/bind-completed".to_owned(), "yes".to_owned());
+    for found in [None, Some("another")] {
+        // Our table shows the volume, and is behind.
+        let mut behind = volume("pv");
+        behind.spec.claim_ref =
+            Some(ClaimRef { namespace: "ns".into(), name: "c".into(), uid: "before".into() });
+        let (objects, mut planner) = planner(vec![behind.clone()], vec![bound.clone()]);
+        let changes = objects.subscribe();
+        let now = Instant::now();
+        let read =
+            planner.plan(now).ops.into_iter().find(|op| op.subject == Target::Claim(bound.key())).unwrap();
+        let result = match found {
+            None => Err(CallError::NotFound("pv".into())),
+            Some(uid) => {
+                let mut volume = behind.clone();
+                volume.metadata.resource_version = ResourceVersion(5);
+                volume.spec.claim_ref.as_mut().unwrap().uid = uid.into();
+                Ok(Answer::Volume(volume))
+            }
+        };
+        planner.outcome(read, result, now, 0.0);
+        for object in changes.take_now() {
+            planner.changed(&object, now);
+        }
+        let writes: Vec<_> = planner.plan(now).ops.iter().filter_map(|op| op.call.write_kind()).collect();
+        assert_eq!(writes, [WriteKind::ClaimLost], "{found:?}");
+    }
+}
+
+/// A volume whose claim is gone.
+fn left() -> PersistentVolume {
+    let mut left = volume("pv");
+    left.spec.claim_ref = Some(ClaimRef { namespace: "ns".into(), name: "c".into(), uid: "uid-c".into() });
+    left.status.phase = VolumePhase::Bound;
+    left
+}
+
+fn is_proof(op: &Op) -> bool {
+    matches!(&op.call, Call::Read { purpose: Purpose::ProveClaim(_), .. })
+}
+
+/// Etcd is restored, and nobody notices: the claim is back, and so is its volume as it was, which somebody
+/// touches so often that it is newer than all we knew.
+#[test]
+fn s23_e11_a_claim_that_came_back_in_a_restore_is_asked_for_before_its_volume_is_released() {
+    let (objects, mut planner) = planner(vec![left()], vec![]);
+    let now = Instant::now();
+    let read = only(planner.plan(now));
+    planner.outcome(read, Err(CallError::NotFound("c".into())), now, 0.0);
+    let write = only(planner.plan(now));
+    assert_eq!(write.call.write_kind(), Some(WriteKind::VolumeReleased));
+    let mut released = left();
+    released.metadata.resource_version = ResourceVersion(10);
+    released.status.phase = VolumePhase::Released;
+    planner.outcome(write, Ok(Answer::Volume(released)), now, 0.0);
+    assert_eq!(planner.plan(now).ops, []);
+
+    let mut restored = left();
+    restored.metadata.resource_version = ResourceVersion(20);
+    objects.apply(restored.clone());
+    planner.changed(&ObjectRef::Volume(restored.key()), now);
+    assert!(is_proof(&only(planner.plan(now))));
+}
+
+#[test]
+fn s23_a_release_that_was_not_made_takes_a_proof_of_its_own_when_it_is_tried_again() {
+    let (_, mut planner) = planner(vec![left()], vec![]);
+    let mut now = Instant::now();
+    for _ in 0..3 {
+        let read = only(planner.plan(now));
+        assert!(is_proof(&read));
+        planner.outcome(read, Err(CallError::NotFound("c".into())), now, 0.0);
+        let write = only(planner.plan(now));
+        assert_eq!(write.call.write_kind(), Some(WriteKind::VolumeReleased));
+        let refused = CallError::Refused { code: 403, message: "no".into() };
+        planner.outcome(write, Err(refused), now, 0.0);
+        now = planner.plan(now).wake_at.unwrap();
+    }
 }

@@ -40,6 +40,7 @@ fn with_recycler() -> (Arc<Objects>, Planner) {
 fn to_recycle(now: Instant) -> (Arc<Objects>, Planner) {
     let (objects, mut planner) = with_recycler();
     planner.warm(now);
+    planner.lead(now);
     let proof = only(planner.plan(now));
     planner.outcome(proof, Err(CallError::NotFound("c".into())), now, 0.0);
     (objects, planner)
@@ -109,7 +110,11 @@ fn s23_a_proof_does_not_outlast_the_lease() {
     let (_, mut planner, _) = recycling(now);
     let read = only(planner.plan(now));
     planner.outcome(read, Ok(Answer::Volume(released(1))), now, 0.0);
-    planner.unprove();
+    planner.stand_by();
+    planner.lead(now);
+    let read = only(planner.plan(now));
+    assert!(matches!(read.call, Call::Read { purpose: Purpose::ProveClaim(_), .. }), "{read:?}");
+    planner.outcome(read, Err(CallError::NotFound("c".into())), now, 0.0);
     let read = only(planner.plan(now));
     assert!(matches!(read.call, Call::Read { purpose: Purpose::ProveReleased, .. }), "{read:?}");
 }
@@ -121,6 +126,7 @@ fn s23_no_two_processes_name_their_pods_alike() {
         let (_, mut planner) = with_recycler();
         planner.count_runs_from(number);
         planner.warm(now);
+        planner.lead(now);
         let proof = only(planner.plan(now));
         planner.outcome(proof, Err(CallError::NotFound("c".into())), now, 0.0);
         only(planner.plan(now)).call.target().cloned()
@@ -188,6 +194,9 @@ fn s23_a_volume_that_was_recycled_is_recycled_anew() {
     reserved.status.phase = VolumePhase::Available;
     objects.apply(reserved);
     planner.changed(&ObjectRef::Volume(VolumeName::from("pv")), now);
+    let proof = only(planner.plan(now));
+    assert!(matches!(proof.call, Call::Read { purpose: Purpose::ProveClaim(_), .. }));
+    planner.outcome(proof, Err(CallError::NotFound("c".into())), now, 0.0);
     let releasing = only(planner.plan(now));
     assert_eq!(releasing.call.write_kind(), Some(WriteKind::VolumeReleased));
     planner.outcome(releasing, Ok(Answer::Volume(released(4))), now, 0.0);
@@ -269,6 +278,7 @@ fn deleting(now: Instant) -> (Arc<Objects>, Planner, Op) {
     let options = BinderOptions { enable_hostpath_provisioner: true, ..BinderOptions::default() };
     let mut planner = Planner::new(Arc::clone(&objects), options);
     planner.warm(now);
+    planner.lead(now);
     let proof = only(planner.plan(now));
     planner.outcome(proof, Err(CallError::NotFound("c".into())), now, 0.0);
     let read = only(planner.plan(now));
@@ -389,6 +399,7 @@ fn creating(now: Instant) -> (Arc<Objects>, Planner, Op) {
     let options = BinderOptions { enable_hostpath_provisioner: true, ..BinderOptions::default() };
     let mut planner = Planner::new(Arc::clone(&objects), options);
     planner.warm(now);
+    planner.lead(now);
     let op = only(planner.plan(now));
     assert_eq!(op.call, making());
     planner.outcome(op, Ok(Answer::Directory(Ok(()))), now, 0.0);

@@ -139,6 +139,32 @@ fn s28_one_read_of_a_class_serves_the_claims_known_by_then() {
     assert_eq!(only(planner.plan(now)).call, Call::ReadClass(class.key()));
 }
 
+/// The answer to the read is announced as any other change is.
+#[test]
+fn s28_a_class_that_was_read_live_is_used_before_its_watch_tells_of_it() {
+    let (objects, mut planner) = planner(Vec::new(), vec![of_class("c", "gold")]);
+    let changes = objects.subscribe();
+    let now = Instant::now();
+    let read = only(planner.plan(now));
+    let class: StorageClass = decode(&json!({
+        "metadata": {"name": "gold", "uid": "g", "resourceVersion": "10"}, "provisioner": "p",
+        "volumeBindingMode": "WaitForFirstConsumer",
+    }));
+    planner.outcome(read, Ok(Answer::Class(class.clone())), now, 0.0);
+    for object in changes.take_now() {
+        planner.changed(&object, now);
+    }
+    assert_eq!(planner.plan(now).ops, []);
+    assert_eq!(planner.standing().waiting(), [("WaitingForFirstConsumer", 1)].into());
+
+    // A list that should show it and does not: it is asked for again.
+    objects.reset::<StorageClass>(Vec::new());
+    for object in changes.take_now() {
+        planner.changed(&object, now);
+    }
+    assert_eq!(only(planner.plan(now)).call, Call::ReadClass(class.key()));
+}
+
 #[test]
 fn the_absence_of_a_class_is_known_as_long_as_somebody_asks_for_it() {
     let claim = of_class("c", "manual");
@@ -169,7 +195,7 @@ fn s28_a_class_that_cannot_be_read_keeps_its_claims_waiting() {
     let plan = planner.plan(now);
     assert!(plan.ops.is_empty(), "the other claim does not try the same at once");
     assert_eq!(plan.wake_at, Some(now + Duration::from_millis(500)));
-    assert_eq!(planner.standing().waiting(), [("ConfirmingClass", 2)].into());
+    assert_eq!(planner.standing().waiting(), [("RequestFailed", 2)].into());
     let text = "storage class \"manual\" could not be read: no";
     assert_eq!(reasons(&plan), [("ProvisioningFailed", text); 2]);
 
@@ -286,7 +312,7 @@ fn s14_what_we_wrote_in_an_earlier_term_is_for_whoever_leads_now_to_change() {
             planner.outcome(op, Ok(answer), now, 0.0);
         }
         if !leads_on {
-            planner.unprove();
+            planner.stand_by();
         }
         let mut other = volume("pv");
         other.metadata.resource_version = ResourceVersion(9);

@@ -5,13 +5,14 @@
 //! written) from silence (it may have been), and the subsystems treat the latter as "may exist".
 //! Nothing is retried here; who retries has to decide anew first.
 //!
-//! How long a request may take follows from the lease ([`deadline`]); that a write of a term is over before
+//! A server that is too busy for all of them pauses all callers of a client ([`pause`]). How long a request may take follows from the lease ([`deadline`]); that a write of a term is over before
 //! somebody else's may begin is made certain by [`gate`]; what is never answered in time is told ([`overdue`]).
 
 pub mod answer;
 pub mod deadline;
 pub mod gate;
 mod overdue;
+mod pause;
 mod single;
 
 use std::{pin::pin, sync::Arc, time::Duration};
@@ -31,6 +32,7 @@ use self::{
     deadline::{ANSWER, Allowance, LONGEST_REQUEST, allowance},
     gate::{Gate, Kept},
     overdue::{Ending, Overdue},
+    pause::Pause,
 };
 use super::{
     error_chain,
@@ -171,6 +173,8 @@ pub struct Caller {
     rate: Option<Arc<leaky_bucket::RateLimiter>>,
     metrics: Arc<ApiMetrics>,
     overdue: Arc<Overdue>,
+    /// `None` for a caller that does not pause with the others.
+    pause: Option<Arc<Pause>>,
     /// Requests of all callers in flight that matter; `None` for a caller whose own do not.
     work: Option<watch::Sender<usize>>,
     accept: Accept,
@@ -208,6 +212,7 @@ impl Caller {
             request_timeout: LONGEST_REQUEST,
             rate: rate.map(Arc::new),
             overdue: Arc::new(Overdue::new(Arc::clone(&metrics), None)),
+            pause: Some(Arc::default()),
             metrics,
             work: Some(watch::Sender::new(0)),
             accept: Accept::default(),
@@ -258,6 +263,12 @@ impl Caller {
     #[must_use]
     pub fn with_request_timeout(self, request_timeout: Duration) -> Self {
         Self { request_timeout, ..self }
+    }
+
+    /// A caller that sends although the server is too busy: it has a priority of its own there, as an election does.
+    #[must_use]
+    pub fn without_pauses(self) -> Self {
+        Self { pause: None, ..self }
     }
 
     /// How long a request that nobody answered may still be carried out: it reaches the server at the latest
@@ -312,6 +323,12 @@ impl Caller {
         let Ok(_permit) = self.in_flight.acquire().await else {
             return Err(CallError::Unknown("shutting down".to_owned()));
         };
+        // Each that was let through may have met what makes the others wait on.
+        if let Some(pause) = &self.pause {
+            while let Some(until) = pause.until(Instant::now()) {
+                sleep_until(until).await;
+            }
+        }
         // Last thing before sending, after every wait: the term may have ended meanwhile.
         let server_time = self.allowed(request.verb).await?;
         let _working = self.work.as_ref().map(Working::begin);
@@ -348,6 +365,14 @@ impl Caller {
             }
             (None, None) => (0, Err(CallError::Unknown(format!("no answer within {waited} s")))),
         };
+        match (&self.pause, &result) {
+            (Some(pause), Err(CallError::Throttled { after, .. })) => {
+                pause.throttled(&request.path, *after, Instant::now(), fastrand::f64());
+            }
+            // Silence says nothing about who is heard.
+            (Some(pause), _) if code != 0 => pause.answered(),
+            _ => {}
+        }
         self.metrics.observe(&request.verb.method(), code, started.elapsed());
         result
     }

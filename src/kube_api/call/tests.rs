@@ -355,3 +355,39 @@ fn s37_only_what_is_right_whoever_leads_may_be_late() {
         assert_eq!(request.must_not_be_late(), expected, "{verb:?} {path}");
     }
 }
+
+/// A server that is too busy for everything, and ten thousand requests that wait.
+#[tokio::test(start_paused = true)]
+async fn s40_a_server_that_is_too_busy_is_asked_no_more_than_the_window_until_it_says() {
+    const WAITING: usize = 10_000;
+    let start = Instant::now();
+    let sent = Arc::new(Mutex::new(Vec::new()));
+    let sending = Arc::clone(&sent);
+    let service = tower::service_fn(move |_: http::Request<Body>| {
+        sending.lock().unwrap().push(start.elapsed());
+        let is_busy = start.elapsed() < Duration::from_secs(3);
+        async move {
+            // The way there and back.
+            sleep(Duration::from_millis(1)).await;
+            let response = http::Response::builder().header("retry-after", "1");
+            let status = if is_busy { 429 } else { 200 };
+            Ok::<_, Infallible>(response.status(status).body(Body::empty()).unwrap())
+        }
+    });
+    let metrics = Arc::new(ApiMetrics::new(&Metrics::default(), "test").unwrap());
+    let client = Client::new(service, "default");
+    let caller = Caller::new(client, Leadership::new(Term::Unlimited), None, metrics);
+    let mut tasks = tokio::task::JoinSet::new();
+    for number in 0..WAITING {
+        let caller = caller.clone();
+        let request = Request { path: format!("/x/{number}"), ..request(Verb::Get) };
+        tasks.spawn(async move { caller.send(&request).await });
+    }
+    let answers = tasks.join_all().await;
+    let sent = sent.lock().unwrap();
+    for second in 0..3 {
+        let count = sent.iter().filter(|at| at.as_secs() == second).count();
+        assert!((1..=MAX_IN_FLIGHT).contains(&count), "{count} in second {second}");
+    }
+    assert_eq!((sent.len(), answers.len()), (WAITING, WAITING));
+}

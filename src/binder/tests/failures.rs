@@ -1,0 +1,188 @@
+//! What is told of requests that fail (L18).
+
+use super::*;
+use crate::{
+    binder::failures::Failure,
+    kube_api::{
+        events::Event,
+        ids::ClassName,
+        kinds::{ReclaimPolicy, StorageClass},
+    },
+};
+
+fn refused() -> CallError {
+    CallError::Refused { code: 403, message: "policy \"p\" says no".into() }
+}
+
+fn told(events: &[Event]) -> Vec<(&str, &str, &str)> {
+    events.iter().map(|event| (event.involved.kind, event.reason, event.message.as_str())).collect()
+}
+
+/// Has the next request fail like this until something is told. Returns what was, and how many tries it took.
+fn until_told(planner: &mut Planner, error: &CallError) -> (Vec<Event>, u32) {
+    let mut now = Instant::now();
+    let mut tries = 0;
+    loop {
+        let plan = planner.plan(now);
+        if !plan.events.is_empty() {
+            return (plan.events, tries);
+        }
+        if plan.ops.is_empty() {
+            now = plan.wake_at.unwrap();
+        }
+        for op in plan.ops {
+            // A read after a write of unknown outcome shows what is known.
+            let result = match &op.call {
+                Call::Read { target: Object::Volume(name), .. } => {
+                    Ok(Answer::Volume(PersistentVolume::clone(&planner.objects.volumes.get(name).unwrap())))
+                }
+                _ => {
+                    tries += 1;
+                    Err(error.clone())
+                }
+            };
+            planner.outcome(op, result, now, 0.0);
+        }
+    }
+}
+
+#[test]
+fn l18_a_refusal_is_told_at_once_and_what_the_next_try_may_mend_after_three() {
+    let throttled = CallError::Throttled { message: "busy".into(), after: Duration::from_secs(1) };
+    let rows = [
+        (refused(), 1, "policy \"p\" says no"),
+        (throttled, 3, "the API server asks to wait 1 s: busy"),
+        (
+            CallError::Unknown("500 InternalError: failed calling webhook".into()),
+            3,
+            "outcome unknown: 500 InternalError: failed calling webhook",
+        ),
+        (CallError::Conflict("stale".into()), 3, "stale"),
+        (CallError::NotSent("no 100 Continue".into()), 3, "nothing was sent: no 100 Continue"),
+    ];
+    for (error, tries, words) in rows {
+        let (_, mut planner) = planner(vec![volume("pv")], vec![claim("c")]);
+        let (events, took) = until_told(&mut planner, &error);
+        let text = format!("could not reserve the volume, a write to pv/pv: {words}");
+        assert_eq!(told(&events), [("PersistentVolumeClaim", "FailedBinding", text.as_str())]);
+        assert_eq!(took, tries, "{error}");
+        assert_eq!(planner.standing().waiting(), [("RequestFailed", 1)].into());
+        let page = planner.standing().json();
+        let row = &page["waiting"][0];
+        assert_eq!(
+            (&row["reason"], &row["facts"]["request"]),
+            (&json!("RequestFailed"), &json!("reserve_volume"))
+        );
+        assert_eq!(
+            (&row["message"], &row["facts"]["meanwhile"]["reason"]),
+            (&json!(text), &json!("Binding"))
+        );
+    }
+}
+
+#[test]
+fn l18_what_fails_is_not_told_again_while_it_does_and_is_no_more_when_it_works() {
+    let (objects, mut planner) = planner(vec![volume("pv")], vec![claim("c")]);
+    let (_, _) = until_told(&mut planner, &refused());
+    let mut now = Instant::now();
+    for _ in 0..3 {
+        now = planner.plan(now).wake_at.unwrap();
+        let plan = planner.plan(now);
+        assert_eq!(told(&plan.events), []);
+        planner.outcome(only(plan), Err(refused()), now, 0.0);
+        let plan = planner.plan(now);
+        assert_eq!(
+            (told(&plan.events), plan.failures),
+            (vec![], [(("reserve_volume", "refused"), 1)].into())
+        );
+        assert!(planner.standing().json()["waiting"][0]["next"].is_string());
+    }
+    // Its event is about to expire.
+    now += Duration::from_mins(51);
+    let plan = planner.plan(now);
+    assert_eq!(plan.events.len(), 1);
+    let op = only(plan);
+    let reserved = answer(&objects, &op, 2);
+    planner.outcome(op, Ok(reserved), now, 0.0);
+    planner.plan(now);
+    assert_eq!(planner.standing().waiting(), [("Binding", 1)].into());
+    assert!(planner.standing().json()["waiting"][0]["next"].is_null());
+}
+
+#[test]
+fn l18_a_webhook_that_takes_a_change_out_again_is_told() {
+    let (objects, mut planner) = planner(vec![volume("pv")], vec![claim("c")]);
+    let mut now = Instant::now();
+    let unchanged = PersistentVolume::clone(&objects.volumes.get(&VolumeName::from("pv")).unwrap());
+    let mut events = Vec::new();
+    for _ in 0..3 {
+        let op = only(planner.plan(now));
+        planner.outcome(op, Ok(Answer::Volume(unchanged.clone())), now, 0.0);
+        let plan = planner.plan(now);
+        events.extend(plan.events);
+        now = plan.wake_at.unwrap();
+    }
+    let text = "could not reserve the volume, a write to pv/pv: the API server answered without the change: a \
+                webhook may have taken it out";
+    assert_eq!(told(&events), [("PersistentVolumeClaim", "FailedBinding", text)]);
+}
+
+/// Where no claim waits it is told on the volume, for the reason KCM has for what comes of it.
+#[test]
+fn l18_what_is_refused_of_a_volume_is_told_there() {
+    let rows = [
+        (ReclaimPolicy::Delete, "VolumeFailedDelete"),
+        (ReclaimPolicy::Recycle, "VolumeFailedRecycle"),
+        (ReclaimPolicy::Retain, "FailedUpdate"),
+    ];
+    for (policy, reason) in rows {
+        let mut left = volume("pv");
+        left.spec.claim_ref =
+            Some(ClaimRef { namespace: "ns".into(), name: "c".into(), uid: "uid-c".into() });
+        left.spec.reclaim_policy = policy;
+        left.status.phase = VolumePhase::Bound;
+        let (_, mut planner) = planner(vec![left], vec![]);
+        let now = Instant::now();
+        let read = only(planner.plan(now));
+        planner.outcome(read, Err(refused()), now, 0.0);
+        let plan = planner.plan(now);
+        let text = "could not read pvc/ns/c: policy \"p\" says no";
+        assert_eq!(told(&plan.events), [("PersistentVolume", reason, text)]);
+        let now = plan.wake_at.unwrap();
+        let read = only(planner.plan(now));
+        planner.outcome(read, Err(CallError::NotFound("c".into())), now, 0.0);
+        let write = only(planner.plan(now));
+        planner.outcome(write, Err(refused()), now, 0.0);
+        let text = "could not set the volume to Released, a write to pv/pv: policy \"p\" says no";
+        assert_eq!(told(&planner.plan(now).events), [("PersistentVolume", reason, text)]);
+        let page = planner.standing().json();
+        assert_eq!(
+            (&page["waiting"][0]["volume"], &page["waiting"][0]["reason"]),
+            (&json!("pv"), &json!("RequestFailed"))
+        );
+    }
+}
+
+#[test]
+fn l18_a_claim_that_cannot_be_handed_to_its_provisioner_is_told_in_kcms_words() {
+    let class: StorageClass = decode(&json!({
+        "metadata": {"name": "gold", "uid": "g", "resourceVersion": "1"}, "provisioner": "p", "volumeBindingMode": "Immediate",
+    }));
+    let mut claim = claim("c");
+    claim.spec.storage_class_name = Some("gold".into());
+    let (objects, mut planner) = planner(vec![], vec![claim]);
+    objects.apply(class);
+    planner.changed(&ObjectRef::Class(ClassName::from("gold")), Instant::now());
+    let now = Instant::now();
+    let mut told_of = Vec::new();
+    let plan = planner.plan(now);
+    told_of.extend(plan.events.clone());
+    planner.outcome(only(plan), Err(refused()), now, 0.0);
+    told_of.extend(planner.plan(now).events);
+    assert!(told(&told_of).contains(&(
+        "PersistentVolumeClaim",
+        "ProvisioningFailed",
+        "Error saving claim: policy \"p\" says no"
+    )));
+    assert!(Failure::of_class(&"gold".into(), &CallError::NotFound(String::new())).is_none());
+}

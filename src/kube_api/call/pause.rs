@@ -1,0 +1,118 @@
+//! When the whole client pauses, as the API server is too busy for all its requests (S40).
+//!
+//! In: answers, with the object asked for. Out: until when nothing is sent. One object whose requests are answered with
+//! 429 pauses itself; several in a row, and nobody else answered otherwise in between, are the server speaking for
+//! itself. Else each of ten thousand waiting keys would send a request of its own to be refused, and all of them come
+//! back at the same moment.
+
+use std::{
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+/// So many objects in a row are not one webhook's doing.
+const SIGNS: u32 = 3;
+
+/// The longest pause of a client: what waits then are requests of every kind.
+const LONGEST: Duration = Duration::from_secs(10);
+
+/// Part of the asked time by which a pause is longer at the most, so that not all clients come back at once.
+const JITTER: f64 = 0.25;
+
+#[derive(Debug, Default)]
+struct State {
+    signs: u32,
+    /// The object that was last asked to wait.
+    last: String,
+    until: Option<Instant>,
+}
+
+impl State {
+    fn throttled(&mut self, object: &str, asked: Duration, now: Instant, jitter: f64) {
+        if self.last != object {
+            self.signs = self.signs.saturating_add(1);
+            object.clone_into(&mut self.last);
+        }
+        if self.signs >= SIGNS {
+            let pause = asked.min(LONGEST).mul_f64(1.0 + JITTER * jitter.clamp(0.0, 1.0));
+            self.until = self.until.max(Some(now + pause));
+        }
+    }
+
+    fn answered(&mut self) {
+        self.signs = 0;
+        self.last.clear();
+    }
+}
+
+/// The pause of all callers of a client.
+#[derive(Debug, Default)]
+pub(super) struct Pause(Mutex<State>);
+
+impl Pause {
+    /// The server asks to wait for so long. `jitter` is from 0 to 1.
+    pub(super) fn throttled(&self, object: &str, asked: Duration, now: Instant, jitter: f64) {
+        self.change(|state| state.throttled(object, asked, now, jitter));
+    }
+
+    /// It answered otherwise.
+    pub(super) fn answered(&self) {
+        self.change(State::answered);
+    }
+
+    /// Until when nothing is sent.
+    pub(super) fn until(&self, now: Instant) -> Option<Instant> {
+        self.change(|state| state.until.filter(|until| *until > now))
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        // Valid between any two statements, so a panic elsewhere cannot spoil it.
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn s40_only_several_objects_in_a_row_pause_the_client_and_never_for_long() {
+        let now = Instant::now();
+        let second = Duration::from_secs(1);
+        // The objects answered with 429, `-` for another answer; how long they ask for; the pause.
+        let rows = [
+            ("ab", 1, None),
+            ("aaaaaaaa", 1, None),
+            ("ab-cd-ef", 1, None),
+            ("abc", 1, Some(second)),
+            ("ababa", 1, Some(second)),
+            ("abc-", 1, Some(second)),
+            ("abc", 60, Some(LONGEST)),
+        ];
+        for (answers, seconds, expected) in rows {
+            let pause = Pause::default();
+            for answer in answers.chars() {
+                match answer {
+                    '-' => pause.answered(),
+                    object => pause.throttled(&object.to_string(), second * seconds, now, 0.0),
+                }
+            }
+            assert_eq!(pause.until(now), expected.map(|pause| now + pause), "{answers}");
+            assert_eq!(pause.until(now + LONGEST), None, "{answers}");
+        }
+    }
+
+    #[test]
+    fn s40_clients_come_back_one_after_another_and_a_shorter_pause_ends_none() {
+        let now = Instant::now();
+        let pause = Pause::default();
+        for object in ["a", "b", "c"] {
+            pause.throttled(object, Duration::from_secs(4), now, 1.0);
+        }
+        assert_eq!(pause.until(now), Some(now + Duration::from_secs(5)));
+        pause.throttled("d", Duration::from_secs(1), now, 0.0);
+        assert_eq!(pause.until(now), Some(now + Duration::from_secs(5)));
+    }
+}
