@@ -25,7 +25,7 @@ use super::{
     rules::{Step, Verdict, Waiting},
     second_controller::Suspicion,
     standing::Standing,
-    volume_name::{VolumeId, VolumeKind},
+    volume_name::VolumeId,
     wish_clock::{ClockPlace, Wait, WaitKey, WishClock},
     withdrawal::{Sequence, Withdrawal},
 };
@@ -432,7 +432,7 @@ impl Controller {
         let nodes = named.filter_map(|name| self.actual.node(name).map(|node| (name, node))).collect();
         let verdicts = reconciler::plan(
             &VolumeView {
-                kind: volume.kind(),
+                volume,
                 wishes,
                 state,
                 nodes,
@@ -489,7 +489,7 @@ impl Controller {
         if let Some(at) = verdict.wake_at {
             self.wake_at.insert((at, Dirty::Volume(volume.clone())));
         }
-        if volume.kind() == VolumeKind::NoOp {
+        if self.actual.pair_mut(volume, node).attachment.is_none() {
             self.force_off_the_list(volume, node, verdict.forced);
         }
         self.remember_wish(volume, node, verdict);

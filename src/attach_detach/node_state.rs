@@ -189,6 +189,12 @@ impl NodeState {
         self.node.as_ref().is_none_or(|node| node.uses(volume.as_str())) || self.distrusted.contains(volume)
     }
 
+    /// Whether the node's list proves nothing about a volume.
+    #[must_use]
+    pub(super) fn distrusts(&self, volume: &VolumeId) -> bool {
+        self.distrusted.contains(volume)
+    }
+
     /// Notes that the node's list proves nothing about a volume.
     pub(super) fn distrust(&mut self, volume: &VolumeId) {
         self.distrusted.insert(volume.clone());

@@ -16,15 +16,15 @@ use super::{
     force::ForcePolicy,
     node_state::NodeState,
     rules::{self, PairView, Rival, Verdict},
-    volume_name::VolumeKind,
+    volume_name::VolumeId,
 };
 use crate::{kube_api::ids::NodeName, state::VecMap};
 
 /// One volume as the reconciler sees it.
 #[derive(Clone, Debug)]
 pub struct VolumeView<'a> {
-    /// What kind of volume it is.
-    pub kind: VolumeKind,
+    /// The volume.
+    pub volume: &'a VolumeId,
     /// Wishes by node.
     pub wishes: Option<&'a VecMap<NodeName, Wish>>,
     /// Pairs by node.
@@ -54,7 +54,7 @@ pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, Verdict> 
         let wish = view.wishes.and_then(|wishes| wishes.get(node));
         let rival = exclusive.as_ref().and_then(|exclusive| exclusive.rival_of(node));
         let pair_view = PairView {
-            kind: view.kind,
+            kind: view.volume.kind(),
             wish,
             pair,
             node: view.nodes.get(node).copied(),
@@ -87,7 +87,8 @@ struct Exclusive<'a> {
     /// Nodes that hold it in whatever way, those that no longer want it first: it is their detach that
     /// ends the wait.
     holders: Vec<&'a NodeName>,
-    /// If nobody holds it, the node whose turn it is: that of the oldest pod.
+    /// If nobody holds it, the node whose turn it is: one that reports it in use, of which a process that
+    /// starts cannot know whether it held the volume, or that of the oldest pod.
     first: Option<&'a NodeName>,
 }
 
@@ -105,9 +106,12 @@ impl<'a> Exclusive<'a> {
         holders.sort_by_key(|node| (wishes.contains_key(*node), *node));
         // A wish that may not attach, or cannot, must not keep the others waiting.
         let is_gone = |node| view.nodes.get(node).is_none_or(|state| state.node.is_none());
+        let is_used = |node| view.nodes.get(node).is_some_and(|state| state.uses(view.volume));
         let first = wishes
             .iter()
-            .min_by_key(|(node, wish)| (is_gone(*node), !wish.is_current(), wish.seniority()))
+            .min_by_key(|(node, wish)| {
+                (is_gone(*node), !wish.is_current(), !is_used(*node), wish.seniority())
+            })
             .map(|(node, _)| node);
         Some(Self { holders, first })
     }

@@ -9,13 +9,10 @@ use std::{borrow::Cow, sync::Arc};
 
 use k8s_openapi::jiff::Timestamp;
 
-use super::{ActualState, Doubt, Pair, VolumeId, Withdrawal};
-use crate::{
-    attach_detach::retry::Retry,
-    kube_api::{
-        ids::{AttachmentName, NodeName, Uid, VolumeName},
-        kinds::VolumeAttachment,
-    },
+use super::{ActualState, Doubt, Pair, VolumeId};
+use crate::kube_api::{
+    ids::{AttachmentName, NodeName, Uid, VolumeName},
+    kinds::VolumeAttachment,
 };
 
 /// What a VolumeAttachment is about.
@@ -43,13 +40,7 @@ impl ActualState {
             self.unexplained.remove(name);
             let Identity { volume, node, ours, .. } = self.identities.remove(name)?;
             if ours {
-                let pair = self.pair_mut(&volume, &node);
-                pair.attachment = None;
-                pair.deletion_accepted = None;
-                pair.deletion_doubt = None;
-                pair.doubt = None;
-                pair.withdrawal = Withdrawal::None;
-                pair.retry = Retry::default();
+                self.pair_mut(&volume, &node).forget_attachment();
             } else if let Some(state) = self.volumes.get_mut(&volume) {
                 state.foreign.remove(name);
             }
