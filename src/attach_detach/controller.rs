@@ -213,33 +213,6 @@ impl Controller {
         );
     }
 
-    /// Starts to plan: this process may write from now on.
-    pub fn take_over(&mut self) {
-        self.leads = true;
-        self.standing.set_leads(true);
-        self.actual.forget_given_up();
-        // What is published already was announced by whoever published it.
-        let published: Vec<(VolumeId, Vec<NodeName>)> = self
-            .actual
-            .volumes()
-            .map(|(volume, state)| {
-                let listed = state.pairs.iter().filter(|(_, pair)| pair.listed && pair.attachment.is_some());
-                (volume.clone(), listed.map(|(node, _)| node.clone()).collect())
-            })
-            .collect();
-        for (volume, nodes) in published {
-            for node in nodes {
-                self.actual.pair_mut(&volume, &node).told.attached = true;
-            }
-            self.dirty_volumes.push(volume);
-        }
-        self.dirty_nodes.extend(self.actual.distrusted_nodes().cloned());
-        let first = |volume| self.desired.nodes(volume)?.keys().next();
-        let mut wanted: Vec<_> = self.desired.volumes().map(|volume| (first(volume), volume)).collect();
-        wanted.sort();
-        self.dirty_volumes.extend_new(wanted.into_iter().map(|(_, volume)| volume.clone()));
-    }
-
     /// Takes changed objects. Pods are taken node by node: what is wanted on one node is then asked for in
     /// a row, becomes attached together, and is published with few patches.
     pub fn take_changes(&mut self, changed: BTreeSet<ObjectRef>, now: Instant) {
@@ -390,8 +363,7 @@ impl Controller {
         self.calm_down(now);
         self.end_grace(now);
         if !self.leads {
-            self.dirty_volumes.clear();
-            self.dirty_nodes.clear();
+            self.stand_by(now);
             return Effects::default();
         }
         while self.pair_calls < self.options.pair_calls.unwrap_or(PAIR_CALLS)

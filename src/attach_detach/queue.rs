@@ -42,12 +42,6 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     fn forget(&mut self, key: &K) {
         self.members.remove(key);
     }
-
-    /// Forgets everything.
-    pub fn clear(&mut self) {
-        self.order.clear();
-        self.members.clear();
-    }
 }
 
 impl<K: Clone + Eq + Hash> Extend<K> for Queue<K> {
@@ -87,12 +81,6 @@ impl<K: Clone + Eq + Hash> Lanes<K> {
     /// Takes the oldest key of those with which something has begun, then of the others.
     pub fn pop(&mut self) -> Option<K> {
         self.begun.pop().or_else(|| self.new.pop())
-    }
-
-    /// Forgets everything.
-    pub fn clear(&mut self) {
-        self.begun.clear();
-        self.new.clear();
     }
 }
 

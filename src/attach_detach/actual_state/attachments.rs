@@ -10,9 +10,12 @@ use std::{borrow::Cow, sync::Arc};
 use k8s_openapi::jiff::Timestamp;
 
 use super::{ActualState, Doubt, Pair, VolumeId};
-use crate::kube_api::{
-    ids::{AttachmentName, NodeName, Uid, VolumeName},
-    kinds::VolumeAttachment,
+use crate::{
+    kube_api::{
+        ids::{AttachmentName, NodeName, Uid, VolumeName},
+        kinds::VolumeAttachment,
+    },
+    state::give_back_room,
 };
 
 /// What a VolumeAttachment is about.
@@ -39,6 +42,7 @@ impl ActualState {
         let Some(attachment) = attachment else {
             self.unexplained.remove(name);
             let Identity { volume, node, ours, .. } = self.identities.remove(name)?;
+            give_back_room(&mut self.identities);
             if ours {
                 self.pair_mut(&volume, &node).forget_attachment();
             } else if let Some(state) = self.volumes.get_mut(&volume) {
