@@ -24,7 +24,7 @@ pub use attachments::Candidates;
 
 use super::{
     announcer::Announcement,
-    force::ForceReason,
+    force::{ForcePolicy, ForceReason},
     journey::Journey,
     node_state::NodeState,
     retry::Retry,
@@ -513,14 +513,19 @@ impl ActualState {
         }
     }
 
-    /// The nodes whose list will be believed again at some time.
+    /// The nodes whose list is not believed.
     pub fn distrusted_nodes(&self) -> impl Iterator<Item = &NodeName> {
-        self.nodes.iter().filter(|(_, state)| state.trusted_at().is_some()).map(|(name, _)| name)
+        self.nodes.iter().filter(|(_, state)| state.is_distrusted()).map(|(name, _)| name)
     }
 
     /// Believes a re-created node's list again if it is time. Returns the volumes that this changes.
-    pub fn trust_node(&mut self, name: &NodeName, wall: Timestamp) -> BTreeSet<VolumeId> {
-        let volumes = self.nodes.get_mut(name).map(|state| state.trust(wall)).unwrap_or_default();
+    pub fn trust_node(
+        &mut self,
+        name: &NodeName,
+        policy: &ForcePolicy,
+        wall: Timestamp,
+    ) -> BTreeSet<VolumeId> {
+        let volumes = self.nodes.get_mut(name).map(|state| state.trust(policy, wall)).unwrap_or_default();
         for volume in &volumes {
             let in_use = self.nodes.get(name).is_some_and(|state| state.uses(volume));
             let pair = self.pair_mut(volume, name);

@@ -8,10 +8,10 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::{retry::Retry, volume_name::VolumeId};
+use super::{force::ForcePolicy, retry::Retry, volume_name::VolumeId};
 use crate::kube_api::{
     ids::{ResourceVersion, Uid},
-    kinds::{AttachedVolume, Node},
+    kinds::{AttachedVolume, Node, NodeInfo},
 };
 
 /// How long a kubelet must have been Ready before an empty list of a re-created node is believed: several
@@ -51,8 +51,10 @@ pub struct NodeState {
     pub retry: Retry,
     /// When this node object was first seen.
     first_seen: Option<Timestamp>,
-    /// Boot of the machine behind the node object, as far as any has said; empty if none has.
-    boot: String,
+    /// The machine behind the node object and its boot, as far as any has said; empty where none has.
+    machine: NodeInfo,
+    /// Whether another machine has taken the place of one that may have mounted what is distrusted.
+    is_another_machine: bool,
     /// Volumes that an earlier object of this node reported in use. A later one of the same boot starts
     /// with an empty list, which proves nothing before the kubelet has had time to fill it.
     distrusted: BTreeSet<VolumeId>,
@@ -115,17 +117,23 @@ impl NodeState {
             self.refused = None;
         }
         if let Some(node) = node {
-            let boot = &node.status.node_info.boot_id;
-            let is_another = !boot.is_empty() && !self.boot.is_empty() && **boot != self.boot;
-            if is_another {
+            let (known, said) = (&mut self.machine, &node.status.node_info);
+            let is_another_boot = differ(&known.boot_id, &said.boot_id);
+            let is_another_machine =
+                differ(&known.system_uuid, &said.system_uuid) || differ(&known.machine_id, &said.machine_id);
+            learn(&mut known.boot_id, &said.boot_id);
+            learn(&mut known.system_uuid, &said.system_uuid);
+            learn(&mut known.machine_id, &said.machine_id);
+            if is_another_machine {
+                // The boot of one machine says nothing of another, which may be alive.
+                self.distrusted.extend(used());
+                self.is_another_machine = true;
+            } else if is_another_boot && !self.is_another_machine {
                 self.distrusted.clear();
             } else if replaced {
                 self.distrusted.extend(used());
             }
-            if !boot.is_empty() {
-                self.boot = boot.to_string();
-            }
-            if replaced {
+            if replaced || is_another_machine {
                 self.first_seen = Some(wall);
             }
         }
@@ -200,25 +208,50 @@ impl NodeState {
         self.distrusted.insert(volume.clone());
     }
 
-    /// When the node's list can be believed again, if it cannot now and the kubelet is well.
+    /// Whether there is something of which the node's list proves nothing.
     #[must_use]
-    pub fn trusted_at(&self) -> Option<Timestamp> {
-        if self.distrusted.is_empty() {
-            return None;
-        }
+    pub fn is_distrusted(&self) -> bool {
+        !self.distrusted.is_empty()
+    }
+
+    /// When the node's list can be believed again, if it cannot now and the kubelet is well. Of what another
+    /// machine may have mounted, the kubelet of this one knows nothing: that is given up as if its node were
+    /// gone.
+    #[must_use]
+    pub fn trusted_at(&self, policy: &ForcePolicy) -> Option<Timestamp> {
+        let patience = match self.is_another_machine {
+            _ if self.distrusted.is_empty() => return None,
+            true if !policy.on_timeout => return None,
+            true => policy.gone.max(TRUST_AFTER),
+            false => TRUST_AFTER,
+        };
         let ready = self.node.as_ref().filter(|node| node.is_ready()).and_then(|node| node.ready());
         // The condition may have been written with the object, or copied from an earlier one.
         let since = ready?.last_transition_time.max(self.first_seen)?;
-        Some(since.checked_add(TRUST_AFTER).unwrap_or(Timestamp::MAX))
+        Some(since.checked_add(patience).unwrap_or(Timestamp::MAX))
     }
 
     /// Believes the node's list again if it is time. Returns the volumes that may no longer count as in
     /// use for that reason.
-    pub(super) fn trust(&mut self, wall: Timestamp) -> BTreeSet<VolumeId> {
-        match self.trusted_at() {
-            Some(at) if at <= wall => std::mem::take(&mut self.distrusted),
+    pub(super) fn trust(&mut self, policy: &ForcePolicy, wall: Timestamp) -> BTreeSet<VolumeId> {
+        match self.trusted_at(policy) {
+            Some(at) if at <= wall => {
+                self.is_another_machine = false;
+                std::mem::take(&mut self.distrusted)
+            }
             _ => BTreeSet::new(),
         }
+    }
+}
+
+/// Whether both are known, and are not the same.
+fn differ(known: &str, said: &str) -> bool {
+    !known.is_empty() && !said.is_empty() && known != said
+}
+
+fn learn(known: &mut Box<str>, said: &str) {
+    if !said.is_empty() && **known != *said {
+        *known = said.into();
     }
 }
 
@@ -401,9 +434,10 @@ mod tests {
         state.observe(Some(&node("1", "boot", "True", 0)), BTreeSet::new, at(0));
         state.observe(Some(&node("2", "boot", "True", 100)), || BTreeSet::from([volume()]), at(100));
         assert!(state.uses(&volume()));
-        assert_eq!(state.trusted_at(), Some(at(160)));
-        assert!(state.trust(at(159)).is_empty());
-        assert_eq!(state.trust(at(160)), BTreeSet::from([volume()]));
+        let policy = ForcePolicy::default();
+        assert_eq!(state.trusted_at(&policy), Some(at(160)));
+        assert!(state.trust(&policy, at(159)).is_empty());
+        assert_eq!(state.trust(&policy, at(160)), BTreeSet::from([volume()]));
         assert!(!state.uses(&volume()));
     }
 

@@ -12,7 +12,6 @@ use super::{
     calls::Call,
     controller::{Controller, Dirty},
     metrics::Planned,
-    node_state::NodeState,
     second_controller::ForeignAct,
     status_updater::{self, Gathering},
     volume_name::VolumeId,
@@ -74,8 +73,8 @@ impl Controller {
     /// Believes a re-created node's list again if it is time, or sees to it that this is done in time. Returns the
     /// volumes that this changes.
     pub(super) fn believe_node(&mut self, name: &NodeName, now: Instant) -> BTreeSet<VolumeId> {
-        let believed = self.actual.trust_node(name, self.clock.wall(now));
-        let trusted_at = self.actual.node(name).and_then(NodeState::trusted_at);
+        let believed = self.actual.trust_node(name, &self.options.force, self.clock.wall(now));
+        let trusted_at = self.actual.node(name).and_then(|state| state.trusted_at(&self.options.force));
         if let Some(at) = trusted_at.and_then(|at| self.clock.instant(at)) {
             self.wake_at.insert((at, Dirty::Node(name.clone())));
         }

@@ -110,9 +110,5 @@ mod tests {
         lanes.extend_new([3, 4]);
         let order: Vec<_> = std::iter::from_fn(|| lanes.pop()).collect();
         assert_eq!(order, [3, 1, 2, 4]);
-        lanes.push(1);
-        lanes.extend_new([2]);
-        lanes.clear();
-        assert_eq!(lanes.pop(), None);
     }
 }
