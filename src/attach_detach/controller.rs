@@ -15,7 +15,7 @@ use super::{
     calls::{self, Call, PairRequest},
     clock::Clock,
     desired_state::DesiredState,
-    force::{ForcePolicy, Unforced},
+    force::{ForcePolicy, ForceReason, Unforced},
     identification::{candidates, is_held_exclusively, volume_of},
     metrics::{AttachDetachMetrics, Counted, Ending, Planned},
     pace::Pace,
@@ -33,7 +33,7 @@ use crate::{
     kube_api::{
         events::Event,
         ids::{AttachmentName, NodeName, PodKey, ResourceVersion},
-        kinds::{ObjectRef, VolumeAttachment},
+        kinds::{Node, ObjectRef, VolumeAttachment},
     },
     state::{LastWords, Objects, VecMap},
 };
@@ -474,8 +474,12 @@ impl Controller {
             }
             Some(Step::Delete(uid, proof)) => {
                 self.actual.pair_mut(volume, node).forced = verdict.forced;
-                if let Some(reason) = verdict.forced {
-                    self.force(volume, node, reason);
+                match verdict.forced {
+                    Some(reason) => self.force(volume, node, reason),
+                    // KCM: pkg/controller/volume/attachdetach/reconciler: whatever is detached from a node with
+                    // the taint counts as forced, mounted or not.
+                    None if self.is_out_of_service(node) => self.metrics.forced(ForceReason::OutOfService),
+                    None => {}
                 }
                 let request = PairRequest::Delete(uid.clone(), calls::delete(volume, node, uid, proof));
                 self.send(volume, node, PairCall::Delete, request, now);
@@ -495,6 +499,11 @@ impl Controller {
             Some(Step::GiveUp(_)) => self.actual.pair_mut(volume, node).held = false,
         }
         held && !self.actual.pair_mut(volume, node).holds()
+    }
+
+    fn is_out_of_service(&self, node: &NodeName) -> bool {
+        let object = self.actual.node(node).and_then(|state| state.node.as_deref());
+        object.is_some_and(Node::is_out_of_service)
     }
 
     /// Keeps the beginning of a wait that force may end, for whoever comes after us.

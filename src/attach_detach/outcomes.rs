@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{
-    actual_state::{Doubt, Operation, PairCall, Topic, Uncertain},
+    actual_state::{Doubt, Operation, Topic, Uncertain},
     announcer::{self, Announcement},
     calls::{Answer, Call, Outcome, PairRequest},
     controller::Controller,
@@ -207,9 +207,8 @@ impl Controller {
             CallError::NotLeader => {}
             CallError::Throttled { .. } => self.pair_failed(volume, node, error, now),
             CallError::Conflict(_) => {
+                // Read with the next plan, if there is one: who shuts down sends nothing more.
                 pair.doubt = Some(Doubt::DeletionRefused(uid));
-                let name = volume.attachment_name(node);
-                self.send(volume, node, PairCall::Read, PairRequest::Read(name), now);
             }
             error => {
                 tracing::warn!(%volume, %node, %error, "deleting the attachment failed");

@@ -10,7 +10,7 @@ use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::{
-    actual_state::{Pair, VolumeState},
+    actual_state::{Doubt, Pair, VolumeState},
     blocks::StandOff,
     desired_state::Wish,
     force::ForcePolicy,
@@ -104,15 +104,19 @@ impl<'a> Exclusive<'a> {
         let foreign = view.state.into_iter().flat_map(|state| state.foreign.values());
         let mut holders: Vec<&NodeName> = ours.chain(foreign).collect();
         holders.sort_by_key(|node| (wishes.contains_key(*node), *node));
-        // A wish that may not attach, or cannot, must not keep the others waiting.
+        // A wish that may not attach, or cannot, or is refused, must not keep the others waiting.
         let is_gone = |node| view.nodes.get(node).is_none_or(|state| state.node.is_none());
         let is_used = |node| view.nodes.get(node).is_some_and(|state| state.uses(view.volume));
-        let first = wishes
-            .iter()
-            .min_by_key(|(node, wish)| {
-                (is_gone(*node), !wish.is_current(), !is_used(*node), wish.seniority())
-            })
-            .map(|(node, _)| node);
+        let pair = |node| view.state.and_then(|state| state.pairs.get(node));
+        let is_taken =
+            |node| matches!(pair(node).and_then(|pair| pair.doubt.as_ref()), Some(Doubt::NameTaken(_)));
+        // A single failure may be an accident, such as a server that is busy.
+        let failures = |node| pair(node).map_or(0, |pair| pair.retry.failures().saturating_sub(1));
+        let turn = |node, wish: &'a Wish| {
+            let cannot = (is_gone(node), !wish.is_current(), is_taken(node), failures(node));
+            (cannot, !is_used(node), wish.seniority())
+        };
+        let first = wishes.iter().min_by_key(|(node, wish)| turn(*node, wish)).map(|(node, _)| node);
         Some(Self { holders, first })
     }
 

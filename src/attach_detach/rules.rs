@@ -307,6 +307,9 @@ fn unwanted(view: &PairView<'_>, now: Instant) -> Verdict {
         let publication = if call == PairCall::Delete { Publication::Withhold } else { Publication::Keep };
         return wait(publication, Waiting::DetachWaitingForAttacher);
     }
+    if matches!(pair.doubt, Some(Doubt::DeletionRefused(_))) {
+        return wait(Publication::Keep, Waiting::DetachWaitingForAttacher);
+    }
     let mut forced = None;
     if pair.in_use {
         if let Some(until) = pair.deletion_doubt {
@@ -317,11 +320,16 @@ fn unwanted(view: &PairView<'_>, now: Instant) -> Verdict {
             Err(unforced) => return still_in_use(view, attachment.status.attached, unforced, now),
         }
     }
+    let pause_ends = pair.retry.pending(now);
+    // Nothing is un-published for a deletion that is not to be sent yet (S11).
+    if let Some(at) = pause_ends.filter(|_| pair.listed) {
+        return Verdict { publication: Publication::Keep, ..pause(at) };
+    }
     let proof = match prove_unpublished(view, forced) {
         Ok(proof) => proof,
         Err(verdict) => return verdict,
     };
-    match pair.retry.pending(now) {
+    match pause_ends {
         Some(at) => Verdict { withdraws: true, ..pause(at) },
         None => {
             let step = Step::Delete(attachment.metadata.uid.clone(), proof);
@@ -471,9 +479,11 @@ impl Verdict {
         wait(Publication::Keep, Waiting::Unreadable { object: object.to_owned() })
     }
 
-    /// The same, and the attachment is read if nobody would tell of its end.
+    /// The same, and the attachment is read if nobody would tell of its end, or if the server says that it is
+    /// another.
     pub(super) fn confirming(mut self, pair: &Pair, now: Instant) -> Self {
-        if pair.doubt != Some(Doubt::Unconfirmed) || pair.call.is_some() || self.step.is_some() {
+        let is_to_be_read = matches!(pair.doubt, Some(Doubt::Unconfirmed | Doubt::DeletionRefused(_)));
+        if !is_to_be_read || pair.call.is_some() || self.step.is_some() {
             return self;
         }
         match pair.retry.pending(now) {

@@ -89,7 +89,9 @@ impl Controller {
         now: Instant,
     ) {
         if self.desired.wish(volume, node).is_none() {
-            self.actual.pair_mut(volume, node).told = Told::default();
+            // A pod that takes the place of another finds it attached, and is not told again.
+            let pair = self.actual.pair_mut(volume, node);
+            pair.told = Told { attached: pair.told.attached && pair.holds(), ..Told::default() };
             return;
         }
         let told = &mut self.actual.pair_mut(volume, node).told;
