@@ -380,6 +380,7 @@ fn asked_pause(error: &CallError) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::{super::publishing::tests::controller, *};
+    use crate::attach_detach::actual_state::PairCall;
     use crate::kube_api::ids::DriverName;
 
     #[test]
