@@ -396,9 +396,8 @@ impl ActualState {
             let in_use = if node.is_some() { state.uses(volume) } else { pair.in_use };
             let before = (pair.listed, pair.in_use);
             pair.take_report(volume.kind(), listed, in_use);
-            if before != (listed, in_use) {
-                touched.insert(volume.clone());
-            } else if listed && pair.attachment.is_none() && pair.call.is_none() {
+            let vanished = listed && pair.attachment.is_none() && pair.call.is_none();
+            if before != (listed, in_use) || vanished {
                 touched.insert(volume.clone());
             }
         });

@@ -129,7 +129,9 @@ impl Objects {
 
     /// Gives back the room of objects that are gone, where most of it is theirs.
     pub fn give_back_room(&self) {
-        GIVE_BACK_ROOM.iter().for_each(|give_back| give_back(self));
+        for give_back in GIVE_BACK_ROOM {
+            give_back(self);
+        }
     }
 
     /// Adds a reader that is told of every change from now on.
