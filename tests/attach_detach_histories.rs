@@ -2,8 +2,9 @@
 //! watches lag or begin anew, requests are lost before or after they took effect or take effect late, the daemon
 //! dies at any moment and comes back or hands over to a second replica, claims, volumes and the driver change,
 //! strangers attach what is ours under names of theirs, and in some histories another attach/detach controller
-//! is at work. Every machine has a clock of its own, up to an hour off, which steps; each process has another, that also
-//! goes too fast or too slow, and only the checks know the time. After every write the invariants S1–S5, S7–S11 and S13–S16 must hold, whatever the order; and
+//! is at work, or people delete attachments by hand. Every machine has a clock of its own, up to an hour off, which steps;
+//! each process has another, that also goes too fast or too slow, and only the checks know the time. After every write the
+//! invariants S1–S5, S7–S11 and S13–S16 must hold, whatever the order; and
 //! when the trouble stops, the end state must be the wanted one, also if a machine is gone for good (L9, H9), in
 //! which case the wait for it is as long as it has to be, however often the leader changes (S6).
 //!
@@ -85,6 +86,17 @@ fn main() {
         let bounds = Bounds { beginning, pods, lags, faults, most_faults, most_steps, rest: 1 };
         trials.push(explore(name.to_owned(), bounds));
     }
+    let name = "by hand, while an exclusive volume is held and an older pod waits";
+    let bounds = Bounds {
+        beginning: Beginning::Overtaken,
+        pods: &[0, 1, 2],
+        lags: (&[], 0),
+        faults: &[Fault::SomebodyDetaches],
+        most_faults: Some(2),
+        most_steps: Some(asked_steps.unwrap_or(6)),
+        rest: 4,
+    };
+    trials.push(explore(name.to_owned(), bounds));
     trials.push(random);
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
@@ -122,7 +134,8 @@ const WHOLE: [Whole; 10] = [
 ];
 
 /// Those that take minutes, the longest first.
-const LARGE: [Whole; 18] = [
+const LARGE: [Whole; 19] = [
+    (TWO, &[], &[Fault::SomebodyDetaches], Some(1)),
     (&[0, 1, 2], &[], &[], None),
     (&[0, 1], &[], &[], None),
     (TWO, &[], &[Fault::AttacherFails], None),

@@ -12,6 +12,7 @@ mod unexplained;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
+    time::Duration,
 };
 
 use k8s_openapi::jiff::Timestamp;
@@ -24,7 +25,7 @@ pub use attachments::Candidates;
 
 use super::{
     announcer::Announcement,
-    force::ForceReason,
+    force::{ForcePolicy, ForceReason},
     journey::Journey,
     node_state::NodeState,
     retry::Retry,
@@ -36,7 +37,7 @@ use crate::{
         ids::{AttachmentName, NodeName, ResourceVersion, Uid},
         kinds::{Node, VolumeAttachment},
     },
-    state::VecMap,
+    state::{VecMap, give_back_room},
 };
 
 /// One volume on one node.
@@ -49,8 +50,8 @@ pub struct Pair {
     pub listed: bool,
     /// Whether a status patch that puts it there is on its way, or may yet land.
     pub may_be_listed: bool,
-    /// For a volume without attachments: whether it has been listed since it was given up last. It is to such
-    /// a volume what the attachment is to others, but nobody remembers it with us.
+    /// Whether the kubelet may have the volume, whatever became of its attachment: see
+    /// [`Self::take_report`].
     pub held: bool,
     /// Whether `volumesInUse` of the node lists the volume; for a node whose object is gone, whether it
     /// did when last seen, and if it was never seen, that it may.
@@ -188,6 +189,37 @@ impl Pair {
             || self.publication == Publication::List
     }
 
+    /// Takes what the node's status says, or said last. In use means held (S1): a kubelet may mount what is
+    /// listed, and has it until it is in use no longer, whoever deleted the attachment or emptied the list. A
+    /// volume without attachments is held until it is given up on a proof of its own, for nobody remembers it
+    /// with us. What was never listed is not held: that is the kubelet's announcement of a pod to come.
+    fn take_report(&mut self, kind: VolumeKind, listed: bool, in_use: bool) {
+        self.listed = listed;
+        self.in_use = in_use;
+        self.held = listed || (self.held && (in_use || kind == VolumeKind::NoOp));
+    }
+
+    /// Notes that the node may have listed the volume, and its kubelet mounted it, unseen.
+    fn distrust(&mut self) {
+        self.in_use = true;
+        self.held |= self.may_be_listed || self.attachment.is_some();
+    }
+
+    /// Forgets the attachment, which is gone. What was proven before we asked for its end holds on: the kubelet
+    /// did not have the volume, or that was overruled. An end that others have made proves nothing.
+    fn forget_attachment(&mut self) {
+        let is_our_doing = self.deletion_accepted.is_some()
+            || self.deletion_doubt.is_some()
+            || self.call == Some(PairCall::Delete);
+        self.held &= !is_our_doing;
+        self.attachment = None;
+        self.deletion_accepted = None;
+        self.deletion_doubt = None;
+        self.doubt = None;
+        self.withdrawal = Withdrawal::None;
+        self.retry = Retry::default();
+    }
+
     /// UID of its attachment.
     #[must_use]
     pub fn uid(&self) -> Option<&Uid> {
@@ -296,8 +328,7 @@ impl ActualState {
         state.volumes.insert(volume.clone());
         let listed = state.node.as_ref().is_some_and(|node| node.lists(volume.as_str()));
         let in_use = state.node.as_ref().is_none_or(|node| node.uses(volume.as_str()));
-        let held = listed && volume.kind() == VolumeKind::NoOp;
-        let pair = Box::new(Pair { listed, held, in_use, ..Pair::default() });
+        let pair = Box::new(Pair { listed, held: listed, in_use, ..Pair::default() });
         self.volumes.entry(volume.clone()).or_default().pairs.insert(node.clone(), pair);
     }
 
@@ -330,6 +361,7 @@ impl ActualState {
         if state.pairs.is_empty() && state.foreign.is_empty() {
             self.volumes.remove(volume);
             self.unexplained.forget(volume);
+            give_back_room(&mut self.volumes);
         }
     }
 
@@ -367,14 +399,12 @@ impl ActualState {
             if nothing_pends && std::mem::take(&mut pair.may_be_listed) {
                 touched.insert(volume.clone());
             }
-            pair.held |= listed && volume.kind() == VolumeKind::NoOp;
             // Of a node that is gone, the last report stands.
             let in_use = if node.is_some() { state.uses(volume) } else { pair.in_use };
-            if pair.listed != listed || pair.in_use != in_use {
-                pair.listed = listed;
-                pair.in_use = in_use;
-                touched.insert(volume.clone());
-            } else if listed && pair.attachment.is_none() && pair.call.is_none() {
+            let before = (pair.listed, pair.in_use);
+            pair.take_report(volume.kind(), listed, in_use);
+            let vanished = listed && pair.attachment.is_none() && pair.call.is_none();
+            if before != (listed, in_use) || vanished {
                 touched.insert(volume.clone());
             }
         });
@@ -407,14 +437,56 @@ impl ActualState {
         }
     }
 
+    /// What is published already was announced by whoever published it; and what this process may have measured
+    /// when it led before is of the past.
+    pub(super) fn begin_to_lead(&mut self) {
+        self.forget_given_up();
+        for pair in self.volumes.values_mut().flat_map(|state| state.pairs.iter_mut().map(|(_, pair)| pair)) {
+            pair.told.attached |= pair.listed && pair.attachment.is_some();
+            (pair.unwanted_since, pair.operation, pair.journey) = (None, None, None);
+        }
+    }
+
+    /// Forgets what was on nodes that have been `gone` for that long, but for attachments: what a predecessor
+    /// made of it nothing tells. Returns when to look again.
+    pub(super) fn forget_lost(
+        &mut self,
+        volume: &VolumeId,
+        gone: Duration,
+        wall: Timestamp,
+    ) -> Option<Timestamp> {
+        let mut next = None;
+        for (name, pair) in self.volumes.get_mut(volume)?.pairs.iter_mut() {
+            let node = self.nodes.get(name).filter(|state| state.node.is_none());
+            let Some(since) = node.and_then(|state| state.unready_since) else { continue };
+            if pair.attachment.is_some() || !pair.held {
+                continue;
+            }
+            let due = since.checked_add(gone).unwrap_or(Timestamp::MAX);
+            if due <= wall {
+                pair.held = false;
+            } else {
+                next = next.max(Some(due));
+            }
+        }
+        next
+    }
+
     /// Forgets what a predecessor of this process gave up: what it took off a list, and what was on a node that
-    /// is gone once it listed that elsewhere. It had its reasons, such as force, that do not show.
-    pub(super) fn forget_given_up(&mut self) {
-        for state in self.volumes.values_mut() {
+    /// is gone once it listed that elsewhere, or deleted the attachment. It had its reasons, such as force, that
+    /// do not show.
+    fn forget_given_up(&mut self) {
+        for (volume, state) in &mut self.volumes {
             let is_listed = state.pairs.values().any(|pair| pair.listed);
             for (name, pair) in state.pairs.iter_mut() {
-                let is_present = self.nodes.get(name).is_some_and(|state| state.node.is_some());
-                pair.held &= pair.listed || !(is_present || is_listed);
+                let node = self.nodes.get(name);
+                let is_given_up = match (volume.kind(), node.filter(|state| state.node.is_some())) {
+                    (VolumeKind::Csi, Some(state)) => !state.distrusts(volume),
+                    (VolumeKind::Csi, None) => pair.attachment.is_none() || pair.is_going(),
+                    (VolumeKind::NoOp, Some(_)) => true,
+                    (VolumeKind::NoOp, None) => is_listed,
+                };
+                pair.held &= pair.listed || !is_given_up;
             }
         }
     }
@@ -426,9 +498,7 @@ impl ActualState {
         state.unready_since = None;
         let volumes = state.volumes.clone();
         for volume in &volumes {
-            let pair = self.pair_mut(volume, name);
-            pair.in_use = true;
-            pair.held |= pair.may_be_listed && volume.kind() == VolumeKind::NoOp;
+            self.pair_mut(volume, name).distrust();
         }
         volumes
     }
@@ -443,23 +513,29 @@ impl ActualState {
                 let made = state.node.as_ref().and_then(|node| node.metadata.creation_timestamp);
                 if made > attachment.metadata.creation_timestamp {
                     state.distrust(volume);
-                    pair.in_use = true;
+                    pair.distrust();
                 }
             }
         }
     }
 
-    /// The nodes whose list will be believed again at some time.
+    /// The nodes whose list is not believed.
     pub fn distrusted_nodes(&self) -> impl Iterator<Item = &NodeName> {
-        self.nodes.iter().filter(|(_, state)| state.trusted_at().is_some()).map(|(name, _)| name)
+        self.nodes.iter().filter(|(_, state)| state.is_distrusted()).map(|(name, _)| name)
     }
 
     /// Believes a re-created node's list again if it is time. Returns the volumes that this changes.
-    pub fn trust_node(&mut self, name: &NodeName, wall: Timestamp) -> BTreeSet<VolumeId> {
-        let volumes = self.nodes.get_mut(name).map(|state| state.trust(wall)).unwrap_or_default();
+    pub fn trust_node(
+        &mut self,
+        name: &NodeName,
+        policy: &ForcePolicy,
+        wall: Timestamp,
+    ) -> BTreeSet<VolumeId> {
+        let volumes = self.nodes.get_mut(name).map(|state| state.trust(policy, wall)).unwrap_or_default();
         for volume in &volumes {
             let in_use = self.nodes.get(name).is_some_and(|state| state.uses(volume));
-            self.pair_mut(volume, name).in_use = in_use;
+            let pair = self.pair_mut(volume, name);
+            pair.take_report(volume.kind(), pair.listed, in_use);
         }
         volumes
     }

@@ -15,7 +15,7 @@ use super::{
     calls::{self, Call, PairRequest},
     clock::Clock,
     desired_state::DesiredState,
-    force::{ForcePolicy, Unforced},
+    force::{ForcePolicy, ForceReason, Unforced},
     force_timers::{Failure, ForceTimers, TimersPlace, Wait, WaitKey},
     identification::{candidates, is_held_exclusively, volume_of},
     metrics::{AttachDetachMetrics, Counted, Ending, Planned},
@@ -26,14 +26,14 @@ use super::{
     rules::{Step, Verdict, Waiting},
     second_controller::Suspicion,
     standing::Standing,
-    volume_name::{VolumeId, VolumeKind},
+    volume_name::VolumeId,
     withdrawal::{Sequence, Withdrawal},
 };
 use crate::{
     kube_api::{
         events::Event,
         ids::{AttachmentName, NodeName, PodKey, ResourceVersion},
-        kinds::{ObjectRef, VolumeAttachment},
+        kinds::{Node, ObjectRef, VolumeAttachment},
     },
     state::{LastWords, Objects, VecMap},
 };
@@ -214,33 +214,6 @@ impl Controller {
         );
     }
 
-    /// Starts to plan: this process may write from now on.
-    pub fn take_over(&mut self, now: Instant) {
-        self.leads = true;
-        self.standing.lead(now);
-        self.actual.forget_given_up();
-        // What is published already was announced by whoever published it.
-        let published: Vec<(VolumeId, Vec<NodeName>)> = self
-            .actual
-            .volumes()
-            .map(|(volume, state)| {
-                let listed = state.pairs.iter().filter(|(_, pair)| pair.listed && pair.attachment.is_some());
-                (volume.clone(), listed.map(|(node, _)| node.clone()).collect())
-            })
-            .collect();
-        for (volume, nodes) in published {
-            for node in nodes {
-                self.actual.pair_mut(&volume, &node).told.attached = true;
-            }
-            self.dirty_volumes.push(volume);
-        }
-        self.dirty_nodes.extend(self.actual.distrusted_nodes().cloned());
-        let first = |volume| self.desired.nodes(volume)?.keys().next();
-        let mut wanted: Vec<_> = self.desired.volumes().map(|volume| (first(volume), volume)).collect();
-        wanted.sort();
-        self.dirty_volumes.extend_new(wanted.into_iter().map(|(_, volume)| volume.clone()));
-    }
-
     /// Takes changed objects. Pods are taken node by node: what is wanted on one node is then asked for in
     /// a row, becomes attached together, and is published with few patches.
     pub fn take_changes(&mut self, changed: BTreeSet<ObjectRef>, now: Instant) {
@@ -390,8 +363,7 @@ impl Controller {
         self.calm_down(now);
         self.end_grace(now);
         if !self.leads {
-            self.dirty_volumes.clear();
-            self.dirty_nodes.clear();
+            self.stand_by(now);
             return Effects::default();
         }
         while self.pair_calls < self.options.pair_calls.unwrap_or(PAIR_CALLS)
@@ -430,7 +402,7 @@ impl Controller {
         let nodes = named.filter_map(|name| self.actual.node(name).map(|node| (name, node))).collect();
         let verdicts = reconciler::plan(
             &VolumeView {
-                kind: volume.kind(),
+                volume,
                 wishes,
                 state,
                 nodes,
@@ -487,7 +459,7 @@ impl Controller {
         if let Some(at) = verdict.wake_at {
             self.wake_at.insert((at, Dirty::Volume(volume.clone())));
         }
-        if volume.kind() == VolumeKind::NoOp {
+        if self.actual.pair_mut(volume, node).attachment.is_none() {
             self.force_off_the_list(volume, node, verdict.forced);
         }
         self.remember_wait(volume, node, verdict);
@@ -500,8 +472,12 @@ impl Controller {
             }
             Some(Step::Delete(uid, proof)) => {
                 self.actual.pair_mut(volume, node).forced = verdict.forced;
-                if let Some(reason) = verdict.forced {
-                    self.force(volume, node, reason);
+                match verdict.forced {
+                    Some(reason) => self.force(volume, node, reason),
+                    // KCM: pkg/controller/volume/attachdetach/reconciler: whatever is detached from a node with
+                    // the taint counts as forced, mounted or not.
+                    None if self.is_out_of_service(node) => self.metrics.forced(ForceReason::OutOfService),
+                    None => {}
                 }
                 let request = PairRequest::Delete(uid.clone(), calls::delete(volume, node, uid, proof));
                 self.send(volume, node, PairCall::Delete, request, now);
@@ -521,6 +497,11 @@ impl Controller {
             Some(Step::GiveUp(_)) => self.actual.pair_mut(volume, node).held = false,
         }
         held && !self.actual.pair_mut(volume, node).holds()
+    }
+
+    fn is_out_of_service(&self, node: &NodeName) -> bool {
+        let object = self.actual.node(node).and_then(|state| state.node.as_deref());
+        object.is_some_and(Node::is_out_of_service)
     }
 
     /// Keeps how long a wait has lasted that force may end, for the process that comes after us.

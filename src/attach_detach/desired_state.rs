@@ -20,7 +20,7 @@ use crate::{
         kinds::ObjectRef,
         text::TextList,
     },
-    state::{Relation, VecMap},
+    state::{Relation, VecMap, give_back_room},
 };
 
 /// What one pod wishes.
@@ -251,6 +251,8 @@ impl DesiredState {
             }
             self.pods.insert(key.clone(), Box::new(wishes));
         }
+        give_back_room(&mut self.pods);
+        give_back_room(&mut self.volumes);
         touched
     }
 

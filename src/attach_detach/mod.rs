@@ -37,6 +37,7 @@ pub mod reconciler;
 pub mod retry;
 pub mod rules;
 pub mod second_controller;
+mod standby;
 pub mod standing;
 pub mod status_updater;
 mod subsystem;

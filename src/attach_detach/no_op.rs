@@ -11,7 +11,7 @@ use super::{
     actual_state::Publication,
     desired_state::Wish,
     force::force,
-    rules::{PairView, Step, Verdict, Waiting, prove_unpublished, still_in_use, wait, withdraw},
+    rules::{PairView, Verdict, Waiting, give_up, still_in_use, wait},
 };
 
 /// Judges one pair of such a volume.
@@ -60,11 +60,5 @@ fn unwanted(view: &PairView<'_>, now: Instant) -> Verdict {
             }
         }
     }
-    match prove_unpublished(view, forced) {
-        Ok(proof) => {
-            Verdict { forced, ..withdraw(Some(Step::GiveUp(proof)), Waiting::DetachWaitingForUnpublish) }
-        }
-        // The list is all that there is to take by force.
-        Err(verdict) => Verdict { forced: forced.filter(|_| pair.listed), ..verdict },
-    }
+    give_up(view, forced)
 }

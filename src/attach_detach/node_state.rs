@@ -8,10 +8,10 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::{retry::Retry, volume_name::VolumeId};
+use super::{force::ForcePolicy, retry::Retry, volume_name::VolumeId};
 use crate::kube_api::{
     ids::{ResourceVersion, Uid},
-    kinds::{AttachedVolume, Node},
+    kinds::{AttachedVolume, Node, NodeInfo},
 };
 
 /// How long a kubelet must have been Ready before an empty list of a re-created node is believed: several
@@ -52,8 +52,10 @@ pub struct NodeState {
     /// Since when we have seen this node object Ready without a break. What its condition says is of another clock,
     /// or copied from an earlier object.
     ready_since: Option<Timestamp>,
-    /// Boot of the machine behind the node object, as far as any has said; empty if none has.
-    boot: String,
+    /// The machine behind the node object and its boot, as far as any has said; empty where none has.
+    machine: NodeInfo,
+    /// Whether another machine has taken the place of one that may have mounted what is distrusted.
+    is_another_machine: bool,
     /// Volumes that an earlier object of this node reported in use. A later one of the same boot starts
     /// with an empty list, which proves nothing before the kubelet has had time to fill it.
     distrusted: BTreeSet<VolumeId>,
@@ -115,21 +117,32 @@ impl NodeState {
             self.stale = false;
             self.refused = None;
         }
+        let mut is_another_machine = false;
         if let Some(node) = node {
-            let boot = &node.status.node_info.boot_id;
-            let is_another = !boot.is_empty() && !self.boot.is_empty() && **boot != self.boot;
-            if is_another {
+            let (known, said) = (&mut self.machine, &node.status.node_info);
+            let is_another_boot = differ(&known.boot_id, &said.boot_id);
+            is_another_machine =
+                differ(&known.system_uuid, &said.system_uuid) || differ(&known.machine_id, &said.machine_id);
+            learn(&mut known.boot_id, &said.boot_id);
+            learn(&mut known.system_uuid, &said.system_uuid);
+            learn(&mut known.machine_id, &said.machine_id);
+            if is_another_machine {
+                // The boot of one machine says nothing of another, which may be alive.
+                self.distrusted.extend(used());
+                self.is_another_machine = true;
+            } else if is_another_boot && !self.is_another_machine {
                 self.distrusted.clear();
             } else if replaced {
                 self.distrusted.extend(used());
             }
-            if !boot.is_empty() {
-                self.boot = boot.to_string();
-            }
         }
         self.ready_since = match (&self.node, node.filter(|node| node.is_ready())) {
             (_, None) => None,
-            (Some(before), Some(after)) if !replaced && before.ready() == after.ready() => self.ready_since,
+            (Some(before), Some(after))
+                if !(replaced || is_another_machine) && before.ready() == after.ready() =>
+            {
+                self.ready_since
+            }
             _ => Some(wall),
         };
         let health = self.health();
@@ -190,27 +203,58 @@ impl NodeState {
         self.node.as_ref().is_none_or(|node| node.uses(volume.as_str())) || self.distrusted.contains(volume)
     }
 
+    /// Whether the node's list proves nothing about a volume.
+    #[must_use]
+    pub(super) fn distrusts(&self, volume: &VolumeId) -> bool {
+        self.distrusted.contains(volume)
+    }
+
     /// Notes that the node's list proves nothing about a volume.
     pub(super) fn distrust(&mut self, volume: &VolumeId) {
         self.distrusted.insert(volume.clone());
     }
 
-    /// When the node's list can be believed again, if it cannot now and the kubelet is well.
+    /// Whether there is something of which the node's list proves nothing.
     #[must_use]
-    pub fn trusted_at(&self) -> Option<Timestamp> {
-        if self.distrusted.is_empty() {
-            return None;
-        }
-        Some(self.ready_since?.checked_add(TRUST_AFTER).unwrap_or(Timestamp::MAX))
+    pub fn is_distrusted(&self) -> bool {
+        !self.distrusted.is_empty()
+    }
+
+    /// When the node's list can be believed again, if it cannot now and the kubelet is well. Of what another
+    /// machine may have mounted, the kubelet of this one knows nothing: that is given up as if its node were
+    /// gone.
+    #[must_use]
+    pub fn trusted_at(&self, policy: &ForcePolicy) -> Option<Timestamp> {
+        let patience = match self.is_another_machine {
+            _ if self.distrusted.is_empty() => return None,
+            true if !policy.on_timeout => return None,
+            true => policy.gone.max(TRUST_AFTER),
+            false => TRUST_AFTER,
+        };
+        Some(self.ready_since?.checked_add(patience).unwrap_or(Timestamp::MAX))
     }
 
     /// Believes the node's list again if it is time. Returns the volumes that may no longer count as in
     /// use for that reason.
-    pub(super) fn trust(&mut self, wall: Timestamp) -> BTreeSet<VolumeId> {
-        match self.trusted_at() {
-            Some(at) if at <= wall => std::mem::take(&mut self.distrusted),
+    pub(super) fn trust(&mut self, policy: &ForcePolicy, wall: Timestamp) -> BTreeSet<VolumeId> {
+        match self.trusted_at(policy) {
+            Some(at) if at <= wall => {
+                self.is_another_machine = false;
+                std::mem::take(&mut self.distrusted)
+            }
             _ => BTreeSet::new(),
         }
+    }
+}
+
+/// Whether both are known, and are not the same.
+fn differ(known: &str, said: &str) -> bool {
+    !known.is_empty() && !said.is_empty() && known != said
+}
+
+fn learn(known: &mut Box<str>, said: &str) {
+    if !said.is_empty() && **known != *said {
+        *known = said.into();
     }
 }
 
@@ -390,9 +434,9 @@ mod tests {
             state.observe(Some(&node("2", "boot", "True", says)), || BTreeSet::from([volume()]), at(100));
             assert!(state.uses(&volume()));
             state.observe(Some(&node("2", "boot", "True", says)), BTreeSet::new, at(130));
-            assert_eq!(state.trusted_at(), Some(at(160)), "{says}");
-            assert!(state.trust(at(159)).is_empty());
-            assert_eq!(state.trust(at(160)), BTreeSet::from([volume()]));
+            assert_eq!(state.trusted_at(&ForcePolicy::default()), Some(at(160)), "{says}");
+            assert!(state.trust(&ForcePolicy::default(), at(159)).is_empty());
+            assert_eq!(state.trust(&ForcePolicy::default(), at(160)), BTreeSet::from([volume()]));
             assert!(!state.uses(&volume()));
         }
     }
@@ -403,11 +447,11 @@ mod tests {
         state.observe(Some(&node("1", "boot", "True", 0)), BTreeSet::new, at(0));
         state.observe(Some(&node("2", "boot", "True", 100)), || BTreeSet::from([volume()]), at(100));
         state.observe(Some(&node("2", "boot", "False", 120)), BTreeSet::new, at(120));
-        assert_eq!(state.trusted_at(), None);
+        assert_eq!(state.trusted_at(&ForcePolicy::default()), None);
         state.observe(Some(&node("2", "boot", "True", 130)), BTreeSet::new, at(130));
-        assert_eq!(state.trusted_at(), Some(at(190)));
+        assert_eq!(state.trusted_at(&ForcePolicy::default()), Some(at(190)));
         state.observe(Some(&node("2", "boot", "True", 150)), BTreeSet::new, at(150));
-        assert_eq!(state.trusted_at(), Some(at(210)), "it was not Ready unseen");
+        assert_eq!(state.trusted_at(&ForcePolicy::default()), Some(at(210)), "it was not Ready unseen");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::{mem, time::Duration};
 use tokio::time::Instant;
 
 use super::{
-    actual_state::{Doubt, Operation, PairCall, Topic, Uncertain},
+    actual_state::{Doubt, Operation, Topic, Uncertain},
     announcer::{self, Announcement},
     calls::{Answer, Call, Outcome, PairRequest},
     controller::Controller,
@@ -213,9 +213,8 @@ impl Controller {
             CallError::NotLeader => {}
             CallError::Throttled { .. } => self.pair_failed(volume, node, error, now),
             CallError::Conflict(_) => {
+                // Read with the next plan, if there is one: who shuts down sends nothing more.
                 pair.doubt = Some(Doubt::DeletionRefused(uid));
-                let name = volume.attachment_name(node);
-                self.send(volume, node, PairCall::Read, PairRequest::Read(name), now);
             }
             error => {
                 tracing::warn!(%volume, %node, %error, "deleting the attachment failed");
@@ -401,6 +400,7 @@ fn asked_pause(error: &CallError) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::{super::publishing::tests::controller, *};
+    use crate::attach_detach::actual_state::PairCall;
     use crate::kube_api::ids::DriverName;
 
     #[test]

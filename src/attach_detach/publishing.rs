@@ -12,7 +12,6 @@ use super::{
     calls::Call,
     controller::{Controller, Dirty},
     metrics::Planned,
-    node_state::NodeState,
     second_controller::ForeignAct,
     status_updater::{self, Gathering},
     volume_name::VolumeId,
@@ -71,17 +70,24 @@ impl Controller {
         }
     }
 
+    /// Believes a re-created node's list again if it is time, or sees to it that this is done in time. Returns the
+    /// volumes that this changes.
+    pub(super) fn believe_node(&mut self, name: &NodeName, now: Instant) -> BTreeSet<VolumeId> {
+        let believed = self.actual.trust_node(name, &self.options.force, self.clock.wall(now));
+        let trusted_at = self.actual.node(name).and_then(|state| state.trusted_at(&self.options.force));
+        if let Some(at) = trusted_at.and_then(|at| self.clock.instant(at)) {
+            self.wake_at.insert((at, Dirty::Node(name.clone())));
+        }
+        believed
+    }
+
     /// Sends what the node needs: its list, or a live read.
     pub(super) fn reconcile_node(&mut self, name: &NodeName, now: Instant) {
         self.metrics.planned(Planned::Node);
         self.catch_up(name, now);
         // Planned here and now: the volumes' turn is over, and nothing else may happen for a long time.
-        for volume in self.actual.trust_node(name, self.clock.wall(now)) {
+        for volume in self.believe_node(name, now) {
             self.reconcile_volume(&volume, now);
-        }
-        let trusted_at = self.actual.node(name).and_then(NodeState::trusted_at);
-        if let Some(at) = trusted_at.and_then(|at| self.clock.instant(at)) {
-            self.wake_at.insert((at, Dirty::Node(name.clone())));
         }
         let Some(state) = self.actual.node(name) else { return };
         if state.busy {

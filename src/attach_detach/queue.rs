@@ -42,12 +42,6 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     fn forget(&mut self, key: &K) {
         self.members.remove(key);
     }
-
-    /// Forgets everything.
-    pub fn clear(&mut self) {
-        self.order.clear();
-        self.members.clear();
-    }
 }
 
 impl<K: Clone + Eq + Hash> Extend<K> for Queue<K> {
@@ -88,12 +82,6 @@ impl<K: Clone + Eq + Hash> Lanes<K> {
     pub fn pop(&mut self) -> Option<K> {
         self.begun.pop().or_else(|| self.new.pop())
     }
-
-    /// Forgets everything.
-    pub fn clear(&mut self) {
-        self.begun.clear();
-        self.new.clear();
-    }
 }
 
 impl<K: Clone + Eq + Hash> Extend<K> for Lanes<K> {
@@ -122,9 +110,5 @@ mod tests {
         lanes.extend_new([3, 4]);
         let order: Vec<_> = std::iter::from_fn(|| lanes.pop()).collect();
         assert_eq!(order, [3, 1, 2, 4]);
-        lanes.push(1);
-        lanes.extend_new([2]);
-        lanes.clear();
-        assert_eq!(lanes.pop(), None);
     }
 }

@@ -10,21 +10,21 @@ use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::{
-    actual_state::{Pair, VolumeState},
+    actual_state::{Doubt, Pair, VolumeState},
     blocks::StandOff,
     desired_state::Wish,
     force::ForcePolicy,
     node_state::NodeState,
     rules::{self, PairView, Rival, Verdict},
-    volume_name::VolumeKind,
+    volume_name::VolumeId,
 };
 use crate::{kube_api::ids::NodeName, state::VecMap};
 
 /// One volume as the reconciler sees it.
 #[derive(Clone, Debug)]
 pub struct VolumeView<'a> {
-    /// What kind of volume it is.
-    pub kind: VolumeKind,
+    /// The volume.
+    pub volume: &'a VolumeId,
     /// Wishes by node.
     pub wishes: Option<&'a VecMap<NodeName, Wish>>,
     /// Pairs by node.
@@ -54,7 +54,7 @@ pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, Verdict> 
         let wish = view.wishes.and_then(|wishes| wishes.get(node));
         let rival = exclusive.as_ref().and_then(|exclusive| exclusive.rival_of(node));
         let pair_view = PairView {
-            kind: view.kind,
+            kind: view.volume.kind(),
             wish,
             pair,
             node: view.nodes.get(node).copied(),
@@ -87,7 +87,8 @@ struct Exclusive<'a> {
     /// Nodes that hold it in whatever way, those that no longer want it first: it is their detach that
     /// ends the wait.
     holders: Vec<&'a NodeName>,
-    /// If nobody holds it, the node whose turn it is: that of the oldest pod.
+    /// If nobody holds it, the node whose turn it is: one that reports it in use, of which a process that
+    /// starts cannot know whether it held the volume, or that of the oldest pod.
     first: Option<&'a NodeName>,
 }
 
@@ -103,12 +104,19 @@ impl<'a> Exclusive<'a> {
         let foreign = view.state.into_iter().flat_map(|state| state.foreign.values());
         let mut holders: Vec<&NodeName> = ours.chain(foreign).collect();
         holders.sort_by_key(|node| (wishes.contains_key(*node), *node));
-        // A wish that may not attach, or cannot, must not keep the others waiting.
+        // A wish that may not attach, or cannot, or is refused, must not keep the others waiting.
         let is_gone = |node| view.nodes.get(node).is_none_or(|state| state.node.is_none());
-        let first = wishes
-            .iter()
-            .min_by_key(|(node, wish)| (is_gone(*node), !wish.is_current(), wish.seniority()))
-            .map(|(node, _)| node);
+        let is_used = |node| view.nodes.get(node).is_some_and(|state| state.uses(view.volume));
+        let pair = |node| view.state.and_then(|state| state.pairs.get(node));
+        let is_taken =
+            |node| matches!(pair(node).and_then(|pair| pair.doubt.as_ref()), Some(Doubt::NameTaken(_)));
+        // A single failure may be an accident, such as a server that is busy.
+        let failures = |node| pair(node).map_or(0, |pair| pair.retry.failures().saturating_sub(1));
+        let turn = |node, wish: &'a Wish| {
+            let cannot = (is_gone(node), !wish.is_current(), is_taken(node), failures(node));
+            (cannot, !is_used(node), wish.seniority())
+        };
+        let first = wishes.iter().min_by_key(|(node, wish)| turn(*node, wish)).map(|(node, _)| node);
         Some(Self { holders, first })
     }
 

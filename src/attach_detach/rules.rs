@@ -262,37 +262,44 @@ fn wanted(view: &PairView<'_>, wish: &Wish, now: Instant) -> Verdict {
         return wait(Publication::Withhold, waiting);
     }
     if pair.call.is_some() {
-        return wait(Publication::Withhold, Waiting::WaitingForVolumeAttachment);
+        return wait(unattached(pair), Waiting::WaitingForVolumeAttachment);
     }
     let is_taken = matches!(pair.doubt, Some(Doubt::NameTaken(_)));
     if !is_taken && pair.uncertain.is_some_and(|uncertain| !uncertain.read_absent) {
         return read_attachment(pair, now);
     }
     if let Some(rival) = view.rival {
-        return wait(Publication::Withhold, Waiting::HeldByNode { rival: rival.clone() });
+        return wait(unattached(pair), Waiting::HeldByNode { rival: rival.clone() });
     }
     if view.node.is_none_or(|state| state.node.is_none()) {
         return wait(Publication::Keep, Waiting::NodeGone);
     }
-    if pair.listed {
+    if pair.listed && !pair.in_use {
         // The attachment vanished behind our back: the kubelet must not mount what is not attached
         // (S10), so the list is mended before the volume is attached again.
         return wait(Publication::Withhold, Waiting::DetachWaitingForUnpublish);
     }
     let Some(source) = wish.attachable() else {
-        return wait(Publication::Withhold, Waiting::WishNotCurrent);
+        return wait(unattached(pair), Waiting::WishNotCurrent);
     };
     if let Some(Doubt::NameTaken(name)) = &pair.doubt {
         let waiting = Some(Waiting::ForeignAttachment { name: name.clone() });
         return Verdict { waiting, ..read_attachment(pair, now) };
     }
     if let Some(at) = pair.retry.pending(now) {
-        return pause(&pair.retry, at);
+        return Verdict { publication: unattached(pair), ..pause(&pair.retry, at) };
     }
     Verdict {
         step: Some(Step::Create(source.clone())),
-        ..wait(Publication::Withhold, Waiting::WaitingForVolumeAttachment)
+        ..wait(unattached(pair), Waiting::WaitingForVolumeAttachment)
     }
+}
+
+/// What the list should say of a volume whose attachment vanished behind our back. One in use stays listed
+/// until it has an attachment again: a kubelet that starts anew and finds a mounted volume unpublished reports
+/// it in use no longer, and neither that kubelet nor the next leader would tell who has it.
+fn unattached(pair: &Pair) -> Publication {
+    if pair.in_use { Publication::Keep } else { Publication::Withhold }
 }
 
 /// What the driver said of the detach that is under way.
@@ -318,6 +325,9 @@ fn unwanted(view: &PairView<'_>, now: Instant) -> Verdict {
         let publication = if call == PairCall::Delete { Publication::Withhold } else { Publication::Keep };
         return wait(publication, Waiting::DetachWaitingForAttacher);
     }
+    if matches!(pair.doubt, Some(Doubt::DeletionRefused(_))) {
+        return wait(Publication::Keep, Waiting::DetachWaitingForAttacher);
+    }
     let mut forced = None;
     if pair.in_use {
         if let Some(until) = pair.deletion_doubt {
@@ -328,11 +338,16 @@ fn unwanted(view: &PairView<'_>, now: Instant) -> Verdict {
             Err(unforced) => return still_in_use(view, attachment.status.attached, unforced, now),
         }
     }
+    let pause_ends = pair.retry.pending(now);
+    // Nothing is un-published for a deletion that is not to be sent yet (S11).
+    if let Some(at) = pause_ends.filter(|_| pair.listed) {
+        return Verdict { publication: Publication::Keep, ..pause(&pair.retry, at) };
+    }
     let proof = match prove_unpublished(view, forced) {
         Ok(proof) => proof,
         Err(verdict) => return verdict,
     };
-    match pair.retry.pending(now) {
+    match pause_ends {
         Some(at) => Verdict { withdraws: true, ..pause(&pair.retry, at) },
         None => {
             let step = Step::Delete(attachment.metadata.uid.clone(), proof);
@@ -389,16 +404,41 @@ fn without_attachment(view: &PairView<'_>, now: Instant) -> Verdict {
     if pair.uncertain.is_some() {
         return read_attachment(pair, now);
     }
-    if !pair.listed {
+    if !pair.held {
         return Verdict::say(Publication::Keep);
     }
-    if pair.in_use
-        && let Err(unforced) = force(pair, view.node, view.policy, view.wall)
-    {
-        let wake_at = wake_at(unforced, view.wall, now);
-        return Verdict { wake_at, ..wait(Publication::Keep, Waiting::DetachWaitingForUnmount { unforced }) };
+    let is_gone = view.node.is_none_or(|state| state.node.is_none());
+    let mut forced = None;
+    if pair.in_use {
+        match force(pair, view.node, view.policy, view.wall) {
+            Ok(reason) => forced = Some(reason),
+            // Where time may not force, who deletes the attachment of a node that is gone says that it is off.
+            Err(Unforced::SwitchedOff) if is_gone => {}
+            Err(unforced) => {
+                let waiting = if is_gone {
+                    Waiting::DetachWaitingForNode { unforced }
+                } else {
+                    Waiting::DetachWaitingForUnmount { unforced }
+                };
+                return Verdict {
+                    wake_at: wake_at(unforced, view.wall, now),
+                    ..wait(Publication::Keep, waiting)
+                };
+            }
+        }
     }
-    wait(Publication::Withhold, Waiting::DetachWaitingForUnpublish)
+    give_up(view, forced)
+}
+
+/// A volume that has no attachment, or none any more, is given up on the proof on which others are detached.
+pub(super) fn give_up(view: &PairView<'_>, forced: Option<ForceReason>) -> Verdict {
+    match prove_unpublished(view, forced) {
+        Ok(proof) => {
+            Verdict { forced, ..withdraw(Some(Step::GiveUp(proof)), Waiting::DetachWaitingForUnpublish) }
+        }
+        // The list is all that there is to take by force.
+        Err(verdict) => Verdict { forced: forced.filter(|_| view.pair.listed), ..verdict },
+    }
 }
 
 /// Whether a delete took effect is unknown. Publishing the volume meanwhile could have it mounted just as
@@ -458,9 +498,11 @@ impl Verdict {
         wait(Publication::Keep, Waiting::Unreadable { object: object.to_owned() })
     }
 
-    /// The same, and the attachment is read if nobody would tell of its end.
+    /// The same, and the attachment is read if nobody would tell of its end, or if the server says that it is
+    /// another.
     pub(super) fn confirming(mut self, pair: &Pair, now: Instant) -> Self {
-        if pair.doubt != Some(Doubt::Unconfirmed) || pair.call.is_some() || self.step.is_some() {
+        let is_to_be_read = matches!(pair.doubt, Some(Doubt::Unconfirmed | Doubt::DeletionRefused(_)));
+        if !is_to_be_read || pair.call.is_some() || self.step.is_some() {
             return self;
         }
         match pair.retry.pending(now) {

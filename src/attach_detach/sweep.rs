@@ -5,6 +5,7 @@
 use tokio::time::Instant;
 
 use super::controller::Controller;
+use crate::kube_api::text;
 
 impl Controller {
     /// Looks at everything once in a while. Nothing depends on it: it is there for the change that some
@@ -16,6 +17,8 @@ impl Controller {
             return;
         }
         self.sweep_at = Some(now + period);
+        self.objects.give_back_room();
+        text::give_back_room();
         for key in self.objects.pods.snapshot().into_keys() {
             self.refresh_pod(&key, now);
         }

@@ -126,7 +126,11 @@ impl Controller {
                 }
                 // Between two tries it is the same failure.
                 None if self.actual.pair_mut(volume, node).retry.failures() > 0 => {}
-                None => self.actual.pair_mut(volume, node).told = Told::default(),
+                None => {
+                    // A pod that takes the place of another finds it attached, and is not told again.
+                    let pair = self.actual.pair_mut(volume, node);
+                    pair.told = Told { attached: pair.told.attached && pair.holds(), ..Told::default() };
+                }
             }
             return;
         }

@@ -120,6 +120,18 @@ static MAPS: LazyLock<Store<List<(Text, Text)>>> = LazyLock::new(Store::default)
 static EMPTY_LIST: LazyLock<List<Text>> = LazyLock::new(List::default);
 static EMPTY_MAP: LazyLock<List<(Text, Text)>> = LazyLock::new(List::default);
 
+/// Drops what nobody holds any more, with its room. By itself that waits until as much has come again: after
+/// thousands of objects have gone, for long.
+pub fn give_back_room() {
+    fn shrink<P: Shared>(store: &Store<P>) {
+        store.clear();
+        store.kept.shrink_to_fit();
+    }
+    shrink(&TEXTS);
+    shrink(&LISTS);
+    shrink(&MAPS);
+}
+
 /// The one copy of a text that is likely to repeat.
 #[must_use]
 pub fn share(text: &str) -> ArcStr {

@@ -78,6 +78,9 @@ macro_rules! objects {
             },
         )*];
 
+        /// Per kind, gives back the room of what is gone.
+        const GIVE_BACK_ROOM: &[fn(&Objects)] = &[$(|objects| objects.$field.give_back_room(),)*];
+
         $(impl Stored for $kind {
             const INDEX: usize = $index;
             const WATCH: &'static str = $watch;
@@ -122,6 +125,13 @@ impl Objects {
     #[must_use]
     pub fn restore_grace(&self) -> &RestoreGrace {
         &self.grace
+    }
+
+    /// Gives back the room of objects that are gone, where most of it is theirs.
+    pub fn give_back_room(&self) {
+        for give_back in GIVE_BACK_ROOM {
+            give_back(self);
+        }
     }
 
     /// Adds a reader that is told of every change from now on.

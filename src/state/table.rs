@@ -19,7 +19,11 @@ use std::{
 use ahash::RandomState;
 use dashmap::{DashMap, Entry};
 
-use super::{regression::Suspicion, unreadable::Unreadable};
+use super::{
+    regression::Suspicion,
+    room::{LITTLE, MUCH_ROOM},
+    unreadable::Unreadable,
+};
 use crate::kube_api::{ids::ResourceVersion, kinds::Narrow};
 
 /// By key. The keys are of people who may choose them, so the hasher is seeded.
@@ -309,6 +313,13 @@ impl<T: Narrow> Table<T> {
     #[must_use]
     pub fn is_missing(&self, key: &T::Key) -> bool {
         self.unconfirmed.get(key).is_some_and(|entry| *entry == Unconfirmed::NotListed)
+    }
+
+    /// Gives back the room of objects that are gone, if most of it is theirs.
+    pub fn give_back_room(&self) {
+        if self.objects.capacity() > MUCH_ROOM * self.objects.len().max(LITTLE) {
+            self.objects.shrink_to_fit();
+        }
     }
 
     /// Everything up to this revision has been told of.

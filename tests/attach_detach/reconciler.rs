@@ -127,7 +127,7 @@ fn run(case: &Case) -> Result<(), Failed> {
     let nodes = names.iter().filter_map(|name| actual.node(name).map(|node| (name, node))).collect();
     let verdicts = plan(
         &VolumeView {
-            kind: volume.kind(),
+            volume: &volume,
             wishes,
             state,
             nodes,

@@ -2,19 +2,25 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::storage::v1::VolumeAttachment;
-use kube::api::ListParams;
+use k8s_openapi::api::{core::v1::Pod, storage::v1::VolumeAttachment};
+use kube::api::{DeleteParams, ListParams, PostParams};
 use mooring::embedded::faults::CrashPoint;
+use serde_json::{Value, json};
 
 use crate::{
     stage::{Stage, Story, story},
-    support::actors::Reaction,
+    support::{
+        actors::{Reaction, attachment_name},
+        cluster::{DRIVER, until},
+        history::Change,
+    },
 };
 
 pub fn stories() -> Vec<Story> {
     vec![
         story("exclusive_volume_moves_between_nodes", moves),
         story("exclusive_volume_waits_out_a_detach_error", waits_out_detach_error),
+        story("exclusive_volume_in_use_stays_although_its_attachment_is_deleted_by_hand", deleted_by_hand),
         story("exclusive_volume_moves_through_crashes_of_the_daemon", moves_through_crashes),
     ]
 }
@@ -68,6 +74,56 @@ async fn waits_out_detach_error(stage: Stage) {
 
     attacher.change(|behaviour| behaviour.detach = Reaction::Succeed(Duration::from_millis(50)));
     cluster.running("p2").await;
+}
+
+/// The older pod, by its name if both are of the same second, is scheduled late, and waits for a volume that is mounted elsewhere. Whoever deletes the attachment
+/// there does not give it away.
+async fn deleted_by_hand(stage: Stage) {
+    stage.expect_violations();
+    let (_attacher, _kubelets) = (stage.attacher(), stage.kubelets());
+    let _daemon = stage.daemon().await;
+    let cluster = &stage.cluster;
+    cluster.node("n1").await;
+    cluster.node("n2").await;
+    cluster.bound_pair("v1", "c1").await;
+    cluster.pod("p0", "", &["c1"]).await;
+    cluster.pod("p1", "n1", &["c1"]).await;
+    cluster.running("p1").await;
+    let pods = cluster.namespaced::<Pod>();
+    let binding = json!({
+        "apiVersion": "v1", "kind": "Binding", "metadata": { "name": "p0" },
+        "target": { "apiVersion": "v1", "kind": "Node", "name": "n2" },
+    });
+    let _bound: Value =
+        pods.create_subresource("binding", "p0", &PostParams::default(), &binding).await.unwrap();
+    cluster.event("p0", "FailedAttachVolume").await;
+
+    for _ in 0..3 {
+        let before = cluster.attachment("v1", "n1").await.metadata.uid;
+        let name = attachment_name("v1", DRIVER, "n1");
+        let attachments = cluster.all::<VolumeAttachment>();
+        attachments.delete(&name, &DeleteParams::default()).await.unwrap();
+        until(attachments, &name, "it is made again", |attachment: Option<&VolumeAttachment>| {
+            attachment.is_some_and(|attachment| attachment.metadata.uid != before)
+        })
+        .await;
+        cluster.attached("v1", "n1").await;
+        cluster.published("n1", &["v1"]).await;
+    }
+    let history = stage.history().await;
+    let elsewhere = |change: &Change| {
+        let after = change.after.as_ref();
+        change.resource == "volumeattachments" && after.is_some_and(|va| va["spec"]["nodeName"] == "n2")
+    };
+    assert!(!history.iter().any(elsewhere), "n2 got it while n1 used it");
+
+    cluster.delete_pod("p1").await;
+    cluster.running("p0").await;
+    // Our own hands did that.
+    let by_hand = |violation: &String| violation.starts_with("S2 deleted while n1 lists");
+    let others: Vec<_> =
+        stage.violations().await.into_iter().filter(|violation| !by_hand(violation)).collect();
+    assert_eq!(others, [""; 0]);
 }
 
 /// Killed at each write of a move in each way; two VolumeAttachments at once would be seen in the

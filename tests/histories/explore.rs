@@ -11,7 +11,11 @@
 
 use std::{collections::HashSet, time::Duration};
 
-use mooring::kube_api::ids::{AttachmentName, NodeName, PodKey};
+use k8s_openapi::jiff::Timestamp;
+use mooring::kube_api::{
+    ids::{AttachmentName, NodeName, PodKey},
+    kinds::VolumeAttachment,
+};
 
 pub use super::daemon::KINDS;
 use super::{
@@ -68,9 +72,12 @@ pub enum Fault {
     NodeRecovers,
     /// A watch begins anew with a list, and does not tell what happened meanwhile.
     Relists,
+    /// Somebody deletes an attachment of ours by hand.
+    SomebodyDetaches,
 }
 
 impl Fault {
+    /// Those of machines and wires; what people do is apart.
     pub const ALL: [Self; 10] = [
         Self::AttacherFails,
         Self::Heartbeat,
@@ -122,6 +129,8 @@ pub enum Beginning {
     Attaching,
     /// The first pod runs; the second waits for its volume.
     Held,
+    /// The same, but the second pod is the older one.
+    Overtaken,
     /// The first pod is gone and its node has unmounted, which the daemon has not heard.
     Unmounted,
     /// The deletes are on their way.
@@ -216,7 +225,7 @@ impl World {
         let (pods, since): (usize, &[Action]) = match bounds.beginning {
             Beginning::Nothing => (0, &[]),
             Beginning::Attaching => (0, &[PodComes(0), POD]),
-            Beginning::Held => (2, &[]),
+            Beginning::Held | Beginning::Overtaken => (2, &[]),
             Beginning::Unmounted => (2, &[PodGoes(0), Unmounts(0), Reports(0)]),
             Beginning::Deleting => {
                 (2, &[PodGoes(0), Unmounts(0), Reports(0), POD, NODE, Arrives(0), Heard(0)])
@@ -229,6 +238,11 @@ impl World {
         for index in 0..pods {
             world.step(PodComes(index), bounds)?;
             world.settle()?;
+        }
+        if let (Beginning::Overtaken, Some(older)) = (bounds.beginning, world.server.pods.get(&pod(1))) {
+            let mut older = older.clone();
+            older.metadata.creation_timestamp = Some(Timestamp::UNIX_EPOCH);
+            world.server.put_pod(older);
         }
         world.restart()?;
         for action in since {
@@ -308,6 +322,11 @@ impl World {
             Fault::RequestLost | Fault::RequestLate => (0..requests).collect(),
             Fault::AnswerLost => (0..answers).collect(),
             Fault::Dies => vec![0],
+            Fault::SomebodyDetaches => {
+                let stays = |attachment: &&VolumeAttachment| !attachment.metadata.is_terminating();
+                let attachments = self.server.attachments.values();
+                attachments.enumerate().filter(|(_, va)| stays(va)).map(|(index, _)| index).collect()
+            }
             Fault::DiesLate => (0..requests.min(1)).collect(),
         }
     }
@@ -359,7 +378,11 @@ impl World {
                 self.daemon.dies(&mut self.server, || fault == Fault::DiesLate)?;
                 self.restart()
             }
-            Fault::AttacherFails | Fault::Heartbeat | Fault::NodeFails | Fault::NodeRecovers => Ok(()),
+            Fault::AttacherFails
+            | Fault::Heartbeat
+            | Fault::NodeFails
+            | Fault::NodeRecovers
+            | Fault::SomebodyDetaches => Ok(()),
         }
     }
 
@@ -437,6 +460,9 @@ fn act(server: &mut Server, action: Action) {
         Action::Unmounts(index) if server.is_alive(&node(index)) => server.kubelet_unmounts(&node(index)),
         Action::Attacher(index) => server.attacher_works(&attachment(server, index), false),
         Action::Fault(Fault::AttacherFails, index) => server.attacher_works(&attachment(server, index), true),
+        Action::Fault(Fault::SomebodyDetaches, index) => {
+            server.somebody_detaches(&attachment(server, index));
+        }
         Action::Fault(Fault::Heartbeat, index) => server.node_is_touched(&node(index)),
         Action::Fault(Fault::NodeFails, index) => server.node_fails(&node(index)),
         Action::Fault(Fault::NodeRecovers, index) => server.node_recovers(&node(index)),

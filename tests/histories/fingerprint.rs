@@ -142,6 +142,7 @@ impl<'a> Print<'a> {
             self.attachment(attachment);
         }
         self.plain((&server.mounted, &server.silent, &server.unpublished, &server.in_order));
+        self.plain(&server.given_up);
         self.patience();
         self.undelivered();
         self.tables();
@@ -186,6 +187,7 @@ impl<'a> Print<'a> {
         self.revision(metadata.resource_version);
         self.uid(&metadata.uid);
         self.plain((&metadata.name, &metadata.deletion_timestamp, &metadata.finalizers, status));
+        self.plain(self.server.not_ours.contains(&metadata.uid));
     }
 
     /// When the server would have a detach forced. Of a node that is well and has been so since nothing is said:

@@ -32,16 +32,33 @@ impl Server {
                 self.somebody_lists(&node, &attached);
             }
             (2, None) => self.somebody_attaches(&name, DRIVER, volume, &node),
-            (_, Some(mut attachment)) if !attachment.metadata.is_terminating() => {
-                self.not_ours.insert(attachment.metadata.uid.clone());
-                if attachment.metadata.finalizers.is_empty() {
-                    self.remove_attachment(&name);
-                } else {
-                    attachment.metadata.deletion_timestamp = Timestamp::from_second(1).ok().map(Box::new);
-                    self.put_attachment(attachment);
-                }
-            }
+            (_, Some(_)) => self.somebody_detaches(&name),
             _ => {}
+        }
+    }
+
+    /// Somebody deletes what is attached by hand, in use or not, and may even empty the list.
+    pub fn meddler_acts(&mut self, rng: &mut Rng) {
+        let node = NodeName::from(NODES[rng.usize(0..NODES.len())]);
+        let volume = VOLUMES[rng.usize(0..2)].0;
+        self.somebody_detaches(&id(volume).attachment_name(&node));
+        if rng.u32(0..4) == 0 {
+            self.somebody_lists(&node, &[]);
+        }
+    }
+
+    /// Somebody else deletes an attachment of ours.
+    pub(super) fn somebody_detaches(&mut self, name: &AttachmentName) {
+        let Some(mut attachment) = self.attachments.get(name).cloned() else { return };
+        if attachment.metadata.is_terminating() || is_a_strangers(name, &attachment) {
+            return;
+        }
+        self.not_ours.insert(attachment.metadata.uid.clone());
+        if attachment.metadata.finalizers.is_empty() {
+            self.remove_attachment(name);
+        } else {
+            attachment.metadata.deletion_timestamp = Timestamp::from_second(1).ok().map(Box::new);
+            self.put_attachment(attachment);
         }
     }
 

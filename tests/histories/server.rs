@@ -310,6 +310,9 @@ impl Server {
                 attachment.spec.node_name, elsewhere.spec.node_name
             ));
         }
+        if is_exclusive(&volume) {
+            self.is_mounted_nowhere_else(&volume, &attachment.spec.node_name)?;
+        }
         self.uids += 1;
         attachment.metadata.uid = format!("va-{}", self.uids).into();
         Ok(Ok(self.put_attachment(attachment)))
@@ -420,11 +423,16 @@ impl Server {
                 return Err(format!("S1: {volume} listed on {here} while {} lists it", node.key()));
             }
         }
+        self.is_mounted_nowhere_else(volume, here)
+    }
+
+    /// S1, whatever became of the attachment where it is mounted.
+    fn is_mounted_nowhere_else(&self, volume: &VolumeId, here: &NodeName) -> Result<(), String> {
         let mut mounted = self.mounted.difference(&self.given_up);
-        if let Some((node, _)) = mounted.find(|(node, mounted)| mounted == volume && node != here) {
-            return Err(format!("S1: {volume} listed on {here} while it is mounted on {node}"));
+        match mounted.find(|(node, mounted)| mounted == volume && node != here) {
+            Some((node, _)) => Err(format!("S1: {volume} given to {here} while it is mounted on {node}")),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Reads or writes the ConfigMap of the force-detach timers.

@@ -9,13 +9,13 @@ use std::{borrow::Cow, sync::Arc};
 
 use k8s_openapi::jiff::Timestamp;
 
-use super::{ActualState, Doubt, Pair, VolumeId, Withdrawal};
+use super::{ActualState, Doubt, Pair, VolumeId};
 use crate::{
-    attach_detach::retry::Retry,
     kube_api::{
         ids::{AttachmentName, NodeName, Uid, VolumeName},
         kinds::VolumeAttachment,
     },
+    state::give_back_room,
 };
 
 /// What a VolumeAttachment is about.
@@ -42,14 +42,9 @@ impl ActualState {
         let Some(attachment) = attachment else {
             self.unexplained.remove(name);
             let Identity { volume, node, ours, .. } = self.identities.remove(name)?;
+            give_back_room(&mut self.identities);
             if ours {
-                let pair = self.pair_mut(&volume, &node);
-                pair.attachment = None;
-                pair.deletion_accepted = None;
-                pair.deletion_doubt = None;
-                pair.doubt = None;
-                pair.withdrawal = Withdrawal::None;
-                pair.retry = Retry::default();
+                self.pair_mut(&volume, &node).forget_attachment();
             } else if let Some(state) = self.volumes.get_mut(&volume) {
                 state.foreign.remove(name);
             }

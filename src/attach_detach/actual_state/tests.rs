@@ -176,7 +176,7 @@ fn s3_on_a_node_that_went_unseen_everything_may_be_in_use() {
 fn s1_there_what_has_no_attachment_is_held_if_a_list_may_have_said_so() {
     let (csi, lun) = (VolumeId::csi(&DriverName::from("d"), "h"), VolumeId::iscsi("p", "i", 0));
     for (volume, may_be_listed, held) in
-        [(&lun, true, true), (&lun, false, false), (&csi, true, false), (&csi, false, false)]
+        [(&lun, true, true), (&lun, false, false), (&csi, true, true), (&csi, false, false)]
     {
         let node = NodeName::from("n1");
         let mut actual = ActualState::default();

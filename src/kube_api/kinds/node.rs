@@ -65,6 +65,12 @@ pub struct NodeInfo {
     /// Changes when the machine boots: until then, what was mounted may still be.
     #[serde(rename = "bootID")]
     pub boot_id: Box<str>,
+    /// The machine's, as its firmware says.
+    #[serde(rename = "systemUUID")]
+    pub system_uuid: Box<str>,
+    /// The installation's.
+    #[serde(rename = "machineID")]
+    pub machine_id: Box<str>,
 }
 
 /// An entry of `status.volumesAttached`.

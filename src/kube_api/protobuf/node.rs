@@ -61,6 +61,10 @@ struct ConditionMessage {
 /// `core.v1.NodeSystemInfo`.
 #[derive(Clone, PartialEq, Message)]
 struct NodeInfoMessage {
+    #[prost(string, tag = "1")]
+    machine_id: String,
+    #[prost(string, tag = "2")]
+    system_uuid: String,
     #[prost(string, tag = "3")]
     boot_id: String,
 }
@@ -101,7 +105,11 @@ impl FromProtobuf for Node {
                 volumes_attached: status.volumes_attached.into_iter().map(attached).collect(),
                 volumes_in_use: status.volumes_in_use.into_iter().collect(),
                 conditions,
-                node_info: NodeInfo { boot_id: status.node_info.boot_id.into() },
+                node_info: NodeInfo {
+                    boot_id: status.node_info.boot_id.into(),
+                    system_uuid: status.node_info.system_uuid.into(),
+                    machine_id: status.node_info.machine_id.into(),
+                },
             },
         })
     }

@@ -1,0 +1,73 @@
+//! Standby: what the controller does with its inputs while another replica leads, and where it begins when it
+//! leads itself.
+//!
+//! In: dirty volumes and nodes. Out: nothing but state that is forgotten. A replica that stands by judges
+//! nothing, so it forgets as each fact ends: it holds what a leader holds, and never more than the objects
+//! that are there. What only a leader measures or remembers (since when something is not wanted, operations and
+//! journeys under way) begins when it leads.
+
+use tokio::time::Instant;
+
+use super::{
+    controller::{Controller, Dirty},
+    volume_name::VolumeId,
+};
+use crate::{kube_api::ids::NodeName, state::VecMap};
+
+impl Controller {
+    /// Forgets what has ended, in place of planning.
+    pub(super) fn stand_by(&mut self, now: Instant) {
+        while let Some(node) = self.dirty_nodes.pop() {
+            let believed = self.believe_node(&node, now);
+            self.dirty_volumes.extend(believed);
+        }
+        while let Some(volume) = self.dirty_volumes.pop() {
+            self.forget_lost(&volume, now);
+            let desired = &self.desired;
+            self.actual.prune(&volume, |node| desired.wish(&volume, node).is_some());
+        }
+    }
+
+    /// A leader gives up what was on a node that is gone, in time, and nothing tells of it.
+    fn forget_lost(&mut self, volume: &VolumeId, now: Instant) {
+        let due = self.actual.forget_lost(volume, self.options.force.gone, self.clock.wall(now));
+        if let Some(at) = due.and_then(|due| self.clock.instant(due)) {
+            self.wake_at.insert((at, Dirty::Volume(volume.clone())));
+        }
+    }
+
+    /// Starts to plan: this process may write from now on. Volumes that somebody waits for come first, node by
+    /// node, then those that nobody wants, then those of which nothing is to be done.
+    pub fn take_over(&mut self, now: Instant) {
+        self.leads = true;
+        self.standing.lead(now);
+        self.actual.begin_to_lead();
+        self.dirty_nodes.extend(self.actual.distrusted_nodes().cloned());
+        let (mut begun, mut new, mut settled) = (Vec::new(), Vec::new(), Vec::new());
+        for volume in self.desired.volumes() {
+            let nodes = self.desired.nodes(volume).into_iter().flat_map(VecMap::keys);
+            let first = nodes.clone().next();
+            let is_listed = |node: &NodeName| self.actual.pair(volume, node).is_some_and(|pair| pair.listed);
+            match self.actual.volume(volume) {
+                None => new.push((first, volume)),
+                Some(state) if state.pairs.len() == nodes.clone().count() && nodes.clone().all(is_listed) => {
+                    settled.push((first, volume));
+                }
+                Some(_) => begun.push((first, volume)),
+            }
+        }
+        for volumes in [&mut begun, &mut new, &mut settled] {
+            volumes.sort();
+        }
+        self.dirty_volumes.extend(names(begun));
+        self.dirty_volumes.extend_new(names(new));
+        let unwanted = self.actual.volumes().map(|(volume, _)| volume);
+        let unwanted = unwanted.filter(|volume| self.desired.nodes(volume).is_none()).cloned();
+        self.dirty_volumes.extend_new(unwanted);
+        self.dirty_volumes.extend_new(names(settled));
+    }
+}
+
+fn names<'a, Place: 'a>(volumes: Vec<(Place, &'a VolumeId)>) -> impl Iterator<Item = VolumeId> + 'a {
+    volumes.into_iter().map(|(_, volume)| volume.clone())
+}
