@@ -16,6 +16,7 @@ use super::{
     clock::Clock,
     desired_state::DesiredState,
     force::{ForcePolicy, Unforced},
+    foreign_acts::ForeignActs,
     identification::{candidates, is_held_exclusively, volume_of},
     metrics::{AttachDetachMetrics, Counted, Ending, Planned},
     pace::Pace,
@@ -23,7 +24,6 @@ use super::{
     queue::{Lanes, Queue},
     reconciler::{self, VolumeView},
     rules::{Step, Verdict, Waiting},
-    second_controller::Suspicion,
     standing::Standing,
     volume_name::{VolumeId, VolumeKind},
     wish_clock::{ClockPlace, Wait, WaitKey, WishClock},
@@ -85,7 +85,7 @@ pub struct Controller {
     last_sent: Sequence,
     pub(super) wake_at: BTreeSet<(Instant, Dirty)>,
     pub(super) standing: Arc<Standing>,
-    pub(super) suspicion: Suspicion,
+    pub(super) foreign: ForeignActs,
     /// Until when nothing is taken away after a restore of etcd.
     pub(super) graced_until: Option<Instant>,
     /// The newest revision of any VolumeAttachment that the watch has told of.
@@ -133,7 +133,7 @@ impl Controller {
             last_sent: Sequence::default(),
             wake_at: BTreeSet::new(),
             standing: Arc::default(),
-            suspicion: Suspicion::default(),
+            foreign: ForeignActs::default(),
             graced_until: None,
             newest_attachment: ResourceVersion::default(),
             wish_clock: WishClock::default(),
@@ -169,7 +169,7 @@ impl Controller {
     /// Requests whose outcome has not been taken yet.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.pair_calls + self.node_calls + usize::from(self.wish_clock.is_busy())
+        self.pair_calls + self.node_calls + self.foreign.reads() + usize::from(self.wish_clock.is_busy())
     }
 
     /// When to call [`Self::reconcile`] although nothing happened.
@@ -177,7 +177,7 @@ impl Controller {
     pub fn wake_at(&self) -> Option<Instant> {
         let timer = self.wake_at.first().map(|(at, _)| *at);
         let clock = self.wish_clock.retry_at().filter(|_| self.leads);
-        let alarms = self.suspicion.ends_at().into_iter().chain(self.grace_ends_at());
+        let alarms = self.foreign.ends_at().into_iter().chain(self.grace_ends_at());
         timer.into_iter().chain(self.sweep_at).chain(alarms).chain(clock).min()
     }
 
@@ -214,8 +214,9 @@ impl Controller {
     }
 
     /// Starts to plan: this process may write from now on.
-    pub fn take_over(&mut self) {
+    pub fn take_over(&mut self, now: Instant) {
         self.leads = true;
+        self.foreign.take_over(now);
         self.standing.set_leads(true);
         self.actual.forget_given_up();
         // What is published already was announced by whoever published it.
@@ -440,6 +441,7 @@ impl Controller {
                 held_exclusively: wishes.is_some()
                     && state.is_some_and(|s| is_held_exclusively(&self.objects, s)),
                 stand_off: self.stand_off(now),
+                stand_off_on: self.stand_off_on(),
                 unreadable: self.unreadable(volume, unreadable.as_ref(), wishes),
                 wall,
             },

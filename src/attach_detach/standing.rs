@@ -96,7 +96,7 @@ pub struct Standing {
     settled: Mutex<BTreeMap<(VolumeId, NodeName), Settled>>,
     unresolved: Mutex<BTreeMap<PodKey, Vec<(Unresolved, Timestamp)>>>,
     foreign: Mutex<BTreeMap<AttachmentName, Foreign>>,
-    alarm: AtomicBool,
+    second_writers: Mutex<(Option<String>, Vec<Value>)>,
     leads: AtomicBool,
 }
 
@@ -106,13 +106,13 @@ impl Clone for Standing {
         fn copy<T: Clone>(value: &Mutex<T>) -> Mutex<T> {
             Mutex::new(value.lock().unwrap_or_else(PoisonError::into_inner).clone())
         }
-        let Self { entries, settled, unresolved, foreign, alarm, leads } = self;
+        let Self { entries, settled, unresolved, foreign, second_writers, leads } = self;
         Self {
             entries: copy(entries),
             settled: copy(settled),
             unresolved: copy(unresolved),
             foreign: copy(foreign),
-            alarm: AtomicBool::new(alarm.load(Ordering::Relaxed)),
+            second_writers: copy(second_writers),
             leads: AtomicBool::new(leads.load(Ordering::Relaxed)),
         }
     }
@@ -179,18 +179,25 @@ impl Standing {
         self.leads.store(leads, Ordering::Relaxed);
     }
 
-    /// Notes whether another controller is at work.
-    pub(super) fn set_alarm(&self, alarm: bool) {
-        self.alarm.store(alarm, Ordering::Relaxed);
+    /// Notes whether another controller is at work, and where nothing is detached for what others wrote there.
+    /// Returns whether the former is news.
+    pub(super) fn set_second_writers(&self, alarm: Option<String>, rows: Vec<Value>) -> bool {
+        let mut known = self.second_writers.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_news = known.0 != alarm;
+        *known = (alarm, rows);
+        is_news
     }
 
     /// What to tell operators whatever volume they look at: that another controller is at work (S14).
     #[must_use]
-    pub fn alarm(&self) -> Option<&'static str> {
-        self.alarm.load(Ordering::Relaxed).then_some(
-            "another attach/detach controller writes VolumeAttachments or volumesAttached: nothing is detached \
-             until none has been seen for ten minutes",
-        )
+    pub fn alarm(&self) -> Option<String> {
+        self.second_writers.lock().unwrap_or_else(PoisonError::into_inner).0.clone()
+    }
+
+    /// Where nothing is detached for what others wrote there, each with object, field, manager and end.
+    #[must_use]
+    pub fn second_writers(&self) -> Vec<Value> {
+        self.second_writers.lock().unwrap_or_else(PoisonError::into_inner).1.clone()
     }
 
     /// Since when a pair has been waiting for what it waits for.
@@ -253,6 +260,7 @@ impl Standing {
             "unresolved": unresolved.collect::<Vec<_>>(),
             "settled": settled.collect::<Vec<_>>(),
             "alarm": self.alarm(),
+            "secondWriters": self.second_writers(),
             "leads": self.leads.load(Ordering::Relaxed),
         })
     }
@@ -342,7 +350,7 @@ mod tests {
                     "attachment": "made-by-hand", "volume": "kubernetes.io/csi/d^h", "node": "a",
                     "since": "1970-01-01T00:00:06Z",
                 },
-            ], "alarm": null, "leads": false})
+            ], "alarm": null, "secondWriters": [], "leads": false})
         );
         standing.set_unresolved(&pod, &[], at(5));
         assert_eq!(standing.json()["unresolved"], json!([]));
@@ -396,7 +404,7 @@ mod tests {
         let standing = Standing::default();
         for (leads, alarm) in [(true, true), (false, false), (true, false)] {
             standing.set_leads(leads);
-            standing.set_alarm(alarm);
+            standing.set_second_writers(alarm.then(|| "another".to_owned()), Vec::new());
             let shown = standing.json();
             assert_eq!((&shown["leads"], shown["alarm"].is_string()), (&json!(leads), alarm));
         }

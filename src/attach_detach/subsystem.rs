@@ -95,7 +95,7 @@ impl AttachDetach {
                 () = self.leadership.acquired(), if !self.controller.leads() => {
                     // What the take-over barrier has read is to be known before anything is planned.
                     self.controller.take_changes(self.changes.take_now(), Instant::now());
-                    self.controller.take_over();
+                    self.controller.take_over(Instant::now());
                 }
                 changed = self.changes.take() => self.controller.take_changes(changed, Instant::now()),
                 Some(outcome) = self.outcomes.recv() => self.take_outcomes(outcome),

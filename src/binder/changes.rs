@@ -156,7 +156,7 @@ impl Planner {
     fn forget(&mut self, target: &Target) {
         self.standing.forget(target);
         self.told.forget(target);
-        self.rivals.forget(target);
+        self.rivals.gone(target);
         if let Target::Volume(_) = target {
             self.runs.forget(target);
         }

@@ -33,6 +33,11 @@ impl Planner {
         if op.call.is_of_a_run() {
             return self.run_outcome(op, result, now, jitter);
         }
+        if let Call::ReadOwner(_) = &op.call {
+            let managers = if let Ok(Answer::Owners(managers)) = result { managers } else { Vec::new() };
+            self.rivals.learn(&op.subject, &managers, now);
+            return self.release(&op, now);
+        }
         if let Call::ReadClass(class) = &op.call {
             return self.class_read(&op, class, result, now, jitter);
         }
@@ -182,7 +187,14 @@ impl Planner {
             Err(error @ CallError::Refused { .. }) if write.kind == WriteKind::AskProvisioner => {
                 self.not_asked(op, error, now);
             }
-            Ok(Answer::Pod(_) | Answer::Class(_) | Answer::Deleted | Answer::Directory(_)) | Err(_) => {}
+            Ok(
+                Answer::Pod(_)
+                | Answer::Class(_)
+                | Answer::Owners(_)
+                | Answer::Deleted
+                | Answer::Directory(_),
+            )
+            | Err(_) => {}
         }
         match (&op.subject, write.kind, result) {
             (_, _, Err(CallError::NotLeader)) => {}
@@ -321,7 +333,7 @@ impl Planner {
                 self.class_changed(&name, now);
                 news
             }
-            Answer::Deleted | Answer::Directory(_) => false,
+            Answer::Deleted | Answer::Owners(_) | Answer::Directory(_) => false,
         }
     }
 

@@ -31,7 +31,7 @@ const NEAREST: usize = 5;
 struct Inner {
     claims: BTreeMap<ClaimKey, ClaimReason>,
     volumes: BTreeMap<VolumeName, VolumeReason>,
-    rival: Option<String>,
+    rivals: (Option<String>, Vec<Value>),
 }
 
 /// Reasons of everything unsettled.
@@ -105,7 +105,8 @@ impl Standing {
             .iter()
             .map(|(name, reason)| json!({ "volume": name, "reason": reason.label(), "text": reason.to_string() }))
             .collect();
-        json!({ "secondBinder": self.lock().rival, "claims": claims, "volumes": volumes })
+        let (rival, rows) = self.lock().rivals.clone();
+        json!({ "secondBinder": rival, "secondWriters": rows, "claims": claims, "volumes": volumes })
     }
 
     fn claim_row(
@@ -147,9 +148,10 @@ impl Standing {
         })
     }
 
-    /// Sets who else changes what we write.
-    pub(super) fn set_rival(&self, rival: Option<String>) {
-        self.lock().rival = rival;
+    /// Sets who else changes what we write: a binder that does so everywhere, and where others do, each with object,
+    /// field, manager and end.
+    pub(super) fn set_rivals(&self, rival: Option<String>, rows: Vec<Value>) {
+        self.lock().rivals = (rival, rows);
     }
 
     pub(super) fn set_claim(&self, key: &ClaimKey, reason: ClaimReason) {

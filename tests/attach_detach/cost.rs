@@ -218,7 +218,7 @@ impl Cluster {
         let mut controller =
             Controller::new(Arc::clone(&objects), of_ours, AttachDetachOptions::default(), clock);
         controller.load(now);
-        controller.take_over();
+        controller.take_over(Instant::now());
         let effects = controller.reconcile(now);
         assert!(effects.calls.is_empty(), "everything is as it should be");
         Self { objects, changes, controller, metrics, revision: 1, now }

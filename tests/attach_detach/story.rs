@@ -18,6 +18,7 @@ use mooring::{
         controller::{AttachDetachOptions, Controller},
         force::ForcePolicy,
         metrics::AttachDetachMetrics,
+        second_controller::Suspect,
     },
     kube_api::{
         call::{CallError, Verb},
@@ -74,6 +75,8 @@ struct Options {
     pair_calls: Option<usize>,
     /// Whether the wish clock is kept where it survives the process.
     clock: bool,
+    /// The manager under whose name others write; none if nobody owns what they wrote.
+    others: Option<String>,
 }
 
 impl Default for Options {
@@ -364,7 +367,7 @@ impl<'a> Play<'a> {
             }
             self.controller.take_changes(changed, self.now);
             if is_to_lead {
-                self.controller.take_over();
+                self.controller.take_over(self.now);
             }
             let effects = self.controller.reconcile(self.now);
             seen.events.extend(effects.events);
@@ -490,13 +493,15 @@ fn words(call: &Call) -> String {
         Call::Pair(_, _, PairRequest::Create(_)) => "create",
         Call::Pair(_, _, PairRequest::Delete(..)) => "delete",
         Call::Pair(_, _, PairRequest::Read(_)) | Call::ReadNode(_) => "read",
+        Call::ReadOwner(..) => "who wrote",
         Call::PatchNode(..) => "list",
         Call::Clock(request) if request.verb == Verb::Get => "read",
         Call::Clock(_) => "write",
     };
     match call {
         Call::Pair(volume, node, _) => format!("{verb} {} on {node}", word(volume.as_str())),
-        Call::ReadNode(node) => format!("{verb} {node}"),
+        Call::ReadNode(node) | Call::ReadOwner(Suspect::Node(node), _) => format!("{verb} {node}"),
+        Call::ReadOwner(Suspect::Attachment(_), _) => format!("{verb} an attachment"),
         Call::Clock(_) => format!("{verb} the clock"),
         Call::PatchNode(node, _, request) => {
             let body = request.body.clone().unwrap_or_default();

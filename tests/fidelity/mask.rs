@@ -1,5 +1,5 @@
 //! What two servers cannot have in common, taken out: uids, times, revisions, tokens, generated
-//! names, managed fields, texts for people. What is left of an answer has to agree.
+//! names, texts for people, all of the managed fields but who owns which. What is left of an answer has to agree.
 
 use serde_json::{Value, json};
 
@@ -40,7 +40,7 @@ fn value(whole: &Value, id: &str) -> Value {
             let mut kept = serde_json::Map::new();
             for (name, inner) in fields {
                 let masked = match (name.as_str(), inner) {
-                    ("managedFields", _) => continue,
+                    ("managedFields", entries) => owners(entries),
                     ("resourceVersion" | "uid" | "continue", Value::String(text)) if !text.is_empty() => {
                         format!("<{name}>").into()
                     }
@@ -63,6 +63,29 @@ fn value(whole: &Value, id: &str) -> Value {
         Value::String(text) => text.replace(id, "$id").into(),
         other => other.clone(),
     }
+}
+
+/// Who owns what, as far as both servers know: lists are owned whole by the embedded one.
+fn owners(entries: &Value) -> Value {
+    let mut owners: Vec<String> = entries
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|entry| {
+            let mut fields: Vec<String> = Vec::new();
+            for (name, inner) in entry["fieldsV1"].as_object().into_iter().flatten() {
+                let inner = inner.as_object().into_iter().flatten().map(|(inner, _)| inner);
+                let inner: Vec<String> =
+                    inner.filter(|inner| *inner != ".").map(|inner| format!("{name}/{inner}")).collect();
+                fields.extend(if inner.is_empty() { vec![name.clone()] } else { inner });
+            }
+            fields.sort();
+            let text = |field: &str| entry[field].as_str().unwrap_or_default().to_owned();
+            format!("{} {} {}: {}", text("manager"), text("operation"), text("subresource"), fields.join(" "))
+        })
+        .collect();
+    owners.sort();
+    owners.into()
 }
 
 /// Times that a sequence itself writes are from long ago.

@@ -401,6 +401,7 @@ impl<'a> Print<'a> {
                 self.plain(list);
             }
             Call::Clock(request) => self.plain(request),
+            Call::ReadOwner(_, uid) => self.uid(uid),
         }
     }
 
@@ -453,6 +454,7 @@ impl<'a> Print<'a> {
                 }
             }
             Answer::Clock(map) => self.plain(map),
+            Answer::Owners(managers) => self.plain(managers),
             Answer::Gone => {}
         }
     }
@@ -467,5 +469,6 @@ fn place(call: &Call) -> (&'static str, String) {
         Call::PatchNode(node, ..) => ("patch", node.to_string()),
         Call::ReadNode(node) => ("node", node.to_string()),
         Call::Clock(_) => ("clock", String::new()),
+        Call::ReadOwner(suspect, _) => ("owner", suspect.to_string()),
     }
 }

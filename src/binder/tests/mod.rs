@@ -484,16 +484,20 @@ fn s14_nothing_is_released_while_another_binder_is_at_work() {
     }
     let measures = planner.plan(now).measures;
     assert!(matches!(measures.as_slice(), [Measure::Bound(_)]), "{measures:?}");
-    assert_eq!((planner.rival(now), planner.sightings()), (None, 0));
+    assert_eq!((planner.rival(), planner.sightings()), (None, 0));
 
     let mut undone = PersistentVolume::clone(&objects.volumes.get(&name).unwrap());
     undone.status.phase = VolumePhase::Available;
     undone.metadata.resource_version = ResourceVersion(10);
     objects.apply(undone);
     planner.changed(&ObjectRef::Volume(name.clone()), now);
-    let sighting = planner.rival(now).unwrap().to_string();
-    assert!(sighting.starts_with("pv/pv was changed at revision 10"), "{sighting}");
-    assert_eq!(planner.sightings(), 1);
+    // Before anything is written to it, it is asked who that was.
+    let op = only(planner.plan(now));
+    assert!(matches!(op.call, Call::ReadOwner(_)), "{op:?}");
+    planner.outcome(op, Ok(Answer::Owners(vec!["kube-controller-manager".to_owned()])), now, 0.0);
+    let by = planner.stand_offs().next().unwrap().to_string();
+    assert_eq!(by, "kube-controller-manager wrote status.phase of pv/pv");
+    assert_eq!((planner.rival(), planner.sightings()), (None, 1));
     // The bind is repaired: that takes nothing from anybody.
     let op = only(planner.plan(now));
     assert_eq!(op.call.write_kind(), Some(WriteKind::VolumeBound));
@@ -512,13 +516,13 @@ fn s14_nothing_is_released_while_another_binder_is_at_work() {
     assert!(plan.ops.is_empty(), "{:?}", plan.ops);
     assert_eq!(planner.standing().volume(&name), Some(VolumeReason::SecondBinder));
     let start = now;
-    while planner.rival(plan.wake_at.unwrap()).is_some() {
+    let end = planner.stand_offs().next().unwrap().until;
+    while plan.wake_at.unwrap() < end {
         plan = planner.plan(plan.wake_at.unwrap());
         assert!(plan.ops.is_empty());
     }
-    let end = plan.wake_at.unwrap();
     assert!(end > start);
-    assert_eq!(only(planner.plan(end)).call.write_kind(), Some(WriteKind::VolumeReleased));
+    assert_eq!(only(planner.plan(plan.wake_at.unwrap())).call.write_kind(), Some(WriteKind::VolumeReleased));
 }
 
 #[test]
@@ -555,7 +559,7 @@ fn l18_every_claim_that_is_not_bound_is_explained_with_the_nearest_volumes() {
     );
     assert_eq!(standing.json()["claims"][1]["nearest"], json!([]), "who names a volume takes no other");
     assert_eq!(standing.waiting(), [("named_missing", 1), ("no_volume", 1)].into());
-    standing.set_rival(Some("somebody".to_owned()));
+    standing.set_rivals(Some("somebody".to_owned()), Vec::new());
     assert_eq!(standing.json()["secondBinder"], "somebody");
 }
 
