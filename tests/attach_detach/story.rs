@@ -81,7 +81,14 @@ struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { force_on_timeout: true, leads: true, sweep: None, pair_calls: None, clock: false }
+        Self {
+            force_on_timeout: true,
+            leads: true,
+            sweep: None,
+            pair_calls: None,
+            clock: false,
+            others: None,
+        }
     }
 }
 
@@ -206,7 +213,8 @@ fn tables(
 
 impl<'a> Play<'a> {
     fn new(case: &'a Case) -> Self {
-        let (world, now) = (World::new(), Instant::now());
+        let (mut world, now) = (World::new(), Instant::now());
+        world.others.clone_from(&case.options.others);
         let (objects, changes, controller, metrics) = tables(&case.options, &world, now);
         Self {
             options: &case.options,
