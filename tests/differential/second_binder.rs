@@ -5,6 +5,7 @@
 //! of them takes the other's back: what was just written is changed by somebody who decides about it, too.
 
 use futures::{FutureExt, future::join_all};
+use k8s_openapi::api::core::v1::Node;
 use libtest_mimic::Failed;
 
 use crate::{
@@ -12,7 +13,7 @@ use crate::{
     support::{
         actors::{Attacher, AttacherBehaviour},
         assets::Assets,
-        cluster::{Cluster, DRIVER},
+        cluster::{Cluster, DRIVER, until},
         control_plane::{ControlPlane, User},
         daemon::Launch,
     },
@@ -66,9 +67,12 @@ async fn pods(cluster: &Cluster, round: usize) -> Vec<String> {
         cluster.pod(&format!("pod{name}"), &format!("node{round}"), &[&format!("pvc{name}")]).await;
     });
     join_all(made).await;
-    let volumes: Vec<String> = names.iter().map(|name| format!("pv{name}")).collect();
-    let volumes: Vec<&str> = volumes.iter().map(String::as_str).collect();
-    cluster.published(&node, &volumes).await;
+    // In whichever order.
+    until(cluster.all(), &node, "the node lists them all", |node: Option<&Node>| {
+        let listed = node.and_then(|node| node.status.as_ref()?.volumes_attached.as_ref());
+        listed.is_some_and(|listed| listed.len() == PODS)
+    })
+    .await;
     names
 }
 
