@@ -131,7 +131,7 @@ impl Controller {
         }
         let manager = owner.manager().unwrap_or_default();
         tracing::info!(object = %suspect, field = suspect.field().as_str(), manager, "written by another");
-        let changes = self.foreign.writers.learn(suspect, owner, now);
+        let changes = self.foreign.writers.learn(suspect, &owner, now);
         self.stands_off(&changes);
     }
 

@@ -276,14 +276,16 @@ fn log(op: &Op, result: &Result<Answer, CallError>) {
             tracing::debug!(%subject, target_object = %write.target, write = write.kind.as_str(), %error, "changed or gone meanwhile, looking again");
         }
         (_, Err(CallError::NotLeader))
-        | (Call::Read { .. } | Call::ReadClass(_), Ok(_) | Err(CallError::NotFound(_))) => {}
+        | (
+            Call::Read { .. } | Call::ReadClass(_) | Call::ReadOwner(_),
+            Ok(_) | Err(CallError::NotFound(_)),
+        ) => {}
         (Call::Write(write), Err(error)) => {
             tracing::warn!(%subject, target_object = %write.target, write = write.kind.as_str(), %error, "write failed, retrying");
         }
         (Call::Read { target, .. }, Err(error)) => {
             tracing::warn!(%subject, target_object = %target, %error, "live read failed, retrying");
         }
-        (Call::ReadOwner(_), Ok(_) | Err(CallError::NotFound(_))) => {}
         (Call::ReadOwner(_), Err(error)) => {
             tracing::warn!(%subject, %error, "who wrote it could not be read");
         }

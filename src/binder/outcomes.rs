@@ -33,15 +33,11 @@ impl Planner {
         if op.call.is_of_a_run() {
             return self.run_outcome(op, result, now, jitter);
         }
-        if let Call::ReadOwner(_) = &op.call {
-            let managers = if let Ok(Answer::Owners(managers)) = result { managers } else { Vec::new() };
-            self.rivals.learn(&op.subject, &managers, now);
-            return self.release(&op, now);
-        }
         if let Call::ReadClass(class) = &op.call {
             return self.class_read(&op, class, result, now, jitter);
         }
         match (&op.call, result) {
+            (Call::ReadOwner(_), result) => self.owner_read(&op, result, now),
             // Somebody on the way took our change out of it: the next try would change nothing, either.
             (Call::Write(_), Ok(answer)) if op.known.is_some() && answer.revision() == op.known => {
                 self.absorb(answer, now);
@@ -132,6 +128,13 @@ impl Planner {
                 self.release(&op, now);
             }
         }
+    }
+
+    /// Takes who changed what only a binder should.
+    fn owner_read(&mut self, op: &Op, result: Result<Answer, CallError>, now: Instant) {
+        let managers = if let Ok(Answer::Owners(managers)) = result { managers } else { Vec::new() };
+        self.rivals.learn(&op.subject, &managers, now);
+        self.release(op, now);
     }
 
     /// Tells what belongs to a write that was made.

@@ -133,7 +133,7 @@ impl Rivals {
         let owner = Owner::of(managers);
         let manager = owner.manager().unwrap_or_default();
         tracing::info!(object = %target, field = OwnedField::Phase.as_str(), manager, "written by another");
-        for begun in self.writers.learn(target, owner, now).begun {
+        for begun in self.writers.learn(target, &owner, now).begun {
             if let Some(by) = self.writers.here(&begun) {
                 tracing::warn!(object = %begun, %by, "nothing is released or given up there for a while");
             }
@@ -277,7 +277,7 @@ mod tests {
         let mut rivals = Rivals::default();
         undone(&mut rivals, "one", KCM, now);
         assert!(rivals.stand_off(&[one]).is_some_and(StandOff::is_proven));
-        assert_eq!(rivals.stand_off(&[three.clone()]), None);
+        assert_eq!(rivals.stand_off(std::slice::from_ref(&three)), None);
         undone(&mut rivals, "two", "velero", now);
         assert_eq!(rivals.stand_off(&[two]), None);
         undone(&mut rivals, "two", KCM, now + MEMORY);

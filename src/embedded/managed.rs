@@ -74,7 +74,10 @@ impl Writer {
 
 /// Notes in an object that is about to be written who owns what. `old` is the object before, or null.
 pub fn note(kind: &Kind, old: &Value, new: &mut Value, writer: &Writer, now: &str) {
-    let entries = entries(kind, old, new, writer, now);
+    // Of what nobody owned when it was made, an update does not begin to tell.
+    let is_told = |object: &Value| !json::list(object, "/metadata/managedFields").is_empty();
+    let begins = old.is_null() || is_told(old) || writer.applied.is_some();
+    let entries = if begins { entries(kind, old, new, writer, now) } else { Vec::new() };
     if entries.is_empty() {
         json::remove(new, "/metadata/managedFields");
     } else {
@@ -164,6 +167,7 @@ fn owned_part(kind: &Kind, object: &Value, is_status: bool) -> Value {
         fields.retain(|_, value| value.as_object().is_none_or(|fields| !fields.is_empty()) && value != "");
     }
     if is_status {
+        json::remove(&mut part, "/metadata/deletionTimestamp");
         json::remove(&mut part, "/spec");
     } else if kind.has_status {
         json::remove(&mut part, "/status");
@@ -236,9 +240,9 @@ mod tests {
     fn owners(writes: &[(&str, &str, Value)]) -> Vec<String> {
         let mut old = Value::Null;
         for (manager, subresource, object) in writes {
-            let writer = Writer::of(&Query::parse(&format!("fieldManager={manager}")), "", subresource);
+            let by = Writer::of(&Query::parse(&format!("fieldManager={manager}")), "", subresource);
             let mut new = object.clone();
-            note(&node::KIND, &old, &mut new, &writer, "2026-01-01T00:00:00Z");
+            note(&node::KIND, &old, &mut new, &by, "2026-01-01T00:00:00Z");
             old = new;
         }
         json::list(&old, "/metadata/managedFields")

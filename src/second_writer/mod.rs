@@ -147,12 +147,12 @@ impl<Object: Clone + Ord + Display> SecondWriters<Object> {
     }
 
     /// Takes what a read said; [`Owner::Unknown`] if it failed.
-    pub fn learn(&mut self, object: &Object, owner: Owner, now: Instant) -> Changes<Object> {
+    pub fn learn(&mut self, object: &Object, owner: &Owner, now: Instant) -> Changes<Object> {
         let Some(acts) = self.acts.get_mut(object) else { return Changes::default() };
         if acts.asked.take().is_none() {
             return Changes::default();
         }
-        if self.is_predecessors(&owner, now) {
+        if self.is_predecessors(owner, now) {
             self.acts.remove(object);
             return Changes::default();
         }
@@ -160,7 +160,7 @@ impl<Object: Clone + Ord + Display> SecondWriters<Object> {
         if let Some(acts) = acts {
             acts.owner = Some((now, owner.clone()));
         }
-        self.judge(object, &owner, now)
+        self.judge(object, owner, now)
     }
 
     /// Whether what this owner did may have been done by the process that led before this one.
@@ -184,14 +184,13 @@ impl<Object: Clone + Ord + Display> SecondWriters<Object> {
             || StandOff { object: object.to_string(), field, owner: owner.clone(), until: now + MEMORY };
         let mut changes = Changes::default();
         match self.here.get_mut(object) {
-            // What is no controller does not prolong it: such an object is looked at again in between.
+            // Only a controller prolongs it: what others write to is looked at again in between.
             Some(known) if proven => *known = stand_off(),
-            Some(_) => {}
             None if holds => {
                 self.here.insert(object.clone(), stand_off());
                 changes.begun.push(object.clone());
             }
-            None => {}
+            _ => {}
         }
         if self.is_everywhere(owner) {
             changes.everywhere = self.everywhere.is_none();

@@ -25,7 +25,7 @@ fn play(acts: &[(u64, &'static str, &str)]) -> Vec<(u64, String)> {
             let changes = match writers.note(object, FIELD, now) {
                 Asks::Read => {
                     let managers: Vec<String> = manager.split_whitespace().map(str::to_owned).collect();
-                    writers.learn(object, Owner::of(&managers), now)
+                    writers.learn(object, &Owner::of(&managers), now)
                 }
                 Asks::Judged(changes) => changes,
                 Asks::Later => panic!("every read is answered"),
@@ -43,7 +43,8 @@ fn play(acts: &[(u64, &'static str, &str)]) -> Vec<(u64, String)> {
 #[test]
 fn s14_the_consequence_is_as_local_as_the_evidence() {
     type Acts = &'static [(u64, &'static str, &'static str)];
-    let cases: [(&str, Acts, &[(u64, &str)]); 12] = [
+    type Case = (&'static str, Acts, &'static [(u64, &'static str)]);
+    let cases: [Case; 12] = [
         ("an administrator's once", &[(0, "n1", "kubectl-edit")], &[]),
         ("and again", &[(0, "n1", "kubectl-edit"), (60, "n1", "kubectl-edit")], &[]),
         (
@@ -109,7 +110,7 @@ fn s14_the_last_writes_of_the_predecessor_are_no_acts() {
         let now = start + Duration::from_secs(seconds);
         for object in ["va1", "va2", "va3"] {
             assert_eq!(writers.note(&object, OwnedField::AttachmentSpec, now), Asks::Read);
-            writers.learn(&object, owner.clone(), now);
+            writers.learn(&object, &owner, now);
         }
         assert_eq!(writers.everywhere().is_some(), is_act, "{owner:?} after {seconds} s");
     }
@@ -138,8 +139,8 @@ fn s14_one_object_is_not_read_again_before_it_is_time_nor_while_it_is_read() {
     assert_eq!(writers.note(&"n1", FIELD, at(1)), Asks::Later);
     assert_eq!(writers.note(&"n1", FIELD, at(2)), Asks::Later);
     // What was not read at the time is judged with the answer.
-    assert_eq!(writers.learn(&"n1", Owner::Unknown, at(3)).begun, ["n1"]);
-    assert!(writers.learn(&"n1", Owner::Controller(KCM.to_owned()), at(4)).is_empty(), "nobody asked");
+    assert_eq!(writers.learn(&"n1", &Owner::Unknown, at(3)).begun, ["n1"]);
+    assert!(writers.learn(&"n1", &Owner::Controller(KCM.to_owned()), at(4)).is_empty(), "nobody asked");
     assert_eq!(writers.note(&"n1", FIELD, at(32)), Asks::Judged(Changes::default()));
     assert_eq!(writers.note(&"n1", FIELD, at(33)), Asks::Read);
     // An answer that never came.

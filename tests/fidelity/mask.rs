@@ -26,7 +26,14 @@ pub fn answer(answer: &Answer, id: &str) -> Value {
             "kind": details["kind"], "group": details["group"], "fields": causes,
         });
     }
-    json!({"code": answer.code, "body": value(body, id)})
+    let mut masked = value(body, id);
+    // The embedded server keeps no owners of what is not kept itself.
+    if body["kind"].as_str().is_some_and(|kind| kind.ends_with("Review"))
+        && let Some(metadata) = masked["metadata"].as_object_mut()
+    {
+        metadata.remove("managedFields");
+    }
+    json!({"code": answer.code, "body": masked})
 }
 
 /// The comparable part of a watch event.
@@ -40,7 +47,10 @@ fn value(whole: &Value, id: &str) -> Value {
             let mut kept = serde_json::Map::new();
             for (name, inner) in fields {
                 let masked = match (name.as_str(), inner) {
-                    ("managedFields", entries) => owners(entries),
+                    ("managedFields", entries) => match owners(entries) {
+                        Value::Null => continue,
+                        owners => owners,
+                    },
                     ("resourceVersion" | "uid" | "continue", Value::String(text)) if !text.is_empty() => {
                         format!("<{name}>").into()
                     }
@@ -65,6 +75,16 @@ fn value(whole: &Value, id: &str) -> Value {
     }
 }
 
+/// What the real server owns to whoever sent it although it was empty or is not kept, and the embedded one never sees.
+const SENT_EMPTY: [&str; 6] = [
+    "f:reportingComponent",
+    "f:reportingInstance",
+    "f:spec/f:drivers",
+    "f:spec/f:finalizers",
+    "f:spec/f:preferredHolder",
+    "f:spec/f:strategy",
+];
+
 /// Who owns what, as far as both servers know: lists are owned whole by the embedded one.
 fn owners(entries: &Value) -> Value {
     let mut owners: Vec<String> = entries
@@ -79,13 +99,18 @@ fn owners(entries: &Value) -> Value {
                     inner.filter(|inner| *inner != ".").map(|inner| format!("{name}/{inner}")).collect();
                 fields.extend(if inner.is_empty() { vec![name.clone()] } else { inner });
             }
+            fields.retain(|field| !SENT_EMPTY.contains(&field.as_str()));
             fields.sort();
+            if fields.is_empty() {
+                return String::new();
+            }
             let text = |field: &str| entry[field].as_str().unwrap_or_default().to_owned();
             format!("{} {} {}: {}", text("manager"), text("operation"), text("subresource"), fields.join(" "))
         })
         .collect();
+    owners.retain(|owner| !owner.is_empty());
     owners.sort();
-    owners.into()
+    if owners.is_empty() { Value::Null } else { owners.into() }
 }
 
 /// Times that a sequence itself writes are from long ago.
