@@ -85,8 +85,7 @@ impl Planner {
             }
             (Call::Read { purpose: Purpose::Refresh, .. }, Err(error)) => {
                 if let CallError::NotFound(_) = error {
-                    self.release(&op, now);
-                    return;
+                    return self.release(&op, now);
                 }
                 self.wait_for_read(&op.subject, &error, now, jitter);
                 self.parked.insert(op.subject.clone(), op);

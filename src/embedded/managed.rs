@@ -162,12 +162,14 @@ fn owned_part(kind: &Kind, object: &Value, is_status: bool) -> Value {
     for field in UNOWNED {
         json::remove(&mut part, &format!("/metadata/{field}"));
     }
+    if is_status {
+        json::remove(&mut part, "/metadata/deletionTimestamp");
+    }
     // What Go writes although it is empty is nobody's.
     if let Some(fields) = part.as_object_mut() {
         fields.retain(|_, value| value.as_object().is_none_or(|fields| !fields.is_empty()) && value != "");
     }
     if is_status {
-        json::remove(&mut part, "/metadata/deletionTimestamp");
         json::remove(&mut part, "/spec");
     } else if kind.has_status {
         json::remove(&mut part, "/status");
