@@ -355,7 +355,9 @@ impl Daemon {
         let standing = self.controller.standing();
         standing.alarm().is_some()
             || standing.second_writers().iter().filter_map(|row| row["object"].as_str()).any(|object| {
-                let attachment = object.strip_prefix("volumeattachment/").map(AttachmentName::from);
+                let attachment = object
+                    .strip_prefix("volumeattachment/")
+                    .map(mooring::kube_api::ids::AttachmentName::from);
                 let attachment = attachment.and_then(|name| self.objects.attachments.get(&name));
                 object == format!("node/{node}")
                     || attachment.is_some_and(|attachment| attachment.spec.node_name == *node)
