@@ -33,6 +33,7 @@ pub mod http;
 pub mod kube_api;
 pub mod metrics;
 pub mod routes;
+pub mod second_writer;
 pub mod serving_flags;
 pub mod state;
 pub mod supervise;

@@ -194,6 +194,7 @@ async fn figures() {
             query: Query::default(),
             accept: "application/json".to_owned(),
             content_type: media.to_owned(),
+            user_agent: String::new(),
             body: body.to_string().into(),
         };
         server.answer(request).await

@@ -224,8 +224,8 @@ fn holding(waiting: Option<&Waiting>, foreign: Option<&AttachmentName>) -> Strin
         Some(Waiting::NodeStatusRefused { message }) => {
             format!("as the node's status, which comes first, cannot be written ({message})")
         }
-        Some(Waiting::ForeignWriter) => {
-            "and nothing is detached while another attach/detach controller is at work".to_owned()
+        Some(Waiting::ForeignWriter { writer }) => {
+            format!("and nothing is detached there for now, as {writer}")
         }
         Some(Waiting::RestoreGrace { until }) => format!(
             "and nothing is detached until {}, as etcd was restored from a backup",

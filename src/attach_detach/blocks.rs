@@ -4,12 +4,15 @@
 //! In: the suspicion, the grace after a restore, the markers in the tables. Out: the [`StandOff`] that a plan
 //! takes as a value, and per node the object that has to be readable first.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::{controller::Controller, desired_state::Wish, volume_name::VolumeId};
+use super::{controller::Controller, desired_state::Wish, second_controller::Suspect, volume_name::VolumeId};
 use crate::{
     kube_api::{
         ids::{AttachmentName, NodeName},
@@ -19,10 +22,10 @@ use crate::{
 };
 
 /// Why nothing is taken away from nodes or drivers for now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StandOff {
-    /// Another controller does our work (S14).
-    ForeignWriter,
+    /// Another controller does our work, or somebody writes to the node again and again (S14): who, and what.
+    ForeignWriter(Arc<str>),
     /// The cluster was restored from a backup: what it says may be of the past (E11).
     Restored {
         /// Until when, by this process' clock.
@@ -75,11 +78,23 @@ impl Controller {
 
     /// Whether nothing may be taken away now.
     pub(super) fn stand_off(&self, now: Instant) -> Option<StandOff> {
-        if self.suspicion.is_alarmed() {
-            return Some(StandOff::ForeignWriter);
+        if let Some(by) = self.foreign.everywhere() {
+            return Some(StandOff::ForeignWriter(by.to_string().into()));
         }
         let left = self.objects.restore_grace().left(now)?;
         Some(StandOff::Restored { until: self.clock.wall(now + left) })
+    }
+
+    /// The nodes from which nothing may be taken away now, while elsewhere all goes on.
+    pub(super) fn stand_off_on(&self) -> BTreeMap<NodeName, StandOff> {
+        let of = |name: &AttachmentName| self.node_of(&Suspect::Attachment(name.clone()));
+        let is_out_of_service =
+            |name: &NodeName| self.objects.nodes.get(name).is_some_and(|node| node.is_out_of_service());
+        let nodes = self.foreign.nodes(of).into_iter();
+        nodes
+            .filter(|(name, by)| by.is_proven() || !is_out_of_service(name))
+            .map(|(name, by)| (name, StandOff::ForeignWriter(by.to_string().into())))
+            .collect()
     }
 
     /// When the grace after a restore ends, if there is one.
@@ -130,7 +145,7 @@ impl Controller {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeSet, sync::Arc};
+    use std::collections::BTreeSet;
 
     use serde_json::json;
 

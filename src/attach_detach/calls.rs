@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::{
     desired_state::AttachSource,
+    second_controller::Suspect,
     volume_name::VolumeId,
     withdrawal::{Sequence, Unpublished},
 };
@@ -25,6 +26,8 @@ pub enum Call {
     PatchNode(NodeName, ResourceVersion, Request),
     /// Read a node live.
     ReadNode(NodeName),
+    /// Read who wrote the field that matters of the object with this UID (S14).
+    ReadOwner(Suspect, Uid),
     /// Read or write the ConfigMap of the force-detach timers, or be rid of an earlier version's.
     Timers(Request),
 }
@@ -60,6 +63,8 @@ pub enum Answer {
     Node(Node),
     /// The ConfigMap of the force-detach timers.
     Timers(ConfigMap),
+    /// The managers that own a field.
+    Owners(Vec<String>),
     /// The object is gone for good.
     Gone,
 }

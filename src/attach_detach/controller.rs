@@ -17,6 +17,7 @@ use super::{
     desired_state::DesiredState,
     force::{ForcePolicy, ForceReason, Unforced},
     force_timers::{Failure, ForceTimers, TimersPlace, Wait, WaitKey},
+    foreign_acts::ForeignActs,
     identification::{candidates, is_held_exclusively, volume_of},
     metrics::{AttachDetachMetrics, Counted, Ending, Planned},
     pace::Pace,
@@ -24,7 +25,6 @@ use super::{
     queue::{Lanes, Queue},
     reconciler::{self, VolumeView},
     rules::{Step, Verdict, Waiting},
-    second_controller::Suspicion,
     standing::Standing,
     volume_name::VolumeId,
     withdrawal::{Sequence, Withdrawal},
@@ -85,7 +85,7 @@ pub struct Controller {
     last_sent: Sequence,
     pub(super) wake_at: BTreeSet<(Instant, Dirty)>,
     pub(super) standing: Arc<Standing>,
-    pub(super) suspicion: Suspicion,
+    pub(super) foreign: ForeignActs,
     /// Until when nothing is taken away after a restore of etcd.
     pub(super) graced_until: Option<Instant>,
     /// The newest revision of any VolumeAttachment that the watch has told of.
@@ -133,7 +133,7 @@ impl Controller {
             last_sent: Sequence::default(),
             wake_at: BTreeSet::new(),
             standing: Arc::default(),
-            suspicion: Suspicion::default(),
+            foreign: ForeignActs::default(),
             graced_until: None,
             newest_attachment: ResourceVersion::default(),
             force_timers: ForceTimers::default(),
@@ -170,7 +170,7 @@ impl Controller {
     /// Requests whose outcome has not been taken yet.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.pair_calls + self.node_calls + usize::from(self.force_timers.is_busy())
+        self.pair_calls + self.node_calls + self.foreign.reads() + usize::from(self.force_timers.is_busy())
     }
 
     /// When to call [`Self::reconcile`] although nothing happened.
@@ -178,7 +178,7 @@ impl Controller {
     pub fn wake_at(&self) -> Option<Instant> {
         let timer = self.wake_at.first().map(|(at, _)| *at);
         let timers = self.force_timers.due_at().filter(|_| self.leads);
-        let alarms = self.suspicion.ends_at().into_iter().chain(self.grace_ends_at());
+        let alarms = self.foreign.ends_at().into_iter().chain(self.grace_ends_at());
         timer.into_iter().chain(self.sweep_at).chain(alarms).chain(timers).min()
     }
 
@@ -410,6 +410,7 @@ impl Controller {
                 held_exclusively: wishes.is_some()
                     && state.is_some_and(|s| is_held_exclusively(&self.objects, s)),
                 stand_off: self.stand_off(now),
+                stand_off_on: self.stand_off_on(),
                 unreadable: self.unreadable(volume, unreadable.as_ref(), wishes),
                 wall,
             },

@@ -7,11 +7,12 @@ use tokio::{sync::mpsc, task::JoinSet};
 
 use super::{
     calls::{Answer, Call, Outcome, PairRequest},
+    second_controller::Suspect,
     withdrawal::Sequence,
 };
 use crate::kube_api::{
     call::{CallError, Caller, Verb},
-    kinds::VolumeAttachment,
+    kinds::{Narrow, Node, VolumeAttachment},
 };
 
 /// Sends calls concurrently.
@@ -50,6 +51,13 @@ async fn perform(caller: &Caller, call: &Call) -> Result<Answer, CallError> {
         Call::Pair(_, _, PairRequest::Read(name)) => caller.get(name).await.map(Answer::Attachment),
         Call::PatchNode(_, _, request) => caller.write(request).await.map(Answer::Node),
         Call::ReadNode(name) => caller.get(name).await.map(Answer::Node),
+        Call::ReadOwner(suspect, uid) => {
+            let path = match suspect {
+                Suspect::Node(name) => Node::path(name),
+                Suspect::Attachment(name) => VolumeAttachment::path(name),
+            };
+            caller.owners(path, uid, suspect.field()).await.map(Answer::Owners)
+        }
         Call::Timers(request) if request.verb == Verb::Delete => {
             caller.send(request).await.map(|_| Answer::Gone)
         }

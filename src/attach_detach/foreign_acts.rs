@@ -1,47 +1,231 @@
-//! The controller's eye on others who do its work (S14): recognises their acts, and stands off while they
-//! make a pattern.
+//! The controller's eye on others who do its work (S14): recognises their acts, asks who they are, and stands off
+//! where that says so.
 //!
-//! In: changes that the watch tells of, against what we have asked for ourselves. Out: the alarm, in the
-//! metrics, in the log, under `/readyz` and `/debug/attach-detach`; everything is judged anew when it begins
-//! and when it ends.
+//! In: changes that the watch tells of, against what we have asked for ourselves; what a live read says about who
+//! made them. Out: stand-offs, in the alarm, in the metrics, in the log, in an event of the node, under `/readyz` and
+//! `/debug/attach-detach`; what they concern is judged anew when one begins and when it ends. Only a leader looks: to
+//! one that stands by every act is another's.
+
+use std::collections::BTreeMap;
 
 use tokio::time::Instant;
 
 use super::{
     actual_state::{Pair, PairCall},
+    calls::{Answer, Call},
     controller::Controller,
     identification::candidates,
-    second_controller::ForeignAct,
+    second_controller::{ForeignAct, Suspect},
 };
-use crate::kube_api::{ids::AttachmentName, kinds::VolumeAttachment};
+use crate::{
+    kube_api::{
+        call::CallError,
+        events::{Event, EventType, Involved},
+        ids::{AttachmentName, NodeName, Uid},
+        kinds::{Node, VolumeAttachment},
+    },
+    second_writer::{Asks, Changes, Owner, SecondWriters, StandOff, seconds},
+};
+
+/// Who else writes what only we should.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ForeignActs {
+    writers: SecondWriters<Suspect>,
+    /// Nodes to read before they are written to: our own patch would take the list from whoever changed it.
+    to_read: BTreeMap<NodeName, Uid>,
+    /// Reads under way of objects that are not nodes.
+    reads: usize,
+}
+
+impl ForeignActs {
+    /// What others did while this process did not lead is no act against it.
+    pub(super) fn take_over(&mut self, now: Instant) {
+        self.writers.take_over(now);
+        self.to_read.clear();
+    }
+
+    /// Reads under way that count for no node.
+    pub(super) fn reads(&self) -> usize {
+        self.reads
+    }
+
+    /// When the next stand-off ends.
+    pub(super) fn ends_at(&self) -> Option<Instant> {
+        self.writers.ends_at()
+    }
+
+    /// Why nothing may be taken away anywhere.
+    pub(super) fn everywhere(&self) -> Option<&StandOff> {
+        self.writers.everywhere()
+    }
+
+    /// Why nothing may be taken away from some nodes. One that is out of service is not held up by what nobody is
+    /// proven to have done: its own kubelet may be what goes wrong.
+    pub(super) fn nodes(
+        &self,
+        of: impl Fn(&AttachmentName) -> Option<NodeName>,
+    ) -> Vec<(NodeName, &StandOff)> {
+        let stand_offs = self.writers.stand_offs();
+        let named = stand_offs.filter_map(|(suspect, stand_off)| match suspect {
+            Suspect::Node(name) => Some((name.clone(), stand_off)),
+            Suspect::Attachment(name) => Some((of(name)?, stand_off)),
+        });
+        named.collect()
+    }
+
+    /// The UID of a node that has to be read before it is written to.
+    pub(super) fn take_read(&mut self, name: &NodeName) -> Option<Uid> {
+        self.to_read.remove(name)
+    }
+}
 
 impl Controller {
-    /// Notes an act of somebody else, if it was ours to do.
-    pub(super) fn suspect(&mut self, act: ForeignAct, now: Instant) {
+    /// Notes an act of somebody else on an object with this UID, if it was ours to do.
+    pub(super) fn suspect(&mut self, act: ForeignAct, suspect: Suspect, uid: &Uid, now: Instant) {
         if !self.leads {
             return;
         }
-        self.metrics.foreign(act);
-        if self.suspicion.note(act, now) {
-            tracing::error!("another attach/detach controller is at work: nothing is detached while it is");
-            self.standing.set_alarm(true);
-            self.metrics.alarm(self.standing.alarm());
-            self.look_at_everything();
+        match self.foreign.writers.note(&suspect, suspect.field(), now) {
+            Asks::Later => {}
+            Asks::Judged(changes) => {
+                self.metrics.foreign(act);
+                self.stands_off(&changes);
+            }
+            Asks::Read => match suspect {
+                Suspect::Node(name) => {
+                    self.metrics.foreign(act);
+                    self.foreign.to_read.insert(name.clone(), uid.clone());
+                    self.dirty_nodes.push(name);
+                }
+                Suspect::Attachment(_) => {
+                    self.foreign.reads += 1;
+                    self.call(Call::ReadOwner(suspect, uid.clone()));
+                }
+            },
         }
     }
 
-    /// Ends the alarm when nothing has been seen for long enough.
+    /// Takes the answer to the question who did it.
+    pub(super) fn owner_read(&mut self, suspect: &Suspect, result: Result<Answer, CallError>, now: Instant) {
+        let owner = match result {
+            Ok(Answer::Owners(managers)) => Owner::of(&managers),
+            _ => Owner::Unknown,
+        };
+        match suspect {
+            Suspect::Node(name) => {
+                self.node_calls -= 1;
+                self.dirty_nodes.push(name.clone());
+                self.actual.node_mut(name).busy = false;
+                let touched = self.actual.node_call_ended(name);
+                self.dirty_volumes.extend(touched);
+            }
+            Suspect::Attachment(_) => {
+                self.foreign.reads -= 1;
+                if self.leads && !self.foreign.writers.is_predecessors(&owner, now) {
+                    self.metrics.foreign(ForeignAct::AttachmentCreated);
+                }
+            }
+        }
+        if !self.leads {
+            return;
+        }
+        let manager = owner.manager().unwrap_or_default();
+        tracing::info!(object = %suspect, field = suspect.field().as_str(), manager, "written by another");
+        let changes = self.foreign.writers.learn(suspect, &owner, now);
+        self.stands_off(&changes);
+    }
+
+    /// Ends what is over.
     pub(super) fn calm_down(&mut self, now: Instant) {
-        if self.suspicion.settle(now) {
-            tracing::warn!("no other attach/detach controller has been seen for a while: detaching again");
-            self.standing.set_alarm(false);
-            self.metrics.alarm(None);
+        let changes = self.foreign.writers.settle(now);
+        if !changes.is_empty() {
+            self.stands_off(&changes);
+        }
+    }
+
+    /// Tells of stand-offs that begin or end, and looks again at what they concern.
+    fn stands_off(&mut self, changes: &Changes<Suspect>) {
+        for suspect in &changes.begun {
+            let Some(stand_off) = self.foreign.writers.here(suspect).cloned() else { continue };
+            let until = seconds(self.clock.wall(stand_off.until));
+            tracing::warn!(%suspect, by = %stand_off, until, "nothing is detached there for a while");
+            self.tell_of_stand_off(suspect, &stand_off, &until);
+        }
+        for suspect in &changes.ended {
+            tracing::warn!(%suspect, "nobody else was seen to write there for a while: detaching again");
+        }
+        if changes.everywhere {
+            match self.foreign.everywhere() {
+                Some(by) => {
+                    let until = seconds(self.clock.wall(by.until));
+                    tracing::error!(%by, until, "another attach/detach controller is at work: nothing is detached while it is");
+                }
+                None => tracing::warn!(
+                    "no other attach/detach controller has been seen for a while: detaching again"
+                ),
+            }
+        }
+        self.show_stand_offs();
+        if changes.everywhere {
             self.look_at_everything();
+            return;
+        }
+        for suspect in changes.begun.iter().chain(&changes.ended) {
+            if let Some(name) = self.node_of(suspect) {
+                let volumes = self.actual.node(&name).map(|state| state.volumes.clone());
+                self.dirty_volumes.extend(volumes.into_iter().flatten());
+                self.dirty_nodes.push(name);
+            }
+        }
+    }
+
+    fn show_stand_offs(&mut self) {
+        let wall = |stand_off: &StandOff| self.clock.wall(stand_off.until);
+        let writers = &self.foreign.writers;
+        let alarm = writers.everywhere().map(|by| {
+            format!(
+                "another attach/detach controller is at work ({by}): nothing is detached until {} at the earliest",
+                seconds(wall(by))
+            )
+        });
+        let rows = writers.stand_offs().map(|(_, stand_off)| stand_off.json(wall(stand_off))).collect();
+        if self.standing.set_second_writers(alarm.clone(), rows) {
+            self.metrics.alarm(alarm.as_deref());
+        }
+    }
+
+    fn tell_of_stand_off(&mut self, suspect: &Suspect, stand_off: &StandOff, until: &str) {
+        let Some(name) = self.node_of(suspect) else { return };
+        let Some(node) = self.objects.nodes.get(&name) else { return };
+        self.effects.events.push(Event {
+            involved: Involved::object::<Node>(&node),
+            r#type: EventType::Warning,
+            reason: "SecondController",
+            message: format!(
+                "Nothing is detached from this node until {until}: {stand_off}, which only the attach/detach \
+                 controller should"
+            ),
+        });
+    }
+
+    /// The node on which a suspect tells of something.
+    pub(super) fn node_of(&self, suspect: &Suspect) -> Option<NodeName> {
+        match suspect {
+            Suspect::Node(name) => Some(name.clone()),
+            Suspect::Attachment(name) => {
+                self.objects.attachments.get(name).map(|attachment| attachment.spec.node_name.clone())
+            }
         }
     }
 
     /// Looks at what the watch says of an attachment, before the state takes it.
     pub(super) fn suspect_attachment(&mut self, name: &AttachmentName, now: Instant) {
+        if !self.leads {
+            let attachment = self.objects.attachments.get(name);
+            let revision = attachment.map(|attachment| attachment.metadata.resource_version);
+            self.newest_attachment = self.newest_attachment.max(revision.unwrap_or_default());
+            return;
+        }
         let objects = &self.objects;
         let attachment = objects.attachments.get(name);
         let pair =
@@ -56,9 +240,18 @@ impl Controller {
             }
             self.newest_attachment = revision;
         }
-        let Some(act) = act else { return };
-        tracing::warn!(attachment = %name, act = act.label(), "somebody else created or deletes it");
-        self.suspect(act, now);
+        match (act, attachment) {
+            (Some(ForeignAct::AttachmentCreated), Some(attachment)) => {
+                let suspect = Suspect::Attachment(name.clone());
+                self.suspect(ForeignAct::AttachmentCreated, suspect, &attachment.metadata.uid, now);
+            }
+            // Of the one that led before, the watch may tell late.
+            (Some(act), _) if !self.foreign.writers.took_over_just_now(now) => {
+                tracing::info!(attachment = %name, act = act.label(), "somebody else deletes it");
+                self.metrics.foreign(act);
+            }
+            _ => {}
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use super::{
     metrics::Ending,
     node_state::Unsettled,
     retry::Retry,
-    second_controller::ForeignAct,
+    second_controller::{ForeignAct, Suspect},
     volume_name::VolumeId,
     withdrawal::{Sequence, Withdrawal},
 };
@@ -90,6 +90,7 @@ impl Controller {
                 self.dirty_volumes.extend(touched);
             }
             Call::Timers(_) => self.timers_answered(result, now),
+            Call::ReadOwner(suspect, _) => self.owner_read(&suspect, result, now),
             Call::ReadNode(name) => {
                 self.node_calls -= 1;
                 self.dirty_nodes.push(name.clone());
@@ -261,8 +262,12 @@ impl Controller {
                     return;
                 }
                 pair.retry = Retry::default();
-                if doubt == Some(Doubt::MadeByAnother) && is_there {
-                    self.suspect(ForeignAct::AttachmentCreated, now);
+                let uid = pair.uid().cloned();
+                if doubt == Some(Doubt::MadeByAnother)
+                    && is_there
+                    && let Some(uid) = uid
+                {
+                    self.suspect(ForeignAct::AttachmentCreated, Suspect::Attachment(name), &uid, now);
                 }
             }
             Ok(_) | Err(CallError::NotLeader) => {}

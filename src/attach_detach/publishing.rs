@@ -12,7 +12,7 @@ use super::{
     calls::Call,
     controller::{Controller, Dirty},
     metrics::Planned,
-    second_controller::ForeignAct,
+    second_controller::{ForeignAct, Suspect},
     status_updater::{self, Gathering},
     volume_name::VolumeId,
 };
@@ -32,7 +32,7 @@ impl Controller {
             Call::PatchNode(node, ..) | Call::ReadNode(node) => {
                 self.actual.node(node).and_then(|state| state.asked_at)
             }
-            Call::Timers(_) => None,
+            Call::Timers(_) | Call::ReadOwner(..) => None,
         };
         if let Some(asked) = asked {
             self.pace.note(now.saturating_duration_since(asked));
@@ -50,8 +50,7 @@ impl Controller {
         if let (Some(state), Some(node)) = (state, node)
             && state.is_changed_by_others(node)
         {
-            tracing::warn!(node = %name, "somebody else changed the node's volumesAttached");
-            self.suspect(ForeignAct::ListChanged, now);
+            self.suspect(ForeignAct::ListChanged, Suspect::Node(name.clone()), &node.metadata.uid, now);
         }
         self.actual.observe_node(name, node, self.clock.wall(now))
     }
@@ -97,7 +96,13 @@ impl Controller {
             self.wake_at.insert((at, Dirty::Node(name.clone())));
             return;
         }
-        let alarmed = self.stand_off(now).is_some();
+        if let Some(uid) = self.foreign.take_read(name) {
+            self.actual.node_mut(name).busy = true;
+            self.node_calls += 1;
+            self.call(Call::ReadOwner(Suspect::Node(name.clone()), uid));
+            return;
+        }
+        let alarmed = self.stand_off(now).is_some() || self.stand_off_on().contains_key(name);
         let publication = |volume| match self.actual.pair(volume, name)?.publication {
             Publication::Withhold if alarmed => Some(Publication::Keep),
             publication => Some(publication),

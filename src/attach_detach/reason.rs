@@ -68,9 +68,7 @@ impl fmt::Display for Waiting {
             Self::Uncertain => {
                 f.write_str("a request had no answer: the VolumeAttachment may exist, or come into being")
             }
-            Self::ForeignWriter => {
-                f.write_str("nothing is detached while another attach/detach controller is at work")
-            }
+            Self::ForeignWriter { writer } => write!(f, "nothing is detached there for now, as {writer}"),
             Self::RestoreGrace { until } => {
                 write!(f, "etcd was restored from a backup: nothing is detached until {until}")
             }

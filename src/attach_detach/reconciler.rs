@@ -37,6 +37,8 @@ pub struct VolumeView<'a> {
     pub held_exclusively: bool,
     /// Why nothing may be taken away, if that is so (S14, E11).
     pub stand_off: Option<StandOff>,
+    /// Nodes from which alone nothing may be taken away, and why (S14).
+    pub stand_off_on: BTreeMap<NodeName, StandOff>,
     /// Nodes on which nothing may be done, each with the object that cannot be read (S42).
     pub unreadable: BTreeMap<NodeName, String>,
     /// The time by this process' clock.
@@ -67,7 +69,7 @@ pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, Verdict> 
             continue;
         }
         let verdict = rules::judge(&pair_view, now);
-        let verdict = match view.stand_off {
+        let verdict = match view.stand_off.as_ref().or_else(|| view.stand_off_on.get(node)) {
             Some(why) => verdict.standing_off(pair, why),
             None => verdict,
         };

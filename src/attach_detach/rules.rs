@@ -140,8 +140,12 @@ pub enum Waiting {
     },
     /// To learn whether an attachment exists.
     Uncertain,
-    /// For another attach/detach controller to cease: until then nothing is detached (S14).
-    ForeignWriter,
+    /// For another attach/detach controller, or whoever writes to this node again and again, to cease: until then
+    /// nothing is detached (S14).
+    ForeignWriter {
+        /// Who wrote what.
+        writer: String,
+    },
     /// For the grace after a restore of etcd to end: until then nothing is detached (E11).
     RestoreGrace {
         /// When it ends.
@@ -203,7 +207,7 @@ impl Waiting {
             Self::NodeGone => "NodeGone",
             Self::DetachWaitingForNode { .. } => "DetachWaitingForNode",
             Self::Uncertain => "Uncertain",
-            Self::ForeignWriter => "ForeignWriter",
+            Self::ForeignWriter { .. } => "ForeignWriter",
             Self::RestoreGrace { .. } => "RestoreGrace",
             Self::Unreadable { .. } => "ObjectUnreadable",
             Self::ForeignAttachment { .. } => "ForeignAttachment",
@@ -475,7 +479,7 @@ pub(super) fn withdraw(step: Option<Step>, waiting: Waiting) -> Verdict {
 
 impl Verdict {
     /// The same, but nothing is taken away from the node or the driver. What was about to be is put back.
-    pub(super) fn standing_off(self, pair: &Pair, why: StandOff) -> Self {
+    pub(super) fn standing_off(self, pair: &Pair, why: &StandOff) -> Self {
         let deletes = matches!(self.step, Some(Step::Delete(..)));
         let unpublishes = pair.listed && self.publication == Publication::Withhold;
         if !(self.withdraws || deletes || unpublishes) {
@@ -487,8 +491,8 @@ impl Verdict {
         let is_ours = pair.withdrawal != Withdrawal::None || pair.publication == Publication::List;
         let publication = if is_attached && is_ours { Publication::List } else { Publication::Keep };
         let waiting = match why {
-            StandOff::ForeignWriter => Waiting::ForeignWriter,
-            StandOff::Restored { until } => Waiting::RestoreGrace { until },
+            StandOff::ForeignWriter(by) => Waiting::ForeignWriter { writer: by.to_string() },
+            StandOff::Restored { until } => Waiting::RestoreGrace { until: *until },
         };
         wait(publication, waiting)
     }

@@ -1,20 +1,13 @@
-//! Second controller: tells whether somebody else does our work beside us, above all a
-//! kube-controller-manager whose attach/detach controller was not switched off (S14). Pure.
+//! What shows that another attach/detach controller may be at work (S14): the acts, and the objects they are seen on.
 //!
-//! In: acts of others on what only an attach/detach controller writes, one at a time. Out: an alarm, while
-//! which nothing is taken away from nodes or drivers. One act is an administrator's; a few within minutes,
-//! among them one that administrators hardly do, are another controller's. When nothing of the kind has been
-//! seen for a while, the alarm ends by itself.
+//! What follows from them is decided in [`crate::second_writer`].
 
-use std::{collections::VecDeque, time::Duration};
+use std::fmt;
 
-use tokio::time::Instant;
-
-/// Acts within this time count together, and after this long without any the alarm ends.
-const MEMORY: Duration = Duration::from_mins(10);
-
-/// So many acts are a pattern. Another controller makes three with the first move of a pod.
-const PATTERN: usize = 3;
+use crate::kube_api::{
+    ids::{AttachmentName, NodeName},
+    managed_fields::OwnedField,
+};
 
 /// What somebody else did. A label of the metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +17,8 @@ pub enum ForeignAct {
     /// A VolumeAttachment appeared under a name that we compute, and we did not ask for it.
     AttachmentCreated,
     /// One of ours is being deleted, and we did not ask for it. Administrators do that, in numbers, when a
-    /// node is lost.
+    /// node is lost, and nothing tells who did: it is counted, and nothing follows from it. Another controller
+    /// also writes lists and creates.
     AttachmentDeleted,
 }
 
@@ -38,59 +32,33 @@ impl ForeignAct {
             Self::AttachmentDeleted => "attachment_deleted",
         }
     }
+}
 
-    fn is_hardly_an_administrators(self) -> bool {
-        self != Self::AttachmentDeleted
+/// The object of an act, which tells who did it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Suspect {
+    /// Its list was changed.
+    Node(NodeName),
+    /// It was created.
+    Attachment(AttachmentName),
+}
+
+impl Suspect {
+    /// The field whose owner did it.
+    #[must_use]
+    pub fn field(&self) -> OwnedField {
+        match self {
+            Self::Node(_) => OwnedField::VolumesAttached,
+            Self::Attachment(_) => OwnedField::AttachmentSpec,
+        }
     }
 }
 
-/// The acts of late, and whether they make a pattern.
-#[derive(Clone, Debug, Default)]
-pub struct Suspicion {
-    acts: VecDeque<(Instant, ForeignAct)>,
-    alarmed: bool,
-}
-
-impl Suspicion {
-    /// Notes an act. Returns whether it raises the alarm.
-    pub fn note(&mut self, act: ForeignAct, now: Instant) -> bool {
-        self.forget(now);
-        self.acts.push_back((now, act));
-        let telling = self.acts.iter().any(|(_, act)| act.is_hardly_an_administrators());
-        let raised = !self.alarmed && telling && self.acts.len() >= PATTERN;
-        self.alarmed |= raised;
-        if self.alarmed {
-            // Only the last one is needed from here on: it says when the alarm ends.
-            self.acts.drain(..self.acts.len() - 1);
-        }
-        raised
-    }
-
-    /// Whether nothing may be taken away.
-    #[must_use]
-    pub fn is_alarmed(&self) -> bool {
-        self.alarmed
-    }
-
-    /// When the alarm ends, unless something is seen before.
-    #[must_use]
-    pub fn ends_at(&self) -> Option<Instant> {
-        self.acts.back().filter(|_| self.alarmed).map(|(last, _)| *last + MEMORY)
-    }
-
-    /// Ends the alarm if it is time. Returns whether it did.
-    pub fn settle(&mut self, now: Instant) -> bool {
-        if self.ends_at().is_none_or(|end| now < end) {
-            return false;
-        }
-        *self = Self::default();
-        true
-    }
-
-    /// In a burst of deletions only the newest acts matter, so memory is bounded.
-    fn forget(&mut self, now: Instant) {
-        while self.acts.front().is_some_and(|(at, _)| *at + MEMORY <= now) || self.acts.len() > PATTERN {
-            self.acts.pop_front();
+impl fmt::Display for Suspect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Node(name) => write!(f, "node/{name}"),
+            Self::Attachment(name) => write!(f, "volumeattachment/{name}"),
         }
     }
 }

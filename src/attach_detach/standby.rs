@@ -40,6 +40,7 @@ impl Controller {
     /// node, then those that nobody wants, then those of which nothing is to be done.
     pub fn take_over(&mut self, now: Instant) {
         self.leads = true;
+        self.foreign.take_over(now);
         self.standing.lead(now);
         self.actual.begin_to_lead();
         self.dirty_nodes.extend(self.actual.distrusted_nodes().cloned());

@@ -167,7 +167,7 @@ pub struct Standing {
     unresolved: Arc<Waits<PodVolume, WhyUnresolved>>,
     settled: Mutex<BTreeMap<NodeVolume, Settled>>,
     foreign: Mutex<BTreeMap<AttachmentName, Foreign>>,
-    alarm: AtomicBool,
+    second_writers: Mutex<(Option<String>, Vec<Value>)>,
     leads: AtomicBool,
 }
 
@@ -177,13 +177,13 @@ impl Clone for Standing {
         fn copy<T: Clone>(value: &Mutex<T>) -> Mutex<T> {
             Mutex::new(value.lock().unwrap_or_else(PoisonError::into_inner).clone())
         }
-        let Self { waits, unresolved, settled, foreign, alarm, leads } = self;
+        let Self { waits, unresolved, settled, foreign, second_writers, leads } = self;
         Self {
             waits: Arc::new(Waits::clone(waits)),
             unresolved: Arc::new(Waits::clone(unresolved)),
             settled: copy(settled),
             foreign: copy(foreign),
-            alarm: AtomicBool::new(alarm.load(Ordering::Relaxed)),
+            second_writers: copy(second_writers),
             leads: AtomicBool::new(leads.load(Ordering::Relaxed)),
         }
     }
@@ -269,18 +269,25 @@ impl Standing {
         self.leads.store(false, Ordering::Relaxed);
     }
 
-    /// Notes whether another controller is at work.
-    pub(super) fn set_alarm(&self, alarm: bool) {
-        self.alarm.store(alarm, Ordering::Relaxed);
+    /// Notes whether another controller is at work, and where nothing is detached for what others wrote there.
+    /// Returns whether the former is news.
+    pub(super) fn set_second_writers(&self, alarm: Option<String>, rows: Vec<Value>) -> bool {
+        let mut known = self.second_writers.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_news = known.0 != alarm;
+        *known = (alarm, rows);
+        is_news
     }
 
     /// What to tell operators whatever volume they look at: that another controller is at work (S14).
     #[must_use]
-    pub fn alarm(&self) -> Option<&'static str> {
-        self.alarm.load(Ordering::Relaxed).then_some(
-            "another attach/detach controller writes VolumeAttachments or volumesAttached: nothing is detached \
-             until none has been seen for ten minutes",
-        )
+    pub fn alarm(&self) -> Option<String> {
+        self.second_writers.lock().unwrap_or_else(PoisonError::into_inner).0.clone()
+    }
+
+    /// Where nothing is detached for what others wrote there, each with object, field, manager and end.
+    #[must_use]
+    pub fn second_writers(&self) -> Vec<Value> {
+        self.second_writers.lock().unwrap_or_else(PoisonError::into_inner).1.clone()
     }
 
     /// Since when a pair has been waiting for what it waits for.
@@ -319,6 +326,7 @@ impl Standing {
         json!({
             "leads": self.leads.load(Ordering::Relaxed),
             "alarm": self.alarm(),
+            "secondWriters": self.second_writers(),
             "waiting": waiting,
             "settled": settled.collect::<Vec<_>>(),
             "foreign": foreign.collect::<Vec<_>>(),
@@ -404,7 +412,7 @@ mod tests {
                 { "volume": "kubernetes.io/csi/d^h", "node": "c", "state": "Attached", "since": time(7) },
             ], "foreign": [
                 { "attachment": "made-by-hand", "volume": "kubernetes.io/csi/d^h", "node": "a", "since": time(6) },
-            ], "alarm": null, "leads": false})
+            ], "alarm": null, "secondWriters": [], "leads": false})
         );
         standing.set_unresolved(&pod, &found, &[], at(5));
         standing.set(&volume, &a, None, at(5));
@@ -461,7 +469,7 @@ mod tests {
             } else {
                 standing.stand_by();
             }
-            standing.set_alarm(alarm);
+            standing.set_second_writers(alarm.then(|| "another".to_owned()), Vec::new());
             let shown = standing.json();
             assert_eq!((&shown["leads"], shown["alarm"].is_string()), (&json!(leads), alarm));
         }

@@ -182,7 +182,7 @@ impl Planner {
         self.standing.forget(target);
         self.told.forget(target);
         self.failures.forget(target);
-        self.rivals.forget(target);
+        self.rivals.gone(target);
         if let Target::Volume(_) = target {
             self.runs.forget(target);
         }

@@ -10,6 +10,7 @@ use std::{
     sync::Arc,
 };
 
+use k8s_openapi::jiff::Timestamp;
 use tokio::{
     task::{JoinError, JoinSet, spawn_blocking},
     time::{Instant, sleep_until},
@@ -17,7 +18,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    decision::{Object, WriteKind},
+    decision::{Object, Target, WriteKind},
     directories,
     doubt::Doubts,
     host_path::ROOT,
@@ -32,10 +33,12 @@ use crate::{
     kube_api::{
         call::{CallError, Caller, Verb},
         events::EventRecorder,
-        kinds::ObjectRef,
+        kinds::{Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim},
         leadership::Leadership,
+        managed_fields::OwnedField,
     },
     metrics::{Alarms, Metrics},
+    second_writer::{StandOff, seconds},
     state::{ChangeSet, Objects},
 };
 
@@ -59,7 +62,8 @@ pub struct Binder {
     events: EventRecorder,
     metrics: BinderMetrics,
     alarms: Alarms,
-    rival: Option<String>,
+    /// What was last shown about others who write: one at work everywhere, and on objects alone.
+    rivals: (Option<StandOff>, Vec<StandOff>),
     pod_events: PodEvents,
 }
 
@@ -87,7 +91,7 @@ impl Binder {
             metrics: BinderMetrics::new(metrics, &objects, &planner.standing())?,
             planner,
             alarms,
-            rival: None,
+            rivals: (None, Vec::new()),
             objects,
             caller: caller.with_own_budget(CONNECTIONS),
             leadership,
@@ -181,7 +185,7 @@ impl Binder {
                 let result = match &op.call {
                     // No request asks for the right to write here.
                     Call::Directory(_) if !leadership.may_write(Instant::now()) => Err(CallError::NotLeader),
-                    call => perform(&caller, call).await,
+                    call => perform(&caller, &op.subject, call).await,
                 };
                 (op, result)
             });
@@ -192,14 +196,28 @@ impl Binder {
 
     /// Raises or lowers the alarm about another binder.
     fn alarm(&mut self, now: Instant) {
-        let rival = self.planner.rival(now).map(ToString::to_string);
-        if rival != self.rival {
-            if let Some(rival) = &rival {
-                tracing::error!(%rival, "another binder is at work: nothing is released or given up meanwhile");
+        let rivals = (self.planner.rival().cloned(), self.planner.stand_offs().cloned().collect());
+        if rivals != self.rivals {
+            let wall = Timestamp::now();
+            let until = |by: &StandOff| {
+                wall.checked_add(by.until.saturating_duration_since(now)).unwrap_or(Timestamp::MAX)
+            };
+            let alarm = rivals.0.as_ref().map(|by| {
+                format!(
+                    "{by}: is its persistentvolume-binder-controller still running? Nothing is released or given \
+                     up until {} at the earliest",
+                    seconds(until(by))
+                )
+            });
+            match (&self.rivals.0, &alarm) {
+                (None, Some(rival)) => tracing::error!(%rival, "another binder is at work"),
+                (Some(_), None) => tracing::warn!("no other binder has been seen for a while: going on"),
+                _ => {}
             }
-            self.rival.clone_from(&rival);
-            self.planner.standing().set_alarm(rival.clone());
-            self.alarms.set(SECOND_BINDER, rival);
+            let rows = rivals.1.iter().map(|by| by.json(until(by))).collect();
+            self.planner.standing().set_rivals(alarm.clone(), rows);
+            self.alarms.set(SECOND_BINDER, alarm);
+            self.rivals = rivals;
         }
         self.metrics.sighted(self.planner.sightings());
     }
@@ -225,7 +243,7 @@ impl Binder {
 }
 
 /// Does one thing and reads the answer.
-async fn perform(caller: &Caller, call: &Call) -> Result<Answer, CallError> {
+async fn perform(caller: &Caller, subject: &Target, call: &Call) -> Result<Answer, CallError> {
     match call {
         Call::Write(write) if write.request.verb == Verb::Delete => {
             caller.send(&write.request).await.map(|_| Answer::Deleted)
@@ -239,6 +257,13 @@ async fn perform(caller: &Caller, call: &Call) -> Result<Answer, CallError> {
         Call::Read { target: Object::Volume(name), .. } => caller.get(name).await.map(Answer::Volume),
         Call::Read { target: Object::Pod(key), .. } => caller.get(key).await.map(Answer::Pod),
         Call::ReadClass(name) => caller.get(name).await.map(Answer::Class),
+        Call::ReadOwner(uid) => {
+            let path = match subject {
+                Target::Claim(key) => PersistentVolumeClaim::path(key),
+                Target::Volume(name) => PersistentVolume::path(name),
+            };
+            caller.owners(path, uid, OwnedField::Phase).await.map(Answer::Owners)
+        }
         Call::Directory(directory) => {
             let directory = directory.clone();
             let done = spawn_blocking(move || directories::perform(Path::new(ROOT), &directory)).await;
@@ -258,12 +283,18 @@ fn log(op: &Op, result: &Result<Answer, CallError>) {
             tracing::debug!(%subject, target_object = %write.target, write = write.kind.as_str(), %error, "changed or gone meanwhile, looking again");
         }
         (_, Err(CallError::NotLeader))
-        | (Call::Read { .. } | Call::ReadClass(_), Ok(_) | Err(CallError::NotFound(_))) => {}
+        | (
+            Call::Read { .. } | Call::ReadClass(_) | Call::ReadOwner(_),
+            Ok(_) | Err(CallError::NotFound(_)),
+        ) => {}
         (Call::Write(write), Err(error)) => {
             tracing::warn!(%subject, target_object = %write.target, write = write.kind.as_str(), %error, "write failed, retrying");
         }
         (Call::Read { target, .. }, Err(error)) => {
             tracing::warn!(%subject, target_object = %target, %error, "live read failed, retrying");
+        }
+        (Call::ReadOwner(_), Err(error)) => {
+            tracing::warn!(%subject, %error, "who wrote it could not be read");
         }
         (Call::ReadClass(class), Err(error)) => {
             tracing::warn!(%subject, %class, %error, "live read of the class failed, retrying");

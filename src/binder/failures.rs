@@ -115,7 +115,7 @@ impl Failure {
         let task = match &op.call {
             Call::Write(write) => Task::Write(write.kind),
             Call::Read { .. } => Task::Read,
-            Call::ReadClass(_) | Call::Directory(_) => return None,
+            Call::ReadClass(_) | Call::ReadOwner(_) | Call::Directory(_) => return None,
         };
         let (outcome, words) = match result {
             Err(error) => (Outcome::of(error)?, error.to_string()),
@@ -258,7 +258,7 @@ impl Planner {
                 let is_read = |series: &Series| series.failure.task == Task::Read;
                 result.is_ok() && self.failures.series.get(&subject).is_some_and(is_read)
             }
-            Call::ReadClass(_) | Call::Directory(_) => false,
+            Call::ReadClass(_) | Call::ReadOwner(_) | Call::Directory(_) => false,
         };
         self.take_outcome(op, result, now, jitter);
         match failure {

@@ -33,6 +33,8 @@ pub enum Call {
         /// For this reason.
         purpose: Purpose,
     },
+    /// A live read of who wrote the phase of the subject, if that has this UID (S14).
+    ReadOwner(Uid),
     /// A live read of a class, which our tables lack.
     ReadClass(ClassName),
     /// Something to do to a directory.
@@ -65,6 +67,8 @@ pub enum Answer {
     Pod(Pod),
     /// A class.
     Class(StorageClass),
+    /// The managers that own a field.
+    Owners(Vec<String>),
     /// It is, or will be, gone; the watch tells.
     Deleted,
     /// What became of the directory; the inner error is text for people.
@@ -80,7 +84,7 @@ impl Answer {
             Self::Volume(volume) => Some(volume.metadata.resource_version),
             Self::Pod(pod) => Some(pod.metadata.resource_version),
             Self::Class(class) => Some(class.metadata.resource_version),
-            Self::Deleted | Self::Directory(_) => None,
+            Self::Deleted | Self::Owners(_) | Self::Directory(_) => None,
         }
     }
 }
@@ -111,7 +115,7 @@ impl Call {
         match self {
             Self::Write(write) => Some(&write.target),
             Self::Read { target, .. } => Some(target),
-            Self::ReadClass(_) | Self::Directory(_) => None,
+            Self::ReadClass(_) | Self::ReadOwner(_) | Self::Directory(_) => None,
         }
     }
 
@@ -129,7 +133,7 @@ impl Call {
                     | WriteKind::Reschedule
             ),
             Self::Read { purpose, .. } => matches!(purpose, Purpose::ProveReleased | Purpose::SeeWhose),
-            Self::ReadClass(_) => false,
+            Self::ReadClass(_) | Self::ReadOwner(_) => false,
             Self::Directory(_) => true,
         }
     }
@@ -139,7 +143,7 @@ impl Call {
     pub fn write_kind(&self) -> Option<WriteKind> {
         match self {
             Self::Write(write) => Some(write.kind),
-            Self::Read { .. } | Self::ReadClass(_) | Self::Directory(_) => None,
+            Self::Read { .. } | Self::ReadClass(_) | Self::ReadOwner(_) | Self::Directory(_) => None,
         }
     }
 }

@@ -35,6 +35,7 @@ impl Planner {
             return self.class_read(&op, class, result, now, jitter);
         }
         match (&op.call, result) {
+            (Call::ReadOwner(_), result) => self.owner_read(&op, result, now),
             // Somebody on the way took our change out of it: the next try would change nothing, either.
             (Call::Write(_), Ok(answer)) if op.changed_nothing(&answer) => {
                 self.absorb(answer, now);
@@ -82,8 +83,7 @@ impl Planner {
             }
             (Call::Read { purpose: Purpose::Refresh, .. }, Err(error)) => {
                 if let CallError::NotFound(_) = error {
-                    self.release(&op, now);
-                    return;
+                    return self.release(&op, now);
                 }
                 self.wait_for_read(&op.subject, &error, now, jitter);
                 self.parked.insert(op.subject.clone(), op);
@@ -145,6 +145,13 @@ impl Planner {
         }
     }
 
+    /// Takes who changed what only a binder should.
+    fn owner_read(&mut self, op: &Op, result: Result<Answer, CallError>, now: Instant) {
+        let managers = if let Ok(Answer::Owners(managers)) = result { managers } else { Vec::new() };
+        self.rivals.learn(&op.subject, &managers, now);
+        self.release(op, now);
+    }
+
     /// Tells what belongs to a write that was made.
     pub(super) fn say(&mut self, subject: &Target, events: &[Event], now: Instant) {
         self.told.note(subject, events, now);
@@ -185,7 +192,14 @@ impl Planner {
         match result {
             Ok(Answer::Claim(claim)) => self.rivals.wrote_claim(claim, now),
             Ok(Answer::Volume(volume)) => self.rivals.wrote_volume(volume, now),
-            Ok(Answer::Pod(_) | Answer::Class(_) | Answer::Deleted | Answer::Directory(_)) | Err(_) => {}
+            Ok(
+                Answer::Pod(_)
+                | Answer::Class(_)
+                | Answer::Owners(_)
+                | Answer::Deleted
+                | Answer::Directory(_),
+            )
+            | Err(_) => {}
         }
         match (&op.subject, write.kind, result) {
             (_, _, Err(CallError::NotLeader)) => {}
@@ -324,7 +338,7 @@ impl Planner {
                 self.class_changed(&name);
                 news
             }
-            Answer::Deleted | Answer::Directory(_) => false,
+            Answer::Deleted | Answer::Owners(_) | Answer::Directory(_) => false,
         }
     }
 

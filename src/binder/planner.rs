@@ -30,7 +30,7 @@ use super::{
     reclaim::measured_as,
     recycle::Recyclers,
     retry::Retries,
-    rivals::{Rivals, Sighting},
+    rivals::Rivals,
     runs::Runs,
     standing::Standing,
     told::Told,
@@ -44,6 +44,7 @@ use crate::{
         ids::{ClaimKey, ClassName, PodKey, ResourceVersion, Uid, VolumeName},
         kinds::{BindingMode, Meta, Narrow, PersistentVolume, PersistentVolumeClaim},
     },
+    second_writer::StandOff,
     state::Objects,
 };
 
@@ -77,10 +78,10 @@ pub struct Plan {
 }
 
 /// Why a step that cannot be taken back has to wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum HeldBack {
-    /// Another binder is at work.
-    SecondBinder,
+    /// Another binder is at work, on everything or on this: who wrote what.
+    SecondBinder(String),
     /// Etcd was restored a short while ago.
     Restored,
 }
@@ -224,6 +225,8 @@ impl Planner {
                 None => self.queue.retry(target, now),
             }
         }
+        self.rivals.settle(now);
+        self.read_owners(&mut plan);
         let due = self.told.take_due(now);
         self.queue.extend(due, now);
         self.resync(now);
@@ -280,15 +283,33 @@ impl Planner {
         }
         let due = self.resync_at.get_or_insert(now + self.options.sync_period);
         let grace_ends = self.objects.restore_grace().left(now).map(|left| now + left);
-        for ends in self.rivals.ends(now).into_iter().chain(grace_ends) {
+        for ends in self.rivals.ends().into_iter().chain(grace_ends) {
             *due = ends.min(*due);
         }
     }
 
-    /// Who else changes what we write, if somebody was seen of late.
+    /// Asks who changed what only a binder should, before anything is written to it.
+    fn read_owners(&mut self, plan: &mut Plan) {
+        loop {
+            let (claims, volumes) = (&self.busy_claims, &self.busy_volumes);
+            let read = self.rivals.take_read(|target| match target {
+                Target::Claim(key) => !claims.contains(key),
+                Target::Volume(name) => !volumes.contains(name),
+            });
+            let Some((target, uid)) = read else { return };
+            self.start(target, None, Call::ReadOwner(uid), plan);
+        }
+    }
+
+    /// Another binder, if one is proven to be at work on several objects.
     #[must_use]
-    pub fn rival(&self, now: Instant) -> Option<&Sighting> {
-        self.rivals.alarm(now)
+    pub fn rival(&self) -> Option<&StandOff> {
+        self.rivals.everywhere()
+    }
+
+    /// Objects that others write to, from which alone nothing is taken back.
+    pub fn stand_offs(&self) -> impl Iterator<Item = &StandOff> {
+        self.rivals.stand_offs()
     }
 
     /// How often somebody was seen to.
@@ -298,11 +319,11 @@ impl Planner {
     }
 
     /// Why a step has to wait, if that is so.
-    fn held_back(&self, step: Option<&Step>, now: Instant) -> Option<HeldBack> {
+    fn held_back(&self, step: Option<&Step>, pair: &[Target], now: Instant) -> Option<HeldBack> {
         if !step.is_some_and(Step::is_destructive) {
             None
-        } else if self.rivals.alarm(now).is_some() {
-            Some(HeldBack::SecondBinder)
+        } else if let Some(by) = self.rivals.stand_off(pair) {
+            Some(HeldBack::SecondBinder(by.to_string()))
         } else {
             self.objects.restore_grace().left(now).map(|_| HeldBack::Restored)
         }
@@ -355,9 +376,10 @@ impl Planner {
             Some(what) => ClaimDecision::rest(ClaimReason::ObjectUnreadable(what)),
             None => self.decide_claim(&claim),
         };
-        match self.held_back(decision.step.as_ref(), now) {
-            Some(HeldBack::SecondBinder) => {
-                let event = warning(&*claim, "SecondBinder", ClaimReason::SecondBinder.to_string());
+        let volume = Target::Volume(claim.spec.volume_name.clone());
+        match self.held_back(decision.step.as_ref(), &[target.clone(), volume], now) {
+            Some(HeldBack::SecondBinder(by)) => {
+                let event = warning(&*claim, "SecondBinder", format!("{}: {by}", ClaimReason::SecondBinder));
                 decision = ClaimDecision::rest(ClaimReason::SecondBinder).telling(event);
             }
             Some(HeldBack::Restored) => decision = ClaimDecision::rest(ClaimReason::Restored),
@@ -468,7 +490,9 @@ impl Planner {
             Some(what) => VolumeDecision::rest(VolumeReason::ObjectUnreadable(what)),
             None => self.decide_volume(&volume),
         };
-        let held_back = self.held_back(decision.step.as_ref(), now);
+        let claim = volume.spec.claim_ref.as_ref().map(|reference| Target::Claim(reference.key()));
+        let pair: Vec<Target> = std::iter::once(target.clone()).chain(claim).collect();
+        let held_back = self.held_back(decision.step.as_ref(), &pair, now);
         let releases =
             |step: &Step| matches!(step, Step::Write(write) if write.kind == WriteKind::VolumeReleased);
         if held_back.is_some() && decision.step.as_ref().is_some_and(releases) {
@@ -476,9 +500,10 @@ impl Planner {
             self.proofs.forget_volume(name);
         }
         match held_back {
-            Some(HeldBack::SecondBinder) => {
+            Some(HeldBack::SecondBinder(by)) => {
                 self.runs.unproven(name);
-                let event = warning(&*volume, "SecondBinder", VolumeReason::SecondBinder.to_string());
+                let event =
+                    warning(&*volume, "SecondBinder", format!("{}: {by}", VolumeReason::SecondBinder));
                 decision = VolumeDecision::rest(VolumeReason::SecondBinder).telling(event);
             }
             Some(HeldBack::Restored) => {

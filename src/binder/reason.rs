@@ -14,7 +14,8 @@ use crate::kube_api::{
 
 const RESTORED: &str =
     "nothing is taken back or given up for five minutes after a restore of etcd from a backup";
-const SECOND_BINDER: &str = "nothing is taken back or given up while another binder changes the same objects";
+const SECOND_BINDER: &str =
+    "nothing is taken back or given up while another writes what only the binder should";
 
 /// Where a claim stands.
 #[derive(Clone, Debug, PartialEq)]

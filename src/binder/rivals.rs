@@ -1,91 +1,44 @@
 //! Whether another binder is at work on the same objects (S14, for claims and volumes).
 //!
-//! In: what we wrote, and what the tables show later. Out: sightings of somebody who changed it back
-//! or on. Phases are the binder's alone, so one changed phase tells; a volume taken from its claim
-//! does too. While a sighting is fresh nothing is written that cannot be taken back.
+//! In: what we wrote, what the tables show later, and what a live read says about who changed it. Out: objects to
+//! read, and stand-offs, while which nothing is written there that cannot be taken back. Phases are the binder's
+//! alone, so a changed phase is suspicious. A volume that refers to another claim from one moment to the next is
+//! not: that is how a populator hands a volume over, and no stock binder does it in one step.
 
 use std::{
-    collections::{HashMap, VecDeque},
-    fmt,
+    collections::{BTreeMap, HashMap, VecDeque},
     time::Duration,
 };
 
 use tokio::time::Instant;
 
 use super::decision::Target;
-use crate::kube_api::{
-    ids::{ResourceVersion, Uid},
-    kinds::{ClaimPhase, Meta, Narrow, PersistentVolume, PersistentVolumeClaim, VolumePhase},
+use crate::{
+    kube_api::{
+        ids::{ResourceVersion, Uid},
+        kinds::{ClaimPhase, Meta, Narrow, PersistentVolume, PersistentVolumeClaim, VolumePhase},
+        managed_fields::OwnedField,
+    },
+    second_writer::{Asks, Owner, SecondWriters, StandOff},
 };
 
 /// For how long after a write of ours its undoing is a sign. Two binders that see the same objects
 /// answer each other within a second; the rest allows for one that is slow or throttled.
 const MEMORY: Duration = Duration::from_mins(1);
 
-/// For how long after the last sign the alarm stands. Longer than the stock binder's resync (15 s)
-/// and its back-off on a quiet object (2 min), so that one that is there is seen again before it ends.
-const ALARM: Duration = Duration::from_mins(10);
-
-/// The fields of an object that only a binder changes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Shown {
+/// The field of an object that only a binder changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
     Claim(ClaimPhase),
-    Volume(VolumePhase, Uid),
-}
-
-impl Shown {
-    fn claim(claim: &PersistentVolumeClaim) -> Self {
-        Self::Claim(claim.status.phase)
-    }
-
-    fn volume(volume: &PersistentVolume) -> Self {
-        let uid = volume.spec.claim_ref.as_ref().map(|reference| reference.uid.clone());
-        Self::Volume(volume.status.phase, uid.unwrap_or_default())
-    }
-
-    /// Whether it takes a binder to get from here to there.
-    fn leads_only_a_binder_to(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Claim(before), Self::Claim(after)) => before != after,
-            (Self::Volume(phase, uid), Self::Volume(other_phase, other_uid)) => {
-                // People clear references, and reserve free volumes; schedulers and provisioners do the latter.
-                let taken = !uid.is_empty() && !other_uid.is_empty() && uid != other_uid;
-                phase != other_phase || (taken && *phase == VolumePhase::Bound)
-            }
-            _ => false,
-        }
-    }
+    Volume(VolumePhase),
 }
 
 #[derive(Clone, Debug)]
 struct Wrote {
     uid: Uid,
     revision: ResourceVersion,
-    shown: Shown,
+    phase: Phase,
     at: Instant,
-}
-
-/// Somebody changed what we had written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sighting {
-    /// The object.
-    pub target: Target,
-    /// The revision we wrote.
-    pub ours: ResourceVersion,
-    /// The revision that differs.
-    pub theirs: ResourceVersion,
-    at: Instant,
-}
-
-impl fmt::Display for Sighting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { target, ours, theirs, .. } = self;
-        write!(
-            f,
-            "{target} was changed at revision {theirs} as only a binder does, after we wrote it at revision \
-             {ours}: is kube-controller-manager's persistentvolume-binder-controller still running?"
-        )
-    }
 }
 
 /// What we wrote of late, and who undid it.
@@ -93,7 +46,9 @@ impl fmt::Display for Sighting {
 pub struct Rivals {
     wrote: HashMap<Target, Wrote>,
     order: VecDeque<(Instant, Target)>,
-    last: Option<Sighting>,
+    writers: SecondWriters<Target>,
+    /// Objects to read before they are written to, which would hide who changed them.
+    to_read: BTreeMap<Target, Uid>,
     sightings: u64,
 }
 
@@ -101,16 +56,16 @@ impl Rivals {
     /// Notes the answer to a write of ours.
     pub fn wrote_claim(&mut self, claim: &PersistentVolumeClaim, now: Instant) {
         let target = Target::Claim(claim.key());
-        self.note(target, &claim.metadata, Shown::claim(claim), now);
+        self.note(target, &claim.metadata, Phase::Claim(claim.status.phase), now);
     }
 
     /// Notes the answer to a write of ours.
     pub fn wrote_volume(&mut self, volume: &PersistentVolume, now: Instant) {
         let target = Target::Volume(volume.key());
-        self.note(target, &volume.metadata, Shown::volume(volume), now);
+        self.note(target, &volume.metadata, Phase::Volume(volume.status.phase), now);
     }
 
-    fn note(&mut self, target: Target, meta: &Meta, shown: Shown, now: Instant) {
+    fn note(&mut self, target: Target, meta: &Meta, phase: Phase, now: Instant) {
         while let Some((at, old)) = self.order.pop_front() {
             if at + MEMORY > now {
                 self.order.push_front((at, old));
@@ -121,7 +76,7 @@ impl Rivals {
             }
         }
         self.order.push_back((now, target.clone()));
-        let wrote = Wrote { uid: meta.uid.clone(), revision: meta.resource_version, shown, at: now };
+        let wrote = Wrote { uid: meta.uid.clone(), revision: meta.resource_version, phase, at: now };
         self.wrote.insert(target, wrote);
     }
 
@@ -130,47 +85,89 @@ impl Rivals {
         self.wrote.remove(target);
     }
 
-    /// Forgets all writes: another of our own processes may lead now, and change what we wrote.
+    /// Forgets that an object is to be read: it is gone.
+    pub fn gone(&mut self, target: &Target) {
+        self.forget(target);
+        self.to_read.remove(target);
+    }
+
+    /// Forgets everything: another of our own processes may lead now, and change what we wrote.
     pub fn forget_all(&mut self) {
-        self.wrote.clear();
-        self.order.clear();
+        *self = Self { sightings: self.sightings, ..Self::default() };
     }
 
     /// Looks at a claim as the tables show it now.
     pub fn look_at_claim(&mut self, claim: &PersistentVolumeClaim, now: Instant) {
         let target = Target::Claim(claim.key());
-        self.look(target, &claim.metadata, &Shown::claim(claim), now);
+        self.look(target, &claim.metadata, Phase::Claim(claim.status.phase), now);
     }
 
     /// Looks at a volume as the tables show it now.
     pub fn look_at_volume(&mut self, volume: &PersistentVolume, now: Instant) {
         let target = Target::Volume(volume.key());
-        self.look(target, &volume.metadata, &Shown::volume(volume), now);
+        self.look(target, &volume.metadata, Phase::Volume(volume.status.phase), now);
     }
 
-    fn look(&mut self, target: Target, meta: &Meta, shown: &Shown, now: Instant) {
+    fn look(&mut self, target: Target, meta: &Meta, phase: Phase, now: Instant) {
         let Some(wrote) = self.wrote.get(&target) else { return };
         // A deletion between two looks leaves no trace but another UID.
         let is_it = wrote.uid == meta.uid && now < wrote.at + MEMORY;
-        if !is_it || meta.resource_version <= wrote.revision || !wrote.shown.leads_only_a_binder_to(shown) {
+        if !is_it || meta.resource_version <= wrote.revision || wrote.phase == phase {
             return;
         }
-        let (ours, theirs) = (wrote.revision, meta.resource_version);
         self.wrote.remove(&target);
-        self.last = Some(Sighting { target, ours, theirs, at: now });
         self.sightings += 1;
+        if self.writers.note(&target, OwnedField::Phase, now) == Asks::Read {
+            self.to_read.insert(target, meta.uid.clone());
+        }
     }
 
-    /// The last sighting, while it is fresh.
-    #[must_use]
-    pub fn alarm(&self, now: Instant) -> Option<&Sighting> {
-        self.last.as_ref().filter(|sighting| now < sighting.at + ALARM)
+    /// An object to read, with its UID, before anything is written to it.
+    pub fn take_read(&mut self, may_be_read: impl Fn(&Target) -> bool) -> Option<(Target, Uid)> {
+        let target = self.to_read.keys().find(|target| may_be_read(target))?.clone();
+        self.to_read.remove_entry(&target)
     }
 
-    /// When the alarm ends, if it stands.
+    /// Takes the managers that own the phase; none if they could not be read.
+    pub fn learn(&mut self, target: &Target, managers: &[String], now: Instant) {
+        let owner = Owner::of(managers);
+        let manager = owner.manager().unwrap_or_default();
+        tracing::info!(object = %target, field = OwnedField::Phase.as_str(), manager, "written by another");
+        for begun in self.writers.learn(target, &owner, now).begun {
+            if let Some(by) = self.writers.here(&begun) {
+                tracing::warn!(object = %begun, %by, "nothing is released or given up there for a while");
+            }
+        }
+    }
+
+    /// Ends what is over.
+    pub fn settle(&mut self, now: Instant) {
+        for ended in self.writers.settle(now).ended {
+            tracing::warn!(object = %ended, "nobody else was seen to write there for a while: going on");
+        }
+    }
+
+    /// Why nothing is taken back anywhere: another binder is at work.
     #[must_use]
-    pub fn ends(&self, now: Instant) -> Option<Instant> {
-        self.alarm(now).map(|sighting| sighting.at + ALARM)
+    pub fn everywhere(&self) -> Option<&StandOff> {
+        self.writers.everywhere()
+    }
+
+    /// Why nothing is taken back from one of these.
+    #[must_use]
+    pub fn stand_off(&self, targets: &[Target]) -> Option<&StandOff> {
+        self.everywhere().or_else(|| targets.iter().find_map(|target| self.writers.here(target)))
+    }
+
+    /// Every object from which alone nothing is taken back.
+    pub fn stand_offs(&self) -> impl Iterator<Item = &StandOff> {
+        self.writers.stand_offs().map(|(_, stand_off)| stand_off)
+    }
+
+    /// When the next of them ends.
+    #[must_use]
+    pub fn ends(&self) -> Option<Instant> {
+        self.writers.ends_at()
     }
 
     /// How often somebody was seen.
@@ -185,13 +182,19 @@ mod tests {
     use super::*;
     use crate::kube_api::kinds::ClaimRef;
 
-    fn volume(revision: u64, phase: VolumePhase, uid: &str) -> PersistentVolume {
+    const KCM: &str = "kube-controller-manager";
+
+    fn named(name: &str, revision: u64, phase: VolumePhase, uid: &str) -> PersistentVolume {
         let mut volume = PersistentVolume::default();
-        volume.metadata.name = "pv".into();
+        volume.metadata.name = name.into();
         volume.metadata.resource_version = ResourceVersion(revision);
         volume.status.phase = phase;
         volume.spec.claim_ref = Some(ClaimRef { uid: uid.into(), ..ClaimRef::default() });
         volume
+    }
+
+    fn volume(revision: u64, phase: VolumePhase, uid: &str) -> PersistentVolume {
+        named("pv", revision, phase, uid)
     }
 
     fn claim(revision: u64, phase: ClaimPhase) -> PersistentVolumeClaim {
@@ -202,15 +205,25 @@ mod tests {
         claim
     }
 
+    /// Reads all there is to read, each with this owner. Returns how many were read.
+    fn read(rivals: &mut Rivals, manager: &str, now: Instant) -> usize {
+        let mut count = 0;
+        while let Some((target, _)) = rivals.take_read(|_| true) {
+            rivals.learn(&target, &[manager.to_owned()], now);
+            count += 1;
+        }
+        count
+    }
+
     #[test]
-    fn s14_a_phase_changed_after_our_write_is_another_binders() {
+    fn s14_a_phase_changed_after_our_write_is_suspicious_and_a_handed_over_volume_is_not() {
         use VolumePhase::{Available, Bound, Released};
         let now = Instant::now();
-        // What we wrote, what is seen later, and whether that is a sign.
+        // What we wrote, what is seen later, and whether it is asked who did it.
         let cases = [
             ((Bound, "a"), (11, Available, "a"), true),
             ((Bound, "a"), (11, Bound, "a"), false),
-            ((Bound, "a"), (11, Bound, "b"), true),
+            ((Bound, "a"), (11, Bound, "b"), false),
             ((Bound, "a"), (9, Available, "a"), false),
             ((Bound, "a"), (11, Bound, ""), false),
             ((Released, "a"), (11, Released, ""), false),
@@ -222,13 +235,14 @@ mod tests {
             let mut rivals = Rivals::default();
             rivals.wrote_volume(&volume(10, phase, uid), now);
             rivals.look_at_volume(&volume(revision, other, other_uid), now);
-            assert_eq!(rivals.alarm(now).is_some(), sign, "{phase:?} {uid:?} -> {other:?} {other_uid:?}");
+            let name = format!("{phase:?} {uid:?} -> {other:?} {other_uid:?}");
+            assert_eq!(read(&mut rivals, "kubectl-edit", now) == 1, sign, "{name}");
+            assert_eq!(rivals.ends(), None, "{name}: nothing follows from what is nobody's in particular");
         }
         let mut rivals = Rivals::default();
         rivals.wrote_claim(&claim(10, ClaimPhase::Lost), now);
         rivals.look_at_claim(&claim(12, ClaimPhase::Bound), now);
-        let text = rivals.alarm(now).unwrap().to_string();
-        assert!(text.starts_with("pvc//c was changed at revision 12 as only a binder does"), "{text}");
+        assert_eq!(read(&mut rivals, KCM, now), 1);
         assert_eq!(rivals.sightings(), 1);
     }
 
@@ -238,31 +252,47 @@ mod tests {
         let mut rivals = Rivals::default();
         rivals.wrote_volume(&volume(10, VolumePhase::Bound, "a"), now);
         rivals.look_at_volume(&volume(11, VolumePhase::Available, "a"), now + MEMORY);
-        assert_eq!(rivals.alarm(now + MEMORY), None);
         let mut again = volume(12, VolumePhase::Available, "");
         again.metadata.uid = "another".into();
         rivals.wrote_volume(&volume(11, VolumePhase::Bound, "a"), now);
         rivals.look_at_volume(&again, now);
-        assert_eq!(rivals.alarm(now), None);
         rivals.wrote_volume(&volume(12, VolumePhase::Bound, "a"), now);
         rivals.forget(&Target::Volume("pv".into()));
         rivals.look_at_volume(&volume(13, VolumePhase::Available, "a"), now);
-        assert_eq!(rivals.alarm(now), None);
         rivals.wrote_volume(&volume(12, VolumePhase::Bound, "a"), now);
         rivals.forget_all();
         rivals.look_at_volume(&volume(13, VolumePhase::Available, "a"), now);
-        assert_eq!(rivals.alarm(now), None);
+        assert_eq!((read(&mut rivals, KCM, now), rivals.sightings()), (0, 0));
     }
 
     #[test]
-    fn s14_the_alarm_ends_and_the_memory_is_bounded() {
+    fn s14_one_pair_is_left_alone_and_all_are_only_when_a_binder_was_at_work_on_several() {
+        let now = Instant::now();
+        let undone = |rivals: &mut Rivals, name: &str, manager: &str, now: Instant| {
+            rivals.wrote_volume(&named(name, 10, VolumePhase::Bound, "a"), now);
+            rivals.look_at_volume(&named(name, 11, VolumePhase::Available, "a"), now);
+            read(rivals, manager, now);
+        };
+        let [one, two, three] = ["one", "two", "three"].map(|name| Target::Volume(name.into()));
+        let mut rivals = Rivals::default();
+        undone(&mut rivals, "one", KCM, now);
+        assert!(rivals.stand_off(&[one]).is_some_and(StandOff::is_proven));
+        assert_eq!(rivals.stand_off(std::slice::from_ref(&three)), None);
+        undone(&mut rivals, "two", "velero", now);
+        assert_eq!(rivals.stand_off(&[two]), None);
+        undone(&mut rivals, "two", KCM, now + MEMORY);
+        let by = rivals.stand_off(&[three]).unwrap().to_string();
+        assert_eq!(by, "kube-controller-manager wrote status.phase of pv/two");
+        rivals.settle(rivals.ends().unwrap());
+        assert!(rivals.everywhere().is_some());
+        rivals.settle(rivals.ends().unwrap());
+        assert_eq!((rivals.everywhere(), rivals.ends()), (None, None));
+    }
+
+    #[test]
+    fn s14_the_memory_is_bounded() {
         let now = Instant::now();
         let mut rivals = Rivals::default();
-        rivals.wrote_claim(&claim(10, ClaimPhase::Bound), now);
-        rivals.look_at_claim(&claim(11, ClaimPhase::Pending), now);
-        assert_eq!(rivals.ends(now), Some(now + ALARM));
-        assert_eq!(rivals.alarm(now + ALARM), None);
-        assert_eq!(rivals.ends(now + ALARM), None);
         rivals.wrote_claim(&claim(11, ClaimPhase::Bound), now);
         for half_minute in 0..5 {
             rivals.wrote_volume(&volume(10, VolumePhase::Bound, "a"), now + MEMORY / 2 * half_minute);

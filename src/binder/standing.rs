@@ -104,6 +104,7 @@ pub struct Standing {
     /// Requests that fail, each with when the next is sent, if that has been settled.
     failures: Mutex<BTreeMap<Target, (Failure, Option<Instant>)>>,
     alarm: Mutex<Option<String>>,
+    second_writers: Mutex<Vec<Value>>,
     leads: AtomicBool,
 }
 
@@ -180,7 +181,8 @@ impl Standing {
         let volumes = self.volumes.snapshot();
         waiting.extend(volumes.iter().map(|(name, wait)| row(Kind::Volume, name, wait, &clock)));
         let alarm = self.alarm.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        json!({ "leads": self.leads.load(Ordering::Relaxed), "alarm": alarm, "waiting": waiting })
+        let writers = self.second_writers.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        json!({ "leads": self.leads.load(Ordering::Relaxed), "alarm": alarm, "secondWriters": writers, "waiting": waiting })
     }
 
     fn claim_row(
@@ -231,9 +233,11 @@ impl Standing {
         self.volumes.lead(now);
     }
 
-    /// Sets who else changes what we write.
-    pub(super) fn set_alarm(&self, alarm: Option<String>) {
+    /// Sets who else changes what we write: a binder that does so everywhere, and where others do, each with object,
+    /// field, manager and end.
+    pub(super) fn set_rivals(&self, alarm: Option<String>, rows: Vec<Value>) {
         *self.alarm.lock().unwrap_or_else(PoisonError::into_inner) = alarm;
+        *self.second_writers.lock().unwrap_or_else(PoisonError::into_inner) = rows;
     }
 
     pub(super) fn set_claim(&self, key: &ClaimKey, reason: ClaimReason, now: Instant) {

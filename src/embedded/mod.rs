@@ -20,6 +20,7 @@ pub mod faults;
 pub mod json;
 pub mod kinds;
 pub mod list;
+pub mod managed;
 pub mod negotiate;
 pub mod openapi;
 pub mod patch;

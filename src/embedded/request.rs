@@ -23,6 +23,8 @@ pub struct Request {
     pub accept: String,
     /// Content-Type header.
     pub content_type: String,
+    /// User-Agent header.
+    pub user_agent: String,
     /// Body.
     pub body: hyper::body::Bytes,
 }

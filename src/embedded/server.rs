@@ -26,6 +26,7 @@ use super::{
     discovery, json,
     kinds::Kind,
     list::{ListOptions, list},
+    managed::Writer,
     negotiate::{View, typed},
     openapi,
     patch::{self, PatchType},
@@ -276,10 +277,11 @@ impl Server {
         check_media(&request.content_type)?;
         let mut warnings = Vec::new();
         let mut object = write::read(place.kind, &request.body, options, &mut warnings)?;
+        let writer = writer(request, place);
         write::wipe_system_fields(&mut object);
         let object = self.with_store(|store| {
             write::place_in_namespace(place, &mut object.clone())?;
-            write::create(store, self.clock(), place, object)
+            write::create(store, self.clock(), place, object, &writer)
         })?;
         Ok(self.show(201, place.kind, &object, view, &warnings))
     }
@@ -290,7 +292,8 @@ impl Server {
         check_media(&request.content_type)?;
         let mut warnings = Vec::new();
         let object = write::read(place.kind, &request.body, options, &mut warnings)?;
-        let written = self.with_store(|store| write::put(store, self.clock(), place, object))?;
+        let writer = writer(request, place);
+        let written = self.with_store(|store| write::put(store, self.clock(), place, object, &writer))?;
         let code = if written.is_new { 201 } else { 200 };
         Ok(self.show(code, place.kind, &written.object, view, &warnings))
     }
@@ -301,6 +304,10 @@ impl Server {
         let options = WriteOptions::parse(&request.query)?;
         WriteOptions::check_patch(&request.query, patch_type == PatchType::Apply)?;
         let kind = place.kind;
+        let mut writer = writer(request, place);
+        if patch_type == PatchType::Apply {
+            writer = writer.applying(patch::applied(kind, &request.body)?);
+        }
         let mut warnings = Vec::new();
         let (code, object) = self.with_store(|store| {
             let Some(old) = store.get(kind, &place.key()) else {
@@ -315,7 +322,7 @@ impl Server {
                     return Err(Refusal::conflict(kind, &place.name, detail));
                 }
                 write::check_name(place, &object)?;
-                return Ok((201, write::create(store, self.clock(), place, object)?));
+                return Ok((201, write::create(store, self.clock(), place, object, &writer)?));
             };
             let patched = patch::apply(kind, patch_type, &typed(kind, &old.value), &request.body)?;
             if json::text(&patched, "/kind") != kind.kind
@@ -326,7 +333,7 @@ impl Server {
             let new = write::shape(kind, patched, options, &mut warnings)
                 .map_err(|detail| patch::misshapen(&detail))?;
             write::check_name(place, &new)?;
-            Ok((200, write::replace(store, self.clock(), place, &old, new)?))
+            Ok((200, write::replace(store, self.clock(), place, &old, new, &writer)?))
         })?;
         Ok(self.show(code, kind, &object, view, &warnings))
     }
@@ -390,6 +397,10 @@ impl Server {
         }
         response
     }
+}
+
+fn writer(request: &Request, place: &Place) -> Writer {
+    Writer::of(&request.query, &request.user_agent, &place.subresource)
 }
 
 /// Subresources that Kubernetes has and this server has not.
@@ -466,6 +477,7 @@ where
                 query: Query::parse(parts.uri.query().unwrap_or_default()),
                 accept: header(header::ACCEPT),
                 content_type: header(header::CONTENT_TYPE),
+                user_agent: header(header::USER_AGENT),
                 method: parts.method,
                 body,
             };

@@ -12,6 +12,7 @@ use super::{
     clock::Clock,
     json,
     kinds::{Kind, namespace},
+    managed::{self, Writer},
     request::{FieldValidation, Place, WriteOptions, key},
     schema::{decode::decode, types},
     status::{Causes, Refusal},
@@ -133,9 +134,11 @@ pub fn create(
     clock: &Clock,
     place: &Place,
     mut object: Value,
+    writer: &Writer,
 ) -> Result<Arc<Object>, Refusal> {
     let kind = place.kind;
     let now = clock.text();
+    managed::note(kind, &Value::Null, &mut object, writer, &now);
     json::set(&mut object, "/metadata/creationTimestamp", now.clone());
     json::set(&mut object, "/metadata/uid", new_uid());
     let prefix = json::text(&object, "/metadata/generateName");
@@ -207,9 +210,11 @@ pub fn replace(
     place: &Place,
     old: &Arc<Object>,
     mut new: Value,
+    writer: &Writer,
 ) -> Result<Arc<Object>, Refusal> {
     let kind = place.kind;
     let is_status = place.subresource == "status";
+    managed::note(kind, &old.value, &mut new, writer, &clock.text());
     place_in_namespace(place, &mut new)?;
     let revision = json::text(&new, "/metadata/resourceVersion");
     if revision.is_empty() || revision == "0" {
@@ -248,7 +253,7 @@ pub fn replace(
         store.delete(kind, &place.key());
         return Ok(Object::at(new, old.revision));
     }
-    if new == old.value {
+    if managed::is_the_same(&new, &old.value) {
         return Ok(Arc::clone(old));
     }
     Ok(store.put(kind, &place.key(), new))
@@ -284,7 +289,13 @@ fn goes_away(kind: &Kind, new: &Value, old: &Value) -> bool {
 ///
 /// # Errors
 /// See [`replace`] and [`create`].
-pub fn put(store: &mut Store, clock: &Clock, place: &Place, new: Value) -> Result<Written, Refusal> {
+pub fn put(
+    store: &mut Store,
+    clock: &Clock,
+    place: &Place,
+    new: Value,
+    writer: &Writer,
+) -> Result<Written, Refusal> {
     check_name(place, &new)?;
     let mut placed = new.clone();
     place_in_namespace(place, &mut placed)?;
@@ -298,14 +309,14 @@ pub fn put(store: &mut Store, clock: &Clock, place: &Place, new: Value) -> Resul
         }
         let mut new = new;
         json::remove(&mut new, "/metadata/resourceVersion");
-        let object = create(store, clock, place, new)?;
+        let object = create(store, clock, place, new, writer)?;
         return Ok(Written { object, is_new: true });
     };
     let (wanted, found) = (json::text(&new, "/metadata/uid"), json::text(&old.value, "/metadata/uid"));
     if !wanted.is_empty() && wanted != found {
         return Err(uid_conflict(place, wanted, found));
     }
-    Ok(Written { object: replace(store, clock, place, &old, new)?, is_new: false })
+    Ok(Written { object: replace(store, clock, place, &old, new, writer)?, is_new: false })
 }
 
 /// Checks that an object is the one the URL names.

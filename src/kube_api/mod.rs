@@ -12,6 +12,7 @@ pub mod ids;
 pub mod kinds;
 pub mod leadership;
 pub mod lease;
+pub mod managed_fields;
 pub mod progress;
 mod protobuf;
 pub mod restore;

@@ -12,7 +12,6 @@ mod coverage;
 mod desired_state;
 mod populator;
 mod reconciler;
-mod second_controller;
 mod story;
 mod volumes;
 mod world;
@@ -37,7 +36,6 @@ fn main() {
             "in_tree_migration" => volumes::migrations(cases::read(&path)),
             "populator" => populator::trials(cases::read(&path)),
             "reconciler" => reconciler::trials(cases::read(&path)),
-            "second_controller" => second_controller::trials(cases::read(&path)),
             "startup" => story::trials("start-up", cases::read(&path)),
             "volume_names" => volumes::names(cases::read(&path)),
             _ => panic!("{}: no table is called \"{table}\"", path.display()),

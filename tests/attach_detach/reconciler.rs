@@ -39,6 +39,8 @@ pub struct Case {
     #[serde(default)]
     stand_off: bool,
     #[serde(default)]
+    stand_off_on: Vec<String>,
+    #[serde(default)]
     restored: bool,
     #[serde(default)]
     unreadable: BTreeMap<String, String>,
@@ -136,8 +138,13 @@ fn run(case: &Case) -> Result<(), Failed> {
             stand_off: if case.restored {
                 Some(StandOff::Restored { until: wall() })
             } else {
-                case.stand_off.then_some(StandOff::ForeignWriter)
+                case.stand_off.then(|| StandOff::ForeignWriter("another".into()))
             },
+            stand_off_on: case
+                .stand_off_on
+                .iter()
+                .map(|node| (NodeName::from(node.as_str()), StandOff::ForeignWriter("another".into())))
+                .collect(),
             unreadable: case
                 .unreadable
                 .iter()

@@ -19,6 +19,7 @@ use mooring::{
         controller::{AttachDetachOptions, Controller},
         force::ForcePolicy,
         metrics::AttachDetachMetrics,
+        second_controller::Suspect,
         standing::NodeVolume,
     },
     kube_api::{
@@ -76,11 +77,20 @@ struct Options {
     pair_calls: Option<usize>,
     /// Whether the force-detach timers are kept where they survive the process.
     timers: bool,
+    /// The manager under whose name others write; none if nobody owns what they wrote.
+    others: Option<String>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { force_on_timeout: true, leads: true, sweep: None, pair_calls: None, timers: false }
+        Self {
+            force_on_timeout: true,
+            leads: true,
+            sweep: None,
+            pair_calls: None,
+            timers: false,
+            others: None,
+        }
     }
 }
 
@@ -217,7 +227,8 @@ fn tables(
 
 impl<'a> Play<'a> {
     fn new(case: &'a Case) -> Self {
-        let (world, now) = (World::new(), Instant::now());
+        let (mut world, now) = (World::new(), Instant::now());
+        world.others.clone_from(&case.options.others);
         let (objects, changes, controller, metrics) = tables(&case.options, world.wall, now);
         Self {
             options: &case.options,
@@ -516,13 +527,15 @@ fn words(call: &Call) -> String {
         Call::Pair(_, _, PairRequest::Create(_)) => "create",
         Call::Pair(_, _, PairRequest::Delete(..)) => "delete",
         Call::Pair(_, _, PairRequest::Read(_)) | Call::ReadNode(_) => "read",
+        Call::ReadOwner(..) => "who wrote",
         Call::PatchNode(..) => "list",
         Call::Timers(request) if request.verb == Verb::Get => "read",
         Call::Timers(_) => "write",
     };
     match call {
         Call::Pair(volume, node, _) => format!("{verb} {} on {node}", word(volume.as_str())),
-        Call::ReadNode(node) => format!("{verb} {node}"),
+        Call::ReadNode(node) | Call::ReadOwner(Suspect::Node(node), _) => format!("{verb} {node}"),
+        Call::ReadOwner(Suspect::Attachment(_), _) => format!("{verb} an attachment"),
         Call::Timers(_) => format!("{verb} the timers"),
         Call::PatchNode(node, _, request) => {
             let body = request.body.clone().unwrap_or_default();

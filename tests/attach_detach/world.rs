@@ -74,6 +74,8 @@ pub struct World {
     /// Nodes that were never there, for the watch to tell of their end.
     pub strays: Vec<Value>,
     pub wall: Timestamp,
+    /// The manager that everything bears which the case changes.
+    pub others: Option<String>,
 }
 
 /// The volume that a word of a case stands for: `v1` is a handle of the driver `d`, anything with a slash a
@@ -99,7 +101,7 @@ pub fn pair(text: &str) -> (VolumeId, NodeName) {
 impl World {
     pub fn new() -> Self {
         let wall = Timestamp::from_second(1_000_000).unwrap();
-        Self { revision: 100, uids: 0, objects: BTreeMap::new(), strays: Vec::new(), wall }
+        Self { revision: 100, uids: 0, objects: BTreeMap::new(), strays: Vec::new(), wall, others: None }
     }
 
     /// Makes, changes or removes what the forms name.
@@ -274,6 +276,7 @@ impl World {
             Call::PatchNode(name, _, request) => self.patch_node(name, request),
             Call::Timers(request) => Ok(self.timers(request)),
             Call::ReadNode(name) => Ok(self.read("node", name.as_str())),
+            Call::ReadOwner(..) => Ok(Ok(Answer::Owners(self.others.iter().cloned().collect()))),
         }
     }
 

@@ -171,6 +171,8 @@ impl Server {
                     None => Err(CallError::NotFound(path)),
                 }
             }
+            // Whoever else writes here is no controller.
+            Call::ReadOwner(_) => Ok(Answer::Owners(vec!["kubectl-edit".to_owned()])),
             Call::Directory(directory) => Ok(Answer::Directory(self.act(directory))),
         }
     }

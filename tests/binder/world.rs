@@ -376,7 +376,7 @@ impl World {
     fn perform(&mut self, op: Op) -> bool {
         let number = self.writes;
         let fault = match &op.call {
-            Call::Read { .. } | Call::ReadClass(_) | Call::Directory(_) => None,
+            Call::Read { .. } | Call::ReadClass(_) | Call::ReadOwner(_) | Call::Directory(_) => None,
             Call::Write(write) => {
                 self.writes += 1;
                 self.written.push(write.kind.as_str());

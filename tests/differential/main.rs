@@ -56,11 +56,19 @@ fn main() {
     }
     let is_chosen = seeds.is_some();
     let seeds = read_seeds(seeds.as_deref().unwrap_or("1"));
-    let together = Trial::test("second_binder_beside_kube_controller_manager", || {
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        runtime.block_on(second_binder::play())
-    });
+    let runtime =
+        || tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let together = [
+        Trial::test("second_binder_beside_kube_controller_manager", move || {
+            runtime().block_on(second_binder::play())
+        }),
+        Trial::test("second_attach_detach_controller_beside_kube_controller_manager", move || {
+            runtime().block_on(second_binder::attach_detach())
+        }),
+        Trial::test("no_second_controller_where_the_two_loops_are_off", move || {
+            runtime().block_on(second_binder::without_the_two())
+        }),
+    ];
     let mut trials: Vec<Trial> = seeds
         .iter()
         .enumerate()
@@ -71,7 +79,7 @@ fn main() {
                 .with_ignored_flag(!is_chosen)
         })
         .collect();
-    trials.push(together.with_ignored_flag(!is_chosen));
+    trials.extend(together.map(|trial| trial.with_ignored_flag(!is_chosen)));
     libtest_mimic::run(&arguments, trials).exit();
 }
 

@@ -1,16 +1,19 @@
-//! The binder of kube-controller-manager and the daemon at once, on one cluster: the daemon notices.
+//! kube-controller-manager and the daemon at once, on one cluster: the daemon notices if its loops are on, and never if
+//! they are off, whatever else it writes there under the same name.
 //!
 //! Nobody should run both. Each chooses for itself, so that a claim comes to hold a volume of either, and one
 //! of them takes the other's back: what was just written is changed by somebody who decides about it, too.
 
 use futures::{FutureExt, future::join_all};
+use k8s_openapi::api::core::v1::Node;
 use libtest_mimic::Failed;
 
 use crate::{
     PROTECTION, QUICK, REPLACED,
     support::{
+        actors::{Attacher, AttacherBehaviour},
         assets::Assets,
-        cluster::Cluster,
+        cluster::{Cluster, DRIVER, until},
         control_plane::{ControlPlane, User},
         daemon::Launch,
     },
@@ -50,3 +53,84 @@ pub async fn play() -> Result<(), Failed> {
 }
 
 const QUIET: &str = "mooring_alarm{alarm=\"second_binder\"} 0";
+const ATTACHING: &str = "mooring_alarm{alarm=\"second_attach_detach_controller\"} 0";
+
+/// A node with pods that use volumes of their own.
+async fn pods(cluster: &Cluster, round: usize) -> Vec<String> {
+    let node = format!("node{round}");
+    cluster.node(&node).await;
+    let names: Vec<String> = (0..PODS).map(|number| format!("{round}-{number}")).collect();
+    for name in &names {
+        cluster.bound_pair(&format!("pv{name}"), &format!("pvc{name}")).await;
+    }
+    let made = names.iter().map(|name| async move {
+        cluster.pod(&format!("pod{name}"), &format!("node{round}"), &[&format!("pvc{name}")]).await;
+    });
+    join_all(made).await;
+    // In whichever order.
+    until(cluster.all(), &node, "the node lists them all", |node: Option<&Node>| {
+        let listed = node.and_then(|node| node.status.as_ref()?.volumes_attached.as_ref());
+        listed.is_some_and(|listed| listed.len() == PODS)
+    })
+    .await;
+    names
+}
+
+/// Pods at once on one node.
+const PODS: usize = 20;
+
+/// Plays the attach/detach controller and the daemon at once until the daemon says so.
+pub async fn attach_detach() -> Result<(), Failed> {
+    let plane = ControlPlane::start(&Assets::find()?).await;
+    let [_, attach_detach] = REPLACED;
+    let token = plane.token(User::ControllerManager);
+    let daemon = Launch::alone().start_process(&plane.kubeconfig(plane.url(), &token));
+    daemon.ready().await;
+    let cluster = Cluster::new(plane.client(User::Admin));
+    let _attacher = Attacher::start(plane.client(User::Attacher), DRIVER, AttacherBehaviour::default());
+    assert!(daemon.page("/metrics").await.contains(ATTACHING), "nobody else is there yet");
+    let _controllers = plane.controller_manager(&[&[attach_detach][..], &PROTECTION].concat(), &QUICK);
+    for round in 0..ROUNDS {
+        pods(&cluster, round).await;
+        let ready = daemon.page("/readyz?verbose").await;
+        if ready.contains("second_attach_detach_controller: ") {
+            assert!(ready.contains("kube-controller-manager wrote"), "{ready}");
+            return Ok(());
+        }
+    }
+    let page = daemon.page("/debug/attach-detach").await;
+    Err(format!("the second attach/detach controller went unnoticed for {ROUNDS} rounds: {page}").into())
+}
+
+/// Plays all of kube-controller-manager but the two loops, and the daemon.
+pub async fn without_the_two() -> Result<(), Failed> {
+    let plane = ControlPlane::start(&Assets::find()?).await;
+    let token = plane.token(User::ControllerManager);
+    let daemon = Launch::alone().start_process(&plane.kubeconfig(plane.url(), &token));
+    daemon.ready().await;
+    let cluster = Cluster::new(plane.client(User::Admin));
+    let _attacher = Attacher::start(plane.client(User::Attacher), DRIVER, AttacherBehaviour::default());
+    let without = REPLACED.map(|controller| format!("-{controller}"));
+    let controllers = [&["*"][..], &without.each_ref().map(String::as_str)].concat();
+    let _controllers = plane.controller_manager(&controllers, &QUICK);
+    for round in 0..3 {
+        for name in pods(&cluster, round).await {
+            cluster.remove_pod(&format!("pod{name}")).await;
+            cluster.detached(&format!("pv{name}"), &format!("node{round}")).await;
+            // Its protection controllers take their finalizers away.
+            cluster.delete_claim(&format!("pvc{name}")).await;
+            cluster.volume_phase(&format!("pv{name}"), "Released").await;
+        }
+    }
+    let metrics = daemon.page("/metrics").await;
+    for line in [
+        QUIET,
+        ATTACHING,
+        "mooring_second_binder_sightings_total 0",
+        "mooring_foreign_writes_total{kind=\"node_list_changed\"} 0",
+        "mooring_foreign_writes_total{kind=\"attachment_created\"} 0",
+    ] {
+        assert!(metrics.contains(line), "{line}");
+    }
+    Ok(())
+}

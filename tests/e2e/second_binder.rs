@@ -2,19 +2,22 @@
 //! cannot use the node that was chosen, a claim that nothing fits.
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
 use crate::{
     stage::{Stage, Story, story},
     support::{
         actors::Reaction,
-        cluster::{VolumeShape, patch, patch_status, until},
+        cluster::{VolumeShape, patch, patch_status_as, until},
     },
 };
 
 pub fn stories() -> Vec<Story> {
     vec![
         story("second_binder_stops_every_release", stops_every_release),
+        story("second_binder_is_not_a_populator", is_not_a_populator),
+        story("second_binder_is_not_a_person_nor_a_backup_tool", is_not_a_person),
         story("provision_starts_over_on_another_node", starts_over),
         story("explained_why_a_claim_waits", explained),
     ]
@@ -30,9 +33,16 @@ async fn stops_every_release(stage: Stage) {
 
     // The other one gives the volume up; the daemon mends it.
     let volumes = cluster.all::<PersistentVolume>();
-    patch_status(&volumes, "v1", json!({ "status": { "phase": "Available" } })).await;
+    let available = json!({ "status": { "phase": "Available" } });
+    patch_status_as(KCM, &volumes, "v1", available.clone()).await;
     cluster.volume_phase("v1", "Bound").await;
-    daemon.page_says("/readyz?verbose", "alarms ok: second_binder: pv/v1 was changed at revision").await;
+    daemon.page_says("/debug/binder", "\"manager\":\"kube-controller-manager\"").await;
+    daemon.shows("mooring_alarm{alarm=\"second_binder\"} 0").await;
+    cluster.bound_pair("v4", "c4").await;
+    patch_status_as(KCM, &volumes, "v4", available).await;
+    cluster.volume_phase("v4", "Bound").await;
+    let alarm = "alarms ok: second_binder: kube-controller-manager wrote status.phase of pv/v4";
+    daemon.page_says("/readyz?verbose", alarm).await;
     daemon.shows("mooring_alarm{alarm=\"second_binder\"} 1").await;
 
     // Binding goes on, releasing does not.
@@ -44,6 +54,61 @@ async fn stops_every_release(stage: Stage) {
     let waiting = explained["waiting"].as_array().unwrap();
     let volume = waiting.iter().find(|row| row["volume"] == "v2").unwrap();
     assert_eq!(volume["reason"], "ForeignWriter", "{explained}");
+}
+
+/// The manager under whose name kube-controller-manager writes.
+const KCM: &str = "kube-controller-manager";
+
+/// A populator fills a volume through a claim of its own and hands it over to the claim that is to have it. It waits
+/// for the former to be Lost.
+async fn is_not_a_populator(stage: Stage) {
+    // The volume is another claim's while the former still is Bound: that is the populator's doing.
+    stage.expect_violations();
+    let daemon = stage.daemon().await;
+    let cluster = &stage.cluster;
+    cluster.bound_pair("v1", "prime").await;
+    cluster.bound_pair("v2", "c2").await;
+    let target =
+        cluster.shaped_claim("target", &VolumeShape { capacity: "1Gi", ..VolumeShape::default() }).await;
+    let uid = target.metadata.uid.unwrap();
+    let reference = json!({ "name": "target", "uid": uid, "resourceVersion": null });
+    let params = PatchParams { field_manager: Some("populator".to_owned()), ..PatchParams::default() };
+    let body = Patch::Merge(json!({ "spec": { "claimRef": reference } }));
+    cluster.all::<PersistentVolume>().patch("v1", &params, &body).await.unwrap();
+    cluster.claim_phase("prime", "Lost").await;
+    cluster.bound("target", "v1").await;
+    cluster.delete_claim("c2").await;
+    cluster.volume_phase("v2", "Released").await;
+    daemon.shows("mooring_alarm{alarm=\"second_binder\"} 0").await;
+    daemon.shows("mooring_second_binder_sightings_total 0").await;
+}
+
+/// Somebody edits phases by hand on several volumes, and a backup tool makes a bound pair anew without UID.
+async fn is_not_a_person(stage: Stage) {
+    stage.expect_violations();
+    let daemon = stage.daemon().await;
+    let cluster = &stage.cluster;
+    let volumes = cluster.all::<PersistentVolume>();
+    for number in 1..=3 {
+        let (volume, claim) = (format!("v{number}"), format!("c{number}"));
+        cluster.bound_pair(&volume, &claim).await;
+        let available = json!({ "status": { "phase": "Available" } });
+        patch_status_as("kubectl-edit", &volumes, &volume, available).await;
+        cluster.volume_phase(&volume, "Bound").await;
+    }
+    daemon.shows("mooring_second_binder_sightings_total 3").await;
+    for number in 1..=3 {
+        cluster.delete_claim(&format!("c{number}")).await;
+        cluster.volume_phase(&format!("v{number}"), "Released").await;
+    }
+    // The tool restores claim and volume, each naming the other, and the volume's phase is reset.
+    volumes.delete("v1", &DeleteParams::default()).await.unwrap();
+    patch(&volumes, "v1", json!({ "metadata": { "finalizers": null } })).await;
+    until(volumes.clone(), "v1", "it is gone", |volume: Option<&PersistentVolume>| volume.is_none()).await;
+    cluster.bound_pair("v1", "c1").await;
+    cluster.delete_claim("c1").await;
+    cluster.volume_phase("v1", "Released").await;
+    daemon.shows("mooring_alarm{alarm=\"second_binder\"} 0").await;
 }
 
 async fn starts_over(stage: Stage) {

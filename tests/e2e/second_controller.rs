@@ -9,7 +9,7 @@ use crate::{
     support::{
         actors::attachment_name,
         backend::Proxy,
-        cluster::{DRIVER, patch_status, unique_name},
+        cluster::{DRIVER, patch_status_as, unique_name},
         daemon::Daemon,
     },
 };
@@ -17,6 +17,8 @@ use crate::{
 pub fn stories() -> Vec<Story> {
     vec![
         story("second_controller_stops_every_detach", stops_every_detach),
+        story("second_controller_is_not_the_agent_of_a_node", is_not_an_agent),
+        story("second_controller_is_not_the_leader_to_one_that_stands_by", is_not_the_leader),
         story("second_controller_is_not_an_administrator", is_not_an_administrator),
     ]
 }
@@ -32,13 +34,13 @@ async fn two_pods(stage: &Stage) {
     cluster.published("n1", &["v1", "v2"]).await;
 }
 
-/// Writes the node's list as the other controller would have it; the daemon mends it.
-async fn write_list(stage: &Stage, volumes: &[&str]) {
+/// Writes the list of a node that has all these under the name of a manager; the daemon mends it.
+async fn write_list(stage: &Stage, manager: &str, node: &str, volumes: &[&str], all: &[&str]) {
     let entry = |volume: &&str| json!({ "name": unique_name(volume), "devicePath": "" });
     let list: Vec<_> = volumes.iter().map(entry).collect();
     let nodes = stage.cluster.all::<Node>();
-    patch_status(&nodes, "n1", json!({ "status": { "volumesAttached": list } })).await;
-    stage.cluster.published("n1", &["v1", "v2"]).await;
+    patch_status_as(manager, &nodes, node, json!({ "status": { "volumesAttached": list } })).await;
+    stage.cluster.published(node, all).await;
 }
 
 async fn ready_page_says(daemon: &Daemon, text: &str) -> bool {
@@ -47,20 +49,34 @@ async fn ready_page_says(daemon: &Daemon, text: &str) -> bool {
 
 const ALARM: &str = "alarms ok: second_attach_detach_controller: another attach/detach controller";
 
+/// The manager under whose name kube-controller-manager writes.
+const KCM: &str = "kube-controller-manager";
+
 async fn stops_every_detach(stage: Stage) {
     stage.expect_violations();
     let _attacher = stage.attacher();
     let daemon = stage.daemon().await;
     let cluster = &stage.cluster;
     two_pods(&stage).await;
+    cluster.node("n2").await;
+    for volume in ["v4", "v5"] {
+        cluster.bound_pair(volume, &volume.replace('v', "c")).await;
+    }
+    cluster.pod("p4", "n2", &["c4", "c5"]).await;
+    cluster.published("n2", &["v4", "v5"]).await;
     assert!(!ready_page_says(&daemon, ALARM).await);
 
-    for list in [&["v1"][..], &["v2"], &[]] {
-        write_list(&stage, list).await;
-    }
+    write_list(&stage, KCM, "n1", &["v1"], &["v1", "v2"]).await;
+    daemon.page_says("/debug/attach-detach", "\"manager\":\"kube-controller-manager\"").await;
+    assert!(!ready_page_says(&daemon, ALARM).await, "one node alone shows too little");
+    write_list(&stage, KCM, "n2", &["v5"], &["v4", "v5"]).await;
     daemon.page_says("/readyz?verbose", ALARM).await;
+    daemon
+        .page_says("/readyz?verbose", "kube-controller-manager wrote status.volumesAttached of node/n2")
+        .await;
     daemon.shows("mooring_alarm{alarm=\"second_attach_detach_controller\"} 1").await;
-    daemon.shows("mooring_foreign_writes_total{kind=\"node_list_changed\"} 3").await;
+    daemon.shows("mooring_foreign_writes_total{kind=\"node_list_changed\"} 2").await;
+    cluster.event("n1", "SecondController").await;
 
     // Attaching goes on, detaching does not.
     cluster.remove_pod("p1").await;
@@ -71,6 +87,53 @@ async fn stops_every_detach(stage: Stage) {
     daemon.page_says("/debug/attach-detach", "ForeignWriter").await;
 }
 
+/// Whoever rewrites the list of its own node, however often, holds up that node's volumes and no others.
+async fn is_not_an_agent(stage: Stage) {
+    stage.expect_violations();
+    let _attacher = stage.attacher();
+    let daemon = stage.daemon().await;
+    let cluster = &stage.cluster;
+    two_pods(&stage).await;
+    cluster.node("n2").await;
+    cluster.bound_pair("v3", "c3").await;
+    cluster.pod("p3", "n2", &["c3"]).await;
+    cluster.published("n2", &["v3"]).await;
+
+    for list in [&["v1"][..], &["v2"], &[], &["v1"]] {
+        write_list(&stage, "node-agent", "n1", list, &["v1", "v2"]).await;
+    }
+    daemon.page_says("/debug/attach-detach", "\"manager\":\"node-agent\"").await;
+    daemon.shows("mooring_alarm{alarm=\"second_attach_detach_controller\"} 0").await;
+    cluster.event("n1", "SecondController").await;
+
+    cluster.remove_pod("p1").await;
+    cluster.remove_pod("p3").await;
+    cluster.detached("v3", "n2").await;
+    cluster.published("n2", &[]).await;
+    daemon.page_says("/debug/attach-detach", "node-agent wrote status.volumesAttached of node/n1").await;
+    cluster.published("n1", &["v1", "v2"]).await;
+}
+
+/// What the leader does is nobody else's act: neither to one that stands by, nor to one that has just taken over.
+async fn is_not_the_leader(stage: Stage) {
+    let _attacher = stage.attacher();
+    let leader = stage.daemon().await;
+    let standby = stage.daemon().await;
+    let cluster = &stage.cluster;
+    two_pods(&stage).await;
+    cluster.remove_pod("p1").await;
+    cluster.detached("v1", "n1").await;
+    cluster.published("n1", &["v2"]).await;
+    leader.kill();
+    cluster.bound_pair("v3", "c3").await;
+    cluster.pod("p3", "n1", &["c3"]).await;
+    cluster.published("n1", &["v2", "v3"]).await;
+    for kind in ["node_list_changed", "attachment_created", "attachment_deleted"] {
+        standby.shows(&format!("mooring_foreign_writes_total{{kind=\"{kind}\"}} 0")).await;
+    }
+    assert!(!standby.page("/debug/attach-detach").await.contains("\"manager\""));
+}
+
 /// Deletes attachments by hand, and writes a list once.
 async fn is_not_an_administrator(stage: Stage) {
     stage.expect_violations();
@@ -79,7 +142,7 @@ async fn is_not_an_administrator(stage: Stage) {
     let cluster = &stage.cluster;
     two_pods(&stage).await;
 
-    write_list(&stage, &[]).await;
+    write_list(&stage, "kubectl-edit", "n1", &[], &["v1", "v2"]).await;
     let name = attachment_name("v1", DRIVER, "n1");
     cluster.all::<VolumeAttachment>().delete(&name, &DeleteParams::default()).await.unwrap();
     cluster.repeated_event("p1", "SuccessfulAttachVolume", "").await;

@@ -364,9 +364,24 @@ impl Daemon {
         self.controller.wake_at().map(|at| at.saturating_duration_since(self.now))
     }
 
-    /// Whether it has noticed another controller.
+    /// Whether it has noticed another controller, wherever.
     pub fn is_alarmed(&self) -> bool {
-        self.controller.standing().alarm().is_some()
+        let standing = self.controller.standing();
+        standing.alarm().is_some() || !standing.second_writers().is_empty()
+    }
+
+    /// Whether it leaves a node alone for that.
+    pub fn is_alarmed_on(&self, node: &NodeName) -> bool {
+        let standing = self.controller.standing();
+        standing.alarm().is_some()
+            || standing.second_writers().iter().filter_map(|row| row["object"].as_str()).any(|object| {
+                let attachment = object
+                    .strip_prefix("volumeattachment/")
+                    .map(mooring::kube_api::ids::AttachmentName::from);
+                let attachment = attachment.and_then(|name| self.objects.attachments.get(&name));
+                object == format!("node/{node}")
+                    || attachment.is_some_and(|attachment| attachment.spec.node_name == *node)
+            })
     }
 
     /// What the daemon says it waits for.
@@ -440,5 +455,7 @@ fn perform(server: &mut Server, call: &Call) -> Result<Result<Answer, CallError>
             Some(node) => Ok(Answer::Node(node.clone())),
             None => Err(CallError::NotFound(name.to_string())),
         },
+        // Nobody else but a second controller writes to what is asked about.
+        Call::ReadOwner(..) => Ok(Answer::Owners(vec!["kube-controller-manager".to_owned()])),
     })
 }

@@ -403,6 +403,7 @@ impl<'a> Print<'a> {
                 self.plain(list);
             }
             Call::Timers(request) => self.plain(request),
+            Call::ReadOwner(_, uid) => self.uid(uid),
         }
     }
 
@@ -455,6 +456,7 @@ impl<'a> Print<'a> {
                 }
             }
             Answer::Timers(map) => self.plain(map),
+            Answer::Owners(managers) => self.plain(managers),
             Answer::Gone => {}
         }
     }
@@ -469,5 +471,6 @@ fn place(call: &Call) -> (&'static str, String) {
         Call::PatchNode(node, ..) => ("patch", node.to_string()),
         Call::ReadNode(node) => ("node", node.to_string()),
         Call::Timers(_) => ("timers", String::new()),
+        Call::ReadOwner(suspect, _) => ("owner", suspect.to_string()),
     }
 }

@@ -23,7 +23,7 @@ use super::{
 impl Daemon {
     /// S1, S8, S14, S15, S16, and for the lists of nodes S3, S10, S11.
     pub(super) fn is_justified(&self, call: &Call) -> Result<(), String> {
-        let alarm = self.is_alarmed();
+        let alarm = |node| self.is_alarmed_on(node);
         match call {
             Call::Pair(volume, node, PairRequest::Create(_)) => {
                 if !self.wants(volume, node) {
@@ -38,13 +38,13 @@ impl Daemon {
                 }
                 Ok(())
             }
-            Call::Pair(volume, node, PairRequest::Delete(..)) if alarm => {
+            Call::Pair(volume, node, PairRequest::Delete(..)) if alarm(node) => {
                 Err(format!("S14: {volume} is to be detached from {node} while another does so, too"))
             }
             Call::Pair(volume, node, PairRequest::Delete(..)) if self.wants(volume, node) => {
                 Err(format!("S15: {volume} is to be detached from {node}, where it is wanted"))
             }
-            Call::PatchNode(name, _, request) => self.is_list_justified(name, request, alarm),
+            Call::PatchNode(name, _, request) => self.is_list_justified(name, request, alarm(name)),
             _ => Ok(()),
         }
     }

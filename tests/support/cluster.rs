@@ -478,6 +478,15 @@ where
     api.patch_status(name, &PatchParams::default(), &Patch::Merge(body)).await.expect("patch a status")
 }
 
+/// The same under the name of a manager.
+pub async fn patch_status_as<K>(manager: &str, api: &Api<K>, name: &str, body: Value) -> K
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    let params = PatchParams { field_manager: Some(manager.to_owned()), ..PatchParams::default() };
+    api.patch_status(name, &params, &Patch::Merge(body)).await.expect("patch a status")
+}
+
 /// Waits until an object, or its absence, is as it should be.
 pub async fn until<K>(
     api: Api<K>,

@@ -486,16 +486,20 @@ fn s14_nothing_is_released_while_another_binder_is_at_work() {
     }
     let measures = planner.plan(now).measures;
     assert!(matches!(measures.as_slice(), [Measure::Bound(_)]), "{measures:?}");
-    assert_eq!((planner.rival(now), planner.sightings()), (None, 0));
+    assert_eq!((planner.rival(), planner.sightings()), (None, 0));
 
     let mut undone = PersistentVolume::clone(&objects.volumes.get(&name).unwrap());
     undone.status.phase = VolumePhase::Available;
     undone.metadata.resource_version = ResourceVersion(10);
     objects.apply(undone);
     planner.changed(&ObjectRef::Volume(name.clone()), now);
-    let sighting = planner.rival(now).unwrap().to_string();
-    assert!(sighting.starts_with("pv/pv was changed at revision 10"), "{sighting}");
-    assert_eq!(planner.sightings(), 1);
+    // Before anything is written to it, it is asked who that was.
+    let op = only(planner.plan(now));
+    assert!(matches!(op.call, Call::ReadOwner(_)), "{op:?}");
+    planner.outcome(op, Ok(Answer::Owners(vec!["kube-controller-manager".to_owned()])), now, 0.0);
+    let by = planner.stand_offs().next().unwrap().to_string();
+    assert_eq!(by, "kube-controller-manager wrote status.phase of pv/pv");
+    assert_eq!((planner.rival(), planner.sightings()), (None, 1));
     // The bind is repaired: that takes nothing from anybody.
     let op = only(planner.plan(now));
     assert_eq!(op.call.write_kind(), Some(WriteKind::VolumeBound));
@@ -515,7 +519,8 @@ fn s14_nothing_is_released_while_another_binder_is_at_work() {
     assert!(plan.ops.is_empty(), "{:?}", plan.ops);
     assert_eq!(planner.standing().volume(&name), Some(VolumeReason::SecondBinder));
     let start = now;
-    while planner.rival(plan.wake_at.unwrap()).is_some() {
+    let end = planner.stand_offs().next().unwrap().until;
+    while plan.wake_at.unwrap() < end {
         let then = plan.wake_at.unwrap();
         plan = planner.plan(then);
         while let Some(read) = plan.ops.pop() {
@@ -525,7 +530,6 @@ fn s14_nothing_is_released_while_another_binder_is_at_work() {
         }
         assert_eq!(planner.standing().volume(&name), Some(VolumeReason::SecondBinder));
     }
-    let end = plan.wake_at.unwrap();
     assert!(end > start);
     let read = only(planner.plan(end));
     assert_eq!(read.call, proof, "that was minutes ago");
@@ -576,7 +580,7 @@ fn l18_every_claim_that_is_not_bound_is_explained_with_the_nearest_volumes() {
         "who names a volume takes no other"
     );
     assert_eq!(standing.waiting(), [("NamedVolumeMissing", 1), ("NoClassAndNoMatch", 1)].into());
-    standing.set_alarm(Some("somebody".to_owned()));
+    standing.set_rivals(Some("somebody".to_owned()), Vec::new());
     assert_eq!(standing.json()["alarm"], "somebody");
 }
 

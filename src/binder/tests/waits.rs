@@ -318,7 +318,9 @@ fn s14_what_we_wrote_in_an_earlier_term_is_for_whoever_leads_now_to_change() {
         other.metadata.resource_version = ResourceVersion(9);
         objects.apply(other);
         planner.changed(&ObjectRef::Volume(VolumeName::from("pv")), now);
-        assert_eq!(planner.rival(now).is_some(), leads_on);
+        assert_eq!(planner.sightings() == 1, leads_on);
+        let asks = planner.plan(now).ops.iter().any(|op| matches!(op.call, Call::ReadOwner(_)));
+        assert_eq!(asks, leads_on);
     }
 }
 

@@ -36,8 +36,10 @@ use self::{
 };
 use super::{
     error_chain,
+    ids::Uid,
     kinds::{ConfigMap, Narrow},
     leadership::{Leadership, Term},
+    managed_fields::{OwnedField, owners},
     wire::{Accept, Encoding},
 };
 use crate::metrics::{Alarms, ApiMetrics};
@@ -314,6 +316,15 @@ impl Caller {
             single::deletion(&body, request)?;
         }
         Ok(body.to_vec())
+    }
+
+    /// Reads live which managers own a field of the object with this UID. Always as JSON: it is asked rarely.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub async fn owners(&self, path: String, uid: &Uid, field: OwnedField) -> Result<Vec<String>, CallError> {
+        let body = self.send(&Request { verb: Verb::Get, path, body: None }).await?;
+        owners(&body, uid, field).map_err(|error| CallError::Unknown(error.to_string()))
     }
 
     async fn answer(&self, request: &Request, accept: Accept) -> Result<Answer, CallError> {

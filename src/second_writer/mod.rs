@@ -1,0 +1,296 @@
+//! Second writers: tells a controller that does our work beside us from all others who write to the same objects
+//! (S14). Pure; each subsystem has one, over its own kinds of objects.
+//!
+//! In: suspicious changes, one at a time, and what a live read says about who made them. Out: which object to read,
+//! and the stand-offs: where nothing may be taken away, why and until when. What another controller is proven to
+//! have changed is left alone at once, and everything is once it was at work on several objects. What people,
+//! populators, backup tools and kubelets do concerns the object alone, and only if they do it again and again.
+
+mod owner;
+mod stand_off;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    fmt::Display,
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+pub use owner::Owner;
+pub use stand_off::{StandOff, seconds};
+
+use crate::kube_api::managed_fields::OwnedField;
+
+/// Acts within this time count together, and after this long without any a stand-off ends. Longer than the pauses
+/// of a stock controller on a quiet object (resync 15 s, back-off up to 2 min), so that one that is there is seen
+/// again before it ends.
+const MEMORY: Duration = Duration::from_mins(10);
+
+/// So many acts on one object are a pattern, whoever they are of: people do it once, and perhaps again.
+const PATTERN: usize = 3;
+
+/// A controller that was at work on so many objects is at work on all.
+const SEVERAL: usize = 2;
+
+/// The same for one of our own name. A write of ours whose answer was lost may look like another's, so that takes
+/// more.
+const SEVERAL_OF_OUR_NAME: usize = 3;
+
+/// An object is read no more often than this.
+const READ_AGAIN: Duration = Duration::from_secs(30);
+
+/// So many objects are read per [`READ_WINDOW`], however large the cluster is.
+const READS: usize = 30;
+/// See [`READS`].
+const READ_WINDOW: Duration = Duration::from_mins(1);
+
+/// So many objects are remembered; then the one with the oldest act is forgotten.
+const OBJECTS: usize = 1_024;
+
+/// For this long after a process has taken over, what bears its name may be its predecessor's last writes, which
+/// the watch tells of late.
+const HAND_OVER: Duration = Duration::from_mins(1);
+
+/// What is known of one object.
+#[derive(Clone, Debug)]
+struct Acts {
+    field: OwnedField,
+    /// The last of them, [`PATTERN`] at most.
+    at: VecDeque<Instant>,
+    /// When it was asked who made them, if that is not answered yet.
+    asked: Option<Instant>,
+    /// What the last read said, and when.
+    owner: Option<(Instant, Owner)>,
+}
+
+/// The suspicious acts of late and what follows from them, by object.
+#[derive(Clone, Debug)]
+pub struct SecondWriters<Object> {
+    acts: BTreeMap<Object, Acts>,
+    reads: VecDeque<Instant>,
+    here: BTreeMap<Object, StandOff>,
+    everywhere: Option<StandOff>,
+    led_since: Option<Instant>,
+}
+
+/// What has changed about the stand-offs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Changes<Object> {
+    /// Objects where nothing may be taken away from now on.
+    pub begun: Vec<Object>,
+    /// Objects where that is over.
+    pub ended: Vec<Object>,
+    /// Whether it begins or ends everywhere.
+    pub everywhere: bool,
+}
+
+impl<Object> Default for Changes<Object> {
+    fn default() -> Self {
+        Self { begun: Vec::new(), ended: Vec::new(), everywhere: false }
+    }
+}
+
+impl<Object> Changes<Object> {
+    /// Whether nothing has.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.begun.is_empty() && self.ended.is_empty() && !self.everywhere
+    }
+}
+
+impl<Object> Default for SecondWriters<Object> {
+    fn default() -> Self {
+        Self {
+            acts: BTreeMap::new(),
+            reads: VecDeque::new(),
+            here: BTreeMap::new(),
+            everywhere: None,
+            led_since: None,
+        }
+    }
+}
+
+impl<Object: Clone + Ord + Display> SecondWriters<Object> {
+    /// Forgets everything: what others did while this process did not lead is no act against it.
+    pub fn take_over(&mut self, now: Instant) {
+        *self = Self { led_since: Some(now), ..Self::default() };
+    }
+
+    /// Notes an act. Returns whether the object has to be read, and the answer taken with [`Self::learn`].
+    pub fn note(&mut self, object: &Object, field: OwnedField, now: Instant) -> Asks<Object> {
+        self.forget(now);
+        let acts = self.acts.entry(object.clone()).or_insert_with(|| Acts {
+            field,
+            at: VecDeque::new(),
+            asked: None,
+            owner: None,
+        });
+        acts.field = field;
+        acts.at.push_back(now);
+        if acts.at.len() > PATTERN {
+            acts.at.pop_front();
+        }
+        if acts.asked.is_some() {
+            return Asks::Later;
+        }
+        let is_fresh = acts.owner.as_ref().is_some_and(|(read, _)| now < *read + READ_AGAIN);
+        if !is_fresh && self.reads.len() < READS {
+            self.reads.push_back(now);
+            acts.asked = Some(now);
+            return Asks::Read;
+        }
+        let owner = acts.owner.as_ref().map_or(Owner::Unknown, |(_, owner)| owner.clone());
+        Asks::Judged(self.judge(object, &owner, now))
+    }
+
+    /// Takes what a read said; [`Owner::Unknown`] if it failed.
+    pub fn learn(&mut self, object: &Object, owner: &Owner, now: Instant) -> Changes<Object> {
+        let Some(acts) = self.acts.get_mut(object) else { return Changes::default() };
+        if acts.asked.take().is_none() {
+            return Changes::default();
+        }
+        if self.is_predecessors(owner, now) {
+            self.acts.remove(object);
+            return Changes::default();
+        }
+        let acts = self.acts.get_mut(object);
+        if let Some(acts) = acts {
+            acts.owner = Some((now, owner.clone()));
+        }
+        self.judge(object, owner, now)
+    }
+
+    /// Whether what this owner did may have been done by the process that led before this one.
+    #[must_use]
+    pub fn is_predecessors(&self, owner: &Owner, now: Instant) -> bool {
+        matches!(owner, Owner::OurName) && self.took_over_just_now(now)
+    }
+
+    /// Whether writes of the process that led before this one may still come to light.
+    #[must_use]
+    pub fn took_over_just_now(&self, now: Instant) -> bool {
+        self.led_since.is_some_and(|since| now < since + HAND_OVER)
+    }
+
+    fn judge(&mut self, object: &Object, owner: &Owner, now: Instant) -> Changes<Object> {
+        let Some(acts) = self.acts.get(object) else { return Changes::default() };
+        let proven = matches!(owner, Owner::Controller(_));
+        let field = acts.field;
+        let holds = proven || acts.at.len() >= PATTERN;
+        let stand_off =
+            || StandOff { object: object.to_string(), field, owner: owner.clone(), until: now + MEMORY };
+        let mut changes = Changes::default();
+        match self.here.get_mut(object) {
+            // Only a controller prolongs it: what others write to is looked at again in between.
+            Some(known) if proven => *known = stand_off(),
+            None if holds => {
+                self.here.insert(object.clone(), stand_off());
+                changes.begun.push(object.clone());
+            }
+            _ => {}
+        }
+        if self.is_everywhere(owner) {
+            changes.everywhere = self.everywhere.is_none();
+            self.everywhere = Some(stand_off());
+        }
+        changes
+    }
+
+    /// Whether the owner has been at work on several objects, this one included.
+    fn is_everywhere(&self, owner: &Owner) -> bool {
+        let objects = |is_it: fn(&Owner) -> bool| {
+            self.acts
+                .values()
+                .filter(|acts| acts.owner.as_ref().is_some_and(|(_, owner)| is_it(owner)))
+                .count()
+        };
+        match owner {
+            Owner::Controller(_) => objects(|owner| matches!(owner, Owner::Controller(_))) >= SEVERAL,
+            Owner::OurName => objects(|owner| matches!(owner, Owner::OurName)) >= SEVERAL_OF_OUR_NAME,
+            Owner::Other(_) | Owner::Unknown => false,
+        }
+    }
+
+    /// Why nothing may be taken away anywhere.
+    #[must_use]
+    pub fn everywhere(&self) -> Option<&StandOff> {
+        self.everywhere.as_ref()
+    }
+
+    /// Why nothing may be taken away from an object, of what concerns it alone.
+    #[must_use]
+    pub fn here(&self, object: &Object) -> Option<&StandOff> {
+        self.here.get(object)
+    }
+
+    /// Every object from which nothing may be taken away.
+    pub fn stand_offs(&self) -> impl Iterator<Item = (&Object, &StandOff)> {
+        self.here.iter()
+    }
+
+    /// When the next stand-off ends, unless something is seen before.
+    #[must_use]
+    pub fn ends_at(&self) -> Option<Instant> {
+        self.here.values().chain(&self.everywhere).map(|stand_off| stand_off.until).min()
+    }
+
+    /// Ends what is over.
+    pub fn settle(&mut self, now: Instant) -> Changes<Object> {
+        let mut changes = Changes::default();
+        if self.ends_at().is_none_or(|end| now < end) {
+            return changes;
+        }
+        let over: BTreeSet<Object> = self
+            .here
+            .iter()
+            .filter(|(_, stand_off)| stand_off.until <= now)
+            .map(|(object, _)| object.clone())
+            .collect();
+        for object in over {
+            self.here.remove(&object);
+            // After that it takes a pattern again.
+            self.acts.remove(&object);
+            changes.ended.push(object);
+        }
+        if self.everywhere.as_ref().is_some_and(|stand_off| stand_off.until <= now) {
+            self.everywhere = None;
+            changes.everywhere = true;
+        }
+        changes
+    }
+
+    /// Keeps what may still matter, and no more than [`OBJECTS`] of it.
+    fn forget(&mut self, now: Instant) {
+        while self.reads.front().is_some_and(|read| *read + READ_WINDOW <= now) {
+            self.reads.pop_front();
+        }
+        for acts in self.acts.values_mut() {
+            while acts.at.front().is_some_and(|at| *at + MEMORY <= now) {
+                acts.at.pop_front();
+            }
+            // A read that never came back.
+            acts.asked = acts.asked.filter(|asked| now < *asked + READ_WINDOW);
+        }
+        let here = &self.here;
+        self.acts.retain(|object, acts| !acts.at.is_empty() || here.contains_key(object));
+        while self.acts.len() >= OBJECTS {
+            let oldest = self.acts.iter().min_by_key(|(_, acts)| acts.at.back().copied());
+            let Some(oldest) = oldest.map(|(object, _)| object.clone()) else { break };
+            self.acts.remove(&oldest);
+        }
+    }
+}
+
+/// What an act asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Asks<Object> {
+    /// The object has to be read live.
+    Read,
+    /// Nothing: a read is under way, which judges this act as well.
+    Later,
+    /// Nothing: this is what follows from it.
+    Judged(Changes<Object>),
+}

@@ -1,0 +1,46 @@
+//! Whose name a field bears, as far as it matters who that is.
+
+/// Managers under whose name the loops of kube-controller-manager write: its own, and those of programs of which it
+/// is a part.
+const CONTROLLERS: [&str; 4] = ["kube-controller-manager", "hyperkube", "k3s", "kubelite"];
+
+/// The manager that the server makes of our user agent.
+const OUR_NAME: &str = "mooring";
+
+/// Who changed a field last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// A controller that does our work. Only for a field that nothing else in it writes: under the same name
+    /// kube-controller-manager writes finalizers, sizes and conditions also with those loops off.
+    Controller(String),
+    /// One of our name: another process of ours, or, shortly after a take-over, the one that led before.
+    OurName,
+    /// Anybody else.
+    Other(String),
+    /// Nobody owns the field, or it could not be read.
+    Unknown,
+}
+
+impl Owner {
+    /// The one of these managers that matters most.
+    #[must_use]
+    pub fn of(managers: &[String]) -> Self {
+        let controller = managers.iter().find(|manager| CONTROLLERS.contains(&manager.as_str()));
+        match (controller, managers.first()) {
+            (Some(controller), _) => Self::Controller(controller.clone()),
+            (None, _) if managers.iter().any(|manager| manager == OUR_NAME) => Self::OurName,
+            (None, Some(other)) => Self::Other(other.clone()),
+            (None, None) => Self::Unknown,
+        }
+    }
+
+    /// The manager, if it is known.
+    #[must_use]
+    pub fn manager(&self) -> Option<&str> {
+        match self {
+            Self::Controller(name) | Self::Other(name) => Some(name),
+            Self::OurName => Some(OUR_NAME),
+            Self::Unknown => None,
+        }
+    }
+}
