@@ -393,7 +393,7 @@ impl<'a> Print<'a> {
     /// A request, of which its place says what it is about.
     fn call(&mut self, call: &Call) {
         match call {
-            Call::Pair(_, _, PairRequest::Delete(uid, _)) => self.uid(uid),
+            Call::Pair(_, _, PairRequest::Delete(uid, _)) | Call::ReadOwner(_, uid) => self.uid(uid),
             // They say nothing more.
             Call::Pair(_, _, PairRequest::Create(_) | PairRequest::Read(_)) | Call::ReadNode(_) => {}
             Call::PatchNode(name, revision, request) => {
@@ -403,7 +403,6 @@ impl<'a> Print<'a> {
                 self.plain(list);
             }
             Call::Timers(request) => self.plain(request),
-            Call::ReadOwner(_, uid) => self.uid(uid),
         }
     }
 
