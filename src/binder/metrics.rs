@@ -348,7 +348,7 @@ mod tests {
         standing.set_claim(&ClaimKey::new("ns", "c"), ClaimReason::NoVolume, Instant::now());
         standing.lead(Instant::now());
         let binder = BinderMetrics::new(&metrics, &objects, &standing).unwrap();
-        binder.decided("claim", "no_volume", 3);
+        binder.decided("claim", "NoClassAndNoMatch", 3);
         binder.measured(&Measure::Took(Operation::Delete, "d".to_owned(), Duration::from_secs(3)));
         binder.measured(&Measure::Failed(Operation::Provision, "d".to_owned()));
         binder.measured(&Measure::Bound(Duration::from_millis(3)));
@@ -389,7 +389,7 @@ mod tests {
             "mooring_bind_duration_seconds_bucket{le=\"0.005\"} 1",
             "mooring_second_binder_sightings_total 2",
             "mooring_waiting{kind=\"claim\",reason=\"NoClassAndNoMatch\"} 1",
-            "mooring_binder_decisions_total{kind=\"claim\",reason=\"no_volume\"} 3",
+            "mooring_binder_decisions_total{kind=\"claim\",reason=\"NoClassAndNoMatch\"} 3",
         ] {
             assert!(text.contains(&format!("{line}\n")), "{line} is not in {text}");
         }

@@ -92,8 +92,8 @@ async fn binder(stage: Stage) {
         r#"workqueue_queue_duration_seconds_count{name="claims"}"#,
         r#"workqueue_work_duration_seconds_count{name="claims"}"#,
         r#"workqueue_work_duration_seconds_count{name="volumes"}"#,
-        r#"mooring_binder_decisions_total{kind="claim",reason="bound"}"#,
-        r#"mooring_binder_decisions_total{kind="volume",reason="delete_failed"}"#,
+        r#"mooring_binder_decisions_total{kind="claim",reason="Bound"}"#,
+        r#"mooring_binder_decisions_total{kind="volume",reason="DeleteFailed"}"#,
     ] {
         assert!(value(series) > 0.0, "{series}");
     }
