@@ -121,15 +121,14 @@ impl NodeState {
         if let Some(node) = node {
             let (known, said) = (&mut self.machine, &node.status.node_info);
             let is_another_boot = differ(&known.boot_id, &said.boot_id);
-            is_another_machine =
-                differ(&known.system_uuid, &said.system_uuid) || differ(&known.machine_id, &said.machine_id);
+            is_another_machine = is_another_machine_than(known, said);
             learn(&mut known.boot_id, &said.boot_id);
             learn(&mut known.system_uuid, &said.system_uuid);
             learn(&mut known.machine_id, &said.machine_id);
             if is_another_machine {
                 // The boot of one machine says nothing of another, which may be alive.
                 self.distrusted.extend(used());
-                self.is_another_machine = true;
+                self.is_another_machine = !self.distrusted.is_empty();
             } else if is_another_boot && !self.is_another_machine {
                 self.distrusted.clear();
             } else if replaced {
@@ -245,6 +244,15 @@ impl NodeState {
             _ => BTreeSet::new(),
         }
     }
+}
+
+/// The machine's own number tells; the one that its system was given at installation, or at each start without a
+/// disk, only where that is not known.
+fn is_another_machine_than(known: &NodeInfo, said: &NodeInfo) -> bool {
+    if known.system_uuid.is_empty() || said.system_uuid.is_empty() {
+        return differ(&known.machine_id, &said.machine_id);
+    }
+    known.system_uuid != said.system_uuid
 }
 
 /// Whether both are known, and are not the same.
@@ -452,6 +460,21 @@ mod tests {
         assert_eq!(state.trusted_at(&ForcePolicy::default()), Some(at(190)));
         state.observe(Some(&node("2", "boot", "True", 150)), BTreeSet::new, at(150));
         assert_eq!(state.trusted_at(&ForcePolicy::default()), Some(at(210)), "it was not Ready unseen");
+    }
+
+    #[test]
+    fn l9_a_machine_that_took_the_place_of_an_idle_one_is_believed_when_it_boots() {
+        let machine = |uuid: &str, boot: &str| {
+            let mut node = Node::clone(&node("1", boot, "True", 0));
+            node.status.node_info.system_uuid = uuid.into();
+            Arc::new(node)
+        };
+        let mut state = NodeState::default();
+        state.observe(Some(&machine("A", "1")), BTreeSet::new, at(0));
+        state.observe(Some(&machine("B", "2")), BTreeSet::new, at(10));
+        state.observe(None, || BTreeSet::from([volume()]), at(1_000));
+        state.observe(Some(&machine("B", "3")), || BTreeSet::from([volume()]), at(1_010));
+        assert!(!state.uses(&volume()), "nothing of the first machine was in doubt");
     }
 
     #[test]

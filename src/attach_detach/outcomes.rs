@@ -391,6 +391,9 @@ impl Controller {
 
 /// With what is to be told of the failure, if anything.
 fn noted(retry: Retry, error: &CallError) -> Retry {
+    if error.is_of_all() {
+        return retry;
+    }
     let is_meant = error.is_certain() && !matches!(error, CallError::Throttled { .. });
     if is_meant || retry.failures() >= TELLING_FAILURES { retry.because(&error.to_string()) } else { retry }
 }

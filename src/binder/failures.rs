@@ -69,6 +69,8 @@ impl Outcome {
             CallError::NotLeader | CallError::NotFound(_) => None,
             CallError::NotSent(_) => Some(Self::NotSent),
             CallError::Conflict(_) | CallError::AlreadyExists(_) => Some(Self::Conflict),
+            // An overload of the server is told by its own metrics and the log, not by an event per claim.
+            CallError::Throttled { .. } if error.is_of_all() => None,
             CallError::Throttled { .. } => Some(Self::Throttled),
             CallError::Refused { .. } => Some(Self::Refused),
             CallError::Unknown(_) => Some(Self::Unknown),

@@ -163,6 +163,12 @@ impl CallError {
     pub fn is_certain(&self) -> bool {
         !matches!(self, Self::Unknown(_))
     }
+
+    /// Whether nothing was sent because the server is too busy for all requests, whatever they are about.
+    #[must_use]
+    pub fn is_of_all(&self) -> bool {
+        matches!(self, Self::Throttled { message, .. } if message == pause::OF_ALL)
+    }
 }
 
 /// Sends requests, within the right to write and the budget.
@@ -337,6 +343,10 @@ impl Caller {
         // Each that was let through may have met what makes the others wait on.
         if let Some(pause) = &self.pause {
             while let Some(until) = pause.until(Instant::now()) {
+                // What a write was decided from may not hold any more by then: it is decided anew (S15).
+                if request.verb != Verb::Get && self.work.is_some() {
+                    return Err(pause::refusal(until, fastrand::f64()));
+                }
                 sleep_until(until).await;
             }
         }

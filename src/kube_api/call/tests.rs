@@ -391,3 +391,31 @@ async fn s40_a_server_that_is_too_busy_is_asked_no_more_than_the_window_until_it
     }
     assert_eq!((sent.len(), answers.len()), (WAITING, WAITING));
 }
+
+/// A write that waited would be sent although what it was decided from may not hold any more.
+#[tokio::test(start_paused = true)]
+async fn s15_s40_a_write_is_not_kept_until_a_busy_server_has_time_but_decided_anew() {
+    let service = tower::service_fn(move |_: http::Request<Body>| async move {
+        let response = http::Response::builder().header("retry-after", "4").status(429);
+        Ok::<_, Infallible>(response.body(Body::empty()).unwrap())
+    });
+    let metrics = Arc::new(ApiMetrics::new(&Metrics::default(), "test").unwrap());
+    let caller =
+        Caller::new(Client::new(service, "default"), Leadership::new(Term::Unlimited), None, metrics);
+    let send = |path: &str, verb| {
+        let request = Request { path: path.to_owned(), ..request(verb) };
+        let caller = caller.clone();
+        async move { caller.send(&request).await.unwrap_err() }
+    };
+    for path in ["/a", "/b", "/c"] {
+        assert!(!send(path, Verb::Patch).await.is_of_all(), "the server said so itself");
+    }
+    let start = Instant::now();
+    let error = send("/d", Verb::Delete).await;
+    assert_eq!((start.elapsed(), error.is_of_all(), error.is_certain()), (Duration::ZERO, true, true));
+    let CallError::Throttled { after, .. } = error else { panic!("{error}") };
+    assert!((4..=7).contains(&after.as_secs()), "{after:?}");
+    // A read says what is so when it is answered, however late that is.
+    assert!(!send("/e", Verb::Get).await.is_of_all());
+    assert!(start.elapsed() >= Duration::from_secs(4));
+}

@@ -10,7 +10,9 @@
 use bytes::Bytes;
 use tokio::time::Duration;
 
-use super::{ListFailure, Reflector, Trouble, catch_up::AWAITED_ANSWER, fetch::PAGE_DEADLINE, list_uri};
+use super::{
+    FIRST_PAGE, ListFailure, Reflector, Trouble, catch_up::AWAITED_ANSWER, fetch::PAGE_DEADLINE, list_uri,
+};
 use crate::{
     kube_api::wire::{DecodeError, Encoding, ListPart},
     state::{Listing, Stored},
@@ -18,6 +20,8 @@ use crate::{
 
 /// Most objects on a page: as many as the API server asks etcd for at once. (`storage/etcd3/store.go`, `maxLimit`.)
 const LARGEST_PAGE: usize = 10_000;
+/// Pages are made no shorter than this because of a slow connection.
+const SHORT_PAGE: usize = 2 * FIRST_PAGE;
 /// What a page of JSON is to have, in bytes: it is held whole.
 const JSON_PAGE_BYTES: usize = 2 << 20;
 /// Objects that are decoded between two looks at what else there is to do: half a millisecond.
@@ -51,6 +55,7 @@ impl<T: Stored> Reflector<T> {
             self.revision = listing.revision();
             self.catch_up.reached(self.revision);
         }
+        self.page_limit = (self.page_limit * 2).min(LARGEST_PAGE);
         Ok(count)
     }
 
@@ -69,6 +74,7 @@ impl<T: Stored> Reflector<T> {
                 Err(ListFailure::Trouble(trouble)) => trouble,
                 result => return result,
             };
+            self.shorten_pages(&trouble);
             match &trouble {
                 Trouble::TooLarge(_) if self.page_limit > 1 => {
                     self.page_limit = self.page_limit.div_ceil(8);
@@ -77,6 +83,10 @@ impl<T: Stored> Reflector<T> {
                 Trouble::Late(waited) if *waited < PAGE_DEADLINE => {
                     self.fetcher.reconnect();
                     patience *= 2;
+                    if from.is_none() {
+                        // The next first page is of another revision.
+                        *listing = None;
+                    }
                     continue;
                 }
                 Trouble::Refused { code: 429 | 500.., .. } | Trouble::Late(_) | Trouble::Broken(_)
@@ -128,9 +138,20 @@ impl<T: Stored> Reflector<T> {
         self.catch_up.step();
         self.page_limit = match page.encoding() {
             Encoding::Json => limit_after(page.size(), taken.objects),
+            Encoding::Protobuf if self.page_limit > FIRST_PAGE => self.page_limit,
             Encoding::Protobuf => LARGEST_PAGE,
         };
         Ok(taken)
+    }
+
+    /// A page that did not come in time, or broke off, may have been too long for a slow connection. Those of the next
+    /// list are longer again.
+    fn shorten_pages(&mut self, trouble: &Trouble) {
+        if let Trouble::Late(_) | Trouble::Broken(_) = trouble
+            && self.page_limit > SHORT_PAGE
+        {
+            self.page_limit = (self.page_limit / 4).max(SHORT_PAGE);
+        }
     }
 
     /// How long to wait for what comes next: that, while it is waited for.

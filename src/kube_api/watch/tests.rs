@@ -435,8 +435,9 @@ async fn l8_a_page_that_stops_half_way_is_asked_for_again_and_what_came_of_it_is
     let script = stage.script.lock().unwrap();
     let limits: Vec<&str> =
         script.asked.iter().filter_map(|(_, uri)| Some(uri.split_once('?')?.1)).take(4).collect();
-    let long = "limit=10000&continue=next";
-    assert_eq!(limits, ["limit=100", long, long, &format!("{long}+of+next")]);
+    // The connection may be too slow for so long a page.
+    let (long, short) = ("limit=10000&continue=next", "limit=2500&continue=next");
+    assert_eq!(limits, ["limit=100", long, short, &format!("{short}+of+next")]);
 }
 
 #[test]
