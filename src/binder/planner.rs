@@ -191,8 +191,13 @@ impl Planner {
     /// Whether nothing may be decided about a volume: a request about it is under way, or a pod empties it.
     pub(super) fn is_busy(&self, name: &VolumeName) -> bool {
         self.busy_volumes.contains(name)
-            || self.runs.has_pods(name)
+            || (self.runs.may_have_pods(name) && self.is_emptied(name))
             || self.objects.unreadable::<PersistentVolume>(name).is_some()
+    }
+
+    fn is_emptied(&self, name: &VolumeName) -> bool {
+        let volume = self.objects.volumes.get(name);
+        volume.is_some_and(|volume| self.runs.pods(&volume).next().is_some())
     }
 
     /// Decides about as many keys as may run now.

@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use crate::server::CLAIM_UID;
+
 /// A file of cases.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -471,14 +473,14 @@ impl Case {
     }
 
     fn pod(&self, form: &Map<String, Value>) -> (String, Value) {
-        known(form, &["name", "claim", "node", "phase", "recycles"]);
+        known(form, &["name", "claim", "node", "phase", "recycles", "owner", "marks", "finalizers"]);
         let name = text(form, "name").expect("a pod has a name");
         let mut metadata = metadata(form, name, &format!("uid-of-{name}"));
         metadata["namespace"] = json!("default");
         if let Some(volume) = text(form, "recycles") {
             let volume = self.expand(volume);
-            let owner =
-                json!({"kind": "PersistentVolume", "name": volume, "uid": format!("uid-of-{volume}")});
+            let uid = text(form, "owner").map_or_else(|| format!("uid-of-{volume}"), str::to_owned);
+            let owner = json!({"kind": "PersistentVolume", "name": volume, "uid": uid});
             metadata["ownerReferences"] = json!([owner]);
         }
         let claim = self.expand(text(form, "claim").unwrap_or("c"));
@@ -538,6 +540,7 @@ fn metadata(form: &Map<String, Value>, name: &str, uid: &str) -> Value {
             "SP" => ("volume.kubernetes.io/storage-provisioner", ""),
             "SPB" => ("volume.beta.kubernetes.io/storage-provisioner", ""),
             "SCB" => ("volume.beta.kubernetes.io/storage-class", ""),
+            "RUN" => (CLAIM_UID, "uid-of-an-earlier-claim"),
             "PRERESIZE" => ("volume.alpha.kubernetes.io/pre-resize-capacity", ""),
             other => panic!("unknown mark {other}"),
         };
