@@ -56,9 +56,9 @@ pub struct Case {
     /// Whether the host-path plugin provisions and deletes.
     #[serde(default)]
     pub host_path: bool,
-    /// How many creations are refused.
+    /// How many writes of a kind are denied.
     #[serde(default)]
-    pub refusals: usize,
+    pub denied: BTreeMap<String, usize>,
     /// How many directories cannot be made.
     #[serde(default)]
     pub unmakable: usize,
@@ -107,6 +107,9 @@ pub struct Case {
     /// Text of the event about the nearest volume; not compared where it is left out.
     #[serde(default)]
     pub nearest: Option<String>,
+    /// Labels of reasons why something waited at one time or other.
+    #[serde(default)]
+    pub waited: Vec<String>,
     /// Label of the reason of the last decision about the first claim or volume.
     #[serde(default)]
     pub reason: Option<String>,
@@ -182,8 +185,8 @@ pub struct Start {
     pub recycler: bool,
     /// Whether the host-path plugin provisions and deletes.
     pub host_path: bool,
-    /// How many creations are refused.
-    pub refusals: usize,
+    /// How many writes of a kind are denied.
+    pub denied: BTreeMap<String, usize>,
     /// How many directories cannot be made.
     pub unmakable: usize,
     /// How many directories cannot be removed.
@@ -221,7 +224,7 @@ impl Case {
             no_provisioning: self.no_provisioning,
             recycler: self.recycler,
             host_path: self.host_path,
-            refusals: self.refusals,
+            denied: self.denied.clone(),
             unmakable: self.unmakable,
             unremovable: self.unremovable,
             ..Start::default()
