@@ -25,8 +25,8 @@ use crate::kube_api::{
 /// Why a step that cannot be taken back has to wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum HeldBack {
-    /// Another binder is at work, on everything or on this: who wrote what.
-    SecondBinder(String),
+    /// Another writes what only the binder should, everywhere or here: who wrote what.
+    ForeignWriter(String),
     /// Etcd was restored a short while ago.
     Restored,
 }
@@ -37,7 +37,7 @@ impl Planner {
         if !step.is_some_and(Step::is_destructive) {
             None
         } else if let Some(by) = self.rivals.stand_off(pair) {
-            Some(HeldBack::SecondBinder(by.to_string()))
+            Some(HeldBack::ForeignWriter(by.to_string()))
         } else {
             self.objects.restore_grace().left(now).map(|_| HeldBack::Restored)
         }
@@ -71,9 +71,10 @@ impl Planner {
         };
         let volume = Target::Volume(claim.spec.volume_name.clone());
         match self.held_back(decision.step.as_ref(), &[target.clone(), volume], now) {
-            Some(HeldBack::SecondBinder(by)) => {
-                let event = warning(&*claim, "SecondBinder", format!("{}: {by}", ClaimReason::SecondBinder));
-                decision = ClaimDecision::rest(ClaimReason::SecondBinder).telling(event);
+            Some(HeldBack::ForeignWriter(by)) => {
+                let event =
+                    warning(&*claim, "ForeignWriter", format!("{}: {by}", ClaimReason::ForeignWriter));
+                decision = ClaimDecision::rest(ClaimReason::ForeignWriter).telling(event);
             }
             Some(HeldBack::Restored) => decision = ClaimDecision::rest(ClaimReason::Restored),
             None => {}
@@ -194,11 +195,11 @@ impl Planner {
             self.proofs.forget_volume(name);
         }
         match held_back {
-            Some(HeldBack::SecondBinder(by)) => {
+            Some(HeldBack::ForeignWriter(by)) => {
                 self.runs.unproven(name);
                 let event =
-                    warning(&*volume, "SecondBinder", format!("{}: {by}", VolumeReason::SecondBinder));
-                decision = VolumeDecision::rest(VolumeReason::SecondBinder).telling(event);
+                    warning(&*volume, "ForeignWriter", format!("{}: {by}", VolumeReason::ForeignWriter));
+                decision = VolumeDecision::rest(VolumeReason::ForeignWriter).telling(event);
             }
             Some(HeldBack::Restored) => {
                 self.runs.unproven(name);
