@@ -200,7 +200,7 @@ impl Controller {
         self.effects.events.push(Event {
             involved: Involved::object::<Node>(&node),
             r#type: EventType::Warning,
-            reason: "SecondController",
+            reason: "ForeignWriter",
             message: format!(
                 "Nothing is detached from this node until {until}: {stand_off}, which only the attach/detach \
                  controller should"

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     kube_api::ids::NodeName,
-    metrics::{Alarms, Metrics, STORAGE_OPERATION_BUCKETS},
+    metrics::{Alarms, ForeignWrites, Metrics, STORAGE_OPERATION_BUCKETS},
     state::VecMap,
 };
 
@@ -67,7 +67,7 @@ pub struct AttachDetachMetrics {
     totals: IntGaugeVec,
     forced: IntCounterVec,
     unresolved: IntCounterVec,
-    foreign: IntCounterVec,
+    foreign: ForeignWrites,
     foreign_attachments: IntGauge,
     alarms: Alarms,
     planned: IntCounterVec,
@@ -137,10 +137,8 @@ impl AttachDetachMetrics {
             "reason",
             &[],
         )?;
-        let foreign = counter(
-            "mooring_foreign_writes_total",
-            "Writes of others to what only an attach/detach controller writes, by kind",
-            "kind",
+        let foreign = ForeignWrites::new(
+            metrics,
             &[ForeignAct::ListChanged, ForeignAct::AttachmentCreated, ForeignAct::AttachmentDeleted]
                 .map(ForeignAct::label),
         )?;
@@ -230,7 +228,7 @@ impl AttachDetachMetrics {
 
     /// Counts a write of somebody else.
     pub fn foreign(&self, act: ForeignAct) {
-        self.foreign.with_label_values(&[act.label()]).inc();
+        self.foreign.add(act.label());
     }
 
     /// Notes that VolumeAttachments of somebody else came or went.

@@ -213,7 +213,10 @@ fn volume_event(task: &Task, volume: &PersistentVolume) -> &'static str {
 #[derive(Clone, Debug)]
 struct Series {
     failure: Failure,
+    /// How many since the last that was refused.
     count: u32,
+    /// What is told of them. A failure that is not told of itself leaves it as it is.
+    told: Option<Failure>,
 }
 
 /// What fails now.
@@ -226,16 +229,18 @@ pub struct Failures {
 impl Failures {
     fn note(&mut self, target: &Target, failure: Failure) {
         *self.counts.entry((failure.task.label(), failure.outcome.label())).or_default() += 1;
-        let count = self.series.get(target).map_or(0, |series| series.count);
-        self.series.insert(target.clone(), Series { failure, count: count.saturating_add(1) });
+        let before = self.series.remove(target);
+        let (count, told) = before.map_or((0, None), |series| (series.count, series.told));
+        let is_refused = failure.outcome == Outcome::Refused;
+        let count = if is_refused { 0 } else { count.saturating_add(1) };
+        let told = if is_refused || count >= PATIENCE { Some(failure.clone()) } else { told };
+        self.series.insert(target.clone(), Series { failure, count, told });
     }
 
     /// What is to be told of a claim or volume.
     #[must_use]
     pub fn told(&self, target: &Target) -> Option<&Failure> {
-        let series = self.series.get(target)?;
-        let is_told = series.failure.outcome == Outcome::Refused || series.count >= PATIENCE;
-        is_told.then_some(&series.failure)
+        self.series.get(target)?.told.as_ref()
     }
 
     /// Forgets what failed of a claim or volume; returns whether anything did.

@@ -23,13 +23,16 @@ use super::{
 };
 use crate::{
     kube_api::kinds::{ClaimPhase, FileSource, PersistentVolume, VolumePhase},
-    metrics::{Metrics, STORAGE_OPERATION_BUCKETS, WorkQueueMetrics},
+    metrics::{ForeignWrites, Metrics, STORAGE_OPERATION_BUCKETS, WorkQueueMetrics},
     state::Objects,
 };
 
 /// From a few round trips on a fast server to a bind that waits for a minute of conflicts or throttling.
 const BIND_BUCKETS: [f64; 14] =
     [0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
+
+/// Kind of the foreign writes that [`super::rivals`] sees.
+const PHASE_CHANGED: &str = "phase_changed";
 
 /// Counters of the binder.
 #[derive(Clone, Debug)]
@@ -41,7 +44,7 @@ pub struct BinderMetrics {
     operations: HistogramVec,
     errors: [IntCounterVec; 2],
     binds: Histogram,
-    sightings: IntCounter,
+    foreign: ForeignWrites,
     claims: WorkQueueMetrics,
     volumes: WorkQueueMetrics,
 }
@@ -97,16 +100,11 @@ impl BinderMetrics {
             )
             .buckets(BIND_BUCKETS.to_vec()),
         )?;
-        let sightings = IntCounter::new(
-            "mooring_second_binder_sightings_total",
-            "Times that somebody else changed a claim or volume as only a binder does",
-        )?;
         metrics.register(&operations)?;
         for counter in &errors {
             metrics.register(counter)?;
         }
         metrics.register(&binds)?;
-        metrics.register(&sightings)?;
         standing.register(metrics)?;
         metrics.register(&decisions)?;
         metrics.register(&classes)?;
@@ -120,7 +118,7 @@ impl BinderMetrics {
             operations,
             errors,
             binds,
-            sightings,
+            foreign: ForeignWrites::new(metrics, &[PHASE_CHANGED])?,
             claims: WorkQueueMetrics::new(metrics, "claims")?,
             volumes: WorkQueueMetrics::new(metrics, "volumes")?,
         })
@@ -172,9 +170,9 @@ impl BinderMetrics {
         }
     }
 
-    /// Sets how often another binder was seen.
+    /// Sets how often somebody else changed a phase.
     pub fn sighted(&self, total: u64) {
-        self.sightings.inc_by(total.saturating_sub(self.sightings.get()));
+        self.foreign.set(PHASE_CHANGED, total);
     }
 
     /// Counts decisions with one reason.
@@ -387,7 +385,7 @@ mod tests {
             "workqueue_unfinished_work_seconds{name=\"claims\"} 0",
             "workqueue_adds_total{name=\"volumes\"} 0",
             "mooring_bind_duration_seconds_bucket{le=\"0.005\"} 1",
-            "mooring_second_binder_sightings_total 2",
+            "mooring_foreign_writes_total{kind=\"phase_changed\"} 2",
             "mooring_waiting{kind=\"claim\",reason=\"NoClassAndNoMatch\"} 1",
             "mooring_binder_decisions_total{kind=\"claim\",reason=\"NoClassAndNoMatch\"} 3",
         ] {

@@ -24,6 +24,7 @@ pub mod failures;
 pub mod host_path;
 pub mod index;
 pub mod latency;
+mod looks;
 pub mod matching;
 pub mod metrics;
 pub mod nearest;

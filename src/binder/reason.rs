@@ -14,7 +14,7 @@ use crate::kube_api::{
 
 const RESTORED: &str =
     "nothing is taken back or given up for five minutes after a restore of etcd from a backup";
-const SECOND_BINDER: &str =
+const FOREIGN_WRITER: &str =
     "nothing is taken back or given up while another writes what only the binder should";
 
 /// Where a claim stands.
@@ -24,8 +24,8 @@ pub enum ClaimReason {
     Bound(VolumeName),
     /// Its annotations are put right first.
     Annotating,
-    /// Something is to be written that cannot be taken back, and another binder is at work.
-    SecondBinder,
+    /// Something is to be written that cannot be taken back, and another writes what only the binder should.
+    ForeignWriter,
     /// Likewise, and etcd was restored from a backup a short while ago (E11).
     Restored,
     /// An object that has a say in this cannot be read (S42): which, and what is wrong with it.
@@ -100,7 +100,7 @@ impl ClaimReason {
         match self {
             Self::Bound(_) => "Bound",
             Self::Annotating => "Annotating",
-            Self::SecondBinder => "ForeignWriter",
+            Self::ForeignWriter => "ForeignWriter",
             Self::Restored => "RestoreGrace",
             Self::ObjectUnreadable(_) => "ObjectUnreadable",
             Self::ProvingClass(_) => "ConfirmingClass",
@@ -176,7 +176,7 @@ impl fmt::Display for ClaimReason {
         match self {
             Self::Bound(volume) => write!(f, "bound to {volume}"),
             Self::Annotating => f.write_str("annotations are put right first"),
-            Self::SecondBinder => f.write_str(SECOND_BINDER),
+            Self::ForeignWriter => f.write_str(FOREIGN_WRITER),
             Self::Restored => f.write_str(RESTORED),
             Self::ObjectUnreadable(what) => write!(f, "an object cannot be read: {what}"),
             Self::ProvingClass(class) => write!(f, "asking the API server for storage class {class}"),
@@ -331,8 +331,8 @@ impl fmt::Display for Unprovisioned {
 pub enum VolumeReason {
     /// Its annotations and finalizers are put right first.
     Annotating,
-    /// Something is to be written that cannot be taken back, and another binder is at work.
-    SecondBinder,
+    /// Something is to be written that cannot be taken back, and another writes what only the binder should.
+    ForeignWriter,
     /// Likewise, and etcd was restored from a backup a short while ago (E11).
     Restored,
     /// An object that has a say in this cannot be read (S42): which, and what is wrong with it.
@@ -433,7 +433,7 @@ impl VolumeReason {
     pub fn code(&self) -> &'static str {
         match self {
             Self::Annotating => "Annotating",
-            Self::SecondBinder => "ForeignWriter",
+            Self::ForeignWriter => "ForeignWriter",
             Self::Restored => "RestoreGrace",
             Self::ObjectUnreadable(_) => "ObjectUnreadable",
             Self::Available => "Available",
@@ -477,7 +477,7 @@ impl fmt::Display for VolumeReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Annotating => f.write_str("annotations and finalizers are put right first"),
-            Self::SecondBinder => f.write_str(SECOND_BINDER),
+            Self::ForeignWriter => f.write_str(FOREIGN_WRITER),
             Self::Restored => f.write_str(RESTORED),
             Self::ObjectUnreadable(what) => write!(f, "an object cannot be read: {what}"),
             Self::Available => f.write_str("free"),

@@ -43,8 +43,8 @@ const GATES: &str = "/spec/schedulingGates";
 /// Annotation of a recycler pod: the claim that used the volume.
 const CLAIM: &str = "mooring.binder/claim";
 
-/// Annotation of a recycler pod: that claim's UID.
-const CLAIM_UID: &str = "mooring.binder/claim-uid";
+/// Annotation of a recycler pod: that claim's UID. Each pod of ours has had it since it was made.
+pub const CLAIM_UID: &str = "mooring.binder/claim-uid";
 
 /// Longest name of a pod, in bytes.
 const MAX_NAME: usize = 253;
@@ -197,7 +197,7 @@ pub fn leftover(volume: &PersistentVolume, view: &View<'_>) -> Option<VolumeDeci
     let recycles = volume.spec.reclaim_policy == ReclaimPolicy::Recycle
         && matches!(volume.status.phase, VolumePhase::Released | VolumePhase::Failed);
     let own = view.runs.of_volume(volume).filter(|_| recycles).and_then(|run| run.pod.as_ref());
-    let (key, _) = view.runs.pods(&volume.key()).find(|(_, uid)| own.is_none_or(|(_, own)| own != *uid))?;
+    let (key, _) = view.runs.pods(volume).find(|(_, uid)| own.is_none_or(|(_, own)| own != *uid))?;
     Some(remove(key, VolumeReason::LeftoverPod(key.clone()), view))
 }
 

@@ -10,7 +10,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use tokio::time::Instant;
 
 use super::{
-    decision::Target, host_path::volume_name, reason::Unprovisioned, recycle::POD_PREFIX, retry::Retries,
+    decision::Target,
+    host_path::volume_name,
+    reason::Unprovisioned,
+    recycle::{CLAIM_UID, POD_PREFIX},
+    retry::Retries,
 };
 use crate::kube_api::{
     ids::{ClaimKey, PodKey, ResourceVersion, Uid, VolumeName},
@@ -56,6 +60,16 @@ pub enum ClaimStage {
     Failed(Unprovisioned),
 }
 
+/// A pod that is called like a recycler pod and names a volume as its owner.
+#[derive(Clone, Debug)]
+struct Recycling {
+    pod: Uid,
+    /// The owner's UID.
+    volume: Uid,
+    /// Whether it is one of ours, of this or an earlier process.
+    is_marked: bool,
+}
+
 /// All runs.
 #[derive(Debug, Default)]
 pub struct Runs {
@@ -63,8 +77,8 @@ pub struct Runs {
     claims: BTreeMap<ClaimKey, (Uid, ClaimStage)>,
     /// Claims for which the scheduler was asked again since their last try.
     rescheduled: BTreeMap<ClaimKey, Uid>,
-    /// Recycler pods, whoever made them.
-    pods: BTreeMap<VolumeName, BTreeMap<PodKey, Uid>>,
+    /// By the name of the volume; whether they count is up to the volume.
+    pods: BTreeMap<VolumeName, BTreeMap<PodKey, Recycling>>,
     owners: BTreeMap<PodKey, VolumeName>,
     /// Pods whose deletion was answered.
     deleted: BTreeSet<Uid>,
@@ -103,9 +117,12 @@ impl Runs {
         self.rescheduled.get(&claim.key()) == Some(&claim.metadata.uid)
     }
 
-    /// The recycler pods of a volume.
-    pub fn pods(&self, volume: &VolumeName) -> impl Iterator<Item = (&PodKey, &Uid)> {
-        self.pods.get(volume).into_iter().flatten()
+    /// The recycler pods of a volume: those that it owns, and those of ours that an earlier volume of its name
+    /// owned. A pod that merely names it does not count, as anybody may make one and keep it.
+    pub fn pods(&self, volume: &PersistentVolume) -> impl Iterator<Item = (&PodKey, &Uid)> {
+        let pods = self.pods.get(&volume.key()).into_iter().flatten();
+        let owner = &volume.metadata.uid;
+        pods.filter(move |(_, pod)| pod.is_marked || pod.volume == *owner).map(|(key, pod)| (key, &pod.pod))
     }
 
     /// The volume that a pod is known to recycle.
@@ -114,9 +131,9 @@ impl Runs {
         self.owners.get(pod).cloned()
     }
 
-    /// Whether a volume has recycler pods.
+    /// Whether pods name a volume of this name as their owner.
     #[must_use]
-    pub fn has_pods(&self, volume: &VolumeName) -> bool {
+    pub fn may_have_pods(&self, volume: &VolumeName) -> bool {
         self.pods.contains_key(volume)
     }
 
@@ -152,19 +169,22 @@ impl Runs {
 
     /// Takes a pod's current content, or its absence. Returns the volume whose recycler pod it is or was.
     pub fn pod_changed(&mut self, key: &PodKey, pod: Option<&Pod>, now: Instant) -> Option<VolumeName> {
-        let Some((pod, volume)) = pod.and_then(|pod| Some((pod, self.recycled_by(pod)?))) else {
+        let Some((pod, owner)) = pod.and_then(|pod| Some((pod, self.recycled_by(pod)?))) else {
             let volume = self.owners.remove(key)?;
-            if let Some(uid) = self.pods.get_mut(&volume).and_then(|pods| pods.remove(key)) {
-                self.pod_gone(&volume, &uid, now);
+            if let Some(gone) = self.pods.get_mut(&volume).and_then(|pods| pods.remove(key)) {
+                self.pod_gone(&volume, &gone.pod, now);
             }
             self.pods.retain(|_, pods| !pods.is_empty());
             return Some(volume);
         };
+        let volume = VolumeName::from(owner.name.as_str());
         self.owners.insert(key.clone(), volume.clone());
         let uid = &pod.metadata.uid;
-        let before = self.pods.entry(volume.clone()).or_default().insert(key.clone(), uid.clone());
-        if let Some(before) = before.filter(|before| before != uid) {
-            self.pod_gone(&volume, &before, now);
+        let is_marked = pod.metadata.annotation(CLAIM_UID).is_some();
+        let recycling = Recycling { pod: uid.clone(), volume: owner.uid.clone(), is_marked };
+        let before = self.pods.entry(volume.clone()).or_default().insert(key.clone(), recycling);
+        if let Some(before) = before.filter(|before| before.pod != *uid) {
+            self.pod_gone(&volume, &before.pod, now);
         }
         match pod.status.phase {
             PodPhase::Succeeded => self.pod_ended(&volume, uid, Ok(()), now),
@@ -276,9 +296,9 @@ impl Runs {
 
     /// The deletion of a pod was answered.
     pub fn pod_deleted(&mut self, pod: &PodKey) {
-        let uid = self.owners.get(pod).and_then(|volume| self.pods.get(volume)?.get(pod));
-        if let Some(uid) = uid {
-            self.deleted.insert(uid.clone());
+        let deleted = self.owners.get(pod).and_then(|volume| self.pods.get(volume)?.get(pod));
+        if let Some(deleted) = deleted {
+            self.deleted.insert(deleted.pod.clone());
         }
     }
 
@@ -360,13 +380,13 @@ impl Runs {
         }
     }
 
-    /// The volume that a pod is to recycle, if it is a recycler pod.
-    fn recycled_by(&self, pod: &Pod) -> Option<VolumeName> {
+    /// The volume that a pod is to recycle, if it looks like a recycler pod.
+    fn recycled_by<'a>(&self, pod: &'a Pod) -> Option<&'a OwnerReference> {
         let meta = &pod.metadata;
         if !meta.name.starts_with(POD_PREFIX) || !self.namespaces.contains(&*meta.namespace) {
             return None;
         }
-        Some(VolumeName::from(owner(pod)?.name.as_str()))
+        owner(pod)
     }
 }
 
@@ -419,19 +439,38 @@ mod tests {
         // Elsewhere, and of another volume, a name means nothing.
         assert_eq!(told(&mut runs, &pod("people", "own", "Succeeded")), None);
         assert_eq!(runs.of_volume(&volume).unwrap().stage, VolumeStage::Begun);
-        assert_eq!(runs.pods(&volume.key()).count(), 2);
+        assert_eq!(runs.pods(&volume).count(), 2);
         told(&mut runs, &pod("default", "own", "Succeeded"));
         assert_eq!(runs.of_volume(&volume).unwrap().stage, VolumeStage::Done);
         // What came first counts.
         assert_eq!(runs.pod_changed(&own.key(), None, now), Some(volume.key()));
         assert_eq!(runs.of_volume(&volume).unwrap().stage, VolumeStage::Done);
-        assert_eq!(runs.pods(&volume.key()).count(), 1);
+        assert_eq!(runs.pods(&volume).count(), 1);
 
         let mut another_claim = volume.clone();
         another_claim.spec.claim_ref.as_mut().unwrap().uid = "uid-d".into();
         let mut made_anew = volume.clone();
         made_anew.metadata.uid = "uid-w".into();
         assert_eq!((runs.of_volume(&another_claim), runs.of_volume(&made_anew)), (None, None));
+    }
+
+    #[test]
+    fn the_pods_of_a_volume_are_those_it_owns_and_those_we_made_for_one_of_its_name() {
+        let now = Instant::now();
+        // Owner, whether it has our mark, whether it counts.
+        let rows =
+            [("uid-v", true, true), ("uid-v", false, true), ("old", true, true), ("old", false, false)];
+        for (owner, marked, counts) in rows {
+            let mut runs = runs();
+            let mut pod = pod("default", "p", "Running");
+            pod.metadata.owner_references[0].uid = owner.into();
+            if marked {
+                let marked: Pod = decode(&json!({"metadata": {"annotations": {CLAIM_UID: "uid-c"}}}));
+                pod.metadata.annotations = marked.metadata.annotations;
+            }
+            assert_eq!(runs.pod_changed(&pod.key(), Some(&pod), now), Some(volume("v").key()));
+            assert_eq!(runs.pods(&volume("v")).count() == 1, counts, "{owner} {marked}");
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@
 mod alarm;
 mod api;
 mod election;
+mod foreign_writes;
 pub mod process;
 mod watch;
 mod work_queue;
@@ -13,6 +14,7 @@ mod work_queue;
 pub use alarm::Alarms;
 pub use api::ApiMetrics;
 pub use election::ElectionMetrics;
+pub use foreign_writes::ForeignWrites;
 pub use watch::{KindMetrics, ListCause, ReopenCause, WatchMetrics, WatchReport};
 pub use work_queue::WorkQueueMetrics;
 

@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use crate::server::CLAIM_UID;
+
 /// A file of cases.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -54,9 +56,9 @@ pub struct Case {
     /// Whether the host-path plugin provisions and deletes.
     #[serde(default)]
     pub host_path: bool,
-    /// How many creations are refused.
+    /// How many writes of a kind are denied.
     #[serde(default)]
-    pub refusals: usize,
+    pub denied: BTreeMap<String, usize>,
     /// How many directories cannot be made.
     #[serde(default)]
     pub unmakable: usize,
@@ -105,6 +107,9 @@ pub struct Case {
     /// Text of the event about the nearest volume; not compared where it is left out.
     #[serde(default)]
     pub nearest: Option<String>,
+    /// Labels of reasons why something waited at one time or other.
+    #[serde(default)]
+    pub waited: Vec<String>,
     /// Label of the reason of the last decision about the first claim or volume.
     #[serde(default)]
     pub reason: Option<String>,
@@ -180,8 +185,8 @@ pub struct Start {
     pub recycler: bool,
     /// Whether the host-path plugin provisions and deletes.
     pub host_path: bool,
-    /// How many creations are refused.
-    pub refusals: usize,
+    /// How many writes of a kind are denied.
+    pub denied: BTreeMap<String, usize>,
     /// How many directories cannot be made.
     pub unmakable: usize,
     /// How many directories cannot be removed.
@@ -219,7 +224,7 @@ impl Case {
             no_provisioning: self.no_provisioning,
             recycler: self.recycler,
             host_path: self.host_path,
-            refusals: self.refusals,
+            denied: self.denied.clone(),
             unmakable: self.unmakable,
             unremovable: self.unremovable,
             ..Start::default()
@@ -471,14 +476,14 @@ impl Case {
     }
 
     fn pod(&self, form: &Map<String, Value>) -> (String, Value) {
-        known(form, &["name", "claim", "node", "phase", "recycles"]);
+        known(form, &["name", "claim", "node", "phase", "recycles", "owner", "marks", "finalizers"]);
         let name = text(form, "name").expect("a pod has a name");
         let mut metadata = metadata(form, name, &format!("uid-of-{name}"));
         metadata["namespace"] = json!("default");
         if let Some(volume) = text(form, "recycles") {
             let volume = self.expand(volume);
-            let owner =
-                json!({"kind": "PersistentVolume", "name": volume, "uid": format!("uid-of-{volume}")});
+            let uid = text(form, "owner").map_or_else(|| format!("uid-of-{volume}"), str::to_owned);
+            let owner = json!({"kind": "PersistentVolume", "name": volume, "uid": uid});
             metadata["ownerReferences"] = json!([owner]);
         }
         let claim = self.expand(text(form, "claim").unwrap_or("c"));
@@ -538,6 +543,7 @@ fn metadata(form: &Map<String, Value>, name: &str, uid: &str) -> Value {
             "SP" => ("volume.kubernetes.io/storage-provisioner", ""),
             "SPB" => ("volume.beta.kubernetes.io/storage-provisioner", ""),
             "SCB" => ("volume.beta.kubernetes.io/storage-class", ""),
+            "RUN" => (CLAIM_UID, "uid-of-an-earlier-claim"),
             "PRERESIZE" => ("volume.alpha.kubernetes.io/pre-resize-capacity", ""),
             other => panic!("unknown mark {other}"),
         };

@@ -297,10 +297,18 @@ fn is_used(server: &Server, volume: &Value) -> bool {
 
 /// The recycler pods of a volume.
 fn pods_of<'a>(server: &'a Server, volume: &'a Value) -> impl Iterator<Item = (&'a String, &'a Value)> {
-    let name = &volume["metadata"]["name"];
+    let meta = &volume["metadata"];
     server.objects.iter().filter(move |(path, pod)| {
-        path.contains("/pods/") && pod["metadata"]["ownerReferences"][0]["name"] == *name
+        let owner = &pod["metadata"]["ownerReferences"][0];
+        path.contains("/pods/")
+            && owner["name"] == meta["name"]
+            && (owner["uid"] == meta["uid"] || is_marked(pod))
     })
+}
+
+/// Whether a pod is of the daemon's making.
+fn is_marked(pod: &Value) -> bool {
+    pod["metadata"]["annotations"][CLAIM_UID].is_string()
 }
 
 /// S23: a pod is let go only on a volume that nobody uses, as a live read after its creation shows.
@@ -364,7 +372,12 @@ pub fn check_creation(server: &Server, kind: WriteKind, object: &Value) {
 /// Checks a deletion.
 pub fn check_deletion(server: &Server, kind: WriteKind, at: &str) {
     if kind == WriteKind::DeletePod {
-        return assert!(at.contains("/pods/recycler-for-"), "{at} is not ours");
+        let pod = &server.objects[at];
+        let owner = &pod["metadata"]["ownerReferences"][0];
+        let volume = server.objects.get(&format!("{VOLUMES}{}", text(owner, "/name")));
+        let is_owned = volume.is_some_and(|volume| volume["metadata"]["uid"] == owner["uid"]);
+        assert!(at.contains("/pods/recycler-for-") && (is_owned || is_marked(pod)), "{at} is not ours");
+        return;
     }
     assert_eq!(kind, WriteKind::DeleteVolume);
     let volume = &server.objects[at];

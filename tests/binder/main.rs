@@ -75,6 +75,9 @@ fn check(case: &Case, fixtures: &Fixtures) {
     if let Some(measures) = &case.measures {
         assert_eq!(world.measures, *measures, "measures");
     }
+    for reason in &case.waited {
+        assert!(world.waited.contains(reason.as_str()), "waited: {:?}, expected {reason}", world.waited);
+    }
     if let Some(reason) = &case.reason {
         assert_eq!(world.reason, *reason, "reason");
     }

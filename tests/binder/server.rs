@@ -64,8 +64,8 @@ pub struct Server {
     pub changes: Vec<Change>,
     /// Directories of the binder's machine.
     pub directories: BTreeSet<String>,
-    /// How many creations are refused from now on.
-    pub refusals: usize,
+    /// How many writes of a kind are denied from now on.
+    pub denied: BTreeMap<String, usize>,
     /// How many directories cannot be made from now on.
     pub unmakable: usize,
     /// How many directories cannot be removed from now on.
@@ -159,6 +159,9 @@ impl Server {
                     None => Err(CallError::NotFound(path)),
                 }
             }
+            Call::Write(write) if self.denies(write) => {
+                Err(CallError::Refused { code: 403, message: "no".to_owned() })
+            }
             Call::Write(write) => match write.request.verb {
                 Verb::Create => self.create(write),
                 Verb::Delete => self.delete(write),
@@ -175,6 +178,15 @@ impl Server {
             Call::ReadOwner(_) => Ok(Answer::Owners(vec!["kubectl-edit".to_owned()])),
             Call::Directory(directory) => Ok(Answer::Directory(self.act(directory))),
         }
+    }
+
+    /// Whether a policy denies a write.
+    fn denies(&mut self, write: &Write) -> bool {
+        let Some(left) = self.denied.get_mut(write.kind.as_str()).filter(|left| **left > 0) else {
+            return false;
+        };
+        *left -= 1;
+        true
     }
 
     fn act(&mut self, directory: &Directory) -> Result<(), String> {
@@ -205,10 +217,6 @@ impl Server {
         assert_eq!(format!("{}/{name}", write.request.path), at);
         if self.objects.contains_key(&at) {
             return Err(CallError::AlreadyExists(at));
-        }
-        if self.refusals > 0 {
-            self.refusals -= 1;
-            return Err(CallError::Refused { code: 403, message: "no".to_owned() });
         }
         object["metadata"]["uid"] = match write.target {
             Object::Pod(_) => json!(format!("uid-of-{name}-{}", self.revision)),

@@ -3,7 +3,11 @@
 //! In: the objects of a case, and faults. Out: the objects afterwards, the events, the number of
 //! writes.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use mooring::{
     binder::{
@@ -98,6 +102,8 @@ pub struct World {
     pub measures: Vec<String>,
     /// Label of the last decision.
     pub reason: String,
+    /// Labels of all reasons why something waited.
+    pub waited: BTreeSet<String>,
 }
 
 impl World {
@@ -124,8 +130,9 @@ impl World {
             told: Vec::new(),
             measures: Vec::new(),
             reason: String::new(),
+            waited: BTreeSet::new(),
         };
-        world.server.refusals = start.refusals;
+        world.server.denied = start.denied.clone();
         world.server.unmakable = start.unmakable;
         world.server.unremovable = start.unremovable;
         let paths =
@@ -333,6 +340,9 @@ impl World {
         for _ in 0..200 {
             let plan = self.planner.plan(self.now);
             self.hear(plan.events);
+            let page = self.planner.standing().json();
+            let rows = page["waiting"].as_array().unwrap();
+            self.waited.extend(rows.iter().filter_map(|row| Some(row["reason"].as_str()?.to_owned())));
             self.measures.extend(plan.measures.iter().map(line));
             assert_apart(&plan.ops);
             if plan.ops.is_empty() {

@@ -126,7 +126,7 @@ pub async fn without_the_two() -> Result<(), Failed> {
     for line in [
         QUIET,
         ATTACHING,
-        "mooring_second_binder_sightings_total 0",
+        "mooring_foreign_writes_total{kind=\"phase_changed\"} 0",
         "mooring_foreign_writes_total{kind=\"node_list_changed\"} 0",
         "mooring_foreign_writes_total{kind=\"attachment_created\"} 0",
     ] {

@@ -98,6 +98,6 @@ async fn binder(stage: Stage) {
         assert!(value(series) > 0.0, "{series}");
     }
     assert_eq!(value(r#"workqueue_depth{name="claims"}"#).to_bits(), 0.0_f64.to_bits());
-    assert_eq!(value("mooring_second_binder_sightings_total").to_bits(), 0.0_f64.to_bits());
+    assert_eq!(value(r#"mooring_foreign_writes_total{kind="phase_changed"}"#).to_bits(), 0.0_f64.to_bits());
     assert!(!page.contains(&took("delete", "kubernetes.io/host-path")), "{}", Value::from(page.clone()));
 }

@@ -1,15 +1,21 @@
 //! What goes wrong around the binder: another one at work (S14, the test plays it), a provisioner that
 //! cannot use the node that was chosen, a claim that nothing fits.
 
+use std::fmt::Debug;
+
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::{
+    Api,
+    api::{DeleteParams, Patch, PatchParams},
+};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::{
     stage::{Stage, Story, story},
     support::{
         actors::Reaction,
-        cluster::{VolumeShape, patch, patch_status_as, until},
+        cluster::{NAMESPACE, VolumeShape, patch, patch_status_as, until},
     },
 };
 
@@ -18,6 +24,7 @@ pub fn stories() -> Vec<Story> {
         story("second_binder_stops_every_release", stops_every_release),
         story("second_binder_is_not_a_populator", is_not_a_populator),
         story("second_binder_is_not_a_person_nor_a_backup_tool", is_not_a_person),
+        story("second_binder_is_not_a_restore_an_expansion_nor_an_editor", is_not_a_restore),
         story("provision_starts_over_on_another_node", starts_over),
         story("explained_why_a_claim_waits", explained),
     ]
@@ -80,7 +87,7 @@ async fn is_not_a_populator(stage: Stage) {
     cluster.delete_claim("c2").await;
     cluster.volume_phase("v2", "Released").await;
     daemon.shows("mooring_alarm{alarm=\"second_binder\"} 0").await;
-    daemon.shows("mooring_second_binder_sightings_total 0").await;
+    daemon.shows("mooring_foreign_writes_total{kind=\"phase_changed\"} 0").await;
 }
 
 /// Somebody edits phases by hand on several volumes, and a backup tool makes a bound pair anew without UID.
@@ -96,7 +103,7 @@ async fn is_not_a_person(stage: Stage) {
         patch_status_as("kubectl-edit", &volumes, &volume, available).await;
         cluster.volume_phase(&volume, "Bound").await;
     }
-    daemon.shows("mooring_second_binder_sightings_total 3").await;
+    daemon.shows("mooring_foreign_writes_total{kind=\"phase_changed\"} 3").await;
     for number in 1..=3 {
         cluster.delete_claim(&format!("c{number}")).await;
         cluster.volume_phase(&format!("v{number}"), "Released").await;
@@ -109,6 +116,68 @@ async fn is_not_a_person(stage: Stage) {
     cluster.delete_claim("c1").await;
     cluster.volume_phase("v1", "Released").await;
     daemon.shows("mooring_alarm{alarm=\"second_binder\"} 0").await;
+}
+
+/// Writes to claims and volumes that are none of a binder's business, though one of them bears its name. None of them
+/// is looked up, and everything is released in the end.
+async fn is_not_a_restore(stage: Stage) {
+    stage.expect_violations();
+    let daemon = stage.daemon().await;
+    let cluster = &stage.cluster;
+    let volumes = cluster.all::<PersistentVolume>();
+    let claims = cluster.namespaced::<PersistentVolumeClaim>();
+    for number in 1..=3 {
+        cluster.bound_pair(&format!("v{number}"), &format!("c{number}")).await;
+    }
+
+    // The claim grows: the expander and the resizer write sizes and conditions.
+    let resizing = [json!({ "type": "Resizing", "status": "True" })];
+    let capacity = json!({ "storage": "2Gi" });
+    patch_status_as(KCM, &claims, "c1", json!({ "status": { "conditions": resizing } })).await;
+    patch_as("csi-resizer", &volumes, "v1", json!({ "spec": { "capacity": capacity } })).await;
+    patch_status_as(
+        "csi-resizer",
+        &claims,
+        "c1",
+        json!({ "status": { "capacity": capacity, "conditions": null } }),
+    )
+    .await;
+
+    // An administrator takes the UID out of a claimRef, and puts it back when told so.
+    let uid = claims.get("c2").await.unwrap().metadata.uid;
+    patch_as("kubectl-edit", &volumes, "v2", json!({ "spec": { "claimRef": { "uid": null } } })).await;
+    cluster.event("c2", "LostMisbound").await;
+    patch_as("kubectl-edit", &volumes, "v2", json!({ "spec": { "claimRef": { "uid": uid } } })).await;
+    cluster.bound("c2", "v2").await;
+
+    // A backup tool makes a pair anew: the claim names the volume, the claimRef has no UID, the phases are empty.
+    cluster.delete_claim("c3").await;
+    cluster.volume_phase("v3", "Released").await;
+    volumes.delete("v3", &DeleteParams::default()).await.unwrap();
+    patch_as("velero-server", &volumes, "v3", json!({ "metadata": { "finalizers": null } })).await;
+    until(volumes.clone(), "v3", "it is gone", |volume: Option<&PersistentVolume>| volume.is_none()).await;
+    let reference =
+        json!({ "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": NAMESPACE, "name": "c3" });
+    cluster.shaped_volume("v3", &VolumeShape::default(), reference).await;
+    cluster.claim_for("c3", "v3").await;
+    cluster.bound("c3", "v3").await;
+
+    for number in 1..=3 {
+        cluster.delete_claim(&format!("c{number}")).await;
+        cluster.volume_phase(&format!("v{number}"), "Released").await;
+    }
+    daemon.shows("mooring_alarm{alarm=\"second_binder\"} 0").await;
+    daemon.shows("mooring_foreign_writes_total{kind=\"phase_changed\"} 0").await;
+    assert!(!daemon.page("/debug/binder").await.contains("\"manager\""));
+}
+
+/// A merge patch under the name of a manager.
+async fn patch_as<K>(manager: &str, api: &Api<K>, name: &str, body: Value)
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    let params = PatchParams { field_manager: Some(manager.to_owned()), ..PatchParams::default() };
+    api.patch(name, &params, &Patch::Merge(body)).await.unwrap();
 }
 
 async fn starts_over(stage: Stage) {

@@ -76,7 +76,7 @@ async fn stops_every_detach(stage: Stage) {
         .await;
     daemon.shows("mooring_alarm{alarm=\"second_attach_detach_controller\"} 1").await;
     daemon.shows("mooring_foreign_writes_total{kind=\"node_list_changed\"} 2").await;
-    cluster.event("n1", "SecondController").await;
+    cluster.event("n1", "ForeignWriter").await;
 
     // Attaching goes on, detaching does not.
     cluster.remove_pod("p1").await;
@@ -104,7 +104,7 @@ async fn is_not_an_agent(stage: Stage) {
     }
     daemon.page_says("/debug/attach-detach", "\"manager\":\"node-agent\"").await;
     daemon.shows("mooring_alarm{alarm=\"second_attach_detach_controller\"} 0").await;
-    cluster.event("n1", "SecondController").await;
+    cluster.event("n1", "ForeignWriter").await;
 
     cluster.remove_pod("p1").await;
     cluster.remove_pod("p3").await;

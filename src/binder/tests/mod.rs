@@ -517,7 +517,7 @@ fn s14_nothing_is_released_while_another_binder_is_at_work() {
     let proof = proof.call;
     let mut plan = planner.plan(now);
     assert!(plan.ops.is_empty(), "{:?}", plan.ops);
-    assert_eq!(planner.standing().volume(&name), Some(VolumeReason::SecondBinder));
+    assert_eq!(planner.standing().volume(&name), Some(VolumeReason::ForeignWriter));
     let start = now;
     let end = planner.stand_offs().next().unwrap().until;
     while plan.wake_at.unwrap() < end {
@@ -528,7 +528,7 @@ fn s14_nothing_is_released_while_another_binder_is_at_work() {
             planner.outcome(read, Err(CallError::NotFound("c".into())), then, 0.0);
             plan = planner.plan(then);
         }
-        assert_eq!(planner.standing().volume(&name), Some(VolumeReason::SecondBinder));
+        assert_eq!(planner.standing().volume(&name), Some(VolumeReason::ForeignWriter));
     }
     assert!(end > start);
     let read = only(planner.plan(end));

@@ -36,7 +36,7 @@ pub struct Meta {
     pub finalizers: TextList,
     /// Owners that somebody asks for: of a pod PersistentVolumes, of a claim its controller.
     pub owner_references: Vec<OwnerReference>,
-    /// Annotations of the storage domains; others are not kept.
+    /// Annotations of the storage domains and of our own; others are not kept.
     #[serde(deserialize_with = "storage_annotations")]
     pub annotations: TextMap,
     /// Labels; kept for PersistentVolumes only, where claims select by them.
@@ -139,7 +139,7 @@ pub struct OwnerReference {
 
 /// Keys whose domain one of the storage components owns. The others (`kubectl`'s last-applied
 /// configuration above all) are large and mean nothing to us.
-const KEPT_DOMAINS: [&str; 9] = [
+const KEPT_DOMAINS: [&str; 10] = [
     "pv.kubernetes.io/",
     "volume.kubernetes.io/",
     "volumes.kubernetes.io/",
@@ -149,6 +149,8 @@ const KEPT_DOMAINS: [&str; 9] = [
     "storageclass.beta.kubernetes.io/",
     "kubernetes.io/azure-file-resource-group",
     "openstorage.io/",
+    // Our own, of recycler pods.
+    "mooring.binder/",
 ];
 
 /// Whether an annotation of that key is kept.

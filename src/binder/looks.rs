@@ -1,0 +1,238 @@
+//! What comes of a look at one claim or one volume.
+//!
+//! In: a key that is due. Out: at most one request, which [`Planner::start`] hands out, what users are told, and
+//! the reason why nothing more is done. Whatever is busy or waits is left alone here; a step that cannot be taken
+//! back is held back while another binder is at work or etcd was restored a short while ago.
+
+use tokio::time::Instant;
+
+use super::{
+    claim::ClaimDecision,
+    decision::{Decision, Directory, Step, Target, WriteKind, warning},
+    host_path::{self, HostPath},
+    matching::{Wish, volume_class},
+    op::Call,
+    planner::{Plan, Planner},
+    reason::{ClaimReason, VolumeReason},
+    reclaim::measured_as,
+    volume::VolumeDecision,
+};
+use crate::kube_api::{
+    ids::{ClaimKey, ClassName, VolumeName},
+    kinds::{BindingMode, PersistentVolumeClaim},
+};
+
+/// Why a step that cannot be taken back has to wait.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum HeldBack {
+    /// Another writes what only the binder should, everywhere or here: who wrote what.
+    ForeignWriter(String),
+    /// Etcd was restored a short while ago.
+    Restored,
+}
+
+impl Planner {
+    /// Why a step has to wait, if that is so.
+    fn held_back(&self, step: Option<&Step>, pair: &[Target], now: Instant) -> Option<HeldBack> {
+        if !step.is_some_and(Step::is_destructive) {
+            None
+        } else if let Some(by) = self.rivals.stand_off(pair) {
+            Some(HeldBack::ForeignWriter(by.to_string()))
+        } else {
+            self.objects.restore_grace().left(now).map(|_| HeldBack::Restored)
+        }
+    }
+
+    /// Whether a claim takes no free volume, but only one that is reserved for it.
+    fn is_delayed(&self, wish: &Wish<'_>) -> bool {
+        let class = self.objects.classes.get(&ClassName::from(wish.class));
+        class.is_some_and(|class| class.volume_binding_mode == Some(BindingMode::WaitForFirstConsumer))
+    }
+
+    /// Looks at a claim, if nothing is under way about it.
+    pub(super) fn plan_claim(&mut self, key: &ClaimKey, now: Instant, plan: &mut Plan) {
+        plan.looks += 1;
+        let target = Target::Claim(key.clone());
+        self.queue.remove(&target, now);
+        // Whoever is busy or waits is looked at again when that ends.
+        if self.busy_claims.contains(key) || self.retries.waits(&target) {
+            return;
+        }
+        self.claims.forget(key);
+        let Some(claim) = self.objects.claims.get(key) else {
+            if self.objects.unreadable::<PersistentVolumeClaim>(key).is_none() {
+                self.plan_orphan(key, plan);
+            }
+            return;
+        };
+        let mut decision = match self.unreadable_for_claim(&claim) {
+            Some(what) => ClaimDecision::rest(ClaimReason::ObjectUnreadable(what)),
+            None => self.decide_claim(&claim),
+        };
+        let volume = Target::Volume(claim.spec.volume_name.clone());
+        match self.held_back(decision.step.as_ref(), &[target.clone(), volume], now) {
+            Some(HeldBack::ForeignWriter(by)) => {
+                let event =
+                    warning(&*claim, "ForeignWriter", format!("{}: {by}", ClaimReason::ForeignWriter));
+                decision = ClaimDecision::rest(ClaimReason::ForeignWriter).telling(event);
+            }
+            Some(HeldBack::Restored) => decision = ClaimDecision::rest(ClaimReason::Restored),
+            None => {}
+        }
+        *plan.decisions.entry(("claim", decision.reason.code())).or_default() += 1;
+        self.still_fails(&target, &mut decision, now);
+        if decision.step.is_none()
+            && decision.reason.wants_volume()
+            && let Ok(wish) = Wish::of(&claim)
+            && !self.is_delayed(&wish)
+        {
+            self.claims.wait(&wish);
+        }
+        if tells(&decision, decision.reason.is_settled()) {
+            plan.events.extend(self.told.news(&target, decision.events, now));
+        }
+        match &decision.reason {
+            ClaimReason::WaitsForProvisioner(provisioner) => {
+                self.latency.stops(key);
+                self.latency.asks(key, provisioner, now);
+            }
+            ClaimReason::Provisioning(plugin) => {
+                self.latency.stops(key);
+                self.latency.asks(key, plugin, now);
+            }
+            ClaimReason::NotProvisioned(why) => {
+                self.latency.stops(key);
+                self.latency.asks(key, host_path::PLUGIN, now);
+                if why.is_of_plugin() && self.standing.claim(key).as_ref() != Some(&decision.reason) {
+                    self.latency.claim_failed(key);
+                }
+            }
+            ClaimReason::Binding(..) => self.latency.binds(key, now),
+            ClaimReason::VolumeBusy(_) => {}
+            _ => self.latency.stops(key),
+        }
+        if let Some(Step::ProveClass { class }) = &decision.step
+            && self.join_class_read(class, key)
+        {
+            decision.step = None;
+        }
+        if let Some(step) = decision.step {
+            let volume = match &decision.reason {
+                ClaimReason::Binding(volume, _) => Some(volume.clone()),
+                _ => None,
+            };
+            self.start(target, volume, Call::of(step), plan);
+        }
+        let was_undecided = matches!(self.standing.claim(key), Some(ClaimReason::ProvingClass(_)));
+        if was_undecided && !matches!(decision.reason, ClaimReason::ProvingClass(_)) {
+            // They were left alone meanwhile.
+            self.queue.extend(self.volumes.referring_to(key).cloned().map(Target::Volume), now);
+        }
+        self.standing.set_claim(key, decision.reason, now);
+    }
+
+    /// What failed is tried again, and holds until it works; or there is nothing left to try.
+    fn still_fails<Reason>(&mut self, target: &Target, decision: &mut Decision<Reason>, now: Instant) {
+        if decision.step.is_none() {
+            self.works(target, now);
+        } else {
+            decision.events.extend(self.failure_event(target));
+        }
+    }
+
+    /// Nothing is left to decide about a claim that is gone; storage made for it in vain goes.
+    fn plan_orphan(&mut self, key: &ClaimKey, plan: &mut Plan) {
+        let target = Target::Claim(key.clone());
+        self.retries.clear(&target);
+        self.told.forget(&target);
+        let orphan = self.runs.take_orphan(key);
+        self.runs.forget(&target);
+        if let Some(uid) = orphan
+            && self.objects.volumes.get(&host_path::volume_name(&uid)).is_none()
+            && let Some(path) = HostPath::of_claim(&uid)
+        {
+            self.start(target, None, Call::Directory(Directory::Remove(path)), plan);
+        }
+    }
+
+    /// Looks at a volume, if nothing is under way about it.
+    pub(super) fn plan_volume(&mut self, name: &VolumeName, now: Instant, plan: &mut Plan) {
+        plan.looks += 1;
+        let target = Target::Volume(name.clone());
+        let Some(volume) = self.objects.volumes.get(name) else {
+            if !self.retries.waits(&target) {
+                self.retries.clear(&target);
+            }
+            return;
+        };
+        if let Some(reference) = &volume.spec.claim_ref {
+            // The claim goes first: if it takes the volume, writing "Available" in between would
+            // only make its own write fail.
+            let key = reference.key();
+            let claim = Target::Claim(key.clone());
+            if self.queue.contains(&claim) {
+                self.plan_claim(&key, now, plan);
+            }
+            let undecided = matches!(self.standing.claim(&key), Some(ClaimReason::ProvingClass(_)));
+            if undecided || self.busy_claims.contains(&key) {
+                return;
+            }
+        }
+        if self.busy_volumes.contains(name) || self.retries.waits(&target) {
+            return;
+        }
+        let mut decision = match self.unreadable_for_volume(&volume) {
+            Some(what) => VolumeDecision::rest(VolumeReason::ObjectUnreadable(what)),
+            None => self.decide_volume(&volume),
+        };
+        let claim = volume.spec.claim_ref.as_ref().map(|reference| Target::Claim(reference.key()));
+        let pair: Vec<Target> = std::iter::once(target.clone()).chain(claim).collect();
+        let held_back = self.held_back(decision.step.as_ref(), &pair, now);
+        let releases =
+            |step: &Step| matches!(step, Step::Write(write) if write.kind == WriteKind::VolumeReleased);
+        if held_back.is_some() && decision.step.as_ref().is_some_and(releases) {
+            // Its proof is of the past when the volume is released at last.
+            self.proofs.forget_volume(name);
+        }
+        match held_back {
+            Some(HeldBack::ForeignWriter(by)) => {
+                self.runs.unproven(name);
+                let event =
+                    warning(&*volume, "ForeignWriter", format!("{}: {by}", VolumeReason::ForeignWriter));
+                decision = VolumeDecision::rest(VolumeReason::ForeignWriter).telling(event);
+            }
+            Some(HeldBack::Restored) => {
+                self.runs.unproven(name);
+                decision = VolumeDecision::rest(VolumeReason::Restored);
+            }
+            None => {}
+        }
+        if decision.reason.awaits_deletion() {
+            let class = self.objects.classes.get(&ClassName::from(volume_class(&volume)));
+            if let Some(plugin) = measured_as(&volume, class.as_deref(), &self.options) {
+                self.latency.deletes(name, &plugin, now);
+            }
+        }
+        // Between two attempts there is another reason.
+        if let VolumeReason::DeleteFailed(_) = &decision.reason
+            && self.standing.volume(name).as_ref() != Some(&decision.reason)
+        {
+            self.latency.volume_failed(name);
+        }
+        *plan.decisions.entry(("volume", decision.reason.code())).or_default() += 1;
+        self.still_fails(&target, &mut decision, now);
+        if tells(&decision, decision.reason.is_settled()) {
+            plan.events.extend(self.told.news(&target, decision.events, now));
+        }
+        if let Some(step) = decision.step {
+            self.start(target, None, Call::of(step), plan);
+        }
+        self.standing.set_volume(name, decision.reason, now);
+    }
+}
+
+/// Whether a decision has a say in what users are told. One that says nothing while something is still to come
+/// is not the last word: what was told before may hold again after it, as with what is tried again and again.
+fn tells<Reason>(decision: &Decision<Reason>, settled: bool) -> bool {
+    settled || !decision.events.is_empty()
+}
