@@ -315,6 +315,7 @@ impl Controller {
         let objects = Arc::clone(&self.objects);
         let attached = attachment.as_ref().map(|attachment| attachment.status.attached);
         let candidates = |attachment: &VolumeAttachment| candidates(&objects, attachment);
+        self.dirty_volumes.extend(self.actual.held_beside(name).cloned());
         let touched = self.actual.observe_attachment(name, attachment, candidates, self.clock.wall(now));
         self.note_foreign(name, now);
         let Some((volume, node)) = touched else { return };
