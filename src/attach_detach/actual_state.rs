@@ -80,6 +80,8 @@ pub struct Pair {
     pub put_back: bool,
     /// What has been told to users.
     pub told: Told,
+    /// Whether the machine that may have the volume was given up: another one bears the node's name.
+    pub given_up: bool,
     /// Why the detach under way was forced, if it was.
     pub forced: Option<ForceReason>,
     /// Since when nobody wants what is, or may be, attached here, by this process' clock.
@@ -192,11 +194,12 @@ impl Pair {
     /// Takes what the node's status says, or said last. In use means held (S1): a kubelet may mount what is
     /// listed, and has it until it is in use no longer, whoever deleted the attachment or emptied the list. A
     /// volume without attachments is held until it is given up on a proof of its own, for nobody remembers it
-    /// with us. What was never listed is not held: that is the kubelet's announcement of a pod to come.
+    /// with us; so is what a machine had whose place another has taken, for that is told. What was never listed is not held: that is the kubelet's announcement of a pod to come.
     fn take_report(&mut self, kind: VolumeKind, listed: bool, in_use: bool) {
         self.listed = listed;
         self.in_use = in_use;
-        self.held = listed || (self.held && (in_use || kind == VolumeKind::NoOp));
+        self.given_up &= !in_use;
+        self.held = listed || (self.held && (in_use || kind == VolumeKind::NoOp || self.given_up));
     }
 
     /// Notes that the node may have listed the volume, and its kubelet mounted it, unseen.
@@ -212,6 +215,7 @@ impl Pair {
             || self.deletion_doubt.is_some()
             || self.call == Some(PairCall::Delete);
         self.held &= !is_our_doing;
+        self.given_up &= self.held;
         self.attachment = None;
         self.deletion_accepted = None;
         self.deletion_doubt = None;
@@ -477,10 +481,13 @@ impl ActualState {
         policy: &ForcePolicy,
         wall: Timestamp,
     ) -> BTreeSet<VolumeId> {
-        let volumes = self.nodes.get_mut(name).map(|state| state.trust(policy, wall)).unwrap_or_default();
+        let Some(state) = self.nodes.get_mut(name) else { return BTreeSet::new() };
+        let is_another_machine = state.is_another_machine();
+        let volumes = state.trust(policy, wall);
         for volume in &volumes {
             let in_use = self.nodes.get(name).is_some_and(|state| state.uses(volume));
             let pair = self.pair_mut(volume, name);
+            pair.given_up = is_another_machine && pair.holds();
             pair.take_report(volume.kind(), pair.listed, in_use);
         }
         volumes

@@ -20,8 +20,9 @@ impl ActualState {
         }
     }
 
-    /// Forgets what was on nodes that have been `gone` for that long, but for attachments: what a predecessor
-    /// made of it nothing tells. Returns when to look again.
+    /// Forgets what was on nodes that have been `gone` for that long, and on machines whose name another one has
+    /// borne for as long, but for attachments: what a predecessor made of it nothing tells. Returns when to look
+    /// again.
     pub(in crate::attach_detach) fn forget_lost(
         &mut self,
         volume: &VolumeId,
@@ -30,6 +31,10 @@ impl ActualState {
     ) -> Option<Timestamp> {
         let mut next = None;
         for (name, pair) in self.volumes.get_mut(volume)?.pairs.iter_mut() {
+            if pair.given_up && pair.attachment.is_none() {
+                pair.held = pair.listed;
+                continue;
+            }
             let node = self.nodes.get(name).filter(|state| state.node.is_none());
             let Some(since) = node.and_then(|state| state.unready_since) else { continue };
             if pair.attachment.is_some() || !pair.held {
