@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use thiserror::Error;
 
 use crate::{
-    attach_detach::{AttachDetachOptions, controller::PAIR_CALLS, force::ForcePolicy},
+    attach_detach::{AttachDetachOptions, force::ForcePolicy, room::PAIR_CALLS},
     binder::{BinderOptions, Recycler, Recyclers},
     cli::{ContentType, LoggingFormat, RunArgs},
     http,

@@ -29,6 +29,7 @@ use super::{
     journey::Journey,
     node_state::NodeState,
     retry::Retry,
+    scope::Scope,
     volume_name::{VolumeId, VolumeKind},
     withdrawal::{Sequence, Unpublished, Withdrawal},
 };
@@ -256,6 +257,19 @@ impl Pair {
         self.publication = publication;
     }
 
+    /// Notes whether somebody wants it here, and since when nobody does.
+    fn note_wanted(&mut self, is_wanted: bool, wall: Timestamp) {
+        if !is_wanted {
+            self.unwanted_since.get_or_insert(wall);
+            return;
+        }
+        self.was_wanted = true;
+        if self.unwanted_since.take().is_some() {
+            let attachment = self.attachment.as_ref();
+            self.wanted_again_at = attachment.map(|known| known.metadata.resource_version);
+        }
+    }
+
     fn is_idle(&self) -> bool {
         !self.holds() && self.call.is_none()
     }
@@ -269,6 +283,9 @@ pub struct VolumeState {
     /// VolumeAttachments of this volume under names that are not ours. Left alone, but they hold the
     /// volume like any other (S1).
     pub foreign: BTreeMap<AttachmentName, NodeName>,
+    /// Whether all who want or have it say that it may be on several nodes, as was found when all were looked at;
+    /// cleared by whatever may change that.
+    pub shared: bool,
 }
 
 /// All volumes, nodes and attachments.
@@ -348,11 +365,18 @@ impl ActualState {
         }
     }
 
+    /// Notes whether a volume may be on several nodes, so that one can be looked at without the others.
+    pub fn note_shared(&mut self, volume: &VolumeId, shared: bool) {
+        if let Some(state) = self.volumes.get_mut(volume) {
+            state.shared = shared;
+        }
+    }
+
     /// Forgets the pairs of a volume that hold nothing and that nobody `wants`.
-    pub fn prune(&mut self, volume: &VolumeId, wants: impl Fn(&NodeName) -> bool) {
+    pub fn prune(&mut self, volume: &VolumeId, scope: &Scope, wants: impl Fn(&NodeName) -> bool) {
         let Some(state) = self.volumes.get_mut(volume) else { return };
         let nodes = &mut self.nodes;
-        state.pairs.retain(|node, pair| {
+        let mut keep = |node: &NodeName, pair: &Pair| {
             let keep = !pair.is_idle() || wants(node);
             if !keep && let Some(node_state) = nodes.get_mut(node) {
                 node_state.volumes.remove(volume);
@@ -361,7 +385,17 @@ impl ActualState {
                 }
             }
             keep
-        });
+        };
+        match scope {
+            Scope::All => state.pairs.retain(|node, pair| keep(node, pair)),
+            Scope::Nodes(scope) => {
+                for node in scope {
+                    if state.pairs.get(node).is_some_and(|pair| !keep(node, pair)) {
+                        state.pairs.remove(node);
+                    }
+                }
+            }
+        }
         if state.pairs.is_empty() && state.foreign.is_empty() {
             self.volumes.remove(volume);
             self.unexplained.forget(volume);
@@ -494,17 +528,22 @@ impl ActualState {
     }
 
     /// Notes since when each pair of a volume has not been wanted.
-    pub fn note_unwanted(&mut self, volume: &VolumeId, wants: impl Fn(&NodeName) -> bool, wall: Timestamp) {
+    pub fn note_unwanted(
+        &mut self,
+        volume: &VolumeId,
+        scope: &Scope,
+        wants: impl Fn(&NodeName) -> bool,
+        wall: Timestamp,
+    ) {
         let Some(state) = self.volumes.get_mut(volume) else { return };
-        for (node, pair) in state.pairs.iter_mut() {
-            if wants(node) {
-                pair.was_wanted = true;
-                if pair.unwanted_since.take().is_some() {
-                    let attachment = pair.attachment.as_ref();
-                    pair.wanted_again_at = attachment.map(|known| known.metadata.resource_version);
+        match scope {
+            Scope::All => state.pairs.iter_mut().for_each(|(node, pair)| pair.note_wanted(wants(node), wall)),
+            Scope::Nodes(nodes) => {
+                for node in nodes {
+                    if let Some(pair) = state.pairs.get_mut(node) {
+                        pair.note_wanted(wants(node), wall);
+                    }
                 }
-            } else {
-                pair.unwanted_since.get_or_insert(wall);
             }
         }
     }

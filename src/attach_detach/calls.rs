@@ -6,6 +6,7 @@
 use serde_json::json;
 
 use super::{
+    actual_state::PairCall,
     desired_state::AttachSource,
     second_controller::Suspect,
     volume_name::VolumeId,
@@ -41,6 +42,18 @@ pub enum PairRequest {
     Delete(Uid, Request),
     /// Read the VolumeAttachment.
     Read(AttachmentName),
+}
+
+impl PairRequest {
+    /// What the pair is doing while it is in flight.
+    #[must_use]
+    pub fn kind(&self) -> PairCall {
+        match self {
+            Self::Create(_) => PairCall::Create,
+            Self::Delete(..) => PairCall::Delete,
+            Self::Read(_) => PairCall::Read,
+        }
+    }
 }
 
 /// What became of a call.

@@ -2,7 +2,7 @@
 //!
 //! In: changed objects, and the outcomes of our requests. Out: the next requests, and events for users.
 //! Each input marks the volumes it touches dirty; dirty volumes are planned. A volume is planned only
-//! while there is room to send, so no decision waits in a queue and goes stale there (S15). Time comes
+//! while there is [`room`](super::room) to send, so no decision waits in a queue and goes stale there (S15). Time comes
 //! in as an argument, and nothing in here waits, so a whole history can be played in a test.
 
 use std::{collections::BTreeSet, mem, sync::Arc, time::Duration};
@@ -10,39 +10,35 @@ use std::{collections::BTreeSet, mem, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use super::{
-    actual_state::{ActualState, Operation, Pair, PairCall, Publication},
+    actual_state::{ActualState, Operation, Pair, PairCall},
     attach_required::AttachRequired,
     blocks::UnreadableAttachments,
-    calls::{self, Call, PairRequest},
+    calls::{Call, PairRequest},
     clock::Clock,
     desired_state::DesiredState,
-    force::{ForcePolicy, ForceReason, Unforced},
-    force_timers::{Failure, ForceTimers, TimersPlace, Wait, WaitKey},
+    force::ForcePolicy,
+    force_timers::{ForceTimers, TimersPlace},
     foreign_acts::ForeignActs,
-    identification::{candidates, is_held_exclusively, volume_of},
-    metrics::{AttachDetachMetrics, Counted, Ending, Planned},
+    identification::{candidates, volume_of},
+    metrics::{AttachDetachMetrics, Ending, Planned},
     pace::Pace,
     populator,
     queue::{Lanes, Queue},
-    reconciler::{self, VolumeView},
-    rules::{Step, Verdict, Waiting},
+    room::Room,
+    scope::Scope,
     standing::Standing,
+    sweep::Survey,
     volume_name::VolumeId,
-    withdrawal::{Sequence, Withdrawal},
+    withdrawal::Sequence,
 };
 use crate::{
     kube_api::{
         events::Event,
         ids::{AttachmentName, DriverName, NodeName, PodKey, ResourceVersion},
-        kinds::{Node, ObjectRef, VolumeAttachment},
+        kinds::{ObjectRef, VolumeAttachment},
     },
-    state::{LastWords, Objects, VecMap},
+    state::{LastWords, Objects},
 };
-
-/// Requests for pairs in flight at once, at most.
-pub const PAIR_CALLS: usize = 48;
-/// Requests for nodes in flight at once; at most one per node.
-pub const NODE_CALLS: usize = 32;
 
 /// What the controller wants done.
 #[derive(Clone, Debug, Default)]
@@ -79,12 +75,16 @@ pub struct Controller {
     /// When everything is looked at again although nothing happened.
     pub(super) sweep_at: Option<Instant>,
     pub(super) leads: bool,
-    pub(super) pair_calls: usize,
+    pub(super) room: Room,
     pub(super) node_calls: usize,
-    pub(super) dirty_volumes: Lanes<VolumeId>,
+    pub(super) dirty_volumes: Lanes,
     pub(super) dirty_nodes: Queue<NodeName>,
+    /// What is yet to be marked dirty of all there is.
+    pub(super) survey: Survey,
+    /// Set while there is more to plan than was planned at once.
+    pub(super) goes_on_at: Option<Instant>,
     pub(super) effects: Effects,
-    last_sent: Sequence,
+    pub(super) last_sent: Sequence,
     pub(super) wake_at: BTreeSet<(Instant, Dirty)>,
     pub(super) standing: Arc<Standing>,
     pub(super) foreign: ForeignActs,
@@ -106,6 +106,7 @@ const SETTLE_TIME: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Dirty {
     Volume(VolumeId),
+    Pair(VolumeId, NodeName),
     Node(NodeName),
     Driver(DriverName),
 }
@@ -129,10 +130,12 @@ impl Controller {
             options,
             sweep_at: None,
             leads: false,
-            pair_calls: 0,
+            room: Room::new(options.pair_calls),
             node_calls: 0,
             dirty_volumes: Lanes::default(),
             dirty_nodes: Queue::default(),
+            survey: Survey::default(),
+            goes_on_at: None,
             effects: Effects::default(),
             last_sent: Sequence::default(),
             wake_at: BTreeSet::new(),
@@ -174,7 +177,7 @@ impl Controller {
     /// Requests whose outcome has not been taken yet.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.pair_calls + self.node_calls + self.foreign.reads() + usize::from(self.force_timers.is_busy())
+        self.room.taken() + self.node_calls + self.foreign.reads() + usize::from(self.force_timers.is_busy())
     }
 
     /// When to call [`Self::reconcile`] although nothing happened.
@@ -183,7 +186,7 @@ impl Controller {
         let timer = self.wake_at.first().map(|(at, _)| *at);
         let timers = self.force_timers.due_at().filter(|_| self.leads);
         let alarms = self.foreign.ends_at().into_iter().chain(self.grace_ends_at());
-        timer.into_iter().chain(self.sweep_at).chain(alarms).chain(timers).min()
+        timer.into_iter().chain(self.sweep_at).chain(alarms).chain(timers).chain(self.goes_on_at).min()
     }
 
     /// Where volumes are attached, or may be.
@@ -235,7 +238,7 @@ impl Controller {
                     }
                     let node = self.objects.nodes.get(name);
                     let touched = self.observe_node(name, node.as_ref(), now);
-                    self.dirty_volumes.extend(touched);
+                    self.touch_on(name, touched);
                     self.dirty_nodes.push(name.clone());
                     for attachment in self.actual.unexplained_on(name) {
                         self.refresh_attachment(&attachment, now);
@@ -256,7 +259,10 @@ impl Controller {
                         self.refresh_attachment(&attachment, now);
                     }
                     let volume = volume_of(&self.objects, name);
-                    self.dirty_volumes.extend(volume.filter(|volume| self.actual.volume(volume).is_some()));
+                    if let Some(volume) = volume.filter(|volume| self.actual.volume(volume).is_some()) {
+                        self.actual.note_shared(&volume, false);
+                        self.dirty_volumes.push(volume, Scope::All);
+                    }
                 }
                 ObjectRef::Driver(name) => self.refresh_driver(name, now),
                 ObjectRef::Claim(_) | ObjectRef::Class(_) => {}
@@ -280,8 +286,9 @@ impl Controller {
             Some(LastWords::Told(node)) => self.actual.observe_node(name, Some(&node), wall),
             Some(LastWords::Unknown) => self.actual.distrust_node(name),
         };
-        self.dirty_volumes.extend(touched);
-        self.dirty_volumes.extend(self.actual.observe_node(name, None, wall));
+        self.touch_on(name, touched);
+        let touched = self.actual.observe_node(name, None, wall);
+        self.touch_on(name, touched);
     }
 
     /// A node that is known from answers of its own alone is read.
@@ -292,7 +299,9 @@ impl Controller {
 
     /// Likewise a VolumeAttachment of ours.
     pub(super) fn doubt_attachment(&mut self, name: &AttachmentName) {
-        self.dirty_volumes.extend(self.actual.doubt_attachment(name));
+        if let Some((volume, node)) = self.actual.doubt_attachment(name) {
+            self.touch(volume, &node);
+        }
     }
 
     pub(super) fn refresh_pod(&mut self, key: &PodKey, now: Instant) {
@@ -301,8 +310,13 @@ impl Controller {
         let before = self.desired.pod(key);
         let wishes = pod.and_then(|pod| populator::wishes(&pod, &self.objects, &self.drivers, before));
         self.note_unresolved(key, before, wishes.as_ref(), now);
-        let touched = self.desired.set(key, wishes);
-        self.dirty_volumes.extend_new(touched);
+        let nodes: BTreeSet<NodeName> =
+            before.into_iter().chain(wishes.as_ref()).map(|wishes| wishes.node.clone()).collect();
+        for volume in self.desired.set(key, wishes) {
+            for node in &nodes {
+                self.touch_wish(&volume, node);
+            }
+        }
     }
 
     pub(super) fn refresh_attachment(&mut self, name: &AttachmentName, now: Instant) {
@@ -323,10 +337,14 @@ impl Controller {
         let objects = Arc::clone(&self.objects);
         let attached = attachment.as_ref().map(|attachment| attachment.status.attached);
         let candidates = |attachment: &VolumeAttachment| candidates(&objects, attachment);
-        self.dirty_volumes.extend(self.actual.held_beside(name).cloned());
+        if let Some(volume) = self.actual.held_beside(name).cloned() {
+            self.actual.note_shared(&volume, false);
+            self.dirty_volumes.push(volume, Scope::All);
+        }
         let touched = self.actual.observe_attachment(name, attachment, candidates, self.clock.wall(now));
         self.note_foreign(name, now);
         let Some((volume, node)) = touched else { return };
+        self.note_exclusive(&volume, name);
         match attached {
             Some(true) => self.operation_ended(&volume, &node, Operation::Attach, Ending::Success, now),
             Some(false) => {}
@@ -335,7 +353,7 @@ impl Controller {
                 self.tell_of_forced_detach(&volume, &node);
             }
         }
-        self.dirty_volumes.push(volume);
+        self.touch(volume, &node);
     }
 
     /// Measures an operation, if it is the one in progress.
@@ -357,13 +375,15 @@ impl Controller {
         }
     }
 
-    /// Plans what is dirty, as far as there is room to send.
+    /// Plans what is dirty, as far as there is room to send, and no more of it than takes a moment: what is left has
+    /// its turn when what came in meanwhile has been taken ([`Self::wake_at`] is now then).
     pub fn reconcile(&mut self, now: Instant) -> Effects {
         while let Some((at, _)) = self.wake_at.first()
             && *at <= now
         {
             match self.wake_at.pop_first() {
-                Some((_, Dirty::Volume(volume))) => self.dirty_volumes.push(volume),
+                Some((_, Dirty::Volume(volume))) => self.dirty_volumes.push(volume, Scope::All),
+                Some((_, Dirty::Pair(volume, node))) => self.touch(volume, &node),
                 Some((_, Dirty::Node(node))) => self.dirty_nodes.push(node),
                 Some((_, Dirty::Driver(driver))) => self.forget_driver(&driver, now),
                 None => break,
@@ -372,185 +392,20 @@ impl Controller {
         self.sweep(now);
         self.calm_down(now);
         self.end_grace(now);
+        self.look_on(now);
         if !self.leads {
             self.stand_by(now);
             return Effects::default();
         }
-        while self.pair_calls < self.options.pair_calls.unwrap_or(PAIR_CALLS)
-            && let Some(volume) = self.dirty_volumes.pop()
-        {
-            self.reconcile_volume(&volume, now);
-        }
-        while self.node_calls < NODE_CALLS
-            && let Some(node) = self.dirty_nodes.pop()
-        {
-            self.reconcile_node(&node, now);
-        }
+        self.plan_dirty(now);
         if let Some(request) = self.force_timers.next(now, self.clock.wall(now)) {
             self.call(Call::Timers(request));
         }
         mem::take(&mut self.effects)
     }
 
-    pub(super) fn reconcile_volume(&mut self, volume: &VolumeId, now: Instant) {
-        self.metrics.planned(Planned::Volume);
-        let unreadable = self.unreadable_attachment(volume);
-        let wishes = self.desired.nodes(volume);
-        let wall = self.clock.wall(now);
-        if wishes.is_some() {
-            let (found, computed) = self.actual.recognise(volume, wall);
-            self.metrics.names_computed(computed);
-            for attachment in found {
-                self.note_foreign(&attachment, now);
-            }
-        }
-        let wanted = |node: &NodeName| wishes.is_some_and(|wishes| wishes.contains_key(node));
-        self.actual.note_unwanted(volume, wanted, wall);
-        let state = self.actual.volume(volume);
-        let named = wishes.into_iter().flat_map(VecMap::keys);
-        let named = named.chain(state.into_iter().flat_map(|state| state.pairs.keys()));
-        let nodes = named.filter_map(|name| self.actual.node(name).map(|node| (name, node))).collect();
-        let verdicts = reconciler::plan(
-            &VolumeView {
-                volume,
-                wishes,
-                state,
-                nodes,
-                policy: self.options.force,
-                held_exclusively: wishes.is_some()
-                    && state.is_some_and(|s| is_held_exclusively(&self.objects, s)),
-                stand_off: self.stand_off(now),
-                stand_off_on: self.stand_off_on(),
-                unreadable: self.unreadable(volume, unreadable.as_ref(), wishes),
-                wall,
-            },
-            now,
-        );
-        let mut makes_way = false;
-        for (node, verdict) in &verdicts {
-            makes_way |= self.apply(volume, node, verdict, now);
-        }
-        if makes_way {
-            // Whoever waits for it need not be told of it first (L13).
-            return self.reconcile_volume(volume, now);
-        }
-        for (node, verdict) in &verdicts {
-            self.time(volume, node, verdict, now);
-            self.tell(volume, node, verdict, &verdicts, now);
-        }
-        let desired = &self.desired;
-        self.actual.prune(volume, |node| desired.wish(volume, node).is_some());
-        let held =
-            self.actual.volume(volume).map_or(0, |state| state.pairs.values().filter(|p| p.holds()).count());
-        let users = desired.nodes(volume).into_iter().flatten();
-        let users: VecMap<NodeName, i64> =
-            users.map(|(node, wish)| (node.clone(), number(wish.pods.len()))).collect();
-        self.metrics.count(volume, Counted { wanted: number(users.len()), held: number(held), users });
-    }
-
-    /// Returns whether the pair held the volume until now, and does not because of this verdict alone.
-    fn apply(&mut self, volume: &VolumeId, node: &NodeName, verdict: &Verdict, now: Instant) -> bool {
-        let sent = self.last_sent;
-        let pair = self.actual.pair_mut(volume, node);
-        let held = pair.holds();
-        pair.publish(verdict.publication, verdict.withdraws);
-        if !verdict.withdraws {
-            pair.withdrawal = Withdrawal::None;
-        } else if pair.withdrawal == Withdrawal::None {
-            pair.withdrawal = Withdrawal::Since(sent);
-        }
-        let stale_list = match verdict.publication {
-            Publication::Keep => false,
-            Publication::List => !pair.listed,
-            Publication::Withhold => pair.listed,
-        };
-        if stale_list {
-            self.dirty_nodes.push(node.clone());
-        }
-        if let Some(at) = verdict.wake_at {
-            self.wake_at.insert((at, Dirty::Volume(volume.clone())));
-        }
-        if self.actual.pair_mut(volume, node).attachment.is_none() {
-            self.force_off_the_list(volume, node, verdict.forced);
-        }
-        self.remember_wait(volume, node, verdict);
-        self.note_waiting(volume, node, verdict, now);
-        match &verdict.step {
-            None => {}
-            Some(Step::Create(source)) => {
-                let request = PairRequest::Create(calls::create(volume, node, source));
-                self.send(volume, node, PairCall::Create, request, now);
-            }
-            Some(Step::Delete(uid, proof)) => {
-                self.actual.pair_mut(volume, node).forced = verdict.forced;
-                match verdict.forced {
-                    Some(reason) => self.force(volume, node, reason),
-                    // KCM: pkg/controller/volume/attachdetach/reconciler: whatever is detached from a node with
-                    // the taint counts as forced, mounted or not.
-                    None if self.is_out_of_service(node) => self.metrics.forced(ForceReason::OutOfService),
-                    None => {}
-                }
-                let request = PairRequest::Delete(uid.clone(), calls::delete(volume, node, uid, proof));
-                self.send(volume, node, PairCall::Delete, request, now);
-            }
-            Some(Step::ReadAttachment) => {
-                let name = volume.attachment_name(node);
-                self.send(volume, node, PairCall::Read, PairRequest::Read(name), now);
-            }
-            Some(Step::ReadNode) => {
-                // What was proven before is not proof enough.
-                let pair = self.actual.pair_mut(volume, node);
-                if matches!(pair.withdrawal, Withdrawal::Proven(_)) {
-                    pair.withdrawal = Withdrawal::Since(sent);
-                }
-                self.dirty_nodes.push(node.clone());
-            }
-            Some(Step::GiveUp(_)) => self.actual.pair_mut(volume, node).held = false,
-        }
-        held && !self.actual.pair_mut(volume, node).holds()
-    }
-
-    fn is_out_of_service(&self, node: &NodeName) -> bool {
-        let object = self.actual.node(node).and_then(|state| state.node.as_deref());
-        object.is_some_and(Node::is_out_of_service)
-    }
-
-    /// Keeps how long a wait has lasted that force may end, for the process that comes after us.
-    fn remember_wait(&mut self, volume: &VolumeId, node: &NodeName, verdict: &Verdict) {
-        let Some(pair) = self.actual.pair(volume, node) else { return };
-        let attachment = pair.attachment.as_ref();
-        let is_over = attachment.is_some_and(|attachment| attachment.metadata.is_terminating());
-        let is_over = is_over || matches!(verdict.step, Some(Step::GiveUp(_))) || !pair.holds();
-        match (pair.unwanted_since, &verdict.waiting) {
-            (
-                Some(since),
-                Some(
-                    Waiting::DetachWaitingForUnmount { unforced: Unforced::Until(_) }
-                    | Waiting::DetachWaitingForNode { unforced: Unforced::Until(_) },
-                ),
-            ) => {
-                let state = self.actual.node(node);
-                let unready_since = state.and_then(|state| state.unready_since);
-                let wait = Wait {
-                    since: unready_since.map_or(since, |unready_since| unready_since.max(since)),
-                    failure: state.and_then(|state| state.node.as_deref()).and_then(Failure::of),
-                    attachment: pair.uid().cloned(),
-                };
-                self.force_timers.note(WaitKey::new(volume, node), wait);
-            }
-            (Some(_), _) if !is_over => {}
-            _ => self.force_timers.forget(volume, node),
-        }
-    }
-
-    pub(super) fn send(
-        &mut self,
-        volume: &VolumeId,
-        node: &NodeName,
-        call: PairCall,
-        request: PairRequest,
-        now: Instant,
-    ) {
+    pub(super) fn send(&mut self, volume: &VolumeId, node: &NodeName, request: PairRequest, now: Instant) {
+        let call = request.kind();
         let migrated = self.is_migrated(volume, node);
         let pair = self.actual.pair_mut(volume, node);
         pair.migrated = migrated;
@@ -565,7 +420,7 @@ impl Controller {
             }
             _ => {}
         }
-        self.pair_calls += 1;
+        self.room.take(call);
         self.call(Call::Pair(volume.clone(), node.clone(), request));
     }
 
@@ -578,8 +433,4 @@ impl Controller {
     pub(super) fn pair(&mut self, volume: &VolumeId, node: &NodeName) -> &mut Pair {
         self.actual.pair_mut(volume, node)
     }
-}
-
-fn number(count: usize) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
 }

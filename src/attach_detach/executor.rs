@@ -7,6 +7,7 @@ use tokio::{sync::mpsc, task::JoinSet};
 
 use super::{
     calls::{Answer, Call, Outcome, PairRequest},
+    room::{NODE_CALLS, PAIR_CALLS},
     second_controller::Suspect,
     withdrawal::Sequence,
 };
@@ -18,7 +19,9 @@ use crate::kube_api::{
 /// Sends calls concurrently.
 #[derive(Debug)]
 pub struct Executor {
-    caller: Caller,
+    /// For pairs and for the rest: neither keeps the other waiting.
+    pairs: Caller,
+    rest: Caller,
     outcomes: mpsc::Sender<Outcome>,
     tasks: JoinSet<()>,
 }
@@ -26,14 +29,16 @@ pub struct Executor {
 impl Executor {
     /// An executor that reports to the given channel.
     #[must_use]
-    pub fn new(caller: Caller, outcomes: mpsc::Sender<Outcome>) -> Self {
-        Self { caller, outcomes, tasks: JoinSet::new() }
+    pub fn new(caller: &Caller, outcomes: mpsc::Sender<Outcome>) -> Self {
+        let (pairs, rest) = (caller.with_own_budget(PAIR_CALLS), caller.with_own_budget(NODE_CALLS));
+        Self { pairs, rest, outcomes, tasks: JoinSet::new() }
     }
 
     /// Sends a call; its outcome arrives in the channel, whatever happens.
     pub fn send(&mut self, sent: Sequence, call: Call) {
         while self.tasks.try_join_next().is_some() {}
-        let (caller, outcomes) = (self.caller.clone(), self.outcomes.clone());
+        let caller = if matches!(call, Call::Pair(..)) { &self.pairs } else { &self.rest };
+        let (caller, outcomes) = (caller.clone(), self.outcomes.clone());
         self.tasks.spawn(async move {
             let result = perform(&caller, &call).await;
             // The receiver is gone only when the process ends.

@@ -117,7 +117,7 @@ impl Controller {
                 self.dirty_nodes.push(name.clone());
                 self.actual.node_mut(name).busy = false;
                 let touched = self.actual.node_call_ended(name);
-                self.dirty_volumes.extend(touched);
+                self.touch_on(name, touched);
             }
             Suspect::Attachment(_) => {
                 self.foreign.reads -= 1;
@@ -173,7 +173,7 @@ impl Controller {
         for suspect in changes.begun.iter().chain(&changes.ended) {
             if let Some(name) = self.node_of(suspect) {
                 let volumes = self.actual.node(&name).map(|state| state.volumes.clone());
-                self.dirty_volumes.extend(volumes.into_iter().flatten());
+                self.touch_on(&name, volumes.into_iter().flatten());
                 self.dirty_nodes.push(name);
             }
         }

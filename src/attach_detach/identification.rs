@@ -36,9 +36,12 @@ pub fn candidates(objects: &Objects, attachment: &VolumeAttachment) -> Candidate
 pub fn is_held_exclusively(objects: &Objects, state: &VolumeState) -> bool {
     let ours = state.pairs.values().filter_map(|pair| pair.attachment.clone());
     let foreign = state.foreign.keys().filter_map(|name| objects.attachments.get(name));
-    ours.chain(foreign)
-        .filter_map(|attachment| source(objects, &attachment))
-        .any(|volume| volume.sharing == Sharing::Exclusive)
+    ours.chain(foreign).any(|attachment| is_exclusive(objects, &attachment))
+}
+
+/// Whether a VolumeAttachment names such a PersistentVolume or spec.
+pub fn is_exclusive(objects: &Objects, attachment: &VolumeAttachment) -> bool {
+    source(objects, attachment).is_some_and(|volume| volume.sharing == Sharing::Exclusive)
 }
 
 /// The volume that a PersistentVolume stands for.

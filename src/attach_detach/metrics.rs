@@ -1,6 +1,9 @@
 //! Metrics of the attach/detach subsystem: KCM's by name, and how many pairs wait for what.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
 
 use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts};
 
@@ -9,6 +12,7 @@ use super::{
     force::ForceReason,
     journey::Lap,
     rules::Waiting,
+    scope::Scope,
     second_controller::ForeignAct,
     volume_name::{VolumeId, VolumeKind},
 };
@@ -42,19 +46,28 @@ pub enum Planned {
     Attachment,
     /// A name that a VolumeAttachment of a volume would have, to see whether the volume explains one.
     Name,
-    /// A volume, on all its nodes.
+    /// A volume, on some or all of its nodes.
     Volume,
+    /// A volume on one node, for what is to be done.
+    Pair,
+    /// A volume on one node, to see whether it is held there.
+    Holder,
     /// A node, for what its status should say.
     Node,
 }
 
 impl Planned {
+    const ALL: [Self; 7] =
+        [Self::Pod, Self::Attachment, Self::Name, Self::Volume, Self::Pair, Self::Holder, Self::Node];
+
     fn label(self) -> &'static str {
         match self {
             Self::Pod => "pod",
             Self::Attachment => "attachment",
             Self::Name => "name",
             Self::Volume => "volume",
+            Self::Pair => "pair",
+            Self::Holder => "holder",
             Self::Node => "node",
         }
     }
@@ -75,18 +88,16 @@ pub struct AttachDetachMetrics {
     attach: HistogramVec,
     detach: HistogramVec,
     in_use: IntGaugeVec,
-    counted: HashMap<VolumeId, Counted>,
+    counted: HashMap<VolumeId, VecMap<NodeName, Counted>>,
 }
 
-/// What a volume adds to the gauges.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// What a volume on one node adds to the gauges.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// Nodes that want it.
-    pub wanted: i64,
-    /// Nodes that hold it.
-    pub held: i64,
-    /// Pods that want it, by node.
-    pub users: VecMap<NodeName, i64>,
+    /// Whether the node holds it.
+    pub holds: bool,
+    /// Pods there that want it.
+    pub users: i64,
 }
 
 /// From a wish to its fulfilment: from what an API server needs for its answers to what a driver may take.
@@ -146,8 +157,7 @@ impl AttachDetachMetrics {
             "mooring_planned_keys_total",
             "Objects looked at because something changed, by kind",
             "kind",
-            &[Planned::Pod, Planned::Attachment, Planned::Name, Planned::Volume, Planned::Node]
-                .map(Planned::label),
+            &Planned::ALL.map(Planned::label),
         )?;
         let refusals = counter(
             "mooring_guard_refusals_total",
@@ -197,9 +207,9 @@ impl AttachDetachMetrics {
         self.planned.with_label_values(&[kind.label()]).inc();
     }
 
-    /// Counts names of VolumeAttachments that were computed, likewise.
-    pub fn names_computed(&self, count: usize) {
-        self.planned.with_label_values(&[Planned::Name.label()]).inc_by(count as u64);
+    /// Counts several of them: names that were computed, pairs that were judged, or walked through for who holds.
+    pub fn planned_many(&self, kind: Planned, count: usize) {
+        self.planned.with_label_values(&[kind.label()]).inc_by(count as u64);
     }
 
     /// Notes the end of an operation.
@@ -251,29 +261,45 @@ impl AttachDetachMetrics {
         self.forced.with_label_values(&[reason.label()]).inc();
     }
 
-    /// Sets on how many nodes a volume is wanted and held, and who uses it there.
-    pub fn count(&mut self, volume: &VolumeId, now: Counted) {
-        let before = if now == Counted::default() {
-            self.counted.remove(volume)
-        } else {
-            self.counted.insert(volume.clone(), now.clone())
-        };
-        let before = before.unwrap_or_default();
+    /// Sets which of these nodes want and hold a volume, and how many use it there; with [`Scope::All`] no others do.
+    pub fn count(&mut self, volume: &VolumeId, scope: &Scope, nodes: &BTreeMap<NodeName, Counted>) {
+        if *scope == Scope::All {
+            let counted = self.counted.get(volume).into_iter().flat_map(VecMap::keys);
+            let gone: Vec<_> = counted.filter(|node| !nodes.contains_key(*node)).cloned().collect();
+            for node in gone {
+                self.count_on(volume, &node, Counted::default());
+            }
+        }
+        for (node, now) in nodes {
+            self.count_on(volume, node, *now);
+        }
+    }
+
+    fn count_on(&mut self, volume: &VolumeId, node: &NodeName, now: Counted) {
+        let before = self.counted.get(volume).and_then(|nodes| nodes.get(node)).copied().unwrap_or_default();
         if now == before {
             return;
         }
-        let plugin = plugin_name(volume);
-        let total = |state| self.totals.with_label_values(&[plugin.as_str(), state]);
-        total("desired_state_of_world").add(now.wanted - before.wanted);
-        total("actual_state_of_world").add(now.held - before.held);
-        let mut change = now.users;
-        for (node, users) in before.users {
-            *change.get_or_default(&node) -= users;
+        let nodes = self.counted.entry(volume.clone()).or_default();
+        if now == Counted::default() {
+            nodes.remove(node);
+            if nodes.is_empty() {
+                self.counted.remove(volume);
+            }
+        } else {
+            nodes.insert(node.clone(), now);
         }
-        for (node, users) in change {
+        let plugin = plugin_name(volume);
+        let total = |state, now: bool, before: bool| {
+            let change = i64::from(now) - i64::from(before);
+            self.totals.with_label_values(&[plugin.as_str(), state]).add(change);
+        };
+        total("desired_state_of_world", now.users > 0, before.users > 0);
+        total("actual_state_of_world", now.holds, before.holds);
+        if now.users != before.users {
             let labels = [node.as_str(), plugin.as_str()];
             let gauge = self.in_use.with_label_values(&labels);
-            gauge.add(users);
+            gauge.add(now.users - before.users);
             if gauge.get() == 0 {
                 // Nodes come and go; what is not used has no series, as with KCM.
                 let _absent = self.in_use.remove_label_values(&labels);
@@ -330,8 +356,15 @@ mod tests {
         metrics.observe(&volume, Operation::Attach, Ending::Success, false, minute);
         metrics.observe(&volume, Operation::Detach, Ending::Failure, true, minute);
         metrics.forced(ForceReason::Timeout);
-        let users = [(NodeName::from("n1"), 2)].into_iter().collect();
-        metrics.count(&volume, Counted { wanted: 1, held: 1, users });
+        let count = |node: &str, users| (NodeName::from(node), Counted { holds: true, users });
+        metrics.count(&volume, &Scope::All, &[count("n1", 1), count("n2", 3)].into());
+        metrics.count(&volume, &Scope::of(&NodeName::from("n3")), &[count("n3", 1)].into());
+        metrics.count(&volume, &Scope::of(&NodeName::from("n1")), &[count("n1", 2)].into());
+        assert_eq!(
+            metrics.totals.with_label_values(&["kubernetes.io/csi:d", "desired_state_of_world"]).get(),
+            3
+        );
+        metrics.count(&volume, &Scope::All, &[count("n1", 2)].into());
         let text = registry.text().unwrap();
         let operation = |name: &str, status: &str, migrated: &str| {
             format!(

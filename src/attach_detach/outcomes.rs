@@ -42,9 +42,9 @@ impl Controller {
         }
         match call {
             Call::Pair(volume, node, request) => {
-                self.pair_calls -= 1;
+                self.room.give_back(request.kind());
                 self.pair(&volume, &node).call = None;
-                self.dirty_volumes.push(volume.clone());
+                self.touch(volume.clone(), &node);
                 match request {
                     PairRequest::Create(_) => self.created(&volume, &node, result, now),
                     PairRequest::Delete(uid, _) => {
@@ -87,7 +87,7 @@ impl Controller {
                     Err(error) => self.node_patch_failed(&name, revision, &error, now),
                 }
                 let touched = self.actual.node_call_ended(&name);
-                self.dirty_volumes.extend(touched);
+                self.touch_on(&name, touched);
             }
             Call::Timers(_) => self.timers_answered(result, now),
             Call::ReadOwner(suspect, _) => self.owner_read(&suspect, result, now),
@@ -109,7 +109,7 @@ impl Controller {
                         }
                         let asked = self.actual.node_mut(&name).asked_at.unwrap_or(now);
                         let touched = self.actual.settle_node(&name, asked);
-                        self.dirty_volumes.extend(touched);
+                        self.touch_on(&name, touched);
                         self.node_answered(&name, &node, sent, now);
                     }
                     Ok(_) => {}
@@ -117,7 +117,7 @@ impl Controller {
                     Err(error) => self.node_not_read(&name, &error, now),
                 }
                 let touched = self.actual.node_call_ended(&name);
-                self.dirty_volumes.extend(touched);
+                self.touch_on(&name, touched);
             }
         }
     }
@@ -324,7 +324,7 @@ impl Controller {
         }
         if self.actual.node(name).is_some_and(|state| state.node.is_none()) {
             let touched = self.actual.witness_absence(name, sent);
-            self.dirty_volumes.extend(touched);
+            self.touch_on(name, touched);
         } else {
             self.node_failed(name, error, now);
         }
@@ -351,7 +351,8 @@ impl Controller {
         let state = self.actual.node_mut(name);
         state.retry = pause(mem::take(&mut state.retry));
         // What waits for the node is looked at, so that it can say until when.
-        self.dirty_volumes.extend(state.volumes.iter().cloned());
+        let volumes = state.volumes.clone();
+        self.touch_on(name, volumes);
     }
 
     fn pair_failed(&mut self, volume: &VolumeId, node: &NodeName, error: &CallError, now: Instant) {
@@ -385,7 +386,7 @@ impl Controller {
         let latest = self.objects.nodes.get(name);
         let mut touched = self.observe_node(name, latest.as_ref(), now);
         touched.extend(self.actual.witness_node(answer, name, sent));
-        self.dirty_volumes.extend(touched);
+        self.touch_on(name, touched);
     }
 }
 
@@ -408,7 +409,6 @@ fn asked_pause(error: &CallError) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::{super::publishing::tests::controller, *};
-    use crate::attach_detach::actual_state::PairCall;
     use crate::kube_api::ids::DriverName;
 
     #[test]
@@ -421,7 +421,7 @@ mod tests {
             controller.pair(&volume, &node).uncertain =
                 Some(Uncertain { until: after(10), read_absent: false });
             let read = PairRequest::Read(volume.attachment_name(&node));
-            controller.send(&volume, &node, PairCall::Read, read, after(asked));
+            controller.send(&volume, &node, read, after(asked));
             let (sent, call) = controller.effects.calls.pop().expect("a read");
             let result = Err(CallError::NotFound("gone".to_owned()));
             controller.take_outcome(Outcome { call, sent, result }, after(12));

@@ -57,16 +57,14 @@ impl Controller {
 
     /// Brings the node up to the table before it is written to. A kubelet's heartbeat is a new revision
     /// whose content is none of ours and wakes nobody, but a patch that names the revision before it is
-    /// refused.
-    fn catch_up(&mut self, name: &NodeName, now: Instant) {
-        let Some(latest) = self.objects.nodes.get(name) else { return };
+    /// refused. Returns the volumes for which something changed.
+    fn catch_up(&mut self, name: &NodeName, now: Instant) -> BTreeSet<VolumeId> {
+        let Some(latest) = self.objects.nodes.get(name) else { return BTreeSet::new() };
         let known = self.actual.node(name).and_then(|state| state.node.as_ref());
         if known.is_none_or(|known| known.metadata.resource_version >= latest.metadata.resource_version) {
-            return;
+            return BTreeSet::new();
         }
-        for volume in self.observe_node(name, Some(&latest), now) {
-            self.reconcile_volume(&volume, now);
-        }
+        self.observe_node(name, Some(&latest), now)
     }
 
     /// Believes a re-created node's list again if it is time, or sees to it that this is done in time. Returns the
@@ -80,14 +78,23 @@ impl Controller {
         believed
     }
 
-    /// Sends what the node needs: its list, or a live read.
-    pub(super) fn reconcile_node(&mut self, name: &NodeName, now: Instant) {
+    /// Looks at a node, and sends what it needs. Returns how many pairs were judged for that.
+    pub(super) fn reconcile_node(&mut self, name: &NodeName, now: Instant) -> usize {
         self.metrics.planned(Planned::Node);
-        self.catch_up(name, now);
+        let mut judged = 0;
         // Planned here and now: the volumes' turn is over, and nothing else may happen for a long time.
-        for volume in self.believe_node(name, now) {
-            self.reconcile_volume(&volume, now);
+        for volume in self.catch_up(name, now) {
+            judged += self.reconcile_pair(&volume, name, now);
         }
+        for volume in self.believe_node(name, now) {
+            judged += self.reconcile_pair(&volume, name, now);
+        }
+        self.ask_node(name, now);
+        judged
+    }
+
+    /// Sends what the node needs: its list, or a live read.
+    fn ask_node(&mut self, name: &NodeName, now: Instant) {
         let Some(state) = self.actual.node(name) else { return };
         if state.busy {
             return;
@@ -177,10 +184,12 @@ pub(super) mod tests {
             actual_state::PairCall,
             calls::{Answer, Outcome},
             clock::Clock,
-            controller::{AttachDetachOptions, NODE_CALLS},
+            controller::AttachDetachOptions,
             metrics::AttachDetachMetrics,
             node_state::Unsettled,
             pace::Pace,
+            room::NODE_CALLS,
+            scope::Scope,
         },
         kube_api::{call::CallError, ids::DriverName, kinds::AttachedVolume},
         metrics::{Alarms, Metrics},
@@ -386,7 +395,7 @@ pub(super) mod tests {
             controller.reconcile_node(&node, now);
             let patch = controller.effects.calls.pop().expect("a patch");
             controller.actual.observe_node(&node, None, Timestamp::UNIX_EPOCH);
-            controller.actual.prune(&volume("old"), |_| false);
+            controller.actual.prune(&volume("old"), &Scope::All, |_| false);
             let answer = |controller: &mut Controller, (sent, call), error| {
                 controller.take_outcome(Outcome { call, sent, result: Err(error) }, now);
                 controller.reconcile_node(&node, now + Duration::from_hours(1));

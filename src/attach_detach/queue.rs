@@ -1,46 +1,74 @@
-//! A first-in first-out set: what is in it already is not added again, and nothing overtakes. And two of them
-//! in one: what has begun goes before what is new, so that a volume that has become attached is published
-//! although a thousand others have been asked for meanwhile.
+//! What is to be looked at, in the order in which it became dirty. A first-in first-out set: what is in it
+//! already is not added again, and nothing overtakes. And two of them for volumes: what has begun goes before what is
+//! new, so that a volume that has become attached is published although a thousand others have been asked for
+//! meanwhile.
+//!
+//! In: keys, volumes each with the nodes that it is to be looked at on. Out: the next one; of a volume at most so many
+//! nodes, and the others have another turn, behind the volumes that wait (fair).
 
 use std::{
-    collections::{HashSet, VecDeque},
+    collections::{BTreeSet, HashMap, VecDeque},
     hash::Hash,
+    iter,
 };
+
+use super::{scope::Scope, volume_name::VolumeId};
+use crate::kube_api::ids::NodeName;
 
 /// Keys to look at, in the order in which they became dirty.
 #[derive(Clone, Debug)]
 pub struct Queue<K> {
     order: VecDeque<K>,
-    members: HashSet<K>,
+    /// Each key that has a place, and whether it is in.
+    places: HashMap<K, bool>,
+    count: usize,
 }
 
 impl<K> Default for Queue<K> {
     fn default() -> Self {
-        Self { order: VecDeque::new(), members: HashSet::new() }
+        Self { order: VecDeque::new(), places: HashMap::new(), count: 0 }
     }
 }
 
 impl<K: Clone + Eq + Hash> Queue<K> {
     /// Adds a key unless it is in.
     pub fn push(&mut self, key: K) {
-        if self.members.insert(key.clone()) {
-            self.order.push_back(key);
+        match self.places.get_mut(&key) {
+            Some(is_in) => self.count += usize::from(!std::mem::replace(is_in, true)),
+            None => {
+                self.places.insert(key.clone(), true);
+                self.order.push_back(key);
+                self.count += 1;
+            }
         }
     }
 
     /// Takes the oldest key.
     pub fn pop(&mut self) -> Option<K> {
         while let Some(key) = self.order.pop_front() {
-            if self.members.remove(&key) {
+            if self.places.remove(&key) == Some(true) {
+                self.count -= 1;
                 return Some(key);
             }
         }
         None
     }
 
+    /// Whether there is no key.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    fn contains(&self, key: &K) -> bool {
+        self.places.get(key) == Some(&true)
+    }
+
     /// Takes a key out of turn. Its place is left; if it comes again before that is reached, it has that place.
     fn forget(&mut self, key: &K) {
-        self.members.remove(key);
+        if let Some(is_in) = self.places.get_mut(key) {
+            self.count -= usize::from(std::mem::replace(is_in, false));
+        }
     }
 }
 
@@ -52,63 +80,198 @@ impl<K: Clone + Eq + Hash> Extend<K> for Queue<K> {
     }
 }
 
-/// What has begun, and what is new. A key is in one of them.
-#[derive(Clone, Debug)]
-pub struct Lanes<K> {
-    begun: Queue<K>,
-    new: Queue<K>,
+/// Volumes in order, each with its scope.
+#[derive(Clone, Debug, Default)]
+struct Lane {
+    volumes: Queue<VolumeId>,
+    /// The nodes of those that are not to be looked at on all.
+    nodes: HashMap<VolumeId, BTreeSet<NodeName>>,
 }
 
-impl<K> Default for Lanes<K> {
-    fn default() -> Self {
-        Self { begun: Queue::default(), new: Queue::default() }
-    }
-}
-
-impl<K: Clone + Eq + Hash> Lanes<K> {
-    /// Adds a key with which something has begun.
-    pub fn push(&mut self, key: K) {
-        self.new.forget(&key);
-        self.begun.push(key);
+impl Lane {
+    fn is_whole(&self, volume: &VolumeId) -> bool {
+        self.volumes.contains(volume) && !self.nodes.contains_key(volume)
     }
 
-    /// Adds keys with which nothing may have begun yet.
-    pub fn extend_new(&mut self, keys: impl IntoIterator<Item = K>) {
-        let begun = &self.begun;
-        self.new.extend(keys.into_iter().filter(|key| !begun.members.contains(key)));
-    }
-
-    /// Takes the oldest key of those with which something has begun, then of the others.
-    pub fn pop(&mut self) -> Option<K> {
-        self.begun.pop().or_else(|| self.new.pop())
-    }
-}
-
-impl<K: Clone + Eq + Hash> Extend<K> for Lanes<K> {
-    fn extend<I: IntoIterator<Item = K>>(&mut self, keys: I) {
-        for key in keys {
-            self.push(key);
+    fn push(&mut self, volume: VolumeId, scope: Scope) {
+        match scope {
+            Scope::All => {
+                self.nodes.remove(&volume);
+            }
+            Scope::Nodes(_) if self.is_whole(&volume) => return,
+            Scope::Nodes(nodes) => self.nodes.entry(volume.clone()).or_default().extend(nodes),
         }
+        self.volumes.push(volume);
+    }
+
+    fn pop(&mut self, most: usize) -> Option<(VolumeId, Scope)> {
+        let volume = self.volumes.pop()?;
+        let Some(mut nodes) = self.nodes.remove(&volume) else { return Some((volume, Scope::All)) };
+        let turn = iter::from_fn(|| nodes.pop_first()).take(most).collect();
+        if !nodes.is_empty() {
+            self.push(volume.clone(), Scope::Nodes(nodes));
+        }
+        Some((volume, Scope::Nodes(turn)))
+    }
+
+    fn forget(&mut self, volume: &VolumeId, scope: &Scope) {
+        if let Scope::Nodes(done) = scope {
+            let Some(nodes) = self.nodes.get_mut(volume) else { return };
+            for node in done {
+                nodes.remove(node);
+            }
+            if !nodes.is_empty() {
+                return;
+            }
+        }
+        self.nodes.remove(volume);
+        self.volumes.forget(volume);
+    }
+}
+
+/// Volumes with which something has begun, and those that are new. A volume, or a node of one that is shared, is in
+/// one of them.
+#[derive(Clone, Debug, Default)]
+pub struct Lanes {
+    begun: Lane,
+    new: Lane,
+}
+
+impl Lanes {
+    /// Adds a volume with which something has begun.
+    pub fn push(&mut self, volume: VolumeId, scope: Scope) {
+        self.new.forget(&volume, &scope);
+        self.begun.push(volume, scope);
+    }
+
+    /// Adds a volume with which nothing may have begun yet.
+    pub fn push_new(&mut self, volume: VolumeId, scope: Scope) {
+        if self.begun.is_whole(&volume) {
+            return;
+        }
+        let scope = match (scope, self.begun.nodes.get(&volume)) {
+            (Scope::Nodes(nodes), Some(begun)) => Scope::Nodes(nodes.difference(begun).cloned().collect()),
+            (scope, _) => scope,
+        };
+        if !matches!(&scope, Scope::Nodes(nodes) if nodes.is_empty()) {
+            self.new.push(volume, scope);
+        }
+    }
+
+    /// Takes the oldest volume of those with which something has begun, with at most so many nodes unless it is to be
+    /// looked at on all.
+    pub fn pop_begun(&mut self, most: usize) -> Option<(VolumeId, Scope)> {
+        self.begun.pop(most)
+    }
+
+    /// Likewise the oldest of the others.
+    pub fn pop_new(&mut self, most: usize) -> Option<(VolumeId, Scope)> {
+        self.new.pop(most)
+    }
+
+    /// Takes a volume out of turn.
+    pub fn forget(&mut self, volume: &VolumeId) {
+        self.begun.forget(volume, &Scope::All);
+        self.new.forget(volume, &Scope::All);
+    }
+
+    /// Whether something has begun with no volume.
+    #[must_use]
+    pub fn none_begun(&self) -> bool {
+        self.begun.volumes.is_empty()
+    }
+
+    /// Whether no volume is new.
+    #[must_use]
+    pub fn none_new(&self) -> bool {
+        self.new.volumes.is_empty()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kube_api::ids::DriverName;
+
+    fn volume(number: u32) -> VolumeId {
+        VolumeId::csi(&DriverName::from("d"), &number.to_string())
+    }
+
+    fn nodes(names: &str) -> Scope {
+        Scope::Nodes(names.split(' ').map(NodeName::from).collect())
+    }
+
+    fn order(lanes: &mut Lanes, most: usize) -> Vec<(VolumeId, Scope)> {
+        iter::from_fn(|| lanes.pop_begun(most).or_else(|| lanes.pop_new(most))).collect()
+    }
+
+    fn begin(lanes: &mut Lanes, numbers: &[u32]) {
+        for number in numbers {
+            lanes.push(volume(*number), Scope::All);
+        }
+    }
+
+    fn come(lanes: &mut Lanes, numbers: &[u32]) {
+        for number in numbers {
+            lanes.push_new(volume(*number), Scope::All);
+        }
+    }
+
+    fn whole(numbers: &[u32]) -> Vec<(VolumeId, Scope)> {
+        numbers.iter().map(|number| (volume(*number), Scope::All)).collect()
+    }
 
     #[test]
     fn l15_what_has_begun_goes_before_what_is_new_and_each_in_its_order() {
         let mut lanes = Lanes::default();
-        lanes.extend_new([1, 2, 3, 1]);
-        lanes.push(9);
-        lanes.extend([8, 9, 2]);
-        let order: Vec<_> = std::iter::from_fn(|| lanes.pop()).collect();
-        assert_eq!(order, [9, 8, 2, 1, 3]);
+        come(&mut lanes, &[1, 2, 3, 1]);
+        begin(&mut lanes, &[9, 8, 9, 2]);
+        assert_eq!(order(&mut lanes, 1), whole(&[9, 8, 2, 1, 3]));
         // What was new and has begun keeps no second place, whatever comes first.
-        lanes.extend_new([1, 2, 3]);
-        lanes.extend([3, 1]);
-        lanes.extend_new([3, 4]);
-        let order: Vec<_> = std::iter::from_fn(|| lanes.pop()).collect();
-        assert_eq!(order, [3, 1, 2, 4]);
+        come(&mut lanes, &[1, 2, 3]);
+        begin(&mut lanes, &[3, 1]);
+        come(&mut lanes, &[3, 4]);
+        assert_eq!(order(&mut lanes, 1), whole(&[3, 1, 2, 4]));
+        assert!(lanes.none_begun() && lanes.none_new());
+    }
+
+    #[test]
+    fn l15_a_volume_has_a_turn_for_so_many_nodes_and_then_others_have_theirs() {
+        let mut lanes = Lanes::default();
+        lanes.push_new(volume(1), nodes("a b c d e"));
+        lanes.push_new(volume(2), Scope::All);
+        lanes.push_new(volume(1), nodes("f"));
+        let turn = |number, names: &str| (volume(number), nodes(names));
+        assert_eq!(order(&mut lanes, 4), [turn(1, "a b c d"), (volume(2), Scope::All), turn(1, "e f")]);
+    }
+
+    #[test]
+    fn a_node_of_a_volume_has_begun_or_is_new() {
+        let mut lanes = Lanes::default();
+        lanes.push_new(volume(1), nodes("a b c"));
+        lanes.push(volume(1), nodes("b"));
+        lanes.push_new(volume(1), nodes("b"));
+        assert_eq!(order(&mut lanes, 9), [(volume(1), nodes("b")), (volume(1), nodes("a c"))]);
+        lanes.push_new(volume(1), nodes("a"));
+        lanes.push(volume(1), Scope::All);
+        lanes.push(volume(1), nodes("a"));
+        lanes.push_new(volume(1), nodes("b"));
+        assert_eq!(order(&mut lanes, 9), whole(&[1]));
+        lanes.push(volume(1), nodes("a"));
+        lanes.push_new(volume(1), nodes("b"));
+        lanes.forget(&volume(1));
+        assert_eq!(order(&mut lanes, 9), []);
+    }
+
+    #[test]
+    fn a_key_has_one_place_however_often_it_comes_and_goes() {
+        let mut queue = Queue::default();
+        for _ in 0..9 {
+            queue.push(1);
+            queue.push(2);
+            queue.forget(&1);
+        }
+        assert_eq!((queue.order.len(), queue.is_empty()), (2, false));
+        assert_eq!((queue.pop(), queue.pop(), queue.is_empty()), (Some(2), None, true));
     }
 }

@@ -16,6 +16,7 @@ use super::{
     force::ForcePolicy,
     node_state::NodeState,
     rules::{self, PairView, Rival, Verdict},
+    scope::Scope,
     volume_name::VolumeId,
 };
 use crate::{kube_api::ids::NodeName, state::VecMap};
@@ -29,7 +30,9 @@ pub struct VolumeView<'a> {
     pub wishes: Option<&'a VecMap<NodeName, Wish>>,
     /// Pairs by node.
     pub state: Option<&'a VolumeState>,
-    /// The nodes of either.
+    /// On which nodes it is judged.
+    pub scope: &'a Scope,
+    /// The nodes of either, or of the scope.
     pub nodes: BTreeMap<&'a NodeName, &'a NodeState>,
     /// When a detach may be forced.
     pub policy: ForcePolicy,
@@ -45,13 +48,22 @@ pub struct VolumeView<'a> {
     pub wall: Timestamp,
 }
 
-/// Judges every node of the volume.
+/// Whether the volume may be on one node at a time only, as some say who want or have it.
+#[must_use]
+pub fn is_exclusive(view: &VolumeView<'_>) -> bool {
+    view.held_exclusively || view.wishes.is_some_and(|wishes| wishes.values().any(Wish::is_exclusive))
+}
+
+/// Judges the nodes of the volume.
 #[must_use]
 pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, Verdict> {
     let absent = Pair::default();
-    let exclusive = Exclusive::of(view);
+    let exclusive = match view.scope {
+        Scope::All => Exclusive::of(view),
+        Scope::Nodes(_) => None,
+    };
     let mut verdicts = BTreeMap::new();
-    for node in names(view) {
+    for node in names(view.wishes, view.state, view.scope) {
         let pair = view.state.and_then(|state| state.pairs.get(node)).map_or(&absent, |pair| &**pair);
         let wish = view.wishes.and_then(|wishes| wishes.get(node));
         let rival = exclusive.as_ref().and_then(|exclusive| exclusive.rival_of(node));
@@ -78,10 +90,24 @@ pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, Verdict> 
     verdicts
 }
 
-fn names<'a>(view: &VolumeView<'a>) -> BTreeSet<&'a NodeName> {
-    let wanted = view.wishes.into_iter().flat_map(VecMap::keys);
-    let held = view.state.into_iter().flat_map(|state| state.pairs.keys());
-    wanted.chain(held).collect()
+/// The nodes that want or have the volume, as far as they are in the scope.
+#[must_use]
+pub fn names<'a>(
+    wishes: Option<&'a VecMap<NodeName, Wish>>,
+    state: Option<&'a VolumeState>,
+    scope: &'a Scope,
+) -> BTreeSet<&'a NodeName> {
+    match scope {
+        Scope::All => {
+            let wanted = wishes.into_iter().flat_map(VecMap::keys);
+            wanted.chain(state.into_iter().flat_map(|state| state.pairs.keys())).collect()
+        }
+        Scope::Nodes(nodes) => {
+            let is_wanted = |node| wishes.is_some_and(|wishes| wishes.contains_key(node));
+            let is_held = |node| state.is_some_and(|state| state.pairs.contains_key(node));
+            nodes.iter().filter(|node| is_wanted(*node) || is_held(*node)).collect()
+        }
+    }
 }
 
 /// Who has, or is to have, a volume that may be on one node at a time only.
@@ -98,7 +124,7 @@ impl<'a> Exclusive<'a> {
     /// `None` for a volume that may be attached to several nodes, as all say who want or have it.
     fn of(view: &VolumeView<'a>) -> Option<Self> {
         let wishes = view.wishes?;
-        if !view.held_exclusively && !wishes.values().any(Wish::is_exclusive) {
+        if !is_exclusive(view) {
             return None;
         }
         let pairs = view.state.into_iter().flat_map(|state| &state.pairs);

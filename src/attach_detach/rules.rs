@@ -87,6 +87,18 @@ pub enum Step {
     ReadAttachment,
 }
 
+impl Step {
+    /// The request for the pair that it takes, if any.
+    pub(super) fn call(&self) -> Option<PairCall> {
+        match self {
+            Self::Create(_) => Some(PairCall::Create),
+            Self::Delete(..) => Some(PairCall::Delete),
+            Self::ReadAttachment => Some(PairCall::Read),
+            Self::GiveUp(_) | Self::ReadNode => None,
+        }
+    }
+}
+
 /// What a pair waits for, with the facts. Printed in logs, events and diagnosis.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "reason")]

@@ -10,6 +10,8 @@ use tokio::time::Instant;
 
 use super::{
     controller::{Controller, Dirty},
+    planning::AT_ONCE,
+    scope::Scope,
     volume_name::VolumeId,
 };
 use crate::{kube_api::ids::NodeName, state::VecMap};
@@ -17,15 +19,28 @@ use crate::{kube_api::ids::NodeName, state::VecMap};
 impl Controller {
     /// Forgets what has ended, in place of planning.
     pub(super) fn stand_by(&mut self, now: Instant) {
-        while let Some(node) = self.dirty_nodes.pop() {
+        let mut left = AT_ONCE;
+        while left > 0
+            && let Some(node) = self.dirty_nodes.pop()
+        {
+            left -= 1;
             let believed = self.believe_node(&node, now);
-            self.dirty_volumes.extend(believed);
+            self.touch_on(&node, believed);
         }
-        while let Some(volume) = self.dirty_volumes.pop() {
+        while left > 0
+            && let Some((volume, scope)) =
+                self.dirty_volumes.pop_begun(left).or_else(|| self.dirty_volumes.pop_new(left))
+        {
+            left -= 1;
             self.forget_lost(&volume, now);
             let desired = &self.desired;
-            self.actual.prune(&volume, |node| desired.wish(&volume, node).is_some());
+            self.actual.prune(&volume, &scope, |node| desired.wish(&volume, node).is_some());
         }
+        let has_more = !self.dirty_volumes.none_begun()
+            || !self.dirty_volumes.none_new()
+            || !self.dirty_nodes.is_empty()
+            || self.has_more_to_survey();
+        self.goes_on_at = has_more.then_some(now);
     }
 
     /// A leader gives up what was on a node that is gone, in time, and nothing tells of it.
@@ -60,15 +75,17 @@ impl Controller {
         for volumes in [&mut begun, &mut new, &mut settled] {
             volumes.sort();
         }
-        self.dirty_volumes.extend(names(begun));
-        self.dirty_volumes.extend_new(names(new));
+        for volume in names(&begun) {
+            self.dirty_volumes.push(volume.clone(), Scope::All);
+        }
         let unwanted = self.actual.volumes().map(|(volume, _)| volume);
-        let unwanted = unwanted.filter(|volume| self.desired.nodes(volume).is_none()).cloned();
-        self.dirty_volumes.extend_new(unwanted);
-        self.dirty_volumes.extend_new(names(settled));
+        let unwanted = unwanted.filter(|volume| self.desired.nodes(volume).is_none());
+        for volume in names(&new).chain(unwanted).chain(names(&settled)) {
+            self.dirty_volumes.push_new(volume.clone(), Scope::All);
+        }
     }
 }
 
-fn names<'a, Place: 'a>(volumes: Vec<(Place, &'a VolumeId)>) -> impl Iterator<Item = VolumeId> + 'a {
-    volumes.into_iter().map(|(_, volume)| volume.clone())
+fn names<'a, Place>(volumes: &[(Place, &'a VolumeId)]) -> impl Iterator<Item = &'a VolumeId> {
+    volumes.iter().map(|(_, volume)| *volume)
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use k8s_openapi::jiff::Timestamp;
 use tokio::{
     sync::mpsc,
+    task::yield_now,
     time::{Instant, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
@@ -12,10 +13,11 @@ use tokio_util::sync::CancellationToken;
 use super::{
     calls::Outcome,
     clock::Clock,
-    controller::{AttachDetachOptions, Controller, Effects, NODE_CALLS, PAIR_CALLS},
+    controller::{AttachDetachOptions, Controller, Effects},
     executor::Executor,
     force_timers::TimersPlace,
     metrics::AttachDetachMetrics,
+    room::{NODE_CALLS, PAIR_CALLS},
     standing::Standing,
 };
 use crate::{
@@ -60,7 +62,7 @@ impl AttachDetach {
         Ok(Self {
             changes,
             controller,
-            executor: Executor::new(caller.with_own_budget(PAIR_CALLS + NODE_CALLS), sender),
+            executor: Executor::new(caller, sender),
             objects,
             outcomes,
             leadership,
@@ -90,6 +92,10 @@ impl AttachDetach {
         self.controller.load(Instant::now());
         loop {
             let wake_at = self.controller.wake_at();
+            if wake_at.is_some_and(|at| at <= Instant::now()) {
+                // There is much to plan: other tasks have their turn, too.
+                yield_now().await;
+            }
             tokio::select! {
                 () = shutdown.cancelled() => break,
                 () = self.leadership.acquired(), if !self.controller.leads() => {
@@ -133,11 +139,7 @@ mod tests {
     use http::{Method, Request, Response};
     use kube::{Client, client::Body};
     use serde_json::{Value, json};
-    use tokio::{
-        sync::Semaphore,
-        task::{JoinHandle, yield_now},
-        time::timeout,
-    };
+    use tokio::{sync::Semaphore, task::JoinHandle, time::timeout};
 
     use super::*;
     use crate::{

@@ -1,11 +1,44 @@
 //! Sweep: looks at everything although nothing happened, from time to time and when an alarm begins or ends.
 //!
-//! In: the time. Out: dirty volumes and nodes.
+//! In: the time. Out: dirty volumes and nodes, some at a time: when those have been planned, it goes on with the next.
+//! What happens meanwhile waits for some, not for all.
 
 use tokio::time::Instant;
 
-use super::controller::Controller;
-use crate::kube_api::text;
+use super::{controller::Controller, planning::AT_ONCE, scope::Scope, volume_name::VolumeId};
+use crate::kube_api::{
+    ids::{AttachmentName, NodeName, PodKey},
+    text,
+};
+
+/// What is yet to be looked at.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Survey {
+    pods: Vec<PodKey>,
+    doubtful_nodes: Vec<NodeName>,
+    doubtful_attachments: Vec<AttachmentName>,
+    volumes: Vec<VolumeId>,
+    nodes: Vec<NodeName>,
+}
+
+impl Survey {
+    fn is_over(&self) -> bool {
+        let Self { pods, doubtful_nodes, doubtful_attachments, volumes, nodes } = self;
+        pods.is_empty()
+            && doubtful_nodes.is_empty()
+            && doubtful_attachments.is_empty()
+            && volumes.is_empty()
+            && nodes.is_empty()
+    }
+}
+
+/// Takes some of a list, which it has in reverse.
+fn some<K>(keys: &mut Vec<K>, left: &mut usize) -> Vec<K> {
+    let some = keys.split_off(keys.len().saturating_sub(*left));
+    *left -= some.len();
+    keys.shrink_to(2 * keys.len());
+    some
+}
 
 impl Controller {
     /// Looks at everything once in a while. Nothing depends on it: it is there for the change that some
@@ -19,21 +52,45 @@ impl Controller {
         self.sweep_at = Some(now + period);
         self.objects.give_back_room();
         text::give_back_room();
-        for key in self.objects.pods.snapshot().into_keys() {
-            self.refresh_pod(&key, now);
-        }
-        for name in self.objects.nodes.unconfirmed() {
-            self.doubt_node(&name);
-        }
-        for name in self.objects.attachments.unconfirmed() {
-            self.doubt_attachment(&name);
-        }
+        self.survey.pods = self.objects.pods.snapshot().into_keys().rev().collect();
+        self.survey.doubtful_nodes = self.objects.nodes.unconfirmed();
+        self.survey.doubtful_attachments = self.objects.attachments.unconfirmed();
         self.look_at_everything();
     }
 
+    /// Begins to look at all volumes and nodes.
     pub(super) fn look_at_everything(&mut self) {
-        self.dirty_volumes.extend(self.actual.volumes().map(|(volume, _)| volume.clone()));
-        self.dirty_volumes.extend(self.desired.volumes().cloned());
-        self.dirty_nodes.extend(self.objects.nodes.snapshot().into_keys());
+        let volumes = self.actual.volumes().map(|(volume, _)| volume);
+        let unheld = self.desired.volumes().filter(|volume| self.actual.volume(volume).is_none());
+        self.survey.volumes = unheld.chain(volumes).cloned().collect();
+        self.survey.nodes = self.objects.nodes.snapshot().into_keys().rev().collect();
+    }
+
+    /// Marks some of what is yet to be looked at, unless some of that is left: there was no room for it.
+    pub(super) fn look_on(&mut self, now: Instant) {
+        if !self.has_more_to_survey() {
+            return;
+        }
+        let mut left = AT_ONCE;
+        for key in some(&mut self.survey.pods, &mut left) {
+            self.refresh_pod(&key, now);
+        }
+        for name in some(&mut self.survey.doubtful_nodes, &mut left) {
+            self.doubt_node(&name);
+        }
+        for name in some(&mut self.survey.doubtful_attachments, &mut left) {
+            self.doubt_attachment(&name);
+        }
+        for volume in some(&mut self.survey.volumes, &mut left) {
+            self.dirty_volumes.push(volume, Scope::All);
+        }
+        for name in some(&mut self.survey.nodes, &mut left) {
+            self.dirty_nodes.push(name);
+        }
+    }
+
+    /// Whether there is more to look at, and what was marked before is planned.
+    pub(super) fn has_more_to_survey(&self) -> bool {
+        !self.survey.is_over() && self.dirty_volumes.none_begun()
     }
 }

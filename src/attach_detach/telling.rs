@@ -18,8 +18,9 @@ use super::{
     desired_state::{AttachSource, PodWishes, Wish},
     force::ForceReason,
     journey::{Journey, Phase},
-    metrics::Ending,
+    metrics::{Ending, Planned},
     rules::{self, Verdict, Waiting},
+    scope::Scope,
     standing::{PairWait, State},
     volume_name::{VolumeId, VolumeKind},
 };
@@ -42,6 +43,20 @@ const TELL_AGAIN: Duration = Duration::from_secs(30);
 
 /// A wait for another node that is over sooner is told of in KCM's words only.
 const NOTEWORTHY: Duration = Duration::from_secs(10);
+
+/// What there is to know of all nodes of a volume when each is told of.
+pub(super) struct Others<'a> {
+    /// What was decided on each.
+    pub(super) verdicts: &'a BTreeMap<NodeName, Verdict>,
+    /// Nodes that hold the volume, if that is known.
+    pub(super) holders: Option<BTreeSet<NodeName>>,
+}
+
+impl Others<'_> {
+    fn holders_beside(&self, node: &NodeName) -> impl Iterator<Item = &NodeName> {
+        self.holders.iter().flatten().filter(move |holder| *holder != node)
+    }
+}
 
 impl Controller {
     /// A detach is about to be forced: counted, logged, told to those who wait for it and on the node.
@@ -104,7 +119,7 @@ impl Controller {
             } else {
                 pair.told.said.clear();
             }
-            self.wake_at.insert((now + TELL_AGAIN, Dirty::Volume(volume)));
+            self.wake_at.insert((now + TELL_AGAIN, Dirty::Pair(volume, node)));
         }
     }
 
@@ -114,7 +129,7 @@ impl Controller {
         volume: &VolumeId,
         node: &NodeName,
         verdict: &Verdict,
-        verdicts: &BTreeMap<NodeName, Verdict>,
+        others: &Others<'_>,
         now: Instant,
     ) {
         if self.desired.wish(volume, node).is_none() {
@@ -167,12 +182,12 @@ impl Controller {
                 self.say_once(volume, node, Topic::Failure, &announcement, now);
             }
             Some(Waiting::HeldByNode { rival }) if rival.holds => {
-                self.tell_who_holds(volume, node, &rival.node, verdicts, now);
+                self.tell_who_holds(volume, node, &rival.node, others, now);
                 return;
             }
             _ => {}
         }
-        self.tell_that_it_is_free(volume, node, now);
+        self.tell_that_it_is_free(volume, node, others, now);
     }
 
     fn tell_who_holds(
@@ -180,15 +195,14 @@ impl Controller {
         volume: &VolumeId,
         node: &NodeName,
         holder: &NodeName,
-        verdicts: &BTreeMap<NodeName, Verdict>,
+        others: &Others<'_>,
         now: Instant,
     ) {
         self.actual.pair_mut(volume, node).told.held_since.get_or_insert(now);
-        let wishes =
-            self.holders(volume, node).into_iter().filter_map(|other| self.desired.wish(volume, other));
+        let wishes = others.holders_beside(node).filter_map(|other| self.desired.wish(volume, other));
         let users = wishes.flat_map(|wish| wish.pods.values()).map(|(pod, _)| pod.key.clone()).collect();
         self.say_once(volume, node, Topic::MultiAttach, &Announcement::HeldElsewhere(users), now);
-        let waiting = verdicts.get(holder).and_then(|verdict| verdict.waiting.as_ref());
+        let waiting = others.verdicts.get(holder).and_then(|verdict| verdict.waiting.as_ref());
         let patience = match waiting {
             // The driver's time, not ours.
             Some(Waiting::DetachWaitingForAttacher | Waiting::WaitingForDeletion) => LONG,
@@ -216,20 +230,31 @@ impl Controller {
         self.say_once(volume, node, Topic::Holder, &announcement, now);
     }
 
-    /// Nodes that hold the volume beside this one.
-    fn holders(&self, volume: &VolumeId, node: &NodeName) -> BTreeSet<&NodeName> {
-        let Some(state) = self.actual.volume(volume) else { return BTreeSet::new() };
-        let ours = state.pairs.iter().filter(|(_, pair)| pair.holds()).map(|(other, _)| other);
-        ours.chain(state.foreign.values()).filter(|other| *other != node).collect()
+    /// Nodes that hold the volume, sought once for all that wait for it. Of one that is shared nobody asks.
+    pub(super) fn holders(&self, volume: &VolumeId, scope: &Scope) -> Option<BTreeSet<NodeName>> {
+        let state = self.actual.volume(volume).filter(|_| *scope == Scope::All)?;
+        if state.pairs.len() + state.foreign.len() == 1 {
+            // Nobody is beside it.
+            return Some(BTreeSet::new());
+        }
+        self.metrics.planned_many(Planned::Holder, state.pairs.len());
+        let ours = state.pairs.iter().filter(|(_, pair)| pair.holds()).map(|(node, _)| node);
+        Some(ours.chain(state.foreign.values()).cloned().collect())
     }
 
-    fn tell_that_it_is_free(&mut self, volume: &VolumeId, node: &NodeName, now: Instant) {
+    fn tell_that_it_is_free(
+        &mut self,
+        volume: &VolumeId,
+        node: &NodeName,
+        others: &Others<'_>,
+        now: Instant,
+    ) {
         let told = &mut self.actual.pair_mut(volume, node).told;
         let Some(since) = told.held_since.take() else { return };
         told.said.remove(&Topic::MultiAttach);
         told.said.remove(&Topic::Holder);
         // If not, somebody else attached it here, too.
-        if self.holders(volume, node).is_empty() {
+        if others.holders.is_some() && others.holders_beside(node).next().is_none() {
             self.say(volume, node, &Announcement::Freed(now.saturating_duration_since(since).as_secs()));
         }
     }
@@ -241,7 +266,7 @@ impl Controller {
         if at <= now {
             return true;
         }
-        self.wake_at.insert((at, Dirty::Volume(volume.clone())));
+        self.wake_at.insert((at, Dirty::Pair(volume.clone(), node.clone())));
         false
     }
 
@@ -263,7 +288,7 @@ impl Controller {
                 now + REPEAT
             }
         };
-        self.wake_at.insert((again_at, Dirty::Volume(volume.clone())));
+        self.wake_at.insert((again_at, Dirty::Pair(volume.clone(), node.clone())));
     }
 
     fn say(&mut self, volume: &VolumeId, node: &NodeName, announcement: &Announcement) {
@@ -339,7 +364,7 @@ impl Controller {
             self.operation_ended(volume, node, operation, Ending::Failure, now);
             began = now;
         }
-        self.wake_at.insert((began + LONG, Dirty::Volume(volume.clone())));
+        self.wake_at.insert((began + LONG, Dirty::Pair(volume.clone(), node.clone())));
     }
 
     /// Keeps where a VolumeAttachment that is not ours can be looked up, and counts it.

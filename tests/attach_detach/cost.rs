@@ -1,16 +1,19 @@
 //! The work of one event does not grow with the cluster: what is planned for it is counted, not timed, among
-//! 1 000 and among 50 000 attached volumes. What is counted is what `mooring_planned_keys_total` counts.
+//! 1 000 and among 50 000 attached volumes. What is counted is what `mooring_planned_keys_total` counts. And no turn
+//! of the controller takes long, however much there is to look at.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use k8s_openapi::jiff::Timestamp;
 use libtest_mimic::{Failed, Trial};
 use mooring::{
     attach_detach::{
+        calls::Call,
         clock::Clock,
         controller::{AttachDetachOptions, Controller},
         metrics::AttachDetachMetrics,
         volume_name::VolumeId,
+        withdrawal::Sequence,
     },
     kube_api::{
         ids::{DriverName, NodeName},
@@ -25,28 +28,72 @@ use tokio::time::Instant;
 const SMALL: usize = 1_000;
 const LARGE: usize = 50_000;
 const PER_NODE: usize = 10;
+const SWEEP: Duration = Duration::from_mins(5);
 
 /// For each of so many attached volumes there is an attachment that nothing explains, on one of two nodes that
 /// are gone.
 const PER_UNEXPLAINED: usize = 10;
 
-/// What each event may cost: pods, attachments, names of attachments, volumes and nodes looked at.
-const EVENTS: [(&str, [u64; 5]); 11] = [
-    ("a pod comes", [1, 0, 2, 1, 0]),
-    ("an attachment is attached", [0, 1, 0, 1, 1]),
-    ("a pod goes", [1, 0, 0, 1, 0]),
-    ("a kubelet reports one volume unmounted", [0, 0, 0, 1, 1]),
-    ("a kubelet is alive", [0, 0, 0, 0, 0]),
-    ("a node is no longer Ready", [0, 0, 0, PER_NODE as u64, 1]),
-    ("an attachment's annotation changes", [0, 0, 0, 0, 0]),
-    ("a volume's label changes", [1, 0, 0, 1, 0]),
-    ("a claim's annotation changes", [1, 0, 0, 0, 0]),
-    ("a volume comes that an attachment names", [0, 1, 0, 1, 0]),
-    ("an attachment comes that nothing explains", [0, 1, 0, 0, 0]),
+/// Pods, attachments, names of attachments, volumes, volumes on a node and nodes looked at, and pairs walked through
+/// to see who holds a volume.
+pub type Counts = [u64; 7];
+
+/// No turn looks at more of anything: so many, and what the last volume or node has.
+pub const A_TURN: u64 = 1_000 + 2 * PER_NODE as u64;
+
+/// What each event may cost.
+const EVENTS: [(&str, Counts); 11] = [
+    ("a pod comes", [1, 0, 2, 1, 1, 0, 0]),
+    ("an attachment is attached", [0, 1, 0, 1, 1, 1, 0]),
+    ("a pod goes", [1, 0, 0, 1, 1, 0, 0]),
+    ("a kubelet reports one volume unmounted", [0, 0, 0, 1, 1, 1, 0]),
+    ("a kubelet is alive", [0, 0, 0, 0, 0, 0, 0]),
+    ("a node is no longer Ready", [0, 0, 0, PER_NODE as u64, PER_NODE as u64, 1, 0]),
+    ("an attachment's annotation changes", [0, 0, 0, 0, 0, 0, 0]),
+    ("a volume's label changes", [1, 0, 0, 1, 1, 0, 0]),
+    ("a claim's annotation changes", [1, 0, 0, 0, 0, 0, 0]),
+    ("a volume comes that an attachment names", [0, 1, 0, 1, 1, 0, 1]),
+    ("an attachment comes that nothing explains", [0, 1, 0, 0, 0, 0, 0]),
 ];
 
 pub fn trials() -> Vec<Trial> {
-    vec![Trial::test("cost: C-B1 C-B2 the work of an event does not grow with the cluster", run)]
+    vec![
+        Trial::test("cost: C-B1 C-B2 the work of an event does not grow with the cluster", run),
+        Trial::test("cost: L3 L15 a sweep and a take-over are done in turns", sweep),
+    ]
+}
+
+// What it says goes to the person who runs the tests.
+#[allow(clippy::print_stdout)]
+fn sweep() -> Result<(), Failed> {
+    let size = 20_000;
+    let mut cluster = full(size);
+    for (name, pods, nodes) in [("a take-over", 0, 0), ("a sweep", size, size / PER_NODE)] {
+        let before = cluster.planned();
+        let (mut turns, mut longest) = (0, Duration::ZERO);
+        loop {
+            let (earlier, began) = (cluster.planned(), Instant::now());
+            let Some(calls) = cluster.turn() else { break };
+            longest = longest.max(began.elapsed());
+            let later = cluster.planned();
+            // Names come by twos.
+            let is_long =
+                |kind: usize| later[kind] - earlier[kind] > if kind == 2 { 2 * A_TURN } else { A_TURN };
+            if !calls.is_empty() || (0..later.len()).any(is_long) {
+                return Err(format!("{name}, turn {turns}: {calls:?} {earlier:?} {later:?}").into());
+            }
+            turns += 1;
+        }
+        println!("{name}, {size} volumes: {turns} turns, the longest {longest:?}");
+        let seen = cluster.since(before);
+        let names = if pods == 0 { 2 * size } else { 0 };
+        let expected = [pods, 0, names, size, size, nodes, 0].map(|count| count as u64);
+        if seen != expected {
+            return Err(format!("{name}: expected {expected:?}, seen {seen:?}").into());
+        }
+        cluster.now += SWEEP;
+    }
+    Ok(())
 }
 
 // What it says goes to the person who runs the tests.
@@ -54,7 +101,7 @@ pub fn trials() -> Vec<Trial> {
 fn run() -> Result<(), Failed> {
     let (small, large) = (measure(SMALL)?, measure(LARGE)?);
     println!(
-        "planned per event, among {SMALL} and {LARGE} attached volumes: [pods, attachments, names, volumes, nodes]"
+        "planned per event, among {SMALL} and {LARGE} attached volumes: [pods, attachments, names, volumes, pairs, nodes, holders]"
     );
     for ((event, most), (small, large)) in EVENTS.iter().zip(small.iter().zip(&large)) {
         println!("  {event:40} {small:?} {large:?}");
@@ -65,16 +112,18 @@ fn run() -> Result<(), Failed> {
     Ok(())
 }
 
-struct Cluster {
-    objects: Arc<Objects>,
+pub struct Cluster {
+    pub objects: Arc<Objects>,
     changes: Arc<ChangeSet>,
-    controller: Controller,
+    pub controller: Controller,
     metrics: Metrics,
     revision: usize,
-    now: Instant,
+    pub now: Instant,
+    /// Whether an answer has been taken.
+    is_due: bool,
 }
 
-fn object<T: Stored>(revision: usize, value: Value) -> T {
+pub fn object<T: Stored>(revision: usize, value: Value) -> T {
     let mut value = value;
     value["metadata"]["resourceVersion"] = json!(revision.to_string());
     serde_json::from_value(value).expect("an object of the kind")
@@ -84,11 +133,11 @@ fn node_of(index: usize) -> usize {
     index / PER_NODE
 }
 
-fn id(index: usize) -> VolumeId {
+pub fn id(index: usize) -> VolumeId {
     VolumeId::csi(&DriverName::from("d"), &format!("v{index}"))
 }
 
-fn node(number: usize, ready: &str, in_use: impl Iterator<Item = usize>) -> Value {
+pub fn node(number: usize, ready: &str, in_use: impl Iterator<Item = usize>) -> Value {
     let listed: Vec<_> =
         volumes_of(number).map(|index| json!({"name": id(index), "devicePath": ""})).collect();
     json!({
@@ -146,11 +195,14 @@ fn claim(index: usize) -> Value {
 }
 
 /// What each event costs in a cluster of this size, in the order of [`EVENTS`].
-fn measure(size: usize) -> Result<Vec<[u64; 5]>, Failed> {
-    let mut cluster = Cluster::new(size);
+fn measure(size: usize) -> Result<Vec<Counts>, Failed> {
+    let mut cluster = full(size);
+    let calls = cluster.run();
+    assert!(calls.is_empty(), "everything is as it should be, and yet {calls:?}");
     let loaded = cluster.planned();
     // Every one once, and nothing is sent.
-    let expected = [size, size + size / PER_UNEXPLAINED, 2 * size, size, 0].map(|count| count as u64);
+    let expected =
+        [size, size + size / PER_UNEXPLAINED, 2 * size, size, size, 0, 0].map(|count| count as u64);
     if loaded != expected {
         return Err(format!("loading {size} volumes plans {loaded:?}").into());
     }
@@ -197,59 +249,102 @@ fn measure(size: usize) -> Result<Vec<[u64; 5]>, Failed> {
     Ok(costs)
 }
 
-impl Cluster {
-    fn new(size: usize) -> Self {
+/// A cluster with so many volumes, each attached to the node of its pod, and some attachments that nothing explains.
+fn full(size: usize) -> Cluster {
+    let mut cluster = Cluster::default();
+    for number in 0..size / PER_NODE {
+        cluster.put::<Node>(node(number, "True", volumes_of(number)));
+    }
+    for index in 0..size {
+        cluster.put::<PersistentVolume>(volume(index));
+        cluster.put::<PersistentVolumeClaim>(claim(index));
+        cluster.put::<VolumeAttachment>(attachment(index, true));
+        cluster.put::<Pod>(pod(&format!("p{index}"), index));
+    }
+    for index in 0..size / PER_UNEXPLAINED {
+        cluster.put::<VolumeAttachment>(unexplained(index));
+    }
+    cluster.begin();
+    cluster
+}
+
+impl Default for Cluster {
+    fn default() -> Self {
         let objects = Arc::new(Objects::default());
-        let changes = objects.subscribe();
         let metrics = Metrics::default();
         let of_ours = AttachDetachMetrics::new(&metrics, Alarms::new(&metrics).unwrap()).unwrap();
         let now = Instant::now();
         let clock = Clock::new(Timestamp::from_second(2_000_000_000).unwrap(), now);
-        let nodes = 0..size / PER_NODE;
-        objects
-            .reset::<Node>(nodes.map(|number| object(1, node(number, "True", volumes_of(number)))).collect());
-        objects.reset::<PersistentVolume>((0..size).map(|index| object(1, volume(index))).collect());
-        objects.reset::<PersistentVolumeClaim>((0..size).map(|index| object(1, claim(index))).collect());
-        let lost = (0..size / PER_UNEXPLAINED).map(unexplained);
-        let attachments = (0..size).map(|index| attachment(index, true)).chain(lost);
-        objects.reset::<VolumeAttachment>(attachments.map(|attachment| object(1, attachment)).collect());
-        objects.reset::<Pod>((0..size).map(|index| object(1, pod(&format!("p{index}"), index))).collect());
-        let _listed = changes.take_now();
-        let mut controller =
-            Controller::new(Arc::clone(&objects), of_ours, AttachDetachOptions::default(), clock);
-        controller.load(now);
-        controller.take_over(now);
-        let effects = controller.reconcile(now);
-        assert!(effects.calls.is_empty(), "everything is as it should be");
-        Self { objects, changes, controller, metrics, revision: 1, now }
+        let options = AttachDetachOptions { sweep_period: Some(SWEEP), ..AttachDetachOptions::default() };
+        let controller = Controller::new(Arc::clone(&objects), of_ours, options, clock);
+        Self { changes: objects.subscribe(), objects, controller, metrics, revision: 1, now, is_due: true }
+    }
+}
+
+impl Cluster {
+    /// The controller begins, and leads.
+    pub fn begin(&mut self) {
+        let _listed = self.changes.take_now();
+        self.controller.load(self.now);
+        self.controller.take_over(self.now);
     }
 
-    fn put<T: Stored>(&mut self, value: Value) {
+    /// What is sent in one turn of the controller; `None` if there was none to make.
+    pub fn turn(&mut self) -> Option<Vec<(Sequence, Call)>> {
+        let changed = self.changes.take_now();
+        let is_time = self.controller.wake_at().is_some_and(|at| at <= self.now);
+        if changed.is_empty() && !is_time && !std::mem::take(&mut self.is_due) {
+            return None;
+        }
+        self.controller.take_changes(changed, self.now);
+        Some(self.controller.reconcile(self.now).calls)
+    }
+
+    /// Plans what is to be planned now, and leaves requests without answer.
+    pub fn run(&mut self) -> Vec<Call> {
+        let mut sent = Vec::new();
+        while let Some(calls) = self.turn() {
+            sent.extend(calls.into_iter().map(|(_, call)| call));
+        }
+        sent
+    }
+
+    /// A revision that is newer than all.
+    pub fn next_revision(&mut self) -> usize {
+        self.is_due = true;
+        self.revision += 1;
+        self.revision
+    }
+
+    pub fn put<T: Stored>(&mut self, value: Value) {
         self.revision += 1;
         self.objects.apply::<T>(object(self.revision, value));
     }
 
-    fn end<T: Stored>(&mut self, value: Value) {
+    pub fn end<T: Stored>(&mut self, value: Value) {
         self.revision += 1;
         self.objects.delete::<T>(object(self.revision, value));
     }
 
     /// What the changes so far have had planned. Requests are left without answer.
-    fn cost(&mut self) -> [u64; 5] {
+    pub fn cost(&mut self) -> Counts {
         let before = self.planned();
-        self.controller.take_changes(self.changes.take_now(), self.now);
-        while !self.controller.reconcile(self.now).calls.is_empty() {}
+        self.run();
+        self.since(before)
+    }
+
+    fn since(&self, before: Counts) -> Counts {
         let after = self.planned();
         std::array::from_fn(|index| after[index] - before[index])
     }
 
-    fn planned(&self) -> [u64; 5] {
+    pub fn planned(&self) -> Counts {
         let text = self.metrics.text().unwrap();
         let counts: BTreeMap<&str, u64> = text
             .lines()
             .filter_map(|line| line.strip_prefix("mooring_planned_keys_total{kind=\"")?.split_once("\"} "))
             .map(|(kind, count)| (kind, count.parse().unwrap()))
             .collect();
-        ["pod", "attachment", "name", "volume", "node"].map(|kind| counts[kind])
+        ["pod", "attachment", "name", "volume", "pair", "node", "holder"].map(|kind| counts[kind])
     }
 }

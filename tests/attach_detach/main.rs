@@ -10,6 +10,7 @@ mod cases;
 mod cost;
 mod coverage;
 mod desired_state;
+mod fair;
 mod populator;
 mod reconciler;
 mod story;
@@ -22,6 +23,7 @@ fn main() {
     let mut trials = desired_state::properties();
     trials.extend(volumes::properties());
     trials.extend(cost::trials());
+    trials.extend(fair::trials());
     let mut coverage = None;
     for path in cases::files("attach_detach") {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();

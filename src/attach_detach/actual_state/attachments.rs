@@ -135,10 +135,10 @@ impl ActualState {
     }
 
     /// Notes that a VolumeAttachment is to be asked for.
-    pub fn doubt_attachment(&mut self, name: &AttachmentName) -> Option<VolumeId> {
+    pub fn doubt_attachment(&mut self, name: &AttachmentName) -> Option<(VolumeId, NodeName)> {
         let Identity { volume, node, ours: true, .. } = self.identities.get(name)? else { return None };
         self.volumes.get_mut(volume)?.pairs.get_mut(node)?.doubt = Some(Doubt::Unconfirmed);
-        Some(volume.clone())
+        Some((volume.clone(), node.clone()))
     }
 
     /// A VolumeAttachment of ours as last taken.

@@ -199,11 +199,11 @@ fn a_node_that_is_gone_is_forgotten_with_its_last_volume() {
         actual.observe_node(&node, Some(&Arc::default()), Timestamp::UNIX_EPOCH);
         actual.pair_mut(&volume, &node);
         if is_first {
-            actual.prune(&volume, |_| false);
+            actual.prune(&volume, &Scope::All, |_| false);
             assert!(actual.node(&node).is_some(), "it exists");
         }
         actual.observe_node(&node, None, Timestamp::UNIX_EPOCH);
-        actual.prune(&volume, |_| false);
+        actual.prune(&volume, &Scope::All, |_| false);
         assert!(actual.node(&node).is_none());
     }
 }
@@ -218,7 +218,7 @@ fn s12_an_attachment_of_another_name_holds_its_volume_but_is_not_ours() {
     assert!(actual.pair(&volume, &node).is_none());
     assert_eq!(actual.volume(&volume).map(|state| state.foreign.len()), Some(1));
     actual.observe_attachment(&name, None, |_| Candidates::default(), NOW);
-    actual.prune(&volume, |_| false);
+    actual.prune(&volume, &Scope::All, |_| false);
     assert!(actual.volume(&volume).is_none());
 }
 
@@ -275,7 +275,7 @@ fn s1_h9_a_standby_keeps_nothing_of_a_machine_whose_time_is_up() {
             actual.observe_attachment(&va, None, |_| about(), later);
         }
         assert_eq!(actual.forget_lost(&volume, policy.gone, later), None);
-        actual.prune(&volume, |_| false);
+        actual.prune(&volume, &Scope::All, |_| false);
         assert_eq!(actual.volume(&volume), None, "it went before: {goes_before}");
     }
 }
