@@ -410,7 +410,7 @@ impl Controller {
                 held_exclusively: wishes.is_some()
                     && state.is_some_and(|s| is_held_exclusively(&self.objects, s)),
                 stand_off: self.stand_off(now),
-                stand_off_on: self.stand_off_on(),
+                stand_off_on: self.stand_off_on(volume, wishes),
                 unreadable: self.unreadable(volume, unreadable.as_ref(), wishes),
                 wall,
             },

@@ -228,9 +228,9 @@ impl AttachDetachMetrics {
         self.unresolved.with_label_values(&[reason]).inc();
     }
 
-    /// Counts a write of somebody else.
-    pub fn foreign(&self, act: ForeignAct) {
-        self.foreign.with_label_values(&[act.label()]).inc();
+    /// Counts writes of somebody else.
+    pub fn foreign(&self, act: ForeignAct, count: u64) {
+        self.foreign.with_label_values(&[act.label()]).inc_by(count);
     }
 
     /// Notes that VolumeAttachments of somebody else came or went.
