@@ -12,7 +12,7 @@ use std::{
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::{controller::Controller, desired_state::Wish, second_controller::Suspect, volume_name::VolumeId};
+use super::{controller::Controller, desired_state::Wish, volume_name::VolumeId};
 use crate::{
     kube_api::{
         ids::{AttachmentName, NodeName},
@@ -85,16 +85,25 @@ impl Controller {
         Some(StandOff::Restored { until: self.clock.wall(now + left) })
     }
 
-    /// The nodes from which nothing may be taken away now, while elsewhere all goes on.
-    pub(super) fn stand_off_on(&self) -> BTreeMap<NodeName, StandOff> {
-        let of = |name: &AttachmentName| self.node_of(&Suspect::Attachment(name.clone()));
-        let is_out_of_service =
-            |name: &NodeName| self.objects.nodes.get(name).is_some_and(|node| node.is_out_of_service());
-        let nodes = self.foreign.nodes(of).into_iter();
-        nodes
-            .filter(|(name, by)| by.is_proven() || !is_out_of_service(name))
-            .map(|(name, by)| (name, StandOff::ForeignWriter(by.to_string().into())))
-            .collect()
+    /// The nodes of a volume from which nothing may be taken away now, while elsewhere all goes on.
+    pub(super) fn stand_off_on(
+        &self,
+        volume: &VolumeId,
+        wishes: Option<&VecMap<NodeName, Wish>>,
+    ) -> BTreeMap<NodeName, StandOff> {
+        if self.foreign.everywhere().is_some() || !self.foreign.is_any_node() {
+            return BTreeMap::new();
+        }
+        let held = self.actual.volume(volume).into_iter().flat_map(|state| state.pairs.keys());
+        let nodes = wishes.into_iter().flat_map(VecMap::keys).chain(held);
+        nodes.filter_map(|node| Some((node.clone(), self.stand_off_of(node)?))).collect()
+    }
+
+    /// Whether nothing may be taken away from this node now, while elsewhere all goes on.
+    pub(super) fn stand_off_of(&self, name: &NodeName) -> Option<StandOff> {
+        let out_of_service = self.objects.nodes.get(name).is_some_and(|node| node.is_out_of_service());
+        let by = self.foreign.on(name, out_of_service)?;
+        Some(StandOff::ForeignWriter(by.to_string().into()))
     }
 
     /// When the grace after a restore ends, if there is one.

@@ -59,7 +59,7 @@ async fn perform(caller: &Caller, call: &Call) -> Result<Answer, CallError> {
         Call::ReadOwner(suspect, uid) => {
             let path = match suspect {
                 Suspect::Node(name) => Node::path(name),
-                Suspect::Attachment(name) => VolumeAttachment::path(name),
+                Suspect::Attachment(_, name) => VolumeAttachment::path(name),
             };
             caller.owners(path, uid, suspect.field()).await.map(Answer::Owners)
         }

@@ -24,7 +24,7 @@ use crate::{
         ids::{AttachmentName, NodeName, Uid},
         kinds::{Node, VolumeAttachment},
     },
-    second_writer::{Asks, Changes, Owner, SecondWriters, StandOff, seconds},
+    second_writer::{Asks, Changes, Owner, SecondWriters, StandOff, Target, seconds},
 };
 
 /// Who else writes what only we should.
@@ -59,18 +59,23 @@ impl ForeignActs {
         self.writers.everywhere()
     }
 
-    /// Why nothing may be taken away from some nodes. One that is out of service is not held up by what nobody is
-    /// proven to have done: its own kubelet may be what goes wrong.
-    pub(super) fn nodes(
-        &self,
-        of: impl Fn(&AttachmentName) -> Option<NodeName>,
-    ) -> Vec<(NodeName, &StandOff)> {
-        let stand_offs = self.writers.stand_offs();
-        let named = stand_offs.filter_map(|(suspect, stand_off)| match suspect {
-            Suspect::Node(name) => Some((name.clone(), stand_off)),
-            Suspect::Attachment(name) => Some((of(name)?, stand_off)),
-        });
-        named.collect()
+    /// Why nothing may be taken away from a node, of what concerns it alone. One that is `out_of_service` is held up
+    /// only by what its own kubelet cannot have done.
+    pub(super) fn on(&self, node: &NodeName, out_of_service: bool) -> Option<&StandOff> {
+        let list = Suspect::Node(node.clone());
+        let on_list = self.writers.here(&list).filter(|by| holds(&list, by, out_of_service));
+        let first = Suspect::Attachment(node.clone(), AttachmentName::default());
+        let created = || {
+            let created = self.writers.stand_offs_from(&first);
+            let mut created = created.take_while(|(suspect, _)| suspect.node() == node);
+            created.find(|(suspect, by)| holds(suspect, by, out_of_service)).map(|(_, by)| by)
+        };
+        on_list.or_else(created)
+    }
+
+    /// Whether there is any such node.
+    pub(super) fn is_any_node(&self) -> bool {
+        self.writers.stand_offs().next().is_some()
     }
 
     /// The UID of a node that has to be read before it is written to.
@@ -79,25 +84,29 @@ impl ForeignActs {
     }
 }
 
+/// Whether a stand-off for what was seen there holds up its node.
+fn holds(suspect: &Suspect, by: &StandOff, out_of_service: bool) -> bool {
+    !out_of_service || (by.is_proven() && suspect.is_beyond_agents())
+}
+
 impl Controller {
     /// Notes an act of somebody else on an object with this UID, if it was ours to do.
-    pub(super) fn suspect(&mut self, act: ForeignAct, suspect: Suspect, uid: &Uid, now: Instant) {
+    pub(super) fn suspect(&mut self, suspect: Suspect, uid: &Uid, now: Instant) {
         if !self.leads {
             return;
         }
         match self.foreign.writers.note(&suspect, suspect.field(), now) {
             Asks::Later => {}
             Asks::Judged(changes) => {
-                self.metrics.foreign(act);
+                self.metrics.foreign(suspect.act(), changes.acts);
                 self.stands_off(&changes);
             }
             Asks::Read => match suspect {
                 Suspect::Node(name) => {
-                    self.metrics.foreign(act);
                     self.foreign.to_read.insert(name.clone(), uid.clone());
                     self.dirty_nodes.push(name);
                 }
-                Suspect::Attachment(_) => {
+                Suspect::Attachment(..) => {
                     self.foreign.reads += 1;
                     self.call(Call::ReadOwner(suspect, uid.clone()));
                 }
@@ -119,12 +128,7 @@ impl Controller {
                 let touched = self.actual.node_call_ended(name);
                 self.touch_on(name, touched);
             }
-            Suspect::Attachment(_) => {
-                self.foreign.reads -= 1;
-                if self.leads && !self.foreign.writers.is_predecessors(&owner, now) {
-                    self.metrics.foreign(ForeignAct::AttachmentCreated);
-                }
-            }
+            Suspect::Attachment(..) => self.foreign.reads -= 1,
         }
         if !self.leads {
             return;
@@ -132,6 +136,7 @@ impl Controller {
         let manager = owner.manager().unwrap_or_default();
         tracing::info!(object = %suspect, field = suspect.field().as_str(), manager, "written by another");
         let changes = self.foreign.writers.learn(suspect, &owner, now);
+        self.metrics.foreign(suspect.act(), changes.acts);
         self.stands_off(&changes);
     }
 
@@ -171,11 +176,10 @@ impl Controller {
             return;
         }
         for suspect in changes.begun.iter().chain(&changes.ended) {
-            if let Some(name) = self.node_of(suspect) {
-                let volumes = self.actual.node(&name).map(|state| state.volumes.clone());
-                self.touch_on(&name, volumes.into_iter().flatten());
-                self.dirty_nodes.push(name);
-            }
+            let name = suspect.node();
+            let volumes = self.actual.node(name).map(|state| state.volumes.clone());
+            self.touch_on(name, volumes.into_iter().flatten());
+            self.dirty_nodes.push(name.clone());
         }
     }
 
@@ -195,8 +199,10 @@ impl Controller {
     }
 
     fn tell_of_stand_off(&mut self, suspect: &Suspect, stand_off: &StandOff, until: &str) {
-        let Some(name) = self.node_of(suspect) else { return };
-        let Some(node) = self.objects.nodes.get(&name) else { return };
+        let Some(node) = self.objects.nodes.get(suspect.node()) else { return };
+        if !holds(suspect, stand_off, node.is_out_of_service()) {
+            return;
+        }
         self.effects.events.push(Event {
             involved: Involved::object::<Node>(&node),
             r#type: EventType::Warning,
@@ -206,16 +212,6 @@ impl Controller {
                  controller should"
             ),
         });
-    }
-
-    /// The node on which a suspect tells of something.
-    pub(super) fn node_of(&self, suspect: &Suspect) -> Option<NodeName> {
-        match suspect {
-            Suspect::Node(name) => Some(name.clone()),
-            Suspect::Attachment(name) => {
-                self.objects.attachments.get(name).map(|attachment| attachment.spec.node_name.clone())
-            }
-        }
     }
 
     /// Looks at what the watch says of an attachment, before the state takes it.
@@ -242,13 +238,13 @@ impl Controller {
         }
         match (act, attachment) {
             (Some(ForeignAct::AttachmentCreated), Some(attachment)) => {
-                let suspect = Suspect::Attachment(name.clone());
-                self.suspect(ForeignAct::AttachmentCreated, suspect, &attachment.metadata.uid, now);
+                let suspect = Suspect::Attachment(attachment.spec.node_name.clone(), name.clone());
+                self.suspect(suspect, &attachment.metadata.uid, now);
             }
             // Of the one that led before, the watch may tell late.
             (Some(act), _) if !self.foreign.writers.took_over_just_now(now) => {
                 tracing::info!(attachment = %name, act = act.label(), "somebody else deletes it");
-                self.metrics.foreign(act);
+                self.metrics.foreign(act, 1);
             }
             _ => {}
         }

@@ -236,9 +236,9 @@ impl AttachDetachMetrics {
         self.unresolved.with_label_values(&[reason]).inc();
     }
 
-    /// Counts a write of somebody else.
-    pub fn foreign(&self, act: ForeignAct) {
-        self.foreign.add(act.label());
+    /// Counts writes of somebody else.
+    pub fn foreign(&self, act: ForeignAct, count: u64) {
+        self.foreign.add(act.label(), count);
     }
 
     /// Notes that VolumeAttachments of somebody else came or went.

@@ -15,7 +15,7 @@ use super::{
     metrics::Ending,
     node_state::Unsettled,
     retry::Retry,
-    second_controller::{ForeignAct, Suspect},
+    second_controller::Suspect,
     volume_name::VolumeId,
     withdrawal::{Sequence, Withdrawal},
 };
@@ -267,7 +267,7 @@ impl Controller {
                     && is_there
                     && let Some(uid) = uid
                 {
-                    self.suspect(ForeignAct::AttachmentCreated, Suspect::Attachment(name), &uid, now);
+                    self.suspect(Suspect::Attachment(node.clone(), name), &uid, now);
                 }
             }
             Ok(_) | Err(CallError::NotLeader) => {}

@@ -156,7 +156,7 @@ impl Controller {
                 && may_be_shared
                 && state.is_some_and(|state| is_held_exclusively(&self.objects, state)),
             stand_off: self.stand_off(now),
-            stand_off_on: self.stand_off_on(),
+            stand_off_on: self.stand_off_on(volume, wishes),
             unreadable: self.unreadable(volume, unreadable.as_ref(), wishes),
             wall,
         };

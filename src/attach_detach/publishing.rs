@@ -12,7 +12,7 @@ use super::{
     calls::Call,
     controller::{Controller, Dirty},
     metrics::Planned,
-    second_controller::{ForeignAct, Suspect},
+    second_controller::Suspect,
     status_updater::{self, Gathering},
     volume_name::VolumeId,
 };
@@ -50,7 +50,7 @@ impl Controller {
         if let (Some(state), Some(node)) = (state, node)
             && state.is_changed_by_others(node)
         {
-            self.suspect(ForeignAct::ListChanged, Suspect::Node(name.clone()), &node.metadata.uid, now);
+            self.suspect(Suspect::Node(name.clone()), &node.metadata.uid, now);
         }
         self.actual.observe_node(name, node, self.clock.wall(now))
     }
@@ -109,7 +109,7 @@ impl Controller {
             self.call(Call::ReadOwner(Suspect::Node(name.clone()), uid));
             return;
         }
-        let alarmed = self.stand_off(now).is_some() || self.stand_off_on().contains_key(name);
+        let alarmed = self.stand_off(now).is_some() || self.stand_off_of(name).is_some();
         let publication = |volume| match self.actual.pair(volume, name)?.publication {
             Publication::Withhold if alarmed => Some(Publication::Keep),
             publication => Some(publication),

@@ -4,9 +4,12 @@
 
 use std::fmt;
 
-use crate::kube_api::{
-    ids::{AttachmentName, NodeName},
-    managed_fields::OwnedField,
+use crate::{
+    kube_api::{
+        ids::{AttachmentName, NodeName},
+        managed_fields::OwnedField,
+    },
+    second_writer::Target,
 };
 
 /// What somebody else did. A label of the metric.
@@ -39,8 +42,8 @@ impl ForeignAct {
 pub enum Suspect {
     /// Its list was changed.
     Node(NodeName),
-    /// It was created.
-    Attachment(AttachmentName),
+    /// It was created, for this node.
+    Attachment(NodeName, AttachmentName),
 }
 
 impl Suspect {
@@ -49,8 +52,38 @@ impl Suspect {
     pub fn field(&self) -> OwnedField {
         match self {
             Self::Node(_) => OwnedField::VolumesAttached,
-            Self::Attachment(_) => OwnedField::AttachmentSpec,
+            Self::Attachment(..) => OwnedField::AttachmentSpec,
         }
+    }
+
+    /// What was done to it.
+    #[must_use]
+    pub fn act(&self) -> ForeignAct {
+        match self {
+            Self::Node(_) => ForeignAct::ListChanged,
+            Self::Attachment(..) => ForeignAct::AttachmentCreated,
+        }
+    }
+
+    /// The node on which it tells of something.
+    #[must_use]
+    pub fn node(&self) -> &NodeName {
+        match self {
+            Self::Node(name) | Self::Attachment(name, _) => name,
+        }
+    }
+}
+
+/// Each kubelet may write the list of its own node; `NodeRestriction` lets none create VolumeAttachments.
+impl Target for Suspect {
+    type Place = NodeName;
+
+    fn place(&self) -> NodeName {
+        self.node().clone()
+    }
+
+    fn is_beyond_agents(&self) -> bool {
+        matches!(self, Self::Attachment(..))
     }
 }
 
@@ -58,7 +91,7 @@ impl fmt::Display for Suspect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Node(name) => write!(f, "node/{name}"),
-            Self::Attachment(name) => write!(f, "volumeattachment/{name}"),
+            Self::Attachment(_, name) => write!(f, "volumeattachment/{name}"),
         }
     }
 }

@@ -19,8 +19,21 @@ use crate::{
         kinds::{ClaimPhase, Meta, Narrow, PersistentVolume, PersistentVolumeClaim, VolumePhase},
         managed_fields::OwnedField,
     },
-    second_writer::{Asks, Owner, SecondWriters, StandOff},
+    second_writer::{self, Asks, Owner, SecondWriters, StandOff},
 };
+
+/// No agent of a place writes phases: each claim and each volume stands for itself.
+impl second_writer::Target for Target {
+    type Place = Self;
+
+    fn place(&self) -> Self {
+        self.clone()
+    }
+
+    fn is_beyond_agents(&self) -> bool {
+        true
+    }
+}
 
 /// For how long after a write of ours its undoing is a sign. Two binders that see the same objects
 /// answer each other within a second; the rest allows for one that is slow or throttled.

@@ -37,10 +37,10 @@ impl ForeignWrites {
         }
     }
 
-    /// Counts one change of a kind.
-    pub fn add(&self, kind: &str) {
+    /// Counts changes of a kind.
+    pub fn add(&self, kind: &str, count: u64) {
         if let Some(counter) = self.0.get(kind) {
-            counter.inc();
+            counter.inc_by(count);
         }
     }
 }

@@ -3,7 +3,8 @@
 //!
 //! In: suspicious changes, one at a time, and what a live read says about who made them. Out: which object to read,
 //! and the stand-offs: where nothing may be taken away, why and until when. What another controller is proven to
-//! have changed is left alone at once, and everything is once it was at work on several objects. What people,
+//! have changed is left alone at once, and everything is once it was at work at several
+//! places. What people,
 //! populators, backup tools and kubelets do concerns the object alone, and only if they do it again and again.
 
 mod owner;
@@ -14,6 +15,7 @@ mod tests;
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     fmt::Display,
+    mem,
     time::Duration,
 };
 
@@ -32,7 +34,7 @@ const MEMORY: Duration = Duration::from_mins(10);
 /// So many acts on one object are a pattern, whoever they are of: people do it once, and perhaps again.
 const PATTERN: usize = 3;
 
-/// A controller that was at work on so many objects is at work on all.
+/// A controller that was at work at so many places is at work at all.
 const SEVERAL: usize = 2;
 
 /// The same for one of our own name. A write of ours whose answer was lost may look like another's, so that takes
@@ -54,12 +56,27 @@ const OBJECTS: usize = 1_024;
 /// the watch tells of late.
 const HAND_OVER: Duration = Duration::from_mins(1);
 
+/// What others write to.
+pub trait Target: Clone + Ord + Display {
+    /// Where that is. What is seen at one place is of one place, on however many objects.
+    type Place: Ord;
+
+    /// Its place.
+    fn place(&self) -> Self::Place;
+
+    /// Whether only one with rights at all places can write it. The name of a manager is the client's to choose,
+    /// so what the agent of each place can write shows nothing of the other places.
+    fn is_beyond_agents(&self) -> bool;
+}
+
 /// What is known of one object.
 #[derive(Clone, Debug)]
 struct Acts {
     field: OwnedField,
     /// The last of them, [`PATTERN`] at most.
     at: VecDeque<Instant>,
+    /// So many of them wait for the answer.
+    unjudged: u64,
     /// When it was asked who made them, if that is not answered yet.
     asked: Option<Instant>,
     /// What the last read said, and when.
@@ -85,16 +102,18 @@ pub struct Changes<Object> {
     pub ended: Vec<Object>,
     /// Whether it begins or ends everywhere.
     pub everywhere: bool,
+    /// So many acts have turned out to be another's.
+    pub acts: u64,
 }
 
 impl<Object> Default for Changes<Object> {
     fn default() -> Self {
-        Self { begun: Vec::new(), ended: Vec::new(), everywhere: false }
+        Self { begun: Vec::new(), ended: Vec::new(), everywhere: false, acts: 0 }
     }
 }
 
 impl<Object> Changes<Object> {
-    /// Whether nothing has.
+    /// Whether nothing has, however many acts there were.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.begun.is_empty() && self.ended.is_empty() && !self.everywhere
@@ -113,7 +132,7 @@ impl<Object> Default for SecondWriters<Object> {
     }
 }
 
-impl<Object: Clone + Ord + Display> SecondWriters<Object> {
+impl<Object: Target> SecondWriters<Object> {
     /// Forgets everything: what others did while this process did not lead is no act against it.
     pub fn take_over(&mut self, now: Instant) {
         *self = Self { led_since: Some(now), ..Self::default() };
@@ -125,6 +144,7 @@ impl<Object: Clone + Ord + Display> SecondWriters<Object> {
         let acts = self.acts.entry(object.clone()).or_insert_with(|| Acts {
             field,
             at: VecDeque::new(),
+            unjudged: 0,
             asked: None,
             owner: None,
         });
@@ -133,6 +153,7 @@ impl<Object: Clone + Ord + Display> SecondWriters<Object> {
         if acts.at.len() > PATTERN {
             acts.at.pop_front();
         }
+        acts.unjudged += 1;
         if acts.asked.is_some() {
             return Asks::Later;
         }
@@ -164,8 +185,7 @@ impl<Object: Clone + Ord + Display> SecondWriters<Object> {
     }
 
     /// Whether what this owner did may have been done by the process that led before this one.
-    #[must_use]
-    pub fn is_predecessors(&self, owner: &Owner, now: Instant) -> bool {
+    fn is_predecessors(&self, owner: &Owner, now: Instant) -> bool {
         matches!(owner, Owner::OurName) && self.took_over_just_now(now)
     }
 
@@ -176,13 +196,13 @@ impl<Object: Clone + Ord + Display> SecondWriters<Object> {
     }
 
     fn judge(&mut self, object: &Object, owner: &Owner, now: Instant) -> Changes<Object> {
-        let Some(acts) = self.acts.get(object) else { return Changes::default() };
+        let Some(acts) = self.acts.get_mut(object) else { return Changes::default() };
+        let mut changes = Changes { acts: mem::take(&mut acts.unjudged), ..Changes::default() };
         let proven = matches!(owner, Owner::Controller(_));
         let field = acts.field;
         let holds = proven || acts.at.len() >= PATTERN;
         let stand_off =
             || StandOff { object: object.to_string(), field, owner: owner.clone(), until: now + MEMORY };
-        let mut changes = Changes::default();
         match self.here.get_mut(object) {
             // Only a controller prolongs it: what others write to is looked at again in between.
             Some(known) if proven => *known = stand_off(),
@@ -199,17 +219,19 @@ impl<Object: Clone + Ord + Display> SecondWriters<Object> {
         changes
     }
 
-    /// Whether the owner has been at work on several objects, this one included.
+    /// Whether the owner has been at work at several places, this one included, and not only as their agents could.
     fn is_everywhere(&self, owner: &Owner) -> bool {
-        let objects = |is_it: fn(&Owner) -> bool| {
-            self.acts
-                .values()
-                .filter(|acts| acts.owner.as_ref().is_some_and(|(_, owner)| is_it(owner)))
-                .count()
+        let places = |is_it: fn(&Owner) -> bool| {
+            let is_its = |acts: &Acts| acts.owner.as_ref().is_some_and(|(_, owner)| is_it(owner));
+            let objects = || self.acts.iter().filter(|(_, acts)| is_its(acts)).map(|(object, _)| object);
+            if !objects().any(Target::is_beyond_agents) {
+                return 0;
+            }
+            objects().map(Target::place).collect::<BTreeSet<_>>().len()
         };
         match owner {
-            Owner::Controller(_) => objects(|owner| matches!(owner, Owner::Controller(_))) >= SEVERAL,
-            Owner::OurName => objects(|owner| matches!(owner, Owner::OurName)) >= SEVERAL_OF_OUR_NAME,
+            Owner::Controller(_) => places(|owner| matches!(owner, Owner::Controller(_))) >= SEVERAL,
+            Owner::OurName => places(|owner| matches!(owner, Owner::OurName)) >= SEVERAL_OF_OUR_NAME,
             Owner::Other(_) | Owner::Unknown => false,
         }
     }
@@ -229,6 +251,11 @@ impl<Object: Clone + Ord + Display> SecondWriters<Object> {
     /// Every object from which nothing may be taken away.
     pub fn stand_offs(&self) -> impl Iterator<Item = (&Object, &StandOff)> {
         self.here.iter()
+    }
+
+    /// The same, of this object and those that sort behind it.
+    pub fn stand_offs_from(&self, first: &Object) -> impl Iterator<Item = (&Object, &StandOff)> {
+        self.here.range(first..)
     }
 
     /// When the next stand-off ends, unless something is seen before.

@@ -3,6 +3,32 @@ use super::*;
 const KCM: &str = "kube-controller-manager";
 const FIELD: OwnedField = OwnedField::VolumesAttached;
 
+/// Each object is a place of its own, but for those whose names begin alike: `n1`, `n1/a`. What begins so with `agent`
+/// the agent of its place can write.
+impl Target for &'static str {
+    type Place = &'static str;
+
+    fn place(&self) -> &'static str {
+        self.split('/').next().unwrap_or_default()
+    }
+
+    fn is_beyond_agents(&self) -> bool {
+        !self.starts_with("agent")
+    }
+}
+
+impl Target for usize {
+    type Place = Self;
+
+    fn place(&self) -> Self {
+        *self
+    }
+
+    fn is_beyond_agents(&self) -> bool {
+        true
+    }
+}
+
 /// Plays acts, each `(second, object, manager)`, every read being answered at once, and returns what stands off when,
 /// as `+object`, `-object`, with `*` for everywhere.
 fn play(acts: &[(u64, &'static str, &str)]) -> Vec<(u64, String)> {
@@ -44,7 +70,7 @@ fn play(acts: &[(u64, &'static str, &str)]) -> Vec<(u64, String)> {
 fn s14_the_consequence_is_as_local_as_the_evidence() {
     type Acts = &'static [(u64, &'static str, &'static str)];
     type Case = (&'static str, Acts, &'static [(u64, &'static str)]);
-    let cases: [Case; 12] = [
+    let cases: [Case; 15] = [
         ("an administrator's once", &[(0, "n1", "kubectl-edit")], &[]),
         ("and again", &[(0, "n1", "kubectl-edit"), (60, "n1", "kubectl-edit")], &[]),
         (
@@ -83,6 +109,21 @@ fn s14_the_consequence_is_as_local_as_the_evidence() {
             "KCM on several, at long intervals",
             &[(0, "n1", KCM), (700, "n2", KCM)],
             &[(0, "+n1"), (600, "-n1"), (700, "+n2"), (1_300, "-n2")],
+        ),
+        (
+            "agents that give themselves KCM's name",
+            &[(0, "agent1", KCM), (1, "agent2", KCM)],
+            &[(0, "+agent1"), (1, "+agent2"), (600, "-agent1"), (601, "-agent2")],
+        ),
+        (
+            "KCM on several objects of one place",
+            &[(0, "n1", KCM), (1, "n1/a", KCM)],
+            &[(0, "+n1"), (1, "+n1/a"), (600, "-n1"), (601, "-n1/a")],
+        ),
+        (
+            "agents that give themselves our name",
+            &[(0, "agent1", "mooring"), (1, "agent2", "mooring"), (2, "agent3", "mooring")],
+            &[],
         ),
         (
             "another one of our name",
@@ -138,10 +179,11 @@ fn s14_one_object_is_not_read_again_before_it_is_time_nor_while_it_is_read() {
     assert_eq!(writers.note(&"n1", FIELD, at(0)), Asks::Read);
     assert_eq!(writers.note(&"n1", FIELD, at(1)), Asks::Later);
     assert_eq!(writers.note(&"n1", FIELD, at(2)), Asks::Later);
-    // What was not read at the time is judged with the answer.
-    assert_eq!(writers.learn(&"n1", &Owner::Unknown, at(3)).begun, ["n1"]);
+    // What was not read at the time is judged with the answer, and counted.
+    let changes = writers.learn(&"n1", &Owner::Unknown, at(3));
+    assert_eq!((changes.begun, changes.acts), (vec!["n1"], 3));
     assert!(writers.learn(&"n1", &Owner::Controller(KCM.to_owned()), at(4)).is_empty(), "nobody asked");
-    assert_eq!(writers.note(&"n1", FIELD, at(32)), Asks::Judged(Changes::default()));
+    assert_eq!(writers.note(&"n1", FIELD, at(32)), Asks::Judged(Changes { acts: 1, ..Changes::default() }));
     assert_eq!(writers.note(&"n1", FIELD, at(33)), Asks::Read);
     // An answer that never came.
     assert_eq!(writers.note(&"n1", FIELD, at(93)), Asks::Read);

@@ -535,7 +535,7 @@ fn words(call: &Call) -> String {
     match call {
         Call::Pair(volume, node, _) => format!("{verb} {} on {node}", word(volume.as_str())),
         Call::ReadNode(node) | Call::ReadOwner(Suspect::Node(node), _) => format!("{verb} {node}"),
-        Call::ReadOwner(Suspect::Attachment(_), _) => format!("{verb} an attachment"),
+        Call::ReadOwner(Suspect::Attachment(..), _) => format!("{verb} an attachment"),
         Call::Timers(_) => format!("{verb} the timers"),
         Call::PatchNode(node, _, request) => {
             let body = request.body.clone().unwrap_or_default();

@@ -1,16 +1,19 @@
 //! Another attach/detach controller beside the daemon (S14): the test plays it.
 
-use k8s_openapi::api::{core::v1::Node, storage::v1::VolumeAttachment};
-use kube::api::DeleteParams;
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::Node, storage::v1::VolumeAttachment};
+use kube::{
+    Api,
+    api::{DeleteParams, PostParams},
+};
 use serde_json::json;
 
 use crate::{
-    stage::{Stage, Story, story},
+    stage::{DAEMON_NAMESPACE, Stage, Story, story},
     support::{
         actors::attachment_name,
         backend::Proxy,
         cluster::{DRIVER, patch_status_as, unique_name},
-        daemon::Daemon,
+        daemon::{Daemon, Launch},
     },
 };
 
@@ -43,6 +46,17 @@ async fn write_list(stage: &Stage, manager: &str, node: &str, volumes: &[&str], 
     stage.cluster.published(node, all).await;
 }
 
+/// Creates the attachment of a volume under the name of a manager.
+async fn create_attachment(stage: &Stage, manager: &str, volume: &str, node: &str) {
+    let attachment = json!({
+        "metadata": { "name": attachment_name(volume, DRIVER, node) },
+        "spec": { "attacher": DRIVER, "nodeName": node, "source": { "persistentVolumeName": volume } },
+    });
+    let attachment = serde_json::from_value(attachment).expect("a VolumeAttachment");
+    let params = PostParams { field_manager: Some(manager.to_owned()), ..PostParams::default() };
+    stage.cluster.all::<VolumeAttachment>().create(&params, &attachment).await.expect("create it");
+}
+
 async fn ready_page_says(daemon: &Daemon, text: &str) -> bool {
     daemon.page("/readyz?verbose").await.contains(text)
 }
@@ -70,10 +84,12 @@ async fn stops_every_detach(stage: Stage) {
     daemon.page_says("/debug/attach-detach", "\"manager\":\"kube-controller-manager\"").await;
     assert!(!ready_page_says(&daemon, ALARM).await, "one node alone shows too little");
     write_list(&stage, KCM, "n2", &["v5"], &["v4", "v5"]).await;
+    daemon.shows("mooring_foreign_writes_total{kind=\"node_list_changed\"} 2").await;
+    assert!(!ready_page_says(&daemon, ALARM).await, "so could the kubelets of both");
+    cluster.bound_pair("v6", "c6").await;
+    create_attachment(&stage, KCM, "v6", "n2").await;
     daemon.page_says("/readyz?verbose", ALARM).await;
-    daemon
-        .page_says("/readyz?verbose", "kube-controller-manager wrote status.volumesAttached of node/n2")
-        .await;
+    daemon.page_says("/readyz?verbose", "kube-controller-manager wrote spec of volumeattachment/").await;
     daemon.shows("mooring_alarm{alarm=\"second_attach_detach_controller\"} 1").await;
     daemon.shows("mooring_foreign_writes_total{kind=\"node_list_changed\"} 2").await;
     cluster.event("n1", "ForeignWriter").await;
@@ -117,13 +133,18 @@ async fn is_not_an_agent(stage: Stage) {
 /// What the leader does is nobody else's act: neither to one that stands by, nor to one that has just taken over.
 async fn is_not_the_leader(stage: Stage) {
     let _attacher = stage.attacher();
-    let leader = stage.daemon().await;
-    let standby = stage.daemon().await;
     let cluster = &stage.cluster;
+    let leases: Api<Lease> = Api::namespaced(cluster.client.clone(), DAEMON_NAMESPACE);
+    leases.delete("mooring", &DeleteParams::default()).await.ok();
+    let replica = Launch::replica(DAEMON_NAMESPACE);
+    let leader = stage.start_daemon(&replica, &stage.proxy).await;
+    leader.page_says("/debug/attach-detach", "\"leads\":true").await;
+    let standby = stage.start_daemon(&replica, &stage.proxy).await;
     two_pods(&stage).await;
     cluster.remove_pod("p1").await;
     cluster.detached("v1", "n1").await;
     cluster.published("n1", &["v2"]).await;
+    assert!(standby.page("/debug/attach-detach").await.contains("\"leads\":false"));
     leader.kill();
     cluster.bound_pair("v3", "c3").await;
     cluster.pod("p3", "n1", &["c3"]).await;
