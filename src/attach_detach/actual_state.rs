@@ -7,12 +7,12 @@
 
 mod attachments;
 mod inheritance;
+mod standby;
 mod unexplained;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
-    time::Duration,
 };
 
 use k8s_openapi::jiff::Timestamp;
@@ -80,6 +80,8 @@ pub struct Pair {
     pub put_back: bool,
     /// What has been told to users.
     pub told: Told,
+    /// Whether the machine that may have the volume was given up: another one bears the node's name.
+    pub given_up: bool,
     /// Why the detach under way was forced, if it was.
     pub forced: Option<ForceReason>,
     /// Since when nobody wants what is, or may be, attached here, by this process' clock.
@@ -192,11 +194,12 @@ impl Pair {
     /// Takes what the node's status says, or said last. In use means held (S1): a kubelet may mount what is
     /// listed, and has it until it is in use no longer, whoever deleted the attachment or emptied the list. A
     /// volume without attachments is held until it is given up on a proof of its own, for nobody remembers it
-    /// with us. What was never listed is not held: that is the kubelet's announcement of a pod to come.
+    /// with us; so is what a machine had whose place another has taken, for that is told. What was never listed is not held: that is the kubelet's announcement of a pod to come.
     fn take_report(&mut self, kind: VolumeKind, listed: bool, in_use: bool) {
         self.listed = listed;
         self.in_use = in_use;
-        self.held = listed || (self.held && (in_use || kind == VolumeKind::NoOp));
+        self.given_up &= !in_use;
+        self.held = listed || (self.held && (in_use || kind == VolumeKind::NoOp || self.given_up));
     }
 
     /// Notes that the node may have listed the volume, and its kubelet mounted it, unseen.
@@ -212,6 +215,7 @@ impl Pair {
             || self.deletion_doubt.is_some()
             || self.call == Some(PairCall::Delete);
         self.held &= !is_our_doing;
+        self.given_up &= self.held;
         self.attachment = None;
         self.deletion_accepted = None;
         self.deletion_doubt = None;
@@ -437,60 +441,6 @@ impl ActualState {
         }
     }
 
-    /// What is published already was announced by whoever published it; and what this process may have measured
-    /// when it led before is of the past.
-    pub(super) fn begin_to_lead(&mut self) {
-        self.forget_given_up();
-        for pair in self.volumes.values_mut().flat_map(|state| state.pairs.iter_mut().map(|(_, pair)| pair)) {
-            pair.told.attached |= pair.listed && pair.attachment.is_some();
-            (pair.unwanted_since, pair.operation, pair.journey) = (None, None, None);
-        }
-    }
-
-    /// Forgets what was on nodes that have been `gone` for that long, but for attachments: what a predecessor
-    /// made of it nothing tells. Returns when to look again.
-    pub(super) fn forget_lost(
-        &mut self,
-        volume: &VolumeId,
-        gone: Duration,
-        wall: Timestamp,
-    ) -> Option<Timestamp> {
-        let mut next = None;
-        for (name, pair) in self.volumes.get_mut(volume)?.pairs.iter_mut() {
-            let node = self.nodes.get(name).filter(|state| state.node.is_none());
-            let Some(since) = node.and_then(|state| state.unready_since) else { continue };
-            if pair.attachment.is_some() || !pair.held {
-                continue;
-            }
-            let due = since.checked_add(gone).unwrap_or(Timestamp::MAX);
-            if due <= wall {
-                pair.held = false;
-            } else {
-                next = next.max(Some(due));
-            }
-        }
-        next
-    }
-
-    /// Forgets what a predecessor of this process gave up: what it took off a list, and what was on a node that
-    /// is gone once it listed that elsewhere, or deleted the attachment. It had its reasons, such as force, that
-    /// do not show.
-    fn forget_given_up(&mut self) {
-        for (volume, state) in &mut self.volumes {
-            let is_listed = state.pairs.values().any(|pair| pair.listed);
-            for (name, pair) in state.pairs.iter_mut() {
-                let node = self.nodes.get(name);
-                let is_given_up = match (volume.kind(), node.filter(|state| state.node.is_some())) {
-                    (VolumeKind::Csi, Some(state)) => !state.distrusts(volume),
-                    (VolumeKind::Csi, None) => pair.attachment.is_none() || pair.is_going(),
-                    (VolumeKind::NoOp, Some(_)) => true,
-                    (VolumeKind::NoOp, None) => is_listed,
-                };
-                pair.held &= pair.listed || !is_given_up;
-            }
-        }
-    }
-
     /// Notes that a node went unseen: whatever is on it may be in use.
     pub fn distrust_node(&mut self, name: &NodeName) -> BTreeSet<VolumeId> {
         let Some(state) = self.nodes.get_mut(name) else { return BTreeSet::new() };
@@ -531,10 +481,13 @@ impl ActualState {
         policy: &ForcePolicy,
         wall: Timestamp,
     ) -> BTreeSet<VolumeId> {
-        let volumes = self.nodes.get_mut(name).map(|state| state.trust(policy, wall)).unwrap_or_default();
+        let Some(state) = self.nodes.get_mut(name) else { return BTreeSet::new() };
+        let is_another_machine = state.is_another_machine();
+        let volumes = state.trust(policy, wall);
         for volume in &volumes {
             let in_use = self.nodes.get(name).is_some_and(|state| state.uses(volume));
             let pair = self.pair_mut(volume, name);
+            pair.given_up = is_another_machine && pair.holds();
             pair.take_report(volume.kind(), pair.listed, in_use);
         }
         volumes

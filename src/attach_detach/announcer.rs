@@ -247,6 +247,9 @@ fn cause(reason: ForceReason) -> &'static str {
     match reason {
         ForceReason::Timeout => "the node has not been Ready, nor the volume wanted there, for too long",
         ForceReason::OutOfService => "the node is marked as out of service",
+        ForceReason::AnotherMachine => {
+            "another machine has taken its name, and nothing was heard of the first one for too long"
+        }
     }
 }
 

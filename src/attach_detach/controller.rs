@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::{
     actual_state::{ActualState, Operation, Pair, PairCall, Publication},
+    attach_required::AttachRequired,
     blocks::UnreadableAttachments,
     calls::{self, Call, PairRequest},
     clock::Clock,
@@ -32,7 +33,7 @@ use super::{
 use crate::{
     kube_api::{
         events::Event,
-        ids::{AttachmentName, NodeName, PodKey, ResourceVersion},
+        ids::{AttachmentName, DriverName, NodeName, PodKey, ResourceVersion},
         kinds::{Node, ObjectRef, VolumeAttachment},
     },
     state::{LastWords, Objects, VecMap},
@@ -70,6 +71,7 @@ pub struct AttachDetachOptions {
 pub struct Controller {
     pub(super) objects: Arc<Objects>,
     pub(super) metrics: AttachDetachMetrics,
+    pub(super) drivers: AttachRequired,
     pub(super) desired: DesiredState,
     pub(super) actual: ActualState,
     pub(super) clock: Clock,
@@ -105,6 +107,7 @@ const SETTLE_TIME: Duration = Duration::from_secs(10);
 pub(super) enum Dirty {
     Volume(VolumeId),
     Node(NodeName),
+    Driver(DriverName),
 }
 
 impl Controller {
@@ -119,6 +122,7 @@ impl Controller {
         Self {
             objects,
             metrics,
+            drivers: AttachRequired::default(),
             desired: DesiredState::default(),
             actual: ActualState::default(),
             clock,
@@ -204,6 +208,9 @@ impl Controller {
             self.refresh_attachment(&name, now);
         }
         self.actual.distrust_younger_nodes();
+        for driver in self.objects.drivers.snapshot().into_keys() {
+            self.refresh_driver(&driver, now);
+        }
         for key in self.objects.pods.snapshot().into_keys() {
             self.refresh_pod(&key, now);
         }
@@ -251,7 +258,8 @@ impl Controller {
                     let volume = volume_of(&self.objects, name);
                     self.dirty_volumes.extend(volume.filter(|volume| self.actual.volume(volume).is_some()));
                 }
-                ObjectRef::Claim(_) | ObjectRef::Driver(_) | ObjectRef::Class(_) => {}
+                ObjectRef::Driver(name) => self.refresh_driver(name, now),
+                ObjectRef::Claim(_) | ObjectRef::Class(_) => {}
             }
             pods.extend(self.desired.dependants(&object));
         }
@@ -291,7 +299,7 @@ impl Controller {
         self.metrics.planned(Planned::Pod);
         let pod = self.objects.pods.get(key);
         let before = self.desired.pod(key);
-        let wishes = pod.and_then(|pod| populator::wishes(&pod, &self.objects, before));
+        let wishes = pod.and_then(|pod| populator::wishes(&pod, &self.objects, &self.drivers, before));
         self.note_unresolved(key, before, wishes.as_ref(), now);
         let touched = self.desired.set(key, wishes);
         self.dirty_volumes.extend_new(touched);
@@ -315,6 +323,7 @@ impl Controller {
         let objects = Arc::clone(&self.objects);
         let attached = attachment.as_ref().map(|attachment| attachment.status.attached);
         let candidates = |attachment: &VolumeAttachment| candidates(&objects, attachment);
+        self.dirty_volumes.extend(self.actual.held_beside(name).cloned());
         let touched = self.actual.observe_attachment(name, attachment, candidates, self.clock.wall(now));
         self.note_foreign(name, now);
         let Some((volume, node)) = touched else { return };
@@ -356,6 +365,7 @@ impl Controller {
             match self.wake_at.pop_first() {
                 Some((_, Dirty::Volume(volume))) => self.dirty_volumes.push(volume),
                 Some((_, Dirty::Node(node))) => self.dirty_nodes.push(node),
+                Some((_, Dirty::Driver(driver))) => self.forget_driver(&driver, now),
                 None => break,
             }
         }

@@ -38,6 +38,9 @@ pub enum ForceReason {
     Timeout,
     /// The node bears the taint by which an operator declares it off.
     OutOfService,
+    /// Another machine has borne the node's name for so long, and of the first one, which may have the volume,
+    /// nothing more will be heard under it.
+    AnotherMachine,
 }
 
 impl ForceReason {
@@ -45,7 +48,8 @@ impl ForceReason {
     #[must_use]
     pub fn label(self) -> &'static str {
         match self {
-            Self::Timeout => "timeout",
+            // KCM has no other word for what time decides.
+            Self::Timeout | Self::AnotherMachine => "timeout",
             Self::OutOfService => "out-of-service",
         }
     }

@@ -12,6 +12,7 @@
 
 pub mod actual_state;
 mod announcer;
+pub mod attach_required;
 pub mod blocks;
 pub mod calls;
 pub mod clock;

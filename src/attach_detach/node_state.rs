@@ -220,6 +220,12 @@ impl NodeState {
         !self.distrusted.is_empty()
     }
 
+    /// Whether what is distrusted may be mounted by an earlier machine of this name.
+    #[must_use]
+    pub(super) fn is_another_machine(&self) -> bool {
+        self.is_another_machine
+    }
+
     /// When the node's list can be believed again, if it cannot now and the kubelet is well. Of what another
     /// machine may have mounted, the kubelet of this one knows nothing: that is given up as if its node were
     /// gone.

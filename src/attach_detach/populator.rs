@@ -7,6 +7,7 @@
 use std::{mem, sync::Arc};
 
 use super::{
+    attach_required::AttachRequired,
     desired_state::{AttachSource, PodFacts, PodWishes, Unresolved, WantedVolume, WhyUnresolved},
     volume_name::{VolumeId, VolumeKind},
     volume_source::{self, CsiVolume, Sharing, Storage},
@@ -28,7 +29,12 @@ use crate::{
 /// have it mounted (attach-detach §2, pain 14). Only a driver that no longer needs attaching ends
 /// the wish (P-04, S16).
 #[must_use]
-pub fn wishes(pod: &Pod, objects: &Objects, before: Option<&PodWishes>) -> Option<PodWishes> {
+pub fn wishes(
+    pod: &Pod,
+    objects: &Objects,
+    drivers: &AttachRequired,
+    before: Option<&PodWishes>,
+) -> Option<PodWishes> {
     if pod.spec.node_name.is_empty() || pod.spec.volumes.is_empty() || pod.is_terminated() {
         return None;
     }
@@ -53,7 +59,7 @@ pub fn wishes(pod: &Pod, objects: &Objects, before: Option<&PodWishes>) -> Optio
         depends_on.push(ObjectRef::Node(wishes.node.clone()));
     }
     for volume in &pod.spec.volumes {
-        let resolved = resolve(pod, volume, objects, &mut depends_on);
+        let resolved = resolve(pod, volume, objects, drivers, &mut depends_on);
         let why = match resolved {
             Ok(Resolved::NotAttachable) => continue,
             Ok(Resolved::Attachable(id, wanted)) if managed => {
@@ -106,6 +112,7 @@ fn resolve(
     pod: &Pod,
     volume: &PodVolume,
     objects: &Objects,
+    drivers: &AttachRequired,
     depends_on: &mut Vec<ObjectRef>,
 ) -> Result<Resolved, WhyUnresolved> {
     let persistent_volume = match pod.claim_of(volume) {
@@ -130,7 +137,7 @@ fn resolve(
             let object = objects.drivers.get(&driver);
             depends_on.push(ObjectRef::Driver(driver.clone()));
             readable::<CsiDriver>(objects, &driver)?;
-            if object.is_some_and(|driver| driver.spec.attach_required == Some(false)) {
+            if !drivers.of(&driver, object.as_deref()) {
                 return Ok(Resolved::NotAttachable);
             }
             (id, sharing, inline)

@@ -355,7 +355,10 @@ fn unwanted(view: &PairView<'_>, now: Instant) -> Verdict {
         Some(at) => Verdict { withdraws: true, ..pause(&pair.retry, at) },
         None => {
             let step = Step::Delete(attachment.metadata.uid.clone(), proof);
-            Verdict { forced, ..withdraw(Some(step), Waiting::DetachWaitingForAttacher) }
+            Verdict {
+                forced: forced.or(given_up(pair)),
+                ..withdraw(Some(step), Waiting::DetachWaitingForAttacher)
+            }
         }
     }
 }
@@ -434,10 +437,17 @@ fn without_attachment(view: &PairView<'_>, now: Instant) -> Verdict {
     give_up(view, forced)
 }
 
+/// Whether the proof is of another machine than the one that may have the volume. It overrules nothing: the node
+/// that is there is not to use it either.
+fn given_up(pair: &Pair) -> Option<ForceReason> {
+    pair.given_up.then_some(ForceReason::AnotherMachine)
+}
+
 /// A volume that has no attachment, or none any more, is given up on the proof on which others are detached.
 pub(super) fn give_up(view: &PairView<'_>, forced: Option<ForceReason>) -> Verdict {
     match prove_unpublished(view, forced) {
         Ok(proof) => {
+            let forced = forced.or(given_up(view.pair));
             Verdict { forced, ..withdraw(Some(Step::GiveUp(proof)), Waiting::DetachWaitingForUnpublish) }
         }
         // The list is all that there is to take by force.

@@ -130,15 +130,21 @@ impl AttachDetach {
 mod tests {
     use std::{convert::Infallible, sync::Mutex, time::Duration};
 
-    use http::{Request, Response};
+    use http::{Method, Request, Response};
     use kube::{Client, client::Body};
     use serde_json::{Value, json};
-    use tokio::{sync::Semaphore, task::yield_now, time::timeout};
+    use tokio::{
+        sync::Semaphore,
+        task::{JoinHandle, yield_now},
+        time::timeout,
+    };
 
     use super::*;
     use crate::{
+        attach_detach::volume_name::VolumeId,
         kube_api::{
             events::EventQueue,
+            ids::NodeName,
             kinds::{
                 CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, VolumeAttachment,
             },
@@ -147,70 +153,131 @@ mod tests {
         metrics::ApiMetrics,
     };
 
-    /// A node that lists what is not attached, as it is before and after that is taken off.
+    const HOUR: Duration = Duration::from_hours(1);
+
+    /// A node that lists something, or nothing.
     fn node(revision: &str, list: &Value) -> Value {
         json!({
+            "kind": "Node",
             "metadata": {"name": "n1", "uid": "u", "resourceVersion": revision},
             "status": {"volumesAttached": list},
         })
     }
 
+    /// The subsystem over a server that answers one request at a time, when it is let.
+    struct Stage {
+        asked: Arc<Mutex<Vec<String>>>,
+        arrived: Arc<Semaphore>,
+        gate: Arc<Semaphore>,
+        standing: Arc<Standing>,
+        shutdown: CancellationToken,
+        running: JoinHandle<()>,
+    }
+
+    impl Stage {
+        fn new(answer: fn(&Method) -> (u16, Value), node: Value, attachments: Vec<VolumeAttachment>) -> Self {
+            let asked = Arc::new(Mutex::new(Vec::new()));
+            let (arrived, gate) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+            let server = {
+                let (asked, arrived, gate) = (Arc::clone(&asked), Arc::clone(&arrived), Arc::clone(&gate));
+                tower::service_fn(move |request: Request<Body>| {
+                    let (asked, arrived, gate) =
+                        (Arc::clone(&asked), Arc::clone(&arrived), Arc::clone(&gate));
+                    async move {
+                        asked.lock().unwrap().push(format!("{} {}", request.method(), request.uri().path()));
+                        arrived.add_permits(1);
+                        gate.acquire().await.unwrap().forget();
+                        let (status, body) = answer(request.method());
+                        let response =
+                            Response::builder().status(status).header("content-type", "application/json");
+                        Ok::<_, Infallible>(response.body(Body::from(body.to_string().into_bytes())).unwrap())
+                    }
+                })
+            };
+            let metrics = Metrics::default();
+            let api = Arc::new(ApiMetrics::new(&metrics, "test").unwrap());
+            let leadership = Leadership::new(Term::Unlimited);
+            let caller = Caller::new(Client::new(server, "default"), leadership.clone(), None, api);
+            let (events, _writer) = EventQueue::new(&metrics).unwrap();
+            let objects = Arc::new(Objects::default());
+            let alarms = Alarms::new(&metrics).unwrap();
+            let subsystem = AttachDetach::new(
+                Arc::clone(&objects),
+                &caller,
+                leadership,
+                events.for_component("attachdetach-controller"),
+                AttachDetachOptions::default(),
+                &metrics,
+                alarms,
+            );
+            let subsystem = subsystem.unwrap();
+            let standing = subsystem.standing();
+            let shutdown = CancellationToken::new();
+            let running = tokio::spawn(subsystem.run(shutdown.clone()));
+            objects.reset::<Node>(vec![serde_json::from_value(node).unwrap()]);
+            objects.reset::<Pod>(Vec::new());
+            objects.reset::<PersistentVolume>(Vec::new());
+            objects.reset::<PersistentVolumeClaim>(Vec::new());
+            objects.reset::<VolumeAttachment>(attachments);
+            objects.reset::<StorageClass>(Vec::new());
+            objects.reset::<CsiDriver>(Vec::new());
+            Self { asked, arrived, gate, standing, shutdown, running }
+        }
+
+        async fn request_arrives(&self) {
+            timeout(HOUR, self.arrived.acquire()).await.expect("a request").unwrap().forget();
+        }
+
+        /// Shuts down while a request is in flight, which is then answered. Returns what was asked.
+        async fn shut_down(self) -> Vec<String> {
+            self.shutdown.cancel();
+            for _turn in 0..100 {
+                yield_now().await;
+            }
+            assert!(!self.running.is_finished(), "a request is in flight");
+            self.gate.add_permits(1);
+            timeout(HOUR, self.running).await.expect("it ends when that is answered").unwrap();
+            let asked = self.asked.lock().unwrap();
+            asked.clone()
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn on_shutdown_the_answers_to_what_was_asked_are_awaited_and_nothing_more_is_asked() {
-        let asked = Arc::new(Mutex::new(Vec::new()));
-        let (arrived, gate) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
-        let server = {
-            let (asked, arrived, gate) = (Arc::clone(&asked), Arc::clone(&arrived), Arc::clone(&gate));
-            tower::service_fn(move |request: Request<Body>| {
-                let (asked, arrived, gate) = (Arc::clone(&asked), Arc::clone(&arrived), Arc::clone(&gate));
-                async move {
-                    asked.lock().unwrap().push(format!("{} {}", request.method(), request.uri().path()));
-                    arrived.add_permits(1);
-                    gate.acquire().await.unwrap().forget();
-                    let answer = node("2", &json!([])).to_string().into_bytes();
-                    Ok::<_, Infallible>(Response::new(Body::from(answer)))
-                }
-            })
-        };
-        let metrics = Metrics::default();
-        let api = Arc::new(ApiMetrics::new(&metrics, "test").unwrap());
-        let leadership = Leadership::new(Term::Unlimited);
-        let caller = Caller::new(Client::new(server, "default"), leadership.clone(), None, api);
-        let (events, _writer) = EventQueue::new(&metrics).unwrap();
-        let objects = Arc::new(Objects::default());
-        let alarms = Alarms::new(&metrics).unwrap();
-        let subsystem = AttachDetach::new(
-            Arc::clone(&objects),
-            &caller,
-            leadership,
-            events.for_component("attachdetach-controller"),
-            AttachDetachOptions::default(),
-            &metrics,
-            alarms,
-        );
-        let subsystem = subsystem.unwrap();
-        let standing = subsystem.standing();
-        let shutdown = CancellationToken::new();
-        let running = tokio::spawn(subsystem.run(shutdown.clone()));
         let listed = json!([{"name": "kubernetes.io/csi/d^h", "devicePath": ""}]);
-        objects.reset::<Node>(vec![serde_json::from_value(node("1", &listed)).unwrap()]);
-        objects.reset::<Pod>(Vec::new());
-        objects.reset::<PersistentVolume>(Vec::new());
-        objects.reset::<PersistentVolumeClaim>(Vec::new());
-        objects.reset::<VolumeAttachment>(Vec::new());
-        objects.reset::<StorageClass>(Vec::new());
-        objects.reset::<CsiDriver>(Vec::new());
-        let hour = Duration::from_hours(1);
-        timeout(hour, arrived.acquire()).await.expect("a request").unwrap().forget();
-        assert_eq!(standing.json()["leads"], json!(true));
+        let answer = |_: &Method| (200, node("2", &json!([])));
+        let stage = Stage::new(answer, node("1", &listed), Vec::new());
+        stage.request_arrives().await;
+        assert_eq!(stage.standing.json()["leads"], json!(true));
+        assert_eq!(stage.shut_down().await, ["PATCH /api/v1/nodes/n1/status"]);
+    }
 
-        shutdown.cancel();
-        for _turn in 0..100 {
-            yield_now().await;
-        }
-        assert!(!running.is_finished(), "a request is in flight");
-        gate.add_permits(1);
-        timeout(hour, running).await.expect("it ends when that is answered").unwrap();
-        assert_eq!(*asked.lock().unwrap(), ["PATCH /api/v1/nodes/n1/status"]);
+    /// Who shuts down does not look why.
+    #[tokio::test(start_paused = true)]
+    async fn on_shutdown_a_delete_that_is_refused_is_not_followed_by_a_read() {
+        let answer = |method: &Method| match *method {
+            Method::DELETE => {
+                (409, json!({"kind": "Status", "status": "Failure", "reason": "Conflict", "code": 409}))
+            }
+            _ => (200, node("1", &json!([]))),
+        };
+        let (volume, name) = (VolumeId::csi(&"d".into(), "h"), NodeName::from("n1"));
+        let name = volume.attachment_name(&name);
+        let attachment = json!({
+            "metadata": {"name": name, "uid": "a", "resourceVersion": "1"},
+            "spec": {
+                "attacher": "d",
+                "nodeName": "n1",
+                "source": {"inlineVolumeSpec": {"csi": {"driver": "d", "volumeHandle": "h"}}},
+            },
+            "status": {"attached": true},
+        });
+        let attachments = vec![serde_json::from_value(attachment).unwrap()];
+        let stage = Stage::new(answer, node("1", &json!([])), attachments);
+        stage.request_arrives().await;
+        stage.gate.add_permits(1);
+        stage.request_arrives().await;
+        let delete = format!("DELETE /apis/storage.k8s.io/v1/volumeattachments/{name}");
+        assert_eq!(stage.shut_down().await, ["GET /api/v1/nodes/n1".to_owned(), delete]);
     }
 }

@@ -13,6 +13,7 @@ use futures::FutureExt;
 use libtest_mimic::{Failed, Trial};
 use mooring::{
     attach_detach::{
+        attach_required::AttachRequired,
         desired_state::{AttachSource, DesiredState, PodFacts, PodWishes, WantedVolume},
         populator,
         volume_name::VolumeId,
@@ -182,7 +183,8 @@ impl World {
     fn populate(&mut self, key: &PodKey) -> BTreeSet<VolumeId> {
         let pod = self.objects.get::<Pod>(key);
         let before = self.desired.pod(key);
-        let wishes = pod.and_then(|pod| populator::wishes(&pod, &self.objects, before));
+        let wishes =
+            pod.and_then(|pod| populator::wishes(&pod, &self.objects, &AttachRequired::default(), before));
         self.desired.set(key, wishes)
     }
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use libtest_mimic::{Failed, Trial};
 use mooring::{
     attach_detach::{
+        attach_required::AttachRequired,
         desired_state::{AttachSource, PodWishes, Unresolved, WantedVolume, WhyUnresolved},
         populator,
     },
@@ -150,7 +151,7 @@ fn look(patches: &Patches, also: &[Value], before: Option<&PodWishes>) -> Option
         }
     }
     let pod: Pod = decode(object("pod").expect("every case has the pod"));
-    populator::wishes(&pod, &objects, before)
+    populator::wishes(&pod, &objects, &AttachRequired::default(), before)
 }
 
 fn apply<T: Stored>(objects: &Objects, object: Option<Value>) {

@@ -4,9 +4,10 @@
 use std::time::Duration;
 
 use http::Method;
-use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::{api::coordination::v1::Lease, jiff::Timestamp};
 use kube::{Api, api::DeleteParams};
 use mooring::embedded::faults::Write;
+use serde_json::Value;
 
 use tokio::time::Instant;
 
@@ -23,11 +24,16 @@ use crate::{
 /// Longer than the server takes over a request with the lease of these tests.
 const SHORTEST_HOLD: Duration = Duration::from_secs(8);
 
+/// Seconds by which the clock of a story, whose time may pass faster, and what a page shows may disagree: fewer than a
+/// lease needs to expire.
+const CLOCK_SLACK: i64 = 2;
+
 pub fn stories() -> Vec<Story> {
     vec![
         story("replicas_go_on_when_the_leader_is_killed", leader_killed),
         story("replicas_hand_over_when_the_leader_is_stopped", leader_stopped),
         story("replicas_begin_with_what_the_former_leader_wrote_last", leader_behind),
+        story("replicas_l18_begin_with_waits_of_their_own", own_waits),
         story("replicas_refuse_a_late_patch_of_a_former_leader", late_patch),
         story("replicas_refuse_a_late_delete_of_a_former_leader", late_delete),
         story("replicas_e9_a_create_whose_head_is_held_up_never_lands", head_held_up).at(Place::RealServer),
@@ -163,6 +169,57 @@ async fn leader_behind(stage: Stage) {
         second_proxy.watches().resume(kind);
     }
     stage.cluster.published("n2", &["v1"]).await;
+}
+
+/// Whoever takes over has waited for nothing before, measures nothing that began before, and takes nothing that the
+/// former leader did for another's act.
+async fn own_waits(stage: Stage) {
+    let (_first_proxy, first, holder) = leader(&stage).await;
+    let (second_proxy, second) = replica(&stage).await;
+    let second = stage.start_daemon(&second, &second_proxy).await;
+    let cluster = &stage.cluster;
+    prepare(&stage, 1).await;
+    prepare(&stage, 2).await;
+    cluster.pod("p1", "n1", &["c1"]).await;
+    cluster.attachment("v1", "n1").await;
+    cluster.pod("p3", "n2", &["missing"]).await;
+    let page = "/debug/attach-detach";
+    for reason in ["WaitingForAttacher", "ClaimMissing"] {
+        first.page_says(page, reason).await;
+    }
+    second.page_says(page, "ClaimMissing").await;
+
+    first.kill();
+    new_holder(&stage, &holder).await;
+    second.page_says(page, "WaitingForAttacher").await;
+    let leases: Api<Lease> = Api::namespaced(cluster.client.clone(), DAEMON_NAMESPACE);
+    let lease = leases.get("mooring").await.unwrap();
+    let acquired = lease.spec.and_then(|spec| spec.acquire_time).expect("it was acquired").0;
+    let shown: Value = serde_json::from_str(&second.page(page).await).unwrap();
+    let waiting = shown["waiting"].as_array().expect("rows");
+    assert_eq!(waiting.len(), 2, "{waiting:?}");
+    for row in waiting {
+        let since: Timestamp = row["since"].as_str().expect("a time").parse().unwrap();
+        let earliest = acquired.as_second() - CLOCK_SLACK;
+        assert!(since.as_second() >= earliest, "since {since}, acquired {acquired}: {row}");
+    }
+
+    let _attacher = stage.attacher();
+    cluster.published("n1", &["v1"]).await;
+    second.page_says(page, "\"settled\":[{").await;
+    let metrics = second.page("/metrics").await;
+    let measured = ["mooring_attach_e2e_seconds_count", "storage_operation_duration_seconds_count"];
+    for name in measured {
+        let of_attach = |line: &&str| line.starts_with(name) && !line.contains("volume_detach");
+        let series: Vec<&str> = metrics.lines().filter(of_attach).collect();
+        assert!(series.iter().all(|line| line.ends_with(" 0")), "measured from before: {series:?}");
+    }
+    for kind in ["node_list_changed", "attachment_created", "attachment_deleted"] {
+        second.shows(&format!("mooring_foreign_writes_total{{kind=\"{kind}\"}} 0")).await;
+    }
+    // What begins now is measured.
+    attach(&stage, 2).await;
+    second.page_says("/metrics", "mooring_attach_e2e_seconds_count").await;
 }
 
 /// A request of the first daemon is on its way while the daemon dies, the second finishes the detach and

@@ -3,7 +3,8 @@
 //! In: a VolumeAttachment as last seen, or its absence, and the volumes that it may be about
 //! ([`Candidates`]). Out: the pair that changed. One whose name is not the hash of what it is about is
 //! somebody else's: it holds its volume like any other (S1) and is left alone. One that nothing explains
-//! waits for an object that does.
+//! waits for an object that does. Where name and source speak of different volumes, as after a
+//! PersistentVolume was made anew, nobody knows which one the driver has attached: it holds both.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -26,6 +27,8 @@ pub(super) struct Identity {
     volume: VolumeId,
     node: NodeName,
     ours: bool,
+    /// The other volume that it holds, if its name is of one and its source of another.
+    beside: Option<VolumeId>,
 }
 
 impl ActualState {
@@ -41,12 +44,15 @@ impl ActualState {
     ) -> Option<(VolumeId, NodeName)> {
         let Some(attachment) = attachment else {
             self.unexplained.remove(name);
-            let Identity { volume, node, ours, .. } = self.identities.remove(name)?;
+            let Identity { volume, node, ours, beside, .. } = self.identities.remove(name)?;
             give_back_room(&mut self.identities);
             if ours {
                 self.pair_mut(&volume, &node).forget_attachment();
-            } else if let Some(state) = self.volumes.get_mut(&volume) {
-                state.foreign.remove(name);
+            }
+            for held in beside.iter().chain((!ours).then_some(&volume)) {
+                if let Some(state) = self.volumes.get_mut(held) {
+                    state.foreign.remove(name);
+                }
             }
             return Some((volume, node));
         };
@@ -54,7 +60,15 @@ impl ActualState {
             Some(identity) => identity.clone(),
             None => match identify(&attachment, candidates(&attachment)) {
                 Some(identity) => {
-                    self.unexplained.remove(name);
+                    if identity.ours {
+                        self.unexplained.remove(name);
+                    } else {
+                        // A volume yet to come may explain its name.
+                        self.unexplained.insert(name, Arc::clone(&attachment));
+                    }
+                    if let Some(beside) = &identity.beside {
+                        self.hold_beside(beside, name, &identity.node);
+                    }
                     self.identities.insert(name.clone(), identity.clone());
                     identity
                 }
@@ -71,10 +85,21 @@ impl ActualState {
                 state.note_absence(wall);
             }
         } else {
-            let foreign = &mut self.volumes.entry(identity.volume.clone()).or_default().foreign;
-            foreign.insert(name.clone(), identity.node.clone());
+            self.hold_beside(&identity.volume, name, &identity.node);
         }
         Some((identity.volume, identity.node))
+    }
+
+    /// Notes that an attachment holds a volume by something else than its name, or by its name alone.
+    fn hold_beside(&mut self, volume: &VolumeId, name: &AttachmentName, node: &NodeName) {
+        let foreign = &mut self.volumes.entry(volume.clone()).or_default().foreign;
+        foreign.insert(name.clone(), node.clone());
+    }
+
+    /// The other volume that a VolumeAttachment holds, if its name is of one and its source of another.
+    #[must_use]
+    pub fn held_beside(&self, name: &AttachmentName) -> Option<&VolumeId> {
+        self.identities.get(name)?.beside.as_ref()
     }
 
     /// Whether the VolumeAttachment last taken under this name was another object: it is gone, and this one
@@ -142,11 +167,19 @@ impl ActualState {
         for node in nodes {
             let name = volume.attachment_name(&node);
             let Some(attachment) = self.unexplained.get(&name).map(Arc::clone) else { continue };
-            let about = Candidates { source: Some(volume.clone()), published: Vec::new() };
-            if is_named_after(&attachment, volume) {
-                self.observe_attachment(&name, Some(attachment), |_| about, wall);
-                found.push(name);
+            if !is_named_after(&attachment, volume) {
+                continue;
             }
+            if let Some(identity) = self.identities.get_mut(&name) {
+                // Its source is of another volume, whose it stays: to detach it would take that one from the node.
+                identity.beside = Some(volume.clone());
+                self.unexplained.remove(&name);
+                self.hold_beside(volume, &name, &node);
+            } else {
+                let about = Candidates { source: Some(volume.clone()), published: Vec::new() };
+                self.observe_attachment(&name, Some(attachment), |_| about, wall);
+            }
+            found.push(name);
         }
         (found, computed)
     }
@@ -178,12 +211,15 @@ pub struct Candidates {
 fn identify(attachment: &VolumeAttachment, candidates: Candidates) -> Option<Identity> {
     let node = &attachment.spec.node_name;
     let uid = &attachment.metadata.uid;
-    let identity = |volume, ours| Identity { uid: uid.clone(), volume, node: node.clone(), ours };
+    let identity =
+        |volume, ours, beside| Identity { uid: uid.clone(), volume, node: node.clone(), ours, beside };
     let Candidates { source, published } = candidates;
     if let Some(volume) = source.iter().chain(&published).find(|volume| is_named_after(attachment, volume)) {
-        return Some(identity(volume.clone(), true));
+        let volume = volume.clone();
+        let beside = source.filter(|source| *source != volume);
+        return Some(identity(volume, true, beside));
     }
-    source.map(|volume| identity(volume, false))
+    source.map(|volume| identity(volume, false, None))
 }
 
 /// The name alone is not enough: what it is the hash of is joined without separators (H6).

@@ -1,9 +1,14 @@
 //! The actual state under single observations; whole courses of events are in the tables and histories.
 
+use k8s_openapi::jiff::SignedDuration;
+
 use super::*;
 use crate::{
     attach_detach::node_state::Unsettled,
-    kube_api::ids::{DriverName, ResourceVersion, VolumeName},
+    kube_api::{
+        ids::{DriverName, ResourceVersion, VolumeName},
+        kinds::NodeCondition,
+    },
 };
 
 const NOW: Timestamp = Timestamp::UNIX_EPOCH;
@@ -234,5 +239,43 @@ fn s2_what_is_listed_again_after_a_withdrawal_is_put_back_until_it_is_listed() {
         let mut pair = Pair { listed, withdrawal, put_back, ..Pair::default() };
         pair.publish(publication, withdraws);
         assert_eq!((pair.publication, pair.put_back), (publication, expected), "{name}");
+    }
+}
+
+#[test]
+fn s1_h9_a_standby_keeps_nothing_of_a_machine_whose_time_is_up() {
+    let (volume, name) = pair();
+    let node = |machine: &str, reports: bool| {
+        let mut node = Node::default();
+        node.status.node_info.system_uuid = machine.into();
+        node.status.volumes_in_use = reports.then_some(volume.as_str()).into_iter().collect();
+        node.status.conditions.push(NodeCondition {
+            r#type: "Ready".into(),
+            status: "True".into(),
+            last_transition_time: None,
+        });
+        Arc::new(node)
+    };
+    let (policy, later) = (ForcePolicy::default(), NOW + SignedDuration::from_mins(6));
+    for goes_before in [true, false] {
+        let mut actual = ActualState::default();
+        let about = || Candidates { source: Some(volume.clone()), published: Vec::new() };
+        let va = volume.attachment_name(&name);
+        actual.observe_attachment(&va, Some(attachment(va.as_str(), &name)), |_| about(), NOW);
+        actual.pair_mut(&volume, &name).held = true;
+        actual.observe_node(&name, Some(&node("1", true)), NOW);
+        actual.observe_node(&name, Some(&node("2", false)), NOW);
+        assert!(actual.pair(&volume, &name).is_some_and(|pair| pair.in_use && !pair.given_up));
+        if goes_before {
+            actual.observe_attachment(&va, None, |_| about(), NOW);
+        }
+        assert_eq!(actual.trust_node(&name, &policy, later), BTreeSet::from([volume.clone()]));
+        assert!(actual.pair(&volume, &name).is_some_and(|pair| pair.holds() && pair.given_up));
+        if !goes_before {
+            actual.observe_attachment(&va, None, |_| about(), later);
+        }
+        assert_eq!(actual.forget_lost(&volume, policy.gone, later), None);
+        actual.prune(&volume, |_| false);
+        assert_eq!(actual.volume(&volume), None, "it went before: {goes_before}");
     }
 }

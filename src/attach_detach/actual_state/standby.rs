@@ -1,0 +1,71 @@
+//! Standby: what a replica that does not lead forgets, and what begins when it leads.
+//!
+//! In: the time, and that this process leads from now on. Out: pairs that hold no longer what another replica has
+//! given up, or would have, and in which nothing is measured that began before.
+
+use std::time::Duration;
+
+use k8s_openapi::jiff::Timestamp;
+
+use super::{ActualState, VolumeId, VolumeKind};
+
+impl ActualState {
+    /// What is published already was announced by whoever published it; and what this process may have measured
+    /// when it led before is of the past.
+    pub(in crate::attach_detach) fn begin_to_lead(&mut self) {
+        self.forget_given_up();
+        for pair in self.volumes.values_mut().flat_map(|state| state.pairs.iter_mut().map(|(_, pair)| pair)) {
+            pair.told.attached |= pair.listed && pair.attachment.is_some();
+            (pair.unwanted_since, pair.operation, pair.journey) = (None, None, None);
+        }
+    }
+
+    /// Forgets what was on nodes that have been `gone` for that long, and on machines whose name another one has
+    /// borne for as long, but for attachments: what a predecessor made of it nothing tells. Returns when to look
+    /// again.
+    pub(in crate::attach_detach) fn forget_lost(
+        &mut self,
+        volume: &VolumeId,
+        gone: Duration,
+        wall: Timestamp,
+    ) -> Option<Timestamp> {
+        let mut next = None;
+        for (name, pair) in self.volumes.get_mut(volume)?.pairs.iter_mut() {
+            if pair.given_up && pair.attachment.is_none() {
+                pair.held = pair.listed;
+                continue;
+            }
+            let node = self.nodes.get(name).filter(|state| state.node.is_none());
+            let Some(since) = node.and_then(|state| state.unready_since) else { continue };
+            if pair.attachment.is_some() || !pair.held {
+                continue;
+            }
+            let due = since.checked_add(gone).unwrap_or(Timestamp::MAX);
+            if due <= wall {
+                pair.held = false;
+            } else {
+                next = next.max(Some(due));
+            }
+        }
+        next
+    }
+
+    /// Forgets what a predecessor of this process gave up: what it took off a list, and what was on a node that
+    /// is gone once it listed that elsewhere, or deleted the attachment. It had its reasons, such as force, that
+    /// do not show.
+    fn forget_given_up(&mut self) {
+        for (volume, state) in &mut self.volumes {
+            let is_listed = state.pairs.values().any(|pair| pair.listed);
+            for (name, pair) in state.pairs.iter_mut() {
+                let node = self.nodes.get(name);
+                let is_given_up = match (volume.kind(), node.filter(|state| state.node.is_some())) {
+                    (VolumeKind::Csi, Some(state)) => !state.distrusts(volume),
+                    (VolumeKind::Csi, None) => pair.attachment.is_none() || pair.is_going(),
+                    (VolumeKind::NoOp, Some(_)) => true,
+                    (VolumeKind::NoOp, None) => is_listed,
+                };
+                pair.held &= pair.listed || !is_given_up;
+            }
+        }
+    }
+}
