@@ -150,13 +150,16 @@ impl ForceTimers {
     /// When to ask for the next request although nothing happened.
     #[must_use]
     pub fn due_at(&self) -> Option<Instant> {
+        let retry = self.retry.at();
         let period = if self.changed { Some(WRITE_PERIOD) } else { self.runs.then_some(STAMP_PERIOD) };
         let due = match (&self.written, self.looked_at, period) {
-            (Written::Unknown, ..) => None,
-            (_, Some(looked_at), Some(period)) => Some(looked_at + period),
-            _ => None,
+            (Written::Unknown, ..) => retry,
+            // A pause ends nothing if there is nothing to write: it may be of a write that landed unheard.
+            (_, Some(looked_at), Some(period)) => Some(looked_at + period).max(retry),
+            (_, None, Some(_)) => retry,
+            (_, _, None) => None,
         };
-        due.max(self.retry.at()).filter(|_| self.place.is_some() && !self.is_busy())
+        due.filter(|_| self.place.is_some() && !self.is_busy())
     }
 
     /// The request to send now, which then is in flight. `wall` is the time by the clock of the noted waits.

@@ -503,3 +503,33 @@ fn who_does_not_lead_any_more_raises_no_alarm() {
     process.take(Err(CallError::NotLeader));
     assert_eq!((process.timers.alarm(), process.timers.due_at()), (None, None));
 }
+
+#[test]
+fn l16_after_a_write_whose_answer_was_lost_nothing_is_due_once_nothing_is_left_to_write() {
+    let (mut store, mut process) = (Store::default(), Process::started(0));
+    process.waits(1, UID);
+    process.works(&mut store);
+    process.timers.forget(&lun(1), &node());
+    process.pass(WRITE_PERIOD);
+    let request = process.next().unwrap();
+    assert_eq!(request.verb, Verb::Patch);
+    store.serve(request).unwrap();
+    process.take(Err(CallError::Unknown("lost".to_owned())));
+    process.works_for(seconds(60), &mut store);
+    assert!(kept(&store).is_empty());
+    assert_eq!(process.timers.due_at(), None);
+}
+
+#[test]
+fn l16_after_a_refused_write_nothing_is_due_once_nothing_waits() {
+    let (mut store, mut process) = (Store::default(), Process::started(0));
+    process.waits(1, UID);
+    let read = process.next().unwrap();
+    let answer = store.serve(read);
+    process.take(answer);
+    assert_eq!(process.next().map(|request| request.verb), Some(Verb::Create));
+    process.take(Err(refused()));
+    process.timers.forget(&lun(1), &node());
+    process.works_for(seconds(60), &mut store);
+    assert_eq!(process.timers.due_at(), None);
+}
