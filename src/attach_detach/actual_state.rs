@@ -87,6 +87,8 @@ pub struct Pair {
     pub forced: Option<ForceReason>,
     /// Since when nobody wants what is, or may be, attached here, by this process' clock.
     pub unwanted_since: Option<Timestamp>,
+    /// When this process, also while it stood by, last saw a pod cease to want it here, by its own clock.
+    pub wish_ended: Option<Timestamp>,
     /// Whether somebody has wanted it here since this process leads: what a predecessor knew of a wait is of an
     /// earlier one then.
     pub was_wanted: bool,

@@ -314,7 +314,7 @@ impl Controller {
             before.into_iter().chain(wishes.as_ref()).map(|wishes| wishes.node.clone()).collect();
         for volume in self.desired.set(key, wishes) {
             for node in &nodes {
-                self.touch_wish(&volume, node);
+                self.touch_wish(&volume, node, now);
             }
         }
     }

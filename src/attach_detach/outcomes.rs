@@ -12,6 +12,7 @@ use super::{
     announcer::{self, Announcement},
     calls::{Answer, Call, Outcome, PairRequest},
     controller::Controller,
+    force_timers::Candidate,
     metrics::Ending,
     node_state::Unsettled,
     retry::Retry,
@@ -131,7 +132,12 @@ impl Controller {
         let (actual, wall) = (&self.actual, self.clock.wall(now));
         // What a backup says of waits is of another time (E11).
         let is_restored = self.objects.restore_grace().left(now).is_some();
-        let candidates = || if is_restored { Vec::new() } else { actual.waiting_for_force() };
+        let desired = &self.desired;
+        let is_unwanted = |candidate: &Candidate| desired.wish(&candidate.volume, &candidate.node).is_none();
+        let candidates = || match is_restored {
+            true => Vec::new(),
+            false => actual.waiting_for_force().into_iter().filter(is_unwanted).collect(),
+        };
         let inherited = self.force_timers.take(result, candidates, fastrand::f64(), (now, wall));
         self.metrics.alarm_of_timers(self.force_timers.alarm());
         for proven in &inherited {

@@ -49,7 +49,7 @@ impl Controller {
     }
 
     /// Marks a volume dirty that pods want on a node, or no longer do. To be rid of it is something that has begun.
-    pub(super) fn touch_wish(&mut self, volume: &VolumeId, node: &NodeName) {
+    pub(super) fn touch_wish(&mut self, volume: &VolumeId, node: &NodeName, now: Instant) {
         let wish = self.desired.wish(volume, node);
         if wish.is_some_and(Wish::is_exclusive) {
             self.actual.note_shared(volume, false);
@@ -57,6 +57,7 @@ impl Controller {
         if wish.is_some() {
             self.dirty_volumes.push_new(volume.clone(), self.scope_of(volume, node));
         } else {
+            self.actual.note_wish_ended(volume, node, self.clock.wall(now));
             self.touch(volume.clone(), node);
         }
     }

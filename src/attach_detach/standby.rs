@@ -45,7 +45,9 @@ impl Controller {
 
     /// A leader gives up what was on a node that is gone, in time, and nothing tells of it.
     fn forget_lost(&mut self, volume: &VolumeId, now: Instant) {
-        let due = self.actual.forget_lost(volume, self.options.force.gone, self.clock.wall(now));
+        let desired = &self.desired;
+        let wanted = |node: &NodeName| desired.wish(volume, node).is_some();
+        let due = self.actual.forget_lost(volume, self.options.force.gone, wanted, self.clock.wall(now));
         if let Some(at) = due.and_then(|due| self.clock.instant(due)) {
             self.wake_at.insert((at, Dirty::Volume(volume.clone())));
         }

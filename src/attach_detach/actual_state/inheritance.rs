@@ -31,6 +31,7 @@ impl ActualState {
                     node: name.clone(),
                     failure: failure.clone(),
                     attachment: pair.uid().cloned(),
+                    wish_ended: pair.wish_ended,
                 });
             }
         }

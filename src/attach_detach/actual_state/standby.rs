@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
 
-use super::{ActualState, VolumeId, VolumeKind};
+use super::{ActualState, NodeName, VolumeId, VolumeKind};
 
 impl ActualState {
     /// What is published already was announced by whoever published it; and what this process may have measured
@@ -20,26 +20,51 @@ impl ActualState {
         }
     }
 
-    /// Forgets what was on nodes that have been `gone` for that long, and on machines whose name another one has
-    /// borne for as long, but for attachments: what a predecessor made of it nothing tells. Returns when to look
-    /// again.
+    /// Notes that no pod wants a volume here any more, if anything is known of it.
+    pub(in crate::attach_detach) fn note_wish_ended(
+        &mut self,
+        volume: &VolumeId,
+        node: &NodeName,
+        wall: Timestamp,
+    ) {
+        if self.pair(volume, node).is_some() {
+            self.pair_mut(volume, node).wish_ended = Some(wall);
+        }
+    }
+
+    /// Forgets, while another replica leads, what that one has given up or would have: what it took off a list; what
+    /// was on nodes that have been `gone` for that long, and on machines whose name another one has borne for as
+    /// long. Where nothing but the list tells who has a volume, it is forgotten once the leader listed it elsewhere:
+    /// whether and when the leader forces is its to know (S1). Returns when to look again.
     pub(in crate::attach_detach) fn forget_lost(
         &mut self,
         volume: &VolumeId,
         gone: Duration,
+        wanted: impl Fn(&NodeName) -> bool,
         wall: Timestamp,
     ) -> Option<Timestamp> {
         let mut next = None;
-        for (name, pair) in self.volumes.get_mut(volume)?.pairs.iter_mut() {
+        let state = self.volumes.get_mut(volume)?;
+        let is_listed = state.pairs.values().any(|pair| pair.listed);
+        for (name, pair) in state.pairs.iter_mut() {
             if pair.given_up && pair.attachment.is_none() {
                 pair.held = pair.listed;
                 continue;
             }
-            let node = self.nodes.get(name).filter(|state| state.node.is_none());
-            let Some(since) = node.and_then(|state| state.unready_since) else { continue };
             if pair.attachment.is_some() || !pair.held {
                 continue;
             }
+            let node = self.nodes.get(name);
+            if volume.kind() == VolumeKind::NoOp {
+                let is_there = node.is_some_and(|state| state.node.is_some());
+                pair.held = pair.listed || !(is_there || is_listed);
+                continue;
+            }
+            let node = node.filter(|state| state.node.is_none());
+            let Some(since) = node.and_then(|state| state.unready_since).filter(|_| !wanted(name)) else {
+                continue;
+            };
+            let since = pair.wish_ended.map_or(since, |ended| ended.max(since));
             let due = since.checked_add(gone).unwrap_or(Timestamp::MAX);
             if due <= wall {
                 pair.held = false;

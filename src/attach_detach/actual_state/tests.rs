@@ -274,7 +274,7 @@ fn s1_h9_a_standby_keeps_nothing_of_a_machine_whose_time_is_up() {
         if !goes_before {
             actual.observe_attachment(&va, None, |_| about(), later);
         }
-        assert_eq!(actual.forget_lost(&volume, policy.gone, later), None);
+        assert_eq!(actual.forget_lost(&volume, policy.gone, |_| false, later), None);
         actual.prune(&volume, &Scope::All, |_| false);
         assert_eq!(actual.volume(&volume), None, "it went before: {goes_before}");
     }

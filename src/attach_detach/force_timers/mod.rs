@@ -62,6 +62,8 @@ pub struct Candidate {
     pub failure: Option<Failure>,
     /// What is attached now.
     pub attachment: Option<Uid>,
+    /// When this process last saw a pod cease to want it there: what was counted before is of an earlier wait (S4).
+    pub wish_ended: Option<Timestamp>,
 }
 
 /// What a predecessor has proven of a pair.
@@ -291,12 +293,14 @@ impl ForceTimers {
         };
         let mut all = Vec::new();
         for candidate in candidates() {
-            let Candidate { volume, node, failure, attachment } = candidate;
+            let Candidate { volume, node, failure, attachment, wish_ended } = candidate;
             let key = WaitKey::new(&volume, &node);
             let waited = data.get(key.as_str()).and_then(|text| Waited::parse(text));
             let Some(waited) = waited.filter(|waited| waited.is_for(attachment.as_ref())) else { continue };
             let elapsed = waited.elapsed.min(self.patience);
             let since = wall.checked_sub(elapsed).unwrap_or(wall);
+            let since = wish_ended.map_or(since, |ended| ended.min(wall).max(since));
+            let elapsed = wall.duration_since(since).try_into().unwrap_or_default();
             // Noted at once: it may take a while until the pair is judged, and the map is written before.
             let known = self.waits.entry(key);
             let known = known.or_insert(Wait { since, failure: waited.failure.clone(), attachment });

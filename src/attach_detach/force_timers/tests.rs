@@ -159,7 +159,13 @@ fn failure(second: i64) -> Option<Failure> {
 }
 
 fn candidate(number: usize) -> Candidate {
-    Candidate { volume: lun(number), node: node(), failure: failure(0), attachment: Some("a".into()) }
+    Candidate {
+        volume: lun(number),
+        node: node(),
+        failure: failure(0),
+        attachment: Some("a".into()),
+        wish_ended: None,
+    }
 }
 
 /// Which volumes are kept, and for how long they have waited.
