@@ -242,6 +242,29 @@ fn s2_what_is_listed_again_after_a_withdrawal_is_put_back_until_it_is_listed() {
     }
 }
 
+/// Of a volume without attachments the lists alone tell who has it.
+#[test]
+fn s1_h9_a_standby_gives_no_listed_volume_up_before_the_leader_has() {
+    let volume = VolumeId::iscsi("p", "i", 0);
+    let (gone, other) = (NodeName::from("gone"), NodeName::from("other"));
+    let (day, patience) = (NOW + SignedDuration::from_hours(24), ForcePolicy::default().gone);
+    // Whether the node is there, whether the leader listed the volume elsewhere, and whether it is still held.
+    for (is_there, is_elsewhere, expected) in
+        [(false, false, true), (false, true, false), (true, false, false), (true, true, false)]
+    {
+        let mut actual = ActualState::default();
+        actual.observe_node(&gone, Some(&Arc::new(Node::default())), NOW);
+        actual.pair_mut(&volume, &gone).held = true;
+        actual.pair_mut(&volume, &other).listed = is_elsewhere;
+        if !is_there {
+            actual.observe_node(&gone, None, NOW);
+        }
+        assert_eq!(actual.forget_lost(&volume, patience, |_| false, day), None);
+        let is_held = actual.pair(&volume, &gone).is_some_and(|pair| pair.held);
+        assert_eq!(is_held, expected, "there: {is_there}, listed elsewhere: {is_elsewhere}");
+    }
+}
+
 #[test]
 fn s1_h9_a_standby_keeps_nothing_of_a_machine_whose_time_is_up() {
     let (volume, name) = pair();

@@ -267,6 +267,23 @@ fn s4_s6_a_wait_is_gone_on_with_for_its_own_attachment_and_for_what_that_leaves_
 }
 
 #[test]
+fn s4_of_a_wait_that_a_pod_interrupted_while_nobody_led_only_what_came_after_it_is_inherited() {
+    let started = 1_000;
+    for (ended, expected) in
+        [(None, 40), (Some(started - 100), 40), (Some(started - 7), 7), (Some(started + 5), 0)]
+    {
+        let (mut store, mut process) = (Store::default(), Process::started(0));
+        process.waits(1, "a");
+        process.works_for(seconds(43), &mut store);
+        let mut successor = Process::started(started);
+        successor.candidates = vec![Candidate { wish_ended: ended.map(at), ..candidate(1) }];
+        successor.works(&mut store);
+        let inherited: Vec<_> = successor.inherited.iter().map(|proven| proven.elapsed).collect();
+        assert_eq!(inherited, [seconds(expected)], "a pod ceased to want it at {ended:?}");
+    }
+}
+
+#[test]
 fn s4_what_nobody_waits_for_any_more_is_not_inherited_but_removed() {
     let (mut store, mut process) = (Store::default(), Process::started(0));
     for number in [1, 2, 3] {
