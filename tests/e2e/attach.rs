@@ -79,8 +79,12 @@ async fn attach_required(stage: Stage) {
     };
     lists(&[&iscsi]).await;
 
+    // One that is away says for a minute what it said last, so it is made anew.
     drivers.delete(DRIVER, &DeleteParams::default()).await.unwrap();
+    let needs_it = json!({ "metadata": { "name": DRIVER }, "spec": { "attachRequired": true } });
+    create(&drivers, needs_it).await;
     lists(&[&csi, &iscsi]).await;
+    drivers.delete(DRIVER, &DeleteParams::default()).await.unwrap();
     create(&drivers, needs_none()).await;
     lists(&[&iscsi]).await;
     cluster.detached("v1", "n1").await;

@@ -110,7 +110,9 @@ pub async fn compare(case: &Case, real: &Client) -> Result<(), Failed> {
     let sequence =
         Sequence { steps: case.steps.iter().map(Expectation::step).collect(), watched: case.watch.clone() };
     let id: String = case.name.chars().filter(char::is_ascii_alphanumeric).take(40).collect();
-    match play::difference(real, &sequence, &format!("c{}", id.to_ascii_lowercase())).await {
+    match play::difference(real, &sequence, &format!("c{}", id.to_ascii_lowercase()), play::Owners::Agree)
+        .await
+    {
         Some(difference) => Err(difference.into()),
         None => Ok(()),
     }
