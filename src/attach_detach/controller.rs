@@ -56,7 +56,7 @@ pub struct AttachDetachOptions {
     pub force: ForcePolicy,
     /// How often everything is looked at although nothing happened; `None` for never.
     pub sweep_period: Option<Duration>,
-    /// How many requests for pairs may be under way; `None` for [`PAIR_CALLS`]. Fewer where requests are
+    /// How many requests for pairs may be under way; `None` for [`PAIR_CALLS`](super::room::PAIR_CALLS). Fewer where requests are
     /// rationed: a detach that is decided must be sent at once, or a pod that comes back meanwhile is too
     /// late to stop it (S15).
     pub pair_calls: Option<usize>,

@@ -134,9 +134,9 @@ impl Controller {
         let is_restored = self.objects.restore_grace().left(now).is_some();
         let desired = &self.desired;
         let is_unwanted = |candidate: &Candidate| desired.wish(&candidate.volume, &candidate.node).is_none();
-        let candidates = || match is_restored {
-            true => Vec::new(),
-            false => actual.waiting_for_force().into_iter().filter(is_unwanted).collect(),
+        let candidates = || {
+            let waiting = if is_restored { Vec::new() } else { actual.waiting_for_force() };
+            waiting.into_iter().filter(is_unwanted).collect()
         };
         let inherited = self.force_timers.take(result, candidates, fastrand::f64(), (now, wall));
         self.metrics.alarm_of_timers(self.force_timers.alarm());

@@ -155,10 +155,9 @@ impl ForceTimers {
         let retry = self.retry.at();
         let period = if self.changed { Some(WRITE_PERIOD) } else { self.runs.then_some(STAMP_PERIOD) };
         let due = match (&self.written, self.looked_at, period) {
-            (Written::Unknown, ..) => retry,
+            (Written::Unknown, ..) | (_, None, Some(_)) => retry,
             // A pause ends nothing if there is nothing to write: it may be of a write that landed unheard.
             (_, Some(looked_at), Some(period)) => Some(looked_at + period).max(retry),
-            (_, None, Some(_)) => retry,
             (_, _, None) => None,
         };
         due.filter(|_| self.place.is_some() && !self.is_busy())
