@@ -115,7 +115,8 @@ async fn fails_closed(stage: Stage) {
 
 async fn nothing_written(stage: &Stage, timeout_seconds: u32, failure_policy: &str) {
     let _attacher = stage.attacher();
-    let launch = Launch::alone();
+    // Three requests, each with the time that it may take and the pause after it, are waited for.
+    let launch = Launch::alone().with("--request-timeout=2s");
     let daemon = stage.start_daemon(&launch, &stage.proxy).await;
     stage.cluster.bound_pair("v1", "c1").await;
     stage.cluster.node("n1").await;

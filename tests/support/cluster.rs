@@ -12,6 +12,9 @@ use std::{
 
 use futures::StreamExt;
 use k8s_openapi::api::{
+    admissionregistration::v1::{
+        ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding, ValidatingWebhookConfiguration,
+    },
     core::v1::{Event, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod},
     storage::v1::{CSIDriver, StorageClass, VolumeAttachment},
 };
@@ -367,6 +370,10 @@ impl Cluster {
 
     /// Clears away what stories leave behind, finalizers and all.
     pub async fn clear(&self) {
+        // First what would refuse or hold up the rest, if a story ended before it could take it away.
+        clear(&self.all::<ValidatingWebhookConfiguration>()).await;
+        clear(&self.all::<ValidatingAdmissionPolicyBinding>()).await;
+        clear(&self.all::<ValidatingAdmissionPolicy>()).await;
         clear(&self.namespaced::<Pod>()).await;
         clear(&Api::<Pod>::namespaced(self.client.clone(), ELSEWHERE)).await;
         clear(&self.all::<VolumeAttachment>()).await;
