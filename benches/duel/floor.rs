@@ -23,6 +23,7 @@ use mooring::{
             ClaimPhase, Narrow, Node, PersistentVolume, PersistentVolumeClaim, VolumeAttachment, VolumePhase,
         },
         leadership::{Leadership, Term},
+        wire::Accept,
     },
     metrics::{ApiMetrics, Metrics},
 };
@@ -52,13 +53,14 @@ pub enum Work {
 /// Who works without a thought.
 pub struct Floor {
     client: Client,
+    accept: Accept,
     next: Mutex<Option<Work>>,
 }
 
 impl Floor {
     /// Nothing to do yet.
-    pub fn new(client: Client) -> Self {
-        Self { client, next: Mutex::default() }
+    pub fn new(client: Client, accept: Accept) -> Self {
+        Self { client, accept, next: Mutex::default() }
     }
 
     /// Says what to do next.
@@ -82,7 +84,8 @@ impl Floor {
     pub fn begin(&self) {
         let leadership = Leadership::new(Term::Unlimited);
         let metrics = ApiMetrics::new(&Metrics::default(), "floor").unwrap();
-        let caller = Caller::new(self.client.clone(), leadership, None, Arc::new(metrics));
+        let caller =
+            Caller::new(self.client.clone(), leadership, None, Arc::new(metrics)).accepting(self.accept);
         let client = self.client.clone();
         let work = self.next.lock().unwrap().take();
         tokio::spawn(async move {

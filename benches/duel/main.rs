@@ -113,10 +113,10 @@ async fn main() {
     for kind in &options.subjects {
         let result = match kind {
             // It has nothing to do there.
-            Kind::Floor if options.is_at_rest() => continue,
+            Kind::Floor | Kind::FloorJson if options.is_at_rest() => continue,
             _ if options.is_at_rest() => phases::run_at_rest(&assets, *kind, &options).await,
-            Kind::Floor => phases::run_floor(&assets, &options).await,
-            Kind::Mooring | Kind::Kcm => phases::run(&assets, *kind, &options).await,
+            Kind::Floor | Kind::FloorJson => phases::run_floor(&assets, *kind, &options).await,
+            Kind::Mooring | Kind::MooringJson | Kind::Kcm => phases::run(&assets, *kind, &options).await,
         };
         conditions.kubernetes.clone_from(&result.kubernetes);
         results.push(result);

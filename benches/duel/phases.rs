@@ -83,8 +83,7 @@ pub async fn run(assets: &Assets, kind: Kind, options: &Options) -> Outcome {
 }
 
 /// Binds, attaches and detaches all, by the bare writes.
-pub async fn run_floor(assets: &Assets, options: &Options) -> Outcome {
-    let kind = Kind::Floor;
+pub async fn run_floor(assets: &Assets, kind: Kind, options: &Options) -> Outcome {
     let plane = plane(assets, kind).await;
     let load = Load { cluster: Cluster::new(plane.client(User::Admin)), nodes: options.nodes };
     load.prepare().await;

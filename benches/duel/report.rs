@@ -109,7 +109,7 @@ fn main_table(results: &[Outcome]) -> Vec<Vec<String>> {
         let (stock, floor) = (other(Kind::Kcm), other(Kind::Floor));
         for (number, (kind, one)) in measured.iter().enumerate() {
             let beside = |other: Option<&(Kind, &Measured)>| {
-                let other = other.filter(|_| *kind == Kind::Mooring);
+                let other = other.filter(|_| matches!(kind, Kind::Mooring | Kind::MooringJson));
                 other.map_or_else(|| "-".to_owned(), |(_, other)| format!("{:.2}", ratio(one, other)))
             };
             rows.push(vec![

@@ -7,6 +7,7 @@
 use std::{path::Path, process::Command};
 
 use clap::ValueEnum;
+use mooring::kube_api::wire::Accept;
 
 use super::{
     cost,
@@ -22,10 +23,14 @@ use super::{
 pub enum Kind {
     /// This program, built with the same profile as the benchmark.
     Mooring,
+    /// The same, told to read JSON.
+    MooringJson,
     /// kube-controller-manager with nothing but the two controllers that mooring replaces.
     Kcm,
     /// Nobody: the writes of each bind, attach and detach alone, which are all that these can take.
     Floor,
+    /// The same, with answers in JSON.
+    FloorJson,
 }
 
 impl Kind {
@@ -33,8 +38,10 @@ impl Kind {
     pub fn name(self) -> &'static str {
         match self {
             Self::Mooring => "mooring",
+            Self::MooringJson => "mooring, JSON",
             Self::Kcm => "KCM",
             Self::Floor => "floor",
+            Self::FloorJson => "floor, JSON",
         }
     }
 }
@@ -50,15 +57,19 @@ pub enum Subject {
 impl Subject {
     /// Starts it; mooring as built with the benchmark, unless another build is named.
     pub fn start(kind: Kind, plane: &ControlPlane, mooring: Option<&Path>) -> Self {
+        let floor = |accept| Self::Floor(Floor::new(plane.client(User::ControllerManager), accept));
         let process = match kind {
-            Kind::Mooring => {
+            Kind::Mooring | Kind::MooringJson => {
                 let token = plane.token(User::ControllerManager);
-                let arguments = [
+                let mut arguments = vec![
                     "run".to_owned(),
                     format!("--kubeconfig={}", plane.kubeconfig(plane.url(), &token).display()),
                     "--leader-elect=false".to_owned(),
                     "--secure-port=0".to_owned(),
                 ];
+                if kind == Kind::MooringJson {
+                    arguments.push("--kube-api-content-type=application/json".to_owned());
+                }
                 let ours = Path::new(env!("CARGO_BIN_EXE_mooring"));
                 Process::start("mooring", mooring.unwrap_or(ours), &arguments, &[])
             }
@@ -66,7 +77,8 @@ impl Subject {
                 &["persistentvolume-attach-detach-controller", "persistentvolume-binder-controller"],
                 &["--kube-api-qps=-1", "--kube-api-burst=-1"],
             ),
-            Kind::Floor => return Self::Floor(Floor::new(plane.client(User::ControllerManager))),
+            Kind::Floor => return floor(Accept::Protobuf),
+            Kind::FloorJson => return floor(Accept::Json),
         };
         Self::Process(process)
     }
