@@ -7,10 +7,12 @@
 //! The stack is kube's default one with differences that its configuration does not offer: TCP
 //! keepalive and user time-out, without which a watch on a dead connection goes unnoticed for five minutes
 //! and a request that was given up may still be delivered minutes later; writes that are kept back until
-//! the server has begun with them ([`super::call::gate`]); and no per-request trace layer. Proxies are refused, as
+//! the server has begun with them ([`super::call::gate`]); sockets that are read in large pieces ([`read_ahead`]);
+//! and no per-request trace layer. Proxies are refused, as
 //! kube refuses them without its features for them: the token must not go past one in silence. Renewed
 //! client certificates are taken ([`reload`]); tokens and certificates of authorities kube reloads itself.
 
+mod read_ahead;
 mod reload;
 
 use std::{
@@ -31,8 +33,9 @@ use kube::{
     config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 use thiserror::Error;
-use tower::{BoxError, ServiceBuilder};
+use tower::{BoxError, ServiceBuilder, ServiceExt};
 
+use self::read_ahead::ReadAhead;
 use super::call::gate::Gated;
 
 /// Time to connect, TLS included.
@@ -246,7 +249,9 @@ fn build(config: &Config) -> Result<Client, kube::Error> {
     tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
     tcp.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
     tcp.set_tcp_user_timeout(Some(USER_TIMEOUT));
-    let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(tcp)?);
+    let mut connector = TimeoutConnector::new(
+        config.rustls_https_connector_with_connector(tcp.map_response(ReadAhead::over))?,
+    );
     connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
     connector.set_read_timeout(Some(READ_TIMEOUT));
     connector.set_reset_reader_on_write(true);
