@@ -51,14 +51,24 @@ impl Controller {
     /// Marks a volume dirty that pods want on a node, or no longer do. To be rid of it is something that has begun.
     pub(super) fn touch_wish(&mut self, volume: &VolumeId, node: &NodeName, now: Instant) {
         let wish = self.desired.wish(volume, node);
-        if wish.is_some_and(Wish::is_exclusive) {
+        let (is_wanted, is_exclusive) = (wish.is_some(), wish.is_some_and(Wish::is_exclusive));
+        if is_exclusive {
             self.actual.note_shared(volume, false);
         }
-        if wish.is_some() {
+        if is_wanted {
+            self.note_wish(volume, node, now);
             self.dirty_volumes.push_new(volume.clone(), self.scope_of(volume, node));
         } else {
             self.actual.note_wish_ended(volume, node, self.clock.wall(now));
             self.touch(volume.clone(), node);
+        }
+    }
+
+    /// No wait for force goes on, from now and not only when the volume has its turn: its pod may be gone by then (S4).
+    fn note_wish(&mut self, volume: &VolumeId, node: &NodeName, now: Instant) {
+        if self.leads {
+            self.force_timers.break_off(volume, node);
+            self.actual.note_unwanted(volume, &Scope::of(node), |_| true, self.clock.wall(now));
         }
     }
 
@@ -274,7 +284,7 @@ impl Controller {
         held && !self.actual.pair_mut(volume, node).holds()
     }
 
-    fn is_out_of_service(&self, node: &NodeName) -> bool {
+    pub(super) fn is_out_of_service(&self, node: &NodeName) -> bool {
         let object = self.actual.node(node).and_then(|state| state.node.as_deref());
         object.is_some_and(Node::is_out_of_service)
     }
