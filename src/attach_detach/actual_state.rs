@@ -30,6 +30,7 @@ use super::{
     journey::Journey,
     node_state::NodeState,
     retry::Retry,
+    rivalry::Rivalry,
     scope::Scope,
     volume_name::{VolumeId, VolumeKind},
     withdrawal::{Sequence, Unpublished, Withdrawal},
@@ -286,9 +287,8 @@ pub struct VolumeState {
     /// VolumeAttachments of this volume under names that are not ours. Left alone, but they hold the
     /// volume like any other (S1).
     pub foreign: BTreeMap<AttachmentName, NodeName>,
-    /// Whether all who want or have it say that it may be on several nodes, as was found when all were looked at;
-    /// cleared by whatever may change that.
-    pub shared: bool,
+    /// Whether what happens on one node matters to the others.
+    pub rivalry: Rivalry,
 }
 
 /// All volumes, nodes and attachments.
@@ -368,10 +368,10 @@ impl ActualState {
         }
     }
 
-    /// Notes whether a volume may be on several nodes, so that one can be looked at without the others.
-    pub fn note_shared(&mut self, volume: &VolumeId, shared: bool) {
+    /// Notes whether what happens to a volume on one node matters to the others.
+    pub fn note_rivalry(&mut self, volume: &VolumeId, rivalry: Rivalry) {
         if let Some(state) = self.volumes.get_mut(volume) {
-            state.shared = shared;
+            state.rivalry = rivalry;
         }
     }
 

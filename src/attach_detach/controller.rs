@@ -24,6 +24,7 @@ use super::{
     pace::Pace,
     populator,
     queue::{Lanes, Queue},
+    rivalry::Rivalry,
     room::Room,
     scope::Scope,
     standing::Standing,
@@ -272,7 +273,7 @@ impl Controller {
                     }
                     let volume = volume_of(&self.objects, name);
                     if let Some(volume) = volume.filter(|volume| self.actual.volume(volume).is_some()) {
-                        self.actual.note_shared(&volume, false);
+                        self.actual.note_rivalry(&volume, Rivalry::Unknown);
                         self.dirty_volumes.push(volume, Scope::All);
                     }
                 }
@@ -350,7 +351,7 @@ impl Controller {
         let attached = attachment.as_ref().map(|attachment| attachment.status.attached);
         let candidates = |attachment: &VolumeAttachment| candidates(&objects, attachment);
         if let Some(volume) = self.actual.held_beside(name).cloned() {
-            self.actual.note_shared(&volume, false);
+            self.actual.note_rivalry(&volume, Rivalry::Unknown);
             self.dirty_volumes.push(volume, Scope::All);
         }
         let touched = self.actual.observe_attachment(name, attachment, candidates, self.clock.wall(now));
