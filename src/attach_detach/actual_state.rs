@@ -59,6 +59,8 @@ pub struct Pair {
     /// Whether `volumesInUse` of the node lists the volume; for a node whose object is gone, whether it
     /// did when last seen, and if it was never seen, that it may.
     pub in_use: bool,
+    /// Whether the last report of a node whose object is gone listed the volume.
+    pub left_listed: bool,
     /// The request in flight for this pair.
     pub call: Option<PairCall>,
     /// When that, or the last one, was sent: what a read shows may be as old as that, however late its answer.

@@ -49,6 +49,7 @@ impl ActualState {
             // Of a node that is gone, the last report stands.
             let in_use = if node.is_some() { state.uses(volume) } else { pair.in_use };
             let before = (pair.listed, pair.in_use);
+            pair.left_listed = node.is_none() && (pair.left_listed || pair.listed);
             pair.take_report(volume.kind(), listed, in_use);
             let vanished = listed && pair.attachment.is_none() && pair.call.is_none();
             if before != (listed, in_use) || vanished {
