@@ -184,11 +184,7 @@ async fn are_believed(stage: Stage) {
         let _ = stage.proxy.answer(is_to_the_map, refusal.status, refusal.body);
     }
     stage.cluster.pod("p1", "n1", &["c1"]).await;
-    until(leases, "mooring", "the lease tells that a wait was broken off", |lease: Option<&Lease>| {
-        let told = lease.and_then(|lease| lease.metadata.annotations.as_ref()?.get(note::BROKEN_OFF));
-        told.is_some_and(|told| !told.starts_with("0 "))
-    })
-    .await;
+    let broken_off = lease_says(&stage, "a wait was broken off", |told| !told.starts_with("0 ")).await;
     stage.cluster.remove_pod("p1").await;
     leader.kill();
     let before = noted(&stage).await;
@@ -204,10 +200,23 @@ async fn are_believed(stage: Stage) {
     nothing_is_detached(&stage, "v2", "n2").await;
     assert!(!proxy.writes().iter().any(Proxy::is_detach));
 
+    lease_says(&stage, "another leads", |told| told != broken_off).await;
     next.kill();
     has_lasted(&stage, &before, 360).await;
     let _last = stage.start_daemon(&launch, &proxy).await;
     stage.cluster.detached("v1", "n1").await;
+}
+
+/// Waits until the lease tells such a thing of broken waits.
+async fn lease_says(stage: &Stage, what: &str, is_it: impl Fn(&str) -> bool) -> String {
+    fn told(lease: Option<&Lease>) -> Option<&String> {
+        lease?.metadata.annotations.as_ref()?.get(note::BROKEN_OFF)
+    }
+    let leases: Api<Lease> = Api::namespaced(stage.cluster.client.clone(), DAEMON_NAMESPACE);
+    let what = format!("the lease says that {what}");
+    let lease =
+        until(leases, "mooring", &what, |lease: Option<&Lease>| told(lease).is_some_and(|told| is_it(told)));
+    told(lease.await.as_ref()).cloned().unwrap()
 }
 
 /// A daemon outside the cluster, with the rights that it has where it is installed: it says once what it lacks, and
@@ -215,6 +224,7 @@ async fn are_believed(stage: Stage) {
 async fn cannot_be_kept(stage: Stage) {
     const WARNING: &str = "the timers of forced detaches cannot be kept";
     const ALARM: &str = "mooring_alarm{alarm=\"force_detach_timers\"}";
+    stage.expect_violations();
     let _attacher = stage.attacher();
     let asked = Arc::new(AtomicUsize::new(0));
     let is_real = stage.is_real();
@@ -247,4 +257,7 @@ async fn cannot_be_kept(stage: Stage) {
     until(maps(&stage), MAP, "the wait is noted", |map| timer(map).is_some()).await;
     daemon.shows(&format!("{ALARM} 0")).await;
     assert_eq!(stage.logged(WARNING), 1);
+    // What its role does not allow, it has asked for on the real server, and did nothing else wrong.
+    let violations = stage.violations().await;
+    assert!(violations.iter().all(|violation| violation.contains("get configmaps")), "{violations:?}");
 }
