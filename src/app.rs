@@ -36,6 +36,7 @@ use crate::{
         leadership::{Leadership, Term},
         restore::RestoreGrace,
         sight::Sight,
+        tally::LeaseTally,
         watch::{self as kind_watch, CatchUps, Fetcher},
     },
     metrics::{Alarms, ApiMetrics, ElectionMetrics, Metrics, WatchMetrics, process},
@@ -137,6 +138,10 @@ pub struct Parts {
     pub caller: Caller,
     /// Where the lease is, or would be.
     pub namespace: String,
+    /// As whom it is held.
+    pub identity: String,
+    /// What the lease tells beside; `None` without leader election.
+    pub tally: Option<LeaseTally>,
     /// What an operator has to know at once.
     pub alarms: Alarms,
     /// Takes events for users.
@@ -189,11 +194,15 @@ pub fn subsystems(parts: &Parts) -> anyhow::Result<Vec<Subsystem>> {
         &parts.metrics,
         parts.alarms.clone(),
     )?
-    .with_force_timers(TimersPlace {
-        namespace: parts.namespace.clone(),
-        name: format!("{}-force-detach-timers", parts.config.own_name),
-        earlier_name: Some(format!("{}-wish-clock", parts.config.own_name)),
-    });
+    .with_force_timers(
+        TimersPlace {
+            namespace: parts.namespace.clone(),
+            name: format!("{}-force-detach-timers", parts.config.own_name),
+            earlier_name: Some(format!("{}-wish-clock", parts.config.own_name)),
+        },
+        parts.identity.clone(),
+        parts.tally.clone(),
+    );
     let binder = Binder::new(
         Arc::clone(&parts.objects),
         &parts.caller,
@@ -281,6 +290,7 @@ impl Daemon {
         start_watches(&mut tasks, fetchers, &watches, &objects, &catch_ups)?;
         let namespace = config.own_namespace.clone().or_else(|| api.own_namespace.clone());
         let namespace = namespace.unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
+        let tally = config.election.is_some().then(LeaseTally::default);
         let view = match &config.election {
             Some(election) => {
                 let place = Workplace::new(threads)?;
@@ -297,6 +307,7 @@ impl Daemon {
                     let api_metrics = Arc::clone(&api_metrics);
                     let elector = build_elector(api, candidacy, &leadership, &metrics, api_metrics)?;
                     let elector = elector.with_sight(sight).with_progress(catch_ups.progress());
+                    let elector = elector.with_tally(tally.clone().unwrap_or_default());
                     anyhow::Ok((elector.with_grace(grace.clone()), api.client()?))
                 })?;
                 let view = elector.view();
@@ -314,7 +325,7 @@ impl Daemon {
             None => None,
         };
         let (events, writer) = EventQueue::new(&metrics)?;
-        let writing = writer.run(caller.clone(), identity, events_end.clone());
+        let writing = writer.run(caller.clone(), identity.clone(), events_end.clone());
         tasks.spawn(Stage::Events, "events", writing);
 
         tasks.spawn(Stage::Watch, "restore-alarm", alarm_of_restores(grace.clone(), alarms.clone()));
@@ -326,6 +337,8 @@ impl Daemon {
             leadership,
             caller,
             namespace,
+            identity,
+            tally,
             alarms,
             events,
             planning: planning.clone(),

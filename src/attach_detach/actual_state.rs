@@ -7,11 +7,12 @@
 
 mod attachments;
 mod inheritance;
+mod nodes;
 mod standby;
 mod unexplained;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, HashMap},
     sync::Arc,
 };
 
@@ -29,6 +30,7 @@ use super::{
     journey::Journey,
     node_state::NodeState,
     retry::Retry,
+    rivalry::Rivalry,
     scope::Scope,
     volume_name::{VolumeId, VolumeKind},
     withdrawal::{Sequence, Unpublished, Withdrawal},
@@ -36,7 +38,7 @@ use super::{
 use crate::{
     kube_api::{
         ids::{AttachmentName, NodeName, ResourceVersion, Uid},
-        kinds::{Node, VolumeAttachment},
+        kinds::VolumeAttachment,
     },
     state::{VecMap, give_back_room},
 };
@@ -57,6 +59,8 @@ pub struct Pair {
     /// Whether `volumesInUse` of the node lists the volume; for a node whose object is gone, whether it
     /// did when last seen, and if it was never seen, that it may.
     pub in_use: bool,
+    /// Whether the last report of a node whose object is gone listed the volume.
+    pub left_listed: bool,
     /// The request in flight for this pair.
     pub call: Option<PairCall>,
     /// When that, or the last one, was sent: what a read shows may be as old as that, however late its answer.
@@ -285,9 +289,8 @@ pub struct VolumeState {
     /// VolumeAttachments of this volume under names that are not ours. Left alone, but they hold the
     /// volume like any other (S1).
     pub foreign: BTreeMap<AttachmentName, NodeName>,
-    /// Whether all who want or have it say that it may be on several nodes, as was found when all were looked at;
-    /// cleared by whatever may change that.
-    pub shared: bool,
+    /// Whether what happens on one node matters to the others.
+    pub rivalry: Rivalry,
 }
 
 /// All volumes, nodes and attachments.
@@ -367,10 +370,10 @@ impl ActualState {
         }
     }
 
-    /// Notes whether a volume may be on several nodes, so that one can be looked at without the others.
-    pub fn note_shared(&mut self, volume: &VolumeId, shared: bool) {
+    /// Notes whether what happens to a volume on one node matters to the others.
+    pub fn note_rivalry(&mut self, volume: &VolumeId, rivalry: Rivalry) {
         if let Some(state) = self.volumes.get_mut(volume) {
-            state.shared = shared;
+            state.rivalry = rivalry;
         }
     }
 
@@ -405,130 +408,6 @@ impl ActualState {
         }
     }
 
-    /// Takes a node as last seen, or its absence. Returns the volumes for which something changed.
-    pub fn observe_node(
-        &mut self,
-        name: &NodeName,
-        node: Option<&Arc<Node>>,
-        wall: Timestamp,
-    ) -> BTreeSet<VolumeId> {
-        let volumes = &self.volumes;
-        let state = self.nodes.entry(name.clone()).or_default();
-        let known = state.volumes.clone();
-        let used = || {
-            let in_use = |volume: &&VolumeId| {
-                let pair = volumes.get(*volume).and_then(|volume| volume.pairs.get(name));
-                pair.is_some_and(|pair| pair.in_use)
-            };
-            known.iter().filter(in_use).cloned().collect()
-        };
-        let all = state.observe(node, used, wall);
-        if state.is_over() {
-            self.nodes.remove(name);
-            return BTreeSet::new();
-        }
-        let mut touched = if all { known.clone() } else { BTreeSet::new() };
-        let entries = node.map(|node| node.status.volumes_attached.as_slice()).unwrap_or_default();
-        let listed_now: BTreeSet<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
-        for volume in listed_now.iter().filter_map(|name| VolumeId::parse(name)) {
-            self.pair_mut(&volume, name);
-        }
-        self.each_pair_of(name, |state, volume, pair| {
-            let listed = listed_now.contains(volume.as_str());
-            let nothing_pends = !state.busy && state.is_settled();
-            if nothing_pends && std::mem::take(&mut pair.may_be_listed) {
-                touched.insert(volume.clone());
-            }
-            // Of a node that is gone, the last report stands.
-            let in_use = if node.is_some() { state.uses(volume) } else { pair.in_use };
-            let before = (pair.listed, pair.in_use);
-            pair.take_report(volume.kind(), listed, in_use);
-            let vanished = listed && pair.attachment.is_none() && pair.call.is_none();
-            if before != (listed, in_use) || vanished {
-                touched.insert(volume.clone());
-            }
-        });
-        touched
-    }
-
-    /// Notes that a patch is sent which says of every volume what its publication is.
-    pub(super) fn note_listing(&mut self, name: &NodeName) {
-        self.each_pair_of(name, |_, _, pair| {
-            pair.may_be_listed |= pair.publication == Publication::List && !pair.listed;
-        });
-    }
-
-    /// Takes note that a request to the node has ended. Returns the volumes that no patch can list any more.
-    pub fn node_call_ended(&mut self, name: &NodeName) -> BTreeSet<VolumeId> {
-        let mut volumes = BTreeSet::new();
-        self.each_pair_of(name, |state, volume, pair| {
-            if state.is_settled() && std::mem::take(&mut pair.may_be_listed) {
-                volumes.insert(volume.clone());
-            }
-        });
-        self.forget_node(name);
-        volumes
-    }
-
-    /// Forgets a node that is gone and has no volumes, once nothing is on its way to it.
-    fn forget_node(&mut self, name: &NodeName) {
-        if self.nodes.get(name).is_some_and(NodeState::is_over) {
-            self.nodes.remove(name);
-        }
-    }
-
-    /// Notes that a node went unseen: whatever is on it may be in use.
-    pub fn distrust_node(&mut self, name: &NodeName) -> BTreeSet<VolumeId> {
-        let Some(state) = self.nodes.get_mut(name) else { return BTreeSet::new() };
-        // Nor whether it was Ready until then (S4).
-        state.unready_since = None;
-        let volumes = state.volumes.clone();
-        for volume in &volumes {
-            self.pair_mut(volume, name).distrust();
-        }
-        volumes
-    }
-
-    /// Notes which nodes were made anew since volumes were attached to them, as far as objects tell: what an
-    /// earlier object of theirs reported in use is not known.
-    pub fn distrust_younger_nodes(&mut self) {
-        for (volume, state) in &mut self.volumes {
-            for (name, pair) in state.pairs.iter_mut() {
-                let Some(attachment) = &pair.attachment else { continue };
-                let Some(state) = self.nodes.get_mut(name) else { continue };
-                let made = state.node.as_ref().and_then(|node| node.metadata.creation_timestamp);
-                if made > attachment.metadata.creation_timestamp {
-                    state.distrust(volume);
-                    pair.distrust();
-                }
-            }
-        }
-    }
-
-    /// The nodes whose list is not believed.
-    pub fn distrusted_nodes(&self) -> impl Iterator<Item = &NodeName> {
-        self.nodes.iter().filter(|(_, state)| state.is_distrusted()).map(|(name, _)| name)
-    }
-
-    /// Believes a re-created node's list again if it is time. Returns the volumes that this changes.
-    pub fn trust_node(
-        &mut self,
-        name: &NodeName,
-        policy: &ForcePolicy,
-        wall: Timestamp,
-    ) -> BTreeSet<VolumeId> {
-        let Some(state) = self.nodes.get_mut(name) else { return BTreeSet::new() };
-        let is_another_machine = state.is_another_machine();
-        let volumes = state.trust(policy, wall);
-        for volume in &volumes {
-            let in_use = self.nodes.get(name).is_some_and(|state| state.uses(volume));
-            let pair = self.pair_mut(volume, name);
-            pair.given_up = is_another_machine && pair.holds();
-            pair.take_report(volume.kind(), pair.listed, in_use);
-        }
-        volumes
-    }
-
     /// Notes since when each pair of a volume has not been wanted.
     pub fn note_unwanted(
         &mut self,
@@ -548,53 +427,6 @@ impl ActualState {
                 }
             }
         }
-    }
-
-    /// Takes note that the node was read live: a patch that the server has given up by now will not land.
-    pub fn settle_node(&mut self, name: &NodeName, asked: Instant) -> BTreeSet<VolumeId> {
-        let Some(state) = self.nodes.get_mut(name) else { return BTreeSet::new() };
-        if state.unsettled.is_none_or(|unsettled| unsettled.until > asked) {
-            return BTreeSet::new();
-        }
-        state.unsettled = None;
-        state.volumes.clone()
-    }
-
-    /// Takes a node as an answer to a request of ours: besides what [`Self::observe_node`] does, it
-    /// proves what it shows for the pairs that were being withdrawn when the request was sent.
-    pub fn witness_node(&mut self, answer: &Node, name: &NodeName, sent: Sequence) -> BTreeSet<VolumeId> {
-        self.prove(name, sent, |volume| Unpublished::witnessed_by(answer, volume))
-    }
-
-    /// Takes the answer "not found" to a live read of a node, likewise. Whatever patch is on its way names
-    /// an object that is gone, and lands nowhere.
-    pub fn witness_absence(&mut self, name: &NodeName, sent: Sequence) -> BTreeSet<VolumeId> {
-        let Some(state) = self.nodes.get_mut(name) else { return BTreeSet::new() };
-        state.stale = false;
-        let was_unsettled = state.unsettled.take().is_some();
-        let volumes = state.volumes.clone();
-        let proven = self.prove(name, sent, |_| Some(Unpublished::witnessed_by_absence()));
-        if was_unsettled { volumes } else { proven }
-    }
-
-    fn prove(
-        &mut self,
-        node: &NodeName,
-        sent: Sequence,
-        proof: impl Fn(&VolumeId) -> Option<Unpublished>,
-    ) -> BTreeSet<VolumeId> {
-        let mut touched = BTreeSet::new();
-        self.each_pair_of(node, |_, volume, pair| {
-            if let Withdrawal::Since(since) = pair.withdrawal
-                && since < sent
-            {
-                if let Some(proof) = proof(volume) {
-                    pair.withdrawal = Withdrawal::Proven(proof);
-                }
-                touched.insert(volume.clone());
-            }
-        });
-        touched
     }
 }
 

@@ -24,6 +24,7 @@ use super::{
     pace::Pace,
     populator,
     queue::{Lanes, Queue},
+    rivalry::Rivalry,
     room::Room,
     scope::Scope,
     standing::Standing,
@@ -36,6 +37,7 @@ use crate::{
         events::Event,
         ids::{AttachmentName, DriverName, NodeName, PodKey, ResourceVersion},
         kinds::{ObjectRef, VolumeAttachment},
+        tally::Tally,
     },
     state::{LastWords, Objects},
 };
@@ -162,10 +164,21 @@ impl Controller {
         Self { objects, standing: Arc::new(Standing::clone(&self.standing)), ..self.clone() }
     }
 
-    /// Keeps the force-detach timers where they survive this process.
-    pub fn keep_timers_in(&mut self, place: TimersPlace) {
+    /// Keeps the force-detach timers where they survive this process, which is of that identity.
+    pub fn keep_timers_in(&mut self, place: TimersPlace, identity: String) {
         let ForcePolicy { unready, gone, .. } = self.options.force;
-        self.force_timers = ForceTimers::kept_in(place, unready.max(gone));
+        self.force_timers = ForceTimers::kept_in(place, identity, unready.max(gone));
+    }
+
+    /// The lease told this of who led before, whose force-detach timers are judged by it.
+    pub fn succeed(&mut self, told: Option<Tally>) {
+        self.force_timers.succeed(told);
+    }
+
+    /// What a successor has to know of the force-detach timers, whether or not they can be written.
+    #[must_use]
+    pub fn waits_broken_off(&self) -> u64 {
+        self.force_timers.broken_off()
     }
 
     /// Whether this process may write, as far as the controller knows.
@@ -260,7 +273,7 @@ impl Controller {
                     }
                     let volume = volume_of(&self.objects, name);
                     if let Some(volume) = volume.filter(|volume| self.actual.volume(volume).is_some()) {
-                        self.actual.note_shared(&volume, false);
+                        self.actual.note_rivalry(&volume, Rivalry::Unknown);
                         self.dirty_volumes.push(volume, Scope::All);
                     }
                 }
@@ -338,7 +351,7 @@ impl Controller {
         let attached = attachment.as_ref().map(|attachment| attachment.status.attached);
         let candidates = |attachment: &VolumeAttachment| candidates(&objects, attachment);
         if let Some(volume) = self.actual.held_beside(name).cloned() {
-            self.actual.note_shared(&volume, false);
+            self.actual.note_rivalry(&volume, Rivalry::Unknown);
             self.dirty_volumes.push(volume, Scope::All);
         }
         let touched = self.actual.observe_attachment(name, attachment, candidates, self.clock.wall(now));
@@ -398,10 +411,17 @@ impl Controller {
             return Effects::default();
         }
         self.plan_dirty(now);
+        self.write_timers(now);
+        mem::take(&mut self.effects)
+    }
+
+    fn write_timers(&mut self, now: Instant) {
+        let was_alarmed = self.force_timers.alarm().is_some();
         if let Some(request) = self.force_timers.next(now, self.clock.wall(now)) {
             self.call(Call::Timers(request));
+        } else if was_alarmed {
+            self.metrics.alarm_of_timers(self.force_timers.alarm());
         }
-        mem::take(&mut self.effects)
     }
 
     pub(super) fn send(&mut self, volume: &VolumeId, node: &NodeName, request: PairRequest, now: Instant) {

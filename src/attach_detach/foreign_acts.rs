@@ -152,12 +152,20 @@ impl Controller {
     fn stands_off(&mut self, changes: &Changes<Suspect>) {
         for suspect in &changes.begun {
             let Some(stand_off) = self.foreign.writers.here(suspect).cloned() else { continue };
+            if !self.holds_up(suspect, &stand_off) {
+                tracing::info!(%suspect, by = %stand_off, "that holds nothing up: the node is out of service");
+                continue;
+            }
             let until = seconds(self.clock.wall(stand_off.until));
             tracing::warn!(%suspect, by = %stand_off, until, "nothing is detached there for a while");
             self.tell_of_stand_off(suspect, &stand_off, &until);
         }
         for suspect in &changes.ended {
-            tracing::warn!(%suspect, "nobody else was seen to write there for a while: detaching again");
+            if self.is_out_of_service(suspect.node()) {
+                tracing::info!(%suspect, "nobody else was seen to write there for a while");
+            } else {
+                tracing::warn!(%suspect, "nobody else was seen to write there for a while: detaching again");
+            }
         }
         if changes.everywhere {
             match self.foreign.everywhere() {
@@ -198,11 +206,13 @@ impl Controller {
         }
     }
 
+    fn holds_up(&self, suspect: &Suspect, by: &StandOff) -> bool {
+        let node = self.objects.nodes.get(suspect.node());
+        holds(suspect, by, node.is_some_and(|node| node.is_out_of_service()))
+    }
+
     fn tell_of_stand_off(&mut self, suspect: &Suspect, stand_off: &StandOff, until: &str) {
         let Some(node) = self.objects.nodes.get(suspect.node()) else { return };
-        if !holds(suspect, stand_off, node.is_out_of_service()) {
-            return;
-        }
         self.effects.events.push(Event {
             involved: Involved::object::<Node>(&node),
             r#type: EventType::Warning,
@@ -273,10 +283,67 @@ fn foreign_act(pair: &Pair, attachment: Option<&VolumeAttachment>) -> Option<For
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::{
+        io,
+        sync::{Arc, Mutex},
+    };
+
+    use serde_json::json;
 
     use super::*;
-    use crate::attach_detach::actual_state::Uncertain;
+    use crate::attach_detach::{actual_state::Uncertain, publishing::tests::controller};
+
+    /// What is logged.
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Log {
+        fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(line);
+            Ok(line.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn s14_the_log_says_that_a_node_is_held_up_only_if_it_is() {
+        for (out_of_service, manager, expected) in [
+            (false, "agent", "nothing is detached there"),
+            (true, "agent", "holds nothing up"),
+            (true, "kube-controller-manager", "holds nothing up"),
+        ] {
+            let now = Instant::now();
+            let (mut controller, name) = controller(now);
+            let taint = json!([{"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}]);
+            let node = json!({
+                "metadata": {"name": "n1", "uid": "u", "resourceVersion": "2"},
+                "spec": {"taints": if out_of_service { taint } else { json!([]) }},
+            });
+            controller.objects.apply::<Node>(serde_json::from_value(node).unwrap());
+            let log = Log::default();
+            let writer = log.clone();
+            let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
+            let suspect = Suspect::Node(name);
+            tracing::subscriber::with_default(subscriber, || {
+                for _ in 0..3 {
+                    controller.suspect(suspect.clone(), &"u".into(), now);
+                    let owners = Ok(Answer::Owners(vec![manager.to_owned()]));
+                    controller.node_calls += 1;
+                    controller.owner_read(&suspect, owners, now);
+                }
+            });
+            let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+            assert!(log.contains(expected), "{out_of_service} {manager}: {log}");
+            let told = controller.effects.events.iter().filter(|event| event.reason == "ForeignWriter");
+            assert_eq!(
+                (log.contains("nothing is detached"), told.count()),
+                (!out_of_service, usize::from(!out_of_service))
+            );
+        }
+    }
 
     fn attachment(uid: &str, terminating: bool) -> VolumeAttachment {
         let mut attachment = VolumeAttachment::default();

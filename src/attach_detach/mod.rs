@@ -37,6 +37,7 @@ mod queue;
 mod reason;
 pub mod reconciler;
 pub mod retry;
+pub mod rivalry;
 pub mod room;
 pub mod rules;
 pub mod scope;

@@ -1,7 +1,7 @@
-//! Scope: on which of its nodes a volume is looked at. Pure.
+//! Scope: on which of its nodes a volume is judged. Pure.
 //!
-//! In: which node something happened on, and whether the volume is shared. Out: that node, or all of them. What
-//! happens on one node matters to the others only where one of them may have the volume at a time.
+//! In: which node something happened on, and whether that matters to the others ([`super::rivalry`]). Out: that node,
+//! or all of them.
 
 use std::collections::BTreeSet;
 
@@ -12,12 +12,12 @@ use crate::kube_api::ids::NodeName;
 pub enum Scope {
     /// All that want or have it.
     All,
-    /// These. Only of a volume that is shared: otherwise the holder may be on another (S1).
+    /// These. Of a volume that may be on one node at a time who holds it is known all the same (S1).
     Nodes(BTreeSet<NodeName>),
 }
 
 impl Scope {
-    /// One node of a volume that is shared.
+    /// One node.
     #[must_use]
     pub fn of(node: &NodeName) -> Self {
         Self::Nodes(BTreeSet::from([node.clone()]))

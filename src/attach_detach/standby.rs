@@ -59,7 +59,9 @@ impl Controller {
         self.leads = true;
         self.foreign.take_over(now);
         self.standing.lead(now);
-        self.actual.begin_to_lead();
+        let desired = &self.desired;
+        let wanted = |volume: &VolumeId, node: &NodeName| desired.wish(volume, node).is_some();
+        self.actual.begin_to_lead(self.options.force.gone, wanted, self.clock.wall(now));
         self.dirty_nodes.extend(self.actual.distrusted_nodes().cloned());
         let (mut begun, mut new, mut settled) = (Vec::new(), Vec::new(), Vec::new());
         for volume in self.desired.volumes() {

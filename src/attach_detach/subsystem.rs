@@ -21,7 +21,7 @@ use super::{
     standing::Standing,
 };
 use crate::{
-    kube_api::{call::Caller, events::EventRecorder, leadership::Leadership},
+    kube_api::{call::Caller, events::EventRecorder, leadership::Leadership, tally::LeaseTally},
     metrics::{Alarms, Metrics},
     state::{ChangeSet, Objects},
 };
@@ -36,6 +36,7 @@ pub struct AttachDetach {
     outcomes: mpsc::Receiver<Outcome>,
     leadership: Leadership,
     events: EventRecorder,
+    tally: Option<LeaseTally>,
 }
 
 impl AttachDetach {
@@ -67,13 +68,21 @@ impl AttachDetach {
             outcomes,
             leadership,
             events,
+            tally: None,
         })
     }
 
-    /// The same with force-detach timers that survive this process (S6).
+    /// The same with force-detach timers that survive this process (S6), which has that identity; the tally is what
+    /// the lease tells of them, if there is one.
     #[must_use]
-    pub fn with_force_timers(mut self, place: TimersPlace) -> Self {
-        self.controller.keep_timers_in(place);
+    pub fn with_force_timers(
+        mut self,
+        place: TimersPlace,
+        identity: String,
+        tally: Option<LeaseTally>,
+    ) -> Self {
+        self.controller.keep_timers_in(place, identity);
+        self.tally = tally;
         self
     }
 
@@ -101,6 +110,9 @@ impl AttachDetach {
                 () = self.leadership.acquired(), if !self.controller.leads() => {
                     // What the take-over barrier has read is to be known before anything is planned.
                     self.controller.take_changes(self.changes.take_now(), Instant::now());
+                    if let Some(tally) = &self.tally {
+                        self.controller.succeed(tally.left());
+                    }
                     self.controller.take_over(Instant::now());
                 }
                 changed = self.changes.take() => self.controller.take_changes(changed, Instant::now()),
@@ -108,6 +120,9 @@ impl AttachDetach {
                 () = sleep_until(wake_at.unwrap_or_else(Instant::now)), if wake_at.is_some() => {}
             }
             let Effects { calls, events } = self.controller.reconcile(Instant::now());
+            if let Some(tally) = self.tally.as_ref().filter(|_| self.controller.leads()) {
+                tally.set(self.controller.waits_broken_off());
+            }
             for (sent, call) in calls {
                 self.executor.send(sent, call);
             }

@@ -209,14 +209,10 @@ impl Controller {
             _ => NOTEWORTHY,
         };
         let began = self.standing.since(volume, holder);
-        let lasts = match began {
-            Some(_) => self.lasts(volume, holder, patience, now),
-            None => self.lasts(volume, node, patience, now),
-        };
-        if !lasts {
+        let Some(since) = began.or_else(|| self.standing.since(volume, node)) else { return };
+        if !self.lasts_since(since, volume, node, patience, now) {
             return;
         }
-        let Some(since) = began.or_else(|| self.standing.since(volume, node)) else { return };
         let (holder, since) = (holder.clone(), self.clock.wall(since));
         let announcement = match waiting {
             Some(Waiting::DetachWaitingForAttacher) => Announcement::DetachTimedOut(volume.clone(), holder),
@@ -231,8 +227,13 @@ impl Controller {
     }
 
     /// Nodes that hold the volume, sought once for all that wait for it. Of one that is shared nobody asks.
-    pub(super) fn holders(&self, volume: &VolumeId, scope: &Scope) -> Option<BTreeSet<NodeName>> {
-        let state = self.actual.volume(volume).filter(|_| *scope == Scope::All)?;
+    pub(super) fn holders(
+        &self,
+        volume: &VolumeId,
+        scope: &Scope,
+        is_exclusive: bool,
+    ) -> Option<BTreeSet<NodeName>> {
+        let state = self.actual.volume(volume).filter(|_| is_exclusive || *scope == Scope::All)?;
         if state.pairs.len() + state.foreign.len() == 1 {
             // Nobody is beside it.
             return Some(BTreeSet::new());
@@ -262,6 +263,18 @@ impl Controller {
     /// Whether the pair has waited for what it waits for that long; if not, it is looked at again then.
     fn lasts(&mut self, volume: &VolumeId, node: &NodeName, long: Duration, now: Instant) -> bool {
         let Some(since) = self.standing.since(volume, node) else { return false };
+        self.lasts_since(since, volume, node, long, now)
+    }
+
+    /// The same of what began then, wherever.
+    fn lasts_since(
+        &mut self,
+        since: Instant,
+        volume: &VolumeId,
+        node: &NodeName,
+        long: Duration,
+        now: Instant,
+    ) -> bool {
         let at = since + long;
         if at <= now {
             return true;

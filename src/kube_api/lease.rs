@@ -15,6 +15,8 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
+use super::tally::Tally;
+
 /// client-go: tools/leaderelection/leaderelection.go, JitterFactor.
 pub const JITTER_FACTOR: f64 = 1.2;
 
@@ -101,6 +103,8 @@ pub mod note {
     pub const SUCCESSOR_SOUGHT: &str = "mooring.dev/successor-sought-by";
     /// The replica that sees everything, and would lead.
     pub const SUCCESSOR: &str = "mooring.dev/successor";
+    /// How many waits for force the leader has seen broken off, and who that is (S4).
+    pub const BROKEN_OFF: &str = "mooring.dev/waits-broken-off";
 }
 
 /// What the holder notes when it writes the lease.
@@ -110,6 +114,8 @@ pub struct Notes {
     pub grace: Option<Duration>,
     /// Whether it sees nothing any more and looks for a successor.
     pub seeks_successor: bool,
+    /// What it has counted for its successor; `None` leaves what another has.
+    pub tally: Option<u64>,
 }
 
 /// Who held a lease that is gone or was blanked by hand, and until when that one may think that it leads.
@@ -214,6 +220,12 @@ impl Observed {
     #[must_use]
     pub fn successor(&self) -> Option<&str> {
         self.note(note::SUCCESSOR)
+    }
+
+    /// What the last that led had counted when it last wrote the lease.
+    #[must_use]
+    pub fn tally(&self) -> Option<Tally> {
+        Tally::parse(self.note(note::BROKEN_OFF)?)
     }
 
     fn note(&self, name: &str) -> Option<&str> {
@@ -373,17 +385,12 @@ pub fn renewal(
     Some(object)
 }
 
-/// The observed Lease, given up. `None` unless it is ours.
+/// The observed Lease, given up; who seeks a successor seeks it no longer. `None` unless it is ours.
 ///
 /// client-go: tools/leaderelection/leaderelection.go, release. The server refuses a duration of
 /// zero, hence one second.
 #[must_use]
-pub fn released(
-    observed: &Observed,
-    identity: &str,
-    grace: Option<Duration>,
-    wall: Timestamp,
-) -> Option<Value> {
+pub fn released(observed: &Observed, identity: &str, notes: Notes, wall: Timestamp) -> Option<Value> {
     if observed.holder() != identity {
         return None;
     }
@@ -393,7 +400,7 @@ pub fn released(
         spec.insert("acquireTime".to_owned(), micro_time(wall).into());
         spec.insert("renewTime".to_owned(), micro_time(wall).into());
     })?;
-    write_notes(&mut object, identity, Notes { grace, seeks_successor: false });
+    write_notes(&mut object, identity, Notes { seeks_successor: false, ..notes });
     Some(object)
 }
 
@@ -429,6 +436,10 @@ fn write_notes(object: &mut Value, identity: &str, notes: Notes) {
     write_note(object, note::SUCCESSOR_SOUGHT, notes.seeks_successor.then(|| identity.to_owned()));
     if !notes.seeks_successor {
         write_note(object, note::SUCCESSOR, None);
+    }
+    if let Some(count) = notes.tally {
+        let tally = Tally { by: identity.to_owned(), count };
+        write_note(object, note::BROKEN_OFF, Some(tally.to_string()));
     }
 }
 

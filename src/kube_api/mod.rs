@@ -18,6 +18,7 @@ mod protobuf;
 pub mod restore;
 pub mod sight;
 pub mod suspension;
+pub mod tally;
 pub mod text;
 pub mod watch;
 pub mod wire;

@@ -8,10 +8,11 @@ use mooring::{
     attach_detach::{
         actual_state::{ActualState, Candidates, PairCall, Publication, Uncertain},
         blocks::StandOff,
-        desired_state::{AttachSource, DesiredState, PodFacts, PodWishes, WantedVolume},
+        desired_state::{AttachSource, DesiredState, PodFacts, PodWishes, WantedVolume, Wish},
         force::ForcePolicy,
         node_state::Unsettled,
         reconciler::{VolumeView, plan},
+        rivalry::Exclusive,
         rules::Step,
         scope::Scope,
         volume_name::VolumeId,
@@ -128,6 +129,10 @@ fn run(case: &Case) -> Result<(), Failed> {
     let state = actual.volume(&volume);
     let names: Vec<NodeName> = case.given.keys().map(|name| NodeName::from(name.as_str())).collect();
     let nodes = names.iter().filter_map(|name| actual.node(name).map(|node| (name, node))).collect();
+    let is_exclusive =
+        case.held_exclusively || wishes.is_some_and(|wishes| wishes.values().any(Wish::is_exclusive));
+    let exclusive =
+        is_exclusive.then(|| Exclusive::of(&volume, wishes, state, |name| actual.node(name))).flatten();
     let verdicts = plan(
         &VolumeView {
             volume: &volume,
@@ -136,7 +141,7 @@ fn run(case: &Case) -> Result<(), Failed> {
             scope: &Scope::All,
             nodes,
             policy: ForcePolicy::default(),
-            held_exclusively: case.held_exclusively,
+            exclusive: exclusive.as_ref(),
             stand_off: if case.restored {
                 Some(StandOff::Restored { until: wall() })
             } else {

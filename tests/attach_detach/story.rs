@@ -26,6 +26,7 @@ use mooring::{
         call::{CallError, Verb},
         events::{Event, EventType},
         kinds::{CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
+        tally::Tally,
     },
     metrics::{Alarms, Metrics},
     state::{ChangeSet, Objects, Stored},
@@ -196,12 +197,17 @@ struct Play<'a> {
     unanswered: usize,
     /// Whether the lease is ours.
     lease: bool,
+    /// How often a process was started anew.
+    starts: usize,
+    /// What the lease tells of who led last.
+    told: Option<Tally>,
     /// Whether there is reason to look although no object changed and no time has come.
     due: bool,
 }
 
 fn tables(
     options: &Options,
+    identity: String,
     shown: Timestamp,
     now: Instant,
 ) -> (Arc<Objects>, Arc<ChangeSet>, Controller, Metrics) {
@@ -216,20 +222,22 @@ fn tables(
     let mut controller = Controller::new(Arc::clone(&objects), of_ours, options, Clock::new(shown, now));
     controller.standing().register(&metrics).unwrap();
     if keeps_timers {
-        controller.keep_timers_in(TimersPlace {
-            namespace: "ns".to_owned(),
-            name: "timers".to_owned(),
-            earlier_name: None,
-        });
+        let place = TimersPlace { namespace: "ns".to_owned(), name: "timers".to_owned(), earlier_name: None };
+        controller.keep_timers_in(place, identity);
     }
     (objects, changes, controller, metrics)
+}
+
+/// The identity of a process.
+fn replica(starts: usize) -> String {
+    format!("replica_{starts}")
 }
 
 impl<'a> Play<'a> {
     fn new(case: &'a Case) -> Self {
         let (mut world, now) = (World::new(), Instant::now());
         world.others.clone_from(&case.options.others);
-        let (objects, changes, controller, metrics) = tables(&case.options, world.wall, now);
+        let (objects, changes, controller, metrics) = tables(&case.options, replica(0), world.wall, now);
         Self {
             options: &case.options,
             world,
@@ -244,6 +252,8 @@ impl<'a> Play<'a> {
             answers: BTreeMap::new(),
             unanswered: 0,
             lease: case.options.leads,
+            starts: 0,
+            told: None,
             due: true,
         }
     }
@@ -255,8 +265,9 @@ impl<'a> Play<'a> {
 
     /// A new process: it lists everything.
     fn start(&mut self) {
+        self.starts += 1;
         (self.objects, self.changes, self.controller, self.metrics) =
-            tables(self.options, self.shown(), self.now);
+            tables(self.options, replica(self.starts), self.shown(), self.now);
         self.delivered.clear();
         self.deliver();
         let _listed = self.changes.take_now();
@@ -401,9 +412,14 @@ impl<'a> Play<'a> {
             }
             self.controller.take_changes(changed, self.now);
             if is_to_lead {
+                self.controller.succeed(self.told.take());
                 self.controller.take_over(self.now);
             }
             let effects = self.controller.reconcile(self.now);
+            if self.controller.leads() {
+                self.told =
+                    Some(Tally { by: replica(self.starts), count: self.controller.waits_broken_off() });
+            }
             seen.events.extend(effects.events);
             for (sent, call) in effects.calls {
                 let text = words(&call);

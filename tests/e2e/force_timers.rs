@@ -1,19 +1,34 @@
 //! The time that a dead node is given runs on over restarts of the daemon (S6), kept in a ConfigMap, and no clock of
 //! another machine makes it shorter (S4, E10).
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
+use http::StatusCode;
 use k8s_openapi::{
     api::{
+        coordination::v1::Lease,
         core::v1::{ConfigMap, Node},
         storage::v1::VolumeAttachment,
     },
     jiff::{SignedDuration, Timestamp, Unit},
 };
-use kube::{Api, api::PostParams};
-use mooring::attach_detach::{
-    force_timers::{WaitKey, Waited},
-    volume_name::VolumeId,
+use kube::{
+    Api,
+    api::{DeleteParams, PostParams},
+};
+use mooring::{
+    attach_detach::{
+        force_timers::{WaitKey, Waited},
+        volume_name::VolumeId,
+    },
+    embedded::faults::{Answer, Write},
+    kube_api::lease::note,
 };
 use serde_json::json;
 
@@ -21,8 +36,8 @@ use crate::{
     stage::{DAEMON_NAMESPACE, Stage, Story, story},
     support::{
         backend::Proxy,
-        cluster::{patch, patch_status, unique_name, until},
-        daemon::Daemon,
+        cluster::{patch, patch_status, unique_name, until, within_deadline},
+        daemon::{Daemon, Launch},
     },
 };
 
@@ -34,6 +49,8 @@ pub fn stories() -> Vec<Story> {
     vec![
         story("force_timers_run_on_over_a_restart", run_on),
         story("force_timers_are_not_shortened_by_another_clock", are_not_shortened),
+        story("force_timers_are_believed_as_the_lease_says", are_believed),
+        story("force_timers_that_cannot_be_kept_are_said_once", cannot_be_kept),
     ]
 }
 
@@ -68,6 +85,18 @@ fn timer(map: Option<&ConfigMap>) -> Option<&String> {
 /// A pod's volume is on n1, that node dies, and its pod goes. What is noted then, when the daemon has died, too.
 async fn waits(stage: &Stage) -> String {
     let daemon = stage.daemon().await;
+    is_left_behind(stage).await;
+    until(maps(stage), MAP, "the wait is noted", |map| timer(map).is_some()).await;
+    daemon.kill();
+    noted(stage).await
+}
+
+async fn noted(stage: &Stage) -> String {
+    timer(Some(&maps(stage).get(MAP).await.unwrap())).unwrap().clone()
+}
+
+/// A pod's volume is on n1, that node dies, and its pod goes.
+async fn is_left_behind(stage: &Stage) {
     let cluster = &stage.cluster;
     cluster.node("n1").await;
     cluster.bound_pair("v1", "c1").await;
@@ -75,9 +104,6 @@ async fn waits(stage: &Stage) -> String {
     cluster.published("n1", &["v1"]).await;
     set_ready(stage, "Unknown", minutes_ago(10)).await;
     cluster.remove_pod("p1").await;
-    until(maps(stage), MAP, "the wait is noted", |map| timer(map).is_some()).await;
-    daemon.kill();
-    timer(Some(&maps(stage).get(MAP).await.unwrap())).unwrap().clone()
 }
 
 /// Everybody has had a look at everything, and nothing was detached.
@@ -91,9 +117,14 @@ async fn nothing_is_detached(stage: &Stage, volume: &str, node: &str) {
 }
 
 async fn starts_after(stage: &Stage, noted: &str, elapsed: u64) -> Daemon {
+    has_lasted(stage, noted, elapsed).await;
+    stage.daemon().await
+}
+
+/// The map says that it has waited for so many seconds.
+async fn has_lasted(stage: &Stage, noted: &str, elapsed: u64) {
     let waited = Waited { elapsed: Duration::from_secs(elapsed), ..Waited::parse(noted).unwrap() };
     patch(&maps(stage), MAP, json!({ "data": { key(): waited.to_string() } })).await;
-    stage.daemon().await
 }
 
 async fn run_on(stage: Stage) {
@@ -134,4 +165,99 @@ async fn are_not_shortened(stage: Stage) {
     set_ready(&stage, "Unknown", minutes_ago(120)).await;
     let _daemon = stage.daemon().await;
     nothing_is_detached(&stage, "v3", "n3").await;
+}
+
+/// The map can be read and not written, and meanwhile a pod wants the volume again: a wait that is longer in the map
+/// than it was is not gone on with. The next one is.
+async fn are_believed(stage: Stage) {
+    stage.expect_violations();
+    let leases: Api<Lease> = Api::namespaced(stage.cluster.client.clone(), DAEMON_NAMESPACE);
+    leases.delete("mooring", &DeleteParams::default()).await.ok();
+    let _attacher = stage.attacher();
+    let launch = Launch::replica(DAEMON_NAMESPACE);
+    let leader = stage.start_daemon(&launch, &stage.proxy).await;
+    is_left_behind(&stage).await;
+    until(maps(&stage), MAP, "the wait is noted", |map| timer(map).is_some()).await;
+    for _ in 0..50 {
+        let refusal = Answer::refusal(StatusCode::FORBIDDEN, "Forbidden");
+        let is_to_the_map = |write: &Write| write.path.contains("/configmaps");
+        let _ = stage.proxy.answer(is_to_the_map, refusal.status, refusal.body);
+    }
+    stage.cluster.pod("p1", "n1", &["c1"]).await;
+    let broken_off = lease_says(&stage, "a wait was broken off", |told| !told.starts_with("0 ")).await;
+    stage.cluster.remove_pod("p1").await;
+    leader.kill();
+    let before = noted(&stage).await;
+    has_lasted(&stage, &before, 360).await;
+
+    let proxy = stage.another_proxy().await;
+    let next = stage.start_daemon(&launch, &proxy).await;
+    until(maps(&stage), MAP, "the wait begins anew", |map| {
+        let waited = timer(map).and_then(|text| Waited::parse(text));
+        waited.is_some_and(|waited| waited.elapsed < Duration::from_mins(1))
+    })
+    .await;
+    nothing_is_detached(&stage, "v2", "n2").await;
+    assert!(!proxy.writes().iter().any(Proxy::is_detach));
+
+    lease_says(&stage, "another leads", |told| told != broken_off).await;
+    next.kill();
+    has_lasted(&stage, &before, 360).await;
+    let _last = stage.start_daemon(&launch, &proxy).await;
+    stage.cluster.detached("v1", "n1").await;
+}
+
+/// Waits until the lease tells such a thing of broken waits.
+async fn lease_says(stage: &Stage, what: &str, is_it: impl Fn(&str) -> bool) -> String {
+    fn told(lease: Option<&Lease>) -> Option<&String> {
+        lease?.metadata.annotations.as_ref()?.get(note::BROKEN_OFF)
+    }
+    let leases: Api<Lease> = Api::namespaced(stage.cluster.client.clone(), DAEMON_NAMESPACE);
+    let what = format!("the lease says that {what}");
+    let lease =
+        until(leases, "mooring", &what, |lease: Option<&Lease>| told(lease).is_some_and(|told| is_it(told)));
+    told(lease.await.as_ref()).cloned().unwrap()
+}
+
+/// A daemon outside the cluster, with the rights that it has where it is installed: it says once what it lacks, and
+/// works on; told where its objects are it keeps its timers.
+async fn cannot_be_kept(stage: Stage) {
+    const WARNING: &str = "the timers of forced detaches cannot be kept";
+    const ALARM: &str = "mooring_alarm{alarm=\"force_detach_timers\"}";
+    stage.expect_violations();
+    let _attacher = stage.attacher();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let is_real = stage.is_real();
+    for _ in 0..if is_real { 1 } else { 50 } {
+        let asked = Arc::clone(&asked);
+        let is_refused = move |read: &mooring::embedded::faults::Read| {
+            let is_it = read.target.contains(&format!("/namespaces/kube-system/configmaps/{MAP}"));
+            asked.fetch_add(usize::from(is_it), Ordering::Relaxed);
+            // The real server knows who may do what.
+            is_it && !is_real
+        };
+        stage.proxy.answer_read(is_refused, Answer::refusal(StatusCode::FORBIDDEN, "Forbidden"));
+    }
+    let daemon = stage.start_daemon(&Launch::alone_and_astray(), &stage.proxy).await;
+    is_left_behind(&stage).await;
+    daemon.shows(&format!("{ALARM} 1")).await;
+    daemon.page_says("/readyz?verbose", &format!("ConfigMap kube-system/{MAP} cannot be kept")).await;
+    let tries = async {
+        let mut pause = tokio::time::interval(Duration::from_millis(10));
+        while asked.load(Ordering::Relaxed) < 3 {
+            pause.tick().await;
+        }
+    };
+    within_deadline("it tries again", tries).await.expect("it tries again");
+    nothing_is_detached(&stage, "v2", "n2").await;
+    assert_eq!(stage.logged(WARNING), 1, "it is said once");
+    daemon.kill();
+
+    let daemon = stage.daemon().await;
+    until(maps(&stage), MAP, "the wait is noted", |map| timer(map).is_some()).await;
+    daemon.shows(&format!("{ALARM} 0")).await;
+    assert_eq!(stage.logged(WARNING), 1);
+    // What its role does not allow, it has asked for on the real server, and did nothing else wrong.
+    let violations = stage.violations().await;
+    assert!(violations.iter().all(|violation| violation.contains("get configmaps")), "{violations:?}");
 }

@@ -2,7 +2,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -21,6 +24,7 @@ use mooring::{
         call::CallError,
         ids::{NodeName, Uid},
         kinds::{CsiDriver, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
+        tally::Tally,
     },
     metrics::{Alarms, Metrics},
     state::{ChangeSet, Objects, Stored},
@@ -40,6 +44,9 @@ thread_local! {
     };
 }
 
+/// How many processes there were: each has an identity of its own.
+static STARTED: AtomicU64 = AtomicU64::new(0);
+
 /// Longest time for which a request that the daemon gave up may still take effect.
 const LATE: Duration = Duration::from_secs(5);
 
@@ -51,6 +58,7 @@ impl Clone for Daemon {
     fn clone(&self) -> Self {
         let objects = Arc::new(Objects::clone(&self.objects));
         Self {
+            identity: self.identity.clone(),
             changes: objects.subscribe(),
             controller: self.controller.fork(Arc::clone(&objects)),
             objects,
@@ -66,6 +74,7 @@ impl Clone for Daemon {
 }
 
 pub struct Daemon {
+    identity: String,
     pub(super) objects: Arc<Objects>,
     changes: Arc<ChangeSet>,
     pub(super) controller: Controller,
@@ -104,10 +113,8 @@ impl Daemon {
 
     /// Starts with a complete list of everything, and does not lead yet.
     pub fn stand_by(server: &Server) -> Self {
-        Self::listed(
-            server,
-            Some(TimersPlace { namespace: "ns".to_owned(), name: "timers".to_owned(), earlier_name: None }),
-        )
+        let place = TimersPlace { namespace: "ns".to_owned(), name: "timers".to_owned(), earlier_name: None };
+        Self::listed(server, Some(place))
     }
 
     /// Wins the lease. What it reads then (the take-over barrier) is news, and proves nothing gone.
@@ -125,8 +132,14 @@ impl Daemon {
             self.objects.absorb(object.clone());
         }
         self.controller.take_changes(self.changes.take_now(), self.now);
+        self.controller.succeed(server.told.clone());
         self.controller.take_over(self.now);
         self.reconcile()
+    }
+
+    /// What it tells when it renews the lease.
+    pub fn tally(&self) -> Tally {
+        Tally { by: self.identity.clone(), count: self.controller.waits_broken_off() }
     }
 
     fn listed(server: &Server, timers: Option<TimersPlace>) -> Self {
@@ -144,11 +157,13 @@ impl Daemon {
             options,
             Clock::new(server.clocks.show(Machine::Replica, server.wall()), now),
         );
+        let identity = format!("replica_{}", STARTED.fetch_add(1, Ordering::Relaxed));
         if let Some(place) = timers {
-            controller.keep_timers_in(place);
+            controller.keep_timers_in(place, identity.clone());
         }
         controller.load(now);
         Self {
+            identity,
             objects,
             changes,
             controller,

@@ -24,6 +24,8 @@ const STEPS: usize = 150;
 /// Rounds without faults in which everything must have come to rest.
 const ROUNDS: usize = 600;
 const ROUND: Duration = Duration::from_secs(5);
+/// How often the leader renews its lease.
+const RENEWAL: Duration = Duration::from_secs(2);
 /// Rounds after which a detach that waits for a dead node must have been forced (S6): six minutes, and what a
 /// lost request and a change of leader may add.
 const FORCED: usize = 72 + 6;
@@ -44,6 +46,7 @@ pub fn play(seed: u64) -> Result<(), String> {
         server,
         rng: Rng::with_seed(seed),
         clocks,
+        policy: (seed % 8 == 6).then(|| Rng::with_seed(seed ^ 0x5eed)),
         ending: Ending::AllIsWell,
     };
     history.daemon.wins(&history.server)?;
@@ -82,14 +85,21 @@ struct History {
     rng: Rng,
     /// Chance, for what clocks show.
     clocks: Rng,
+    /// Chance, for whether some policy refuses to write the force-detach timers; in some histories none does.
+    policy: Option<Rng>,
     ending: Ending,
 }
 
 impl History {
     fn step(&mut self, rivalry: bool) -> Result<(), String> {
-        let Self { server, daemon, standby, rng, clocks, .. } = self;
+        let Self { server, daemon, standby, rng, clocks, policy, .. } = self;
         if clocks.u32(0..20) == 0 {
             server.clocks.step_all(clocks);
+        }
+        if let Some(policy) = policy
+            && policy.u32(0..15) == 0
+        {
+            server.refuses_timers = policy.bool();
         }
         match rng.u32(0..100) {
             0..7 => server.user_acts(rng),
@@ -131,9 +141,18 @@ impl History {
     }
 
     fn pass(&mut self, time: Duration) -> Result<(), String> {
+        let is_renewed = time >= RENEWAL;
+        if is_renewed {
+            self.server.lease_is_renewed(&self.daemon);
+        }
         self.server.time_passes(time);
         self.standby.time_passes(time)?;
-        self.daemon.time_passes(time)
+        self.daemon.time_passes(time)?;
+        if is_renewed {
+            self.server.note_wishes_seen_by(&self.daemon);
+            self.server.lease_is_renewed(&self.daemon);
+        }
+        Ok(())
     }
 
     /// The leader dies; each of its requests took effect by then or never will. It comes back and leads again,
@@ -182,6 +201,7 @@ impl History {
             self.server.machine_goes(index, self.ending == Ending::NodeIsGone);
         }
         self.server.everything_is_well();
+        self.server.refuses_timers = false;
         match self.ending {
             Ending::DriverNeedsNone => self.server.driver_says(Some(false)),
             Ending::NodeIsGone if self.rng.bool() => self.leader_changes()?,
@@ -198,7 +218,8 @@ impl History {
         while left > 0 {
             left -= 1;
             self.round()?;
-            if self.rng.u32(0..15) == 0 {
+            // What was refused is tried again so late that a successor may find nothing yet.
+            if self.rng.u32(0..15) == 0 && self.policy.is_none() {
                 self.leader_changes()?;
                 left += INHERITED;
             }

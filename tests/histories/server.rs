@@ -18,6 +18,7 @@ use mooring::{
             AttachedVolume, ConfigMap, CsiDriver, Meta, Narrow, Node, ObjectRef, PersistentVolume,
             PersistentVolumeClaim, Pod, VolumeAttachment,
         },
+        tally::Tally,
     },
 };
 use serde_json::{Value, json};
@@ -112,6 +113,12 @@ pub struct Server {
     pub(super) timers: Option<Value>,
     /// For how long who wrote that had seen nobody want each volume in it on each node, when it arrived.
     pub(super) kept: BTreeMap<(NodeName, VolumeId), SignedDuration>,
+    /// What the leader has seen wanted since that was written, and has not told on the lease.
+    pub(super) wanted_since: BTreeSet<(NodeName, VolumeId)>,
+    /// Whether some policy refuses to write it.
+    pub refuses_timers: bool,
+    /// What the lease told when it was last renewed.
+    pub told: Option<Tally>,
 }
 
 /// What may entitle to a detach.
@@ -178,6 +185,9 @@ impl Server {
             given_up: BTreeSet::new(),
             timers: None,
             kept: BTreeMap::new(),
+            wanted_since: BTreeSet::new(),
+            refuses_timers: false,
+            told: None,
         };
         for name in NODES.map(NodeName::from) {
             server.node_registers(&name, "boot-0");
@@ -438,6 +448,9 @@ impl Server {
     /// Reads or writes the ConfigMap of the force-detach timers.
     pub fn keep_timers(&mut self, request: &Request) -> Result<ConfigMap, CallError> {
         let body = request.body.clone().unwrap_or_default();
+        if self.refuses_timers && request.verb != Verb::Get {
+            return Err(CallError::Refused { code: 403, message: "policy".to_owned() });
+        }
         let known = match (&request.verb, self.timers.clone()) {
             (Verb::Get, Some(known)) => known,
             (Verb::Create, None) => {

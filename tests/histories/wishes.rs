@@ -73,6 +73,9 @@ impl Server {
     pub(super) fn note_wishes_seen_by(&mut self, daemon: &Daemon) {
         let wanted = NODES.map(|node| (NodeName::from(node), daemon.wanted_on(&node.into())));
         note(&mut self.seen_unwanted_since, &wanted, self.wall);
+        for (node, volumes) in &wanted {
+            self.wanted_since.extend(volumes.iter().map(|volume| (node.clone(), volume.clone())));
+        }
         let is_listed = |(node, volume): &(NodeName, VolumeId)| {
             self.nodes.get(node).is_some_and(|node| node.lists(volume.as_str()))
         };
@@ -97,11 +100,19 @@ impl Server {
             }
         }
         self.kept = kept;
+        self.wanted_since.clear();
+    }
+
+    /// The leader renews its lease, and tells that waits were broken off: whatever the ConfigMap says.
+    pub(super) fn lease_is_renewed(&mut self, daemon: &Daemon) {
+        self.told = Some(daemon.tally());
+        let wanted = std::mem::take(&mut self.wanted_since);
+        self.kept.retain(|pair, _| !wanted.contains(pair));
     }
 
     /// Notes what a new leader inherits of that: no more than had passed when it was written. Its predecessor may
-    /// have seen somebody want a volume and died before it could note so; whoever that was is gone, and nothing tells
-    /// of them any more.
+    /// have seen somebody want a volume and died before it could note so, or tell it on the lease; that pod is gone,
+    /// and nothing tells of it any more.
     pub(super) fn note_wishes_inherited_by(&mut self, daemon: &Daemon) {
         self.note_wishes_seen_by(daemon);
         for (pair, seen) in &mut self.seen_unwanted_since {

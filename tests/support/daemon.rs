@@ -43,6 +43,12 @@ impl Launch {
         Self { flags: flags.map(str::to_owned).to_vec(), authorities_of_the_cluster: false }
     }
 
+    /// The same for a daemon outside the cluster to which nobody has said where its own objects are.
+    pub fn alone_and_astray() -> Self {
+        let flags = ["--leader-elect=false", "--request-timeout=5s"];
+        Self { flags: flags.map(str::to_owned).to_vec(), authorities_of_the_cluster: false }
+    }
+
     /// One of several replicas, with a lease short enough for a test to wait for.
     pub fn replica(namespace: &str) -> Self {
         let flags = [

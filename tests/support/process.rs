@@ -223,6 +223,11 @@ impl Log {
         }
     }
 
+    /// How many lines say this.
+    pub fn count(&self, text: &str) -> usize {
+        self.lines.lock().unwrap().iter().filter(|line| line.contains(text)).count()
+    }
+
     /// The last lines, for a report.
     pub fn tail(&self, count: usize) -> String {
         let lines = self.lines.lock().unwrap();

@@ -7,13 +7,18 @@ use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
 
-use super::{ActualState, NodeName, VolumeId, VolumeKind};
+use super::{ActualState, NodeName, Pair, VolumeId, VolumeKind};
 
 impl ActualState {
     /// What is published already was announced by whoever published it; and what this process may have measured
     /// when it led before is of the past.
-    pub(in crate::attach_detach) fn begin_to_lead(&mut self) {
-        self.forget_given_up();
+    pub(in crate::attach_detach) fn begin_to_lead(
+        &mut self,
+        gone: Duration,
+        wanted: impl Fn(&VolumeId, &NodeName) -> bool,
+        wall: Timestamp,
+    ) {
+        self.forget_given_up(gone, wanted, wall);
         for pair in self.volumes.values_mut().flat_map(|state| state.pairs.iter_mut().map(|(_, pair)| pair)) {
             pair.told.attached |= pair.listed && pair.attachment.is_some();
             (pair.unwanted_since, pair.operation, pair.journey) = (None, None, None);
@@ -64,8 +69,7 @@ impl ActualState {
             let Some(since) = node.and_then(|state| state.unready_since).filter(|_| !wanted(name)) else {
                 continue;
             };
-            let since = pair.wish_ended.map_or(since, |ended| ended.max(since));
-            let due = since.checked_add(gone).unwrap_or(Timestamp::MAX);
+            let due = due(since, pair, gone);
             if due <= wall {
                 pair.held = false;
             } else {
@@ -77,15 +81,27 @@ impl ActualState {
 
     /// Forgets what a predecessor of this process gave up: what it took off a list, and what was on a node that
     /// is gone once it listed that elsewhere, or deleted the attachment. It had its reasons, such as force, that
-    /// do not show.
-    fn forget_given_up(&mut self) {
+    /// do not show. But it takes off the list before it deletes, and forces nothing before its time: what a node still
+    /// listed when it went, and nobody has elsewhere, it had not given up until then, whoever deleted the attachment.
+    fn forget_given_up(
+        &mut self,
+        gone: Duration,
+        wanted: impl Fn(&VolumeId, &NodeName) -> bool,
+        wall: Timestamp,
+    ) {
         for (volume, state) in &mut self.volumes {
             let is_listed = state.pairs.values().any(|pair| pair.listed);
+            let stays = |pair: &Pair| pair.attachment.is_some() && !pair.is_going();
+            let is_attached = state.pairs.values().any(|pair| stays(pair));
             for (name, pair) in state.pairs.iter_mut() {
                 let node = self.nodes.get(name);
+                let since = node.and_then(|state| state.unready_since);
+                let is_early =
+                    since.is_some_and(|since| wanted(volume, name) || wall < due(since, pair, gone));
+                let is_kept = pair.left_listed && is_early && !is_listed && !is_attached;
                 let is_given_up = match (volume.kind(), node.filter(|state| state.node.is_some())) {
                     (VolumeKind::Csi, Some(state)) => !state.distrusts(volume),
-                    (VolumeKind::Csi, None) => pair.attachment.is_none() || pair.is_going(),
+                    (VolumeKind::Csi, None) => !stays(pair) && !is_kept,
                     (VolumeKind::NoOp, Some(_)) => true,
                     (VolumeKind::NoOp, None) => is_listed,
                 };
@@ -93,4 +109,10 @@ impl ActualState {
             }
         }
     }
+}
+
+/// When what is on a node is given up that has been gone since then.
+fn due(since: Timestamp, pair: &Pair, gone: Duration) -> Timestamp {
+    let since = pair.wish_ended.map_or(since, |ended| ended.max(since));
+    since.checked_add(gone).unwrap_or(Timestamp::MAX)
 }

@@ -1,5 +1,7 @@
 //! The actual state under single observations; whole courses of events are in the tables and histories.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::jiff::SignedDuration;
 
 use super::*;
@@ -7,7 +9,7 @@ use crate::{
     attach_detach::node_state::Unsettled,
     kube_api::{
         ids::{DriverName, ResourceVersion, VolumeName},
-        kinds::NodeCondition,
+        kinds::{Node, NodeCondition},
     },
 };
 

@@ -3,9 +3,10 @@
 //!
 //! In: which detaches wait for such a node, and what became of our requests. Out: the one request that is needed, if
 //! any. It is about a ConfigMap beside the lease, by [`WaitKey`], written only while a detach waits in this way, and
-//! then stamped again every [`STAMP_PERIOD`]. A successor goes on from the last stamp: of the time since then it
-//! knows nothing, and so a wait is longer by that, and never shorter.
+//! then stamped again every [`STAMP_PERIOD`]. A successor goes on from the last stamp, if it believes it ([`credit`]): of
+//! the time since then it knows nothing, and so a wait is longer by that, and never shorter.
 
+mod credit;
 mod earlier;
 mod trouble;
 mod wait;
@@ -21,12 +22,17 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 pub use self::wait::{Failure, Wait, WaitKey, Waited};
-use self::{earlier::EarlierMap, trouble::Trouble};
+use self::{
+    credit::{Belief, Credit, Predecessor, STAMPED_BY},
+    earlier::EarlierMap,
+    trouble::Trouble,
+};
 use super::{retry::Retry, volume_name::VolumeId};
 use crate::kube_api::{
     call::{CallError, Request, Verb},
     ids::{NodeName, Uid},
     kinds::ConfigMap,
+    tally::Tally,
 };
 
 /// Entries that are kept, at most. A ConfigMap may hold 1 MiB, and one entry is a key of 32 bytes, three digits, the
@@ -95,12 +101,25 @@ pub struct ForceTimers {
     looked_at: Option<Instant>,
     /// How many did not fit when it was written last.
     left_out: usize,
-    /// Whether what predecessors wrote has been taken.
-    inherited: bool,
+    before: Predecessor,
+    inheritance: Inheritance,
+    credit: Credit,
     earlier: EarlierMap,
     asked: Option<Asked>,
     retry: Retry,
     trouble: Trouble,
+}
+
+/// How far it is with what predecessors wrote.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Inheritance {
+    /// It is to be read.
+    #[default]
+    Unread,
+    /// It is to be written as it was read, before it is believed.
+    Unclaimed,
+    /// It has been taken, or is not believed.
+    Settled,
 }
 
 /// What the request in flight is about.
@@ -121,11 +140,23 @@ enum Written {
 }
 
 impl ForceTimers {
-    /// Timers that are kept there, for waits that last so long at most.
+    /// Timers that are kept there by a process of that identity, for waits that last so long at most.
     #[must_use]
-    pub fn kept_in(place: TimersPlace, patience: Duration) -> Self {
+    pub fn kept_in(place: TimersPlace, identity: String, patience: Duration) -> Self {
         let earlier = EarlierMap::named(place.earlier_name.as_ref().map(|name| path(&place.namespace, name)));
-        Self { place: Some(place), patience, earlier, ..Self::default() }
+        Self { place: Some(place), patience, earlier, credit: Credit::of(identity), ..Self::default() }
+    }
+
+    /// The lease told this of who led before: what that one wrote is judged by it. Where nothing says so, nobody is
+    /// elected.
+    pub fn succeed(&mut self, told: Option<Tally>) {
+        self.before = Predecessor::OnLease(told);
+    }
+
+    /// How many waits were broken off of which the ConfigMap may tell, to be told on the lease.
+    #[must_use]
+    pub fn broken_off(&self) -> u64 {
+        self.credit.broken_off()
     }
 
     /// A detach waits for a node that is not Ready.
@@ -140,6 +171,16 @@ impl ForceTimers {
     pub fn forget(&mut self, volume: &VolumeId, node: &NodeName) {
         if !self.waits.is_empty() {
             self.changed |= self.waits.remove(&WaitKey::new(volume, node)).is_some();
+        }
+    }
+
+    /// Somebody wants the volume: what may have been written of its wait does not go on, whether or not the
+    /// ConfigMap can be written (S4).
+    pub fn break_off(&mut self, volume: &VolumeId, node: &NodeName) {
+        if !self.waits.is_empty() || !self.credit.is_empty() {
+            let key = WaitKey::new(volume, node);
+            self.changed |= self.waits.remove(&key).is_some();
+            self.changed |= self.credit.break_off(&key);
         }
     }
 
@@ -178,6 +219,13 @@ impl ForceTimers {
             self.asked = Some(Asked::EarlierMap);
             return Some(request);
         }
+        if self.inheritance == Inheritance::Unclaimed
+            && let Written::Present(map) = &self.written
+        {
+            self.credit.writes(&map.data);
+            self.asked = Some(Asked::Timers(Verb::Patch));
+            return Some(patch(path, map, &json!({ STAMPED_BY: self.credit.stamp() })));
+        }
         let since_last = self.looked_at.map_or(Duration::MAX, |looked_at| now - looked_at);
         let is_due =
             (self.changed && since_last >= WRITE_PERIOD) || (self.runs && since_last >= STAMP_PERIOD);
@@ -186,6 +234,10 @@ impl ForceTimers {
         }
         let request = self.write(path, wall);
         self.changed = false;
+        if request.is_none() {
+            // It says what it should, whoever saw to that.
+            self.trouble.is_over();
+        }
         if request.is_some() || self.runs {
             self.looked_at = Some(now);
         }
@@ -196,6 +248,7 @@ impl ForceTimers {
     /// The write that makes the ConfigMap what it should be.
     fn write(&mut self, path: String, wall: Timestamp) -> Option<Request> {
         let wanted = self.kept(wall);
+        self.credit.writes(&wanted);
         match &self.written {
             Written::Absent if !wanted.is_empty() => {
                 let (collection, name) = path.rsplit_once('/')?;
@@ -209,11 +262,7 @@ impl ForceTimers {
                 let mut data: BTreeMap<&String, Value> = gone.map(|key| (key, Value::Null)).collect();
                 let changed = wanted.iter().filter(|(key, value)| map.data.get(*key) != Some(*value));
                 data.extend(changed.map(|(key, value)| (key, json!(value))));
-                let metadata = json!({
-                    "uid": map.metadata.uid, "resourceVersion": map.metadata.resource_version,
-                });
-                let body = json!({ "metadata": metadata, "data": data });
-                Some(Request { verb: Verb::Patch, path, body: Some(body) })
+                Some(patch(path, map, &json!(data)))
             }
             _ => None,
         }
@@ -243,6 +292,9 @@ impl ForceTimers {
             self.runs |= waited.elapsed < self.patience;
             kept.insert(key.as_str().to_owned(), waited.to_string());
         }
+        if !kept.is_empty() {
+            kept.insert(STAMPED_BY.to_owned(), self.credit.stamp());
+        }
         kept
     }
 
@@ -270,6 +322,10 @@ impl ForceTimers {
             Err(CallError::NotFound(_)) if verb == Verb::Get => self.written = Written::Absent,
             Ok(None) => return Vec::new(),
             Err(error) => {
+                if verb != Verb::Get {
+                    // Who came before may not have been able to write it either.
+                    self.inheritance = Inheritance::Settled;
+                }
                 self.failed(&error, verb, jitter, now);
                 return Vec::new();
             }
@@ -279,15 +335,42 @@ impl ForceTimers {
         }
         // It may hold what is not waited for, or lack what came meanwhile.
         self.changed |= verb == Verb::Get;
-        if std::mem::replace(&mut self.inherited, true) {
-            return Vec::new();
+        if verb != Verb::Get
+            && let Written::Present(map) = &self.written
+        {
+            self.credit.has_written(&map.data);
         }
-        self.inherit(candidates, wall)
+        let is_believed = match mem::replace(&mut self.inheritance, Inheritance::Settled) {
+            Inheritance::Unread => self.is_believed(),
+            Inheritance::Unclaimed => true,
+            Inheritance::Settled => false,
+        };
+        if is_believed { self.inherit(candidates, wall) } else { Vec::new() }
+    }
+
+    /// Whether what was read may be gone on from now.
+    fn is_believed(&mut self) -> bool {
+        let Written::Present(map) = &self.written else { return false };
+        if map.data.is_empty() {
+            return false;
+        }
+        let belief = self.before.belief(&map.data);
+        if belief == Belief::IfClaimed {
+            self.inheritance = Inheritance::Unclaimed;
+        }
+        if belief == Belief::Disbelieved {
+            tracing::info!(
+                config_map = %map.metadata.name,
+                waits = map.data.len(),
+                "waits begin anew: whether they went on after they were written is not known"
+            );
+        }
+        belief == Belief::Believed
     }
 
     fn inherit(&mut self, candidates: impl FnOnce() -> Vec<Candidate>, wall: Timestamp) -> Vec<Inherited> {
         let data = match &self.written {
-            Written::Present(map) if !map.data.is_empty() => &map.data,
+            Written::Present(map) => &map.data,
             _ => return Vec::new(),
         };
         let mut all = Vec::new();
@@ -332,6 +415,12 @@ impl ForceTimers {
     pub fn alarm(&self) -> Option<&str> {
         self.trouble.alarm()
     }
+}
+
+/// The change of data of the ConfigMap as it was read.
+fn patch(path: String, map: &ConfigMap, data: &Value) -> Request {
+    let metadata = json!({ "uid": map.metadata.uid, "resourceVersion": map.metadata.resource_version });
+    Request { verb: Verb::Patch, path, body: Some(json!({ "metadata": metadata, "data": data })) }
 }
 
 /// Path of a ConfigMap.

@@ -1,12 +1,16 @@
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use super::*;
 use crate::kube_api::kinds::{Node, NodeCondition};
+
+mod succession;
 
 const PATIENCE: Duration = Duration::from_mins(6);
 /// A UID as long as they are.
 const UID: &str = "01234567-89ab-cdef-0123-456789abcdef";
 
 /// The API server, as far as ConfigMaps go.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Store {
     maps: BTreeMap<String, Value>,
     revision: u64,
@@ -14,6 +18,10 @@ struct Store {
     asked: Vec<(Verb, Value)>,
     /// Bytes of all that etcd has stored.
     stored: usize,
+    /// Whether some policy refuses all writes.
+    refuses: bool,
+    /// What the lease tells.
+    told: Option<Tally>,
 }
 
 impl Store {
@@ -26,12 +34,18 @@ impl Store {
         let Request { verb, path, body } = request;
         let body = body.unwrap_or_default();
         self.asked.push((verb, body.clone()));
+        if self.refuses && verb != Verb::Get {
+            return Err(refused());
+        }
         let (path, known) = match verb {
             Verb::Create => {
                 let path = format!("{path}/{}", body["metadata"]["name"].as_str().unwrap());
                 let mut map = json!({"metadata": {"namespace": "ns", "uid": "u"}});
                 json_patch::merge(&mut map, &body);
-                assert!(self.maps.insert(path.clone(), map).is_none());
+                if self.maps.contains_key(&path) {
+                    return Err(CallError::AlreadyExists("there".to_owned()));
+                }
+                self.maps.insert(path.clone(), map);
                 (path, true)
             }
             _ => (path.clone(), self.maps.contains_key(&path)),
@@ -61,7 +75,9 @@ impl Store {
 }
 
 /// A process with clocks of its own, of which the one on the wall shows anything.
+#[derive(Clone)]
 struct Process {
+    identity: String,
     timers: ForceTimers,
     now: Instant,
     wall: Timestamp,
@@ -71,9 +87,22 @@ struct Process {
 
 impl Process {
     fn started(wall: i64) -> Self {
-        let timers = ForceTimers::kept_in(place(), PATIENCE);
+        static STARTED: AtomicU64 = AtomicU64::new(0);
+        let identity = format!("host_{}", STARTED.fetch_add(1, Ordering::Relaxed));
+        let timers = ForceTimers::kept_in(place(), identity.clone(), PATIENCE);
         let candidates = (1..=9).map(candidate).collect();
-        Self { timers, now: Instant::now(), wall: at(wall), candidates, inherited: Vec::new() }
+        Self { identity, timers, now: Instant::now(), wall: at(wall), candidates, inherited: Vec::new() }
+    }
+
+    /// It leads next, by the lease.
+    fn succeeding(store: &Store, wall: i64) -> Self {
+        let mut process = Self::started(wall);
+        process.timers.succeed(store.told.clone());
+        process
+    }
+
+    fn renews(&self, store: &mut Store) {
+        store.told = Some(Tally { by: self.identity.clone(), count: self.timers.broken_off() });
     }
 
     fn pass(&mut self, time: Duration) {
@@ -404,6 +433,28 @@ fn s6_that_it_cannot_be_kept_stands_as_an_alarm_until_it_can() {
 }
 
 #[test]
+fn s6_that_it_cannot_be_written_is_no_alarm_any_more_once_nothing_is_left_to_write() {
+    for was_written in [false, true] {
+        let (mut store, mut process) = (Store::default(), Process::started(0));
+        if was_written {
+            process.waits(2, "a");
+            process.works(&mut store);
+        }
+        store.refuses = true;
+        process.waits(1, "a");
+        process.works_for(seconds(10), &mut store);
+        assert!(process.timers.alarm().is_some());
+        process.timers.forget(&lun(1), &node());
+        process.works_for(seconds(600), &mut store);
+        // What is still to be written, such as a stamp, is still in vain.
+        assert_eq!(process.timers.alarm().is_some(), was_written);
+        process.waits(1, "a");
+        process.works_for(seconds(600), &mut store);
+        assert!(process.timers.alarm().is_some(), "and begins anew with the next wait");
+    }
+}
+
+#[test]
 fn s40_who_asks_to_wait_is_waited_for() {
     let mut process = Process::started(0);
     process.next().unwrap();
@@ -422,7 +473,7 @@ fn s6_of_more_than_fits_the_youngest_are_not_kept_until_there_is_room() {
     process.pass(seconds(100));
     process.works(&mut store);
     let data = store.data();
-    assert_eq!(data.len(), MOST);
+    assert_eq!(data.len(), MOST + 1, "and by whom it is stamped");
     assert!(!data.contains_key(key(MOST).as_str()), "the youngest is left out");
     let size: usize = data.iter().map(|(key, value)| key.len() + value.len()).sum();
     assert!(size < 1 << 20, "{size}: it fits into a ConfigMap");
@@ -470,7 +521,7 @@ fn what_an_earlier_version_kept_is_read_once_and_deleted_as_it_was_read() {
             store.maps.insert(old.to_owned(), map.clone());
         }
         let place = TimersPlace { earlier_name: earlier_name.clone(), ..place() };
-        process.timers = ForceTimers::kept_in(place, PATIENCE);
+        process.timers = ForceTimers::kept_in(place, process.identity.clone(), PATIENCE);
         process.waits(1, "a");
         process.works(&mut store);
         assert_eq!(process.inherited, [], "E10 its times are another clock's");
@@ -484,7 +535,7 @@ fn what_an_earlier_version_kept_is_read_once_and_deleted_as_it_was_read() {
         let (mut store, mut process) = (Store::default(), Process::started(0));
         store.maps.insert(old.to_owned(), map.clone());
         let place = TimersPlace { earlier_name: earlier_name.clone(), ..place() };
-        process.timers = ForceTimers::kept_in(place, PATIENCE);
+        process.timers = ForceTimers::kept_in(place, process.identity.clone(), PATIENCE);
         process.waits(1, "a");
         for number in 0.. {
             let Some(request) = process.next() else { break };

@@ -55,6 +55,14 @@ impl Trouble {
         true
     }
 
+    /// There is nothing left to write: nothing comes of what is wrong.
+    pub(super) fn is_over(&mut self) {
+        if self.alarm.is_some() {
+            tracing::info!("there are no timers of forced detaches left to keep");
+        }
+        *self = Self::default();
+    }
+
     pub(super) fn alarm(&self) -> Option<&str> {
         self.alarm.as_deref()
     }

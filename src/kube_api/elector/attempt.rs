@@ -15,7 +15,6 @@ use super::{Candidacy, Elector};
 use crate::kube_api::{
     call::{CallError, Request, Verb},
     lease::{self, Action, Fitness, Notes, Observed},
-    restore::RestoreGrace,
     suspension::Suspended,
 };
 
@@ -82,6 +81,7 @@ impl Elector {
         let notes = self.notes(role);
         let body = lease::renewal(&observed, &identity, &timing, notes, Timestamp::now());
         let fitness = if let Role::Candidate(fitness) = role { fitness } else { Fitness::Fit };
+        let told = observed.tally();
         let action = lease::evaluate(&observed, Instant::now(), &identity, &timing, fitness);
         self.observed = Some(observed);
         let deadline = match action {
@@ -96,11 +96,16 @@ impl Elector {
             Action::StandAside => return Err(AttemptError::NotFit),
             Action::Renew => self.write(Verb::Update, body).await?,
             Action::TakeOver { from } => {
+                // Also if the answer gets lost: then what it told is written over.
+                self.tally.leave(told);
                 let deadline = self.write(Verb::Update, body).await?;
                 tracing::info!(lease = %self.lease(), %from, "took over the lease");
                 deadline
             }
             Action::Create => {
+                if !leading {
+                    self.tally.leave(None);
+                }
                 let body = lease::creation(&namespace, &name, &identity, &timing, notes, Timestamp::now());
                 self.write(Verb::Create, Some(body)).await?
             }
@@ -110,7 +115,7 @@ impl Elector {
 
     fn notes(&self, role: Role) -> Notes {
         let seeks_successor = matches!(role, Role::Leader { seeks_successor: true });
-        Notes { grace: self.grace.left(Instant::now()), seeks_successor }
+        Notes { grace: self.grace.left(Instant::now()), seeks_successor, tally: self.tally.own() }
     }
 
     /// Tells the holder what it has to know from us: that we would take its place, if it asks for that, or that
@@ -190,10 +195,9 @@ impl Elector {
 
     async fn release(&mut self) -> Result<(), CallError> {
         let identity = self.candidacy.identity.clone();
-        let body = |observed: &Observed, grace: &RestoreGrace| {
-            lease::released(observed, &identity, grace.left(Instant::now()), Timestamp::now())
-        };
-        let mut request = self.observed.as_ref().and_then(|observed| body(observed, &self.grace));
+        let notes = self.notes(Role::Leader { seeks_successor: false });
+        let body = |observed: &Observed| lease::released(observed, &identity, notes, Timestamp::now());
+        let mut request = self.observed.as_ref().and_then(body);
         if request.is_none() {
             return Ok(());
         }
@@ -201,7 +205,7 @@ impl Elector {
             // A renewal whose answer was lost has changed the revision: read it and try once more.
             Err(CallError::Conflict(_)) => {
                 let observed = self.read().await?;
-                request = body(&observed, &self.grace);
+                request = body(&observed);
                 if request.is_none() {
                     return Ok(());
                 }

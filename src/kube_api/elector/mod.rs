@@ -41,6 +41,7 @@ use super::{
     restore::RestoreGrace,
     sight::Sight,
     suspension::Suspended,
+    tally::LeaseTally,
 };
 use crate::metrics::ElectionMetrics;
 
@@ -125,6 +126,7 @@ pub struct Elector {
     sight: Sight,
     grace: RestoreGrace,
     progress: Progress,
+    tally: LeaseTally,
     /// How long the machine had been suspended when the last write of the lease that succeeded was sent.
     suspended: Suspended,
     /// The newest revision of the lease that was seen.
@@ -151,6 +153,7 @@ impl Elector {
             sight: Sight::default(),
             grace: RestoreGrace::default(),
             progress: Progress::default(),
+            tally: LeaseTally::default(),
             suspended: Suspended::default(),
             seen: Arc::default(),
         }
@@ -173,6 +176,12 @@ impl Elector {
     #[must_use]
     pub fn with_progress(self, progress: Progress) -> Self {
         Self { progress, ..self }
+    }
+
+    /// The same, that keeps this on the lease, and finds there what the last leader kept.
+    #[must_use]
+    pub fn with_tally(self, tally: LeaseTally) -> Self {
+        Self { tally, ..self }
     }
 
     /// How the election stands.

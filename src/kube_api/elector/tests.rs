@@ -18,6 +18,7 @@ use crate::{
 
 mod deleted_lease;
 mod grace;
+mod tally;
 
 const TIMING: Timing = Timing {
     lease_duration: Duration::from_secs(15),
@@ -169,6 +170,7 @@ struct Running {
     sight: Sight,
     grace: RestoreGrace,
     progress: Progress,
+    tally: LeaseTally,
     release: CancellationToken,
     view: watch::Receiver<ElectionView>,
     task: tokio::task::JoinHandle<Result<(), ElectionError>>,
@@ -196,16 +198,17 @@ fn start_as(
 ) -> Running {
     let leadership = Leadership::new(Term::None).with_reserve(timing.reserve());
     let (sight, grace) = (Sight::default(), RestoreGrace::default());
-    let progress = Progress::default();
+    let (progress, tally) = (Progress::default(), LeaseTally::default());
     let elector = server
         .elector(identity, &leadership, timing)
         .with_sight(sight.clone())
         .with_grace(grace.clone())
-        .with_progress(progress.clone());
+        .with_progress(progress.clone())
+        .with_tally(tally.clone());
     let release = CancellationToken::new();
     let view = elector.view();
     let task = tokio::spawn(elector.run(None, synced, barrier, release.clone()));
-    Running { leadership, sight, grace, progress, release, view, task }
+    Running { leadership, sight, grace, progress, tally, release, view, task }
 }
 
 impl Running {

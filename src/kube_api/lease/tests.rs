@@ -213,12 +213,12 @@ fn a_renewal_is_a_change_although_the_wall_clock_stands_still() {
 #[test]
 fn a_release_leaves_nobody_and_only_gives_up_what_is_ours() {
     let observed = Observed::update(None, Some(lease("me", "1999-01-01T00:00:00.000000Z")), Instant::now());
-    let body = released(&observed, "me", None, wall()).unwrap();
+    let body = released(&observed, "me", Notes::default(), wall()).unwrap();
     assert_eq!(body["spec"]["holderIdentity"], json!(""));
     assert_eq!(body["spec"]["leaseDurationSeconds"], json!(1));
     assert_eq!(body["spec"]["leaseTransitions"], json!(3));
     assert_eq!(body["metadata"]["resourceVersion"], json!("7"));
-    assert_eq!(released(&observed, "you", None, wall()), None);
+    assert_eq!(released(&observed, "you", Notes::default(), wall()), None);
 }
 
 #[test]
@@ -269,7 +269,7 @@ fn e11_m2_notes_come_and_go_and_leave_others_alone() {
     let renew = |object: &Value, identity: &str, notes| {
         renewal(&see(object), identity, &TIMING, notes, wall()).unwrap()
     };
-    let all = Notes { grace: Some(Duration::from_millis(61_200)), seeks_successor: true };
+    let all = Notes { grace: Some(Duration::from_millis(61_200)), seeks_successor: true, tally: None };
     let noted = renew(&object, "me", all);
     let annotations = json!({
         "team": "storage",
@@ -290,10 +290,11 @@ fn e11_m2_notes_come_and_go_and_leave_others_alone() {
     assert_eq!(renew(&answer, "me", Notes::default())["metadata"]["annotations"], plain);
 
     // Who takes it begins anew; who gives it up leaves what is left of the grace.
-    let taken = renew(&answer, "you", Notes { grace: all.grace, seeks_successor: false });
+    let taken = renew(&answer, "you", Notes { seeks_successor: false, ..all });
     assert_eq!(see(&taken).successor(), None);
     assert!(see(&taken).grace_for("me").is_some() && !see(&taken).seeks_successor());
-    let released = released(&see(&answer), "me", Some(Duration::from_secs(5)), wall()).unwrap();
+    let left = Notes { grace: Some(Duration::from_secs(5)), ..all };
+    let released = released(&see(&answer), "me", left, wall()).unwrap();
     assert_eq!(
         (see(&released).grace_for("you"), see(&released).successor()),
         (Some(Duration::from_secs(5)), None)
@@ -316,4 +317,23 @@ fn e11_m2_notes_come_and_go_and_leave_others_alone() {
             "name": "mooring", "namespace": "ns",
         })
     );
+}
+
+#[test]
+fn s4_a_tally_stays_until_another_counts() {
+    let now = Instant::now();
+    let see = |object: &Value| Observed::update(None, Some(object.clone()), now);
+    let tally = |count| Notes { tally: count, ..Notes::default() };
+    let object = lease("me", "1999-01-01T00:00:00.000000Z");
+    assert_eq!(see(&object).tally(), None);
+    let renewed = renewal(&see(&object), "me", &TIMING, tally(Some(3)), wall()).unwrap();
+    let told = Some(Tally { by: "me".to_owned(), count: 3 });
+    assert_eq!(see(&renewed).tally(), told);
+    // Who takes it leaves it there as long as it counts nothing itself.
+    let taken = renewal(&see(&renewed), "you", &TIMING, tally(None), wall()).unwrap();
+    assert_eq!((see(&taken).holder(), see(&taken).tally()), ("you", told));
+    let counted = renewal(&see(&taken), "you", &TIMING, tally(Some(0)), wall()).unwrap();
+    assert_eq!(see(&counted).tally(), Some(Tally { by: "you".to_owned(), count: 0 }));
+    let given_up = released(&see(&counted), "you", tally(Some(1)), wall()).unwrap();
+    assert_eq!(see(&given_up).tally(), Some(Tally { by: "you".to_owned(), count: 1 }));
 }
