@@ -39,6 +39,7 @@ mod second_controller;
 mod serving;
 mod slow;
 mod stage;
+mod standby_memory;
 mod troubles;
 
 use libtest_mimic::{Arguments, Trial};
@@ -54,6 +55,7 @@ fn main() {
     stories.extend(in_tree::stories());
     stories.extend(detach::stories());
     stories.extend(force::stories());
+    stories.extend(standby_memory::stories());
     stories.extend(economy::stories());
     stories.extend(exclusive::stories());
     stories.extend(mass_move::stories());

@@ -43,7 +43,7 @@ fn s4_s6_a_successor_goes_on_from_what_was_not_broken_off_since_it_was_written()
             &[Pass(43), refused, Visited(1), Pass(9), Refused(false), Pass(300)],
             &[(1, 306)],
         ),
-        ("wanted again and written as it should be", &[Pass(43), Visited(1), Pass(44)], &[(1, 41)]),
+        ("wanted again and written as it should be", &[Pass(43), Visited(1), Pass(44)], &[(1, 40)]),
         (
             "its end could not be written, and then it was wanted again",
             &[Pass(43), refused, Detached(1), Pass(9), Visited(1), Pass(100)],
