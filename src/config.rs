@@ -5,7 +5,7 @@
 
 mod recyclers;
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
 use thiserror::Error;
 
@@ -131,6 +131,8 @@ pub struct Config {
     pub attach_detach: AttachDetachOptions,
     /// Choices for the binder.
     pub binder: BinderOptions,
+    /// The flags that all this came from, each with its value.
+    pub flags: BTreeMap<String, String>,
 }
 
 impl TryFrom<RunArgs> for Config {
@@ -157,6 +159,7 @@ impl TryFrom<RunArgs> for Config {
             log: LogConfig { format: args.logging_format, filter },
             attach_detach,
             binder,
+            flags: args.values,
         })
     }
 }
@@ -378,6 +381,7 @@ mod tests {
                 ..AttachDetachOptions::default()
             },
             binder: BinderOptions::default(),
+            flags: config(&[]).unwrap().flags,
         };
         assert_eq!(config(&[]), Ok(expected));
     }

@@ -219,6 +219,7 @@ impl Controller {
         let is_exclusive = exclusive.is_some();
         let others = Others { verdicts: &verdicts, holders: self.holders(volume, &scope, is_exclusive) };
         for (node, verdict) in &verdicts {
+            self.count_decision(volume, node, verdict);
             self.time(volume, node, verdict, now);
             self.tell(volume, node, verdict, &others, now);
         }
