@@ -27,7 +27,7 @@ function(config)
       p.lines('Held back by the own limit',
               'Time that requests waited for a client limit (--kube-api-qps, or the daemon’s own patience after a 429), 99th percentile.',
               's',
-              [p.target(q.quantile(0.99, q.of('rest_client_rate_limiter_duration_seconds_bucket'), 'verb'), '{{verb}}')],
+              [p.target(q.orNone(q.quantile(0.99, q.of('rest_client_rate_limiter_duration_seconds_bucket'), 'verb'), 'verb'), '{{verb}}')],
               thresholds=[[1, 'orange']]),
       p.lines('In flight',
               'Requests that are not answered yet, by subsystem.',
@@ -41,7 +41,7 @@ function(config)
       p.lines('Conflicts of writes',
               'Writes that met a newer revision, per second, by operation. Each is repeated on fresh state.',
               'ops',
-              [p.target('%s or vector(0)' % q.rate(q.of('mooring_write_conflicts_total'), 'op'), '{{op}}')],
+              [p.target(q.orNone(q.rate(q.of('mooring_write_conflicts_total'), 'op'), 'op'), '{{op}}')],
               thresholds=[[10, 'orange']]),
       p.lines('Not answered in time', 'Requests per second whose outcome is unknown, or that the server gave up; and those that were repeated.', 'reqps', [
         p.target(q.rateOrZero(q.of('mooring_requests_timed_out_total')), 'timed out'),

@@ -53,7 +53,7 @@ function(config)
               [p.target(quantile(q.of('volume_operation_total_seconds_bucket'), 'operation_name'), '{{job}}: {{operation_name}}')],
               thresholds=[[60, 'orange']]),
       p.lines('Volumes bound', 'PersistentVolumes in phase Bound.', 'none', [p.target('sum by (job) (%s)' % q.of('pv_collector_bound_pv_count'), '{{job}}')]),
-      p.lines('Claims unbound', 'Claims without a volume.', 'none', [p.target('sum by (job) (%s) or vector(0)' % q.of('pv_collector_unbound_pvc_count'), '{{job}}')]),
+      p.lines('Claims unbound', 'Claims without a volume.', 'none', [p.target(q.orNone('sum by (job) (%s)' % q.of('pv_collector_unbound_pvc_count'), 'job'), '{{job}}')]),
     ]),
     d.row('Work queues', [
       p.lines('Adds', 'Keys added per second.', 'ops', [p.target(q.rate(q.of('workqueue_adds_total', queues), 'job, name'), '{{job}}: {{name}}')]),
@@ -67,8 +67,8 @@ function(config)
     d.row('API server and process', [
       p.lines('Requests', 'Per second, by class of the answer.', 'reqps', [
         p.target(q.rate(q.of('rest_client_requests_total', 'code=~"2.."'), 'job'), '{{job}}: 2xx'),
-        p.target(q.rate(q.of('rest_client_requests_total', 'code=~"4.."'), 'job') + ' or vector(0)', '{{job}}: 4xx'),
-        p.target(q.rate(q.of('rest_client_requests_total', 'code=~"5..|<error>"'), 'job') + ' or vector(0)', '{{job}}: 5xx'),
+        p.target(q.orNone(q.rate(q.of('rest_client_requests_total', 'code=~"4.."'), 'job'), 'job'), '{{job}}: 4xx'),
+        p.target(q.orNone(q.rate(q.of('rest_client_requests_total', 'code=~"5..|<error>"'), 'job'), 'job'), '{{job}}: 5xx'),
       ]),
       p.lines('Latency of writes, 99th percentile',
               'Until the API server’s answer to a POST.',

@@ -14,6 +14,9 @@
   rate(selector, by=''):: 'sum%s (rate(%s[$__rate_interval]))' % [this.by(by), selector],
   rateOrZero(selector):: this.rate(selector) + ' or vector(0)',
 
+  // A series called `none` where there are no others: nothing happened, which is not the same as no data.
+  orNone(query, label):: '%s or on() label_replace(vector(0), "%s", "none", "", "")' % [query, label],
+
   // How many in the time that is shown.
   increase(selector, by=''):: 'sum%s (increase(%s[$__range]))' % [this.by(by), selector],
 
