@@ -38,11 +38,13 @@ use crate::{
         sight::Sight,
         watch::{self as kind_watch, CatchUps, Fetcher},
     },
-    metrics::{Alarms, ApiMetrics, ElectionMetrics, Metrics, WatchMetrics, process},
+    metrics::{
+        Alarms, ApiMetrics, Certificate, ElectionMetrics, Expiry, Metrics, WatchMetrics, process, slis::Slis,
+    },
     routes,
     state::{Objects, Stored},
     supervise::{Dead, Death, Stage, Supervisor, Threads, Workplace},
-    telemetry,
+    telemetry, zpages,
 };
 
 mod life;
@@ -258,6 +260,7 @@ impl Daemon {
 
         let metrics = Metrics::default();
         process::register(&metrics)?;
+        expiries(&metrics, server.as_ref().map(|open| Arc::clone(&open.own)), api.clone())?;
         let measures = Measures::new(&metrics)?;
         let workplace = Workplace::new(threads)?;
         let auth = workplace.enter(|| build_auth(&serving, &apis, &measures))?;
@@ -281,9 +284,12 @@ impl Daemon {
         start_watches(&mut tasks, fetchers, &watches, &objects, &catch_ups)?;
         let namespace = config.own_namespace.clone().or_else(|| api.own_namespace.clone());
         let namespace = namespace.unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
+        let mut runtimes = vec![Handle::current()];
+        runtimes.extend(workplace.runtime());
         let view = match &config.election {
             Some(election) => {
                 let place = Workplace::new(threads)?;
+                runtimes.extend(place.runtime());
                 let candidacy = Candidacy {
                     namespace: namespace.clone(),
                     name: config.own_name.clone(),
@@ -313,6 +319,7 @@ impl Daemon {
             }
             None => None,
         };
+        process::register_tasks(&metrics, runtimes)?;
         let (events, writer) = EventQueue::new(&metrics)?;
         let writing = writer.run(caller.clone(), identity, events_end.clone());
         tasks.spawn(Stage::Events, "events", writing);
@@ -330,11 +337,12 @@ impl Daemon {
             events,
             planning: planning.clone(),
         };
-        let mut router = build_router(&parts, view, tasks.dead());
+        let mut router = build_router(&parts, view, tasks.dead())?;
         for Subsystem { name, running, explained_at, explanation } in subsystems(&parts)? {
             tasks.spawn(Stage::Subsystem, name, running);
             router = router.json(explained_at, explanation);
         }
+        let router = zpages::add(router, &parts.config);
         let gate = Arc::new(Gate::new(Pages::new(Arc::new(router)), auth, serving, measures));
         if let Some(BoundServer { server, tls, own }) = server {
             let running = server.run(Arc::clone(&gate), tls, own, http.clone());
@@ -374,7 +382,11 @@ impl Daemon {
     }
 }
 
-fn build_router(parts: &Parts, view: Option<watch::Receiver<ElectionView>>, dead: Dead) -> Router {
+fn build_router(
+    parts: &Parts,
+    view: Option<watch::Receiver<ElectionView>>,
+    dead: Dead,
+) -> Result<Router, prometheus::Error> {
     let sources = routes::Sources {
         metrics: parts.metrics.clone(),
         objects: Arc::clone(&parts.objects),
@@ -383,9 +395,22 @@ fn build_router(parts: &Parts, view: Option<watch::Receiver<ElectionView>>, dead
         election: view.zip(parts.config.election.as_ref().map(|election| election.timing)),
         dead,
         alarms: parts.alarms.clone(),
+        slis: Slis::new()?,
         stopping: parts.planning.clone(),
     };
-    routes::router(&sources)
+    Ok(routes::router(&sources))
+}
+
+/// Says when certificates expire: the server's, if there is one, and the client's.
+fn expiries(
+    metrics: &Metrics,
+    own: Option<Arc<OwnCertificate>>,
+    api: ApiServer,
+) -> Result<(), prometheus::Error> {
+    let of_server: Expiry = Arc::new(move || own.as_ref().and_then(|own| own.expiry()));
+    Certificate::Serving.register(metrics, of_server)?;
+    let of_client: Expiry = Arc::new(move || http::expiry_of_pem(&api.client_certificate()?));
+    Certificate::Client.register(metrics, of_client)
 }
 
 /// Tells the elector since when the first kind is blind, if one is.

@@ -4,6 +4,7 @@
 //! the network, or any file but those that describe recycler pods.
 
 use std::{
+    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -134,6 +135,8 @@ pub struct Config {
     pub attach_detach: AttachDetachOptions,
     /// Choices for the binder.
     pub binder: BinderOptions,
+    /// The flags that all this came from, each with its value.
+    pub flags: BTreeMap<String, String>,
 }
 
 impl TryFrom<RunArgs> for Config {
@@ -160,6 +163,7 @@ impl TryFrom<RunArgs> for Config {
             log: LogConfig { format: args.logging_format, filter },
             attach_detach,
             binder,
+            flags: args.values,
         })
     }
 }
@@ -428,6 +432,7 @@ mod tests {
                 ..AttachDetachOptions::default()
             },
             binder: BinderOptions::default(),
+            flags: config(&[]).unwrap().flags,
         };
         assert_eq!(config(&[]), Ok(expected));
     }

@@ -11,7 +11,7 @@
 //! - The floor: [`kube_api`] (single requests, narrow kinds, watches, lease, events), [`state`] (one
 //!   table per kind), [`metrics`], [`http`].
 //! - The subsystems, which never import each other: [`attach_detach`] and [`binder`].
-//! - The process: [`cli`], [`config`], [`app`], [`supervise`], [`routes`], [`telemetry`].
+//! - The process: [`cli`], [`config`], [`app`], [`supervise`], [`routes`], [`zpages`], [`telemetry`].
 //! - `embedded` (feature `demo`): an API server in this process, for tests and the demo; `demo`: the
 //!   daemon at work on it.
 //!
@@ -22,6 +22,7 @@
 pub mod app;
 pub mod attach_detach;
 pub mod binder;
+pub mod build_info;
 pub mod cli;
 pub mod config;
 #[cfg(feature = "demo")]
@@ -38,3 +39,4 @@ pub mod serving_flags;
 pub mod state;
 pub mod supervise;
 pub mod telemetry;
+pub mod zpages;

@@ -45,6 +45,18 @@ pub enum State {
 }
 
 impl State {
+    /// As it is shown.
+    #[must_use]
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::Detached => "Detached",
+            Self::Attaching => "Attaching",
+            Self::Attached => "Attached",
+            Self::Detaching => "Detaching",
+            Self::Uncertain => "Uncertain",
+        }
+    }
+
     /// The state of a pair.
     #[must_use]
     pub fn of(pair: &Pair) -> Self {
@@ -293,6 +305,17 @@ impl Standing {
     /// Since when a pair has been waiting for what it waits for.
     pub(super) fn since(&self, volume: &VolumeId, node: &NodeName) -> Option<Instant> {
         self.waits.get(&key(volume, node)).map(|wait| wait.since)
+    }
+
+    /// Looks at every pair that waits, in any order and without a copy.
+    pub(super) fn for_each_wait(&self, mut look: impl FnMut(&NodeVolume, &Waiting)) {
+        self.waits.for_each(|pair, wait| look(pair, &wait.reason.waiting));
+    }
+
+    /// Whether this process decides.
+    #[must_use]
+    pub fn leads(&self) -> bool {
+        self.leads.load(Ordering::Relaxed)
     }
 
     /// Every pair that waits.

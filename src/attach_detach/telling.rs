@@ -17,7 +17,7 @@ use super::{
     controller::{Controller, Dirty},
     desired_state::{AttachSource, PodWishes, Wish},
     force::ForceReason,
-    journey::{Journey, Phase},
+    journey::{Journey, Look, Phase, is_ours},
     metrics::{Ending, Planned},
     rules::{self, Verdict, Waiting},
     scope::Scope,
@@ -304,6 +304,12 @@ impl Controller {
         }
     }
 
+    /// Counts what was decided of the pair.
+    pub(super) fn count_decision(&self, volume: &VolumeId, node: &NodeName, verdict: &Verdict) {
+        let state = || self.actual.pair(volume, node).map(State::of).unwrap_or_default().code();
+        self.metrics.decided(verdict.waiting.as_ref().map_or_else(state, Waiting::code));
+    }
+
     /// Measures how far the pair has come on its way.
     pub(super) fn time(&mut self, volume: &VolumeId, node: &NodeName, verdict: &Verdict, now: Instant) {
         if volume.kind() == VolumeKind::NoOp {
@@ -313,10 +319,11 @@ impl Controller {
         let operation = if wanted { Operation::Attach } else { Operation::Detach };
         let pair = self.actual.pair_mut(volume, node);
         let phase = Phase::of(pair, wanted, verdict.withdraws);
-        let (journey, laps) =
-            Journey::proceed(pair.journey.take(), operation, phase, pair.forced.is_some(), now);
+        let ours = is_ours(phase, verdict.waiting.as_ref());
+        let look = Look { operation, phase, ours, forced: pair.forced.is_some() };
+        let (journey, laps) = Journey::proceed(pair.journey.take(), look, now);
         pair.journey = journey;
-        self.metrics.laps(volume, laps);
+        self.effects.laps.extend(laps.into_iter().map(|lap| (volume.clone(), lap)));
     }
 
     /// Whether the volume was in-tree before it was translated: an inline one, or one of a PersistentVolume

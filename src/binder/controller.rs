@@ -37,7 +37,7 @@ use crate::{
         leadership::Leadership,
         managed_fields::OwnedField,
     },
-    metrics::{Alarms, Metrics},
+    metrics::{Alarms, Metrics, Subsystem},
     second_writer::{StandOff, seconds},
     state::{ChangeSet, Objects},
 };
@@ -93,7 +93,7 @@ impl Binder {
             alarms,
             rivals: (None, Vec::new()),
             objects,
-            caller: caller.with_own_budget(CONNECTIONS),
+            caller: caller.with_own_budget(CONNECTIONS).of_subsystem(Subsystem::Binder),
             leadership,
             pod_events: PodEvents::new(caller.client(), events.clone()),
             events,
@@ -124,9 +124,12 @@ impl Binder {
                     leading = true;
                     self.planner.lead(Instant::now());
                     self.planner.standing().lead(Instant::now());
+                    self.metrics.leads(true);
                 }
                 () = self.leadership.lost(), if leading => {
                     leading = false;
+                    self.planner.standing().stand_by();
+                    self.metrics.leads(false);
                     self.pod_events.follow(BTreeMap::new());
                 }
                 changed = self.changes.take() => self.changed(&changed),
@@ -164,7 +167,7 @@ impl Binder {
         let plan = self.planner.plan(now);
         self.alarm(now);
         for measure in &plan.measures {
-            self.metrics.measured(measure);
+            self.metrics.measured(measure, None);
         }
         self.metrics.queued(&plan.tallies);
         for event in plan.events {
@@ -234,6 +237,9 @@ impl Binder {
         let sent = !matches!(result, Err(CallError::NotLeader));
         if sent && op.call.write_kind() == Some(WriteKind::AssignClass) {
             self.metrics.class_assigned(result.is_ok());
+        }
+        if let (Some(kind), Err(CallError::Conflict(_))) = (op.call.write_kind(), &result) {
+            self.metrics.conflicted(kind);
         }
         log(&op, &result);
         let now = Instant::now();

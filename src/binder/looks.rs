@@ -10,6 +10,7 @@ use super::{
     claim::ClaimDecision,
     decision::{Decision, Directory, Step, Target, WriteKind, warning},
     host_path::{self, HostPath},
+    latency::BindMode,
     matching::{Wish, volume_class},
     op::Call,
     planner::{Plan, Planner},
@@ -19,7 +20,7 @@ use super::{
 };
 use crate::kube_api::{
     ids::{ClaimKey, ClassName, VolumeName},
-    kinds::{BindingMode, PersistentVolumeClaim},
+    kinds::{BindingMode, ClaimPhase, PersistentVolumeClaim},
 };
 
 /// Why a step that cannot be taken back has to wait.
@@ -107,7 +108,18 @@ impl Planner {
                     self.latency.claim_failed(key);
                 }
             }
-            ClaimReason::Binding(..) => self.latency.binds(key, now),
+            ClaimReason::Binding(volume, _) => {
+                if claim.status.phase != ClaimPhase::Bound
+                    && let Some(volume) = self.objects.volumes.get(volume)
+                {
+                    let mode = BindMode::of(&claim, &volume);
+                    self.latency.binds(key, Some(mode), self.queue.taken_since().unwrap_or(now));
+                }
+            }
+            // If a volume is found then, all this time was ours.
+            ClaimReason::ProvingClass(_) => {
+                self.latency.binds(key, None, self.queue.taken_since().unwrap_or(now));
+            }
             ClaimReason::VolumeBusy(_) => {}
             _ => self.latency.stops(key),
         }

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use http::{Method, request};
+use http::{Method, header, request};
 
 use super::{
     auth::{DelegatedAuth, TlsPeer},
@@ -96,12 +96,20 @@ impl Gate {
         if !matches!(head.method, Method::GET | Method::HEAD) {
             return Reply { sent: Sent::of(Router::method_not_allowed()), known };
         }
-        let sent = match self.pages.router().check(index, query, audience) {
+        let router = self.pages.router();
+        let answer = router.check(index, query, audience).or_else(|| router.negotiate(index, &accept(head)));
+        let sent = match answer {
             Some(answer) => Sent::of(answer),
             None => self.pages.get(index).await,
         };
         Reply { sent, known }
     }
+}
+
+/// What the request accepts, of all its headers.
+fn accept(head: &request::Parts) -> String {
+    let headers = head.headers.get_all(header::ACCEPT).iter();
+    headers.filter_map(|value| value.to_str().ok()).collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]

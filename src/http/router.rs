@@ -38,6 +38,8 @@ enum Handler {
     Page(Box<dyn Fn() -> Answer + Send + Sync>),
     /// Cheap.
     Checks(Checks),
+    /// Cheap, and in the form that is asked for.
+    Negotiated(Box<dyn Fn(&str) -> Answer + Send + Sync>),
 }
 
 struct Route {
@@ -72,6 +74,22 @@ impl Router {
         self
     }
 
+    /// Answers one path in the form that the header `Accept` asks for; empty if there is none.
+    #[must_use]
+    pub fn negotiated(
+        mut self,
+        path: &'static str,
+        answer: impl Fn(&str) -> Answer + Send + Sync + 'static,
+    ) -> Self {
+        self.routes.push(Route { path, handler: Handler::Negotiated(Box::new(answer)) });
+        self
+    }
+
+    /// All paths.
+    pub fn paths(&self) -> impl Iterator<Item = &'static str> {
+        self.routes.iter().map(|route| route.path)
+    }
+
     /// Answers one path with JSON.
     #[must_use]
     pub fn json(self, path: &'static str, answer: impl Fn() -> Value + Send + Sync + 'static) -> Self {
@@ -95,7 +113,16 @@ impl Router {
     pub fn check(&self, index: usize, query: Option<&str>, audience: Audience) -> Option<Answer> {
         match &self.routes.get(index)?.handler {
             Handler::Checks(checks) => Some(checks.answer(query, audience)),
-            Handler::Page(_) => None,
+            Handler::Page(_) | Handler::Negotiated(_) => None,
+        }
+    }
+
+    /// Answers in the form that is asked for; `None` if there is but one.
+    #[must_use]
+    pub fn negotiate(&self, index: usize, accept: &str) -> Option<Answer> {
+        match &self.routes.get(index)?.handler {
+            Handler::Negotiated(answer) => Some(answer(accept)),
+            Handler::Page(_) | Handler::Checks(_) => None,
         }
     }
 
@@ -104,7 +131,7 @@ impl Router {
     pub fn make(&self, index: usize) -> Answer {
         match self.routes.get(index).map(|route| &route.handler) {
             Some(Handler::Page(page)) => page(),
-            Some(Handler::Checks(_)) | None => Self::not_found(),
+            Some(Handler::Checks(_) | Handler::Negotiated(_)) | None => Self::not_found(),
         }
     }
 
@@ -115,7 +142,9 @@ impl Router {
         if !matches!(*method, Method::GET | Method::HEAD) {
             return Self::method_not_allowed();
         }
-        self.check(index, query, Audience::Known).unwrap_or_else(|| self.make(index))
+        self.check(index, query, Audience::Known)
+            .or_else(|| self.negotiate(index, ""))
+            .unwrap_or_else(|| self.make(index))
     }
 
     /// The answer to other methods than GET and HEAD.
