@@ -6,8 +6,6 @@
     job: 'mooring',
     // The same of kube-controller-manager, for the alert that neither of both is there, and for the comparison.
     kcmJob: 'kube-controller-manager',
-    // What tells one cluster from another; harmless where there is no such label.
-    clusterLabel: 'cluster',
     // Where the runbooks are. In this repository as it is; set it to where your people read them.
     runbookURL: 'docs/runbooks/%s.md',
 

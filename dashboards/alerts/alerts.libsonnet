@@ -2,10 +2,9 @@
 // `warning` is for the day, `info` is for the record. Each has a page in docs/runbooks.
 {
   local config = self._config,
-  local cluster = config.clusterLabel,
   local job = 'job="%s"' % config.job,
   local kcm = 'job="%s"' % config.kcmJob,
-  local by(labels) = 'by (%s)' % std.join(', ', [cluster] + labels),
+  local by(labels) = 'by (%s)' % std.join(', ', ['cluster'] + labels),
   local list(words) = std.join('|', words),
 
   local alert(name, severity, hold, expr, summary, description) = {

@@ -39,7 +39,7 @@ function(config) {
         includeAll: false,
         multi: false,
       },
-      variable('cluster', 'Cluster', 'label_values(%s, %s)' % [seen([]), config.clusterLabel], '.*'),
+      variable('cluster', 'Cluster', 'label_values(%s, cluster)' % seen([]), '.*'),
       variable('namespace', 'Namespace', 'label_values(%s, namespace)' % seen(['cluster']), '.*'),
       variable('job', 'Job', 'label_values(%s, job)' % seen(['cluster', 'namespace']), '.+'),
       variable('instance', 'Instance', 'label_values(%s, instance)' % seen(['cluster', 'namespace', 'job']), '.+'),

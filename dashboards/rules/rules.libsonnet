@@ -2,7 +2,7 @@
 // and how many those were.
 {
   local config = self._config,
-  local by = 'sum by (%s, job)' % config.clusterLabel,
+  local by = 'sum by (cluster, job)',
   local job = 'job="%s"' % config.job,
   local of(metric, matchers, window) = '%s (rate(%s{%s}[%s]))' % [by, metric, std.join(', ', [job] + matchers), window],
 

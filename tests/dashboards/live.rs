@@ -189,6 +189,21 @@ impl Run {
             let place = format!("{} / {}", panel.dashboard, panel.title());
             targets.extend(panel.targets().into_iter().map(|(query, legend)| (place.clone(), query, legend)));
         }
+        for (dashboard, json) in panels::dashboards() {
+            for variable in json["templating"]["list"].as_array().unwrap() {
+                let Some(values) = variable["query"]["query"].as_str() else { continue };
+                let (selector, label) = values
+                    .trim_start_matches("label_values(")
+                    .trim_end_matches(')')
+                    .rsplit_once(", ")
+                    .unwrap();
+                let place = format!("{dashboard} / variable {}", variable["name"]);
+                targets.push((place, format!("count by ({label}) ({selector})"), format!("{{{{{label}}}}}")));
+            }
+            for annotation in json["annotations"]["list"].as_array().unwrap() {
+                self.series(annotation["expr"].as_str().unwrap()).await?;
+            }
+        }
         loop {
             let mut empty = Vec::new();
             for target in targets {
