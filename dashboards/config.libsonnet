@@ -33,7 +33,7 @@
     alertedWaits: ['ProvisionerNotSeen', 'ProvisionerUnknown', 'WaitingForProvisioner', 'LostMisbound', 'LostReference', 'LostVolumeMissing'],
     // Refusals that no orderly cluster causes. The others (a volume that is still mounted, one that another node holds)
     // are the guards' daily work.
-    unusualGuards: ['ForeignWriter', 'ObjectUnreadable', 'RestoreGrace', 'Uncertain'],
+    unusualGuards: ['ForeignWriter', 'ObjectUnreadable', 'RestoreGrace'],
 
     tags: ['mooring', 'storage'],
     // As Grafana takes it.

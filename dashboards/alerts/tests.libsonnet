@@ -91,7 +91,7 @@ local healthy = [
     play('MooringWatchSilent', 6, 9, 13, [series('mooring_watch_silence_seconds', { instance: 'a', resource: 'pods' }, '30x5 150x5 10x10')]),
     play('MooringNotSynced', 3, 8, 13, [series('mooring_watch_synced', { instance: 'a', resource: 'pods' }, '0x10 1x10')]),
     play('MooringUnreadableObjects', 8, 13, 20, [series('mooring_watch_unreadable_objects', { resource: 'pods' }, '0x5 2x10 0x10')]),
-    play('MooringGuardRefusals', 5, 25, 60, [series('mooring_guard_refusals_total', { guard: 'Uncertain' }, '0+2x30 60x40')]),
+    play('MooringGuardRefusals', 5, 25, 60, [series('mooring_guard_refusals_total', { guard: 'RestoreGrace' }, '0+2x30 60x40')]),
     play('MooringForceDetachPending', 4, 7, 13, [series('mooring_force_detach_pending', { driver: 'd' }, '0x5 3x5 0x10')]),
     play('MooringForceDetached', 5, 8, 25, [series('attach_detach_controller_attachdetach_controller_forced_detaches', { reason: 'timeout' }, '0x5 2x30')]),
     play('MooringDetachStuck', 14, 18, 26, [series('mooring_detach_oldest_seconds', { driver: 'd' }, '0+60x20 0x10')]),

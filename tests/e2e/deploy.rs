@@ -94,7 +94,15 @@ async fn monitors(stage: Stage) {
     fs::write(&file, list.to_string()).unwrap();
     let said = kubectl(
         &stage,
-        &["apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", file.to_str().unwrap()],
+        &[
+            "apply",
+            "--server-side",
+            "--dry-run=server",
+            "--validate=strict",
+            "--force-conflicts",
+            "-f",
+            file.to_str().unwrap(),
+        ],
     );
     for kind in ["podmonitor.", "servicemonitor.", "prometheusrule.", "secret/mooring-scraper"] {
         assert!(said.contains(kind), "{said}");
