@@ -251,13 +251,19 @@ pub struct DemoArgs {
     #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration)]
     pub duration: Option<Duration>,
 
-    /// How to show it [default: view on a terminal, else log].
+    /// How to show it [default: view on a terminal, else log; with --metrics log].
     #[arg(long, value_name = "FORM", value_enum)]
     pub output: Option<DemoOutput>,
 
     /// Port of the API server on 127.0.0.1, for kubectl; 0 takes any free one.
     #[arg(long, value_name = "PORT", default_value_t = 0)]
     pub port: u16,
+
+    /// Serve the daemon's metrics on this port of 127.0.0.1 [default: 10270], and say how to see the dashboards on a
+    /// Prometheus and a Grafana that are installed here.
+    #[arg(long, value_name = "PORT", num_args = 0..=1, require_equals = true, default_missing_value = "10270")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..))]
+    pub metrics: Option<u16>,
 }
 
 /// How the demo is shown.

@@ -113,11 +113,12 @@ fn lines_that_nobody_reads_end_it() {
 
 #[test]
 fn flags_that_cannot_be_are_one_line_and_exit_2() {
-    let cases: [(&[&str], &str); 5] = [
+    let cases: [(&[&str], &str); 6] = [
         (&["--output=view"], "mooring: --output=view: stdout is no terminal"),
         (&["--nodes=1"], "mooring: invalid value '1' for '--nodes <COUNT>'"),
         (&["--volumes=0"], "mooring: invalid value '0' for '--volumes <COUNT>'"),
         (&["--rate=-1"], "mooring: "),
+        (&["--metrics=0"], "mooring: invalid value '0' for '--metrics[=<PORT>]'"),
         (&["--for=soon"], "mooring: invalid value 'soon' for '--for <DURATION>'"),
     ];
     for (flags, expected) in cases {

@@ -17,6 +17,7 @@ pub mod lines;
 pub mod observer;
 pub mod output;
 pub mod place;
+pub mod scraped;
 pub mod screen;
 pub mod script;
 pub mod show;

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use super::{
     observer::Observer,
     place::Place,
+    scraped,
     screen::{Key, Screen},
     script::SHOWN_SEAT,
     snapshot::Snapshot,
@@ -90,15 +91,21 @@ pub fn print(text: &str) -> io::Result<()> {
 
 /// The command that is run in this process.
 #[must_use]
-pub fn daemon_command(place: &Place) -> Vec<String> {
-    vec![
+pub fn daemon_command(args: &DemoArgs, place: &Place) -> Vec<String> {
+    let mut command = vec![
         "mooring".to_owned(),
         "run".to_owned(),
         format!("--kubeconfig={}", place.kubeconfig().display()),
-        // Its pages are read in this process.
-        "--secure-port=0".to_owned(),
         format!("--force-detach-gone-node-after={GONE_NODE_AFTER}s"),
-    ]
+    ];
+    match args.metrics {
+        Some(port) => {
+            command.extend(["--bind-address=127.0.0.1".to_owned(), format!("--secure-port={port}")])
+        }
+        // Its pages are read in this process.
+        None => command.push("--secure-port=0".to_owned()),
+    }
+    command
 }
 
 /// What to try beside the demo.
@@ -115,16 +122,21 @@ pub fn commands() -> [String; 3] {
 #[must_use]
 pub fn opening(args: &DemoArgs, seed: u64, place: &Place) -> String {
     let [get, describe, delete] = commands();
+    let metrics = args.metrics.map_or_else(String::new, |_| {
+        let [prometheus, grafana] = scraped::commands(place.folder());
+        format!("See its dashboards on a Prometheus and a Grafana that are installed here, at http://127.0.0.1:3000:\n  {prometheus}\n  {grafana}\n")
+    });
     format!(
         "A cluster in this process: {nodes} nodes, {volumes} volumes, seed {seed}. The daemon in it is\n  \
          {daemon}\n\
          Some patience is cut short here: pods leave a dead node after {toleration} s (in a cluster: 300 s);\n\
          those of a removed node go after {quarantine} s (40 s), its volumes after {GONE_NODE_AFTER} s (6 min).\n\
          Look at it from another terminal:\n  \
-         export KUBECONFIG={kubeconfig}\n  {get}\n  {describe}\n  {delete}\n",
+         export KUBECONFIG={kubeconfig}\n  {get}\n  {describe}\n  {delete}\n\
+         {metrics}",
         nodes = args.nodes,
         volumes = args.volumes,
-        daemon = daemon_command(place).join(" "),
+        daemon = daemon_command(args, place).join(" "),
         toleration = TOLERATION.as_secs(),
         quarantine = QUARANTINE.as_secs(),
         kubeconfig = place.kubeconfig().display(),

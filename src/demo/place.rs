@@ -7,7 +7,7 @@ use std::{
     io,
     net::SocketAddr,
     os::unix::fs::DirBuilderExt,
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 /// The folder.
@@ -26,6 +26,12 @@ impl Place {
         let folder = std::env::temp_dir().join(format!("mooring-demo-{random:08x}"));
         DirBuilder::new().mode(0o700).create(&folder)?;
         Ok(Self { folder })
+    }
+
+    /// The folder itself.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// Where the kubeconfig is.

@@ -27,6 +27,7 @@ use super::{
     observer::Observer,
     output::{self, Output, Request},
     place::Place,
+    scraped,
     script::{Act, Script},
     stage::Stage,
 };
@@ -71,12 +72,17 @@ async fn run_to_the_end(args: &DemoArgs) -> anyhow::Result<()> {
             return Err(Mistake("--output=view: stdout is no terminal".to_owned()).into());
         }
         Some(output) => output == DemoOutput::View,
-        None => io::stdout().is_terminal(),
+        None => io::stdout().is_terminal() && args.metrics.is_none(),
     };
     let mut signals = Signals::listen()?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, args.port))
         .await
         .map_err(|error| Mistake(format!("--port {}: {error}", args.port)))?;
+    if let Some(port) = args.metrics {
+        // The daemon takes it later; what is wrong with it is said now.
+        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await;
+        drop(free.map_err(|error| Mistake(format!("--metrics={port}: {error}")))?);
+    }
     let place = Place::make().context("cannot make a temporary folder")?;
     let shown = show(args, is_view, listener, &place, &mut signals).await;
     match shown {
@@ -157,11 +163,16 @@ impl Demo {
         let seed = seed.map_err(|error| anyhow!("no random numbers: {error}"))?;
         let address: SocketAddr = listener.local_addr()?;
         place.write_kubeconfig(address).context("cannot write the kubeconfig")?;
-        let config = daemon_config(place)?;
+        let config = daemon_config(args, place)?;
         telemetry::init_to(&config.log, place.open_log().context("cannot write the log")?)?;
 
         let log_capacity = LOG_CAPACITY + LOG_CAPACITY_PER_VOLUME * args.volumes;
         let server = Server::new(Options { log_capacity, ..Options::default() });
+        if let Some(port) = args.metrics {
+            let token = scraped::token()?;
+            server.reviews().know(&token, "prometheus", &["system:authenticated"], &scraped::PATHS);
+            scraped::write(place.folder(), port, &token).context("cannot write what Prometheus reads")?;
+        }
         let serving = CancellationToken::new();
         tokio::spawn(embedded::serve(listener, server.clone(), serving.clone()));
         let client = server.client();
@@ -235,8 +246,8 @@ async fn perform(client: &Client, stage: &Stage, act: Act, observer: &mut Observ
 }
 
 /// The daemon is configured as by an operator: with flags.
-fn daemon_config(place: &Place) -> anyhow::Result<Config> {
-    match cli::parse(output::daemon_command(place)) {
+fn daemon_config(args: &DemoArgs, place: &Place) -> anyhow::Result<Config> {
+    match cli::parse(output::daemon_command(args, place)) {
         Ok(cli::Cli { command: Command::Run(args) }) => Ok(Config::try_from(*args)?),
         other => Err(anyhow!("the daemon's own flags are wrong: {other:?}")),
     }

@@ -2,7 +2,11 @@
 //! Deployment passes the admission of its namespace, a component adds its flag and its rights, and the flags
 //! that can be copied are those that kube-controller-manager has.
 
-use std::{fs, path::Path, process::Command};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
 use kube::{Api, api::DeleteParams, api::PostParams};
@@ -17,22 +21,13 @@ pub fn stories() -> Vec<Story> {
     vec![
         story("deploy_manifests_are_accepted", accepted).at(Place::RealServer),
         story("deploy_components_add_a_flag_and_its_rights", components).at(Place::RealServer),
+        story("deploy_monitors_and_rules_fit_the_operators_definitions", monitors).at(Place::RealServer),
         story("deploy_flags_of_kube_controller_manager_are_those_pinned", pinned_flags).at(Place::RealServer),
     ]
 }
 
 async fn accepted(stage: Stage) {
-    let plane = &stage.real().plane;
-    let kubeconfig = plane.kubeconfig(plane.url(), &plane.token(User::Admin));
-    let home = kubeconfig.parent().unwrap();
-    let output = Command::new(stage.real().assets.binary("kubectl"))
-        .env("HOME", home)
-        .env("KUBECONFIG", &kubeconfig)
-        .args(["apply", "--kustomize", concat!(env!("CARGO_MANIFEST_DIR"), "/deploy")])
-        .output()
-        .expect("run kubectl");
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    let said = kubectl(&stage, &["apply", "--kustomize", concat!(env!("CARGO_MANIFEST_DIR"), "/deploy")]);
     for kind in [
         "namespace",
         "deployment",
@@ -56,6 +51,82 @@ async fn accepted(stage: Stage) {
     let pods: Api<Pod> = Api::namespaced(client.clone(), "mooring-system");
     pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
     pods.delete("mooring-0", &DeleteParams::default().grace_period(0)).await.unwrap();
+}
+
+/// kubectl with all rights on the stage's server. Returns what it says.
+fn kubectl(stage: &Stage, arguments: &[&str]) -> String {
+    let plane = &stage.real().plane;
+    let kubeconfig = plane.kubeconfig(plane.url(), &plane.token(User::Admin));
+    let mut kubectl = Command::new(stage.real().assets.binary("kubectl"));
+    kubectl.env("HOME", kubeconfig.parent().unwrap()).env("KUBECONFIG", &kubeconfig);
+    let output = kubectl.args(arguments).output().expect("run kubectl");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{arguments:?}: {said}{}", String::from_utf8_lossy(&output.stderr));
+    said
+}
+
+/// The Prometheus operator's own definitions, of the version that dashboards/tools pins.
+fn definitions_of_the_operator() -> PathBuf {
+    let tools = concat!(env!("CARGO_MANIFEST_DIR"), "/dashboards/tools");
+    let module = "github.com/prometheus-operator/prometheus-operator";
+    let mut folder = String::new();
+    for arguments in [vec!["mod", "download", module], vec!["list", "-m", "-f", "{{.Dir}}", module]] {
+        let output = Command::new("go").current_dir(tools).args(&arguments).output().expect("run go");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        folder = String::from_utf8(output.stdout).unwrap();
+    }
+    Path::new(folder.trim()).join("example/prometheus-operator-crd")
+}
+
+/// The API server itself holds them against the schemas; a field that is not in these is an error, too.
+async fn monitors(stage: Stage) {
+    let definitions = definitions_of_the_operator();
+    for kind in ["podmonitors", "servicemonitors", "prometheusrules"] {
+        let file = definitions.join(format!("monitoring.coreos.com_{kind}.yaml"));
+        let name = format!("customresourcedefinitions/{kind}.monitoring.coreos.com");
+        kubectl(&stage, &["apply", "--server-side", "-f", file.to_str().unwrap()]);
+        kubectl(&stage, &["wait", "--for=condition=Established", "--timeout=60s", &name]);
+    }
+    let components = ["pod-monitor", "service-monitor", "prometheus-rules", "scrape-annotations"];
+    let objects = overlay(&stage, &components);
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("monitors.json");
+    let list = json!({ "apiVersion": "v1", "kind": "List", "items": objects });
+    fs::write(&file, list.to_string()).unwrap();
+    let said = kubectl(
+        &stage,
+        &[
+            "apply",
+            "--server-side",
+            "--dry-run=server",
+            "--validate=strict",
+            "--force-conflicts",
+            "-f",
+            file.to_str().unwrap(),
+        ],
+    );
+    for kind in ["podmonitor.", "servicemonitor.", "prometheusrule.", "secret/mooring-scraper"] {
+        assert!(said.contains(kind), "{said}");
+    }
+
+    let deployment = objects.iter().find(|object| object["kind"] == "Deployment").unwrap();
+    let annotations = &deployment["spec"]["template"]["metadata"]["annotations"];
+    let port = &deployment["spec"]["template"]["spec"]["containers"][0]["ports"][0];
+    assert_eq!(annotations["prometheus.io/port"], port["containerPort"].to_string());
+    let of_kind = |kind: &str| objects.iter().find(|object| object["kind"] == kind).unwrap();
+    for endpoints in [
+        &of_kind("PodMonitor")["spec"]["podMetricsEndpoints"],
+        &of_kind("ServiceMonitor")["spec"]["endpoints"],
+    ] {
+        assert!(
+            endpoints.as_array().unwrap().iter().all(|endpoint| endpoint["port"] == port["name"]),
+            "{endpoints}"
+        );
+    }
+    // The job's name is the one that alerts and dashboards look for.
+    assert_eq!(deployment["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/name"], "mooring");
+    for kind in ["podmonitors", "servicemonitors", "prometheusrules"] {
+        kubectl(&stage, &["delete", "crd", &format!("{kind}.monitoring.coreos.com")]);
+    }
 }
 
 /// The overlay of an operator, as kubectl prints it.
