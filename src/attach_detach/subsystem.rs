@@ -132,7 +132,13 @@ impl AttachDetach {
             if let Some(tally) = self.tally.as_ref().filter(|_| self.controller.leads()) {
                 tally.set(self.controller.waits_broken_off());
             }
+            let tallies = self.controller.take_tallies();
+            // One that stands by looks at nothing.
+            if self.controller.leads() {
+                self.metrics.queued(&tallies);
+            }
             for (sent, call) in calls {
+                self.metrics.begins(&call, Instant::now());
                 self.executor.send(sent, call);
             }
             for (volume, lap) in laps {
@@ -155,6 +161,7 @@ impl AttachDetach {
         let mut next = Some(first);
         while let Some(outcome) = next {
             self.metrics.answered(&outcome);
+            self.metrics.ends(&outcome.call, Instant::now());
             self.controller.take_outcome(outcome, Instant::now());
             next = self.outcomes.try_recv().ok();
         }

@@ -33,6 +33,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Seconds between two points of a series.
 const STEP: f64 = 2.0;
 
+/// Seconds that the picture shows: without the beginning, when everything is made at once.
+const DRAWN: f64 = 180.0;
+
 /// What the script of this seed makes happen, as queries that are above zero from then on.
 const HAPPENED: [&str; 7] = [
     "sum(up)",
@@ -157,7 +160,10 @@ impl Run {
 
     /// What a query returned since the beginning, with the variables as the dashboard opens with.
     async fn series(&self, query: &str) -> Result<Vec<Series>, Failed> {
-        let (from, to) = (self.began, now());
+        self.series_from(query, self.began, now()).await
+    }
+
+    async fn series_from(&self, query: &str, from: f64, to: f64) -> Result<Vec<Series>, Failed> {
         let query = substitute(query, to - from);
         let series = self.api.range(&query, from, to, STEP).await;
         series.map_err(|error| format!("{query}\n{error}").into())
@@ -273,23 +279,24 @@ impl Run {
     /// Lets it go on until there is enough to see, and draws the overview.
     async fn draw(&self, file: &Path) -> Result<(), Failed> {
         let seconds = std::env::var("MOORING_PREVIEW_SECONDS").ok().and_then(|text| text.parse().ok());
-        let end = self.began + seconds.unwrap_or(240.0);
+        let end = self.began + seconds.unwrap_or(DRAWN + 60.0);
         while now() < end {
             tokio::time::sleep(PAUSE).await;
         }
         let (_, dashboard) =
             panels::dashboards().into_iter().find(|(name, _)| name == "mooring-overview.json").unwrap();
+        let (from, to) = (now() - DRAWN, now());
         let mut drawn = Vec::new();
         for panel in dashboard["panels"].as_array().unwrap() {
             let panel = Panel { dashboard: String::new(), json: panel.clone() };
             let mut data = Vec::new();
             for (query, legend) in panel.targets() {
-                let series = self.series(&query).await?;
+                let series = self.series_from(&query, from, to).await?;
                 data.extend(series.into_iter().map(|series| (name_of(&legend, &series), series.points)));
             }
             drawn.push((panel, data));
         }
-        std::fs::write(file, picture::draw("mooring / Overview", &drawn, self.began, now()))?;
+        std::fs::write(file, picture::draw("mooring / Overview", &drawn, from, to))?;
         eprintln!("{} is drawn", file.display());
         Ok(())
     }

@@ -199,7 +199,7 @@ fn lines(svg: &mut String, panel: &Panel, data: &Data, from: f64, to: f64) {
         let _ = write!(
             svg,
             "<rect x=\"{}\" y=\"{}\" width=\"14\" height=\"4\" rx=\"2\" fill=\"{}\"/><text x=\"{}\" y=\"{row}\">{}</text>\
-             <text class=\"dim end\" x=\"{right}\" y=\"{row}\">last {}   max {}</text>",
+             <text class=\"dim end\" x=\"{right}\" y=\"{row}\">last {} · max {}</text>",
             x + 10.0,
             row - 6.0,
             PALETTE[number % PALETTE.len()],
@@ -254,7 +254,7 @@ fn format(value: f64, unit: &str) -> String {
         "bytes" => format!("{} MiB", short(value / 1024.0 / 1024.0)),
         "s" if value == 0.0 => "0 s".to_owned(),
         "s" if value.abs() < 1.0 => format!("{} ms", short(value * 1000.0)),
-        "s" if value < 120.0 => format!("{} s", short(value)),
+        "s" if value < 600.0 => format!("{} s", short(value)),
         "s" => format!("{} min", short(value / 60.0)),
         "ops" | "reqps" => format!("{}/s", short(value)),
         _ => short(value),
