@@ -314,10 +314,7 @@ impl Daemon {
                 // May come to list much, and so has no place among the renewals.
                 let barrier = take_over_barrier(barrier_fetcher, Arc::clone(&objects), catch_ups);
                 let barrier = here(Handle::current(), barrier);
-                let synced = {
-                    let objects = Arc::clone(&objects);
-                    async move { objects.synced().await }
-                };
+                let synced = all_synced(Arc::clone(&objects));
                 let running = elector.run(Some(lease_client), synced, barrier, lease.clone());
                 tasks.spawn_at(Stage::Election, "leader-election", place, running)?;
                 Some(view)
@@ -399,6 +396,10 @@ fn build_router(parts: &Parts, view: Option<watch::Receiver<ElectionView>>, dead
         stopping: parts.planning.clone(),
     };
     routes::router(&sources)
+}
+
+async fn all_synced(objects: Arc<Objects>) {
+    objects.synced().await;
 }
 
 /// Tells the elector since when the first kind is blind, if one is.
