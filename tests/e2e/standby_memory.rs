@@ -1,4 +1,4 @@
-//! A replica that stands by while volumes come and go holds no more than one that has not seen them (M1): two
+//! A replica that stands by while volumes come and go holds no more than one that has not seen them: two
 //! processes on the real server, and a third that begins later.
 //!
 //! Volumes come in waves of [`WAVE`], and each wave goes before the next comes: attached, published, detached, deleted.
