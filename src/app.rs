@@ -315,10 +315,7 @@ impl Daemon {
                 // May come to list much, and so has no place among the renewals.
                 let barrier = take_over_barrier(barrier_fetcher, Arc::clone(&objects), catch_ups);
                 let barrier = here(Handle::current(), barrier);
-                let synced = {
-                    let objects = Arc::clone(&objects);
-                    async move { objects.synced().await }
-                };
+                let synced = all_synced(Arc::clone(&objects));
                 let running = elector.run(Some(lease_client), synced, barrier, lease.clone());
                 tasks.spawn_at(Stage::Election, "leader-election", place, running)?;
                 Some(view)
@@ -431,6 +428,10 @@ fn describe(
     Certificate::Serving.register(metrics, of_server)?;
     let of_client: Expiry = Arc::new(move || http::expiry_of_pem(&api.client_certificate()?));
     Certificate::Client.register(metrics, of_client)
+}
+
+async fn all_synced(objects: Arc<Objects>) {
+    objects.synced().await;
 }
 
 /// Tells the elector since when the first kind is blind, if one is.

@@ -1,4 +1,4 @@
-//! A replica that stands by while volumes come and go holds no more than one that has not seen them (M1): two
+//! A replica that stands by while volumes come and go holds no more than one that has not seen them: two
 //! processes on the real server, and a third that begins later.
 //!
 //! Volumes come in waves of [`WAVE`], and each wave goes before the next comes: attached, published, detached, deleted.
@@ -8,6 +8,8 @@
 use std::time::Duration;
 
 use futures::{StreamExt, stream};
+use k8s_openapi::api::storage::v1::VolumeAttachment;
+use kube::api::ListParams;
 
 use crate::{
     stage::{DAEMON_NAMESPACE, Place, Stage, Story, story},
@@ -18,10 +20,10 @@ use crate::{
 };
 
 const WAVE: usize = 250;
-const WAVES: usize = 8;
+const WAVES: usize = 7;
 const NODES: usize = 5;
 /// So many requests at once.
-const AT_ONCE: usize = 16;
+const AT_ONCE: usize = 32;
 
 pub fn stories() -> Vec<Story> {
     let name = "standby_keeps_as_much_as_a_process_that_saw_nothing_come_and_go";
@@ -57,8 +59,15 @@ async fn wave(stage: &Stage, wave: usize) {
         cluster.published(&node(of), &volumes).await;
     }
     each(numbers.clone(), async |number| cluster.remove_pod(&pod(number)).await).await;
+    let attachments = cluster.all::<VolumeAttachment>();
+    let all_detached = async {
+        let mut pause = tokio::time::interval(Duration::from_millis(200));
+        while !attachments.list_metadata(&ListParams::default()).await.unwrap().items.is_empty() {
+            pause.tick().await;
+        }
+    };
+    within_deadline("all is detached", all_detached).await.expect("all is detached");
     each(numbers, async |number| {
-        cluster.detached(&volume(number), &node(number)).await;
         cluster.delete_claim(&claim(number)).await;
         cluster.delete_volume(&volume(number)).await;
     })

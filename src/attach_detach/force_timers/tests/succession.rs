@@ -16,6 +16,9 @@ enum Happens {
     Waits(usize),
 }
 
+/// What happens, and which volumes a successor credits with how many seconds then.
+type Case = (&'static str, &'static [Happens], &'static [(usize, u64)]);
+
 /// Cold: it has not seen what happened, and the same is attached.
 fn credited(store: &mut Store, mut successor: Process) -> BTreeMap<usize, u64> {
     for candidate in &mut successor.candidates {
@@ -29,34 +32,35 @@ fn credited(store: &mut Store, mut successor: Process) -> BTreeMap<usize, u64> {
 #[test]
 fn s4_s6_a_successor_goes_on_from_what_was_not_broken_off_since_it_was_written() {
     use Happens::{Detached, Pass, Refused, Visited, Waits};
-    let refused = Refused(true);
-    let cases: [(&str, &[Happens], &[(usize, u64)]); 10] = [
+
+    const REFUSED: Happens = Refused(true);
+    let cases: [Case; 10] = [
         ("written all along", &[Pass(43)], &[(1, 40)]),
         (
             "refused since, and nobody has wanted it: as much at least",
-            &[Pass(43), refused, Pass(200)],
+            &[Pass(43), REFUSED, Pass(200)],
             &[(1, 40)],
         ),
-        ("wanted again while it is refused", &[Pass(43), refused, Pass(9), Visited(1), Pass(100)], &[]),
+        ("wanted again while it is refused", &[Pass(43), REFUSED, Pass(9), Visited(1), Pass(100)], &[]),
         (
             "written again since",
-            &[Pass(43), refused, Visited(1), Pass(9), Refused(false), Pass(300)],
+            &[Pass(43), REFUSED, Visited(1), Pass(9), Refused(false), Pass(300)],
             &[(1, 306)],
         ),
         ("wanted again and written as it should be", &[Pass(43), Visited(1), Pass(44)], &[(1, 40)]),
         (
             "its end could not be written, and then it was wanted again",
-            &[Pass(43), refused, Detached(1), Pass(9), Visited(1), Pass(100)],
+            &[Pass(43), REFUSED, Detached(1), Pass(9), Visited(1), Pass(100)],
             &[],
         ),
-        ("nor could its end, and that is all", &[Pass(43), refused, Detached(1), Pass(100)], &[(1, 40)]),
-        ("another was wanted again", &[Waits(2), Pass(43), refused, Visited(2), Pass(100)], &[]),
+        ("nor could its end, and that is all", &[Pass(43), REFUSED, Detached(1), Pass(100)], &[(1, 40)]),
+        ("another was wanted again", &[Waits(2), Pass(43), REFUSED, Visited(2), Pass(100)], &[]),
         (
             "another of which nothing was written",
-            &[Pass(43), refused, Waits(2), Visited(3), Pass(100)],
+            &[Pass(43), REFUSED, Waits(2), Visited(3), Pass(100)],
             &[(1, 40)],
         ),
-        ("never written", &[refused, Pass(43), Refused(false)], &[]),
+        ("never written", &[REFUSED, Pass(43), Refused(false)], &[]),
     ];
     for (name, happens, expected) in cases {
         let mut store = Store::default();
@@ -69,7 +73,7 @@ fn s4_s6_a_successor_goes_on_from_what_was_not_broken_off_since_it_was_written()
         for happens in happens {
             match *happens {
                 Pass(time) => process.works_for(seconds(time), &mut store),
-                Refused(refuses) => store.refuses = refuses,
+                Refused(is_refused) => store.refuses = is_refused,
                 Visited(number) => {
                     process.timers.break_off(&lun(number), &node());
                     process.waits(number, "");

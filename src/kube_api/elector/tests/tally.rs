@@ -8,8 +8,8 @@ fn on_lease(server: &Server) -> Option<String> {
     lease["metadata"]["annotations"][lease::note::BROKEN_OFF].as_str().map(str::to_owned)
 }
 
-fn tally(text: &str) -> Option<Tally> {
-    Some(Tally::parse(text).unwrap())
+fn tally(text: &str) -> Tally {
+    Tally::parse(text).unwrap()
 }
 
 #[tokio::test(start_paused = true)]
@@ -28,12 +28,12 @@ async fn s4_s6_a_successor_knows_what_the_last_that_led_had_counted() {
     let stuck = start(&server, "b", pending());
     seconds(TIMING.lease_duration.as_secs() + 5).await;
     assert_eq!((server.holder().as_str(), on_lease(&server).as_deref()), ("b", Some("3 a")));
-    assert_eq!(stuck.tally.left(), tally("3 a"));
+    assert_eq!(stuck.tally.left(), Some(tally("3 a")));
     stuck.end().await.unwrap_err();
 
     let second = start(&server, "c", async {});
     second.wins_within(TIMING.lease_duration.as_secs()).await;
-    assert_eq!(second.tally.left(), tally("3 a"));
+    assert_eq!(second.tally.left(), Some(tally("3 a")));
     second.tally.set(0);
     seconds(3).await;
     assert_eq!(on_lease(&server).as_deref(), Some("0 c"));
@@ -59,7 +59,7 @@ async fn s4_a_take_over_whose_answer_got_lost_still_knows() {
     let third = start(&server, "c", async {});
     seconds(40).await;
     assert!(second.leads() && !third.leads());
-    assert_eq!((second.tally.left(), third.tally.left()), (tally("3 a"), None));
+    assert_eq!((second.tally.left(), third.tally.left()), (Some(tally("3 a")), None));
     // The lease is gone, and what it told with it.
     second.task.abort();
     server.with(|store| store.lease = None);
