@@ -57,7 +57,7 @@ pub trait Reason: Clone + PartialEq + fmt::Debug + Send + 'static {
     /// A sentence for people.
     fn message(&self) -> String;
     /// When the wait ends by itself, if it does.
-    fn until(&self) -> Option<Timestamp> {
+    fn until(&self, _clock: &WallClock) -> Option<Timestamp> {
         None
     }
     /// What the reason speaks of, by name.
@@ -216,7 +216,7 @@ pub fn row<K: Subject, R: Reason>(kind: Kind, key: &K, wait: &Wait<R>, clock: &W
         ("message".to_owned(), json!(reason.message())),
         ("since".to_owned(), json!(text(Some(clock.at(*since))))),
         ("next".to_owned(), json!(text(next.map(|next| clock.at(next))))),
-        ("until".to_owned(), json!(text(reason.until()))),
+        ("until".to_owned(), json!(text(reason.until(clock)))),
         ("facts".to_owned(), Value::Object(reason.facts())),
     ]);
     Value::Object(row)
@@ -322,7 +322,7 @@ mod tests {
             format!("{self:?}")
         }
 
-        fn until(&self) -> Option<Timestamp> {
+        fn until(&self, _: &WallClock) -> Option<Timestamp> {
             match self {
                 Self::Held(_) => None,
                 Self::Grace(until) => Some(*until),

@@ -127,7 +127,7 @@ impl Reason for PairWait {
         self.waiting.to_string()
     }
 
-    fn until(&self) -> Option<Timestamp> {
+    fn until(&self, _: &WallClock) -> Option<Timestamp> {
         self.waiting.until()
     }
 

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::kube_api::{
     ids::{ClaimKey, ClassName, PodKey, VolumeName},
-    kinds::{ClaimRef, Narrow, ObjectRef, StorageClass},
+    kinds::{ClaimPhase, ClaimRef, Narrow, ObjectRef, StorageClass},
 };
 
 impl Planner {
@@ -36,15 +36,22 @@ impl Planner {
         }
     }
 
-    /// This process leads from now on: each claim and volume is looked at in turn.
+    /// This process leads from now on: each claim and volume is looked at in turn, claims that keep a pod from being
+    /// scheduled first, then all that are not bound. As each claim looks for a volume, none is offered to claims.
     pub fn lead(&mut self, now: Instant) {
         self.queue.open();
-        let volumes: Vec<VolumeName> = self.objects.volumes.snapshot().into_keys().collect();
-        for name in &volumes {
-            self.offer(name, now);
+        let volumes = self.objects.volumes.snapshot().into_keys();
+        let [mut wanted, mut open, mut bound] = [const { Vec::new() }; 3];
+        for (key, claim) in self.objects.claims.snapshot() {
+            match claim.status.phase {
+                ClaimPhase::Bound => bound.push(key),
+                _ if self.pods.is_any_unscheduled(&key) => wanted.push(key),
+                _ => open.push(key),
+            }
         }
-        let claims = self.objects.claims.snapshot().into_keys();
-        self.queue.extend_slowly(claims, volumes, now);
+        wanted.sort();
+        self.queue.extend(wanted.into_iter().map(Target::Claim), now);
+        self.queue.extend_slowly([open, bound], volumes, now);
     }
 
     /// Nothing is decided here until this process leads again: only what is known of the objects there are is

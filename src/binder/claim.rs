@@ -47,7 +47,10 @@ fn sync_open(wish: &Wish<'_>, view: &View<'_>) -> ClaimDecision {
     if !decision.reason.lacks_volume() {
         return decision;
     }
-    let near = view.volumes.unbound().nearest(wish, 1, &|name| view.volume(name));
+    let near = view.volumes.unbound().nearest(wish, 1, &|name| {
+        view.compared.note();
+        view.volume(name)
+    });
     near.iter().fold(decision, |decision, near| {
         decision.telling(normal(wish.claim, "NearestVolume", near.to_string()))
     })
@@ -70,7 +73,7 @@ fn find_volume(wish: &Wish<'_>, view: &View<'_>) -> ClaimDecision {
             return blocked(claim, ClaimReason::UnknownBindingMode(ClassName::from(wish.class)));
         }
     };
-    match view.volumes.search(wish, delayed, &|name| view.volume(name), view.busy) {
+    match view.volumes.search(wish, delayed, &|name| view.volume(name), view.busy, view.compared) {
         Search::Found(volume) => return bind(&volume, claim, view),
         Search::Busy(volume) => return Decision::rest(ClaimReason::VolumeBusy(volume)),
         Search::Held(volume, misfit) => return holds_unfit(&volume, claim, misfit),

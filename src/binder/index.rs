@@ -4,9 +4,9 @@
 //! volume mode, attributes class and set of access modes the free volumes by size: all of them, and
 //! once more those with each label, as a selector may leave few of many. Only labels that must have one
 //! value narrow the search: with `NotIn`, `Exists`, `DoesNotExist` and `In` of several values it goes
-//! through all volumes that are otherwise large enough, up to the first that suits. What is found here is
-//! a hint: the search looks at the current object again before it takes one, since a change may still be
-//! on its way.
+//! through the labels of all volumes that are otherwise large enough, up to the first that suits, and says
+//! through how many. What is found here is a hint: the search looks at the current object again before it
+//! takes one, since a change may still be on its way.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -15,7 +15,8 @@ use std::{
 
 use super::{
     matching::{
-        AccessModes, Group, Label, Misfit, Wish, capacity, held_by, misfit_for_reserved, misfit_for_search,
+        AccessModes, Comparisons, Group, Label, Misfit, Wish, capacity, held_by, misfit_for_reserved,
+        misfit_for_search, selects,
     },
     nearest::Unbound,
     quantity::Quantity,
@@ -221,6 +222,14 @@ impl VolumeIndex {
         Some(shortest)
     }
 
+    /// Whether the claim selects the labels that the volume is known to bear: most of many volumes are told apart by
+    /// that, without a look at each.
+    fn is_selected(&self, name: &VolumeName, wish: &Wish<'_>) -> bool {
+        let Some(selector) = wish.claim.spec.selector.as_deref() else { return true };
+        let place = self.entries.get(name).and_then(|entry| entry.place.as_ref());
+        place.is_some_and(|place| selects(selector, &place.labels))
+    }
+
     /// The volume for an unbound claim that names none (pv-binder §4).
     ///
     /// A volume with the claim's UID comes first, whatever else would fit: it is a bind that was
@@ -232,10 +241,12 @@ impl VolumeIndex {
         delayed: bool,
         current: &dyn Fn(&VolumeName) -> Option<Arc<PersistentVolume>>,
         busy: &dyn Fn(&VolumeName) -> bool,
+        compared: &Comparisons,
     ) -> Search {
         let mut reserved: BTreeMap<(bool, u32), Arc<PersistentVolume>> = BTreeMap::new();
         let mut unfit = None;
         for name in self.referring_to(&wish.claim.key()) {
+            compared.note();
             let Some(volume) = current(name) else { continue };
             let held = held_by(&volume, wish.claim);
             match misfit_for_reserved(&volume, wish) {
@@ -274,7 +285,8 @@ impl VolumeIndex {
                 }
                 let first = sizes
                     .range((wish.request, VolumeName::default())..)
-                    .filter(|(_, name)| !busy(name))
+                    .inspect(|_| compared.note())
+                    .filter(|(_, name)| self.is_selected(name, wish) && !busy(name))
                     .filter_map(|place| Some((place, current(&place.1)?)))
                     .find(|(_, volume)| misfit_for_search(volume, wish).is_none());
                 if let Some((place, volume)) = first

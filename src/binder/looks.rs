@@ -8,29 +8,21 @@ use tokio::time::Instant;
 
 use super::{
     claim::ClaimDecision,
-    decision::{Decision, Directory, Step, Target, WriteKind, warning},
+    decision::{Decision, Directory, Step, Target, WriteKind, normal, warning},
     host_path::{self, HostPath},
     latency::BindMode,
     matching::{Wish, volume_class},
     op::Call,
     planner::{Plan, Planner},
-    reason::{ClaimReason, VolumeReason},
+    reason::{ClaimReason, HeldBack, VolumeReason},
     reclaim::measured_as,
     volume::VolumeDecision,
 };
 use crate::kube_api::{
+    events::Event,
     ids::{ClaimKey, ClassName, VolumeName},
-    kinds::{BindingMode, ClaimPhase, PersistentVolumeClaim},
+    kinds::{BindingMode, ClaimPhase, Narrow, PersistentVolumeClaim},
 };
-
-/// Why a step that cannot be taken back has to wait.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum HeldBack {
-    /// Another writes what only the binder should, everywhere or here: who wrote what.
-    ForeignWriter(String),
-    /// Etcd was restored a short while ago.
-    Restored,
-}
 
 impl Planner {
     /// Why a step has to wait, if that is so.
@@ -38,9 +30,10 @@ impl Planner {
         if !step.is_some_and(Step::is_destructive) {
             None
         } else if let Some(by) = self.rivals.stand_off(pair) {
-            Some(HeldBack::ForeignWriter(by.to_string()))
+            Some(HeldBack::ForeignWriter { by: by.to_string(), until: by.until })
         } else {
-            self.objects.restore_grace().left(now).map(|_| HeldBack::Restored)
+            let left = self.objects.restore_grace().left(now)?;
+            Some(HeldBack::Restored { until: now + left })
         }
     }
 
@@ -71,14 +64,9 @@ impl Planner {
             None => self.decide_claim(&claim),
         };
         let volume = Target::Volume(claim.spec.volume_name.clone());
-        match self.held_back(decision.step.as_ref(), &[target.clone(), volume], now) {
-            Some(HeldBack::ForeignWriter(by)) => {
-                let event =
-                    warning(&*claim, "ForeignWriter", format!("{}: {by}", ClaimReason::ForeignWriter));
-                decision = ClaimDecision::rest(ClaimReason::ForeignWriter).telling(event);
-            }
-            Some(HeldBack::Restored) => decision = ClaimDecision::rest(ClaimReason::Restored),
-            None => {}
+        if let Some(why) = self.held_back(decision.step.as_ref(), &[target.clone(), volume], now) {
+            let event = tell(&*claim, &why);
+            decision = ClaimDecision::rest(ClaimReason::HeldBack(why)).telling(event);
         }
         *plan.decisions.entry(("claim", decision.reason.code())).or_default() += 1;
         self.still_fails(&target, &mut decision, now);
@@ -206,18 +194,10 @@ impl Planner {
             // Its proof is of the past when the volume is released at last.
             self.proofs.forget_volume(name);
         }
-        match held_back {
-            Some(HeldBack::ForeignWriter(by)) => {
-                self.runs.unproven(name);
-                let event =
-                    warning(&*volume, "ForeignWriter", format!("{}: {by}", VolumeReason::ForeignWriter));
-                decision = VolumeDecision::rest(VolumeReason::ForeignWriter).telling(event);
-            }
-            Some(HeldBack::Restored) => {
-                self.runs.unproven(name);
-                decision = VolumeDecision::rest(VolumeReason::Restored);
-            }
-            None => {}
+        if let Some(why) = held_back {
+            self.runs.unproven(name);
+            let event = tell(&*volume, &why);
+            decision = VolumeDecision::rest(VolumeReason::HeldBack(why)).telling(event);
         }
         if decision.reason.awaits_deletion() {
             let class = self.objects.classes.get(&ClassName::from(volume_class(&volume)));
@@ -241,6 +221,15 @@ impl Planner {
         }
         self.standing.set_volume(name, decision.reason, now);
     }
+}
+
+/// What users are told of what has to wait. After a restore nothing is wrong with it.
+fn tell<T: Narrow>(object: &T, why: &HeldBack) -> Event {
+    let event = match why {
+        HeldBack::ForeignWriter { .. } => warning,
+        HeldBack::Restored { .. } => normal,
+    };
+    event(object, why.code(), why.to_string())
 }
 
 /// Whether a decision has a say in what users are told. One that says nothing while something is still to come

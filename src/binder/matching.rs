@@ -5,7 +5,7 @@
 //! binder picks itself, [`misfit_for_named`] the one a user picked by name, where selector and
 //! phase do not count (pv-binder §2.1.B, §4.2).
 
-use std::fmt;
+use std::{cell::Cell, fmt};
 
 use super::{
     annotations,
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::kube_api::{
     kinds::{ClaimRef, LabelSelector, PersistentVolume, PersistentVolumeClaim, VolumePhase},
-    text::Text,
+    text::{Text, TextMap},
 };
 
 /// Name of the resource in capacities and requests.
@@ -257,6 +257,29 @@ impl Wish<'_> {
     }
 }
 
+/// How often a volume and a claim were held against each other: there may be as many of either as there are in the
+/// cluster, and only these counts tell what a decision cost.
+#[derive(Debug, Default)]
+pub struct Comparisons(Cell<usize>);
+
+impl Comparisons {
+    /// Counts one.
+    pub fn note(&self) {
+        self.0.set(self.0.get().saturating_add(1));
+    }
+
+    /// So many were counted.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.0.get()
+    }
+
+    /// Counts from nothing again.
+    pub fn reset(&self) {
+        self.0.set(0);
+    }
+}
+
 /// Class of a claim, empty for none (pv-binder §2.3).
 #[must_use]
 pub fn claim_class(claim: &PersistentVolumeClaim) -> &str {
@@ -356,7 +379,7 @@ pub fn misfit_for_search(volume: &PersistentVolume, wish: &Wish<'_>) -> Option<M
     if volume.status.phase != VolumePhase::Available {
         return Some(Misfit::Phase);
     }
-    if wish.claim.spec.selector.as_ref().is_some_and(|selector| !selects(selector, volume)) {
+    if wish.claim.spec.selector.as_ref().is_some_and(|selector| !selects(selector, &volume.metadata.labels)) {
         return Some(Misfit::Selector);
     }
     (volume_class(volume) != wish.class).then_some(Misfit::Class)
@@ -381,7 +404,10 @@ pub fn misfits(volume: &PersistentVolume, wish: &Wish<'_>) -> Vec<Misfit> {
         (lacks_access_mode(volume, wish), Misfit::AccessModes),
         (VolumeMode::of(volume.spec.volume_mode.as_deref()) != wish.volume_mode, Misfit::VolumeMode),
         (attributes_differ(volume, wish.claim), Misfit::Attributes),
-        (free && selector.is_some_and(|selector| !selects(selector, volume)), Misfit::Selector),
+        (
+            free && selector.is_some_and(|selector| !selects(selector, &volume.metadata.labels)),
+            Misfit::Selector,
+        ),
     ]
     .into_iter()
     .filter_map(|(differs, misfit)| differs.then_some(misfit))
@@ -411,8 +437,9 @@ pub fn misfit_for_named(volume: &PersistentVolume, wish: &Wish<'_>) -> Option<Mi
     lacks_access_mode(volume, wish).then_some(Misfit::AccessModes)
 }
 
-fn selects(selector: &LabelSelector, volume: &PersistentVolume) -> bool {
-    let labels = &volume.metadata.labels;
+/// Whether a claim's selector accepts these labels of a volume.
+#[must_use]
+pub fn selects(selector: &LabelSelector, labels: &TextMap) -> bool {
     if selector.match_labels.iter().any(|(key, value)| labels.get(key) != Some(value)) {
         return false;
     }

@@ -73,19 +73,20 @@ impl Unbound {
             .filter(|(class, _)| **class != wish.class)
             .flat_map(|(_, volumes)| around(volumes))
             .take(2 * REACH);
-        let mut found: Vec<(usize, &(Quantity, VolumeName), Near)> = own
+        let mut found: Vec<(&(Quantity, VolumeName), Arc<PersistentVolume>, Vec<Misfit>)> = own
             .chain(others)
             .filter_map(|place| {
                 let volume = current(&place.1)?;
-                let faults: Vec<Fault> = misfits(&volume, wish)
-                    .into_iter()
-                    .map(|misfit| Fault::of(misfit, &volume, wish))
-                    .collect();
-                (!faults.is_empty()).then(|| (faults.len(), place, Near { volume: volume.key(), faults }))
+                let misfits = misfits(&volume, wish);
+                (!misfits.is_empty()).then_some((place, volume, misfits))
             })
             .collect();
-        found.sort_by_key(|(faults, place, _)| (*faults, *place));
-        found.into_iter().take(most).map(|(_, _, near)| near).collect()
+        found.sort_by_key(|(place, _, misfits)| (misfits.len(), *place));
+        let near = |(_, volume, misfits): (_, Arc<PersistentVolume>, Vec<Misfit>)| Near {
+            volume: volume.key(),
+            faults: misfits.into_iter().map(|misfit| Fault::of(misfit, &volume, wish)).collect(),
+        };
+        found.into_iter().take(most).map(near).collect()
     }
 }
 

@@ -22,6 +22,7 @@ use super::{
     failures::Failures,
     index::VolumeIndex,
     latency::{Latency, Measure},
+    matching::Comparisons,
     op::{Call, Op, Purpose},
     queue::{Next, Queue, Tallies},
     recycle::Recyclers,
@@ -50,7 +51,12 @@ const MAX_IN_FLIGHT: usize = 128;
 
 /// Looks at claims and volumes in one plan, after which what has come in meanwhile goes first (L15). A look takes
 /// some ten microseconds, and a tenth of a millisecond at the most.
-const LOOKS: usize = 500;
+pub(super) const LOOKS: usize = 500;
+
+/// Volumes and claims held against each other in one plan, after which likewise. It takes some tenths of a microsecond
+/// if labels tell them apart. The search of one claim, or for the taker of one volume, is never cut off, so that none
+/// begins anew without end: the last of a plan may go through all there are.
+pub(super) const COMPARED: usize = 20_000;
 
 /// What to do now.
 #[derive(Debug, Default)]
@@ -69,8 +75,10 @@ pub struct Plan {
     pub tallies: Tallies,
     /// When to plan again if nothing happens.
     pub wake_at: Option<Instant>,
-    /// How many looks it took.
+    /// How many looks at claims and volumes it took, and searches for whoever takes a volume.
     pub looks: usize,
+    /// How many volumes and claims were held against each other in them.
+    pub compared: usize,
 }
 
 /// Owner of the binder's memory.
@@ -105,6 +113,8 @@ pub struct Planner {
     pub(super) class_reads: BTreeMap<ClassName, ClassRead>,
     /// Classes whose claims are looked at again.
     pub(super) class_wakes: ClassWakes,
+    /// Of the plan that is being made.
+    compared: Comparisons,
     /// A free volume for which a taker is sought, and who has declined it so far.
     offering: Option<(VolumeName, BTreeSet<ClaimKey>)>,
     /// When everything unsettled is looked at again although nothing happened.
@@ -141,6 +151,7 @@ impl Planner {
             latency: Latency::default(),
             class_reads: BTreeMap::new(),
             class_wakes: ClassWakes::default(),
+            compared: Comparisons::default(),
             offering: None,
             resync_at: None,
         }
@@ -203,6 +214,7 @@ impl Planner {
     /// Decides about as many keys as may run now.
     pub fn plan(&mut self, now: Instant) -> Plan {
         let mut plan = Plan { events: std::mem::take(&mut self.pending_events), ..Plan::default() };
+        self.compared.reset();
         let room = MAX_IN_FLIGHT.saturating_sub(self.in_flight);
         for (claim, volume) in self.doubts.take_over(now, room, |claim| !self.busy_claims.contains(claim)) {
             let call = Call::Read { target: Object::Volume(volume), purpose: Purpose::Refresh };
@@ -232,7 +244,7 @@ impl Planner {
                 plan.ops.push(op);
                 continue;
             }
-            if plan.looks >= LOOKS {
+            if self.is_long(&plan) {
                 break;
             }
             if let Some((name, declined)) = self.offering.take() {
@@ -254,9 +266,10 @@ impl Planner {
             self.told.next_due(),
             self.resync_at.filter(|_| self.queue.has_no_backlog()),
             // There is more to look at, and room for what comes of it.
-            (self.in_flight < MAX_IN_FLIGHT && (plan.looks >= LOOKS || !self.class_wakes.is_empty()))
+            (self.in_flight < MAX_IN_FLIGHT && (self.is_long(&plan) || !self.class_wakes.is_empty()))
                 .then_some(now),
         ];
+        plan.compared = self.compared.count();
         plan.wake_at = dues.into_iter().flatten().min();
         plan.failures = self.failures.take_counts();
         plan.measures = self.latency.take();
@@ -264,12 +277,17 @@ impl Planner {
         plan
     }
 
+    /// Whether a plan goes on with the next: what has come in meanwhile goes first.
+    fn is_long(&self, plan: &Plan) -> bool {
+        plan.looks >= LOOKS || self.compared.count() >= COMPARED
+    }
+
     /// The safety net under the wake-ups: what is not settled is looked at again from time to time,
     /// and when the alarm about another binder ends. Sends nothing if all is as it was.
     fn resync(&mut self, now: Instant) {
         if self.resync_at.is_some_and(|due| now >= due) && self.queue.has_no_backlog() {
             let (claims, volumes) = self.standing.keys();
-            self.queue.extend_slowly(claims, volumes, now);
+            self.queue.extend_slowly([claims, Vec::new()], volumes, now);
             self.resync_at = None;
             self.proofs.keep_classes(|class| self.claims.open_in_class(class.as_str()).next().is_some());
             self.note_all_unconfirmed();
@@ -320,13 +338,19 @@ impl Planner {
         plan: &mut Plan,
     ) {
         while self.volumes.is_free(name) && !self.is_busy(name) {
-            if plan.looks >= LOOKS {
+            if self.is_long(plan) {
                 self.offering = Some((name.clone(), declined));
                 return;
             }
+            plan.looks += 1;
             let Some(volume) = self.objects.volumes.get(name) else { return };
-            let objects = Arc::clone(&self.objects);
-            let current = |key: &ClaimKey| objects.claims.get(key);
+            // Whoever is busy or waits is looked at again when that ends.
+            let current = |key: &ClaimKey| {
+                self.compared.note();
+                let is_free =
+                    !self.busy_claims.contains(key) && !self.retries.waits(&Target::Claim(key.clone()));
+                self.objects.claims.get(key).filter(|_| is_free)
+            };
             let Some(key) = self.claims.taker(&volume, &current, &declined) else { return };
             self.plan_claim(&key, now, plan);
             declined.insert(key);
@@ -355,6 +379,7 @@ impl Planner {
             busy,
             runs: &self.runs,
             doubts: &self.doubts,
+            compared: &self.compared,
             options: &self.options,
         }
     }

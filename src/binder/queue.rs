@@ -94,10 +94,10 @@ pub enum Next {
 }
 
 /// Every claim and volume, as of the start: they need not wait in a [`Lane`], at three times the size, to be
-/// looked at once each. In order.
+/// looked at once each. In order, first the one claims, then the others.
 #[derive(Debug, Default)]
 struct Backlog {
-    claims: vec::IntoIter<ClaimKey>,
+    claims: [vec::IntoIter<ClaimKey>; 2],
     volumes: vec::IntoIter<VolumeName>,
     since: Option<Instant>,
 }
@@ -105,7 +105,9 @@ struct Backlog {
 impl Backlog {
     fn contains(&self, target: &Target) -> bool {
         match target {
-            Target::Claim(key) => self.claims.as_slice().binary_search(key).is_ok(),
+            Target::Claim(key) => {
+                self.claims.iter().any(|claims| claims.as_slice().binary_search(key).is_ok())
+            }
             Target::Volume(name) => self.volumes.as_slice().binary_search(name).is_ok(),
         }
     }
@@ -184,25 +186,24 @@ impl Queue {
     }
 
     /// Adds every claim and volume of a cluster, in order, to be looked at when nothing else waits in
-    /// their lane. Those of before have to be through.
+    /// their lane: the one claims first, then the others. Those of before have to be through.
     pub fn extend_slowly(
         &mut self,
-        claims: impl IntoIterator<Item = ClaimKey>,
+        mut claims: [Vec<ClaimKey>; 2],
         volumes: impl IntoIterator<Item = VolumeName>,
         now: Instant,
     ) {
-        let mut claims: Vec<ClaimKey> = claims.into_iter().collect();
         let mut volumes: Vec<VolumeName> = volumes.into_iter().collect();
-        claims.sort();
+        claims.iter_mut().for_each(|claims| claims.sort());
         volumes.sort();
-        let (claims, volumes) = (claims.into_iter(), volumes.into_iter());
-        for (tally, count) in
-            [(&mut self.tallies.claims, claims.len()), (&mut self.tallies.volumes, volumes.len())]
+        let count = claims.iter().map(Vec::len).sum::<usize>();
+        let (claims, volumes) = (claims.map(Vec::into_iter), volumes.into_iter());
+        for (tally, count) in [(&mut self.tallies.claims, count), (&mut self.tallies.volumes, volumes.len())]
         {
             tally.adds += count as u64;
             tally.depth += count;
         }
-        let is_empty = claims.len() + volumes.len() == 0;
+        let is_empty = count + volumes.len() == 0;
         self.backlog = Backlog { claims, volumes, since: (!is_empty).then_some(now) };
     }
 
@@ -308,10 +309,14 @@ impl Queue {
     }
 
     fn of_backlog(&mut self, claims: bool, now: Instant) -> Option<Target> {
-        let Backlog { claims: keys, volumes: names, since } = &mut self.backlog;
-        let target = if claims { keys.next().map(Target::Claim) } else { names.next().map(Target::Volume) };
+        let Backlog { claims: [first, others], volumes: names, since } = &mut self.backlog;
+        let target = if claims {
+            first.next().or_else(|| others.next()).map(Target::Claim)
+        } else {
+            names.next().map(Target::Volume)
+        };
         let since = *since;
-        if keys.len() + names.len() == 0 {
+        if first.len() + others.len() + names.len() == 0 {
             self.backlog = Backlog::default();
         }
         let target = target?;
@@ -370,14 +375,16 @@ mod tests {
         let later = start + Duration::from_secs(2);
         let mut queue = Queue::default();
         queue.add(claim("now"), start);
-        queue.extend_slowly(["b", "a"].map(|name| ClaimKey::new("ns", name)), ["v".into()], start);
-        queue.extend([claim("a"), volume("v")], start);
+        let keys = |names: &[&str]| names.iter().map(|name| ClaimKey::new("ns", name)).collect();
+        queue.extend_slowly([keys(&["z", "b"]), keys(&["a"])], ["v".into()], start);
+        queue.extend([claim("a"), claim("z"), volume("v")], start);
         assert!(queue.contains(&claim("b")) && queue.contains(&volume("v")) && !queue.contains(&claim("c")));
         let order: Vec<Next> = std::iter::from_fn(|| queue.pop(later)).collect();
-        assert_eq!(order, [claim("now"), volume("v"), claim("a"), claim("b")].map(Next::Look));
+        let expected = [claim("now"), volume("v"), claim("b"), claim("z"), claim("a")];
+        assert_eq!(order, expected.map(Next::Look));
         let tallies = queue.take_tallies();
-        let waits = vec![Duration::from_secs(2); 3];
-        assert_eq!(tallies.claims, Tally { adds: 3, waits, ..Tally::default() });
+        let waits = vec![Duration::from_secs(2); 4];
+        assert_eq!(tallies.claims, Tally { adds: 4, waits, ..Tally::default() });
         assert_eq!((tallies.volumes.adds, tallies.volumes.depth), (1, 0));
     }
 

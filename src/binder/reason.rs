@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use tokio::time::Instant;
+
 use super::{
     decision::WriteKind,
     matching::{Misfit, Unreadable, claim_class},
@@ -12,10 +14,55 @@ use crate::kube_api::{
     kinds::{Malformed, PersistentVolumeClaim},
 };
 
-const RESTORED: &str =
-    "nothing is taken back or given up for five minutes after a restore of etcd from a backup";
-const FOREIGN_WRITER: &str =
-    "nothing is taken back or given up while another writes what only the binder should";
+/// Why something waits that cannot be taken back: until the end of the one or the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HeldBack {
+    /// Another writes what only the binder should, everywhere or here.
+    ForeignWriter {
+        /// Who wrote what.
+        by: String,
+        /// When that ends, unless more is seen.
+        until: Instant,
+    },
+    /// Etcd was restored from a backup a short while ago (E11).
+    Restored {
+        /// When that is over.
+        until: Instant,
+    },
+}
+
+impl HeldBack {
+    /// The reason's code, the same as of attach/detach.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::ForeignWriter { .. } => "ForeignWriter",
+            Self::Restored { .. } => "RestoreGrace",
+        }
+    }
+
+    /// When the wait ends by itself.
+    #[must_use]
+    pub fn until(&self) -> Instant {
+        match self {
+            Self::ForeignWriter { until, .. } | Self::Restored { until } => *until,
+        }
+    }
+}
+
+impl fmt::Display for HeldBack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ForeignWriter { by, .. } => write!(
+                f,
+                "nothing is taken back or given up while another writes what only the binder should: {by}"
+            ),
+            Self::Restored { .. } => f.write_str(
+                "nothing is taken back or given up for five minutes after a restore of etcd from a backup",
+            ),
+        }
+    }
+}
 
 /// Where a claim stands.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,10 +71,8 @@ pub enum ClaimReason {
     Bound(VolumeName),
     /// Its annotations are put right first.
     Annotating,
-    /// Something is to be written that cannot be taken back, and another writes what only the binder should.
-    ForeignWriter,
-    /// Likewise, and etcd was restored from a backup a short while ago (E11).
-    Restored,
+    /// Something is to be written that cannot be taken back.
+    HeldBack(HeldBack),
     /// An object that has a say in this cannot be read (S42): which, and what is wrong with it.
     ObjectUnreadable(String),
     /// The class is in no table; a live read has to confirm that there is none.
@@ -100,8 +145,7 @@ impl ClaimReason {
         match self {
             Self::Bound(_) => "Bound",
             Self::Annotating => "Annotating",
-            Self::ForeignWriter => "ForeignWriter",
-            Self::Restored => "RestoreGrace",
+            Self::HeldBack(why) => why.code(),
             Self::ObjectUnreadable(_) => "ObjectUnreadable",
             Self::ProvingClass(_) => "ConfirmingClass",
             Self::Binding(..) => "Binding",
@@ -176,8 +220,7 @@ impl fmt::Display for ClaimReason {
         match self {
             Self::Bound(volume) => write!(f, "bound to {volume}"),
             Self::Annotating => f.write_str("annotations are put right first"),
-            Self::ForeignWriter => f.write_str(FOREIGN_WRITER),
-            Self::Restored => f.write_str(RESTORED),
+            Self::HeldBack(why) => why.fmt(f),
             Self::ObjectUnreadable(what) => write!(f, "an object cannot be read: {what}"),
             Self::ProvingClass(class) => write!(f, "asking the API server for storage class {class}"),
             Self::Binding(volume, write) => write!(f, "binding to {volume}: {}", write.as_str()),
@@ -331,10 +374,8 @@ impl fmt::Display for Unprovisioned {
 pub enum VolumeReason {
     /// Its annotations and finalizers are put right first.
     Annotating,
-    /// Something is to be written that cannot be taken back, and another writes what only the binder should.
-    ForeignWriter,
-    /// Likewise, and etcd was restored from a backup a short while ago (E11).
-    Restored,
+    /// Something is to be written that cannot be taken back.
+    HeldBack(HeldBack),
     /// An object that has a say in this cannot be read (S42): which, and what is wrong with it.
     ObjectUnreadable(String),
     /// Free.
@@ -433,8 +474,7 @@ impl VolumeReason {
     pub fn code(&self) -> &'static str {
         match self {
             Self::Annotating => "Annotating",
-            Self::ForeignWriter => "ForeignWriter",
-            Self::Restored => "RestoreGrace",
+            Self::HeldBack(why) => why.code(),
             Self::ObjectUnreadable(_) => "ObjectUnreadable",
             Self::Available => "Available",
             Self::Reserved(_) => "Reserved",
@@ -477,8 +517,7 @@ impl fmt::Display for VolumeReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Annotating => f.write_str("annotations and finalizers are put right first"),
-            Self::ForeignWriter => f.write_str(FOREIGN_WRITER),
-            Self::Restored => f.write_str(RESTORED),
+            Self::HeldBack(why) => why.fmt(f),
             Self::ObjectUnreadable(what) => write!(f, "an object cannot be read: {what}"),
             Self::Available => f.write_str("free"),
             Self::Reserved(claim) => write!(f, "reserved for {claim}"),

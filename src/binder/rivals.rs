@@ -19,7 +19,7 @@ use crate::{
         kinds::{ClaimPhase, Meta, Narrow, PersistentVolume, PersistentVolumeClaim, VolumePhase},
         managed_fields::OwnedField,
     },
-    second_writer::{self, Asks, Owner, SecondWriters, StandOff},
+    second_writer::{self, Asks, Changes, Owner, SecondWriters, StandOff},
 };
 
 /// No agent of a place writes phases: each claim and each volume stands for itself.
@@ -130,8 +130,12 @@ impl Rivals {
         }
         self.wrote.remove(&target);
         self.sightings += 1;
-        if self.writers.note(&target, OwnedField::Phase, now) == Asks::Read {
-            self.to_read.insert(target, meta.uid.clone());
+        match self.writers.note(&target, OwnedField::Phase, now) {
+            Asks::Read => {
+                self.to_read.insert(target, meta.uid.clone());
+            }
+            Asks::Judged(changes) => self.stands_off(&changes),
+            Asks::Later => {}
         }
     }
 
@@ -146,18 +150,25 @@ impl Rivals {
         let owner = Owner::of(managers);
         let manager = owner.manager().unwrap_or_default();
         tracing::info!(object = %target, field = OwnedField::Phase.as_str(), manager, "written by another");
-        for begun in self.writers.learn(target, &owner, now).begun {
-            if let Some(by) = self.writers.here(&begun) {
+        let changes = self.writers.learn(target, &owner, now);
+        self.stands_off(&changes);
+    }
+
+    fn stands_off(&self, changes: &Changes<Target>) {
+        for begun in &changes.begun {
+            if let Some(by) = self.writers.here(begun) {
                 tracing::warn!(object = %begun, %by, "nothing is released or given up there for a while");
             }
+        }
+        for ended in &changes.ended {
+            tracing::warn!(object = %ended, "nobody else was seen to write there for a while: going on");
         }
     }
 
     /// Ends what is over.
     pub fn settle(&mut self, now: Instant) {
-        for ended in self.writers.settle(now).ended {
-            tracing::warn!(object = %ended, "nobody else was seen to write there for a while: going on");
-        }
+        let changes = self.writers.settle(now);
+        self.stands_off(&changes);
     }
 
     /// Why nothing is taken back anywhere: another binder is at work.

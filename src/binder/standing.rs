@@ -11,6 +11,7 @@ use std::{
     },
 };
 
+use k8s_openapi::jiff::Timestamp;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
@@ -54,6 +55,13 @@ impl Reason for ClaimReason {
     fn message(&self) -> String {
         self.to_string()
     }
+
+    fn until(&self, clock: &WallClock) -> Option<Timestamp> {
+        match self {
+            Self::HeldBack(why) => Some(clock.at(why.until())),
+            _ => None,
+        }
+    }
 }
 
 impl Reason for VolumeReason {
@@ -63,6 +71,13 @@ impl Reason for VolumeReason {
 
     fn message(&self) -> String {
         self.to_string()
+    }
+
+    fn until(&self, clock: &WallClock) -> Option<Timestamp> {
+        match self {
+            Self::HeldBack(why) => Some(clock.at(why.until())),
+            _ => None,
+        }
     }
 }
 
@@ -82,6 +97,10 @@ impl<R: Reason> Reason for Stand<R> {
 
     fn message(&self) -> String {
         self.failure.as_ref().map_or_else(|| self.reason.message(), Failure::text)
+    }
+
+    fn until(&self, clock: &WallClock) -> Option<Timestamp> {
+        self.reason.until(clock).filter(|_| self.failure.is_none())
     }
 
     fn facts(&self) -> Map<String, Value> {

@@ -5,7 +5,10 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use super::{doubt::Doubts, index::VolumeIndex, recycle::Recyclers, runs::Runs, waiting::PodIndex};
+use super::{
+    doubt::Doubts, index::VolumeIndex, matching::Comparisons, recycle::Recyclers, runs::Runs,
+    waiting::PodIndex,
+};
 use crate::{
     kube_api::{
         ids::{ClaimKey, ClassName, ResourceVersion, Uid, VolumeName},
@@ -57,6 +60,8 @@ pub struct View<'a> {
     pub runs: &'a Runs,
     /// Reservations of which it is not known whether they were made.
     pub doubts: &'a Doubts,
+    /// What decisions cost.
+    pub compared: &'a Comparisons,
     /// Settings.
     pub options: &'a BinderOptions,
 }

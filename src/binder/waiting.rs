@@ -124,7 +124,8 @@ impl ClaimIndex {
         }
     }
 
-    /// The waiting claim that should have a free volume, leaving out those who declined it.
+    /// The waiting claim that should have a free volume, leaving out those that declined it and those that
+    /// `current` does not show.
     pub fn taker(
         &self,
         volume: &PersistentVolume,
@@ -146,9 +147,10 @@ impl ClaimIndex {
             let most = (size, Reverse((None, ClaimKey::default())));
             let fitting = ranks.range(..=most).rev().find(|rank| {
                 let (_, Reverse((_, key))) = rank;
-                let Some(claim) = current(key) else { return false };
-                !declined.contains(key)
-                    && Wish::of(&claim).is_ok_and(|wish| misfit_for_search(volume, &wish).is_none())
+                let suits = |claim: Arc<PersistentVolumeClaim>| {
+                    Wish::of(&claim).is_ok_and(|wish| misfit_for_search(volume, &wish).is_none())
+                };
+                current(key).is_some_and(suits) && !declined.contains(key)
             });
             best = best.max(fitting);
         }
@@ -217,6 +219,12 @@ impl PodIndex {
     #[must_use]
     pub fn unscheduled(&self, claim: &ClaimKey) -> Vec<PodKey> {
         self.unscheduled.of(claim)
+    }
+
+    /// Whether any unscheduled pod uses a claim.
+    #[must_use]
+    pub fn is_any_unscheduled(&self, claim: &ClaimKey) -> bool {
+        self.unscheduled.pods.of(claim.clone()).next().is_some()
     }
 
     /// All pods that use a claim, if they are kept.

@@ -52,6 +52,11 @@ const READ_WINDOW: Duration = Duration::from_mins(1);
 /// So many objects are remembered; then the one with the oldest act is forgotten.
 const OBJECTS: usize = 1_024;
 
+/// So many objects stand off at once, of all that others than a controller write to. Beyond that the one that was to
+/// end first ends: what is not a controller's is looked at again, as after [`MEMORY`], and it takes a pattern to stand
+/// off once more. What a controller wrote to needs no bound of its own: it is read first, see [`READS`].
+const STAND_OFFS: usize = 1_024;
+
 /// For this long after a process has taken over, what bears its name may be its predecessor's last writes, which
 /// the watch tells of late.
 const HAND_OVER: Duration = Duration::from_mins(1);
@@ -209,6 +214,7 @@ impl<Object: Target> SecondWriters<Object> {
             None if holds => {
                 self.here.insert(object.clone(), stand_off());
                 changes.begun.push(object.clone());
+                changes.ended.extend(self.give_way(object));
             }
             _ => {}
         }
@@ -217,6 +223,18 @@ impl<Object: Target> SecondWriters<Object> {
             self.everywhere = Some(stand_off());
         }
         changes
+    }
+
+    /// Ends a stand-off if there is one too many now that another has begun at an object.
+    fn give_way(&mut self, begun: &Object) -> Option<Object> {
+        if self.here.len() <= STAND_OFFS {
+            return None;
+        }
+        let others = self.here.iter().filter(|(object, by)| *object != begun && !by.is_proven());
+        let object = others.min_by_key(|(_, by)| by.until).map(|(object, _)| object.clone())?;
+        self.here.remove(&object);
+        self.acts.remove(&object);
+        Some(object)
     }
 
     /// Whether the owner has been at work at several places, this one included, and not only as their agents could.

@@ -172,6 +172,37 @@ fn s14_reads_are_few_however_many_acts_there_are() {
 }
 
 #[test]
+fn s14_no_more_objects_stand_off_than_are_remembered_and_a_controllers_outlast_all_others() {
+    let start = Instant::now();
+    let mut writers = SecondWriters::<usize>::default();
+    let mut act = |object, manager: &str, second| {
+        let now = start + Duration::from_secs(second);
+        match writers.note(&object, FIELD, now) {
+            Asks::Read => writers.learn(&object, &Owner::of(&[manager.to_owned()]), now),
+            Asks::Judged(changes) => changes,
+            Asks::Later => panic!("every read is answered"),
+        }
+    };
+    act(0, KCM, 0);
+    let mut ended = Vec::new();
+    for object in 1..=STAND_OFFS + 10 {
+        let second = if object == 2 { 40 } else { 50 + u64::from(object > 5) };
+        for _ in 0..PATTERN {
+            ended.extend(act(object, "agent", second).ended);
+        }
+    }
+    assert_eq!(ended.len(), 11);
+    assert_eq!(ended[0], 2, "it was to end first");
+    assert_eq!(writers.here.len(), STAND_OFFS);
+    assert!(writers.here(&0).is_some_and(StandOff::is_proven));
+    assert!(writers.here(&(STAND_OFFS + 10)).is_some(), "the last one stands off");
+    assert!(writers.acts.len() <= OBJECTS + STAND_OFFS);
+    // The one that gave way takes a pattern again.
+    let later = start + Duration::from_secs(55);
+    assert_eq!(writers.note(&2, FIELD, later), Asks::Judged(Changes { acts: 1, ..Changes::default() }));
+}
+
+#[test]
 fn s14_one_object_is_not_read_again_before_it_is_time_nor_while_it_is_read() {
     let start = Instant::now();
     let at = |second| start + Duration::from_secs(second);

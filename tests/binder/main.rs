@@ -1,6 +1,6 @@
 //! The binder over values: its cases, `tests/cases/binder/*.yaml` (one test each, named by its id;
-//! `MOORING_CASES` adds a folder, see `tests/support/cases.rs`), every fault in small worlds, and random
-//! histories.
+//! `MOORING_CASES` adds a folder, see `tests/support/cases.rs`), every fault in small worlds, random
+//! histories, and what it costs.
 //!
 //! Every case is decided, applied and decided again until nothing is left to write, then compared
 //! whole. Then the same objects go through the planner with one fault at each write in turn, and
@@ -12,8 +12,10 @@
 mod case;
 #[path = "../support/cases.rs"]
 mod cases;
+mod cost;
 mod coverage;
 mod exhaustive;
+mod form;
 mod history;
 mod invariants;
 mod server;
@@ -29,6 +31,7 @@ use world::{Fault, World, chosen, plain};
 fn main() {
     let mut trials: Vec<Trial> = exhaustive::trials().collect();
     trials.push(history::trial());
+    trials.extend(cost::trials());
     let mut coverage = None;
     let mut ids = Vec::new();
     for path in cases::files("binder") {

@@ -4,10 +4,14 @@
 use std::time::Duration;
 
 use http::Method;
-use k8s_openapi::{api::coordination::v1::Lease, jiff::Timestamp};
+use k8s_openapi::{
+    api::{coordination::v1::Lease, core::v1::PersistentVolume},
+    apimachinery::pkg::apis::meta::v1::MicroTime,
+    jiff::Timestamp,
+};
 use kube::{Api, api::DeleteParams};
 use mooring::embedded::faults::Write;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use tokio::time::Instant;
 
@@ -15,7 +19,7 @@ use crate::{
     stage::{DAEMON_NAMESPACE, Place, Stage, Story, story},
     support::{
         backend::Proxy,
-        cluster::until,
+        cluster::{create, patch, patch_status, until},
         daemon::{Daemon, Launch},
         wire::Wire,
     },
@@ -34,6 +38,7 @@ pub fn stories() -> Vec<Story> {
         story("replicas_hand_over_when_the_leader_is_stopped", leader_stopped),
         story("replicas_begin_with_what_the_former_leader_wrote_last", leader_behind),
         story("replicas_l18_begin_with_waits_of_their_own", own_waits),
+        story("replicas_l15_look_at_wanted_claims_first_and_measure_no_time_of_the_standby", wanted_claims),
         story("replicas_refuse_a_late_patch_of_a_former_leader", late_patch),
         story("replicas_refuse_a_late_delete_of_a_former_leader", late_delete),
         story("replicas_e9_a_create_whose_head_is_held_up_never_lands", head_held_up).at(Place::RealServer),
@@ -220,6 +225,93 @@ async fn own_waits(stage: Stage) {
     // What begins now is measured.
     attach(&stage, 2).await;
     second.page_says("/metrics", "mooring_attach_e2e_seconds_count").await;
+}
+
+/// How long the daemon of [`wanted_claims`] stands by: longer than [`SLOWEST`].
+const STANDS_BY: Duration = Duration::from_secs(12);
+/// Upper end of a bucket, in seconds, that none of its work afterwards goes past.
+const SLOWEST: f64 = 10.0;
+
+/// Claims and volumes come while another leads, which does nothing about them. Whoever takes over binds the one that
+/// keeps a pod from being scheduled before most others, whatever its name, and measures none from before it led.
+async fn wanted_claims(stage: Stage) {
+    const OTHERS: usize = 150;
+    no_lease(&stage).await;
+    let leases: Api<Lease> = Api::namespaced(stage.cluster.client.clone(), DAEMON_NAMESPACE);
+    let now = MicroTime(Timestamp::now());
+    let spec = json!({ "holderIdentity": "another", "leaseDurationSeconds": 3_600, "acquireTime": now, "renewTime": now });
+    create(&leases, json!({ "metadata": { "name": "mooring" }, "spec": spec })).await;
+    let (proxy, launch) = replica(&stage).await;
+    let daemon = stage.start_daemon(&launch, &proxy).await;
+    let stood_by = Instant::now() + STANDS_BY;
+    let cluster = &stage.cluster;
+    let pairs = (0..OTHERS).map(|number| async move {
+        let (volume, claim) = (format!("v{number}"), format!("c{number}"));
+        cluster.volume(&volume).await;
+        patch_status(&cluster.all::<PersistentVolume>(), &volume, available()).await;
+        cluster.claim(&claim).await;
+    });
+    futures::future::join_all(pairs).await;
+    cluster.volume("last").await;
+    patch_status(&cluster.all::<PersistentVolume>(), "last", available()).await;
+    cluster.claim("wanted").await;
+    cluster.pod("p", "", &["wanted"]).await;
+    daemon.page_says("/debug/binder", "/wanted\"").await;
+    tokio::time::sleep_until(stood_by).await;
+    assert_eq!(proxy.counted(), 0);
+
+    patch(&leases, "mooring", json!({ "spec": { "holderIdentity": "", "leaseDurationSeconds": 1 } })).await;
+    for number in 0..OTHERS {
+        cluster.claim_phase(&format!("c{number}"), "Bound").await;
+    }
+    cluster.claim_phase("wanted", "Bound").await;
+    let phase = |object: &Option<Value>| object.as_ref().map(|claim| claim["status"]["phase"].clone());
+    let history = stage.history().await;
+    let bound = history.iter().filter(|change| {
+        change.resource == "persistentvolumeclaims"
+            && phase(&change.after) == Some(json!("Bound"))
+            && phase(&change.before) != Some(json!("Bound"))
+    });
+    let order: Vec<&str> = bound.map(|change| change.name.rsplit('/').next().unwrap_or_default()).collect();
+    let place = order.iter().position(|name| *name == "wanted");
+    assert!(
+        order.len() == OTHERS + 1 && place.is_some_and(|place| place < OTHERS / 2),
+        "{place:?} {order:?}"
+    );
+
+    let metrics = daemon.page("/metrics").await;
+    for (name, label, least) in [
+        ("mooring_bind_", "", OTHERS + 1),
+        ("workqueue_queue_duration_seconds", "name=\"claims\"", OTHERS + 1),
+    ] {
+        let (count, within) = observations(&metrics, name, label);
+        assert!(
+            count >= least && within == count,
+            "{name}: {within} of {count} within {SLOWEST} s\n{metrics}"
+        );
+    }
+    let volume = cluster.all::<PersistentVolume>().get("last").await.unwrap();
+    let managers: Vec<String> =
+        volume.metadata.managed_fields.into_iter().flatten().filter_map(|entry| entry.manager).collect();
+    assert!(managers.iter().any(|manager| manager == "mooring"), "{managers:?}");
+}
+
+/// As the one that leads leaves a free volume.
+fn available() -> Value {
+    json!({ "status": { "phase": "Available" } })
+}
+
+/// All observations of the histograms whose name begins so and that have this label, and those of them within
+/// [`SLOWEST`].
+fn observations(metrics: &str, name: &str, label: &str) -> (usize, usize) {
+    let of = |is_it: &dyn Fn(&str) -> bool| {
+        let lines =
+            metrics.lines().filter(|line| line.starts_with(name) && line.contains(label) && is_it(line));
+        lines.filter_map(|line| line.rsplit(' ').next()?.parse::<usize>().ok()).sum()
+    };
+    let bound = |line: &str| line.split_once("le=\"")?.1.split_once('"')?.0.parse::<f64>().ok();
+    let is_slowest = |line: &str| bound(line).is_some_and(|bound| (bound - SLOWEST).abs() < SLOWEST / 100.0);
+    (of(&|line| line.contains("_count")), of(&is_slowest))
 }
 
 /// A request of the first daemon is on its way while the daemon dies, the second finishes the detach and

@@ -4,7 +4,7 @@
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::PersistentVolume};
 use kube::{Api, api::DeleteParams};
 use mooring::kube_api::restore::RESTORE_GRACE;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::{
@@ -114,7 +114,13 @@ async fn embedded(stage: Stage, bump: u64, with_lease: bool) {
     // The tables are those of the restored cluster: work on them goes on.
     cluster.pod("third", "n2", &["c2"]).await;
     cluster.published("n2", &["v2"]).await;
-    // What would take something away waits.
+    // What would take something away waits, and says until when.
+    cluster.bound_pair("v9", "c9").await;
+    cluster.delete_claim("c9").await;
+    cluster.event("v9", "RestoreGrace").await;
+    let page: Value = serde_json::from_str(&daemon.page("/debug/binder").await).unwrap();
+    let row = page["waiting"].as_array().unwrap().iter().find(|row| row["volume"] == "v9").expect("it waits");
+    assert!(row["reason"] == "RestoreGrace" && row["until"].is_string(), "{row}");
     let detaches = stage.proxy.writes().iter().filter(|write| Proxy::is_detach(write)).count();
     cluster.remove_pod("old").await;
     tokio::time::sleep_until(restored + RESTORE_GRACE.mul_f64(0.9)).await;

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::binder::{
-    matching::{held_by, misfit_for_search, refers_to},
+    matching::{Comparisons, held_by, misfit_for_search, refers_to},
     view::ClaimProof,
 };
 use crate::kube_api::kinds::ReclaimPolicy;
@@ -100,7 +100,11 @@ fn only_what_nobody_has_and_nobody_deletes_is_free() {
         let wish = Wish::of(&claim).unwrap();
         assert!(misfit_for_search(&other, &wish).is_some(), "{row}");
         let current = |_: &VolumeName| panic!("a volume that is {row} is looked at");
-        assert_eq!(index.search(&wish, false, &current, &|_| false), Search::Nothing, "{row}");
+        assert_eq!(
+            index.search(&wish, false, &current, &|_| false, &Comparisons::default()),
+            Search::Nothing,
+            "{row}"
+        );
         index.update(&name, Some(&free));
     }
     index.update(&name, None);

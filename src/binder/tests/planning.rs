@@ -6,11 +6,13 @@ use crate::{
         decision::{Directory, Write},
         host_path::HostPath,
         latency::Operation,
+        planner::{COMPARED, LOOKS},
         runs::ClaimStage,
     },
     kube_api::{
         call::{Request, Verb},
-        kinds::StorageClass,
+        kinds::Pod,
+        text::TextMap,
     },
 };
 
@@ -59,39 +61,6 @@ fn nothing_is_kept_of_what_is_gone() {
     objects.apply(named.clone());
     planner.changed(&ObjectRef::Claim(named.key()), now);
     assert!(!planner.plan(now).events.is_empty());
-}
-
-/// A claim whose volumes the scheduler chooses is not even looked at when one becomes free.
-#[test]
-fn cost_a_free_volume_is_not_offered_to_claims_that_take_none() {
-    let mut class = StorageClass::default();
-    class.metadata.name = "late".into();
-    class.metadata.resource_version = ResourceVersion(1);
-    class.provisioner = "d".to_owned();
-    class.volume_binding_mode = serde_json::from_value(json!("WaitForFirstConsumer")).unwrap();
-    let mut waiting = claim("c");
-    waiting.spec.storage_class_name = Some("late".into());
-    for (key, value) in [("selected-node", "n1"), ("storage-provisioner", "d")] {
-        waiting.metadata.annotations.insert(format!("volume.kubernetes.io/{key}"), value.to_owned());
-    }
-    let objects = Arc::new(Objects::default());
-    objects.reset(vec![class]);
-    objects.reset(vec![waiting]);
-    let mut planner = Planner::new(Arc::clone(&objects), BinderOptions::default());
-    let now = Instant::now();
-    planner.warm(now);
-    planner.lead(now);
-    assert_eq!(
-        planner.plan(now).decisions.into_keys().collect::<Vec<_>>(),
-        [("claim", "WaitingForProvisioner")]
-    );
-    let mut free = volume("pv");
-    free.spec.storage_class_name = Some("late".into());
-    free.metadata.resource_version = ResourceVersion(2);
-    objects.apply(free.clone());
-    planner.changed(&ObjectRef::Volume(free.key()), now);
-    let looked = planner.plan(now).decisions.into_iter().map(|((kind, _), count)| (kind, count));
-    assert_eq!(looked.collect::<Vec<_>>(), [("volume", 1)]);
 }
 
 /// The directory was made, the volume refused for good, and then the claim went.
@@ -225,6 +194,39 @@ fn l15_a_standby_keeps_no_keys_and_its_clocks_begin_when_it_leads() {
     assert_eq!((tallies.volumes.adds, tallies.volumes.waits.len(), tallies.volumes.depth), (0, 0, 0));
 }
 
+/// The claims that keep pods from being scheduled first, then those that wait for a volume, then all others.
+#[test]
+fn l15_whoever_takes_over_looks_at_wanted_claims_first() {
+    let mut claims: Vec<_> = (0..1_000)
+        .map(|number| {
+            let mut claim = claim(&format!("a{number:04}"));
+            claim.spec.volume_name = "missing".into();
+            claim.metadata.annotations.insert("pv.kubernetes.io/bind-completed".to_owned(), "yes".to_owned());
+            claim.status.phase = ClaimPhase::Bound;
+            claim
+        })
+        .collect();
+    claims.extend(["open", "wanted"].map(claim));
+    let pod = |name: &str, claim: &str, node: &str| -> Pod {
+        decode(&json!({
+            "metadata": {"namespace": "ns", "name": name, "uid": name, "resourceVersion": "1"},
+            "spec": {"nodeName": node, "volumes": [{"name": "data",
+                "persistentVolumeClaim": {"claimName": claim}}]},
+        }))
+    };
+    let objects = Arc::new(Objects::default());
+    objects.reset(claims);
+    objects.reset(vec![volume("v1"), volume("v2")]);
+    objects.reset(vec![pod("p", "wanted", ""), pod("q", "a0500", "n1")]);
+    let mut planner = Planner::new(Arc::clone(&objects), BinderOptions::default());
+    let now = Instant::now();
+    planner.warm(now);
+    planner.lead(now);
+    let ops = planner.plan(now).ops;
+    let order: Vec<String> = ops.iter().map(|op| op.subject.to_string()).take(3).collect();
+    assert_eq!(order, ["pvc/ns/wanted", "pvc/ns/open", "pvc/ns/a0000"]);
+}
+
 #[test]
 fn l15_a_plan_ends_after_so_many_looks_and_goes_on_where_it_ended() {
     let claims = (0..5_000).map(|number| claim(&format!("c{number:04}"))).collect();
@@ -232,7 +234,7 @@ fn l15_a_plan_ends_after_so_many_looks_and_goes_on_where_it_ended() {
     let now = Instant::now();
     let plan = planner.plan(now);
     assert_eq!((plan.ops.len(), plan.wake_at), (0, Some(now)));
-    assert!(plan.looks <= 501, "{}", plan.looks);
+    assert!(plan.looks <= LOOKS + 2, "{}", plan.looks);
     let told = plan.events.len();
 
     // What comes in meanwhile does not wait for the rest: neither a volume nor a claim.
@@ -257,13 +259,13 @@ fn l15_a_plan_ends_after_so_many_looks_and_goes_on_where_it_ended() {
     // The safety net under all this is no longer a plan of its own.
     let resync = now + BinderOptions::default().sync_period;
     let plan = planner.plan(resync);
-    assert!(plan.looks <= 501, "{}", plan.looks);
+    assert!(plan.looks <= LOOKS + 2, "{}", plan.looks);
     assert_eq!(plan.wake_at, Some(resync));
 }
 
-/// Claims that may not be looked at just now are passed over, however many, and each once.
+/// Claims that may not be looked at just now are passed over, however many.
 #[test]
-fn l15_an_offer_that_many_decline_goes_on_where_it_ended() {
+fn l15_an_offer_passes_over_claims_that_wait_for_their_time() {
     let claims = (0..1_200).map(|number| claim(&format!("c{number:04}"))).collect();
     let (objects, mut planner) = planner(Vec::new(), claims);
     let now = Instant::now();
@@ -273,56 +275,41 @@ fn l15_an_offer_that_many_decline_goes_on_where_it_ended() {
     }
     objects.apply(volume("pv"));
     planner.changed(&ObjectRef::Volume("pv".into()), now);
-    let mut looks = 0;
-    for _ in 0..4 {
-        let plan = planner.plan(now);
-        assert!(plan.looks <= 501 && plan.ops.is_empty(), "{plan:?}");
-        looks += plan.looks;
-    }
-    assert!((1_200..1_210).contains(&looks), "{looks}");
+    let plan = planner.plan(now);
+    assert!(plan.ops.is_empty() && plan.decisions.len() == 1, "{plan:?}");
+    assert_eq!((plan.looks, plan.compared), (2, 1_200));
     assert_eq!(planner.plan(now).wake_at, Some(now + Duration::from_secs(9)));
 }
 
-/// The API server was away, and nobody knows whether any of so many reservations will still be made.
+/// The table already shows the labels by which they select the volume, and the index is about to.
 #[test]
-fn s19_l16_the_work_per_pair_does_not_grow_with_the_number_in_doubt() {
-    const PAIRS: usize = 5_000;
-    let names: Vec<String> = (0..PAIRS).map(|number| format!("{number:05}")).collect();
-    let volumes = names.iter().map(|name| volume(name)).collect();
-    let (objects, mut planner) = planner(volumes, names.iter().map(|name| claim(name)).collect());
-    let mut now = Instant::now();
-    let (mut reservations, mut reads, mut is_away) = (0, 0, true);
-    let mut revision = 1;
+fn l15_an_offer_that_many_decline_goes_on_where_it_ended() {
+    let labels: TextMap = [("x".to_owned(), "y".to_owned())].into();
+    let selecting = |number| {
+        let mut claim = claim(&format!("c{number:04}"));
+        let selector = LabelSelector { match_labels: labels.clone(), ..LabelSelector::default() };
+        claim.spec.selector = Some(Box::new(selector));
+        claim
+    };
+    let (objects, mut planner) = planner(Vec::new(), (0..600).map(selecting).collect());
+    let now = Instant::now();
+    while planner.plan(now).wake_at == Some(now) {}
+    let mut free = volume("pv");
+    objects.apply(free.clone());
+    planner.changed(&ObjectRef::Volume("pv".into()), now);
+    free.metadata.labels = labels;
+    free.metadata.resource_version = ResourceVersion(2);
+    objects.apply(free);
+    let (mut declined, mut plans) = (0, 0);
     loop {
         let plan = planner.plan(now);
-        if plan.ops.is_empty() && plan.wake_at != Some(now) {
-            if is_away && reservations == PAIRS {
-                is_away = false;
-            } else if reservations > PAIRS && !planner.is_waiting() {
-                break;
-            }
-            now = plan.wake_at.unwrap();
-        }
-        for op in plan.ops {
-            let result = match &op.call {
-                _ if is_away => Err(CallError::Unknown("refused".into())),
-                Call::Read { target: Object::Volume(name), .. } => {
-                    Ok(Answer::Volume(PersistentVolume::clone(&objects.volumes.get(name).unwrap())))
-                }
-                _ => {
-                    revision += 1;
-                    Ok(answer(&objects, &op, revision))
-                }
-            };
-            match op.call.write_kind() {
-                Some(WriteKind::ReserveVolume) => reservations += 1,
-                None => reads += 1,
-                Some(_) => {}
-            }
-            planner.outcome(op, result, now, 0.0);
+        assert!(plan.looks <= LOOKS + 2 && plan.compared <= COMPARED + 1_200 && plan.ops.is_empty());
+        declined += plan.decisions.get(&("claim", "NoClassAndNoMatch")).copied().unwrap_or_default();
+        plans += 1;
+        if plan.wake_at != Some(now) {
+            break;
         }
     }
-    assert_eq!(reservations, 2 * PAIRS);
-    assert!(reads < 20 * PAIRS, "{reads} reads");
-    assert!(planner.standing().waiting().is_empty());
+    assert_eq!(declined, 600, "each once");
+    assert!(plans > 3, "{plans}");
 }

@@ -1,9 +1,11 @@
 //! What a live read proves, row by row, and when it is repeated.
 
+use k8s_openapi::jiff::Timestamp;
+
 use super::*;
 use crate::{
     binder::view::{ClaimProof, VolumeProof},
-    kube_api::ids::Uid,
+    kube_api::{ids::Uid, restore::RESTORE_GRACE},
 };
 
 /// The proof, and whether the read has to be repeated because our tables lag behind it.
@@ -210,4 +212,33 @@ fn s23_a_release_that_was_not_made_takes_a_proof_of_its_own_when_it_is_tried_aga
         planner.outcome(write, Err(refused), now, 0.0);
         now = planner.plan(now).wake_at.unwrap();
     }
+}
+
+/// What is held back after a restore says until when, on the page and to users; and goes on when that is over.
+#[tokio::test(start_paused = true)]
+async fn e11_nothing_is_released_in_the_grace_after_a_restore_and_its_end_is_shown() {
+    let mut bound = volume("pv");
+    bound.spec.claim_ref =
+        Some(ClaimRef { namespace: "ns".into(), name: "c".into(), uid: claim("c").metadata.uid });
+    bound.status.phase = VolumePhase::Bound;
+    let (objects, mut planner) = planner(vec![bound], vec![]);
+    let now = Instant::now();
+    objects.restore_grace().begin(now);
+    let proof = only(planner.plan(now));
+    planner.outcome(proof, Err(CallError::NotFound("c".into())), now, 0.0);
+    let plan = planner.plan(now);
+    assert!(plan.ops.is_empty(), "{plan:?}");
+    let told: Vec<&str> = plan.events.iter().map(|event| event.reason).collect();
+    assert_eq!(told, ["RestoreGrace"]);
+    let row = planner.standing().json()["waiting"][0].clone();
+    assert_eq!((&row["volume"], &row["reason"]), (&json!("pv"), &json!("RestoreGrace")));
+    let time = |field: &str| row[field].as_str().unwrap().parse::<Timestamp>().unwrap();
+    let lasts = time("until").as_second() - time("since").as_second();
+    assert!((299..=301).contains(&lasts), "{row}");
+
+    let end = now + RESTORE_GRACE;
+    assert!(plan.wake_at <= Some(end));
+    let proof = only(planner.plan(end));
+    planner.outcome(proof, Err(CallError::NotFound("c".into())), end, 0.0);
+    assert_eq!(only(planner.plan(end)).call.write_kind(), Some(WriteKind::VolumeReleased));
 }

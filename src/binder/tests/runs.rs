@@ -3,6 +3,7 @@
 use super::{
     super::{
         host_path::HostPath,
+        reason::VolumeReason,
         recycle::{Recycler, Recyclers},
         upkeep::IN_TREE_FINALIZER,
     },

@@ -21,7 +21,7 @@ use std::{
     time::Duration,
 };
 
-use http::{HeaderValue, header::USER_AGENT};
+use http::{HeaderValue, Request, header::USER_AGENT};
 use hyper_timeout::TimeoutConnector;
 use hyper_util::{
     client::legacy::{Builder, connect::HttpConnector},
@@ -30,7 +30,7 @@ use hyper_util::{
 use k8s_openapi::ByteString;
 use kube::{
     Client, Config,
-    client::ConfigExt,
+    client::{Body, ConfigExt},
     config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 use thiserror::Error;
@@ -38,6 +38,9 @@ use tower::{BoxError, ServiceBuilder, ServiceExt};
 
 use self::read_ahead::ReadAhead;
 use super::call::gate::Gated;
+
+/// Who asks. The server makes the name of a manager of the part before the slash.
+const AGENT: HeaderValue = HeaderValue::from_static(concat!("mooring/", env!("CARGO_PKG_VERSION")));
 
 /// Time to connect, TLS included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -181,8 +184,7 @@ impl ApiServer {
     }
 
     fn over_network(mut config: Config, origin: String, own_namespace: Option<String>) -> Self {
-        let agent = concat!("mooring/", env!("CARGO_PKG_VERSION"));
-        config.headers.push((USER_AGENT, HeaderValue::from_static(agent)));
+        config.headers.push((USER_AGENT, AGENT));
         Self { connection: Connection::Network(Box::new(config)), origin, own_namespace }
     }
 
@@ -241,7 +243,7 @@ impl ApiServer {
                     reload::reloading(files, config.default_namespace.clone(), move || build(&config))
                 }
             }
-            Connection::InProcess(client) => Ok(client.clone()),
+            Connection::InProcess(client) => Ok(named(client.clone())),
         };
         built.map_err(|error| ConnectError::Client { origin: self.origin.clone(), error: Box::new(error) })
     }
@@ -256,6 +258,17 @@ fn refused_proxy(config: &Config) -> Option<String> {
         return None;
     }
     Some(proxy.host().unwrap_or_default().to_owned())
+}
+
+/// The same client, which says who asks, as one over the network does.
+fn named(client: Client) -> Client {
+    let namespace = client.default_namespace().to_owned();
+    let service = tower::service_fn(move |mut request: Request<Body>| {
+        request.headers_mut().insert(USER_AGENT, AGENT);
+        let client = client.clone();
+        async move { client.send(request).await }
+    });
+    Client::new(service, namespace)
 }
 
 fn build(config: &Config) -> Result<Client, kube::Error> {
@@ -294,6 +307,21 @@ mod tests {
     async fn a_file_that_cannot_be_used_is_named() {
         let error = ApiServer::find(Some(Path::new("/nowhere/kubeconfig"))).await.unwrap_err();
         assert!(error.to_string().starts_with("--kubeconfig /nowhere/kubeconfig: "), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_client_in_this_process_says_who_asks_as_one_over_the_network_does() {
+        let service = tower::service_fn(|request: Request<Body>| async move {
+            let agent = request.headers()[USER_AGENT].to_str().unwrap().to_owned();
+            let version = serde_json::json!({
+                "major": "1", "minor": "36", "gitVersion": agent, "gitCommit": "", "gitTreeState": "",
+                "buildDate": "", "goVersion": "", "compiler": "", "platform": "",
+            });
+            Ok::<_, BoxError>(http::Response::new(Body::from(version.to_string().into_bytes())))
+        });
+        let server = ApiServer::in_process(Client::new(service, "default"));
+        let version = server.client().unwrap().apiserver_version().await.unwrap();
+        assert_eq!(version.git_version, concat!("mooring/", env!("CARGO_PKG_VERSION")));
     }
 
     #[test]

@@ -1,0 +1,261 @@
+//! What a burst of pairs costs, and a large cluster at rest: counted, not timed.
+
+use std::cell::Cell;
+
+use super::*;
+use crate::kube_api::kinds::StorageClass;
+
+/// Claims first, then the volumes one by one: every claim is bound, and no step looks at more than
+/// its own pair.
+#[test]
+fn l1_the_work_per_pair_does_not_grow_with_the_number_of_waiting_claims() {
+    const PAIRS: usize = 2_000;
+    let claims = (0..PAIRS).map(|number| claim(&format!("c{number:04}"))).collect();
+    let (objects, mut planner) = planner(vec![], claims);
+    let now = Instant::now();
+    assert!(planner.plan(now).ops.is_empty());
+    for number in 0..PAIRS {
+        let name = format!("pv{number:04}");
+        let mut volume = volume(&name);
+        volume.metadata.resource_version = ResourceVersion(2);
+        objects.apply(volume);
+        planner.changed(&ObjectRef::Volume(VolumeName::from(name)), now);
+    }
+    let (mut revision, mut writes, mut decisions) = (10, 0, 0);
+    loop {
+        let plan = planner.plan(now);
+        decisions += plan.decisions.values().sum::<u64>();
+        if plan.ops.is_empty() {
+            break;
+        }
+        for op in plan.ops {
+            revision += 1;
+            writes += 1;
+            let answer = answer(&objects, &op, revision);
+            planner.outcome(op, Ok(answer), now, 0.0);
+        }
+    }
+    assert_eq!(writes, 4 * PAIRS);
+    assert!(planner.standing().claims().is_empty());
+    assert!(decisions <= 12 * PAIRS as u64, "{decisions} decisions for {PAIRS} pairs");
+}
+
+/// Every claim selects one volume of thousands by a label: neither the search nor the wake-up looks
+/// at the others.
+#[test]
+fn a_selector_costs_its_own_candidates() {
+    const PAIRS: usize = 2_000;
+    let selecting = |number: usize| {
+        let mut claim = claim(&format!("c{number:04}"));
+        claim.spec.selector = Some(Box::new(LabelSelector {
+            match_labels: [("kind".to_owned(), "disk".to_owned()), ("disk".to_owned(), number.to_string())]
+                .into(),
+            ..LabelSelector::default()
+        }));
+        claim
+    };
+    let labelled = |number: usize| {
+        let mut volume = volume(&format!("pv{number:04}"));
+        volume.metadata.labels =
+            [("kind".to_owned(), "disk".to_owned()), ("disk".to_owned(), number.to_string())].into();
+        volume
+    };
+    let mut index = VolumeIndex::default();
+    for number in 0..PAIRS {
+        let volume = labelled(number);
+        index.update(&volume.key(), Some(&volume));
+    }
+    for number in 0..PAIRS {
+        let claim = selecting(number);
+        let looked = Cell::new(0);
+        let current = |name: &VolumeName| {
+            looked.set(looked.get() + 1);
+            let number = name.as_str().trim_start_matches("pv").parse().unwrap();
+            Some(Arc::new(labelled(number)))
+        };
+        let wish = Wish::of(&claim).unwrap();
+        let found = index.search(&wish, false, &current, &|_| false, &Comparisons::default());
+        assert!(matches!(found, Search::Found(volume) if *volume.metadata.name == *format!("pv{number:04}")));
+        assert_eq!(looked.get(), 1);
+    }
+    let mut waiting = ClaimIndex::default();
+    for number in 0..PAIRS {
+        waiting.wait(&Wish::of(&selecting(number)).unwrap());
+    }
+    let looked = Cell::new(0);
+    let current = |key: &ClaimKey| {
+        looked.set(looked.get() + 1);
+        Some(Arc::new(selecting(key.name().trim_start_matches('c').parse().unwrap())))
+    };
+    let taker = waiting.taker(&labelled(7), &current, &BTreeSet::new());
+    assert_eq!(taker, Some(ClaimKey::new("ns", "c0007")));
+    // The labels are in order, and claims queue under their first.
+    assert_eq!(looked.get(), 1);
+}
+
+/// What is too small, or asks for too much, is not even looked at, however much of it there is.
+#[test]
+fn a_size_costs_its_own_candidates() {
+    const OTHERS: usize = 2_000;
+    let sized = |name: &str, size: &str| {
+        let mut volume = volume(name);
+        volume.spec.capacity.insert("storage".to_owned(), size.to_owned());
+        volume
+    };
+    let asking = |name: &str, size: &str| {
+        let mut claim = claim(name);
+        claim.spec.resources.requests.insert("storage".to_owned(), size.to_owned());
+        claim
+    };
+    let names = || (0..OTHERS).map(|number| format!("small{number:04}"));
+    let mut index = VolumeIndex::default();
+    for volume in names().map(|name| sized(&name, "1Gi")).chain([sized("large", "5Gi")]) {
+        index.update(&volume.key(), Some(&volume));
+    }
+    let looked = Cell::new(0);
+    let current = |name: &VolumeName| {
+        looked.set(looked.get() + 1);
+        let size = if name.as_str() == "large" { "5Gi" } else { "1Gi" };
+        Some(Arc::new(sized(name.as_str(), size)))
+    };
+    let claim = asking("c", "3Gi");
+    let found =
+        index.search(&Wish::of(&claim).unwrap(), false, &current, &|_| false, &Comparisons::default());
+    assert!(matches!(found, Search::Found(volume) if *volume.metadata.name == *"large"));
+    assert_eq!(looked.get(), 1);
+
+    let mut waiting = ClaimIndex::default();
+    for claim in names().map(|name| asking(&name, "5Gi")).chain([asking("least", "3Gi")]) {
+        waiting.wait(&Wish::of(&claim).unwrap());
+    }
+    let looked = Cell::new(0);
+    let current = |key: &ClaimKey| {
+        looked.set(looked.get() + 1);
+        Some(Arc::new(asking(key.name(), if key.name() == "least" { "3Gi" } else { "5Gi" })))
+    };
+    let taker = waiting.taker(&sized("pv", "4Gi"), &current, &BTreeSet::new());
+    assert_eq!(taker, Some(ClaimKey::new("ns", "least")));
+    assert_eq!(looked.get(), 1);
+}
+
+/// What is settled costs nothing: no request, no event, and no reason to wake up but the resync.
+#[test]
+fn s39_a_large_cluster_at_rest_asks_for_nothing() {
+    const BOUND: usize = 5_000;
+    const RELEASED: usize = 1_000;
+    let mut volumes = Vec::new();
+    let mut claims = Vec::new();
+    for number in 0..BOUND {
+        let (mut volume, mut claim) = (volume(&format!("pv{number}")), claim(&format!("c{number}")));
+        volume.spec.claim_ref = Some(ClaimRef {
+            namespace: "ns".into(),
+            name: format!("c{number}").into(),
+            uid: claim.metadata.uid.clone(),
+        });
+        volume.status.phase = VolumePhase::Bound;
+        claim.spec.volume_name = volume.key();
+        claim.metadata.annotations.insert("pv.kubernetes.io/bind-completed".to_owned(), "yes".to_owned());
+        claim.status.phase = ClaimPhase::Bound;
+        claim.status.access_modes.clone_from(&volume.spec.access_modes);
+        volumes.push(volume);
+        claims.push(claim);
+    }
+    for number in 0..RELEASED {
+        let mut volume = volume(&format!("old{number}"));
+        // The name of a claim that exists again, with another UID.
+        volume.spec.claim_ref =
+            Some(ClaimRef { namespace: "ns".into(), name: format!("c{number}").into(), uid: "gone".into() });
+        volume.status.phase = VolumePhase::Released;
+        volumes.push(volume);
+    }
+    let (_, mut planner) = planner(volumes, claims);
+    let now = Instant::now();
+    let mut looks = 0;
+    loop {
+        let plan = planner.plan(now);
+        assert!(plan.ops.is_empty() && plan.events.is_empty());
+        looks += plan.looks;
+        if plan.wake_at != Some(now) {
+            break;
+        }
+    }
+    assert!(looks >= 2 * BOUND + RELEASED, "{looks}");
+    assert_eq!(planner.standing().claims().len() + planner.standing().volumes().len(), 0);
+}
+
+/// A claim whose volumes the scheduler chooses is not even looked at when one becomes free.
+#[test]
+fn cost_a_free_volume_is_not_offered_to_claims_that_take_none() {
+    let mut class = StorageClass::default();
+    class.metadata.name = "late".into();
+    class.metadata.resource_version = ResourceVersion(1);
+    class.provisioner = "d".to_owned();
+    class.volume_binding_mode = serde_json::from_value(json!("WaitForFirstConsumer")).unwrap();
+    let mut waiting = claim("c");
+    waiting.spec.storage_class_name = Some("late".into());
+    for (key, value) in [("selected-node", "n1"), ("storage-provisioner", "d")] {
+        waiting.metadata.annotations.insert(format!("volume.kubernetes.io/{key}"), value.to_owned());
+    }
+    let objects = Arc::new(Objects::default());
+    objects.reset(vec![class]);
+    objects.reset(vec![waiting]);
+    let mut planner = Planner::new(Arc::clone(&objects), BinderOptions::default());
+    let now = Instant::now();
+    planner.warm(now);
+    planner.lead(now);
+    assert_eq!(
+        planner.plan(now).decisions.into_keys().collect::<Vec<_>>(),
+        [("claim", "WaitingForProvisioner")]
+    );
+    let mut free = volume("pv");
+    free.spec.storage_class_name = Some("late".into());
+    free.metadata.resource_version = ResourceVersion(2);
+    objects.apply(free.clone());
+    planner.changed(&ObjectRef::Volume(free.key()), now);
+    let looked = planner.plan(now).decisions.into_iter().map(|((kind, _), count)| (kind, count));
+    assert_eq!(looked.collect::<Vec<_>>(), [("volume", 1)]);
+}
+
+/// The API server was away, and nobody knows whether any of so many reservations will still be made.
+#[test]
+fn s19_l16_the_work_per_pair_does_not_grow_with_the_number_in_doubt() {
+    const PAIRS: usize = 5_000;
+    let names: Vec<String> = (0..PAIRS).map(|number| format!("{number:05}")).collect();
+    let volumes = names.iter().map(|name| volume(name)).collect();
+    let (objects, mut planner) = planner(volumes, names.iter().map(|name| claim(name)).collect());
+    let mut now = Instant::now();
+    let (mut reservations, mut reads, mut is_away) = (0, 0, true);
+    let mut revision = 1;
+    loop {
+        let plan = planner.plan(now);
+        if plan.ops.is_empty() && plan.wake_at != Some(now) {
+            if is_away && reservations == PAIRS {
+                is_away = false;
+            } else if reservations > PAIRS && !planner.is_waiting() {
+                break;
+            }
+            now = plan.wake_at.unwrap();
+        }
+        for op in plan.ops {
+            let result = match &op.call {
+                _ if is_away => Err(CallError::Unknown("refused".into())),
+                Call::Read { target: Object::Volume(name), .. } => {
+                    Ok(Answer::Volume(PersistentVolume::clone(&objects.volumes.get(name).unwrap())))
+                }
+                _ => {
+                    revision += 1;
+                    Ok(answer(&objects, &op, revision))
+                }
+            };
+            match op.call.write_kind() {
+                Some(WriteKind::ReserveVolume) => reservations += 1,
+                None => reads += 1,
+                Some(_) => {}
+            }
+            planner.outcome(op, result, now, 0.0);
+        }
+    }
+    assert_eq!(reservations, 2 * PAIRS);
+    assert!(reads < 20 * PAIRS, "{reads} reads");
+    assert!(planner.standing().waiting().is_empty());
+}
