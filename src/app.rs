@@ -22,10 +22,13 @@ use tokio::{
 use tokio_rustls::rustls::ServerConfig;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
+#[cfg(feature = "tracing-otlp")]
+use crate::traces::export::Exporter;
 use crate::{
     attach_detach::{AttachDetach, TimersPlace},
     binder::Binder,
     config::Config,
+    debugging,
     http::{self, DelegatedAuth, Gate, Measures, OwnCertificate, Pages, Reviewer, Router, Server},
     kube_api::{
         call::Caller,
@@ -43,6 +46,7 @@ use crate::{
     state::{Objects, Stored},
     supervise::{Dead, Death, Stage, Supervisor, Threads, Workplace},
     telemetry,
+    traces::{Traces, TracingConfig},
 };
 
 mod life;
@@ -141,6 +145,8 @@ pub struct Parts {
     pub alarms: Alarms,
     /// Takes events for users.
     pub events: EventQueue,
+    /// Takes what is traced.
+    pub traces: Traces,
     /// Cancelled when planning has to stop.
     pub planning: CancellationToken,
 }
@@ -193,7 +199,8 @@ pub fn subsystems(parts: &Parts) -> anyhow::Result<Vec<Subsystem>> {
         namespace: parts.namespace.clone(),
         name: format!("{}-force-detach-timers", parts.config.own_name),
         earlier_name: Some(format!("{}-wish-clock", parts.config.own_name)),
-    });
+    })
+    .with_traces(parts.traces.clone());
     let binder = Binder::new(
         Arc::clone(&parts.objects),
         &parts.caller,
@@ -202,7 +209,8 @@ pub fn subsystems(parts: &Parts) -> anyhow::Result<Vec<Subsystem>> {
         parts.config.binder.clone(),
         &parts.metrics,
         parts.alarms.clone(),
-    )?;
+    )?
+    .with_traces(parts.traces.clone());
     let attachments = attach_detach.standing();
     let claims = binder.standing();
     Ok(vec![
@@ -247,14 +255,7 @@ impl Daemon {
         }
         let (server, apis) = bind_server(&serving, api).await?;
         let identity = identity()?;
-        tracing::info!(
-            version = env!("CARGO_PKG_VERSION"),
-            api_server = %api.host(),
-            configuration = api.origin(),
-            address = server.as_ref().map(|open| tracing::field::display(open.server.address())),
-            %identity,
-            "starting"
-        );
+        log_start(api, server.as_ref().map(|open| open.server.address()), &identity);
 
         let metrics = Metrics::default();
         process::register(&metrics)?;
@@ -314,8 +315,12 @@ impl Daemon {
             None => None,
         };
         let (events, writer) = EventQueue::new(&metrics)?;
-        let writing = writer.run(caller.clone(), identity, events_end.clone());
+        let writing = writer.run(caller.clone(), identity.clone(), events_end.clone());
         tasks.spawn(Stage::Events, "events", writing);
+        let traces = match &config.tracing {
+            Some(tracing) => start_traces(tracing, &identity, &metrics, &mut tasks, threads, &events_end)?,
+            None => Traces::default(),
+        };
 
         tasks.spawn(Stage::Watch, "restore-alarm", alarm_of_restores(grace.clone(), alarms.clone()));
         let parts = Parts {
@@ -328,6 +333,7 @@ impl Daemon {
             namespace,
             alarms,
             events,
+            traces,
             planning: planning.clone(),
         };
         let mut router = build_router(&parts, view, tasks.dead());
@@ -374,6 +380,17 @@ impl Daemon {
     }
 }
 
+fn log_start(api: &ApiServer, address: Option<SocketAddr>, identity: &str) {
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        api_server = %api.host(),
+        configuration = api.origin(),
+        address = address.map(tracing::field::display),
+        %identity,
+        "starting"
+    );
+}
+
 fn build_router(parts: &Parts, view: Option<watch::Receiver<ElectionView>>, dead: Dead) -> Router {
     let sources = routes::Sources {
         metrics: parts.metrics.clone(),
@@ -385,7 +402,40 @@ fn build_router(parts: &Parts, view: Option<watch::Receiver<ElectionView>>, dead
         alarms: parts.alarms.clone(),
         stopping: parts.planning.clone(),
     };
-    routes::router(&sources)
+    let router = routes::router(&sources);
+    if parts.config.profiling { debugging::add(router) } else { router }
+}
+
+/// Sends what is traced, from a thread of its own.
+#[cfg(feature = "tracing-otlp")]
+fn start_traces(
+    config: &TracingConfig,
+    identity: &str,
+    metrics: &Metrics,
+    tasks: &mut Supervisor,
+    threads: Threads,
+    stop: &CancellationToken,
+) -> anyhow::Result<Traces> {
+    let place = Workplace::new(threads)?;
+    let (traces, queue, counts) = Traces::new(config.per_million, metrics)?;
+    let exporter = place.enter(|| Exporter::new(&config.endpoint, identity, queue, counts));
+    let exporter = exporter.context("--tracing-config-file: endpoint")?;
+    tasks.spawn_at(Stage::Events, "traces", place, exporter.run(stop.clone()))?;
+    tracing::info!(endpoint = config.endpoint, per_million = config.per_million, "tracing");
+    Ok(traces)
+}
+
+/// The configuration says that there is none.
+#[cfg(not(feature = "tracing-otlp"))]
+fn start_traces(
+    _: &TracingConfig,
+    _: &str,
+    _: &Metrics,
+    _: &mut Supervisor,
+    _: Threads,
+    _: &CancellationToken,
+) -> anyhow::Result<Traces> {
+    Err(anyhow!("this build has no traces"))
 }
 
 /// Tells the elector since when the first kind is blind, if one is.

@@ -11,7 +11,7 @@
 //! - The floor: [`kube_api`] (single requests, narrow kinds, watches, lease, events), [`state`] (one
 //!   table per kind), [`metrics`], [`http`].
 //! - The subsystems, which never import each other: [`attach_detach`] and [`binder`].
-//! - The process: [`cli`], [`config`], [`app`], [`supervise`], [`routes`], [`telemetry`].
+//! - The process: [`cli`], [`config`], [`app`], [`supervise`], [`routes`], [`telemetry`], [`traces`].
 //! - `embedded` (feature `demo`): an API server in this process, for tests and the demo; `demo`: the
 //!   daemon at work on it.
 //!
@@ -24,6 +24,7 @@ pub mod attach_detach;
 pub mod binder;
 pub mod cli;
 pub mod config;
+mod debugging;
 #[cfg(feature = "demo")]
 pub mod demo;
 pub mod diagnostics;
@@ -32,9 +33,11 @@ pub mod embedded;
 pub mod http;
 pub mod kube_api;
 pub mod metrics;
+mod profile;
 pub mod routes;
 pub mod second_writer;
 pub mod serving_flags;
 pub mod state;
 pub mod supervise;
 pub mod telemetry;
+pub mod traces;

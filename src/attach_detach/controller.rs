@@ -38,6 +38,7 @@ use crate::{
         kinds::{ObjectRef, VolumeAttachment},
     },
     state::{LastWords, Objects},
+    traces::Trails,
 };
 
 /// What the controller wants done.
@@ -97,6 +98,8 @@ pub struct Controller {
     pub(super) settle_time: Duration,
     pub(super) pace: Pace,
     pub(super) unreadable_attachments: UnreadableAttachments,
+    /// Attaches and detaches that are traced.
+    pub(super) trails: Trails<(VolumeId, NodeName)>,
 }
 
 /// [`Controller::settle_time`] where nothing else is said: for requests of five seconds.
@@ -147,6 +150,7 @@ impl Controller {
             settle_time: SETTLE_TIME,
             pace: Pace::default(),
             unreadable_attachments: UnreadableAttachments::default(),
+            trails: Trails::default(),
         }
     }
 

@@ -83,6 +83,12 @@ pub struct Journey {
 pub type Lap = (Operation, Phase, Duration, bool);
 
 impl Journey {
+    /// Whether it is one of this operation.
+    #[must_use]
+    pub fn is_of(&self, operation: Operation) -> bool {
+        self.operation == operation
+    }
+
     /// The journey after another look at its pair, and the phases that have ended.
     #[must_use]
     pub fn proceed(

@@ -60,6 +60,7 @@ impl Controller {
         self.foreign.take_over(now);
         self.standing.lead(now);
         self.actual.begin_to_lead();
+        self.trails.forget_all();
         self.dirty_nodes.extend(self.actual.distrusted_nodes().cloned());
         let (mut begun, mut new, mut settled) = (Vec::new(), Vec::new(), Vec::new());
         for volume in self.desired.volumes() {

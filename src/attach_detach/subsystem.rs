@@ -24,6 +24,7 @@ use crate::{
     kube_api::{call::Caller, events::EventRecorder, leadership::Leadership},
     metrics::{Alarms, Metrics},
     state::{ChangeSet, Objects},
+    traces::Traces,
 };
 
 /// The attach/detach subsystem.
@@ -74,6 +75,13 @@ impl AttachDetach {
     #[must_use]
     pub fn with_force_timers(mut self, place: TimersPlace) -> Self {
         self.controller.keep_timers_in(place);
+        self
+    }
+
+    /// The same with a trace of each attach and detach that is sampled.
+    #[must_use]
+    pub fn with_traces(mut self, traces: Traces) -> Self {
+        self.controller.trace(traces);
         self
     }
 

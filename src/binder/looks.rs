@@ -21,6 +21,7 @@ use crate::kube_api::{
     ids::{ClaimKey, ClassName, VolumeName},
     kinds::{BindingMode, PersistentVolumeClaim},
 };
+use crate::traces::End;
 
 /// Why a step that cannot be taken back has to wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,15 +108,22 @@ impl Planner {
                     self.latency.claim_failed(key);
                 }
             }
-            ClaimReason::Binding(..) => self.latency.binds(key, now),
+            ClaimReason::Binding(_, step) => {
+                self.latency.binds(key, now);
+                self.follow_bind(key, *step, now);
+            }
             ClaimReason::VolumeBusy(_) => {}
-            _ => self.latency.stops(key),
+            _ => {
+                self.latency.stops(key);
+                self.end_bind(key, End::Superseded, now);
+            }
         }
         if let Some(Step::ProveClass { class }) = &decision.step
             && self.join_class_read(class, key)
         {
             decision.step = None;
         }
+        self.note_claim(&claim, &decision.reason, now);
         if let Some(step) = decision.step {
             let volume = match &decision.reason {
                 ClaimReason::Binding(volume, _) => Some(volume.clone()),
@@ -224,6 +232,7 @@ impl Planner {
         if tells(&decision, decision.reason.is_settled()) {
             plan.events.extend(self.told.news(&target, decision.events, now));
         }
+        self.note_volume(&volume, &decision.reason, now);
         if let Some(step) = decision.step {
             self.start(target, None, Call::of(step), plan);
         }
