@@ -41,12 +41,15 @@ use crate::{
         sight::Sight,
         watch::{self as kind_watch, CatchUps, Fetcher},
     },
-    metrics::{Alarms, ApiMetrics, ElectionMetrics, Metrics, WatchMetrics, process},
+    metrics::{
+        Alarms, ApiMetrics, Certificate, ElectionMetrics, Expiry, Metrics, WatchMetrics, process, slis::Slis,
+    },
     routes,
     state::{Objects, Stored},
     supervise::{Dead, Death, Stage, Supervisor, Threads, Workplace},
     telemetry,
     traces::{Traces, TracingConfig},
+    zpages,
 };
 
 mod life;
@@ -259,6 +262,7 @@ impl Daemon {
 
         let metrics = Metrics::default();
         process::register(&metrics)?;
+        expiries(&metrics, server.as_ref().map(|open| Arc::clone(&open.own)), api.clone())?;
         let measures = Measures::new(&metrics)?;
         let workplace = Workplace::new(threads)?;
         let auth = workplace.enter(|| build_auth(&serving, &apis, &measures))?;
@@ -282,9 +286,12 @@ impl Daemon {
         start_watches(&mut tasks, fetchers, &watches, &objects, &catch_ups)?;
         let namespace = config.own_namespace.clone().or_else(|| api.own_namespace.clone());
         let namespace = namespace.unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
+        let mut runtimes = vec![Handle::current()];
+        runtimes.extend(workplace.runtime());
         let view = match &config.election {
             Some(election) => {
                 let place = Workplace::new(threads)?;
+                runtimes.extend(place.runtime());
                 let candidacy = Candidacy {
                     namespace: namespace.clone(),
                     name: config.own_name.clone(),
@@ -314,13 +321,12 @@ impl Daemon {
             }
             None => None,
         };
+        process::register_tasks(&metrics, runtimes)?;
         let (events, writer) = EventQueue::new(&metrics)?;
         let writing = writer.run(caller.clone(), identity.clone(), events_end.clone());
         tasks.spawn(Stage::Events, "events", writing);
-        let traces = match &config.tracing {
-            Some(tracing) => start_traces(tracing, &identity, &metrics, &mut tasks, threads, &events_end)?,
-            None => Traces::default(),
-        };
+        let traces =
+            start_traces(config.tracing.as_ref(), &identity, &metrics, &mut tasks, threads, &events_end)?;
 
         tasks.spawn(Stage::Watch, "restore-alarm", alarm_of_restores(grace.clone(), alarms.clone()));
         let parts = Parts {
@@ -336,11 +342,12 @@ impl Daemon {
             traces,
             planning: planning.clone(),
         };
-        let mut router = build_router(&parts, view, tasks.dead());
+        let mut router = build_router(&parts, view, tasks.dead())?;
         for Subsystem { name, running, explained_at, explanation } in subsystems(&parts)? {
             tasks.spawn(Stage::Subsystem, name, running);
             router = router.json(explained_at, explanation);
         }
+        let router = zpages::add(router, &parts.config);
         let gate = Arc::new(Gate::new(Pages::new(Arc::new(router)), auth, serving, measures));
         if let Some(BoundServer { server, tls, own }) = server {
             let running = server.run(Arc::clone(&gate), tls, own, http.clone());
@@ -391,7 +398,11 @@ fn log_start(api: &ApiServer, address: Option<SocketAddr>, identity: &str) {
     );
 }
 
-fn build_router(parts: &Parts, view: Option<watch::Receiver<ElectionView>>, dead: Dead) -> Router {
+fn build_router(
+    parts: &Parts,
+    view: Option<watch::Receiver<ElectionView>>,
+    dead: Dead,
+) -> Result<Router, prometheus::Error> {
     let sources = routes::Sources {
         metrics: parts.metrics.clone(),
         objects: Arc::clone(&parts.objects),
@@ -400,22 +411,24 @@ fn build_router(parts: &Parts, view: Option<watch::Receiver<ElectionView>>, dead
         election: view.zip(parts.config.election.as_ref().map(|election| election.timing)),
         dead,
         alarms: parts.alarms.clone(),
+        slis: Slis::new()?,
         stopping: parts.planning.clone(),
     };
     let router = routes::router(&sources);
-    if parts.config.profiling { debugging::add(router) } else { router }
+    Ok(if parts.config.profiling { debugging::add(router) } else { router })
 }
 
-/// Sends what is traced, from a thread of its own.
+/// Sends what is traced, if anything is, from a thread of its own.
 #[cfg(feature = "tracing-otlp")]
 fn start_traces(
-    config: &TracingConfig,
+    config: Option<&TracingConfig>,
     identity: &str,
     metrics: &Metrics,
     tasks: &mut Supervisor,
     threads: Threads,
     stop: &CancellationToken,
 ) -> anyhow::Result<Traces> {
+    let Some(config) = config else { return Ok(Traces::default()) };
     let place = Workplace::new(threads)?;
     let (traces, queue, counts) = Traces::new(config.per_million, metrics)?;
     let exporter = place.enter(|| Exporter::new(&config.endpoint, identity, queue, counts));
@@ -428,14 +441,29 @@ fn start_traces(
 /// The configuration says that there is none.
 #[cfg(not(feature = "tracing-otlp"))]
 fn start_traces(
-    _: &TracingConfig,
+    config: Option<&TracingConfig>,
     _: &str,
     _: &Metrics,
     _: &mut Supervisor,
     _: Threads,
     _: &CancellationToken,
 ) -> anyhow::Result<Traces> {
-    Err(anyhow!("this build has no traces"))
+    match config {
+        None => Ok(Traces::default()),
+        Some(_) => Err(anyhow!("this build has no traces")),
+    }
+}
+
+/// Says when certificates expire: the server's, if there is one, and the client's.
+fn expiries(
+    metrics: &Metrics,
+    own: Option<Arc<OwnCertificate>>,
+    api: ApiServer,
+) -> Result<(), prometheus::Error> {
+    let of_server: Expiry = Arc::new(move || own.as_ref().and_then(|own| own.expiry()));
+    Certificate::Serving.register(metrics, of_server)?;
+    let of_client: Expiry = Arc::new(move || http::expiry_of_pem(&api.client_certificate()?));
+    Certificate::Client.register(metrics, of_client)
 }
 
 /// Tells the elector since when the first kind is blind, if one is.

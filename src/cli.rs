@@ -11,11 +11,13 @@ pub mod arguments;
 mod flag_docs;
 pub mod kcm_flags;
 
-use std::{ffi::OsString, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, ffi::OsString, path::PathBuf, time::Duration};
 
 use arguments::Ignored;
 
-use clap::{Args, Parser, Subcommand, ValueEnum, error::ErrorKind};
+use clap::{
+    ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum, error::ErrorKind,
+};
 
 pub use crate::serving_flags::ServingArgs;
 
@@ -230,6 +232,10 @@ pub struct RunArgs {
     /// kube-controller-manager's flags that were given and have no effect.
     #[arg(skip)]
     pub ignored: Vec<Ignored>,
+
+    /// The value of each flag, as it was given or by default; empty for none.
+    #[arg(skip)]
+    pub values: BTreeMap<String, String>,
 }
 
 /// Flags of `mooring demo`.
@@ -302,13 +308,32 @@ where
         words.extend(sorted.arguments);
         ignored = sorted.ignored;
     }
-    let mut cli = Cli::try_parse_from(words).map_err(|error| stop(&error))?;
+    let matches = Cli::command().try_get_matches_from(words).map_err(|error| stop(&error))?;
+    let mut cli = Cli::from_arg_matches(&matches).map_err(|error| stop(&error))?;
     match &mut cli.command {
-        Command::Run(run) => run.ignored = ignored,
+        Command::Run(run) => {
+            run.ignored = ignored;
+            run.values = values(&matches);
+        }
         #[cfg(feature = "demo")]
         Command::Demo(_) => {}
     }
     Ok(cli)
+}
+
+/// What each flag of `run` says, in words.
+fn values(matches: &ArgMatches) -> BTreeMap<String, String> {
+    let command = Cli::command();
+    let run = matches.subcommand().and_then(|(name, run)| Some((command.find_subcommand(name)?, run)));
+    let Some((run, matches)) = run else { return BTreeMap::new() };
+    let value = |id: &str| {
+        let raw = matches.try_get_raw(id).ok().flatten();
+        raw.into_iter().flatten().map(|value| value.to_string_lossy()).collect::<Vec<_>>().join(",")
+    };
+    let flags = run
+        .get_arguments()
+        .filter_map(|argument| Some((argument.get_long()?.to_owned(), value(argument.get_id().as_str()))));
+    flags.collect()
 }
 
 fn stop(error: &clap::Error) -> Stop {

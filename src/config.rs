@@ -4,6 +4,7 @@
 //! the network, or any file but those that describe recycler pods and tracing.
 
 use std::{
+    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -137,6 +138,8 @@ pub struct Config {
     pub attach_detach: AttachDetachOptions,
     /// Choices for the binder.
     pub binder: BinderOptions,
+    /// The flags that all this came from, each with its value.
+    pub flags: BTreeMap<String, String>,
 }
 
 impl TryFrom<RunArgs> for Config {
@@ -166,6 +169,7 @@ impl TryFrom<RunArgs> for Config {
             profiling: args.profiling,
             attach_detach,
             binder,
+            flags: args.values,
         })
     }
 }
@@ -419,6 +423,7 @@ mod tests {
                 ..AttachDetachOptions::default()
             },
             binder: BinderOptions::default(),
+            flags: config(&[]).unwrap().flags,
         };
         assert_eq!(config(&[]), Ok(expected));
     }

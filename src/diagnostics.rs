@@ -142,6 +142,11 @@ impl<K: Subject, R: Reason> Waits<K, R> {
         self.lock().keys().cloned().collect()
     }
 
+    /// Looks at everything that waits. Nothing is set meanwhile.
+    pub fn for_each(&self, mut look: impl FnMut(&K, &Wait<R>)) {
+        self.lock().iter().for_each(|(key, wait)| look(key, wait));
+    }
+
     /// Everything that waits.
     #[must_use]
     pub fn snapshot(&self) -> BTreeMap<K, Wait<R>> {

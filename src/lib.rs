@@ -11,7 +11,8 @@
 //! - The floor: [`kube_api`] (single requests, narrow kinds, watches, lease, events), [`state`] (one
 //!   table per kind), [`metrics`], [`http`].
 //! - The subsystems, which never import each other: [`attach_detach`] and [`binder`].
-//! - The process: [`cli`], [`config`], [`app`], [`supervise`], [`routes`], [`telemetry`], [`traces`].
+//! - The process: [`cli`], [`config`], [`app`], [`supervise`], [`routes`], [`zpages`], [`telemetry`],
+//!   [`traces`].
 //! - `embedded` (feature `demo`): an API server in this process, for tests and the demo; `demo`: the
 //!   daemon at work on it.
 //!
@@ -22,6 +23,7 @@
 pub mod app;
 pub mod attach_detach;
 pub mod binder;
+pub mod build_info;
 pub mod cli;
 pub mod config;
 mod debugging;
@@ -41,3 +43,4 @@ pub mod state;
 pub mod supervise;
 pub mod telemetry;
 pub mod traces;
+pub mod zpages;

@@ -15,7 +15,7 @@ use std::{
 
 use thiserror::Error;
 use tokio::{
-    runtime::{Builder, Runtime},
+    runtime::{Builder, Handle, Runtime},
     sync::oneshot,
     task::{Id, JoinError, JoinSet},
     time::{Instant, timeout_at},
@@ -64,6 +64,12 @@ impl Workplace {
             }
         };
         Ok(Self(runtime))
+    }
+
+    /// Its runtime, if it has one of its own.
+    #[must_use]
+    pub fn runtime(&self) -> Option<Handle> {
+        self.0.as_ref().map(|runtime| runtime.handle().clone())
     }
 
     /// Makes something there that starts tasks when it is made, such as a client.

@@ -16,10 +16,12 @@ use super::{
     calls::{Call, PairRequest},
     clock::Clock,
     desired_state::DesiredState,
+    end_to_end::EndToEnd,
     force::ForcePolicy,
     force_timers::{ForceTimers, TimersPlace},
     foreign_acts::ForeignActs,
     identification::{candidates, volume_of},
+    journey::Lap,
     metrics::{AttachDetachMetrics, Ending, Planned},
     pace::Pace,
     populator,
@@ -38,7 +40,7 @@ use crate::{
         kinds::{ObjectRef, VolumeAttachment},
     },
     state::{LastWords, Objects},
-    traces::Trails,
+    traces::{TraceId, Trails},
 };
 
 /// What the controller wants done.
@@ -48,6 +50,8 @@ pub struct Effects {
     pub calls: Vec<(Sequence, Call)>,
     /// What to tell users.
     pub events: Vec<Event>,
+    /// What has ended on the way of a volume, how long it took, and the trace it is in.
+    pub laps: Vec<(VolumeId, Lap, Option<TraceId>)>,
 }
 
 /// What the operator may choose.
@@ -203,6 +207,12 @@ impl Controller {
     #[must_use]
     pub fn standing(&self) -> Arc<Standing> {
         Arc::clone(&self.standing)
+    }
+
+    /// Where it is noted how long what has ended took: by who carries it out, who knows its trace.
+    #[must_use]
+    pub fn end_to_end(&self) -> EndToEnd {
+        self.metrics.end_to_end()
     }
 
     /// Reads the tables whole, once (attach-detach §5, without its gaps).

@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::actual_state::{Operation, Pair, PairCall};
+use super::{
+    actual_state::{Operation, Pair, PairCall},
+    rules::Waiting,
+};
 
 /// Part of an attach or a detach. A label of the histograms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -69,6 +72,41 @@ impl Phase {
     }
 }
 
+/// Whose turn it is: what lasts is counted as overhead while it is ours.
+#[must_use]
+pub fn is_ours(phase: Phase, waiting: Option<&Waiting>) -> bool {
+    match waiting {
+        // The API server and the way to it are on our side of the bargain.
+        Some(
+            Waiting::WaitingForVolumeAttachment
+            | Waiting::Publishing
+            | Waiting::DetachWaitingForUnpublish
+            | Waiting::DetachWaitingForSettlement
+            | Waiting::Uncertain
+            | Waiting::RetryBackoff { .. }
+            | Waiting::NodeStatusRefused { .. },
+        ) => true,
+        // The driver, the kubelet, another node, another controller, whoever made the objects.
+        Some(
+            Waiting::WaitingForAttacher
+            | Waiting::AttachError { .. }
+            | Waiting::HeldByNode { .. }
+            | Waiting::WaitingForDeletion
+            | Waiting::WishNotCurrent
+            | Waiting::DetachWaitingForUnmount { .. }
+            | Waiting::DetachWaitingForAttacher
+            | Waiting::DetachError { .. }
+            | Waiting::NodeGone
+            | Waiting::DetachWaitingForNode { .. }
+            | Waiting::ForeignWriter { .. }
+            | Waiting::RestoreGrace { .. }
+            | Waiting::Unreadable { .. }
+            | Waiting::ForeignAttachment { .. },
+        ) => false,
+        None => !matches!(phase, Phase::Attacher | Phase::Unmount),
+    }
+}
+
 /// One under way.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Journey {
@@ -77,10 +115,46 @@ pub struct Journey {
     phase: Phase,
     phase_began: Instant,
     forced: bool,
+    /// What was ours of it so far, and whether what began with the last look is.
+    overhead: Duration,
+    looked_at: Instant,
+    ours: bool,
 }
 
-/// What ended: of which operation, which phase, how long it took, and whether it was forced.
-pub type Lap = (Operation, Phase, Duration, bool);
+/// What a time is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Span {
+    /// One phase; that of the end stands for the whole.
+    Phase(Phase),
+    /// All in which neither driver nor kubelet, nor anybody else, had their turn.
+    Overhead,
+}
+
+/// What ended, and how long it took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lap {
+    /// Of which operation.
+    pub operation: Operation,
+    /// What of it.
+    pub span: Span,
+    /// How long it took.
+    pub took: Duration,
+    /// Whether the detach was forced.
+    pub forced: bool,
+}
+
+/// A look at a pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// What is to become of it.
+    pub operation: Operation,
+    /// How far that has come.
+    pub phase: Phase,
+    /// Whether it is our turn ([`is_ours`]).
+    pub ours: bool,
+    /// Whether the detach is forced.
+    pub forced: bool,
+}
 
 impl Journey {
     /// Whether it is one of this operation.
@@ -91,31 +165,41 @@ impl Journey {
 
     /// The journey after another look at its pair, and the phases that have ended.
     #[must_use]
-    pub fn proceed(
-        before: Option<Self>,
-        operation: Operation,
-        phase: Phase,
-        forced: bool,
-        now: Instant,
-    ) -> (Option<Self>, Vec<Lap>) {
+    pub fn proceed(before: Option<Self>, look: Look, now: Instant) -> (Option<Self>, Vec<Lap>) {
+        let Look { operation, phase, ours, forced } = look;
         let begun = before.filter(|journey| journey.operation == operation);
-        let Some(journey) = begun else {
+        let Some(mut journey) = begun else {
             let at_its_beginning =
                 matches!(phase, Phase::Queue | Phase::Unmount | Phase::Unpublish | Phase::Api);
-            let journey = Self { operation, began: now, phase, phase_began: now, forced };
+            let journey = Self {
+                operation,
+                began: now,
+                phase,
+                phase_began: now,
+                forced,
+                overhead: Duration::ZERO,
+                looked_at: now,
+                ours,
+            };
             return (at_its_beginning.then_some(journey), Vec::new());
         };
-        let forced = forced || journey.forced;
+        if journey.ours {
+            journey.overhead += now - journey.looked_at;
+        }
+        (journey.looked_at, journey.ours) = (now, ours);
+        journey.forced |= forced;
         // A phase that comes again, after a failure or a change of mind, belongs to the one reached.
         if phase <= journey.phase {
-            return (Some(Self { forced, ..journey }), Vec::new());
+            return (Some(journey), Vec::new());
         }
-        let mut laps = vec![(operation, journey.phase, now - journey.phase_began, forced)];
+        let lap = |span, took| Lap { operation, span, took, forced: journey.forced };
+        let mut laps = vec![lap(Span::Phase(journey.phase), now - journey.phase_began)];
         if phase == Phase::Done {
-            laps.push((operation, phase, now - journey.began, forced));
+            laps.push(lap(Span::Phase(phase), now - journey.began));
+            laps.push(lap(Span::Overhead, journey.overhead));
             return (None, laps);
         }
-        (Some(Self { phase, phase_began: now, forced, ..journey }), laps)
+        (Some(Self { phase, phase_began: now, ..journey }), laps)
     }
 }
 
@@ -123,13 +207,24 @@ impl Journey {
 mod tests {
     use super::*;
 
+    fn look(operation: Operation, phase: Phase, forced: bool) -> Look {
+        Look { operation, phase, ours: is_ours(phase, None), forced }
+    }
+
+    fn label(span: Span) -> &'static str {
+        match span {
+            Span::Phase(phase) => phase.label(),
+            Span::Overhead => "overhead",
+        }
+    }
+
     fn laps(operation: Operation, seen: &[(u64, Phase)]) -> Vec<(&'static str, u64)> {
         let start = Instant::now();
         let (mut journey, mut all) = (None, Vec::new());
         for (second, phase) in seen {
             let now = start + Duration::from_secs(*second);
-            let (next, laps) = Journey::proceed(journey, operation, *phase, false, now);
-            all.extend(laps.into_iter().map(|(_, phase, took, _)| (phase.label(), took.as_secs())));
+            let (next, laps) = Journey::proceed(journey, look(operation, *phase, false), now);
+            all.extend(laps.into_iter().map(|lap| (label(lap.span), lap.took.as_secs())));
             journey = next;
         }
         all
@@ -139,26 +234,55 @@ mod tests {
     fn phases_add_up_to_the_whole() {
         use Phase::{Api, Attacher, Done, Publish, Queue, Unmount, Unpublish};
         let attach = [(0, Queue), (1, Api), (3, Attacher), (3, Attacher), (7, Publish), (8, Done), (9, Done)];
-        let expected = [("queue", 1), ("api", 2), ("attacher", 4), ("publish", 1), ("total", 8)];
+        let expected =
+            [("queue", 1), ("api", 2), ("attacher", 4), ("publish", 1), ("total", 8), ("overhead", 4)];
         assert_eq!(laps(Operation::Attach, &attach), expected);
         let detach = [(0, Unmount), (5, Unpublish), (6, Api), (7, Attacher), (9, Done)];
-        let expected = [("unmount", 5), ("unpublish", 1), ("api", 1), ("attacher", 2), ("total", 9)];
+        let expected =
+            [("unmount", 5), ("unpublish", 1), ("api", 1), ("attacher", 2), ("total", 9), ("overhead", 2)];
         assert_eq!(laps(Operation::Detach, &detach), expected);
         let again = [(0, Api), (1, Queue), (4, Api), (5, Attacher), (6, Done)];
-        assert_eq!(laps(Operation::Attach, &again), [("api", 5), ("attacher", 1), ("total", 6)]);
+        let expected = [("api", 5), ("attacher", 1), ("total", 6), ("overhead", 5)];
+        assert_eq!(laps(Operation::Attach, &again), expected);
         let inherited = [(0, Attacher), (5, Publish), (6, Done)];
         assert_eq!(laps(Operation::Attach, &inherited), [("publish", 1), ("total", 1)][..0]);
+    }
+
+    /// S-1, S-3: while another node holds the volume, or after a failure, it is not the driver's turn, either.
+    #[test]
+    fn overhead_is_what_was_ours_whatever_the_phase() {
+        let start = Instant::now();
+        let unmounting =
+            Waiting::DetachWaitingForUnmount { unforced: super::super::force::Unforced::NodeReady };
+        let pause = Waiting::RetryBackoff { message: None };
+        let seen = [
+            (0, Phase::Unmount, Some(&unmounting)),
+            (60, Phase::Unpublish, None),
+            (61, Phase::Api, None),
+            (63, Phase::Unmount, Some(&pause)),
+            (66, Phase::Unmount, Some(&unmounting)),
+            (70, Phase::Attacher, Some(&Waiting::DetachWaitingForAttacher)),
+            (99, Phase::Done, None),
+        ];
+        let (mut journey, mut last) = (None, Vec::new());
+        for (second, phase, waiting) in seen {
+            let look = Look { ours: is_ours(phase, waiting), ..look(Operation::Detach, phase, false) };
+            (journey, last) = Journey::proceed(journey, look, start + Duration::from_secs(second));
+        }
+        let overhead = last.into_iter().find(|lap| lap.span == Span::Overhead).map(|lap| lap.took.as_secs());
+        assert_eq!(overhead, Some(1 + 2 + 3));
     }
 
     #[test]
     fn another_operation_begins_anew() {
         let start = Instant::now();
-        let (attach, _) = Journey::proceed(None, Operation::Attach, Phase::Api, false, start);
+        let (attach, _) = Journey::proceed(None, look(Operation::Attach, Phase::Api, false), start);
         let later = start + Duration::from_secs(9);
-        let (detach, laps) = Journey::proceed(attach, Operation::Detach, Phase::Unpublish, true, later);
+        let (detach, laps) = Journey::proceed(attach, look(Operation::Detach, Phase::Unpublish, true), later);
         assert_eq!(laps, []);
-        let (_, laps) = Journey::proceed(detach, Operation::Detach, Phase::Api, false, later);
-        assert_eq!(laps, [(Operation::Detach, Phase::Unpublish, Duration::ZERO, true)]);
+        let (_, laps) = Journey::proceed(detach, look(Operation::Detach, Phase::Api, false), later);
+        let span = Span::Phase(Phase::Unpublish);
+        assert_eq!(laps, [Lap { operation: Operation::Detach, span, took: Duration::ZERO, forced: true }]);
     }
 
     #[test]
@@ -167,9 +291,9 @@ mod tests {
         let forced_in = |seen: [(Phase, bool); 3]| {
             let (mut journey, mut last) = (None, Vec::new());
             for (phase, forced) in seen {
-                (journey, last) = Journey::proceed(journey, Operation::Detach, phase, forced, start);
+                (journey, last) = Journey::proceed(journey, look(Operation::Detach, phase, forced), start);
             }
-            last.iter().all(|(.., forced)| *forced)
+            last.iter().all(|lap| lap.forced)
         };
         assert!(forced_in([(Phase::Unmount, false), (Phase::Unpublish, true), (Phase::Done, false)]));
         assert!(forced_in([(Phase::Unmount, false), (Phase::Unmount, true), (Phase::Done, false)]));

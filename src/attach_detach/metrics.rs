@@ -5,20 +5,26 @@ use std::{
     time::Duration,
 };
 
-use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts};
+use prometheus::{Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts};
 
 use super::{
     actual_state::Operation,
+    calls::{Call, Outcome, PairRequest},
+    end_to_end::EndToEnd,
     force::ForceReason,
-    journey::Lap,
     rules::Waiting,
     scope::Scope,
     second_controller::ForeignAct,
     volume_name::{VolumeId, VolumeKind},
 };
 use crate::{
-    kube_api::ids::NodeName,
-    metrics::{Alarms, ForeignWrites, Metrics, STORAGE_OPERATION_BUCKETS},
+    diagnostics::Kind,
+    kube_api::{call::CallError, ids::NodeName},
+    metrics::{
+        Alarms, Decisions, ForeignWrites, Metrics, RunningController, STORAGE_OPERATION_BUCKETS,
+        WriteConflicts,
+        bounded::{Bounded, OTHER, PLUGINS},
+    },
     state::VecMap,
 };
 
@@ -77,6 +83,7 @@ impl Planned {
 #[derive(Clone, Debug)]
 pub struct AttachDetachMetrics {
     operations: HistogramVec,
+    plugins: Bounded,
     totals: IntGaugeVec,
     forced: IntCounterVec,
     unresolved: IntCounterVec,
@@ -85,8 +92,11 @@ pub struct AttachDetachMetrics {
     alarms: Alarms,
     planned: IntCounterVec,
     refusals: IntCounterVec,
-    attach: HistogramVec,
-    detach: HistogramVec,
+    end_to_end: EndToEnd,
+    decisions: Decisions,
+    conflicts: WriteConflicts,
+    patches: Histogram,
+    running: RunningController,
     in_use: IntGaugeVec,
     counted: HashMap<VolumeId, VecMap<NodeName, Counted>>,
 }
@@ -100,9 +110,43 @@ pub struct Counted {
     pub users: i64,
 }
 
-/// From a wish to its fulfilment: from what an API server needs for its answers to what a driver may take.
-const END_TO_END_BUCKETS: [f64; 14] =
-    [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 120.0, 600.0];
+/// Volumes in one patch: from a lone one to what a node may have attached.
+const PATCH_BUCKETS: [f64; 9] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0];
+
+/// KCM: cmd/kube-controller-manager/names/controller_names.go.
+const CONTROLLER: &str = "persistentvolume-attach-detach-controller";
+
+/// What a write is for, as a label value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WriteOp {
+    DeleteAttachment,
+    PatchNodeStatus,
+    WriteForceTimers,
+}
+
+impl WriteOp {
+    /// All that name a UID or a revision; what is created names none.
+    const ALL: [Self; 3] = [Self::DeleteAttachment, Self::PatchNodeStatus, Self::WriteForceTimers];
+
+    fn label(self) -> &'static str {
+        match self {
+            Self::DeleteAttachment => "delete_attachment",
+            Self::PatchNodeStatus => "patch_node_status",
+            Self::WriteForceTimers => "write_force_timers",
+        }
+    }
+
+    fn of(call: &Call) -> Option<Self> {
+        match call {
+            Call::Pair(_, _, PairRequest::Delete(..)) => Some(Self::DeleteAttachment),
+            Call::PatchNode(..) => Some(Self::PatchNodeStatus),
+            Call::Timers(_) => Some(Self::WriteForceTimers),
+            Call::Pair(_, _, PairRequest::Create(_) | PairRequest::Read(_))
+            | Call::ReadNode(_)
+            | Call::ReadOwner(..) => None,
+        }
+    }
+}
 
 impl AttachDetachMetrics {
     /// Registers the metrics.
@@ -165,28 +209,22 @@ impl AttachDetachMetrics {
             "guard",
             &Waiting::GUARDS,
         )?;
-        let end_to_end = |name: &str, help: &str, labels: &[&str]| {
-            HistogramVec::new(HistogramOpts::new(name, help).buckets(END_TO_END_BUCKETS.to_vec()), labels)
-        };
-        let attach = end_to_end(
-            "mooring_attach_e2e_seconds",
-            "Time from a pod's wish to the volume's publication, by phase, and in total",
-            &["driver", "phase"],
+        let patches = Histogram::with_opts(
+            HistogramOpts::new(
+                "mooring_node_status_volumes_per_patch",
+                "Volumes that one patch of a node's status puts on its list or takes off it",
+            )
+            .buckets(PATCH_BUCKETS.to_vec()),
         )?;
-        let detach = end_to_end(
-            "mooring_detach_e2e_seconds",
-            "Time from the end of the last wish to the attachment's absence, by phase, and in total",
-            &["driver", "phase", "forced"],
-        )?;
+        metrics.register(&patches)?;
         let in_use = IntGaugeVec::new(
             Opts::new("storage_count_attachable_volumes_in_use", "Measure number of volumes in use"),
             &["node", "volume_plugin"],
         )?;
-        metrics.register(&attach)?;
-        metrics.register(&detach)?;
         metrics.register(&in_use)?;
         Ok(Self {
             operations,
+            plugins: Bounded::new(PLUGINS, OTHER),
             totals,
             forced,
             unresolved,
@@ -195,8 +233,11 @@ impl AttachDetachMetrics {
             alarms,
             planned,
             refusals,
-            attach,
-            detach,
+            end_to_end: EndToEnd::new(metrics)?,
+            decisions: Decisions::new(metrics, Kind::Attachment)?,
+            conflicts: WriteConflicts::new(metrics, &WriteOp::ALL.map(WriteOp::label))?,
+            patches,
+            running: RunningController::new(metrics, CONTROLLER)?,
             in_use,
             counted: HashMap::new(),
         })
@@ -226,8 +267,10 @@ impl AttachDetachMetrics {
             Ending::Failure => "fail-unknown",
         };
         let migrated = if migrated { "true" } else { "false" };
+        let plugin = plugin_name(volume);
+        let plugin = self.plugins.shown(&plugin);
         self.operations
-            .with_label_values(&[plugin_name(volume).as_str(), operation_name(operation), status, migrated])
+            .with_label_values(&[plugin, operation_name(operation), status, migrated])
             .observe(took.as_secs_f64());
     }
 
@@ -307,17 +350,33 @@ impl AttachDetachMetrics {
         }
     }
 
-    /// Notes phases that ended on the way from wish to fulfilment.
-    pub fn laps(&self, volume: &VolumeId, laps: Vec<Lap>) {
-        let (driver, _) = volume.driver_and_handle();
-        for (operation, phase, took, forced) in laps {
-            let forced = if forced { "true" } else { "false" };
-            let histogram = match operation {
-                Operation::Attach => self.attach.with_label_values(&[driver, phase.label()]),
-                Operation::Detach => self.detach.with_label_values(&[driver, phase.label(), forced]),
-            };
-            histogram.observe(took.as_secs_f64());
+    /// Where it is noted how long attaches and detaches take.
+    #[must_use]
+    pub fn end_to_end(&self) -> EndToEnd {
+        self.end_to_end.clone()
+    }
+
+    /// Counts a decision about a volume on a node.
+    pub fn decided(&self, reason: &'static str) {
+        self.decisions.count(reason, 1);
+    }
+
+    /// Notes how many volumes a patch of a node's status is about.
+    pub fn patches(&self, volumes: usize) {
+        #[expect(clippy::cast_precision_loss, reason = "some hundreds")]
+        self.patches.observe(volumes as f64);
+    }
+
+    /// Counts an answer that says that something had changed meanwhile.
+    pub fn answered(&self, outcome: &Outcome) {
+        if let (Some(op), Err(CallError::Conflict(_))) = (WriteOp::of(&outcome.call), &outcome.result) {
+            self.conflicts.count(op.label());
         }
+    }
+
+    /// Notes whether this process decides.
+    pub fn leads(&self, leads: bool) {
+        if leads { self.running.started() } else { self.running.stopped() }
     }
 
     /// Notes that a safety rule keeps something from being done.

@@ -13,11 +13,13 @@
 pub mod actual_state;
 mod announcer;
 pub mod attach_required;
+mod backlog;
 pub mod blocks;
 pub mod calls;
 pub mod clock;
 pub mod controller;
 pub mod desired_state;
+pub mod end_to_end;
 mod executor;
 pub mod force;
 pub mod force_timers;

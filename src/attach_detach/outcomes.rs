@@ -39,6 +39,7 @@ impl Controller {
         if matches!(result, Err(CallError::NotLeader)) {
             self.leads = false;
             self.standing.stand_by();
+            self.metrics.leads(false);
         }
         if result.is_ok() {
             self.note_pace(&call, now);

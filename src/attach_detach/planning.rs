@@ -183,6 +183,7 @@ impl Controller {
         }
         let others = Others { verdicts: &verdicts, holders: self.holders(volume, &scope) };
         for (node, verdict) in &verdicts {
+            self.count_decision(volume, node, verdict);
             self.time(volume, node, verdict, now);
             self.tell(volume, node, verdict, &others, now);
         }

@@ -143,6 +143,7 @@ impl Controller {
                     }
                     return;
                 }
+                self.metrics.patches(change.volumes);
                 let request = status_updater::patch(node, &change.list);
                 own_list = Some((node.metadata.uid.clone(), change.list));
                 Call::PatchNode(name.clone(), node.metadata.resource_version, request)

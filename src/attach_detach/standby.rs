@@ -59,6 +59,7 @@ impl Controller {
         self.leads = true;
         self.foreign.take_over(now);
         self.standing.lead(now);
+        self.metrics.leads(true);
         self.actual.begin_to_lead();
         self.trails.forget_all();
         self.dirty_nodes.extend(self.actual.distrusted_nodes().cloned());

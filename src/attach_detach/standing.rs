@@ -45,9 +45,9 @@ pub enum State {
 }
 
 impl State {
-    /// As pages and logs write it.
+    /// As it is shown.
     #[must_use]
-    pub fn as_str(self) -> &'static str {
+    pub fn code(self) -> &'static str {
         match self {
             Self::Detached => "Detached",
             Self::Attaching => "Attaching",
@@ -314,6 +314,17 @@ impl Standing {
     /// Since when a pair has been waiting for what it waits for.
     pub(super) fn since(&self, volume: &VolumeId, node: &NodeName) -> Option<Instant> {
         self.waits.get(&key(volume, node)).map(|wait| wait.since)
+    }
+
+    /// Looks at every pair that waits, in any order and without a copy.
+    pub(super) fn for_each_wait(&self, mut look: impl FnMut(&NodeVolume, &Waiting)) {
+        self.waits.for_each(|pair, wait| look(pair, &wait.reason.waiting));
+    }
+
+    /// Whether this process decides.
+    #[must_use]
+    pub fn leads(&self) -> bool {
+        self.leads.load(Ordering::Relaxed)
     }
 
     /// Every pair that waits.

@@ -28,6 +28,8 @@ pub struct Change {
     pub list: Vec<AttachedVolume>,
     /// Whether something is taken off it: a detach waits.
     pub withholds: bool,
+    /// How many volumes are put on it or taken off it.
+    pub volumes: usize,
 }
 
 /// What says how long a change may wait for others of the same node.
@@ -88,13 +90,14 @@ pub fn change<'a>(
     if added.is_empty() && withheld.is_empty() && !is_listed_twice {
         return None;
     }
+    let volumes = added.len() + withheld.len();
     let kept = before.into_iter().filter(|entry| !withheld.contains(entry.name.as_str())).cloned();
     let added =
         added.into_iter().map(|name| AttachedVolume { name: name.into(), device_path: Text::default() });
     let mut list: Vec<AttachedVolume> = kept.chain(added).collect();
     list.sort();
     list.dedup();
-    Some(Change { list, withholds: !withheld.is_empty() })
+    Some(Change { list, withholds: !withheld.is_empty(), volumes })
 }
 
 /// The patch that makes `volumesAttached` this list.
@@ -173,7 +176,7 @@ mod tests {
                 more_to_come,
                 puts_back,
             };
-            let due = Change { list: Vec::new(), withholds }.due(&gathering);
+            let due = Change { list: Vec::new(), withholds, volumes: 1 }.due(&gathering);
             assert_eq!(due - start, MS * expected, "{name}");
         }
     }

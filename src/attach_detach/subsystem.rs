@@ -11,9 +11,11 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    backlog,
     calls::Outcome,
     clock::Clock,
     controller::{AttachDetachOptions, Controller, Effects},
+    end_to_end::EndToEnd,
     executor::Executor,
     force_timers::TimersPlace,
     metrics::AttachDetachMetrics,
@@ -22,7 +24,7 @@ use super::{
 };
 use crate::{
     kube_api::{call::Caller, events::EventRecorder, leadership::Leadership},
-    metrics::{Alarms, Metrics},
+    metrics::{Alarms, Metrics, Subsystem},
     state::{ChangeSet, Objects},
     traces::Traces,
 };
@@ -33,6 +35,9 @@ pub struct AttachDetach {
     objects: Arc<Objects>,
     changes: Arc<ChangeSet>,
     controller: Controller,
+    /// What is noted outside of planning.
+    metrics: AttachDetachMetrics,
+    end_to_end: EndToEnd,
     executor: Executor,
     outcomes: mpsc::Receiver<Outcome>,
     leadership: Leadership,
@@ -57,13 +62,17 @@ impl AttachDetach {
         let changes = objects.subscribe();
         let of_ours = AttachDetachMetrics::new(metrics, alarms)?;
         let clock = Clock::new(Timestamp::now(), Instant::now());
-        let controller = Controller::new(Arc::clone(&objects), of_ours, options, clock)
+        let controller = Controller::new(Arc::clone(&objects), of_ours.clone(), options, clock)
             .with_settle_time(caller.settle_time());
         controller.standing().register(metrics)?;
+        backlog::register(controller.standing(), Arc::clone(&objects), metrics)?;
+        let caller = caller.of_subsystem(Subsystem::AttachDetach);
         Ok(Self {
             changes,
+            end_to_end: controller.end_to_end(),
             controller,
-            executor: Executor::new(caller, sender),
+            metrics: of_ours,
+            executor: Executor::new(&caller, sender),
             objects,
             outcomes,
             leadership,
@@ -115,9 +124,12 @@ impl AttachDetach {
                 Some(outcome) = self.outcomes.recv() => self.take_outcomes(outcome),
                 () = sleep_until(wake_at.unwrap_or_else(Instant::now)), if wake_at.is_some() => {}
             }
-            let Effects { calls, events } = self.controller.reconcile(Instant::now());
+            let Effects { calls, events, laps } = self.controller.reconcile(Instant::now());
             for (sent, call) in calls {
                 self.executor.send(sent, call);
+            }
+            for (volume, lap, trace) in laps {
+                self.end_to_end.observe(&volume, lap, trace);
             }
             for event in events {
                 if let Err(lost) = self.events.record(event) {
@@ -133,9 +145,11 @@ impl AttachDetach {
 
     /// Takes an outcome and all that have arrived behind it, so that they are planned together.
     fn take_outcomes(&mut self, first: Outcome) {
-        self.controller.take_outcome(first, Instant::now());
-        while let Ok(outcome) = self.outcomes.try_recv() {
+        let mut next = Some(first);
+        while let Some(outcome) = next {
+            self.metrics.answered(&outcome);
             self.controller.take_outcome(outcome, Instant::now());
+            next = self.outcomes.try_recv().ok();
         }
     }
 }

@@ -17,7 +17,7 @@ use super::{
     controller::{Controller, Dirty},
     desired_state::{AttachSource, PodWishes, Wish},
     force::ForceReason,
-    journey::{Journey, Phase},
+    journey::{Journey, Look, Phase, is_ours},
     metrics::{Ending, Planned},
     rules::{self, Step, Verdict, Waiting},
     scope::Scope,
@@ -312,6 +312,12 @@ impl Controller {
         }
     }
 
+    /// Counts what was decided of the pair.
+    pub(super) fn count_decision(&self, volume: &VolumeId, node: &NodeName, verdict: &Verdict) {
+        let state = || self.actual.pair(volume, node).map(State::of).unwrap_or_default().code();
+        self.metrics.decided(verdict.waiting.as_ref().map_or_else(state, Waiting::code));
+    }
+
     /// Measures how far the pair has come on its way.
     pub(super) fn time(&mut self, volume: &VolumeId, node: &NodeName, verdict: &Verdict, now: Instant) {
         if volume.kind() == VolumeKind::NoOp {
@@ -322,13 +328,13 @@ impl Controller {
         let pair = self.actual.pair_mut(volume, node);
         let phase = Phase::of(pair, wanted, verdict.withdraws);
         let was_under_way = pair.journey.as_ref().is_some_and(|journey| journey.is_of(operation));
-        let forced = pair.forced.is_some();
-        let (journey, laps) = Journey::proceed(pair.journey.take(), operation, phase, forced, now);
+        let ours = is_ours(phase, verdict.waiting.as_ref());
+        let look = Look { operation, phase, ours, forced: pair.forced.is_some() };
+        let (journey, laps) = Journey::proceed(pair.journey.take(), look, now);
         let is_under_way = journey.is_some();
         pair.journey = journey;
-        self.metrics.laps(volume, laps);
-        let progress = Progress { operation, phase, was_under_way, is_under_way, forced };
-        self.follow(volume, node, progress, now);
+        let trace = self.follow(volume, node, Progress { look, was_under_way, is_under_way }, now);
+        self.effects.laps.extend(laps.into_iter().map(|lap| (volume.clone(), lap, trace)));
     }
 
     /// Whether the volume was in-tree before it was translated: an inline one, or one of a PersistentVolume
@@ -488,7 +494,7 @@ impl Controller {
             }
             None => Stood::at_rest(rest),
         };
-        self.log_change(volume, node, before, (state, to.unwrap_or(state.as_str())), now);
+        self.log_change(volume, node, before, (state, to.unwrap_or(state.code())), now);
     }
 }
 

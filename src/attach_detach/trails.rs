@@ -2,10 +2,10 @@
 
 use tokio::time::Instant;
 
-use super::{actual_state::Operation, controller::Controller, journey::Phase, volume_name::VolumeId};
+use super::{actual_state::Operation, controller::Controller, journey::Look, volume_name::VolumeId};
 use crate::{
     kube_api::ids::NodeName,
-    traces::{End, Traces, Trails},
+    traces::{End, TraceId, Traces, Trails},
 };
 
 /// Name of an operation's span.
@@ -19,16 +19,12 @@ fn name(operation: Operation) -> &'static str {
 /// A look at a pair whose journey is followed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Progress {
-    /// What is to become of the pair.
-    pub(super) operation: Operation,
-    /// How far that has come.
-    pub(super) phase: Phase,
+    /// What was seen.
+    pub(super) look: Look,
     /// Whether a journey of this operation was under way before.
     pub(super) was_under_way: bool,
     /// Whether one is now.
     pub(super) is_under_way: bool,
-    /// Whether the detach is forced.
-    pub(super) forced: bool,
 }
 
 impl Controller {
@@ -37,12 +33,18 @@ impl Controller {
         self.trails = Trails::of(traces);
     }
 
-    /// Takes a look at a pair into its trace.
-    pub(super) fn follow(&mut self, volume: &VolumeId, node: &NodeName, progress: Progress, now: Instant) {
+    /// Takes a look at a pair into its trace; returns that.
+    pub(super) fn follow(
+        &mut self,
+        volume: &VolumeId,
+        node: &NodeName,
+        progress: Progress,
+        now: Instant,
+    ) -> Option<TraceId> {
         if !self.trails.is_on() {
-            return;
+            return None;
         }
-        let Progress { operation, phase, was_under_way, is_under_way, forced } = progress;
+        let Progress { look: Look { operation, phase, forced, .. }, was_under_way, is_under_way } = progress;
         let attempts = self.attempt(volume, node);
         let attributes = || {
             let (driver, _) = volume.driver_and_handle();
@@ -58,11 +60,13 @@ impl Controller {
         if self.trails.name(&key).is_some_and(|known| known != name(operation)) {
             self.trails.end(&key, End::Superseded, now, attributes);
         }
+        let trace = self.trails.id(&key);
         match (was_under_way, is_under_way) {
             (false, true) => self.trails.begin(&key, name(operation), phase.label(), now),
             (true, true) => self.trails.reach(&key, phase.label(), now),
             (true, false) => self.trails.end(&key, End::Done, now, attributes),
             (false, false) => {}
         }
+        trace
     }
 }

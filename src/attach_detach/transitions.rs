@@ -34,7 +34,7 @@ impl Stood {
     /// What waited for nothing.
     pub(super) fn at_rest(rest: Option<(State, Instant)>) -> Self {
         let (state, since) = rest.map_or((State::Detached, None), |(state, since)| (state, Some(since)));
-        Self { state, reason: state.as_str(), since }
+        Self { state, reason: state.code(), since }
     }
 }
 
@@ -62,7 +62,7 @@ impl Controller {
         now: Instant,
     ) {
         // What is at rest when this process comes to lead has not changed.
-        let is_inherited = before.since.is_none() && reason == state.as_str();
+        let is_inherited = before.since.is_none() && reason == state.code();
         if (before.state, before.reason) == (state, reason) || is_inherited || !Transition::is_heard() {
             return;
         }
@@ -71,8 +71,8 @@ impl Controller {
         let transition = Transition {
             object: named(volume, node),
             reason,
-            from: before.state.as_str(),
-            to: state.as_str(),
+            from: before.state.code(),
+            to: state.code(),
             attempt: self.attempt(volume, node),
             revision: attachment.map(|attachment| attachment.metadata.resource_version.to_string()),
             took: before.since.map(|since| now.saturating_duration_since(since)),

@@ -38,7 +38,7 @@ use crate::{
         leadership::Leadership,
         managed_fields::OwnedField,
     },
-    metrics::{Alarms, Metrics},
+    metrics::{Alarms, Metrics, Subsystem},
     second_writer::{StandOff, seconds},
     state::{ChangeSet, Objects},
     telemetry::transition::Named,
@@ -96,7 +96,7 @@ impl Binder {
             alarms,
             rivals: (None, Vec::new()),
             objects,
-            caller: caller.with_own_budget(CONNECTIONS),
+            caller: caller.with_own_budget(CONNECTIONS).of_subsystem(Subsystem::Binder),
             leadership,
             pod_events: PodEvents::new(caller.client(), events.clone()),
             events,
@@ -134,9 +134,12 @@ impl Binder {
                     leading = true;
                     self.planner.lead(Instant::now());
                     self.planner.standing().lead(Instant::now());
+                    self.metrics.leads(true);
                 }
                 () = self.leadership.lost(), if leading => {
                     leading = false;
+                    self.planner.standing().stand_by();
+                    self.metrics.leads(false);
                     self.pod_events.follow(BTreeMap::new());
                 }
                 changed = self.changes.take() => self.changed(&changed),
@@ -247,6 +250,9 @@ impl Binder {
         let sent = !matches!(result, Err(CallError::NotLeader));
         if sent && op.call.write_kind() == Some(WriteKind::AssignClass) {
             self.metrics.class_assigned(result.is_ok());
+        }
+        if let (Some(kind), Err(CallError::Conflict(_))) = (op.call.write_kind(), &result) {
+            self.metrics.conflicted(kind);
         }
         log(&op, self.planner.attempt(&op.subject), &result);
         let now = Instant::now();

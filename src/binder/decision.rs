@@ -255,6 +255,29 @@ pub enum WriteKind {
 }
 
 impl WriteKind {
+    /// All of them.
+    pub const ALL: [Self; 19] = [
+        Self::ReserveVolume,
+        Self::VolumeBound,
+        Self::NameVolume,
+        Self::ClaimBound,
+        Self::ClaimPending,
+        Self::ClaimLost,
+        Self::AssignClass,
+        Self::Annotate,
+        Self::AskProvisioner,
+        Self::VolumeAvailable,
+        Self::VolumeReleased,
+        Self::VolumeFailed,
+        Self::Unbind,
+        Self::CreatePod,
+        Self::StartPod,
+        Self::DeletePod,
+        Self::CreateVolume,
+        Self::DeleteVolume,
+        Self::Reschedule,
+    ];
+
     /// Whether it is one of the four writes of a bind.
     #[must_use]
     pub fn is_bind(self) -> bool {
@@ -276,7 +299,7 @@ impl WriteKind {
         )
     }
 
-    /// Value of log fields.
+    /// Value of log fields and of the label `op`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

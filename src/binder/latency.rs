@@ -7,7 +7,12 @@ use std::{collections::HashMap, time::Duration};
 
 use tokio::time::Instant;
 
-use crate::kube_api::ids::{ClaimKey, VolumeName};
+use super::annotations::{self, BOUND_BY_CONTROLLER, PROVISIONED_BY};
+use crate::kube_api::{
+    ids::{ClaimKey, VolumeName},
+    kinds::{Meta, PersistentVolume, PersistentVolumeClaim},
+};
+use crate::metrics::exemplar::TraceId;
 
 /// What was measured.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,8 +21,49 @@ pub enum Measure {
     Took(Operation, String, Duration),
     /// An attempt of it failed.
     Failed(Operation, String),
-    /// From the first write of a bind to the answer to the last.
-    Bound(Duration),
+    /// From when claim and volume were both there to the answer to the last write of the bind.
+    Bound(BindMode, Duration, Option<TraceId>),
+}
+
+/// How a claim comes by its volume: value of the label `mode`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BindMode {
+    /// The binder found it a volume that somebody had made.
+    Static,
+    /// A provisioner made it one.
+    Dynamic,
+    /// A user named one to the other.
+    Prebound,
+}
+
+impl BindMode {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Static, Self::Dynamic, Self::Prebound];
+
+    /// Value of the label.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Static => "static",
+            Self::Dynamic => "dynamic",
+            Self::Prebound => "prebound",
+        }
+    }
+
+    /// How the two come together, as long as not all of the bind is written.
+    #[must_use]
+    pub fn of(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Self {
+        let by_us = |metadata: &Meta| annotations::has(metadata, BOUND_BY_CONTROLLER);
+        let claim_names = !claim.spec.volume_name.is_empty() && !by_us(&claim.metadata);
+        let volume_names = volume.spec.claim_ref.is_some() && !by_us(&volume.metadata);
+        if annotations::has(&volume.metadata, PROVISIONED_BY) {
+            Self::Dynamic
+        } else if claim_names || volume_names {
+            Self::Prebound
+        } else {
+            Self::Static
+        }
+    }
 }
 
 /// `operation_name` of KCM's volume operation metrics.
@@ -52,7 +98,7 @@ struct Asked {
 #[derive(Debug, Default)]
 pub struct Latency {
     asked: HashMap<ClaimKey, Asked>,
-    binding: HashMap<ClaimKey, Instant>,
+    binding: HashMap<ClaimKey, (Option<BindMode>, Instant)>,
     deleting: HashMap<VolumeName, (Instant, String)>,
     done: Vec<Measure>,
 }
@@ -73,11 +119,11 @@ impl Latency {
         }
     }
 
-    /// A write of a bind is about to be sent.
-    pub fn binds(&mut self, claim: &ClaimKey, now: Instant) {
-        if !self.binding.contains_key(claim) {
-            self.binding.insert(claim.clone(), now);
-        }
+    /// A claim and a volume can be bound since then, or it is being found out whether they can.
+    pub fn binds(&mut self, claim: &ClaimKey, mode: Option<BindMode>, since: Instant) {
+        let (begun, _) = self.binding.entry(claim.clone()).or_insert((mode, since));
+        // What becomes of the volume meanwhile does not change who brought the two together.
+        *begun = begun.or(mode);
     }
 
     /// The bind has come to a stop: how long that lasts is not how long a bind takes.
@@ -93,9 +139,9 @@ impl Latency {
     }
 
     /// The last write of a bind is made.
-    pub fn bound(&mut self, claim: &ClaimKey, now: Instant) {
-        if let Some(since) = self.binding.remove(claim) {
-            self.done.push(Measure::Bound(now.saturating_duration_since(since)));
+    pub fn bound(&mut self, claim: &ClaimKey, now: Instant, trace: Option<TraceId>) {
+        if let Some((Some(mode), since)) = self.binding.remove(claim) {
+            self.done.push(Measure::Bound(mode, now.saturating_duration_since(since), trace));
         }
         if self.asked.get(claim).is_some_and(|asked| asked.found)
             && let Some(asked) = self.asked.remove(claim)
@@ -152,19 +198,23 @@ mod tests {
         latency.asks(&claim, "p", start);
         latency.asks(&claim, "other", second(1));
         latency.claim_failed(&claim);
-        latency.binds(&claim, start);
+        latency.binds(&claim, Some(BindMode::Dynamic), start);
         latency.stops(&claim);
-        latency.binds(&claim, second(3));
-        latency.binds(&claim, second(4));
-        latency.bound(&claim, second(5));
+        latency.binds(&claim, None, second(3));
+        latency.binds(&claim, Some(BindMode::Static), second(4));
+        latency.binds(&claim, Some(BindMode::Dynamic), second(4));
+        latency.bound(&claim, second(5), None);
         assert_eq!(
             latency.take(),
-            [Measure::Failed(Operation::Provision, "p".to_owned()), Measure::Bound(Duration::from_secs(2)),]
+            [
+                Measure::Failed(Operation::Provision, "p".to_owned()),
+                Measure::Bound(BindMode::Static, Duration::from_secs(2), None),
+            ]
         );
         // The claim named the volume by itself so far; now the binder finds it one.
         latency.found(&claim);
-        latency.bound(&claim, second(6));
-        latency.bound(&claim, second(7));
+        latency.bound(&claim, second(6), None);
+        latency.bound(&claim, second(7), None);
         assert_eq!(
             latency.take(),
             [Measure::Took(Operation::Provision, "p".to_owned(), Duration::from_secs(6))]
@@ -172,14 +222,35 @@ mod tests {
     }
 
     #[test]
+    fn the_mode_is_who_brought_the_two_together() {
+        let by_us = r#""annotations": {"pv.kubernetes.io/bound-by-controller": "yes"}"#;
+        let provisioned = r#""annotations": {"pv.kubernetes.io/provisioned-by": "d"}"#;
+        let cases = [
+            ("", "", "", "", BindMode::Static),
+            (r#""volumeName": "v""#, "", "", "", BindMode::Prebound),
+            (r#""volumeName": "v""#, by_us, "", "", BindMode::Static),
+            ("", "", r#""claimRef": {"namespace": "ns", "name": "c"}"#, "", BindMode::Prebound),
+            ("", "", r#""claimRef": {"namespace": "ns", "name": "c"}"#, by_us, BindMode::Static),
+            ("", "", r#""claimRef": {"namespace": "ns", "name": "c"}"#, provisioned, BindMode::Dynamic),
+        ];
+        for (claim, claim_marks, volume, volume_marks, expected) in cases {
+            let text =
+                |marks: &str, spec: &str| format!(r#"{{"metadata": {{{marks}}}, "spec": {{{spec}}}}}"#);
+            let claim: PersistentVolumeClaim = serde_json::from_str(&text(claim_marks, claim)).unwrap();
+            let volume: PersistentVolume = serde_json::from_str(&text(volume_marks, volume)).unwrap();
+            assert_eq!(BindMode::of(&claim, &volume), expected, "{claim:?} {volume:?}");
+        }
+    }
+
+    #[test]
     fn a_deleted_claim_leaves_no_stamp_and_a_deleted_volume_ends_its_own() {
         let (start, claim, volume) = (Instant::now(), ClaimKey::new("ns", "c"), VolumeName::from("v"));
         let mut latency = Latency::default();
         latency.asks(&claim, "p", start);
-        latency.binds(&claim, start);
+        latency.binds(&claim, Some(BindMode::Static), start);
         latency.found(&claim);
         latency.forget_claim(&claim);
-        latency.bound(&claim, start);
+        latency.bound(&claim, start, None);
         latency.volume_gone(&volume, start);
         latency.volume_failed(&volume);
         assert_eq!(latency.take(), []);

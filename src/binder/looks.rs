@@ -10,6 +10,7 @@ use super::{
     claim::ClaimDecision,
     decision::{Decision, Directory, Step, Target, WriteKind, warning},
     host_path::{self, HostPath},
+    latency::BindMode,
     matching::{Wish, volume_class},
     op::Call,
     planner::{Plan, Planner},
@@ -19,7 +20,7 @@ use super::{
 };
 use crate::kube_api::{
     ids::{ClaimKey, ClassName, VolumeName},
-    kinds::{BindingMode, PersistentVolumeClaim},
+    kinds::{BindingMode, ClaimPhase, PersistentVolumeClaim},
 };
 use crate::traces::End;
 
@@ -108,9 +109,21 @@ impl Planner {
                     self.latency.claim_failed(key);
                 }
             }
-            ClaimReason::Binding(_, step) => {
-                self.latency.binds(key, now);
-                self.follow_bind(key, *step, now);
+            ClaimReason::Binding(volume, step) => {
+                if claim.status.phase != ClaimPhase::Bound
+                    && let Some(volume) = self.objects.volumes.get(volume)
+                {
+                    let mode = BindMode::of(&claim, &volume);
+                    let since = self.queue.taken_since().unwrap_or(now);
+                    self.latency.binds(key, Some(mode), since);
+                    self.follow_bind(key, Some(*step), since, now);
+                }
+            }
+            // If a volume is found then, all this time was ours.
+            ClaimReason::ProvingClass(_) => {
+                let since = self.queue.taken_since().unwrap_or(now);
+                self.latency.binds(key, None, since);
+                self.follow_bind(key, None, since, now);
             }
             ClaimReason::VolumeBusy(_) => {}
             _ => {

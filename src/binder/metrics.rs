@@ -3,29 +3,31 @@
 //! Those that do not begin with `mooring_` are kube-controller-manager's (pv-binder §11). What can be
 //! counted from the tables is counted when scraped.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
-use prometheus::{
-    GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts,
-    core::{Collector, Desc},
-    proto::MetricFamily,
-};
+use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts};
 use tokio::time::Instant;
 
 use super::{
-    decision::Target,
-    host_path,
-    latency::Measure,
-    matching::{VolumeMode, claim_class},
+    decision::{Target, WriteKind},
+    latency::{BindMode, Measure},
     queue::{Tallies, Tally},
-    reclaim::NFS_PLUGIN,
+    sizes::Sizes,
     standing::Standing,
 };
 use crate::{
-    kube_api::kinds::{ClaimPhase, FileSource, PersistentVolume, VolumePhase},
-    metrics::{ForeignWrites, Metrics, STORAGE_OPERATION_BUCKETS, WorkQueueMetrics},
+    diagnostics::Kind,
+    metrics::{
+        Decisions, ForeignWrites, Metrics, RunningController, STORAGE_OPERATION_BUCKETS, WorkQueueMetrics,
+        WriteConflicts,
+        bounded::{Bounded, OTHER, PLUGINS},
+        exemplar::TracedHistogram,
+    },
     state::Objects,
 };
+
+/// KCM: cmd/kube-controller-manager/names/controller_names.go.
+const CONTROLLER: &str = "persistentvolume-binder-controller";
 
 /// From a few round trips on a fast server to a bind that waits for a minute of conflicts or throttling.
 const BIND_BUCKETS: [f64; 14] =
@@ -37,13 +39,17 @@ const PHASE_CHANGED: &str = "phase_changed";
 /// Counters of the binder.
 #[derive(Clone, Debug)]
 pub struct BinderMetrics {
-    decisions: IntCounterVec,
+    claim_decisions: Decisions,
+    volume_decisions: Decisions,
+    conflicts: WriteConflicts,
+    running: RunningController,
     failures: IntCounterVec,
     classes: IntCounter,
     class_errors: IntCounter,
     operations: HistogramVec,
+    plugins: Bounded,
     errors: [IntCounterVec; 2],
-    binds: Histogram,
+    binds: TracedHistogram,
     foreign: ForeignWrites,
     claims: WorkQueueMetrics,
     volumes: WorkQueueMetrics,
@@ -57,12 +63,8 @@ impl BinderMetrics {
     pub fn new(
         metrics: &Metrics,
         objects: &Arc<Objects>,
-        standing: &Standing,
+        standing: &Arc<Standing>,
     ) -> Result<Self, prometheus::Error> {
-        let decisions = IntCounterVec::new(
-            Opts::new("mooring_binder_decisions_total", "Decisions about claims and volumes, by reason"),
-            &["kind", "reason"],
-        )?;
         let failures = IntCounterVec::new(
             Opts::new(
                 "mooring_binder_failed_requests_total",
@@ -93,29 +95,36 @@ impl BinderMetrics {
             IntCounterVec::new(Opts::new(name, "Total volume operation errors"), labels)
         };
         let errors = [errors("volume_operation_errors_total")?, errors("volume_operation_total_errors")?];
-        let binds = Histogram::with_opts(
-            HistogramOpts::new(
-                "mooring_bind_duration_seconds",
-                "Time from the first write of a bind to the answer to its last",
-            )
-            .buckets(BIND_BUCKETS.to_vec()),
+        let binds = TracedHistogram::new(
+            "mooring_bind_e2e_seconds",
+            "Time in seconds from when a claim and a volume that fits were both there to the answer to the last write \
+             of the bind, by who brought them together",
+            &["mode"],
+            &BIND_BUCKETS,
         )?;
+        for mode in BindMode::ALL {
+            binds.expect(&[mode.label()]);
+        }
         metrics.register(&operations)?;
         for counter in &errors {
             metrics.register(counter)?;
         }
-        metrics.register(&binds)?;
+        metrics.register_traced(&binds)?;
         standing.register(metrics)?;
-        metrics.register(&decisions)?;
         metrics.register(&classes)?;
         metrics.register(&class_errors)?;
-        metrics.register(&Sizes::new(Arc::clone(objects))?)?;
+        metrics.register(&Sizes::new(Arc::clone(objects), Arc::clone(standing))?)?;
+        let conflicts = WriteConflicts::new(metrics, &WriteKind::ALL.map(WriteKind::as_str))?;
         Ok(Self {
-            decisions,
+            claim_decisions: Decisions::new(metrics, Kind::Claim)?,
+            volume_decisions: Decisions::new(metrics, Kind::Volume)?,
+            conflicts,
+            running: RunningController::new(metrics, CONTROLLER)?,
             failures,
             classes,
             class_errors,
             operations,
+            plugins: Bounded::new(PLUGINS, OTHER),
             errors,
             binds,
             foreign: ForeignWrites::new(metrics, &[PHASE_CHANGED])?,
@@ -124,19 +133,21 @@ impl BinderMetrics {
         })
     }
 
-    /// Notes what was measured.
+    /// Notes what was measured, during that trace.
     pub fn measured(&self, measure: &Measure) {
         match measure {
             Measure::Took(operation, plugin, took) => {
-                let labels = [plugin.as_str(), operation.as_str()];
+                let labels = [self.plugins.shown(plugin), operation.as_str()];
                 self.operations.with_label_values(&labels).observe(took.as_secs_f64());
             }
             Measure::Failed(operation, plugin) => {
                 for counter in &self.errors {
-                    counter.with_label_values(&[plugin.as_str(), operation.as_str()]).inc();
+                    counter.with_label_values(&[self.plugins.shown(plugin), operation.as_str()]).inc();
                 }
             }
-            Measure::Bound(took) => self.binds.observe(took.as_secs_f64()),
+            Measure::Bound(mode, took, trace) => {
+                self.binds.observe(&[mode.label()], took.as_secs_f64(), *trace);
+            }
         }
     }
 
@@ -177,7 +188,19 @@ impl BinderMetrics {
 
     /// Counts decisions with one reason.
     pub fn decided(&self, kind: &'static str, reason: &'static str, count: u64) {
-        self.decisions.with_label_values(&[kind, reason]).inc_by(count);
+        let decisions =
+            if kind == Kind::Claim.label() { &self.claim_decisions } else { &self.volume_decisions };
+        decisions.count(reason, count);
+    }
+
+    /// Counts a write whose object had changed meanwhile.
+    pub fn conflicted(&self, kind: WriteKind) {
+        self.conflicts.count(kind.as_str());
+    }
+
+    /// Notes whether this process decides.
+    pub fn leads(&self, leads: bool) {
+        if leads { self.running.started() } else { self.running.stopped() }
     }
 
     /// Counts requests that failed.
@@ -194,118 +217,6 @@ impl BinderMetrics {
     }
 }
 
-/// `pv_collector_*`, counted from the tables when scraped.
-#[derive(Clone, Debug)]
-struct Sizes {
-    objects: Arc<Objects>,
-    total: GaugeVec,
-    bound_volumes: GaugeVec,
-    unbound_volumes: GaugeVec,
-    bound_claims: GaugeVec,
-    unbound_claims: GaugeVec,
-}
-
-impl Sizes {
-    fn new(objects: Arc<Objects>) -> Result<Self, prometheus::Error> {
-        let gauge = |name: &str, what: &str, labels: &[&str]| {
-            GaugeVec::new(Opts::new(name, format!("Gauge measuring {what}")), labels)
-        };
-        let claim = ["namespace", "storage_class", "volume_attributes_class"];
-        Ok(Self {
-            objects,
-            total: gauge(
-                "pv_collector_total_pv_count",
-                "total number of persistent volumes",
-                &["plugin_name", "volume_mode"],
-            )?,
-            bound_volumes: gauge(
-                "pv_collector_bound_pv_count",
-                "number of persistent volume currently bound",
-                &["storage_class"],
-            )?,
-            unbound_volumes: gauge(
-                "pv_collector_unbound_pv_count",
-                "number of persistent volume currently unbound",
-                &["storage_class"],
-            )?,
-            bound_claims: gauge(
-                "pv_collector_bound_pvc_count",
-                "number of persistent volume claim currently bound",
-                &claim,
-            )?,
-            unbound_claims: gauge(
-                "pv_collector_unbound_pvc_count",
-                "number of persistent volume claim currently unbound",
-                &claim,
-            )?,
-        })
-    }
-
-    fn gauges(&self) -> [&GaugeVec; 5] {
-        [&self.total, &self.bound_volumes, &self.unbound_volumes, &self.bound_claims, &self.unbound_claims]
-    }
-}
-
-impl Collector for Sizes {
-    fn desc(&self) -> Vec<&Desc> {
-        self.gauges().into_iter().flat_map(Collector::desc).collect()
-    }
-
-    fn collect(&self) -> Vec<MetricFamily> {
-        let mut totals: BTreeMap<[String; 2], f64> = BTreeMap::new();
-        let mut volumes: BTreeMap<(bool, String), f64> = BTreeMap::new();
-        let mut claims: BTreeMap<(bool, [String; 3]), f64> = BTreeMap::new();
-        // In any order, and without a copy of the table: there may be 100 000 of each.
-        self.objects.volumes.for_each(|volume| {
-            *totals.entry([plugin(volume), mode(volume)]).or_default() += 1.0;
-            let class = volume.spec.storage_class_name.as_deref().unwrap_or_default().to_owned();
-            *volumes.entry((volume.status.phase == VolumePhase::Bound, class)).or_default() += 1.0;
-        });
-        self.objects.claims.for_each(|claim| {
-            let labels = [
-                claim.metadata.namespace.to_string(),
-                claim_class(claim).to_owned(),
-                claim.spec.volume_attributes_class_name.as_deref().unwrap_or_default().to_owned(),
-            ];
-            *claims.entry((claim.status.phase == ClaimPhase::Bound, labels)).or_default() += 1.0;
-        });
-        for gauge in self.gauges() {
-            gauge.reset();
-        }
-        for (labels, count) in totals {
-            self.total.with_label_values(&labels).set(count);
-        }
-        for ((bound, class), count) in volumes {
-            let gauge = if bound { &self.bound_volumes } else { &self.unbound_volumes };
-            gauge.with_label_values(&[class]).set(count);
-        }
-        for ((bound, labels), count) in claims {
-            let gauge = if bound { &self.bound_claims } else { &self.unbound_claims };
-            gauge.with_label_values(&labels).set(count);
-        }
-        self.gauges().into_iter().flat_map(Collector::collect).collect()
-    }
-}
-
-/// KCM's name of what serves the volume. Upstream loads no CSI plugin into the binder and so calls
-/// every CSI volume `N/A`; the name its code means to give is more use.
-fn plugin(volume: &PersistentVolume) -> String {
-    match (&volume.spec.csi, volume.spec.files.as_deref()) {
-        (Some(csi), _) => format!("kubernetes.io/csi:{}", csi.driver),
-        (None, Some(FileSource::HostPath(_))) => host_path::PLUGIN.to_owned(),
-        (None, Some(FileSource::Nfs(_))) => NFS_PLUGIN.to_owned(),
-        (None, _) => "N/A".to_owned(),
-    }
-}
-
-fn mode(volume: &PersistentVolume) -> String {
-    match VolumeMode::of(volume.spec.volume_mode.as_deref()) {
-        VolumeMode::Filesystem => "Filesystem".to_owned(),
-        VolumeMode::Block => "Block".to_owned(),
-        VolumeMode::Other(mode) => mode,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -315,7 +226,7 @@ mod tests {
         binder::{latency::Operation, reason::ClaimReason},
         kube_api::{
             ids::{ClaimKey, VolumeName},
-            kinds::{Narrow, PersistentVolumeClaim},
+            kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
         },
     };
 
@@ -342,14 +253,15 @@ mod tests {
             r#"{"metadata": {"name": "n"}, "spec": {"volumeMode": "Block", "nfs": {"server": "s", "path": "/"}}}"#,
         ));
         let metrics = Metrics::default();
-        let standing = Standing::default();
+        let standing = Arc::new(Standing::default());
         standing.set_claim(&ClaimKey::new("ns", "c"), ClaimReason::NoVolume, Instant::now());
         standing.lead(Instant::now());
         let binder = BinderMetrics::new(&metrics, &objects, &standing).unwrap();
         binder.decided("claim", "NoClassAndNoMatch", 3);
         binder.measured(&Measure::Took(Operation::Delete, "d".to_owned(), Duration::from_secs(3)));
         binder.measured(&Measure::Failed(Operation::Provision, "d".to_owned()));
-        binder.measured(&Measure::Bound(Duration::from_millis(3)));
+        binder.measured(&Measure::Bound(BindMode::Static, Duration::from_millis(3), None));
+        binder.conflicted(WriteKind::NameVolume);
         binder.class_assigned(false);
         let waits = vec![Duration::from_secs(1)];
         binder.queued(&Tallies {
@@ -384,10 +296,12 @@ mod tests {
             "workqueue_work_duration_seconds_sum{name=\"claims\"} 5",
             "workqueue_unfinished_work_seconds{name=\"claims\"} 0",
             "workqueue_adds_total{name=\"volumes\"} 0",
-            "mooring_bind_duration_seconds_bucket{le=\"0.005\"} 1",
+            "mooring_bind_e2e_seconds_bucket{mode=\"static\",le=\"0.005\"} 1",
+            "mooring_bind_e2e_seconds_count{mode=\"dynamic\"} 0",
+            "mooring_write_conflicts_total{op=\"name_volume\"} 1",
             "mooring_foreign_writes_total{kind=\"phase_changed\"} 2",
             "mooring_waiting{kind=\"claim\",reason=\"NoClassAndNoMatch\"} 1",
-            "mooring_binder_decisions_total{kind=\"claim\",reason=\"NoClassAndNoMatch\"} 3",
+            "mooring_decisions_total{kind=\"claim\",reason=\"NoClassAndNoMatch\"} 3",
         ] {
             assert!(text.contains(&format!("{line}\n")), "{line} is not in {text}");
         }

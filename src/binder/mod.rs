@@ -43,6 +43,7 @@ pub mod retry;
 pub mod rivals;
 mod run_outcomes;
 pub mod runs;
+mod sizes;
 pub mod standing;
 #[cfg(test)]
 mod tests;

@@ -212,7 +212,7 @@ impl Planner {
                 }
             }
             (Target::Claim(key), WriteKind::ClaimBound, Ok(_)) => {
-                self.latency.bound(key, now);
+                self.latency.bound(key, now, self.trails.id(key));
                 self.end_bind(key, End::Done, now);
             }
             (Target::Claim(key), kind, Err(_)) if kind.is_bind() || kind == WriteKind::AskProvisioner => {

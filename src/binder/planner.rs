@@ -246,6 +246,7 @@ impl Planner {
                 break;
             }
             if let Some((name, declined)) = self.offering.take() {
+                self.queue.forget_taken();
                 self.plan_offer(&name, declined, now, &mut plan);
                 continue;
             }

@@ -70,6 +70,14 @@ impl std::str::FromStr for Quantity {
 }
 
 impl Quantity {
+    /// As bytes, rounded as a floating point number is.
+    #[must_use]
+    pub fn bytes(self) -> f64 {
+        #[expect(clippy::cast_precision_loss, reason = "for gauges, which are of that type")]
+        let billionths = self.0 as f64;
+        billionths / 1e9
+    }
+
     /// Whole GiB in this many bytes; none below zero.
     #[must_use]
     pub fn gibibytes(self) -> u64 {

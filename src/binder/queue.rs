@@ -125,6 +125,8 @@ pub struct Queue {
     count: u64,
     /// Whose turn it is.
     turn: u64,
+    /// Since when what was taken last had waited.
+    taken_since: Option<Instant>,
     tallies: Tallies,
 }
 
@@ -265,7 +267,19 @@ impl Queue {
         }
     }
 
+    /// Since when what was taken last had waited for its turn.
+    #[must_use]
+    pub fn taken_since(&self) -> Option<Instant> {
+        self.taken_since
+    }
+
+    /// What comes is not what was taken.
+    pub fn forget_taken(&mut self) {
+        self.taken_since = None;
+    }
+
     fn waited(&mut self, target: &Target, since: Instant, now: Instant) {
+        self.taken_since = Some(since);
         let tally = self.tallies.of(target);
         tally.depth = tally.depth.saturating_sub(1);
         tally.waits.push(now.saturating_duration_since(since));
@@ -277,7 +291,7 @@ impl Queue {
         let next = self.urgent.first().map(Next::Look).or_else(|| self.in_turn(now))?;
         match &next {
             Next::Look(target) => self.remove(target, now),
-            Next::Offer(volume) => self.withdraw_offer(volume),
+            Next::Offer(volume) => self.taken_since = self.offers.remove(volume),
         }
         Some(next)
     }

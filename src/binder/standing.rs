@@ -227,10 +227,21 @@ impl Standing {
     }
 
     /// Notes that this process decides from now on.
-    pub(super) fn lead(&self, now: Instant) {
+    pub(crate) fn lead(&self, now: Instant) {
         self.leads.store(true, Ordering::Relaxed);
         self.claims.lead(now);
         self.volumes.lead(now);
+    }
+
+    /// Notes that this process decides no more.
+    pub(super) fn stand_by(&self) {
+        self.leads.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether this process decides.
+    #[must_use]
+    pub fn leads(&self) -> bool {
+        self.leads.load(Ordering::Relaxed)
     }
 
     /// Sets who else changes what we write: a binder that does so everywhere, and where others do, each with object,

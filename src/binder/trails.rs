@@ -1,4 +1,4 @@
-//! Binds as traces: from the first look that found a volume to the answer to the last write, a phase for each write.
+//! Binds as traces: from when a bind was possible to the answer to the last write, a phase for each write.
 
 use tokio::time::Instant;
 
@@ -15,19 +15,31 @@ use crate::{
 /// Name of the span.
 const BIND: &str = "bind claim";
 
+/// The phase before the first write.
+const QUEUE: &str = "queue";
+
 impl Planner {
     /// Traces binds from now on.
     pub fn trace(&mut self, traces: Traces) {
         self.trails = Trails::of(traces);
     }
 
-    /// A look at a claim found this write of a bind to be next.
-    pub(super) fn follow_bind(&mut self, key: &ClaimKey, step: WriteKind, now: Instant) {
-        let goes_on = matches!(self.standing.claim(key), Some(ClaimReason::Binding(..)));
-        if self.trails.id(key).is_some() {
+    /// A look at a claim found this write of a bind to be next, or that its class has to be read first. If that is
+    /// how it begins, it could have begun at the first time.
+    pub(super) fn follow_bind(
+        &mut self,
+        key: &ClaimKey,
+        step: Option<WriteKind>,
+        since: Instant,
+        now: Instant,
+    ) {
+        let before = self.standing.claim(key);
+        let goes_on = matches!(before, Some(ClaimReason::Binding(..) | ClaimReason::ProvingClass(_)));
+        if !goes_on && self.trails.id(key).is_none() {
+            self.trails.begin(key, BIND, QUEUE, since);
+        }
+        if let Some(step) = step {
             self.trails.reach(key, step.as_str(), now);
-        } else if !goes_on {
-            self.trails.begin(key, BIND, step.as_str(), now);
         }
     }
 

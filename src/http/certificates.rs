@@ -20,6 +20,7 @@ use tokio_rustls::rustls::{
     server::{ClientHello, ResolvesServerCert},
     sign::CertifiedKey,
 };
+use x509_cert::{Certificate, der::Decode};
 
 use super::options::CertificateSource;
 
@@ -115,6 +116,12 @@ impl OwnCertificate {
         Ok(true)
     }
 
+    /// When the certificate in use expires, in seconds since 1970.
+    #[must_use]
+    pub fn expiry(&self) -> Option<i64> {
+        expiry(self.current().cert.first()?)
+    }
+
     /// The certificate in use.
     #[must_use]
     pub fn current(&self) -> Arc<CertifiedKey> {
@@ -139,6 +146,18 @@ pub fn parse_bundle(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> 
         Ok(chain) => Ok(chain),
         Err(error) => Err(error.to_string()),
     }
+}
+
+/// When the first certificate of a PEM file expires, in seconds since 1970.
+#[must_use]
+pub fn expiry_of_pem(pem: &[u8]) -> Option<i64> {
+    expiry(parse_bundle(pem).ok()?.first()?)
+}
+
+fn expiry(certificate: &CertificateDer<'_>) -> Option<i64> {
+    let certificate = Certificate::from_der(certificate).ok()?;
+    let until = certificate.tbs_certificate().validity().not_after.to_unix_duration();
+    i64::try_from(until.as_secs()).ok()
 }
 
 fn make(names: &[String]) -> Result<(CertificateDer<'static>, PrivateKeyDer<'static>), CertificateError> {

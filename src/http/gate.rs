@@ -6,7 +6,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use http::{Method, StatusCode, request};
+use http::{Method, StatusCode, header, request};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::{Body, Bytes};
 
@@ -166,7 +166,8 @@ impl Gate {
             return Reply { sent: Sent::of(Router::method_not_allowed()), known };
         }
         let router = self.pages.router();
-        let sent = match (router.check(index, query, audience), router.slowly(index)) {
+        let answer = router.check(index, query, audience).or_else(|| router.negotiate(index, &accept(head)));
+        let sent = match (answer, router.slowly(index)) {
             (Some(answer), _) => Sent::of(answer),
             (None, Some(slow)) => match (slow.make)(query).await {
                 Ok(bytes) => Sent::binary(slow.content_type, bytes),
@@ -176,6 +177,12 @@ impl Gate {
         };
         Reply { sent, known }
     }
+}
+
+/// What the request accepts, of all its headers.
+fn accept(head: &request::Parts) -> String {
+    let headers = head.headers.get_all(header::ACCEPT).iter();
+    headers.filter_map(|value| value.to_str().ok()).collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use http::StatusCode;
 use tokio::time::Instant;
 
 use super::Answer;
+use crate::metrics::slis::Slis;
 
 /// How long the findings for everybody count. A second is less than the period of any probe.
 const FRESH: Duration = Duration::from_secs(1);
@@ -92,6 +93,7 @@ type Outcomes = (Instant, Vec<bool>);
 pub struct Checks {
     endpoint: &'static str,
     all: Vec<Check>,
+    slis: Option<Slis>,
     /// For everybody.
     outcomes: Mutex<Option<Outcomes>>,
 }
@@ -100,7 +102,21 @@ impl Checks {
     /// The checks of the endpoint with the given name, such as `readyz`.
     #[must_use]
     pub fn new(endpoint: &'static str, checks: Vec<Check>) -> Self {
-        Self { endpoint, all: checks, outcomes: Mutex::default() }
+        Self { endpoint, all: checks, slis: None, outcomes: Mutex::default() }
+    }
+
+    /// The same, whose findings are counted each time.
+    #[must_use]
+    pub fn counted_in(self, slis: Slis) -> Self {
+        Self { slis: Some(slis), ..self }
+    }
+
+    fn find(&self, check: &Check) -> Finding {
+        let finding = (check.find)();
+        if let Some(slis) = &self.slis {
+            slis.observe(&check.name, self.endpoint, finding.is_ok());
+        }
+        finding
     }
 
     /// Runs the checks, if they have not just been run, and answers.
@@ -124,7 +140,7 @@ impl Checks {
                 continue;
             }
             let finding = match &outcomes {
-                None => (check.find)(),
+                None => self.find(check),
                 Some(outcomes) if outcomes.get(index) == Some(&true) => Ok(None),
                 Some(_) => Err("reason withheld".to_owned()),
             };
@@ -161,7 +177,7 @@ impl Checks {
         match latest.as_ref().filter(|(found, _)| found.elapsed() < FRESH) {
             Some((_, outcomes)) => outcomes.clone(),
             None => {
-                let outcomes: Vec<bool> = self.all.iter().map(|check| (check.find)().is_ok()).collect();
+                let outcomes: Vec<bool> = self.all.iter().map(|check| self.find(check).is_ok()).collect();
                 *latest = Some((Instant::now(), outcomes.clone()));
                 outcomes
             }

@@ -99,7 +99,7 @@ impl Measures {
         };
         let connections = IntGauge::new("mooring_http_connections", "Open connections")?;
         metrics.register(&connections)?;
-        let accepted = IntCounter::new("mooring_http_connections_total", "Accepted connections")?;
+        let accepted = IntCounter::new("mooring_http_accepted_connections_total", "Accepted connections")?;
         metrics.register(&accepted)?;
         let ended = counters(
             "mooring_http_connections_ended_total",

@@ -29,7 +29,7 @@ mod ttl_cache;
 mod user;
 
 pub use auth::{DelegatedAuth, TlsPeer};
-pub use certificates::{CertificateError, OwnCertificate};
+pub use certificates::{CertificateError, OwnCertificate, expiry_of_pem};
 pub use gate::{Gate, Reply};
 pub use measures::Measures;
 pub use options::{CertificateSource, MinVersion, Options};

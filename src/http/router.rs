@@ -45,6 +45,8 @@ enum Handler {
     Setting(Setting),
     /// Takes a while.
     Slow(Slow),
+    /// Cheap, and in the form that is asked for.
+    Negotiated(Box<dyn Fn(&str) -> Answer + Send + Sync>),
 }
 
 /// What takes a while to make, and is made for each who asks.
@@ -126,7 +128,7 @@ impl Router {
     pub fn slowly(&self, index: usize) -> Option<&Slow> {
         match &self.routes.get(index)?.handler {
             Handler::Slow(slow) => Some(slow),
-            Handler::Page(_) | Handler::Checks(_) | Handler::Setting(_) => None,
+            _ => None,
         }
     }
 
@@ -135,8 +137,24 @@ impl Router {
     pub fn settable(&self, index: usize) -> Option<&Setting> {
         match &self.routes.get(index)?.handler {
             Handler::Setting(setting) => Some(setting),
-            Handler::Page(_) | Handler::Checks(_) | Handler::Slow(_) => None,
+            _ => None,
         }
+    }
+
+    /// Answers one path in the form that the header `Accept` asks for; empty if there is none.
+    #[must_use]
+    pub fn negotiated(
+        mut self,
+        path: &'static str,
+        answer: impl Fn(&str) -> Answer + Send + Sync + 'static,
+    ) -> Self {
+        self.routes.push(Route { path, handler: Handler::Negotiated(Box::new(answer)) });
+        self
+    }
+
+    /// All paths.
+    pub fn paths(&self) -> impl Iterator<Item = &'static str> {
+        self.routes.iter().map(|route| route.path)
     }
 
     /// Answers one path with JSON.
@@ -163,7 +181,16 @@ impl Router {
         match &self.routes.get(index)?.handler {
             Handler::Checks(checks) => Some(checks.answer(query, audience)),
             Handler::Setting(setting) => Some(told((setting.show)())),
-            Handler::Page(_) | Handler::Slow(_) => None,
+            Handler::Page(_) | Handler::Negotiated(_) | Handler::Slow(_) => None,
+        }
+    }
+
+    /// Answers in the form that is asked for; `None` if there is but one.
+    #[must_use]
+    pub fn negotiate(&self, index: usize, accept: &str) -> Option<Answer> {
+        match &self.routes.get(index)?.handler {
+            Handler::Negotiated(answer) => Some(answer(accept)),
+            _ => None,
         }
     }
 
@@ -172,7 +199,8 @@ impl Router {
     pub fn make(&self, index: usize) -> Answer {
         match self.routes.get(index).map(|route| &route.handler) {
             Some(Handler::Page(page)) => page(),
-            Some(Handler::Checks(_) | Handler::Setting(_) | Handler::Slow(_)) | None => Self::not_found(),
+            Some(Handler::Checks(_) | Handler::Negotiated(_) | Handler::Setting(_) | Handler::Slow(_))
+            | None => Self::not_found(),
         }
     }
 
@@ -183,7 +211,9 @@ impl Router {
         if !matches!(*method, Method::GET | Method::HEAD) {
             return Self::method_not_allowed();
         }
-        self.check(index, query, Audience::Known).unwrap_or_else(|| self.make(index))
+        self.check(index, query, Audience::Known)
+            .or_else(|| self.negotiate(index, ""))
+            .unwrap_or_else(|| self.make(index))
     }
 
     /// The answer to other methods than GET and HEAD.

@@ -1,18 +1,16 @@
-//! What is running: version, memory, CPU time, open files, log lines lost.
+//! What is running: version, memory, CPU time, open files, tasks, log lines lost.
 
 use prometheus::{
-    IntCounter, IntGaugeVec, Opts,
+    IntCounter, IntGauge, IntGaugeVec, Opts,
     core::{Collector, Desc},
     proto::MetricFamily,
 };
+use tokio::runtime::Handle;
 
 use super::Metrics;
-use crate::telemetry;
-
-/// The commit that was built, if the build said so (`MOORING_COMMIT` in its environment).
-const COMMIT: &str = match option_env!("MOORING_COMMIT") {
-    Some(commit) => commit,
-    None => "unknown",
+use crate::{
+    build_info::{COMMIT, RUSTC, VERSION},
+    telemetry,
 };
 
 /// Counts elsewhere, and is read when scraped.
@@ -30,7 +28,27 @@ impl Collector for Lines {
     }
 }
 
-/// Registers `mooring_build_info`, `mooring_log_lines_dropped_total`, `mooring_log_lines_left_out_total` and the `process_*` metrics.
+/// Counts the tasks of these runtimes when scraped.
+#[derive(Clone)]
+struct Tasks {
+    gauge: IntGauge,
+    runtimes: Vec<Handle>,
+}
+
+impl Collector for Tasks {
+    fn desc(&self) -> Vec<&Desc> {
+        self.gauge.desc()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let alive: usize = self.runtimes.iter().map(|runtime| runtime.metrics().num_alive_tasks()).sum();
+        self.gauge.set(i64::try_from(alive).unwrap_or(i64::MAX));
+        self.gauge.collect()
+    }
+}
+
+/// Registers `mooring_build_info`, `mooring_log_lines_dropped_total`, `mooring_log_lines_left_out_total` and the
+/// `process_*` metrics.
 ///
 /// Not `kubernetes_build_info`: a second version under that name raises the alert
 /// KubeVersionMismatch in every cluster.
@@ -40,9 +58,9 @@ impl Collector for Lines {
 pub fn register(metrics: &Metrics) -> Result<(), prometheus::Error> {
     let build = IntGaugeVec::new(
         Opts::new("mooring_build_info", "Always 1; the labels say what is running."),
-        &["commit", "version"],
+        &["commit", "rustc", "version"],
     )?;
-    build.with_label_values(&[COMMIT, env!("CARGO_PKG_VERSION")]).set(1);
+    build.with_label_values(&[COMMIT, RUSTC, VERSION]).set(1);
     metrics.register(&build)?;
     let dropped = IntCounter::new(
         "mooring_log_lines_dropped_total",
@@ -55,6 +73,15 @@ pub fn register(metrics: &Metrics) -> Result<(), prometheus::Error> {
     )?;
     metrics.register(&Lines(left_out, telemetry::lines::left_out))?;
     #[cfg(target_os = "linux")]
-    metrics.registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))?;
+    metrics.add(Box::new(prometheus::process_collector::ProcessCollector::for_self()))?;
     Ok(())
+}
+
+/// Registers `mooring_tasks` of these runtimes, which are what goroutines are to kube-controller-manager.
+///
+/// # Errors
+/// See [`Metrics::register`].
+pub fn register_tasks(metrics: &Metrics, runtimes: Vec<Handle>) -> Result<(), prometheus::Error> {
+    let gauge = IntGauge::new("mooring_tasks", "Tasks of the async runtimes that are alive")?;
+    metrics.register(&Tasks { gauge, runtimes })
 }

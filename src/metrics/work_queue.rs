@@ -41,7 +41,7 @@ impl WorkQueueMetrics {
             Opts::new(format!("workqueue_{metric}"), help).const_label("name", name)
         };
         let histogram = |metric: &str, help: &str| {
-            let opts = HistogramOpts::from(opts(metric, help)).buckets(exponential_buckets(1e-8, 10.0, 12)?);
+            let opts = HistogramOpts::from(opts(metric, help)).buckets(exponential_buckets(1e-8, 10.0, 10)?);
             Histogram::with_opts(opts)
         };
         let queue = Self {
@@ -53,7 +53,7 @@ impl WorkQueueMetrics {
             depth: IntGauge::with_opts(opts("depth", "Current depth of workqueue"))?,
             waited: histogram(
                 "queue_duration_seconds",
-                "How long in seconds an item stays in workqueue before being requested",
+                "How long in seconds an item stays in workqueue before being requested.",
             )?,
             worked: histogram(
                 "work_duration_seconds",

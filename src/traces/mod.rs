@@ -18,11 +18,9 @@ use tokio::{sync::mpsc, time::Instant};
 
 pub use config::TracingConfig;
 
-use crate::metrics::Metrics;
+pub use crate::metrics::exemplar::TraceId;
 
-/// Id of a trace, as W3C's Trace Context has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TraceId(pub [u8; 16]);
+use crate::metrics::Metrics;
 
 /// Operations that wait to be sent. A mass move ends some hundred a second, and a batch leaves each second.
 pub const QUEUE: usize = 4_096;
@@ -45,9 +43,12 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    const ALL: [Self; 4] = [Self::Exported, Self::QueueFull, Self::Failed, Self::TooManyOpen];
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Exported, Self::QueueFull, Self::Failed, Self::TooManyOpen];
 
-    fn label(self) -> &'static str {
+    /// Value of the label.
+    #[must_use]
+    pub fn label(self) -> &'static str {
         match self {
             Self::Exported => "exported",
             Self::QueueFull => "queue_full",

@@ -405,6 +405,10 @@ impl<'a> Play<'a> {
             }
             let effects = self.controller.reconcile(self.now);
             seen.events.extend(effects.events);
+            let end_to_end = self.controller.end_to_end();
+            for (volume, lap, trace) in effects.laps {
+                end_to_end.observe(&volume, lap, trace);
+            }
             for (sent, call) in effects.calls {
                 let text = words(&call);
                 let result = self.answer(&text, &call)?;

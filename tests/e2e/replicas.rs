@@ -68,12 +68,12 @@ async fn no_lease(stage: &Stage) {
 }
 
 /// A proxy of its own for a replica, so that it is seen who writes.
-async fn replica(stage: &Stage) -> (Proxy, Launch) {
+pub async fn replica(stage: &Stage) -> (Proxy, Launch) {
     (stage.another_proxy().await, Launch::replica(DAEMON_NAMESPACE))
 }
 
 /// A replica that leads, with its proxy and its name on the lease.
-async fn leader(stage: &Stage) -> (Proxy, Daemon, String) {
+pub async fn leader(stage: &Stage) -> (Proxy, Daemon, String) {
     no_lease(stage).await;
     let (proxy, launch) = replica(stage).await;
     let daemon = stage.start_daemon(&launch, &proxy).await;

@@ -14,6 +14,7 @@ use crate::{
 pub fn stories() -> Vec<Story> {
     vec![
         story("serving_the_api_server_says_who_may_read_what", tokens),
+        story("serving_z_pages_are_for_who_may_read_them", z_pages),
         story("serving_a_client_certificate_is_as_good_as_a_token", certificates).at(Place::RealServer),
     ]
 }
@@ -31,6 +32,9 @@ async fn tokens(stage: Stage) {
     let (code, page) = daemon.visit("/metrics", Some(&reader)).await;
     assert_eq!(code, StatusCode::OK, "{page}");
     assert!(page.contains("\nmooring_build_info{"), "{page}");
+    let (code, page) = daemon.visit("/metrics/openmetrics", Some(&reader)).await;
+    assert!(code == StatusCode::OK && page.ends_with("# EOF\n"), "{page}");
+    assert!(!page.contains("rest_client_"), "only what is ours: {page}");
     for path in ["/debug/binder", "/debug/attach-detach", "/debug/watches", "/"] {
         assert_eq!(status(path, None).await, StatusCode::UNAUTHORIZED, "{path}");
         assert_eq!(status(path, Some(&reader)).await, StatusCode::FORBIDDEN, "{path}");
@@ -39,6 +43,12 @@ async fn tokens(stage: Stage) {
     for path in ["/healthz", "/livez", "/readyz"] {
         assert_eq!(daemon.visit(path, None).await, (StatusCode::OK, "ok".to_owned()), "{path}");
         assert_eq!(status(path, Some("made-up")).await, StatusCode::OK, "{path}");
+    }
+    // And what they found is shown.
+    let (_, slis) = daemon.visit("/metrics/slis", Some(&reader)).await;
+    for endpoint in ["healthz", "livez", "readyz"] {
+        let line = format!("kubernetes_healthcheck{{name=\"ping\",type=\"{endpoint}\"}} 1");
+        assert!(slis.lines().any(|shown| shown == line), "{line} is not in {slis}");
     }
     let (_, verbose) = daemon.visit("/readyz?verbose", None).await;
     assert!(verbose.contains("[+]leader-election ok\n"), "{verbose}");
@@ -51,6 +61,23 @@ async fn tokens(stage: Stage) {
     let _dropped = [(); 3].map(|()| stage.proxy.drop_unsent(is_review));
     assert_eq!(status("/metrics", Some("made-up-last")).await, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(status("/metrics", Some("made-up-last")).await, StatusCode::UNAUTHORIZED);
+}
+
+/// What runs with which flags is nobody's business who may only scrape; and it holds no secrets.
+async fn z_pages(stage: Stage) {
+    let reader = stage.visitor("scraper", true).await;
+    let daemon = stage.daemon().await;
+    for path in ["/configz", "/flagz", "/statusz", "/version"] {
+        assert_eq!(daemon.visit(path, None).await.0, StatusCode::UNAUTHORIZED, "{path}");
+        assert_eq!(daemon.visit(path, Some(&reader)).await.0, StatusCode::FORBIDDEN, "{path}");
+    }
+    for path in ["/metrics/openmetrics", "/metrics/slis"] {
+        assert_eq!(daemon.visit(path, None).await.0, StatusCode::UNAUTHORIZED, "{path}");
+    }
+    daemon.page_says("/flagz", "\nleader-elect=false\n").await;
+    daemon.page_says("/statusz", "\nPaths: /configz /debug /flagz /healthz /livez /metrics /readyz").await;
+    daemon.page_says("/version", &format!("\"gitVersion\":\"v{}\"", env!("CARGO_PKG_VERSION"))).await;
+    daemon.page_says("/configz", "\"leaderElect\":false").await;
 }
 
 /// The API server publishes its authorities of client certificates; the daemon may read them by a Role that is

@@ -9,7 +9,7 @@ use super::{answer, claim, decode, only, planner, volume};
 use crate::{
     binder::{
         decision::{Target, WriteKind},
-        latency::Measure,
+        latency::{BindMode, Measure},
         op::{Answer, Call},
         planner::{Plan, Planner},
         upkeep::IN_TREE_FINALIZER,
@@ -368,7 +368,7 @@ fn a_bind_that_stops_is_not_measured_as_a_long_one() {
             planner.outcome(op, Ok(answer), now, 0.0);
         }
     }
-    assert_eq!(measures, [Measure::Bound(Duration::from_secs(4))]);
+    assert_eq!(binds(measures), [(BindMode::Static, 4)]);
 }
 
 /// The server is too busy for the second write of a bind. When its time comes, the volume is being given the
@@ -406,7 +406,41 @@ fn a_bind_that_meets_another_write_to_its_volume_is_measured_from_its_beginning(
         let answer = answer(&objects, &op, revision);
         planner.outcome(op, Ok(answer), now, 0.0);
     }
-    assert_eq!(planner.plan(now).measures, [Measure::Bound(Duration::from_secs(9))]);
+    assert_eq!(binds(planner.plan(now).measures), [(BindMode::Static, 9)]);
+}
+
+/// Binds that were measured, and their whole seconds: a planner is made a moment before a test begins.
+fn binds(measures: Vec<Measure>) -> Vec<(BindMode, u64)> {
+    let bind = |measure| match measure {
+        Measure::Bound(mode, took, _) => Some((mode, took.as_secs())),
+        Measure::Took(..) | Measure::Failed(..) => None,
+    };
+    measures.into_iter().filter_map(bind).collect()
+}
+
+/// S-2: a claim that waits its turn can be bound all that time.
+#[test]
+fn a_bind_is_measured_from_when_it_was_possible_and_not_from_its_turn() {
+    let (objects, mut planner) = planner(vec![], vec![claim("c")]);
+    let start = Instant::now();
+    assert!(planner.plan(start).ops.is_empty());
+    let mut free = volume("pv");
+    free.status.phase = VolumePhase::Available;
+    objects.apply(free);
+    let offered = start + Duration::from_mins(1);
+    planner.changed(&ObjectRef::Volume(VolumeName::from("pv")), offered);
+    let mut now = offered + Duration::from_secs(2);
+    let mut measures = Vec::new();
+    for revision in 5..20 {
+        let plan = planner.plan(now);
+        measures.extend(plan.measures);
+        for op in plan.ops {
+            now += Duration::from_secs(1);
+            let answer = answer(&objects, &op, revision);
+            planner.outcome(op, Ok(answer), now, 0.0);
+        }
+    }
+    assert_eq!(binds(measures), [(BindMode::Static, 2 + 4)]);
 }
 
 /// Users may set a sync period that is longer than events last.

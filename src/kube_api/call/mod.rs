@@ -20,6 +20,7 @@ use std::{pin::pin, sync::Arc, time::Duration};
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use kube::{Client, client::Body};
+use prometheus::IntGauge;
 use serde_json::Value;
 use thiserror::Error;
 use tokio::{
@@ -42,7 +43,7 @@ use super::{
     managed_fields::{OwnedField, owners},
     wire::{Accept, Encoding},
 };
-use crate::metrics::{Alarms, ApiMetrics};
+use crate::metrics::{Alarms, ApiMetrics, Subsystem};
 
 /// Requests in flight at once. More than an API server gives one client's priority level gains
 /// nothing, and a bound keeps a mass move from starving the lease.
@@ -185,6 +186,8 @@ pub struct Caller {
     pause: Option<Arc<Pause>>,
     /// Requests of all callers in flight that matter; `None` for a caller whose own do not.
     work: Option<watch::Sender<usize>>,
+    /// Whose requests these are, if they are a subsystem's.
+    subsystem: Option<Subsystem>,
     accept: Accept,
 }
 
@@ -223,6 +226,7 @@ impl Caller {
             pause: Some(Arc::default()),
             metrics,
             work: Some(watch::Sender::new(0)),
+            subsystem: None,
             accept: Accept::default(),
         }
     }
@@ -231,6 +235,12 @@ impl Caller {
     #[must_use]
     pub fn accepting(self, accept: Accept) -> Self {
         Self { accept, ..self }
+    }
+
+    /// The same for the requests of a subsystem, which are counted while they are under way.
+    #[must_use]
+    pub fn of_subsystem(&self, subsystem: Subsystem) -> Self {
+        Self { subsystem: Some(subsystem), ..self.clone() }
     }
 
     /// The same, which raises an alarm when requests of a kind are never answered in time.
@@ -334,8 +344,13 @@ impl Caller {
     }
 
     async fn answer(&self, request: &Request, accept: Accept) -> Result<Answer, CallError> {
+        let method = request.verb.method();
+        let mut throttled = Duration::ZERO;
         if let Some(rate) = &self.rate {
+            let asked = Instant::now();
             rate.acquire_one().await;
+            throttled = asked.elapsed();
+            self.metrics.throttled(&method, throttled);
         }
         let Ok(_permit) = self.in_flight.acquire().await else {
             return Err(CallError::Unknown("shutting down".to_owned()));
@@ -353,6 +368,7 @@ impl Caller {
         // Last thing before sending, after every wait: the term may have ended meanwhile.
         let server_time = self.allowed(request.verb).await?;
         let _working = self.work.as_ref().map(Working::begin);
+        let _in_flight = self.subsystem.map(|subsystem| InFlight::begin(self.metrics.in_flight(subsystem)));
         let started = Instant::now();
         let is_of_a_term = matches!(self.leadership.term(), Term::Until(_)) && self.work.is_some();
         let (exchanged, kept) = if is_of_a_term && request.must_not_be_late() {
@@ -394,7 +410,11 @@ impl Caller {
             (Some(pause), _) if code != 0 => pause.answered(),
             _ => {}
         }
-        self.metrics.observe(&request.verb.method(), code, started.elapsed());
+        if let Err(CallError::Throttled { .. }) = &result {
+            self.metrics.retried(&method, code);
+        }
+        // client-go: rest/request.go, request: the wait for its own limit counts.
+        self.metrics.observe(&method, code, throttled + started.elapsed());
         result
     }
 
@@ -453,6 +473,7 @@ impl Caller {
             Ok(body) => body.unwrap_or_default(),
             Err(error) => return unknown(&error),
         };
+        let size = body.len();
         let http_request = http::Request::builder()
             .method(request.verb.method())
             .uri(format!("{}?timeout={}ms", request.path, server_time.as_millis()))
@@ -463,6 +484,8 @@ impl Caller {
             Ok(request) => request,
             Err(error) => return (0, Err(CallError::Refused { code: 0, message: error.to_string() })),
         };
+        let method = request.verb.method();
+        self.metrics.sent(&method, size);
         if let Some(gate) = gate {
             gate.guard(&mut http_request);
         }
@@ -475,6 +498,7 @@ impl Caller {
             Ok(body) => body.to_bytes(),
             Err(error) => return unknown(&error),
         };
+        self.metrics.received(&method, body.len());
         let code = head.status.as_u16();
         if head.status.is_success() {
             return (code, Ok((Encoding::of(&head.headers), body)));
@@ -497,6 +521,22 @@ impl<'a> Working<'a> {
 impl Drop for Working<'_> {
     fn drop(&mut self) {
         self.0.send_modify(|count| *count -= 1);
+    }
+}
+
+/// A request of a subsystem, counted until it is answered or given up.
+struct InFlight(IntGauge);
+
+impl InFlight {
+    fn begin(gauge: IntGauge) -> Self {
+        gauge.inc();
+        Self(gauge)
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.dec();
     }
 }
 

@@ -25,6 +25,7 @@ use hyper_util::{
     client::legacy::{Builder, connect::HttpConnector},
     rt::{TokioExecutor, TokioTimer},
 };
+use k8s_openapi::ByteString;
 use kube::{
     Client, Config,
     client::ConfigExt,
@@ -197,6 +198,22 @@ impl ApiServer {
     #[must_use]
     pub fn origin(&self) -> &str {
         &self.origin
+    }
+
+    /// The client certificate as it is now, with those that vouch for it, as PEM; none with a token or a plugin.
+    /// Reads a file.
+    #[must_use]
+    pub fn client_certificate(&self) -> Option<Vec<u8>> {
+        let Connection::Network(config) = &self.connection else { return None };
+        let user = &config.auth_info;
+        match (&user.client_certificate_data, &user.client_certificate) {
+            (Some(data), _) => {
+                let data = serde_json::from_value::<ByteString>(data.clone().into()).ok()?;
+                Some(data.0)
+            }
+            (None, Some(file)) => std::fs::read(file).ok(),
+            (None, None) => None,
+        }
     }
 
     /// A client with connections of its own. Connects when it is first used.

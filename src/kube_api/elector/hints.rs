@@ -102,7 +102,7 @@ impl Hints {
         let opened = timeout(OPENING, self.client.send(request)).await;
         let answer = opened.ok().and_then(Result::ok);
         let code = answer.as_ref().map_or(0, |answer| answer.status().as_u16());
-        self.metrics.observe(&http::Method::GET, code, at.elapsed());
+        self.metrics.answered(&http::Method::GET, code);
         match answer {
             Some(answer) if answer.status().is_success() => {
                 Ok(Open { since, at, body: answer.into_body(), splitter: Encoding::Json.splitter() })

@@ -103,6 +103,9 @@ pub enum ClaimPhase {
 }
 
 impl ClaimPhase {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Pending, Self::Bound, Self::Lost, Self::Unknown];
+
     /// As written in the object.
     #[must_use]
     pub fn as_str(self) -> &'static str {

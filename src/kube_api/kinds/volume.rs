@@ -247,6 +247,10 @@ pub enum VolumePhase {
 }
 
 impl VolumePhase {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Pending, Self::Available, Self::Bound, Self::Released, Self::Failed, Self::Unknown];
+
     /// As written in the object.
     #[must_use]
     pub fn as_str(self) -> &'static str {

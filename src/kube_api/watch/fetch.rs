@@ -2,7 +2,7 @@
 //!
 //! In: a path with its query. Out: the body with its encoding, a [`Page`] of a list part by part, a [`Stream`] of
 //! events, or [`Trouble`].
-//! Each request counts in `rest_client_*`, a watch by the time until it is open. Connections are the
+//! Each request counts in `rest_client_*`; how long it takes to open a watch is not measured there, as with client-go. Connections are the
 //! fetcher's own, so that they can be given up: a server that froze keeps those it has.
 
 use std::{sync::Arc, time::Duration};
@@ -179,7 +179,7 @@ impl Fetcher {
             Ok::<_, Trouble>((encoding, whole(response, LARGEST_BODY).await?))
         });
         let result = result.await.unwrap_or(Err(Trouble::Late(limit)));
-        count(&self.metrics, result.as_ref().map(|_| ()), started);
+        count(&self.metrics, result.as_ref().map(|(_, body)| body.len()), started);
         result
     }
 
@@ -188,14 +188,13 @@ impl Fetcher {
     /// # Errors
     /// See [`Trouble`].
     pub async fn open(&self, uri: &str) -> Result<Stream, Trouble> {
-        let started = Instant::now();
         let result = timeout(OPEN_DEADLINE, async {
             let response = self.send(uri, self.accept.watch()).await?;
             let encoding = encoding(&response)?;
             Ok::<_, Trouble>(Stream { encoding, body: response.into_body(), splitter: encoding.splitter() })
         });
         let result = result.await.unwrap_or(Err(Trouble::Late(OPEN_DEADLINE)));
-        count(&self.metrics, result.as_ref().map(|_| ()), started);
+        self.metrics.answered(&Method::GET, code(result.as_ref().map(|_| ())));
         result
     }
 
@@ -217,14 +216,27 @@ impl Fetcher {
     }
 }
 
-fn count(metrics: &ApiMetrics, result: Result<(), &Trouble>, started: Instant) {
-    let code = match result {
+/// Counts a list or a read: its answer with so many bytes, or why there is none.
+fn count(metrics: &ApiMetrics, result: Result<usize, &Trouble>, started: Instant) {
+    let code = code(result.map(|_| ()));
+    metrics.sent(&Method::GET, 0);
+    if let Ok(bytes) = result {
+        metrics.received(&Method::GET, bytes);
+    }
+    if result.is_err_and(|trouble| trouble.retry_after().is_some()) {
+        metrics.retried(&Method::GET, code);
+    }
+    metrics.observe(&Method::GET, code, started.elapsed());
+}
+
+/// Status of an answer; 0 if there was none.
+fn code(result: Result<(), &Trouble>) -> u16 {
+    match result {
         Ok(()) => 200,
         Err(Trouble::Refused { code, .. }) => *code,
         Err(Trouble::Expired(_)) => 410,
         Err(_) => 0,
-    };
-    metrics.observe(&Method::GET, code, started.elapsed());
+    }
 }
 
 fn encoding(response: &Response<Body>) -> Result<Encoding, Trouble> {
@@ -291,7 +303,7 @@ impl Page {
         };
         match &part {
             Ok(Some(_)) => {}
-            Ok(None) => count(&self.metrics, Ok(()), self.started),
+            Ok(None) => count(&self.metrics, Ok(self.size), self.started),
             Err(trouble) => count(&self.metrics, Err(trouble), self.started),
         }
         part

@@ -119,7 +119,8 @@ impl Backend for Embedded {
 
     fn visitor(&self, name: &'static str, may_read: bool) -> BoxFuture<'_, String> {
         let token = format!("token-of-{name}");
-        let paths: &[&str] = if may_read { &["/metrics"] } else { &[] };
+        let paths: &[&str] =
+            if may_read { &["/metrics", "/metrics/openmetrics", "/metrics/slis"] } else { &[] };
         self.server.reviews().know(&token, name, &["system:authenticated"], paths);
         Box::pin(async { token })
     }

@@ -1,0 +1,73 @@
+//! Label values that others choose, of which only so many are shown.
+//!
+//! In: names of drivers and classes as they come. Out: the name itself, or one that stands for all that came too
+//! late, so that no number of them makes a page large. Who is shown once stays so, as a series must not go on under
+//! another name.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// Stands for the drivers that are not shown.
+pub const OTHER: &str = "other";
+
+/// Stands for what is not shown of what users name freely: no name of an object has a `_`.
+pub const OTHERS: &str = "_other";
+
+/// Drivers shown in families of our own, with up to eleven histograms each. Clusters have a handful.
+pub const DRIVERS: usize = 16;
+
+/// Plugins shown in KCM's histograms of operations, each of which may have four.
+pub const PLUGINS: usize = 32;
+
+/// Classes shown in families of our own.
+pub const CLASSES: usize = 100;
+
+/// The first names of a kind.
+#[derive(Clone, Debug)]
+pub struct Bounded {
+    known: Arc<Mutex<BTreeSet<String>>>,
+    most: usize,
+    rest: &'static str,
+}
+
+impl Bounded {
+    /// Shows so many, and one for the rest.
+    #[must_use]
+    pub fn new(most: usize, rest: &'static str) -> Self {
+        Self { known: Arc::default(), most, rest }
+    }
+
+    /// The label value of a name.
+    #[must_use]
+    pub fn shown<'a>(&self, name: &'a str) -> &'a str {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.contains(name) {
+            return name;
+        }
+        if known.len() >= self.most {
+            return self.rest;
+        }
+        known.insert(name.to_owned());
+        name
+    }
+
+    /// The names that are shown so far.
+    #[must_use]
+    pub fn seen(&self) -> Vec<String> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_was_first_stays_and_the_rest_are_one() {
+        let bounded = Bounded::new(2, OTHER);
+        let shown: Vec<_> = ["a", "b", "c", "a", "d", "b"].map(|name| bounded.shown(name)).into();
+        assert_eq!(shown, ["a", "b", "other", "a", "other", "b"]);
+    }
+}

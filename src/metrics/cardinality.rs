@@ -1,0 +1,140 @@
+//! How large `/metrics` becomes in a large cluster.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+
+use super::{Alarms, ApiMetrics, Metrics, bounded::DRIVERS, openmetrics_reader};
+use crate::{
+    attach_detach::{
+        actual_state::Operation,
+        journey::{Lap, Phase, Span},
+        metrics::{AttachDetachMetrics, Counted, Ending},
+        scope::Scope,
+        volume_name::VolumeId,
+    },
+    binder::{
+        Standing,
+        latency::{self, BindMode, Measure},
+        metrics::BinderMetrics,
+    },
+    kube_api::{
+        ids::{DriverName, NodeName},
+        kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
+    },
+    state::Objects,
+};
+
+const NODES: usize = 5_000;
+const MANY_DRIVERS: usize = 100;
+const MANY_CLASSES: usize = 1_000;
+const NAMESPACES: usize = 10_000;
+
+/// KCM shows a series for each node and plugin; so do we, and nothing else by node.
+const BY_NODE: &str = "storage_count_attachable_volumes_in_use{";
+
+fn decode<T: Narrow>(text: &str) -> T {
+    serde_json::from_str(text).unwrap()
+}
+
+/// Each namespace with a bound claim and one that is not, of some class; and a released volume of each class.
+fn objects() -> Arc<Objects> {
+    let objects = Arc::new(Objects::default());
+    for number in 0..NAMESPACES {
+        let class = number % MANY_CLASSES;
+        for (claim, phase) in [("a", "Bound"), ("b", "Pending")] {
+            objects.apply(decode::<PersistentVolumeClaim>(&format!(
+                r#"{{"metadata": {{"name": "{claim}", "namespace": "namespace-{number:05}"}},
+                    "spec": {{"storageClassName": "class-{class:04}"}}, "status": {{"phase": "{phase}"}}}}"#
+            )));
+        }
+        let (driver, phase) =
+            (number % MANY_DRIVERS, if number < MANY_CLASSES { "Released" } else { "Bound" });
+        objects.apply(decode::<PersistentVolume>(&format!(
+            r#"{{"metadata": {{"name": "pvc-{number:05}"}}, "spec": {{"storageClassName": "class-{class:04}",
+                "capacity": {{"storage": "1Gi"}}, "csi": {{"driver": "csi-{driver:03}.example.com",
+                "volumeHandle": "{number}"}}}}, "status": {{"phase": "{phase}"}}}}"#
+        )));
+    }
+    objects
+}
+
+/// Every driver attaches and detaches, forced and not, in all phases, and fails.
+fn attach_and_detach(metrics: &mut AttachDetachMetrics) {
+    let end_to_end = metrics.end_to_end();
+    let took = Duration::from_secs(3);
+    for number in 0..MANY_DRIVERS {
+        let driver = DriverName::from(format!("csi-{number:03}.example.com").as_str());
+        let volume = VolumeId::csi(&driver, "h");
+        for operation in [Operation::Attach, Operation::Detach] {
+            for ending in [Ending::Success, Ending::Failure] {
+                metrics.observe(&volume, operation, ending, false, took);
+            }
+            let phases = match operation {
+                Operation::Attach => [Phase::Queue, Phase::Api, Phase::Attacher, Phase::Publish, Phase::Done],
+                Operation::Detach => {
+                    [Phase::Unmount, Phase::Unpublish, Phase::Api, Phase::Attacher, Phase::Done]
+                }
+            };
+            for forced in [false, true] {
+                for span in phases.map(Span::Phase).into_iter().chain([Span::Overhead]) {
+                    end_to_end.observe(&volume, Lap { operation, span, took, forced }, None);
+                }
+            }
+        }
+    }
+    for number in 0..NODES {
+        let driver = DriverName::from(format!("csi-{:03}.example.com", number % MANY_DRIVERS).as_str());
+        let node = NodeName::from(format!("node-{number:05}").as_str());
+        let counted = BTreeMap::from([(node, Counted { holds: true, users: 1 })]);
+        metrics.count(&VolumeId::csi(&driver, &number.to_string()), &Scope::All, &counted);
+    }
+}
+
+#[test]
+fn a_page_of_a_large_cluster_has_at_most_two_mebibytes_but_for_what_is_by_node() {
+    let metrics = Metrics::default();
+    let mut of_attachments = AttachDetachMetrics::new(&metrics, Alarms::new(&metrics).unwrap()).unwrap();
+    attach_and_detach(&mut of_attachments);
+    let standing = Arc::new(Standing::default());
+    standing.lead(Instant::now());
+    let binder = BinderMetrics::new(&metrics, &objects(), &standing).unwrap();
+    for number in 0..MANY_DRIVERS {
+        let plugin = format!("csi-{number:03}.example.com");
+        for operation in [latency::Operation::Provision, latency::Operation::Delete] {
+            binder.measured(&Measure::Took(operation, plugin.clone(), Duration::from_secs(3)));
+            binder.measured(&Measure::Failed(operation, plugin.clone()));
+        }
+    }
+    binder.measured(&Measure::Bound(BindMode::Static, Duration::from_millis(3), None));
+    let api = ApiMetrics::new(&metrics, "10.0.0.1:6443").unwrap();
+    for method in [http::Method::GET, http::Method::POST, http::Method::PATCH, http::Method::DELETE] {
+        for code in [0, 200, 201, 404, 409, 422, 429, 500, 503, 504] {
+            api.observe(&method, code, Duration::from_millis(3));
+            api.retried(&method, code);
+        }
+        api.sent(&method, 500);
+        api.received(&method, 5_000);
+        api.throttled(&method, Duration::from_millis(3));
+    }
+    metrics.text().unwrap();
+    let begun = std::time::Instant::now();
+    let text = metrics.text().unwrap();
+    let took = begun.elapsed();
+    let by_node: usize =
+        text.lines().filter(|line| line.starts_with(BY_NODE)).map(|line| line.len() + 1).sum();
+    let rest = text.len() - by_node;
+    println!("{rest} bytes, {by_node} by node, {} lines, in {took:?}", text.lines().count());
+    let mut families: BTreeMap<&str, usize> = BTreeMap::new();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        *families.entry(line.split(['{', ' ']).next().unwrap()).or_default() += line.len() + 1;
+    }
+    let mut families: Vec<_> = families.into_iter().filter(|(_, size)| *size > 30_000).collect();
+    families.sort_by_key(|(_, size)| std::cmp::Reverse(*size));
+    assert!(rest <= 2 << 20, "{rest} bytes: {families:?}");
+    let drivers = text.lines().filter(|line| line.starts_with("mooring_attach_overhead_seconds_count{"));
+    assert_eq!(drivers.count(), DRIVERS + 1, "and all others as one");
+    assert!(metrics.openmetrics().unwrap().len() <= 1 << 20);
+    let (families, _) = openmetrics_reader::read(&metrics.openmetrics().unwrap()).unwrap();
+    assert!(families["mooring_detach_e2e_seconds"] > 1_000, "{families:?}");
+}

@@ -1,0 +1,89 @@
+//! When certificates expire, computed from what is in use at each scrape.
+
+use std::sync::Arc;
+
+use prometheus::{
+    Gauge, Opts,
+    core::{Collector, Desc},
+    proto::MetricFamily,
+};
+
+use super::Metrics;
+
+/// Seconds since 1970 after which a certificate is not valid any more; `None` if there is none that expires.
+pub type Expiry = Arc<dyn Fn() -> Option<i64> + Send + Sync>;
+
+/// Whose certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Certificate {
+    /// The one that is shown to who scrapes.
+    Serving,
+    /// The one that is shown to the API server.
+    Client,
+}
+
+/// A gauge that is there while there is a certificate.
+#[derive(Clone)]
+struct Expires {
+    gauge: Gauge,
+    expiry: Expiry,
+}
+
+impl Collector for Expires {
+    fn desc(&self) -> Vec<&Desc> {
+        self.gauge.desc()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let expiry = (self.expiry)();
+        #[expect(clippy::cast_precision_loss, reason = "far from 2^53 seconds")]
+        self.gauge.set(expiry.unwrap_or_default() as f64);
+        let mut families = self.gauge.collect();
+        if expiry.is_none() {
+            families.iter_mut().for_each(|family| family.mut_metric().clear());
+        }
+        families
+    }
+}
+
+impl Certificate {
+    /// Registers the gauge of a certificate.
+    ///
+    /// # Errors
+    /// See [`Metrics::register`].
+    pub fn register(self, metrics: &Metrics, expiry: Expiry) -> Result<(), prometheus::Error> {
+        let (name, help) = match self {
+            Self::Serving => (
+                "mooring_serving_certificate_expiry_timestamp_seconds",
+                "When the certificate that is served with expires, in seconds since 1970; absent where nothing is \
+                 served",
+            ),
+            // Upstream's rest_client_exec_plugin_ttl_seconds is about plugins alone, and
+            // apiserver_client_certificate_expiration_seconds about the certificates of those who ask a server.
+            Self::Client => (
+                "mooring_client_certificate_expiry_timestamp_seconds",
+                "When the client certificate that the API server is shown expires, in seconds since 1970; absent \
+                 with a token",
+            ),
+        };
+        metrics.register(&Expires { gauge: Gauge::with_opts(Opts::new(name, help))?, expiry })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    #[test]
+    fn there_is_a_gauge_while_there_is_a_certificate() {
+        let (metrics, expiry) = (Metrics::default(), Arc::new(Mutex::new(None)));
+        let shown = Arc::clone(&expiry);
+        Certificate::Client.register(&metrics, Arc::new(move || *shown.lock().unwrap())).unwrap();
+        assert!(!metrics.text().unwrap().contains("mooring_client_certificate"));
+        *expiry.lock().unwrap() = Some(1_800_000_000);
+        let line = "\nmooring_client_certificate_expiry_timestamp_seconds 1800000000\n";
+        assert!(metrics.text().unwrap().contains(line));
+    }
+}

@@ -1,0 +1,422 @@
+//! `docs/metrics.md`, printed from what is registered and the table here. `MOORING_WRITE_DOCS=1` writes it.
+
+use std::{collections::BTreeMap, convert::Infallible, fmt::Write, fs, path::Path, sync::Arc};
+
+use http::{Request, Response};
+use kube::{Client, client::Body};
+
+use super::{
+    Alarms, ApiMetrics, Certificate, ElectionMetrics, Metrics, OWN, Subsystem, WatchMetrics,
+    exemplar::{TraceId, TracedHistogram},
+    exposition, openmetrics_reader, process,
+    slis::Slis,
+};
+use crate::{
+    attach_detach::{AttachDetach, AttachDetachOptions, journey::Phase, rules::Waiting},
+    binder::{Binder, BinderOptions, decision::WriteKind, latency::BindMode},
+    http::Measures,
+    kube_api::{
+        call::Caller,
+        events::EventQueue,
+        kinds::{ClaimPhase, VolumePhase},
+        leadership::{Leadership, Term},
+    },
+    state::Objects,
+    traces::{Outcome, Traces},
+};
+
+/// What upstream has of it.
+#[derive(Clone, Copy, PartialEq)]
+enum Kcm {
+    /// The same.
+    Same,
+    /// Something like it.
+    Like(&'static str),
+    /// Nothing.
+    None,
+}
+
+/// What is promised of it.
+#[derive(Clone, Copy, PartialEq)]
+enum Stability {
+    Kcm,
+    Stable,
+    Alpha,
+}
+
+/// A line of the table: a family, its labels with their values, what upstream has of it, what is promised.
+struct Row(&'static str, Vec<(&'static str, String)>, Kcm, Stability);
+
+fn of(values: &[&str]) -> String {
+    values.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>().join(" ")
+}
+
+fn said(text: &str) -> String {
+    text.to_owned()
+}
+
+/// KCM's, with these labels.
+fn kcm(name: &'static str, labels: Vec<(&'static str, String)>) -> Row {
+    Row(name, labels, Kcm::Same, Stability::Kcm)
+}
+
+fn stable(name: &'static str, labels: Vec<(&'static str, String)>) -> Row {
+    Row(name, labels, Kcm::None, Stability::Stable)
+}
+
+fn alpha(name: &'static str, labels: Vec<(&'static str, String)>) -> Row {
+    Row(name, labels, Kcm::None, Stability::Alpha)
+}
+
+#[expect(clippy::too_many_lines, reason = "a table")]
+fn table() -> Vec<Row> {
+    let driver = || ("driver", said("name of a CSI driver, `other`"));
+    let plugin = || said("`kubernetes.io/csi:<driver>`, name of an in-tree plugin");
+    let verbs = || of(&["GET", "POST", "PUT", "PATCH", "DELETE"]);
+    let host = || ("host", said("host and port of the API server"));
+    let status = || said("status, `<error>` without an answer");
+    let class = || ("storage_class", said("name, empty for none"));
+    let resource = || {
+        let kinds = ["nodes", "pods", "persistentvolumes", "persistentvolumeclaims", "volumeattachments"];
+        ("resource", of(&[&kinds[..], &["storageclasses", "csidrivers"]].concat()))
+    };
+    let reason = || ("reason", said("code of a reason, as in events, logs and pages"));
+    let kinds = || of(&["attachment", "pod_volume", "claim", "volume"]);
+    let phases = |phases: &[Phase]| of(&phases.iter().map(|phase| phase.label()).collect::<Vec<_>>());
+    let claim = || {
+        let attributes = ("volume_attributes_class", said("name, empty for none"));
+        vec![("namespace", said("name, `_other`")), class(), attributes]
+    };
+    let queue = || vec![("name", of(&["claims", "volumes"]))];
+    let provision = || {
+        vec![
+            ("plugin_name", said("name of a provisioner or plugin, `other`")),
+            ("operation_name", of(&["provision", "delete"])),
+        ]
+    };
+    let writes: Vec<&str> = ["delete_attachment", "patch_node_status", "write_force_timers"]
+        .into_iter()
+        .chain(WriteKind::ALL.map(WriteKind::as_str))
+        .collect();
+    let controllers = ["persistentvolume-attach-detach-controller", "persistentvolume-binder-controller"];
+    vec![
+        kcm("apiserver_delegated_authn_request_duration_seconds", vec![("code", status())]),
+        kcm("apiserver_delegated_authn_request_total", vec![("code", status())]),
+        kcm("apiserver_delegated_authz_request_duration_seconds", vec![("code", status())]),
+        kcm("apiserver_delegated_authz_request_total", vec![("code", status())]),
+        kcm(
+            "attach_detach_controller_attachdetach_controller_forced_detaches",
+            vec![("reason", of(&["timeout", "out-of-service"]))],
+        ),
+        kcm(
+            "attachdetach_controller_total_volumes",
+            vec![
+                ("plugin_name", plugin()),
+                ("state", of(&["desired_state_of_world", "actual_state_of_world"])),
+            ],
+        ),
+        kcm(
+            "kubernetes_healthcheck",
+            vec![("name", said("name of a check")), ("type", of(&["healthz", "livez", "readyz"]))],
+        ),
+        kcm(
+            "kubernetes_healthchecks_total",
+            vec![
+                ("name", said("name of a check")),
+                ("type", of(&["healthz", "livez", "readyz"])),
+                ("status", of(&["success", "error"])),
+            ],
+        ),
+        kcm("leader_election_master_status", vec![("name", said("name of the lease"))]),
+        kcm("leader_election_slowpath_total", vec![("name", said("name of the lease"))]),
+        kcm("process_cpu_seconds_total", vec![]),
+        kcm("process_max_fds", vec![]),
+        kcm("process_open_fds", vec![]),
+        kcm("process_resident_memory_bytes", vec![]),
+        kcm("process_start_time_seconds", vec![]),
+        Row("process_threads", vec![], Kcm::Like("`go_threads`"), Stability::Stable),
+        kcm("process_virtual_memory_bytes", vec![]),
+        kcm("pv_collector_bound_pv_count", vec![class()]),
+        kcm("pv_collector_bound_pvc_count", claim()),
+        kcm(
+            "pv_collector_total_pv_count",
+            vec![("plugin_name", plugin()), ("volume_mode", of(&["Filesystem", "Block"]))],
+        ),
+        kcm("pv_collector_unbound_pv_count", vec![class()]),
+        kcm("pv_collector_unbound_pvc_count", claim()),
+        kcm("rest_client_rate_limiter_duration_seconds", vec![("verb", verbs()), host()]),
+        kcm("rest_client_request_duration_seconds", vec![("verb", verbs()), host()]),
+        kcm("rest_client_request_retries_total", vec![("code", status()), ("verb", verbs()), host()]),
+        kcm("rest_client_request_size_bytes", vec![("verb", verbs()), host()]),
+        kcm("rest_client_requests_total", vec![("code", status()), ("method", verbs()), host()]),
+        kcm("rest_client_response_size_bytes", vec![("verb", verbs()), host()]),
+        kcm("retroactive_storageclass_errors_total", vec![]),
+        kcm("retroactive_storageclass_total", vec![]),
+        kcm("running_managed_controllers", vec![("name", of(&controllers)), ("manager", of(&["mooring"]))]),
+        kcm(
+            "storage_count_attachable_volumes_in_use",
+            vec![("node", said("name")), ("volume_plugin", plugin())],
+        ),
+        kcm(
+            "storage_operation_duration_seconds",
+            vec![
+                ("volume_plugin", said("`kubernetes.io/csi:<driver>`, `other`")),
+                ("operation_name", of(&["volume_attach", "volume_detach"])),
+                ("status", of(&["success", "fail-unknown"])),
+                ("migrated", of(&["true", "false"])),
+            ],
+        ),
+        kcm("volume_operation_errors_total", provision()),
+        kcm("volume_operation_total_errors", provision()),
+        kcm("volume_operation_total_seconds", provision()),
+        kcm("workqueue_adds_total", queue()),
+        kcm("workqueue_depth", queue()),
+        kcm("workqueue_longest_running_processor_seconds", queue()),
+        kcm("workqueue_queue_duration_seconds", queue()),
+        kcm("workqueue_retries_total", queue()),
+        kcm("workqueue_unfinished_work_seconds", queue()),
+        kcm("workqueue_work_duration_seconds", queue()),
+        stable("mooring_alarm", vec![("alarm", said("name of an alarm, as in `/readyz?verbose`"))]),
+        stable(
+            "mooring_api_requests_in_flight",
+            vec![("subsystem", of(&Subsystem::ALL.map(Subsystem::label)))],
+        ),
+        stable(
+            "mooring_attach_e2e_seconds",
+            vec![
+                driver(),
+                ("phase", phases(&[Phase::Queue, Phase::Api, Phase::Attacher, Phase::Publish, Phase::Done])),
+            ],
+        ),
+        stable("mooring_attach_overhead_seconds", vec![driver()]),
+        stable("mooring_attacher_backlog", vec![driver()]),
+        stable("mooring_bind_e2e_seconds", vec![("mode", of(&BindMode::ALL.map(BindMode::label)))]),
+        alpha(
+            "mooring_binder_failed_requests_total",
+            vec![("request", said("what for")), ("outcome", said("how it failed"))],
+        ),
+        Row(
+            "mooring_build_info",
+            vec![
+                ("commit", said("commit, `unknown`")),
+                ("rustc", said("version")),
+                ("version", said("version")),
+            ],
+            Kcm::Like("`kubernetes_build_info`"),
+            Stability::Stable,
+        ),
+        stable("mooring_claims", vec![("phase", of(&ClaimPhase::ALL.map(ClaimPhase::as_str)))]),
+        stable("mooring_client_certificate_expiry_timestamp_seconds", vec![]),
+        stable("mooring_decisions_total", vec![("kind", of(&["attachment", "claim", "volume"])), reason()]),
+        stable(
+            "mooring_detach_e2e_seconds",
+            vec![
+                driver(),
+                (
+                    "phase",
+                    phases(&[Phase::Unmount, Phase::Unpublish, Phase::Api, Phase::Attacher, Phase::Done]),
+                ),
+                ("forced", of(&["true", "false"])),
+            ],
+        ),
+        stable("mooring_detach_oldest_seconds", vec![driver()]),
+        stable("mooring_detach_overhead_seconds", vec![driver()]),
+        stable("mooring_election_fitness", vec![("fitness", of(&["fit", "blind", "unready"]))]),
+        alpha("mooring_events_dropped_total", vec![("cause", of(&["queue_full", "failed", "spam"]))]),
+        stable("mooring_force_detach_pending", vec![driver()]),
+        stable("mooring_foreign_volume_attachments", vec![]),
+        stable("mooring_foreign_writes_total", vec![("kind", said("what was changed"))]),
+        stable("mooring_guard_refusals_total", vec![("guard", of(&Waiting::GUARDS))]),
+        alpha("mooring_http_accepted_connections_total", vec![]),
+        alpha("mooring_http_connections", vec![]),
+        alpha(
+            "mooring_http_connections_ended_total",
+            vec![("reason", of(&["crowded", "opening", "idle", "head", "answering"]))],
+        ),
+        alpha("mooring_http_requests_total", vec![("code", said("status"))]),
+        alpha("mooring_log_lines_dropped_total", vec![]),
+        alpha("mooring_log_lines_left_out_total", vec![]),
+        stable("mooring_next_force_detach_timestamp_seconds", vec![]),
+        alpha("mooring_node_status_volumes_per_patch", vec![]),
+        alpha(
+            "mooring_planned_keys_total",
+            vec![("kind", of(&["pod", "attachment", "name", "volume", "pair", "holder", "node"]))],
+        ),
+        stable("mooring_released_bytes", vec![("storage_class", said("name, empty for none, `_other`"))]),
+        stable(
+            "mooring_requests_timed_out_total",
+            vec![("verb", said("what was asked for")), ("resource", said("of which resource"))],
+        ),
+        stable("mooring_serving_certificate_expiry_timestamp_seconds", vec![]),
+        Row("mooring_tasks", vec![], Kcm::Like("`go_goroutines`"), Stability::Alpha),
+        alpha("mooring_traces_total", vec![("outcome", of(&Outcome::ALL.map(Outcome::label)))]),
+        alpha("mooring_unresolved_pod_volumes_total", vec![reason()]),
+        stable("mooring_volumes", vec![("phase", of(&VolumePhase::ALL.map(VolumePhase::as_str)))]),
+        stable("mooring_waiting", vec![("kind", kinds()), reason()]),
+        stable("mooring_waiting_oldest_seconds", vec![("kind", kinds()), reason()]),
+        alpha(
+            "mooring_watch_events_total",
+            vec![resource(), ("type", of(&["added", "modified", "deleted", "bookmark", "error"]))],
+        ),
+        alpha("mooring_watch_list_duration_seconds", vec![resource()]),
+        alpha("mooring_watch_list_objects", vec![resource()]),
+        alpha(
+            "mooring_watch_lists_total",
+            vec![resource(), ("cause", of(&["start", "expired", "gap", "failing", "behind"]))],
+        ),
+        alpha(
+            "mooring_watch_reopened_total",
+            vec![resource(), ("cause", of(&["ended", "silent", "failed", "behind"]))],
+        ),
+        stable("mooring_watch_silence_seconds", vec![resource()]),
+        stable("mooring_watch_synced", vec![resource()]),
+        stable("mooring_watch_unreadable_objects", vec![resource()]),
+        stable("mooring_write_conflicts_total", vec![("op", of(&writes))]),
+    ]
+}
+
+/// Everything that a daemon registers.
+fn everything() -> [Metrics; 2] {
+    let metrics = Metrics::default();
+    process::register(&metrics).unwrap();
+    process::register_tasks(&metrics, Vec::new()).unwrap();
+    // With a file of --tracing-config-file.
+    Traces::new(0, &metrics).unwrap();
+    for certificate in [Certificate::Serving, Certificate::Client] {
+        certificate.register(&metrics, Arc::new(|| None)).unwrap();
+    }
+    Measures::new(&metrics).unwrap();
+    WatchMetrics::new(&metrics).unwrap();
+    ElectionMetrics::new(&metrics, "mooring").unwrap();
+    let alarms = Alarms::new(&metrics).unwrap();
+    let api = Arc::new(ApiMetrics::new(&metrics, "host").unwrap());
+    let (events, _) = EventQueue::new(&metrics).unwrap();
+    let server =
+        tower::service_fn(|_: Request<Body>| async { Ok::<_, Infallible>(Response::new(Body::empty())) });
+    let leadership = Leadership::new(Term::None);
+    let caller = Caller::new(Client::new(server, "default"), leadership.clone(), None, api);
+    let objects = || Arc::new(Objects::default());
+    let (recorder, options) = (events.for_component("test"), AttachDetachOptions::default());
+    let of_attachments = (leadership.clone(), recorder.clone());
+    AttachDetach::new(
+        objects(),
+        &caller,
+        of_attachments.0,
+        of_attachments.1,
+        options,
+        &metrics,
+        alarms.clone(),
+    )
+    .unwrap();
+    Binder::new(objects(), &caller, leadership, recorder, BinderOptions::default(), &metrics, alarms)
+        .unwrap();
+    [metrics, Slis::new().unwrap().metrics().clone()]
+}
+
+fn document(table: &[Row]) -> String {
+    let families: BTreeMap<_, _> = everything().iter().flat_map(Metrics::families).collect();
+    let mut text = String::from(include_str!("reference.md"));
+    for (title, is_own) in [("Those of mooring", true), ("Those of kube-controller-manager", false)] {
+        write!(text, "\n## {title}\n").unwrap();
+        for Row(name, labels, kcm, stability) in table.iter().filter(|row| row.0.starts_with(OWN) == is_own) {
+            let family = &families[*name];
+            let stability = match stability {
+                Stability::Kcm => "kcm",
+                Stability::Stable => "stable",
+                Stability::Alpha => "alpha",
+            };
+            let unit = exposition::unit(name).unwrap_or("none");
+            let kind = exposition::kind(family.kind);
+            write!(text, "\n### `{name}`\n\n{kind} · unit: {unit} · {stability}").unwrap();
+            match kcm {
+                Kcm::Same => text.push_str(" · kube-controller-manager: the same\n"),
+                Kcm::Like(like) => writeln!(text, " · kube-controller-manager: {like}").unwrap(),
+                Kcm::None => text.push_str(" · kube-controller-manager: nothing like it\n"),
+            }
+            writeln!(text, "\n{}", family.help).unwrap();
+            if !labels.is_empty() {
+                text.push('\n');
+            }
+            for (label, values) in labels {
+                writeln!(text, "* `{label}`: {values}").unwrap();
+            }
+        }
+    }
+    text
+}
+
+#[tokio::test]
+async fn every_family_is_documented_and_none_that_is_has_vanished() {
+    let table = table();
+    let mut documented: Vec<&str> = table.iter().map(|row| row.0).collect();
+    documented.sort_unstable();
+    let families: BTreeMap<_, _> = everything().iter().flat_map(Metrics::families).collect();
+    let registered: Vec<&str> = families.keys().map(String::as_str).collect();
+    assert_eq!(registered, documented, "left what is registered, right what src/metrics/reference.rs knows");
+    for Row(name, labels, kcm, stability) in &table {
+        let mut shown: Vec<&str> = labels.iter().map(|(label, _)| *label).collect();
+        shown.sort_unstable();
+        let known: Vec<&str> = families[*name].labels.iter().map(String::as_str).collect();
+        assert_eq!(known, shown, "{name}");
+        assert_eq!(*kcm == Kcm::Same, *stability == Stability::Kcm, "{name}");
+        assert!(!name.starts_with(OWN) || *kcm != Kcm::Same, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn the_page_about_metrics_is_printed_from_what_is_registered() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/metrics.md");
+    let expected = document(&table());
+    if std::env::var_os("MOORING_WRITE_DOCS").is_some() {
+        fs::write(&page, &expected).unwrap();
+    }
+    let found = fs::read_to_string(&page).unwrap_or_default();
+    assert!(
+        found == expected,
+        "docs/metrics.md is not what is registered: MOORING_WRITE_DOCS=1 writes it anew"
+    );
+}
+
+/// What is ours of all that a daemon registers, with an exemplar, as a parser of OpenMetrics reads it.
+#[tokio::test]
+async fn openmetrics_is_read_by_a_strict_parser() {
+    let [metrics, _] = everything();
+    let waits =
+        TracedHistogram::new("mooring_waits_seconds", "Waits in seconds", &["of"], &[0.5, 1.0]).unwrap();
+    metrics.register_traced(&waits).unwrap();
+    waits.observe(&["a\"b\\c\nd"], 0.7, Some(TraceId([0xab; 16])));
+    waits.observe(&["e"], 7.0, None);
+    let text = metrics.openmetrics().unwrap();
+    println!("{text}");
+    let (families, exemplars) = openmetrics_reader::read(&text).unwrap();
+    assert_eq!((families["mooring_waits_seconds"], exemplars), (2 * 5, 1));
+    assert_eq!(families["mooring_build"], 1);
+    assert!(families.contains_key("mooring_http_connections"), "{families:?}");
+    assert!(families.keys().all(|name| name.starts_with(OWN)), "{families:?}");
+    for broken in [
+        "# EOF",
+        "a 1\n# EOF\n",
+        "# TYPE a counter\na 1\n# EOF\n",
+        "# TYPE a histogram\na_bucket{le=\"1\"} 1\na_count 1\n# EOF\n",
+        "# TYPE a gauge\na 1\na 2\n# EOF\n",
+        "# TYPE a gauge\n# UNIT a seconds\na 1\n# EOF\n",
+    ] {
+        openmetrics_reader::read(broken).expect_err(broken);
+    }
+}
+
+/// What cannot be checked by a list of names: a unit that is said is the one of the name.
+#[tokio::test]
+async fn names_of_ours_end_in_their_unit_and_counters_in_total() {
+    use prometheus::proto::MetricType;
+
+    for (name, family) in
+        everything().iter().flat_map(Metrics::families).filter(|(name, _)| name.starts_with(OWN))
+    {
+        assert_eq!(name.ends_with("_total"), family.kind == MetricType::COUNTER, "{name}");
+        let help = family.help.to_lowercase();
+        if let Some(unit) = exposition::unit(&name) {
+            assert!(help.contains(unit), "the help of {name} does not say that it is in {unit}: {help}");
+        }
+    }
+}

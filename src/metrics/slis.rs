@@ -1,0 +1,51 @@
+//! How the health checks go, under the names of Kubernetes' components, for `/metrics/slis`.
+//!
+//! In: the findings of `/healthz`, `/livez` and `/readyz` each time they are made: like upstream, what nobody asks
+//! for is not there. In a registry of its own, as who wants these wants them more often than the rest.
+
+use prometheus::{Error, IntCounterVec, IntGaugeVec, Opts};
+
+use super::Metrics;
+
+/// `kubernetes_healthcheck*`.
+// component-base: metrics/prometheus/slis/metrics.go; apiserver: server/healthz/healthz.go, handleRootHealth.
+#[derive(Clone, Debug)]
+pub struct Slis {
+    metrics: Metrics,
+    latest: IntGaugeVec,
+    total: IntCounterVec,
+}
+
+impl Slis {
+    /// None yet.
+    ///
+    /// # Errors
+    /// See [`Metrics::register`].
+    pub fn new() -> Result<Self, Error> {
+        let metrics = Metrics::default();
+        let latest = IntGaugeVec::new(
+            Opts::new("kubernetes_healthcheck", "This metric records the result of a single healthcheck."),
+            &["name", "type"],
+        )?;
+        let total = IntCounterVec::new(
+            Opts::new("kubernetes_healthchecks_total", "This metric records the results of all healthcheck."),
+            &["name", "type", "status"],
+        )?;
+        metrics.register(&latest)?;
+        metrics.register(&total)?;
+        Ok(Self { metrics, latest, total })
+    }
+
+    /// Notes what a check of an endpoint has found.
+    pub fn observe(&self, check: &str, endpoint: &str, healthy: bool) {
+        let status = if healthy { "success" } else { "error" };
+        self.latest.with_label_values(&[check, endpoint]).set(i64::from(healthy));
+        self.total.with_label_values(&[check, endpoint, status]).inc();
+    }
+
+    /// Where they are registered.
+    #[must_use]
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+}
