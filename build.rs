@@ -3,7 +3,6 @@
 //! The commit is what `MOORING_COMMIT` says, as the build of the image does; else, of a build that is to be used, what
 //! git says of the checkout; else unknown. A build for tests does not ask git: it would compile everything anew after
 //! each commit. Nothing of the machine or the time goes into it, so that equal sources are equal files.
-#![expect(clippy::print_stdout, reason = "that is how a build script speaks")]
 
 use std::{env, path::Path, process::Command};
 

@@ -251,18 +251,13 @@ impl Daemon {
         grace: &RestoreGrace,
         threads: Threads,
     ) -> anyhow::Result<Self> {
-        let (mut serving, patience) = (config.serving.clone(), Patience::of(&config));
-        if serving.port == 0 {
-            // Nobody comes who could show a certificate.
-            serving = http::Options { client_ca_file: None, skip_lookup: true, ..serving };
-        }
+        let (serving, patience) = (serving(&config), Patience::of(&config));
         let (server, apis) = bind_server(&serving, api).await?;
         let identity = identity()?;
         log_start(api, server.as_ref().map(|open| open.server.address()), &identity);
 
         let metrics = Metrics::default();
-        process::register(&metrics)?;
-        expiries(&metrics, server.as_ref().map(|open| Arc::clone(&open.own)), api.clone())?;
+        describe(&metrics, server.as_ref().map(|open| Arc::clone(&open.own)), api.clone())?;
         let measures = Measures::new(&metrics)?;
         let workplace = Workplace::new(threads)?;
         let auth = workplace.enter(|| build_auth(&serving, &apis, &measures))?;
@@ -454,12 +449,24 @@ fn start_traces(
     }
 }
 
-/// Says when certificates expire: the server's, if there is one, and the client's.
-fn expiries(
+/// How to serve, as it is configured.
+fn serving(config: &Config) -> http::Options {
+    let serving = config.serving.clone();
+    if serving.port != 0 {
+        return serving;
+    }
+    // Nobody comes who could show a certificate.
+    http::Options { client_ca_file: None, skip_lookup: true, ..serving }
+}
+
+/// Says what the process is and takes, and when its certificates expire: the server's, if there is one, and the
+/// client's.
+fn describe(
     metrics: &Metrics,
     own: Option<Arc<OwnCertificate>>,
     api: ApiServer,
 ) -> Result<(), prometheus::Error> {
+    process::register(metrics)?;
     let of_server: Expiry = Arc::new(move || own.as_ref().and_then(|own| own.expiry()));
     Certificate::Serving.register(metrics, of_server)?;
     let of_client: Expiry = Arc::new(move || http::expiry_of_pem(&api.client_certificate()?));

@@ -175,7 +175,9 @@ impl Collector for Gauges {
         self.next_force.set(next_force.map_or(0.0, seconds));
         let mut next = self.next_force.collect();
         if next_force.is_none() {
-            next.iter_mut().for_each(|family| family.mut_metric().clear());
+            for family in &mut next {
+                family.mut_metric().clear();
+            }
         }
         [self.attachments.collect(), self.forced.collect(), next, self.oldest_deletion.collect()].concat()
     }

@@ -25,7 +25,7 @@ use super::{
     metrics::{AttachDetachMetrics, Ending, Planned},
     pace::Pace,
     populator,
-    queue::{Lanes, Queue},
+    queue::{Lanes, Queue, Tally},
     room::Room,
     scope::Scope,
     standing::Standing,
@@ -238,9 +238,21 @@ impl Controller {
         );
     }
 
+    /// What there was to look at since this was last asked: volumes, and nodes.
+    pub fn take_tallies(&mut self) -> [Tally; 2] {
+        [self.dirty_volumes.take_tally(), self.dirty_nodes.take_tally()]
+    }
+
+    /// It is that time, for what becomes dirty now.
+    pub(super) fn tick(&mut self, now: Instant) {
+        self.dirty_volumes.at(now);
+        self.dirty_nodes.at(now);
+    }
+
     /// Takes changed objects. Pods are taken node by node: what is wanted on one node is then asked for in
     /// a row, becomes attached together, and is published with few patches.
     pub fn take_changes(&mut self, changed: BTreeSet<ObjectRef>, now: Instant) {
+        self.tick(now);
         let mut pods = BTreeSet::new();
         for object in changed {
             match &object {
@@ -392,6 +404,7 @@ impl Controller {
     /// Plans what is dirty, as far as there is room to send, and no more of it than takes a moment: what is left has
     /// its turn when what came in meanwhile has been taken ([`Self::wake_at`] is now then).
     pub fn reconcile(&mut self, now: Instant) -> Effects {
+        self.tick(now);
         while let Some((at, _)) = self.wake_at.first()
             && *at <= now
         {

@@ -6,12 +6,14 @@ use std::{
 };
 
 use prometheus::{Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts};
+use tokio::time::Instant;
 
 use super::{
     actual_state::Operation,
     calls::{Call, Outcome, PairRequest},
     end_to_end::EndToEnd,
     force::ForceReason,
+    queue::Tally,
     rules::Waiting,
     scope::Scope,
     second_controller::ForeignAct,
@@ -22,7 +24,7 @@ use crate::{
     kube_api::{call::CallError, ids::NodeName},
     metrics::{
         Alarms, Decisions, ForeignWrites, Metrics, RunningController, STORAGE_OPERATION_BUCKETS,
-        WriteConflicts,
+        WorkQueueMetrics, WriteConflicts,
         bounded::{Bounded, OTHER, PLUGINS},
     },
     state::VecMap,
@@ -97,6 +99,8 @@ pub struct AttachDetachMetrics {
     conflicts: WriteConflicts,
     patches: Histogram,
     running: RunningController,
+    volumes: WorkQueueMetrics,
+    nodes: WorkQueueMetrics,
     in_use: IntGaugeVec,
     counted: HashMap<VolumeId, VecMap<NodeName, Counted>>,
 }
@@ -238,6 +242,8 @@ impl AttachDetachMetrics {
             conflicts: WriteConflicts::new(metrics, &WriteOp::ALL.map(WriteOp::label))?,
             patches,
             running: RunningController::new(metrics, CONTROLLER)?,
+            volumes: WorkQueueMetrics::new(metrics, "attach")?,
+            nodes: WorkQueueMetrics::new(metrics, "node-status")?,
             in_use,
             counted: HashMap::new(),
         })
@@ -365,6 +371,39 @@ impl AttachDetachMetrics {
     pub fn patches(&self, volumes: usize) {
         #[expect(clippy::cast_precision_loss, reason = "some hundreds")]
         self.patches.observe(volumes as f64);
+    }
+
+    /// Notes what there was to look at: volumes, and nodes.
+    pub fn queued(&self, tallies: &[Tally; 2]) {
+        for (queue, tally) in [&self.volumes, &self.nodes].into_iter().zip(tallies) {
+            queue.added(tally.adds, 0);
+            queue.set_depth(tally.depth);
+            for wait in &tally.waits {
+                queue.waited(*wait);
+            }
+        }
+    }
+
+    /// Notes that a request is sent.
+    pub fn begins(&self, call: &Call, now: Instant) {
+        if let Some((queue, key)) = self.work(call) {
+            queue.begins(key, now);
+        }
+    }
+
+    /// Notes that it is answered.
+    pub fn ends(&self, call: &Call, now: Instant) {
+        if let Some((queue, key)) = self.work(call) {
+            queue.ends(&key, now);
+        }
+    }
+
+    fn work(&self, call: &Call) -> Option<(&WorkQueueMetrics, String)> {
+        match call {
+            Call::Pair(volume, node, _) => Some((&self.volumes, format!("{volume} {node}"))),
+            Call::PatchNode(node, ..) | Call::ReadNode(node) => Some((&self.nodes, node.to_string())),
+            Call::ReadOwner(..) | Call::Timers(_) => None,
+        }
     }
 
     /// Counts an answer that says that something had changed meanwhile.

@@ -35,7 +35,7 @@ pub mod pace;
 mod planning;
 pub mod populator;
 mod publishing;
-mod queue;
+pub mod queue;
 mod reason;
 pub mod reconciler;
 pub mod retry;

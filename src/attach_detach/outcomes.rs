@@ -35,6 +35,7 @@ const TELLING_FAILURES: u32 = 3;
 impl Controller {
     /// Takes an outcome.
     pub fn take_outcome(&mut self, outcome: Outcome, now: Instant) {
+        self.tick(now);
         let Outcome { call, sent, result } = outcome;
         if matches!(result, Err(CallError::NotLeader)) {
             self.leads = false;

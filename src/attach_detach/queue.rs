@@ -4,54 +4,111 @@
 //! meanwhile.
 //!
 //! In: keys, volumes each with the nodes that it is to be looked at on. Out: the next one; of a volume at most so many
-//! nodes, and the others have another turn, behind the volumes that wait (fair).
+//! nodes, and the others have another turn, behind the volumes that wait (fair). Counts what client-go's work queues
+//! count.
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
     hash::Hash,
     iter,
+    time::Duration,
 };
+
+use tokio::time::Instant;
 
 use super::{scope::Scope, volume_name::VolumeId};
 use crate::kube_api::ids::NodeName;
+
+/// What was counted since this was last asked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Keys that became dirty.
+    pub adds: u64,
+    /// How long those had waited that were taken.
+    pub waits: Vec<Duration>,
+    /// Keys that wait now.
+    pub depth: usize,
+}
+
+/// Where a key is in the order.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// Whether it is in.
+    is_in: bool,
+    /// Since when, if that is known.
+    since: Option<Instant>,
+}
 
 /// Keys to look at, in the order in which they became dirty.
 #[derive(Clone, Debug)]
 pub struct Queue<K> {
     order: VecDeque<K>,
-    /// Each key that has a place, and whether it is in.
-    places: HashMap<K, bool>,
+    /// Each key that has a place.
+    places: HashMap<K, Place>,
     count: usize,
+    /// What time it is.
+    now: Option<Instant>,
+    adds: u64,
+    waits: Vec<Duration>,
 }
 
 impl<K> Default for Queue<K> {
     fn default() -> Self {
-        Self { order: VecDeque::new(), places: HashMap::new(), count: 0 }
+        Self {
+            order: VecDeque::new(),
+            places: HashMap::new(),
+            count: 0,
+            now: None,
+            adds: 0,
+            waits: Vec::new(),
+        }
     }
 }
 
 impl<K: Clone + Eq + Hash> Queue<K> {
+    /// It is that time.
+    pub fn at(&mut self, now: Instant) {
+        self.now = Some(now);
+    }
+
+    /// What was counted since this was last asked.
+    pub fn take_tally(&mut self) -> Tally {
+        Tally {
+            adds: std::mem::take(&mut self.adds),
+            waits: std::mem::take(&mut self.waits),
+            depth: self.count,
+        }
+    }
+
     /// Adds a key unless it is in.
     pub fn push(&mut self, key: K) {
+        let place = Place { is_in: true, since: self.now };
         match self.places.get_mut(&key) {
-            Some(is_in) => self.count += usize::from(!std::mem::replace(is_in, true)),
+            Some(Place { is_in: true, .. }) => return,
+            Some(left) => *left = place,
             None => {
-                self.places.insert(key.clone(), true);
+                self.places.insert(key.clone(), place);
                 self.order.push_back(key);
-                self.count += 1;
             }
         }
+        self.count += 1;
+        self.adds += 1;
     }
 
     /// Takes the oldest key.
     pub fn pop(&mut self) -> Option<K> {
         while let Some(key) = self.order.pop_front() {
-            if self.places.remove(&key) == Some(true) {
-                self.count -= 1;
+            if let Some(Place { is_in: true, since }) = self.places.remove(&key) {
+                self.taken(since);
                 return Some(key);
             }
         }
         None
+    }
+
+    fn taken(&mut self, since: Option<Instant>) {
+        self.count -= 1;
+        self.waits.extend(self.now.zip(since).map(|(now, since)| now.saturating_duration_since(since)));
     }
 
     /// Whether there is no key.
@@ -61,13 +118,15 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     }
 
     fn contains(&self, key: &K) -> bool {
-        self.places.get(key) == Some(&true)
+        self.places.get(key).is_some_and(|place| place.is_in)
     }
 
     /// Takes a key out of turn. Its place is left; if it comes again before that is reached, it has that place.
     fn forget(&mut self, key: &K) {
-        if let Some(is_in) = self.places.get_mut(key) {
-            self.count -= usize::from(std::mem::replace(is_in, false));
+        let Some(place) = self.places.get_mut(key) else { return };
+        if std::mem::replace(&mut place.is_in, false) {
+            let since = place.since;
+            self.taken(since);
         }
     }
 }
@@ -138,6 +197,21 @@ pub struct Lanes {
 }
 
 impl Lanes {
+    /// It is that time.
+    pub fn at(&mut self, now: Instant) {
+        self.begun.volumes.at(now);
+        self.new.volumes.at(now);
+    }
+
+    /// What was counted since this was last asked.
+    pub fn take_tally(&mut self) -> Tally {
+        let (mut tally, new) = (self.begun.volumes.take_tally(), self.new.volumes.take_tally());
+        tally.adds += new.adds;
+        tally.waits.extend(new.waits);
+        tally.depth += new.depth;
+        tally
+    }
+
     /// Adds a volume with which something has begun.
     pub fn push(&mut self, volume: VolumeId, scope: Scope) {
         self.new.forget(&volume, &scope);
@@ -261,6 +335,28 @@ mod tests {
         lanes.push_new(volume(1), nodes("b"));
         lanes.forget(&volume(1));
         assert_eq!(order(&mut lanes, 9), []);
+    }
+
+    #[test]
+    fn what_waits_is_counted_and_how_long_it_has() {
+        let start = Instant::now();
+        let second = |second| start + Duration::from_secs(second);
+        let mut lanes = Lanes::default();
+        lanes.at(start);
+        come(&mut lanes, &[1, 2, 1]);
+        lanes.at(second(3));
+        begin(&mut lanes, &[3]);
+        assert_eq!(lanes.take_tally(), Tally { adds: 3, waits: Vec::new(), depth: 3 });
+        lanes.at(second(5));
+        lanes.pop_begun(1).unwrap();
+        lanes.forget(&volume(1));
+        let waits = [2, 5].map(Duration::from_secs).to_vec();
+        assert_eq!(lanes.take_tally(), Tally { adds: 0, waits, depth: 1 });
+        lanes.at(second(9));
+        come(&mut lanes, &[1]);
+        assert_eq!(order(&mut lanes, 1), whole(&[1, 2]));
+        let waits = [0, 9].map(Duration::from_secs).to_vec();
+        assert_eq!(lanes.take_tally(), Tally { adds: 1, waits, depth: 0 });
     }
 
     #[test]

@@ -56,6 +56,7 @@ impl Controller {
     /// Starts to plan: this process may write from now on. Volumes that somebody waits for come first, node by
     /// node, then those that nobody wants, then those of which nothing is to be done.
     pub fn take_over(&mut self, now: Instant) {
+        self.tick(now);
         self.leads = true;
         self.foreign.take_over(now);
         self.standing.lead(now);

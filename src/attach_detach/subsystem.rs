@@ -125,7 +125,13 @@ impl AttachDetach {
                 () = sleep_until(wake_at.unwrap_or_else(Instant::now)), if wake_at.is_some() => {}
             }
             let Effects { calls, events, laps } = self.controller.reconcile(Instant::now());
+            let tallies = self.controller.take_tallies();
+            // One that stands by looks at nothing.
+            if self.controller.leads() {
+                self.metrics.queued(&tallies);
+            }
             for (sent, call) in calls {
+                self.metrics.begins(&call, Instant::now());
                 self.executor.send(sent, call);
             }
             for (volume, lap, trace) in laps {
@@ -148,6 +154,7 @@ impl AttachDetach {
         let mut next = Some(first);
         while let Some(outcome) = next {
             self.metrics.answered(&outcome);
+            self.metrics.ends(&outcome.call, Instant::now());
             self.controller.take_outcome(outcome, Instant::now());
             next = self.outcomes.try_recv().ok();
         }

@@ -264,6 +264,10 @@ mod tests {
         let own = OwnCertificate::load(&source, &[]).unwrap();
         let first = own.current();
         assert!(!own.reload().unwrap());
+        // What is made here is valid until the year 4096.
+        assert_eq!(own.expiry(), Some(67_090_118_400));
+        assert_eq!(expiry_of_pem(&fs::read(&certificate).unwrap()), own.expiry());
+        assert_eq!(expiry_of_pem(b"rubbish"), None);
 
         // Half of a rotation: the new certificate with the old key.
         let (other, secret) = make(&names).unwrap();

@@ -92,6 +92,7 @@ fn attach_and_detach(metrics: &mut AttachDetachMetrics) {
 }
 
 #[test]
+#[expect(clippy::print_stderr, reason = "how long it took is measured, not asserted")]
 fn a_page_of_a_large_cluster_has_at_most_two_mebibytes_but_for_what_is_by_node() {
     let metrics = Metrics::default();
     let mut of_attachments = AttachDetachMetrics::new(&metrics, Alarms::new(&metrics).unwrap()).unwrap();
@@ -118,13 +119,13 @@ fn a_page_of_a_large_cluster_has_at_most_two_mebibytes_but_for_what_is_by_node()
         api.throttled(&method, Duration::from_millis(3));
     }
     metrics.text().unwrap();
-    let begun = std::time::Instant::now();
+    let begun = Instant::now();
     let text = metrics.text().unwrap();
     let took = begun.elapsed();
     let by_node: usize =
         text.lines().filter(|line| line.starts_with(BY_NODE)).map(|line| line.len() + 1).sum();
     let rest = text.len() - by_node;
-    println!("{rest} bytes, {by_node} by node, {} lines, in {took:?}", text.lines().count());
+    eprintln!("{rest} bytes, {by_node} by node, {} lines, in {took:?}", text.lines().count());
     let mut families: BTreeMap<&str, usize> = BTreeMap::new();
     for line in text.lines().filter(|line| !line.starts_with('#')) {
         *families.entry(line.split(['{', ' ']).next().unwrap()).or_default() += line.len() + 1;

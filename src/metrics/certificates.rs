@@ -40,7 +40,9 @@ impl Collector for Expires {
         self.gauge.set(expiry.unwrap_or_default() as f64);
         let mut families = self.gauge.collect();
         if expiry.is_none() {
-            families.iter_mut().for_each(|family| family.mut_metric().clear());
+            for family in &mut families {
+                family.mut_metric().clear();
+            }
         }
         families
     }

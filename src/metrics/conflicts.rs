@@ -15,9 +15,9 @@ impl WriteConflicts {
     ///
     /// # Errors
     /// See [`Metrics::register`].
-    pub fn new(metrics: &Metrics, ops: &[&'static str]) -> Result<Self, prometheus::Error> {
+    pub fn new(metrics: &Metrics, writes: &[&'static str]) -> Result<Self, prometheus::Error> {
         let mut counters = BTreeMap::new();
-        for op in ops {
+        for op in writes {
             let opts = Opts::new(
                 "mooring_write_conflicts_total",
                 "Writes that the API server refused because the object was no longer as it was when they were \

@@ -103,6 +103,9 @@ fn labels(mut text: &str) -> Option<(BTreeMap<String, String>, &str)> {
     }
 }
 
+/// Labels of a series but for the bound, and its buckets: bounds and counts.
+type Buckets<'a> = BTreeMap<Vec<(&'a String, &'a String)>, Vec<(f64, f64)>>;
+
 fn check(family: &str, kind: &str, samples: &[Sample<'_>]) -> Result<(), String> {
     let suffixes: &[&str] = match kind {
         "counter" => &["_total"],
@@ -112,7 +115,7 @@ fn check(family: &str, kind: &str, samples: &[Sample<'_>]) -> Result<(), String>
         _ => return Err(format!("{family} is a {kind}")),
     };
     let mut seen = BTreeSet::new();
-    let mut buckets: BTreeMap<Vec<(&String, &String)>, Vec<(f64, f64)>> = BTreeMap::new();
+    let mut buckets = Buckets::new();
     let mut counts = BTreeMap::new();
     for Sample { name, labels, value, exemplar } in samples {
         let suffix = name.strip_prefix(family).filter(|suffix| suffixes.contains(suffix));

@@ -87,7 +87,7 @@ fn table() -> Vec<Row> {
         let attributes = ("volume_attributes_class", said("name, empty for none"));
         vec![("namespace", said("name, `_other`")), class(), attributes]
     };
-    let queue = || vec![("name", of(&["claims", "volumes"]))];
+    let queue = || vec![("name", of(&["claims", "volumes", "attach", "node-status"]))];
     let provision = || {
         vec![
             ("plugin_name", said("name of a provisioner or plugin, `other`")),
@@ -387,7 +387,6 @@ async fn openmetrics_is_read_by_a_strict_parser() {
     waits.observe(&["a\"b\\c\nd"], 0.7, Some(TraceId([0xab; 16])));
     waits.observe(&["e"], 7.0, None);
     let text = metrics.openmetrics().unwrap();
-    println!("{text}");
     let (families, exemplars) = openmetrics_reader::read(&text).unwrap();
     assert_eq!((families["mooring_waits_seconds"], exemplars), (2 * 5, 1));
     assert_eq!(families["mooring_build"], 1);

@@ -58,6 +58,10 @@ async fn attachments(stage: Stage) {
         r#"mooring_decisions_total{kind="attachment",reason="Attached"}"#,
         "mooring_node_status_volumes_per_patch_count",
         "mooring_tasks",
+        r#"workqueue_adds_total{name="attach"}"#,
+        r#"workqueue_queue_duration_seconds_count{name="attach"}"#,
+        r#"workqueue_work_duration_seconds_count{name="attach"}"#,
+        r#"workqueue_work_duration_seconds_count{name="node-status"}"#,
         r#"mooring_volumes{phase="Bound"}"#,
         r#"mooring_claims{phase="Bound"}"#,
     ] {

@@ -5,6 +5,11 @@
 //! kube-controller-manager gave. Without promtool the test is listed and not run, unless
 //! `MOORING_REQUIRE_PROMETHEUS=1` is set.
 
+// A failed expectation ends the test, which is what a failed expectation is for.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+// What it says goes to the person who runs the tests.
+#![allow(clippy::print_stderr)]
+
 use std::{
     collections::BTreeSet,
     fmt::Write as _,

@@ -314,6 +314,26 @@ mod tests {
         }
     }
 
+    #[test]
+    fn m14_the_client_certificate_is_that_of_the_file_or_stands_in_the_kubeconfig() {
+        let certificate = |data: Option<&str>, file: Option<String>| {
+            let mut config = Config::new("https://api.example:6443".parse().unwrap());
+            config.auth_info.client_certificate_data = data.map(str::to_owned);
+            config.auth_info.client_certificate = file;
+            let connection = Connection::Network(Box::new(config));
+            ApiServer { connection, origin: "kubeconfig".to_owned(), own_namespace: None }
+                .client_certificate()
+        };
+        let file = env::temp_dir().join(format!("mooring-client-certificate-{}", std::process::id()));
+        std::fs::write(&file, "PEM").unwrap();
+        let path = file.to_str().map(str::to_owned);
+        assert_eq!(certificate(None, path.clone()).as_deref(), Some(&b"PEM"[..]));
+        assert_eq!(certificate(Some("UEVN"), path).as_deref(), Some(&b"PEM"[..]));
+        std::fs::remove_file(&file).unwrap();
+        assert_eq!(certificate(None, None), None);
+        assert_eq!(certificate(Some("?"), None), None);
+    }
+
     #[tokio::test]
     async fn a_mistake_in_a_file_does_not_show_what_stands_around_it() {
         let file = env::temp_dir().join(format!("mooring-kubeconfig-{}", std::process::id()));
