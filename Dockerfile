@@ -10,7 +10,7 @@ WORKDIR /src
 COPY . .
 ARG COMMIT=unknown
 # Without the demo and its API server.
-RUN MOORING_COMMIT=${COMMIT} cargo auditable build --profile dist --locked --no-default-features --bin mooring
+RUN MOORING_COMMIT=${COMMIT} cargo auditable build --profile dist --locked --no-default-features --features tracing-otlp --bin mooring
 
 FROM ${BASE_IMAGE}
 ARG BASE_IMAGE

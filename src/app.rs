@@ -22,10 +22,13 @@ use tokio::{
 use tokio_rustls::rustls::ServerConfig;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
+#[cfg(feature = "tracing-otlp")]
+use crate::traces::export::Exporter;
 use crate::{
     attach_detach::{AttachDetach, TimersPlace},
     binder::Binder,
     config::Config,
+    debugging,
     http::{self, DelegatedAuth, Gate, Measures, OwnCertificate, Pages, Reviewer, Router, Server},
     kube_api::{
         call::Caller,
@@ -45,7 +48,9 @@ use crate::{
     routes,
     state::{Objects, Stored},
     supervise::{Dead, Death, Stage, Supervisor, Threads, Workplace},
-    telemetry, zpages,
+    telemetry,
+    traces::{Traces, TracingConfig},
+    zpages,
 };
 
 mod life;
@@ -148,6 +153,8 @@ pub struct Parts {
     pub alarms: Alarms,
     /// Takes events for users.
     pub events: EventQueue,
+    /// Takes what is traced.
+    pub traces: Traces,
     /// Cancelled when planning has to stop.
     pub planning: CancellationToken,
 }
@@ -204,7 +211,8 @@ pub fn subsystems(parts: &Parts) -> anyhow::Result<Vec<Subsystem>> {
         },
         parts.identity.clone(),
         parts.tally.clone(),
-    );
+    )
+    .with_traces(parts.traces.clone());
     let binder = Binder::new(
         Arc::clone(&parts.objects),
         &parts.caller,
@@ -213,7 +221,8 @@ pub fn subsystems(parts: &Parts) -> anyhow::Result<Vec<Subsystem>> {
         parts.config.binder.clone(),
         &parts.metrics,
         parts.alarms.clone(),
-    )?;
+    )?
+    .with_traces(parts.traces.clone());
     let attachments = attach_detach.standing();
     let claims = binder.standing();
     Ok(vec![
@@ -254,14 +263,7 @@ impl Daemon {
         let (serving, patience) = (serving(&config), Patience::of(&config));
         let (server, apis) = bind_server(&serving, api).await?;
         let identity = identity()?;
-        tracing::info!(
-            version = env!("CARGO_PKG_VERSION"),
-            api_server = %api.host(),
-            configuration = api.origin(),
-            address = server.as_ref().map(|open| tracing::field::display(open.server.address())),
-            %identity,
-            "starting"
-        );
+        log_start(api, server.as_ref().map(|open| open.server.address()), &identity);
 
         let metrics = Metrics::default();
         describe(&metrics, server.as_ref().map(|open| Arc::clone(&open.own)), api.clone())?;
@@ -326,6 +328,8 @@ impl Daemon {
         let (events, writer) = EventQueue::new(&metrics)?;
         let writing = writer.run(caller.clone(), identity.clone(), events_end.clone());
         tasks.spawn(Stage::Events, "events", writing);
+        let traces =
+            start_traces(config.tracing.as_ref(), &identity, &metrics, &mut tasks, threads, &events_end)?;
 
         tasks.spawn(Stage::Watch, "restore-alarm", alarm_of_restores(grace.clone(), alarms.clone()));
         let parts = Parts {
@@ -340,6 +344,7 @@ impl Daemon {
             tally,
             alarms,
             events,
+            traces,
             planning: planning.clone(),
         };
         let mut router = build_router(&parts, view, tasks.dead())?;
@@ -387,6 +392,17 @@ impl Daemon {
     }
 }
 
+fn log_start(api: &ApiServer, address: Option<SocketAddr>, identity: &str) {
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        api_server = %api.host(),
+        configuration = api.origin(),
+        address = address.map(tracing::field::display),
+        %identity,
+        "starting"
+    );
+}
+
 fn build_router(
     parts: &Parts,
     view: Option<watch::Receiver<ElectionView>>,
@@ -403,7 +419,44 @@ fn build_router(
         slis: Slis::new()?,
         stopping: parts.planning.clone(),
     };
-    Ok(routes::router(&sources))
+    let router = routes::router(&sources);
+    Ok(if parts.config.profiling { debugging::add(router) } else { router })
+}
+
+/// Sends what is traced, if anything is, from a thread of its own.
+#[cfg(feature = "tracing-otlp")]
+fn start_traces(
+    config: Option<&TracingConfig>,
+    identity: &str,
+    metrics: &Metrics,
+    tasks: &mut Supervisor,
+    threads: Threads,
+    stop: &CancellationToken,
+) -> anyhow::Result<Traces> {
+    let Some(config) = config else { return Ok(Traces::default()) };
+    let place = Workplace::new(threads)?;
+    let (traces, queue, counts) = Traces::new(config.per_million, metrics)?;
+    let exporter = place.enter(|| Exporter::new(&config.endpoint, identity, queue, counts));
+    let exporter = exporter.context("--tracing-config-file: endpoint")?;
+    tasks.spawn_at(Stage::Events, "traces", place, exporter.run(stop.clone()))?;
+    tracing::info!(endpoint = config.endpoint, per_million = config.per_million, "tracing");
+    Ok(traces)
+}
+
+/// The configuration says that there is none.
+#[cfg(not(feature = "tracing-otlp"))]
+fn start_traces(
+    config: Option<&TracingConfig>,
+    _: &str,
+    _: &Metrics,
+    _: &mut Supervisor,
+    _: Threads,
+    _: &CancellationToken,
+) -> anyhow::Result<Traces> {
+    match config {
+        None => Ok(Traces::default()),
+        Some(_) => Err(anyhow!("this build has no traces")),
+    }
 }
 
 /// How to serve, as it is configured.

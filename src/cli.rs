@@ -46,6 +46,8 @@ pub enum Command {
 pub enum LoggingFormat {
     /// One line of text each.
     Text,
+    /// One line of `name=value` each.
+    Logfmt,
     /// One JSON object each.
     Json,
 }
@@ -131,9 +133,20 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILTER")]
     pub log_level: Option<String>,
 
-    /// How much to log, as kube-controller-manager counts: up to 3 is info, 4 is debug, from 5 on trace.
+    /// How much to log, as kube-controller-manager counts: 0 to 3 is each change of an object's state, 4 also each
+    /// write, 5 all that mooring has to say, 6 to 10 the libraries' as well. PUT /debug/flags/v changes it.
     #[arg(long = "v", short = 'v', value_name = "LEVEL", default_value_t = 0)]
     pub verbosity: i32,
+
+    /// File with a TracingConfiguration, as the API server takes it: traces of attaches, detaches and binds go to
+    /// its endpoint over OTLP (gRPC). Without it nothing is traced.
+    #[arg(long, value_name = "FILE")]
+    pub tracing_config_file: Option<PathBuf>,
+
+    /// Serve /debug/flags, which changes what is logged, and /debug/pprof/profile, to those who have the right.
+    #[arg(long, value_name = "BOOL", default_value = "true", default_missing_value = "true")]
+    #[arg(num_args = 0..=1, require_equals = true, value_parser = parse_bool)]
+    pub profiling: bool,
 
     /// Threads that watch, decide and write. The election and the server have their own.
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
@@ -481,7 +494,7 @@ mod tests {
         }
         assert_eq!(
             mistake(&["--logging-format=xml"]),
-            "invalid value 'xml' for '--logging-format <FORMAT>' [possible values: text, json]"
+            "invalid value 'xml' for '--logging-format <FORMAT>' [possible values: text, logfmt, json]"
         );
     }
 
@@ -497,9 +510,10 @@ mod tests {
 
     #[test]
     fn what_has_no_effect_is_kept_for_the_log_and_what_is_refused_is_a_mistake() {
-        let args = run(&["--min-resync-period=12h0m0s", "--secure-port=1", "--profiling"]).unwrap();
+        let args =
+            run(&["--min-resync-period=12h0m0s", "--secure-port=1", "--contention-profiling"]).unwrap();
         let given: Vec<_> = args.ignored.iter().map(|ignored| ignored.flag.as_str()).collect();
-        assert_eq!(given, ["--min-resync-period", "--profiling"]);
+        assert_eq!(given, ["--min-resync-period", "--contention-profiling"]);
         assert!(mistake(&["--controllers=*"]).starts_with("--controllers: "));
         assert!(mistake(&["--leader-elect-resource-lock=endpoints"]).contains("[possible values: leases]"));
     }

@@ -1,11 +1,16 @@
 //! What the daemon runs with: flags whose combination makes sense.
 //!
 //! In: [`RunArgs`]. Out: a [`Config`], or one [`ConfigError`] that names the flag. Nothing here touches
-//! the network, or any file but those that describe recycler pods.
+//! the network, or any file but those that describe recycler pods and tracing.
 
 mod recyclers;
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use thiserror::Error;
 
@@ -19,6 +24,8 @@ use crate::{
         lease::{LEAST_RESERVE, Timing},
         wire::Accept,
     },
+    telemetry::filter,
+    traces::TracingConfig,
 };
 
 impl From<ContentType> for Accept {
@@ -35,9 +42,6 @@ const LEASE_OF_KCM: &str = "kube-controller-manager";
 
 /// KCM's default of `--kube-api-burst`.
 const DEFAULT_BURST: usize = 30;
-
-/// Target of the client library's log lines.
-const CLIENT_LIBRARY: &str = "kube_client";
 
 /// A flag, or two flags together, that cannot be.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -127,6 +131,10 @@ pub struct Config {
     pub serving: http::Options,
     /// Log output.
     pub log: LogConfig,
+    /// Where traces go, if they do.
+    pub tracing: Option<TracingConfig>,
+    /// Whether an operator may change the log, and take profiles, while the daemon runs.
+    pub profiling: bool,
     /// Choices for attach/detach.
     pub attach_detach: AttachDetachOptions,
     /// Choices for the binder.
@@ -143,6 +151,7 @@ impl TryFrom<RunArgs> for Config {
         let request_timeout = request_timeout(args.request_timeout, election.as_ref())?;
         let rate_limit = rate_limit(args.kube_api_qps, args.kube_api_burst)?;
         let filter = log_filter(&args)?;
+        let tracing = args.tracing_config_file.as_deref().map(tracing).transpose()?;
         let attach_detach = attach_detach(&args, rate_limit)?;
         let binder = binder(&args)?;
         let serving = http::Options::try_from(args.serving)?;
@@ -157,6 +166,8 @@ impl TryFrom<RunArgs> for Config {
             worker_threads: args.worker_threads,
             serving,
             log: LogConfig { format: args.logging_format, filter },
+            tracing,
+            profiling: args.profiling,
             attach_detach,
             binder,
             flags: args.values,
@@ -305,39 +316,22 @@ fn binder(args: &RunArgs) -> Result<BinderOptions, ConfigError> {
     })
 }
 
-/// The filter that --log-level or -v asks for.
-///
-/// The client library quotes whole answers of the API server in warnings, with the env of pods in them: it only
-/// gets a say when it is named.
-fn log_filter(args: &RunArgs) -> Result<String, ConfigError> {
-    let filter = match &args.log_level {
-        Some(filter) => filter.as_str(),
-        None => match args.verbosity {
-            ..=3 => "info",
-            4 => "info,mooring=debug",
-            5.. => "info,mooring=trace",
-        },
-    };
-    check_filter(filter)?;
-    let names_client = filter.split(',').any(|directive| directive.trim().starts_with(CLIENT_LIBRARY));
-    Ok(if names_client { filter.to_owned() } else { format!("{filter},{CLIENT_LIBRARY}=error") })
+/// Where traces go, as a file says.
+fn tracing(file: &Path) -> Result<TracingConfig, ConfigError> {
+    let mistake =
+        |problem: String| ConfigError::new("tracing-config-file", format!("{}: {problem}", file.display()));
+    if !cfg!(feature = "tracing-otlp") {
+        return Err(mistake("this build has no traces: build it with the feature tracing-otlp".to_owned()));
+    }
+    let text = std::fs::read_to_string(file).map_err(|error| mistake(error.to_string()))?;
+    TracingConfig::parse(&text).map_err(mistake)
 }
 
-/// The filter's own parser takes any word for the name of a target, so that a mistyped level would
-/// silence the log.
-fn check_filter(filter: &str) -> Result<(), ConfigError> {
-    for directive in filter.split(',') {
-        let bare_word = !directive.contains(['=', '[']);
-        if bare_word && directive.trim().parse::<tracing::level_filters::LevelFilter>().is_err() {
-            return Err(ConfigError::new(
-                "log-level",
-                format!("{directive:?} is not a level (off, error, warn, info, debug, trace)"),
-            ));
-        }
-    }
-    tracing_subscriber::EnvFilter::try_new(filter)
-        .map(|_| ())
-        .map_err(|error| ConfigError::new("log-level", error.to_string()))
+/// The filter that --log-level or -v asks for.
+fn log_filter(args: &RunArgs) -> Result<String, ConfigError> {
+    let of_verbosity = || filter::of_verbosity(i64::from(args.verbosity));
+    let filter = args.log_level.as_deref().unwrap_or_else(of_verbosity);
+    filter::checked(filter).map_err(|problem| ConfigError::new("log-level", problem))
 }
 
 #[cfg(test)]
@@ -376,6 +370,8 @@ mod tests {
                 ..config(&[]).unwrap().serving
             },
             log: LogConfig { format: LoggingFormat::Text, filter: "info,kube_client=error".to_owned() },
+            tracing: None,
+            profiling: true,
             attach_detach: AttachDetachOptions {
                 sweep_period: Some(Duration::from_mins(5)),
                 ..AttachDetachOptions::default()
@@ -477,10 +473,11 @@ mod tests {
 
     #[test]
     fn how_much_is_logged_is_said_by_level_or_filter_and_the_client_library_is_quiet_unless_named() {
-        let cases: [(&[&str], &str); 7] = [
+        let cases: [(&[&str], &str); 8] = [
             (&["-v=2"], "info,kube_client=error"),
             (&["--v", "4"], "info,mooring=debug,kube_client=error"),
-            (&["-v9"], "info,mooring=trace,kube_client=error"),
+            (&["-v5"], "info,mooring=trace,kube_client=error"),
+            (&["-v9"], "debug,mooring=trace,kube_client=error"),
             (&["--v=-1"], "info,kube_client=error"),
             (&["--log-level=debug"], "debug,kube_client=error"),
             (&["--log-level=warn", "--v=5"], "warn,kube_client=error"),

@@ -106,20 +106,17 @@ impl<K: Subject, R: Reason> Clone for Waits<K, R> {
 }
 
 impl<K: Subject, R: Reason> Waits<K, R> {
-    /// Sets why something waits, if it does. Returns why it waited before.
-    pub fn set(&self, key: &K, wait: Option<(R, Option<Instant>)>, now: Instant) -> Option<R> {
+    /// Sets why something waits, if it does. Returns how it waited before.
+    pub fn set(&self, key: &K, wait: Option<(R, Option<Instant>)>, now: Instant) -> Option<Wait<R>> {
         let mut waits = self.lock();
-        let Some((reason, next)) = wait else { return waits.remove(key).map(|before| before.reason) };
+        let Some((reason, next)) = wait else { return waits.remove(key) };
         let before = waits.get_mut(key);
         let Some(before) = before else {
             waits.insert(key.clone(), Wait { reason, since: now, next });
             return None;
         };
-        before.next = next;
-        if before.reason.code() != reason.code() {
-            before.since = now;
-        }
-        Some(std::mem::replace(&mut before.reason, reason))
+        let since = if before.reason.code() == reason.code() { before.since } else { now };
+        Some(std::mem::replace(before, Wait { reason, since, next }))
     }
 
     /// Forgets one that is gone.
@@ -353,7 +350,9 @@ mod tests {
         let at = |seconds| start + Duration::from_secs(seconds);
         let waits = Waits::default();
         waits.lead(start);
-        let set = |why: Option<Why>, second| waits.set(&"c", why.map(|why| (why, None)), at(second));
+        let set = |why: Option<Why>, second| {
+            waits.set(&"c", why.map(|why| (why, None)), at(second)).map(|before| before.reason)
+        };
         assert_eq!(set(Some(Why::Held("a")), 1), None);
         assert_eq!(set(Some(Why::Held("b")), 2), Some(Why::Held("a")));
         assert_eq!(waits.get(&"c").map(|wait| wait.since), Some(at(1)));

@@ -11,7 +11,8 @@
 //! - The floor: [`kube_api`] (single requests, narrow kinds, watches, lease, events), [`state`] (one
 //!   table per kind), [`metrics`], [`http`].
 //! - The subsystems, which never import each other: [`attach_detach`] and [`binder`].
-//! - The process: [`cli`], [`config`], [`app`], [`supervise`], [`routes`], [`zpages`], [`telemetry`].
+//! - The process: [`cli`], [`config`], [`app`], [`supervise`], [`routes`], [`zpages`], [`telemetry`],
+//!   [`traces`].
 //! - `embedded` (feature `demo`): an API server in this process, for tests and the demo; `demo`: the
 //!   daemon at work on it.
 //!
@@ -25,6 +26,7 @@ pub mod binder;
 pub mod build_info;
 pub mod cli;
 pub mod config;
+mod debugging;
 #[cfg(feature = "demo")]
 pub mod demo;
 pub mod diagnostics;
@@ -33,10 +35,12 @@ pub mod embedded;
 pub mod http;
 pub mod kube_api;
 pub mod metrics;
+mod profile;
 pub mod routes;
 pub mod second_writer;
 pub mod serving_flags;
 pub mod state;
 pub mod supervise;
 pub mod telemetry;
+pub mod traces;
 pub mod zpages;

@@ -202,6 +202,7 @@ fn configz(config: &Config) -> Value {
         "Generic": {
             "Address": serving.address,
             "Port": serving.port,
+            "Debugging": { "EnableProfiling": config.profiling },
             "ClientConnection": {
                 "kubeconfig": config.kubeconfig,
                 "contentType": content_type,

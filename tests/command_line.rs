@@ -297,6 +297,20 @@ impl Daemon {
         answer
     }
 
+    /// The whole answer to a request with a body.
+    fn send(&self, is_master: bool, method: &str, path: &str, body: &str) -> Vec<u8> {
+        let mut stream = self.connect(is_master);
+        let length = body.len();
+        write!(
+            stream,
+            "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
+        )
+        .unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        answer
+    }
+
     fn get(&self, path: &str) -> String {
         self.ask(true, path)
     }
@@ -392,6 +406,47 @@ fn a_log_that_nobody_reads_stops_nothing_and_what_is_lost_is_counted() {
     }
     assert!(daemon.get("/livez").ends_with("\r\n\r\nok"));
     assert_eq!(daemon.terminate(), Some(0));
+}
+
+#[test]
+fn an_operator_changes_what_is_logged_and_takes_a_profile_while_it_runs_and_nobody_else_does() {
+    let daemon = Daemon::start("debugging");
+    let shown = |path: &str| daemon.get(path).rsplit_once("\r\n\r\n").unwrap().1.to_owned();
+    assert_eq!(shown("/debug/flags/v"), "info,kube_client=error");
+    let answer = daemon.send(true, "PUT", "/debug/flags/v", "5");
+    let text = String::from_utf8(answer).unwrap();
+    assert!(text.starts_with("HTTP/1.1 200 "), "{text}");
+    assert!(text.ends_with("\r\n\r\nsuccessfully set klog.logging.verbosity to 5"), "{text}");
+    assert_eq!(shown("/debug/flags/filter"), "info,mooring=trace,kube_client=error");
+    let text = String::from_utf8(daemon.send(true, "PUT", "/debug/flags/filter", "warn")).unwrap();
+    assert!(text.ends_with("successfully set the filter to warn,kube_client=error"), "{text}");
+    let text = String::from_utf8(daemon.send(true, "PUT", "/debug/flags/v", "loud")).unwrap();
+    assert!(text.starts_with("HTTP/1.1 400 "), "{text}");
+    assert_eq!(shown("/debug/flags/v"), "warn,kube_client=error");
+    let text = String::from_utf8(daemon.send(false, "PUT", "/debug/flags/v", "0")).unwrap();
+    assert!(text.starts_with("HTTP/1.1 401 "), "{text}");
+
+    let path = "/debug/pprof/profile?seconds=1";
+    let answer = daemon.send(true, "GET", path, "");
+    let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap();
+    let (head, body) = (String::from_utf8_lossy(&answer[..end]), &answer[end + 4..]);
+    assert!(head.starts_with("HTTP/1.1 200 ") && head.contains("application/octet-stream"), "{head}");
+    assert_eq!(body[..2], [0x1f, 0x8b], "gzip");
+    for (path, status) in [("/debug/pprof/profile?seconds=61", "400"), ("/debug/pprof/heap", "404")] {
+        let text = daemon.get(path);
+        assert!(text.starts_with(&format!("HTTP/1.1 {status} ")), "{text}");
+    }
+    assert!(daemon.ask(false, path).starts_with("HTTP/1.1 401 "));
+}
+
+#[test]
+fn without_profiling_there_is_neither() {
+    let daemon = Daemon::start_unread("no-profiling", &["--profiling=false"]);
+    for path in ["/debug/flags/v", "/debug/flags/filter", "/debug/pprof/profile"] {
+        assert!(daemon.get(path).starts_with("HTTP/1.1 404 "), "{path}");
+    }
+    let answer = String::from_utf8(daemon.send(true, "PUT", "/debug/flags/v", "5")).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
 }
 
 #[test]

@@ -25,7 +25,7 @@ use super::{
     metrics::{AttachDetachMetrics, Ending, Planned},
     pace::Pace,
     populator,
-    queue::{Lanes, Queue, Tally},
+    queue::{Lanes, Queue, QueueCounts},
     rivalry::Rivalry,
     room::Room,
     scope::Scope,
@@ -42,6 +42,7 @@ use crate::{
         tally::Tally,
     },
     state::{LastWords, Objects},
+    traces::{TraceId, Trails},
 };
 
 /// What the controller wants done.
@@ -51,8 +52,8 @@ pub struct Effects {
     pub calls: Vec<(Sequence, Call)>,
     /// What to tell users.
     pub events: Vec<Event>,
-    /// What has ended on the way of a volume, and how long it took.
-    pub laps: Vec<(VolumeId, Lap)>,
+    /// What has ended on the way of a volume, how long it took, and the trace it is in.
+    pub laps: Vec<(VolumeId, Lap, Option<TraceId>)>,
 }
 
 /// What the operator may choose.
@@ -103,6 +104,8 @@ pub struct Controller {
     pub(super) settle_time: Duration,
     pub(super) pace: Pace,
     pub(super) unreadable_attachments: UnreadableAttachments,
+    /// Attaches and detaches that are traced.
+    pub(super) trails: Trails<(VolumeId, NodeName)>,
 }
 
 /// [`Controller::settle_time`] where nothing else is said: for requests of five seconds.
@@ -153,6 +156,7 @@ impl Controller {
             settle_time: SETTLE_TIME,
             pace: Pace::default(),
             unreadable_attachments: UnreadableAttachments::default(),
+            trails: Trails::default(),
         }
     }
 
@@ -248,8 +252,8 @@ impl Controller {
     }
 
     /// What there was to look at since this was last asked: volumes, and nodes.
-    pub fn take_tallies(&mut self) -> [Tally; 2] {
-        [self.dirty_volumes.take_tally(), self.dirty_nodes.take_tally()]
+    pub fn take_counts(&mut self) -> [QueueCounts; 2] {
+        [self.dirty_volumes.take_counts(), self.dirty_nodes.take_counts()]
     }
 
     /// It is that time, for what becomes dirty now.

@@ -157,6 +157,12 @@ pub struct Look {
 }
 
 impl Journey {
+    /// Whether it is one of this operation.
+    #[must_use]
+    pub fn is_of(&self, operation: Operation) -> bool {
+        self.operation == operation
+    }
+
     /// The journey after another look at its pair, and the phases that have ended.
     #[must_use]
     pub fn proceed(before: Option<Self>, look: Look, now: Instant) -> (Option<Self>, Vec<Lap>) {

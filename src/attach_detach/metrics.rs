@@ -13,7 +13,7 @@ use super::{
     calls::{Call, Outcome, PairRequest},
     end_to_end::EndToEnd,
     force::ForceReason,
-    queue::Tally,
+    queue::QueueCounts,
     rules::Waiting,
     scope::Scope,
     second_controller::ForeignAct,
@@ -374,11 +374,11 @@ impl AttachDetachMetrics {
     }
 
     /// Notes what there was to look at: volumes, and nodes.
-    pub fn queued(&self, tallies: &[Tally; 2]) {
-        for (queue, tally) in [&self.volumes, &self.nodes].into_iter().zip(tallies) {
-            queue.added(tally.adds, 0);
-            queue.set_depth(tally.depth);
-            for wait in &tally.waits {
+    pub fn queued(&self, queues: &[QueueCounts; 2]) {
+        for (queue, counts) in [&self.volumes, &self.nodes].into_iter().zip(queues) {
+            queue.added(counts.adds, 0);
+            queue.set_depth(counts.depth);
+            for wait in &counts.waits {
                 queue.waited(*wait);
             }
         }

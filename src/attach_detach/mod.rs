@@ -50,6 +50,8 @@ pub mod status_updater;
 mod subsystem;
 mod sweep;
 mod telling;
+mod trails;
+mod transitions;
 pub mod volume_name;
 pub mod volume_source;
 pub mod withdrawal;

@@ -17,6 +17,7 @@ use super::{
     node_state::Unsettled,
     retry::Retry,
     second_controller::Suspect,
+    transitions::named,
     volume_name::VolumeId,
     withdrawal::{Sequence, Withdrawal},
 };
@@ -25,6 +26,7 @@ use crate::kube_api::{
     ids::{NodeName, ResourceVersion, Uid},
     kinds::{Narrow, Node, VolumeAttachment},
 };
+use crate::telemetry::transition::Named;
 
 /// After so many failures in a row that the server may not have meant, silence or its wish to be left alone for a
 /// moment, users are told: it is no accident then. (KCM tells of the first.)
@@ -166,7 +168,12 @@ impl Controller {
             }
             Ok(_) | Err(CallError::NotLeader) => {}
             Err(error @ (CallError::Unknown(_) | CallError::AlreadyExists(_))) => {
-                tracing::warn!(%volume, %node, %error, "whether the attachment was created is unknown, reading it");
+                self.log_failure(
+                    volume,
+                    node,
+                    &error,
+                    "whether the attachment was created is unknown, reading it",
+                );
                 let jitter = fastrand::f64();
                 let settle_time = self.settle_time;
                 let pair = self.pair(volume, node);
@@ -186,7 +193,7 @@ impl Controller {
             }
             Err(error @ CallError::Throttled { .. }) => self.pair_failed(volume, node, &error, now),
             Err(error) => {
-                tracing::warn!(%volume, %node, %error, "creating the attachment failed");
+                self.log_failure(volume, node, &error, "creating the attachment failed");
                 self.pair_failed(volume, node, &error, now);
                 self.operation_ended(volume, node, Operation::Attach, Ending::Failure, now);
                 let failure = Announcement::Failed(announcer::refused(&error));
@@ -226,7 +233,7 @@ impl Controller {
                 pair.doubt = Some(Doubt::DeletionRefused(uid));
             }
             error => {
-                tracing::warn!(%volume, %node, %error, "deleting the attachment failed");
+                self.log_failure(volume, node, error, "deleting the attachment failed");
                 self.pair_failed(volume, node, error, now);
                 self.operation_ended(volume, node, Operation::Detach, Ending::Failure, now);
             }
@@ -252,7 +259,9 @@ impl Controller {
                 pair.uncertain = pair.uncertain.filter(|uncertain| uncertain.until > asked);
                 pair.deletion_doubt = pair.deletion_doubt.filter(|until| *until > asked);
                 if is_there && pair.attachment.is_none() {
-                    tracing::warn!(%volume, %node, attachment = %name, "the name of the attachment is taken");
+                    let Named { object, .. } = named(volume, node);
+                    let attempt = pair.retry.failures().saturating_add(1);
+                    tracing::warn!(object, reason = "ForeignAttachment", attempt, %volume, %node, "the name of the attachment is taken");
                     if doubt == Some(Doubt::MadeByAnother) {
                         pair.uncertain = None;
                     }
@@ -301,7 +310,7 @@ impl Controller {
                 }
             }
             Err(error @ CallError::Unknown(_)) => {
-                tracing::warn!(%volume, %node, %error, "the attachment could not be read");
+                self.log_failure(volume, node, &error, "the attachment could not be read");
                 let pair = self.pair(volume, node);
                 pair.retry = mem::take(&mut pair.retry).after_silence(now, fastrand::f64());
             }
@@ -354,7 +363,9 @@ impl Controller {
 
     fn node_pauses(&mut self, name: &NodeName, error: &CallError, pause: impl FnOnce(Retry) -> Retry) {
         if *error != CallError::NotLeader {
-            tracing::warn!(node = %name, %error, "request for the node failed");
+            let Named { object, .. } = Named::in_cluster(Node::KIND, name.as_str());
+            let attempt = self.actual.node_mut(name).retry.failures().saturating_add(1);
+            tracing::warn!(object, reason = "RequestFailed", attempt, %error, "request for the node failed");
         }
         let state = self.actual.node_mut(name);
         state.retry = pause(mem::take(&mut state.retry));

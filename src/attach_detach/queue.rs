@@ -21,7 +21,7 @@ use crate::kube_api::ids::NodeName;
 
 /// What was counted since this was last asked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct QueueCounts {
     /// Keys that became dirty.
     pub adds: u64,
     /// How long those had waited that were taken.
@@ -72,8 +72,8 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     }
 
     /// What was counted since this was last asked.
-    pub fn take_tally(&mut self) -> Tally {
-        Tally {
+    pub fn take_counts(&mut self) -> QueueCounts {
+        QueueCounts {
             adds: std::mem::take(&mut self.adds),
             waits: std::mem::take(&mut self.waits),
             depth: self.count,
@@ -204,12 +204,12 @@ impl Lanes {
     }
 
     /// What was counted since this was last asked.
-    pub fn take_tally(&mut self) -> Tally {
-        let (mut tally, new) = (self.begun.volumes.take_tally(), self.new.volumes.take_tally());
-        tally.adds += new.adds;
-        tally.waits.extend(new.waits);
-        tally.depth += new.depth;
-        tally
+    pub fn take_counts(&mut self) -> QueueCounts {
+        let (mut counts, new) = (self.begun.volumes.take_counts(), self.new.volumes.take_counts());
+        counts.adds += new.adds;
+        counts.waits.extend(new.waits);
+        counts.depth += new.depth;
+        counts
     }
 
     /// Adds a volume with which something has begun.
@@ -346,17 +346,17 @@ mod tests {
         come(&mut lanes, &[1, 2, 1]);
         lanes.at(second(3));
         begin(&mut lanes, &[3]);
-        assert_eq!(lanes.take_tally(), Tally { adds: 3, waits: Vec::new(), depth: 3 });
+        assert_eq!(lanes.take_counts(), QueueCounts { adds: 3, waits: Vec::new(), depth: 3 });
         lanes.at(second(5));
         lanes.pop_begun(1).unwrap();
         lanes.forget(&volume(1));
         let waits = [2, 5].map(Duration::from_secs).to_vec();
-        assert_eq!(lanes.take_tally(), Tally { adds: 0, waits, depth: 1 });
+        assert_eq!(lanes.take_counts(), QueueCounts { adds: 0, waits, depth: 1 });
         lanes.at(second(9));
         come(&mut lanes, &[1]);
         assert_eq!(order(&mut lanes, 1), whole(&[1, 2]));
         let waits = [0, 9].map(Duration::from_secs).to_vec();
-        assert_eq!(lanes.take_tally(), Tally { adds: 1, waits, depth: 0 });
+        assert_eq!(lanes.take_counts(), QueueCounts { adds: 1, waits, depth: 0 });
     }
 
     #[test]

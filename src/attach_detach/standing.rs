@@ -211,26 +211,35 @@ impl Standing {
         self.unresolved.register(Kind::PodVolume, metrics)
     }
 
-    /// Sets what a pair waits for, and when it is looked at again. Returns what it waited for before.
+    /// Sets what a pair waits for, and when it is looked at again. Returns how it waited before.
     pub(super) fn set(
         &self,
         volume: &VolumeId,
         node: &NodeName,
         wait: Option<(PairWait, Option<Instant>)>,
         now: Instant,
-    ) -> Option<Waiting> {
-        self.waits.set(&key(volume, node), wait, now).map(|before| before.waiting)
+    ) -> Option<Wait<PairWait>> {
+        self.waits.set(&key(volume, node), wait, now)
     }
 
-    /// Notes that a pair waits for nothing, and what it is.
-    pub(super) fn settle(&self, volume: &VolumeId, node: &NodeName, state: State, now: Instant) {
+    /// Notes that a pair waits for nothing, and what it is. Returns what it was, and since when, if it waited for
+    /// nothing before and was not detached.
+    pub(super) fn settle(
+        &self,
+        volume: &VolumeId,
+        node: &NodeName,
+        state: State,
+        now: Instant,
+    ) -> Option<(State, Instant)> {
         let key = key(volume, node);
         let mut settled = self.settled.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = settled.get(&key).map(|before| (before.state, before.since));
         if state == State::Detached {
             settled.remove(&key);
-        } else if settled.get(&key).is_none_or(|before| before.state != state) {
+        } else if before.is_none_or(|(before, _)| before != state) {
             settled.insert(key, Settled { state, since: now });
         }
+        before
     }
 
     /// Notes which volumes of a pod cannot even be wanted yet, in place of those that could not before.

@@ -26,6 +26,7 @@ use crate::{
     kube_api::{call::Caller, events::EventRecorder, leadership::Leadership, tally::LeaseTally},
     metrics::{Alarms, Metrics, Subsystem},
     state::{ChangeSet, Objects},
+    traces::Traces,
 };
 
 /// The attach/detach subsystem.
@@ -95,6 +96,13 @@ impl AttachDetach {
         self
     }
 
+    /// The same with a trace of each attach and detach that is sampled.
+    #[must_use]
+    pub fn with_traces(mut self, traces: Traces) -> Self {
+        self.controller.trace(traces);
+        self
+    }
+
     /// What every volume waits for; stays readable while the subsystem runs.
     #[must_use]
     pub fn standing(&self) -> Arc<Standing> {
@@ -132,17 +140,17 @@ impl AttachDetach {
             if let Some(tally) = self.tally.as_ref().filter(|_| self.controller.leads()) {
                 tally.set(self.controller.waits_broken_off());
             }
-            let tallies = self.controller.take_tallies();
+            let counts = self.controller.take_counts();
             // One that stands by looks at nothing.
             if self.controller.leads() {
-                self.metrics.queued(&tallies);
+                self.metrics.queued(&counts);
             }
             for (sent, call) in calls {
                 self.metrics.begins(&call, Instant::now());
                 self.executor.send(sent, call);
             }
-            for (volume, lap) in laps {
-                self.end_to_end.observe(&volume, lap, None);
+            for (volume, lap, trace) in laps {
+                self.end_to_end.observe(&volume, lap, trace);
             }
             for event in events {
                 if let Err(lost) = self.events.record(event) {

@@ -12,22 +12,28 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    actual_state::{Operation, Publication, Told, Topic},
+    actual_state::{Operation, PairCall, Publication, Told, Topic},
     announcer::{self, Announcement},
     controller::{Controller, Dirty},
     desired_state::{AttachSource, PodWishes, Wish},
     force::ForceReason,
     journey::{Journey, Look, Phase, is_ours},
     metrics::{Ending, Planned},
-    rules::{self, Verdict, Waiting},
+    rules::{self, Step, Verdict, Waiting},
     scope::Scope,
     standing::{PairWait, State},
+    trails::Progress,
+    transitions::{Stood, named, named_pod},
     volume_name::{VolumeId, VolumeKind},
 };
-use crate::kube_api::{
-    events::Event,
-    ids::{AttachmentName, NodeName, PodKey},
-    kinds::{Narrow, Pod},
+use crate::{
+    diagnostics::Reason,
+    kube_api::{
+        events::Event,
+        ids::{AttachmentName, NodeName, PodKey},
+        kinds::{Narrow, Pod, VolumeAttachment},
+    },
+    telemetry::transition::Named,
 };
 
 /// After this long of the same wait its event is written again: events expire after an hour.
@@ -62,7 +68,8 @@ impl Controller {
     /// A detach is about to be forced: counted, logged, told to those who wait for it and on the node.
     pub(super) fn force(&mut self, volume: &VolumeId, node: &NodeName, reason: ForceReason) {
         self.metrics.forced(reason);
-        tracing::warn!(%volume, %node, reason = reason.label(), "forcing the detach of a volume that may be in use");
+        let Named { object, .. } = named(volume, node);
+        tracing::warn!(object, reason = "ForcedDetach", because = reason.label(), %volume, %node, "forcing the detach of a volume that may be in use");
         self.tell_others(volume, node, &Announcement::ForcedDetach(node.clone(), reason));
     }
 
@@ -88,7 +95,8 @@ impl Controller {
     /// The attachment is gone; if that was forced, it is told.
     pub(super) fn tell_of_forced_detach(&mut self, volume: &VolumeId, node: &NodeName) {
         if let Some(reason) = self.actual.pair_mut(volume, node).forced.take() {
-            tracing::warn!(%volume, %node, reason = reason.label(), "the forced detach is done");
+            let Named { object, .. } = named(volume, node);
+            tracing::warn!(object, reason = "ForcedDetach", because = reason.label(), %volume, %node, "the forced detach is done");
             self.tell_others(volume, node, &Announcement::ForcedDetachDone(node.clone(), reason));
         }
     }
@@ -332,11 +340,14 @@ impl Controller {
         let operation = if wanted { Operation::Attach } else { Operation::Detach };
         let pair = self.actual.pair_mut(volume, node);
         let phase = Phase::of(pair, wanted, verdict.withdraws);
+        let was_under_way = pair.journey.as_ref().is_some_and(|journey| journey.is_of(operation));
         let ours = is_ours(phase, verdict.waiting.as_ref());
         let look = Look { operation, phase, ours, forced: pair.forced.is_some() };
         let (journey, laps) = Journey::proceed(pair.journey.take(), look, now);
+        let is_under_way = journey.is_some();
         pair.journey = journey;
-        self.effects.laps.extend(laps.into_iter().map(|lap| (volume.clone(), lap)));
+        let trace = self.follow(volume, node, Progress { look, was_under_way, is_under_way }, now);
+        self.effects.laps.extend(laps.into_iter().map(|lap| (volume.clone(), lap, trace)));
     }
 
     /// Whether the volume was in-tree before it was translated: an inline one, or one of a PersistentVolume
@@ -397,7 +408,18 @@ impl Controller {
             change => {
                 self.metrics.foreign_attachments(change);
                 let node = node.map(NodeName::as_str);
-                tracing::info!(attachment = %name, ?volume, node, change, "attachment of somebody else");
+                let Named { object, .. } = Named::in_cluster(VolumeAttachment::KIND, name.as_str());
+                let volume = volume.map(VolumeId::as_str);
+                let (from, to) = if change > 0 { ("", "Foreign") } else { ("Foreign", "") };
+                tracing::info!(
+                    object,
+                    reason = "ForeignAttachment",
+                    from,
+                    to,
+                    volume,
+                    node,
+                    "attachment of somebody else"
+                );
             }
         }
     }
@@ -421,9 +443,11 @@ impl Controller {
             self.metrics.unresolved(reason);
             let volume = &unresolved.pod_volume;
             if unresolved.why.is_permanent() {
-                tracing::warn!(%pod, volume, reason, why = ?unresolved.why, "volume of a pod cannot be attached");
+                let Named { object, namespace } = named_pod(pod);
+                tracing::warn!(object, namespace, reason, volume, "volume of a pod cannot be attached");
             } else {
-                tracing::debug!(%pod, volume, reason, why = ?unresolved.why, "volume of a pod not attachable yet");
+                let Named { object, namespace } = named_pod(pod);
+                tracing::debug!(object, namespace, reason, volume, "volume of a pod not attachable yet");
             }
         }
     }
@@ -455,23 +479,35 @@ impl Controller {
         verdict: &Verdict,
         now: Instant,
     ) {
-        let state = self.actual.pair(volume, node).map(State::of).unwrap_or_default();
+        let sent = verdict.step.as_ref().and_then(Step::call).filter(|call| self.room.has(*call));
+        let state = match sent {
+            // As it is in a moment.
+            Some(PairCall::Create) => State::Attaching,
+            Some(PairCall::Delete) => State::Detaching,
+            Some(PairCall::Read) | None => self.actual.pair(volume, node).map(State::of).unwrap_or_default(),
+        };
         let settled = if verdict.waiting.is_none() { state } else { State::default() };
-        self.standing.settle(volume, node, settled, now);
+        let rest = self.standing.settle(volume, node, settled, now);
         let wait = verdict.waiting.as_ref().map(|waiting| {
             (PairWait { state, waiting: waiting.clone() }, self.next_look(node, verdict, waiting, now))
         });
         let before = self.standing.set(volume, node, wait, now);
         let waiting = verdict.waiting.as_ref();
-        self.count_failure(volume, node, before.as_ref(), waiting, now);
-        let (from, to) = (before.as_ref().map(Waiting::code), waiting.map(Waiting::code));
-        if from == to {
-            return;
-        }
-        if let Some(to) = to.filter(|to| Waiting::GUARDS.contains(to)) {
+        let waited = before.as_ref().map(|before| &before.reason.waiting);
+        self.count_failure(volume, node, waited, waiting, now);
+        let (from, to) = (waited.map(Waiting::code), waiting.map(Waiting::code));
+        if from != to
+            && let Some(to) = to.filter(|to| Waiting::GUARDS.contains(to))
+        {
             self.metrics.refused(to);
         }
-        tracing::info!(%volume, %node, from = from.unwrap_or("Settled"), to = to.unwrap_or("Settled"), "attachment");
+        let before = match &before {
+            Some(wait) => {
+                Stood { state: wait.reason.state, reason: wait.reason.code(), since: Some(wait.since) }
+            }
+            None => Stood::at_rest(rest),
+        };
+        self.log_change(volume, node, before, (state, to.unwrap_or(state.code())), now);
     }
 }
 

@@ -62,6 +62,8 @@ impl Planner {
         self.proofs = Proofs::default();
         self.runs.unproven_all();
         self.rivals.forget_all();
+        self.transitions.forget_all();
+        self.trails.forget_all();
     }
 
     /// Notes that an object changed, and whom that concerns.
@@ -123,6 +125,7 @@ impl Planner {
         let Some(volume) = volume else {
             self.proofs.forget_volume(name);
             self.latency.volume_gone(name, now);
+            self.transitions.gone(&target, now);
             self.forget(&target);
             return;
         };
@@ -160,6 +163,8 @@ impl Planner {
                 self.claims.forget(key);
                 self.proofs.forget_claim(key);
                 self.latency.forget_claim(key);
+                self.trails.forget(key);
+                self.transitions.gone(&target, now);
                 self.forget(&target);
                 if self.runs.has_claim(key) {
                     self.queue.add(target, now);

@@ -27,6 +27,7 @@ use super::{
     planner::Planner,
     pod_events::PodEvents,
     standing::Standing,
+    transitions,
     view::BinderOptions,
 };
 use crate::{
@@ -40,6 +41,8 @@ use crate::{
     metrics::{Alarms, Metrics, Subsystem},
     second_writer::{StandOff, seconds},
     state::{ChangeSet, Objects},
+    telemetry::transition::Named,
+    traces::Traces,
 };
 
 /// Requests on the wire at once.
@@ -98,6 +101,13 @@ impl Binder {
             pod_events: PodEvents::new(caller.client(), events.clone()),
             events,
         })
+    }
+
+    /// The same with a trace of each bind that is sampled.
+    #[must_use]
+    pub fn with_traces(mut self, traces: Traces) -> Self {
+        self.planner.trace(traces);
+        self
     }
 
     /// Why each claim and volume waits; stays readable while the binder runs.
@@ -167,9 +177,12 @@ impl Binder {
         let plan = self.planner.plan(now);
         self.alarm(now);
         for measure in &plan.measures {
-            self.metrics.measured(measure, None);
+            self.metrics.measured(measure);
         }
         self.metrics.queued(&plan.tallies);
+        for transition in &plan.transitions {
+            transition.log();
+        }
         for event in plan.events {
             if let Err(event) = self.events.record(event) {
                 self.planner.not_told(&event.involved);
@@ -241,7 +254,7 @@ impl Binder {
         if let (Some(kind), Err(CallError::Conflict(_))) = (op.call.write_kind(), &result) {
             self.metrics.conflicted(kind);
         }
-        log(&op, &result);
+        log(&op, self.planner.attempt(&op.subject), &result);
         let now = Instant::now();
         self.metrics.ends(&op.subject, now);
         self.planner.outcome(op, result, now, fastrand::f64());
@@ -278,15 +291,16 @@ async fn perform(caller: &Caller, subject: &Target, call: &Call) -> Result<Answe
     }
 }
 
-fn log(op: &Op, result: &Result<Answer, CallError>) {
-    let subject = &op.subject;
+/// Logs what became of a request, of which this was the given attempt.
+fn log(op: &Op, attempt: u32, result: &Result<Answer, CallError>) {
+    let Named { object, namespace } = transitions::named(&op.subject);
     match (&op.call, result) {
         (Call::Write(write), Ok(_)) => {
-            tracing::debug!(%subject, target_object = %write.target, write = write.kind.as_str(), "written");
+            tracing::debug!(object, namespace, written = %write.target, write = write.kind.as_str(), attempt, "written");
         }
         // Nothing went wrong: somebody else was there first.
         (Call::Write(write), Err(error @ (CallError::Conflict(_) | CallError::NotFound(_)))) => {
-            tracing::debug!(%subject, target_object = %write.target, write = write.kind.as_str(), %error, "changed or gone meanwhile, looking again");
+            tracing::debug!(object, namespace, written = %write.target, write = write.kind.as_str(), attempt, %error, "changed or gone meanwhile, looking again");
         }
         (_, Err(CallError::NotLeader))
         | (
@@ -294,20 +308,22 @@ fn log(op: &Op, result: &Result<Answer, CallError>) {
             Ok(_) | Err(CallError::NotFound(_)),
         ) => {}
         (Call::Write(write), Err(error)) => {
-            tracing::warn!(%subject, target_object = %write.target, write = write.kind.as_str(), %error, "write failed, retrying");
+            tracing::warn!(object, namespace, written = %write.target, write = write.kind.as_str(), attempt, %error, "write failed, retrying");
         }
         (Call::Read { target, .. }, Err(error)) => {
-            tracing::warn!(%subject, target_object = %target, %error, "live read failed, retrying");
+            tracing::warn!(object, namespace, read = %target, attempt, %error, "live read failed, retrying");
         }
         (Call::ReadOwner(_), Err(error)) => {
-            tracing::warn!(%subject, %error, "who wrote it could not be read");
+            tracing::warn!(object, namespace, attempt, %error, "who wrote it could not be read");
         }
         (Call::ReadClass(class), Err(error)) => {
-            tracing::warn!(%subject, %class, %error, "live read of the class failed, retrying");
+            tracing::warn!(object, namespace, %class, attempt, %error, "live read of the class failed, retrying");
         }
         (Call::Directory(directory), Ok(Answer::Directory(Err(error)))) => {
-            tracing::warn!(%subject, ?directory, %error, "directory could not be made or removed, retrying");
+            tracing::warn!(object, namespace, ?directory, attempt, %error, "directory could not be made or removed, retrying");
         }
-        (Call::Directory(directory), _) => tracing::debug!(%subject, ?directory, "directory made or removed"),
+        (Call::Directory(directory), _) => {
+            tracing::debug!(object, namespace, ?directory, attempt, "directory made or removed");
+        }
     }
 }

@@ -282,6 +282,7 @@ impl Planner {
         if let Some(failure) = self.failures.told(subject) {
             self.standing.set_failure(subject, Some((failure.clone(), self.retries.until(subject))), now);
         }
+        self.note_failure(subject, now);
         let news = self.told.also(subject, event, now);
         self.pending_events.extend(news);
     }

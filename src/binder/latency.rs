@@ -12,6 +12,7 @@ use crate::kube_api::{
     ids::{ClaimKey, VolumeName},
     kinds::{Meta, PersistentVolume, PersistentVolumeClaim},
 };
+use crate::metrics::exemplar::TraceId;
 
 /// What was measured.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,7 +22,7 @@ pub enum Measure {
     /// An attempt of it failed.
     Failed(Operation, String),
     /// From when claim and volume were both there to the answer to the last write of the bind.
-    Bound(BindMode, Duration),
+    Bound(BindMode, Duration, Option<TraceId>),
 }
 
 /// How a claim comes by its volume: value of the label `mode`.
@@ -138,9 +139,9 @@ impl Latency {
     }
 
     /// The last write of a bind is made.
-    pub fn bound(&mut self, claim: &ClaimKey, now: Instant) {
+    pub fn bound(&mut self, claim: &ClaimKey, now: Instant, trace: Option<TraceId>) {
         if let Some((Some(mode), since)) = self.binding.remove(claim) {
-            self.done.push(Measure::Bound(mode, now.saturating_duration_since(since)));
+            self.done.push(Measure::Bound(mode, now.saturating_duration_since(since), trace));
         }
         if self.asked.get(claim).is_some_and(|asked| asked.found)
             && let Some(asked) = self.asked.remove(claim)
@@ -202,18 +203,18 @@ mod tests {
         latency.binds(&claim, None, second(3));
         latency.binds(&claim, Some(BindMode::Static), second(4));
         latency.binds(&claim, Some(BindMode::Dynamic), second(4));
-        latency.bound(&claim, second(5));
+        latency.bound(&claim, second(5), None);
         assert_eq!(
             latency.take(),
             [
                 Measure::Failed(Operation::Provision, "p".to_owned()),
-                Measure::Bound(BindMode::Static, Duration::from_secs(2)),
+                Measure::Bound(BindMode::Static, Duration::from_secs(2), None),
             ]
         );
         // The claim named the volume by itself so far; now the binder finds it one.
         latency.found(&claim);
-        latency.bound(&claim, second(6));
-        latency.bound(&claim, second(7));
+        latency.bound(&claim, second(6), None);
+        latency.bound(&claim, second(7), None);
         assert_eq!(
             latency.take(),
             [Measure::Took(Operation::Provision, "p".to_owned(), Duration::from_secs(6))]
@@ -249,7 +250,7 @@ mod tests {
         latency.binds(&claim, Some(BindMode::Static), start);
         latency.found(&claim);
         latency.forget_claim(&claim);
-        latency.bound(&claim, start);
+        latency.bound(&claim, start, None);
         latency.volume_gone(&volume, start);
         latency.volume_failed(&volume);
         assert_eq!(latency.take(), []);

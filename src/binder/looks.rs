@@ -23,6 +23,7 @@ use crate::kube_api::{
     ids::{ClaimKey, ClassName, VolumeName},
     kinds::{BindingMode, ClaimPhase, Narrow, PersistentVolumeClaim},
 };
+use crate::traces::End;
 
 impl Planner {
     /// Why a step has to wait, if that is so.
@@ -96,26 +97,34 @@ impl Planner {
                     self.latency.claim_failed(key);
                 }
             }
-            ClaimReason::Binding(volume, _) => {
+            ClaimReason::Binding(volume, step) => {
                 if claim.status.phase != ClaimPhase::Bound
                     && let Some(volume) = self.objects.volumes.get(volume)
                 {
                     let mode = BindMode::of(&claim, &volume);
-                    self.latency.binds(key, Some(mode), self.queue.taken_since().unwrap_or(now));
+                    let since = self.queue.taken_since().unwrap_or(now);
+                    self.latency.binds(key, Some(mode), since);
+                    self.follow_bind(key, Some(*step), since, now);
                 }
             }
             // If a volume is found then, all this time was ours.
             ClaimReason::ProvingClass(_) => {
-                self.latency.binds(key, None, self.queue.taken_since().unwrap_or(now));
+                let since = self.queue.taken_since().unwrap_or(now);
+                self.latency.binds(key, None, since);
+                self.follow_bind(key, None, since, now);
             }
             ClaimReason::VolumeBusy(_) => {}
-            _ => self.latency.stops(key),
+            _ => {
+                self.latency.stops(key);
+                self.end_bind(key, End::Superseded, now);
+            }
         }
         if let Some(Step::ProveClass { class }) = &decision.step
             && self.join_class_read(class, key)
         {
             decision.step = None;
         }
+        self.note_claim(&claim, &decision.reason, now);
         if let Some(step) = decision.step {
             let volume = match &decision.reason {
                 ClaimReason::Binding(volume, _) => Some(volume.clone()),
@@ -216,6 +225,7 @@ impl Planner {
         if tells(&decision, decision.reason.is_settled()) {
             plan.events.extend(self.told.news(&target, decision.events, now));
         }
+        self.note_volume(&volume, &decision.reason, now);
         if let Some(step) = decision.step {
             self.start(target, None, Call::of(step), plan);
         }

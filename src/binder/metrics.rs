@@ -21,7 +21,7 @@ use crate::{
         Decisions, ForeignWrites, Metrics, RunningController, STORAGE_OPERATION_BUCKETS, WorkQueueMetrics,
         WriteConflicts,
         bounded::{Bounded, OTHER, PLUGINS},
-        exemplar::{TraceId, TracedHistogram},
+        exemplar::TracedHistogram,
     },
     state::Objects,
 };
@@ -134,7 +134,7 @@ impl BinderMetrics {
     }
 
     /// Notes what was measured, during that trace.
-    pub fn measured(&self, measure: &Measure, trace: Option<TraceId>) {
+    pub fn measured(&self, measure: &Measure) {
         match measure {
             Measure::Took(operation, plugin, took) => {
                 let labels = [self.plugins.shown(plugin), operation.as_str()];
@@ -145,7 +145,9 @@ impl BinderMetrics {
                     counter.with_label_values(&[self.plugins.shown(plugin), operation.as_str()]).inc();
                 }
             }
-            Measure::Bound(mode, took) => self.binds.observe(&[mode.label()], took.as_secs_f64(), trace),
+            Measure::Bound(mode, took, trace) => {
+                self.binds.observe(&[mode.label()], took.as_secs_f64(), *trace);
+            }
         }
     }
 
@@ -256,9 +258,9 @@ mod tests {
         standing.lead(Instant::now());
         let binder = BinderMetrics::new(&metrics, &objects, &standing).unwrap();
         binder.decided("claim", "NoClassAndNoMatch", 3);
-        binder.measured(&Measure::Took(Operation::Delete, "d".to_owned(), Duration::from_secs(3)), None);
-        binder.measured(&Measure::Failed(Operation::Provision, "d".to_owned()), None);
-        binder.measured(&Measure::Bound(BindMode::Static, Duration::from_millis(3)), None);
+        binder.measured(&Measure::Took(Operation::Delete, "d".to_owned(), Duration::from_secs(3)));
+        binder.measured(&Measure::Failed(Operation::Provision, "d".to_owned()));
+        binder.measured(&Measure::Bound(BindMode::Static, Duration::from_millis(3), None));
         binder.conflicted(WriteKind::NameVolume);
         binder.class_assigned(false);
         let waits = vec![Duration::from_secs(1)];

@@ -48,6 +48,8 @@ pub mod standing;
 #[cfg(test)]
 mod tests;
 pub mod told;
+mod trails;
+pub mod transitions;
 mod unconfirmed;
 mod unreadable;
 pub mod upkeep;

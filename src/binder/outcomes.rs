@@ -17,6 +17,7 @@ use crate::kube_api::{
     ids::{ResourceVersion, Uid, VolumeName},
     kinds::{Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod},
 };
+use crate::traces::End;
 
 impl Planner {
     /// Goes on from the outcome of a request.
@@ -210,7 +211,10 @@ impl Planner {
                     self.latency.found(key);
                 }
             }
-            (Target::Claim(key), WriteKind::ClaimBound, Ok(_)) => self.latency.bound(key, now),
+            (Target::Claim(key), WriteKind::ClaimBound, Ok(_)) => {
+                self.latency.bound(key, now, self.trails.id(key));
+                self.end_bind(key, End::Done, now);
+            }
             (Target::Claim(key), kind, Err(_)) if kind.is_bind() || kind == WriteKind::AskProvisioner => {
                 self.latency.claim_failed(key);
             }

@@ -31,6 +31,7 @@ use super::{
     runs::Runs,
     standing::Standing,
     told::Told,
+    transitions::Transitions,
     view::{BinderOptions, Proofs, View},
     volume::{VolumeDecision, sync_volume},
     waiting::{ClaimIndex, PodIndex},
@@ -43,6 +44,8 @@ use crate::{
     },
     second_writer::StandOff,
     state::Objects,
+    telemetry::transition::Transition,
+    traces::Trails,
 };
 
 /// Requests under way at once. Twice what the connection budget lets through, so that it never
@@ -67,6 +70,8 @@ pub struct Plan {
     pub events: Vec<Event>,
     /// Decisions made, by kind and reason.
     pub decisions: BTreeMap<(&'static str, &'static str), u64>,
+    /// Changes of state, to be logged.
+    pub transitions: Vec<Transition>,
     /// Requests that failed, by what they were for and how they failed.
     pub failures: BTreeMap<(&'static str, &'static str), u64>,
     /// What was measured.
@@ -109,6 +114,9 @@ pub struct Planner {
     pub(super) standing: Arc<Standing>,
     pub(super) rivals: Rivals,
     pub(super) latency: Latency,
+    pub(super) transitions: Transitions,
+    /// Binds that are traced.
+    pub(super) trails: Trails<ClaimKey>,
     /// Classes that are read live.
     pub(super) class_reads: BTreeMap<ClassName, ClassRead>,
     /// Classes whose claims are looked at again.
@@ -149,6 +157,8 @@ impl Planner {
             pending_events: Vec::new(),
             rivals: Rivals::default(),
             latency: Latency::default(),
+            transitions: Transitions::default(),
+            trails: Trails::default(),
             class_reads: BTreeMap::new(),
             class_wakes: ClassWakes::default(),
             compared: Comparisons::default(),
@@ -273,6 +283,7 @@ impl Planner {
         plan.wake_at = dues.into_iter().flatten().min();
         plan.failures = self.failures.take_counts();
         plan.measures = self.latency.take();
+        plan.transitions = self.transitions.take();
         plan.tallies = self.queue.take_tallies();
         plan
     }
@@ -418,6 +429,11 @@ impl Planner {
             && let Some(target) = write.target.subject()
         {
             self.rivals.forget(&target);
+            if let Target::Volume(name) = &target
+                && let Some(volume) = self.objects.volumes.get(name)
+            {
+                self.transitions.writes(&target, volume.status.phase.as_str());
+            }
         }
         self.in_flight += 1;
         plan.ops.push(op);

@@ -98,6 +98,12 @@ impl<K: Ord + Clone> Retries<K> {
         }
     }
 
+    /// Failures in a row.
+    #[must_use]
+    pub fn failures(&self, key: &K) -> u32 {
+        self.entries.get(key).map_or(0, |entry| entry.failures.saturating_add(entry.silences))
+    }
+
     /// Until when the key has to wait, if it has to.
     #[must_use]
     pub fn until(&self, key: &K) -> Option<Instant> {

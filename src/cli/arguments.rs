@@ -166,10 +166,16 @@ mod tests {
 
     #[test]
     fn what_is_ignored_is_left_out_with_its_value_and_named() {
-        let words = ["--cluster-cidr", "10.0.0.0/8", "--allocate-node-cidrs", "--v=2", "--profiling=false"];
+        let words = [
+            "--cluster-cidr",
+            "10.0.0.0/8",
+            "--allocate-node-cidrs",
+            "--v=2",
+            "--contention-profiling=false",
+        ];
         let (arguments, ignored) = sorted(&words).unwrap();
         assert_eq!(arguments, ["--v=2"]);
-        assert_eq!(ignored, ["--cluster-cidr", "--allocate-node-cidrs", "--profiling"]);
+        assert_eq!(ignored, ["--cluster-cidr", "--allocate-node-cidrs", "--contention-profiling"]);
     }
 
     #[test]

@@ -114,6 +114,7 @@ pub const FLAGS: &[Group] = &[
             "enable-hostpath-provisioner",
             "help",
             "leader-elect",
+            "profiling",
             "version",
         ],
     },
@@ -196,9 +197,9 @@ pub const FLAGS: &[Group] = &[
         switches: &["permit-address-sharing", "permit-port-sharing"],
     },
     Group {
-        treatment: Treatment::Ignored("there is no Go profile to serve"),
+        treatment: Treatment::Ignored("there is no Go mutex to profile"),
         values: &[],
-        switches: &["contention-profiling", "profiling"],
+        switches: &["contention-profiling"],
     },
     Group {
         treatment: Treatment::Ignored(

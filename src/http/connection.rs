@@ -158,11 +158,17 @@ pub(super) async fn serve<S>(
         let (gate, peer, registration) = (Arc::clone(&gate), Arc::clone(&peer), Arc::clone(&registration));
         let is_last = requests.fetch_add(1, Ordering::Relaxed) + 1 >= MAX_REQUESTS;
         async move {
-            // Whatever the body is, it is not read.
-            let (head, _) = request.into_parts();
-            let Reply { sent, known } = gate.answer(&peer, &head).await;
+            let (head, body) = request.into_parts();
+            let patience = gate.patience(&head);
+            if !patience.is_zero() {
+                registration.table.lock().enter(registration.id, Phase::Answering, Instant::now() + patience);
+            }
+            let Reply { sent, known } = gate.answer_with(&peer, &head, body).await;
             if known {
                 registration.table.lock().known(registration.id);
+            }
+            if !patience.is_zero() {
+                registration.enter(Phase::Answering);
             }
             // Whoever sends many requests at once lets others in between.
             tokio::task::yield_now().await;

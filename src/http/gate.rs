@@ -4,18 +4,28 @@
 //! path for details (`?verbose`) and shows credentials is asked about, and told the reasons if it may read the
 //! path. Everything else is for those alone whom [`DelegatedAuth`] admits.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use http::{Method, header, request};
+use http::{Method, StatusCode, header, request};
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::body::{Body, Bytes};
 
 use super::{
-    auth::{DelegatedAuth, TlsPeer},
+    auth::{DelegatedAuth, Denial, TlsPeer},
     health::{Audience, is_verbose},
     measures::Measures,
     options::Options,
     pages::{Pages, Sent},
-    router::{Answer, Router},
+    router::{Answer, Router, told},
 };
+
+/// Bytes of what is set: more than any filter of the log needs.
+const LONGEST_SETTING: usize = 4 * 1024;
+
+/// The verb that upstream asks for of a PUT to a path that is no resource is the method's name; and the one that
+/// Kubernetes has for changing what there is. Either right will do.
+// apiserver: pkg/endpoints/request/requestinfo.go, NewRequestInfo.
+const VERBS_OF_PUT: [&str; 2] = ["put", "update"];
 
 /// An answer, and whether it was given to somebody known.
 #[derive(Debug)]
@@ -66,11 +76,70 @@ impl Gate {
         &self.auth
     }
 
-    /// Answers a request.
+    /// How much longer than any other page this may take.
+    #[must_use]
+    pub fn patience(&self, head: &request::Parts) -> Duration {
+        let router = self.pages.router();
+        let slow = router.find(head.uri.path()).and_then(|index| router.slowly(index));
+        slow.map_or(Duration::ZERO, |slow| slow.longest)
+    }
+
+    /// Answers a request without a body.
     pub async fn answer(&self, peer: &TlsPeer, head: &request::Parts) -> Reply {
-        let reply = self.reply(peer, head).await;
+        self.answer_with(peer, head, Empty::<Bytes>::new()).await
+    }
+
+    /// Answers a request. Its body is read only of who may set what it is about.
+    pub async fn answer_with<B>(&self, peer: &TlsPeer, head: &request::Parts, body: B) -> Reply
+    where
+        B: Body + Send + Unpin,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let found = self.pages.router().find(head.uri.path());
+        let settable = found.filter(|index| self.pages.router().settable(*index).is_some());
+        let reply = match settable {
+            Some(index) if head.method == Method::PUT => self.set(peer, head, index, body).await,
+            _ => self.reply(peer, head).await,
+        };
         self.measures.requested(reply.sent.answer().status);
         reply
+    }
+
+    /// Sets what is settable under a path. Never open to everybody, whatever the path.
+    async fn set<B>(&self, peer: &TlsPeer, head: &request::Parts, index: usize, body: B) -> Reply
+    where
+        B: Body + Send + Unpin,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let path = head.uri.path();
+        let mut admitted = Err(Denial::Unauthenticated);
+        for verb in VERBS_OF_PUT {
+            admitted = self.auth.admit(peer, &head.headers, verb, path).await;
+            if !matches!(admitted, Err(Denial::Forbidden(_))) {
+                break;
+            }
+        }
+        let user = match admitted {
+            Ok(user) => user,
+            Err(Denial::Forbidden(user)) => {
+                let text = format!("forbidden: User {user:?} cannot put path {path:?}\n");
+                return Reply { sent: Sent::of(Answer::text(StatusCode::FORBIDDEN, text)), known: false };
+            }
+            Err(denial) => {
+                let (status, text) = denial.told(path);
+                return Reply { sent: Sent::of(Answer::text(status, text)), known: false };
+            }
+        };
+        let body = Limited::new(body, LONGEST_SETTING).collect().await;
+        let text = body.ok().and_then(|body| String::from_utf8(body.to_bytes().into()).ok());
+        let result = match (text, self.pages.router().settable(index)) {
+            (Some(text), Some(setting)) => (setting.set)(&text),
+            _ => Err("error reading request body".to_owned()),
+        };
+        if let Ok(answer) = &result {
+            tracing::warn!(path, user = user.username, answer, "set while running");
+        }
+        Reply { sent: Sent::of(told(result)), known: true }
     }
 
     async fn reply(&self, peer: &TlsPeer, head: &request::Parts) -> Reply {
@@ -98,9 +167,13 @@ impl Gate {
         }
         let router = self.pages.router();
         let answer = router.check(index, query, audience).or_else(|| router.negotiate(index, &accept(head)));
-        let sent = match answer {
-            Some(answer) => Sent::of(answer),
-            None => self.pages.get(index).await,
+        let sent = match (answer, router.slowly(index)) {
+            (Some(answer), _) => Sent::of(answer),
+            (None, Some(slow)) => match (slow.make)(query).await {
+                Ok(bytes) => Sent::binary(slow.content_type, bytes),
+                Err((status, text)) => Sent::of(Answer::text(status, text)),
+            },
+            (None, None) => self.pages.get(index).await,
         };
         Reply { sent, known }
     }
@@ -122,6 +195,7 @@ mod tests {
     use super::*;
     use crate::{
         http::{
+            Setting,
             auth::tests::Cluster,
             health::{Check, Checks},
             options::for_tests,
@@ -172,5 +246,59 @@ mod tests {
             let (status, body) = ask(&gate, &peer, path, token).await;
             assert!(status == 200 && body.starts_with("[+]ping ok\n"), "{path} {token}: {body}");
         }
+    }
+
+    async fn put(gate: &Gate, path: &str, token: &str, body: &'static str) -> (u16, String) {
+        let peer = TlsPeer::new([10, 0, 0, 1].into(), Arc::default());
+        let request = Request::put(path).header("authorization", format!("Bearer {token}"));
+        let (head, ()) = request.body(()).unwrap().into_parts();
+        let reply = gate.answer_with(&peer, &head, http_body_util::Full::new(Bytes::from(body))).await;
+        let answer = reply.sent.answer().clone();
+        (answer.status.as_u16(), answer.body)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_may_put_or_update_it_sets_what_runs_and_nobody_else_is_even_read() {
+        let set = Arc::new(std::sync::Mutex::new("0".to_owned()));
+        let (shown, kept) = (Arc::clone(&set), Arc::clone(&set));
+        let setting = Setting {
+            show: Box::new(move || Ok(shown.lock().unwrap().clone())),
+            set: Box::new(move |text| {
+                let number: u32 = text.parse().map_err(|_| "no number".to_owned())?;
+                *kept.lock().unwrap() = number.to_string();
+                Ok(format!("set to {number}"))
+            }),
+        };
+        let router = Router::default()
+            .setting("/debug/flags/v", setting)
+            .page("/metrics", || Answer::text(StatusCode::OK, String::new()));
+        let measures = Measures::new(&Metrics::default()).unwrap();
+        let options = Options { always_allow_paths: vec!["/debug/*".to_owned()], ..for_tests() };
+        let auth = Cluster::default().auth(&options);
+        let gate = Gate::new(Pages::new(Arc::new(router)), auth, options, measures);
+        let path = "/debug/flags/v";
+        assert_eq!(put(&gate, path, "good", "4").await, (200, "set to 4".to_owned()));
+        assert_eq!(put(&gate, path, "other", "5").await, (200, "set to 5".to_owned()));
+        assert_eq!(put(&gate, path, "good", "loud").await, (400, "no number".to_owned()));
+        let long: &'static str = Box::leak("1".repeat(LONGEST_SETTING + 1).into_boxed_str());
+        assert_eq!(put(&gate, path, "good", long).await.0, 400);
+        assert_eq!(put(&gate, path, "unknown", "6").await.0, 401, "open to read is not open to set");
+        assert_eq!(put(&gate, "/metrics", "good", "6").await.0, 403);
+        let peer = TlsPeer::new([10, 0, 0, 1].into(), Arc::default());
+        assert_eq!(ask(&gate, &peer, path, "good").await, (200, "5".to_owned()));
+        assert_eq!(set.lock().unwrap().as_str(), "5");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_may_read_but_not_set_is_told_so() {
+        let setting =
+            || Setting { show: Box::new(|| Ok(String::new())), set: Box::new(|_| Ok(String::new())) };
+        let router = Router::default().setting("/metrics", setting());
+        let measures = Measures::new(&Metrics::default()).unwrap();
+        let options = for_tests();
+        let auth = Cluster::default().auth(&options);
+        let gate = Gate::new(Pages::new(Arc::new(router)), auth, options, measures);
+        let told = "forbidden: User \"good\" cannot put path \"/metrics\"\n";
+        assert_eq!(put(&gate, "/metrics", "good", "1").await, (403, told.to_owned()));
     }
 }

@@ -35,6 +35,6 @@ pub use measures::Measures;
 pub use options::{CertificateSource, MinVersion, Options};
 pub use pages::{Pages, Sent};
 pub use reviews::Reviewer;
-pub use router::{Answer, Router};
+pub use router::{Answer, Router, Setting, Slow};
 pub use server::{BindError, Server};
 pub use tls::{cipher_suites, server_config};

@@ -35,6 +35,8 @@ const EDITIONS: usize = 2;
 #[derive(Debug)]
 struct Page {
     answer: Answer,
+    /// What is sent in place of the answer's text, if that is none.
+    binary: Option<Bytes>,
     #[expect(dead_code, reason = "given back when the last reader is done")]
     permit: Option<OwnedSemaphorePermit>,
 }
@@ -90,7 +92,7 @@ impl Pages {
         let making = spawn_blocking(move || {
             let answer = router.make(index);
             let permit = (answer.body.len() > SMALL).then_some(permit);
-            let page = Arc::new(Page { answer, permit });
+            let page = Arc::new(Page { answer, binary: None, permit });
             *latest = Some(Edition { made: Instant::now(), page: Arc::clone(&page) });
             page
         });
@@ -125,7 +127,18 @@ impl Sent {
     /// An answer that was made at once.
     #[must_use]
     pub fn of(answer: Answer) -> Self {
-        Self { page: Arc::new(Page { answer, permit: None }), offset: 0 }
+        Self { page: Arc::new(Page { answer, binary: None, permit: None }), offset: 0 }
+    }
+
+    /// An answer that is no text.
+    #[must_use]
+    pub fn binary(content_type: &'static str, body: Vec<u8>) -> Self {
+        let answer = Answer { status: StatusCode::OK, content_type, body: String::new() };
+        Self { page: Arc::new(Page { answer, binary: Some(body.into()), permit: None }), offset: 0 }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        self.page.binary.as_deref().unwrap_or(self.page.answer.body.as_bytes())
     }
 
     /// The answer.
@@ -143,7 +156,7 @@ impl Body for Sent {
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let rest = self.page.answer.body.as_bytes().get(self.offset..).unwrap_or_default();
+        let rest = self.bytes().get(self.offset..).unwrap_or_default();
         if rest.is_empty() {
             return Poll::Ready(None);
         }
@@ -154,11 +167,11 @@ impl Body for Sent {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.offset >= self.page.answer.body.len()
+        self.offset >= self.bytes().len()
     }
 
     fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.page.answer.body.len().saturating_sub(self.offset) as u64)
+        SizeHint::with_exact(self.bytes().len().saturating_sub(self.offset) as u64)
     }
 }
 

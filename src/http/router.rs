@@ -1,5 +1,8 @@
 //! Which path is answered by what.
 
+use std::time::Duration;
+
+use futures::future::BoxFuture;
 use http::{Method, StatusCode};
 use serde_json::Value;
 
@@ -38,9 +41,41 @@ enum Handler {
     Page(Box<dyn Fn() -> Answer + Send + Sync>),
     /// Cheap.
     Checks(Checks),
+    /// Shown, and set while the process runs.
+    Setting(Setting),
+    /// Takes a while.
+    Slow(Slow),
     /// Cheap, and in the form that is asked for.
     Negotiated(Box<dyn Fn(&str) -> Answer + Send + Sync>),
 }
+
+/// What takes a while to make, and is made for each who asks.
+pub struct Slow {
+    /// How long it takes beyond the time of any page, at the most.
+    pub longest: Duration,
+    /// Makes it for a query: bytes, or why there are none.
+    pub make: Box<MakeSlowly>,
+    /// What the bytes are.
+    pub content_type: &'static str,
+}
+
+/// See [`Slow::make`].
+pub type MakeSlowly =
+    dyn Fn(Option<&str>) -> BoxFuture<'static, Result<Vec<u8>, (StatusCode, String)>> + Send + Sync;
+
+/// What can be set over HTTP: the text of a request's body in, a sentence out, or what is wrong with it.
+pub struct Setting {
+    /// As it is.
+    pub show: Box<Show>,
+    /// As it is from now on.
+    pub set: Box<Set>,
+}
+
+/// See [`Setting::show`].
+pub type Show = dyn Fn() -> Result<String, String> + Send + Sync;
+
+/// See [`Setting::set`].
+pub type Set = dyn Fn(&str) -> Result<String, String> + Send + Sync;
 
 struct Route {
     path: &'static str,
@@ -72,6 +107,38 @@ impl Router {
     pub fn checks(mut self, path: &'static str, checks: Checks) -> Self {
         self.routes.push(Route { path, handler: Handler::Checks(checks) });
         self
+    }
+
+    /// Shows and sets something under one path.
+    #[must_use]
+    pub fn setting(mut self, path: &'static str, setting: Setting) -> Self {
+        self.routes.push(Route { path, handler: Handler::Setting(setting) });
+        self
+    }
+
+    /// Answers one path with what takes a while.
+    #[must_use]
+    pub fn slow(mut self, path: &'static str, slow: Slow) -> Self {
+        self.routes.push(Route { path, handler: Handler::Slow(slow) });
+        self
+    }
+
+    /// What takes a while to make.
+    #[must_use]
+    pub fn slowly(&self, index: usize) -> Option<&Slow> {
+        match &self.routes.get(index)?.handler {
+            Handler::Slow(slow) => Some(slow),
+            _ => None,
+        }
+    }
+
+    /// What is set under a path.
+    #[must_use]
+    pub fn settable(&self, index: usize) -> Option<&Setting> {
+        match &self.routes.get(index)?.handler {
+            Handler::Setting(setting) => Some(setting),
+            _ => None,
+        }
     }
 
     /// Answers one path in the form that the header `Accept` asks for; empty if there is none.
@@ -108,12 +175,13 @@ impl Router {
         self.routes.iter().position(|route| route.path == path)
     }
 
-    /// Answers with health checks; `None` if the route is a page.
+    /// Answers with health checks, or with what is set; `None` if the route is a page.
     #[must_use]
     pub fn check(&self, index: usize, query: Option<&str>, audience: Audience) -> Option<Answer> {
         match &self.routes.get(index)?.handler {
             Handler::Checks(checks) => Some(checks.answer(query, audience)),
-            Handler::Page(_) | Handler::Negotiated(_) => None,
+            Handler::Setting(setting) => Some(told((setting.show)())),
+            Handler::Page(_) | Handler::Negotiated(_) | Handler::Slow(_) => None,
         }
     }
 
@@ -122,7 +190,7 @@ impl Router {
     pub fn negotiate(&self, index: usize, accept: &str) -> Option<Answer> {
         match &self.routes.get(index)?.handler {
             Handler::Negotiated(answer) => Some(answer(accept)),
-            Handler::Page(_) | Handler::Checks(_) => None,
+            _ => None,
         }
     }
 
@@ -131,7 +199,8 @@ impl Router {
     pub fn make(&self, index: usize) -> Answer {
         match self.routes.get(index).map(|route| &route.handler) {
             Some(Handler::Page(page)) => page(),
-            Some(Handler::Checks(_) | Handler::Negotiated(_)) | None => Self::not_found(),
+            Some(Handler::Checks(_) | Handler::Negotiated(_) | Handler::Setting(_) | Handler::Slow(_))
+            | None => Self::not_found(),
         }
     }
 
@@ -158,6 +227,18 @@ impl Router {
     pub fn not_found() -> Answer {
         Answer::text(StatusCode::NOT_FOUND, "404 page not found\n".to_owned())
     }
+}
+
+/// What came of showing or setting something.
+///
+/// Format: apiserver's server/routes/flags.go, StringFlagPutHandler.
+#[must_use]
+pub fn told(result: Result<String, String>) -> Answer {
+    let (status, text) = match result {
+        Ok(text) => (StatusCode::OK, text),
+        Err(text) => (StatusCode::BAD_REQUEST, text),
+    };
+    Answer { status, content_type: "text/plain", body: text }
 }
 
 #[cfg(test)]

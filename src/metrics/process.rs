@@ -13,17 +13,17 @@ use crate::{
     telemetry,
 };
 
-/// Counts where the lines are dropped, and is read when scraped.
+/// Counts elsewhere, and is read when scraped.
 #[derive(Clone)]
-struct DroppedLines(IntCounter);
+struct Lines(IntCounter, fn() -> u64);
 
-impl Collector for DroppedLines {
+impl Collector for Lines {
     fn desc(&self) -> Vec<&Desc> {
         self.0.desc()
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        self.0.inc_by(telemetry::dropped_lines().saturating_sub(self.0.get()));
+        self.0.inc_by((self.1)().saturating_sub(self.0.get()));
         self.0.collect()
     }
 }
@@ -47,7 +47,8 @@ impl Collector for Tasks {
     }
 }
 
-/// Registers `mooring_build_info`, `mooring_log_lines_dropped_total` and the `process_*` metrics.
+/// Registers `mooring_build_info`, `mooring_log_lines_dropped_total`, `mooring_log_lines_left_out_total` and the
+/// `process_*` metrics.
 ///
 /// Not `kubernetes_build_info`: a second version under that name raises the alert
 /// KubeVersionMismatch in every cluster.
@@ -61,10 +62,16 @@ pub fn register(metrics: &Metrics) -> Result<(), prometheus::Error> {
     )?;
     build.with_label_values(&[COMMIT, RUSTC, VERSION]).set(1);
     metrics.register(&build)?;
-    metrics.register(&DroppedLines(IntCounter::new(
+    let dropped = IntCounter::new(
         "mooring_log_lines_dropped_total",
         "Log lines that were dropped because nobody took them as fast as they came.",
-    )?))?;
+    )?;
+    metrics.register(&Lines(dropped, telemetry::dropped_lines))?;
+    let left_out = IntCounter::new(
+        "mooring_log_lines_left_out_total",
+        "Log lines that were left out because there were too many like them.",
+    )?;
+    metrics.register(&Lines(left_out, telemetry::lines::left_out))?;
     #[cfg(target_os = "linux")]
     metrics.add(Box::new(prometheus::process_collector::ProcessCollector::for_self()))?;
     Ok(())

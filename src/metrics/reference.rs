@@ -22,6 +22,7 @@ use crate::{
         leadership::{Leadership, Term},
     },
     state::Objects,
+    traces::{Outcome, Traces},
 };
 
 /// What upstream has of it.
@@ -234,6 +235,7 @@ fn table() -> Vec<Row> {
         ),
         alpha("mooring_http_requests_total", vec![("code", said("status"))]),
         alpha("mooring_log_lines_dropped_total", vec![]),
+        alpha("mooring_log_lines_left_out_total", vec![]),
         stable("mooring_next_force_detach_timestamp_seconds", vec![]),
         alpha("mooring_node_status_volumes_per_patch", vec![]),
         alpha(
@@ -247,6 +249,7 @@ fn table() -> Vec<Row> {
         ),
         stable("mooring_serving_certificate_expiry_timestamp_seconds", vec![]),
         Row("mooring_tasks", vec![], Kcm::Like("`go_goroutines`"), Stability::Alpha),
+        alpha("mooring_traces_total", vec![("outcome", of(&Outcome::ALL.map(Outcome::label)))]),
         alpha("mooring_unresolved_pod_volumes_total", vec![reason()]),
         stable("mooring_volumes", vec![("phase", of(&VolumePhase::ALL.map(VolumePhase::as_str)))]),
         stable("mooring_waiting", vec![("kind", kinds()), reason()]),
@@ -277,6 +280,8 @@ fn everything() -> [Metrics; 2] {
     let metrics = Metrics::default();
     process::register(&metrics).unwrap();
     process::register_tasks(&metrics, Vec::new()).unwrap();
+    // With a file of --tracing-config-file.
+    Traces::new(0, &metrics).unwrap();
     for certificate in [Certificate::Serving, Certificate::Client] {
         certificate.register(&metrics, Arc::new(|| None)).unwrap();
     }

@@ -422,8 +422,8 @@ impl<'a> Play<'a> {
             }
             seen.events.extend(effects.events);
             let end_to_end = self.controller.end_to_end();
-            for (volume, lap) in effects.laps {
-                end_to_end.observe(&volume, lap, None);
+            for (volume, lap, trace) in effects.laps {
+                end_to_end.observe(&volume, lap, trace);
             }
             for (sent, call) in effects.calls {
                 let text = words(&call);

@@ -16,6 +16,7 @@ mod support;
 
 mod attach;
 mod binding;
+mod collector;
 mod crash;
 mod dashboards;
 mod deploy;
@@ -27,6 +28,7 @@ mod force;
 mod force_timers;
 mod harness;
 mod in_tree;
+mod logs;
 mod mass_move;
 mod permissions;
 mod recycle;
@@ -40,6 +42,7 @@ mod serving;
 mod slow;
 mod stage;
 mod standby_memory;
+mod traces;
 mod troubles;
 
 use libtest_mimic::{Arguments, Trial};
@@ -73,6 +76,8 @@ fn main() {
     stories.extend(slow::stories());
     stories.extend(force_timers::stories());
     stories.extend(serving::stories());
+    stories.extend(logs::stories());
+    stories.extend(traces::stories());
     stories.extend(deploy::stories());
     stories.extend(troubles::stories());
     stories.extend(permissions::stories());

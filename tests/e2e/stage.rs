@@ -12,8 +12,9 @@ use std::{
 
 use futures::FutureExt;
 use libtest_mimic::Failed;
-use mooring::embedded::faults::Write;
+use mooring::{cli::LoggingFormat, embedded::faults::Write, telemetry::lines::Lines};
 use tokio::runtime::{Builder, Runtime};
+use tracing_subscriber::{EnvFilter, layer::SubscriberExt};
 
 use crate::support::{
     actors::{
@@ -137,11 +138,8 @@ pub fn play_on_embedded(story: &Story) -> Result<(), Failed> {
     let runtime = Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
     let log = Log::default();
     let writer = log.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .with_env_filter("mooring=debug")
-        .with_ansi(false)
-        .with_writer(move || writer.writer())
-        .finish();
+    let lines = Lines::new(LoggingFormat::Text, false, move || writer.writer());
+    let subscriber = tracing_subscriber::registry().with(EnvFilter::new("mooring=debug")).with(lines);
     // All of it runs on this thread.
     let _logging = tracing::subscriber::set_default(subscriber);
     runtime.block_on(async {
@@ -257,6 +255,11 @@ impl Stage {
         self.logs.lock().unwrap().extend(daemon.log().cloned());
         daemon.ready().await;
         daemon
+    }
+
+    /// What a daemon has logged; of one in this process, what everything here has.
+    pub fn log_of(&self, daemon: &Daemon) -> Log {
+        daemon.log().cloned().unwrap_or_else(|| self.logs.lock().unwrap()[0].clone())
     }
 
     /// A token of somebody new, who may read `/metrics` of the daemon or not.

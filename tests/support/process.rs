@@ -203,6 +203,11 @@ impl Log {
         state.wait_for(|(_, open)| *open == 0).await.expect("the log outlives its readers");
     }
 
+    /// The lines so far.
+    pub fn lines(&self) -> Vec<String> {
+        self.lines.lock().unwrap().clone()
+    }
+
     /// Waits for a line that the function makes something of; `None` when the process ended first.
     pub async fn find<T>(&self, parse: impl Fn(&str) -> Option<T>) -> Option<T> {
         let mut state = self.state.subscribe();

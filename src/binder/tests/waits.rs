@@ -412,7 +412,7 @@ fn a_bind_that_meets_another_write_to_its_volume_is_measured_from_its_beginning(
 /// Binds that were measured, and their whole seconds: a planner is made a moment before a test begins.
 fn binds(measures: Vec<Measure>) -> Vec<(BindMode, u64)> {
     let bind = |measure| match measure {
-        Measure::Bound(mode, took) => Some((mode, took.as_secs())),
+        Measure::Bound(mode, took, _) => Some((mode, took.as_secs())),
         Measure::Took(..) | Measure::Failed(..) => None,
     };
     measures.into_iter().filter_map(bind).collect()

@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// An API server that knows the tokens `good`, `other` and `denied`, which are users, and lets `good` read
-/// `/metrics` and `/readyz`. What follows a `.` makes another token of the same user.
+/// `/metrics`, `/readyz` and `/debug/flags/v`, which it may put, and `other` update. What follows a `.` makes another token of the same user.
 #[derive(Clone, Default)]
 pub struct Cluster {
     pub reviews: Arc<AtomicUsize>,
@@ -64,13 +64,18 @@ impl Cluster {
             }
             "subjectaccessreviews" => {
                 let spec = &asked["spec"];
-                assert_eq!(spec["nonResourceAttributes"]["verb"], "get", "{asked}");
+                let verb = spec["nonResourceAttributes"]["verb"].as_str().unwrap();
                 let groups = spec["groups"].as_array().unwrap();
                 assert!(groups.contains(&json!("system:authenticated")), "{asked}");
                 assert!(spec["extra"]["authentication.kubernetes.io/credential-id"].is_array(), "{asked}");
                 let path = spec["nonResourceAttributes"]["path"].as_str().unwrap();
                 let denied = spec["user"] == "denied";
-                let may = denied || matches!(path, "/metrics" | "/readyz") && spec["user"] == "good";
+                let may = match (verb, path, spec["user"].as_str().unwrap()) {
+                    ("get", "/metrics" | "/readyz", "good")
+                    | ("get" | "put", "/debug/flags/v", "good")
+                    | ("update", "/debug/flags/v", "other") => true,
+                    _ => denied,
+                };
                 (&self.accesses, 201, json!({ "status": { "allowed": may, "denied": denied } }))
             }
             _ => match self.authorities.lock().unwrap().clone() {

@@ -1,8 +1,15 @@
-//! Logs: `tracing` events as lines of text or JSON, on stderr or in a file.
+//! Logs: `tracing` events as lines of text, logfmt or JSON, on stderr or in a file.
 //!
 //! What goes to stderr goes through a bounded queue to a thread of its own: a pipe that nobody empties, or a
 //! full disk behind it, must not stop the threads that elect, watch and write. Lines that find the queue full
 //! are dropped and counted. [`flush`] writes what is left before the process ends.
+
+#[cfg(test)]
+mod docs;
+pub mod filter;
+mod limit;
+pub mod lines;
+pub mod transition;
 
 use std::{
     fs::File,
@@ -14,9 +21,14 @@ use std::{
 
 use thiserror::Error;
 use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
-use tracing_subscriber::{EnvFilter, filter::ParseError, fmt::MakeWriter, util::TryInitError};
+use tracing_subscriber::{
+    EnvFilter, filter::ParseError, fmt::MakeWriter, layer::SubscriberExt, reload, util::SubscriberInitExt,
+    util::TryInitError,
+};
 
-use crate::{cli::LoggingFormat, config::LogConfig};
+use crate::config::LogConfig;
+use filter::Switch;
+use lines::Lines;
 
 /// Lines that may wait to be written: some 2 MiB, more than a mass move writes before the thread gets to it.
 const QUEUED_LINES: usize = 8_192;
@@ -95,13 +107,9 @@ fn start<W>(config: &LogConfig, writer: W, colours: bool) -> Result<(), Telemetr
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
-    use tracing_subscriber::{layer::SubscriberExt, util::SubscriberInitExt};
-
-    let registry = tracing_subscriber::registry().with(EnvFilter::try_new(&config.filter)?);
-    let layer = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(colours);
-    match config.format {
-        LoggingFormat::Text => registry.with(layer).try_init()?,
-        LoggingFormat::Json => registry.with(layer.json().flatten_event(true)).try_init()?,
-    }
+    let (filter, handle) = reload::Layer::new(EnvFilter::try_new(&config.filter)?);
+    let lines = Lines::new(config.format, colours, writer);
+    tracing_subscriber::registry().with(filter).with(lines).try_init()?;
+    Switch::new(handle, &config.filter).install();
     Ok(())
 }

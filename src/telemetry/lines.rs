@@ -1,0 +1,362 @@
+//! A log event in, one line out: as text, as logfmt, or as a JSON object.
+//!
+//! A value is quoted where the form needs it, with control characters escaped, so that whatever an API server
+//! answers stays one line and cannot steer a terminal. What is too much of the same is left out and counted
+//! ([`Limit`]); the next line from the same place says how many (`left_out`).
+
+use std::{
+    fmt::{self, Write as _},
+    hash::{DefaultHasher, Hash, Hasher},
+    io::Write as _,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use k8s_openapi::jiff::Timestamp;
+use tokio::time::Instant;
+use tracing::{
+    Event, Level, Metadata, Subscriber,
+    field::{Field, Visit},
+};
+use tracing_subscriber::{Layer, fmt::MakeWriter, layer::Context};
+
+use super::limit::Limit;
+use crate::cli::LoggingFormat;
+
+/// Lines that were left out because there were too many like them.
+static LEFT_OUT: AtomicU64 = AtomicU64::new(0);
+
+/// How many lines were left out because there were too many like them.
+#[must_use]
+pub fn left_out() -> u64 {
+    LEFT_OUT.load(Ordering::Relaxed)
+}
+
+/// A value, as it is printed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Value {
+    Text(String),
+    /// A number or a boolean, which JSON does not quote.
+    Bare(String),
+}
+
+impl Value {
+    fn as_str(&self) -> &str {
+        match self {
+            Self::Text(text) | Self::Bare(text) => text,
+        }
+    }
+}
+
+/// The fields of an event.
+#[derive(Debug, Default)]
+struct Fields {
+    message: String,
+    /// Where a line comes from that another library logged, by the crate `log`.
+    origin: Option<String>,
+    rest: Vec<(&'static str, Value)>,
+}
+
+impl Fields {
+    fn push(&mut self, field: &Field, value: Value) {
+        match field.name() {
+            "message" => value.as_str().clone_into(&mut self.message),
+            "log.target" => self.origin = Some(value.as_str().to_owned()),
+            name if name.starts_with("log.") => {}
+            name => self.rest.push((name, value)),
+        }
+    }
+
+    fn get(&self, name: &str) -> Option<&str> {
+        self.rest.iter().find(|(field, _)| *field == name).map(|(_, value)| value.as_str())
+    }
+
+    /// Where the line comes from, and why it is written.
+    fn source(&self, metadata: &Metadata<'_>) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        metadata.callsite().hash(&mut hasher);
+        self.get("reason").hash(&mut hasher);
+        hasher.finish()
+    }
+
+    /// What the line says that is not another number with each attempt; none of a first attempt, which is news.
+    fn repetition(&self, metadata: &Metadata<'_>) -> Option<u64> {
+        self.get("attempt").filter(|attempt| *attempt != "1")?;
+        let mut hasher = DefaultHasher::new();
+        metadata.callsite().hash(&mut hasher);
+        for (name, value) in &self.rest {
+            if !matches!(*name, "attempt" | "took" | "revision") {
+                (name, value).hash(&mut hasher);
+            }
+        }
+        Some(hasher.finish())
+    }
+}
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.push(field, Value::Text(format!("{value:?}")));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.push(field, Value::Text(value.to_owned()));
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.push(field, Value::Bare(value.to_string()));
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.push(field, Value::Bare(value.to_string()));
+    }
+
+    fn record_i128(&mut self, field: &Field, value: i128) {
+        self.push(field, Value::Bare(value.to_string()));
+    }
+
+    fn record_u128(&mut self, field: &Field, value: u128) {
+        self.push(field, Value::Bare(value.to_string()));
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.push(field, Value::Bare(value.to_string()));
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        let text = value.to_string();
+        self.push(field, if value.is_finite() { Value::Bare(text) } else { Value::Text(text) });
+    }
+}
+
+/// Writes a line for each event.
+#[derive(Debug)]
+pub struct Lines<W> {
+    format: LoggingFormat,
+    colours: bool,
+    limit: Mutex<Limit>,
+    writer: W,
+}
+
+impl<W> Lines<W> {
+    /// Lines of this form, to this writer.
+    #[must_use]
+    pub fn new(format: LoggingFormat, colours: bool, writer: W) -> Self {
+        Self { format, colours, limit: Mutex::default(), writer }
+    }
+
+    /// Whether a line is written, and how many were left out before it. What an operator asks for in order to debug
+    /// is never left out.
+    fn admit(&self, metadata: &Metadata<'_>, fields: &Fields) -> Option<u64> {
+        if *metadata.level() > Level::INFO {
+            return Some(0);
+        }
+        let (source, repetition) = (fields.source(metadata), fields.repetition(metadata));
+        // Valid between any two statements, so a panic elsewhere cannot spoil it.
+        let mut limit = self.limit.lock().unwrap_or_else(PoisonError::into_inner);
+        let admitted = limit.admit(source, repetition, Instant::now());
+        if admitted.is_none() {
+            LEFT_OUT.fetch_add(1, Ordering::Relaxed);
+        }
+        admitted
+    }
+}
+
+impl<S, W> Layer<S> for Lines<W>
+where
+    S: Subscriber,
+    W: for<'a> MakeWriter<'a> + 'static,
+{
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        let metadata = event.metadata();
+        let Some(left_out) = self.admit(metadata, &fields) else { return };
+        if left_out > 0 {
+            fields.rest.push(("left_out", Value::Bare(left_out.to_string())));
+        }
+        let head = Head {
+            time: format!("{:.6}", Timestamp::now()),
+            level: *metadata.level(),
+            target: fields.origin.as_deref().unwrap_or(metadata.target()),
+        };
+        let line = match self.format {
+            LoggingFormat::Text => text(&head, &fields, self.colours),
+            LoggingFormat::Logfmt => logfmt(&head, &fields),
+            LoggingFormat::Json => json(&head, &fields),
+        };
+        // Nobody can be told that the log cannot be written.
+        let _ = self.writer.make_writer_for(metadata).write_all(line.as_bytes());
+    }
+}
+
+/// What every line has.
+struct Head<'a> {
+    time: String,
+    level: Level,
+    target: &'a str,
+}
+
+fn text(head: &Head<'_>, fields: &Fields, colours: bool) -> String {
+    let Head { time, level, target } = head;
+    let (on, off) = match (colours, *level) {
+        (false, _) => ("", ""),
+        (true, Level::ERROR) => ("\x1b[31m", "\x1b[0m"),
+        (true, Level::WARN) => ("\x1b[33m", "\x1b[0m"),
+        (true, Level::INFO) => ("\x1b[32m", "\x1b[0m"),
+        (true, _) => ("\x1b[34m", "\x1b[0m"),
+    };
+    let mut line = format!("{time} {on}{level:>5}{off} {target}: ");
+    let message = &fields.message;
+    line.push_str(&if message.contains(char::is_control) { quoted(message) } else { message.clone() });
+    append(&mut line, fields);
+    line
+}
+
+fn logfmt(head: &Head<'_>, fields: &Fields) -> String {
+    let Head { time, level, target } = head;
+    let level = level.as_str().to_ascii_lowercase();
+    let mut line = format!("ts={time} level={level} target={target} msg={}", quoted(&fields.message));
+    append(&mut line, fields);
+    line
+}
+
+/// The fields as `name=value`, and the end of the line.
+fn append(line: &mut String, fields: &Fields) {
+    for (name, value) in &fields.rest {
+        let text = value.as_str();
+        let is_plain = |c: char| !c.is_whitespace() && !c.is_control() && !matches!(c, '"' | '=' | '\\');
+        let is_plain = !text.is_empty() && text.chars().all(is_plain);
+        // Writing to a string cannot fail.
+        let _ =
+            if is_plain { write!(line, " {name}={text}") } else { write!(line, " {name}={}", quoted(text)) };
+    }
+    line.push('\n');
+}
+
+fn json(head: &Head<'_>, fields: &Fields) -> String {
+    let Head { time, level, target } = head;
+    let mut line =
+        format!("{{\"timestamp\":\"{time}\",\"level\":\"{level}\",\"message\":{}", quoted(&fields.message));
+    for (name, value) in &fields.rest {
+        let _ = match value {
+            Value::Text(text) => write!(line, ",\"{name}\":{}", quoted(text)),
+            Value::Bare(text) => write!(line, ",\"{name}\":{text}"),
+        };
+    }
+    let _ = writeln!(line, ",\"target\":{}}}", quoted(target));
+    line
+}
+
+/// As a JSON string, which is also how logfmt quotes.
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::{io, sync::Arc};
+
+    use tracing_subscriber::layer::SubscriberExt;
+
+    use super::*;
+
+    /// Where lines of a test go.
+    #[derive(Clone, Debug, Default)]
+    pub(crate) struct Page(Arc<Mutex<String>>);
+
+    impl io::Write for Page {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().push_str(std::str::from_utf8(bytes).unwrap());
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// What is logged meanwhile.
+    pub(crate) fn logged(format: LoggingFormat, act: impl FnOnce()) -> String {
+        let page = Page::default();
+        let writer = page.clone();
+        let lines = Lines::new(format, false, move || writer.clone());
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(lines), act);
+        page.0.lock().unwrap().clone()
+    }
+
+    /// The same without the time.
+    pub(crate) fn untimed(format: LoggingFormat, act: impl FnOnce()) -> String {
+        let text = logged(format, act);
+        let lines = text.lines().map(|line| match format {
+            LoggingFormat::Text => line.split_once(' ').unwrap().1.to_owned(),
+            LoggingFormat::Logfmt => line.strip_prefix("ts=").unwrap().split_once(' ').unwrap().1.to_owned(),
+            LoggingFormat::Json => {
+                let mut line: serde_json::Value = serde_json::from_str(line).unwrap();
+                let time = line.as_object_mut().unwrap().remove("timestamp").unwrap();
+                assert!(time.as_str().unwrap().parse::<Timestamp>().is_ok(), "{time}");
+                line.to_string()
+            }
+        });
+        lines.collect::<Vec<_>>().join("\n")
+    }
+
+    fn say() {
+        let error = "line 1\nline \"2\" \u{1b}[31m";
+        tracing::warn!(target: "mooring::x", object = "Pod/a", count = 3, took = 0.25, ok = true, empty = "", %error, "went wrong");
+    }
+
+    #[test]
+    fn a_line_is_one_line_whatever_is_in_it() {
+        let escaped = r#"error="line 1\nline \"2\" \u001b[31m""#;
+        assert_eq!(
+            untimed(LoggingFormat::Text, say),
+            format!(
+                " WARN mooring::x: went wrong object=Pod/a count=3 took=0.25 ok=true empty=\"\" {escaped}"
+            )
+        );
+        assert_eq!(
+            untimed(LoggingFormat::Logfmt, say),
+            format!(
+                "level=warn target=mooring::x msg=\"went wrong\" object=Pod/a count=3 took=0.25 ok=true empty=\"\" {escaped}"
+            )
+        );
+        let line: serde_json::Value = serde_json::from_str(&untimed(LoggingFormat::Json, say)).unwrap();
+        assert_eq!(
+            line,
+            serde_json::json!({
+                "level": "WARN", "message": "went wrong", "target": "mooring::x", "object": "Pod/a", "count": 3,
+                "took": 0.25, "ok": true, "empty": "", "error": "line 1\nline \"2\" \u{1b}[31m",
+            })
+        );
+    }
+
+    #[test]
+    fn an_attempt_that_fails_like_the_last_is_counted_and_said_once() {
+        let lines = untimed(LoggingFormat::Text, || {
+            for (attempt, object) in [(1, "a"), (2, "a"), (3, "a"), (4, "a"), (2, "b"), (1, "a")] {
+                tracing::warn!(target: "x", object, attempt, took = f64::from(attempt), "failed");
+            }
+        });
+        assert_eq!(
+            lines,
+            " WARN x: failed object=a attempt=1 took=1\n WARN x: failed object=a attempt=2 took=2\n \
+             WARN x: failed object=b attempt=2 took=2 left_out=2\n WARN x: failed object=a attempt=1 took=1"
+        );
+    }
+
+    #[test]
+    fn a_flood_is_cut_for_its_reason_alone_and_never_what_is_asked_for_to_debug() {
+        let count = |act: fn(u64)| {
+            let lines = logged(LoggingFormat::Text, || (0..2_000).for_each(act));
+            lines.lines().count()
+        };
+        assert!((1_000..1_100).contains(&count(|number| tracing::info!(number, reason = "A", "flood"))));
+        let both = count(|number| {
+            tracing::info!(number, reason = if number % 2 == 0 { "A" } else { "B" }, "flood");
+        });
+        assert_eq!(both, 2_000);
+        assert_eq!(count(|number| tracing::debug!(number, "flood")), 2_000);
+    }
+}

@@ -1,0 +1,128 @@
+//! The log line of one change of an object's state, with fields that stay: dashboards and scripts read them.
+//!
+//! In: names, phases and codes. Out: one event at level info, of target `mooring::state`. Nothing of an object's
+//! content is in it. A change to the same state for the same reason in a later attempt is written once in a while
+//! ([`super::limit`]).
+
+use std::time::Duration;
+
+/// Target of the lines, for filters.
+pub const TARGET: &str = "mooring::state";
+
+/// An object as logs name it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    /// `kind/name`, the kind as Kubernetes writes it.
+    pub object: String,
+    /// Its namespace, if its kind has any.
+    pub namespace: Option<String>,
+}
+
+impl Named {
+    /// An object of a kind without namespaces.
+    #[must_use]
+    pub fn in_cluster(kind: &str, name: &str) -> Self {
+        Self { object: format!("{kind}/{name}"), namespace: None }
+    }
+
+    /// An object in a namespace.
+    #[must_use]
+    pub fn in_namespace(kind: &str, namespace: &str, name: &str) -> Self {
+        Self { object: format!("{kind}/{name}"), namespace: Some(namespace.to_owned()) }
+    }
+}
+
+/// A change of state.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Transition {
+    /// What changed.
+    pub object: Named,
+    /// Why it is what it is now: the code that events, metrics and pages have, too.
+    pub reason: &'static str,
+    /// What it was.
+    pub from: &'static str,
+    /// What it is.
+    pub to: &'static str,
+    /// Which attempt this belongs to, from 1.
+    pub attempt: u32,
+    /// The object's resourceVersion on which it was decided, or that the write brought; none of an object that is
+    /// not there.
+    pub revision: Option<String>,
+    /// How long it was what it was, for the reason it had, if that was seen.
+    pub took: Option<Duration>,
+    /// The other objects that it concerns: volume and node of an attachment, volume of a claim, claim of a volume.
+    pub volume: Option<String>,
+    /// See [`Self::volume`].
+    pub node: Option<String>,
+    /// See [`Self::volume`].
+    pub claim: Option<String>,
+}
+
+impl Transition {
+    /// Whether anybody would read it.
+    #[must_use]
+    pub fn is_heard() -> bool {
+        tracing::enabled!(target: TARGET, tracing::Level::INFO)
+    }
+
+    /// Writes the line.
+    pub fn log(&self) {
+        let Self { object: Named { object, namespace }, reason, from, to, attempt, revision, took, .. } =
+            self;
+        let Self { volume, node, claim, .. } = self;
+        tracing::info!(
+            target: TARGET,
+            object,
+            namespace,
+            reason,
+            from,
+            to,
+            attempt,
+            revision,
+            took = took.map(seconds),
+            volume,
+            node,
+            claim,
+            "state changed"
+        );
+    }
+}
+
+/// Seconds, to the microsecond.
+#[must_use]
+pub fn seconds(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1e6).round() / 1e6
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::{cli::LoggingFormat, telemetry::lines::tests::untimed};
+
+    /// One of a claim.
+    pub(crate) fn example() -> Transition {
+        Transition {
+            object: Named::in_namespace("PersistentVolumeClaim", "shop", "data-db-0"),
+            reason: "Bound",
+            from: "Pending",
+            to: "Bound",
+            attempt: 1,
+            revision: Some("4711".to_owned()),
+            took: Some(Duration::from_micros(18_250)),
+            volume: Some("pv-local-03".to_owned()),
+            node: None,
+            claim: None,
+        }
+    }
+
+    #[test]
+    fn the_fields_stay_as_they_are() {
+        assert_eq!(
+            untimed(LoggingFormat::Text, || example().log()),
+            " INFO mooring::state: state changed object=PersistentVolumeClaim/data-db-0 namespace=shop reason=Bound \
+             from=Pending to=Bound attempt=1 revision=4711 took=0.01825 volume=pv-local-03"
+        );
+        let gone = Transition { took: None, revision: None, ..example() };
+        assert!(!untimed(LoggingFormat::Text, || gone.log()).contains("revision"));
+    }
+}
