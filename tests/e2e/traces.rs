@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use mooring::traces::TraceId;
 use opentelemetry_proto::tonic::trace::v1::Span;
 
 use crate::{
@@ -73,7 +74,7 @@ async fn reach_the_collector(stage: Stage) {
         assert!(children.is_sorted_by_key(|child| child.start_time_unix_nano), "{}", shown(&spans));
         assert!(root.end_time_unix_nano > root.start_time_unix_nano, "{}", shown(&spans));
         // The histograms lead to it.
-        let id: String = root.trace_id.iter().map(|byte| format!("{byte:02x}")).collect();
+        let id = TraceId(root.trace_id.as_slice().try_into().unwrap());
         let page = daemon.page("/metrics/openmetrics").await;
         assert!(page.contains(&format!("{{trace_id=\"{id}\"}}")), "{name} {id}: {page}");
     }
