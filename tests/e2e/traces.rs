@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use mooring::traces::TraceId;
 use opentelemetry_proto::tonic::trace::v1::Span;
 
 use crate::{
@@ -52,7 +53,7 @@ async fn reach_the_collector(stage: Stage) {
         within_deadline(&what, collector.trace_with(|span| span.name == name)).await.unwrap()
     };
     let cases = [
-        ("bind claim", vec!["reserve_volume", "volume_bound", "name_volume", "claim_bound"]),
+        ("bind claim", vec!["queue", "reserve_volume", "volume_bound", "name_volume", "claim_bound"]),
         ("attach volume", vec!["queue", "api", "attacher", "publish"]),
         ("detach volume", vec!["unmount", "unpublish", "api", "attacher"]),
     ];
@@ -72,6 +73,10 @@ async fn reach_the_collector(stage: Stage) {
         assert!(children.iter().all(|child| child.parent_span_id == root.span_id));
         assert!(children.is_sorted_by_key(|child| child.start_time_unix_nano), "{}", shown(&spans));
         assert!(root.end_time_unix_nano > root.start_time_unix_nano, "{}", shown(&spans));
+        // The histograms lead to it.
+        let id = TraceId(root.trace_id.as_slice().try_into().unwrap());
+        let page = daemon.page("/metrics/openmetrics").await;
+        assert!(page.contains(&format!("{{trace_id=\"{id}\"}}")), "{name} {id}: {page}");
     }
     let exported = daemon.page("/metrics").await;
     let exported =
