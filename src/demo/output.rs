@@ -100,7 +100,7 @@ pub fn daemon_command(args: &DemoArgs, place: &Place) -> Vec<String> {
     ];
     match args.metrics {
         Some(port) => {
-            command.extend(["--bind-address=127.0.0.1".to_owned(), format!("--secure-port={port}")])
+            command.extend(["--bind-address=127.0.0.1".to_owned(), format!("--secure-port={port}")]);
         }
         // Its pages are read in this process.
         None => command.push("--secure-port=0".to_owned()),

@@ -6,11 +6,12 @@
 use std::{
     collections::BTreeSet,
     path::Path,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use libtest_mimic::Failed;
 use serde_json::Value;
+use tokio::time::Instant;
 
 use crate::{
     panels::{self, Panel},

@@ -131,7 +131,7 @@ fn lines(svg: &mut String, panel: &Panel, data: &Data, from: f64, to: f64) {
     // As many rows of the legend as leave most of the room to the lines.
     let rows = data.len().min(5);
     let legend = f64::from(u32::try_from(rows).unwrap_or(0)) * 16.0;
-    let (left, right, top, bottom) = (x + 62.0, x + w - 14.0, y + 8.0, y + h - legend - 30.0);
+    let (left, right, top, bottom) = (x + 62.0, x + w - 26.0, y + 8.0, y + h - legend - 30.0);
     let drawn = if is_stacked { stacked(&data) } else { data.clone() };
     let highest = drawn.iter().map(|(_, points)| peak(points)).fold(0.0, f64::max);
     let (step, ceiling) = scale(highest, panel.unit());
