@@ -1,6 +1,6 @@
 //! A replica that stands by holds what is there, and nothing of what came and went.
 //!
-//! The tables and the controller, without a server: 20 000 volumes come and go while it stands by, and its bytes
+//! The tables, the controller and the binder's planner, without a server: 20 000 volumes come and go while it stands by, and its bytes
 //! are held against those of a process that never saw them.
 
 // A failed expectation ends the test, which is what a failed expectation is for.
@@ -16,6 +16,7 @@ use mooring::{
         metrics::AttachDetachMetrics,
         volume_name::VolumeId,
     },
+    binder::{BinderOptions, planner::Planner},
     kube_api::{
         ids::{DriverName, NodeName},
         kinds::{Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
@@ -41,6 +42,7 @@ struct Replica {
     objects: Arc<Objects>,
     changes: Arc<ChangeSet>,
     controller: Controller,
+    planner: Planner,
     revision: u64,
     now: Instant,
 }
@@ -54,11 +56,18 @@ impl Replica {
         let clock = Clock::new(Timestamp::UNIX_EPOCH, now);
         let mut controller = Controller::new(Arc::clone(&objects), metrics, options, clock);
         controller.load(now);
-        Self { changes: objects.subscribe(), objects, controller, revision: 1, now }
+        let mut planner = Planner::new(Arc::clone(&objects), BinderOptions::default());
+        planner.warm(now);
+        Self { changes: objects.subscribe(), objects, controller, planner, revision: 1, now }
     }
 
     fn looks(&mut self) {
-        self.controller.take_changes(self.changes.take_now(), self.now);
+        let changes = self.changes.take_now();
+        for change in &changes {
+            self.planner.changed(change, self.now);
+        }
+        self.planner.stand_by();
+        self.controller.take_changes(changes, self.now);
         assert!(self.controller.reconcile(self.now).calls.is_empty(), "it stands by");
     }
 

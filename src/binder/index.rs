@@ -27,7 +27,7 @@ use crate::{
         kinds::{ClaimRef, Narrow, PersistentVolume, VolumePhase},
         text::TextMap,
     },
-    state::Relation,
+    state::{Relation, give_back_room},
 };
 
 /// Free volumes by size; the name breaks ties, so that the choice is the same every time.
@@ -120,6 +120,8 @@ impl VolumeIndex {
             }
             self.insert(name, &entry);
             self.entries.insert(name.clone(), entry);
+        } else {
+            give_back_room(&mut self.entries);
         }
         lost
     }

@@ -15,10 +15,13 @@ use super::{
     matching::{Misfit, STORAGE, Wish, capacity, misfits, volume_class},
     quantity::Quantity,
 };
-use crate::kube_api::{
-    ids::VolumeName,
-    kinds::{Narrow, PersistentVolume, VolumePhase},
-    text::{Text, TextMap},
+use crate::{
+    kube_api::{
+        ids::VolumeName,
+        kinds::{Narrow, PersistentVolume, VolumePhase},
+        text::{Text, TextMap},
+    },
+    state::give_back_room,
 };
 
 /// Volumes looked at on either side of the claim's size in its own class, and as many in others.
@@ -51,6 +54,8 @@ impl Unbound {
         if let Some((class, size)) = place {
             self.classes.entry(class.clone()).or_default().insert((size, name.clone()));
             self.places.insert(name.clone(), (class, size));
+        } else {
+            give_back_room(&mut self.places);
         }
     }
 
@@ -73,7 +78,7 @@ impl Unbound {
             .filter(|(class, _)| **class != wish.class)
             .flat_map(|(_, volumes)| around(volumes))
             .take(2 * REACH);
-        let mut found: Vec<(&(Quantity, VolumeName), Arc<PersistentVolume>, Vec<Misfit>)> = own
+        let mut found: Vec<_> = own
             .chain(others)
             .filter_map(|place| {
                 let volume = current(&place.1)?;
@@ -82,11 +87,11 @@ impl Unbound {
             })
             .collect();
         found.sort_by_key(|(place, _, misfits)| (misfits.len(), *place));
-        let near = |(_, volume, misfits): (_, Arc<PersistentVolume>, Vec<Misfit>)| Near {
+        let near = |volume: &PersistentVolume, misfits: Vec<Misfit>| Near {
             volume: volume.key(),
-            faults: misfits.into_iter().map(|misfit| Fault::of(misfit, &volume, wish)).collect(),
+            faults: misfits.into_iter().map(|misfit| Fault::of(misfit, volume, wish)).collect(),
         };
-        found.into_iter().take(most).map(near).collect()
+        found.into_iter().take(most).map(|(_, volume, misfits)| near(&volume, misfits)).collect()
     }
 }
 

@@ -194,7 +194,9 @@ impl Queue {
         now: Instant,
     ) {
         let mut volumes: Vec<VolumeName> = volumes.into_iter().collect();
-        claims.iter_mut().for_each(|claims| claims.sort());
+        for claims in &mut claims {
+            claims.sort();
+        }
         volumes.sort();
         let count = claims.iter().map(Vec::len).sum::<usize>();
         let (claims, volumes) = (claims.map(Vec::into_iter), volumes.into_iter());

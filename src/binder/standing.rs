@@ -92,7 +92,7 @@ pub struct Stand<R> {
 
 impl<R: Reason> Reason for Stand<R> {
     fn code(&self) -> &'static str {
-        if self.failure.is_some() { "RequestFailed" } else { self.reason.code() }
+        if self.failure.is_some() { "RetryBackoff" } else { self.reason.code() }
     }
 
     fn message(&self) -> String {

@@ -24,7 +24,7 @@ use crate::{
         kinds::{Narrow, PersistentVolume, PersistentVolumeClaim, Pod},
         text::Text,
     },
-    state::Relation,
+    state::{Relation, give_back_room},
 };
 
 /// Order among waiting claims: by size, and the oldest last.
@@ -77,7 +77,7 @@ impl ClaimIndex {
                 self.by_class.remove(class, key);
             }
         }
-        let Some(entry) = entry else { return };
+        let Some(entry) = entry else { return give_back_room(&mut self.entries) };
         if !entry.volume.is_empty() {
             self.by_volume.insert(entry.volume.clone(), key.clone());
         }
@@ -116,6 +116,7 @@ impl ClaimIndex {
     /// Notes that a claim no longer waits.
     pub fn forget(&mut self, key: &ClaimKey) {
         let Some((queue, modes, rank)) = self.places.remove(key) else { return };
+        give_back_room(&mut self.places);
         if let Some(sets) = self.waiting.get_mut(&queue) {
             discard(sets, &modes, &rank);
             if sets.is_empty() {
@@ -179,6 +180,8 @@ impl ByClaim {
         }
         if !claims.is_empty() {
             self.claims.insert(key.clone(), claims);
+        } else if !changed.is_empty() {
+            give_back_room(&mut self.claims);
         }
         changed
     }

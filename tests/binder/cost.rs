@@ -112,23 +112,31 @@ fn events() -> Result<(), Failed> {
     Ok(())
 }
 
+fn turns() -> Result<(), Failed> {
+    for (size, resync) in [(MANY, false), (LARGE, true)] {
+        let (claims, volumes) = size;
+        let mut cluster = Cluster::with(size);
+        in_turns(&mut cluster, "a take-over", claims + volumes, size)?;
+        if resync {
+            cluster.now += BinderOptions::default().sync_period;
+            in_turns(&mut cluster, "a resync", claims, size)?;
+        }
+    }
+    Ok(())
+}
+
 // What it says goes to the person who runs the tests.
 #[allow(clippy::print_stdout)]
-fn turns() -> Result<(), Failed> {
-    let (claims, volumes) = MANY;
-    let mut cluster = Cluster::with(MANY);
+fn in_turns(cluster: &mut Cluster, name: &str, looks: usize, (claims, volumes): Size) -> Result<(), Failed> {
     let one_search = volumes + NEAREST;
-    for (name, looks) in [("a take-over", claims + volumes), ("a resync", claims)] {
-        let work = cluster.run();
-        println!("{name}, {MANY:?}: {work:?}");
-        if work.longest > LOOKS || work.most_compared >= COMPARED + one_search {
-            return Err(format!("{name}: {work:?}").into());
-        }
-        // Each search is made once, and to its end.
-        if (work.looks, work.claims) != (looks, claims) || work.compared < claims * volumes {
-            return Err(format!("{name}: {work:?}, expected {looks} looks").into());
-        }
-        cluster.now += BinderOptions::default().sync_period;
+    let work = cluster.run();
+    println!("{name}, {claims} claims and {volumes} volumes: {work:?}");
+    if work.longest > LOOKS || work.most_compared >= COMPARED + one_search {
+        return Err(format!("{name}: {work:?}").into());
+    }
+    // Each search is made once, and to its end.
+    if (work.looks, work.claims) != (looks, claims) || work.compared < claims * volumes {
+        return Err(format!("{name}: {work:?}, expected {looks} looks").into());
     }
     Ok(())
 }

@@ -34,8 +34,8 @@ async fn policy(stage: Stage) {
     cluster.claim("c1").await;
     cluster.event_with("c1", "FailedBinding", WORDS).await;
     daemon.page_says("/debug/binder", WORDS).await;
-    daemon.page_says("/debug/binder", "RequestFailed").await;
-    daemon.shows("mooring_waiting{kind=\"claim\",reason=\"RequestFailed\"} 1").await;
+    daemon.page_says("/debug/binder", "RetryBackoff").await;
+    daemon.shows("mooring_waiting{kind=\"claim\",reason=\"RetryBackoff\"} 1").await;
     allow(&stage).await;
     cluster.bound("c1", "v1").await;
     assert!(!daemon.page("/debug/binder").await.contains(WORDS), "nothing fails any more");

@@ -66,12 +66,12 @@ fn l18_a_refusal_is_told_at_once_and_what_the_next_try_may_mend_after_three() {
         let text = format!("could not reserve the volume, a write to pv/pv: {words}");
         assert_eq!(told(&events), [("PersistentVolumeClaim", "FailedBinding", text.as_str())]);
         assert_eq!(took, tries, "{error}");
-        assert_eq!(planner.standing().waiting(), [("RequestFailed", 1)].into());
+        assert_eq!(planner.standing().waiting(), [("RetryBackoff", 1)].into());
         let page = planner.standing().json();
         let row = &page["waiting"][0];
         assert_eq!(
             (&row["reason"], &row["facts"]["request"]),
-            (&json!("RequestFailed"), &json!("reserve_volume"))
+            (&json!("RetryBackoff"), &json!("reserve_volume"))
         );
         assert_eq!(
             (&row["message"], &row["facts"]["meanwhile"]["reason"]),
@@ -158,7 +158,7 @@ fn l18_what_is_refused_of_a_volume_is_told_there() {
         let page = planner.standing().json();
         assert_eq!(
             (&page["waiting"][0]["volume"], &page["waiting"][0]["reason"]),
-            (&json!("pv"), &json!("RequestFailed"))
+            (&json!("pv"), &json!("RetryBackoff"))
         );
     }
 }

@@ -195,7 +195,7 @@ fn s28_a_class_that_cannot_be_read_keeps_its_claims_waiting() {
     let plan = planner.plan(now);
     assert!(plan.ops.is_empty(), "the other claim does not try the same at once");
     assert_eq!(plan.wake_at, Some(now + Duration::from_millis(500)));
-    assert_eq!(planner.standing().waiting(), [("RequestFailed", 2)].into());
+    assert_eq!(planner.standing().waiting(), [("RetryBackoff", 2)].into());
     let text = "storage class \"manual\" could not be read: no";
     assert_eq!(reasons(&plan), [("ProvisioningFailed", text); 2]);
 
