@@ -464,7 +464,7 @@ fn line(measure: &Measure) -> String {
             format!("took {} {plugin} {}s", operation.as_str(), time.as_secs())
         }
         Measure::Failed(operation, plugin) => format!("failed {} {plugin}", operation.as_str()),
-        Measure::Bound(_, time) => format!("bound {}s", time.as_secs()),
+        Measure::Bound(_, time, _) => format!("bound {}s", time.as_secs()),
     }
 }
 
