@@ -235,6 +235,28 @@ mod tests {
         assert_eq!(begun.elapsed(), std::time::Duration::ZERO);
     }
 
+    /// A scraper that would rather have OpenMetrics gets the classic format.
+    #[tokio::test(start_paused = true)]
+    async fn a_page_has_one_form_whatever_is_accepted_and_what_is_negotiated_has_the_one_asked_for() {
+        let options = Options { always_allow_paths: vec!["/*".to_owned()], ..for_tests() };
+        let router = Router::default()
+            .page("/metrics", || Answer::text(http::StatusCode::OK, "up 1\n".to_owned()))
+            .negotiated("/flagz", |accept| Answer::text(http::StatusCode::OK, accept.to_owned()));
+        let measures = Measures::new(&Metrics::default()).unwrap();
+        let auth = Cluster::default().auth(&options);
+        let gate = Gate::new(Pages::new(Arc::new(router)), auth, options, measures);
+        let peer = TlsPeer::new([10, 0, 0, 1].into(), Arc::default());
+        for (path, expected) in [("/metrics", "up 1\n"), ("/flagz", "application/openmetrics-text,*/*;q=0.1")]
+        {
+            let request = Request::get(path)
+                .header("accept", "application/openmetrics-text")
+                .header("accept", "*/*;q=0.1");
+            let (head, ()) = request.body(()).unwrap().into_parts();
+            let answer = gate.answer(&peer, &head).await.sent.answer().clone();
+            assert_eq!((answer.content_type, answer.body.as_str()), ("text/plain; charset=utf-8", expected));
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn who_asks_an_open_path_for_reasons_has_to_be_known() {
         let gate = gate(&Cluster::default());
