@@ -365,7 +365,7 @@ impl Controller {
         if *error != CallError::NotLeader {
             let Named { object, .. } = Named::in_cluster(Node::KIND, name.as_str());
             let attempt = self.actual.node_mut(name).retry.failures().saturating_add(1);
-            tracing::warn!(object, reason = "RequestFailed", attempt, %error, "request for the node failed");
+            tracing::warn!(object, reason = "RetryBackoff", attempt, %error, "request for the node failed");
         }
         let state = self.actual.node_mut(name);
         state.retry = pause(mem::take(&mut state.retry));

@@ -98,6 +98,6 @@ impl Controller {
     ) {
         let Named { object, .. } = named(volume, node);
         let attempt = self.attempt(volume, node);
-        tracing::warn!(object, reason = "RequestFailed", attempt, %volume, %node, %error, "{what}");
+        tracing::warn!(object, reason = "RetryBackoff", attempt, %volume, %node, %error, "{what}");
     }
 }

@@ -25,7 +25,7 @@ use crate::{
 const GONE: &str = "Gone";
 
 /// The reason of a key about which a request fails.
-const REQUEST_FAILED: &str = "RequestFailed";
+const RETRY_BACKOFF: &str = "RetryBackoff";
 
 /// What was last said of a key.
 #[derive(Clone, Copy, Debug)]
@@ -142,7 +142,7 @@ impl Planner {
     }
 
     fn reason_told(&self, target: &Target, code: &'static str) -> &'static str {
-        if self.failures.told(target).is_some() { REQUEST_FAILED } else { code }
+        if self.failures.told(target).is_some() { RETRY_BACKOFF } else { code }
     }
 
     /// Notes what a look at a claim has come to.
