@@ -8,7 +8,7 @@
 //! If the subsystems do not drain in time the lease is left to expire, because a request that may
 //! still be under way must not meet the writes of the next leader.
 
-use std::{net::SocketAddr, path::Path, sync::Arc};
+use std::{net::SocketAddr, sync::Arc};
 
 use anyhow::{Context, anyhow};
 use futures::future::{BoxFuture, LocalBoxFuture};
@@ -19,7 +19,6 @@ use tokio::{
     sync::watch,
     time::Instant,
 };
-use tokio_rustls::rustls::ServerConfig;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 #[cfg(feature = "tracing-otlp")]
@@ -29,7 +28,7 @@ use crate::{
     binder::Binder,
     config::Config,
     debugging,
-    http::{self, DelegatedAuth, Gate, Measures, OwnCertificate, Pages, Reviewer, Router, Server},
+    http::{self, Gate, Measures, OwnCertificate, Pages, Router},
     kube_api::{
         call::Caller,
         connect::{ApiServer, ConnectError},
@@ -55,9 +54,11 @@ use crate::{
 
 mod life;
 mod patience;
+mod serving;
 
 pub use life::Life;
 use patience::{EVENTS_TIMEOUT, HTTP_TIMEOUT, Patience};
+use serving::{BoundServer, bind_server, build_auth, serving};
 
 /// The alarm about a restore of etcd.
 const RESTORED: &str = "etcd_restored";
@@ -459,16 +460,6 @@ fn start_traces(
     }
 }
 
-/// How to serve, as it is configured.
-fn serving(config: &Config) -> http::Options {
-    let serving = config.serving.clone();
-    if serving.port != 0 {
-        return serving;
-    }
-    // Nobody comes who could show a certificate.
-    http::Options { client_ca_file: None, skip_lookup: true, ..serving }
-}
-
 /// Says what the process is and takes, and when its certificates expire: the server's, if there is one, and the
 /// client's.
 fn describe(
@@ -516,74 +507,6 @@ async fn alarm_of_restores(grace: RestoreGrace, alarms: Alarms) {
             () = tokio::time::sleep(left.unwrap_or_default()), if left.is_some() => {}
         }
     }
-}
-
-/// A bound socket, and what it takes to talk there.
-struct BoundServer {
-    server: Server,
-    tls: ServerConfig,
-    own: Arc<OwnCertificate>,
-}
-
-/// What an operator may have got wrong about serving, before anything that others see: where to serve, and which
-/// API servers review tokens and access. Who serves nowhere needs none of it.
-async fn bind_server(
-    serving: &http::Options,
-    api: &ApiServer,
-) -> anyhow::Result<(Option<BoundServer>, [ApiServer; 2])> {
-    if serving.port == 0 {
-        return Ok((None, [api.clone(), api.clone()]));
-    }
-    if !serving.skipped_cipher_suites.is_empty() {
-        let skipped = serving.skipped_cipher_suites.join(", ");
-        tracing::warn!(skipped, "--tls-cipher-suites: those without known weakness alone are spoken");
-    }
-    let own = Arc::new(OwnCertificate::load(&serving.certificate, &own_names(serving))?);
-    let tls = http::server_config(serving, Arc::clone(&own))?;
-    let server = Server::bind(SocketAddr::new(serving.address, serving.port))?;
-    let authentication = serving.authentication_kubeconfig.as_deref();
-    let authentication = reviewing("--authentication-kubeconfig", authentication, api).await?;
-    let authorization = serving.authorization_kubeconfig.as_deref();
-    let authorization = reviewing("--authorization-kubeconfig", authorization, api).await?;
-    Ok((Some(BoundServer { server, tls, own }), [authentication, authorization]))
-}
-
-/// The API server that reviews clients: a given one, or the one that the daemon works on.
-async fn reviewing(
-    flag: &'static str,
-    kubeconfig: Option<&Path>,
-    api: &ApiServer,
-) -> anyhow::Result<ApiServer> {
-    match kubeconfig {
-        Some(file) => Ok(ApiServer::read(flag, file).await?),
-        None => Ok(api.clone()),
-    }
-}
-
-/// Who lets clients in. Reviews have connections of their own.
-fn build_auth(
-    serving: &http::Options,
-    [authentication, authorization]: &[ApiServer; 2],
-    measures: &Measures,
-) -> anyhow::Result<DelegatedAuth> {
-    let auth = DelegatedAuth::new(
-        serving,
-        Reviewer::new(authentication.client()?, measures.clone()),
-        Reviewer::new(authorization.client()?, measures.clone()),
-    );
-    auth.map_err(|problem| anyhow!(problem))
-}
-
-/// Names for a certificate that is made here.
-///
-/// KCM: apiserver's pkg/server/options/serving.go, MaybeDefaultWithSelfSignedCerts.
-fn own_names(serving: &http::Options) -> Vec<String> {
-    let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
-    if !serving.address.is_unspecified() && !serving.address.is_loopback() {
-        names.push(serving.address.to_string());
-    }
-    names.extend(hostname::get().ok().and_then(|name| name.into_string().ok()));
-    names
 }
 
 /// Runs a future on this runtime although another one waits for it, from when it is first waited for.
