@@ -29,13 +29,13 @@ use super::{
     force::{ForcePolicy, ForceReason},
     journey::Journey,
     node_state::NodeState,
-    retry::Retry,
     rivalry::Rivalry,
     scope::Scope,
     volume_name::{VolumeId, VolumeKind},
     withdrawal::{Sequence, Unpublished, Withdrawal},
 };
 use crate::{
+    controller::{event_dedup::Recorded, retry::Retry},
     kube_api::{
         ids::{AttachmentName, NodeName, ResourceVersion, Uid},
         kinds::VolumeAttachment,
@@ -169,7 +169,7 @@ pub struct Told {
     /// That the attach succeeded.
     pub attached: bool,
     /// What was said last of each topic, and when.
-    pub said: BTreeMap<Topic, (Announcement, Instant)>,
+    pub said: BTreeMap<Topic, Recorded<Announcement>>,
     /// Since when another node has held the volume, as they were told.
     pub held_since: Option<Instant>,
 }

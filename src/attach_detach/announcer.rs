@@ -11,6 +11,7 @@ use super::{
     volume_name::{VolumeId, VolumeKind},
 };
 use crate::{
+    controller::event_dedup::Repeatable,
     kube_api::{
         call::CallError,
         events::{Event, EventType, Involved},
@@ -57,10 +58,9 @@ pub enum Announcement {
     ForcedDetachDone(NodeName, ForceReason),
 }
 
-impl Announcement {
-    /// Whether it says the same as another. A wait that a try interrupts, in vain, is the same wait.
-    #[must_use]
-    pub fn is_like(&self, other: &Self) -> bool {
+/// A wait that a try interrupts, in vain, is the same wait.
+impl Repeatable for Announcement {
+    fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (
                 Self::Holder { node, waiting, foreign, since: _ },
@@ -328,8 +328,8 @@ mod tests {
                 format!("Volume \"pv1\" is attached to node \"n1\", {expected}, since 1970-01-01T00:00:07Z");
             assert_eq!(text(&holder(waiting, 7), "pv1", "ns1").2, expected);
         }
-        assert!(holder(refused(), 7).is_like(&holder(refused(), 8)), "the same wait, after a try in vain");
-        assert!(!holder(refused(), 7).is_like(&holder(Waiting::NodeGone, 7)));
+        assert!(holder(refused(), 7).is_same(&holder(refused(), 8)), "the same wait, after a try in vain");
+        assert!(!holder(refused(), 7).is_same(&holder(Waiting::NodeGone, 7)));
     }
 
     #[test]

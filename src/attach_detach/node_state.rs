@@ -8,10 +8,13 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::{force::ForcePolicy, retry::Retry, volume_name::VolumeId};
-use crate::kube_api::{
-    ids::{ResourceVersion, Uid},
-    kinds::{AttachedVolume, Node, NodeInfo},
+use super::{force::ForcePolicy, volume_name::VolumeId};
+use crate::{
+    controller::retry::Retry,
+    kube_api::{
+        ids::{ResourceVersion, Uid},
+        kinds::{AttachedVolume, Node, NodeInfo},
+    },
 };
 
 /// How long a kubelet must have been Ready before an empty list of a re-created node is believed: several

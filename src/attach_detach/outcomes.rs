@@ -15,18 +15,20 @@ use super::{
     force_timers::Candidate,
     metrics::Ending,
     node_state::Unsettled,
-    retry::Retry,
     second_controller::Suspect,
     transitions::named,
     volume_name::VolumeId,
     withdrawal::{Sequence, Withdrawal},
 };
-use crate::kube_api::{
-    call::CallError,
-    ids::{NodeName, ResourceVersion, Uid},
-    kinds::{Narrow, Node, VolumeAttachment},
+use crate::{
+    controller::retry::Retry,
+    kube_api::{
+        call::CallError,
+        ids::{NodeName, ResourceVersion, Uid},
+        kinds::{Narrow, Node, VolumeAttachment},
+    },
+    telemetry::transition::Named,
 };
-use crate::telemetry::transition::Named;
 
 /// After so many failures in a row that the server may not have meant, silence or its wish to be left alone for a
 /// moment, users are told: it is no accident then. (KCM tells of the first.)
@@ -37,11 +39,6 @@ impl Controller {
     pub fn take_outcome(&mut self, outcome: Outcome, now: Instant) {
         self.tick(now);
         let Outcome { call, sent, result } = outcome;
-        if matches!(result, Err(CallError::NotLeader)) {
-            self.leads = false;
-            self.standing.stand_by();
-            self.metrics.leads(false);
-        }
         if result.is_ok() {
             self.note_pace(&call, now);
         }

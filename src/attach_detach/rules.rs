@@ -18,13 +18,15 @@ use super::{
     force::{ForcePolicy, ForceReason, Unforced, force},
     no_op,
     node_state::NodeState,
-    retry::Retry,
     volume_name::VolumeKind,
     withdrawal::{Unpublished, Withdrawal},
 };
-use crate::kube_api::{
-    ids::{AttachmentName, NodeName, Uid},
-    kinds::{VolumeAttachment, VolumeError},
+use crate::{
+    controller::retry::Retry,
+    kube_api::{
+        ids::{AttachmentName, NodeName, Uid},
+        kinds::{VolumeAttachment, VolumeError},
+    },
 };
 
 /// What is known of one pair when it is judged.

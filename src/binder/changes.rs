@@ -7,13 +7,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::{
-    annotations,
-    decision::Target,
-    planner::Planner,
-    reason::ClaimReason,
-    view::{Proofs, Seen},
-};
+use super::{annotations, decision::Target, planner::Planner, reason::ClaimReason, view::Seen};
 use crate::kube_api::{
     ids::{ClaimKey, ClassName, PodKey, VolumeName},
     kinds::{ClaimPhase, ClaimRef, Narrow, ObjectRef, StorageClass},
@@ -52,18 +46,6 @@ impl Planner {
         wanted.sort();
         self.queue.extend(wanted.into_iter().map(Target::Claim), now);
         self.queue.extend_slowly([open, bound], volumes, now);
-    }
-
-    /// Nothing is decided here until this process leads again: only what is known of the objects there are is
-    /// kept up. What was read live is of yesterday then, and what we wrote is changed by whoever leads.
-    pub fn stand_by(&mut self) {
-        self.queue.close();
-        self.class_wakes.clear();
-        self.proofs = Proofs::default();
-        self.runs.unproven_all();
-        self.rivals.forget_all();
-        self.transitions.forget_all();
-        self.trails.forget_all();
     }
 
     /// Notes that an object changed, and whom that concerns.
@@ -183,11 +165,15 @@ impl Planner {
             self.proofs.forget_class(name);
         }
         let default = default_class(self.objects.classes.snapshot().values());
-        if default != self.default_class {
-            self.default_class = default;
-            self.class_wakes.begin("".into());
+        let is_another = default != self.default_class;
+        self.default_class = default;
+        // Whoever takes over looks at every claim.
+        if self.queue.is_open() {
+            if is_another {
+                self.class_wakes.begin("".into());
+            }
+            self.class_wakes.begin(name.clone());
         }
-        self.class_wakes.begin(name.clone());
     }
 
     fn forget(&mut self, target: &Target) {

@@ -27,11 +27,6 @@ impl ClassWakes {
         wake.again = wake.last.is_some();
     }
 
-    /// Nothing is to be looked at.
-    pub fn clear(&mut self) {
-        self.0.clear();
-    }
-
     /// Whether there is nothing left.
     #[must_use]
     pub fn is_empty(&self) -> bool {

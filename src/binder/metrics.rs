@@ -11,23 +11,19 @@ use tokio::time::Instant;
 use super::{
     decision::{Target, WriteKind},
     latency::{BindMode, Measure},
-    queue::{Tallies, Tally},
+    queue::Tallies,
     sizes::Sizes,
     standing::Standing,
 };
 use crate::{
     diagnostics::Kind,
     metrics::{
-        Decisions, ForeignWrites, Metrics, RunningController, STORAGE_OPERATION_BUCKETS, WorkQueueMetrics,
-        WriteConflicts,
+        Decisions, ForeignWrites, Metrics, STORAGE_OPERATION_BUCKETS, WorkQueueMetrics, WriteConflicts,
         bounded::{Bounded, OTHER, PLUGINS},
         exemplar::TracedHistogram,
     },
     state::Objects,
 };
-
-/// KCM: cmd/kube-controller-manager/names/controller_names.go.
-const CONTROLLER: &str = "persistentvolume-binder-controller";
 
 /// From a few round trips on a fast server to a bind that waits for a minute of conflicts or throttling.
 const BIND_BUCKETS: [f64; 14] =
@@ -42,7 +38,6 @@ pub struct BinderMetrics {
     claim_decisions: Decisions,
     volume_decisions: Decisions,
     conflicts: WriteConflicts,
-    running: RunningController,
     failures: IntCounterVec,
     classes: IntCounter,
     class_errors: IntCounter,
@@ -119,7 +114,6 @@ impl BinderMetrics {
             claim_decisions: Decisions::new(metrics, Kind::Claim)?,
             volume_decisions: Decisions::new(metrics, Kind::Volume)?,
             conflicts,
-            running: RunningController::new(metrics, CONTROLLER)?,
             failures,
             classes,
             class_errors,
@@ -153,15 +147,8 @@ impl BinderMetrics {
 
     /// Notes what the queues counted.
     pub fn queued(&self, tallies: &Tallies) {
-        let note = |queue: &WorkQueueMetrics, tally: &Tally| {
-            queue.added(tally.adds, tally.retries);
-            queue.set_depth(tally.depth);
-            for wait in &tally.waits {
-                queue.waited(*wait);
-            }
-        };
-        note(&self.claims, &tallies.claims);
-        note(&self.volumes, &tallies.volumes);
+        self.claims.counted(&tallies.claims);
+        self.volumes.counted(&tallies.volumes);
     }
 
     /// Notes that a request about a key is sent.
@@ -198,11 +185,6 @@ impl BinderMetrics {
         self.conflicts.count(kind.as_str());
     }
 
-    /// Notes whether this process decides.
-    pub fn leads(&self, leads: bool) {
-        if leads { self.running.started() } else { self.running.stopped() }
-    }
-
     /// Counts requests that failed.
     pub fn failed(&self, request: &'static str, outcome: &'static str, count: u64) {
         self.failures.with_label_values(&[request, outcome]).inc_by(count);
@@ -228,6 +210,7 @@ mod tests {
             ids::{ClaimKey, VolumeName},
             kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
         },
+        metrics::QueueCounts,
     };
 
     fn decode<T: Narrow>(text: &str) -> T {
@@ -263,10 +246,10 @@ mod tests {
         binder.measured(&Measure::Bound(BindMode::Static, Duration::from_millis(3), None));
         binder.conflicted(WriteKind::NameVolume);
         binder.class_assigned(false);
-        let waits = vec![Duration::from_secs(1)];
+        let waits = [Duration::from_secs(1)].into_iter().collect();
         binder.queued(&Tallies {
-            claims: Tally { adds: 4, retries: 1, waits, depth: 2 },
-            volumes: Tally::default(),
+            claims: QueueCounts { adds: 4, retries: 1, waits, depth: 2 },
+            volumes: QueueCounts::default(),
         });
         let (claim, volume) =
             (Target::Claim(ClaimKey::new("ns", "c")), Target::Volume(VolumeName::from("v")));

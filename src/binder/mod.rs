@@ -39,7 +39,6 @@ pub mod queue;
 pub mod reason;
 pub mod reclaim;
 pub mod recycle;
-pub mod retry;
 pub mod rivals;
 mod run_outcomes;
 pub mod runs;
@@ -47,7 +46,6 @@ mod sizes;
 pub mod standing;
 #[cfg(test)]
 mod tests;
-pub mod told;
 mod trails;
 pub mod transitions;
 mod unconfirmed;

@@ -104,11 +104,6 @@ impl Rivals {
         self.to_read.remove(target);
     }
 
-    /// Forgets everything: another of our own processes may lead now, and change what we wrote.
-    pub fn forget_all(&mut self) {
-        *self = Self { sightings: self.sightings, ..Self::default() };
-    }
-
     /// Looks at a claim as the tables show it now.
     pub fn look_at_claim(&mut self, claim: &PersistentVolumeClaim, now: Instant) {
         let target = Target::Claim(claim.key());
@@ -282,9 +277,6 @@ mod tests {
         rivals.look_at_volume(&again, now);
         rivals.wrote_volume(&volume(12, VolumePhase::Bound, "a"), now);
         rivals.forget(&Target::Volume("pv".into()));
-        rivals.look_at_volume(&volume(13, VolumePhase::Available, "a"), now);
-        rivals.wrote_volume(&volume(12, VolumePhase::Bound, "a"), now);
-        rivals.forget_all();
         rivals.look_at_volume(&volume(13, VolumePhase::Available, "a"), now);
         assert_eq!((read(&mut rivals, KCM, now), rivals.sightings()), (0, 0));
     }

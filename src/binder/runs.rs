@@ -14,11 +14,13 @@ use super::{
     host_path::volume_name,
     reason::Unprovisioned,
     recycle::{CLAIM_UID, POD_PREFIX},
-    retry::Retries,
 };
-use crate::kube_api::{
-    ids::{ClaimKey, PodKey, ResourceVersion, Uid, VolumeName},
-    kinds::{Narrow, OwnerReference, PersistentVolume, PersistentVolumeClaim, Pod, PodPhase},
+use crate::{
+    controller::retry::RetryMap,
+    kube_api::{
+        ids::{ClaimKey, PodKey, ResourceVersion, Uid, VolumeName},
+        kinds::{Narrow, OwnerReference, PersistentVolume, PersistentVolumeClaim, Pod, PodPhase},
+    },
 };
 
 /// Stage of what is done to a volume.
@@ -86,7 +88,7 @@ pub struct Runs {
     asked: u64,
     /// Namespaces in which recycler pods are looked for. Elsewhere people may call pods as they like.
     namespaces: BTreeSet<String>,
-    pub(super) pauses: Retries<Target>,
+    pub(super) pauses: RetryMap<Target>,
 }
 
 impl Runs {
@@ -269,15 +271,6 @@ impl Runs {
             && let VolumeStage::Proven(_) = run.stage
         {
             run.stage = VolumeStage::Begun;
-        }
-    }
-
-    /// Nothing may be done for a while, after which every proof will be old.
-    pub fn unproven_all(&mut self) {
-        for run in self.volumes.values_mut() {
-            if let VolumeStage::Proven(_) = run.stage {
-                run.stage = VolumeStage::Begun;
-            }
         }
     }
 

@@ -252,11 +252,6 @@ impl Standing {
         self.volumes.lead(now);
     }
 
-    /// Notes that this process decides no more.
-    pub(super) fn stand_by(&self) {
-        self.leads.store(false, Ordering::Relaxed);
-    }
-
     /// Whether this process decides.
     #[must_use]
     pub fn leads(&self) -> bool {

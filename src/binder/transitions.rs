@@ -113,12 +113,6 @@ impl Transitions {
         self.say(target, Some(before.phase), &look, Some(before), now);
     }
 
-    /// Forgets what was said: another process decides now.
-    pub fn forget_all(&mut self) {
-        self.said.clear();
-        self.written.clear();
-    }
-
     /// What is to be said.
     pub fn take(&mut self) -> Vec<Transition> {
         std::mem::take(&mut self.news)
@@ -261,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_waited_for_is_said_to_be_gone_and_a_new_leader_begins_anew() {
+    fn what_was_waited_for_is_said_to_be_gone() {
         let (now, volume) = (Instant::now(), Target::Volume(VolumeName::from("v")));
         let mut transitions = Transitions::default();
         let left = look("Released", "LeftToProvisioner", false);
@@ -270,9 +264,5 @@ mod tests {
         transitions.gone(&volume, now);
         let said: Vec<_> = transitions.take().iter().map(|line| (line.from, line.to, line.took)).collect();
         assert_eq!(said, [("Released", "Released", None), ("Released", GONE, Some(Duration::from_secs(4)))]);
-        transitions.looked(&volume, &left, now);
-        transitions.forget_all();
-        transitions.gone(&volume, now);
-        assert_eq!(transitions.take().len(), 1);
     }
 }

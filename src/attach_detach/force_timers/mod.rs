@@ -27,12 +27,15 @@ use self::{
     earlier::EarlierMap,
     trouble::Trouble,
 };
-use super::{retry::Retry, volume_name::VolumeId};
-use crate::kube_api::{
-    call::{CallError, Request, Verb},
-    ids::{NodeName, Uid},
-    kinds::ConfigMap,
-    tally::Tally,
+use super::volume_name::VolumeId;
+use crate::{
+    controller::retry::Retry,
+    kube_api::{
+        call::{CallError, Request, Verb},
+        ids::{NodeName, Uid},
+        kinds::ConfigMap,
+        tally::Tally,
+    },
 };
 
 /// Entries that are kept, at most. A ConfigMap may hold 1 MiB, and one entry is a key of 32 bytes, three digits, the

@@ -104,22 +104,6 @@ fn l8_a_recycler_pod_that_the_list_lacks_is_asked_for_at_once() {
     assert_eq!(read.call, Call::Read { target: Object::Pod(pod.key()), purpose: Purpose::Refresh });
 }
 
-/// A process that leads again has to prove anew what it had proven before.
-#[test]
-fn s23_a_proof_does_not_outlast_the_lease() {
-    let now = Instant::now();
-    let (_, mut planner, _) = recycling(now);
-    let read = only(planner.plan(now));
-    planner.outcome(read, Ok(Answer::Volume(released(1))), now, 0.0);
-    planner.stand_by();
-    planner.lead(now);
-    let read = only(planner.plan(now));
-    assert!(matches!(read.call, Call::Read { purpose: Purpose::ProveClaim(_), .. }), "{read:?}");
-    planner.outcome(read, Err(CallError::NotFound("c".into())), now, 0.0);
-    let read = only(planner.plan(now));
-    assert!(matches!(read.call, Call::Read { purpose: Purpose::ProveReleased, .. }), "{read:?}");
-}
-
 #[test]
 fn s23_no_two_processes_name_their_pods_alike() {
     let now = Instant::now();

@@ -24,14 +24,14 @@ pub use fetch::{Fetcher, Stream, Trouble};
 pub use pace::Pace;
 
 use self::catch_up::{HURRIED_LIFETIME, SOON};
-use super::{
-    ids::ResourceVersion,
-    kinds::api_root,
-    wire::{DecodeError, Head, WatchEvent, WatchEventKind},
-};
+use super::{Listing, Objects, Regression, Stored, Suspect};
 use crate::{
+    kube_api::{
+        ids::ResourceVersion,
+        kinds::api_root,
+        wire::{DecodeError, Head, WatchEvent, WatchEventKind},
+    },
     metrics::{KindMetrics, ListCause, ReopenCause},
-    state::{Listing, Objects, Regression, Stored, Suspect},
 };
 
 /// Objects on the first page of a list, of which nobody knows how large they are.

@@ -1,58 +1,111 @@
-//! When to look again at a key whose request failed.
+//! When to try again after a failure: a value for one key, and a map of them with their due times.
 //!
-//! In: failures and the current time. Out: which keys are due. One entry per failing key, gone with
-//! its next success; nothing here reads a clock or draws a random number.
+//! In: failures and the current time. Out: when the next try is due. Nothing here reads a clock or draws a random
+//! number. Failures that the server answered and reads without an answer count apart (L16), and each object or
+//! kind of request has a pause of its own (S40).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
 use crate::kube_api::backoff::{retry_pause, silence_pause};
 
 /// So many conflicts in a row are retried at once: each is answered with a live read, after which
-/// the write usually succeeds. More of them mean that somebody fights us.
+/// the write usually succeeds. More of them mean that another writer fights us.
 const FREE_CONFLICTS: u32 = 3;
+
+/// Failures in a row, when to try again, and what was said of the last one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Retry {
+    failures: u32,
+    silences: u32,
+    at: Option<Instant>,
+    message: Option<Arc<str>>,
+}
+
+impl Retry {
+    /// When the next try is due, if that is in the future.
+    #[must_use]
+    pub fn pending(&self, now: Instant) -> Option<Instant> {
+        self.at.filter(|at| *at > now)
+    }
+
+    /// When the next try is or was due, if the last one failed.
+    #[must_use]
+    pub fn at(&self) -> Option<Instant> {
+        self.at
+    }
+
+    /// Failures in a row.
+    #[must_use]
+    pub fn failures(&self) -> u32 {
+        self.failures
+    }
+
+    /// What was said of the last failure, of requests that no other controller makes and users wait for.
+    #[must_use]
+    pub fn message(&self) -> Option<&Arc<str>> {
+        self.message.as_ref()
+    }
+
+    /// The same after a failure of which this is to be told (L18).
+    #[must_use]
+    pub fn because(self, message: &str) -> Self {
+        Self { message: Some(message.into()), ..self }
+    }
+
+    /// Notes a failure; `at_least` is what the server asked for.
+    #[must_use]
+    pub fn after_failure(self, now: Instant, jitter: f64, at_least: Duration) -> Self {
+        let failures = self.failures.saturating_add(1);
+        let at = Some(now + retry_pause(failures, jitter).max(at_least));
+        Self { failures, silences: 0, at, message: None }
+    }
+
+    /// Notes that a read was not answered, which says nothing about the object (L16).
+    #[must_use]
+    pub fn after_silence(self, now: Instant, jitter: f64) -> Self {
+        let silences = self.silences.saturating_add(1);
+        Self { silences, at: Some(now + silence_pause(silences, jitter)), ..self }
+    }
+}
 
 #[derive(Debug, Default)]
 struct Entry {
-    failures: u32,
+    retry: Retry,
     conflicts: u32,
-    silences: u32,
     /// The pause, from when and until when.
     pause: Option<(Instant, Instant)>,
     /// The server asked for the pause.
     asked: bool,
 }
 
-/// Keys that wait before they are looked at again.
+/// Keys that wait before they are looked at again. One entry per failing key, gone with its next success.
 #[derive(Debug)]
-pub struct Retries<K> {
+pub struct RetryMap<K> {
     entries: BTreeMap<K, Entry>,
     due: BTreeSet<(Instant, K)>,
 }
 
-impl<K> Default for Retries<K> {
+impl<K> Default for RetryMap<K> {
     fn default() -> Self {
         Self { entries: BTreeMap::new(), due: BTreeSet::new() }
     }
 }
 
-impl<K: Ord + Clone> Retries<K> {
+impl<K: Ord + Clone> RetryMap<K> {
     /// Notes a failure; the key waits, longer each time.
     pub fn failed(&mut self, key: &K, now: Instant, jitter: f64) -> Instant {
-        let entry = self.entries.entry(key.clone()).or_default();
-        entry.failures += 1;
-        let until = now + retry_pause(entry.failures, jitter);
-        self.pause(key, now, until, false);
-        until
+        self.note(key, now, |retry| retry.after_failure(now, jitter, Duration::ZERO))
     }
 
     /// Notes that a read was not answered, which says nothing about the key (L16).
     pub fn unanswered(&mut self, key: &K, now: Instant, jitter: f64) {
-        let entry = self.entries.entry(key.clone()).or_default();
-        entry.silences += 1;
-        let until = now + silence_pause(entry.silences, jitter);
-        self.pause(key, now, until, false);
+        self.note(key, now, |retry| retry.after_silence(now, jitter));
     }
 
     /// Notes a conflict. Returns until when to wait, if at all.
@@ -67,6 +120,14 @@ impl<K: Ord + Clone> Retries<K> {
         self.pause(key, until, until, true);
     }
 
+    fn note(&mut self, key: &K, now: Instant, after: impl FnOnce(Retry) -> Retry) -> Instant {
+        let entry = self.entries.entry(key.clone()).or_default();
+        entry.retry = after(std::mem::take(&mut entry.retry));
+        let until = entry.retry.at().unwrap_or(now);
+        self.pause(key, now, until, false);
+        until
+    }
+
     fn pause(&mut self, key: &K, from: Instant, until: Instant, asked: bool) {
         let entry = self.entries.entry(key.clone()).or_default();
         entry.asked = asked;
@@ -77,7 +138,7 @@ impl<K: Ord + Clone> Retries<K> {
     }
 
     /// The key does not look any more as it did when its request failed: it waits no longer than after a
-    /// first failure, unless the server asked for more. (Who changes it without end gets no more tries than
+    /// first failure, unless the server asked for more. (A writer that changes it without end causes no more tries than
     /// that.) Its failures stay counted, so that it waits longer if it fails again.
     pub fn changed(&mut self, key: &K, now: Instant) {
         let Some(entry) = self.entries.get_mut(key).filter(|entry| !entry.asked) else { return };
@@ -98,10 +159,10 @@ impl<K: Ord + Clone> Retries<K> {
         }
     }
 
-    /// Failures in a row.
+    /// Tries in a row that failed or were not answered.
     #[must_use]
     pub fn failures(&self, key: &K) -> u32 {
-        self.entries.get(key).map_or(0, |entry| entry.failures.saturating_add(entry.silences))
+        self.entries.get(key).map_or(0, |entry| entry.retry.failures.saturating_add(entry.retry.silences))
     }
 
     /// Until when the key has to wait, if it has to.
@@ -141,13 +202,30 @@ impl<K: Ord + Clone> Retries<K> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
+    fn l16_silence_counts_apart_from_failures() {
+        let now = Instant::now();
+        let mut retry = Retry::default().after_failure(now, 0.0, Duration::ZERO);
+        for _ in 0..20 {
+            retry = retry.after_silence(now, 0.0);
+        }
+        assert_eq!(retry.at(), Some(now + silence_pause(20, 0.0)));
+        assert_eq!(retry.after_failure(now, 0.0, Duration::ZERO).at(), Some(now + retry_pause(2, 0.0)));
+    }
+
+    #[test]
+    fn s40_the_server_may_ask_for_more() {
+        let now = Instant::now();
+        let retry = Retry::default().after_failure(now, 0.0, Duration::from_secs(7));
+        assert_eq!(retry.pending(now), Some(now + Duration::from_secs(7)));
+        assert_eq!(retry.pending(now + Duration::from_secs(7)), None);
+    }
+
+    #[test]
     fn a_key_is_due_once_and_remembers_its_failures() {
-        let mut retries = Retries::default();
+        let mut retries = RetryMap::default();
         let now = Instant::now();
         let first = retry_pause(1, 0.0);
         retries.failed(&"a", now, 0.0);
@@ -163,7 +241,7 @@ mod tests {
 
     #[test]
     fn a_changed_key_waits_no_longer_than_after_a_first_failure_unless_the_server_asked_for_the_pause() {
-        let mut retries = Retries::default();
+        let mut retries = RetryMap::default();
         let now = Instant::now();
         let first = now + retry_pause(1, 0.0);
         for _ in 0..3 {
@@ -190,8 +268,8 @@ mod tests {
     }
 
     #[test]
-    fn l16_silence_counts_apart_from_failures() {
-        let mut retries = Retries::default();
+    fn l16_silence_of_a_key_counts_apart_from_its_failures() {
+        let mut retries = RetryMap::default();
         let now = Instant::now();
         for _ in 0..20 {
             retries.unanswered(&"a", now, 0.0);
@@ -202,7 +280,7 @@ mod tests {
 
     #[test]
     fn only_repeated_conflicts_wait() {
-        let mut retries = Retries::default();
+        let mut retries = RetryMap::default();
         let now = Instant::now();
         let first = retry_pause(1, 0.0);
         for _ in 0..FREE_CONFLICTS {
