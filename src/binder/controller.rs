@@ -10,17 +10,15 @@ use tokio::{task::spawn_blocking, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    decision::{Object, Target, WriteKind},
-    directories,
+    act::op::{Answer, Call, Op},
+    decide::{
+        decision::{Object, Target, WriteKind},
+        view::BinderOptions,
+    },
     doubt::Doubts,
-    host_path::ROOT,
-    metrics::BinderMetrics,
-    op::{Answer, Call, Op},
     planner::{self, Planner},
-    pod_events::PodEvents,
-    standing::Standing,
-    transitions,
-    view::BinderOptions,
+    plugins::{directories, host_path::ROOT, pod_events::PodEvents},
+    tell::{metrics::BinderMetrics, standing::Standing, transitions},
 };
 use crate::{
     controller::{Controller, Executor, Plan, Runner},
