@@ -26,7 +26,7 @@ use crate::traces::export::Exporter;
 use crate::{
     attach_detach::{AttachDetach, TimersPlace},
     binder::Binder,
-    config::Config,
+    config::{Config, Controllers},
     debugging,
     http::{self, Gate, Measures, OwnCertificate, Pages, Router},
     kube_api::{
@@ -43,6 +43,7 @@ use crate::{
     metrics::{
         Alarms, ApiMetrics, Certificate, ElectionMetrics, Expiry, Metrics, WatchMetrics, process, slis::Slis,
     },
+    protection::{Protection, claims::ClaimProtection, volumes::VolumeProtection},
     routes,
     state::{
         Objects, Stored,
@@ -170,9 +171,11 @@ pub struct Parts {
 pub struct Subsystem {
     name: &'static str,
     running: BoxFuture<'static, ()>,
-    explained_at: &'static str,
-    explanation: Box<dyn Fn() -> Value + Send + Sync>,
+    explained: Option<Explained>,
 }
+
+/// Where and how a subsystem explains what it does.
+type Explained = (&'static str, Box<dyn Fn() -> Value + Send + Sync>);
 
 impl std::fmt::Debug for Subsystem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -189,8 +192,14 @@ impl Subsystem {
         explained_at: &'static str,
         explanation: impl Fn() -> Value + Send + Sync + 'static,
     ) -> Self {
-        let explanation = Box::new(explanation);
-        Self { name, running: Box::pin(running), explained_at, explanation }
+        let explained: Explained = (explained_at, Box::new(explanation));
+        Self { explained: Some(explained), ..Self::unexplained(name, running) }
+    }
+
+    /// One that explains nothing.
+    #[must_use]
+    pub fn unexplained(name: &'static str, running: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self { name, running: Box::pin(running), explained: None }
     }
 }
 
@@ -199,6 +208,32 @@ impl Subsystem {
 /// # Errors
 /// A metric that cannot be registered.
 pub fn subsystems(parts: &Parts) -> anyhow::Result<Vec<Subsystem>> {
+    let Controllers { attach_detach, binder, claim_protection, volume_protection } = parts.config.controllers;
+    let mut subsystems = Vec::new();
+    if attach_detach {
+        subsystems.push(attach_detach_subsystem(parts)?);
+    }
+    if binder {
+        subsystems.push(binder_subsystem(parts)?);
+    }
+    let (objects, leadership) = (|| Arc::clone(&parts.objects), || parts.leadership.clone());
+    let (caller, metrics) = (&parts.caller, &parts.metrics);
+    // None of them tells users anything, as in KCM.
+    let events = |name| parts.events.for_component(name);
+    if claim_protection {
+        let name = Protection::<ClaimProtection>::NAME;
+        let protection = Protection::of_claims(objects(), caller, leadership(), events(name), metrics)?;
+        subsystems.push(Subsystem::unexplained(name, protection.run(parts.planning.clone())));
+    }
+    if volume_protection {
+        let name = Protection::<VolumeProtection>::NAME;
+        let protection = Protection::of_volumes(objects(), caller, leadership(), events(name), metrics)?;
+        subsystems.push(Subsystem::unexplained(name, protection.run(parts.planning.clone())));
+    }
+    Ok(subsystems)
+}
+
+fn attach_detach_subsystem(parts: &Parts) -> anyhow::Result<Subsystem> {
     let attach_detach = AttachDetach::new(
         Arc::clone(&parts.objects),
         &parts.caller,
@@ -218,6 +253,16 @@ pub fn subsystems(parts: &Parts) -> anyhow::Result<Vec<Subsystem>> {
         parts.tally.clone(),
     )
     .with_traces(parts.traces.clone());
+    let attachments = attach_detach.standing();
+    Ok(Subsystem::new(
+        "attach-detach",
+        attach_detach.run(parts.planning.clone()),
+        "/debug/attach-detach",
+        move || attachments.json(),
+    ))
+}
+
+fn binder_subsystem(parts: &Parts) -> anyhow::Result<Subsystem> {
     let binder = Binder::new(
         Arc::clone(&parts.objects),
         &parts.caller,
@@ -228,17 +273,9 @@ pub fn subsystems(parts: &Parts) -> anyhow::Result<Vec<Subsystem>> {
         parts.alarms.clone(),
     )?
     .with_traces(parts.traces.clone());
-    let attachments = attach_detach.standing();
     let claims = binder.standing();
-    Ok(vec![
-        Subsystem::new(
-            "attach-detach",
-            attach_detach.run(parts.planning.clone()),
-            "/debug/attach-detach",
-            move || attachments.json(),
-        ),
-        Subsystem::new("binder", binder.run(parts.planning.clone()), "/debug/binder", move || claims.json()),
-    ])
+    let running = binder.run(parts.planning.clone());
+    Ok(Subsystem::new("binder", running, "/debug/binder", move || claims.json()))
 }
 
 /// The running daemon. When dropped, it is gone at once, as a process that was killed.
@@ -353,9 +390,11 @@ impl Daemon {
             planning: planning.clone(),
         };
         let mut router = build_router(&parts, view, tasks.dead())?;
-        for Subsystem { name, running, explained_at, explanation } in subsystems(&parts)? {
+        for Subsystem { name, running, explained } in subsystems(&parts)? {
             tasks.spawn(Stage::Subsystem, name, running);
-            router = router.json(explained_at, explanation);
+            if let Some((path, explanation)) = explained {
+                router = router.json(path, explanation);
+            }
         }
         let router = zpages::add(router, &parts.config);
         let gate = Arc::new(Gate::new(Pages::new(Arc::new(router)), auth, serving, measures));

@@ -3,6 +3,7 @@
 //! In: [`RunArgs`]. Out: a [`Config`], or one [`ConfigError`] that names the flag. Nothing here touches
 //! the network, or any file but those that describe recycler pods and tracing.
 
+mod controllers;
 mod recyclers;
 
 use std::{
@@ -13,6 +14,8 @@ use std::{
 };
 
 use thiserror::Error;
+
+pub use controllers::Controllers;
 
 use crate::{
     attach_detach::{AttachDetachOptions, force::ForcePolicy, room::PAIR_CALLS},
@@ -139,6 +142,8 @@ pub struct Config {
     pub attach_detach: AttachDetachOptions,
     /// Choices for the binder.
     pub binder: BinderOptions,
+    /// Which controllers run.
+    pub controllers: Controllers,
     /// The flags that all this came from, each with its value.
     pub flags: BTreeMap<String, String>,
 }
@@ -155,6 +160,8 @@ impl TryFrom<RunArgs> for Config {
         let attach_detach = attach_detach(&args, rate_limit)?;
         let binder = binder(&args)?;
         let serving = http::Options::try_from(args.serving)?;
+        let controllers = Controllers::parse(&args.controllers)
+            .map_err(|problem| ConfigError::new("controllers", problem))?;
         Ok(Self {
             kubeconfig: args.kubeconfig,
             own_name: args.leader_elect_resource_name,
@@ -170,6 +177,7 @@ impl TryFrom<RunArgs> for Config {
             profiling: args.profiling,
             attach_detach,
             binder,
+            controllers,
             flags: args.values,
         })
     }

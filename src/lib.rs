@@ -37,6 +37,7 @@ pub mod http;
 pub mod kube_api;
 pub mod metrics;
 mod profile;
+pub mod protection;
 pub mod routes;
 pub mod second_writer;
 pub mod serving_flags;

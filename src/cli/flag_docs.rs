@@ -55,12 +55,12 @@ fn every_flag_of_kube_controller_manager_is_obeyed_ignored_or_refused() {
         let known = own.contains_key(flag.name);
         let expected = if flag.treatment == Treatment::Obeyed { known } else { !known };
         assert!(expected, "{}: {:?}, but known to clap: {known}", flag.name, flag.treatment);
-        // As it would be copied, with the value it has by default: nothing but --controllers is in the way.
+        // As it would be copied, with the value it has by default: nothing is in the way.
         let default = pinned.iter().find(|pinned| pinned.name == flag.name).unwrap().default;
         let default = default.trim_matches('"');
         let word = if default.is_empty() { None } else { Some(format!("--{}={default}", flag.name)) };
         let result = word.map(|word| super::arguments::sort([word.into()]));
-        assert!(result.is_none_or(|result| result.is_ok() || flag.name == "controllers"), "{}", flag.name);
+        assert!(result.is_none_or(|result| result.is_ok()), "{}", flag.name);
     }
 }
 

@@ -81,6 +81,7 @@ pub const FLAGS: &[Group] = &[
             "bind-address",
             "cert-dir",
             "client-ca-file",
+            "controllers",
             "kube-api-burst",
             "kube-api-content-type",
             "kube-api-qps",
@@ -119,15 +120,6 @@ pub const FLAGS: &[Group] = &[
         ],
     },
     Group { treatment: Treatment::FeatureGates, values: &["feature-gates"], switches: &[] },
-    Group {
-        treatment: Treatment::Refused {
-            reason: "mooring runs the two loops it was made for, whatever is listed; a list with their names \
-                     switched off belongs to kube-controller-manager",
-            unless: &[],
-        },
-        values: &["controllers"],
-        switches: &[],
-    },
     Group {
         treatment: Treatment::Refused {
             reason: "mooring behaves as 1.36 does and cannot pretend to be older",

@@ -32,7 +32,7 @@ pub struct Meta {
     pub creation_timestamp: Option<Timestamp>,
     /// Set once deletion was asked for; the object is gone when its finalizers are.
     pub deletion_timestamp: Option<Box<Timestamp>>,
-    /// Finalizers; kept for PersistentVolumes and VolumeAttachments.
+    /// Finalizers; kept for PersistentVolumes, claims and VolumeAttachments.
     pub finalizers: TextList,
     /// Owners that somebody asks for: of a pod PersistentVolumes, of a claim its controller.
     pub owner_references: Vec<OwnerReference>,
@@ -80,9 +80,14 @@ impl Meta {
 
     /// Keeps some of the owners, and no finalizer.
     pub(super) fn keep_owners(&mut self, is_kept: impl FnMut(&OwnerReference) -> bool) {
+        self.keep_owners_and_finalizers(is_kept);
+        self.finalizers.clear();
+    }
+
+    /// Keeps some of the owners.
+    pub(super) fn keep_owners_and_finalizers(&mut self, is_kept: impl FnMut(&OwnerReference) -> bool) {
         self.owner_references.retain(is_kept);
         self.owner_references.shrink_to_fit();
-        self.finalizers.clear();
     }
 
     /// Keeps the finalizers, and no owner.

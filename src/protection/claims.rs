@@ -1,0 +1,258 @@
+//! `persistentvolumeclaim-protection-controller`: a claim keeps its finalizer while a pod on a node names it.
+//!
+//! In: claims and pods as they change. Out: where the finalizer is missing, or has to go, one patch; and before one
+//! goes, a live list of the namespace's pods that was asked for after the claim was seen to be deleted, shared by all
+//! claims of the namespace that wait for it (KCM #109282). A pod that the tables show costs no request. The index of
+//! the claims of all pods is kept only by a process that runs this controller.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use tokio::time::Instant;
+
+use super::{
+    Keys, Step, patch,
+    requests::{Answer, Call, ListedPod},
+};
+use crate::{
+    controller::{Controller, Plan},
+    kube_api::{
+        call::CallError,
+        events::Event,
+        ids::{ClaimKey, PodKey, Uid},
+        kinds::{Narrow, ObjectRef, PersistentVolumeClaim, Pod, PodVolumeSource},
+    },
+    metrics::QueueCounts,
+    state::{Objects, Relation},
+};
+
+/// KCM: pkg/volume/util/finalizer.go, PVCProtectionFinalizer.
+pub const FINALIZER: &str = "kubernetes.io/pvc-protection";
+
+/// Which pods that are on a node name which claims.
+#[derive(Debug, Default)]
+struct Users {
+    pods: Relation<ClaimKey, PodKey>,
+    claims: Relation<PodKey, ClaimKey>,
+}
+
+impl Users {
+    /// Takes a pod as it is now. Returns the claims that it named before, or names now.
+    fn update(&mut self, key: &PodKey, pod: Option<&Pod>) -> BTreeSet<ClaimKey> {
+        let before: BTreeSet<ClaimKey> = self.claims.of(key.clone()).cloned().collect();
+        let on_node = pod.filter(|pod| !pod.spec.node_name.as_str().is_empty());
+        let volumes = on_node.into_iter().flat_map(|pod| pod.spec.volumes.iter().map(move |it| (pod, it)));
+        let now: BTreeSet<ClaimKey> = volumes.filter_map(|(pod, volume)| pod.claim_of(volume)).collect();
+        for gone in before.difference(&now) {
+            self.claims.remove(key, gone);
+            self.pods.remove(gone, key);
+        }
+        for new in now.difference(&before) {
+            self.claims.insert(key.clone(), new.clone());
+            self.pods.insert(new.clone(), key.clone());
+        }
+        before.into_iter().chain(now).collect()
+    }
+}
+
+/// The controller.
+#[derive(Debug)]
+pub struct ClaimProtection {
+    objects: Arc<Objects>,
+    keys: Keys<ClaimKey>,
+    users: Users,
+    /// Claims that wait for a list of their namespace's pods, or for the end of the one that is under way.
+    to_list: BTreeMap<String, BTreeSet<ClaimKey>>,
+    /// Namespaces whose pods are being listed.
+    listing: BTreeSet<String>,
+    /// Claims that no pod uses, as a live list has just shown.
+    unused: BTreeMap<ClaimKey, Uid>,
+    leads: bool,
+}
+
+impl ClaimProtection {
+    /// The controller over the shared tables.
+    #[must_use]
+    pub fn new(objects: Arc<Objects>) -> Self {
+        Self {
+            objects,
+            keys: Keys::default(),
+            users: Users::default(),
+            to_list: BTreeMap::new(),
+            listing: BTreeSet::new(),
+            unused: BTreeMap::new(),
+            leads: false,
+        }
+    }
+
+    /// Whether a pod that the tables show uses the claim for certain.
+    fn is_used(&self, key: &ClaimKey, claim: &PersistentVolumeClaim) -> bool {
+        let mut pods = self.users.pods.of(key.clone()).filter_map(|pod| self.objects.pods.get(pod));
+        pods.any(|pod| {
+            pod.spec.volumes.iter().filter(|volume| pod.claim_of(volume).as_ref() == Some(key)).any(
+                |volume| {
+                    match volume.source {
+                        PodVolumeSource::PersistentVolumeClaim(_) => true,
+                        // Of one that is being deleted a list tells whether its containers are gone for good.
+                        PodVolumeSource::Ephemeral => {
+                            !pod.metadata.is_terminating() && is_owned(claim, &pod.metadata.uid)
+                        }
+                        PodVolumeSource::InTree(_) => false,
+                    }
+                },
+            )
+        })
+    }
+
+    fn look(&mut self, key: &ClaimKey, now: Instant) -> Option<Call> {
+        let unused = self.unused.remove(key);
+        let claim = self.objects.claims.get(key)?;
+        let step = Step::of(&claim.metadata, FINALIZER);
+        if step == Step::Nothing || self.objects.unreadable::<PersistentVolumeClaim>(key).is_some() {
+            return None;
+        }
+        if step == Step::Remove {
+            if self.is_used(key, &claim) {
+                return None;
+            }
+            if let Some(left) = self.objects.restore_grace().left(now) {
+                self.keys.retries.wait_until(key, now + left);
+                return None;
+            }
+            if unused != Some(claim.metadata.uid.clone()) {
+                self.to_list.entry(key.namespace().to_owned()).or_default().insert(key.clone());
+                return None;
+            }
+        }
+        self.keys.busy.insert(key.clone());
+        let request = patch(PersistentVolumeClaim::path(key), &claim.metadata, FINALIZER, step);
+        Some(Call::Claim(key.clone(), step, request))
+    }
+
+    /// Takes a live list of the pods of a namespace, for the claims that it was asked for.
+    fn listed(
+        &mut self,
+        claims: Vec<ClaimKey>,
+        result: Result<Answer, CallError>,
+        (now, jitter): (Instant, f64),
+    ) {
+        let pods = match result {
+            Ok(Answer::Pods(pods)) => pods,
+            Ok(Answer::Claim(_) | Answer::Volume(_)) => return,
+            Err(error) => {
+                tracing::warn!(%error, reason = "RetryBackoff", claims = claims.len(), "pods could not be listed, claims are kept");
+                for key in &claims {
+                    self.keys.retries.failed(key, now, jitter);
+                }
+                return;
+            }
+        };
+        for key in claims {
+            let Some(claim) = self.objects.claims.get(&key) else { continue };
+            if pods.iter().any(|pod| uses(pod, &claim)) {
+                // The watch is about to tell of that pod, and tells of its end.
+                self.keys.retries.failed(&key, now, jitter);
+            } else {
+                self.unused.insert(key.clone(), claim.metadata.uid.clone());
+                self.keys.queue.push(key);
+            }
+        }
+    }
+}
+
+/// Whether a listed pod uses the claim: it is on a node and names it, whatever its phase; or the claim is its own, and
+/// its containers are not gone for good.
+// KCM: pkg/controller/volume/pvcprotection/pvc_protection_controller.go, podUsesPVC.
+#[must_use]
+pub fn uses(pod: &ListedPod, claim: &PersistentVolumeClaim) -> bool {
+    let meta = &pod.metadata;
+    let is_shut_down = meta.deletion_timestamp.is_some() && meta.deletion_grace_period_seconds == Some(0);
+    let is_on_node = !pod.spec.node_name.is_empty();
+    is_on_node
+        && pod.spec.volumes.iter().any(|volume| {
+            let named = volume.persistent_volume_claim.as_ref();
+            let own = || format!("{}-{}", meta.name, volume.name);
+            named.is_some_and(|named| *named.claim_name == *claim.metadata.name)
+                || (volume.ephemeral.is_some()
+                    && !is_shut_down
+                    && *own() == *claim.metadata.name
+                    && is_owned(claim, &meta.uid))
+        })
+}
+
+fn is_owned(claim: &PersistentVolumeClaim, pod: &Uid) -> bool {
+    claim.metadata.controller().is_some_and(|owner| owner.kind.as_str() == Pod::KIND && owner.uid == *pod)
+}
+
+impl Controller for ClaimProtection {
+    type Call = Call;
+    type Answer = Answer;
+    type Measures = QueueCounts;
+
+    fn load(&mut self, _: Instant) {
+        for (key, pod) in self.objects.pods.snapshot() {
+            self.users.update(&key, Some(&pod));
+        }
+    }
+
+    fn changed(&mut self, objects: BTreeSet<ObjectRef>, now: Instant) {
+        for object in objects {
+            let claims = match object {
+                ObjectRef::Claim(key) => BTreeSet::from([key]),
+                ObjectRef::Pod(key) => self.users.update(&key, self.objects.pods.get(&key).as_deref()),
+                _ => continue,
+            };
+            for claim in claims.into_iter().filter(|_| self.leads) {
+                self.keys.changed(claim, now);
+            }
+        }
+    }
+
+    fn answered(&mut self, call: Call, result: Result<Answer, CallError>, now: Instant, jitter: f64) {
+        match call {
+            Call::Claim(key, step, _) => {
+                if let (Step::Add, Ok(Answer::Claim(claim))) = (step, &result) {
+                    self.objects.absorb(claim.clone());
+                }
+                self.keys.patched(&key, &result, now, jitter);
+            }
+            Call::Pods(namespace, claims) => {
+                self.listing.remove(&namespace);
+                self.listed(claims, result, (now, jitter));
+            }
+            Call::Volume(..) => {}
+        }
+    }
+
+    fn lead(&mut self, now: Instant) {
+        self.leads = true;
+        self.keys.queue.at(now);
+        self.keys.queue.extend(self.objects.claims.snapshot().into_keys());
+    }
+
+    fn plan(&mut self, now: Instant) -> Plan<Call, QueueCounts> {
+        let mut calls = Vec::new();
+        while let Some(key) = self.keys.next(self.listing.len(), now) {
+            calls.extend(self.look(&key, now));
+        }
+        for (namespace, claims) in std::mem::take(&mut self.to_list) {
+            if self.listing.contains(&namespace) {
+                // That one was asked for before these claims were seen to be deleted.
+                self.to_list.insert(namespace, claims);
+            } else {
+                self.listing.insert(namespace.clone());
+                calls.push(Call::Pods(namespace, claims.into_iter().collect()));
+            }
+        }
+        let wake_at = self.keys.wake_at(self.listing.len(), now);
+        Plan { calls, events: Vec::new(), measures: self.keys.queue.take_counts(), wake_at }
+    }
+
+    fn event_lost(&mut self, _: &Event, _: Instant) {}
+}
+
+#[cfg(test)]
+#[path = "claims_tests.rs"]
+mod tests;

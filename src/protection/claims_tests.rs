@@ -1,0 +1,167 @@
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::kube_api::{call::Request, ids::ResourceVersion};
+
+/// A claim that is being deleted, of the pod `owner` if that is not empty.
+fn claim(owner: &str) -> PersistentVolumeClaim {
+    let owners = json!([{"kind": "Pod", "name": "p", "uid": owner, "controller": true}]);
+    let claim = json!({"metadata": {
+        "name": "p-data", "namespace": "ns", "uid": "c", "resourceVersion": "5",
+        "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["a", FINALIZER],
+        "ownerReferences": if owner.is_empty() { json!([]) } else { owners },
+    }});
+    serde_json::from_value(claim).unwrap()
+}
+
+/// A pod of UID `u` with one volume, on that node.
+fn pod(volume: &Value, node: &str, phase: &str, extra: &Value) -> Value {
+    let mut metadata = json!({"name": "p", "namespace": "ns", "uid": "u", "resourceVersion": "3"});
+    metadata.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+    json!({
+        "metadata": metadata, "spec": {"nodeName": node, "volumes": [volume]}, "status": {"phase": phase},
+    })
+}
+
+/// pv-binder §15.1, as a live list says it, and as the tables say it for certain.
+#[test]
+fn a_claim_is_used_by_a_pod_that_is_on_a_node_and_names_it_whatever_its_phase() {
+    let (named, other) = (
+        json!({"name": "v", "persistentVolumeClaim": {"claimName": "p-data"}}),
+        json!({"name": "v", "persistentVolumeClaim": {"claimName": "other"}}),
+    );
+    let own = json!({"name": "data", "ephemeral": {"volumeClaimTemplate": {}}});
+    let going = |grace: i64| json!({"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": grace});
+    let stays = json!({});
+    // what, volume, node, phase, the rest, the claim's owner; whether a list says that it is used, and the tables do
+    let cases = [
+        ("running", &named, "n", "Running", stays.clone(), "", true, true),
+        ("done", &named, "n", "Succeeded", stays.clone(), "", true, true),
+        ("failed", &named, "n", "Failed", stays.clone(), "", true, true),
+        ("not on a node", &named, "", "Pending", stays.clone(), "", false, false),
+        ("being deleted", &named, "n", "Running", going(30), "", true, true),
+        ("shut down", &named, "n", "Running", going(0), "", true, true),
+        ("another claim", &other, "n", "Running", stays.clone(), "", false, false),
+        ("its own", &own, "n", "Running", stays.clone(), "u", true, true),
+        ("its own, being deleted", &own, "n", "Running", going(30), "u", true, false),
+        ("its own, shut down", &own, "n", "Running", going(0), "u", false, false),
+        ("the name of its own, another's", &own, "n", "Running", stays.clone(), "x", false, false),
+        ("the name of its own, nobody's", &own, "n", "Running", stays, "", false, false),
+    ];
+    for (name, volume, node, phase, extra, owner, by_list, by_tables) in cases {
+        let (claim, pod) = (claim(owner), pod(volume, node, phase, &extra));
+        let listed: ListedPod = serde_json::from_value(pod.clone()).unwrap();
+        assert_eq!(uses(&listed, &claim), by_list, "{name}");
+        let objects = Arc::new(Objects::default());
+        objects.apply::<Pod>(serde_json::from_value(pod).unwrap());
+        let mut controller = ClaimProtection::new(objects);
+        controller.load(Instant::now());
+        assert_eq!(controller.is_used(&claim.key(), &claim), by_tables, "{name}");
+        assert!(by_list || !by_tables, "{name}: the tables know no more than a list");
+    }
+}
+
+/// A controller that leads, over a claim that is being deleted and a pod that uses it, or none.
+fn stage(is_used: bool) -> (Arc<Objects>, ClaimProtection, Instant) {
+    let (objects, now) = (Arc::new(Objects::default()), Instant::now());
+    objects.apply(claim(""));
+    if is_used {
+        objects.apply(user());
+    }
+    let mut controller = ClaimProtection::new(Arc::clone(&objects));
+    controller.load(now);
+    assert!(controller.plan(now).calls.is_empty(), "another process leads");
+    controller.lead(now);
+    (objects, controller, now)
+}
+
+fn user() -> Pod {
+    let volume = json!({"name": "v", "persistentVolumeClaim": {"claimName": "p-data"}});
+    serde_json::from_value(pod(&volume, "n", "Running", &json!({}))).unwrap()
+}
+
+fn only(plan: Plan<Call, QueueCounts>) -> Call {
+    let [call] = &plan.calls[..] else { panic!("{:?}", plan.calls) };
+    call.clone()
+}
+
+fn patch_of(call: &Call) -> &Request {
+    let Call::Claim(_, Step::Remove, request) = call else { panic!("{call:?}") };
+    request
+}
+
+#[test]
+fn before_the_finalizer_goes_the_pods_are_listed_and_it_goes_at_the_revision_that_was_seen() {
+    let (_, mut controller, now) = stage(false);
+    let list = only(controller.plan(now));
+    assert!(matches!(&list, Call::Pods(namespace, claims) if namespace == "ns" && claims.len() == 1));
+    assert!(controller.plan(now).calls.is_empty(), "it is being asked");
+    controller.answered(list, Ok(Answer::Pods(Vec::new())), now, 0.0);
+    let write = only(controller.plan(now));
+    let expected = json!({"metadata": {"uid": "c", "resourceVersion": "5", "finalizers": ["a"]}});
+    assert_eq!(patch_of(&write).body, Some(expected));
+    controller.answered(write, Err(CallError::Conflict("modified".to_owned())), now, 0.0);
+    let later = controller.plan(now).wake_at.unwrap();
+    assert!(matches!(only(controller.plan(later)), Call::Pods(..)), "what was proven is old");
+}
+
+#[test]
+fn a_pod_that_the_tables_show_costs_no_request_and_its_end_is_noticed() {
+    let (objects, mut controller, now) = stage(true);
+    let plan = controller.plan(now);
+    assert_eq!((plan.calls.len(), plan.wake_at), (0, None));
+    let mut last = user();
+    last.metadata.resource_version = ResourceVersion(9);
+    let key = ObjectRef::Pod(last.key());
+    objects.delete(last);
+    controller.changed([key].into(), now);
+    assert!(matches!(only(controller.plan(now)), Call::Pods(..)));
+    // As if nobody had ever named it.
+    assert_eq!(controller.users.pods.of(claim("").key()).count(), 0);
+}
+
+#[test]
+fn a_pod_that_the_list_alone_shows_keeps_the_claim_and_so_does_a_list_that_fails() {
+    let in_use: ListedPod = {
+        let volume = json!({"name": "v", "persistentVolumeClaim": {"claimName": "p-data"}});
+        serde_json::from_value(pod(&volume, "n", "Running", &json!({}))).unwrap()
+    };
+    let unknown = CallError::Unknown("cut".to_owned());
+    for result in [Ok(Answer::Pods(vec![in_use])), Err(unknown)] {
+        let (_, mut controller, now) = stage(false);
+        let list = only(controller.plan(now));
+        controller.answered(list, result, now, 0.0);
+        let plan = controller.plan(now);
+        assert!(plan.calls.is_empty());
+        assert!(matches!(only(controller.plan(plan.wake_at.unwrap())), Call::Pods(..)), "asked again");
+    }
+}
+
+#[test]
+fn claims_of_a_namespace_share_a_list_that_was_asked_for_after_they_were_seen_to_be_deleted() {
+    let (objects, mut controller, now) = stage(false);
+    let first = only(controller.plan(now));
+    let mut late = claim("");
+    late.metadata.name = "late".into();
+    let key = late.key();
+    objects.apply(late);
+    controller.changed([ObjectRef::Claim(key.clone())].into(), now);
+    assert!(controller.plan(now).calls.is_empty());
+    controller.answered(first, Ok(Answer::Pods(Vec::new())), now, 0.0);
+    let calls = controller.plan(now).calls;
+    assert!(
+        matches!(&calls[..], [Call::Claim(..), Call::Pods(_, claims)] if *claims == [key]),
+        "the first goes, the other is asked for: {calls:?}"
+    );
+}
+
+#[test]
+fn e11_nothing_is_taken_off_during_the_grace_after_a_restore() {
+    let (objects, mut controller, now) = stage(false);
+    objects.restore_grace().begin(now);
+    let plan = controller.plan(now);
+    assert!(plan.calls.is_empty());
+    assert!(plan.wake_at.unwrap() > now + Duration::from_mins(4));
+}

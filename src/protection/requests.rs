@@ -1,0 +1,246 @@
+//! Sends the requests of the protection controllers, and puts each into the skeleton.
+
+use std::{fmt::Display, sync::Arc};
+
+use serde::Deserialize;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::{CALLS, Step, claims::ClaimProtection, volumes::VolumeProtection};
+use crate::{
+    controller::{Controller, Executor, Runner},
+    kube_api::{
+        call::{CallError, Caller, Request, Verb},
+        events::EventRecorder,
+        ids::{ClaimKey, Uid, VolumeName},
+        kinds::{PersistentVolume, PersistentVolumeClaim},
+        leadership::Leadership,
+    },
+    metrics::{Metrics, QueueCounts, WorkQueueMetrics},
+    state::Objects,
+};
+
+/// Pods on one page of a list. Each has some kilobytes, of which nothing but its claims is kept.
+const PAGE: usize = 500;
+
+/// A request of one of the two.
+#[derive(Clone, Debug)]
+pub enum Call {
+    /// Patch a claim.
+    Claim(ClaimKey, Step, Request),
+    /// Patch a volume.
+    Volume(VolumeName, Step, Request),
+    /// List the pods of a namespace live, for these claims.
+    Pods(String, Vec<ClaimKey>),
+}
+
+/// What came back.
+#[derive(Clone, Debug)]
+pub enum Answer {
+    /// A claim.
+    Claim(PersistentVolumeClaim),
+    /// A volume.
+    Volume(PersistentVolume),
+    /// All pods of the namespace.
+    Pods(Vec<ListedPod>),
+}
+
+/// A pod as a live list shows it.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct ListedPod {
+    /// Metadata.
+    pub metadata: ListedMeta,
+    /// Spec.
+    pub spec: ListedSpec,
+}
+
+/// Of its metadata.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ListedMeta {
+    /// Name.
+    pub name: String,
+    /// UID.
+    pub uid: Uid,
+    /// Set of one that is being deleted.
+    pub deletion_timestamp: Option<String>,
+    /// 0 of one whose containers are gone for good.
+    pub deletion_grace_period_seconds: Option<i64>,
+}
+
+/// Of its spec.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ListedSpec {
+    /// Empty until it is scheduled.
+    pub node_name: String,
+    /// Volumes.
+    pub volumes: Vec<ListedVolume>,
+}
+
+/// Of a volume of it.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ListedVolume {
+    /// Name within the pod.
+    pub name: String,
+    /// A claim by name.
+    pub persistent_volume_claim: Option<ListedClaim>,
+    /// A claim of the pod's own.
+    pub ephemeral: Option<serde::de::IgnoredAny>,
+}
+
+/// The claim of a volume.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ListedClaim {
+    /// Its name.
+    pub claim_name: String,
+}
+
+#[derive(Deserialize)]
+struct Page {
+    kind: String,
+    metadata: PageMeta,
+    items: Vec<ListedPod>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct PageMeta {
+    r#continue: String,
+}
+
+/// Lists all pods of a namespace at the most recent revision. What cannot be read proves nothing (S42).
+async fn pods(caller: &Caller, namespace: &str) -> Result<Vec<ListedPod>, CallError> {
+    let (mut all, mut next) = (Vec::new(), String::new());
+    loop {
+        let query = form_urlencoded::Serializer::new(String::new())
+            .append_pair("limit", &PAGE.to_string())
+            .append_pair("continue", &next)
+            .finish();
+        let path = format!("/api/v1/namespaces/{namespace}/pods?{query}");
+        let body = caller.send(&Request { verb: Verb::Get, path, body: None }).await?;
+        let page = serde_json::from_slice::<Page>(&body).ok().filter(|page| page.kind == "PodList");
+        let page = page.ok_or_else(|| CallError::Unknown("unreadable list of pods".to_owned()))?;
+        all.extend(page.items);
+        if page.metadata.r#continue.is_empty() {
+            return Ok(all);
+        }
+        next = page.metadata.r#continue;
+    }
+}
+
+/// Sends the requests of one of the two.
+#[derive(Debug)]
+pub struct Requests {
+    caller: Caller,
+    queue: WorkQueueMetrics,
+}
+
+impl<C: Controller<Call = Call, Answer = Answer, Measures = QueueCounts>> Executor<C> for Requests {
+    fn perform(
+        &self,
+        call: Call,
+    ) -> impl Future<Output = (Call, Result<Answer, CallError>)> + Send + 'static {
+        let caller = self.caller.clone();
+        async move {
+            let result = match &call {
+                Call::Claim(_, _, request) => caller.write(request).await.map(Answer::Claim),
+                Call::Volume(_, _, request) => caller.write(request).await.map(Answer::Volume),
+                Call::Pods(namespace, _) => pods(&caller, namespace).await.map(Answer::Pods),
+            };
+            (call, result)
+        }
+    }
+
+    fn planned(&mut self, _: &C, counts: QueueCounts, _: Instant) {
+        self.queue.counted(&counts);
+    }
+
+    fn begins(&mut self, call: &Call, now: Instant) {
+        self.queue.begins(key(call), now);
+    }
+
+    fn ends(&mut self, _: &C, call: &Call, _: &Result<Answer, CallError>, now: Instant) {
+        self.queue.ends(&key(call), now);
+    }
+}
+
+fn key(call: &Call) -> String {
+    let key: &dyn Display = match call {
+        Call::Claim(key, ..) => key,
+        Call::Volume(name, ..) => name,
+        Call::Pods(namespace, _) => namespace,
+    };
+    key.to_string()
+}
+
+/// One of the two, ready to run.
+#[derive(Debug)]
+pub struct Protection<C: Controller> {
+    runner: Runner<C, Requests>,
+}
+
+impl<C: Controller<Call = Call, Answer = Answer, Measures = QueueCounts>> Protection<C> {
+    /// Joins the controller with what sends its requests, under KCM's names of it and of its queue.
+    fn join(
+        (name, queue): (&str, &str),
+        controller: C,
+        objects: Arc<Objects>,
+        caller: &Caller,
+        leadership: Leadership,
+        events: EventRecorder,
+        metrics: &Metrics,
+    ) -> Result<Self, prometheus::Error> {
+        let queue = WorkQueueMetrics::new(metrics, queue)?;
+        let parts = (controller, Requests { caller: caller.with_own_budget(CALLS), queue });
+        Ok(Self { runner: Runner::new(name, parts, objects, leadership, events, metrics)? })
+    }
+
+    /// See [`Runner::run`].
+    pub async fn run(self, shutdown: CancellationToken) {
+        self.runner.run(shutdown).await;
+    }
+}
+
+impl Protection<ClaimProtection> {
+    /// KCM: cmd/kube-controller-manager/names/controller_names.go.
+    pub const NAME: &str = "persistentvolumeclaim-protection-controller";
+
+    /// The one for claims.
+    ///
+    /// # Errors
+    /// See [`Metrics::register`].
+    pub fn of_claims(
+        objects: Arc<Objects>,
+        caller: &Caller,
+        leadership: Leadership,
+        events: EventRecorder,
+        metrics: &Metrics,
+    ) -> Result<Self, prometheus::Error> {
+        let controller = ClaimProtection::new(Arc::clone(&objects));
+        Self::join((Self::NAME, "pvcprotection"), controller, objects, caller, leadership, events, metrics)
+    }
+}
+
+impl Protection<VolumeProtection> {
+    /// KCM: cmd/kube-controller-manager/names/controller_names.go.
+    pub const NAME: &str = "persistentvolume-protection-controller";
+
+    /// The one for volumes.
+    ///
+    /// # Errors
+    /// See [`Metrics::register`].
+    pub fn of_volumes(
+        objects: Arc<Objects>,
+        caller: &Caller,
+        leadership: Leadership,
+        events: EventRecorder,
+        metrics: &Metrics,
+    ) -> Result<Self, prometheus::Error> {
+        let controller = VolumeProtection::new(Arc::clone(&objects));
+        Self::join((Self::NAME, "pvprotection"), controller, objects, caller, leadership, events, metrics)
+    }
+}

@@ -1,0 +1,140 @@
+//! `persistentvolume-protection-controller`: a volume keeps its finalizer while it is bound.
+//!
+//! In: volumes as they change. Out: one patch each, where the finalizer is missing or has to go. It trusts the phase, as
+//! KCM does: the binder writes the phase of a volume before a claim names it (pv-binder §15.2).
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use tokio::time::Instant;
+
+use super::{
+    Keys, Step, patch,
+    requests::{Answer, Call},
+};
+use crate::{
+    controller::{Controller, Plan},
+    kube_api::{
+        call::CallError,
+        events::Event,
+        ids::VolumeName,
+        kinds::{Narrow, ObjectRef, PersistentVolume, VolumePhase},
+    },
+    metrics::QueueCounts,
+    state::Objects,
+};
+
+/// KCM: pkg/volume/util/finalizer.go, PVProtectionFinalizer.
+pub const FINALIZER: &str = "kubernetes.io/pv-protection";
+
+/// The controller.
+#[derive(Debug)]
+pub struct VolumeProtection {
+    objects: Arc<Objects>,
+    keys: Keys<VolumeName>,
+    leads: bool,
+}
+
+impl VolumeProtection {
+    /// The controller over the shared tables.
+    #[must_use]
+    pub fn new(objects: Arc<Objects>) -> Self {
+        Self { objects, keys: Keys::default(), leads: false }
+    }
+
+    /// Looks at one volume. What is taken off during the grace after a restore waits for its end (E11).
+    fn look(&mut self, name: &VolumeName, now: Instant) -> Option<Call> {
+        let volume = self.objects.volumes.get(name)?;
+        let step = decide(&volume);
+        if step == Step::Nothing || self.objects.unreadable::<PersistentVolume>(name).is_some() {
+            return None;
+        }
+        if let Some(left) = self.objects.restore_grace().left(now).filter(|_| step == Step::Remove) {
+            self.keys.retries.wait_until(name, now + left);
+            return None;
+        }
+        self.keys.busy.insert(name.clone());
+        let request = patch(PersistentVolume::path(name), &volume.metadata, FINALIZER, step);
+        Some(Call::Volume(name.clone(), step, request))
+    }
+}
+
+/// What to do about a volume.
+// KCM: pkg/controller/volume/pvprotection/pv_protection_controller.go, processPV and isBeingUsed.
+#[must_use]
+pub fn decide(volume: &PersistentVolume) -> Step {
+    match Step::of(&volume.metadata, FINALIZER) {
+        Step::Remove if volume.status.phase == VolumePhase::Bound => Step::Nothing,
+        step => step,
+    }
+}
+
+impl Controller for VolumeProtection {
+    type Call = Call;
+    type Answer = Answer;
+    type Measures = QueueCounts;
+
+    fn load(&mut self, _: Instant) {}
+
+    fn changed(&mut self, objects: BTreeSet<ObjectRef>, now: Instant) {
+        for object in objects {
+            if let ObjectRef::Volume(name) = object
+                && self.leads
+            {
+                self.keys.changed(name, now);
+            }
+        }
+    }
+
+    fn answered(&mut self, call: Call, result: Result<Answer, CallError>, now: Instant, jitter: f64) {
+        let Call::Volume(name, step, _) = call else { return };
+        if let (Step::Add, Ok(Answer::Volume(volume))) = (step, &result) {
+            self.objects.absorb(volume.clone());
+        }
+        self.keys.patched(&name, &result, now, jitter);
+    }
+
+    fn lead(&mut self, now: Instant) {
+        self.leads = true;
+        self.keys.queue.at(now);
+        self.keys.queue.extend(self.objects.volumes.snapshot().into_keys());
+    }
+
+    fn plan(&mut self, now: Instant) -> Plan<Call, QueueCounts> {
+        let mut calls = Vec::new();
+        while let Some(name) = self.keys.next(0, now) {
+            calls.extend(self.look(&name, now));
+        }
+        let measures = self.keys.queue.take_counts();
+        Plan { calls, events: Vec::new(), measures, wake_at: self.keys.wake_at(0, now) }
+    }
+
+    fn event_lost(&mut self, _: &Event, _: Instant) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_is_kept_while_it_is_bound() {
+        // phase, finalizers, whether it is being deleted, what to do
+        let cases = [
+            (VolumePhase::Bound, &[FINALIZER][..], false, Step::Nothing),
+            (VolumePhase::Bound, &[FINALIZER], true, Step::Nothing),
+            (VolumePhase::Released, &[FINALIZER], true, Step::Remove),
+            (VolumePhase::Available, &[FINALIZER], true, Step::Remove),
+            (VolumePhase::Failed, &[FINALIZER], true, Step::Remove),
+            (VolumePhase::Released, &[FINALIZER], false, Step::Nothing),
+            (VolumePhase::Released, &["other"], true, Step::Nothing),
+            (VolumePhase::Bound, &[], false, Step::Add),
+            (VolumePhase::Available, &[], false, Step::Add),
+        ];
+        for (phase, finalizers, is_going, expected) in cases {
+            let mut volume = PersistentVolume::default();
+            volume.status.phase = phase;
+            volume.metadata.finalizers = finalizers.iter().copied().collect();
+            volume.metadata.deletion_timestamp = is_going.then(Box::default);
+            assert_eq!(decide(&volume), expected, "{phase:?} {finalizers:?} {is_going}");
+        }
+    }
+}
