@@ -18,7 +18,7 @@ use thiserror::Error;
 pub use controllers::Controllers;
 
 use crate::{
-    attach_detach::{AttachDetachOptions, force::ForcePolicy, room::PAIR_CALLS},
+    attach_detach::{AttachDetachOptions, act::room::PAIR_CALLS, decide::force::ForcePolicy},
     binder::BinderOptions,
     cli::{ContentType, LoggingFormat, RunArgs},
     http,
@@ -385,6 +385,7 @@ mod tests {
                 ..AttachDetachOptions::default()
             },
             binder: BinderOptions::default(),
+            controllers: Controllers::parse("*").unwrap(),
             flags: config(&[]).unwrap().flags,
         };
         assert_eq!(config(&[]), Ok(expected));

@@ -19,7 +19,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    attach_detach::{AttachDetach, AttachDetachOptions, volume_name::VolumeId},
+    attach_detach::{AttachDetach, AttachDetachOptions, desired::volume_name::VolumeId},
     binder::{Binder, BinderOptions},
     kube_api::{
         call::Caller,

@@ -11,7 +11,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{scope::Scope, volume_name::VolumeId};
+use super::{decide::scope::Scope, desired::volume_name::VolumeId};
 use crate::{controller::queue::Queue, kube_api::ids::NodeName, metrics::QueueCounts};
 
 /// Volumes in order, each with its scope.

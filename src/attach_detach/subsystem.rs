@@ -10,19 +10,16 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    backlog,
-    calls::{Answer, Call, Outcome, PairRequest},
+    act::{
+        calls::{Answer, Call, Outcome, PairRequest},
+        room::{NODE_CALLS, PAIR_CALLS},
+    },
+    actual::withdrawal::Sequence,
     clock::Clock,
     controller::{AttachDetachOptions, Controller, Effects},
-    end_to_end::EndToEnd,
-    force_timers::TimersPlace,
-    journey::Lap,
-    metrics::AttachDetachMetrics,
-    room::{NODE_CALLS, PAIR_CALLS},
-    second_controller::Suspect,
-    standing::Standing,
-    volume_name::VolumeId,
-    withdrawal::Sequence,
+    desired::volume_name::VolumeId,
+    guard::{force_timers::TimersPlace, second_controller::Suspect},
+    tell::{backlog, end_to_end::EndToEnd, metrics::AttachDetachMetrics, phases::Lap, standing::Standing},
 };
 use crate::{
     controller::{self, Executor, Plan, Runner},
