@@ -18,14 +18,14 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    act::op::{Answer, Call, Op},
-    decide::{
-        decision::{Object, Target, WriteKind},
-        view::BinderOptions,
+    act::{
+        op::{Answer, Call, Op},
+        write::{Object, Target, WriteKind},
     },
+    decide::view::BinderOptions,
     doubt::Doubts,
     planner::Planner,
-    plugins::{directories, host_path::ROOT, pod_events::PodEvents},
+    plugins::{directories, path::ROOT, pod_events::PodEvents},
     tell::{metrics::BinderMetrics, standing::Standing, transitions},
 };
 use crate::{

@@ -7,16 +7,18 @@
 use tokio::time::Instant;
 
 use super::{
-    act::op::Call,
+    act::{
+        op::Call,
+        write::{Target, WriteKind},
+    },
+    annotations::HOST_PATH_PLUGIN,
     decide::{
-        claim::ClaimDecision,
-        decision::{Decision, Directory, Step, Target, WriteKind, normal, warning},
+        decision::{ClaimDecision, Decision, Step, VolumeDecision},
         reclaim::measured_as,
-        volume::VolumeDecision,
     },
     matching::predicate::{Wish, volume_class},
     planner::{Plan, Planner},
-    plugins::host_path::{self, HostPath},
+    plugins::path::{Directory, HostPath, volume_name},
     tell::{
         latency::BindMode,
         reason::{ClaimReason, HeldBack, VolumeReason},
@@ -24,9 +26,8 @@ use super::{
 };
 use crate::{
     kube_api::{
-        events::Event,
         ids::{ClaimKey, ClassName, VolumeName},
-        kinds::{BindingMode, ClaimPhase, Narrow, PersistentVolumeClaim},
+        kinds::{BindingMode, ClaimPhase, PersistentVolumeClaim},
     },
     traces::End,
 };
@@ -72,8 +73,7 @@ impl Planner {
         };
         let volume = Target::Volume(claim.spec.volume_name.clone());
         if let Some(why) = self.held_back(decision.step.as_ref(), &[target.clone(), volume], now) {
-            let event = tell(&*claim, &why);
-            decision = ClaimDecision::rest(ClaimReason::HeldBack(why)).telling(event);
+            decision = ClaimDecision::waiting(&claim, ClaimReason::HeldBack(why));
         }
         *plan.decisions.entry(("claim", decision.reason.code())).or_default() += 1;
         self.still_fails(&target, &mut decision, now);
@@ -98,7 +98,7 @@ impl Planner {
             }
             ClaimReason::NotProvisioned(why) => {
                 self.latency.stops(key);
-                self.latency.asks(key, host_path::PLUGIN, now);
+                self.latency.asks(key, HOST_PATH_PLUGIN, now);
                 if why.is_of_plugin() && self.standing.claim(key).as_ref() != Some(&decision.reason) {
                     self.latency.claim_failed(key);
                 }
@@ -136,7 +136,7 @@ impl Planner {
                 ClaimReason::Binding(volume, _) => Some(volume.clone()),
                 _ => None,
             };
-            self.start(target, volume, Call::of(step), plan);
+            self.start(target, volume, step.call(), plan);
         }
         let was_undecided = matches!(self.standing.claim(key), Some(ClaimReason::ProvingClass(_)));
         if was_undecided && !matches!(decision.reason, ClaimReason::ProvingClass(_)) {
@@ -163,7 +163,7 @@ impl Planner {
         let orphan = self.runs.take_orphan(key);
         self.runs.forget(&target);
         if let Some(uid) = orphan
-            && self.objects.volumes.get(&host_path::volume_name(&uid)).is_none()
+            && self.objects.volumes.get(&volume_name(&uid)).is_none()
             && let Some(path) = HostPath::of_claim(&uid)
         {
             self.start(target, None, Call::Directory(Directory::Remove(path)), plan);
@@ -211,8 +211,7 @@ impl Planner {
         }
         if let Some(why) = held_back {
             self.runs.unproven(name);
-            let event = tell(&*volume, &why);
-            decision = VolumeDecision::rest(VolumeReason::HeldBack(why)).telling(event);
+            decision = VolumeDecision::waiting(&volume, VolumeReason::HeldBack(why));
         }
         if decision.reason.awaits_deletion() {
             let class = self.objects.classes.get(&ClassName::from(volume_class(&volume)));
@@ -233,19 +232,10 @@ impl Planner {
         }
         self.note_volume(&volume, &decision.reason, now);
         if let Some(step) = decision.step {
-            self.start(target, None, Call::of(step), plan);
+            self.start(target, None, step.call(), plan);
         }
         self.standing.set_volume(name, decision.reason, now);
     }
-}
-
-/// What users are told of what has to wait. After a restore nothing is wrong with it.
-fn tell<T: Narrow>(object: &T, why: &HeldBack) -> Event {
-    let event = match why {
-        HeldBack::ForeignWriter { .. } => warning,
-        HeldBack::Restored { .. } => normal,
-    };
-    event(object, why.code(), why.to_string())
 }
 
 /// Whether a decision has a say in what users are told. One that says nothing while something is still to come

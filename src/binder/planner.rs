@@ -14,12 +14,15 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    act::op::{Call, Op, Purpose},
+    act::{
+        op::{Call, Op, Purpose},
+        write::{Object, Target},
+    },
     decide::{
-        claim::{ClaimDecision, sync_claim},
-        decision::{Object, Target},
+        claim::sync_claim,
+        decision::{ClaimDecision, VolumeDecision},
         view::{BinderOptions, Proofs, View},
-        volume::{VolumeDecision, sync_volume},
+        volume::sync_volume,
     },
     doubt::Doubts,
     matching::{
@@ -28,7 +31,7 @@ use super::{
         predicate::Comparisons,
     },
     observe::{class_reads::ClassRead, class_wakes::ClassWakes},
-    plugins::{recycler::Recyclers, runs::Runs},
+    plugins::{options::Recyclers, runs::Runs},
     queue::{Next, Queue, Tallies},
     retry::Retries,
     rivals::Rivals,

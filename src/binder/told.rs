@@ -12,7 +12,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::decide::decision::Target;
+use super::act::write::Target;
 use crate::kube_api::events::Event;
 
 /// After so long an event that still holds is sent again: the server's hour, less what the next look may take.
@@ -117,7 +117,7 @@ fn is_same(one: &Event, other: &Event) -> bool {
 mod tests {
     use super::*;
     use crate::{
-        binder::decide::decision::normal,
+        binder::tell::events::normal,
         kube_api::{ids::ClaimKey, kinds::PersistentVolumeClaim},
     };
 

@@ -6,8 +6,10 @@
 //! to pass our answer.
 
 use super::{
-    act::op::{Call, Purpose},
-    decide::decision::{Object, Target},
+    act::{
+        op::{Call, Purpose},
+        write::{Object, Target},
+    },
     planner::{Plan, Planner},
 };
 use crate::kube_api::kinds::ObjectRef;

@@ -9,7 +9,7 @@ use crate::{
     binder::{
         doubt::Doubts,
         matching::{choose_claim::PodIndex, choose_volume::VolumeIndex, predicate::Comparisons},
-        plugins::{recycler::Recyclers, runs::Runs},
+        plugins::{options::Recyclers, runs::Runs},
     },
     kube_api::{
         ids::{ClaimKey, ClassName, ResourceVersion, Uid, VolumeName},

@@ -9,11 +9,9 @@ use tokio::time::Instant;
 
 use crate::{
     binder::{
-        decide::{
-            annotations,
-            decision::Target,
-            view::{Proofs, Seen},
-        },
+        act::write::Target,
+        annotations,
+        decide::view::{Proofs, Seen},
         planner::Planner,
         tell::reason::ClaimReason,
     },

@@ -10,10 +10,12 @@ use tokio::time::Instant;
 
 use crate::{
     binder::{
-        act::op::{Answer, Op},
-        decide::decision::Target,
+        act::{
+            op::{Answer, Op},
+            write::Target,
+        },
         planner::Planner,
-        tell::failures::Failure,
+        tell::failure::Failure,
     },
     kube_api::{
         call::CallError,

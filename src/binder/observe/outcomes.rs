@@ -7,11 +7,11 @@ use tokio::time::Instant;
 
 use crate::{
     binder::{
-        act::op::{Answer, Call, Op, Purpose},
-        decide::{
-            decision::{Object, Target, Write, WriteKind},
-            view::{ClaimProof, Seen, VolumeProof},
+        act::{
+            op::{Answer, Call, Op, Purpose},
+            write::{Object, Target, Write, WriteKind},
         },
+        decide::view::{ClaimProof, Seen, VolumeProof},
         planner::Planner,
     },
     kube_api::{

@@ -5,85 +5,40 @@
 //! In: a claim and its class, or a volume whose claim is gone, and how far an earlier run got. Out: the
 //! next step. [`HostPath`] is the only way to name a directory here: below `/tmp`, in canonical form.
 
-use std::fmt;
-
 use serde_json::json;
 
-use super::runs::{ClaimStage, VolumeStage};
+use super::{
+    path::{Directory, HostPath, volume_name},
+    runs::{ClaimStage, VolumeStage},
+};
 use crate::{
     binder::{
-        act::patches,
+        act::{
+            patches,
+            write::{Write, WriteKind},
+        },
+        annotations::{self, BOUND_BY_CONTROLLER, HOST_PATH_PLUGIN, PROVISIONED_BY, SELECTED_NODE, YES},
         decide::{
-            annotations::{self, BOUND_BY_CONTROLLER, PROVISIONED_BY, SELECTED_NODE, YES},
-            claim::ClaimDecision,
-            decision::{Decision, Directory, Step, Write, WriteKind, normal, warning},
-            reclaim,
+            decision::{ClaimDecision, Decision, Step, VolumeDecision},
             upkeep::{self, IN_TREE_FINALIZER},
             view::View,
-            volume::VolumeDecision,
         },
         matching::predicate::{STORAGE, VolumeMode, claim_class, held_by},
-        tell::reason::{ClaimReason, Unprovisioned, VolumeReason},
+        tell::{
+            events::{self, normal},
+            reason::{ClaimReason, Unprovisioned, VolumeReason},
+        },
     },
     kube_api::{
         call::{Request, Verb},
         events::Event,
-        ids::{NodeName, Uid, VolumeName},
+        ids::{NodeName, VolumeName},
         kinds::{FileSource, Narrow, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy, StorageClass},
     },
 };
 
-/// Name of the plugin.
-pub const PLUGIN: &str = "kubernetes.io/host-path";
-
-/// Where all directories are.
-pub const ROOT: &str = "/tmp";
-
-/// Where those that are made here are.
-const MADE: &str = "hostpath_pv";
-
 /// Who made a volume, as the plugin notes it.
 const CREATED_BY: (&str, &str) = ("kubernetes.io/createdby", "hostpath-dynamic-provisioner");
-
-/// A directory below [`ROOT`], by the names of the directories on the way.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HostPath(Vec<String>);
-
-impl HostPath {
-    /// Reads an absolute path. The stock plugin accepts any that has `/tmp/` somewhere in it; this one
-    /// must begin there and be canonical, so that no `..` leads elsewhere.
-    #[must_use]
-    pub fn parse(path: &str) -> Option<Self> {
-        let below = path.strip_prefix(ROOT)?.strip_prefix('/')?;
-        let names: Vec<String> = below.split('/').map(str::to_owned).collect();
-        let canonical = |name: &String| !matches!(name.as_str(), "" | "." | "..") && !name.contains('\0');
-        names.iter().all(canonical).then_some(Self(names))
-    }
-
-    /// The directory made for a claim: the same one however often it is begun.
-    #[must_use]
-    pub fn of_claim(claim: &Uid) -> Option<Self> {
-        Self::parse(&format!("{ROOT}/{MADE}/{claim}"))
-    }
-
-    /// The names of the directories on the way, the last one last.
-    #[must_use]
-    pub fn names(&self) -> &[String] {
-        &self.0
-    }
-}
-
-impl fmt::Display for HostPath {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{ROOT}/{}", self.0.join("/"))
-    }
-}
-
-/// Name of the volume made for a claim.
-#[must_use]
-pub fn volume_name(claim: &Uid) -> VolumeName {
-    VolumeName::from(format!("pvc-{claim}"))
-}
 
 /// Deletes a volume whose claim is proven gone: the directory first, then the object.
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, deleteVolumeOperation;
@@ -121,7 +76,7 @@ pub fn delete(volume: &PersistentVolume, view: &View<'_>) -> VolumeDecision {
 }
 
 fn failed(volume: &PersistentVolume, text: String) -> VolumeDecision {
-    reclaim::failed(volume, VolumeReason::DeleteFailed(text), "VolumeFailedDelete")
+    VolumeDecision::failed(volume, VolumeReason::DeleteFailed(text))
 }
 
 /// Makes a volume for a claim that is handed to the plugin: the directory first, then the object.
@@ -143,15 +98,12 @@ pub fn provision(claim: &PersistentVolumeClaim, class: &StorageClass, view: &Vie
     let Some(directory) = HostPath::of_claim(uid) else {
         return refuse(claim, Unprovisioned::failed(claim, "its UID is no name for a directory"), view);
     };
-    let reason = ClaimReason::Provisioning(PLUGIN);
+    let reason = ClaimReason::Provisioning(HOST_PATH_PLUGIN);
     match stage {
         Some(ClaimStage::Undoing(error, _)) => {
             let why = Unprovisioned::NotCreated { claim: claim.key(), error: error.clone() };
-            Decision::step(reason, Step::Directory(Directory::Remove(directory))).telling(warning(
-                claim,
-                why.event_reason(),
-                why.to_string(),
-            ))
+            Decision::step(reason, Step::Directory(Directory::Remove(directory)))
+                .telling(events::not_provisioned(claim, &why))
         }
         Some(_) => Decision::step(reason, Step::Write(creation(claim, class, &directory))),
         None => Decision::step(reason, Step::Directory(Directory::Make(directory))),
@@ -183,18 +135,20 @@ fn obstacle(claim: &PersistentVolumeClaim, class: &StorageClass, view: &View<'_>
         return Some(Unprovisioned::Refused(format!("Failed to get target node: node {node:?} not found")));
     }
     (VolumeMode::of(claim.spec.volume_mode.as_deref()) == VolumeMode::Block).then(|| {
-        Unprovisioned::failed(claim, &format!("{PLUGIN} does not support block volume provisioning"))
+        Unprovisioned::failed(
+            claim,
+            &format!("{HOST_PATH_PLUGIN} does not support block volume provisioning"),
+        )
     })
 }
 
 /// Says why there is no volume; if the plugin itself failed, the scheduler is asked for another node.
 fn refuse(claim: &PersistentVolumeClaim, why: Unprovisioned, view: &View<'_>) -> ClaimDecision {
-    let event = warning(claim, why.event_reason(), why.to_string());
     let failed = matches!(why, Unprovisioned::Failed { .. });
     let again =
         (failed && annotations::has(&claim.metadata, SELECTED_NODE) && !view.runs.is_rescheduled(claim))
             .then(|| Write::claim(claim, WriteKind::Reschedule, patches::unselect_node(claim)));
-    Decision::rest(ClaimReason::NotProvisioned(why)).telling(event).writing(again)
+    ClaimDecision::waiting(claim, ClaimReason::NotProvisioned(why)).writing(again)
 }
 
 /// The volume, reserved for the claim from the start.
@@ -215,7 +169,7 @@ fn creation(claim: &PersistentVolumeClaim, class: &StorageClass, directory: &Hos
         "kind": PersistentVolume::KIND,
         "metadata": {
             "name": name,
-            "annotations": { CREATED_BY.0: CREATED_BY.1, BOUND_BY_CONTROLLER: YES, PROVISIONED_BY: PLUGIN },
+            "annotations": { CREATED_BY.0: CREATED_BY.1, BOUND_BY_CONTROLLER: YES, PROVISIONED_BY: HOST_PATH_PLUGIN },
             "finalizers": if policy == "Delete" { json!([IN_TREE_FINALIZER]) } else { json!([]) },
         },
         "spec": {
@@ -237,38 +191,6 @@ fn creation(claim: &PersistentVolumeClaim, class: &StorageClass, directory: &Hos
 #[must_use]
 pub fn succeeded(claim: &PersistentVolumeClaim) -> Event {
     let name = volume_name(&claim.metadata.uid);
-    let told = format!("Successfully provisioned volume {name} using {PLUGIN}");
+    let told = format!("Successfully provisioned volume {name} using {HOST_PATH_PLUGIN}");
     normal(claim, "ProvisioningSucceeded", told)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_what_is_below_tmp_and_written_plainly_is_a_path() {
-        let cases = [
-            ("/tmp/a", true),
-            ("/tmp/hostpath_pv/1-2", true),
-            ("/tmp/a.b/..c", true),
-            ("/tmp", false),
-            ("/tmp/", false),
-            ("/tmp//a", false),
-            ("/tmp/a/", false),
-            ("/tmp/./a", false),
-            ("/tmp/../etc", false),
-            ("/tmp/a/..", false),
-            ("/tmpa/b", false),
-            ("/data/tmp/x", false),
-            ("tmp/x", false),
-            ("/tmp/a\0b", false),
-            ("", false),
-        ];
-        for (path, accepted) in cases {
-            let parsed = HostPath::parse(path);
-            assert_eq!(parsed.is_some(), accepted, "{path}");
-            assert!(parsed.is_none_or(|parsed| parsed.to_string() == path), "{path}");
-        }
-        assert_eq!(HostPath::of_claim(&Uid::from("../x")), None);
-    }
 }

@@ -2,6 +2,8 @@
 
 pub mod directories;
 pub mod host_path;
+pub mod options;
+pub mod path;
 pub mod pod_events;
 pub mod recycler;
 pub(crate) mod run_outcomes;

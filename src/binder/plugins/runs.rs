@@ -9,17 +9,22 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tokio::time::Instant;
 
-use super::{
-    host_path::volume_name,
-    recycler::{CLAIM_UID, POD_PREFIX},
-};
+use super::path::volume_name;
 use crate::{
-    binder::{decide::decision::Target, retry::Retries, tell::reason::Unprovisioned},
+    binder::{act::write::Target, retry::Retries, tell::reason::Unprovisioned},
     kube_api::{
         ids::{ClaimKey, PodKey, ResourceVersion, Uid, VolumeName},
         kinds::{Narrow, OwnerReference, PersistentVolume, PersistentVolumeClaim, Pod, PodPhase},
     },
 };
+
+/// With what the names of recycler pods begin.
+///
+/// KCM: pkg/volume/util/recyclerclient/recycler_client.go, RecycleVolumeByWatchingPodUntilCompletion.
+pub const POD_PREFIX: &str = "recycler-for-";
+
+/// Annotation of a recycler pod: that claim's UID. Each pod of ours has had it since it was made.
+pub const CLAIM_UID: &str = "mooring.binder/claim-uid";
 
 /// Stage of what is done to a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     binder::{
-        decide::decision::{Target, WriteKind},
+        act::write::{Target, WriteKind},
         queue::{Tallies, Tally},
     },
     diagnostics::Kind,

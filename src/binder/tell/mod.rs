@@ -1,5 +1,7 @@
 //! What users and operators are told: reasons and events, logs, metrics, traces and the debug page.
 
+pub mod events;
+pub mod failure;
 pub mod failures;
 pub mod latency;
 pub mod metrics;

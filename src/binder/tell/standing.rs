@@ -16,12 +16,13 @@ use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use super::{
-    failures::Failure,
+    events,
+    failure::Failure,
     reason::{ClaimReason, VolumeReason},
 };
 use crate::{
     binder::{
-        decide::decision::Target,
+        act::write::Target,
         matching::{
             nearest::{Near, Unbound},
             predicate::Wish,
@@ -30,7 +31,7 @@ use crate::{
     diagnostics::{Kind, Reason, Subject, Wait, Waits, WallClock, row},
     kube_api::{
         ids::{ClaimKey, VolumeName},
-        kinds::{ClaimPhase, PersistentVolumeClaim},
+        kinds::{ClaimPhase, Narrow, PersistentVolumeClaim},
     },
     metrics::Metrics,
     state::Objects,
@@ -217,21 +218,10 @@ impl Standing {
         clock: &WallClock,
     ) -> Value {
         let open = claim.spec.volume_name.is_empty();
-        let near: Vec<Near> = match Wish::of(claim) {
-            Ok(wish) if open => unbound.nearest(&wish, NEAREST, &|name| self.objects.volumes.get(name)),
+        let near = match Wish::of(claim) {
+            Ok(wish) if open => self.nearest(&wish, unbound),
             _ => Vec::new(),
         };
-        let near: Vec<Value> = near
-            .iter()
-            .map(|near| {
-                let wrong: Vec<Value> = near
-                    .faults
-                    .iter()
-                    .map(|fault| json!({ "code": fault.misfit.code(), "text": fault.text }))
-                    .collect();
-                json!({ "volume": near.volume, "wrong": wrong })
-            })
-            .collect();
         let mut row = match wait {
             Some(wait) => row(Kind::Claim, key, wait, clock),
             None => json!({
@@ -247,6 +237,21 @@ impl Standing {
             facts.insert("nearest".to_owned(), json!(near));
         }
         row
+    }
+
+    fn nearest(&self, wish: &Wish<'_>, unbound: &Unbound) -> Vec<Value> {
+        let near = unbound.nearest(wish, NEAREST, &|name| self.objects.volumes.get(name));
+        let row = |near: &Near| {
+            let wrong: Vec<Value> = near
+                .misfits
+                .iter()
+                .map(|misfit| {
+                    json!({ "code": misfit.code(), "text": events::wrong(*misfit, &near.volume, wish) })
+                })
+                .collect();
+            json!({ "volume": near.volume.key(), "wrong": wrong })
+        };
+        near.iter().map(row).collect()
     }
 
     /// Notes that this process decides from now on.

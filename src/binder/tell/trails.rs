@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use super::reason::ClaimReason;
 use crate::{
     binder::{
-        decide::decision::{Target, WriteKind},
+        act::write::{Target, WriteKind},
         planner::Planner,
     },
     kube_api::ids::ClaimKey,

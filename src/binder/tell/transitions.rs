@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::reason::{ClaimReason, VolumeReason};
 use crate::{
-    binder::{decide::decision::Target, planner::Planner},
+    binder::{act::write::Target, planner::Planner},
     kube_api::{
         ids::{ClaimKey, ResourceVersion, VolumeName},
         kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},

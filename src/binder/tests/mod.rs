@@ -16,11 +16,11 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{
-    act::op::{Answer, Call, Op, Purpose},
-    decide::{
-        decision::{Object, Target, WriteKind},
-        view::BinderOptions,
+    act::{
+        op::{Answer, Call, Op, Purpose},
+        write::{Object, Target, WriteKind},
     },
+    decide::view::BinderOptions,
     matching::{
         choose_claim::ClaimIndex,
         choose_volume::{Search, VolumeIndex},

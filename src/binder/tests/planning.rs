@@ -3,9 +3,12 @@
 use super::*;
 use crate::{
     binder::{
-        decide::decision::{Directory, Write},
+        act::write::Write,
         planner::{COMPARED, LOOKS},
-        plugins::{host_path::HostPath, runs::ClaimStage},
+        plugins::{
+            path::{Directory, HostPath},
+            runs::ClaimStage,
+        },
         tell::latency::Operation,
     },
     kube_api::{

@@ -3,10 +3,10 @@
 use super::*;
 use crate::{
     binder::{
-        decide::{decision::Directory, upkeep::IN_TREE_FINALIZER},
+        decide::upkeep::IN_TREE_FINALIZER,
         plugins::{
-            host_path::HostPath,
-            recycler::{Recycler, Recyclers},
+            options::{Recycler, Recyclers},
+            path::{Directory, HostPath},
         },
         tell::reason::VolumeReason,
     },

@@ -9,12 +9,15 @@ use tokio::time::Instant;
 
 use super::{
     host_path,
+    path::Directory,
     runs::{ClaimStage, VolumeStage},
 };
 use crate::{
     binder::{
-        act::op::{Answer, Call, Op, Purpose},
-        decide::decision::{Directory, Object, Target, Write, WriteKind},
+        act::{
+            op::{Answer, Call, Op, Purpose},
+            write::{Object, Target, Write, WriteKind},
+        },
         matching::predicate::held_by,
         planner::Planner,
         tell::reason::Unprovisioned,
