@@ -25,7 +25,7 @@ use super::{
     decide::view::BinderOptions,
     doubt::Doubts,
     planner::Planner,
-    plugins::{directories, path::ROOT, pod_events::PodEvents},
+    plugins::{self, PodEvents, path::ROOT},
     tell::{metrics::BinderMetrics, standing::Standing, transitions},
 };
 use crate::{
@@ -283,7 +283,7 @@ async fn perform(caller: &Caller, subject: &Target, call: &Call) -> Result<Answe
         }
         Call::Directory(directory) => {
             let directory = directory.clone();
-            let done = spawn_blocking(move || directories::perform(Path::new(ROOT), &directory)).await;
+            let done = spawn_blocking(move || plugins::perform(Path::new(ROOT), &directory)).await;
             Ok(Answer::Directory(done.unwrap_or_else(|error| Err(error.to_string()))))
         }
     }

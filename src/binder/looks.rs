@@ -7,18 +7,15 @@
 use tokio::time::Instant;
 
 use super::{
-    act::{
-        op::Call,
-        write::{Target, WriteKind},
-    },
+    act::write::{Target, WriteKind},
     annotations::HOST_PATH_PLUGIN,
     decide::{
         decision::{ClaimDecision, Decision, Step, VolumeDecision},
         reclaim::measured_as,
+        view::Plugins,
     },
     matching::predicate::{Wish, volume_class},
     planner::{Plan, Planner},
-    plugins::path::{Directory, HostPath, volume_name},
     tell::{
         latency::BindMode,
         reason::{ClaimReason, HeldBack, VolumeReason},
@@ -160,13 +157,8 @@ impl Planner {
         let target = Target::Claim(key.clone());
         self.retries.clear(&target);
         self.told.forget(&target);
-        let orphan = self.runs.take_orphan(key);
-        self.runs.forget(&target);
-        if let Some(uid) = orphan
-            && self.objects.volumes.get(&volume_name(&uid)).is_none()
-            && let Some(path) = HostPath::of_claim(&uid)
-        {
-            self.start(target, None, Call::Directory(Directory::Remove(path)), plan);
+        if let Some(step) = self.plugins.claim_gone(key, &self.objects) {
+            self.start(target, None, step.call(), plan);
         }
     }
 
@@ -210,7 +202,7 @@ impl Planner {
             self.proofs.forget_volume(name);
         }
         if let Some(why) = held_back {
-            self.runs.unproven(name);
+            self.plugins.unproven(name);
             decision = VolumeDecision::waiting(&volume, VolumeReason::HeldBack(why));
         }
         if decision.reason.awaits_deletion() {

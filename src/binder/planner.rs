@@ -21,7 +21,8 @@ use super::{
     decide::{
         claim::sync_claim,
         decision::{ClaimDecision, VolumeDecision},
-        view::{BinderOptions, Proofs, View},
+        proofs::Proofs,
+        view::{BinderOptions, Plugins, View},
         volume::sync_volume,
     },
     doubt::Doubts,
@@ -31,7 +32,7 @@ use super::{
         predicate::Comparisons,
     },
     observe::{class_reads::ClassRead, class_wakes::ClassWakes},
-    plugins::{options::Recyclers, runs::Runs},
+    plugins::HostPlugins,
     queue::{Next, Queue, Tallies},
     retry::Retries,
     rivals::Rivals,
@@ -103,7 +104,7 @@ pub struct Planner {
     pub(super) pods: PodIndex,
     pub(super) default_class: Option<ClassName>,
     pub(super) proofs: Proofs,
-    pub(super) runs: Runs,
+    pub(super) plugins: HostPlugins,
     pub(super) doubts: Doubts,
     pub(super) queue: Queue,
     pub(super) busy_claims: BTreeSet<ClaimKey>,
@@ -143,8 +144,8 @@ impl Planner {
         Self {
             standing: Arc::new(Standing::new(Arc::clone(&objects))),
             objects,
-            pods: PodIndex::new(options.recyclers.is_some()),
-            runs: Runs::new(options.recyclers.as_deref().map(Recyclers::namespaces).unwrap_or_default()),
+            pods: PodIndex::new(options.needs_users()),
+            plugins: HostPlugins::new(&options),
             options,
             volumes: VolumeIndex::default(),
             claims: ClaimIndex::default(),
@@ -176,7 +177,7 @@ impl Planner {
 
     /// Counts its runs from here on, so that no other process gives a recycler pod the same name.
     pub fn count_runs_from(&mut self, number: u64) {
-        self.runs.count_from(number);
+        self.plugins.count_from(number);
     }
 
     /// An event about the object was lost: whatever holds of it is news to the next look.
@@ -211,21 +212,16 @@ impl Planner {
     /// The recycler pods at work, by UID, with the volume of each.
     #[must_use]
     pub fn scrubbing(&self) -> BTreeMap<Uid, (PodKey, Involved)> {
-        let volume = |name| Some(Involved::object(&*self.objects.volumes.get(name)?));
-        let each = self.runs.started();
-        each.filter_map(|(name, key, uid)| Some((uid.clone(), (key.clone(), volume(name)?)))).collect()
+        let volume = |name: &VolumeName| Some(Involved::object(&*self.objects.volumes.get(name)?));
+        let each = self.plugins.pods_at_work().into_iter();
+        each.filter_map(|(name, key, uid)| Some((uid, (key, volume(&name)?)))).collect()
     }
 
     /// Whether nothing may be decided about a volume: a request about it is under way, or a pod empties it.
     pub(super) fn is_busy(&self, name: &VolumeName) -> bool {
         self.busy_volumes.contains(name)
-            || (self.runs.may_have_pods(name) && self.is_emptied(name))
+            || self.plugins.is_at_work(name, &self.objects)
             || self.objects.unreadable::<PersistentVolume>(name).is_some()
-    }
-
-    fn is_emptied(&self, name: &VolumeName) -> bool {
-        let volume = self.objects.volumes.get(name);
-        volume.is_some_and(|volume| self.runs.pods(&volume).next().is_some())
     }
 
     /// Decides about as many keys as may run now.
@@ -237,7 +233,7 @@ impl Planner {
             let call = Call::Read { target: Object::Volume(volume), purpose: Purpose::Refresh };
             self.start(Target::Claim(claim), None, call, &mut plan);
         }
-        for target in self.runs.take_due(now) {
+        for target in self.plugins.take_due(now) {
             self.queue.retry(target, now);
         }
         for target in self.retries.take_due(now) {
@@ -278,7 +274,7 @@ impl Planner {
         }
         let dues = [
             self.retries.next_due(),
-            self.runs.pauses.next_due(),
+            self.plugins.next_due(),
             self.doubts.next_end(now),
             self.told.next_due(),
             self.resync_at.filter(|_| self.queue.has_no_backlog()),
@@ -395,7 +391,7 @@ impl Planner {
             default_class: self.default_class.as_ref(),
             proofs: &self.proofs,
             busy,
-            runs: &self.runs,
+            plugins: &self.plugins,
             doubts: &self.doubts,
             compared: &self.compared,
             options: &self.options,

@@ -10,6 +10,7 @@ use super::{
         op::{Call, Purpose},
         write::{Object, Target},
     },
+    decide::view::Plugins,
     planner::{Plan, Planner},
 };
 use crate::kube_api::kinds::ObjectRef;
@@ -40,7 +41,7 @@ impl Planner {
         for object in std::mem::take(&mut self.unconfirmed) {
             // A pod is asked for on behalf of the volume it empties.
             let subject = match &object {
-                Object::Pod(key) => self.runs.recycled_by_pod(key).map(Target::Volume),
+                Object::Pod(key) => self.plugins.volume_of(key).map(Target::Volume),
                 object => object.subject(),
             };
             let Some(target) = subject else { continue };

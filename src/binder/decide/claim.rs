@@ -7,8 +7,9 @@
 use super::{
     binding::{self, NoCapacity},
     decision::{ClaimDecision, Decision, Step},
+    proofs::VolumeProof,
     provisioning, upkeep,
-    view::{View, VolumeProof},
+    view::View,
 };
 use crate::{
     binder::{

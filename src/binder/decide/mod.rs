@@ -5,6 +5,7 @@
 pub mod binding;
 pub mod claim;
 pub mod decision;
+pub mod proofs;
 pub mod provisioning;
 pub mod reclaim;
 pub mod upkeep;

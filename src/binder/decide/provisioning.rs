@@ -1,7 +1,7 @@
 //! Who is asked to provide a volume for a claim (pv-binder §7).
 //!
 //! In: a claim no volume fits, and its class. Out: a decision that at most annotates the claim; the
-//! volume itself is made by an external provisioner, by the plugin [`host_path`] if that is switched
+//! volume itself is made by an external provisioner, by [`crate::binder::plugins`] if that is switched
 //! on, or by nobody.
 
 use super::{
@@ -15,8 +15,7 @@ use crate::{
             write::{Write, WriteKind},
         },
         annotations::{self, BETA_STORAGE_PROVISIONER, HOST_PATH_PLUGIN, NFS_PLUGIN, STORAGE_PROVISIONER},
-        plugins::host_path,
-        tell::reason::{ClaimReason, Unprovisioned},
+        tell::reason::ClaimReason,
     },
     kube_api::{
         ids::ClassName,
@@ -52,16 +51,12 @@ pub fn provision(
         }
         None => class.provisioner.as_str(),
     };
-    if here && claim.spec.data_source.is_some() {
-        let only = format!(
-            "plugin {:?} is not a CSI plugin. Only CSI plugin can provision a claim with a datasource",
-            HOST_PATH_PLUGIN
-        );
-        return ClaimDecision::waiting(claim, ClaimReason::NotProvisioned(Unprovisioned::Refused(only)));
+    if here && let Some(why) = view.plugins.refuses(claim) {
+        return ClaimDecision::waiting(claim, ClaimReason::NotProvisioned(why));
     }
     let stable = claim.metadata.annotation(STORAGE_PROVISIONER);
     if stable == Some(provisioner) && here {
-        return host_path::provision(claim, class, view);
+        return view.plugins.provision(claim, class, view);
     }
     let reason = ClaimReason::WaitsForProvisioner(provisioner.to_owned());
     if stable == Some(provisioner) {

@@ -3,7 +3,7 @@
 //! In: a volume whose claim is gone. Out: whose business it is, or a decision that marks it Failed, when
 //! its policy asks for something nobody can do. A volume of an external driver is never touched: its
 //! provisioner deletes only what is Released (S32). What is recycled or deleted here, if that is switched
-//! on, is in the plugins [`recycler`] and [`host_path`].
+//! on, is in [`crate::binder::plugins`].
 
 use super::{
     decision::{Decision, VolumeDecision},
@@ -12,7 +12,6 @@ use super::{
 use crate::{
     binder::{
         annotations::{self, HOST_PATH_PLUGIN, MIGRATED_TO, NFS_PLUGIN, PROVISIONED_BY},
-        plugins::{host_path, recycler},
         tell::reason::{Unreclaimable, VolumeReason},
     },
     kube_api::kinds::{
@@ -26,7 +25,7 @@ const NO_PLUGIN: &str = "N/A";
 /// Who deletes a volume whose policy is Delete.
 enum Deleter {
     /// The plugin here.
-    HostPath,
+    Here,
     /// Its provisioner.
     External,
 }
@@ -37,7 +36,7 @@ fn deleter(volume: &PersistentVolume, options: &BinderOptions) -> Result<Deleter
     let here = options.enable_hostpath_provisioner;
     let provisioned_by = volume.metadata.annotation(PROVISIONED_BY).filter(|name| !name.is_empty());
     match (provisioned_by, volume.spec.files.as_deref()) {
-        (Some(HOST_PATH_PLUGIN), _) if here => Ok(Deleter::HostPath),
+        (Some(HOST_PATH_PLUGIN), _) if here => Ok(Deleter::Here),
         (Some(NFS_PLUGIN), _) => Err(Unreclaimable::PluginCannotDelete),
         (Some(plugin), _) if annotations::is_in_tree(plugin) => {
             Err(Unreclaimable::NoPlugin(plugin.to_owned()))
@@ -47,7 +46,7 @@ fn deleter(volume: &PersistentVolume, options: &BinderOptions) -> Result<Deleter
         (None, _) if annotations::has(&volume.metadata, MIGRATED_TO) || volume.spec.csi.is_some() => {
             Ok(Deleter::External)
         }
-        (None, Some(FileSource::HostPath(_))) if here => Ok(Deleter::HostPath),
+        (None, Some(FileSource::HostPath(_))) if here => Ok(Deleter::Here),
         (None, Some(FileSource::Nfs(_))) => Err(Unreclaimable::CannotDelete(volume.key())),
         (None, _) => Err(Unreclaimable::NoDeleter(volume.key())),
     }
@@ -70,7 +69,7 @@ pub fn measured_as(
         return None;
     }
     let name = match deleter(volume, options) {
-        Ok(Deleter::HostPath) => HOST_PATH_PLUGIN,
+        Ok(Deleter::Here) => HOST_PATH_PLUGIN,
         Ok(Deleter::External) => {
             let provisioner = class.map(|class| class.provisioner.as_str()).filter(|name| !name.is_empty());
             provisioner.map_or(NO_PLUGIN, |name| annotations::csi_name(name).unwrap_or(name))
@@ -93,11 +92,11 @@ pub fn reclaim(volume: &PersistentVolume, reference: &ClaimRef, view: &View<'_>)
             Decision::rest(VolumeReason::Unreadable(malformed.clone()))
         }
         (ReclaimPolicy::Delete, _) => match deleter(volume, view.options) {
-            Ok(Deleter::HostPath) => host_path::delete(volume, view),
+            Ok(Deleter::Here) => view.plugins.delete(volume, view),
             Ok(Deleter::External) => Decision::rest(VolumeReason::LeftToProvisioner),
             Err(why) => VolumeDecision::failed(volume, VolumeReason::NotReclaimable(why)),
         },
-        (ReclaimPolicy::Recycle, _) => recycler::recycle(volume, reference, view),
+        (ReclaimPolicy::Recycle, _) => view.plugins.recycle(volume, reference, view),
         (ReclaimPolicy::Other(_), _) => {
             VolumeDecision::failed(volume, VolumeReason::NotReclaimable(Unreclaimable::UnknownPolicy))
         }

@@ -7,8 +7,9 @@
 use super::{
     binding,
     decision::{Decision, Step, VolumeDecision},
+    proofs::ClaimProof,
     reclaim, upkeep,
-    view::{ClaimProof, View},
+    view::View,
 };
 use crate::{
     binder::{
@@ -18,7 +19,6 @@ use crate::{
         },
         annotations::{self, PROVISIONED_BY},
         matching::predicate::modes_differ,
-        plugins::recycler,
         tell::{events, reason::VolumeReason},
     },
     kube_api::{
@@ -34,7 +34,7 @@ pub fn sync_volume(volume: &PersistentVolume, view: &View<'_>) -> VolumeDecision
     if let Some(write) = upkeep::of_volume(volume) {
         return Decision::step(VolumeReason::Annotating, Step::Write(write));
     }
-    if let Some(decision) = recycler::leftover(volume, view) {
+    if let Some(decision) = view.plugins.first(volume, view) {
         return decision;
     }
     let Some(reference) = &volume.spec.claim_ref else {

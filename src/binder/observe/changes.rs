@@ -11,7 +11,10 @@ use crate::{
     binder::{
         act::write::Target,
         annotations,
-        decide::view::{Proofs, Seen},
+        decide::{
+            proofs::{Proofs, Seen},
+            view::Plugins,
+        },
         planner::Planner,
         tell::reason::ClaimReason,
     },
@@ -27,7 +30,7 @@ impl Planner {
         let objects = Arc::clone(&self.objects);
         for (name, volume) in &objects.volumes.snapshot() {
             self.volumes.update(name, Some(volume));
-            self.runs.volume_seen(volume);
+            self.plugins.observe_volume(volume);
         }
         for (key, claim) in &objects.claims.snapshot() {
             self.claims.update(key, Some(claim));
@@ -62,7 +65,7 @@ impl Planner {
         self.queue.close();
         self.class_wakes.clear();
         self.proofs = Proofs::default();
-        self.runs.unproven_all();
+        self.plugins.stand_by();
         self.rivals.forget_all();
         self.transitions.forget_all();
         self.trails.forget_all();
@@ -132,7 +135,7 @@ impl Planner {
             return;
         };
         self.rivals.look_at_volume(&volume, now);
-        self.runs.volume_seen(&volume);
+        self.plugins.observe_volume(&volume);
         self.queue.add(target, now);
         self.offer(name, now);
     }
@@ -144,14 +147,14 @@ impl Planner {
                 self.standing.claim(&claim),
                 Some(ClaimReason::WaitsForFirstConsumer | ClaimReason::WaitsForPods(_))
             );
-            if self.options.recyclers.is_some() {
+            if self.options.needs_users() {
                 self.queue.extend(self.volumes.referring_to(&claim).cloned().map(Target::Volume), now);
             }
             if waits {
                 self.queue.add(Target::Claim(claim), now);
             }
         }
-        if let Some(volume) = self.runs.pod_changed(key, pod.as_deref(), now) {
+        if let Some(volume) = self.plugins.observe_pod(key, pod.as_deref(), now) {
             self.volume_changed(&volume, now);
         }
     }
@@ -168,7 +171,7 @@ impl Planner {
                 self.trails.forget(key);
                 self.transitions.gone(&target, now);
                 self.forget(&target);
-                if self.runs.has_claim(key) {
+                if self.plugins.has_claim(key) {
                     self.queue.add(target, now);
                 }
             }
@@ -197,8 +200,8 @@ impl Planner {
         self.told.forget(target);
         self.failures.forget(target);
         self.rivals.gone(target);
-        if let Target::Volume(_) = target {
-            self.runs.forget(target);
+        if let Target::Volume(name) = target {
+            self.plugins.volume_gone(name);
         }
         // A parked read keeps its wait: it still holds its claim and volume.
         if !self.parked.contains_key(target) {

@@ -11,7 +11,10 @@ use crate::{
             op::{Answer, Call, Op, Purpose},
             write::{Object, Target, Write, WriteKind},
         },
-        decide::view::{ClaimProof, Seen, VolumeProof},
+        decide::{
+            proofs::{ClaimProof, Seen, VolumeProof},
+            view::{Plugins, Then},
+        },
         planner::Planner,
     },
     kube_api::{
@@ -34,7 +37,7 @@ impl Planner {
     ) {
         self.note_outcome(&op, &result, now);
         if op.call.is_of_a_run() {
-            return self.run_outcome(op, result, now, jitter);
+            return self.take_plugin_outcome(op, result, now, jitter);
         }
         if let Call::ReadClass(class) = &op.call {
             return self.class_read(&op, class, result, now, jitter);
@@ -72,15 +75,7 @@ impl Planner {
                 if let CallError::Unknown(_) = error {
                     self.doubt(&op, write, now);
                 }
-                let call = Call::Read { target: write.target.clone(), purpose: Purpose::Refresh };
-                let known = self.known(&write.target);
-                let op = Op { call, known, ..op };
-                match self.retries.conflicted(&op.subject, now, jitter) {
-                    Some(_) => {
-                        self.parked.insert(op.subject.clone(), op);
-                    }
-                    None => self.ready.push_back(op),
-                }
+                self.read_again(op, Purpose::Refresh, now, jitter);
             }
             (Call::Read { purpose: Purpose::Refresh, .. }, Ok(answer)) => {
                 self.absorb(answer, now);
@@ -129,6 +124,47 @@ impl Planner {
                 self.retries.failed(&op.subject, now, jitter);
                 self.release(&op, now);
             }
+        }
+    }
+
+    /// Goes on from the outcome of a request of a plugin.
+    fn take_plugin_outcome(&mut self, op: Op, result: Result<Answer, CallError>, now: Instant, jitter: f64) {
+        if !matches!(op.call, Call::Read { .. }) && result.is_ok() {
+            self.retries.clear(&op.subject);
+        }
+        let progress = self.plugins.answered(&op, result, &self.objects, now);
+        self.pending_events.extend(progress.late);
+        if let Some(answer) = progress.answer {
+            self.absorb(answer, now);
+        }
+        self.say(&op.subject, &progress.events, now);
+        match progress.then {
+            Then::Look => {}
+            Then::Conflicted => {
+                self.retries.conflicted(&op.subject, now, jitter);
+            }
+            Then::Failed => {
+                self.retries.failed(&op.subject, now, jitter);
+            }
+            Then::Pause(error) => self.wait(&op.subject, &error, now, jitter),
+            Then::PauseForRead(error) => self.wait_for_read(&op.subject, &error, now, jitter),
+            Then::At(at) => self.retries.wait_until(&op.subject, at),
+            Then::Read(purpose) => return self.read_again(op, purpose, now, jitter),
+        }
+        self.release(&op, now);
+    }
+
+    /// Reads the object of a write, while its claim and volume stay held, after a pause if that happens again and
+    /// again.
+    fn read_again(&mut self, op: Op, purpose: Purpose, now: Instant, jitter: f64) {
+        let Some(target) = op.call.target().cloned() else { return self.release(&op, now) };
+        let known = self.known(&target);
+        let op = Op { call: Call::Read { target, purpose }, known, ..op };
+        match self.retries.conflicted(&op.subject, now, jitter) {
+            Some(_) => {
+                self.parked.insert(op.subject.clone(), op);
+            }
+            None => self.ready.push_back(op),
         }
     }
 

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::{
     path::{Directory, HostPath, volume_name},
-    runs::{ClaimStage, VolumeStage},
+    runs::{ClaimStage, Runs, VolumeStage},
 };
 use crate::{
     binder::{
@@ -25,7 +25,7 @@ use crate::{
         },
         matching::predicate::{STORAGE, VolumeMode, claim_class, held_by},
         tell::{
-            events::{self, normal},
+            events,
             reason::{ClaimReason, Unprovisioned, VolumeReason},
         },
     },
@@ -44,7 +44,7 @@ const CREATED_BY: (&str, &str) = ("kubernetes.io/createdby", "hostpath-dynamic-p
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, deleteVolumeOperation;
 // pkg/volume/hostpath/host_path.go, Delete.
 #[must_use]
-pub fn delete(volume: &PersistentVolume, view: &View<'_>) -> VolumeDecision {
+pub fn delete(volume: &PersistentVolume, runs: &Runs) -> VolumeDecision {
     let name = volume.key();
     let path = match volume.spec.files.as_deref() {
         Some(FileSource::HostPath(source)) => &source.path,
@@ -57,7 +57,7 @@ pub fn delete(volume: &PersistentVolume, view: &View<'_>) -> VolumeDecision {
         let only = "host_path deleter only supports /tmp/.+ but received provided";
         return failed(volume, format!("{only} {path}"));
     };
-    let step = match view.runs.of_volume(volume).map(|run| &run.stage) {
+    let step = match runs.of_volume(volume).map(|run| &run.stage) {
         Some(VolumeStage::Proven(revision)) if *revision == volume.metadata.resource_version => {
             Step::Directory(Directory::Remove(directory))
         }
@@ -79,24 +79,38 @@ fn failed(volume: &PersistentVolume, text: String) -> VolumeDecision {
     VolumeDecision::failed(volume, VolumeReason::DeleteFailed(text))
 }
 
+/// Why a claim is not even handed to the plugin.
+#[must_use]
+pub fn refuses(claim: &PersistentVolumeClaim) -> Option<Unprovisioned> {
+    claim.spec.data_source.as_ref()?;
+    Some(Unprovisioned::Refused(format!(
+        "plugin {HOST_PATH_PLUGIN:?} is not a CSI plugin. Only CSI plugin can provision a claim with a datasource"
+    )))
+}
+
 /// Makes a volume for a claim that is handed to the plugin: the directory first, then the object.
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, provisionClaimOperation;
 // pkg/volume/hostpath/host_path.go, Provision.
 #[must_use]
-pub fn provision(claim: &PersistentVolumeClaim, class: &StorageClass, view: &View<'_>) -> ClaimDecision {
+pub fn provision(
+    claim: &PersistentVolumeClaim,
+    class: &StorageClass,
+    view: &View<'_>,
+    runs: &Runs,
+) -> ClaimDecision {
     let uid = &claim.metadata.uid;
-    let stage = view.runs.of_claim(claim);
+    let stage = runs.of_claim(claim);
     let refused = match stage {
-        Some(ClaimStage::Failed(why)) => return refuse(claim, why.clone(), view),
+        Some(ClaimStage::Failed(why)) => return refuse(claim, why.clone(), runs),
         None => name_taken(claim, view).or_else(|| obstacle(claim, class, view)),
         Some(ClaimStage::Made(_)) => name_taken(claim, view),
         Some(ClaimStage::Undoing(..)) => None,
     };
     if let Some(why) = refused {
-        return refuse(claim, why, view);
+        return refuse(claim, why, runs);
     }
     let Some(directory) = HostPath::of_claim(uid) else {
-        return refuse(claim, Unprovisioned::failed(claim, "its UID is no name for a directory"), view);
+        return refuse(claim, Unprovisioned::failed(claim, "its UID is no name for a directory"), runs);
     };
     let reason = ClaimReason::Provisioning(HOST_PATH_PLUGIN);
     match stage {
@@ -143,11 +157,10 @@ fn obstacle(claim: &PersistentVolumeClaim, class: &StorageClass, view: &View<'_>
 }
 
 /// Says why there is no volume; if the plugin itself failed, the scheduler is asked for another node.
-fn refuse(claim: &PersistentVolumeClaim, why: Unprovisioned, view: &View<'_>) -> ClaimDecision {
+fn refuse(claim: &PersistentVolumeClaim, why: Unprovisioned, runs: &Runs) -> ClaimDecision {
     let failed = matches!(why, Unprovisioned::Failed { .. });
-    let again =
-        (failed && annotations::has(&claim.metadata, SELECTED_NODE) && !view.runs.is_rescheduled(claim))
-            .then(|| Write::claim(claim, WriteKind::Reschedule, patches::unselect_node(claim)));
+    let again = (failed && annotations::has(&claim.metadata, SELECTED_NODE) && !runs.is_rescheduled(claim))
+        .then(|| Write::claim(claim, WriteKind::Reschedule, patches::unselect_node(claim)));
     ClaimDecision::waiting(claim, ClaimReason::NotProvisioned(why)).writing(again)
 }
 
@@ -190,7 +203,5 @@ fn creation(claim: &PersistentVolumeClaim, class: &StorageClass, directory: &Hos
 /// Tells that the volume of a claim is there.
 #[must_use]
 pub fn succeeded(claim: &PersistentVolumeClaim) -> Event {
-    let name = volume_name(&claim.metadata.uid);
-    let told = format!("Successfully provisioned volume {name} using {HOST_PATH_PLUGIN}");
-    normal(claim, "ProvisioningSucceeded", told)
+    events::provisioned(claim, &volume_name(&claim.metadata.uid), HOST_PATH_PLUGIN)
 }

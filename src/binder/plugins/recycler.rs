@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 
 use super::{
     options::Recycler,
-    runs::{CLAIM_UID, POD_PREFIX, VolumeStage},
+    runs::{CLAIM_UID, POD_PREFIX, Runs, VolumeStage},
 };
 use crate::{
     binder::{
@@ -29,7 +29,7 @@ use crate::{
         },
         matching::predicate::capacity,
         tell::{
-            events::normal,
+            events,
             reason::{Unreclaimable, VolumeReason},
         },
     },
@@ -130,18 +130,18 @@ fn pod_name(volume: &PersistentVolume, reference: &ClaimRef, number: u64) -> Str
 /// Clears away recycler pods that are not of the volume's run. Until they are gone nothing else is decided
 /// about the volume.
 #[must_use]
-pub fn leftover(volume: &PersistentVolume, view: &View<'_>) -> Option<VolumeDecision> {
+pub fn leftover(volume: &PersistentVolume, view: &View<'_>, runs: &Runs) -> Option<VolumeDecision> {
     let recycles = volume.spec.reclaim_policy == ReclaimPolicy::Recycle
         && matches!(volume.status.phase, VolumePhase::Released | VolumePhase::Failed);
-    let own = view.runs.of_volume(volume).filter(|_| recycles).and_then(|run| run.pod.as_ref());
-    let (key, _) = view.runs.pods(volume).find(|(_, uid)| own.is_none_or(|(_, own)| own != *uid))?;
-    Some(remove(key, VolumeReason::LeftoverPod(key.clone()), view))
+    let own = runs.of_volume(volume).filter(|_| recycles).and_then(|run| run.pod.as_ref());
+    let (key, _) = runs.pods(volume).find(|(_, uid)| own.is_none_or(|(_, own)| own != *uid))?;
+    Some(remove(key, VolumeReason::LeftoverPod(key.clone()), view, runs))
 }
 
 /// Removes a pod, and waits until it is gone.
-fn remove(key: &PodKey, reason: VolumeReason, view: &View<'_>) -> VolumeDecision {
+fn remove(key: &PodKey, reason: VolumeReason, view: &View<'_>, runs: &Runs) -> VolumeDecision {
     match view.objects.pods.get(key) {
-        Some(pod) if !pod.metadata.is_terminating() && !view.runs.is_deleted(&pod.metadata.uid) => {
+        Some(pod) if !pod.metadata.is_terminating() && !runs.is_deleted(&pod.metadata.uid) => {
             let write = Write::pod(key.clone(), WriteKind::DeletePod, patches::delete_pod(&pod));
             Decision::step(reason, Step::Write(write))
         }
@@ -152,25 +152,30 @@ fn remove(key: &PodKey, reason: VolumeReason, view: &View<'_>) -> VolumeDecision
 /// Recycles a volume whose claim is proven gone.
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, recycleVolumeOperation.
 #[must_use]
-pub fn recycle(volume: &PersistentVolume, reference: &ClaimRef, view: &View<'_>) -> VolumeDecision {
+pub fn recycle(
+    volume: &PersistentVolume,
+    reference: &ClaimRef,
+    view: &View<'_>,
+    runs: &Runs,
+) -> VolumeDecision {
     let source = volume.spec.files.as_deref();
     let Some((recyclers, source)) = view.options.recyclers.as_deref().zip(source) else {
         return VolumeDecision::failed(volume, VolumeReason::NotReclaimable(Unreclaimable::NoRecycler));
     };
     let recycler = recyclers.of(source);
-    let run = view.runs.of_volume(volume);
+    let run = runs.of_volume(volume);
     let pod = run.and_then(|run| run.pod.as_ref()).and_then(|(key, uid)| {
         let pod = view.objects.pods.get(key)?;
         (pod.metadata.uid == *uid).then_some((key, pod))
     });
     match (run.map(|run| &run.stage), pod) {
-        (Some(VolumeStage::Done), Some((key, _))) => remove(key, VolumeReason::Recycling, view),
+        (Some(VolumeStage::Done), Some((key, _))) => remove(key, VolumeReason::Recycling, view, runs),
         (Some(VolumeStage::Failed(error)), Some((key, _))) => {
-            remove(key, VolumeReason::RecycleFailed(error.clone()), view)
+            remove(key, VolumeReason::RecycleFailed(error.clone()), view, runs)
         }
         (Some(VolumeStage::Done), None) => {
-            let told = normal(volume, "VolumeRecycled", "Volume recycled".to_owned());
-            Decision::step(VolumeReason::Recycling, Step::Write(binding::undo(volume).then(told)))
+            let write = binding::undo(volume).then(events::recycled(volume));
+            Decision::step(VolumeReason::Recycling, Step::Write(write))
         }
         (Some(VolumeStage::Failed(error)), None) => failed(volume, error),
         (Some(VolumeStage::Started | VolumeStage::Deleted), _) => Decision::rest(VolumeReason::Recycling),
@@ -178,7 +183,7 @@ pub fn recycle(volume: &PersistentVolume, reference: &ClaimRef, view: &View<'_>)
             Some(decision) => decision,
             None => Decision::step(
                 VolumeReason::Recycling,
-                next(volume, reference, (recycler, source), stage, pod, view),
+                next(volume, reference, (recycler, source), stage, pod, runs.run_number()),
             ),
         },
     }
@@ -202,11 +207,11 @@ fn next(
     recycler: (&Recycler, &FileSource),
     stage: Option<&VolumeStage>,
     pod: Option<(&PodKey, Arc<Pod>)>,
-    view: &View<'_>,
+    number: u64,
 ) -> Step {
     let (recycler, source) = recycler;
     let Some((key, pod)) = pod else {
-        let name = pod_name(volume, reference, view.runs.run_number());
+        let name = pod_name(volume, reference, number);
         let key = PodKey::new(recycler.namespace(), &name);
         let request = recycler.creation(volume, reference, source, &name);
         return Step::Write(Write::pod(key, WriteKind::CreatePod, request));

@@ -11,7 +11,11 @@ use tokio::time::Instant;
 
 use super::path::volume_name;
 use crate::{
-    binder::{act::write::Target, retry::Retries, tell::reason::Unprovisioned},
+    binder::{
+        act::write::Target,
+        retry::Retries,
+        tell::{events, reason::Unprovisioned},
+    },
     kube_api::{
         ids::{ClaimKey, PodKey, ResourceVersion, Uid, VolumeName},
         kinds::{Narrow, OwnerReference, PersistentVolume, PersistentVolumeClaim, Pod, PodPhase},
@@ -193,13 +197,8 @@ impl Runs {
         }
         match pod.status.phase {
             PodPhase::Succeeded => self.pod_ended(&volume, uid, Ok(()), now),
-            PodPhase::Failed if pod.status.message.is_empty() => {
-                let unknown = "failed to recycle volume: pod failed, pod.Status.Message unknown";
-                self.pod_ended(&volume, uid, Err(unknown.to_owned()), now);
-            }
             PodPhase::Failed => {
-                let text = format!("failed to recycle volume: {}", pod.status.message);
-                self.pod_ended(&volume, uid, Err(text), now);
+                self.pod_ended(&volume, uid, Err(events::pod_failed(&pod.status.message)), now);
             }
             _ => {}
         }
@@ -208,8 +207,7 @@ impl Runs {
 
     fn pod_gone(&mut self, volume: &VolumeName, uid: &Uid, now: Instant) {
         self.deleted.remove(uid);
-        let deleted = "failed to recycle volume: recycler pod was deleted".to_owned();
-        self.pod_ended(volume, uid, Err(deleted), now);
+        self.pod_ended(volume, uid, Err(events::POD_DELETED.to_owned()), now);
     }
 
     /// Notes how the pod of a run ended; what came first counts.

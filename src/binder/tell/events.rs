@@ -1,8 +1,8 @@
 //! Every event of the binder, its type, reason and text, and the texts of all reasons (pv-binder §10, L18).
 //!
 //! In: an object, and the value that was decided about it. Out: an [`Event`]. Reasons and texts are KCM's where it has
-//! one. Logs and the debug page show the same texts. Events about what the plugins do are in
-//! [`crate::binder::plugins::events`].
+//! one. Logs and the debug page show the same texts. Only why a plugin refuses a claim is
+//! said by the plugin itself.
 
 use std::fmt;
 
@@ -19,8 +19,9 @@ use crate::{
         },
     },
     kube_api::{
+        call::CallError,
         events::{Event, EventType, Involved},
-        ids::PodKey,
+        ids::{PodKey, VolumeName},
         kinds::{Malformed, Narrow, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy, VolumePhase},
         text::{Text, TextMap},
     },
@@ -268,6 +269,48 @@ pub fn failed_for_volume(volume: &PersistentVolume, failure: &Failure) -> Event 
         _ => "FailedUpdate",
     };
     warning(volume, reason, failure.text())
+}
+
+/// A pod with the name of a recycler pod is there that is not of this run.
+pub const OLD_POD: &str = "old recycler pod found, will retry later";
+
+/// The recycler pod is gone before it was done.
+pub const POD_DELETED: &str = "failed to recycle volume: recycler pod was deleted";
+
+/// The recycler pod was not created.
+#[must_use]
+pub fn pod_refused(error: &CallError) -> String {
+    format!("unexpected error creating recycler pod:  {error}")
+}
+
+/// The recycler pod failed, and said this.
+#[must_use]
+pub fn pod_failed(message: &str) -> String {
+    if message.is_empty() {
+        return "failed to recycle volume: pod failed, pod.Status.Message unknown".to_owned();
+    }
+    format!("failed to recycle volume: {message}")
+}
+
+/// A volume was recycled.
+#[must_use]
+pub fn recycled(volume: &PersistentVolume) -> Event {
+    normal(volume, "VolumeRecycled", "Volume recycled".to_owned())
+}
+
+/// What is told about a recycler pod is told about its volume, too.
+#[must_use]
+pub fn recycler_pod(volume: Involved, is_warning: bool, message: &str) -> Event {
+    let r#type = if is_warning { EventType::Warning } else { EventType::Normal };
+    let message = format!("Recycler pod: {message}");
+    Event { involved: volume, r#type, reason: "RecyclerPod", message }
+}
+
+/// A volume was made for a claim.
+#[must_use]
+pub fn provisioned(claim: &PersistentVolumeClaim, volume: &VolumeName, plugin: &str) -> Event {
+    let text = format!("Successfully provisioned volume {volume} using {plugin}");
+    normal(claim, "ProvisioningSucceeded", text)
 }
 
 impl Failure {

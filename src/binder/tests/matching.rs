@@ -4,7 +4,7 @@
 use super::*;
 use crate::{
     binder::{
-        decide::{decision::Step, view::ClaimProof},
+        decide::{decision::Step, proofs::ClaimProof},
         matching::predicate::{Comparisons, held_by, misfit_for_search, refers_to},
     },
     kube_api::kinds::ReclaimPolicy,

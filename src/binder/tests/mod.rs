@@ -7,6 +7,7 @@ mod failures;
 mod matching;
 mod planning;
 mod proofs;
+#[cfg(feature = "host-plugins")]
 mod runs;
 mod waits;
 

@@ -5,10 +5,6 @@ use crate::{
     binder::{
         act::write::Write,
         planner::{COMPARED, LOOKS},
-        plugins::{
-            path::{Directory, HostPath},
-            runs::ClaimStage,
-        },
         tell::latency::Operation,
     },
     kube_api::{
@@ -63,21 +59,6 @@ fn nothing_is_kept_of_what_is_gone() {
     objects.apply(named.clone());
     planner.changed(&ObjectRef::Claim(named.key()), now);
     assert!(!planner.plan(now).events.is_empty());
-}
-
-/// The directory was made, the volume refused for good, and then the claim went.
-#[test]
-fn storage_that_was_made_in_vain_goes_when_its_claim_is_gone() {
-    let mut claim = claim("c");
-    let (objects, mut planner) = planner(vec![], vec![claim.clone()]);
-    let now = Instant::now();
-    planner.plan(now);
-    planner.runs.claim_at(&claim, ClaimStage::Undoing("no".to_owned(), 1));
-    claim.metadata.resource_version = ResourceVersion(5);
-    objects.delete(claim.clone());
-    planner.changed(&ObjectRef::Claim(claim.key()), now);
-    let directory = HostPath::of_claim(&claim.metadata.uid).unwrap();
-    assert_eq!(only(planner.plan(now)).call, Call::Directory(Directory::Remove(directory)));
 }
 
 /// A volume goes while the read after a conflict waits for its time: the read is made all the same, as the
