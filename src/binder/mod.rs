@@ -29,9 +29,11 @@ pub mod tell;
 
 pub mod controller;
 pub mod doubt;
+mod in_flight;
 mod looks;
 pub mod planner;
 pub mod queue;
+mod reasons;
 pub mod retry;
 pub mod rivals;
 #[cfg(test)]

@@ -45,11 +45,7 @@ impl Planner {
                 object => object.subject(),
             };
             let Some(target) = subject else { continue };
-            let busy = match &target {
-                Target::Claim(key) => self.busy_claims.contains(key),
-                Target::Volume(name) => self.busy_volumes.contains(name),
-            };
-            if busy || self.retries.waits(&target) {
+            if self.is_asleep(&target) {
                 self.unconfirmed.insert(object);
             } else {
                 self.start(target, None, Call::Read { target: object, purpose: Purpose::Refresh }, plan);

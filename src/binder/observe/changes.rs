@@ -16,7 +16,6 @@ use crate::{
             view::Plugins,
         },
         planner::Planner,
-        tell::reason::ClaimReason,
     },
     kube_api::{
         ids::{ClaimKey, ClassName, PodKey, VolumeName},
@@ -67,8 +66,7 @@ impl Planner {
         self.proofs = Proofs::default();
         self.plugins.stand_by();
         self.rivals.forget_all();
-        self.transitions.forget_all();
-        self.trails.forget_all();
+        self.record.stand_by();
     }
 
     /// Notes that an object changed, and whom that concerns.
@@ -104,7 +102,7 @@ impl Planner {
     /// What made a request about these fail may have changed. A parked read keeps its pause: it has to be
     /// answered before anything is decided.
     fn try_again(&mut self, targets: impl Iterator<Item = Target>, now: Instant) {
-        for target in targets.filter(|target| !self.parked.contains_key(target)).collect::<Vec<_>>() {
+        for target in targets.filter(|target| !self.in_flight.is_parked(target)).collect::<Vec<_>>() {
             self.retries.changed(&target, now);
         }
     }
@@ -129,9 +127,7 @@ impl Planner {
         self.queue.extend(self.doubts.look(name, revision).into_iter().map(Target::Claim), now);
         let Some(volume) = volume else {
             self.proofs.forget_volume(name);
-            self.latency.volume_gone(name, now);
-            self.transitions.gone(&target, now);
-            self.forget(&target);
+            self.forget(&target, now);
             return;
         };
         self.rivals.look_at_volume(&volume, now);
@@ -143,10 +139,7 @@ impl Planner {
     pub(crate) fn pod_changed(&mut self, key: &PodKey, now: Instant) {
         let pod = self.objects.pods.get(key);
         for claim in self.pods.update(key, pod.as_deref()) {
-            let waits = matches!(
-                self.standing.claim(&claim),
-                Some(ClaimReason::WaitsForFirstConsumer | ClaimReason::WaitsForPods(_))
-            );
+            let waits = self.reasons.is_waiting_for_pods(&claim);
             if self.options.needs_users() {
                 self.queue.extend(self.volumes.referring_to(&claim).cloned().map(Target::Volume), now);
             }
@@ -167,10 +160,7 @@ impl Planner {
             None => {
                 self.claims.forget(key);
                 self.proofs.forget_claim(key);
-                self.latency.forget_claim(key);
-                self.trails.forget(key);
-                self.transitions.gone(&target, now);
-                self.forget(&target);
+                self.forget(&target, now);
                 if self.plugins.has_claim(key) {
                     self.queue.add(target, now);
                 }
@@ -195,16 +185,17 @@ impl Planner {
         self.class_wakes.begin(name.clone());
     }
 
-    fn forget(&mut self, target: &Target) {
-        self.standing.forget(target);
-        self.told.forget(target);
-        self.failures.forget(target);
+    /// The object is gone.
+    fn forget(&mut self, target: &Target, now: Instant) {
+        self.record.gone(target, now);
+        self.reasons.gone(target);
+        self.outbox.gone(target);
         self.rivals.gone(target);
         if let Target::Volume(name) = target {
             self.plugins.volume_gone(name);
         }
         // A parked read keeps its wait: it still holds its claim and volume.
-        if !self.parked.contains_key(target) {
+        if !self.in_flight.is_parked(target) {
             self.retries.clear(target);
         }
     }

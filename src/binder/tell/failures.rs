@@ -6,22 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use tokio::time::Instant;
-
-use super::{
-    events,
-    failure::{Failure, Outcome, Task},
-};
-use crate::{
-    binder::{
-        act::{
-            op::{Answer, Call, Op},
-            write::Target,
-        },
-        planner::Planner,
-    },
-    kube_api::{call::CallError, events::Event, kinds::ClaimPhase},
-};
+use super::failure::{Failure, Outcome, Task};
+use crate::binder::act::write::Target;
 
 /// Failures in a row after which one is told that the next try may mend: within some five seconds.
 const PATIENCE: u32 = 3;
@@ -44,7 +30,8 @@ pub struct Failures {
 }
 
 impl Failures {
-    fn note(&mut self, target: &Target, failure: Failure) {
+    /// Notes one more failure.
+    pub fn note(&mut self, target: &Target, failure: Failure) {
         *self.counts.entry((failure.task.label(), failure.outcome.label())).or_default() += 1;
         let before = self.series.remove(target);
         let (count, told) = before.map_or((0, None), |series| (series.count, series.told));
@@ -60,6 +47,12 @@ impl Failures {
         self.series.get(target)?.told.as_ref()
     }
 
+    /// Whether what failed last about a claim or volume was a live read.
+    #[must_use]
+    pub fn is_read(&self, target: &Target) -> bool {
+        self.series.get(target).is_some_and(|series| series.failure.task == Task::Read)
+    }
+
     /// Forgets what failed of a claim or volume; returns whether anything did.
     pub fn forget(&mut self, target: &Target) -> bool {
         self.series.remove(target).is_some()
@@ -68,70 +61,5 @@ impl Failures {
     /// How many failed since this was last asked, by what they were for and how they failed.
     pub fn take_counts(&mut self) -> BTreeMap<(&'static str, &'static str), u64> {
         std::mem::take(&mut self.counts)
-    }
-}
-
-impl Planner {
-    /// Takes in the outcome of a request.
-    pub fn outcome(&mut self, op: Op, result: Result<Answer, CallError>, now: Instant, jitter: f64) {
-        let failure = Failure::of(&op, &result);
-        let subject = op.subject.clone();
-        let works = match &op.call {
-            Call::Write(_) => result.is_ok(),
-            Call::Read { .. } => {
-                let is_read = |series: &Series| series.failure.task == Task::Read;
-                result.is_ok() && self.failures.series.get(&subject).is_some_and(is_read)
-            }
-            Call::ReadClass(_) | Call::ReadOwner(_) | Call::Directory(_) => false,
-        };
-        self.take_outcome(op, result, now, jitter);
-        match failure {
-            Some(failure) => self.fails(&subject, failure, now),
-            None if works => self.works(&subject, now),
-            None => {}
-        }
-    }
-
-    /// A request about a claim or volume failed. It has its pause by now.
-    pub(crate) fn fails(&mut self, subject: &Target, failure: Failure, now: Instant) {
-        self.failures.note(subject, failure);
-        let Some(event) = self.failure_event(subject) else { return };
-        if let Some(failure) = self.failures.told(subject) {
-            self.standing.set_failure(subject, Some((failure.clone(), self.retries.until(subject))), now);
-        }
-        self.note_failure(subject, now);
-        let news = self.told.also(subject, event, now);
-        self.pending_events.extend(news);
-    }
-
-    /// Nothing fails any more.
-    pub(crate) fn works(&mut self, subject: &Target, now: Instant) {
-        if self.failures.forget(subject) {
-            self.standing.set_failure(subject, None, now);
-        }
-    }
-
-    /// What is told to users: on the claim, if there is one that waits, else on the volume.
-    pub(crate) fn failure_event(&self, subject: &Target) -> Option<Event> {
-        let failure = self.failures.told(subject)?;
-        if failure.is_told_elsewhere() {
-            return None;
-        }
-        match subject {
-            Target::Claim(key) => Some(events::failed_for_claim(&*self.objects.claims.get(key)?, failure)),
-            Target::Volume(name) => {
-                let volume = self.objects.volumes.get(name)?;
-                let claim = volume.spec.claim_ref.as_ref().and_then(|reference| {
-                    let claim = self.objects.claims.get(&reference.key())?;
-                    let waits =
-                        claim.metadata.uid == reference.uid && claim.status.phase != ClaimPhase::Bound;
-                    waits.then_some(claim)
-                });
-                Some(match claim {
-                    Some(claim) => events::failed_for_claim(&claim, failure),
-                    None => events::failed_for_volume(&volume, failure),
-                })
-            }
-        }
     }
 }

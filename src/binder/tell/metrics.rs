@@ -256,7 +256,8 @@ mod tests {
         ));
         let metrics = Metrics::default();
         let standing = Arc::new(Standing::default());
-        standing.set_claim(&ClaimKey::new("ns", "c"), ClaimReason::NoVolume, Instant::now());
+        let waits = Arc::new(ClaimReason::NoVolume);
+        standing.set_claim(&ClaimKey::new("ns", "c"), Some((&waits, None)), Instant::now());
         standing.lead(Instant::now());
         let binder = BinderMetrics::new(&metrics, &objects, &standing).unwrap();
         binder.decided("claim", "NoClassAndNoMatch", 3);
