@@ -19,7 +19,7 @@ pub use controllers::Controllers;
 
 use crate::{
     attach_detach::{AttachDetachOptions, act::room::PAIR_CALLS, decide::force::ForcePolicy},
-    binder::BinderOptions,
+    binder::{BinderOptions, plugins},
     cli::{ContentType, LoggingFormat, RunArgs},
     http,
     kube_api::{
@@ -314,6 +314,13 @@ fn binder(args: &RunArgs) -> Result<BinderOptions, ConfigError> {
     let sync_period = args.pvclaimbinder_sync_period;
     if sync_period < Duration::from_secs(1) {
         return Err(ConfigError::new("pvclaimbinder-sync-period", "must be at least 1s"));
+    }
+    let asked = [
+        ("enable-hostpath-provisioner", args.enable_hostpath_provisioner),
+        ("enable-recycler", args.enable_recycler),
+    ];
+    if let Some((flag, _)) = asked.into_iter().find(|(_, is_on)| *is_on && !plugins::ARE_COMPILED_IN) {
+        return Err(ConfigError::new(flag, plugins::ABSENT));
     }
     let recyclers = if args.enable_recycler { Some(Arc::new(recyclers::recyclers(args)?)) } else { None };
     Ok(BinderOptions {

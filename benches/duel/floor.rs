@@ -18,7 +18,7 @@ use mooring::{
         act::calls,
         desired::{state::AttachSource, volume_name::VolumeId},
     },
-    binder::decide::{binding::next_write, decision::Object},
+    binder::{act::write::Object, decide::binding::next_write},
     kube_api::{
         call::{Caller, Request, Verb},
         ids::{AttachmentName, DriverName, NodeName},

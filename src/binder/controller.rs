@@ -10,14 +10,14 @@ use tokio::{task::spawn_blocking, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    act::op::{Answer, Call, Op},
-    decide::{
-        decision::{Object, Target, WriteKind},
-        view::BinderOptions,
+    act::{
+        op::{Answer, Call, Op},
+        write::{Object, Target, WriteKind},
     },
+    decide::view::BinderOptions,
     doubt::Doubts,
     planner::{self, Planner},
-    plugins::{directories, host_path::ROOT, pod_events::PodEvents},
+    plugins::{self, PodEvents, path::ROOT},
     tell::{metrics::BinderMetrics, standing::Standing, transitions},
 };
 use crate::{
@@ -251,7 +251,7 @@ async fn perform(caller: &Caller, subject: &Target, call: &Call) -> Result<Answe
         }
         Call::Directory(directory) => {
             let directory = directory.clone();
-            let done = spawn_blocking(move || directories::perform(Path::new(ROOT), &directory)).await;
+            let done = spawn_blocking(move || plugins::perform(Path::new(ROOT), &directory)).await;
             Ok(Answer::Directory(done.unwrap_or_else(|error| Err(error.to_string()))))
         }
     }

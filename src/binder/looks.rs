@@ -4,31 +4,28 @@
 //! the reason why nothing more is done. Whatever is busy or waits is left alone here; a step that cannot be taken
 //! back is held back while another binder is at work or etcd was restored a short while ago.
 
+use std::sync::Arc;
+
 use tokio::time::Instant;
 
 use super::{
-    act::op::Call,
+    act::write::{Target, WriteKind},
     decide::{
-        claim::ClaimDecision,
-        decision::{Decision, Directory, Step, Target, WriteKind, normal, warning},
+        decision::{ClaimDecision, Decision, Step, VolumeDecision},
         reclaim::measured_as,
-        volume::VolumeDecision,
+        view::Plugins,
     },
     matching::predicate::{Wish, volume_class},
+    observe::unreadable,
     planner::{Plan, Planner},
-    plugins::host_path::{self, HostPath},
     tell::{
-        latency::BindMode,
         reason::{ClaimReason, HeldBack, VolumeReason},
+        record::Looked,
     },
 };
-use crate::{
-    kube_api::{
-        events::Event,
-        ids::{ClaimKey, ClassName, VolumeName},
-        kinds::{BindingMode, ClaimPhase, Narrow, PersistentVolumeClaim},
-    },
-    traces::End,
+use crate::kube_api::{
+    ids::{ClaimKey, ClassName, VolumeName},
+    kinds::{BindingMode, Narrow, PersistentVolume, PersistentVolumeClaim},
 };
 
 impl Planner {
@@ -50,100 +47,97 @@ impl Planner {
         class.is_some_and(|class| class.volume_binding_mode == Some(BindingMode::WaitForFirstConsumer))
     }
 
+    /// Whether nothing is decided about a claim or volume for now: it is looked at again when its request is answered,
+    /// or its pause is over.
+    pub(crate) fn is_asleep(&self, target: &Target) -> bool {
+        self.in_flight.has(target) || self.retries.waits(target)
+    }
+
     /// Looks at a claim, if nothing is under way about it.
     pub(super) fn plan_claim(&mut self, key: &ClaimKey, now: Instant, plan: &mut Plan) {
         plan.looks += 1;
         let target = Target::Claim(key.clone());
         self.queue.remove(&target, now);
-        // Whoever is busy or waits is looked at again when that ends.
-        if self.busy_claims.contains(key) || self.retries.waits(&target) {
+        if self.is_asleep(&target) {
             return;
         }
         self.claims.forget(key);
         let Some(claim) = self.objects.claims.get(key) else {
             if self.objects.unreadable::<PersistentVolumeClaim>(key).is_none() {
-                self.plan_orphan(key, plan);
+                self.plan_gone_claim(key, plan);
             }
             return;
         };
-        let mut decision = match self.unreadable_for_claim(&claim) {
-            Some(what) => ClaimDecision::rest(ClaimReason::ObjectUnreadable(what)),
-            None => self.decide_claim(&claim),
-        };
-        let volume = Target::Volume(claim.spec.volume_name.clone());
-        if let Some(why) = self.held_back(decision.step.as_ref(), &[target.clone(), volume], now) {
-            let event = tell(&*claim, &why);
-            decision = ClaimDecision::rest(ClaimReason::HeldBack(why)).telling(event);
-        }
+        let mut decision = self.judge_claim(&claim, now);
         *plan.decisions.entry(("claim", decision.reason.code())).or_default() += 1;
         self.still_fails(&target, &mut decision, now);
-        if decision.step.is_none()
-            && decision.reason.wants_volume()
-            && let Ok(wish) = Wish::of(&claim)
+        let is_settled = decision.reason.is_settled();
+        plan.events.extend(self.outbox.decided(&target, decision.events, is_settled, now));
+        let reason = Arc::new(decision.reason);
+        if decision.step.is_none() {
+            self.note_candidate(&claim, &reason);
+        }
+        self.record_claim(&claim, &reason, now);
+        if let Some(step) = decision.step
+            && !self.joins_class_read(&step, key)
+        {
+            let volume = match &*reason {
+                ClaimReason::Binding(volume, _) => Some(volume.clone()),
+                _ => None,
+            };
+            self.start(target, volume, step.call(), plan);
+        }
+        if self.reasons.is_proving_class(key) && !matches!(*reason, ClaimReason::ProvingClass(_)) {
+            // Its volumes were left alone meanwhile.
+            self.queue.extend(self.volumes.referring_to(key).cloned().map(Target::Volume), now);
+        }
+        self.reasons.set_claim(key, reason, now);
+    }
+
+    /// What to do about a claim, as far as that may be done now.
+    fn judge_claim(&self, claim: &PersistentVolumeClaim, now: Instant) -> ClaimDecision {
+        if let Some(what) = unreadable::for_claim(&self.objects, claim) {
+            return ClaimDecision::rest(ClaimReason::ObjectUnreadable(what));
+        }
+        let decision = self.decide_claim(claim);
+        let pair = [Target::Claim(claim.key()), Target::Volume(claim.spec.volume_name.clone())];
+        match self.held_back(decision.step.as_ref(), &pair, now) {
+            Some(why) => ClaimDecision::waiting(claim, ClaimReason::HeldBack(why)),
+            None => decision,
+        }
+    }
+
+    /// A claim without volume takes the next free one that fits.
+    fn note_candidate(&mut self, claim: &PersistentVolumeClaim, reason: &ClaimReason) {
+        if reason.wants_volume()
+            && let Ok(wish) = Wish::of(claim)
             && !self.is_delayed(&wish)
         {
             self.claims.wait(&wish);
         }
-        if tells(&decision, decision.reason.is_settled()) {
-            plan.events.extend(self.told.news(&target, decision.events, now));
-        }
-        match &decision.reason {
-            ClaimReason::WaitsForProvisioner(provisioner) => {
-                self.latency.stops(key);
-                self.latency.asks(key, provisioner, now);
-            }
-            ClaimReason::Provisioning(plugin) => {
-                self.latency.stops(key);
-                self.latency.asks(key, plugin, now);
-            }
-            ClaimReason::NotProvisioned(why) => {
-                self.latency.stops(key);
-                self.latency.asks(key, host_path::PLUGIN, now);
-                if why.is_of_plugin() && self.standing.claim(key).as_ref() != Some(&decision.reason) {
-                    self.latency.claim_failed(key);
-                }
-            }
-            ClaimReason::Binding(volume, step) => {
-                if claim.status.phase != ClaimPhase::Bound
-                    && let Some(volume) = self.objects.volumes.get(volume)
-                {
-                    let mode = BindMode::of(&claim, &volume);
-                    let since = self.queue.taken_since().unwrap_or(now);
-                    self.latency.binds(key, Some(mode), since);
-                    self.follow_bind(key, Some(*step), since, now);
-                }
-            }
-            // If a volume is found then, all this time was ours.
-            ClaimReason::ProvingClass(_) => {
-                let since = self.queue.taken_since().unwrap_or(now);
-                self.latency.binds(key, None, since);
-                self.follow_bind(key, None, since, now);
-            }
-            ClaimReason::VolumeBusy(_) => {}
-            _ => {
-                self.latency.stops(key);
-                self.end_bind(key, End::Superseded, now);
-            }
-        }
-        if let Some(Step::ProveClass { class }) = &decision.step
-            && self.join_class_read(class, key)
-        {
-            decision.step = None;
-        }
-        self.note_claim(&claim, &decision.reason, now);
-        if let Some(step) = decision.step {
-            let volume = match &decision.reason {
-                ClaimReason::Binding(volume, _) => Some(volume.clone()),
-                _ => None,
-            };
-            self.start(target, volume, Call::of(step), plan);
-        }
-        let was_undecided = matches!(self.standing.claim(key), Some(ClaimReason::ProvingClass(_)));
-        if was_undecided && !matches!(decision.reason, ClaimReason::ProvingClass(_)) {
-            // They were left alone meanwhile.
-            self.queue.extend(self.volumes.referring_to(key).cloned().map(Target::Volume), now);
-        }
-        self.standing.set_claim(key, decision.reason, now);
+    }
+
+    /// Whether a step is the read of a class that is under way for another claim; then the claim waits for that.
+    fn joins_class_read(&mut self, step: &Step, key: &ClaimKey) -> bool {
+        matches!(step, Step::ProveClass { class } if self.class_reads.join(class, key))
+    }
+
+    fn record_claim(&mut self, claim: &PersistentVolumeClaim, reason: &ClaimReason, now: Instant) {
+        let key = claim.key();
+        let target = Target::Claim(key.clone());
+        let volume = match reason {
+            ClaimReason::Binding(volume, _) => self.objects.volumes.get(volume),
+            _ => None,
+        };
+        let looked = Looked {
+            object: claim,
+            reason,
+            before: self.reasons.claim(&key).map(|reason| &**reason),
+            attempt: self.attempt(&target),
+            is_failing: self.outbox.is_failing(&target),
+        };
+        let since = self.queue.taken_since().unwrap_or(now);
+        self.record.claim_looked(&looked, volume.as_deref(), since, now);
     }
 
     /// What failed is tried again, and holds until it works; or there is nothing left to try.
@@ -151,22 +145,17 @@ impl Planner {
         if decision.step.is_none() {
             self.works(target, now);
         } else {
-            decision.events.extend(self.failure_event(target));
+            decision.events.extend(self.outbox.failure_event(target, &self.objects));
         }
     }
 
     /// Nothing is left to decide about a claim that is gone; storage made for it in vain goes.
-    fn plan_orphan(&mut self, key: &ClaimKey, plan: &mut Plan) {
+    fn plan_gone_claim(&mut self, key: &ClaimKey, plan: &mut Plan) {
         let target = Target::Claim(key.clone());
         self.retries.clear(&target);
-        self.told.forget(&target);
-        let orphan = self.runs.take_orphan(key);
-        self.runs.forget(&target);
-        if let Some(uid) = orphan
-            && self.objects.volumes.get(&host_path::volume_name(&uid)).is_none()
-            && let Some(path) = HostPath::of_claim(&uid)
-        {
-            self.start(target, None, Call::Directory(Directory::Remove(path)), plan);
+        self.outbox.lost(&target);
+        if let Some(step) = self.plugins.claim_gone(key, &self.objects) {
+            self.start(target, None, step.call(), plan);
         }
     }
 
@@ -188,68 +177,60 @@ impl Planner {
             if self.queue.contains(&claim) {
                 self.plan_claim(&key, now, plan);
             }
-            let undecided = matches!(self.standing.claim(&key), Some(ClaimReason::ProvingClass(_)));
-            if undecided || self.busy_claims.contains(&key) {
+            if self.reasons.is_proving_class(&key) || self.in_flight.has_claim(&key) {
                 return;
             }
         }
-        if self.busy_volumes.contains(name) || self.retries.waits(&target) {
+        if self.is_asleep(&target) {
             return;
         }
-        let mut decision = match self.unreadable_for_volume(&volume) {
-            Some(what) => VolumeDecision::rest(VolumeReason::ObjectUnreadable(what)),
-            None => self.decide_volume(&volume),
-        };
-        let claim = volume.spec.claim_ref.as_ref().map(|reference| Target::Claim(reference.key()));
-        let pair: Vec<Target> = std::iter::once(target.clone()).chain(claim).collect();
-        let held_back = self.held_back(decision.step.as_ref(), &pair, now);
-        let releases =
-            |step: &Step| matches!(step, Step::Write(write) if write.kind == WriteKind::VolumeReleased);
-        if held_back.is_some() && decision.step.as_ref().is_some_and(releases) {
-            // Its proof is of the past when the volume is released at last.
-            self.proofs.forget_volume(name);
-        }
-        if let Some(why) = held_back {
-            self.runs.unproven(name);
-            let event = tell(&*volume, &why);
-            decision = VolumeDecision::rest(VolumeReason::HeldBack(why)).telling(event);
-        }
-        if decision.reason.awaits_deletion() {
-            let class = self.objects.classes.get(&ClassName::from(volume_class(&volume)));
-            if let Some(plugin) = measured_as(&volume, class.as_deref(), &self.options) {
-                self.latency.deletes(name, &plugin, now);
-            }
-        }
-        // Between two attempts there is another reason.
-        if let VolumeReason::DeleteFailed(_) = &decision.reason
-            && self.standing.volume(name).as_ref() != Some(&decision.reason)
-        {
-            self.latency.volume_failed(name);
-        }
+        let mut decision = self.judge_volume(&volume, now);
         *plan.decisions.entry(("volume", decision.reason.code())).or_default() += 1;
         self.still_fails(&target, &mut decision, now);
-        if tells(&decision, decision.reason.is_settled()) {
-            plan.events.extend(self.told.news(&target, decision.events, now));
-        }
-        self.note_volume(&volume, &decision.reason, now);
+        let is_settled = decision.reason.is_settled();
+        plan.events.extend(self.outbox.decided(&target, decision.events, is_settled, now));
+        let reason = Arc::new(decision.reason);
+        self.record_volume(&volume, &reason, now);
         if let Some(step) = decision.step {
-            self.start(target, None, Call::of(step), plan);
+            self.start(target, None, step.call(), plan);
         }
-        self.standing.set_volume(name, decision.reason, now);
+        self.reasons.set_volume(name, reason, now);
     }
-}
 
-/// What users are told of what has to wait. After a restore nothing is wrong with it.
-fn tell<T: Narrow>(object: &T, why: &HeldBack) -> Event {
-    let event = match why {
-        HeldBack::ForeignWriter { .. } => warning,
-        HeldBack::Restored { .. } => normal,
-    };
-    event(object, why.code(), why.to_string())
-}
+    /// What to do about a volume, as far as that may be done now.
+    fn judge_volume(&mut self, volume: &PersistentVolume, now: Instant) -> VolumeDecision {
+        if let Some(what) = unreadable::for_volume(&self.objects, volume) {
+            return VolumeDecision::rest(VolumeReason::ObjectUnreadable(what));
+        }
+        let decision = self.decide_volume(volume);
+        let name = volume.key();
+        let claim = volume.spec.claim_ref.as_ref().map(|reference| Target::Claim(reference.key()));
+        let pair: Vec<Target> = std::iter::once(Target::Volume(name.clone())).chain(claim).collect();
+        let Some(why) = self.held_back(decision.step.as_ref(), &pair, now) else { return decision };
+        // What was proven is of the past when the step is taken at last.
+        let releases =
+            |step: &Step| matches!(step, Step::Write(write) if write.kind == WriteKind::VolumeReleased);
+        if decision.step.as_ref().is_some_and(releases) {
+            self.proofs.forget_volume(&name);
+        }
+        self.plugins.unproven(&name);
+        VolumeDecision::waiting(volume, VolumeReason::HeldBack(why))
+    }
 
-/// Whether a decision has a say in what users are told. One that says nothing while something is still to come
-/// is not the last word: what was told before may hold again after it, as with what is tried again and again.
-fn tells<Reason>(decision: &Decision<Reason>, settled: bool) -> bool {
-    settled || !decision.events.is_empty()
+    fn record_volume(&mut self, volume: &PersistentVolume, reason: &VolumeReason, now: Instant) {
+        let name = volume.key();
+        let target = Target::Volume(name.clone());
+        let plugin = reason.awaits_deletion().then(|| {
+            let class = self.objects.classes.get(&ClassName::from(volume_class(volume)));
+            measured_as(volume, class.as_deref(), &self.options)
+        });
+        let looked = Looked {
+            object: volume,
+            reason,
+            before: self.reasons.volume(&name).map(|reason| &**reason),
+            attempt: self.attempt(&target),
+            is_failing: self.outbox.is_failing(&target),
+        };
+        self.record.volume_looked(&looked, plugin.flatten().as_deref(), now);
+    }
 }

@@ -20,6 +20,7 @@
 //! | [`tell`] | reasons and texts of events; logs, metrics, traces and the debug page |
 
 pub mod act;
+pub mod annotations;
 pub mod decide;
 pub mod matching;
 pub mod observe;
@@ -28,9 +29,11 @@ pub mod tell;
 
 pub mod controller;
 pub mod doubt;
+mod in_flight;
 mod looks;
 pub mod planner;
 pub mod queue;
+mod reasons;
 pub mod rivals;
 #[cfg(test)]
 mod tests;
@@ -38,5 +41,5 @@ mod unconfirmed;
 
 pub use controller::Binder;
 pub use decide::view::BinderOptions;
-pub use plugins::recycler::{Recycler, Recyclers};
+pub use plugins::options::{Recycler, Recyclers};
 pub use tell::standing::Standing;

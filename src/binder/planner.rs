@@ -7,39 +7,40 @@
 //! the answer to the last request has been taken in (S38).
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
 use tokio::time::Instant;
 
 use super::{
-    act::op::{Call, Op, Purpose},
+    act::{
+        op::{Call, Op, Purpose},
+        write::{Object, Target},
+    },
     decide::{
-        claim::{ClaimDecision, sync_claim},
-        decision::{Object, Target},
-        view::{BinderOptions, Proofs, View},
-        volume::{VolumeDecision, sync_volume},
+        claim::sync_claim,
+        decision::{ClaimDecision, VolumeDecision},
+        proofs::Proofs,
+        view::{BinderOptions, Plugins, View},
+        volume::sync_volume,
     },
     doubt::Doubts,
+    in_flight::InFlight,
     matching::{
         choose_claim::{ClaimIndex, PodIndex},
         choose_volume::VolumeIndex,
         predicate::Comparisons,
     },
-    observe::{class_reads::ClassRead, class_wakes::ClassWakes},
-    plugins::{recycler::Recyclers, runs::Runs},
+    observe::{class_reads::ClassReads, class_wakes::ClassWakes},
+    plugins::HostPlugins,
     queue::{Next, Queue, Tallies},
+    reasons::Reasons,
     rivals::Rivals,
-    tell::{
-        failures::Failures,
-        latency::{Latency, Measure},
-        standing::Standing,
-        transitions::Transitions,
-    },
+    tell::{latency::Measure, outbox::Outbox, record::Record, standing::Standing},
 };
 use crate::{
-    controller::{event_dedup::EventDedup, retry::RetryMap},
+    controller::retry::RetryMap,
     kube_api::{
         events::{Event, Involved},
         ids::{ClaimKey, ClassName, PodKey, ResourceVersion, Uid, VolumeName},
@@ -48,12 +49,8 @@ use crate::{
     second_writer::StandOff,
     state::Objects,
     telemetry::transition::Transition,
-    traces::Trails,
+    traces::Traces,
 };
-
-/// Requests under way at once. Twice what the connection budget lets through, so that it never
-/// idles; the rest stays here, where pairs that have begun go first.
-const MAX_IN_FLIGHT: usize = 128;
 
 /// Looks at claims and volumes in one plan, after which what has come in meanwhile goes first (L15). A look takes
 /// some ten microseconds, and a tenth of a millisecond at the most.
@@ -99,29 +96,19 @@ pub struct Planner {
     pub(super) pods: PodIndex,
     pub(super) default_class: Option<ClassName>,
     pub(super) proofs: Proofs,
-    pub(super) runs: Runs,
+    pub(super) plugins: HostPlugins,
     pub(super) doubts: Doubts,
     pub(super) queue: Queue,
-    pub(super) busy_claims: BTreeSet<ClaimKey>,
-    pub(super) busy_volumes: BTreeSet<VolumeName>,
-    pub(super) in_flight: usize,
-    pub(super) ready: VecDeque<Op>,
-    /// Live reads to repeat when their subject's wait is over; they keep their claim and volume.
-    pub(super) parked: BTreeMap<Target, Op>,
+    pub(super) in_flight: InFlight,
     /// Objects to ask for, as the last list lacked them.
     pub(super) unconfirmed: BTreeSet<Object>,
     pub(super) retries: RetryMap<Target>,
-    pub(super) told: EventDedup<Target>,
-    pub(super) failures: Failures,
-    pub(super) pending_events: Vec<Event>,
-    pub(super) standing: Arc<Standing>,
+    pub(super) outbox: Outbox,
+    pub(super) reasons: Reasons,
     pub(super) rivals: Rivals,
-    pub(super) latency: Latency,
-    pub(super) transitions: Transitions,
-    /// Binds that are traced.
-    pub(super) trails: Trails<ClaimKey>,
+    pub(super) record: Record,
     /// Classes that are read live.
-    pub(super) class_reads: BTreeMap<ClassName, ClassRead>,
+    pub(super) class_reads: ClassReads,
     /// Classes whose claims are looked at again.
     pub(super) class_wakes: ClassWakes,
     /// Of the plan that is being made.
@@ -137,10 +124,10 @@ impl Planner {
     #[must_use]
     pub fn new(objects: Arc<Objects>, options: BinderOptions) -> Self {
         Self {
-            standing: Arc::new(Standing::new(Arc::clone(&objects))),
+            reasons: Reasons::new(Arc::new(Standing::new(Arc::clone(&objects)))),
             objects,
-            pods: PodIndex::new(options.recyclers.is_some()),
-            runs: Runs::new(options.recyclers.as_deref().map(Recyclers::namespaces).unwrap_or_default()),
+            pods: PodIndex::new(options.needs_users()),
+            plugins: HostPlugins::new(&options),
             options,
             volumes: VolumeIndex::default(),
             claims: ClaimIndex::default(),
@@ -148,21 +135,13 @@ impl Planner {
             proofs: Proofs::default(),
             doubts: Doubts::default(),
             queue: Queue::closed(),
-            busy_claims: BTreeSet::new(),
-            busy_volumes: BTreeSet::new(),
-            in_flight: 0,
-            ready: VecDeque::new(),
-            parked: BTreeMap::new(),
+            in_flight: InFlight::default(),
             unconfirmed: BTreeSet::new(),
             retries: RetryMap::default(),
-            told: EventDedup::default(),
-            failures: Failures::default(),
-            pending_events: Vec::new(),
+            outbox: Outbox::default(),
             rivals: Rivals::default(),
-            latency: Latency::default(),
-            transitions: Transitions::default(),
-            trails: Trails::default(),
-            class_reads: BTreeMap::new(),
+            record: Record::default(),
+            class_reads: ClassReads::default(),
             class_wakes: ClassWakes::default(),
             compared: Comparisons::default(),
             offering: None,
@@ -172,7 +151,7 @@ impl Planner {
 
     /// Counts its runs from here on, so that no other process gives a recycler pod the same name.
     pub fn count_runs_from(&mut self, number: u64) {
-        self.runs.count_from(number);
+        self.plugins.count_from(number);
     }
 
     /// An event about the object was lost: whatever holds of it is news to the next look.
@@ -183,19 +162,19 @@ impl Planner {
         } else {
             Target::Volume(VolumeName::from(&**name))
         };
-        self.told.forget(&target);
+        self.outbox.lost(&target);
     }
 
     /// Why each key waits.
     #[must_use]
     pub fn standing(&self) -> Arc<Standing> {
-        Arc::clone(&self.standing)
+        Arc::clone(self.reasons.page())
     }
 
     /// Requests handed out and not yet answered.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.in_flight
+        self.in_flight.sent()
     }
 
     /// Whether a key waits for its time, or for the end of a doubt.
@@ -207,53 +186,46 @@ impl Planner {
     /// The recycler pods at work, by UID, with the volume of each.
     #[must_use]
     pub fn scrubbing(&self) -> BTreeMap<Uid, (PodKey, Involved)> {
-        let volume = |name| Some(Involved::object(&*self.objects.volumes.get(name)?));
-        let each = self.runs.started();
-        each.filter_map(|(name, key, uid)| Some((uid.clone(), (key.clone(), volume(name)?)))).collect()
+        let volume = |name: &VolumeName| Some(Involved::object(&*self.objects.volumes.get(name)?));
+        let each = self.plugins.pods_at_work().into_iter();
+        each.filter_map(|(name, key, uid)| Some((uid, (key, volume(&name)?)))).collect()
     }
 
     /// Whether nothing may be decided about a volume: a request about it is under way, or a pod empties it.
     pub(super) fn is_busy(&self, name: &VolumeName) -> bool {
-        self.busy_volumes.contains(name)
-            || (self.runs.may_have_pods(name) && self.is_emptied(name))
+        self.in_flight.has_volume(name)
+            || self.plugins.is_at_work(name, &self.objects)
             || self.objects.unreadable::<PersistentVolume>(name).is_some()
-    }
-
-    fn is_emptied(&self, name: &VolumeName) -> bool {
-        let volume = self.objects.volumes.get(name);
-        volume.is_some_and(|volume| self.runs.pods(&volume).next().is_some())
     }
 
     /// Decides about as many keys as may run now.
     pub fn plan(&mut self, now: Instant) -> Plan {
-        let mut plan = Plan { events: std::mem::take(&mut self.pending_events), ..Plan::default() };
+        let mut plan = Plan { events: self.outbox.take(), ..Plan::default() };
         self.compared.reset();
-        let room = MAX_IN_FLIGHT.saturating_sub(self.in_flight);
-        for (claim, volume) in self.doubts.take_over(now, room, |claim| !self.busy_claims.contains(claim)) {
+        let room = self.in_flight.room();
+        for (claim, volume) in self.doubts.take_over(now, room, |claim| !self.in_flight.has_claim(claim)) {
             let call = Call::Read { target: Object::Volume(volume), purpose: Purpose::Refresh };
             self.start(Target::Claim(claim), None, call, &mut plan);
         }
-        for target in self.runs.take_due(now) {
+        for target in self.plugins.take_due(now) {
             self.queue.retry(target, now);
         }
         for target in self.retries.take_due(now) {
-            match self.parked.remove(&target) {
-                Some(op) => self.ready.push_back(op),
-                None => self.queue.retry(target, now),
+            if !self.in_flight.unpark(&target) {
+                self.queue.retry(target, now);
             }
         }
         self.rivals.settle(now);
         self.read_owners(&mut plan);
-        let due = self.told.take_due(now);
+        let due = self.outbox.take_due(now);
         self.queue.extend(due, now);
         self.resync(now);
         self.confirm(&mut plan);
         let room = LOOKS.saturating_sub(self.queue.claims_waiting());
         let woken = self.class_wakes.take(&self.claims, room);
         self.queue.extend(woken.into_iter().map(Target::Claim), now);
-        while self.in_flight < MAX_IN_FLIGHT {
-            if let Some(op) = self.ready.pop_front() {
-                self.in_flight += 1;
+        while !self.in_flight.is_full() {
+            if let Some(op) = self.in_flight.send_ready() {
                 plan.ops.push(op);
                 continue;
             }
@@ -274,19 +246,18 @@ impl Planner {
         }
         let dues = [
             self.retries.next_due(),
-            self.runs.pauses.next_due(),
+            self.plugins.next_due(),
             self.doubts.next_end(now),
-            self.told.next_due(),
+            self.outbox.next_due(),
             self.resync_at.filter(|_| self.queue.has_no_backlog()),
             // There is more to look at, and room for what comes of it.
-            (self.in_flight < MAX_IN_FLIGHT && (self.is_long(&plan) || !self.class_wakes.is_empty()))
+            (!self.in_flight.is_full() && (self.is_long(&plan) || !self.class_wakes.is_empty()))
                 .then_some(now),
         ];
         plan.compared = self.compared.count();
         plan.wake_at = dues.into_iter().flatten().min();
-        plan.failures = self.failures.take_counts();
-        plan.measures = self.latency.take();
-        plan.transitions = self.transitions.take();
+        plan.failures = self.outbox.take_failure_counts();
+        (plan.measures, plan.transitions) = self.record.take();
         plan.tallies = self.queue.take_tallies();
         plan
     }
@@ -300,7 +271,7 @@ impl Planner {
     /// and when the alarm about another binder ends. Sends nothing if all is as it was.
     fn resync(&mut self, now: Instant) {
         if self.resync_at.is_some_and(|due| now >= due) && self.queue.has_no_backlog() {
-            let (claims, volumes) = self.standing.keys();
+            let (claims, volumes) = self.reasons.keys();
             self.queue.extend_slowly([claims, Vec::new()], volumes, now);
             self.resync_at = None;
             self.proofs.keep_classes(|class| self.claims.open_in_class(class.as_str()).next().is_some());
@@ -316,11 +287,7 @@ impl Planner {
     /// Asks who changed what only a binder should, before anything is written to it.
     fn read_owners(&mut self, plan: &mut Plan) {
         loop {
-            let (claims, volumes) = (&self.busy_claims, &self.busy_volumes);
-            let read = self.rivals.take_read(|target| match target {
-                Target::Claim(key) => !claims.contains(key),
-                Target::Volume(name) => !volumes.contains(name),
-            });
+            let read = self.rivals.take_read(|target| !self.in_flight.has(target));
             let Some((target, uid)) = read else { return };
             self.start(target, None, Call::ReadOwner(uid), plan);
         }
@@ -361,8 +328,7 @@ impl Planner {
             // Whoever is busy or waits is looked at again when that ends.
             let current = |key: &ClaimKey| {
                 self.compared.note();
-                let is_free =
-                    !self.busy_claims.contains(key) && !self.retries.waits(&Target::Claim(key.clone()));
+                let is_free = !self.is_asleep(&Target::Claim(key.clone()));
                 self.objects.claims.get(key).filter(|_| is_free)
             };
             let Some(key) = self.claims.taker(&volume, &current, &declined) else { return };
@@ -391,7 +357,7 @@ impl Planner {
             default_class: self.default_class.as_ref(),
             proofs: &self.proofs,
             busy,
-            runs: &self.runs,
+            plugins: &self.plugins,
             doubts: &self.doubts,
             compared: &self.compared,
             options: &self.options,
@@ -412,20 +378,15 @@ impl Planner {
     pub fn start(&mut self, subject: Target, volume: Option<VolumeName>, call: Call, plan: &mut Plan) {
         let known = call.target().and_then(|object| self.known(object));
         let op = Op { subject, volume, call, known };
+        self.in_flight.send(&op);
         for target in op.touches() {
-            match target {
-                Target::Claim(key) => {
-                    self.busy_claims.insert(key);
-                }
-                Target::Volume(name) => {
-                    self.queue.withdraw_offer(&name);
-                    self.volumes.hide(&name);
-                    self.busy_volumes.insert(name);
-                }
+            if let Target::Volume(name) = target {
+                self.queue.withdraw_offer(&name);
+                self.volumes.hide(&name);
             }
         }
         if let Call::ReadClass(class) = &op.call {
-            self.class_read_begins(class, &op.subject);
+            self.class_reads.begin(class, self.newest_claim(&op.subject));
         }
         // The watch may tell of it before the answer does.
         if let Call::Write(write) = &op.call
@@ -435,10 +396,24 @@ impl Planner {
             if let Target::Volume(name) = &target
                 && let Some(volume) = self.objects.volumes.get(name)
             {
-                self.transitions.writes(&target, volume.status.phase.as_str());
+                self.record.writes(&volume);
             }
         }
-        self.in_flight += 1;
         plan.ops.push(op);
+    }
+
+    /// Revision of the newest claim in our tables, at least of the one that a request is about: one whose change is of
+    /// no interest here comes into the table without being told of.
+    fn newest_claim(&self, subject: &Target) -> ResourceVersion {
+        let own = match subject {
+            Target::Claim(key) => self.objects.claims.get(key).map(|claim| claim.metadata.resource_version),
+            Target::Volume(_) => None,
+        };
+        own.unwrap_or_default().max(self.objects.claims.observed())
+    }
+
+    /// Traces binds from now on.
+    pub fn trace(&mut self, traces: Traces) {
+        self.record.trace(traces);
     }
 }

@@ -7,7 +7,7 @@ use std::vec;
 
 use tokio::time::Instant;
 
-use super::decide::decision::Target;
+use super::act::write::Target;
 use crate::{
     controller::queue::Lane,
     kube_api::ids::{ClaimKey, VolumeName},

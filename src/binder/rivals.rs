@@ -12,7 +12,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::decide::decision::Target;
+use super::act::write::Target;
 use crate::{
     kube_api::{
         ids::{ResourceVersion, Uid},

@@ -6,8 +6,11 @@
 //! to pass our answer.
 
 use super::{
-    act::op::{Call, Purpose},
-    decide::decision::{Object, Target},
+    act::{
+        op::{Call, Purpose},
+        write::{Object, Target},
+    },
+    decide::view::Plugins,
     planner::{Plan, Planner},
 };
 use crate::kube_api::kinds::ObjectRef;
@@ -38,15 +41,11 @@ impl Planner {
         for object in std::mem::take(&mut self.unconfirmed) {
             // A pod is asked for on behalf of the volume it empties.
             let subject = match &object {
-                Object::Pod(key) => self.runs.recycled_by_pod(key).map(Target::Volume),
+                Object::Pod(key) => self.plugins.volume_of(key).map(Target::Volume),
                 object => object.subject(),
             };
             let Some(target) = subject else { continue };
-            let busy = match &target {
-                Target::Claim(key) => self.busy_claims.contains(key),
-                Target::Volume(name) => self.busy_volumes.contains(name),
-            };
-            if busy || self.retries.waits(&target) {
+            if self.is_asleep(&target) {
                 self.unconfirmed.insert(object);
             } else {
                 self.start(target, None, Call::Read { target: object, purpose: Purpose::Refresh }, plan);

@@ -65,6 +65,16 @@ mod tests {
     use super::*;
     use crate::config::tests::config;
 
+    #[cfg(not(feature = "host-plugins"))]
+    #[test]
+    fn a_flag_for_what_is_not_compiled_in_is_answered_with_what_to_build() {
+        for flag in ["--enable-recycler", "--enable-hostpath-provisioner"] {
+            let error = config(&[flag]).unwrap_err().to_string();
+            assert_eq!(error, format!("{flag}: {}", crate::binder::plugins::ABSENT));
+        }
+    }
+
+    #[cfg(feature = "host-plugins")]
     #[test]
     fn a_recycler_is_as_kcm_has_it_unless_a_file_says_otherwise() {
         assert_eq!(

@@ -5,8 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use mooring::{
     binder::{
-        act::op::{Answer, Call},
-        decide::decision::{Directory, Object, Write},
+        act::{
+            op::{Answer, Call},
+            write::{Object, Write},
+        },
+        plugins::path::Directory,
     },
     kube_api::{
         call::{CallError, Request, Verb},

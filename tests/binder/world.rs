@@ -12,8 +12,11 @@ use std::{
 use mooring::{
     binder::{
         BinderOptions, Recycler, Recyclers,
-        act::op::{Call, Op},
-        decide::decision::{Object, Step, Target, Write},
+        act::{
+            op::{Call, Op},
+            write::{Object, Target, Write},
+        },
+        decide::decision::Step,
         planner::{Plan, Planner},
         tell::latency::Measure,
     },
@@ -330,7 +333,7 @@ impl World {
                 self.tell(write.then.clone());
             }
             let mut plan = Plan::default();
-            self.planner.start(target.clone(), None, Call::of(step), &mut plan);
+            self.planner.start(target.clone(), None, step.call(), &mut plan);
             self.perform(plan.ops.remove(0));
         }
         panic!("no end in 20 steps");

@@ -2,3 +2,4 @@
 
 pub mod op;
 pub mod patches;
+pub mod write;

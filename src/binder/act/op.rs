@@ -2,8 +2,9 @@
 //!
 //! Out of the planner, through the controller, and back to the planner with its outcome.
 
+use super::write::{Object, Target, Write, WriteKind};
 use crate::{
-    binder::decide::decision::{Directory, Object, Step, Target, Write, WriteKind},
+    binder::plugins::path::Directory,
     kube_api::{
         ids::{ClassName, ResourceVersion, Uid, VolumeName},
         kinds::{PersistentVolume, PersistentVolumeClaim, Pod, StorageClass},
@@ -92,25 +93,6 @@ impl Answer {
 }
 
 impl Call {
-    /// What a decision's step asks for.
-    #[must_use]
-    pub fn of(step: Step) -> Self {
-        match step {
-            Step::Write(write) => Self::Write(write),
-            Step::ProveClaim { claim, uid } => {
-                Self::Read { target: Object::Claim(claim), purpose: Purpose::ProveClaim(uid) }
-            }
-            Step::ProveVolume { volume } => {
-                Self::Read { target: Object::Volume(volume), purpose: Purpose::ProveVolume }
-            }
-            Step::ProveReleased { volume } => {
-                Self::Read { target: Object::Volume(volume), purpose: Purpose::ProveReleased }
-            }
-            Step::ProveClass { class } => Self::ReadClass(class),
-            Step::Directory(directory) => Self::Directory(directory),
-        }
-    }
-
     /// The claim, volume or pod that the request is about, if it is about one.
     #[must_use]
     pub fn target(&self) -> Option<&Object> {

@@ -8,18 +8,15 @@
 use serde_json::{Map, Value, json};
 
 use crate::{
-    binder::decide::{
-        annotations::{
-            BETA_STORAGE_PROVISIONER, BIND_COMPLETED, BOUND_BY_CONTROLLER, MIGRATED_TO, SELECTED_NODE,
-            STORAGE_PROVISIONER, YES,
-        },
-        binding::StatusChange,
+    binder::annotations::{
+        BETA_STORAGE_PROVISIONER, BIND_COMPLETED, BOUND_BY_CONTROLLER, MIGRATED_TO, SELECTED_NODE,
+        STORAGE_PROVISIONER, YES,
     },
     kube_api::{
         call::{Request, Verb},
         ids::{ClassName, VolumeName},
-        kinds::{Narrow, PersistentVolume, PersistentVolumeClaim, Pod, VolumePhase},
-        text::{Text, TextMap},
+        kinds::{ClaimPhase, Narrow, PersistentVolume, PersistentVolumeClaim, Pod, VolumePhase},
+        text::{Text, TextList, TextMap},
     },
 };
 
@@ -147,6 +144,19 @@ pub fn name_volume(claim: &PersistentVolumeClaim, name: Option<&VolumeName>) -> 
         }
         None => patch(claim, "", marks(&[completed]), json!({})),
     }
+}
+
+/// Fields of a claim's status that have to change.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StatusChange {
+    /// New phase.
+    pub phase: Option<ClaimPhase>,
+    /// New access modes; empty for none.
+    pub access_modes: Option<TextList>,
+    /// New capacity; inner `None` removes it.
+    pub capacity: Option<Option<TextMap>>,
+    /// New VolumeAttributesClass in effect; inner `None` removes it.
+    pub attributes_class: Option<Option<Text>>,
 }
 
 /// Step 4 of a bind, and every other status of a claim.

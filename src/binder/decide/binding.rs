@@ -6,13 +6,13 @@
 //! (pv-binder §5.1). The order is safety: a claim that names a volume can rely on the volume naming
 //! it (S21) and being protected by its phase.
 
-use super::{
-    annotations::{self, BIND_COMPLETED, BOUND_BY_CONTROLLER, PRE_RESIZE_CAPACITY},
-    decision::{Write, WriteKind},
-};
 use crate::{
     binder::{
-        act::patches,
+        act::{
+            patches::{self, StatusChange},
+            write::{Write, WriteKind},
+        },
+        annotations::{self, BIND_COMPLETED, BOUND_BY_CONTROLLER, PRE_RESIZE_CAPACITY},
         matching::{
             predicate::{STORAGE, held_by, refers_to},
             quantity::Quantity,
@@ -20,7 +20,7 @@ use crate::{
     },
     kube_api::{
         kinds::{ClaimPhase, Narrow, PersistentVolume, PersistentVolumeClaim, VolumePhase},
-        text::{Text, TextList, TextMap},
+        text::{TextList, TextMap},
     },
 };
 
@@ -60,7 +60,7 @@ pub fn next_write(
         let request = patches::name_volume(claim, (!names).then_some(&name));
         return Ok(Some(Write::claim(claim, WriteKind::NameVolume, request)));
     }
-    let change = StatusChange::bound(claim, volume)?;
+    let change = bound_status(claim, volume)?;
     Ok(change.map(|change| Write::claim(claim, WriteKind::ClaimBound, patches::claim_status(claim, &change))))
 }
 
@@ -72,59 +72,44 @@ pub fn undo(volume: &PersistentVolume) -> Write {
     Write::volume(volume, WriteKind::Unbind, patches::unreserve_volume(volume, by_us))
 }
 
-/// Fields of a claim's status that have to change.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct StatusChange {
-    /// New phase.
-    pub phase: Option<ClaimPhase>,
-    /// New access modes; empty for none.
-    pub access_modes: Option<TextList>,
-    /// New capacity; inner `None` removes it.
-    pub capacity: Option<Option<TextMap>>,
-    /// New VolumeAttributesClass in effect; inner `None` removes it.
-    pub attributes_class: Option<Option<Text>>,
+/// What a claim bound to the volume has to show, if it does not yet (pv-binder §9).
+///
+/// # Errors
+/// The phase is about to change and the volume has no size.
+// KCM: pkg/controller/volume/persistentvolume/pv_controller.go, updateClaimStatus.
+pub fn bound_status(
+    claim: &PersistentVolumeClaim,
+    volume: &PersistentVolume,
+) -> Result<Option<StatusChange>, NoCapacity> {
+    let mut change = StatusChange::default();
+    if claim.status.access_modes != volume.spec.access_modes {
+        change.access_modes = Some(volume.spec.access_modes.clone());
+    }
+    // Only on the way to Bound: afterwards these fields are the resizer's (S31).
+    if claim.status.phase != ClaimPhase::Bound {
+        change.phase = Some(ClaimPhase::Bound);
+        change.capacity = capacity(claim, volume)?.map(Some);
+        let class = &volume.spec.volume_attributes_class_name;
+        if claim.status.phase == ClaimPhase::Pending
+            && claim.status.current_volume_attributes_class_name != *class
+        {
+            change.attributes_class = Some(class.clone());
+        }
+    }
+    Ok((change != StatusChange::default()).then_some(change))
 }
 
-impl StatusChange {
-    /// What a claim bound to the volume has to show, if it does not yet (pv-binder §9).
-    ///
-    /// # Errors
-    /// The phase is about to change and the volume has no size.
-    // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, updateClaimStatus.
-    pub fn bound(
-        claim: &PersistentVolumeClaim,
-        volume: &PersistentVolume,
-    ) -> Result<Option<Self>, NoCapacity> {
-        let mut change = Self::default();
-        if claim.status.access_modes != volume.spec.access_modes {
-            change.access_modes = Some(volume.spec.access_modes.clone());
-        }
-        // Only on the way to Bound: afterwards these fields are the resizer's (S31).
-        if claim.status.phase != ClaimPhase::Bound {
-            change.phase = Some(ClaimPhase::Bound);
-            change.capacity = capacity(claim, volume)?.map(Some);
-            let class = &volume.spec.volume_attributes_class_name;
-            if claim.status.phase == ClaimPhase::Pending
-                && claim.status.current_volume_attributes_class_name != *class
-            {
-                change.attributes_class = Some(class.clone());
-            }
-        }
-        Ok((change != Self::default()).then_some(change))
-    }
-
-    /// What a claim without a volume has to show, if it does not yet.
-    #[must_use]
-    pub fn unbound(claim: &PersistentVolumeClaim, phase: ClaimPhase) -> Option<Self> {
-        let status = &claim.status;
-        let change = Self {
-            phase: (status.phase != phase).then_some(phase),
-            access_modes: (!status.access_modes.is_empty()).then(TextList::default),
-            capacity: (!status.capacity.is_empty()).then_some(None),
-            attributes_class: status.current_volume_attributes_class_name.is_some().then_some(None),
-        };
-        (change != Self::default()).then_some(change)
-    }
+/// What a claim without a volume has to show, if it does not yet.
+#[must_use]
+pub fn unbound_status(claim: &PersistentVolumeClaim, phase: ClaimPhase) -> Option<StatusChange> {
+    let status = &claim.status;
+    let change = StatusChange {
+        phase: (status.phase != phase).then_some(phase),
+        access_modes: (!status.access_modes.is_empty()).then(TextList::default),
+        capacity: (!status.capacity.is_empty()).then_some(None),
+        attributes_class: status.current_volume_attributes_class_name.is_some().then_some(None),
+    };
+    (change != StatusChange::default()).then_some(change)
 }
 
 /// The capacity a claim has to show, if it differs. While the file system has yet to grow, only its size is the

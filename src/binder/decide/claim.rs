@@ -5,30 +5,30 @@
 //! ever keeps the volume it has.
 
 use super::{
-    annotations::{self, BIND_COMPLETED, BOUND_BY_CONTROLLER, SELECTED_NODE},
-    binding::{self, NoCapacity, StatusChange},
-    decision::{Decision, Step, Write, WriteKind, normal, warning},
+    binding::{self, NoCapacity},
+    decision::{ClaimDecision, Decision, Step},
+    proofs::VolumeProof,
     provisioning, upkeep,
-    view::{View, VolumeProof},
+    view::View,
 };
 use crate::{
     binder::{
-        act::patches,
+        act::{
+            patches,
+            write::{Write, WriteKind},
+        },
+        annotations::{self, BIND_COMPLETED, BOUND_BY_CONTROLLER, SELECTED_NODE},
         matching::{
             choose_volume::Search,
-            predicate::{Misfit, Wish, held_by, misfit_for_named, refers_to},
+            predicate::{Wish, held_by, misfit_for_named, refers_to},
         },
-        tell::reason::ClaimReason,
+        tell::{events, reason::ClaimReason},
     },
     kube_api::{
-        events::Event,
         ids::{ClassName, VolumeName},
         kinds::{BindingMode, ClaimPhase, Narrow, PersistentVolume, PersistentVolumeClaim, VolumePhase},
     },
 };
-
-/// Outcome of looking at a claim.
-pub type ClaimDecision = Decision<ClaimReason>;
 
 /// Decides about one claim.
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, syncClaim.
@@ -42,7 +42,7 @@ pub fn sync_claim(claim: &PersistentVolumeClaim, view: &View<'_>) -> ClaimDecisi
     }
     let wish = match Wish::of(claim) {
         Ok(wish) => wish,
-        Err(unreadable) => return blocked(claim, ClaimReason::Unreadable(unreadable)),
+        Err(unreadable) => return ClaimDecision::waiting(claim, ClaimReason::Unreadable(unreadable)),
     };
     if claim.spec.volume_name.is_empty() { sync_open(&wish, view) } else { sync_named(&wish, view) }
 }
@@ -57,9 +57,7 @@ fn sync_open(wish: &Wish<'_>, view: &View<'_>) -> ClaimDecision {
         view.compared.note();
         view.volume(name)
     });
-    near.iter().fold(decision, |decision, near| {
-        decision.telling(normal(wish.claim, "NearestVolume", near.to_string()))
-    })
+    near.iter().fold(decision, |decision, near| decision.telling(events::nearest(wish, near)))
 }
 
 fn find_volume(wish: &Wish<'_>, view: &View<'_>) -> ClaimDecision {
@@ -76,13 +74,20 @@ fn find_volume(wish: &Wish<'_>, view: &View<'_>) -> ClaimDecision {
         None | Some(Some(BindingMode::Immediate)) => false,
         Some(Some(BindingMode::WaitForFirstConsumer)) => true,
         Some(None | Some(BindingMode::Unknown)) => {
-            return blocked(claim, ClaimReason::UnknownBindingMode(ClassName::from(wish.class)));
+            return ClaimDecision::waiting(
+                claim,
+                ClaimReason::UnknownBindingMode(ClassName::from(wish.class)),
+            );
         }
     };
     match view.volumes.search(wish, delayed, &|name| view.volume(name), view.busy, view.compared) {
         Search::Found(volume) => return bind(&volume, claim, view),
         Search::Busy(volume) => return Decision::rest(ClaimReason::VolumeBusy(volume)),
-        Search::Held(volume, misfit) => return holds_unfit(&volume, claim, misfit),
+        Search::Held(volume, misfit) => {
+            // Upstream would take another volume, and the claim would hold two.
+            let reason = ClaimReason::HoldsUnfit(volume.key(), misfit);
+            return ClaimDecision::waiting(claim, reason).writing(pending(claim));
+        }
         Search::Nothing => {}
     }
     if let Some(default) = view.default_class
@@ -94,19 +99,17 @@ fn find_volume(wish: &Wish<'_>, view: &View<'_>) -> ClaimDecision {
     }
     if delayed && !annotations::has(&claim.metadata, SELECTED_NODE) {
         let pods = view.pods.unscheduled(&claim.key());
-        let (reason, event) = if pods.is_empty() {
-            (ClaimReason::WaitsForFirstConsumer, "WaitForFirstConsumer")
+        let reason = if pods.is_empty() {
+            ClaimReason::WaitsForFirstConsumer
         } else {
-            (ClaimReason::WaitsForPods(pods), "WaitForPodScheduled")
+            ClaimReason::WaitsForPods(pods)
         };
-        let event = normal(claim, event, reason.to_string());
-        return Decision::rest(reason).telling(event).writing(pending(claim));
+        return ClaimDecision::waiting(claim, reason).writing(pending(claim));
     }
     if !wish.class.is_empty() {
         return provisioning::provision(claim, &ClassName::from(wish.class), class.as_deref(), view);
     }
-    let event = normal(claim, "FailedBinding", ClaimReason::NoVolume.to_string());
-    Decision::rest(ClaimReason::NoVolume).telling(event).writing(pending(claim))
+    ClaimDecision::waiting(claim, ClaimReason::NoVolume).writing(pending(claim))
 }
 
 /// Never bound, names a volume: a user's choice, which class and selector do not overrule once the
@@ -116,14 +119,12 @@ fn sync_named(wish: &Wish<'_>, view: &View<'_>) -> ClaimDecision {
     let name = &claim.spec.volume_name;
     let Some(volume) = view.volume(name) else {
         let reason = ClaimReason::NamedMissing(name.clone());
-        let event = normal(claim, "NamedVolumeMissing", reason.to_string());
-        return Decision::rest(reason).telling(event).writing(pending(claim));
+        return ClaimDecision::waiting(claim, reason).writing(pending(claim));
     };
     let Some(reference) = &volume.spec.claim_ref else {
         if let Some(misfit) = misfit_for_named(&volume, wish) {
             let reason = ClaimReason::NamedUnfit(name.clone(), misfit);
-            let event = warning(claim, "VolumeMismatch", reason.to_string());
-            return Decision::rest(reason).telling(event).writing(pending(claim));
+            return ClaimDecision::waiting(claim, reason).writing(pending(claim));
         }
         return bind(&volume, claim, view);
     };
@@ -131,8 +132,7 @@ fn sync_named(wish: &Wish<'_>, view: &View<'_>) -> ClaimDecision {
         return bind(&volume, claim, view);
     }
     let reason = ClaimReason::NamedTaken(name.clone(), reference.key());
-    let event = warning(claim, "FailedBinding", reason.to_string());
-    let decision = Decision::rest(reason).telling(event);
+    let decision = ClaimDecision::waiting(claim, reason);
     // A claim that says the binder chose this volume for it contradicts the volume: nothing is
     // written over that.
     if annotations::has(&claim.metadata, BOUND_BY_CONTROLLER) {
@@ -185,14 +185,8 @@ fn bind(volume: &PersistentVolume, claim: &PersistentVolumeClaim, view: &View<'_
     match binding::next_write(volume, claim) {
         Ok(Some(write)) => Decision::step(ClaimReason::Binding(name, write.kind), Step::Write(write)),
         Ok(None) => Decision::rest(ClaimReason::Bound(name)),
-        Err(NoCapacity) => blocked(claim, ClaimReason::NoCapacity(name)),
+        Err(NoCapacity) => ClaimDecision::waiting(claim, ClaimReason::NoCapacity(name)),
     }
-}
-
-/// Something that somebody has to put right. Upstream only logs it.
-fn blocked(claim: &PersistentVolumeClaim, reason: ClaimReason) -> ClaimDecision {
-    let event = warning(claim, "FailedBinding", reason.to_string());
-    Decision::rest(reason).telling(event)
 }
 
 /// Another volume that carries the claim's UID. It has to be given back before the UID is written
@@ -210,60 +204,14 @@ fn other_held(claim: &PersistentVolumeClaim, wanted: &VolumeName, view: &View<'_
         .cloned()
 }
 
-/// The volume with the claim's UID does not suit it. Upstream would take another and so hold two.
-fn holds_unfit(volume: &PersistentVolume, claim: &PersistentVolumeClaim, misfit: Misfit) -> ClaimDecision {
-    let name = volume.key();
-    let text = ClaimReason::NamedUnfit(name.clone(), misfit).to_string();
-    let decision = Decision::rest(ClaimReason::HoldsUnfit(name, misfit));
-    // That case has events of its own on both objects, sent when the volume is looked at.
-    let decision = if misfit == Misfit::VolumeMode {
-        decision
-    } else {
-        decision.telling(warning(claim, "VolumeMismatch", text))
-    };
-    decision.writing(pending(claim))
-}
-
 fn pending(claim: &PersistentVolumeClaim) -> Option<Write> {
-    let change = StatusChange::unbound(claim, ClaimPhase::Pending)?;
+    let change = binding::unbound_status(claim, ClaimPhase::Pending)?;
     Some(Write::claim(claim, WriteKind::ClaimPending, patches::claim_status(claim, &change)))
 }
 
-/// The texts of upstream frighten, and say neither what happened nor what can be done.
-fn what_was_lost(claim: &PersistentVolumeClaim, reason: &ClaimReason) -> Event {
-    let (event, text) = match reason {
-        ClaimReason::LostVolume(volume) => (
-            "LostVolumeMissing",
-            format!(
-                "There is no volume {:?} any more; nothing was deleted because of that. If it comes back with a \
-                 claimRef of UID {} or without one, the claim is Bound again.",
-                volume.as_str(),
-                claim.metadata.uid
-            ),
-        ),
-        ClaimReason::Misbound(volume, uid) => (
-            "LostMisbound",
-            format!(
-                "Volume {:?} is there, but its claimRef has {}; nothing was deleted because of that. If the \
-                 volume belongs to this claim, setting spec.claimRef.uid to {} makes the claim Bound again.",
-                volume.as_str(),
-                if uid.is_empty() { "no UID, as after a restore" } else { "the UID of another claim" },
-                claim.metadata.uid
-            ),
-        ),
-        _ => (
-            "LostReference",
-            "The claim was bound, but its spec.volumeName is empty; nothing was deleted because of that."
-                .to_owned(),
-        ),
-    };
-    normal(claim, event, text)
-}
-
 fn lost(claim: &PersistentVolumeClaim, reason: ClaimReason) -> ClaimDecision {
-    let event = if matches!(reason, ClaimReason::Misbound(..)) { "ClaimMisbound" } else { "ClaimLost" };
-    let events = [warning(claim, event, reason.to_string()), what_was_lost(claim, &reason)];
-    let Some(change) = StatusChange::unbound(claim, ClaimPhase::Lost) else {
+    let events = events::lost(claim, &reason);
+    let Some(change) = binding::unbound_status(claim, ClaimPhase::Lost) else {
         return events.into_iter().fold(Decision::rest(reason), Decision::telling);
     };
     let mut write = Write::claim(claim, WriteKind::ClaimLost, patches::claim_status(claim, &change));

@@ -2,10 +2,10 @@
 //!
 //! [`claim`] and [`volume`] are the entries. The order of the four writes of a bind is in [`binding`].
 
-pub mod annotations;
 pub mod binding;
 pub mod claim;
 pub mod decision;
+pub mod proofs;
 pub mod provisioning;
 pub mod reclaim;
 pub mod upkeep;

@@ -5,12 +5,14 @@
 //! migrated in-tree plugin; the finalizers say who has to delete the storage before the volume may go.
 //! The protection finalizers of other controllers are never touched (S33).
 
-use super::{
-    annotations::{self, BETA_STORAGE_PROVISIONER, MIGRATED_TO, PROVISIONED_BY, STORAGE_PROVISIONER},
-    decision::{Write, WriteKind},
-};
 use crate::{
-    binder::act::patches::{self, Migration},
+    binder::{
+        act::{
+            patches::{self, Migration},
+            write::{Write, WriteKind},
+        },
+        annotations::{self, BETA_STORAGE_PROVISIONER, MIGRATED_TO, PROVISIONED_BY, STORAGE_PROVISIONER},
+    },
     kube_api::{
         kinds::{Meta, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy},
         text::Text,

@@ -5,24 +5,27 @@
 //! that shows the claim's UID gone (S23).
 
 use super::{
-    annotations::{self, PROVISIONED_BY},
     binding,
-    decision::{Decision, Step, Write, WriteKind, warning},
+    decision::{Decision, Step, VolumeDecision},
+    proofs::ClaimProof,
     reclaim, upkeep,
-    view::{ClaimProof, View},
+    view::View,
 };
 use crate::{
     binder::{
-        act::patches, matching::predicate::modes_differ, plugins::recycler, tell::reason::VolumeReason,
+        act::{
+            patches,
+            write::{Write, WriteKind},
+        },
+        annotations::{self, PROVISIONED_BY},
+        matching::predicate::modes_differ,
+        tell::{events, reason::VolumeReason},
     },
     kube_api::{
         ids::ClaimKey,
         kinds::{ClaimRef, Narrow, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy, VolumePhase},
     },
 };
-
-/// Outcome of looking at a volume.
-pub type VolumeDecision = Decision<VolumeReason>;
 
 /// Decides about one volume.
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, syncVolume.
@@ -31,7 +34,7 @@ pub fn sync_volume(volume: &PersistentVolume, view: &View<'_>) -> VolumeDecision
     if let Some(write) = upkeep::of_volume(volume) {
         return Decision::step(VolumeReason::Annotating, Step::Write(write));
     }
-    if let Some(decision) = recycler::leftover(volume, view) {
+    if let Some(decision) = view.plugins.first(volume, view) {
         return decision;
     }
     let Some(reference) = &volume.spec.claim_ref else {
@@ -70,17 +73,8 @@ fn claim_open(volume: &PersistentVolume, claim: &PersistentVolumeClaim, key: Cla
     if !modes_differ(volume, claim) {
         return Decision::rest(VolumeReason::ClaimBindsNext(key));
     }
-    let on_volume = format!(
-        "Cannot bind PersistentVolume to requested PersistentVolumeClaim {:?} due to incompatible volumeMode.",
-        &*claim.metadata.name
-    );
-    let on_claim = format!(
-        "Cannot bind PersistentVolume {:?} to requested PersistentVolumeClaim due to incompatible volumeMode.",
-        &*volume.metadata.name
-    );
-    Decision::rest(VolumeReason::ModesDiffer(key))
-        .telling(warning(volume, "VolumeMismatch", on_volume))
-        .telling(warning(claim, "VolumeMismatch", on_claim))
+    let decision = Decision::rest(VolumeReason::ModesDiffer(key));
+    events::modes_differ(volume, claim).into_iter().fold(decision, Decision::telling)
 }
 
 /// The claim's UID is not in our tables.

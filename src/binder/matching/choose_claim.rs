@@ -18,7 +18,7 @@ use super::{
     quantity::Quantity,
 };
 use crate::{
-    binder::decide::annotations,
+    binder::annotations,
     kube_api::{
         ids::{ClaimKey, PodKey, VolumeName},
         kinds::{Narrow, PersistentVolume, PersistentVolumeClaim, Pod},

@@ -7,19 +7,17 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    fmt,
     sync::Arc,
 };
 
 use super::{
-    predicate::{Misfit, STORAGE, Wish, capacity, misfits, volume_class},
+    predicate::{Misfit, Wish, capacity, misfits, volume_class},
     quantity::Quantity,
 };
 use crate::{
     kube_api::{
         ids::VolumeName,
-        kinds::{Narrow, PersistentVolume, VolumePhase},
-        text::{Text, TextMap},
+        kinds::{PersistentVolume, VolumePhase},
     },
     state::give_back_room,
 };
@@ -87,75 +85,15 @@ impl Unbound {
             })
             .collect();
         found.sort_by_key(|(place, _, misfits)| (misfits.len(), *place));
-        let near = |volume: &PersistentVolume, misfits: Vec<Misfit>| Near {
-            volume: volume.key(),
-            faults: misfits.into_iter().map(|misfit| Fault::of(misfit, volume, wish)).collect(),
-        };
-        found.into_iter().take(most).map(|(_, volume, misfits)| near(&volume, misfits)).collect()
+        found.into_iter().take(most).map(|(_, volume, misfits)| Near { volume, misfits }).collect()
     }
 }
 
 /// A volume that does not fit.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Near {
     /// The volume.
-    pub volume: VolumeName,
+    pub volume: Arc<PersistentVolume>,
     /// All that is wrong with it.
-    pub faults: Vec<Fault>,
-}
-
-impl fmt::Display for Near {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the nearest volume is {:?}, but ", self.volume.as_str())?;
-        for (number, fault) in self.faults.iter().enumerate() {
-            write!(f, "{}{}", if number == 0 { "" } else { ", " }, fault.text)?;
-        }
-        Ok(())
-    }
-}
-
-/// One thing that is wrong with a volume.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
-    /// What.
-    pub misfit: Misfit,
-    /// With the facts. Names no other claim: the reader may not be allowed to see it (S41).
-    pub text: String,
-}
-
-impl Fault {
-    fn of(misfit: Misfit, volume: &PersistentVolume, wish: &Wish<'_>) -> Self {
-        let text = match misfit {
-            Misfit::Taken if volume.status.phase == VolumePhase::Released => {
-                "it is Released and still refers to the claim that used it".to_owned()
-            }
-            Misfit::Taken => "it is reserved for another claim".to_owned(),
-            Misfit::Terminating => "it is being deleted".to_owned(),
-            Misfit::TooSmall => {
-                let size = |map: &TextMap| map.get(STORAGE).cloned().unwrap_or_default();
-                let requests = &wish.claim.spec.resources.requests;
-                format!("it has {:?} of the {:?} asked for", size(&volume.spec.capacity), size(requests))
-            }
-            Misfit::Class => {
-                format!("its class is {:?} and the claim's {:?}", volume_class(volume), wish.class)
-            }
-            Misfit::Attributes => "its VolumeAttributesClass is another".to_owned(),
-            Misfit::VolumeMode => "its volumeMode is another".to_owned(),
-            Misfit::AccessModes => {
-                let offered = &volume.spec.access_modes;
-                let missing: Vec<&str> = wish
-                    .claim
-                    .spec
-                    .access_modes
-                    .iter()
-                    .filter(|mode| !offered.contains(mode))
-                    .map(Text::as_str)
-                    .collect();
-                format!("it does not offer {}", missing.join(" and "))
-            }
-            Misfit::Phase => format!("it is {}", volume.status.phase.as_str()),
-            Misfit::Selector => "its labels do not match the claim's selector".to_owned(),
-        };
-        Self { misfit, text }
-    }
+    pub misfits: Vec<Misfit>,
 }

@@ -9,7 +9,7 @@ use std::{cell::Cell, fmt};
 
 use super::quantity::{Quantity, QuantityError};
 use crate::{
-    binder::decide::annotations,
+    binder::annotations,
     kube_api::{
         kinds::{ClaimRef, LabelSelector, PersistentVolume, PersistentVolumeClaim, VolumePhase},
         text::{Text, TextMap},
@@ -118,22 +118,6 @@ impl Misfit {
             Self::AccessModes => "AccessModeMissing",
             Self::Phase => "PhaseNotAvailable",
             Self::Selector => "SelectorMismatch",
-        }
-    }
-
-    /// The tail of the VolumeMismatch event for a volume named by the user (pv-binder §2.1.B-2).
-    #[must_use]
-    pub fn text(self, volume: &str) -> String {
-        match self {
-            Self::Taken => "the volume belongs to another claim".to_owned(),
-            Self::Terminating => format!("the volume is marked for deletion {volume:?}"),
-            Self::TooSmall => "requested PV is too small".to_owned(),
-            Self::Class => "storageClassName does not match".to_owned(),
-            Self::Attributes => "volumeAttributesClassName does not match".to_owned(),
-            Self::VolumeMode => "incompatible volumeMode".to_owned(),
-            Self::AccessModes => "incompatible accessMode".to_owned(),
-            Self::Phase => "the volume is not available".to_owned(),
-            Self::Selector => "the selector does not match".to_owned(),
         }
     }
 }

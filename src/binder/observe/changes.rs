@@ -9,9 +9,10 @@ use tokio::time::Instant;
 
 use crate::{
     binder::{
-        decide::{annotations, decision::Target, view::Seen},
+        act::write::Target,
+        annotations,
+        decide::{proofs::Seen, view::Plugins},
         planner::Planner,
-        tell::reason::ClaimReason,
     },
     kube_api::{
         ids::{ClaimKey, ClassName, PodKey, VolumeName},
@@ -25,7 +26,7 @@ impl Planner {
         let objects = Arc::clone(&self.objects);
         for (name, volume) in &objects.volumes.snapshot() {
             self.volumes.update(name, Some(volume));
-            self.runs.volume_seen(volume);
+            self.plugins.observe_volume(volume);
         }
         for (key, claim) in &objects.claims.snapshot() {
             self.claims.update(key, Some(claim));
@@ -87,7 +88,7 @@ impl Planner {
     /// What made a request about these fail may have changed. A parked read keeps its pause: it has to be
     /// answered before anything is decided.
     fn try_again(&mut self, targets: impl Iterator<Item = Target>, now: Instant) {
-        for target in targets.filter(|target| !self.parked.contains_key(target)).collect::<Vec<_>>() {
+        for target in targets.filter(|target| !self.in_flight.is_parked(target)).collect::<Vec<_>>() {
             self.retries.changed(&target, now);
         }
     }
@@ -112,13 +113,11 @@ impl Planner {
         self.queue.extend(self.doubts.look(name, revision).into_iter().map(Target::Claim), now);
         let Some(volume) = volume else {
             self.proofs.forget_volume(name);
-            self.latency.volume_gone(name, now);
-            self.transitions.gone(&target, now);
-            self.forget(&target);
+            self.forget(&target, now);
             return;
         };
         self.rivals.look_at_volume(&volume, now);
-        self.runs.volume_seen(&volume);
+        self.plugins.observe_volume(&volume);
         self.queue.add(target, now);
         self.offer(name, now);
     }
@@ -126,18 +125,15 @@ impl Planner {
     pub(crate) fn pod_changed(&mut self, key: &PodKey, now: Instant) {
         let pod = self.objects.pods.get(key);
         for claim in self.pods.update(key, pod.as_deref()) {
-            let waits = matches!(
-                self.standing.claim(&claim),
-                Some(ClaimReason::WaitsForFirstConsumer | ClaimReason::WaitsForPods(_))
-            );
-            if self.options.recyclers.is_some() {
+            let waits = self.reasons.is_waiting_for_pods(&claim);
+            if self.options.needs_users() {
                 self.queue.extend(self.volumes.referring_to(&claim).cloned().map(Target::Volume), now);
             }
             if waits {
                 self.queue.add(Target::Claim(claim), now);
             }
         }
-        if let Some(volume) = self.runs.pod_changed(key, pod.as_deref(), now) {
+        if let Some(volume) = self.plugins.observe_pod(key, pod.as_deref(), now) {
             self.volume_changed(&volume, now);
         }
     }
@@ -150,11 +146,8 @@ impl Planner {
             None => {
                 self.claims.forget(key);
                 self.proofs.forget_claim(key);
-                self.latency.forget_claim(key);
-                self.trails.forget(key);
-                self.transitions.gone(&target, now);
-                self.forget(&target);
-                if self.runs.has_claim(key) {
+                self.forget(&target, now);
+                if self.plugins.has_claim(key) {
                     self.queue.add(target, now);
                 }
             }
@@ -182,16 +175,17 @@ impl Planner {
         }
     }
 
-    fn forget(&mut self, target: &Target) {
-        self.standing.forget(target);
-        self.told.forget(target);
-        self.failures.forget(target);
+    /// The object is gone.
+    fn forget(&mut self, target: &Target, now: Instant) {
+        self.record.gone(target, now);
+        self.reasons.gone(target);
+        self.outbox.gone(target);
         self.rivals.gone(target);
-        if let Target::Volume(_) = target {
-            self.runs.forget(target);
+        if let Target::Volume(name) = target {
+            self.plugins.volume_gone(name);
         }
         // A parked read keeps its wait: it still holds its claim and volume.
-        if !self.parked.contains_key(target) {
+        if !self.in_flight.is_parked(target) {
             self.retries.clear(target);
         }
     }

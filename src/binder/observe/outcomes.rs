@@ -7,34 +7,92 @@ use tokio::time::Instant;
 
 use crate::{
     binder::{
-        act::op::{Answer, Call, Op, Purpose},
+        act::{
+            op::{Answer, Call, Op, Purpose},
+            write::{Object, Target, Write, WriteKind},
+        },
         decide::{
-            decision::{Object, Target, Write, WriteKind},
-            view::{ClaimProof, Seen, VolumeProof},
+            proofs::{ClaimProof, Seen, VolumeProof},
+            view::{Plugins, Then},
         },
         planner::Planner,
+        tell::{failure::Failure, record::Looked},
     },
     kube_api::{
         call::CallError,
-        events::Event,
-        ids::{ResourceVersion, Uid, VolumeName},
+        ids::{ClassName, ResourceVersion, Uid, VolumeName},
         kinds::{Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod},
     },
-    traces::End,
 };
 
 impl Planner {
+    /// Takes in the outcome of a request.
+    pub fn outcome(&mut self, op: Op, result: Result<Answer, CallError>, now: Instant, jitter: f64) {
+        let failure = Failure::of(&op, &result);
+        let subject = op.subject.clone();
+        let works = match &op.call {
+            Call::Write(_) => result.is_ok(),
+            Call::Read { .. } => result.is_ok() && self.outbox.is_failing_to_read(&subject),
+            Call::ReadClass(_) | Call::ReadOwner(_) | Call::Directory(_) => false,
+        };
+        self.take_outcome(op, result, now, jitter);
+        match failure {
+            Some(failure) => self.fails(&subject, failure, now),
+            None if works => self.works(&subject, now),
+            None => {}
+        }
+    }
+
+    /// A request about a claim or volume failed. It has its pause by now.
+    fn fails(&mut self, subject: &Target, failure: Failure, now: Instant) {
+        let Some(shown) = self.outbox.fails(subject, failure, &self.objects, now) else { return };
+        self.reasons.fails(subject, shown, self.retries.until(subject), now);
+        self.record_failure(subject, now);
+    }
+
+    /// Nothing about a claim or volume fails any more.
+    pub(crate) fn works(&mut self, subject: &Target, now: Instant) {
+        if self.outbox.works(subject) {
+            self.reasons.works(subject, now);
+        }
+    }
+
+    /// A request about a claim or volume fails, and that is why it waits.
+    fn record_failure(&mut self, target: &Target, now: Instant) {
+        let attempt = self.attempt(target);
+        match target {
+            Target::Claim(key) => {
+                if let (Some(claim), Some(reason)) = (self.objects.claims.get(key), self.reasons.claim(key)) {
+                    let object = &*claim;
+                    let looked =
+                        Looked { object, reason: &**reason, before: None, attempt, is_failing: true };
+                    self.record.claim_stands(&looked, now);
+                }
+            }
+            Target::Volume(name) => {
+                if let (Some(volume), Some(reason)) =
+                    (self.objects.volumes.get(name), self.reasons.volume(name))
+                {
+                    let object = &*volume;
+                    let looked =
+                        Looked { object, reason: &**reason, before: None, attempt, is_failing: true };
+                    self.record.volume_stands(&looked, now);
+                }
+            }
+        }
+    }
+
+    /// Which attempt is the next one about a claim or volume, from 1.
+    #[must_use]
+    pub fn attempt(&self, target: &Target) -> u32 {
+        self.retries.failures(target).saturating_add(1)
+    }
+
     /// Goes on from the outcome of a request.
-    pub(crate) fn take_outcome(
-        &mut self,
-        op: Op,
-        result: Result<Answer, CallError>,
-        now: Instant,
-        jitter: f64,
-    ) {
+    fn take_outcome(&mut self, op: Op, result: Result<Answer, CallError>, now: Instant, jitter: f64) {
         self.note_outcome(&op, &result, now);
         if op.call.is_of_a_run() {
-            return self.run_outcome(op, result, now, jitter);
+            return self.take_plugin_outcome(op, result, now, jitter);
         }
         if let Call::ReadClass(class) = &op.call {
             return self.class_read(&op, class, result, now, jitter);
@@ -49,7 +107,7 @@ impl Planner {
             }
             (Call::Write(write), Ok(answer)) => {
                 self.absorb(answer, now);
-                self.say(&op.subject, &write.then, now);
+                self.outbox.made(&op.subject, &write.then, now);
                 // What a claim was given up for still explains why it is Lost.
                 if let Target::Claim(key) = &op.subject
                     && write.kind != WriteKind::ClaimLost
@@ -72,15 +130,7 @@ impl Planner {
                 if let CallError::Unknown(_) = error {
                     self.doubt(&op, write, now);
                 }
-                let call = Call::Read { target: write.target.clone(), purpose: Purpose::Refresh };
-                let known = self.known(&write.target);
-                let op = Op { call, known, ..op };
-                match self.retries.conflicted(&op.subject, now, jitter) {
-                    Some(_) => {
-                        self.parked.insert(op.subject.clone(), op);
-                    }
-                    None => self.ready.push_back(op),
-                }
+                self.read_again(op, Purpose::Refresh, now, jitter);
             }
             (Call::Read { purpose: Purpose::Refresh, .. }, Ok(answer)) => {
                 self.absorb(answer, now);
@@ -91,7 +141,7 @@ impl Planner {
                     return self.release(&op, now);
                 }
                 self.wait_for_read(&op.subject, &error, now, jitter);
-                self.parked.insert(op.subject.clone(), op);
+                self.in_flight.park(op);
             }
             (Call::Read { purpose: Purpose::ProveClaim(uid), .. }, Ok(Answer::Claim(claim))) => {
                 let uid = uid.clone();
@@ -132,9 +182,50 @@ impl Planner {
         }
     }
 
+    /// Goes on from the outcome of a request of a plugin.
+    fn take_plugin_outcome(&mut self, op: Op, result: Result<Answer, CallError>, now: Instant, jitter: f64) {
+        if !matches!(op.call, Call::Read { .. }) && result.is_ok() {
+            self.retries.clear(&op.subject);
+        }
+        let progress = self.plugins.answered(&op, result, &self.objects, now);
+        self.outbox.late(progress.late);
+        if let Some(answer) = progress.answer {
+            self.absorb(answer, now);
+        }
+        self.outbox.made(&op.subject, &progress.events, now);
+        match progress.then {
+            Then::Look => {}
+            Then::Conflicted => {
+                self.retries.conflicted(&op.subject, now, jitter);
+            }
+            Then::Failed => {
+                self.retries.failed(&op.subject, now, jitter);
+            }
+            Then::Pause(error) => self.wait(&op.subject, &error, now, jitter),
+            Then::PauseForRead(error) => self.wait_for_read(&op.subject, &error, now, jitter),
+            Then::At(at) => self.retries.wait_until(&op.subject, at),
+            Then::Read(purpose) => return self.read_again(op, purpose, now, jitter),
+        }
+        self.release(&op, now);
+    }
+
+    /// Reads the object of a write, while its claim and volume stay held, after a pause if that happens again and
+    /// again.
+    fn read_again(&mut self, op: Op, purpose: Purpose, now: Instant, jitter: f64) {
+        let Some(target) = op.call.target().cloned() else { return self.release(&op, now) };
+        let known = self.known(&target);
+        let op = Op { call: Call::Read { target, purpose }, known, ..op };
+        match self.retries.conflicted(&op.subject, now, jitter) {
+            Some(_) => {
+                self.in_flight.park(op);
+            }
+            None => self.in_flight.repeat(op),
+        }
+    }
+
     /// Notes what every outcome means, whatever the request was for.
     fn note_outcome(&mut self, op: &Op, result: &Result<Answer, CallError>, now: Instant) {
-        self.in_flight = self.in_flight.saturating_sub(1);
+        self.in_flight.answered();
         if let Call::Write(write) = &op.call {
             self.written(op, write, result, now);
         }
@@ -155,12 +246,6 @@ impl Planner {
         let managers = if let Ok(Answer::Owners(managers)) = result { managers } else { Vec::new() };
         self.rivals.learn(&op.subject, &managers, now);
         self.release(op, now);
-    }
-
-    /// Tells what belongs to a write that was made.
-    pub(crate) fn say(&mut self, subject: &Target, events: &[Event], now: Instant) {
-        self.told.note(subject, events, now);
-        self.pending_events.extend_from_slice(events);
     }
 
     /// An object that we knew at this revision does not exist. The watch may never tell: if it was cut
@@ -206,27 +291,15 @@ impl Planner {
             )
             | Err(_) => {}
         }
-        match (&op.subject, write.kind, result) {
-            (_, _, Err(CallError::NotLeader)) => {}
-            (Target::Claim(key), WriteKind::NameVolume, Ok(Answer::Claim(_))) => {
-                // A claim that named the volume itself is told apart by the patch that does not.
-                let body = write.request.body.as_ref();
-                if body.is_some_and(|body| body.get("spec").is_some()) {
-                    self.latency.found(key);
-                }
-            }
-            (Target::Claim(key), WriteKind::ClaimBound, Ok(_)) => {
-                self.latency.bound(key, now, self.trails.id(key));
-                self.end_bind(key, End::Done, now);
-            }
-            (Target::Claim(key), kind, Err(_)) if kind.is_bind() || kind == WriteKind::AskProvisioner => {
-                self.latency.claim_failed(key);
-            }
-            _ => {}
-        }
+        let claim = match &op.subject {
+            Target::Claim(key) => self.objects.claims.get(key),
+            Target::Volume(_) => None,
+        };
+        let attempt = self.attempt(&op.subject);
+        self.record.written(op, write, result, (claim.as_deref(), attempt), now);
     }
 
-    pub(crate) fn wait(&mut self, subject: &Target, error: &CallError, now: Instant, jitter: f64) {
+    fn wait(&mut self, subject: &Target, error: &CallError, now: Instant, jitter: f64) {
         match error {
             CallError::Throttled { after, .. } => self.retries.wait_until(subject, now + *after),
             CallError::NotSent(_) => self.retries.unanswered(subject, now, jitter),
@@ -236,7 +309,7 @@ impl Planner {
         }
     }
 
-    pub(crate) fn wait_for_read(&mut self, subject: &Target, error: &CallError, now: Instant, jitter: f64) {
+    fn wait_for_read(&mut self, subject: &Target, error: &CallError, now: Instant, jitter: f64) {
         match error {
             CallError::Unknown(_) => self.retries.unanswered(subject, now, jitter),
             _ => self.wait(subject, error, now, jitter),
@@ -306,6 +379,50 @@ impl Planner {
         self.release(op, now);
     }
 
+    /// Takes in what a live read said about a class.
+    fn class_read(
+        &mut self,
+        op: &Op,
+        class: &ClassName,
+        result: Result<Answer, CallError>,
+        now: Instant,
+        jitter: f64,
+    ) {
+        let Some(read) = self.class_reads.end(class) else { return self.release(op, now) };
+        let joined: Vec<Target> = read.joined.into_iter().map(Target::Claim).collect();
+        let askers = || joined.iter().chain([&op.subject]);
+        match result {
+            Ok(answer @ Answer::Class(_)) => {
+                self.absorb(answer, now);
+                if self.objects.classes.get(class).is_none() {
+                    // It is gone again, of which the watch has told: nothing is proven, and asked again later.
+                    for asker in askers() {
+                        self.retries.failed(asker, now, jitter);
+                    }
+                }
+            }
+            Err(CallError::NotFound(_)) => self.proofs.note_no_class(class, read.newest_claim),
+            Ok(_) => {
+                // An answer of another kind than asked for proves nothing.
+                for asker in askers() {
+                    self.retries.failed(asker, now, jitter);
+                }
+            }
+            Err(error) => {
+                for asker in askers() {
+                    self.wait_for_read(asker, &error, now, jitter);
+                    if let Some(failure) = Failure::of_class(class, &error) {
+                        self.fails(asker, failure, now);
+                    }
+                }
+            }
+        }
+        if !joined.is_empty() {
+            self.class_wakes.begin(class.clone());
+        }
+        self.release(op, now);
+    }
+
     /// Puts an answer into the table and its consequences into the indexes, at once. Returns
     /// whether the answer said anything new.
     pub(crate) fn absorb(&mut self, answer: Answer, now: Instant) -> bool {
@@ -353,14 +470,13 @@ impl Planner {
     /// Frees what a request touched, and looks at it again before anything else.
     pub(crate) fn release(&mut self, op: &Op, now: Instant) {
         for target in op.touches() {
+            self.in_flight.free(&target);
             match &target {
                 Target::Claim(key) => {
-                    self.busy_claims.remove(key);
                     self.doubts.freed(key);
                     self.queue.extend(self.volumes.referring_to(key).cloned().map(Target::Volume), now);
                 }
                 Target::Volume(name) => {
-                    self.busy_volumes.remove(name);
                     self.volumes.show(name);
                     self.volume_changed(name, now);
                 }

@@ -3,36 +3,31 @@
 //! it is in no table says nothing.
 
 use crate::{
-    binder::{
-        matching::predicate::{claim_class, volume_class},
-        planner::Planner,
-    },
+    binder::matching::predicate::{claim_class, volume_class},
     kube_api::{
         ids::ClassName,
         kinds::{ClaimRef, Narrow, PersistentVolume, PersistentVolumeClaim, StorageClass},
     },
+    state::{Objects, Stored},
 };
 
-impl Planner {
-    /// What cannot be read of that which decides about a claim.
-    pub(crate) fn unreadable_for_claim(&self, claim: &PersistentVolumeClaim) -> Option<String> {
-        let volume = &claim.spec.volume_name;
-        let class = claim_class(claim);
-        self.unreadable::<PersistentVolumeClaim>(&claim.key())
-            .or_else(|| self.unreadable::<PersistentVolume>(volume))
-            .or_else(|| self.unreadable::<StorageClass>(&ClassName::from(class)))
-    }
+/// What cannot be read of that which decides about a claim.
+pub(crate) fn for_claim(objects: &Objects, claim: &PersistentVolumeClaim) -> Option<String> {
+    let class = ClassName::from(claim_class(claim));
+    of::<PersistentVolumeClaim>(objects, &claim.key())
+        .or_else(|| of::<PersistentVolume>(objects, &claim.spec.volume_name))
+        .or_else(|| of::<StorageClass>(objects, &class))
+}
 
-    /// What cannot be read of that which decides about a volume.
-    pub(crate) fn unreadable_for_volume(&self, volume: &PersistentVolume) -> Option<String> {
-        let claim = volume.spec.claim_ref.as_ref().map(ClaimRef::key);
-        self.unreadable::<PersistentVolume>(&volume.key())
-            .or_else(|| claim.and_then(|key| self.unreadable::<PersistentVolumeClaim>(&key)))
-            .or_else(|| self.unreadable::<StorageClass>(&ClassName::from(volume_class(volume))))
-    }
+/// What cannot be read of that which decides about a volume.
+pub(crate) fn for_volume(objects: &Objects, volume: &PersistentVolume) -> Option<String> {
+    let claim = volume.spec.claim_ref.as_ref().map(ClaimRef::key);
+    of::<PersistentVolume>(objects, &volume.key())
+        .or_else(|| of::<PersistentVolumeClaim>(objects, &claim?))
+        .or_else(|| of::<StorageClass>(objects, &ClassName::from(volume_class(volume))))
+}
 
-    fn unreadable<T: crate::state::Stored>(&self, key: &T::Key) -> Option<String> {
-        let error = self.objects.unreadable::<T>(key)?;
-        Some(format!("{}: {error}", T::object_ref(key.clone())))
-    }
+fn of<T: Stored>(objects: &Objects, key: &T::Key) -> Option<String> {
+    let error = objects.unreadable::<T>(key)?;
+    Some(format!("{}: {error}", T::object_ref(key.clone())))
 }

@@ -12,8 +12,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::host_path::HostPath;
-use crate::binder::decide::decision::Directory;
+use super::path::{Directory, HostPath};
 
 /// Mode of what is made.
 ///

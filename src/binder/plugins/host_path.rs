@@ -5,91 +5,46 @@
 //! In: a claim and its class, or a volume whose claim is gone, and how far an earlier run got. Out: the
 //! next step. [`HostPath`] is the only way to name a directory here: below `/tmp`, in canonical form.
 
-use std::fmt;
-
 use serde_json::json;
 
-use super::runs::{ClaimStage, VolumeStage};
+use super::{
+    path::{Directory, HostPath, volume_name},
+    runs::{ClaimStage, Runs, VolumeStage},
+};
 use crate::{
     binder::{
-        act::patches,
+        act::{
+            patches,
+            write::{Write, WriteKind},
+        },
+        annotations::{self, BOUND_BY_CONTROLLER, HOST_PATH_PLUGIN, PROVISIONED_BY, SELECTED_NODE, YES},
         decide::{
-            annotations::{self, BOUND_BY_CONTROLLER, PROVISIONED_BY, SELECTED_NODE, YES},
-            claim::ClaimDecision,
-            decision::{Decision, Directory, Step, Write, WriteKind, normal, warning},
-            reclaim,
+            decision::{ClaimDecision, Decision, Step, VolumeDecision},
             upkeep::{self, IN_TREE_FINALIZER},
             view::View,
-            volume::VolumeDecision,
         },
         matching::predicate::{STORAGE, VolumeMode, claim_class, held_by},
-        tell::reason::{ClaimReason, Unprovisioned, VolumeReason},
+        tell::{
+            events,
+            reason::{ClaimReason, Unprovisioned, VolumeReason},
+        },
     },
     kube_api::{
         call::{Request, Verb},
         events::Event,
-        ids::{NodeName, Uid, VolumeName},
+        ids::{NodeName, VolumeName},
         kinds::{FileSource, Narrow, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy, StorageClass},
     },
 };
 
-/// Name of the plugin.
-pub const PLUGIN: &str = "kubernetes.io/host-path";
-
-/// Where all directories are.
-pub const ROOT: &str = "/tmp";
-
-/// Where those that are made here are.
-const MADE: &str = "hostpath_pv";
-
 /// Who made a volume, as the plugin notes it.
 const CREATED_BY: (&str, &str) = ("kubernetes.io/createdby", "hostpath-dynamic-provisioner");
-
-/// A directory below [`ROOT`], by the names of the directories on the way.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HostPath(Vec<String>);
-
-impl HostPath {
-    /// Reads an absolute path. The stock plugin accepts any that has `/tmp/` somewhere in it; this one
-    /// must begin there and be canonical, so that no `..` leads elsewhere.
-    #[must_use]
-    pub fn parse(path: &str) -> Option<Self> {
-        let below = path.strip_prefix(ROOT)?.strip_prefix('/')?;
-        let names: Vec<String> = below.split('/').map(str::to_owned).collect();
-        let canonical = |name: &String| !matches!(name.as_str(), "" | "." | "..") && !name.contains('\0');
-        names.iter().all(canonical).then_some(Self(names))
-    }
-
-    /// The directory made for a claim: the same one however often it is begun.
-    #[must_use]
-    pub fn of_claim(claim: &Uid) -> Option<Self> {
-        Self::parse(&format!("{ROOT}/{MADE}/{claim}"))
-    }
-
-    /// The names of the directories on the way, the last one last.
-    #[must_use]
-    pub fn names(&self) -> &[String] {
-        &self.0
-    }
-}
-
-impl fmt::Display for HostPath {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{ROOT}/{}", self.0.join("/"))
-    }
-}
-
-/// Name of the volume made for a claim.
-#[must_use]
-pub fn volume_name(claim: &Uid) -> VolumeName {
-    VolumeName::from(format!("pvc-{claim}"))
-}
 
 /// Deletes a volume whose claim is proven gone: the directory first, then the object.
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, deleteVolumeOperation;
 // pkg/volume/hostpath/host_path.go, Delete.
 #[must_use]
-pub fn delete(volume: &PersistentVolume, view: &View<'_>) -> VolumeDecision {
+pub fn delete(volume: &PersistentVolume, runs: &Runs) -> VolumeDecision {
     let name = volume.key();
     let path = match volume.spec.files.as_deref() {
         Some(FileSource::HostPath(source)) => &source.path,
@@ -102,7 +57,7 @@ pub fn delete(volume: &PersistentVolume, view: &View<'_>) -> VolumeDecision {
         let only = "host_path deleter only supports /tmp/.+ but received provided";
         return failed(volume, format!("{only} {path}"));
     };
-    let step = match view.runs.of_volume(volume).map(|run| &run.stage) {
+    let step = match runs.of_volume(volume).map(|run| &run.stage) {
         Some(VolumeStage::Proven(revision)) if *revision == volume.metadata.resource_version => {
             Step::Directory(Directory::Remove(directory))
         }
@@ -121,37 +76,48 @@ pub fn delete(volume: &PersistentVolume, view: &View<'_>) -> VolumeDecision {
 }
 
 fn failed(volume: &PersistentVolume, text: String) -> VolumeDecision {
-    reclaim::failed(volume, VolumeReason::DeleteFailed(text), "VolumeFailedDelete")
+    VolumeDecision::failed(volume, VolumeReason::DeleteFailed(text))
+}
+
+/// Why a claim is not even handed to the plugin.
+#[must_use]
+pub fn refuses(claim: &PersistentVolumeClaim) -> Option<Unprovisioned> {
+    claim.spec.data_source.as_ref()?;
+    Some(Unprovisioned::Refused(format!(
+        "plugin {HOST_PATH_PLUGIN:?} is not a CSI plugin. Only CSI plugin can provision a claim with a datasource"
+    )))
 }
 
 /// Makes a volume for a claim that is handed to the plugin: the directory first, then the object.
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, provisionClaimOperation;
 // pkg/volume/hostpath/host_path.go, Provision.
 #[must_use]
-pub fn provision(claim: &PersistentVolumeClaim, class: &StorageClass, view: &View<'_>) -> ClaimDecision {
+pub fn provision(
+    claim: &PersistentVolumeClaim,
+    class: &StorageClass,
+    view: &View<'_>,
+    runs: &Runs,
+) -> ClaimDecision {
     let uid = &claim.metadata.uid;
-    let stage = view.runs.of_claim(claim);
+    let stage = runs.of_claim(claim);
     let refused = match stage {
-        Some(ClaimStage::Failed(why)) => return refuse(claim, why.clone(), view),
+        Some(ClaimStage::Failed(why)) => return refuse(claim, why.clone(), runs),
         None => name_taken(claim, view).or_else(|| obstacle(claim, class, view)),
         Some(ClaimStage::Made(_)) => name_taken(claim, view),
         Some(ClaimStage::Undoing(..)) => None,
     };
     if let Some(why) = refused {
-        return refuse(claim, why, view);
+        return refuse(claim, why, runs);
     }
     let Some(directory) = HostPath::of_claim(uid) else {
-        return refuse(claim, Unprovisioned::failed(claim, "its UID is no name for a directory"), view);
+        return refuse(claim, Unprovisioned::failed(claim, "its UID is no name for a directory"), runs);
     };
-    let reason = ClaimReason::Provisioning(PLUGIN);
+    let reason = ClaimReason::Provisioning(HOST_PATH_PLUGIN);
     match stage {
         Some(ClaimStage::Undoing(error, _)) => {
             let why = Unprovisioned::NotCreated { claim: claim.key(), error: error.clone() };
-            Decision::step(reason, Step::Directory(Directory::Remove(directory))).telling(warning(
-                claim,
-                why.event_reason(),
-                why.to_string(),
-            ))
+            Decision::step(reason, Step::Directory(Directory::Remove(directory)))
+                .telling(events::not_provisioned(claim, &why))
         }
         Some(_) => Decision::step(reason, Step::Write(creation(claim, class, &directory))),
         None => Decision::step(reason, Step::Directory(Directory::Make(directory))),
@@ -183,18 +149,19 @@ fn obstacle(claim: &PersistentVolumeClaim, class: &StorageClass, view: &View<'_>
         return Some(Unprovisioned::Refused(format!("Failed to get target node: node {node:?} not found")));
     }
     (VolumeMode::of(claim.spec.volume_mode.as_deref()) == VolumeMode::Block).then(|| {
-        Unprovisioned::failed(claim, &format!("{PLUGIN} does not support block volume provisioning"))
+        Unprovisioned::failed(
+            claim,
+            &format!("{HOST_PATH_PLUGIN} does not support block volume provisioning"),
+        )
     })
 }
 
 /// Says why there is no volume; if the plugin itself failed, the scheduler is asked for another node.
-fn refuse(claim: &PersistentVolumeClaim, why: Unprovisioned, view: &View<'_>) -> ClaimDecision {
-    let event = warning(claim, why.event_reason(), why.to_string());
+fn refuse(claim: &PersistentVolumeClaim, why: Unprovisioned, runs: &Runs) -> ClaimDecision {
     let failed = matches!(why, Unprovisioned::Failed { .. });
-    let again =
-        (failed && annotations::has(&claim.metadata, SELECTED_NODE) && !view.runs.is_rescheduled(claim))
-            .then(|| Write::claim(claim, WriteKind::Reschedule, patches::unselect_node(claim)));
-    Decision::rest(ClaimReason::NotProvisioned(why)).telling(event).writing(again)
+    let again = (failed && annotations::has(&claim.metadata, SELECTED_NODE) && !runs.is_rescheduled(claim))
+        .then(|| Write::claim(claim, WriteKind::Reschedule, patches::unselect_node(claim)));
+    ClaimDecision::waiting(claim, ClaimReason::NotProvisioned(why)).writing(again)
 }
 
 /// The volume, reserved for the claim from the start.
@@ -215,7 +182,7 @@ fn creation(claim: &PersistentVolumeClaim, class: &StorageClass, directory: &Hos
         "kind": PersistentVolume::KIND,
         "metadata": {
             "name": name,
-            "annotations": { CREATED_BY.0: CREATED_BY.1, BOUND_BY_CONTROLLER: YES, PROVISIONED_BY: PLUGIN },
+            "annotations": { CREATED_BY.0: CREATED_BY.1, BOUND_BY_CONTROLLER: YES, PROVISIONED_BY: HOST_PATH_PLUGIN },
             "finalizers": if policy == "Delete" { json!([IN_TREE_FINALIZER]) } else { json!([]) },
         },
         "spec": {
@@ -236,39 +203,5 @@ fn creation(claim: &PersistentVolumeClaim, class: &StorageClass, directory: &Hos
 /// Tells that the volume of a claim is there.
 #[must_use]
 pub fn succeeded(claim: &PersistentVolumeClaim) -> Event {
-    let name = volume_name(&claim.metadata.uid);
-    let told = format!("Successfully provisioned volume {name} using {PLUGIN}");
-    normal(claim, "ProvisioningSucceeded", told)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_what_is_below_tmp_and_written_plainly_is_a_path() {
-        let cases = [
-            ("/tmp/a", true),
-            ("/tmp/hostpath_pv/1-2", true),
-            ("/tmp/a.b/..c", true),
-            ("/tmp", false),
-            ("/tmp/", false),
-            ("/tmp//a", false),
-            ("/tmp/a/", false),
-            ("/tmp/./a", false),
-            ("/tmp/../etc", false),
-            ("/tmp/a/..", false),
-            ("/tmpa/b", false),
-            ("/data/tmp/x", false),
-            ("tmp/x", false),
-            ("/tmp/a\0b", false),
-            ("", false),
-        ];
-        for (path, accepted) in cases {
-            let parsed = HostPath::parse(path);
-            assert_eq!(parsed.is_some(), accepted, "{path}");
-            assert!(parsed.is_none_or(|parsed| parsed.to_string() == path), "{path}");
-        }
-        assert_eq!(HostPath::of_claim(&Uid::from("../x")), None);
-    }
+    events::provisioned(claim, &volume_name(&claim.metadata.uid), HOST_PATH_PLUGIN)
 }

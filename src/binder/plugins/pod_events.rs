@@ -20,10 +20,13 @@ use kube::{
 };
 use tokio::task::JoinHandle;
 
-use crate::kube_api::{
-    backoff::Backoff,
-    events::{Event, EventRecorder, EventType, Involved},
-    ids::{PodKey, Uid},
+use crate::{
+    binder::tell::events,
+    kube_api::{
+        backoff::Backoff,
+        events::{EventRecorder, Involved},
+        ids::{PodKey, Uid},
+    },
 };
 
 /// Longest pause between two attempts to watch.
@@ -91,20 +94,16 @@ impl PodEvents {
 // KCM: pkg/volume/util/recyclerclient/recycler_client.go, waitForPod.
 async fn copy(api: Api<PodEvent>, pod: Uid, volume: Involved, recorder: EventRecorder) {
     let config = watcher::Config::default().fields(&format!("involvedObject.uid={pod}"));
-    let mut events =
+    let mut copied =
         watcher(api, config).backoff(Patience(Backoff::new(LONGEST_PAUSE))).applied_objects().boxed();
     let mut told: BTreeSet<Option<String>> = BTreeSet::new();
-    while let Some(event) = events.next().await {
+    while let Some(event) = copied.next().await {
         let Ok(event) = event else { continue };
         // A repetition changes the event; only the first time is told.
         if told.insert(event.metadata.uid) {
             let warns = event.type_.as_deref() == Some("Warning");
-            let _lost = recorder.record(Event {
-                involved: volume.clone(),
-                r#type: if warns { EventType::Warning } else { EventType::Normal },
-                reason: "RecyclerPod",
-                message: format!("Recycler pod: {}", event.message.unwrap_or_default()),
-            });
+            let message = event.message.unwrap_or_default();
+            let _lost = recorder.record(events::recycler_pod(volume.clone(), warns, &message));
         }
     }
 }

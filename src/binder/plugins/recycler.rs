@@ -7,24 +7,31 @@
 //! the very pod of this run, by its UID; every other recycler pod of the volume goes first, and nothing
 //! else is done to the volume while one is there.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::runs::VolumeStage;
+use super::{
+    options::Recycler,
+    runs::{CLAIM_UID, POD_PREFIX, Runs, VolumeStage},
+};
 use crate::{
     binder::{
-        act::patches,
+        act::{
+            patches,
+            write::{Write, WriteKind},
+        },
         decide::{
             binding,
-            decision::{Decision, Step, Write, WriteKind, normal},
-            reclaim,
+            decision::{Decision, Step, VolumeDecision},
             view::View,
-            volume::VolumeDecision,
         },
         matching::predicate::capacity,
-        tell::reason::{Unreclaimable, VolumeReason},
+        tell::{
+            events,
+            reason::{Unreclaimable, VolumeReason},
+        },
     },
     kube_api::{
         call::{Request, Verb},
@@ -32,11 +39,6 @@ use crate::{
         kinds::{ClaimRef, FileSource, Narrow, PersistentVolume, Pod, ReclaimPolicy, VolumePhase},
     },
 };
-
-/// With what the names of recycler pods begin.
-///
-/// KCM: pkg/volume/util/recyclerclient/recycler_client.go, RecycleVolumeByWatchingPodUntilCompletion.
-pub const POD_PREFIX: &str = "recycler-for-";
 
 /// What keeps a recycler pod from being scheduled.
 const GATE: &str = "mooring.binder/volume-is-released";
@@ -47,67 +49,13 @@ const GATES: &str = "/spec/schedulingGates";
 /// Annotation of a recycler pod: the claim that used the volume.
 const CLAIM: &str = "mooring.binder/claim";
 
-/// Annotation of a recycler pod: that claim's UID. Each pod of ours has had it since it was made.
-pub const CLAIM_UID: &str = "mooring.binder/claim-uid";
-
 /// Longest name of a pod, in bytes.
 const MAX_NAME: usize = 253;
 
 /// Digits of what makes the name of each run's pod another one.
 const RUN_DIGITS: usize = 10;
 
-/// How volumes of one kind of source are recycled.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Recycler {
-    /// The pod; the source of its first volume and its deadline are the run's own.
-    pub template: Value,
-    /// Shortest deadline of a run, in seconds.
-    pub minimum_timeout: u32,
-    /// What each GiB adds, in seconds; the larger of both counts.
-    pub increment_timeout: u32,
-}
-
-/// How volumes are recycled.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Recyclers {
-    /// Directories of a node.
-    pub host_path: Recycler,
-    /// NFS.
-    pub nfs: Recycler,
-}
-
 impl Recycler {
-    /// The pod that is used unless a file describes another.
-    // KCM: pkg/volume/plugins.go, NewPersistentVolumeRecyclerPodTemplate.
-    #[must_use]
-    pub fn default_template() -> Value {
-        let script =
-            "test -e /scrub && find /scrub -mindepth 1 -delete && test -z \"$(ls -A /scrub)\" || exit 1";
-        json!({
-            "apiVersion": "v1",
-            "kind": Pod::KIND,
-            "metadata": { "namespace": "default" },
-            "spec": {
-                "restartPolicy": "Never",
-                "volumes": [{ "name": "vol" }],
-                "containers": [{
-                    "name": "pv-recycler",
-                    "image": "registry.k8s.io/build-image/debian-base:bookworm-v1.0.6",
-                    "command": ["/bin/sh"],
-                    "args": ["-c", script],
-                    "volumeMounts": [{ "name": "vol", "mountPath": "/scrub" }],
-                }],
-            },
-        })
-    }
-
-    /// The namespace of the pods.
-    #[must_use]
-    pub fn namespace(&self) -> &str {
-        let namespace = self.template.pointer("/metadata/namespace").and_then(Value::as_str);
-        namespace.filter(|namespace| !namespace.is_empty()).unwrap_or("default")
-    }
-
     /// How long a pod may take, in seconds.
     // KCM: pkg/volume/util/util.go, CalculateTimeoutForVolume.
     fn deadline(&self, volume: &PersistentVolume) -> u64 {
@@ -166,21 +114,6 @@ impl Recycler {
     }
 }
 
-impl Recyclers {
-    /// The namespaces of the pods.
-    #[must_use]
-    pub fn namespaces(&self) -> BTreeSet<String> {
-        [&self.host_path, &self.nfs].into_iter().map(|recycler| recycler.namespace().to_owned()).collect()
-    }
-
-    fn of(&self, source: &FileSource) -> &Recycler {
-        match source {
-            FileSource::HostPath(_) => &self.host_path,
-            FileSource::Nfs(_) => &self.nfs,
-        }
-    }
-}
-
 /// Name of a run's pod. Neither another run of this volume nor one of another has the same, so that no
 /// leftover can be taken for it.
 fn pod_name(volume: &PersistentVolume, reference: &ClaimRef, number: u64) -> String {
@@ -197,18 +130,18 @@ fn pod_name(volume: &PersistentVolume, reference: &ClaimRef, number: u64) -> Str
 /// Clears away recycler pods that are not of the volume's run. Until they are gone nothing else is decided
 /// about the volume.
 #[must_use]
-pub fn leftover(volume: &PersistentVolume, view: &View<'_>) -> Option<VolumeDecision> {
+pub fn leftover(volume: &PersistentVolume, view: &View<'_>, runs: &Runs) -> Option<VolumeDecision> {
     let recycles = volume.spec.reclaim_policy == ReclaimPolicy::Recycle
         && matches!(volume.status.phase, VolumePhase::Released | VolumePhase::Failed);
-    let own = view.runs.of_volume(volume).filter(|_| recycles).and_then(|run| run.pod.as_ref());
-    let (key, _) = view.runs.pods(volume).find(|(_, uid)| own.is_none_or(|(_, own)| own != *uid))?;
-    Some(remove(key, VolumeReason::LeftoverPod(key.clone()), view))
+    let own = runs.of_volume(volume).filter(|_| recycles).and_then(|run| run.pod.as_ref());
+    let (key, _) = runs.pods(volume).find(|(_, uid)| own.is_none_or(|(_, own)| own != *uid))?;
+    Some(remove(key, VolumeReason::LeftoverPod(key.clone()), view, runs))
 }
 
 /// Removes a pod, and waits until it is gone.
-fn remove(key: &PodKey, reason: VolumeReason, view: &View<'_>) -> VolumeDecision {
+fn remove(key: &PodKey, reason: VolumeReason, view: &View<'_>, runs: &Runs) -> VolumeDecision {
     match view.objects.pods.get(key) {
-        Some(pod) if !pod.metadata.is_terminating() && !view.runs.is_deleted(&pod.metadata.uid) => {
+        Some(pod) if !pod.metadata.is_terminating() && !runs.is_deleted(&pod.metadata.uid) => {
             let write = Write::pod(key.clone(), WriteKind::DeletePod, patches::delete_pod(&pod));
             Decision::step(reason, Step::Write(write))
         }
@@ -219,25 +152,30 @@ fn remove(key: &PodKey, reason: VolumeReason, view: &View<'_>) -> VolumeDecision
 /// Recycles a volume whose claim is proven gone.
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, recycleVolumeOperation.
 #[must_use]
-pub fn recycle(volume: &PersistentVolume, reference: &ClaimRef, view: &View<'_>) -> VolumeDecision {
+pub fn recycle(
+    volume: &PersistentVolume,
+    reference: &ClaimRef,
+    view: &View<'_>,
+    runs: &Runs,
+) -> VolumeDecision {
     let source = volume.spec.files.as_deref();
     let Some((recyclers, source)) = view.options.recyclers.as_deref().zip(source) else {
-        return reclaim::not_reclaimable(volume, Unreclaimable::NoRecycler);
+        return VolumeDecision::failed(volume, VolumeReason::NotReclaimable(Unreclaimable::NoRecycler));
     };
     let recycler = recyclers.of(source);
-    let run = view.runs.of_volume(volume);
+    let run = runs.of_volume(volume);
     let pod = run.and_then(|run| run.pod.as_ref()).and_then(|(key, uid)| {
         let pod = view.objects.pods.get(key)?;
         (pod.metadata.uid == *uid).then_some((key, pod))
     });
     match (run.map(|run| &run.stage), pod) {
-        (Some(VolumeStage::Done), Some((key, _))) => remove(key, VolumeReason::Recycling, view),
+        (Some(VolumeStage::Done), Some((key, _))) => remove(key, VolumeReason::Recycling, view, runs),
         (Some(VolumeStage::Failed(error)), Some((key, _))) => {
-            remove(key, VolumeReason::RecycleFailed(error.clone()), view)
+            remove(key, VolumeReason::RecycleFailed(error.clone()), view, runs)
         }
         (Some(VolumeStage::Done), None) => {
-            let told = normal(volume, "VolumeRecycled", "Volume recycled".to_owned());
-            Decision::step(VolumeReason::Recycling, Step::Write(binding::undo(volume).then(told)))
+            let write = binding::undo(volume).then(events::recycled(volume));
+            Decision::step(VolumeReason::Recycling, Step::Write(write))
         }
         (Some(VolumeStage::Failed(error)), None) => failed(volume, error),
         (Some(VolumeStage::Started | VolumeStage::Deleted), _) => Decision::rest(VolumeReason::Recycling),
@@ -245,7 +183,7 @@ pub fn recycle(volume: &PersistentVolume, reference: &ClaimRef, view: &View<'_>)
             Some(decision) => decision,
             None => Decision::step(
                 VolumeReason::Recycling,
-                next(volume, reference, (recycler, source), stage, pod, view),
+                next(volume, reference, (recycler, source), stage, pod, runs.run_number()),
             ),
         },
     }
@@ -259,9 +197,7 @@ fn in_use(volume: &PersistentVolume, reference: &ClaimRef, view: &View<'_>) -> O
     if pods.is_empty() || view.objects.claims.get(&key).is_some() {
         return None;
     }
-    let reason = VolumeReason::UsedByPods(pods);
-    let event = normal(volume, "VolumeFailedRecycle", reason.to_string());
-    Some(Decision::rest(reason).telling(event))
+    Some(VolumeDecision::waiting(volume, VolumeReason::UsedByPods(pods)))
 }
 
 /// The step that brings the pod of a run to work.
@@ -271,11 +207,11 @@ fn next(
     recycler: (&Recycler, &FileSource),
     stage: Option<&VolumeStage>,
     pod: Option<(&PodKey, Arc<Pod>)>,
-    view: &View<'_>,
+    number: u64,
 ) -> Step {
     let (recycler, source) = recycler;
     let Some((key, pod)) = pod else {
-        let name = pod_name(volume, reference, view.runs.run_number());
+        let name = pod_name(volume, reference, number);
         let key = PodKey::new(recycler.namespace(), &name);
         let request = recycler.creation(volume, reference, source, &name);
         return Step::Write(Write::pod(key, WriteKind::CreatePod, request));
@@ -289,8 +225,7 @@ fn next(
 }
 
 fn failed(volume: &PersistentVolume, error: &str) -> VolumeDecision {
-    let reason = VolumeReason::RecycleFailed(error.to_owned());
-    reclaim::failed(volume, reason, "VolumeFailedRecycle")
+    VolumeDecision::failed(volume, VolumeReason::RecycleFailed(error.to_owned()))
 }
 
 #[cfg(test)]

@@ -9,18 +9,26 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tokio::time::Instant;
 
-use super::{
-    host_path::volume_name,
-    recycler::{CLAIM_UID, POD_PREFIX},
-};
+use super::path::volume_name;
 use crate::{
-    binder::{decide::decision::Target, tell::reason::Unprovisioned},
+    binder::{
+        act::write::Target,
+        tell::{events, reason::Unprovisioned},
+    },
     controller::retry::RetryMap,
     kube_api::{
         ids::{ClaimKey, PodKey, ResourceVersion, Uid, VolumeName},
         kinds::{Narrow, OwnerReference, PersistentVolume, PersistentVolumeClaim, Pod, PodPhase},
     },
 };
+
+/// With what the names of recycler pods begin.
+///
+/// KCM: pkg/volume/util/recyclerclient/recycler_client.go, RecycleVolumeByWatchingPodUntilCompletion.
+pub const POD_PREFIX: &str = "recycler-for-";
+
+/// Annotation of a recycler pod: that claim's UID. Each pod of ours has had it since it was made.
+pub const CLAIM_UID: &str = "mooring.binder/claim-uid";
 
 /// Stage of what is done to a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -189,13 +197,8 @@ impl Runs {
         }
         match pod.status.phase {
             PodPhase::Succeeded => self.pod_ended(&volume, uid, Ok(()), now),
-            PodPhase::Failed if pod.status.message.is_empty() => {
-                let unknown = "failed to recycle volume: pod failed, pod.Status.Message unknown";
-                self.pod_ended(&volume, uid, Err(unknown.to_owned()), now);
-            }
             PodPhase::Failed => {
-                let text = format!("failed to recycle volume: {}", pod.status.message);
-                self.pod_ended(&volume, uid, Err(text), now);
+                self.pod_ended(&volume, uid, Err(events::pod_failed(&pod.status.message)), now);
             }
             _ => {}
         }
@@ -204,8 +207,7 @@ impl Runs {
 
     fn pod_gone(&mut self, volume: &VolumeName, uid: &Uid, now: Instant) {
         self.deleted.remove(uid);
-        let deleted = "failed to recycle volume: recycler pod was deleted".to_owned();
-        self.pod_ended(volume, uid, Err(deleted), now);
+        self.pod_ended(volume, uid, Err(events::POD_DELETED.to_owned()), now);
     }
 
     /// Notes how the pod of a run ended; what came first counts.

@@ -8,7 +8,7 @@ use std::{collections::HashMap, time::Duration};
 use tokio::time::Instant;
 
 use crate::{
-    binder::decide::annotations::{self, BOUND_BY_CONTROLLER, PROVISIONED_BY},
+    binder::annotations::{self, BOUND_BY_CONTROLLER, PROVISIONED_BY},
     kube_api::{
         ids::{ClaimKey, VolumeName},
         kinds::{Meta, PersistentVolume, PersistentVolumeClaim},

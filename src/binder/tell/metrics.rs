@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     binder::{
-        decide::decision::{Target, WriteKind},
+        act::write::{Target, WriteKind},
         queue::Tallies,
     },
     diagnostics::Kind,
@@ -239,7 +239,8 @@ mod tests {
         ));
         let metrics = Metrics::default();
         let standing = Arc::new(Standing::default());
-        standing.set_claim(&ClaimKey::new("ns", "c"), ClaimReason::NoVolume, Instant::now());
+        let waits = Arc::new(ClaimReason::NoVolume);
+        standing.set_claim(&ClaimKey::new("ns", "c"), Some((&waits, None)), Instant::now());
         standing.lead(Instant::now());
         let binder = BinderMetrics::new(&metrics, &objects, &standing).unwrap();
         binder.decided("claim", "NoClassAndNoMatch", 3);

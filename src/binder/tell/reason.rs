@@ -1,13 +1,11 @@
 //! Where a claim or a volume stands, and why: the one value that events, log fields, metric labels
-//! and explanations are printed from (L18).
-
-use std::fmt;
+//! and explanations are printed from (L18). The texts are in [`super::events`].
 
 use tokio::time::Instant;
 
 use crate::{
     binder::{
-        decide::decision::WriteKind,
+        act::write::WriteKind,
         matching::predicate::{Misfit, Unreadable, claim_class},
     },
     kube_api::{
@@ -48,20 +46,6 @@ impl HeldBack {
     pub fn until(&self) -> Instant {
         match self {
             Self::ForeignWriter { until, .. } | Self::Restored { until } => *until,
-        }
-    }
-}
-
-impl fmt::Display for HeldBack {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::ForeignWriter { by, .. } => write!(
-                f,
-                "nothing is taken back or given up while another writes what only the binder should: {by}"
-            ),
-            Self::Restored { .. } => f.write_str(
-                "nothing is taken back or given up for five minutes after a restore of etcd from a backup",
-            ),
         }
     }
 }
@@ -217,86 +201,6 @@ impl ClaimReason {
     }
 }
 
-impl fmt::Display for ClaimReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Bound(volume) => write!(f, "bound to {volume}"),
-            Self::Annotating => f.write_str("annotations are put right first"),
-            Self::HeldBack(why) => why.fmt(f),
-            Self::ObjectUnreadable(what) => write!(f, "an object cannot be read: {what}"),
-            Self::ProvingClass(class) => write!(f, "asking the API server for storage class {class}"),
-            Self::Binding(volume, write) => write!(f, "binding to {volume}: {}", write.as_str()),
-            Self::NoCapacity(volume) => {
-                write!(f, "PersistentVolume {:?} is without a storage capacity", volume.as_str())
-            }
-            Self::VolumeBusy(volume) => write!(f, "a write to {volume} is under way"),
-            Self::HoldsOther(volume) => write!(f, "volume {volume} has to be given back first"),
-            Self::HoldsUnfit(volume, misfit) => {
-                write!(f, "volume {volume} is reserved for the claim: {}", misfit.text(volume.as_str()))
-            }
-            Self::NoVolume => {
-                f.write_str("no persistent volumes available for this claim and no storage class is set")
-            }
-            Self::AssigningClass(class) => write!(f, "assigning the default class {class}"),
-            Self::WaitsForFirstConsumer => {
-                f.write_str("waiting for first consumer to be created before binding")
-            }
-            Self::WaitsForPods(pods) => {
-                let names: Vec<&str> = pods.iter().map(PodKey::name).collect();
-                let noun = if names.len() == 1 { "pod" } else { "pods" };
-                write!(f, "waiting for {noun} {} to be scheduled", names.join(","))
-            }
-            Self::WaitsForProvisioner(provisioner) => write!(
-                f,
-                "Waiting for a volume to be created either by the external provisioner '{provisioner}' or \
-                 manually by the system administrator. If volume creation is delayed, please verify that the \
-                 provisioner is running and correctly registered."
-            ),
-            Self::ProvisioningOff => f.write_str("no volume fits and dynamic provisioning is off"),
-            Self::NoClass(class) => write!(f, "storageclass.storage.k8s.io {:?} not found", class.as_str()),
-            Self::NoProvisioner(provisioner) => {
-                write!(f, "no volume plugin matched name: {provisioner}")
-            }
-            Self::CannotProvision(_) => f.write_str("no provisionable volume plugin matched"),
-            Self::Provisioning(plugin) => write!(f, "{plugin} makes a volume"),
-            Self::NotProvisioned(why) => why.fmt(f),
-            Self::InDoubt(volume) => {
-                write!(f, "volume {volume} may become the claim's: a write of that kind was not answered")
-            }
-            Self::OtherProvisioner { asked, wanted } => write!(
-                f,
-                "the claim was handed to provisioner {asked:?}, and its storage class now names {wanted:?}"
-            ),
-            Self::NamedMissing(volume) => {
-                write!(f, "volume {:?}, which the claim names, does not exist", volume.as_str())
-            }
-            Self::NamedTaken(volume, _) => {
-                write!(f, "volume {:?} already bound to a different claim.", volume.as_str())
-            }
-            Self::NamedUnfit(volume, misfit) => write!(
-                f,
-                "Cannot bind to requested volume {:?}: {}",
-                volume.as_str(),
-                misfit.text(volume.as_str())
-            ),
-            Self::LostReference => {
-                f.write_str("Bound claim has lost reference to PersistentVolume. Data on the volume is lost!")
-            }
-            Self::LostVolume(_) => {
-                f.write_str("Bound claim has lost its PersistentVolume. Data on the volume is lost!")
-            }
-            Self::Misbound(..) => {
-                f.write_str("Two claims are bound to the same volume, this one is bound incorrectly")
-            }
-            Self::ProvingLost(volume) => write!(f, "asking the API server for volume {volume}"),
-            Self::Unreadable(what) => what.fmt(f),
-            Self::UnknownBindingMode(class) => {
-                write!(f, "VolumeBindingMode not set for StorageClass {:?}", class.as_str())
-            }
-        }
-    }
-}
-
 /// Why a plugin here made no volume, with the text of the event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unprovisioned {
@@ -336,38 +240,6 @@ impl Unprovisioned {
     #[must_use]
     pub fn is_of_plugin(&self) -> bool {
         matches!(self, Self::Refused(_) | Self::Failed { .. })
-    }
-
-    /// Reason of the event (pv-binder §10).
-    #[must_use]
-    pub fn event_reason(&self) -> &'static str {
-        match self {
-            Self::Refused(_) | Self::Failed { .. } | Self::NotCreated { .. } => "ProvisioningFailed",
-            Self::NotCleaned { .. } => "ProvisioningCleanupFailed",
-        }
-    }
-}
-
-impl fmt::Display for Unprovisioned {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Refused(text) => f.write_str(text),
-            Self::Failed { class, error } => {
-                write!(f, "Failed to provision volume with StorageClass {class:?}: {error}")
-            }
-            Self::NotCreated { claim, error } => {
-                write!(
-                    f,
-                    "Error creating provisioned PV object for claim {claim}: {error}. Deleting the volume."
-                )
-            }
-            Self::NotCleaned { claim, error } => {
-                write!(
-                    f,
-                    "Error cleaning provisioned volume for claim {claim}: {error}. Please delete manually."
-                )
-            }
-        }
     }
 }
 
@@ -435,41 +307,6 @@ pub enum Unreclaimable {
     UnknownPolicy,
 }
 
-impl Unreclaimable {
-    /// Reason of the event (pv-binder §10).
-    #[must_use]
-    pub fn event_reason(&self) -> &'static str {
-        match self {
-            Self::NoDeleter(_) | Self::CannotDelete(_) | Self::NoPlugin(_) | Self::PluginCannotDelete => {
-                "VolumeFailedDelete"
-            }
-            Self::NoRecycler => "VolumeFailedRecycle",
-            Self::UnknownPolicy => "VolumeUnknownReclaimPolicy",
-        }
-    }
-}
-
-impl fmt::Display for Unreclaimable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoDeleter(volume) => write!(
-                f,
-                "error getting deleter volume plugin for volume {:?}: no volume plugin matched",
-                volume.as_str()
-            ),
-            Self::CannotDelete(volume) => write!(
-                f,
-                "error getting deleter volume plugin for volume {:?}: no deletable volume plugin matched",
-                volume.as_str()
-            ),
-            Self::NoPlugin(plugin) => write!(f, "no volume plugin matched name: {plugin}"),
-            Self::PluginCannotDelete => f.write_str("no deletable volume plugin matched"),
-            Self::NoRecycler => f.write_str("No recycler plugin found for the volume!"),
-            Self::UnknownPolicy => f.write_str("Volume has unrecognized PersistentVolumeReclaimPolicy"),
-        }
-    }
-}
-
 impl VolumeReason {
     /// The reason's code (user-experience §3), in events, logs, metrics and pages.
     #[must_use]
@@ -512,38 +349,5 @@ impl VolumeReason {
     #[must_use]
     pub fn is_settled(&self) -> bool {
         matches!(self, Self::Available | Self::Bound(_) | Self::Retained)
-    }
-}
-
-impl fmt::Display for VolumeReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Annotating => f.write_str("annotations and finalizers are put right first"),
-            Self::HeldBack(why) => why.fmt(f),
-            Self::ObjectUnreadable(what) => write!(f, "an object cannot be read: {what}"),
-            Self::Available => f.write_str("free"),
-            Self::Reserved(claim) => write!(f, "reserved for {claim}"),
-            Self::ClaimBindsNext(claim) => write!(f, "claim {claim} is to be bound"),
-            Self::ModesDiffer(claim) => write!(f, "claim {claim} asks for another volumeMode"),
-            Self::Bound(claim) => write!(f, "bound to {claim}"),
-            Self::Undoing(claim) => write!(f, "claim {claim} is bound to another volume"),
-            Self::Proving(claim) => write!(f, "asking the API server for claim {claim}"),
-            Self::Releasing(claim) => write!(f, "claim {claim} is gone"),
-            Self::Retained => f.write_str("released and kept, as its reclaim policy says"),
-            Self::LeftToProvisioner => f.write_str("released; its provisioner deletes it"),
-            Self::Unreadable(Malformed { key, error }) => {
-                write!(f, "released, and left alone, as its source {key} cannot be read: {error}")
-            }
-            Self::NotReclaimable(why) => why.fmt(f),
-            Self::UsedByPods(pods) => {
-                let names: Vec<String> = pods.iter().map(ToString::to_string).collect();
-                write!(f, "Volume is used by pods: {}", names.join(","))
-            }
-            Self::Recycling => f.write_str("released, and its recycler pod is at work"),
-            Self::RecycleFailed(error) => write!(f, "Recycle failed: {error}"),
-            Self::LeftoverPod(pod) => write!(f, "recycler pod {pod} of an earlier run has to go first"),
-            Self::Deleting => f.write_str("released, and being deleted"),
-            Self::DeleteFailed(error) => f.write_str(error),
-        }
     }
 }

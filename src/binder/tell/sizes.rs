@@ -18,9 +18,8 @@ use prometheus::{
 use super::standing::Standing;
 use crate::{
     binder::{
-        decide::reclaim::NFS_PLUGIN,
+        annotations::{HOST_PATH_PLUGIN, NFS_PLUGIN},
         matching::predicate::{VolumeMode, capacity, claim_class, volume_class},
-        plugins::host_path,
     },
     kube_api::kinds::{ClaimPhase, FileSource, PersistentVolume, PersistentVolumeClaim, VolumePhase},
     metrics::bounded::{Bounded, CLASSES, OTHERS},
@@ -195,7 +194,7 @@ fn labels(claim: &PersistentVolumeClaim) -> ClaimLabels {
 fn plugin(volume: &PersistentVolume) -> String {
     match (&volume.spec.csi, volume.spec.files.as_deref()) {
         (Some(csi), _) => format!("kubernetes.io/csi:{}", csi.driver),
-        (None, Some(FileSource::HostPath(_))) => host_path::PLUGIN.to_owned(),
+        (None, Some(FileSource::HostPath(_))) => HOST_PATH_PLUGIN.to_owned(),
         (None, Some(FileSource::Nfs(_))) => NFS_PLUGIN.to_owned(),
         (None, _) => "N/A".to_owned(),
     }

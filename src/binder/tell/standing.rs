@@ -1,6 +1,6 @@
 //! Why every claim and volume that is not settled is where it is, for explanations and debugging.
 //!
-//! Written by the planner with each decision, read by anybody. `/debug/binder` prints the very values
+//! Written by [`Reasons`](crate::binder::reasons::Reasons) with each decision; no decision reads it. `/debug/binder` prints the very values
 //! that were decided on, and for each claim without a volume those that come nearest.
 
 use std::{
@@ -16,12 +16,13 @@ use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use super::{
-    failures::Failure,
+    events,
+    failure::Failure,
     reason::{ClaimReason, VolumeReason},
 };
 use crate::{
     binder::{
-        decide::decision::Target,
+        act::write::Target,
         matching::{
             nearest::{Near, Unbound},
             predicate::Wish,
@@ -30,7 +31,7 @@ use crate::{
     diagnostics::{Kind, Reason, Subject, Wait, Waits, WallClock, row},
     kube_api::{
         ids::{ClaimKey, VolumeName},
-        kinds::{ClaimPhase, PersistentVolumeClaim},
+        kinds::{ClaimPhase, Narrow, PersistentVolumeClaim},
     },
     metrics::Metrics,
     state::Objects,
@@ -89,12 +90,22 @@ impl Reason for VolumeReason {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stand<R> {
     /// Where it stands.
-    pub reason: R,
+    pub reason: Arc<R>,
     /// What fails.
     pub failure: Option<Failure>,
 }
 
-impl<R: Reason> Reason for Stand<R> {
+/// A request that fails, and when the next is sent, if that has been settled.
+pub(crate) type Failing = (Failure, Option<Instant>);
+
+impl<R> Stand<R> {
+    fn of(reason: &Arc<R>, failing: Option<&Failing>) -> (Self, Option<Instant>) {
+        let (failure, next) = failing.cloned().unzip();
+        (Self { reason: Arc::clone(reason), failure }, next.flatten())
+    }
+}
+
+impl<R: Reason + Send + Sync> Reason for Stand<R> {
     fn code(&self) -> &'static str {
         if self.failure.is_some() { "RetryBackoff" } else { self.reason.code() }
     }
@@ -124,8 +135,6 @@ pub struct Standing {
     objects: Arc<Objects>,
     claims: Arc<Waits<ClaimKey, Stand<ClaimReason>>>,
     volumes: Arc<Waits<VolumeName, Stand<VolumeReason>>>,
-    /// Requests that fail, each with when the next is sent, if that has been settled.
-    failures: Mutex<BTreeMap<Target, (Failure, Option<Instant>)>>,
     alarm: Mutex<Option<String>>,
     second_writers: Mutex<Vec<Value>>,
     leads: AtomicBool,
@@ -150,13 +159,13 @@ impl Standing {
     /// Why a claim waits; `None` when it does not, or has not been looked at.
     #[must_use]
     pub fn claim(&self, key: &ClaimKey) -> Option<ClaimReason> {
-        self.claims.get(key).map(|wait| wait.reason.reason)
+        self.claims.get(key).map(|wait| ClaimReason::clone(&wait.reason.reason))
     }
 
     /// Why a volume waits; `None` when it does not, or has not been looked at.
     #[must_use]
     pub fn volume(&self, name: &VolumeName) -> Option<VolumeReason> {
-        self.volumes.get(name).map(|wait| wait.reason.reason)
+        self.volumes.get(name).map(|wait| VolumeReason::clone(&wait.reason.reason))
     }
 
     /// Every claim that waits.
@@ -169,12 +178,6 @@ impl Standing {
     #[must_use]
     pub fn volumes(&self) -> BTreeMap<VolumeName, Wait<Stand<VolumeReason>>> {
         self.volumes.snapshot()
-    }
-
-    /// The keys of everything that waits.
-    #[must_use]
-    pub fn keys(&self) -> (Vec<ClaimKey>, Vec<VolumeName>) {
-        (self.claims.keys(), self.volumes.keys())
     }
 
     /// How many claims wait, by the reason's code.
@@ -217,21 +220,10 @@ impl Standing {
         clock: &WallClock,
     ) -> Value {
         let open = claim.spec.volume_name.is_empty();
-        let near: Vec<Near> = match Wish::of(claim) {
-            Ok(wish) if open => unbound.nearest(&wish, NEAREST, &|name| self.objects.volumes.get(name)),
+        let near = match Wish::of(claim) {
+            Ok(wish) if open => self.nearest(&wish, unbound),
             _ => Vec::new(),
         };
-        let near: Vec<Value> = near
-            .iter()
-            .map(|near| {
-                let wrong: Vec<Value> = near
-                    .faults
-                    .iter()
-                    .map(|fault| json!({ "code": fault.misfit.code(), "text": fault.text }))
-                    .collect();
-                json!({ "volume": near.volume, "wrong": wrong })
-            })
-            .collect();
         let mut row = match wait {
             Some(wait) => row(Kind::Claim, key, wait, clock),
             None => json!({
@@ -247,6 +239,21 @@ impl Standing {
             facts.insert("nearest".to_owned(), json!(near));
         }
         row
+    }
+
+    fn nearest(&self, wish: &Wish<'_>, unbound: &Unbound) -> Vec<Value> {
+        let near = unbound.nearest(wish, NEAREST, &|name| self.objects.volumes.get(name));
+        let row = |near: &Near| {
+            let wrong: Vec<Value> = near
+                .misfits
+                .iter()
+                .map(|misfit| {
+                    json!({ "code": misfit.code(), "text": events::wrong(*misfit, &near.volume, wish) })
+                })
+                .collect();
+            json!({ "volume": near.volume.key(), "wrong": wrong })
+        };
+        near.iter().map(row).collect()
     }
 
     /// Notes that this process decides from now on.
@@ -269,53 +276,25 @@ impl Standing {
         *self.second_writers.lock().unwrap_or_else(PoisonError::into_inner) = rows;
     }
 
-    pub(crate) fn set_claim(&self, key: &ClaimKey, reason: ClaimReason, now: Instant) {
-        let (failure, next) = self.failure(&Target::Claim(key.clone()));
-        let waits = !reason.is_settled() || failure.is_some();
-        self.claims.set(key, waits.then_some((Stand { reason, failure }, next)), now);
-    }
-
-    pub(crate) fn set_volume(&self, name: &VolumeName, reason: VolumeReason, now: Instant) {
-        let (failure, next) = self.failure(&Target::Volume(name.clone()));
-        let waits = !reason.is_settled() || failure.is_some();
-        self.volumes.set(name, waits.then_some((Stand { reason, failure }, next)), now);
-    }
-
-    /// Sets what fails of a claim or volume, or that nothing does.
-    pub(crate) fn set_failure(
+    pub(crate) fn set_claim(
         &self,
-        target: &Target,
-        failure: Option<(Failure, Option<Instant>)>,
+        key: &ClaimKey,
+        wait: Option<(&Arc<ClaimReason>, Option<&Failing>)>,
         now: Instant,
     ) {
-        {
-            let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-            match failure {
-                Some(failure) => failures.insert(target.clone(), failure),
-                None => failures.remove(target),
-            };
-        }
-        match target {
-            Target::Claim(key) => {
-                if let Some(reason) = self.claim(key) {
-                    self.set_claim(key, reason, now);
-                }
-            }
-            Target::Volume(name) => {
-                if let Some(reason) = self.volume(name) {
-                    self.set_volume(name, reason, now);
-                }
-            }
-        }
+        self.claims.set(key, wait.map(|(reason, failing)| Stand::of(reason, failing)), now);
     }
 
-    fn failure(&self, target: &Target) -> (Option<Failure>, Option<Instant>) {
-        let failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        failures.get(target).cloned().map_or((None, None), |(failure, next)| (Some(failure), next))
+    pub(crate) fn set_volume(
+        &self,
+        name: &VolumeName,
+        wait: Option<(&Arc<VolumeReason>, Option<&Failing>)>,
+        now: Instant,
+    ) {
+        self.volumes.set(name, wait.map(|(reason, failing)| Stand::of(reason, failing)), now);
     }
 
     pub(crate) fn forget(&self, target: &Target) {
-        self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(target);
         match target {
             Target::Claim(key) => self.claims.remove(key),
             Target::Volume(name) => self.volumes.remove(name),

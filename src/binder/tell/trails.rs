@@ -2,13 +2,10 @@
 
 use tokio::time::Instant;
 
-use super::reason::ClaimReason;
 use crate::{
-    binder::{
-        decide::decision::{Target, WriteKind},
-        planner::Planner,
-    },
-    kube_api::ids::ClaimKey,
+    binder::act::write::WriteKind,
+    kube_api::{ids::ClaimKey, kinds::PersistentVolumeClaim},
+    metrics::exemplar::TraceId,
     traces::{End, Traces, Trails},
 };
 
@@ -18,40 +15,52 @@ const BIND: &str = "bind claim";
 /// The phase before the first write.
 const QUEUE: &str = "queue";
 
-impl Planner {
+/// Binds that are traced.
+#[derive(Debug, Default)]
+pub(crate) struct BindTrails(Trails<ClaimKey>);
+
+impl BindTrails {
     /// Traces binds from now on.
-    pub fn trace(&mut self, traces: Traces) {
-        self.trails = Trails::of(traces);
+    pub(crate) fn of(traces: Traces) -> Self {
+        Self(Trails::of(traces))
     }
 
-    /// A look at a claim found this write of a bind to be next, or that its class has to be read first. If that is
-    /// how it begins, it could have begun at the first time.
-    pub(crate) fn follow_bind(
+    pub(crate) fn id(&self, key: &ClaimKey) -> Option<TraceId> {
+        self.0.id(key)
+    }
+
+    /// This write of a bind is next, or the class has to be read first. A bind that begins so could have begun at the
+    /// first time.
+    pub(crate) fn follow(
         &mut self,
         key: &ClaimKey,
         step: Option<WriteKind>,
+        has_begun: bool,
         since: Instant,
         now: Instant,
     ) {
-        let before = self.standing.claim(key);
-        let goes_on = matches!(before, Some(ClaimReason::Binding(..) | ClaimReason::ProvingClass(_)));
-        if !goes_on && self.trails.id(key).is_none() {
-            self.trails.begin(key, BIND, QUEUE, since);
+        if !has_begun && self.0.id(key).is_none() {
+            self.0.begin(key, BIND, QUEUE, since);
         }
         if let Some(step) = step {
-            self.trails.reach(key, step.as_str(), now);
+            self.0.reach(key, step.as_str(), now);
         }
     }
 
     /// A bind has ended.
-    pub(crate) fn end_bind(&mut self, key: &ClaimKey, end: End, now: Instant) {
-        if self.trails.id(key).is_none() {
+    pub(crate) fn end(
+        &mut self,
+        key: &ClaimKey,
+        end: End,
+        attempts: u32,
+        claim: Option<&PersistentVolumeClaim>,
+        now: Instant,
+    ) {
+        if self.0.id(key).is_none() {
             return;
         }
-        let attempts = self.attempt(&Target::Claim(key.clone()));
-        let claim = self.objects.claims.get(key);
         let volume = claim.map(|claim| claim.spec.volume_name.to_string()).unwrap_or_default();
-        self.trails.end(key, end, now, || {
+        self.0.end(key, end, now, || {
             vec![
                 ("k8s.namespace.name", key.namespace().to_owned()),
                 ("k8s.persistentvolumeclaim.name", key.name().to_owned()),
@@ -59,5 +68,9 @@ impl Planner {
                 ("mooring.attempts", attempts.to_string()),
             ]
         });
+    }
+
+    pub(crate) fn forget(&mut self, key: &ClaimKey) {
+        self.0.forget(key);
     }
 }

@@ -8,11 +8,10 @@ use std::collections::BTreeMap;
 
 use tokio::time::Instant;
 
-use super::reason::{ClaimReason, VolumeReason};
 use crate::{
-    binder::{decide::decision::Target, planner::Planner},
+    binder::act::write::Target,
     kube_api::{
-        ids::{ClaimKey, ResourceVersion, VolumeName},
+        ids::ResourceVersion,
         kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
     },
     telemetry::transition::{Named, Transition},
@@ -34,7 +33,7 @@ struct Said {
 
 /// What a look at a key has come to.
 #[derive(Clone, Debug)]
-struct Look {
+pub(crate) struct Look {
     phase: &'static str,
     reason: &'static str,
     is_settled: bool,
@@ -42,6 +41,22 @@ struct Look {
     revision: Option<ResourceVersion>,
     /// The other side, if there is one.
     partner: Option<String>,
+}
+
+impl Look {
+    /// A phase, and the reason with whether it is settled; of a key about which a request fails another reason is
+    /// shown.
+    pub(crate) fn new(
+        phase: &'static str,
+        (code, is_settled): (&'static str, bool),
+        (attempt, is_failing): (u32, bool),
+        revision: ResourceVersion,
+        partner: Option<String>,
+    ) -> Self {
+        let reason = if is_failing { RETRY_BACKOFF } else { code };
+        let is_settled = is_settled && !is_failing;
+        Self { phase, reason, is_settled, attempt, revision: Some(revision), partner }
+    }
 }
 
 /// What is to be said, and what was.
@@ -60,7 +75,7 @@ impl Transitions {
         self.written.entry(target.clone()).or_insert(before);
     }
 
-    fn looked(&mut self, target: &Target, look: &Look, now: Instant) {
+    pub(crate) fn looked(&mut self, target: &Target, look: &Look, now: Instant) {
         let written = self.written.remove(target);
         let before = self.said.remove(target);
         let from = before.map(|said| said.phase).or(written);
@@ -125,79 +140,12 @@ pub fn named(target: &Target) -> Named {
     }
 }
 
-impl Planner {
-    /// Which attempt is the next one about a claim or volume, from 1.
-    #[must_use]
-    pub fn attempt(&self, target: &Target) -> u32 {
-        self.retries.failures(target).saturating_add(1)
-    }
-
-    fn reason_told(&self, target: &Target, code: &'static str) -> &'static str {
-        if self.failures.told(target).is_some() { RETRY_BACKOFF } else { code }
-    }
-
-    /// Notes what a look at a claim has come to.
-    pub(crate) fn note_claim(&mut self, claim: &PersistentVolumeClaim, reason: &ClaimReason, now: Instant) {
-        let target = Target::Claim(claim.key());
-        let named = &claim.spec.volume_name;
-        let volume = match reason {
-            ClaimReason::Binding(volume, _) => Some(volume.to_string()),
-            _ if named.is_empty() => None,
-            _ => Some(named.to_string()),
-        };
-        let reason_told = self.reason_told(&target, reason.code());
-        let look = Look {
-            phase: claim.status.phase.as_str(),
-            reason: reason_told,
-            is_settled: reason.is_settled() && reason_told == reason.code(),
-            attempt: self.attempt(&target),
-            revision: Some(claim.metadata.resource_version),
-            partner: volume,
-        };
-        self.transitions.looked(&target, &look, now);
-    }
-
-    /// Notes what a look at a volume has come to.
-    pub(crate) fn note_volume(&mut self, volume: &PersistentVolume, reason: &VolumeReason, now: Instant) {
-        let target = Target::Volume(volume.key());
-        let reason_told = self.reason_told(&target, reason.code());
-        let look = Look {
-            phase: volume.status.phase.as_str(),
-            reason: reason_told,
-            is_settled: reason.is_settled() && reason_told == reason.code(),
-            attempt: self.attempt(&target),
-            revision: Some(volume.metadata.resource_version),
-            partner: volume.spec.claim_ref.as_ref().map(|reference| reference.key().to_string()),
-        };
-        self.transitions.looked(&target, &look, now);
-    }
-
-    /// A request about a claim or volume fails, and that is why it waits.
-    pub(crate) fn note_failure(&mut self, target: &Target, now: Instant) {
-        match target {
-            Target::Claim(key) => self.note_claim_failure(key, now),
-            Target::Volume(name) => self.note_volume_failure(name, now),
-        }
-    }
-
-    fn note_claim_failure(&mut self, key: &ClaimKey, now: Instant) {
-        if let (Some(claim), Some(reason)) = (self.objects.claims.get(key), self.standing.claim(key)) {
-            self.note_claim(&claim, &reason, now);
-        }
-    }
-
-    fn note_volume_failure(&mut self, name: &VolumeName, now: Instant) {
-        if let (Some(volume), Some(reason)) = (self.objects.volumes.get(name), self.standing.volume(name)) {
-            self.note_volume(&volume, &reason, now);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::kube_api::ids::{ClaimKey, VolumeName};
 
     fn look(phase: &'static str, reason: &'static str, is_settled: bool) -> Look {
         Look { phase, reason, is_settled, attempt: 1, revision: None, partner: None }

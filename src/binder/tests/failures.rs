@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    binder::tell::failures::Failure,
+    binder::tell::failure::Failure,
     kube_api::{
         events::Event,
         ids::ClassName,

@@ -7,6 +7,7 @@ mod failures;
 mod matching;
 mod planning;
 mod proofs;
+#[cfg(feature = "host-plugins")]
 mod runs;
 mod waits;
 
@@ -16,11 +17,11 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{
-    act::op::{Answer, Call, Op, Purpose},
-    decide::{
-        decision::{Object, Target, WriteKind},
-        view::BinderOptions,
+    act::{
+        op::{Answer, Call, Op, Purpose},
+        write::{Object, Target, WriteKind},
     },
+    decide::view::BinderOptions,
     matching::{
         choose_claim::ClaimIndex,
         choose_volume::{Search, VolumeIndex},

@@ -3,9 +3,8 @@
 use super::*;
 use crate::{
     binder::{
-        decide::decision::{Directory, Write},
+        act::write::Write,
         planner::{COMPARED, LOOKS},
-        plugins::{host_path::HostPath, runs::ClaimStage},
         tell::latency::Operation,
     },
     kube_api::{
@@ -62,21 +61,6 @@ fn nothing_is_kept_of_what_is_gone() {
     assert!(!planner.plan(now).events.is_empty());
 }
 
-/// The directory was made, the volume refused for good, and then the claim went.
-#[test]
-fn storage_that_was_made_in_vain_goes_when_its_claim_is_gone() {
-    let mut claim = claim("c");
-    let (objects, mut planner) = planner(vec![], vec![claim.clone()]);
-    let now = Instant::now();
-    planner.plan(now);
-    planner.runs.claim_at(&claim, ClaimStage::Undoing("no".to_owned(), 1));
-    claim.metadata.resource_version = ResourceVersion(5);
-    objects.delete(claim.clone());
-    planner.changed(&ObjectRef::Claim(claim.key()), now);
-    let directory = HostPath::of_claim(&claim.metadata.uid).unwrap();
-    assert_eq!(only(planner.plan(now)).call, Call::Directory(Directory::Remove(directory)));
-}
-
 /// A volume goes while the read after a conflict waits for its time: the read is made all the same, as the
 /// volume's key is held until it is answered.
 #[test]
@@ -126,7 +110,7 @@ fn failures_of_provisioning_are_those_of_its_own_writes() {
     let request = || Request { verb: Verb::Patch, path: String::new(), body: None };
     for (kind, error, counts) in rows {
         let (_, mut planner) = planner(vec![], vec![]);
-        planner.latency.asks(&claim.key(), "d", now);
+        planner.record.latency.asks(&claim.key(), "d", now);
         let call = Call::Write(Write::claim(&claim, kind, request()));
         let op = Op { subject: Target::Claim(claim.key()), volume: None, call, known: None };
         planner.outcome(op, Err(error.clone()), now, 0.0);

@@ -3,10 +3,11 @@
 use super::*;
 use crate::{
     binder::{
-        decide::{decision::Directory, upkeep::IN_TREE_FINALIZER},
+        decide::upkeep::IN_TREE_FINALIZER,
         plugins::{
-            host_path::HostPath,
-            recycler::{Recycler, Recyclers},
+            options::{Recycler, Recyclers},
+            path::{Directory, HostPath},
+            runs::ClaimStage,
         },
         tell::reason::VolumeReason,
     },
@@ -440,4 +441,19 @@ fn a_volume_that_is_refused_is_created_again_after_a_pause() {
     assert!(plan.ops.is_empty());
     assert_eq!(plan.wake_at, Some(now + Duration::from_secs(10)));
     assert_eq!(only(planner.plan(now + Duration::from_secs(10))), removal);
+}
+
+/// The directory was made, the volume refused for good, and then the claim went.
+#[test]
+fn storage_that_was_made_in_vain_goes_when_its_claim_is_gone() {
+    let mut claim = claim("c");
+    let (objects, mut planner) = planner(vec![], vec![claim.clone()]);
+    let now = Instant::now();
+    planner.plan(now);
+    planner.plugins.runs.claim_at(&claim, ClaimStage::Undoing("no".to_owned(), 1));
+    claim.metadata.resource_version = ResourceVersion(5);
+    objects.delete(claim.clone());
+    planner.changed(&ObjectRef::Claim(claim.key()), now);
+    let directory = HostPath::of_claim(&claim.metadata.uid).unwrap();
+    assert_eq!(only(planner.plan(now)).call, Call::Directory(Directory::Remove(directory)));
 }

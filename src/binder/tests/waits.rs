@@ -8,11 +8,11 @@ use tokio::time::Instant;
 use super::{answer, claim, decode, only, planner, volume};
 use crate::{
     binder::{
-        act::op::{Answer, Call},
-        decide::{
-            decision::{Target, WriteKind},
-            upkeep::IN_TREE_FINALIZER,
+        act::{
+            op::{Answer, Call},
+            write::{Target, WriteKind},
         },
+        decide::upkeep::IN_TREE_FINALIZER,
         planner::{Plan, Planner},
         tell::latency::{BindMode, Measure},
     },

@@ -24,6 +24,10 @@ pub const PRE_RESIZE_CAPACITY: &str = "volume.alpha.kubernetes.io/pre-resize-cap
 /// Marks a default class, and its beta name.
 const DEFAULT_CLASS: [&str; 2] =
     ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];
+/// The in-tree plugin that is known, recycles, and neither provisions nor deletes.
+pub const NFS_PLUGIN: &str = "kubernetes.io/nfs";
+/// The in-tree plugin of directories on a node.
+pub const HOST_PATH_PLUGIN: &str = "kubernetes.io/host-path";
 /// The value the binder gives to its markers; readers look for the key only.
 pub const YES: &str = "yes";
 

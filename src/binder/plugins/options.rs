@@ -1,0 +1,77 @@
+//! How volumes are recycled, as flags and files say.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::kube_api::kinds::{FileSource, Narrow, Pod};
+
+/// How volumes of one kind of source are recycled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recycler {
+    /// The pod; the source of its first volume and its deadline are the run's own.
+    pub template: Value,
+    /// Shortest deadline of a run, in seconds.
+    pub minimum_timeout: u32,
+    /// What each GiB adds, in seconds; the larger of both counts.
+    pub increment_timeout: u32,
+}
+
+/// How volumes are recycled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recyclers {
+    /// Directories of a node.
+    pub host_path: Recycler,
+    /// NFS.
+    pub nfs: Recycler,
+}
+
+impl Recycler {
+    /// The pod that is used unless a file describes another.
+    // KCM: pkg/volume/plugins.go, NewPersistentVolumeRecyclerPodTemplate.
+    #[must_use]
+    pub fn default_template() -> Value {
+        let script =
+            "test -e /scrub && find /scrub -mindepth 1 -delete && test -z \"$(ls -A /scrub)\" || exit 1";
+        json!({
+            "apiVersion": "v1",
+            "kind": Pod::KIND,
+            "metadata": { "namespace": "default" },
+            "spec": {
+                "restartPolicy": "Never",
+                "volumes": [{ "name": "vol" }],
+                "containers": [{
+                    "name": "pv-recycler",
+                    "image": "registry.k8s.io/build-image/debian-base:bookworm-v1.0.6",
+                    "command": ["/bin/sh"],
+                    "args": ["-c", script],
+                    "volumeMounts": [{ "name": "vol", "mountPath": "/scrub" }],
+                }],
+            },
+        })
+    }
+
+    /// The namespace of the pods.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        let namespace = self.template.pointer("/metadata/namespace").and_then(Value::as_str);
+        namespace.filter(|namespace| !namespace.is_empty()).unwrap_or("default")
+    }
+}
+
+impl Recyclers {
+    /// The namespaces of the pods.
+    #[must_use]
+    pub fn namespaces(&self) -> BTreeSet<String> {
+        [&self.host_path, &self.nfs].into_iter().map(|recycler| recycler.namespace().to_owned()).collect()
+    }
+
+    /// The recycler of a source.
+    #[must_use]
+    pub fn of(&self, source: &FileSource) -> &Recycler {
+        match source {
+            FileSource::HostPath(_) => &self.host_path,
+            FileSource::Nfs(_) => &self.nfs,
+        }
+    }
+}

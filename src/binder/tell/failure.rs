@@ -1,0 +1,127 @@
+//! A request that failed: what was asked for, and how it failed.
+
+use crate::{
+    binder::act::{
+        op::{Answer, Call, Op},
+        write::WriteKind,
+    },
+    kube_api::{call::CallError, ids::ClassName},
+};
+
+/// What was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// A write.
+    Write(WriteKind),
+    /// A live read of an object.
+    Read,
+    /// A live read of a class.
+    ReadClass(ClassName),
+}
+
+impl Task {
+    /// Value of metric labels.
+    #[must_use]
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Write(kind) => kind.as_str(),
+            Self::Read => "read",
+            Self::ReadClass(_) => "read_class",
+        }
+    }
+}
+
+/// How it failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Outcome {
+    /// The server, or a webhook or policy there, said no.
+    Refused,
+    /// The server asks to wait.
+    Throttled,
+    /// The object had changed.
+    Conflict,
+    /// No answer, or one of the server's own failures.
+    Unknown,
+    /// It never left.
+    NotSent,
+    /// It was answered, and changed nothing.
+    Unchanged,
+}
+
+impl Outcome {
+    fn of(error: &CallError) -> Option<Self> {
+        match error {
+            CallError::NotLeader | CallError::NotFound(_) => None,
+            CallError::NotSent(_) => Some(Self::NotSent),
+            CallError::Conflict(_) | CallError::AlreadyExists(_) => Some(Self::Conflict),
+            // An overload of the server is told by its own metrics and the log, not by an event per claim.
+            CallError::Throttled { .. } if error.is_of_all() => None,
+            CallError::Throttled { .. } => Some(Self::Throttled),
+            CallError::Refused { .. } => Some(Self::Refused),
+            CallError::Unknown(_) => Some(Self::Unknown),
+        }
+    }
+
+    /// Value of metric labels.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Refused => "refused",
+            Self::Throttled => "throttled",
+            Self::Conflict => "conflict",
+            Self::Unknown => "unknown",
+            Self::NotSent => "not_sent",
+            Self::Unchanged => "unchanged",
+        }
+    }
+}
+
+/// A request that failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// What was asked for.
+    pub task: Task,
+    /// The object it is about, such as `pv/v1`.
+    pub object: String,
+    /// How it failed.
+    pub outcome: Outcome,
+    /// What the server said.
+    pub words: String,
+}
+
+impl Failure {
+    /// What a live read of a class came to.
+    #[must_use]
+    pub fn of_class(class: &ClassName, error: &CallError) -> Option<Self> {
+        let object = format!("storageclass/{class}");
+        let (outcome, words) = (Outcome::of(error)?, error.to_string());
+        Some(Self { task: Task::ReadClass(class.clone()), object, outcome, words })
+    }
+
+    /// What a request came to.
+    #[must_use]
+    pub fn of(op: &Op, result: &Result<Answer, CallError>) -> Option<Self> {
+        let task = match &op.call {
+            Call::Write(write) => Task::Write(write.kind),
+            Call::Read { .. } => Task::Read,
+            Call::ReadClass(_) | Call::ReadOwner(_) | Call::Directory(_) => return None,
+        };
+        let (outcome, words) = match result {
+            Err(error) => (Outcome::of(error)?, error.to_string()),
+            Ok(answer) if op.changed_nothing(answer) => {
+                let words = "the API server answered without the change: a webhook may have taken it out";
+                (Outcome::Unchanged, words.to_owned())
+            }
+            Ok(_) => return None,
+        };
+        let object = op.call.target().map(ToString::to_string).unwrap_or_default();
+        Some(Self { task, object, outcome, words })
+    }
+
+    /// Whether it is told by the run that it is a step of, in KCM's words.
+    #[must_use]
+    pub fn is_told_elsewhere(&self) -> bool {
+        matches!(self.task, Task::Write(WriteKind::CreatePod | WriteKind::CreateVolume))
+            && matches!(self.outcome, Outcome::Refused | Outcome::Conflict)
+    }
+}
