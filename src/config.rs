@@ -17,14 +17,14 @@ use thiserror::Error;
 use crate::{
     attach_detach::{AttachDetachOptions, force::ForcePolicy, room::PAIR_CALLS},
     binder::BinderOptions,
-    cli::{ContentType, LoggingFormat, RunArgs},
+    cli::{ContentType, RunArgs},
     http,
     kube_api::{
         call::deadline::LONGEST_REQUEST,
         lease::{LEAST_RESERVE, Timing},
         wire::Accept,
     },
-    telemetry::filter,
+    telemetry::{LogConfig, filter},
     traces::TracingConfig,
 };
 
@@ -97,15 +97,6 @@ impl RateLimit {
             .interval(Duration::from_secs_f64(at_once / self.qps))
             .build()
     }
-}
-
-/// Log output.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LogConfig {
-    /// Form of a line.
-    pub format: LoggingFormat,
-    /// What to log.
-    pub filter: String,
 }
 
 /// A valid configuration.
@@ -337,14 +328,14 @@ fn log_filter(args: &RunArgs) -> Result<String, ConfigError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::{self, Command};
+    use crate::{
+        cli::{self, Command},
+        telemetry::LoggingFormat,
+    };
 
     pub(super) fn config(arguments: &[&str]) -> Result<Config, ConfigError> {
-        match cli::parse(["mooring", "run"].iter().chain(arguments)).unwrap().command {
-            Command::Run(args) => Config::try_from(*args),
-            #[cfg(feature = "demo")]
-            other => panic!("{other:?}"),
-        }
+        let Command::Run(args) = cli::parse(["mooring", "run"].iter().chain(arguments)).unwrap().command;
+        Config::try_from(*args)
     }
 
     #[test]
