@@ -9,8 +9,8 @@ RUN cargo install --locked cargo-auditable@0.7.7
 WORKDIR /src
 COPY . .
 ARG COMMIT=unknown
-# Without the demo and its API server.
-RUN MOORING_COMMIT=${COMMIT} cargo auditable build --profile dist --locked --no-default-features --features tracing-otlp --bin mooring
+# Of the workspace the daemon alone: no demo, no testbed, and nothing that only they need.
+RUN MOORING_COMMIT=${COMMIT} cargo auditable build --profile dist --locked --package mooring --bin mooring
 
 FROM ${BASE_IMAGE}
 ARG BASE_IMAGE

@@ -11,7 +11,7 @@ demo *args:
 
 # Against the cluster of a kubeconfig, with kube-controller-manager's two loops switched off there.
 run *args:
-    cargo run --profile dist -- run --kubeconfig ~/.kube/config {{args}}
+    cargo run --profile dist --package mooring -- run --kubeconfig ~/.kube/config {{args}}
 
 # What a small change needs, in a minute: units, cases, documents.
 quick:
@@ -31,8 +31,8 @@ seed number:
 
 # Format and lints, as CI has them.
 lint:
-    cargo fmt
-    cargo clippy --locked --all-targets -- -D warnings
+    cargo fmt --all
+    cargo clippy --locked --workspace --all-targets -- -D warnings
 
 # Pages and dashboards that are printed from the code.
 generate:

@@ -15,11 +15,10 @@ use std::{collections::BTreeMap, ffi::OsString, path::PathBuf, time::Duration};
 
 use arguments::Ignored;
 
-use clap::{
-    ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum, error::ErrorKind,
-};
+use clap::{ArgMatches, Args, CommandFactory, Parser, Subcommand, ValueEnum, error::ErrorKind};
 
 pub use crate::serving_flags::ServingArgs;
+use crate::telemetry::LoggingFormat;
 
 /// Attach/detach controller and PV binder for Kubernetes.
 #[derive(Debug, Parser)]
@@ -36,20 +35,6 @@ pub struct Cli {
 pub enum Command {
     /// Run the daemon.
     Run(Box<RunArgs>),
-    /// Watch the daemon at work on a cluster in this process.
-    #[cfg(feature = "demo")]
-    Demo(DemoArgs),
-}
-
-/// How log lines look.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LoggingFormat {
-    /// One line of text each.
-    Text,
-    /// One line of `name=value` each.
-    Logfmt,
-    /// One JSON object each.
-    Json,
 }
 
 /// How objects travel between the API server and the daemon.
@@ -244,57 +229,6 @@ pub struct RunArgs {
     pub values: BTreeMap<String, String>,
 }
 
-/// Flags of `mooring demo`.
-#[cfg(feature = "demo")]
-#[derive(Clone, Debug, Args)]
-pub struct DemoArgs {
-    /// Number of nodes, at least 2.
-    #[arg(long, value_name = "COUNT", default_value_t = 5)]
-    #[arg(value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(2..=1_000))]
-    pub nodes: usize,
-
-    /// Number of volumes, each with a claim and a pod.
-    #[arg(long, value_name = "COUNT", default_value_t = 24)]
-    #[arg(value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=10_000))]
-    pub volumes: usize,
-
-    /// Pods that are deleted and made again per second, most of them on another node; 0 for none.
-    #[arg(long, value_name = "PER_SECOND", default_value_t = 1.0, value_parser = parse_rate)]
-    pub rate: f64,
-
-    /// What happens is drawn from this number [default: another one each time].
-    #[arg(long, value_name = "NUMBER")]
-    pub seed: Option<u64>,
-
-    /// End by itself after this time.
-    #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration)]
-    pub duration: Option<Duration>,
-
-    /// How to show it [default: view on a terminal, else log; with --metrics log].
-    #[arg(long, value_name = "FORM", value_enum)]
-    pub output: Option<DemoOutput>,
-
-    /// Port of the API server on 127.0.0.1, for kubectl; 0 takes any free one.
-    #[arg(long, value_name = "PORT", default_value_t = 0)]
-    pub port: u16,
-
-    /// Serve the daemon's metrics on this port of 127.0.0.1 [default: 10270], and say how to see the dashboards on a
-    /// Prometheus and a Grafana that are installed here.
-    #[arg(long, value_name = "PORT", num_args = 0..=1, require_equals = true, default_missing_value = "10270")]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..))]
-    pub metrics: Option<u16>,
-}
-
-/// How the demo is shown.
-#[cfg(feature = "demo")]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum DemoOutput {
-    /// A live view that fills the terminal.
-    View,
-    /// A line for everything that happens.
-    Log,
-}
-
 /// Why there are no arguments to run with.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Stop {
@@ -313,6 +247,22 @@ where
     I: IntoIterator,
     I::Item: Into<OsString> + Clone,
 {
+    parse_as(arguments, |cli: &mut Cli| {
+        let Command::Run(run) = &mut cli.command;
+        Some(run)
+    })
+}
+
+/// The same for a program that can do more; `run` finds the flags of `mooring run` in what it was told.
+///
+/// # Errors
+/// See [`Stop`].
+pub fn parse_as<C, I>(arguments: I, run: impl FnOnce(&mut C) -> Option<&mut RunArgs>) -> Result<C, Stop>
+where
+    C: Parser,
+    I: IntoIterator,
+    I::Item: Into<OsString> + Clone,
+{
     let mut words: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
     let mut ignored = Vec::new();
     if words.get(1).is_some_and(|word| word == "run") {
@@ -320,15 +270,11 @@ where
         words.extend(sorted.arguments);
         ignored = sorted.ignored;
     }
-    let matches = Cli::command().try_get_matches_from(words).map_err(|error| stop(&error))?;
-    let mut cli = Cli::from_arg_matches(&matches).map_err(|error| stop(&error))?;
-    match &mut cli.command {
-        Command::Run(run) => {
-            run.ignored = ignored;
-            run.values = values(&matches);
-        }
-        #[cfg(feature = "demo")]
-        Command::Demo(_) => {}
+    let matches = C::command().try_get_matches_from(words).map_err(|error| stop(&error))?;
+    let mut cli = C::from_arg_matches(&matches).map_err(|error| stop(&error))?;
+    if let Some(run) = run(&mut cli) {
+        run.ignored = ignored;
+        run.values = values(&matches);
     }
     Ok(cli)
 }
@@ -385,7 +331,10 @@ pub(crate) fn parse_bool(text: &str) -> Result<bool, String> {
 }
 
 /// Go's `time.ParseDuration` without a sign: numbers with units, such as `1m30s` or `1.5h`.
-pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
+///
+/// # Errors
+/// How to write one.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
     const USAGE: &str = "not a duration: use numbers with units, such as 15s, 1m30s or 500ms";
     if text == "0" {
         return Ok(Duration::ZERO);
@@ -417,24 +366,13 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     Ok(total)
 }
 
-#[cfg(feature = "demo")]
-fn parse_rate(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(rate) if (0.0..=1_000.0).contains(&rate) => Ok(rate),
-        _ => Err("not a number from 0 to 1000".to_owned()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn run(arguments: &[&str]) -> Result<RunArgs, Stop> {
-        match parse(["mooring", "run"].iter().chain(arguments))?.command {
-            Command::Run(args) => Ok(*args),
-            #[cfg(feature = "demo")]
-            other => panic!("{other:?}"),
-        }
+        let Command::Run(args) = parse(["mooring", "run"].iter().chain(arguments))?.command;
+        Ok(*args)
     }
 
     fn mistake(arguments: &[&str]) -> String {

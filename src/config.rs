@@ -20,14 +20,14 @@ pub use controllers::Controllers;
 use crate::{
     attach_detach::{AttachDetachOptions, act::room::PAIR_CALLS, decide::force::ForcePolicy},
     binder::{BinderOptions, plugins},
-    cli::{ContentType, LoggingFormat, RunArgs},
+    cli::{ContentType, RunArgs},
     http,
     kube_api::{
         call::deadline::LONGEST_REQUEST,
         lease::{LEAST_RESERVE, Timing},
         wire::Accept,
     },
-    telemetry::filter,
+    telemetry::{LogConfig, filter},
     traces::TracingConfig,
 };
 
@@ -100,15 +100,6 @@ impl RateLimit {
             .interval(Duration::from_secs_f64(at_once / self.qps))
             .build()
     }
-}
-
-/// Log output.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LogConfig {
-    /// Form of a line.
-    pub format: LoggingFormat,
-    /// What to log.
-    pub filter: String,
 }
 
 /// A valid configuration.
@@ -352,14 +343,14 @@ fn log_filter(args: &RunArgs) -> Result<String, ConfigError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::{self, Command};
+    use crate::{
+        cli::{self, Command},
+        telemetry::LoggingFormat,
+    };
 
     pub(super) fn config(arguments: &[&str]) -> Result<Config, ConfigError> {
-        match cli::parse(["mooring", "run"].iter().chain(arguments)).unwrap().command {
-            Command::Run(args) => Config::try_from(*args),
-            #[cfg(feature = "demo")]
-            other => panic!("{other:?}"),
-        }
+        let Command::Run(args) = cli::parse(["mooring", "run"].iter().chain(arguments)).unwrap().command;
+        Config::try_from(*args)
     }
 
     #[test]

@@ -11,10 +11,11 @@
 //! - The floor: [`kube_api`] (single requests, narrow kinds, watches, lease, events), [`state`] (one
 //!   table per kind), [`metrics`], [`http`].
 //! - The subsystems, which never import each other: [`attach_detach`] and [`binder`].
-//! - The process: [`cli`], [`config`], [`app`], [`supervise`], [`routes`], [`zpages`], [`telemetry`],
+//! - The process: [`program`], [`cli`], [`config`], [`app`], [`supervise`], [`routes`], [`zpages`], [`telemetry`],
 //!   [`traces`].
-//! - `embedded` (feature `demo`): an API server in this process, for tests and the demo; `demo`: the
-//!   daemon at work on it.
+//!
+//! Beside this crate: `testbed`, an API server in the process with stand-ins for everything around the daemon, which knows
+//! nothing of mooring; `demo`, the daemon at work on it.
 //!
 //! Every change marks the keys it touches dirty; dirty keys are planned by functions of values; each
 //! plan asks for at most one request per key, which carries the UID and the revision it was decided on.
@@ -28,15 +29,12 @@ pub mod cli;
 pub mod config;
 pub mod controller;
 mod debugging;
-#[cfg(feature = "demo")]
-pub mod demo;
 pub mod diagnostics;
-#[cfg(feature = "demo")]
-pub mod embedded;
 pub mod http;
 pub mod kube_api;
 pub mod metrics;
 mod profile;
+pub mod program;
 pub mod protection;
 pub mod routes;
 pub mod second_writer;

@@ -221,11 +221,8 @@ mod tests {
     use crate::cli::{self, Command};
 
     fn options(arguments: &[&str]) -> Result<Options, ConfigError> {
-        match cli::parse(["mooring", "run"].iter().chain(arguments)).unwrap().command {
-            Command::Run(args) => Options::try_from(args.serving),
-            #[cfg(feature = "demo")]
-            other => panic!("{other:?}"),
-        }
+        let Command::Run(args) = cli::parse(["mooring", "run"].iter().chain(arguments)).unwrap().command;
+        Options::try_from(args.serving)
     }
 
     #[test]

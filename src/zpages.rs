@@ -260,11 +260,8 @@ mod tests {
     use crate::cli::{self, Command};
 
     fn config(arguments: &[&str]) -> Config {
-        match cli::parse(["mooring", "run"].iter().chain(arguments)).unwrap().command {
-            Command::Run(args) => Config::try_from(*args).unwrap(),
-            #[cfg(feature = "demo")]
-            other => panic!("{other:?}"),
-        }
+        let Command::Run(args) = cli::parse(["mooring", "run"].iter().chain(arguments)).unwrap().command;
+        Config::try_from(*args).unwrap()
     }
 
     #[test]

@@ -465,13 +465,22 @@ fn a_taken_address_is_a_mistake() {
 }
 
 #[test]
+fn the_daemons_own_program_shows_no_demo() {
+    let output = mooring().arg("demo").output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert_eq!(stderr, "mooring: unrecognized subcommand 'demo'\n");
+}
+
+#[test]
 fn what_is_released_names_one_toolchain_and_one_version() {
     let toolchain = include_str!("../rust-toolchain.toml");
     let (_, channel) = toolchain.split_once("channel = \"").unwrap();
     let (channel, _) = channel.split_once('"').unwrap();
     let version = env!("CARGO_PKG_VERSION");
     let dockerfile = include_str!("../Dockerfile");
-    for expected in [format!("/rust:{channel}-"), format!("ARG VERSION={version}\n")] {
+    let alone = " --package mooring --bin mooring\n".to_owned();
+    for expected in [format!("/rust:{channel}-"), format!("ARG VERSION={version}\n"), alone] {
         assert!(dockerfile.contains(&expected), "{expected}");
     }
     assert!(channel.starts_with(env!("CARGO_PKG_RUST_VERSION")), "{channel}");

@@ -16,10 +16,6 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams},
 };
 use mooring::{
-    embedded::{
-        Server,
-        request::{Query, Request},
-    },
     kube_api::{connect::ApiServer, kinds},
     metrics::{ApiMetrics, Metrics, WatchMetrics},
     state::{
@@ -28,6 +24,10 @@ use mooring::{
     },
 };
 use serde_json::json;
+use testbed::{
+    Server,
+    request::{Query, Request},
+};
 
 fn object<T: serde::de::DeserializeOwned>(value: serde_json::Value) -> T {
     serde_json::from_value(value).unwrap()

@@ -19,16 +19,6 @@
     clippy::print_stderr
 )]
 
-#[path = "support"]
-mod support {
-    #![allow(dead_code, unused_imports)]
-    pub mod assets;
-    pub mod control_plane;
-    pub mod history;
-    pub mod process;
-    pub mod visitor;
-}
-
 use std::{
     fs,
     io::{Read, Write},
@@ -45,14 +35,14 @@ use std::{
 
 use futures::future::join_all;
 use kube::Client;
-use mooring::embedded::{self, Server};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, IsCa, KeyPair};
 use serde_json::json;
-use support::{
+use test_support::{
     control_plane::free_ports,
     process::{Process, temporary_folder},
     visitor::{Authority, Credentials, Identity, ask},
 };
+use testbed::Server;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpSocket,
@@ -95,7 +85,7 @@ fn api_server() -> (Server, SocketAddr) {
         runtime.block_on(async {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
             sender.send(listener.local_addr().unwrap()).unwrap();
-            embedded::serve(listener, twin, CancellationToken::new()).await;
+            testbed::serve(listener, twin, CancellationToken::new()).await;
         });
     });
     (server, address.recv().unwrap())

@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use test_support::control_plane::ControlPlane;
 use tokio::time::{Instant, sleep};
 
 use super::{
@@ -21,7 +22,6 @@ use super::{
     load::{Load, each},
     sightings::{Sight, Sightings},
     subject::{Kind, Subject},
-    support::control_plane::ControlPlane,
 };
 
 /// How long the API server must take no write until a phase is over for good.

@@ -58,18 +58,8 @@ pub fn peak_memory(process: u32) -> u64 {
     memory(process, "VmHWM:")
 }
 
-/// Resident set of a process now, in bytes.
-pub fn resident_memory(process: u32) -> u64 {
-    memory(process, "VmRSS:")
-}
-
-/// Lets the largest resident set of a process be that of now.
-pub fn forget_peak_memory(process: u32) {
-    // Number 5 in proc_pid_clear_refs(5).
-    std::fs::write(format!("/proc/{process}/clear_refs"), "5").expect("reset the peak");
-}
-
-fn memory(process: u32, field: &str) -> u64 {
+/// A line of `/proc/<process>/status` about memory, in bytes.
+pub fn memory(process: u32, field: &str) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix(field));
     let kibibytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());

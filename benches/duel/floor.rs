@@ -31,12 +31,9 @@ use mooring::{
     metrics::{ApiMetrics, Metrics},
 };
 use serde_json::json;
+use test_support::{actors::attachment_name, cluster::DRIVER};
 
-use super::{
-    sightings::events,
-    support::{actors::attachment_name, cluster::DRIVER},
-    watched::Watched,
-};
+use super::{sightings::events, watched::Watched};
 
 /// Operations at once: as many as mooring sends requests.
 const CONCURRENCY: usize = 64;

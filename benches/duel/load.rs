@@ -15,9 +15,8 @@ use k8s_openapi::{
 };
 use kube::api::ListParams;
 use serde_json::json;
+use test_support::cluster::{Cluster, DRIVER, NAMESPACE, VolumeShape, create, patch_status};
 use tokio::time::sleep;
-
-use super::support::cluster::{Cluster, DRIVER, NAMESPACE, VolumeShape, create, patch_status};
 
 /// Requests of ours at once.
 const CONCURRENCY: usize = 32;

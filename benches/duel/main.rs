@@ -23,8 +23,6 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 // Counts and ticks become rates and quotients; they are far below 2^52.
 #![allow(clippy::cast_precision_loss)]
-// Some parts are for `benches/scale`.
-#![allow(dead_code)]
 
 mod bout;
 mod cost;
@@ -35,8 +33,6 @@ mod phases;
 mod report;
 mod sightings;
 mod subject;
-#[path = "../../tests/support/mod.rs"]
-mod support;
 mod watched;
 
 use std::{path::PathBuf, time::Duration};
@@ -45,7 +41,7 @@ use clap::Parser;
 
 use report::Conditions;
 use subject::Kind;
-use support::assets::Assets;
+use test_support::assets::Assets;
 
 /// Compares mooring with kube-controller-manager on a real API server.
 #[derive(Clone, Debug, Parser)]

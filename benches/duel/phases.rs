@@ -4,6 +4,12 @@
 //! its next sweep, and that pause says nothing about speed; it has a phase of its own.
 
 use std::time::Duration;
+use test_support::{
+    actors::{Attacher, AttacherBehaviour},
+    assets::Assets,
+    cluster::{Cluster, DRIVER},
+    control_plane::{self, ControlPlane, User},
+};
 
 use super::{
     Options,
@@ -11,12 +17,6 @@ use super::{
     load::{Load, name},
     sightings::{Sight, Sightings},
     subject::{Kind, Subject},
-    support::{
-        actors::{Attacher, AttacherBehaviour},
-        assets::Assets,
-        cluster::{Cluster, DRIVER},
-        control_plane::{self, ControlPlane, User},
-    },
 };
 
 /// Writes of the attacher at once: enough that it never is what one waits for.

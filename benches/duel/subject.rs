@@ -8,14 +8,14 @@ use std::{path::Path, process::Command};
 
 use clap::ValueEnum;
 use mooring::kube_api::wire::Accept;
+use test_support::{
+    control_plane::{ControlPlane, User},
+    process::Process,
+};
 
 use super::{
     cost,
     floor::{Floor, Work},
-    support::{
-        control_plane::{ControlPlane, User},
-        process::Process,
-    },
 };
 
 /// Who can take part.

@@ -13,6 +13,12 @@ use kube::{
     runtime::wait::{Condition, await_condition},
 };
 use serde_json::json;
+use test_support::{
+    actors::{Attacher, AttacherBehaviour, attachment_name},
+    assets::Assets,
+    cluster::{Cluster, DRIVER, create},
+    control_plane::{ControlPlane, User},
+};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{
@@ -22,12 +28,6 @@ use super::{
     load::{Load, name},
     sightings::{Sight, Sightings},
     subject::{Kind, Subject},
-    support::{
-        actors::{Attacher, AttacherBehaviour, attachment_name},
-        assets::Assets,
-        cluster::{Cluster, DRIVER, create},
-        control_plane::{ControlPlane, User},
-    },
     world,
 };
 
@@ -105,7 +105,7 @@ pub async fn run(assets: &Assets, seeder: &Assets, kind: Kind, nodes: usize, opt
     bout.seen([Sight::Listed(name(waiting))].into()).await;
     rest(process).await;
     let (start_cpu, start_peak) = (cost::cpu(process), cost::peak_memory(process));
-    let resting = cost::resident_memory(process);
+    let resting = resident_memory(process);
     let start_requests = bout.requests().await.since(&requests);
 
     let idle = bout.idle(Duration::from_secs(options.idle), String::new()).await;
@@ -120,7 +120,7 @@ pub async fn run(assets: &Assets, seeder: &Assets, kind: Kind, nodes: usize, opt
 
     let bare_patches = bare_patches(&plane, options).await;
 
-    cost::forget_peak_memory(process);
+    forget_peak_memory(process);
     load.volumes(0..all).await;
     bout.seen((0..all).map(|number| Sight::Available(name(number))).collect()).await;
     let bound = |number| Sight::Bound(name(number));
@@ -183,7 +183,7 @@ async fn relist(
     sightings: &mut Sightings,
     subject: &Subject,
 ) -> (u64, Duration) {
-    cost::forget_peak_memory(process);
+    forget_peak_memory(process);
     let before = cost::cpu(process);
     // A revision that no watch has been told of.
     let map = json!({ "metadata": { "generateName": "later-" } });
@@ -242,4 +242,15 @@ async fn settled_requests(load: &Load) -> Requests {
             return now;
         }
     }
+}
+
+/// Resident set of a process now, in bytes.
+fn resident_memory(process: u32) -> u64 {
+    cost::memory(process, "VmRSS:")
+}
+
+/// Lets the largest resident set of a process be that of now.
+fn forget_peak_memory(process: u32) {
+    // Number 5 in proc_pid_clear_refs(5).
+    std::fs::write(format!("/proc/{process}/clear_refs"), "5").expect("reset the peak");
 }

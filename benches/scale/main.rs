@@ -6,18 +6,19 @@
 //! starts, comes to rest, hears of what does not concern it, does some work, and loses all its watches. What
 //! comes out is one table; there is no threshold in here. With 5 000 nodes the API server needs 10 GiB.
 //!
-//! [`world`] is the cluster, [`course`] what the subject goes through, [`report`] prints. The rest is the duel's.
+//! [`world`] is the cluster, [`course`] what the subject goes through, [`report`] prints. The rest is the duel's, of
+//! which this needs a part.
 
 // A benchmark ends at the first thing that goes wrong, and says so on the terminal.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 // Counts and ticks become rates and quotients; they are far below 2^52.
 #![allow(clippy::cast_precision_loss)]
-// Of the duel's parts some is not used.
-#![allow(dead_code)]
 
+#[expect(dead_code, reason = "the duel's")]
 #[path = "../duel/bout.rs"]
 mod bout;
+#[expect(dead_code, reason = "the duel's")]
 #[path = "../duel/cost.rs"]
 mod cost;
 mod course;
@@ -25,15 +26,15 @@ mod course;
 mod floor;
 #[path = "../duel/instructions.rs"]
 mod instructions;
+#[expect(dead_code, reason = "the duel's")]
 #[path = "../duel/load.rs"]
 mod load;
 mod report;
 #[path = "../duel/sightings.rs"]
 mod sightings;
+#[expect(dead_code, reason = "the duel's")]
 #[path = "../duel/subject.rs"]
 mod subject;
-#[path = "../../tests/support/mod.rs"]
-mod support;
 #[path = "../duel/watched.rs"]
 mod watched;
 mod world;
@@ -43,7 +44,7 @@ use std::path::PathBuf;
 use clap::Parser;
 
 use subject::Kind;
-use support::assets::Assets;
+use test_support::assets::Assets;
 
 /// Measures what mooring and kube-controller-manager need in large clusters.
 #[derive(Clone, Debug, Parser)]

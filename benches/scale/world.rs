@@ -10,15 +10,12 @@ use kube::{
     core::PartialObjectMeta,
 };
 use serde_json::json;
-
-use super::{
-    Options,
-    load::each,
-    support::{
-        assets::Assets,
-        control_plane::{self, ControlPlane, User},
-    },
+use test_support::{
+    assets::Assets,
+    control_plane::{self, ControlPlane, User},
 };
+
+use super::{Options, load::each};
 
 /// Starts a control plane with so many nodes.
 pub async fn plane(assets: &Assets, program: &Assets, nodes: usize, options: &Options) -> ControlPlane {

@@ -33,11 +33,8 @@ mod tests {
     use crate::cli::{self, Command};
 
     fn patience(flags: &[&str]) -> Patience {
-        match cli::parse(["mooring", "run"].iter().chain(flags)).unwrap().command {
-            Command::Run(args) => Patience::of(&Config::try_from(*args).unwrap()),
-            #[cfg(feature = "demo")]
-            other => panic!("{other:?}"),
-        }
+        let Command::Run(args) = cli::parse(["mooring", "run"].iter().chain(flags)).unwrap().command;
+        Patience::of(&Config::try_from(*args).unwrap())
     }
 
     #[test]

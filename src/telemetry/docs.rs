@@ -3,12 +3,12 @@
 use std::{fmt::Write as _, fs, path::Path, time::Duration};
 
 use super::{
+    LoggingFormat,
     filter::of_verbosity,
     limit::{BURST, REFILL, REPEAT},
     lines::tests::logged,
     transition::{Named, Transition, tests::example},
 };
-use crate::cli::LoggingFormat;
 
 const TIME: &str = "2026-11-22T19:00:00.000000Z";
 

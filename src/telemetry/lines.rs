@@ -22,8 +22,7 @@ use tracing::{
 };
 use tracing_subscriber::{Layer, fmt::MakeWriter, layer::Context};
 
-use super::limit::Limit;
-use crate::cli::LoggingFormat;
+use super::{LoggingFormat, limit::Limit};
 
 /// Lines that were left out because there were too many like them.
 static LEFT_OUT: AtomicU64 = AtomicU64::new(0);

@@ -19,6 +19,7 @@ use std::{
     time::Duration,
 };
 
+use clap::ValueEnum;
 use thiserror::Error;
 use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::{
@@ -26,7 +27,6 @@ use tracing_subscriber::{
     util::TryInitError,
 };
 
-use crate::config::LogConfig;
 use filter::Switch;
 use lines::Lines;
 
@@ -41,6 +41,26 @@ static DROPPED: OnceLock<ErrorCounter> = OnceLock::new();
 
 /// Writes what is queued when it is dropped.
 static WRITER: Mutex<Option<WorkerGuard>> = Mutex::new(None);
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LoggingFormat {
+    /// One line of text each.
+    Text,
+    /// One line of `name=value` each.
+    Logfmt,
+    /// One JSON object each.
+    Json,
+}
+
+/// Log output.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogConfig {
+    /// Form of a line.
+    pub format: LoggingFormat,
+    /// What to log.
+    pub filter: String,
+}
 
 /// Why there is no log.
 #[derive(Debug, Error)]

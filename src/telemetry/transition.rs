@@ -97,7 +97,7 @@ pub fn seconds(duration: Duration) -> f64 {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::{cli::LoggingFormat, telemetry::lines::tests::untimed};
+    use crate::telemetry::{LoggingFormat, lines::tests::untimed};
 
     /// One of a claim.
     pub(crate) fn example() -> Transition {

@@ -1,12 +1,10 @@
 //! Runs `tests/cases/attach_detach/*.yaml`. The first word of a file's name says what its cases are about
 //! (`reconciler.yaml`, `reconciler.more.yaml`); their words are explained at the top of the repository's
-//! file. `MOORING_CASES` adds a folder of cases (`tests/support/cases.rs`).
+//! file. `MOORING_CASES` adds a folder of cases (`test_support::cases`).
 
 // A failed expectation ends the test, which is what a failed expectation is for.
 #![allow(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unwrap_used, missing_docs)]
 
-#[path = "../support/cases.rs"]
-mod cases;
 mod cost;
 mod coverage;
 mod desired_state;
@@ -18,6 +16,7 @@ mod volumes;
 mod world;
 
 use libtest_mimic::{Arguments, Trial};
+use test_support::cases;
 
 fn main() {
     let mut trials = desired_state::properties();

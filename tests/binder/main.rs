@@ -1,5 +1,5 @@
 //! The binder over values: its cases, `tests/cases/binder/*.yaml` (one test each, named by its id;
-//! `MOORING_CASES` adds a folder, see `tests/support/cases.rs`), every fault in small worlds, random
+//! `MOORING_CASES` adds a folder, see `test_support::cases`), every fault in small worlds, random
 //! histories, and what it costs.
 //!
 //! Every case is decided, applied and decided again until nothing is left to write, then compared
@@ -10,8 +10,6 @@
 #![allow(unreachable_pub)]
 
 mod case;
-#[path = "../support/cases.rs"]
-mod cases;
 mod cost;
 mod coverage;
 mod exhaustive;
@@ -26,6 +24,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use case::{Case, File, Sync};
 use libtest_mimic::{Arguments, Trial};
 use mooring::kube_api::events::EventType;
+use test_support::cases;
 use world::{Fault, World, chosen, plain};
 
 fn main() {
@@ -40,7 +39,7 @@ fn main() {
             continue;
         }
         let file: File = cases::read(&path);
-        if path.starts_with(env!("CARGO_MANIFEST_DIR")) {
+        if path.starts_with(test_support::repository()) {
             ids.extend(file.cases.iter().map(|case| case.id.clone()));
         }
         let fixtures = Arc::new(file.fixtures);

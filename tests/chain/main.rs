@@ -9,9 +9,6 @@
 // What it says goes to the person who runs the tests.
 #![allow(clippy::print_stderr)]
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod stage;
 mod stories;
 

@@ -18,9 +18,7 @@ use k8s_openapi::api::{
 use kube::api::{DeleteParams, ListParams};
 use libtest_mimic::Failed;
 use serde_json::json;
-use tokio::runtime::{Builder, Runtime};
-
-use crate::support::{
+use test_support::{
     actors::{KubeletBehaviour, Kubelets},
     assets::Assets,
     backend::{Backend, real::Real},
@@ -30,9 +28,13 @@ use crate::support::{
     invariants,
     process::{Log, Process, temporary_folder},
 };
+use tokio::runtime::{Builder, Runtime};
 
 /// A story is played on a stage, which outlives it for the report.
 pub type Play = for<'a> fn(&'a Stage) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
+
+/// The daemon.
+const PROGRAM: &str = env!("CARGO_BIN_EXE_mooring");
 
 /// What all stories share.
 struct Theatre {
@@ -54,7 +56,7 @@ fn theatre() -> &'static Result<Theatre, String> {
             let token = plane.service_account_token("mooring-system", "mooring").await;
             (plane, token)
         });
-        Ok(Theatre { runtime, chain, real: Arc::new(Real { assets, plane, token }) })
+        Ok(Theatre { runtime, chain, real: Arc::new(Real { program: PROGRAM, assets, plane, token }) })
     })
 }
 
@@ -129,7 +131,7 @@ impl Stage {
             ("kube-controller-manager", plane.controller_manager(&protection, &[])),
         ];
         let kubeconfig = plane.kubeconfig(plane.url(), &theatre.real.token);
-        let daemon = Launch::alone().start_process(&kubeconfig);
+        let daemon = Launch::alone().start_process(PROGRAM, &kubeconfig);
         daemon.ready().await;
         let kubelets = Kubelets::start(plane.client(User::Kubelets), KubeletBehaviour::default());
         Self { cluster, driver, others, daemon, _kubelets: kubelets }

@@ -3,11 +3,9 @@
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::api::DeleteParams;
 use serde_json::json;
+use test_support::cluster::{DRIVER, VolumeShape, create, until};
 
-use crate::{
-    stage::{Play, Stage},
-    support::cluster::{DRIVER, VolumeShape, create, until},
-};
+use crate::stage::{Play, Stage};
 
 /// All stories by name.
 pub fn stories() -> Vec<(&'static str, Play)> {

@@ -2,7 +2,7 @@
 
 // Prints the shape of the API types that the embedded API server serves, as text:
 //
-//	go run schema.go >../../src/embedded/schema/types.txt
+//	go run schema.go >../../testbed/src/schema/types.txt
 //
 // A line `type <group>/<version>.<Name>`, then one line per field: its JSON name, its type
 // (`*` pointer, `[]` list, `{}` map with string keys) and, where they apply, `omitempty` (left out when empty),

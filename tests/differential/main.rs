@@ -10,9 +10,6 @@
 // What it says goes to the person who runs the tests.
 #![allow(clippy::print_stderr)]
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod activity;
 mod outcome;
 mod play;
@@ -26,13 +23,16 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use outcome::Outcome;
 use play::Stage;
 use script::Step;
-use support::{
+use test_support::{
     actors::{Attacher, AttacherBehaviour, KubeletBehaviour, Kubelets, Provisioner, ProvisionerBehaviour},
     assets::Assets,
     cluster::{Cluster, DRIVER},
     control_plane::{ControlPlane, User},
     daemon::Launch,
 };
+
+/// The daemon.
+const PROGRAM: &str = env!("CARGO_BIN_EXE_mooring");
 
 const SEEDS: &str = "MOORING_DIFFERENTIAL_SEEDS";
 
@@ -130,7 +130,7 @@ async fn play_all(seeds: &[u64]) -> Result<Ends, String> {
         // Whatever is left of the other side is none of its business, also not as a memory.
         Cluster::new(plane.client(User::Admin)).clear().await;
         let token = plane.token(User::ControllerManager);
-        let daemon = Launch::alone().start_process(&plane.kubeconfig(plane.url(), &token));
+        let daemon = Launch::alone().start_process(PROGRAM, &plane.kubeconfig(plane.url(), &token));
         daemon.ready().await;
         play_side(&plane, seeds).await
     };

@@ -10,11 +10,9 @@ use k8s_openapi::api::{
 use kube::{Api, Resource, ResourceExt, api::ListParams};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
+use test_support::cluster::Cluster;
 
-use crate::{
-    activity::{Activity, prefix_of},
-    support::cluster::Cluster,
-};
+use crate::activity::{Activity, prefix_of};
 
 /// Objects by kind and name, of one script.
 pub type Outcome = BTreeMap<String, Value>;

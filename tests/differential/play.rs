@@ -12,15 +12,15 @@ use kube::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
+use test_support::{
+    actors::Kubelets,
+    cluster::{Cluster, DRIVER, NAMESPACE},
+};
 
 use crate::{
     activity::Activity,
     outcome::{self, Outcome},
     script::{Lane, NODES, Step, VOLUMES},
-    support::{
-        actors::Kubelets,
-        cluster::{Cluster, DRIVER, NAMESPACE},
-    },
 };
 
 /// A cluster in which nothing has moved for so long is at rest: four times what KCM's binder lets

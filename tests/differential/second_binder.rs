@@ -7,17 +7,15 @@
 use futures::{FutureExt, future::join_all};
 use k8s_openapi::api::core::v1::Node;
 use libtest_mimic::Failed;
-
-use crate::{
-    PROTECTION, QUICK, REPLACED,
-    support::{
-        actors::{Attacher, AttacherBehaviour},
-        assets::Assets,
-        cluster::{Cluster, DRIVER, until},
-        control_plane::{ControlPlane, User},
-        daemon::Launch,
-    },
+use test_support::{
+    actors::{Attacher, AttacherBehaviour},
+    assets::Assets,
+    cluster::{Cluster, DRIVER, until},
+    control_plane::{ControlPlane, User},
+    daemon::Launch,
 };
+
+use crate::{PROGRAM, PROTECTION, QUICK, REPLACED};
 
 /// Pairs of claims and volumes at once, so that both choose at the same time.
 const CLAIMS: usize = 40;
@@ -29,7 +27,7 @@ pub async fn play() -> Result<(), Failed> {
     let plane = ControlPlane::start(&Assets::find()?).await;
     let [binder, _] = REPLACED;
     let token = plane.token(User::ControllerManager);
-    let daemon = Launch::alone().start_process(&plane.kubeconfig(plane.url(), &token));
+    let daemon = Launch::alone().start_process(PROGRAM, &plane.kubeconfig(plane.url(), &token));
     daemon.ready().await;
     let cluster = Cluster::new(plane.client(User::Admin));
     assert!(daemon.page("/metrics").await.contains(QUIET), "nobody else is there yet");
@@ -84,7 +82,7 @@ pub async fn attach_detach() -> Result<(), Failed> {
     let plane = ControlPlane::start(&Assets::find()?).await;
     let [_, attach_detach] = REPLACED;
     let token = plane.token(User::ControllerManager);
-    let daemon = Launch::alone().start_process(&plane.kubeconfig(plane.url(), &token));
+    let daemon = Launch::alone().start_process(PROGRAM, &plane.kubeconfig(plane.url(), &token));
     daemon.ready().await;
     let cluster = Cluster::new(plane.client(User::Admin));
     let _attacher = Attacher::start(plane.client(User::Attacher), DRIVER, AttacherBehaviour::default());
@@ -106,7 +104,7 @@ pub async fn attach_detach() -> Result<(), Failed> {
 pub async fn without_the_two() -> Result<(), Failed> {
     let plane = ControlPlane::start(&Assets::find()?).await;
     let token = plane.token(User::ControllerManager);
-    let daemon = Launch::alone().start_process(&plane.kubeconfig(plane.url(), &token));
+    let daemon = Launch::alone().start_process(PROGRAM, &plane.kubeconfig(plane.url(), &token));
     daemon.ready().await;
     let cluster = Cluster::new(plane.client(User::Admin));
     let _attacher = Attacher::start(plane.client(User::Attacher), DRIVER, AttacherBehaviour::default());

@@ -7,14 +7,12 @@ use k8s_openapi::api::{
 };
 use kube::api::DeleteParams;
 use serde_json::json;
-
-use crate::{
-    stage::{Stage, Story, story},
-    support::{
-        actors::Reaction,
-        cluster::{DRIVER, VolumeShape, attached, create, unique_name, until},
-    },
+use test_support::{
+    actors::Reaction,
+    cluster::{DRIVER, VolumeShape, attached, create, unique_name, until},
 };
+
+use crate::stage::{Stage, Story, story};
 
 pub fn stories() -> Vec<Story> {
     vec![
@@ -210,7 +208,7 @@ async fn conflict_on_publish(stage: Stage) {
         "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 409, "reason": "Conflict",
         "message": "Operation cannot be fulfilled on nodes \"n1\": the object has been modified",
     });
-    let is_publish = |write: &mooring::embedded::faults::Write| write.is(&Method::PATCH, "/nodes/n1/status");
+    let is_publish = |write: &testbed::faults::Write| write.is(&Method::PATCH, "/nodes/n1/status");
     let refused = stage.proxy.answer(is_publish, StatusCode::CONFLICT, conflict);
     cluster.pod("p1", "n1", &["c1"]).await;
     refused.reached().await;

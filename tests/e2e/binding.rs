@@ -3,11 +3,9 @@
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use serde_json::{Value, json};
+use test_support::cluster::{NAMESPACE, VolumeShape, patch, until};
 
-use crate::{
-    stage::{Stage, Story, story},
-    support::cluster::{NAMESPACE, VolumeShape, patch, until},
-};
+use crate::stage::{Stage, Story, story};
 
 pub fn stories() -> Vec<Story> {
     vec![

@@ -9,13 +9,11 @@ use std::pin::pin;
 
 use futures::future::select;
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim};
-use mooring::embedded::faults::CrashPoint;
 use serde_json::json;
+use test_support::cluster::{VolumeShape, create, patch, patch_status, unique_name};
+use testbed::faults::CrashPoint;
 
-use crate::{
-    stage::{Place, Stage, Story, seed, story},
-    support::cluster::{VolumeShape, create, patch, patch_status, unique_name},
-};
+use crate::stage::{Place, Stage, Story, seed, story};
 
 pub fn stories() -> Vec<Story> {
     let mut stories = Vec::new();

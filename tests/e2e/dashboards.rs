@@ -7,14 +7,14 @@ use k8s_openapi::api::{
 };
 use kube::Api;
 use serde_json::{Value, json};
+use test_support::{
+    cluster::{DRIVER, create, patch},
+    daemon::Launch,
+};
 
 use crate::{
     replicas::{leader, replica},
     stage::{Stage, Story, story},
-    support::{
-        cluster::{DRIVER, create, patch},
-        daemon::Launch,
-    },
 };
 
 pub fn stories() -> Vec<Story> {

@@ -11,11 +11,9 @@ use std::{
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
 use kube::{Api, api::DeleteParams, api::PostParams};
 use serde_json::{Value, json};
+use test_support::control_plane::User;
 
-use crate::{
-    stage::{Place, Stage, Story, story},
-    support::control_plane::User,
-};
+use crate::stage::{Place, Stage, Story, story};
 
 pub fn stories() -> Vec<Story> {
     vec![

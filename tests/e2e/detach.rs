@@ -5,13 +5,11 @@
 
 use http::Method;
 use k8s_openapi::api::core::v1::Node;
-use mooring::embedded::faults::Write;
 use serde_json::json;
+use test_support::cluster::{attached, patch, patch_status, unique_name, until};
+use testbed::faults::Write;
 
-use crate::{
-    stage::{Stage, Story, story},
-    support::cluster::{attached, patch, patch_status, unique_name, until},
-};
+use crate::stage::{Stage, Story, story};
 
 pub fn stories() -> Vec<Story> {
     vec![

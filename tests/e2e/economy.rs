@@ -2,11 +2,9 @@
 
 use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
+use test_support::{audit::DAEMON, cluster::patch_status};
 
-use crate::{
-    stage::{Stage, Story, story},
-    support::{audit::DAEMON, cluster::patch_status},
-};
+use crate::stage::{Stage, Story, story};
 
 pub fn stories() -> Vec<Story> {
     vec![story("economy_an_attach_is_two_writes_and_an_event", attach_is_two_writes)]

@@ -4,17 +4,15 @@ use std::time::Duration;
 
 use k8s_openapi::api::{core::v1::Pod, storage::v1::VolumeAttachment};
 use kube::api::{DeleteParams, ListParams, PostParams};
-use mooring::embedded::faults::CrashPoint;
 use serde_json::{Value, json};
-
-use crate::{
-    stage::{Stage, Story, story},
-    support::{
-        actors::{Reaction, attachment_name},
-        cluster::{DRIVER, until},
-        history::Change,
-    },
+use test_support::{
+    actors::{Reaction, attachment_name},
+    cluster::{DRIVER, until},
+    history::Change,
 };
+use testbed::faults::CrashPoint;
+
+use crate::stage::{Stage, Story, story};
 
 pub fn stories() -> Vec<Story> {
     vec![

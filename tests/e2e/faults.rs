@@ -5,13 +5,11 @@
 use std::time::Duration;
 
 use futures::future::join_all;
-use mooring::embedded::faults::Storm;
+use test_support::{actors::Reaction, cluster::DRIVER};
+use testbed::faults::Storm;
 use tokio::time::Instant;
 
-use crate::{
-    stage::{Place, Stage, Story, seed, story},
-    support::{actors::Reaction, cluster::DRIVER},
-};
+use crate::stage::{Place, Stage, Story, seed, story};
 
 /// Kinds that the daemon watches, by their plurals.
 const WATCHED: [&str; 7] = [

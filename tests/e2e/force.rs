@@ -5,14 +5,12 @@ use std::time::Duration;
 
 use k8s_openapi::{api::core::v1::Node, jiff::Timestamp};
 use serde_json::json;
-
-use crate::{
-    stage::{Place, Stage, Story, story},
-    support::{
-        backend::Proxy,
-        cluster::{patch_status, unique_name},
-    },
+use test_support::{
+    backend::Proxy,
+    cluster::{patch_status, unique_name},
 };
+
+use crate::stage::{Place, Stage, Story, story};
 
 pub fn stories() -> Vec<Story> {
     let is_slow_too = std::env::var("MOORING_SLOW").is_ok_and(|value| value == "1");
@@ -82,7 +80,7 @@ async fn ready(stage: Stage) {
 
 async fn switched_off(stage: Stage) {
     let _attacher = stage.attacher();
-    let launch = crate::support::daemon::Launch::alone().with("--disable-force-detach-on-timeout");
+    let launch = test_support::daemon::Launch::alone().with("--disable-force-detach-on-timeout");
     let _daemon = stage.start_daemon(&launch, &stage.proxy).await;
     stuck_volume(&stage).await;
     set_ready(&stage, "Unknown", Timestamp::now()).await;

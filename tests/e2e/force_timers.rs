@@ -27,19 +27,17 @@ use mooring::{
         desired::volume_name::VolumeId,
         guard::force_timers::{WaitKey, Waited},
     },
-    embedded::faults::{Answer, Write},
     kube_api::lease::note,
 };
 use serde_json::json;
-
-use crate::{
-    stage::{DAEMON_NAMESPACE, Stage, Story, story},
-    support::{
-        backend::Proxy,
-        cluster::{patch, patch_status, unique_name, until, within_deadline},
-        daemon::{Daemon, Launch},
-    },
+use test_support::{
+    backend::Proxy,
+    cluster::{patch, patch_status, unique_name, until, within_deadline},
+    daemon::{Daemon, Launch},
 };
+use testbed::faults::{Answer, Write};
+
+use crate::stage::{DAEMON_NAMESPACE, Stage, Story, story};
 
 const MAP: &str = "mooring-force-detach-timers";
 /// Under which 0.1.0 kept when waits began.
@@ -230,7 +228,7 @@ async fn cannot_be_kept(stage: Stage) {
     let is_real = stage.is_real();
     for _ in 0..if is_real { 1 } else { 50 } {
         let asked = Arc::clone(&asked);
-        let is_refused = move |read: &mooring::embedded::faults::Read| {
+        let is_refused = move |read: &testbed::faults::Read| {
             let is_it = read.target.contains(&format!("/namespaces/kube-system/configmaps/{MAP}"));
             asked.fetch_add(usize::from(is_it), Ordering::Relaxed);
             // The real server knows who may do what.

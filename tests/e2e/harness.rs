@@ -10,17 +10,15 @@ use kube::{
     Api,
     api::{DeleteParams, PostParams},
 };
-use mooring::embedded::faults::{CrashPoint, Write};
 use serde_json::json;
-
-use crate::{
-    stage::{Stage, Story, story},
-    support::{
-        actors::attachment_name,
-        cluster::{DRIVER, ELSEWHERE, create, patch, patch_status, unique_name, until},
-        writes,
-    },
+use test_support::{
+    actors::attachment_name,
+    cluster::{DRIVER, ELSEWHERE, create, patch, patch_status, unique_name, until},
+    writes,
 };
+use testbed::faults::{CrashPoint, Write};
+
+use crate::stage::{Stage, Story, story};
 
 pub fn stories() -> Vec<Story> {
     vec![
@@ -276,7 +274,7 @@ async fn provisioner_serves_a_binder(stage: Stage) {
     let _provisioner = stage.provisioner();
     let cluster = &stage.cluster;
     cluster.class("fast", "WaitForFirstConsumer").await;
-    let shape = crate::support::cluster::VolumeShape { class: "fast", ..Default::default() };
+    let shape = test_support::cluster::VolumeShape { class: "fast", ..Default::default() };
     let claim = cluster.shaped_claim("c1", &shape).await;
     let claims = cluster.namespaced::<k8s_openapi::api::core::v1::PersistentVolumeClaim>();
     let marks = json!({ "metadata": { "annotations": {

@@ -7,14 +7,12 @@ use k8s_openapi::api::{
 };
 use kube::{Api, api::ListParams};
 use serde_json::json;
-
-use crate::{
-    stage::{Stage, Story, story},
-    support::{
-        actors::attachment_name,
-        cluster::{Cluster, ELSEWHERE, attached, create, patch_status, until},
-    },
+use test_support::{
+    actors::attachment_name,
+    cluster::{Cluster, ELSEWHERE, attached, create, patch_status, until},
 };
+
+use crate::stage::{Stage, Story, story};
 
 /// Driver and handle of each volume of the pod.
 const VOLUMES: [(&str, &str); 7] = [

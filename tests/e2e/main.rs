@@ -1,7 +1,7 @@
 //! The end-to-end stories: the daemon, an API server, stand-ins for the rest.
 //!
 //! Each story is a function in one of the modules and reads as one; what it takes for granted is in
-//! `tests/support`. It plays twice: as `embedded::…` on the embedded server in paused time, and as
+//! `tests/support`, a crate that knows the daemon from outside only. It plays twice: as `embedded::…` on the embedded server in paused time, and as
 //! `real::…` on a real kube-apiserver and etcd with the daemon as a process. Stories on the real server
 //! share one control plane and run one after another, because a daemon acts on the whole cluster.
 //! After each, what really happened is checked against safety.md.
@@ -10,9 +10,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 // What it says goes to the person who runs the tests.
 #![allow(clippy::print_stderr)]
-
-#[path = "../support/mod.rs"]
-mod support;
 
 mod attach;
 mod binding;
@@ -27,6 +24,7 @@ mod faults;
 mod force;
 mod force_timers;
 mod harness;
+mod in_process;
 mod in_tree;
 mod logs;
 mod mass_move;
@@ -47,7 +45,7 @@ mod troubles;
 
 use libtest_mimic::{Arguments, Trial};
 use stage::{Place, Story};
-use support::assets::Assets;
+use test_support::assets::Assets;
 
 fn main() {
     let mut arguments = Arguments::from_args();

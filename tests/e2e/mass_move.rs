@@ -5,12 +5,10 @@
 use std::time::Duration;
 
 use futures::future::join_all;
-use mooring::embedded::faults::CrashPoint;
+use test_support::actors::Reaction;
+use testbed::faults::CrashPoint;
 
-use crate::{
-    stage::{Stage, Story, story},
-    support::actors::Reaction,
-};
+use crate::stage::{Stage, Story, story};
 
 const VOLUMES: usize = 40;
 /// Kills, and writes of the daemon before each: all together fewer than the creates and deletes of the volumes, so

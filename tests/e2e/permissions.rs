@@ -4,11 +4,9 @@
 use std::collections::BTreeSet;
 
 use serde_json::Value;
+use test_support::audit::{self, Right};
 
-use crate::{
-    stage::{Place, Stage, Story, story},
-    support::audit::{self, Right},
-};
+use crate::stage::{Place, Stage, Story, story};
 
 pub fn stories() -> Vec<Story> {
     vec![story("permissions_are_those_that_are_used", all_used).at(Place::RealServerAtTheEnd)]

@@ -13,14 +13,12 @@ use kube::{
     runtime::{WatchStreamExt, watcher},
 };
 use serde_json::{Value, json};
-
-use crate::{
-    stage::{Stage, Story, story},
-    support::{
-        cluster::{create, patch, patch_status, until, within_deadline},
-        daemon::Launch,
-    },
+use test_support::{
+    cluster::{create, patch, patch_status, until, within_deadline},
+    daemon::Launch,
 };
+
+use crate::stage::{Stage, Story, story};
 
 pub fn stories() -> Vec<Story> {
     vec![

@@ -6,13 +6,11 @@ use k8s_openapi::api::{
     core::v1::PersistentVolume,
 };
 use kube::api::{DeleteParams, Patch, PatchParams};
-use mooring::embedded::faults::Write;
 use serde_json::json;
+use test_support::cluster::{create, within_deadline};
+use testbed::faults::Write;
 
-use crate::{
-    stage::{Stage, Story, story},
-    support::cluster::{create, within_deadline},
-};
+use crate::stage::{Stage, Story, story};
 
 /// What the policy says.
 const WORDS: &str = "volumes are changed on Tuesdays";

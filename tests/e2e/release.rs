@@ -5,13 +5,11 @@ use std::sync::{Arc, Mutex};
 use http::StatusCode;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::api::DeleteParams;
-use mooring::embedded::faults::{Answer, Read};
 use serde_json::json;
+use test_support::cluster::patch;
+use testbed::faults::{Answer, Read};
 
-use crate::{
-    stage::{Stage, Story, story},
-    support::cluster::patch,
-};
+use crate::stage::{Stage, Story, story};
 
 pub fn stories() -> Vec<Story> {
     vec![

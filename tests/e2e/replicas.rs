@@ -10,20 +10,18 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 use kube::{Api, api::DeleteParams};
-use mooring::embedded::faults::Write;
 use serde_json::{Value, json};
+use testbed::faults::Write;
 
+use test_support::{
+    backend::Proxy,
+    cluster::{create, patch, patch_status, until},
+    daemon::{Daemon, Launch},
+    wire::Wire,
+};
 use tokio::time::Instant;
 
-use crate::{
-    stage::{DAEMON_NAMESPACE, Place, Stage, Story, story},
-    support::{
-        backend::Proxy,
-        cluster::{create, patch, patch_status, until},
-        daemon::{Daemon, Launch},
-        wire::Wire,
-    },
-};
+use crate::stage::{DAEMON_NAMESPACE, Place, Stage, Story, story};
 
 /// Longer than the server takes over a request with the lease of these tests.
 const SHORTEST_HOLD: Duration = Duration::from_secs(8);

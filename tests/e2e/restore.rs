@@ -5,18 +5,16 @@ use k8s_openapi::api::{coordination::v1::Lease, core::v1::PersistentVolume};
 use kube::{Api, api::DeleteParams};
 use mooring::kube_api::restore::RESTORE_GRACE;
 use serde_json::{Value, json};
+use test_support::{
+    actors::{Attacher, AttacherBehaviour},
+    backend::Proxy,
+    cluster::{Cluster, DRIVER, patch},
+    control_plane::{ControlPlane, User},
+    daemon::Launch,
+};
 use tokio::time::Instant;
 
-use crate::{
-    stage::{DAEMON_NAMESPACE, Place, Stage, Story, install, story},
-    support::{
-        actors::{Attacher, AttacherBehaviour},
-        backend::Proxy,
-        cluster::{Cluster, DRIVER, patch},
-        control_plane::{ControlPlane, User},
-        daemon::Launch,
-    },
-};
+use crate::stage::{DAEMON_NAMESPACE, PROGRAM, Place, Stage, Story, install, story};
 
 /// How far `etcdutl snapshot restore --bump-revision` usually moves the revisions.
 const BUMP: u64 = 1_000_000_000;
@@ -49,7 +47,7 @@ async fn real(stage: Stage, bumped: bool) {
     };
     let attacher = start_attacher(&plane);
     // Its lease would not outlast the restart of the servers.
-    let daemon = Launch::alone().start_process(&plane.kubeconfig(plane.url(), &token));
+    let daemon = Launch::alone().start_process(PROGRAM, &plane.kubeconfig(plane.url(), &token));
     daemon.ready().await;
     two_nodes_with_a_pod_on_the_first(&cluster).await;
     let backup = plane.back_up().await;

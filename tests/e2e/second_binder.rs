@@ -10,14 +10,12 @@ use kube::{
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-
-use crate::{
-    stage::{Stage, Story, story},
-    support::{
-        actors::Reaction,
-        cluster::{NAMESPACE, VolumeShape, patch, patch_status_as, until},
-    },
+use test_support::{
+    actors::Reaction,
+    cluster::{NAMESPACE, VolumeShape, patch, patch_status_as, until},
 };
+
+use crate::stage::{Stage, Story, story};
 
 pub fn stories() -> Vec<Story> {
     vec![

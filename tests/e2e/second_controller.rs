@@ -6,16 +6,14 @@ use kube::{
     api::{DeleteParams, PostParams},
 };
 use serde_json::json;
-
-use crate::{
-    stage::{DAEMON_NAMESPACE, Stage, Story, story},
-    support::{
-        actors::attachment_name,
-        backend::Proxy,
-        cluster::{DRIVER, patch_status_as, unique_name},
-        daemon::{Daemon, Launch},
-    },
+use test_support::{
+    actors::attachment_name,
+    backend::Proxy,
+    cluster::{DRIVER, patch_status_as, unique_name},
+    daemon::{Daemon, Launch},
 };
+
+use crate::stage::{DAEMON_NAMESPACE, Stage, Story, story};
 
 pub fn stories() -> Vec<Story> {
     vec![

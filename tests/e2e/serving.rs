@@ -1,15 +1,13 @@
 //! Who may read the daemon's pages: with the rights in `deploy/`, as an operator gives them.
 
 use http::StatusCode;
-use mooring::embedded::faults::Write;
-
-use crate::{
-    stage::{Place, Stage, Story, story},
-    support::{
-        daemon::Launch,
-        visitor::{Authority, Credentials, ask},
-    },
+use test_support::{
+    daemon::Launch,
+    visitor::{Authority, Credentials, ask},
 };
+use testbed::faults::Write;
+
+use crate::stage::{Place, Stage, Story, story};
 
 pub fn stories() -> Vec<Story> {
     vec![

@@ -3,13 +3,11 @@
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use kube::{Api, api::DeleteParams};
 use serde_json::json;
+use test_support::{cluster::create, daemon::Launch};
 use tokio::{net::TcpListener, sync::watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    stage::{DAEMON_NAMESPACE, Place, Stage, Story, story},
-    support::{cluster::create, daemon::Launch},
-};
+use crate::stage::{DAEMON_NAMESPACE, Place, Stage, Story, story};
 
 /// Of the black hole.
 const WEBHOOK: &str = "mooring-test-black-hole";

@@ -12,11 +12,8 @@ use std::{
 
 use futures::FutureExt;
 use libtest_mimic::Failed;
-use mooring::{cli::LoggingFormat, embedded::faults::Write, telemetry::lines::Lines};
-use tokio::runtime::{Builder, Runtime};
-use tracing_subscriber::{EnvFilter, layer::SubscriberExt};
-
-use crate::support::{
+use mooring::telemetry::{LoggingFormat, lines::Lines};
+use test_support::{
     actors::{
         Attacher, AttacherBehaviour, KubeletBehaviour, Kubelets, Protection, Provisioner,
         ProvisionerBehaviour,
@@ -33,9 +30,17 @@ use crate::support::{
     wire::Wire,
     writes,
 };
+use testbed::faults::Write;
+use tokio::runtime::{Builder, Runtime};
+use tracing_subscriber::{EnvFilter, layer::SubscriberExt};
+
+use crate::in_process;
 
 /// Where the daemon's account and its lease are.
 pub const DAEMON_NAMESPACE: &str = "mooring-system";
+
+/// The daemon.
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_mooring");
 
 /// What the daemon is installed with.
 const MANIFESTS: [&str; 6] = [
@@ -112,7 +117,7 @@ fn open(assets: &Assets) -> Theatre {
         let token = install(&plane).await;
         (plane, token)
     });
-    Theatre { runtime, real: Arc::new(Real { assets: assets.clone(), plane, token }) }
+    Theatre { runtime, real: Arc::new(Real { program: PROGRAM, assets: assets.clone(), plane, token }) }
 }
 
 /// Installs what the daemon needs. Returns the token of its account.
@@ -143,7 +148,7 @@ pub fn play_on_embedded(story: &Story) -> Result<(), Failed> {
     // All of it runs on this thread.
     let _logging = tracing::subscriber::set_default(subscriber);
     runtime.block_on(async {
-        let server = Embedded::default();
+        let server = Embedded::new(in_process::start);
         Cluster::new(server.client(User::Admin)).apply(MANIFESTS[0]).await;
         play(Arc::new(server), log, story).await
     })
@@ -211,7 +216,7 @@ impl Stage {
     }
 
     /// The embedded server, for a story that plays only there.
-    pub fn embedded(&self) -> &mooring::embedded::Server {
+    pub fn embedded(&self) -> &testbed::Server {
         self.backend.embedded().expect("this story is for the embedded server")
     }
 
@@ -251,7 +256,7 @@ impl Stage {
     /// Starts a daemon at the other end of a wire to the real server and waits until it is ready.
     pub async fn wired_daemon(&self, launch: &Launch, wire: &Wire) -> Daemon {
         let real = self.real();
-        let daemon = launch.start_process(&real.plane.kubeconfig(wire.url(), &real.token));
+        let daemon = launch.start_process(PROGRAM, &real.plane.kubeconfig(wire.url(), &real.token));
         self.logs.lock().unwrap().extend(daemon.log().cloned());
         daemon.ready().await;
         daemon

@@ -11,14 +11,12 @@ use std::time::Duration;
 use futures::{StreamExt, stream};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::api::ListParams;
-
-use crate::{
-    stage::{DAEMON_NAMESPACE, Place, Stage, Story, story},
-    support::{
-        cluster::{VolumeShape, within_deadline},
-        daemon::{Daemon, Launch},
-    },
+use test_support::{
+    cluster::{VolumeShape, within_deadline},
+    daemon::{Daemon, Launch},
 };
+
+use crate::stage::{DAEMON_NAMESPACE, Place, Stage, Story, story};
 
 const WAVE: usize = 250;
 const WAVES: usize = 7;

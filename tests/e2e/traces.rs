@@ -4,11 +4,11 @@ use std::fmt::Write as _;
 
 use mooring::traces::TraceId;
 use opentelemetry_proto::tonic::trace::v1::Span;
+use test_support::{cluster::within_deadline, daemon::Launch, process::temporary_folder};
 
 use crate::{
     collector::Collector,
     stage::{Place, Stage, Story, story},
-    support::{cluster::within_deadline, daemon::Launch, process::temporary_folder},
 };
 
 pub fn stories() -> Vec<Story> {

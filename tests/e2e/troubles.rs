@@ -8,25 +8,23 @@ use std::{collections::BTreeMap, time::Duration};
 
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
 use kube::{Api, ResourceExt, api::ListParams};
-use mooring::{
-    demo::{
+use serde_json::json;
+use test_support::{
+    cluster::{NAMESPACE, patch, patch_status, until},
+    daemon::Launch,
+};
+use testbed::{
+    actors::{
+        PodGc, PodGcBehaviour, Protection, SEAT, Scheduler, Seat, Succession, Workload, WorkloadBehaviour,
+    },
+    troubles::{
         director,
         script::{ROUND, Script},
         stage::{HOPELESS_CLAIM, Stage as Cast},
     },
-    embedded::actors::{
-        PodGc, PodGcBehaviour, Protection, SEAT, Scheduler, Seat, Succession, Workload, WorkloadBehaviour,
-    },
 };
-use serde_json::json;
 
-use crate::{
-    stage::{Place, Stage, Story, seed, story},
-    support::{
-        cluster::{NAMESPACE, patch, patch_status, until},
-        daemon::Launch,
-    },
-};
+use crate::stage::{Place, Stage, Story, seed, story};
 
 /// Seats of the demo's script.
 const SEATS: usize = 8;

@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, path::Path, process::Stdio};
 
 use libtest_mimic::Failed;
-use mooring::embedded::{Server, serve};
+use testbed::{Server, serve};
 use tokio::{io::AsyncWriteExt, net::TcpListener, process::Command};
 use tokio_util::sync::CancellationToken;
 

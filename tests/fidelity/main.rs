@@ -12,21 +12,7 @@
 // What it says goes to the person who runs the tests.
 #![allow(clippy::print_stderr)]
 
-/// The part of the shared support that starts a control plane.
-// Each including crate uses a part of it.
-#[allow(dead_code, clippy::missing_panics_doc, clippy::must_use_candidate)]
-#[path = "../support"]
-mod support {
-    pub mod assets;
-    pub mod control_plane;
-    pub mod history;
-    pub mod process;
-    pub mod visitor;
-}
-
 mod case;
-#[path = "../support/cases.rs"]
-mod cases;
 mod generator;
 mod kubectl;
 mod mask;
@@ -36,11 +22,12 @@ mod sequence;
 use std::sync::{Arc, OnceLock};
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use mooring::embedded::Server;
-use support::{
+use test_support::{
     assets::Assets,
+    cases,
     control_plane::{ControlPlane, Options, User},
 };
+use testbed::Server;
 
 /// Sequences of one run. Another number: `MOORING_FIDELITY_SEQUENCES`.
 const SEQUENCES: u64 = 2_000;

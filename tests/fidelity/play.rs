@@ -2,8 +2,8 @@
 
 use futures::{StreamExt, stream};
 use kube::Client;
-use mooring::embedded::Server;
 use serde_json::Value;
+use testbed::Server;
 
 use super::{
     generator, mask,

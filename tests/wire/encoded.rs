@@ -16,7 +16,6 @@ pub struct Case {
     /// As protobuf.
     pub protobuf: Bytes,
     /// `kind` of the object, also of an event's.
-    #[allow(dead_code, reason = "one of the tests that include this does not ask")]
     pub kind: String,
 }
 

@@ -1,0 +1,21 @@
+//! What is committed is what `dashboards/generate` makes of the Jsonnet, and the ConfigMaps and the demo have every dashboard.
+
+use std::{fs, process::Command};
+
+use libtest_mimic::Failed;
+
+use crate::{panels::dashboards, repository, run};
+
+pub fn are_committed() -> Result<(), Failed> {
+    run(Command::new(repository("dashboards/generate")).arg("--check")).map(drop)
+}
+
+pub fn are_installed() -> Result<(), Failed> {
+    let kustomization = fs::read_to_string(repository("dashboards/grafana/kustomization.yaml"))?;
+    let demo = fs::read_to_string(repository("demo/src/scraped.rs"))?;
+    for (name, _) in dashboards() {
+        assert!(kustomization.contains(&format!("- {name}\n")), "{name} has no ConfigMap");
+        assert!(demo.contains(&format!("/dashboards/grafana/{name}\"")), "{name} is not in the demo");
+    }
+    Ok(())
+}

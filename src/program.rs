@@ -1,0 +1,160 @@
+//! The process around the daemon, for every program that can run it: from its arguments to its exit code.
+//!
+//! Exit codes: 0 after an orderly end; 1 when a part died or the lease was lost; 2 when it could not
+//! start as told to (flags, kubeconfig, address); 128 + signal when a second signal cut the shutdown
+//! short.
+
+use std::{
+    backtrace::Backtrace,
+    io::{self, Write},
+    process::ExitCode,
+};
+
+use crate::{
+    app::{self, Failure},
+    cli::{RunArgs, Stop, arguments::Ignored},
+    config::Config,
+    supervise, telemetry,
+};
+
+const FAILED: u8 = 1;
+const MISTAKE: u8 = 2;
+/// In the log, this is the program and not one of its parts.
+const TARGET: &str = "mooring";
+
+/// `mooring run`, to its end.
+#[must_use]
+pub fn run(args: RunArgs) -> ExitCode {
+    let ignored = args.ignored.clone();
+    let config = match Config::try_from(args) {
+        Ok(config) => config,
+        Err(error) => return mistake(&error.to_string()),
+    };
+    if let Err(error) = telemetry::init(&config.log) {
+        return mistake(&error.to_string());
+    }
+    exit_on_panic();
+    for Ignored { flag, reason } in &ignored {
+        tracing::info!(target: TARGET, flag, reason, "flag has no effect here");
+    }
+    let result = match block_on(config.worker_threads, app::run(config)) {
+        Ok(result) => result,
+        Err(error) => return mistake(&format!("cannot start the runtime: {error}")),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Setup(error)) => mistake(&format!("{error:#}")),
+        Err(Failure::Running(error)) => {
+            tracing::error!(target: TARGET, error = format!("{error:#}"), "exiting");
+            ExitCode::from(FAILED)
+        }
+    }
+}
+
+/// Why there is nothing to run: says it.
+#[must_use]
+pub fn stop(stop: &Stop) -> ExitCode {
+    match stop {
+        Stop::Print(text) => {
+            // A closed pipe (`--help | head`) is no failure.
+            let _ = io::stdout().write_all(text.as_bytes());
+            ExitCode::SUCCESS
+        }
+        Stop::Mistake(line) => mistake(line),
+    }
+}
+
+/// Runs to the end and leaves behind what has no end of its own, such as watches.
+///
+/// # Errors
+/// There is no runtime to be had.
+pub fn block_on<F: Future>(threads: usize, future: F) -> io::Result<F::Output> {
+    use tokio::runtime::Builder;
+    let runtime = match threads {
+        // An event goes from its connection to its reader without waking another thread, which costs more than
+        // all that is done about it.
+        1 => Builder::new_current_thread().enable_all().build()?,
+        more => Builder::new_multi_thread().worker_threads(more).enable_all().build()?,
+    };
+    let output = runtime.block_on(future);
+    runtime.shutdown_background();
+    Ok(output)
+}
+
+/// It cannot start as told to: says why.
+#[must_use]
+pub fn mistake(message: &str) -> ExitCode {
+    complain(message);
+    ExitCode::from(MISTAKE)
+}
+
+/// It could not go on: says why.
+#[must_use]
+pub fn failure(message: &str) -> ExitCode {
+    complain(message);
+    ExitCode::from(FAILED)
+}
+
+/// One line on stderr, whatever the message is made of.
+pub fn complain(message: &str) {
+    let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
+    let _ = writeln!(io::stderr(), "mooring: {line}");
+}
+
+/// A panic anywhere ends the process with exit 1 and one line that names the task, whether or not
+/// the build unwinds: a task that a library catches would otherwise die unnoticed.
+pub fn exit_on_panic() {
+    std::panic::set_hook(Box::new(|panic| {
+        let payload = panic.payload();
+        let reason = payload
+            .downcast_ref::<&str>()
+            .copied()
+            .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+            .unwrap_or("no message");
+        let location = panic.location().map(ToString::to_string);
+        let task = supervise::current_task();
+        let backtrace = Backtrace::force_capture().to_string();
+        tracing::error!(target: TARGET, task, reason, location, backtrace, "panicked, exiting");
+        telemetry::flush();
+        std::process::exit(i32::from(FAILED));
+    }));
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::telemetry::{LogConfig, LoggingFormat};
+
+    use super::*;
+
+    #[test]
+    #[ignore = "ends its process: the next test runs it in one of its own"]
+    fn panics_as_the_daemon_does() {
+        let filter = "info".to_owned();
+        telemetry::init(&LogConfig { format: LoggingFormat::Json, filter }).unwrap();
+        exit_on_panic();
+        panic!("oh");
+    }
+
+    #[test]
+    fn a_panic_is_one_line_with_its_backtrace_and_exit_1() {
+        let output = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "--ignored", "--nocapture", "program::tests::panics_as_the_daemon_does"])
+            .env_remove("RUST_BACKTRACE")
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(i32::from(FAILED)));
+        let log = String::from_utf8(output.stderr).unwrap();
+        let line: serde_json::Value =
+            serde_json::from_str(&log).unwrap_or_else(|error| panic!("{error}: {log}"));
+        assert_eq!(
+            (line["message"].as_str(), line["reason"].as_str()),
+            (Some("panicked, exiting"), Some("oh"))
+        );
+        assert!(
+            line["location"].as_str().is_some_and(|place| place.starts_with("src/program.rs:")),
+            "{line}"
+        );
+        let backtrace = line["backtrace"].as_str().unwrap();
+        assert!(backtrace.contains("panics_as_the_daemon_does"), "{backtrace}");
+    }
+}

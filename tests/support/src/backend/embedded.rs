@@ -1,0 +1,169 @@
+//! The embedded server, with a recorder before it that does what the audit log does.
+
+use std::{
+    convert::Infallible,
+    sync::{Arc, Mutex},
+};
+
+use futures::future::BoxFuture;
+use http::{Method, Request, Response};
+use http_body_util::BodyExt;
+use kube::{Client, client::Body};
+use serde_json::Value;
+use testbed::{Server, faults::Faults, request::Place};
+use tower::{Layer, ServiceExt};
+
+use super::{Backend, Destination, Proxy};
+use crate::{
+    audit::{DAEMON, Entry},
+    control_plane::User,
+    daemon::{Daemon, Launch, StartInProcess},
+    history::Change,
+};
+
+/// An embedded server of one story.
+#[derive(Clone)]
+pub struct Embedded {
+    start: StartInProcess,
+    server: Server,
+    record: Arc<Mutex<Vec<Entry>>>,
+}
+
+impl Embedded {
+    /// One before which daemons are started like this.
+    pub fn new(start: StartInProcess) -> Self {
+        Self { start, server: Server::default(), record: Arc::default() }
+    }
+
+    /// The server as one user sees it.
+    fn service(
+        &self,
+        user: &'static str,
+    ) -> impl tower::Service<
+        Request<Body>,
+        Response = Response<testbed::Body>,
+        Error = Infallible,
+        Future: Send,
+    > + Clone
+    + Send
+    + 'static {
+        let this = self.clone();
+        tower::service_fn(move |request| this.clone().answer(user, request))
+    }
+
+    async fn answer(
+        self,
+        user: &'static str,
+        request: Request<Body>,
+    ) -> Result<Response<testbed::Body>, Infallible> {
+        let (head, body) = request.into_parts();
+        let is_read = head.method == Method::GET;
+        let body = body.collect().await.expect("a body without a socket is whole").to_bytes();
+        let place = Place::parse(head.uri.path()).filter(|_| user == DAEMON || !is_read);
+        let entry = place.map(|place| entry(user, &head, &body, place));
+        let answer = self.server.oneshot(Request::from_parts(head, Body::from(body.to_vec()))).await?;
+        let Some(mut entry) = entry else { return Ok(answer) };
+        entry.code = answer.status().as_u16().into();
+        if is_read {
+            self.record.lock().unwrap().push(entry);
+            return Ok(answer);
+        }
+        let (head, body) = answer.into_parts();
+        let bytes = body.collect().await?.to_bytes();
+        entry.response = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
+        self.record.lock().unwrap().push(entry);
+        Ok(Response::from_parts(head, http_body_util::Full::new(bytes).boxed_unsync()))
+    }
+}
+
+/// What the audit log says of a request.
+fn entry(user: &str, head: &http::request::Parts, body: &[u8], place: Place) -> Entry {
+    let is_watch = head.uri.query().is_some_and(|query| query.contains("watch=true"));
+    Entry {
+        user: user.to_owned(),
+        verb: verb(&head.method, &place, is_watch).to_owned(),
+        group: place.kind.group.to_owned(),
+        resource: match place.subresource.as_str() {
+            "" => place.kind.plural.to_owned(),
+            subresource => format!("{}/{subresource}", place.kind.plural),
+        },
+        name: place.name,
+        code: 0,
+        request: serde_json::from_slice(body).unwrap_or(Value::Null),
+        response: Value::Null,
+    }
+}
+
+/// As the audit log names it.
+fn verb(method: &Method, place: &Place, is_watch: bool) -> &'static str {
+    match (method.as_str(), place.name.is_empty()) {
+        ("GET", _) if is_watch => "watch",
+        ("GET", true) => "list",
+        ("GET", false) => "get",
+        ("POST", _) => "create",
+        ("PUT", _) => "update",
+        ("PATCH", _) => "patch",
+        ("DELETE", true) => "deletecollection",
+        _ => "delete",
+    }
+}
+
+impl Backend for Embedded {
+    fn embedded(&self) -> Option<&Server> {
+        Some(&self.server)
+    }
+
+    fn client(&self, user: User) -> Client {
+        Client::new(self.service(user.name()), "default")
+    }
+
+    fn proxy(&self) -> BoxFuture<'_, Proxy> {
+        let faults = Faults::default();
+        let client = Client::new(faults.layer(self.service(DAEMON)), "default");
+        Box::pin(async { Proxy { faults, destination: Destination::InProcess(client) } })
+    }
+
+    fn visitor(&self, name: &'static str, may_read: bool) -> BoxFuture<'_, String> {
+        let token = format!("token-of-{name}");
+        let paths: &[&str] =
+            if may_read { &["/metrics", "/metrics/openmetrics", "/metrics/slis"] } else { &[] };
+        self.server.reviews().know(&token, name, &["system:authenticated"], paths);
+        Box::pin(async { token })
+    }
+
+    fn start(&self, launch: &Launch, proxy: &Proxy) -> Daemon {
+        let Destination::InProcess(client) = &proxy.destination else {
+            panic!("the proxy leads to another server");
+        };
+        launch.start_in_process(self.start, client.clone())
+    }
+
+    fn proxied_client(&self, proxy: &Proxy) -> Client {
+        Client::new(proxy.layer(self.service(User::Admin.name())), "default")
+    }
+
+    fn revision(&self) -> BoxFuture<'_, u64> {
+        Box::pin(async { self.server.revision() })
+    }
+
+    fn history(&self, after: u64) -> BoxFuture<'_, Vec<Change>> {
+        let changes = self.server.history(after).expect("stories are shorter than the server's memory");
+        let changes = changes.into_iter().map(|(kind, change)| Change {
+            revision: change.revision,
+            resource: kind.plural.to_owned(),
+            name: change.key.to_string(),
+            before: change.before.map(|object| object.value.clone()),
+            after: (!change.is_deletion).then(|| change.after.value.clone()),
+        });
+        let changes = changes.collect();
+        Box::pin(async { changes })
+    }
+
+    fn recorded(&self) -> usize {
+        self.record.lock().unwrap().len()
+    }
+
+    fn requests(&self, from: usize) -> Vec<Entry> {
+        self.record.lock().unwrap()[from..].to_vec()
+    }
+}
