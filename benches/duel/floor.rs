@@ -15,7 +15,7 @@ use futures::{StreamExt, stream};
 use kube::{Api, Client, api::ListParams, runtime::watcher::Event};
 use mooring::{
     attach_detach::{calls, desired_state::AttachSource, volume_name::VolumeId},
-    binder::{binding::next_write, decision::Object},
+    binder::decide::{binding::next_write, decision::Object},
     kube_api::{
         call::{Caller, Request, Verb},
         ids::{AttachmentName, DriverName, NodeName},

@@ -18,17 +18,15 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    decision::{Object, Target, WriteKind},
-    directories,
+    act::op::{Answer, Call, Op},
+    decide::{
+        decision::{Object, Target, WriteKind},
+        view::BinderOptions,
+    },
     doubt::Doubts,
-    host_path::ROOT,
-    metrics::BinderMetrics,
-    op::{Answer, Call, Op},
     planner::Planner,
-    pod_events::PodEvents,
-    standing::Standing,
-    transitions,
-    view::BinderOptions,
+    plugins::{directories, host_path::ROOT, pod_events::PodEvents},
+    tell::{metrics::BinderMetrics, standing::Standing, transitions},
 };
 use crate::{
     kube_api::{

@@ -14,27 +14,31 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    claim::{ClaimDecision, sync_claim},
-    class_reads::ClassRead,
-    class_wakes::ClassWakes,
-    decision::{Object, Target},
+    act::op::{Call, Op, Purpose},
+    decide::{
+        claim::{ClaimDecision, sync_claim},
+        decision::{Object, Target},
+        view::{BinderOptions, Proofs, View},
+        volume::{VolumeDecision, sync_volume},
+    },
     doubt::Doubts,
-    failures::Failures,
-    index::VolumeIndex,
-    latency::{Latency, Measure},
-    matching::Comparisons,
-    op::{Call, Op, Purpose},
+    matching::{
+        choose_claim::{ClaimIndex, PodIndex},
+        choose_volume::VolumeIndex,
+        predicate::Comparisons,
+    },
+    observe::{class_reads::ClassRead, class_wakes::ClassWakes},
+    plugins::{recycler::Recyclers, runs::Runs},
     queue::{Next, Queue, Tallies},
-    recycle::Recyclers,
     retry::Retries,
     rivals::Rivals,
-    runs::Runs,
-    standing::Standing,
+    tell::{
+        failures::Failures,
+        latency::{Latency, Measure},
+        standing::Standing,
+        transitions::Transitions,
+    },
     told::Told,
-    transitions::Transitions,
-    view::{BinderOptions, Proofs, View},
-    volume::{VolumeDecision, sync_volume},
-    waiting::{ClaimIndex, PodIndex},
 };
 use crate::{
     kube_api::{

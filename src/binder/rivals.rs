@@ -12,7 +12,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::decision::Target;
+use super::decide::decision::Target;
 use crate::{
     kube_api::{
         ids::{ResourceVersion, Uid},

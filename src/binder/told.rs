@@ -12,7 +12,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::decision::Target;
+use super::decide::decision::Target;
 use crate::kube_api::events::Event;
 
 /// After so long an event that still holds is sent again: the server's hour, less what the next look may take.
@@ -117,7 +117,7 @@ fn is_same(one: &Event, other: &Event) -> bool {
 mod tests {
     use super::*;
     use crate::{
-        binder::decision::normal,
+        binder::decide::decision::normal,
         kube_api::{ids::ClaimKey, kinds::PersistentVolumeClaim},
     };
 

@@ -3,11 +3,10 @@
 use super::*;
 use crate::{
     binder::{
-        decision::{Directory, Write},
-        host_path::HostPath,
-        latency::Operation,
+        decide::decision::{Directory, Write},
         planner::{COMPARED, LOOKS},
-        runs::ClaimStage,
+        plugins::{host_path::HostPath, runs::ClaimStage},
+        tell::latency::Operation,
     },
     kube_api::{
         call::{Request, Verb},

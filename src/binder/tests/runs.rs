@@ -1,16 +1,15 @@
 //! Work of several steps: its order, its waits, and what it leaves alone.
 
-use super::{
-    super::{
-        host_path::HostPath,
-        reason::VolumeReason,
-        recycle::{Recycler, Recyclers},
-        upkeep::IN_TREE_FINALIZER,
-    },
-    *,
-};
+use super::*;
 use crate::{
-    binder::decision::Directory,
+    binder::{
+        decide::{decision::Directory, upkeep::IN_TREE_FINALIZER},
+        plugins::{
+            host_path::HostPath,
+            recycler::{Recycler, Recyclers},
+        },
+        tell::reason::VolumeReason,
+    },
     kube_api::kinds::{Pod, PodPhase},
 };
 

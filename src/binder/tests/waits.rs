@@ -8,11 +8,13 @@ use tokio::time::Instant;
 use super::{answer, claim, decode, only, planner, volume};
 use crate::{
     binder::{
-        decision::{Target, WriteKind},
-        latency::{BindMode, Measure},
-        op::{Answer, Call},
+        act::op::{Answer, Call},
+        decide::{
+            decision::{Target, WriteKind},
+            upkeep::IN_TREE_FINALIZER,
+        },
         planner::{Plan, Planner},
-        upkeep::IN_TREE_FINALIZER,
+        tell::latency::{BindMode, Measure},
     },
     kube_api::{
         backoff::retry_pause,
