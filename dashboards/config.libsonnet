@@ -6,8 +6,11 @@
     job: 'mooring',
     // The same of kube-controller-manager, for the alert that neither of both is there, and for the comparison.
     kcmJob: 'kube-controller-manager',
-    // Where the runbooks are. In this repository as it is; set it to where your people read them.
-    runbookURL: 'docs/runbooks/%s.md',
+    // Where the runbooks are read: a base that a browser can open, such as
+    // 'https://git.example/storage/mooring/blob/main/docs/runbooks'. As it is, the path in this repository.
+    runbookBase: 'docs/runbooks',
+    // The page of an alert, whose name is %s; for runbooks that are not kept under the repository's names.
+    runbookURL: self.runbookBase + '/%s.md',
 
     // Share of the operations that is within its objective (S-1 to S-4).
     objectives: {
@@ -17,7 +20,7 @@
       'api-writes': 0.999,
     },
 
-    // Waits that are as they should be, however long they take: nobody has to see to them.
+    // Waits that are as they should be, however long they take: no operator is needed.
     expectedWaits: [
       'Available',
       'Bound',

@@ -13,6 +13,7 @@ local groups = { groups: mixin.prometheusRules.groups + mixin.prometheusAlerts.g
   'alerts/rules.yaml': yaml(groups),
   // For `promtool test rules`.
   'alerts/tests.yaml': yaml(import 'alerts/tests.libsonnet'),
+  'alerts/windows.yaml': yaml(import 'alerts/windows.libsonnet'),
   // For the Prometheus operator.
   'alerts/prometheusrule.yaml': yaml({
     apiVersion: 'monitoring.coreos.com/v1',

@@ -1,4 +1,4 @@
-// Alerts: one per cause that somebody has to know of, and one per service level. `critical` wakes a person,
+// Alerts: one per cause that an operator has to know of, and one per service level. `critical` wakes a person,
 // `warning` is for the day, `info` is for the record. Each has a page in docs/runbooks.
 {
   local config = self._config,
@@ -15,7 +15,7 @@
     annotations: { summary: summary, description: description, runbook_url: config.runbookURL % name },
   },
 
-  // As the burn-rate alerts of Kubernetes' API server: a fast burn wakes somebody, a slow one can wait for the day. The
+  // As the burn-rate alerts of Kubernetes' API server: a fast burn wakes a person, a slow one can wait for the day. The
   // short window ends the alert soon after the trouble. Five operations that missed the objective are the least: in a quiet
   // cluster a single slow one would otherwise be half of all.
   local burn(name, level, summary, what) = [
@@ -48,16 +48,16 @@
           'critical',
           '3m',
           'absent(up{%s} == 1)' % job,
-          'mooring is not there.',
-          'Prometheus has not reached any replica of mooring for three minutes. Running pods go on; no new volume is bound, attached or detached.'
+          'mooring is down.',
+          'Prometheus has not reached any replica of mooring for three minutes. Running pods are not affected; no volume is bound, attached or detached.'
         ),
         alert(
           'MooringAndKubeControllerManagerDown',
           'critical',
           '3m',
           'absent(up{%s} == 1) and absent(up{%s} == 1)' % [job, kcm],
-          'Neither mooring nor kube-controller-manager is there.',
-          'Prometheus reaches neither. Nothing attaches, binds or replaces anything in this cluster, and nothing can take over.'
+          'mooring and kube-controller-manager are both down.',
+          'Prometheus reaches neither of them. No volume is bound, attached or detached in this cluster, and nothing can take over.'
         ),
         alert(
           'MooringLeaderAbsent',
@@ -65,7 +65,7 @@
           '1m',
           'sum %s (leader_election_master_status{%s}) == 0' % [by(['job']), job],
           'No replica of mooring leads.',
-          'Replicas run, and none has held the lease for a minute: nothing is bound, attached or detached.'
+          'Replicas run, but none has held the lease for a minute: no volume is bound, attached or detached.'
         ),
         alert(
           'MooringTwoControllers',
@@ -77,16 +77,16 @@
               max %(by_manager)s (running_managed_controllers{name=~"persistentvolume-attach-detach-controller|persistentvolume-binder-controller"} == 1)
             ) > 1
           ||| % { job: job, by_alarm: by(['alarm']), by_name: by(['name']), by_manager: by(['name', 'job']) },
-          'Two controllers do the same work.',
-          'Another attach/detach controller or binder is at work beside mooring ({{ $labels.alarm }}{{ $labels.name }}). mooring has stopped what could destroy something, and waits. Turn one of them off.'
+          'Two controllers manage the same volumes.',
+          'Another attach/detach controller or binder is at work beside mooring ({{ $labels.alarm }}{{ $labels.name }}). mooring has paused everything destructive. Turn one of them off.'
         ),
         alert(
           'MooringForeignWriter',
           'critical',
           '0m',
           'sum %s (increase(mooring_foreign_writes_total{%s}[5m])) > 0' % [by(['job', 'kind']), job],
-          'Somebody else writes what only mooring should write.',
-          '{{ $value | humanize }} writes of kind {{ $labels.kind }} in five minutes were not mooring’s. A script, a restore or a second controller does that.'
+          'Another writer changes what only mooring should write.',
+          '{{ $value | humanize }} writes of kind {{ $labels.kind }} in five minutes were made by another writer: a script, a restore or a second controller.'
         ),
         alert(
           'MooringAlarm',
@@ -94,7 +94,7 @@
           '5m',
           'max %s (mooring_alarm{alarm!~"second_.*", %s}) == 1' % [by(['job', 'alarm']), job],
           'mooring raises the alarm {{ $labels.alarm }}.',
-          'Something stands that an operator has to see to: {{ $labels.alarm }}. /readyz?verbose says what.'
+          'A condition needs an operator: {{ $labels.alarm }}. /readyz?verbose has the details.'
         ),
         alert(
           'MooringCertificateExpires',
@@ -104,7 +104,7 @@
             min %(by)s ({__name__=~"mooring_(serving|client)_certificate_expiry_timestamp_seconds", %(job)s}) - time() < 7 * 86400
           ||| % { by: by(['job', 'instance']), job: job },
           'A certificate of mooring expires within a week.',
-          'The certificate that {{ $labels.instance }} serves or shows to the API server expires in {{ $value | humanizeDuration }}. After that it cannot be scraped, or cannot work.'
+          'The serving or client certificate of {{ $labels.instance }} expires in {{ $value | humanizeDuration }}. After that it cannot be scraped, or cannot reach the API server.'
         ),
       ],
     },
@@ -116,16 +116,16 @@
           'warning',
           '1m',
           'max %s (mooring_watch_silence_seconds{%s}) > 120' % [by(['job', 'instance', 'resource']), job],
-          'A watch of mooring hears nothing.',
-          '{{ $labels.instance }} has heard nothing of {{ $labels.resource }} for {{ $value | humanizeDuration }}; the API server sends a bookmark each minute. Decisions about what is only in the old picture wait.'
+          'A watch of mooring is silent.',
+          '{{ $labels.instance }} has received nothing on its watch of {{ $labels.resource }} for {{ $value | humanizeDuration }}; the API server sends a bookmark each minute. Its view of them may be stale.'
         ),
         alert(
           'MooringNotSynced',
           'warning',
           '5m',
           'min %s (mooring_watch_synced{%s}) == 0' % [by(['job', 'instance', 'resource']), job],
-          'mooring has not listed everything.',
-          '{{ $labels.instance }} has no complete list of {{ $labels.resource }} since its start. It is not ready, and does not lead.'
+          'mooring is not synced.',
+          '{{ $labels.instance }} has had no complete list of {{ $labels.resource }} since its start. It is not ready and does not lead.'
         ),
         alert(
           'MooringUnreadableObjects',
@@ -133,15 +133,15 @@
           '5m',
           'max %s (mooring_watch_unreadable_objects{%s}) > 0' % [by(['job', 'resource']), job],
           'mooring cannot read some objects.',
-          '{{ $value }} objects of {{ $labels.resource }} cannot be read in their newest revision. Each of them waits; nothing else is affected.'
+          'The newest revision of {{ $value }} {{ $labels.resource }} cannot be decoded. Each of these objects waits; nothing else is affected.'
         ),
         alert(
           'MooringGuardRefusals',
           'warning',
           '10m',
           'sum %s (increase(mooring_guard_refusals_total{guard=~"%s", %s}[15m])) > 10' % [by(['job', 'guard']), list(config.unusualGuards), job],
-          'A safety rule of mooring keeps refusing.',
-          'The guard {{ $labels.guard }} refused {{ $value | humanize }} times in 15 minutes. It does so only when the cluster is in a state that should not be.'
+          'A safety check of mooring keeps refusing actions.',
+          'The guard {{ $labels.guard }} refused {{ $value | humanize }} times in 15 minutes. A healthy cluster never triggers it.'
         ),
       ],
     },
@@ -154,7 +154,7 @@
           '0m',
           'max %s (mooring_force_detach_pending{%s}) > 0' % [by(['job', 'driver']), job],
           'Volumes will be detached by force.',
-          '{{ $value }} volumes of {{ $labels.driver }} are on nodes that are not Ready and have not unmounted them. They are detached by force when their time is over. The dashboard “Attach and detach” shows when the next one is.'
+          '{{ $value }} volumes of {{ $labels.driver }} are on nodes that are not Ready and have not unmounted them. They are force-detached when the timeout ends. The dashboard “Attach and detach” shows when the next one is due.'
         ),
         alert(
           'MooringForceDetached',
@@ -169,8 +169,8 @@
           'warning',
           '1m',
           'max %s (mooring_detach_oldest_seconds{%s}) > 900' % [by(['job', 'driver']), job],
-          'A VolumeAttachment is not deleted.',
-          'The oldest deletion of a VolumeAttachment of {{ $labels.driver }} has been under way for {{ $value | humanizeDuration }}. Its volume can go nowhere else.'
+          'The deletion of a VolumeAttachment is stuck.',
+          'The oldest deletion of a VolumeAttachment of {{ $labels.driver }} has been under way for {{ $value | humanizeDuration }}. Its volume cannot be attached to another node.'
         ),
         alert(
           'MooringAttacherNotAnswering',
@@ -184,15 +184,15 @@
             )
           ||| % { by: by(['job', 'driver']), job: job },
           'An external-attacher does not answer.',
-          '{{ $value }} VolumeAttachments wait for the external-attacher of {{ $labels.driver }}, and it has finished none for ten minutes.'
+          '{{ $value }} VolumeAttachments wait for the external-attacher of {{ $labels.driver }}, which has finished none for ten minutes.'
         ),
         alert(
           'MooringProvisionerNotSeen',
           'warning',
           '10m',
           'max %s (mooring_waiting_oldest_seconds{kind="claim", reason=~"ProvisionerNotSeen|ProvisionerUnknown|WaitingForProvisioner", %s}) > 600' % [by(['job', 'reason']), job],
-          'A claim waits for a provisioner that does not come.',
-          'The oldest claim with the reason {{ $labels.reason }} has waited for {{ $value | humanizeDuration }}: its external-provisioner does not run, or does not know the class.'
+          'A claim waits for a provisioner that does not answer.',
+          'The oldest claim with the reason {{ $labels.reason }} has waited for {{ $value | humanizeDuration }}: its external-provisioner does not run or does not serve the class.'
         ),
         alert(
           'MooringClaimsLost',
@@ -200,7 +200,7 @@
           '1m',
           'max %s (mooring_waiting{kind="claim", reason=~"Lost.*", %s}) > 0' % [by(['job', 'reason']), job],
           'Claims have lost their volume.',
-          '{{ $value }} claims are Lost ({{ $labels.reason }}). Nothing was deleted by that, and the data is usually still there.'
+          '{{ $value }} claims are Lost ({{ $labels.reason }}). Nothing was deleted because of this, and the data is usually still there.'
         ),
         alert(
           'MooringWaitingLong',
@@ -215,9 +215,9 @@
     {
       name: 'mooring-slo',
       rules:
-        burn('MooringAttachBudgetBurn', 'attach', 'Attaches are slow by mooring’s own doing (S-1).', 'the attaches took more than a second, without the driver’s time,') +
+        burn('MooringAttachBudgetBurn', 'attach', 'Attaches are slow, without the driver’s time (S-1).', 'the attaches took more than a second, without the driver’s time,') +
         burn('MooringBindBudgetBurn', 'bind', 'Claims are bound slowly (S-2).', 'the claims that a volume fits were bound after more than a second') +
-        burn('MooringDetachBudgetBurn', 'detach', 'Detaches are slow by mooring’s own doing (S-3).', 'the detaches took more than a second, without the driver’s time and the kubelet’s,') +
+        burn('MooringDetachBudgetBurn', 'detach', 'Detaches are slow, without the driver’s and the kubelet’s time (S-3).', 'the detaches took more than a second, without the driver’s time and the kubelet’s,') +
         burn('MooringAPIWriteBudgetBurn', 'api-writes', 'The API server fails mooring’s writes (S-4).', 'the writes ended in a server error or without an answer'),
     },
   ] },

@@ -115,7 +115,7 @@ local healthy = [
       series('rest_client_requests_total', { method: 'POST', code: '201' }, '0+10x60 605+5x30 765+10x60'),
       series('rest_client_requests_total', { method: 'POST', code: '500' }, '0x60 5+5x29 150x60'),
     ]),
-    // Half of all, but of next to nothing: nobody is woken.
+    // Half of all, but of next to nothing: no alert.
     {
       name: 'a quiet cluster with two slow attaches',
       interval: '1m',

@@ -5,7 +5,7 @@ local q = import '../lib/query.libsonnet';
 function(config)
   local d = (import '../lib/dashboard.libsonnet')(config);
 
-  d.new('mooring-api-client', 'mooring / API client and caches', 'What is asked of the API server and how it answers, how fresh the caches are, and what the process needs.', [
+  d.new('mooring-api-client', 'mooring / API client and caches', 'Requests to the API server and its answers, the freshness of the caches, and the resources of the process.', [
     d.row('Requests', [
       p.lines('Requests, by method', 'Per second, lists and watches included.', 'reqps', [p.target(q.rate(q.of('rest_client_requests_total'), 'method'), '{{method}}')], stack=true),
       p.lines('Requests, by code',
@@ -25,7 +25,7 @@ function(config)
               [p.target(q.quantile(0.99, q.of('rest_client_request_duration_seconds_bucket'), 'verb'), '{{verb}}')],
               thresholds=[[1, 'orange']]),
       p.lines('Held back by the own limit',
-              'Time that requests waited for a client limit (--kube-api-qps, or the daemon’s own patience after a 429), 99th percentile.',
+              'Time that requests waited in the client (--kube-api-qps, or a pause after a 429), 99th percentile.',
               's',
               [p.target(q.orNone(q.quantile(0.99, q.of('rest_client_rate_limiter_duration_seconds_bucket'), 'verb'), 'verb'), '{{verb}}')],
               thresholds=[[1, 'orange']]),
@@ -43,7 +43,7 @@ function(config)
               'ops',
               [p.target(q.orNone(q.rate(q.of('mooring_write_conflicts_total'), 'op'), 'op'), '{{op}}')],
               thresholds=[[10, 'orange']]),
-      p.lines('Not answered in time', 'Requests per second whose outcome is unknown, or that the server gave up; and those that were repeated.', 'reqps', [
+      p.lines('Not answered in time', 'Requests per second that timed out or whose outcome is unknown, and retries.', 'reqps', [
         p.target(q.rateOrZero(q.of('mooring_requests_timed_out_total')), 'timed out'),
         p.target(q.rateOrZero(q.of('rest_client_request_retries_total')), 'repeated'),
       ], thresholds=[[0.1, 'orange']]),
@@ -52,7 +52,7 @@ function(config)
     ]),
     d.row('Caches', [
       p.lines('Silence of watches',
-              'How long each watch has heard nothing, by kind. The API server sends a bookmark each minute.',
+              'Time since each watch last received anything, by kind. The API server sends a bookmark each minute.',
               's',
               [p.target('max by (resource) (%s)' % q.of('mooring_watch_silence_seconds'), '{{resource}}')],
               thresholds=[[120, 'red']]),
@@ -63,7 +63,7 @@ function(config)
               [p.target('count by (instance) (%s == 0) or 0 * max by (instance) (%s)' % [q.of('mooring_watch_synced'), q.of('mooring_watch_synced')], '{{instance}}')],
               thresholds=[[1, 'red']]),
       p.lines('Lists',
-              'Lists begun, per second, by cause. Anything but start costs the API server; expired and gap are its doing, failing and behind are trouble.',
+              'Lists begun, per second, by cause. All but start are extra load for the API server; expired and gap come from the server, failing and behind are errors.',
               'ops',
               [p.target(q.rate(q.of('mooring_watch_lists_total'), 'cause'), '{{cause}}')]),
       p.lines('Watches opened anew',
@@ -72,7 +72,7 @@ function(config)
               [p.target(q.rate(q.of('mooring_watch_reopened_total'), 'cause'), '{{cause}}')]),
       p.lines('Objects in the last list', 'By kind: how large this cluster is.', 'none', [p.target('max by (resource) (%s)' % q.of('mooring_watch_list_objects'), '{{resource}}')]),
       p.lines('Unreadable objects',
-              'Objects whose newest revision cannot be read. Each blocks itself and nothing else.',
+              'Objects whose newest revision cannot be read. Each of them waits; nothing else is affected.',
               'none',
               [p.target('sum by (resource) (%s)' % q.of('mooring_watch_unreadable_objects'), '{{resource}}')],
               size=[12, 6],
@@ -101,11 +101,11 @@ function(config)
               [p.target('max by (instance) (%s)' % q.of('mooring_tasks'), '{{instance}}')],
               thresholds=[[20000, 'red']]),
       p.lines('Open files', 'File descriptors by replica, of which connections are most.', 'none', [p.target('max by (instance) (%s)' % q.of('process_open_fds'), '{{instance}}')], thresholds=[[900, 'orange']]),
-      p.lines('Log lines and events left out', 'Lines that nobody took as fast as they came, and events that were not sent, per second.', 'ops', [
+      p.lines('Log lines and events left out', 'Log lines that stderr did not take in time, and events that were not sent, per second.', 'ops', [
         p.target(q.rateOrZero(q.of('mooring_log_lines_dropped_total')), 'log lines'),
         p.target(q.rateOrZero(q.of('mooring_events_dropped_total')), 'events'),
       ], thresholds=[[1, 'orange']]),
-      p.stat('Certificates', 'Time until the certificate that is served and the one that is shown to the API server expire; “none” where no such certificate is in use.', 's', [
+      p.stat('Certificates', 'Time until the serving certificate and the client certificate expire; “none” where no such certificate is in use.', 's', [
         p.target('min(%s) - time() or vector(-1)' % q.of('mooring_serving_certificate_expiry_timestamp_seconds'), 'served'),
         p.target('min(%s) - time() or vector(-1)' % q.of('mooring_client_certificate_expiry_timestamp_seconds'), 'client'),
       ], size=[8, 8], good='text', thresholds=[[0, 'red'], [86400, 'orange'], [7 * 86400, 'green']], words={ '-1': 'none' }),

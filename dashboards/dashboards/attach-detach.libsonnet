@@ -8,14 +8,14 @@ function(config)
   local operations = 'storage_operation_duration_seconds';
   local plugin = 'volume_plugin=~"(kubernetes.io/csi:)?($driver)"';
 
-  d.new('mooring-attach-detach', 'mooring / Attach and detach', 'Where the time of an attach or a detach goes, what waits, what is forced, and which driver is slow.', [
+  d.new('mooring-attach-detach', 'mooring / Attach and detach', 'Time of attaches and detaches by phase, waiting volumes, forced detaches, and drivers compared.', [
     d.row('Now', [
       p.stat('Attached',
-             'Volumes that are on a node, as the actual state has them.',
+             'Volumes that are attached to a node (actual state of the world).',
              'none',
              [p.target('sum(%s)' % q.leader(q.of('attachdetach_controller_total_volumes', 'state="actual_state_of_world"'), 'plugin_name'), 'attached')]),
       p.stat('Wanted',
-             'Volumes that pods want on a node. The difference to those attached is under way, or waits.',
+             'Volumes that pods need on a node (desired state of the world). Those not attached yet are in progress or waiting.',
              'none',
              [p.target('sum(%s)' % q.leader(q.of('attachdetach_controller_total_volumes', 'state="desired_state_of_world"'), 'plugin_name'), 'wanted')]),
       p.stat('With attachers',
@@ -24,7 +24,7 @@ function(config)
              [p.target('sum(%s) or vector(0)' % q.leader(per_driver('mooring_attacher_backlog'), 'driver'), 'backlog')],
              thresholds=[[100, 'orange'], [1000, 'red']]),
       p.stat('Oldest detach',
-             'Age of the oldest deletion of a VolumeAttachment that is under way. Above 15 minutes somebody has to look: runbook MooringDetachStuck.',
+             'Age of the oldest deletion of a VolumeAttachment that is under way. Above 15 minutes: runbook MooringDetachStuck.',
              's',
              [p.target('max(%s) or vector(0)' % per_driver('mooring_detach_oldest_seconds'), 'oldest')],
              thresholds=[[300, 'orange'], [900, 'red']]),
@@ -41,7 +41,7 @@ function(config)
              thresholds=[[0, 'orange']],
              words={ '-1': 'none' }),
     ]),
-    d.row('From wish to fulfilment', [
+    d.row('Latency by phase', [
       p.lines('Attach by phase, mean',
               'Where the time of an attach goes: queue (another node holds the volume, or a retry), api, attacher (the driver), publish (node status). No line where nothing was attached.',
               's',
@@ -115,12 +115,12 @@ function(config)
               'ops',
               [p.target(q.rate(q.of('attach_detach_controller_attachdetach_controller_forced_detaches'), 'reason'), '{{reason}}')]),
       p.lines('Forced detaches pending, by driver',
-              'Volumes whose time is running.',
+              'Volumes whose timeout is running.',
               'none',
               [p.target(q.orNone(q.leader(per_driver('mooring_force_detach_pending'), 'driver'), 'driver'), '{{driver}}')],
               thresholds=[[1, 'orange']]),
       p.lines('Refusals of the guards',
-              'Times per second that a safety rule kept a write from being made, by rule.',
+              'Writes per second that a safety check prevented, by check.',
               'ops',
               [p.target(q.rate(q.of('mooring_guard_refusals_total'), 'guard'), '{{guard}}')]),
     ]),
@@ -135,7 +135,7 @@ function(config)
               'ops',
               [p.target(q.rate(q.of(operations + '_count', plugin), 'volume_plugin, operation_name'), '{{operation_name}} {{volume_plugin}}')]),
       p.lines('Operations that failed',
-              'Of these, what ended without success, per second.',
+              'Those of them that failed, per second.',
               'ops',
               [p.target(q.orNone(q.rate(q.of(operations + '_count', plugin + ', status!="success"'), 'operation_name'), 'operation_name'), '{{operation_name}}')],
               thresholds=[[0.1, 'orange']]),

@@ -6,11 +6,11 @@ function(config)
   local d = (import '../lib/dashboard.libsonnet')(config);
   local lost = 'kind="claim", reason=~"Lost.*"';
 
-  d.new('mooring-binder', 'mooring / Binder', 'How fast claims get their volumes, what they wait for, how provisioners answer, and what lies about unused.', [
+  d.new('mooring-binder', 'mooring / Binder', 'Bind latency, reasons for waiting, provisioners, and unused volumes.', [
     d.row('Now', [
       p.stat('Claims bound', 'Claims that have their volume.', 'none', [p.target('sum(%s)' % q.leader(q.of('mooring_claims', 'phase="Bound"'), 'phase'), 'bound')]),
       p.stat('Claims pending',
-             'Claims that do not. Those that wait for their first pod are among them.',
+             'Claims that are not bound, including those that wait for their first pod.',
              'none',
              [p.target('sum(%s) or vector(0)' % q.leader(q.of('mooring_claims', 'phase="Pending"'), 'phase'), 'pending')],
              thresholds=[[100, 'orange'], [1000, 'red']]),
@@ -30,7 +30,7 @@ function(config)
              [p.target('max(%s) or vector(0)' % q.of('mooring_waiting_oldest_seconds', 'kind="claim", reason!="WaitingForFirstConsumer"'), 'oldest')],
              thresholds=[[600, 'orange'], [1800, 'red']]),
       p.stat('Released, not reused',
-             'Capacity of volumes that were released and kept. It costs money and holds data that nobody uses.',
+             'Capacity of volumes that were released and kept. They cost money and hold unused data.',
              'bytes',
              [p.target('sum(%s) or vector(0)' % q.leader(q.of('mooring_released_bytes'), 'storage_class'), 'released')],
              thresholds=[[1024 * 1024 * 1024 * 1024, 'orange']]),
@@ -62,20 +62,20 @@ function(config)
               size=[12, 8],
               thresholds=[[1800, 'red']]),
       p.lines('Volumes that wait, by reason',
-              'Volumes that are neither available nor bound in peace: released and kept, being deleted, left to their provisioner.',
+              'Volumes that are neither Available nor settled as Bound: retained, being deleted, left to their provisioner.',
               'none',
               [p.target(q.orNone(q.leader(q.of('mooring_waiting', 'kind="volume"'), 'reason') + ' > 0', 'reason'), '{{reason}}')],
               size=[12, 8],
               stack=true),
       p.lines('Decisions',
-              'What the binder decided, per second, by reason: what it is busy with.',
+              'Decisions of the binder per second, by reason.',
               'ops',
               [p.target(q.rate(q.of('mooring_decisions_total'), 'kind, reason'), '{{kind}}: {{reason}}')],
               size=[12, 8]),
     ]),
     d.row('Provisioners', [
       p.lines('Provision and delete, 99th percentile',
-              'From the request to the provisioner’s answer, by plugin. No line where nothing was asked.',
+              'From the request to the provisioner’s answer, by plugin. No line where nothing was requested.',
               's',
               [p.target(q.quantile(0.99, q.of('volume_operation_total_seconds_bucket'), 'plugin_name, operation_name'), '{{operation_name}} {{plugin_name}}')],
               thresholds=[[60, 'orange'], [300, 'red']]),
@@ -90,7 +90,7 @@ function(config)
               thresholds=[[0.1, 'orange']]),
     ]),
     d.row('Stock', [
-      p.lines('Claims, by phase', 'All claims of the cluster. Lost is for people to see to.', 'none', [p.target(q.leader(q.of('mooring_claims'), 'phase'), '{{phase}}')], stack=true),
+      p.lines('Claims, by phase', 'All claims of the cluster. Lost claims need a person.', 'none', [p.target(q.leader(q.of('mooring_claims'), 'phase'), '{{phase}}')], stack=true),
       p.lines('Volumes, by phase', 'All PersistentVolumes of the cluster.', 'none', [p.target(q.leader(q.of('mooring_volumes'), 'phase'), '{{phase}}')], stack=true),
       p.lines('Released bytes, by class',
               'Capacity of volumes that were released and kept, by storage class.',

@@ -7,7 +7,7 @@ function(config)
   local queues = 'name=~"pvcs|claims|volumes"';
   local quantile(bucket, labels) = q.quantile(0.99, bucket, 'job, ' + labels);
 
-  d.new('mooring-kcm-comparison', 'mooring / Compared with kube-controller-manager', 'Only metrics that both have, under kube-controller-manager’s names. Choose both jobs during a migration: each line says whose it is.', [
+  d.new('mooring-kcm-comparison', 'mooring / Compared with kube-controller-manager', 'Only metrics that both have, under kube-controller-manager’s names. Choose both jobs during a migration: each line is labelled with its job.', [
     d.row('Who is at work', [
       p.lines('Up', 'Processes that Prometheus can scrape, by job.', 'none', [p.target('sum by (job) (max by (job, instance) (%s))' % q.of('up'), '{{job}}')], size=[8, 6]),
       p.lines('Leaders',
@@ -36,7 +36,7 @@ function(config)
               [p.target(q.rate(q.of('storage_operation_duration_seconds_count', 'operation_name=~"volume_attach|volume_detach"'), 'job, operation_name, status'), '{{job}}: {{operation_name}} {{status}}')],
               size=[12, 8]),
       p.lines('Volumes wanted and attached',
-              'Both states of the world. The two lines of a job should be close to each other.',
+              'Desired and actual state of the world. The two lines of a job should be close to each other.',
               'none',
               [p.target('sum by (job, state) (%s)' % q.of('attachdetach_controller_total_volumes'), '{{job}}: {{state}}')]),
       p.lines('Forced detaches',

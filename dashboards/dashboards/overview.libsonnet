@@ -25,7 +25,7 @@ function(config)
   );
   local writes(matchers) = q.increase(q.of('rest_client_requests_total', 'method=~"POST|PUT|PATCH|DELETE", code!="409"' + matchers));
 
-  d.new('mooring-overview', 'mooring / Overview', 'Whether volumes get where pods need them, and what is in the way if not.', [
+  d.new('mooring-overview', 'mooring / Overview', 'Whether volumes reach the nodes that need them, and what prevents it.', [
     d.row('Is it healthy?', [
       p.stat('Leader',
              'The replica that writes. None for more than a minute: nothing is attached or bound. Two: see the runbook MooringTwoControllers.',
@@ -39,12 +39,12 @@ function(config)
              good='red',
              thresholds=[[1, 'orange'], [2, 'green']]),
       p.stat('Alarms',
-             'What an operator has to see to at once: another controller at work, or a state that cannot be kept. The page /readyz?verbose names it.',
+             'Conditions that need an operator at once: a second controller, or state that cannot be saved. /readyz?verbose names them.',
              'none',
              [p.target('sum(%s)' % q.leader(q.of('mooring_alarm'), 'alarm'), 'alarms')],
              thresholds=[[1, 'red']]),
       p.stat('Longest silence of a watch',
-             'How long the quietest watch has heard nothing. Bookmarks come each minute; above two minutes the daemon may work with an old picture.',
+             'Time since the most silent watch last received anything. Bookmarks come each minute; above two minutes the caches may be stale.',
              's',
              [p.target('max(%s)' % q.of('mooring_watch_silence_seconds'), 'silence')],
              thresholds=[[90, 'orange'], [120, 'red']]),
@@ -85,7 +85,7 @@ function(config)
               size=[12, 9],
               stack=true),
       p.lines('Oldest wait, by reason',
-              'How long the oldest of them has waited. A line that rises steadily is one object that nothing helps.',
+              'How long the oldest of them has waited. A line that rises steadily is one stuck object.',
               's',
               [p.target(q.orNone(q.leader(q.of('mooring_waiting_oldest_seconds', unexpected), 'kind, reason') + ' > 0', 'kind'), '{{kind}}: {{reason}}')],
               size=[12, 9],
@@ -98,7 +98,7 @@ function(config)
               [p.target(q.rate(q.of('rest_client_requests_total'), 'code'), '{{code}}')],
               stack=true),
       p.lines('Refusals of the guards',
-              'Times per second that a safety rule kept something from being done, by rule. A volume that is still mounted or that another node holds is daily work; ForeignWriter and ObjectUnreadable are not.',
+              'Actions per second that a safety check prevented, by check. A volume that is still mounted or held by another node is normal; ForeignWriter and ObjectUnreadable are not.',
               'ops',
               [p.target(q.rate(q.of('mooring_guard_refusals_total'), 'guard'), '{{guard}}')]),
       p.lines('Memory',

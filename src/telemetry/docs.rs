@@ -102,7 +102,7 @@ fn document() -> String {
         "\n## What is left out\n\nFrom one place for one reason, {BURST} lines at once and {} a second are written. An \
          attempt that fails just like the one before is written once in {} minutes. The next line from there says \
          how many were left out (`left_out=17`); `mooring_log_lines_left_out_total` counts them all. Lines of level \
-         debug and trace are never left out. Lines that nobody takes as fast as they come are dropped instead of \
+         debug and trace are never left out. Lines that stderr does not take in time are dropped instead of \
          waited for: `mooring_log_lines_dropped_total`.\n",
         1_000 / REFILL.as_millis(),
         REPEAT.as_secs() / 60,

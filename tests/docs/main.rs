@@ -1,6 +1,7 @@
 //! What the repository says about itself leads somewhere: ids and sections that code, tests and pages cite are in
 //! `docs/spec`, each promise of `docs/spec/safety.md` is shown by a test or is an accepted gap, links between pages lead
-//! to files and headings, and every switch is in `docs/testing.md`.
+//! to files and headings, every switch is in `docs/testing.md`, reason codes are those of the code, and the justfile's commands
+//! can be read without it.
 //!
 //! In: the text of the repository's files. Out: one line per place that leads nowhere. Which words are ids is the table
 //! [`ids::IDS`].
@@ -15,6 +16,7 @@ mod pages;
 mod promises;
 mod sections;
 mod switches;
+mod words;
 
 /// One line per place, or nothing.
 fn none(kind: &str, wrong: &[String]) {
@@ -49,4 +51,14 @@ fn every_link_leads_to_a_file_and_a_heading() {
 #[test]
 fn every_switch_of_the_tests_is_described() {
     none("switches differ from docs/testing.md", &switches::that_differ());
+}
+
+#[test]
+fn every_reason_code_on_the_page_is_one() {
+    none("codes are none", &words::codes_without_code());
+}
+
+#[test]
+fn every_command_of_the_justfile_can_be_read_without_it() {
+    none("commands are not described", &words::commands_without_words());
 }

@@ -64,6 +64,7 @@ fn main() {
     let promtool = |name, test| needs("promtool", debian, name, test);
     let trials = vec![
         go("sources_are_what_is_committed", sources::are_committed),
+        go("sources_take_settings", sources::take_settings),
         Trial::test("sources_of_all_dashboards_are_installed", sources::are_installed),
         Trial::test("linter_finds_nothing", linter::finds_nothing),
         Trial::test("panels_have_the_unit_of_what_they_draw", panels::have_the_unit_of_what_they_draw),
@@ -71,6 +72,7 @@ fn main() {
         Trial::test("rules_have_runbooks_and_runbooks_have_rules", rules::have_runbooks),
         promtool("rules_are_valid", rules::are_valid),
         promtool("rules_fire_and_resolve", rules::fire_and_resolve),
+        promtool("rules_burn_over_each_window", rules::have_their_windows),
         needs(
             "prometheus",
             debian,

@@ -1,5 +1,5 @@
-//! The rules: promtool finds them valid and plays each alert (`dashboards/alerts/tests.libsonnet`), and each alert has a
-//! runbook.
+//! The rules: promtool finds them valid and plays each alert (`dashboards/alerts/tests.libsonnet`) and each window of the
+//! burn-rate alerts (`windows.libsonnet` beside it), and each alert has a runbook.
 
 use std::{collections::BTreeSet, fs, process::Command};
 
@@ -25,14 +25,36 @@ pub fn are_valid() -> Result<(), Failed> {
 }
 
 pub fn fire_and_resolve() -> Result<(), Failed> {
-    run(Command::new("promtool").args(["test", "rules"]).arg(repository("dashboards/alerts/tests.yaml")))?;
-    let text = fs::read_to_string(repository("dashboards/alerts/tests.yaml"))?;
-    let file: Value = serde_saphyr::from_str(&text)?;
-    let played: Vec<_> = file["tests"].as_array().unwrap().iter().map(|test| test["name"].clone()).collect();
+    let played = play("dashboards/alerts/tests.yaml")?;
     for alert in names() {
-        assert!(played.contains(&Value::from(alert.as_str())), "{alert} is not played");
+        assert!(played.contains(&alert), "{alert} is not played");
     }
     Ok(())
+}
+
+/// A burn-rate alert's long windows: each of them for one service level, and the first of them for each.
+pub fn have_their_windows() -> Result<(), Failed> {
+    let played = play("dashboards/alerts/windows.yaml")?;
+    for rule in all().iter().filter(|rule| !rule["labels"]["long"].is_null()) {
+        let (alert, long) = (rule["alert"].as_str().unwrap(), rule["labels"]["long"].as_str().unwrap());
+        // An hour is played with the other alerts.
+        if long == "1h" {
+            continue;
+        }
+        let is_played = played.contains(&format!("{alert} over {long}"));
+        assert!(is_played || long != "6h", "{alert} is not played over {long}");
+        let is_played_of_one = played.iter().any(|name| name.ends_with(&format!(" over {long}")));
+        assert!(is_played_of_one, "no alert is played over {long}");
+    }
+    Ok(())
+}
+
+/// Has promtool play a file, and returns the names of its tests.
+fn play(path: &str) -> Result<Vec<String>, Failed> {
+    run(Command::new("promtool").args(["test", "rules"]).arg(repository(path)))?;
+    let file: Value = serde_saphyr::from_str(&fs::read_to_string(repository(path))?)?;
+    let tests = file["tests"].as_array().unwrap();
+    Ok(tests.iter().filter_map(|test| test["name"].as_str().map(str::to_owned)).collect())
 }
 
 fn names() -> BTreeSet<String> {
@@ -55,7 +77,8 @@ pub fn have_runbooks() -> Result<(), Failed> {
     assert_eq!(pages, names());
     for rule in all().iter().filter(|rule| !rule["alert"].is_null()) {
         let name = rule["alert"].as_str().unwrap();
-        assert_eq!(rule["annotations"]["runbook_url"], format!("docs/runbooks/{name}.md"));
+        let page = rule["annotations"]["runbook_url"].as_str().unwrap();
+        assert!(page.ends_with(&format!("docs/runbooks/{name}.md")), "{name}: {page}");
         for annotation in ["summary", "description"] {
             assert!(
                 rule["annotations"][annotation].as_str().is_some_and(|text| text.ends_with('.')),

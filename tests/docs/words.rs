@@ -1,0 +1,41 @@
+//! Words that stand on a page and in the code: reason codes, and the commands of the justfile.
+
+use crate::files;
+
+/// The page that lists the reason codes, and the heading above them.
+const CODES: (&str, &str) = ("docs/spec/user-experience.md", "### Reason codes");
+/// Where the commands are described for those who have no `just`.
+const COMMANDS: &str = "CONTRIBUTING.md";
+
+/// Reason codes that the code does not have.
+pub fn codes_without_code() -> Vec<String> {
+    let sources: String = files::all()
+        .iter()
+        .filter(|file| file.path.starts_with("src/"))
+        .map(|file| file.text.as_str())
+        .collect();
+    let (page, heading) = CODES;
+    let text = files::read(page);
+    let list = text.split(heading).nth(1).and_then(|rest| rest.split("\n#").next()).expect("a list of codes");
+    let codes: Vec<&str> = list.split('`').skip(1).step_by(2).collect();
+    assert!(codes.len() > 50, "{} codes", codes.len());
+    codes
+        .into_iter()
+        .filter(|code| !sources.contains(&format!("\"{code}\"")))
+        .map(|code| format!("{code} is in {page} and nowhere in src"))
+        .collect()
+}
+
+/// Commands of the justfile that cannot be read without it.
+pub fn commands_without_words() -> Vec<String> {
+    let page = files::read(COMMANDS);
+    files::read("justfile")
+        .lines()
+        .filter_map(|line| line.strip_prefix("    "))
+        .filter(|command| !command.starts_with('@'))
+        // An argument has another form on the page.
+        .map(|command| command.split("{{").next().unwrap_or_default().trim_end_matches(['-', ' ']))
+        .filter(|command| !page.contains(*command))
+        .map(|command| format!("`{command}` of the justfile is not in {COMMANDS}"))
+        .collect()
+}
