@@ -15,7 +15,7 @@ use std::{
 use thiserror::Error;
 
 use crate::{
-    attach_detach::{AttachDetachOptions, force::ForcePolicy, room::PAIR_CALLS},
+    attach_detach::{AttachDetachOptions, act::room::PAIR_CALLS, decide::force::ForcePolicy},
     binder::BinderOptions,
     cli::{ContentType, LoggingFormat, RunArgs},
     http,

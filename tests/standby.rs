@@ -13,8 +13,8 @@ use mooring::{
     attach_detach::{
         clock::Clock,
         controller::{AttachDetachOptions, Controller},
-        metrics::AttachDetachMetrics,
-        volume_name::VolumeId,
+        desired::volume_name::VolumeId,
+        tell::metrics::AttachDetachMetrics,
     },
     binder::{BinderOptions, planner::Planner},
     kube_api::{

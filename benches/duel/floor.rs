@@ -14,7 +14,10 @@ use std::{
 use futures::{StreamExt, stream};
 use kube::{Api, Client, api::ListParams, runtime::watcher::Event};
 use mooring::{
-    attach_detach::{calls, desired_state::AttachSource, volume_name::VolumeId},
+    attach_detach::{
+        act::calls,
+        desired::{state::AttachSource, volume_name::VolumeId},
+    },
     binder::{binding::next_write, decision::Object},
     kube_api::{
         call::{Caller, Request, Verb},

@@ -2,7 +2,7 @@
 //!
 //! In: changed objects, and the outcomes of our requests. Out: the next requests, and events for users.
 //! Each input marks the volumes it touches dirty; dirty volumes are planned. A volume is planned only
-//! while there is [`room`](super::room) to send, so no decision waits in a queue and goes stale there (S15). Time comes
+//! while there is [`room`](super::act::room) to send, so no decision waits in a queue and goes stale there (S15). Time comes
 //! in as an argument, and nothing in here waits, so a whole history can be played in a test.
 
 use std::{collections::BTreeSet, mem, sync::Arc, time::Duration};
@@ -10,29 +10,32 @@ use std::{collections::BTreeSet, mem, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use super::{
-    actual_state::{ActualState, Operation, Pair, PairCall},
-    attach_required::AttachRequired,
-    blocks::UnreadableAttachments,
-    calls::{Call, PairRequest},
+    act::{
+        calls::{Call, PairRequest},
+        pace::Pace,
+        room::Room,
+    },
+    actual::{
+        identification::{candidates, volume_of},
+        state::{ActualState, Operation, Pair, PairCall},
+        withdrawal::Sequence,
+    },
     clock::Clock,
-    desired_state::DesiredState,
-    end_to_end::EndToEnd,
-    force::ForcePolicy,
-    force_timers::{ForceTimers, TimersPlace},
-    foreign_acts::ForeignActs,
-    identification::{candidates, volume_of},
-    journey::Lap,
-    metrics::{AttachDetachMetrics, Ending, Planned},
-    pace::Pace,
-    populator,
+    decide::{force::ForcePolicy, multi_attach::Rivalry, scope::Scope},
+    desired::{attach_required::AttachRequired, populator, state::DesiredState, volume_name::VolumeId},
+    guard::{
+        blocks::UnreadableAttachments,
+        force_timers::{ForceTimers, TimersPlace},
+        foreign_acts::ForeignActs,
+    },
     queue::{Lanes, Queue, QueueCounts},
-    rivalry::Rivalry,
-    room::Room,
-    scope::Scope,
-    standing::Standing,
     sweep::Survey,
-    volume_name::VolumeId,
-    withdrawal::Sequence,
+    tell::{
+        end_to_end::EndToEnd,
+        metrics::{AttachDetachMetrics, Ending, Planned},
+        phases::Lap,
+        standing::Standing,
+    },
 };
 use crate::{
     kube_api::{
@@ -63,7 +66,7 @@ pub struct AttachDetachOptions {
     pub force: ForcePolicy,
     /// How often everything is looked at although nothing happened; `None` for never.
     pub sweep_period: Option<Duration>,
-    /// How many requests for pairs may be under way; `None` for [`PAIR_CALLS`](super::room::PAIR_CALLS). Fewer where requests are
+    /// How many requests for pairs may be under way; `None` for [`PAIR_CALLS`](super::act::room::PAIR_CALLS). Fewer where requests are
     /// rationed: a detach that is decided must be sent at once, or a pod that comes back meanwhile is too
     /// late to stop it (S15).
     pub pair_calls: Option<usize>,

@@ -6,10 +6,12 @@
 use tokio::{sync::mpsc, task::JoinSet};
 
 use super::{
-    calls::{Answer, Call, Outcome, PairRequest},
-    room::{NODE_CALLS, PAIR_CALLS},
-    second_controller::Suspect,
-    withdrawal::Sequence,
+    act::{
+        calls::{Answer, Call, Outcome, PairRequest},
+        room::{NODE_CALLS, PAIR_CALLS},
+    },
+    actual::withdrawal::Sequence,
+    guard::second_controller::Suspect,
 };
 use crate::kube_api::{
     call::{CallError, Caller, Verb},

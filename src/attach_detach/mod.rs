@@ -1,61 +1,39 @@
 //! Attach/detach: which volume is on which node.
 //!
 //! ```text
-//! pods, claims, volumes ─▶ populator ─▶ desired state ┐
-//! attachments, nodes ────────────────▶ actual state ──┴▶ reconciler ─▶ executor ─▶ VolumeAttachments
-//!                                                          └────────▶ status updater ─▶ node status
+//! pods, claims, volumes ─▶ desired ┐
+//! attachments, nodes ────▶ actual ─┴▶ decide ─▶ act ─▶ VolumeAttachments, node status
+//!                              guard ───┘  └───▶ tell ─▶ events, metrics, logs, debug page
 //! ```
 //!
-//! [`volume_source`], [`populator`], [`rules`], [`reconciler`] and [`status_updater`] are functions of values; the
-//! [`controller`] owns the two states and turns what happened into the next requests; [`AttachDetach`]
-//! is all of that at run time.
+//! The rooms, in the order in which a change goes through them:
+//!
+//! * [`desired`]: from a pod to the nodes that must have a volume (populator, volume names, in-tree migration)
+//! * [`actual`]: where volumes are attached or may be, and what each node's status says
+//! * [`decide`]: pure: multi-attach, detach order, force detach after `maxWaitForUnmountDuration`, the node's list
+//! * [`act`]: requests as values, how many at once, and what their answers mean
+//! * [`tell`]: events, metrics, logs, phases and the debug page
+//! * [`guard`]: what holds writes back or outlives a restart: a second controller, force-detach timers
+//!
+//! [`controller`] owns both states and takes changes in; [`planning`] gives dirty volumes their turn;
+//! [`AttachDetach`] is all of that at run time.
 
-pub mod actual_state;
-mod announcer;
-pub mod attach_required;
-mod backlog;
-pub mod blocks;
-pub mod calls;
+pub mod act;
+pub mod actual;
 pub mod clock;
 pub mod controller;
-pub mod desired_state;
-pub mod end_to_end;
+pub mod decide;
+pub mod desired;
 mod executor;
-pub mod force;
-pub mod force_timers;
-mod foreign_acts;
-mod identification;
-pub mod in_tree_migration;
-pub mod journey;
-pub mod metrics;
-mod no_op;
-pub mod node_state;
-mod outcomes;
-pub mod pace;
+pub mod guard;
 mod planning;
-pub mod populator;
-mod publishing;
 pub mod queue;
-mod reason;
-pub mod reconciler;
 pub mod retry;
-pub mod rivalry;
-pub mod room;
-pub mod rules;
-pub mod scope;
-pub mod second_controller;
 mod standby;
-pub mod standing;
-pub mod status_updater;
 mod subsystem;
 mod sweep;
-mod telling;
-mod trails;
-mod transitions;
-pub mod volume_name;
-pub mod volume_source;
-pub mod withdrawal;
+pub mod tell;
 
 pub use controller::AttachDetachOptions;
-pub use force_timers::TimersPlace;
+pub use guard::force_timers::TimersPlace;
 pub use subsystem::AttachDetach;

@@ -10,22 +10,29 @@ use std::collections::{BTreeMap, BTreeSet};
 use tokio::time::Instant;
 
 use super::{
-    actual_state::{Pair, PairCall, Publication},
-    calls::{self, PairRequest},
+    act::{
+        calls::{self, PairRequest},
+        room::NODE_CALLS,
+    },
+    actual::{
+        identification::{is_exclusive, is_held_exclusively},
+        state::{Pair, PairCall, Publication},
+        withdrawal::Withdrawal,
+    },
     controller::{Controller, Dirty},
-    desired_state::Wish,
-    force::{ForceReason, Unforced},
-    force_timers::{Failure, Wait, WaitKey},
-    identification::{is_exclusive, is_held_exclusively},
-    metrics::{Counted, Planned},
-    reconciler::{self, VolumeView},
-    rivalry::{Exclusive, Rivalry},
-    room::NODE_CALLS,
-    rules::{Step, Verdict, Waiting},
-    scope::Scope,
-    telling::Others,
-    volume_name::VolumeId,
-    withdrawal::Withdrawal,
+    decide::{
+        csi::{Step, Verdict, Waiting},
+        force::{ForceReason, Unforced},
+        multi_attach::{Exclusive, Rivalry},
+        reconciler::{self, VolumeView},
+        scope::Scope,
+    },
+    desired::{state::Wish, volume_name::VolumeId},
+    guard::force_timers::{Failure, Wait, WaitKey},
+    tell::{
+        metrics::{Counted, Planned},
+        telling::Others,
+    },
 };
 use crate::{
     kube_api::{

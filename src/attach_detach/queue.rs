@@ -16,7 +16,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{scope::Scope, volume_name::VolumeId};
+use super::{decide::scope::Scope, desired::volume_name::VolumeId};
 use crate::kube_api::ids::NodeName;
 
 /// What was counted since this was last asked.

@@ -10,9 +10,9 @@ use tokio::time::Instant;
 
 use super::{
     controller::{Controller, Dirty},
+    decide::scope::Scope,
+    desired::volume_name::VolumeId,
     planning::AT_ONCE,
-    scope::Scope,
-    volume_name::VolumeId,
 };
 use crate::{kube_api::ids::NodeName, state::VecMap};
 

@@ -11,16 +11,15 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    backlog,
-    calls::Outcome,
+    act::{
+        calls::Outcome,
+        room::{NODE_CALLS, PAIR_CALLS},
+    },
     clock::Clock,
     controller::{AttachDetachOptions, Controller, Effects},
-    end_to_end::EndToEnd,
     executor::Executor,
-    force_timers::TimersPlace,
-    metrics::AttachDetachMetrics,
-    room::{NODE_CALLS, PAIR_CALLS},
-    standing::Standing,
+    guard::force_timers::TimersPlace,
+    tell::{backlog, end_to_end::EndToEnd, metrics::AttachDetachMetrics, standing::Standing},
 };
 use crate::{
     kube_api::{call::Caller, events::EventRecorder, leadership::Leadership, tally::LeaseTally},
@@ -185,9 +184,9 @@ mod tests {
     use serde_json::{Value, json};
     use tokio::{sync::Semaphore, task::JoinHandle, time::timeout};
 
+    use super::super::desired::volume_name::VolumeId;
     use super::*;
     use crate::{
-        attach_detach::volume_name::VolumeId,
         kube_api::{
             events::EventQueue,
             ids::NodeName,

@@ -5,7 +5,9 @@
 
 use tokio::time::Instant;
 
-use super::{controller::Controller, planning::AT_ONCE, scope::Scope, volume_name::VolumeId};
+use super::{
+    controller::Controller, decide::scope::Scope, desired::volume_name::VolumeId, planning::AT_ONCE,
+};
 use crate::kube_api::{
     ids::{AttachmentName, NodeName, PodKey},
     text,

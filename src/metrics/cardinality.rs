@@ -7,11 +7,13 @@ use tokio::time::Instant;
 use super::{Alarms, ApiMetrics, Metrics, bounded::DRIVERS, openmetrics_reader};
 use crate::{
     attach_detach::{
-        actual_state::Operation,
-        journey::{Lap, Phase, Span},
-        metrics::{AttachDetachMetrics, Counted, Ending},
-        scope::Scope,
-        volume_name::VolumeId,
+        actual::state::Operation,
+        decide::scope::Scope,
+        desired::volume_name::VolumeId,
+        tell::{
+            metrics::{AttachDetachMetrics, Counted, Ending},
+            phases::{Lap, Phase, Span},
+        },
     },
     binder::{
         Standing,

@@ -12,7 +12,7 @@ use super::{
     slis::Slis,
 };
 use crate::{
-    attach_detach::{AttachDetach, AttachDetachOptions, journey::Phase, rules::Waiting},
+    attach_detach::{AttachDetach, AttachDetachOptions, decide::csi::Waiting, tell::phases::Phase},
     binder::{Binder, BinderOptions, decision::WriteKind, latency::BindMode},
     http::Measures,
     kube_api::{

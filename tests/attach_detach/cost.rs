@@ -8,12 +8,12 @@ use k8s_openapi::jiff::Timestamp;
 use libtest_mimic::{Failed, Trial};
 use mooring::{
     attach_detach::{
-        calls::Call,
+        act::calls::Call,
+        actual::withdrawal::Sequence,
         clock::Clock,
         controller::{AttachDetachOptions, Controller},
-        metrics::AttachDetachMetrics,
-        volume_name::VolumeId,
-        withdrawal::Sequence,
+        desired::volume_name::VolumeId,
+        tell::metrics::AttachDetachMetrics,
     },
     kube_api::{
         ids::{DriverName, NodeName},

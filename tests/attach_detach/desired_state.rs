@@ -12,10 +12,10 @@ use fastrand::Rng;
 use futures::FutureExt;
 use libtest_mimic::{Failed, Trial};
 use mooring::{
-    attach_detach::{
+    attach_detach::desired::{
         attach_required::AttachRequired,
-        desired_state::{AttachSource, DesiredState, PodFacts, PodWishes, WantedVolume},
         populator,
+        state::{AttachSource, DesiredState, PodFacts, PodWishes, WantedVolume},
         volume_name::VolumeId,
     },
     kube_api::{

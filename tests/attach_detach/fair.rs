@@ -6,9 +6,9 @@ use std::collections::{BTreeSet, VecDeque};
 use libtest_mimic::{Failed, Trial};
 use mooring::{
     attach_detach::{
-        calls::{Answer, Call, Outcome, PairRequest},
-        volume_name::VolumeId,
-        withdrawal::Sequence,
+        act::calls::{Answer, Call, Outcome, PairRequest},
+        actual::withdrawal::Sequence,
+        desired::volume_name::VolumeId,
     },
     kube_api::{
         ids::NodeName,

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use libtest_mimic::{Failed, Trial};
 use mooring::{
-    attach_detach::{
+    attach_detach::desired::{
         attach_required::AttachRequired,
-        desired_state::{AttachSource, PodWishes, Unresolved, WantedVolume, WhyUnresolved},
         populator,
+        state::{AttachSource, PodWishes, Unresolved, WantedVolume, WhyUnresolved},
     },
     kube_api::kinds::{CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod},
     state::{Objects, Stored},

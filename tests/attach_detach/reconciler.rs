@@ -6,17 +6,23 @@ use k8s_openapi::jiff::Timestamp;
 use libtest_mimic::{Failed, Trial};
 use mooring::{
     attach_detach::{
-        actual_state::{ActualState, Candidates, PairCall, Publication, Uncertain},
-        blocks::StandOff,
-        desired_state::{AttachSource, DesiredState, PodFacts, PodWishes, WantedVolume, Wish},
-        force::ForcePolicy,
-        node_state::Unsettled,
-        reconciler::{VolumeView, plan},
-        rivalry::Exclusive,
-        rules::Step,
-        scope::Scope,
-        volume_name::VolumeId,
-        withdrawal::{Sequence, Withdrawal},
+        actual::{
+            node::Unsettled,
+            state::{ActualState, Candidates, PairCall, Publication, Uncertain},
+            withdrawal::{Sequence, Withdrawal},
+        },
+        decide::{
+            csi::Step,
+            force::ForcePolicy,
+            multi_attach::Exclusive,
+            reconciler::{VolumeView, plan},
+            scope::Scope,
+        },
+        desired::{
+            state::{AttachSource, DesiredState, PodFacts, PodWishes, WantedVolume, Wish},
+            volume_name::VolumeId,
+        },
+        guard::blocks::StandOff,
     },
     kube_api::{
         ids::{DriverName, NodeName, PodKey, ResourceVersion, VolumeName},

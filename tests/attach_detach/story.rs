@@ -14,13 +14,12 @@ use libtest_mimic::{Failed, Trial};
 use mooring::{
     attach_detach::{
         TimersPlace,
-        calls::{Answer, Call, Outcome, PairRequest},
+        act::calls::{Answer, Call, Outcome, PairRequest},
         clock::Clock,
         controller::{AttachDetachOptions, Controller},
-        force::ForcePolicy,
-        metrics::AttachDetachMetrics,
-        second_controller::Suspect,
-        standing::NodeVolume,
+        decide::force::ForcePolicy,
+        guard::second_controller::Suspect,
+        tell::{metrics::AttachDetachMetrics, standing::NodeVolume},
     },
     kube_api::{
         call::{CallError, Verb},

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use libtest_mimic::{Failed, Trial};
 use mooring::{
-    attach_detach::{
+    attach_detach::desired::{
         in_tree_migration,
         volume_name::{VolumeId, VolumeKind},
         volume_source::{self, Storage},

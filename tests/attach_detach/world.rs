@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::jiff::Timestamp;
 use mooring::{
     attach_detach::{
-        calls::{Answer, Call, PairRequest},
-        volume_name::VolumeId,
+        act::calls::{Answer, Call, PairRequest},
+        desired::volume_name::VolumeId,
     },
     kube_api::{
         call::{CallError, Request, Verb},

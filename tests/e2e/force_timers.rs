@@ -24,8 +24,8 @@ use kube::{
 };
 use mooring::{
     attach_detach::{
-        force_timers::{WaitKey, Waited},
-        volume_name::VolumeId,
+        desired::volume_name::VolumeId,
+        guard::force_timers::{WaitKey, Waited},
     },
     embedded::faults::{Answer, Write},
     kube_api::lease::note,

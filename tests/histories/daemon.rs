@@ -12,13 +12,13 @@ use std::{
 use fastrand::Rng;
 use mooring::{
     attach_detach::{
-        calls::{Answer, Call, Outcome, PairRequest},
+        act::calls::{Answer, Call, Outcome, PairRequest},
+        actual::withdrawal::Sequence,
         clock::Clock,
         controller::{AttachDetachOptions, Controller},
-        force_timers::TimersPlace,
-        metrics::AttachDetachMetrics,
-        volume_name::VolumeId,
-        withdrawal::Sequence,
+        desired::volume_name::VolumeId,
+        guard::force_timers::TimersPlace,
+        tell::metrics::AttachDetachMetrics,
     },
     kube_api::{
         call::CallError,

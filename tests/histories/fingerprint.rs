@@ -16,13 +16,15 @@ use std::{
 use k8s_openapi::jiff::Timestamp;
 use mooring::{
     attach_detach::{
-        actual_state::{Doubt, Pair, Uncertain},
-        calls::{Answer, Call, Outcome, PairRequest},
-        node_state::{NodeState, Unsettled},
+        act::calls::{Answer, Call, Outcome, PairRequest},
+        actual::{
+            node::{NodeState, Unsettled},
+            state::{Doubt, Pair, Uncertain},
+            withdrawal::Withdrawal,
+        },
+        decide::node_list::WINDOW,
+        desired::volume_name::VolumeId,
         retry::Retry,
-        status_updater::WINDOW,
-        volume_name::VolumeId,
-        withdrawal::Withdrawal,
     },
     kube_api::{
         ids::{NodeName, ResourceVersion, Uid},

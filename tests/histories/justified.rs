@@ -5,8 +5,8 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use mooring::{
     attach_detach::{
-        calls::{Call, PairRequest},
-        volume_name::{VolumeId, VolumeKind},
+        act::calls::{Call, PairRequest},
+        desired::volume_name::{VolumeId, VolumeKind},
     },
     kube_api::{
         call::Request,

@@ -4,7 +4,7 @@
 use fastrand::Rng;
 use k8s_openapi::jiff::Timestamp;
 use mooring::{
-    attach_detach::volume_name::VolumeKind,
+    attach_detach::desired::volume_name::VolumeKind,
     kube_api::{
         ids::{AttachmentName, DriverName, NodeName, Uid},
         kinds::{AttachedVolume, VolumeAttachment},

@@ -10,7 +10,7 @@ use std::{
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use mooring::{
-    attach_detach::volume_name::{VolumeId, VolumeKind},
+    attach_detach::desired::volume_name::{VolumeId, VolumeKind},
     kube_api::{
         call::{CallError, Request, Verb},
         ids::{AttachmentName, ClaimKey, DriverName, NodeName, PodKey, ResourceVersion, Uid, VolumeName},

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fastrand::Rng;
 use k8s_openapi::jiff::Timestamp;
 use mooring::{
-    attach_detach::volume_name::{VolumeId, VolumeKind},
+    attach_detach::desired::volume_name::{VolumeId, VolumeKind},
     kube_api::{
         ids::{ClaimKey, DriverName, VolumeName},
         kinds::{ClaimPhase, CsiDriver, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim},

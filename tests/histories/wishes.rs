@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use mooring::{
-    attach_detach::{force_timers::WaitKey, volume_name::VolumeId},
+    attach_detach::{desired::volume_name::VolumeId, guard::force_timers::WaitKey},
     kube_api::ids::NodeName,
 };
 

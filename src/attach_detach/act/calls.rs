@@ -1,0 +1,144 @@
+//! The requests of this subsystem as values, and what can come back.
+//!
+//! In: names, UIDs, proofs. Out: a [`Call`] that needs nothing more to be sent, and the [`Outcome`] type
+//! in which the executor reports.
+
+use serde_json::json;
+
+use crate::{
+    attach_detach::{
+        actual::{
+            state::PairCall,
+            withdrawal::{Sequence, Unpublished},
+        },
+        desired::{state::AttachSource, volume_name::VolumeId},
+        guard::second_controller::Suspect,
+    },
+    kube_api::{
+        call::{CallError, Request, Verb},
+        ids::{AttachmentName, NodeName, ResourceVersion, Uid},
+        kinds::{ConfigMap, Narrow, Node, VolumeAttachment, api_root},
+    },
+};
+
+/// A request about to be sent.
+#[derive(Clone, Debug)]
+pub enum Call {
+    /// A request for one pair.
+    Pair(VolumeId, NodeName, PairRequest),
+    /// Write `volumesAttached`, based on this revision.
+    PatchNode(NodeName, ResourceVersion, Request),
+    /// Read a node live.
+    ReadNode(NodeName),
+    /// Read who wrote the field that matters of the object with this UID (S14).
+    ReadOwner(Suspect, Uid),
+    /// Read or write the ConfigMap of the force-detach timers, or be rid of an earlier version's.
+    Timers(Request),
+}
+
+/// A request for one pair.
+#[derive(Clone, Debug)]
+pub enum PairRequest {
+    /// Create the VolumeAttachment.
+    Create(Request),
+    /// Delete the VolumeAttachment of this UID.
+    Delete(Uid, Request),
+    /// Read the VolumeAttachment.
+    Read(AttachmentName),
+}
+
+impl PairRequest {
+    /// What the pair is doing while it is in flight.
+    #[must_use]
+    pub fn kind(&self) -> PairCall {
+        match self {
+            Self::Create(_) => PairCall::Create,
+            Self::Delete(..) => PairCall::Delete,
+            Self::Read(_) => PairCall::Read,
+        }
+    }
+}
+
+/// What became of a call.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The call.
+    pub call: Call,
+    /// Its place in the order of sending.
+    pub sent: Sequence,
+    /// What the server answered.
+    pub result: Result<Answer, CallError>,
+}
+
+/// What the server answered.
+#[derive(Clone, Debug)]
+pub enum Answer {
+    /// A VolumeAttachment.
+    Attachment(VolumeAttachment),
+    /// A Node.
+    Node(Node),
+    /// The ConfigMap of the force-detach timers.
+    Timers(ConfigMap),
+    /// The managers that own a field.
+    Owners(Vec<String>),
+    /// The object is gone for good.
+    Gone,
+}
+
+/// The request that creates the VolumeAttachment of a volume and node (attach-detach §7.2).
+#[must_use]
+pub fn create(volume: &VolumeId, node: &NodeName, source: &AttachSource) -> Request {
+    let (driver, _) = volume.driver_and_handle();
+    let source = match source {
+        AttachSource::PersistentVolume(name) => json!({ "persistentVolumeName": name }),
+        AttachSource::Inline(spec) => json!({ "inlineVolumeSpec": spec }),
+    };
+    Request {
+        verb: Verb::Create,
+        path: format!("{}/{}", api_root(VolumeAttachment::GROUP), VolumeAttachment::PLURAL),
+        body: Some(json!({
+            "apiVersion": "storage.k8s.io/v1",
+            "kind": VolumeAttachment::KIND,
+            "metadata": { "name": volume.attachment_name(node) },
+            "spec": {
+                "attacher": driver,
+                "nodeName": node,
+                "source": source,
+            },
+        })),
+    }
+}
+
+/// The request that deletes the VolumeAttachment of exactly this UID (S7). The proof is what entitles
+/// to it.
+#[must_use]
+pub fn delete(volume: &VolumeId, node: &NodeName, uid: &Uid, _proof: &Unpublished) -> Request {
+    Request {
+        verb: Verb::Delete,
+        path: VolumeAttachment::path(&volume.attachment_name(node)),
+        body: Some(json!({ "preconditions": { "uid": uid } })),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::kube_api::ids::DriverName;
+
+    #[test]
+    fn s9_an_attachment_names_driver_node_and_source() {
+        let (volume, node) = (VolumeId::csi(&DriverName::from("d"), "a^b"), NodeName::from("n1"));
+        let inline = Arc::new(json!({ "csi": { "driver": "d", "volumeHandle": "a^b" } }));
+        let cases = [
+            (AttachSource::PersistentVolume("pv1".into()), json!({ "persistentVolumeName": "pv1" })),
+            (AttachSource::Inline(Arc::clone(&inline)), json!({ "inlineVolumeSpec": inline })),
+        ];
+        for (source, expected) in cases {
+            let body = create(&volume, &node, &source).body.expect("a body");
+            assert_eq!(body["metadata"], json!({ "name": volume.attachment_name(&node) }));
+            assert_eq!(body["spec"], json!({ "attacher": "d", "nodeName": "n1", "source": expected }));
+        }
+    }
+}

@@ -1,0 +1,456 @@
+//! What each answer of the API server means for the state.
+//!
+//! In: an [`Outcome`]. Out: changed pairs and nodes, marked dirty, so that the next plan starts from
+//! what is now known. Silence after a write never counts as "nothing happened".
+
+use std::{mem, time::Duration};
+
+use tokio::time::Instant;
+
+use super::calls::{Answer, Call, Outcome, PairRequest};
+use crate::{
+    attach_detach::{
+        actual::{
+            node::Unsettled,
+            state::{Doubt, Operation, Topic, Uncertain},
+            withdrawal::{Sequence, Withdrawal},
+        },
+        controller::Controller,
+        desired::volume_name::VolumeId,
+        guard::{force_timers::Candidate, second_controller::Suspect},
+        retry::Retry,
+        tell::{
+            events::{self, Announcement},
+            metrics::Ending,
+            transitions::named,
+        },
+    },
+    kube_api::{
+        call::CallError,
+        ids::{NodeName, ResourceVersion, Uid},
+        kinds::{Narrow, Node, VolumeAttachment},
+    },
+    telemetry::transition::Named,
+};
+
+/// After so many failures in a row that the server may not have meant, silence or its wish to be left alone for a
+/// moment, users are told: it is no accident then. (KCM tells of the first.)
+const TELLING_FAILURES: u32 = 3;
+
+impl Controller {
+    /// Takes an outcome.
+    pub fn take_outcome(&mut self, outcome: Outcome, now: Instant) {
+        self.tick(now);
+        let Outcome { call, sent, result } = outcome;
+        if matches!(result, Err(CallError::NotLeader)) {
+            self.leads = false;
+            self.standing.stand_by();
+            self.metrics.leads(false);
+        }
+        if result.is_ok() {
+            self.note_pace(&call, now);
+        }
+        match call {
+            Call::Pair(volume, node, request) => {
+                self.room.give_back(request.kind());
+                self.pair(&volume, &node).call = None;
+                self.touch(volume.clone(), &node);
+                match request {
+                    PairRequest::Create(_) => self.created(&volume, &node, result, now),
+                    PairRequest::Delete(uid, _) => {
+                        match result {
+                            // If the watch has told of its end already, the answer is history.
+                            Ok(Answer::Attachment(attachment)) if self.knows_attachment(&attachment) => {
+                                self.deletion_accepted(&volume, &node, uid);
+                                self.absorb_attachment(attachment, now);
+                            }
+                            Ok(_) => self.deletion_accepted(&volume, &node, uid),
+                            Err(CallError::NotFound(_)) => {
+                                self.deletion_accepted(&volume, &node, uid);
+                                self.attachment_not_found(&volume, &node, now);
+                            }
+                            Err(error) => self.delete_failed(&volume, &node, uid, &error, now),
+                        }
+                    }
+                    PairRequest::Read(_) => self.attachment_read(&volume, &node, result, now),
+                }
+            }
+            Call::PatchNode(name, revision, _) => {
+                self.node_calls -= 1;
+                self.dirty_nodes.push(name.clone());
+                self.actual.node_mut(&name).busy = false;
+                match result {
+                    Ok(Answer::Node(node)) => {
+                        if let Some(own) = &mut self.actual.node_mut(&name).own_list {
+                            own.landed = true;
+                        }
+                        self.actual.node_mut(&name).retry = Retry::default();
+                        self.node_answered(&name, &node, sent, now);
+                    }
+                    Ok(_) | Err(CallError::NotLeader) => {}
+                    Err(CallError::Conflict(_)) => {
+                        let state = self.actual.node_mut(&name);
+                        state.stale = true;
+                        state.refused = Some(revision);
+                    }
+                    Err(error @ CallError::NotFound(_)) => self.node_not_found(&name, &error, sent, now),
+                    Err(error) => self.node_patch_failed(&name, revision, &error, now),
+                }
+                let touched = self.actual.node_call_ended(&name);
+                self.touch_on(&name, touched);
+            }
+            Call::Timers(_) => self.timers_answered(result, now),
+            Call::ReadOwner(suspect, _) => self.owner_read(&suspect, result, now),
+            Call::ReadNode(name) => {
+                self.node_calls -= 1;
+                self.dirty_nodes.push(name.clone());
+                self.actual.node_mut(&name).busy = false;
+                match result {
+                    Ok(Answer::Node(node)) => {
+                        let state = self.actual.node_mut(&name);
+                        state.stale = false;
+                        if state.refused.take() == Some(node.metadata.resource_version) {
+                            // The revision was the newest, and the next patch would be refused like the last.
+                            let error = CallError::Conflict("refused at the newest revision".to_owned());
+                            self.node_failed(&name, &error, now);
+                        } else if state.unsettled.is_none() {
+                            // A patch that was not answered is a failure until one is.
+                            state.retry = Retry::default();
+                        }
+                        let asked = self.actual.node_mut(&name).asked_at.unwrap_or(now);
+                        let touched = self.actual.settle_node(&name, asked);
+                        self.touch_on(&name, touched);
+                        self.node_answered(&name, &node, sent, now);
+                    }
+                    Ok(_) => {}
+                    Err(error @ CallError::NotFound(_)) => self.node_not_found(&name, &error, sent, now),
+                    Err(error) => self.node_not_read(&name, &error, now),
+                }
+                let touched = self.actual.node_call_ended(&name);
+                self.touch_on(&name, touched);
+            }
+        }
+    }
+
+    fn timers_answered(&mut self, result: Result<Answer, CallError>, now: Instant) {
+        let result = result.and_then(|answer| match answer {
+            Answer::Timers(map) => Ok(Some(map)),
+            Answer::Gone => Ok(None),
+            _ => Err(CallError::Unknown("not a ConfigMap".to_owned())),
+        });
+        let (actual, wall) = (&self.actual, self.clock.wall(now));
+        // What a backup says of waits is of another time (E11).
+        let is_restored = self.objects.restore_grace().left(now).is_some();
+        let desired = &self.desired;
+        let is_unwanted = |candidate: &Candidate| desired.wish(&candidate.volume, &candidate.node).is_none();
+        let candidates = || {
+            let waiting = if is_restored { Vec::new() } else { actual.waiting_for_force() };
+            waiting.into_iter().filter(is_unwanted).collect()
+        };
+        let inherited = self.force_timers.take(result, candidates, fastrand::f64(), (now, wall));
+        self.metrics.alarm_of_timers(self.force_timers.alarm());
+        for proven in &inherited {
+            self.actual.inherit(proven, wall);
+        }
+        if !inherited.is_empty() {
+            self.look_at_everything();
+        }
+    }
+
+    fn created(
+        &mut self,
+        volume: &VolumeId,
+        node: &NodeName,
+        result: Result<Answer, CallError>,
+        now: Instant,
+    ) {
+        match result {
+            Ok(Answer::Attachment(attachment)) => {
+                let pair = self.pair(volume, node);
+                pair.uncertain = pair.uncertain.filter(|uncertain| uncertain.until > now);
+                pair.retry = Retry::default();
+                self.absorb_attachment(attachment, now);
+            }
+            Ok(_) | Err(CallError::NotLeader) => {}
+            Err(error @ (CallError::Unknown(_) | CallError::AlreadyExists(_))) => {
+                self.log_failure(
+                    volume,
+                    node,
+                    &error,
+                    "whether the attachment was created is unknown, reading it",
+                );
+                let jitter = fastrand::f64();
+                let settle_time = self.settle_time;
+                let pair = self.pair(volume, node);
+                if error.is_certain() && pair.uncertain.is_none() && pair.attachment.is_none() {
+                    pair.doubt = Some(Doubt::MadeByAnother);
+                }
+                pair.uncertain = Some(Uncertain { until: now + settle_time, read_absent: false });
+                if !error.is_certain() {
+                    let retry = mem::take(&mut pair.retry).after_failure(now, jitter, Duration::ZERO);
+                    pair.retry = noted(retry, &error);
+                    if pair.retry.message().is_some() {
+                        let failure = Announcement::Failed(events::refused(&error));
+                        self.say_once(volume, node, Topic::Failure, &failure, now);
+                    }
+                    self.operation_ended(volume, node, Operation::Attach, Ending::Failure, now);
+                }
+            }
+            Err(error @ CallError::Throttled { .. }) => self.pair_failed(volume, node, &error, now),
+            Err(error) => {
+                self.log_failure(volume, node, &error, "creating the attachment failed");
+                self.pair_failed(volume, node, &error, now);
+                self.operation_ended(volume, node, Operation::Attach, Ending::Failure, now);
+                let failure = Announcement::Failed(events::refused(&error));
+                self.say_once(volume, node, Topic::Failure, &failure, now);
+            }
+        }
+    }
+
+    /// The server has accepted the deletion, if it is still about the attachment that is known.
+    fn deletion_accepted(&mut self, volume: &VolumeId, node: &NodeName, uid: Uid) {
+        let pair = self.pair(volume, node);
+        if pair.attachment.as_ref().is_some_and(|attachment| attachment.metadata.uid == uid) {
+            pair.deletion_accepted = Some(uid);
+        }
+    }
+
+    fn delete_failed(
+        &mut self,
+        volume: &VolumeId,
+        node: &NodeName,
+        uid: Uid,
+        error: &CallError,
+        now: Instant,
+    ) {
+        let settle_time = self.settle_time;
+        // Whatever was proven, the next try begins with a fresh look at the node.
+        let pair = self.pair(volume, node);
+        pair.withdrawal = Withdrawal::None;
+        if !error.is_certain() {
+            pair.deletion_doubt = Some(now + settle_time);
+        }
+        match error {
+            CallError::NotLeader => {}
+            CallError::Throttled { .. } => self.pair_failed(volume, node, error, now),
+            CallError::Conflict(_) => {
+                // Read with the next plan, if there is one: who shuts down sends nothing more.
+                pair.doubt = Some(Doubt::DeletionRefused(uid));
+            }
+            error => {
+                self.log_failure(volume, node, error, "deleting the attachment failed");
+                self.pair_failed(volume, node, error, now);
+                self.operation_ended(volume, node, Operation::Detach, Ending::Failure, now);
+            }
+        }
+    }
+
+    fn attachment_read(
+        &mut self,
+        volume: &VolumeId,
+        node: &NodeName,
+        result: Result<Answer, CallError>,
+        now: Instant,
+    ) {
+        // An answer that comes late shows nothing of what landed after the question.
+        let asked = self.pair(volume, node).asked_at.unwrap_or(now);
+        match result {
+            Ok(Answer::Attachment(attachment)) => {
+                let name = attachment.key();
+                self.absorb_attachment(attachment, now);
+                let is_there = self.objects.attachments.get(&name).is_some();
+                let pair = self.pair(volume, node);
+                let doubt = pair.doubt.take();
+                pair.uncertain = pair.uncertain.filter(|uncertain| uncertain.until > asked);
+                pair.deletion_doubt = pair.deletion_doubt.filter(|until| *until > asked);
+                if is_there && pair.attachment.is_none() {
+                    let Named { object, .. } = named(volume, node);
+                    let attempt = pair.retry.failures().saturating_add(1);
+                    tracing::warn!(object, reason = "ForeignAttachment", attempt, %volume, %node, "the name of the attachment is taken");
+                    if doubt == Some(Doubt::MadeByAnother) {
+                        pair.uncertain = None;
+                    }
+                    pair.doubt = Some(Doubt::NameTaken(name));
+                    pair.retry =
+                        mem::take(&mut pair.retry).after_failure(now, fastrand::f64(), Duration::ZERO);
+                    return;
+                }
+                if let Some(Doubt::DeletionRefused(uid)) = &doubt
+                    && pair.attachment.as_ref().is_some_and(|known| known.metadata.uid == *uid)
+                {
+                    // The UID was right, and the next delete would be refused like the last.
+                    pair.retry =
+                        mem::take(&mut pair.retry).after_failure(now, fastrand::f64(), Duration::ZERO);
+                    return;
+                }
+                pair.retry = Retry::default();
+                let uid = pair.uid().cloned();
+                if doubt == Some(Doubt::MadeByAnother)
+                    && is_there
+                    && let Some(uid) = uid
+                {
+                    self.suspect(Suspect::Attachment(node.clone(), name), &uid, now);
+                }
+            }
+            Ok(_) | Err(CallError::NotLeader) => {}
+            Err(CallError::NotFound(_)) => {
+                let wanted = self.desired.wish(volume, node).is_some();
+                self.attachment_not_found(volume, node, now);
+                let pair = self.pair(volume, node);
+                pair.doubt = pair.doubt.take().filter(|doubt| *doubt == Doubt::Unconfirmed);
+                if pair.attachment.is_some() {
+                    pair.retry = mem::take(&mut pair.retry).after_failure(now, 0.0, Duration::ZERO);
+                }
+                let Some(uncertain) = &mut pair.uncertain else { return };
+                uncertain.read_absent = true;
+                if uncertain.until <= asked {
+                    pair.uncertain = None;
+                } else if !wanted {
+                    // The create may still land; look again when it no longer can.
+                    pair.retry = mem::take(&mut pair.retry).after_failure(
+                        now,
+                        0.0,
+                        uncertain.until.saturating_duration_since(now),
+                    );
+                }
+            }
+            Err(error @ CallError::Unknown(_)) => {
+                self.log_failure(volume, node, &error, "the attachment could not be read");
+                let pair = self.pair(volume, node);
+                pair.retry = mem::take(&mut pair.retry).after_silence(now, fastrand::f64());
+            }
+            Err(error) => self.pair_failed(volume, node, &error, now),
+        }
+    }
+
+    fn node_patch_failed(
+        &mut self,
+        name: &NodeName,
+        revision: ResourceVersion,
+        error: &CallError,
+        now: Instant,
+    ) {
+        self.node_failed(name, error, now);
+        if !error.is_certain() {
+            let until = now + self.settle_time;
+            let state = self.actual.node_mut(name);
+            state.unsettled = Some(Unsettled { revision, until });
+            state.stale = true;
+        }
+    }
+
+    /// The node is gone. The watch is about to say so, unless it began anew without it.
+    fn node_not_found(&mut self, name: &NodeName, error: &CallError, sent: Sequence, now: Instant) {
+        if self.objects.prove_unconfirmed_gone::<Node>(name) {
+            self.hear_last_words(name, now);
+        }
+        if self.actual.node(name).is_some_and(|state| state.node.is_none()) {
+            let touched = self.actual.witness_absence(name, sent);
+            self.touch_on(name, touched);
+        } else {
+            self.node_failed(name, error, now);
+        }
+    }
+
+    fn node_failed(&mut self, name: &NodeName, error: &CallError, now: Instant) {
+        let jitter = fastrand::f64();
+        self.node_pauses(name, error, |retry| {
+            noted(retry.after_failure(now, jitter, asked_pause(error)), error)
+        });
+    }
+
+    fn node_not_read(&mut self, name: &NodeName, error: &CallError, now: Instant) {
+        if error.is_certain() {
+            return self.node_failed(name, error, now);
+        }
+        self.node_pauses(name, error, |retry| retry.after_silence(now, fastrand::f64()));
+    }
+
+    fn node_pauses(&mut self, name: &NodeName, error: &CallError, pause: impl FnOnce(Retry) -> Retry) {
+        if *error != CallError::NotLeader {
+            let Named { object, .. } = Named::in_cluster(Node::KIND, name.as_str());
+            let attempt = self.actual.node_mut(name).retry.failures().saturating_add(1);
+            tracing::warn!(object, reason = "RetryBackoff", attempt, %error, "request for the node failed");
+        }
+        let state = self.actual.node_mut(name);
+        state.retry = pause(mem::take(&mut state.retry));
+        // What waits for the node is looked at, so that it can say until when.
+        let volumes = state.volumes.clone();
+        self.touch_on(name, volumes);
+    }
+
+    fn pair_failed(&mut self, volume: &VolumeId, node: &NodeName, error: &CallError, now: Instant) {
+        let jitter = fastrand::f64();
+        let pair = self.pair(volume, node);
+        let retry = mem::take(&mut pair.retry).after_failure(now, jitter, asked_pause(error));
+        pair.retry = noted(retry, error);
+    }
+
+    fn knows_attachment(&self, answer: &VolumeAttachment) -> bool {
+        let known = self.objects.attachments.get(&answer.key());
+        known.is_some_and(|known| known.metadata.uid == answer.metadata.uid)
+    }
+
+    /// The attachment is gone. The watch is about to say so, unless it began anew without it.
+    fn attachment_not_found(&mut self, volume: &VolumeId, node: &NodeName, now: Instant) {
+        let name = volume.attachment_name(node);
+        if self.objects.prove_unconfirmed_gone::<VolumeAttachment>(&name) {
+            self.refresh_attachment(&name, now);
+        }
+    }
+
+    fn absorb_attachment(&mut self, attachment: VolumeAttachment, now: Instant) {
+        let name = attachment.key();
+        self.objects.absorb(attachment);
+        self.refresh_attachment(&name, now);
+    }
+
+    fn node_answered(&mut self, name: &NodeName, answer: &Node, sent: Sequence, now: Instant) {
+        self.objects.absorb(answer.clone());
+        let latest = self.objects.nodes.get(name);
+        let mut touched = self.observe_node(name, latest.as_ref(), now);
+        touched.extend(self.actual.witness_node(answer, name, sent));
+        self.touch_on(name, touched);
+    }
+}
+
+/// With what is to be told of the failure, if anything.
+fn noted(retry: Retry, error: &CallError) -> Retry {
+    if error.is_of_all() {
+        return retry;
+    }
+    let is_meant = error.is_certain() && !matches!(error, CallError::Throttled { .. });
+    if is_meant || retry.failures() >= TELLING_FAILURES { retry.because(&error.to_string()) } else { retry }
+}
+
+fn asked_pause(error: &CallError) -> Duration {
+    match error {
+        CallError::Throttled { after, .. } => *after,
+        _ => Duration::ZERO,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::publishing::tests::controller, *};
+    use crate::kube_api::ids::DriverName;
+
+    #[test]
+    fn s17_a_read_says_nothing_of_a_create_that_could_still_land_when_it_was_sent() {
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        for (asked, is_uncertain) in [(9, true), (10, false)] {
+            let (mut controller, node) = controller(start);
+            let volume = VolumeId::csi(&DriverName::from("d"), "h");
+            controller.pair(&volume, &node).uncertain =
+                Some(Uncertain { until: after(10), read_absent: false });
+            let read = PairRequest::Read(volume.attachment_name(&node));
+            controller.send(&volume, &node, read, after(asked));
+            let (sent, call) = controller.effects.calls.pop().expect("a read");
+            let result = Err(CallError::NotFound("gone".to_owned()));
+            controller.take_outcome(Outcome { call, sent, result }, after(12));
+            let uncertain = controller.pair(&volume, &node).uncertain;
+            assert_eq!(uncertain.is_some(), is_uncertain, "sent after {asked} s");
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Which volume a VolumeAttachment is about, from its content (H5).
+//!
+//! In: the attachment and the tables. Out: [`Candidates`]: the volume that its source names, be that a
+//! PersistentVolume or a spec of its own, CSI or in-tree, and for the case that the PersistentVolume is
+//! gone, what the node's status lists. Whether one of them explains the attachment's name is decided by the
+//! [actual state](super::state), which also tries every volume that comes to be wanted.
+
+use super::state::{Candidates, VolumeState};
+use crate::{
+    attach_detach::desired::{
+        volume_name::{VolumeId, VolumeKind},
+        volume_source::{self, CsiVolume, Sharing, Storage},
+    },
+    kube_api::{
+        ids::VolumeName,
+        kinds::{Meta, VolumeAttachment},
+    },
+    state::Objects,
+};
+
+/// The volumes that a VolumeAttachment may be about.
+pub fn candidates(objects: &Objects, attachment: &VolumeAttachment) -> Candidates {
+    let node = objects.nodes.get(&attachment.spec.node_name);
+    let listed = node.iter().flat_map(|node| &node.status.volumes_attached);
+    Candidates {
+        source: source(objects, attachment).map(|volume| volume.id),
+        published: listed
+            .filter_map(|entry| VolumeId::parse(&entry.name))
+            .filter(|volume| volume.kind() == VolumeKind::Csi)
+            .collect(),
+    }
+}
+
+/// Whether a VolumeAttachment of the volume, ours or not, names a PersistentVolume or a spec that may be on one
+/// node only, whatever those say that name the same volume and are wanted now (S1).
+pub fn is_held_exclusively(objects: &Objects, state: &VolumeState) -> bool {
+    let ours = state.pairs.values().filter_map(|pair| pair.attachment.clone());
+    let foreign = state.foreign.keys().filter_map(|name| objects.attachments.get(name));
+    ours.chain(foreign).any(|attachment| is_exclusive(objects, &attachment))
+}
+
+/// Whether a VolumeAttachment names such a PersistentVolume or spec.
+pub fn is_exclusive(objects: &Objects, attachment: &VolumeAttachment) -> bool {
+    source(objects, attachment).is_some_and(|volume| volume.sharing == Sharing::Exclusive)
+}
+
+/// The volume that a PersistentVolume stands for.
+pub fn volume_of(objects: &Objects, name: &VolumeName) -> Option<VolumeId> {
+    let volume = objects.volumes.get(name)?;
+    match volume_source::of_persistent_volume(&volume.metadata, &volume.spec) {
+        Ok(Storage::Csi(volume)) => Some(volume.id),
+        _ => None,
+    }
+}
+
+fn source(objects: &Objects, attachment: &VolumeAttachment) -> Option<CsiVolume> {
+    let source = &attachment.spec.source;
+    let volume = source.persistent_volume_name.as_ref().and_then(|name| objects.volumes.get(name));
+    let storage = match (&volume, &source.inline_volume_spec) {
+        (Some(volume), _) => volume_source::of_persistent_volume(&volume.metadata, &volume.spec),
+        (None, Some(inline)) => volume_source::of_persistent_volume(&Meta::default(), inline),
+        (None, None) => return None,
+    };
+    match storage {
+        Ok(Storage::Csi(volume)) => Some(volume),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use k8s_openapi::jiff::Timestamp;
+    use serde_json::{Value, json};
+
+    use super::super::state::{ActualState, Pair};
+    use super::*;
+    use crate::kube_api::{
+        ids::{DriverName, NodeName},
+        kinds::{Node, PersistentVolume},
+    };
+
+    fn attachment(source: &Value) -> VolumeAttachment {
+        let object = json!({
+            "metadata": {"name": "va", "resourceVersion": "1"},
+            "spec": {"attacher": "d", "nodeName": "n1", "source": source},
+        });
+        serde_json::from_value(object).expect("a VolumeAttachment")
+    }
+
+    fn volume(metadata: &Value, spec: &Value) -> PersistentVolume {
+        let mut object = json!({"metadata": metadata, "spec": spec});
+        object["metadata"]["name"] = json!("pv1");
+        object["metadata"]["resourceVersion"] = json!("1");
+        serde_json::from_value(object).expect("a PersistentVolume")
+    }
+
+    #[test]
+    fn the_source_says_which_volume_it_is() {
+        let by_name = json!({"persistentVolumeName": "pv1"});
+        let ebs = json!({"awsElasticBlockStore": {"volumeID": "aws://us-west-2a/vol-1"}});
+        let inline = |spec: &Value| json!({"inlineVolumeSpec": spec});
+        let csi = json!({"csi": {"driver": "d", "volumeHandle": "a^b"}});
+        let zone = json!({"labels": {"topology.kubernetes.io/zone": "us-east1-a"}});
+        let disk = json!({"gcePersistentDisk": {"pdName": "disk"}});
+        let cases = [
+            ("CSI volume", by_name.clone(), Some((&json!({}), &csi)), Some("d^a^b")),
+            ("in-tree volume", by_name.clone(), Some((&json!({}), &ebs)), Some("ebs.csi.aws.com^vol-1")),
+            (
+                "C-09 in-tree volume with zone",
+                by_name.clone(),
+                Some((&zone, &disk)),
+                Some("pd.csi.storage.gke.io^projects/UNSPECIFIED/zones/us-east1-a/disks/disk"),
+            ),
+            ("iSCSI volume", by_name.clone(), Some((&json!({}), &json!({"iscsi": {"iqn": "i"}}))), None),
+            ("malformed volume", by_name.clone(), Some((&json!({}), &json!({"cinder": 7}))), None),
+            ("volume that is gone", by_name, None, None),
+            ("H5 inline CSI spec", inline(&csi), None, Some("d^a^b")),
+            ("H5 inline in-tree spec", inline(&ebs), None, Some("ebs.csi.aws.com^vol-1")),
+            ("malformed inline spec", inline(&json!({"csi": "no"})), None, None),
+            ("no source", json!({}), None, None),
+        ];
+        for (name, source, object, expected) in cases {
+            let objects = Objects::default();
+            if let Some((metadata, spec)) = object {
+                objects.apply(volume(metadata, spec));
+            }
+            let seen = candidates(&objects, &attachment(&source)).source;
+            let expected = expected.map(|name| format!("kubernetes.io/csi/{name}"));
+            assert_eq!(seen.map(|volume| volume.to_string()), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn h5_when_the_volume_is_gone_the_node_may_still_know_it() {
+        let objects = Objects::default();
+        let node = json!({
+            "metadata": {"name": "n1", "resourceVersion": "1"},
+            "status": {"volumesAttached": [
+                {"name": "kubernetes.io/csi/d^h", "devicePath": ""},
+                {"name": "kubernetes.io/iscsi/1.2.3.4:3260:iqn:0", "devicePath": ""},
+                {"name": "example.com/flex/x", "devicePath": ""},
+            ]},
+        });
+        objects.apply::<Node>(serde_json::from_value(node).expect("a Node"));
+        let attachment = attachment(&json!({"persistentVolumeName": "gone"}));
+        assert_eq!(attachment.spec.node_name, NodeName::from("n1"));
+        let published = candidates(&objects, &attachment).published;
+        assert_eq!(published, [VolumeId::csi(&DriverName::from("d"), "h")]);
+    }
+
+    #[test]
+    fn h5_attachments_of_inline_volumes_are_found_again_after_a_restart() {
+        let node = NodeName::from("n1");
+        let sources = [
+            json!({"csi": {"driver": "ebs.csi.aws.com", "volumeHandle": "vol-1"}}),
+            json!({"awsElasticBlockStore": {"volumeID": "aws://us-west-2a/vol-1"}}),
+        ];
+        for source in sources {
+            let volume = VolumeId::csi(&DriverName::from("ebs.csi.aws.com"), "vol-1");
+            let name = volume.attachment_name(&node);
+            let mut attachment = attachment(&json!({"inlineVolumeSpec": source}));
+            attachment.metadata.name = name.as_str().into();
+            attachment.spec.attacher = DriverName::from("ebs.csi.aws.com");
+            let mut actual = ActualState::default();
+            let objects = Objects::default();
+            let about = |attachment: &VolumeAttachment| candidates(&objects, attachment);
+            let now = Timestamp::UNIX_EPOCH;
+            let found = actual.observe_attachment(&name, Some(Arc::new(attachment)), about, now);
+            assert_eq!(found, Some((volume.clone(), node.clone())));
+            assert!(actual.pair(&volume, &node).is_some_and(Pair::holds));
+        }
+    }
+}

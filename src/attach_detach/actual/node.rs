@@ -1,0 +1,500 @@
+//! What is known of one node: its object as last seen, its health over time, and our requests to it.
+//!
+//! In: the Node, or its absence, and the time. Out: whether its volumes have to be looked at again, and
+//! which of them count as in use.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use k8s_openapi::jiff::Timestamp;
+use tokio::time::Instant;
+
+use crate::{
+    attach_detach::{decide::force::ForcePolicy, desired::volume_name::VolumeId, retry::Retry},
+    kube_api::{
+        ids::{ResourceVersion, Uid},
+        kinds::{AttachedVolume, Node, NodeInfo},
+    },
+};
+
+/// How long a kubelet must have been Ready before an empty list of a re-created node is believed: several
+/// times its status period of 10 s.
+const TRUST_AFTER: Duration = Duration::from_mins(1);
+
+/// One node.
+#[derive(Clone, Debug, Default)]
+pub struct NodeState {
+    /// The Node as last seen.
+    pub node: Option<Arc<Node>>,
+    /// Volumes with a pair on this node.
+    pub volumes: BTreeSet<VolumeId>,
+    /// Whether a status patch or a read of the node is in flight: at most one of both, so that answers
+    /// come in the order of requests.
+    pub busy: bool,
+    /// When the last request about it was sent: what a read shows may be as old as that.
+    pub asked_at: Option<Instant>,
+    /// Whether the node is known to have moved past what we last saw: nothing is written before it was
+    /// read live.
+    pub stale: bool,
+    /// The revision that a patch named when it was refused for that.
+    pub refused: Option<ResourceVersion>,
+    /// Since when something has waited to be written, in case more comes.
+    pub pending_since: Option<Instant>,
+    /// When that is looked at again, at the latest.
+    pub gathers_until: Option<Instant>,
+    /// When the last status patch was sent.
+    pub last_patch: Option<Instant>,
+    /// The list that we wrote last.
+    pub own_list: Option<OwnList>,
+    /// A status patch whose outcome nobody knows.
+    pub unsettled: Option<Unsettled>,
+    /// Since when the node has not been Ready, or has been gone, as far as is proven, by this process' clock.
+    pub unready_since: Option<Timestamp>,
+    /// Pause after failures.
+    pub retry: Retry,
+    /// Since when we have seen this node object Ready without a break. What its condition says is of another clock,
+    /// or copied from an earlier object.
+    ready_since: Option<Timestamp>,
+    /// The machine behind the node object and its boot, as far as any has said; empty where none has.
+    machine: NodeInfo,
+    /// Whether another machine has taken the place of one that may have mounted what is distrusted.
+    is_another_machine: bool,
+    /// Volumes that an earlier object of this node reported in use. A later one of the same boot starts
+    /// with an empty list, which proves nothing before the kubelet has had time to fill it.
+    distrusted: BTreeSet<VolumeId>,
+}
+
+/// What a patch of ours asked the list to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnList {
+    /// Of which node object.
+    pub node: Uid,
+    /// The list.
+    pub list: Vec<AttachedVolume>,
+    /// Whether this or an earlier patch to the same object is known to have landed.
+    pub landed: bool,
+}
+
+/// A status patch that may still land.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unsettled {
+    /// The revision it names; once the node is past it, the patch has landed or never will.
+    pub revision: ResourceVersion,
+    /// After this, the server has given it up.
+    pub until: Instant,
+}
+
+impl NodeState {
+    /// Whether no earlier patch of ours can land any more.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.unsettled.is_none()
+    }
+
+    /// Whether nothing is left to know of the node.
+    pub(in crate::attach_detach) fn is_over(&self) -> bool {
+        self.node.is_none() && self.volumes.is_empty() && !self.busy
+    }
+
+    /// Takes the node as last seen, or its absence. Returns whether all its volumes have to be looked at
+    /// again. `used` are the volumes that counted as in use until now.
+    pub(in crate::attach_detach) fn observe(
+        &mut self,
+        node: Option<&Arc<Node>>,
+        used: impl FnOnce() -> BTreeSet<VolumeId>,
+        wall: Timestamp,
+    ) -> bool {
+        let replaced = match (&self.node, node) {
+            (Some(before), Some(after)) => before.metadata.uid != after.metadata.uid,
+            (before, after) => before.is_some() != after.is_some(),
+        };
+        let settled = match (&self.unsettled, node) {
+            (Some(unsettled), Some(node)) => node.metadata.resource_version > unsettled.revision,
+            _ => false,
+        };
+        if settled {
+            self.unsettled = None;
+        }
+        let revision = |node: &Arc<Node>| node.metadata.resource_version;
+        if node.map(revision) > self.node.as_ref().map(revision) {
+            self.stale = false;
+            self.refused = None;
+        }
+        let mut is_another_machine = false;
+        if let Some(node) = node {
+            let (known, said) = (&mut self.machine, &node.status.node_info);
+            let is_another_boot = differ(&known.boot_id, &said.boot_id);
+            is_another_machine = is_another_machine_than(known, said);
+            learn(&mut known.boot_id, &said.boot_id);
+            learn(&mut known.system_uuid, &said.system_uuid);
+            learn(&mut known.machine_id, &said.machine_id);
+            if is_another_machine {
+                // The boot of one machine says nothing of another, which may be alive.
+                self.distrusted.extend(used());
+                self.is_another_machine = !self.distrusted.is_empty();
+            } else if is_another_boot && !self.is_another_machine {
+                self.distrusted.clear();
+            } else if replaced {
+                self.distrusted.extend(used());
+            }
+        }
+        self.ready_since = match (&self.node, node.filter(|node| node.is_ready())) {
+            (_, None) => None,
+            (Some(before), Some(after))
+                if !(replaced || is_another_machine) && before.ready() == after.ready() =>
+            {
+                self.ready_since
+            }
+            _ => Some(wall),
+        };
+        let health = self.health();
+        self.unready_since = self.unready_since(node, wall);
+        self.node = node.cloned();
+        replaced || settled || health != self.health()
+    }
+
+    /// Notes that something is attached here. A node that was gone before has been unwell from now on at
+    /// the latest: since when it really was, nothing tells (S6).
+    pub(in crate::attach_detach) fn note_absence(&mut self, wall: Timestamp) {
+        if self.node.is_none() {
+            self.unready_since.get_or_insert(wall);
+        }
+    }
+
+    /// Notes what we are about to write.
+    pub(in crate::attach_detach) fn note_own_list(&mut self, node: Uid, list: Vec<AttachedVolume>) {
+        let landed = self.own_list.as_ref().is_some_and(|own| own.node == node && own.landed);
+        self.own_list = Some(OwnList { node, list, landed });
+    }
+
+    /// Whether somebody else changed the list, as this newer state of the node shows (S14). Only after a
+    /// write of ours: what an earlier leader wrote may come late, but not later than that.
+    #[must_use]
+    pub(in crate::attach_detach) fn is_changed_by_others(&self, node: &Node) -> bool {
+        let (Some(known), Some(own)) = (&self.node, &self.own_list) else { return false };
+        let list = &node.status.volumes_attached;
+        own.landed
+            && own.node == node.metadata.uid
+            && known.metadata.uid == node.metadata.uid
+            && known.metadata.resource_version < node.metadata.resource_version
+            && known.status.volumes_attached != *list
+            && own.list != *list
+    }
+
+    fn health(&self) -> (bool, bool, bool) {
+        let node = self.node.as_deref();
+        (node.is_some(), node.is_some_and(Node::is_ready), node.is_some_and(Node::is_out_of_service))
+    }
+
+    /// Since when we have not seen the node well.
+    fn unready_since(&self, node: Option<&Arc<Node>>, wall: Timestamp) -> Option<Timestamp> {
+        if node.is_some_and(|node| node.is_ready()) {
+            return None;
+        }
+        match (&self.node, self.unready_since) {
+            (before, Some(since)) if is_the_same_failure(before.as_ref(), node) => Some(since),
+            // Our own clock serves, also where we did not see the change: the condition bears the time of another
+            // one, which may be wrong (E10). What a predecessor saw of it, the force-detach timers tell.
+            _ => Some(wall),
+        }
+    }
+
+    /// Whether the node's list says that the volume is in use, or cannot be believed that it is not.
+    #[must_use]
+    pub(in crate::attach_detach) fn uses(&self, volume: &VolumeId) -> bool {
+        self.node.as_ref().is_none_or(|node| node.uses(volume.as_str())) || self.distrusted.contains(volume)
+    }
+
+    /// Whether the node's list proves nothing about a volume.
+    #[must_use]
+    pub(in crate::attach_detach) fn distrusts(&self, volume: &VolumeId) -> bool {
+        self.distrusted.contains(volume)
+    }
+
+    /// Notes that the node's list proves nothing about a volume.
+    pub(in crate::attach_detach) fn distrust(&mut self, volume: &VolumeId) {
+        self.distrusted.insert(volume.clone());
+    }
+
+    /// Whether there is something of which the node's list proves nothing.
+    #[must_use]
+    pub fn is_distrusted(&self) -> bool {
+        !self.distrusted.is_empty()
+    }
+
+    /// Whether what is distrusted may be mounted by an earlier machine of this name.
+    #[must_use]
+    pub(in crate::attach_detach) fn is_another_machine(&self) -> bool {
+        self.is_another_machine
+    }
+
+    /// When the node's list can be believed again, if it cannot now and the kubelet is well. Of what another
+    /// machine may have mounted, the kubelet of this one knows nothing: that is given up as if its node were
+    /// gone.
+    #[must_use]
+    pub fn trusted_at(&self, policy: &ForcePolicy) -> Option<Timestamp> {
+        let patience = match self.is_another_machine {
+            _ if self.distrusted.is_empty() => return None,
+            true if !policy.on_timeout => return None,
+            true => policy.gone.max(TRUST_AFTER),
+            false => TRUST_AFTER,
+        };
+        Some(self.ready_since?.checked_add(patience).unwrap_or(Timestamp::MAX))
+    }
+
+    /// Believes the node's list again if it is time. Returns the volumes that may no longer count as in
+    /// use for that reason.
+    pub(in crate::attach_detach) fn trust(
+        &mut self,
+        policy: &ForcePolicy,
+        wall: Timestamp,
+    ) -> BTreeSet<VolumeId> {
+        match self.trusted_at(policy) {
+            Some(at) if at <= wall => {
+                self.is_another_machine = false;
+                std::mem::take(&mut self.distrusted)
+            }
+            _ => BTreeSet::new(),
+        }
+    }
+}
+
+/// The machine's own number tells; the one that its system was given at installation, or at each start without a
+/// disk, only where that is not known.
+fn is_another_machine_than(known: &NodeInfo, said: &NodeInfo) -> bool {
+    if known.system_uuid.is_empty() || said.system_uuid.is_empty() {
+        return differ(&known.machine_id, &said.machine_id);
+    }
+    known.system_uuid != said.system_uuid
+}
+
+/// Whether both are known, and are not the same.
+fn differ(known: &str, said: &str) -> bool {
+    !known.is_empty() && !said.is_empty() && known != said
+}
+
+fn learn(known: &mut Box<str>, said: &str) {
+    if !said.is_empty() && **known != *said {
+        *known = said.into();
+    }
+}
+
+/// Whether a node that is not well has not been so in between either. Of one that has another condition,
+/// or is another object, nobody knows: we may have missed that it was Ready (S4).
+fn is_the_same_failure(before: Option<&Arc<Node>>, after: Option<&Arc<Node>>) -> bool {
+    match (before, after) {
+        (Some(before), Some(after)) => {
+            before.metadata.uid == after.metadata.uid && before.ready() == after.ready()
+        }
+        // How it was when it went, if that is known, was observed before its absence.
+        (_, None) => true,
+        (None, Some(_)) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kube_api::{ids::DriverName, kinds::NodeCondition};
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn node(uid: &str, boot: &str, ready: &str, since: i64) -> Arc<Node> {
+        let mut node = Node::default();
+        node.metadata.uid = uid.into();
+        node.status.node_info.boot_id = boot.into();
+        node.status.conditions.push(NodeCondition {
+            r#type: "Ready".into(),
+            status: ready.into(),
+            last_transition_time: Some(at(since)),
+        });
+        Arc::new(node)
+    }
+
+    fn volume() -> VolumeId {
+        VolumeId::csi(&DriverName::from("d"), "h")
+    }
+
+    fn at_revision(uid: &str, revision: u64) -> Arc<Node> {
+        let mut node = Node::clone(&node(uid, "b", "True", 0));
+        node.metadata.resource_version = ResourceVersion(revision);
+        Arc::new(node)
+    }
+
+    #[test]
+    fn s2_a_patch_is_settled_by_what_is_newer_than_what_it_names() {
+        for (seen, is_settled) in [(4, false), (5, false), (6, true)] {
+            let mut state = NodeState::default();
+            state.observe(Some(&at_revision("1", 4)), BTreeSet::new, at(0));
+            state.unsettled = Some(Unsettled { revision: ResourceVersion(5), until: Instant::now() });
+            assert_eq!(state.observe(Some(&at_revision("1", seen)), BTreeSet::new, at(0)), is_settled);
+            assert_eq!(state.is_settled(), is_settled, "at revision {seen}");
+        }
+    }
+
+    #[test]
+    fn s38_a_stale_node_is_fresh_when_something_newer_is_seen() {
+        for (seen, is_stale) in [(4, true), (5, true), (6, false)] {
+            let mut state = NodeState::default();
+            state.observe(Some(&at_revision("1", 5)), BTreeSet::new, at(0));
+            (state.stale, state.refused) = (true, Some(ResourceVersion(5)));
+            state.observe(Some(&at_revision("1", seen)), BTreeSet::new, at(0));
+            assert_eq!(state.stale, is_stale, "at revision {seen}");
+            assert_eq!(state.refused.is_some(), is_stale, "at revision {seen}");
+        }
+    }
+
+    #[test]
+    fn volumes_are_looked_at_when_the_node_is_another_or_its_health_is() {
+        let cases = [
+            ("the same", Some(at_revision("1", 5)), false),
+            ("another object", Some(at_revision("2", 5)), true),
+            ("gone", None, true),
+            ("not Ready", Some(node("1", "b", "False", 0)), true),
+        ];
+        for (name, seen, expected) in cases {
+            let mut state = NodeState::default();
+            state.observe(Some(&at_revision("1", 4)), BTreeSet::new, at(0));
+            assert_eq!(state.observe(seen.as_ref(), BTreeSet::new, at(0)), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn s14_a_list_that_is_neither_the_known_one_nor_ours_is_another_writers() {
+        let at_revision = |revision, uid: &str, names: &[&str]| {
+            let mut node = Node::default();
+            node.metadata.uid = uid.into();
+            node.metadata.resource_version = ResourceVersion(revision);
+            node.status.volumes_attached = list(names);
+            node
+        };
+        // name, known list, our list, whether one of ours has landed, the newer node, verdict
+        let cases = [
+            ("a heartbeat", &["a"][..], &["a"][..], true, at_revision(9, "1", &["a"]), false),
+            (
+                "our patch, before its answer",
+                &["a"],
+                &["a", "b"],
+                true,
+                at_revision(9, "1", &["a", "b"]),
+                false,
+            ),
+            ("another's", &["a"], &["a"], true, at_revision(9, "1", &[]), true),
+            ("another's order", &["a", "b"], &["a", "b"], true, at_revision(9, "1", &["b", "a"]), true),
+            ("another's after ours", &["a"], &["a", "b"], true, at_revision(9, "1", &["b"]), true),
+            ("an earlier leader's, seen late", &["a"], &["a", "b"], false, at_revision(9, "1", &[]), false),
+            ("a re-created node", &["a"], &["a"], true, at_revision(9, "2", &[]), false),
+            ("an older state", &["a"], &["a"], true, at_revision(3, "1", &[]), false),
+        ];
+        for (name, known, own, landed, newer, expected) in cases {
+            let mut state =
+                NodeState { node: Some(Arc::new(at_revision(5, "1", known))), ..NodeState::default() };
+            state.own_list = Some(OwnList { node: "1".into(), list: Vec::new(), landed });
+            state.note_own_list("1".into(), list(own));
+            assert_eq!(state.is_changed_by_others(&newer), expected, "{name}");
+        }
+        assert!(!NodeState::default().is_changed_by_others(&at_revision(1, "1", &["a"])));
+    }
+
+    fn list(names: &[&str]) -> Vec<AttachedVolume> {
+        let entry = |name: &&str| AttachedVolume { name: (*name).into(), device_path: "".into() };
+        names.iter().map(entry).collect()
+    }
+
+    #[test]
+    fn s4_s6_unready_counts_from_the_last_moment_at_which_the_node_may_have_been_ready() {
+        let unready = |uid, since| Some(node(uid, "b", "False", since));
+        let unknown = |since| Some(node("1", "b", "Unknown", since));
+        // name, what is seen when, and since when the node is not Ready then
+        let cases = [
+            ("a heartbeat changes nothing", vec![(unready("1", 20), 25), (unready("1", 20), 60)], 25),
+            ("it may have been Ready in between", vec![(unready("1", 20), 25), (unknown(50), 55)], 55),
+            ("nobody said so when it went", vec![(unready("1", 20), 25), (None, 70)], 25),
+            ("Ready until it went", vec![(None, 70), (None, 90)], 70),
+            ("it came back, and nobody knows how", vec![(None, 70), (unready("2", 80), 85)], 85),
+            ("made anew unseen", vec![(unready("1", 20), 25), (unready("2", 20), 85)], 85),
+            (
+                "well in between",
+                vec![(unready("1", 20), 25), (Some(node("1", "b", "True", 30)), 35), (None, 90)],
+                90,
+            ),
+        ];
+        for (name, seen, expected) in cases {
+            let mut state = NodeState::default();
+            state.observe(Some(&node("1", "b", "True", 0)), BTreeSet::new, at(10));
+            assert_eq!(state.unready_since, None);
+            for (node, wall) in seen {
+                state.observe(node.as_ref(), BTreeSet::new, at(wall));
+            }
+            assert_eq!(state.unready_since, Some(at(expected)), "{name}");
+        }
+    }
+
+    #[test]
+    fn s4_e10_the_time_of_another_clock_counts_for_nothing() {
+        for says in [5, 20, 90, 500] {
+            for was_seen in [true, false] {
+                let mut state = NodeState::default();
+                if was_seen {
+                    state.observe(Some(&node("1", "b", "True", 0)), BTreeSet::new, at(10));
+                }
+                state.observe(Some(&node("1", "b", "Unknown", says)), BTreeSet::new, at(100));
+                assert_eq!(state.unready_since, Some(at(100)), "since {says}; seen Ready: {was_seen}");
+            }
+        }
+    }
+
+    #[test]
+    fn s3_e10_an_empty_list_of_a_recreated_node_proves_nothing_for_a_while() {
+        // Since when it is Ready by another clock.
+        for says in [0, 100, 3_700] {
+            let mut state = NodeState::default();
+            state.observe(Some(&node("1", "boot", "True", 0)), BTreeSet::new, at(0));
+            state.observe(Some(&node("2", "boot", "True", says)), || BTreeSet::from([volume()]), at(100));
+            assert!(state.uses(&volume()));
+            state.observe(Some(&node("2", "boot", "True", says)), BTreeSet::new, at(130));
+            assert_eq!(state.trusted_at(&ForcePolicy::default()), Some(at(160)), "{says}");
+            assert!(state.trust(&ForcePolicy::default(), at(159)).is_empty());
+            assert_eq!(state.trust(&ForcePolicy::default(), at(160)), BTreeSet::from([volume()]));
+            assert!(!state.uses(&volume()));
+        }
+    }
+
+    #[test]
+    fn s3_who_is_not_ready_in_between_is_believed_later() {
+        let mut state = NodeState::default();
+        state.observe(Some(&node("1", "boot", "True", 0)), BTreeSet::new, at(0));
+        state.observe(Some(&node("2", "boot", "True", 100)), || BTreeSet::from([volume()]), at(100));
+        state.observe(Some(&node("2", "boot", "False", 120)), BTreeSet::new, at(120));
+        assert_eq!(state.trusted_at(&ForcePolicy::default()), None);
+        state.observe(Some(&node("2", "boot", "True", 130)), BTreeSet::new, at(130));
+        assert_eq!(state.trusted_at(&ForcePolicy::default()), Some(at(190)));
+        state.observe(Some(&node("2", "boot", "True", 150)), BTreeSet::new, at(150));
+        assert_eq!(state.trusted_at(&ForcePolicy::default()), Some(at(210)), "it was not Ready unseen");
+    }
+
+    #[test]
+    fn l9_a_machine_that_took_the_place_of_an_idle_one_is_believed_when_it_boots() {
+        let machine = |uuid: &str, boot: &str| {
+            let mut node = Node::clone(&node("1", boot, "True", 0));
+            node.status.node_info.system_uuid = uuid.into();
+            Arc::new(node)
+        };
+        let mut state = NodeState::default();
+        state.observe(Some(&machine("A", "1")), BTreeSet::new, at(0));
+        state.observe(Some(&machine("B", "2")), BTreeSet::new, at(10));
+        state.observe(None, || BTreeSet::from([volume()]), at(1_000));
+        state.observe(Some(&machine("B", "3")), || BTreeSet::from([volume()]), at(1_010));
+        assert!(!state.uses(&volume()), "nothing of the first machine was in doubt");
+    }
+
+    #[test]
+    fn after_a_reboot_nothing_is_mounted() {
+        let mut state = NodeState::default();
+        state.observe(Some(&node("1", "boot-1", "True", 0)), BTreeSet::new, at(0));
+        state.observe(None, || BTreeSet::from([volume()]), at(50));
+        state.observe(Some(&node("2", "boot-2", "True", 100)), || BTreeSet::from([volume()]), at(100));
+        assert!(!state.uses(&volume()));
+    }
+}

@@ -1,0 +1,235 @@
+//! Force: when a volume may be detached although its kubelet reports it in use, or cannot be asked. Pure.
+//!
+//! In: the pair, its node, the policy, the time. Out: yes and why, or no and until when. Force waives the
+//! in-use check and nothing else: the volume is taken off the node's status first, and an exclusive
+//! volume goes nowhere else before its attachment is gone (S1, S2, S4).
+
+use std::time::Duration;
+
+use k8s_openapi::jiff::Timestamp;
+use serde::Serialize;
+
+use crate::attach_detach::actual::{node::NodeState, state::Pair};
+
+/// When to force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ForcePolicy {
+    /// Whether time alone may force. KCM: `--disable-force-detach-on-timeout`.
+    pub on_timeout: bool,
+    /// How long a node that is not Ready is waited for. KCM: reconciler, `maxWaitForUnmountDuration`,
+    /// six minutes.
+    pub unready: Duration,
+    /// How long a node whose object is gone is waited for: its absence does not prove its kubelet dead
+    /// (H9), so the default is the same.
+    pub gone: Duration,
+}
+
+impl Default for ForcePolicy {
+    fn default() -> Self {
+        let six_minutes = Duration::from_mins(6);
+        Self { on_timeout: true, unready: six_minutes, gone: six_minutes }
+    }
+}
+
+/// Why a detach was forced; a label of KCM's metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub enum ForceReason {
+    /// The node was not Ready, and nobody wanted the volume there, for long enough.
+    Timeout,
+    /// The node bears the taint by which an operator declares it off.
+    OutOfService,
+    /// Another machine has borne the node's name for so long, and of the first one, which may have the volume,
+    /// nothing more will be heard under it.
+    AnotherMachine,
+}
+
+impl ForceReason {
+    /// Value of the label `reason`.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            // KCM has no other word for what time decides.
+            Self::Timeout | Self::AnotherMachine => "timeout",
+            Self::OutOfService => "out-of-service",
+        }
+    }
+}
+
+/// Why a detach is not forced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Unforced {
+    /// The node is Ready: its kubelet will unmount (S5).
+    NodeReady,
+    /// Time may not force.
+    SwitchedOff,
+    /// Not before this.
+    Until(#[serde(serialize_with = "display")] Timestamp),
+}
+
+fn display<S: serde::Serializer>(at: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(at)
+}
+
+/// Whether the detach of an unwanted volume may be forced now.
+///
+/// # Errors
+/// The reason why not.
+pub fn force(
+    pair: &Pair,
+    node: Option<&NodeState>,
+    policy: &ForcePolicy,
+    wall: Timestamp,
+) -> Result<ForceReason, Unforced> {
+    let object = node.and_then(|state| state.node.as_deref());
+    if object.is_some_and(crate::kube_api::kinds::Node::is_out_of_service) {
+        return Ok(ForceReason::OutOfService);
+    }
+    if object.is_some_and(crate::kube_api::kinds::Node::is_ready) {
+        return Err(Unforced::NodeReady);
+    }
+    if !policy.on_timeout {
+        return Err(Unforced::SwitchedOff);
+    }
+    let patience = if object.is_some() { policy.unready } else { policy.gone };
+    let unready_since = node.and_then(|state| state.unready_since).unwrap_or(wall);
+    let unwanted_since = pair.unwanted_since.unwrap_or(wall);
+    // An instant that cannot be represented is one that does not come.
+    let due = unready_since.max(unwanted_since).checked_add(patience).unwrap_or(Timestamp::MAX);
+    if wall < due { Err(Unforced::Until(due)) } else { Ok(ForceReason::Timeout) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::kube_api::kinds::{Node, NodeCondition, Taint};
+
+    fn at(minute: i64) -> Timestamp {
+        Timestamp::from_second(minute * 60).unwrap()
+    }
+
+    fn node(ready: &str, taint: Option<&str>) -> Node {
+        let mut node = Node::default();
+        node.status.conditions.push(NodeCondition {
+            r#type: "Ready".into(),
+            status: ready.into(),
+            last_transition_time: None,
+        });
+        node.spec.taints.extend(taint.map(|key| Taint { key: key.into() }));
+        node
+    }
+
+    #[test]
+    #[expect(clippy::too_many_lines, reason = "a table")]
+    fn s4_s5_s6_force_table() {
+        let oos = Some("node.kubernetes.io/out-of-service");
+        let on = ForcePolicy::default();
+        let off = ForcePolicy { on_timeout: false, ..on };
+        let patient = ForcePolicy { gone: Duration::from_hours(1), ..on };
+        // name, node, unready since, unwanted since, policy, minute, verdict
+        let cases = [
+            (
+                "S5 a Ready node is never forced",
+                Some(node("True", None)),
+                None,
+                0,
+                on,
+                999,
+                Err(Unforced::NodeReady),
+            ),
+            (
+                "R-13 not Ready, but not for long",
+                Some(node("False", None)),
+                Some(0),
+                0,
+                on,
+                5,
+                Err(Unforced::Until(at(6))),
+            ),
+            (
+                "R-04 not Ready for six minutes",
+                Some(node("Unknown", None)),
+                Some(0),
+                0,
+                on,
+                6,
+                Ok(ForceReason::Timeout),
+            ),
+            (
+                "S4 the wish began later",
+                Some(node("False", None)),
+                Some(0),
+                3,
+                on,
+                8,
+                Err(Unforced::Until(at(9))),
+            ),
+            (
+                "S4 the node failed later",
+                Some(node("False", None)),
+                Some(4),
+                0,
+                on,
+                9,
+                Err(Unforced::Until(at(10))),
+            ),
+            (
+                "R-15 switched off",
+                Some(node("False", None)),
+                Some(0),
+                0,
+                off,
+                999,
+                Err(Unforced::SwitchedOff),
+            ),
+            (
+                "R-12 out of service forces at once",
+                Some(node("True", oos)),
+                None,
+                0,
+                on,
+                0,
+                Ok(ForceReason::OutOfService),
+            ),
+            (
+                "R-15 out of service forces although time may not",
+                Some(node("False", oos)),
+                Some(0),
+                0,
+                off,
+                0,
+                Ok(ForceReason::OutOfService),
+            ),
+            (
+                "H10 another taint does not",
+                Some(node("True", Some("out-of-service"))),
+                None,
+                0,
+                on,
+                9,
+                Err(Unforced::NodeReady),
+            ),
+            ("H9 a node that is gone waits as long", None, Some(0), 0, on, 5, Err(Unforced::Until(at(6)))),
+            ("H9 and is then given up", None, Some(0), 0, on, 6, Ok(ForceReason::Timeout)),
+            ("H9 or as long as configured", None, Some(0), 0, patient, 6, Err(Unforced::Until(at(60)))),
+            (
+                "S6 what is not known began now",
+                Some(node("False", None)),
+                None,
+                0,
+                on,
+                7,
+                Err(Unforced::Until(at(13))),
+            ),
+        ];
+        for (name, node, unready, unwanted, policy, minute, expected) in cases {
+            let pair = Pair { unwanted_since: Some(at(unwanted)), ..Pair::default() };
+            let mut state = NodeState::default();
+            state.node = node.map(Arc::new);
+            state.unready_since = unready.map(at);
+            assert_eq!(force(&pair, Some(&state), &policy, at(minute)), expected, "{name}");
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Status updater: what `volumesAttached` of one node should be, and the one patch that makes it so.
+//!
+//! In: the node as last seen and what the reconciler wants said of each volume. Out: a patch that
+//! carries all pending changes of the node, or nothing. The list is atomic, so it is always written
+//! whole; it is sorted, so equal sets are equal bytes; it names the node's UID and revision, so a
+//! patch that comes late, or to a re-created node, changes nothing (S13).
+
+use std::{collections::BTreeSet, time::Duration};
+
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::{
+    attach_detach::{actual::state::Publication, desired::volume_name::VolumeId},
+    kube_api::{
+        call::{Request, Verb},
+        kinds::{AttachedVolume, Narrow, Node},
+        text::Text,
+    },
+};
+
+/// How long an attached volume waits, at least, to be listed together with those that are on their way to the
+/// same node. A quarter of what may pass at most (L4) where the server is not busy.
+pub const WINDOW: Duration = Duration::from_millis(25);
+
+/// What `volumesAttached` of a node should become.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The whole list.
+    pub list: Vec<AttachedVolume>,
+    /// Whether something is taken off it: a detach waits.
+    pub withholds: bool,
+    /// How many volumes are put on it or taken off it.
+    pub volumes: usize,
+}
+
+/// What says how long a change may wait for others of the same node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gathering {
+    /// Since when there has been something to write.
+    pub pending_since: Instant,
+    /// When the last patch of the node was sent.
+    pub last_patch: Option<Instant>,
+    /// How far apart the patches of one node are at present ([`Pace::window`](crate::attach_detach::act::pace::Pace::window)).
+    pub window: Duration,
+    /// Whether volumes are on their way to the node and no detach waits.
+    pub more_to_come: bool,
+    /// Whether something is put back that was taken off for a detach which is not to be: it may be mounted.
+    pub puts_back: bool,
+}
+
+impl Change {
+    /// When to write the change. Alone it waits for nothing: the last patch of its node is long past, and
+    /// nothing else is on its way there. Under load it waits for as long as keeps the patches of its node
+    /// apart, because the next change is not far either, be it an attach or a detach.
+    #[must_use]
+    pub fn due(&self, gathering: &Gathering) -> Instant {
+        let Gathering { pending_since, last_patch, window, .. } = *gathering;
+        if gathering.puts_back {
+            return pending_since;
+        }
+        let apart = last_patch.map_or(pending_since, |last| pending_since.max(last + window));
+        if self.withholds || !gathering.more_to_come {
+            return apart;
+        }
+        apart.max(pending_since + window.max(WINDOW))
+    }
+}
+
+/// The change that `volumesAttached` needs, if any. Entries that no publication speaks of, those of other
+/// plugins among them, stay as they are.
+#[must_use]
+pub fn change<'a>(
+    node: &Node,
+    publications: impl Iterator<Item = (&'a VolumeId, Publication)>,
+) -> Option<Change> {
+    let mut before: Vec<&AttachedVolume> = node.status.volumes_attached.iter().collect();
+    before.sort();
+    let is_listed = |name: &str| before.binary_search_by(|entry| entry.name.as_str().cmp(name)).is_ok();
+    let (mut added, mut withheld) = (Vec::new(), BTreeSet::new());
+    for (volume, publication) in publications {
+        let name = volume.as_str();
+        match (publication, is_listed(name)) {
+            (Publication::List, false) => added.push(name),
+            (Publication::Withhold, true) => {
+                withheld.insert(name);
+            }
+            (Publication::Keep, _) | (Publication::List, true) | (Publication::Withhold, false) => {}
+        }
+    }
+    let is_listed_twice = before.windows(2).any(|two| two.first() == two.last());
+    if added.is_empty() && withheld.is_empty() && !is_listed_twice {
+        return None;
+    }
+    let volumes = added.len() + withheld.len();
+    let kept = before.into_iter().filter(|entry| !withheld.contains(entry.name.as_str())).cloned();
+    let added =
+        added.into_iter().map(|name| AttachedVolume { name: name.into(), device_path: Text::default() });
+    let mut list: Vec<AttachedVolume> = kept.chain(added).collect();
+    list.sort();
+    list.dedup();
+    Some(Change { list, withholds: !withheld.is_empty(), volumes })
+}
+
+/// The patch that makes `volumesAttached` this list.
+#[must_use]
+pub fn patch(node: &Node, list: &[AttachedVolume]) -> Request {
+    // An empty list is written as null, as KCM does: the field is `omitempty`.
+    let value = if list.is_empty() { json!(null) } else { json!(list) };
+    Request {
+        verb: Verb::Patch,
+        path: format!("{}/status", Node::path(&node.key())),
+        body: Some(json!({
+            "metadata": { "uid": node.metadata.uid, "resourceVersion": node.metadata.resource_version },
+            "status": { "volumesAttached": value },
+        })),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kube_api::ids::DriverName;
+
+    fn volume(handle: &str) -> VolumeId {
+        VolumeId::csi(&DriverName::from("d"), handle)
+    }
+
+    fn node(names: &[&str]) -> Node {
+        let mut node = Node::default();
+        node.metadata.name = "n".into();
+        node.metadata.uid = "u".into();
+        node.status.volumes_attached = names
+            .iter()
+            .map(|name| AttachedVolume { name: (*name).into(), device_path: "".into() })
+            .collect();
+        node
+    }
+
+    fn names(change: Option<Change>) -> Option<Vec<String>> {
+        change.map(|change| change.list.into_iter().map(|entry| entry.name.to_string()).collect())
+    }
+
+    #[test]
+    fn all_changes_of_a_node_go_in_one_sorted_list() {
+        let (a, b, c) = (volume("a"), volume("b"), volume("c"));
+        let node = node(&["kubernetes.io/iscsi/p:i:0", c.as_str()]);
+        let said = [(&b, Publication::List), (&a, Publication::List), (&c, Publication::Withhold)];
+        let expected: Vec<String> =
+            [a.as_str(), b.as_str(), "kubernetes.io/iscsi/p:i:0"].map(String::from).to_vec();
+        assert_eq!(names(change(&node, said.into_iter())), Some(expected));
+    }
+
+    #[test]
+    fn l4_alone_a_change_waits_for_nothing_and_under_load_for_those_of_its_node() {
+        const MS: Duration = Duration::from_millis(1);
+        let start = Instant::now() + MS * 1_000;
+        // name, detach, more to come, puts back, last patch ms ago, window ms, waits ms
+        let cases = [
+            ("a lone volume", false, false, false, None, 30, 0),
+            ("a lone volume of a busy server", false, false, false, None, 500, 0),
+            ("long after the last", false, false, false, Some(501), 500, 0),
+            ("soon after the last", false, false, false, Some(100), 500, 400),
+            ("with others on their way", false, true, false, None, 0, 25),
+            ("the same, and the server is busy", false, true, false, None, 500, 500),
+            ("the same, soon after the last", false, true, false, Some(10), 500, 500),
+            ("a lone detach", true, false, false, None, 500, 0),
+            ("a detach waits for no attach", true, true, false, None, 500, 0),
+            ("a detach soon after the last", true, true, false, Some(100), 500, 400),
+            ("an idle server", true, false, false, Some(40), 30, 0),
+            ("S2 what is put back", false, true, true, Some(10), 500, 0),
+        ];
+        for (name, withholds, more_to_come, puts_back, last, window, expected) in cases {
+            let gathering = Gathering {
+                pending_since: start,
+                last_patch: last.map(|ago| start - MS * ago),
+                window: MS * window,
+                more_to_come,
+                puts_back,
+            };
+            let due = Change { list: Vec::new(), withholds, volumes: 1 }.due(&gathering);
+            assert_eq!(due - start, MS * expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_change_that_takes_something_off_withholds() {
+        let (a, b) = (volume("a"), volume("b"));
+        let swap = [(&a, Publication::Withhold), (&b, Publication::List)];
+        let withholds =
+            |names: &[&str]| change(&node(names), swap.into_iter()).map(|change| change.withholds);
+        assert_eq!(withholds(&[a.as_str()]), Some(true));
+        assert_eq!(withholds(&[]), Some(false));
+        assert_eq!(withholds(&[b.as_str()]), None);
+    }
+
+    #[test]
+    fn s39_nothing_is_written_when_nothing_changes() {
+        let (a, b) = (volume("a"), volume("b"));
+        let node = node(&[b.as_str(), a.as_str()]);
+        let said = [(&a, Publication::List), (&b, Publication::Keep), (&volume("c"), Publication::Withhold)]
+            .map(|(volume, publication)| (volume.clone(), publication));
+        let said = said.iter().map(|(volume, publication)| (volume, *publication));
+        assert_eq!(change(&node, said), None);
+    }
+
+    #[test]
+    fn s13_the_patch_names_uid_and_revision_and_touches_one_field() {
+        let request = patch(&node(&[]), &[]);
+        assert_eq!(request.path, "/api/v1/nodes/n/status");
+        assert_eq!(
+            request.body,
+            Some(serde_json::json!({
+                "metadata": {"uid": "u", "resourceVersion": "0"},
+                "status": {"volumesAttached": null},
+            }))
+        );
+    }
+}

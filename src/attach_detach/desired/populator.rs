@@ -1,0 +1,200 @@
+//! Populator: from a pod and the objects it leads to, what the pod wishes.
+//!
+//! In: one pod and the tables. Out: [`PodWishes`], or `None` when the pod contributes nothing. The
+//! result names every object it depends on, so that a change of any of them brings the pod back
+//! here; there is no sweep that has to find it (KCM waits up to three minutes for one).
+
+use std::{mem, sync::Arc};
+
+use super::{
+    attach_required::AttachRequired,
+    state::{AttachSource, PodFacts, PodWishes, Unresolved, WantedVolume, WhyUnresolved},
+    volume_name::{VolumeId, VolumeKind},
+    volume_source::{self, CsiVolume, Sharing, Storage},
+};
+use crate::{
+    kube_api::{
+        ids::ClaimKey,
+        kinds::{
+            ClaimPhase, CsiDriver, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod,
+            PodVolume, PodVolumeSource,
+        },
+        text::Text,
+    },
+    state::{Objects, Stored, VecMap},
+};
+
+/// What the pod wishes now. `before` is what it wished until now: a volume that was resolved once
+/// stays wanted while the pod lives, even if its claim or volume has vanished, because the pod may
+/// have it mounted (attach-detach §2, pain 14). Only a driver that no longer needs attaching ends
+/// the wish (P-04, S16).
+#[must_use]
+pub fn wishes(
+    pod: &Pod,
+    objects: &Objects,
+    drivers: &AttachRequired,
+    before: Option<&PodWishes>,
+) -> Option<PodWishes> {
+    if pod.spec.node_name.is_empty() || pod.spec.volumes.is_empty() || pod.is_terminated() {
+        return None;
+    }
+    let before = before.filter(|before| before.pod.uid == pod.metadata.uid);
+    let mut wishes = PodWishes {
+        pod: Arc::new(PodFacts {
+            key: pod.key(),
+            uid: pod.metadata.uid.clone(),
+            created: pod.metadata.creation_timestamp,
+        }),
+        node: pod.spec.node_name.clone(),
+        volumes: VecMap::default(),
+        unresolved: Vec::new(),
+        depends_on: Box::default(),
+    };
+    let mut depends_on = Vec::new();
+    // KCM: a node stays managed once it was seen so; its annotation is only waited for
+    // (attach_detach_controller.go, nodeUpdate).
+    let managed = objects.nodes.get(&wishes.node).is_some_and(|node| node.is_managed())
+        || before.is_some_and(|before| !before.volumes.is_empty());
+    if !managed {
+        depends_on.push(ObjectRef::Node(wishes.node.clone()));
+    }
+    for volume in &pod.spec.volumes {
+        let resolved = resolve(pod, volume, objects, drivers, &mut depends_on);
+        let why = match resolved {
+            Ok(Resolved::NotAttachable) => continue,
+            Ok(Resolved::Attachable(id, wanted)) if managed => {
+                want(&mut wishes.volumes, id, wanted);
+                continue;
+            }
+            Ok(Resolved::Attachable(..)) => WhyUnresolved::NodeNotManaged(wishes.node.clone()),
+            Err(why) => why,
+        };
+        wishes.unresolved.push(Unresolved { pod_volume: volume.name.to_string(), why });
+        let kept = before.and_then(|before| before.volume(&volume.name));
+        if let Some((id, wanted)) = kept {
+            let pod_volumes = [volume.name.clone()].into();
+            want(
+                &mut wishes.volumes,
+                id.clone(),
+                WantedVolume { pod_volumes, current: false, ..wanted.clone() },
+            );
+        }
+    }
+    depends_on.sort();
+    depends_on.dedup();
+    wishes.depends_on = depends_on.into();
+    Some(wishes)
+}
+
+/// Adds a wish. Two volumes of one pod may be the same storage under two PersistentVolumes (pain 15):
+/// then what is current counts before what is stale, and what is exclusive for one is exclusive.
+fn want(volumes: &mut VecMap<VolumeId, Arc<WantedVolume>>, id: VolumeId, mut wanted: WantedVolume) {
+    if let Some(other) = volumes.remove(&id) {
+        let mut other = Arc::unwrap_or_clone(other);
+        if other.current || !wanted.current {
+            mem::swap(&mut other, &mut wanted);
+        }
+        wanted.exclusive |= other.exclusive;
+        let mut names: Vec<Text> = wanted.pod_volumes.iter().chain(&other.pod_volumes).cloned().collect();
+        names.sort();
+        wanted.pod_volumes = names.into_iter().collect();
+    }
+    volumes.insert(id, Arc::new(wanted));
+}
+
+enum Resolved {
+    Attachable(VolumeId, WantedVolume),
+    NotAttachable,
+}
+
+/// Follows pod volume → claim → PersistentVolume → driver, or pod volume → driver (attach-detach §2.2).
+fn resolve(
+    pod: &Pod,
+    volume: &PodVolume,
+    objects: &Objects,
+    drivers: &AttachRequired,
+    depends_on: &mut Vec<ObjectRef>,
+) -> Result<Resolved, WhyUnresolved> {
+    let persistent_volume = match pod.claim_of(volume) {
+        Some(claim) => Some(bound_volume(pod, volume, claim, objects, depends_on)?),
+        None => None,
+    };
+    let storage = match (&persistent_volume, &volume.source) {
+        (Some(found), _) => volume_source::of_persistent_volume(&found.metadata, &found.spec),
+        (None, PodVolumeSource::InTree(source)) => {
+            volume_source::of_inline_volume(&volume.name, &pod.metadata.namespace, source)
+        }
+        (None, _) => Ok(Storage::NotAttachable),
+    };
+    let storage = storage.map_err(|error| {
+        WhyUnresolved::MalformedSource(persistent_volume.as_ref().map(|found| found.key()), error)
+    })?;
+    let (id, sharing, inline) = match storage {
+        Storage::NotAttachable => return Ok(Resolved::NotAttachable),
+        Storage::FlexVolume(driver) => return Err(WhyUnresolved::FlexVolumeUnsupported(driver)),
+        Storage::NoOp(id, sharing) => (id, sharing, None),
+        Storage::Csi(CsiVolume { driver, id, sharing, inline }) => {
+            let object = objects.drivers.get(&driver);
+            depends_on.push(ObjectRef::Driver(driver.clone()));
+            readable::<CsiDriver>(objects, &driver)?;
+            if !drivers.of(&driver, object.as_deref()) {
+                return Ok(Resolved::NotAttachable);
+            }
+            (id, sharing, inline)
+        }
+    };
+    let (source, spec_name) = match (&persistent_volume, inline) {
+        (Some(found), _) => (Some(AttachSource::PersistentVolume(found.key())), found.metadata.name.clone()),
+        (None, Some(inline)) => (Some(AttachSource::Inline(inline.spec)), inline.name.into()),
+        (None, None) => (None, volume.name.clone().into()),
+    };
+    let wanted = WantedVolume {
+        pod_volumes: [volume.name.clone()].into(),
+        source: source.filter(|_| id.kind() == VolumeKind::Csi),
+        spec_name,
+        exclusive: sharing == Sharing::Exclusive,
+        current: persistent_volume.is_none_or(|found| !found.metadata.is_terminating()),
+    };
+    Ok(Resolved::Attachable(id, wanted))
+}
+
+/// Whether the newest revision of an object, if there is one, can be read (S42).
+fn readable<T: Stored>(objects: &Objects, key: &T::Key) -> Result<(), WhyUnresolved> {
+    match objects.unreadable::<T>(key) {
+        Some(error) => Err(WhyUnresolved::Unreadable(T::object_ref(key.clone()), error)),
+        None => Ok(()),
+    }
+}
+
+/// The PersistentVolume that claim and volume agree upon.
+fn bound_volume(
+    pod: &Pod,
+    volume: &PodVolume,
+    key: ClaimKey,
+    objects: &Objects,
+    depends_on: &mut Vec<ObjectRef>,
+) -> Result<Arc<PersistentVolume>, WhyUnresolved> {
+    depends_on.push(ObjectRef::Claim(key.clone()));
+    readable::<PersistentVolumeClaim>(objects, &key)?;
+    let Some(claim) = objects.claims.get(&key) else { return Err(WhyUnresolved::ClaimMissing(key)) };
+    if volume.source == PodVolumeSource::Ephemeral
+        && claim.metadata.controller().is_none_or(|owner| owner.uid != pod.metadata.uid)
+    {
+        return Err(WhyUnresolved::ClaimNotOwnedByPod(key));
+    }
+    let name = &claim.spec.volume_name;
+    if claim.status.phase != ClaimPhase::Bound || name.is_empty() {
+        return Err(WhyUnresolved::ClaimNotBound(key));
+    }
+    depends_on.push(ObjectRef::Volume(name.clone()));
+    readable::<PersistentVolume>(objects, name)?;
+    let Some(found) = objects.volumes.get(name) else {
+        return Err(WhyUnresolved::VolumeMissing(name.clone()));
+    };
+    let bound_here =
+        found.spec.claim_ref.as_ref().is_some_and(|claim_ref| claim_ref.uid == claim.metadata.uid);
+    if !bound_here {
+        return Err(WhyUnresolved::VolumeBoundElsewhere(name.clone()));
+    }
+    Ok(found)
+}

@@ -1,0 +1,250 @@
+//! Who keeps volumes waiting, by driver: counted from what waits when scraped.
+//!
+//! In: the waits of all pairs, and the VolumeAttachments. Out: gauges that are there on the replica alone that
+//! decides, as it alone knows.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use k8s_openapi::jiff::Timestamp;
+use prometheus::{
+    Gauge, GaugeVec, IntGaugeVec, Opts,
+    core::{Collector, Desc},
+    proto::MetricFamily,
+};
+
+use super::standing::Standing;
+use crate::{
+    attach_detach::{
+        decide::{csi::Waiting, force::Unforced},
+        desired::volume_name::VolumeKind,
+    },
+    kube_api::kinds::VolumeAttachment,
+    metrics::{Metrics, bounded::Bounded},
+    state::Objects,
+};
+
+/// What is counted of one driver.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Backlog {
+    /// VolumeAttachments that wait for it.
+    attachments: i64,
+    /// Detaches that are forced unless somebody unmounts in time.
+    forced: i64,
+    /// When the oldest deletion under way began.
+    oldest_deletion: Option<Timestamp>,
+}
+
+/// The gauges.
+#[derive(Clone)]
+struct Gauges {
+    standing: Arc<Standing>,
+    objects: Arc<Objects>,
+    drivers: Bounded,
+    attachments: IntGaugeVec,
+    forced: IntGaugeVec,
+    next_force: Gauge,
+    oldest_deletion: GaugeVec,
+}
+
+/// Registers the gauges.
+///
+/// # Errors
+/// See [`Metrics::register`].
+pub fn register(
+    standing: Arc<Standing>,
+    objects: Arc<Objects>,
+    metrics: &Metrics,
+) -> Result<(), prometheus::Error> {
+    metrics.register(&Gauges {
+        standing,
+        objects,
+        drivers: metrics.drivers(),
+        attachments: IntGaugeVec::new(
+            Opts::new(
+                "mooring_attacher_backlog",
+                "VolumeAttachments that wait for their driver's external-attacher to attach or detach; of a \
+                 standby, none",
+            ),
+            &["driver"],
+        )?,
+        forced: IntGaugeVec::new(
+            Opts::new(
+                "mooring_force_detach_pending",
+                "Volumes on nodes that are not Ready or gone, which are detached by force if nobody unmounts them \
+                 before; of a standby, none",
+            ),
+            &["driver"],
+        )?,
+        next_force: Gauge::with_opts(Opts::new(
+            "mooring_next_force_detach_timestamp_seconds",
+            "When the next volume is detached by force, in seconds since 1970; absent if none is to be",
+        ))?,
+        oldest_deletion: GaugeVec::new(
+            Opts::new(
+                "mooring_detach_oldest_seconds",
+                "How long ago, in seconds, the deletion was asked for of the VolumeAttachment that has been going \
+                 longest; absent without one",
+            ),
+            &["driver"],
+        )?,
+    })
+}
+
+/// When a detach that waits is forced.
+fn forced_at(waiting: &Waiting) -> Option<Timestamp> {
+    match waiting {
+        Waiting::DetachWaitingForUnmount { unforced: Unforced::Until(at) }
+        | Waiting::DetachWaitingForNode { unforced: Unforced::Until(at) } => Some(*at),
+        _ => None,
+    }
+}
+
+fn is_for_attacher(waiting: &Waiting) -> bool {
+    matches!(
+        waiting,
+        Waiting::WaitingForAttacher
+            | Waiting::AttachError { .. }
+            | Waiting::DetachWaitingForAttacher
+            | Waiting::DetachError { .. }
+    )
+}
+
+fn seconds(at: Timestamp) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "far from 2^53 milliseconds")]
+    let millis = at.as_millisecond() as f64;
+    millis / 1_000.0
+}
+
+impl Gauges {
+    /// What is counted of each driver, and when the next detach is forced.
+    fn count(&self) -> (BTreeMap<String, Backlog>, Option<Timestamp>) {
+        let mut backlogs: BTreeMap<String, Backlog> = BTreeMap::new();
+        let mut next_force: Option<Timestamp> = None;
+        self.standing.for_each_wait(|pair, waiting| {
+            let forced_at = forced_at(waiting);
+            if forced_at.is_none() && !is_for_attacher(waiting) {
+                return;
+            }
+            let driver = match pair.volume.kind() {
+                VolumeKind::Csi => pair.volume.driver_and_handle().0,
+                VolumeKind::NoOp => pair.volume.plugin(),
+            };
+            let backlog = backlogs.entry(self.drivers.shown(driver).to_owned()).or_default();
+            backlog.attachments += i64::from(is_for_attacher(waiting));
+            backlog.forced += i64::from(forced_at.is_some());
+            next_force = next_force.into_iter().chain(forced_at).min();
+        });
+        self.objects.attachments.for_each(|attachment: &VolumeAttachment| {
+            let Some(since) = attachment.metadata.deletion_timestamp.as_deref() else { return };
+            let driver = self.drivers.shown(attachment.spec.attacher.as_str());
+            let oldest = &mut backlogs.entry(driver.to_owned()).or_default().oldest_deletion;
+            *oldest = oldest.iter().copied().chain([*since]).min();
+        });
+        (backlogs, next_force)
+    }
+}
+
+impl Collector for Gauges {
+    fn desc(&self) -> Vec<&Desc> {
+        let gauges: [&dyn Collector; 4] =
+            [&self.attachments, &self.forced, &self.next_force, &self.oldest_deletion];
+        gauges.into_iter().flat_map(Collector::desc).collect()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let leads = self.standing.leads();
+        let (backlogs, next_force) = if leads { self.count() } else { (BTreeMap::new(), None) };
+        let now = Timestamp::now();
+        self.oldest_deletion.reset();
+        if leads {
+            // Who was seen stays, with 0, so that a backlog that has ended does not look like a gap.
+            for gauge in [&self.attachments, &self.forced] {
+                for driver in self.drivers.seen() {
+                    gauge.with_label_values(&[driver.as_str()]).set(0);
+                }
+            }
+        } else {
+            self.attachments.reset();
+            self.forced.reset();
+        }
+        for (driver, backlog) in &backlogs {
+            self.attachments.with_label_values(&[driver]).set(backlog.attachments);
+            self.forced.with_label_values(&[driver]).set(backlog.forced);
+            if let Some(since) = backlog.oldest_deletion {
+                // The API server's clock may be ahead of ours.
+                let age = (seconds(now) - seconds(since)).max(0.0);
+                self.oldest_deletion.with_label_values(&[driver]).set(age);
+            }
+        }
+        self.next_force.set(next_force.map_or(0.0, seconds));
+        let mut next = self.next_force.collect();
+        if next_force.is_none() {
+            for family in &mut next {
+                family.mut_metric().clear();
+            }
+        }
+        [self.attachments.collect(), self.forced.collect(), next, self.oldest_deletion.collect()].concat()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::json;
+    use tokio::time::Instant;
+
+    use super::super::standing::{PairWait, State};
+    use super::*;
+    use crate::{
+        attach_detach::desired::volume_name::VolumeId,
+        kube_api::ids::{DriverName, NodeName},
+    };
+
+    #[test]
+    fn a_leader_counts_by_driver_who_is_waited_for_and_what_is_to_be_forced() {
+        let (metrics, standing, objects) =
+            (Metrics::default(), Arc::new(Standing::default()), Arc::default());
+        register(Arc::clone(&standing), Arc::clone(&objects), &metrics).unwrap();
+        let now = Instant::now();
+        let due = |second| Unforced::Until(Timestamp::from_second(second).unwrap());
+        let failed = Waiting::AttachError { message: "no".to_owned(), at: None };
+        let cases = [
+            ("a", "1", Waiting::WaitingForAttacher),
+            ("a", "2", failed),
+            ("a", "3", Waiting::DetachWaitingForUnmount { unforced: due(700) }),
+            ("b", "4", Waiting::DetachWaitingForNode { unforced: due(400) }),
+            ("b", "5", Waiting::DetachWaitingForUnmount { unforced: Unforced::NodeReady }),
+        ];
+        let node = NodeName::from("n");
+        for (driver, handle, waiting) in cases {
+            let volume = VolumeId::csi(&DriverName::from(driver), handle);
+            let wait = PairWait { state: State::Attached, waiting };
+            standing.set(&volume, &node, Some((wait, None)), now);
+        }
+        let since = Timestamp::now().checked_sub(Duration::from_mins(20)).unwrap();
+        let attachment = json!({
+            "metadata": {"name": "csi-1", "uid": "u", "resourceVersion": "1", "deletionTimestamp": since.to_string()},
+            "spec": {"attacher": "a", "nodeName": "n", "source": {"persistentVolumeName": "pv"}},
+        });
+        objects.apply::<VolumeAttachment>(serde_json::from_value(attachment).unwrap());
+        let shown = |start: &str| -> Option<f64> {
+            let text = metrics.text().unwrap();
+            let line = text.lines().find(|line| line.starts_with(start))?;
+            line.rsplit_once(' ')?.1.parse().ok()
+        };
+        let families = ["attacher_backlog", "force_detach_pending", "next_force_detach", "detach_oldest"];
+        for family in families {
+            assert_eq!(shown(&format!("mooring_{family}")), None, "a standby counts nothing");
+        }
+        standing.lead(now);
+        assert_eq!(shown("mooring_attacher_backlog{driver=\"a\"}"), Some(2.0));
+        assert_eq!(shown("mooring_attacher_backlog{driver=\"b\"}"), Some(0.0));
+        assert_eq!(shown("mooring_force_detach_pending{driver=\"a\"}"), Some(1.0));
+        assert_eq!(shown("mooring_force_detach_pending{driver=\"b\"}"), Some(1.0));
+        assert_eq!(shown("mooring_next_force_detach_timestamp_seconds"), Some(400.0));
+        let oldest = shown("mooring_detach_oldest_seconds{driver=\"a\"}").unwrap();
+        assert!((1_199.0..1_300.0).contains(&oldest), "{oldest}");
+        assert_eq!(shown("mooring_detach_oldest_seconds{driver=\"b\"}"), None);
+    }
+}

@@ -1,0 +1,502 @@
+//! Metrics of the attach/detach subsystem: KCM's by name, and how many pairs wait for what.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
+
+use prometheus::{Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts};
+use tokio::time::Instant;
+
+use super::end_to_end::EndToEnd;
+use crate::{
+    attach_detach::{
+        act::calls::{Call, Outcome, PairRequest},
+        actual::state::Operation,
+        decide::{csi::Waiting, force::ForceReason, scope::Scope},
+        desired::volume_name::{VolumeId, VolumeKind},
+        guard::second_controller::ForeignAct,
+        queue::QueueCounts,
+    },
+    diagnostics::Kind,
+    kube_api::{call::CallError, ids::NodeName},
+    metrics::{
+        Alarms, Decisions, ForeignWrites, Metrics, RunningController, STORAGE_OPERATION_BUCKETS,
+        WorkQueueMetrics, WriteConflicts,
+        bounded::{Bounded, OTHER, PLUGINS},
+    },
+    state::VecMap,
+};
+
+/// The alarm that another attach/detach controller is at work (S14).
+const SECOND_CONTROLLER: &str = "second_attach_detach_controller";
+
+/// The alarm that how long detaches have waited cannot be kept for a successor (S6).
+const FORCE_TIMERS: &str = "force_detach_timers";
+
+/// How an operation ended, as a label value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// It did what it should.
+    Success,
+    /// It did not; KCM knows no other failure.
+    Failure,
+}
+
+/// What is looked at, as a label value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Planned {
+    /// A pod, for what it wishes.
+    Pod,
+    /// A VolumeAttachment, for what it is about.
+    Attachment,
+    /// A name that a VolumeAttachment of a volume would have, to see whether the volume explains one.
+    Name,
+    /// A volume, on some or all of its nodes.
+    Volume,
+    /// A volume on one node, for what is to be done.
+    Pair,
+    /// A volume on one node, to see whether it is held there.
+    Holder,
+    /// A node, for what its status should say.
+    Node,
+}
+
+impl Planned {
+    const ALL: [Self; 7] =
+        [Self::Pod, Self::Attachment, Self::Name, Self::Volume, Self::Pair, Self::Holder, Self::Node];
+
+    fn label(self) -> &'static str {
+        match self {
+            Self::Pod => "pod",
+            Self::Attachment => "attachment",
+            Self::Name => "name",
+            Self::Volume => "volume",
+            Self::Pair => "pair",
+            Self::Holder => "holder",
+            Self::Node => "node",
+        }
+    }
+}
+
+/// The subsystem's metrics.
+#[derive(Clone, Debug)]
+pub struct AttachDetachMetrics {
+    operations: HistogramVec,
+    plugins: Bounded,
+    totals: IntGaugeVec,
+    forced: IntCounterVec,
+    unresolved: IntCounterVec,
+    foreign: ForeignWrites,
+    foreign_attachments: IntGauge,
+    alarms: Alarms,
+    planned: IntCounterVec,
+    refusals: IntCounterVec,
+    end_to_end: EndToEnd,
+    decisions: Decisions,
+    conflicts: WriteConflicts,
+    patches: Histogram,
+    running: RunningController,
+    volumes: WorkQueueMetrics,
+    nodes: WorkQueueMetrics,
+    in_use: IntGaugeVec,
+    counted: HashMap<VolumeId, VecMap<NodeName, Counted>>,
+}
+
+/// What a volume on one node adds to the gauges.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// Whether the node holds it.
+    pub holds: bool,
+    /// Pods there that want it.
+    pub users: i64,
+}
+
+/// Volumes in one patch: from a lone one to what a node may have attached.
+const PATCH_BUCKETS: [f64; 9] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0];
+
+/// KCM: cmd/kube-controller-manager/names/controller_names.go.
+const CONTROLLER: &str = "persistentvolume-attach-detach-controller";
+
+/// What a write is for, as a label value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WriteOp {
+    DeleteAttachment,
+    PatchNodeStatus,
+    WriteForceTimers,
+}
+
+impl WriteOp {
+    /// All that name a UID or a revision; what is created names none.
+    const ALL: [Self; 3] = [Self::DeleteAttachment, Self::PatchNodeStatus, Self::WriteForceTimers];
+
+    fn label(self) -> &'static str {
+        match self {
+            Self::DeleteAttachment => "delete_attachment",
+            Self::PatchNodeStatus => "patch_node_status",
+            Self::WriteForceTimers => "write_force_timers",
+        }
+    }
+
+    fn of(call: &Call) -> Option<Self> {
+        match call {
+            Call::Pair(_, _, PairRequest::Delete(..)) => Some(Self::DeleteAttachment),
+            Call::PatchNode(..) => Some(Self::PatchNodeStatus),
+            Call::Timers(_) => Some(Self::WriteForceTimers),
+            Call::Pair(_, _, PairRequest::Create(_) | PairRequest::Read(_))
+            | Call::ReadNode(_)
+            | Call::ReadOwner(..) => None,
+        }
+    }
+}
+
+impl AttachDetachMetrics {
+    /// Registers the metrics.
+    ///
+    /// # Errors
+    /// See [`Metrics::register`].
+    pub fn new(metrics: &Metrics, alarms: Alarms) -> Result<Self, prometheus::Error> {
+        let operations = HistogramVec::new(
+            HistogramOpts::new("storage_operation_duration_seconds", "Storage operation duration")
+                .buckets(STORAGE_OPERATION_BUCKETS.to_vec()),
+            &["volume_plugin", "operation_name", "status", "migrated"],
+        )?;
+        let totals = IntGaugeVec::new(
+            Opts::new("attachdetach_controller_total_volumes", "Number of volumes in A/D Controller"),
+            &["plugin_name", "state"],
+        )?;
+        let foreign_attachments = IntGauge::new(
+            "mooring_foreign_volume_attachments",
+            "VolumeAttachments that are not named as ours are, or that nothing explains: left alone",
+        )?;
+        metrics.register(&foreign_attachments)?;
+        alarms.set(SECOND_CONTROLLER, None);
+        alarms.set(FORCE_TIMERS, None);
+        metrics.register(&operations)?;
+        metrics.register(&totals)?;
+        let counter = |name: &str, help: &str, label: &str, values: &[&str]| {
+            let counter = IntCounterVec::new(Opts::new(name, help), &[label])?;
+            for value in values {
+                counter.with_label_values(&[value]);
+            }
+            metrics.register(&counter)?;
+            Ok::<_, prometheus::Error>(counter)
+        };
+        let forced = counter(
+            "attach_detach_controller_attachdetach_controller_forced_detaches",
+            "Number of times the A/D Controller performed a forced detach",
+            "reason",
+            &[ForceReason::Timeout, ForceReason::OutOfService].map(ForceReason::label),
+        )?;
+        let unresolved = counter(
+            "mooring_unresolved_pod_volumes_total",
+            "Volumes of pods that could not be attached when first looked at, by reason",
+            "reason",
+            &[],
+        )?;
+        let foreign = ForeignWrites::new(
+            metrics,
+            &[ForeignAct::ListChanged, ForeignAct::AttachmentCreated, ForeignAct::AttachmentDeleted]
+                .map(ForeignAct::label),
+        )?;
+        let planned = counter(
+            "mooring_planned_keys_total",
+            "Objects looked at because something changed, by kind",
+            "kind",
+            &Planned::ALL.map(Planned::label),
+        )?;
+        let refusals = counter(
+            "mooring_guard_refusals_total",
+            "Times that a safety rule kept something from being done",
+            "guard",
+            &Waiting::GUARDS,
+        )?;
+        let patches = Histogram::with_opts(
+            HistogramOpts::new(
+                "mooring_node_status_volumes_per_patch",
+                "Volumes that one patch of a node's status puts on its list or takes off it",
+            )
+            .buckets(PATCH_BUCKETS.to_vec()),
+        )?;
+        metrics.register(&patches)?;
+        let in_use = IntGaugeVec::new(
+            Opts::new("storage_count_attachable_volumes_in_use", "Measure number of volumes in use"),
+            &["node", "volume_plugin"],
+        )?;
+        metrics.register(&in_use)?;
+        Ok(Self {
+            operations,
+            plugins: Bounded::new(PLUGINS, OTHER),
+            totals,
+            forced,
+            unresolved,
+            foreign,
+            foreign_attachments,
+            alarms,
+            planned,
+            refusals,
+            end_to_end: EndToEnd::new(metrics)?,
+            decisions: Decisions::new(metrics, Kind::Attachment)?,
+            conflicts: WriteConflicts::new(metrics, &WriteOp::ALL.map(WriteOp::label))?,
+            patches,
+            running: RunningController::new(metrics, CONTROLLER)?,
+            volumes: WorkQueueMetrics::new(metrics, "attach")?,
+            nodes: WorkQueueMetrics::new(metrics, "node-status")?,
+            in_use,
+            counted: HashMap::new(),
+        })
+    }
+
+    /// Counts a key that is looked at. What one event makes of these must not grow with the cluster.
+    pub fn planned(&self, kind: Planned) {
+        self.planned.with_label_values(&[kind.label()]).inc();
+    }
+
+    /// Counts several of them: names that were computed, pairs that were judged, or walked through for who holds.
+    pub fn planned_many(&self, kind: Planned, count: usize) {
+        self.planned.with_label_values(&[kind.label()]).inc_by(count as u64);
+    }
+
+    /// Notes the end of an operation.
+    pub fn observe(
+        &self,
+        volume: &VolumeId,
+        operation: Operation,
+        ending: Ending,
+        migrated: bool,
+        took: Duration,
+    ) {
+        let status = match ending {
+            Ending::Success => "success",
+            Ending::Failure => "fail-unknown",
+        };
+        let migrated = if migrated { "true" } else { "false" };
+        let plugin = plugin_name(volume);
+        let plugin = self.plugins.shown(&plugin);
+        self.operations
+            .with_label_values(&[plugin, operation_name(operation), status, migrated])
+            .observe(took.as_secs_f64());
+    }
+
+    /// Counts a volume of a pod that is not in the desired state, and why.
+    pub fn unresolved(&self, reason: &'static str) {
+        self.unresolved.with_label_values(&[reason]).inc();
+    }
+
+    /// Counts writes of somebody else.
+    pub fn foreign(&self, act: ForeignAct, count: u64) {
+        self.foreign.add(act.label(), count);
+    }
+
+    /// Notes that VolumeAttachments of somebody else came or went.
+    pub fn foreign_attachments(&self, change: i64) {
+        self.foreign_attachments.add(change);
+    }
+
+    /// Raises or ends the alarm about another controller.
+    pub fn alarm(&self, text: Option<&str>) {
+        self.alarms.set(SECOND_CONTROLLER, text.map(str::to_owned));
+    }
+
+    /// Raises or ends the alarm that the force-detach timers cannot be kept.
+    pub fn alarm_of_timers(&self, text: Option<&str>) {
+        self.alarms.set(FORCE_TIMERS, text.map(str::to_owned));
+    }
+
+    /// Counts a detach although the volume was, or may have been, in use.
+    pub fn forced(&self, reason: ForceReason) {
+        self.forced.with_label_values(&[reason.label()]).inc();
+    }
+
+    /// Sets which of these nodes want and hold a volume, and how many use it there; with [`Scope::All`] no others do.
+    pub fn count(&mut self, volume: &VolumeId, scope: &Scope, nodes: &BTreeMap<NodeName, Counted>) {
+        if *scope == Scope::All {
+            let counted = self.counted.get(volume).into_iter().flat_map(VecMap::keys);
+            let gone: Vec<_> = counted.filter(|node| !nodes.contains_key(*node)).cloned().collect();
+            for node in gone {
+                self.count_on(volume, &node, Counted::default());
+            }
+        }
+        for (node, now) in nodes {
+            self.count_on(volume, node, *now);
+        }
+    }
+
+    fn count_on(&mut self, volume: &VolumeId, node: &NodeName, now: Counted) {
+        let before = self.counted.get(volume).and_then(|nodes| nodes.get(node)).copied().unwrap_or_default();
+        if now == before {
+            return;
+        }
+        let nodes = self.counted.entry(volume.clone()).or_default();
+        if now == Counted::default() {
+            nodes.remove(node);
+            if nodes.is_empty() {
+                self.counted.remove(volume);
+            }
+        } else {
+            nodes.insert(node.clone(), now);
+        }
+        let plugin = plugin_name(volume);
+        let total = |state, now: bool, before: bool| {
+            let change = i64::from(now) - i64::from(before);
+            self.totals.with_label_values(&[plugin.as_str(), state]).add(change);
+        };
+        total("desired_state_of_world", now.users > 0, before.users > 0);
+        total("actual_state_of_world", now.holds, before.holds);
+        if now.users != before.users {
+            let labels = [node.as_str(), plugin.as_str()];
+            let gauge = self.in_use.with_label_values(&labels);
+            gauge.add(now.users - before.users);
+            if gauge.get() == 0 {
+                // Nodes come and go; what is not used has no series, as with KCM.
+                let _absent = self.in_use.remove_label_values(&labels);
+            }
+        }
+    }
+
+    /// Where it is noted how long attaches and detaches take.
+    #[must_use]
+    pub fn end_to_end(&self) -> EndToEnd {
+        self.end_to_end.clone()
+    }
+
+    /// Counts a decision about a volume on a node.
+    pub fn decided(&self, reason: &'static str) {
+        self.decisions.count(reason, 1);
+    }
+
+    /// Notes how many volumes a patch of a node's status is about.
+    pub fn patches(&self, volumes: usize) {
+        #[expect(clippy::cast_precision_loss, reason = "some hundreds")]
+        self.patches.observe(volumes as f64);
+    }
+
+    /// Notes what there was to look at: volumes, and nodes.
+    pub fn queued(&self, queues: &[QueueCounts; 2]) {
+        for (queue, counts) in [&self.volumes, &self.nodes].into_iter().zip(queues) {
+            queue.added(counts.adds, 0);
+            queue.set_depth(counts.depth);
+            for wait in &counts.waits {
+                queue.waited(*wait);
+            }
+        }
+    }
+
+    /// Notes that a request is sent.
+    pub fn begins(&self, call: &Call, now: Instant) {
+        if let Some((queue, key)) = self.work(call) {
+            queue.begins(key, now);
+        }
+    }
+
+    /// Notes that it is answered.
+    pub fn ends(&self, call: &Call, now: Instant) {
+        if let Some((queue, key)) = self.work(call) {
+            queue.ends(&key, now);
+        }
+    }
+
+    fn work(&self, call: &Call) -> Option<(&WorkQueueMetrics, String)> {
+        match call {
+            Call::Pair(volume, node, _) => Some((&self.volumes, format!("{volume} {node}"))),
+            Call::PatchNode(node, ..) | Call::ReadNode(node) => Some((&self.nodes, node.to_string())),
+            Call::ReadOwner(..) | Call::Timers(_) => None,
+        }
+    }
+
+    /// Counts an answer that says that something had changed meanwhile.
+    pub fn answered(&self, outcome: &Outcome) {
+        if let (Some(op), Err(CallError::Conflict(_))) = (WriteOp::of(&outcome.call), &outcome.result) {
+            self.conflicts.count(op.label());
+        }
+    }
+
+    /// Notes whether this process decides.
+    pub fn leads(&self, leads: bool) {
+        if leads { self.running.started() } else { self.running.stopped() }
+    }
+
+    /// Notes that a safety rule keeps something from being done.
+    pub fn refused(&self, guard: &'static str) {
+        self.refusals.with_label_values(&[guard]).inc();
+    }
+}
+
+fn operation_name(operation: Operation) -> &'static str {
+    match operation {
+        Operation::Attach => "volume_attach",
+        Operation::Detach => "volume_detach",
+    }
+}
+
+/// KCM: a CSI volume's plugin has the driver behind a colon (volume/util/metrics.go,
+/// `GetFullQualifiedPluginNameForVolume`).
+fn plugin_name(volume: &VolumeId) -> String {
+    match volume.kind() {
+        VolumeKind::Csi => format!("{}:{}", volume.plugin(), volume.driver_and_handle().0),
+        VolumeKind::NoOp => volume.plugin().to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kube_api::ids::DriverName;
+
+    #[test]
+    fn names_helps_labels_and_buckets_are_those_of_kcm() {
+        let registry = Metrics::default();
+        let mut metrics = AttachDetachMetrics::new(&registry, Alarms::new(&registry).unwrap()).unwrap();
+        let volume = VolumeId::csi(&DriverName::from("d"), "h");
+        let minute = Duration::from_mins(1);
+        metrics.observe(&volume, Operation::Attach, Ending::Success, false, minute);
+        metrics.observe(&volume, Operation::Detach, Ending::Failure, true, minute);
+        metrics.forced(ForceReason::Timeout);
+        let count = |node: &str, users| (NodeName::from(node), Counted { holds: true, users });
+        metrics.count(&volume, &Scope::All, &[count("n1", 1), count("n2", 3)].into());
+        metrics.count(&volume, &Scope::of(&NodeName::from("n3")), &[count("n3", 1)].into());
+        metrics.count(&volume, &Scope::of(&NodeName::from("n1")), &[count("n1", 2)].into());
+        assert_eq!(
+            metrics.totals.with_label_values(&["kubernetes.io/csi:d", "desired_state_of_world"]).get(),
+            3
+        );
+        metrics.count(&volume, &Scope::All, &[count("n1", 2)].into());
+        let text = registry.text().unwrap();
+        let operation = |name: &str, status: &str, migrated: &str| {
+            format!(
+                "migrated=\"{migrated}\",operation_name=\"{name}\",status=\"{status}\",volume_plugin=\"kubernetes.io/csi:d\""
+            )
+        };
+        let attach = operation("volume_attach", "success", "false");
+        let mut expected = vec![
+            "# HELP storage_operation_duration_seconds Storage operation duration".to_owned(),
+            format!("storage_operation_duration_seconds_sum{{{attach}}} 60"),
+            format!(
+                "storage_operation_duration_seconds_count{{{}}} 1",
+                operation("volume_detach", "fail-unknown", "true")
+            ),
+            "# HELP attachdetach_controller_total_volumes Number of volumes in A/D Controller".to_owned(),
+            "attachdetach_controller_total_volumes{plugin_name=\"kubernetes.io/csi:d\",state=\"desired_state_of_world\"} 1".to_owned(),
+            "attachdetach_controller_total_volumes{plugin_name=\"kubernetes.io/csi:d\",state=\"actual_state_of_world\"} 1".to_owned(),
+            "# HELP attach_detach_controller_attachdetach_controller_forced_detaches Number of times the A/D Controller performed a forced detach".to_owned(),
+            "attach_detach_controller_attachdetach_controller_forced_detaches{reason=\"timeout\"} 1".to_owned(),
+            "attach_detach_controller_attachdetach_controller_forced_detaches{reason=\"out-of-service\"} 0".to_owned(),
+            "# HELP storage_count_attachable_volumes_in_use Measure number of volumes in use".to_owned(),
+            "storage_count_attachable_volumes_in_use{node=\"n1\",volume_plugin=\"kubernetes.io/csi:d\"} 2".to_owned(),
+        ];
+        for bound in
+            ["0.1", "0.25", "0.5", "1", "2.5", "5", "10", "15", "25", "50", "120", "300", "600", "+Inf"]
+        {
+            let count =
+                u8::from(!["0.1", "0.25", "0.5", "1", "2.5", "5", "10", "15", "25", "50"].contains(&bound));
+            expected.push(format!(
+                "storage_operation_duration_seconds_bucket{{{attach},le=\"{bound}\"}} {count}"
+            ));
+        }
+        let lines: Vec<&str> = text.lines().collect();
+        for line in &expected {
+            assert!(lines.contains(&line.as_str()), "{line}\nis missing in\n{text}");
+        }
+        assert_eq!(text.matches(&format!("_bucket{{{attach}")).count(), 14);
+    }
+}

@@ -1,0 +1,330 @@
+//! Journey: how long an attach or a detach takes from the wish to its fulfilment, and in which phase. Pure.
+//!
+//! In: the pair each time it is judged. Out: the phases that ended since. What was under way when this process
+//! started is not measured, because nobody saw it begin.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::attach_detach::{
+    actual::state::{Operation, Pair, PairCall},
+    decide::csi::Waiting,
+};
+
+/// Part of an attach or a detach. A label of the histograms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// Attach: wanted, and nothing asked for yet, because another node holds the volume or after a failure.
+    Queue,
+    /// Detach: the kubelet has not unmounted.
+    Unmount,
+    /// Detach: the node's status is being written.
+    Unpublish,
+    /// The API server is being asked.
+    Api,
+    /// The driver is at work.
+    Attacher,
+    /// Attach: the node's status is being written.
+    Publish,
+    /// Over.
+    Done,
+}
+
+impl Phase {
+    /// Value of the label `phase`; that of the end stands for the whole.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Queue => "queue",
+            Self::Unmount => "unmount",
+            Self::Unpublish => "unpublish",
+            Self::Api => "api",
+            Self::Attacher => "attacher",
+            Self::Publish => "publish",
+            Self::Done => "total",
+        }
+    }
+
+    /// The phase of a pair that is wanted, or is not.
+    #[must_use]
+    pub fn of(pair: &Pair, wanted: bool, withdraws: bool) -> Self {
+        let attachment = pair.attachment.as_deref();
+        let going = pair.is_going();
+        match (wanted, attachment) {
+            (true, Some(_)) if going => Self::Queue,
+            (true, Some(attachment)) if attachment.status.attached => {
+                if pair.listed {
+                    Self::Done
+                } else {
+                    Self::Publish
+                }
+            }
+            (true, Some(_)) => Self::Attacher,
+            (true, None) if pair.call == Some(PairCall::Create) => Self::Api,
+            (true, None) => Self::Queue,
+            (false, None) => Self::Done,
+            (false, Some(_)) if going => Self::Attacher,
+            (false, Some(_)) if pair.call == Some(PairCall::Delete) => Self::Api,
+            (false, Some(_)) if withdraws => Self::Unpublish,
+            (false, Some(_)) => Self::Unmount,
+        }
+    }
+}
+
+/// Whose turn it is: what lasts is counted as overhead while it is ours.
+#[must_use]
+pub fn is_ours(phase: Phase, waiting: Option<&Waiting>) -> bool {
+    match waiting {
+        // The API server and the way to it are on our side of the bargain.
+        Some(
+            Waiting::WaitingForVolumeAttachment
+            | Waiting::Publishing
+            | Waiting::DetachWaitingForUnpublish
+            | Waiting::DetachWaitingForSettlement
+            | Waiting::Uncertain
+            | Waiting::RetryBackoff { .. }
+            | Waiting::NodeStatusRefused { .. },
+        ) => true,
+        // The driver, the kubelet, another node, another controller, whoever made the objects.
+        Some(
+            Waiting::WaitingForAttacher
+            | Waiting::AttachError { .. }
+            | Waiting::HeldByNode { .. }
+            | Waiting::WaitingForDeletion
+            | Waiting::WishNotCurrent
+            | Waiting::DetachWaitingForUnmount { .. }
+            | Waiting::DetachWaitingForAttacher
+            | Waiting::DetachError { .. }
+            | Waiting::NodeGone
+            | Waiting::DetachWaitingForNode { .. }
+            | Waiting::ForeignWriter { .. }
+            | Waiting::RestoreGrace { .. }
+            | Waiting::Unreadable { .. }
+            | Waiting::ForeignAttachment { .. },
+        ) => false,
+        None => !matches!(phase, Phase::Attacher | Phase::Unmount),
+    }
+}
+
+/// One under way.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Journey {
+    operation: Operation,
+    began: Instant,
+    phase: Phase,
+    phase_began: Instant,
+    forced: bool,
+    /// What was ours of it so far, and whether what began with the last look is.
+    overhead: Duration,
+    looked_at: Instant,
+    ours: bool,
+}
+
+/// What a time is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Span {
+    /// One phase; that of the end stands for the whole.
+    Phase(Phase),
+    /// All in which neither driver nor kubelet, nor anybody else, had their turn.
+    Overhead,
+}
+
+/// What ended, and how long it took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lap {
+    /// Of which operation.
+    pub operation: Operation,
+    /// What of it.
+    pub span: Span,
+    /// How long it took.
+    pub took: Duration,
+    /// Whether the detach was forced.
+    pub forced: bool,
+}
+
+/// A look at a pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// What is to become of it.
+    pub operation: Operation,
+    /// How far that has come.
+    pub phase: Phase,
+    /// Whether it is our turn ([`is_ours`]).
+    pub ours: bool,
+    /// Whether the detach is forced.
+    pub forced: bool,
+}
+
+impl Journey {
+    /// Whether it is one of this operation.
+    #[must_use]
+    pub fn is_of(&self, operation: Operation) -> bool {
+        self.operation == operation
+    }
+
+    /// The journey after another look at its pair, and the phases that have ended.
+    #[must_use]
+    pub fn proceed(before: Option<Self>, look: Look, now: Instant) -> (Option<Self>, Vec<Lap>) {
+        let Look { operation, phase, ours, forced } = look;
+        let begun = before.filter(|journey| journey.operation == operation);
+        let Some(mut journey) = begun else {
+            let at_its_beginning =
+                matches!(phase, Phase::Queue | Phase::Unmount | Phase::Unpublish | Phase::Api);
+            let journey = Self {
+                operation,
+                began: now,
+                phase,
+                phase_began: now,
+                forced,
+                overhead: Duration::ZERO,
+                looked_at: now,
+                ours,
+            };
+            return (at_its_beginning.then_some(journey), Vec::new());
+        };
+        if journey.ours {
+            journey.overhead += now - journey.looked_at;
+        }
+        (journey.looked_at, journey.ours) = (now, ours);
+        journey.forced |= forced;
+        // A phase that comes again, after a failure or a change of mind, belongs to the one reached.
+        if phase <= journey.phase {
+            return (Some(journey), Vec::new());
+        }
+        let lap = |span, took| Lap { operation, span, took, forced: journey.forced };
+        let mut laps = vec![lap(Span::Phase(journey.phase), now - journey.phase_began)];
+        if phase == Phase::Done {
+            laps.push(lap(Span::Phase(phase), now - journey.began));
+            laps.push(lap(Span::Overhead, journey.overhead));
+            return (None, laps);
+        }
+        (Some(Self { phase, phase_began: now, ..journey }), laps)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn look(operation: Operation, phase: Phase, forced: bool) -> Look {
+        Look { operation, phase, ours: is_ours(phase, None), forced }
+    }
+
+    fn label(span: Span) -> &'static str {
+        match span {
+            Span::Phase(phase) => phase.label(),
+            Span::Overhead => "overhead",
+        }
+    }
+
+    fn laps(operation: Operation, seen: &[(u64, Phase)]) -> Vec<(&'static str, u64)> {
+        let start = Instant::now();
+        let (mut journey, mut all) = (None, Vec::new());
+        for (second, phase) in seen {
+            let now = start + Duration::from_secs(*second);
+            let (next, laps) = Journey::proceed(journey, look(operation, *phase, false), now);
+            all.extend(laps.into_iter().map(|lap| (label(lap.span), lap.took.as_secs())));
+            journey = next;
+        }
+        all
+    }
+
+    #[test]
+    fn phases_add_up_to_the_whole() {
+        use Phase::{Api, Attacher, Done, Publish, Queue, Unmount, Unpublish};
+        let attach = [(0, Queue), (1, Api), (3, Attacher), (3, Attacher), (7, Publish), (8, Done), (9, Done)];
+        let expected =
+            [("queue", 1), ("api", 2), ("attacher", 4), ("publish", 1), ("total", 8), ("overhead", 4)];
+        assert_eq!(laps(Operation::Attach, &attach), expected);
+        let detach = [(0, Unmount), (5, Unpublish), (6, Api), (7, Attacher), (9, Done)];
+        let expected =
+            [("unmount", 5), ("unpublish", 1), ("api", 1), ("attacher", 2), ("total", 9), ("overhead", 2)];
+        assert_eq!(laps(Operation::Detach, &detach), expected);
+        let again = [(0, Api), (1, Queue), (4, Api), (5, Attacher), (6, Done)];
+        let expected = [("api", 5), ("attacher", 1), ("total", 6), ("overhead", 5)];
+        assert_eq!(laps(Operation::Attach, &again), expected);
+        let inherited = [(0, Attacher), (5, Publish), (6, Done)];
+        assert_eq!(laps(Operation::Attach, &inherited), [("publish", 1), ("total", 1)][..0]);
+    }
+
+    /// S-1, S-3: while another node holds the volume, or after a failure, it is not the driver's turn, either.
+    #[test]
+    fn overhead_is_what_was_ours_whatever_the_phase() {
+        let start = Instant::now();
+        let unmounting = Waiting::DetachWaitingForUnmount {
+            unforced: crate::attach_detach::decide::force::Unforced::NodeReady,
+        };
+        let pause = Waiting::RetryBackoff { message: None };
+        let seen = [
+            (0, Phase::Unmount, Some(&unmounting)),
+            (60, Phase::Unpublish, None),
+            (61, Phase::Api, None),
+            (63, Phase::Unmount, Some(&pause)),
+            (66, Phase::Unmount, Some(&unmounting)),
+            (70, Phase::Attacher, Some(&Waiting::DetachWaitingForAttacher)),
+            (99, Phase::Done, None),
+        ];
+        let (mut journey, mut last) = (None, Vec::new());
+        for (second, phase, waiting) in seen {
+            let look = Look { ours: is_ours(phase, waiting), ..look(Operation::Detach, phase, false) };
+            (journey, last) = Journey::proceed(journey, look, start + Duration::from_secs(second));
+        }
+        let overhead = last.into_iter().find(|lap| lap.span == Span::Overhead).map(|lap| lap.took.as_secs());
+        assert_eq!(overhead, Some(1 + 2 + 3));
+    }
+
+    #[test]
+    fn another_operation_begins_anew() {
+        let start = Instant::now();
+        let (attach, _) = Journey::proceed(None, look(Operation::Attach, Phase::Api, false), start);
+        let later = start + Duration::from_secs(9);
+        let (detach, laps) = Journey::proceed(attach, look(Operation::Detach, Phase::Unpublish, true), later);
+        assert_eq!(laps, []);
+        let (_, laps) = Journey::proceed(detach, look(Operation::Detach, Phase::Api, false), later);
+        let span = Span::Phase(Phase::Unpublish);
+        assert_eq!(laps, [Lap { operation: Operation::Detach, span, took: Duration::ZERO, forced: true }]);
+    }
+
+    #[test]
+    fn what_was_forced_once_stays_so() {
+        let start = Instant::now();
+        let forced_in = |seen: [(Phase, bool); 3]| {
+            let (mut journey, mut last) = (None, Vec::new());
+            for (phase, forced) in seen {
+                (journey, last) = Journey::proceed(journey, look(Operation::Detach, phase, forced), start);
+            }
+            last.iter().all(|lap| lap.forced)
+        };
+        assert!(forced_in([(Phase::Unmount, false), (Phase::Unpublish, true), (Phase::Done, false)]));
+        assert!(forced_in([(Phase::Unmount, false), (Phase::Unmount, true), (Phase::Done, false)]));
+        assert!(!forced_in([(Phase::Unmount, false), (Phase::Unpublish, false), (Phase::Done, false)]));
+    }
+
+    #[test]
+    fn the_phase_is_that_of_what_is_waited_for() {
+        use Phase::{Api, Attacher, Done, Publish, Queue, Unmount, Unpublish};
+        let (none, attached) = (Pair::default, || Pair::with_attachment(true, false));
+        let accepted = || Pair { deletion_accepted: Some("1".into()), ..attached() };
+        let cases = [
+            ("not asked for", none(), true, Queue),
+            ("being asked for", Pair { call: Some(PairCall::Create), ..none() }, true, Api),
+            ("being looked for", Pair { call: Some(PairCall::Read), ..none() }, true, Queue),
+            ("made", Pair::with_attachment(false, false), true, Attacher),
+            ("attached", attached(), true, Publish),
+            ("attached and listed", Pair { listed: true, ..attached() }, true, Done),
+            ("wanted again while it goes", Pair::with_attachment(true, true), true, Queue),
+            ("wanted again after its deletion", accepted(), true, Queue),
+            ("nothing is left", none(), false, Done),
+            ("not unmounted", attached(), false, Unmount),
+            ("deletion sent", Pair { call: Some(PairCall::Delete), ..attached() }, false, Api),
+            ("being looked at", Pair { call: Some(PairCall::Read), ..attached() }, false, Unmount),
+            ("deletion accepted", accepted(), false, Attacher),
+            ("going", Pair::with_attachment(true, true), false, Attacher),
+        ];
+        for (name, pair, wanted, expected) in cases {
+            assert_eq!(Phase::of(&pair, wanted, false), expected, "{name}");
+        }
+        assert_eq!(Phase::of(&attached(), false, true), Unpublish, "being taken off the list");
+    }
+}
