@@ -39,13 +39,15 @@ use crate::{
         restore::RestoreGrace,
         sight::Sight,
         tally::LeaseTally,
-        watch::{self as kind_watch, CatchUps, Fetcher},
     },
     metrics::{
         Alarms, ApiMetrics, Certificate, ElectionMetrics, Expiry, Metrics, WatchMetrics, process, slis::Slis,
     },
     routes,
-    state::{Objects, Stored},
+    state::{
+        Objects, Stored,
+        watch::{self as kind_watch, CatchUps, Fetcher},
+    },
     supervise::{Dead, Death, Stage, Supervisor, Threads, Workplace},
     telemetry,
     traces::{Traces, TracingConfig},
@@ -55,6 +57,8 @@ use crate::{
 mod life;
 mod patience;
 mod serving;
+#[cfg(test)]
+mod shutdown_tests;
 
 pub use life::Life;
 use patience::{EVENTS_TIMEOUT, HTTP_TIMEOUT, Patience};

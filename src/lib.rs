@@ -26,6 +26,7 @@ pub mod binder;
 pub mod build_info;
 pub mod cli;
 pub mod config;
+pub mod controller;
 mod debugging;
 #[cfg(feature = "demo")]
 pub mod demo;

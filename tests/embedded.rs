@@ -20,13 +20,12 @@ use mooring::{
         Server,
         request::{Query, Request},
     },
-    kube_api::{
-        connect::ApiServer,
-        kinds,
+    kube_api::{connect::ApiServer, kinds},
+    metrics::{ApiMetrics, Metrics, WatchMetrics},
+    state::{
+        Objects,
         watch::{CatchUps, Fetcher, watch},
     },
-    metrics::{ApiMetrics, Metrics, WatchMetrics},
-    state::Objects,
 };
 use serde_json::json;
 

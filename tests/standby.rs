@@ -66,11 +66,8 @@ impl Replica {
         for change in &changes {
             self.planner.changed(change, self.now);
         }
-        self.planner.stand_by();
         self.controller.take_changes(changes, self.now);
         assert!(self.controller.reconcile(self.now).calls.is_empty(), "it stands by");
-        // As the subsystem does after each turn.
-        self.controller.take_counts();
     }
 
     fn is_told<T: Stored>(&mut self, mut object: Value, is_there: bool) {

@@ -18,7 +18,7 @@ use mooring::{
         act::calls,
         desired::{state::AttachSource, volume_name::VolumeId},
     },
-    binder::{binding::next_write, decision::Object},
+    binder::decide::{binding::next_write, decision::Object},
     kube_api::{
         call::{Caller, Request, Verb},
         ids::{AttachmentName, DriverName, NodeName},

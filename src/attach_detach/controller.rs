@@ -28,7 +28,7 @@ use super::{
         force_timers::{ForceTimers, TimersPlace},
         foreign_acts::ForeignActs,
     },
-    queue::{Lanes, Queue, QueueCounts},
+    queue::Lanes,
     sweep::Survey,
     tell::{
         end_to_end::EndToEnd,
@@ -38,12 +38,14 @@ use super::{
     },
 };
 use crate::{
+    controller::{in_doubt::SETTLE_TIME, queue::Queue},
     kube_api::{
         events::Event,
         ids::{AttachmentName, DriverName, NodeName, PodKey, ResourceVersion},
         kinds::{ObjectRef, VolumeAttachment},
-        tally::Tally,
+        tally::{LeaseTally, Tally},
     },
+    metrics::QueueCounts,
     state::{LastWords, Objects},
     traces::{TraceId, Trails},
 };
@@ -103,6 +105,7 @@ pub struct Controller {
     /// The newest revision of any VolumeAttachment that the watch has told of.
     pub(super) newest_attachment: ResourceVersion,
     pub(super) force_timers: ForceTimers,
+    lease: Option<LeaseTally>,
     /// How long a request of unknown outcome may still be carried out.
     pub(super) settle_time: Duration,
     pub(super) pace: Pace,
@@ -110,9 +113,6 @@ pub struct Controller {
     /// Attaches and detaches that are traced.
     pub(super) trails: Trails<(VolumeId, NodeName)>,
 }
-
-/// [`Controller::settle_time`] where nothing else is said: for requests of five seconds.
-const SETTLE_TIME: Duration = Duration::from_secs(10);
 
 /// What a timer makes dirty.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -156,6 +156,7 @@ impl Controller {
             graced_until: None,
             newest_attachment: ResourceVersion::default(),
             force_timers: ForceTimers::default(),
+            lease: None,
             settle_time: SETTLE_TIME,
             pace: Pace::default(),
             unreadable_attachments: UnreadableAttachments::default(),
@@ -184,6 +185,18 @@ impl Controller {
     /// The lease told this of who led before, whose force-detach timers are judged by it.
     pub fn succeed(&mut self, told: Option<Tally>) {
         self.force_timers.succeed(told);
+    }
+
+    /// The lease tells of the force-detach timers of who led before, and will tell of ours.
+    pub(super) fn follow_lease(&mut self, lease: Option<LeaseTally>) {
+        self.lease = lease;
+    }
+
+    /// See [`Self::succeed`], if there is a lease.
+    pub(super) fn succeed_by_lease(&mut self) {
+        if let Some(left) = self.lease.as_ref().map(LeaseTally::left) {
+            self.succeed(left);
+        }
     }
 
     /// What a successor has to know of the force-detach timers, whether or not they can be written.

@@ -1,143 +1,18 @@
-//! What is to be looked at, in the order in which it became dirty. A first-in first-out set: what is in it
-//! already is not added again, and nothing overtakes. And two of them for volumes: what has begun goes before what is
-//! new, so that a volume that has become attached is published although a thousand others have been asked for
-//! meanwhile.
+//! Volumes to look at, in two lanes: what has begun goes before what is new, so that a volume that has become attached
+//! is published although a thousand others have been asked for meanwhile.
 //!
-//! In: keys, volumes each with the nodes that it is to be looked at on. Out: the next one; of a volume at most so many
-//! nodes, and the others have another turn, behind the volumes that wait (fair). Counts what client-go's work queues
-//! count.
+//! In: volumes, each with the nodes that it is to be looked at on. Out: the next one; of a volume at most so many
+//! nodes, and the others have another turn, behind the volumes that wait (fair).
 
 use std::{
-    collections::{BTreeSet, HashMap, VecDeque},
-    hash::Hash,
+    collections::{BTreeSet, HashMap},
     iter,
-    time::Duration,
 };
 
 use tokio::time::Instant;
 
 use super::{decide::scope::Scope, desired::volume_name::VolumeId};
-use crate::kube_api::ids::NodeName;
-
-/// What was counted since this was last asked.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct QueueCounts {
-    /// Keys that became dirty.
-    pub adds: u64,
-    /// How long those had waited that were taken.
-    pub waits: Vec<Duration>,
-    /// Keys that wait now.
-    pub depth: usize,
-}
-
-/// Where a key is in the order.
-#[derive(Clone, Copy, Debug)]
-struct Place {
-    /// Whether it is in.
-    is_in: bool,
-    /// Since when, if that is known.
-    since: Option<Instant>,
-}
-
-/// Keys to look at, in the order in which they became dirty.
-#[derive(Clone, Debug)]
-pub struct Queue<K> {
-    order: VecDeque<K>,
-    /// Each key that has a place.
-    places: HashMap<K, Place>,
-    count: usize,
-    /// What time it is.
-    now: Option<Instant>,
-    adds: u64,
-    waits: Vec<Duration>,
-}
-
-impl<K> Default for Queue<K> {
-    fn default() -> Self {
-        Self {
-            order: VecDeque::new(),
-            places: HashMap::new(),
-            count: 0,
-            now: None,
-            adds: 0,
-            waits: Vec::new(),
-        }
-    }
-}
-
-impl<K: Clone + Eq + Hash> Queue<K> {
-    /// It is that time.
-    pub fn at(&mut self, now: Instant) {
-        self.now = Some(now);
-    }
-
-    /// What was counted since this was last asked.
-    pub fn take_counts(&mut self) -> QueueCounts {
-        QueueCounts {
-            adds: std::mem::take(&mut self.adds),
-            waits: std::mem::take(&mut self.waits),
-            depth: self.count,
-        }
-    }
-
-    /// Adds a key unless it is in.
-    pub fn push(&mut self, key: K) {
-        let place = Place { is_in: true, since: self.now };
-        match self.places.get_mut(&key) {
-            Some(Place { is_in: true, .. }) => return,
-            Some(left) => *left = place,
-            None => {
-                self.places.insert(key.clone(), place);
-                self.order.push_back(key);
-            }
-        }
-        self.count += 1;
-        self.adds += 1;
-    }
-
-    /// Takes the oldest key.
-    pub fn pop(&mut self) -> Option<K> {
-        while let Some(key) = self.order.pop_front() {
-            if let Some(Place { is_in: true, since }) = self.places.remove(&key) {
-                self.taken(since);
-                return Some(key);
-            }
-        }
-        None
-    }
-
-    fn taken(&mut self, since: Option<Instant>) {
-        self.count -= 1;
-        self.waits.extend(self.now.zip(since).map(|(now, since)| now.saturating_duration_since(since)));
-    }
-
-    /// Whether there is no key.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.count == 0
-    }
-
-    fn contains(&self, key: &K) -> bool {
-        self.places.get(key).is_some_and(|place| place.is_in)
-    }
-
-    /// Takes a key out of turn. Its place is left; if it comes again before that is reached, it has that place.
-    fn forget(&mut self, key: &K) {
-        let Some(place) = self.places.get_mut(key) else { return };
-        if std::mem::replace(&mut place.is_in, false) {
-            let since = place.since;
-            self.taken(since);
-        }
-    }
-}
-
-impl<K: Clone + Eq + Hash> Extend<K> for Queue<K> {
-    fn extend<I: IntoIterator<Item = K>>(&mut self, keys: I) {
-        for key in keys {
-            self.push(key);
-        }
-    }
-}
+use crate::{controller::queue::Queue, kube_api::ids::NodeName, metrics::QueueCounts};
 
 /// Volumes in order, each with its scope.
 #[derive(Clone, Debug, Default)]
@@ -207,7 +82,7 @@ impl Lanes {
     pub fn take_counts(&mut self) -> QueueCounts {
         let (mut counts, new) = (self.begun.volumes.take_counts(), self.new.volumes.take_counts());
         counts.adds += new.adds;
-        counts.waits.extend(new.waits);
+        counts.waits.add(&new.waits);
         counts.depth += new.depth;
         counts
     }
@@ -264,8 +139,10 @@ impl Lanes {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
-    use crate::kube_api::ids::DriverName;
+    use crate::{kube_api::ids::DriverName, metrics::WaitTimes};
 
     fn volume(number: u32) -> VolumeId {
         VolumeId::csi(&DriverName::from("d"), &number.to_string())
@@ -346,28 +223,18 @@ mod tests {
         come(&mut lanes, &[1, 2, 1]);
         lanes.at(second(3));
         begin(&mut lanes, &[3]);
-        assert_eq!(lanes.take_counts(), QueueCounts { adds: 3, waits: Vec::new(), depth: 3 });
+        let counted = |adds, waits: &[u64], depth| {
+            let waits = waits.iter().copied().map(Duration::from_secs).collect::<WaitTimes>();
+            QueueCounts { adds, retries: 0, waits, depth }
+        };
+        assert_eq!(lanes.take_counts(), counted(3, &[], 3));
         lanes.at(second(5));
         lanes.pop_begun(1).unwrap();
         lanes.forget(&volume(1));
-        let waits = [2, 5].map(Duration::from_secs).to_vec();
-        assert_eq!(lanes.take_counts(), QueueCounts { adds: 0, waits, depth: 1 });
+        assert_eq!(lanes.take_counts(), counted(0, &[2, 5], 1));
         lanes.at(second(9));
         come(&mut lanes, &[1]);
-        assert_eq!(order(&mut lanes, 1), whole(&[1, 2]));
-        let waits = [0, 9].map(Duration::from_secs).to_vec();
-        assert_eq!(lanes.take_counts(), QueueCounts { adds: 1, waits, depth: 0 });
-    }
-
-    #[test]
-    fn a_key_has_one_place_however_often_it_comes_and_goes() {
-        let mut queue = Queue::default();
-        for _ in 0..9 {
-            queue.push(1);
-            queue.push(2);
-            queue.forget(&1);
-        }
-        assert_eq!((queue.order.len(), queue.is_empty()), (2, false));
-        assert_eq!((queue.pop(), queue.pop(), queue.is_empty()), (Some(2), None, true));
+        assert_eq!(order(&mut lanes, 1), whole(&[2, 1]));
+        assert_eq!(lanes.take_counts(), counted(1, &[9, 0], 0));
     }
 }

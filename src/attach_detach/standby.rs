@@ -63,7 +63,6 @@ impl Controller {
         let desired = &self.desired;
         let wanted = |volume: &VolumeId, node: &NodeName| desired.wish(volume, node).is_some();
         self.actual.begin_to_lead(self.options.force.gone, wanted, self.clock.wall(now));
-        self.metrics.leads(true);
         self.trails.forget_all();
         self.dirty_nodes.extend(self.actual.distrusted_nodes().cloned());
         let (mut begun, mut new, mut settled) = (Vec::new(), Vec::new(), Vec::new());

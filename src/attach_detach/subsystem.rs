@@ -1,51 +1,51 @@
-//! The subsystem at run time: feeds the controller and carries out what it wants.
+//! The attach/detach controller in the skeleton: its controller and its executor, put together.
+//!
+//! In: the shared parts of the process. Out: [`AttachDetach`], ready to run. A call is one request; its answer goes back
+//! to the controller with its place in the order of sending.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use k8s_openapi::jiff::Timestamp;
-use tokio::{
-    sync::mpsc,
-    task::yield_now,
-    time::{Instant, sleep_until},
-};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{
     act::{
-        calls::Outcome,
+        calls::{Answer, Call, Outcome, PairRequest},
         room::{NODE_CALLS, PAIR_CALLS},
     },
+    actual::withdrawal::Sequence,
     clock::Clock,
     controller::{AttachDetachOptions, Controller, Effects},
-    executor::Executor,
-    guard::force_timers::TimersPlace,
-    tell::{backlog, end_to_end::EndToEnd, metrics::AttachDetachMetrics, standing::Standing},
+    desired::volume_name::VolumeId,
+    guard::{force_timers::TimersPlace, second_controller::Suspect},
+    tell::{backlog, end_to_end::EndToEnd, metrics::AttachDetachMetrics, phases::Lap, standing::Standing},
 };
 use crate::{
-    kube_api::{call::Caller, events::EventRecorder, leadership::Leadership, tally::LeaseTally},
-    metrics::{Alarms, Metrics, Subsystem},
-    state::{ChangeSet, Objects},
-    traces::Traces,
+    controller::{self, Executor, Plan, Runner},
+    kube_api::{
+        call::{CallError, Caller, Verb},
+        events::{Event, EventRecorder},
+        kinds::{Narrow, Node, ObjectRef, VolumeAttachment},
+        leadership::Leadership,
+        tally::LeaseTally,
+    },
+    metrics::{Alarms, Metrics, QueueCounts, Subsystem},
+    state::Objects,
+    traces::{TraceId, Traces},
 };
 
-/// The attach/detach subsystem.
+/// KCM: cmd/kube-controller-manager/names/controller_names.go.
+const CONTROLLER: &str = "persistentvolume-attach-detach-controller";
+
+/// The attach/detach controller, ready to run.
 #[derive(Debug)]
 pub struct AttachDetach {
-    objects: Arc<Objects>,
-    changes: Arc<ChangeSet>,
-    controller: Controller,
-    /// What is noted outside of planning.
-    metrics: AttachDetachMetrics,
-    end_to_end: EndToEnd,
-    executor: Executor,
-    outcomes: mpsc::Receiver<Outcome>,
-    leadership: Leadership,
-    events: EventRecorder,
-    tally: Option<LeaseTally>,
+    runner: Runner<Controller, Requests>,
 }
 
 impl AttachDetach {
-    /// The subsystem over the shared tables.
+    /// The controller over the shared tables.
     ///
     /// # Errors
     /// See [`Metrics::register`].
@@ -58,27 +58,15 @@ impl AttachDetach {
         metrics: &Metrics,
         alarms: Alarms,
     ) -> Result<Self, prometheus::Error> {
-        let (sender, outcomes) = mpsc::channel(PAIR_CALLS + NODE_CALLS + 1);
-        let changes = objects.subscribe();
         let of_ours = AttachDetachMetrics::new(metrics, alarms)?;
         let clock = Clock::new(Timestamp::now(), Instant::now());
         let controller = Controller::new(Arc::clone(&objects), of_ours.clone(), options, clock)
             .with_settle_time(caller.settle_time());
         controller.standing().register(metrics)?;
         backlog::register(controller.standing(), Arc::clone(&objects), metrics)?;
-        let caller = caller.of_subsystem(Subsystem::AttachDetach);
-        Ok(Self {
-            changes,
-            end_to_end: controller.end_to_end(),
-            controller,
-            metrics: of_ours,
-            executor: Executor::new(&caller, sender),
-            objects,
-            outcomes,
-            leadership,
-            events,
-            tally: None,
-        })
+        let requests = Requests::new(&caller.of_subsystem(Subsystem::AttachDetach), of_ours, &controller);
+        let parts = (controller, requests);
+        Ok(Self { runner: Runner::new(CONTROLLER, parts, objects, leadership, events, metrics)? })
     }
 
     /// The same with force-detach timers that survive this process (S6), which has that identity; the tally is what
@@ -90,239 +78,185 @@ impl AttachDetach {
         identity: String,
         tally: Option<LeaseTally>,
     ) -> Self {
-        self.controller.keep_timers_in(place, identity);
-        self.tally = tally;
+        let controller = self.runner.controller_mut();
+        controller.keep_timers_in(place, identity);
+        controller.follow_lease(tally.clone());
+        self.runner.executor_mut().tally = tally;
         self
     }
 
     /// The same with a trace of each attach and detach that is sampled.
     #[must_use]
     pub fn with_traces(mut self, traces: Traces) -> Self {
-        self.controller.trace(traces);
+        self.runner.controller_mut().trace(traces);
         self
     }
 
-    /// What every volume waits for; stays readable while the subsystem runs.
+    /// What every volume waits for; stays readable while it runs.
     #[must_use]
     pub fn standing(&self) -> Arc<Standing> {
-        self.controller.standing()
+        self.runner.controller().standing()
     }
 
-    /// Runs until shutdown, then waits for the requests in flight.
-    pub async fn run(mut self, shutdown: CancellationToken) {
-        tokio::select! {
-            () = shutdown.cancelled() => return,
-            () = self.objects.synced() => {}
-        }
-        self.controller.load(Instant::now());
-        loop {
-            let wake_at = self.controller.wake_at();
-            if wake_at.is_some_and(|at| at <= Instant::now()) {
-                // There is much to plan: other tasks have their turn, too.
-                yield_now().await;
-            }
-            tokio::select! {
-                () = shutdown.cancelled() => break,
-                () = self.leadership.acquired(), if !self.controller.leads() => {
-                    // What the take-over barrier has read is to be known before anything is planned.
-                    self.controller.take_changes(self.changes.take_now(), Instant::now());
-                    if let Some(tally) = &self.tally {
-                        self.controller.succeed(tally.left());
-                    }
-                    self.controller.take_over(Instant::now());
-                }
-                changed = self.changes.take() => self.controller.take_changes(changed, Instant::now()),
-                Some(outcome) = self.outcomes.recv() => self.take_outcomes(outcome),
-                () = sleep_until(wake_at.unwrap_or_else(Instant::now)), if wake_at.is_some() => {}
-            }
-            let Effects { calls, events, laps } = self.controller.reconcile(Instant::now());
-            if let Some(tally) = self.tally.as_ref().filter(|_| self.controller.leads()) {
-                tally.set(self.controller.waits_broken_off());
-            }
-            let counts = self.controller.take_counts();
-            // One that stands by looks at nothing.
-            if self.controller.leads() {
-                self.metrics.queued(&counts);
-            }
-            for (sent, call) in calls {
-                self.metrics.begins(&call, Instant::now());
-                self.executor.send(sent, call);
-            }
-            for (volume, lap, trace) in laps {
-                self.end_to_end.observe(&volume, lap, trace);
-            }
-            for event in events {
-                if let Err(lost) = self.events.record(event) {
-                    self.controller.not_told(&lost, Instant::now());
-                }
-            }
-        }
-        while self.controller.in_flight() > 0 {
-            let Some(outcome) = self.outcomes.recv().await else { break };
-            self.take_outcomes(outcome);
+    /// See [`Runner::run`].
+    pub async fn run(self, shutdown: CancellationToken) {
+        self.runner.run(shutdown).await;
+    }
+}
+
+/// What is noted of a plan outside of planning.
+#[derive(Debug)]
+pub struct Measures {
+    /// Of volumes and nodes; a replica that stands by looks at nothing.
+    counts: Option<[QueueCounts; 2]>,
+    laps: Vec<(VolumeId, Lap, Option<TraceId>)>,
+    /// What a successor has to know of the force-detach timers.
+    broken_off: Option<u64>,
+}
+
+impl controller::Controller for Controller {
+    type Call = (Sequence, Call);
+    type Answer = Answer;
+    type Measures = Measures;
+
+    fn load(&mut self, now: Instant) {
+        Self::load(self, now);
+    }
+
+    fn changed(&mut self, objects: BTreeSet<ObjectRef>, now: Instant) {
+        self.take_changes(objects, now);
+    }
+
+    fn answered(
+        &mut self,
+        (sent, call): Self::Call,
+        result: Result<Answer, CallError>,
+        now: Instant,
+        _jitter: f64,
+    ) {
+        self.take_outcome(Outcome { call, sent, result }, now);
+    }
+
+    fn lead(&mut self, now: Instant) {
+        // What a replica that stood by looked at was no work.
+        let _ = self.take_counts();
+        self.succeed_by_lease();
+        self.take_over(now);
+    }
+
+    fn plan(&mut self, now: Instant) -> Plan<Self::Call, Measures> {
+        let Effects { calls, events, laps } = self.reconcile(now);
+        let of_leader = self.leads().then(|| (self.take_counts(), self.waits_broken_off()));
+        let (counts, broken_off) = of_leader.unzip();
+        Plan { calls, events, measures: Measures { counts, laps, broken_off }, wake_at: self.wake_at() }
+    }
+
+    fn event_lost(&mut self, event: &Event, now: Instant) {
+        self.not_told(event, now);
+    }
+}
+
+/// Sends the requests.
+#[derive(Debug)]
+pub struct Requests {
+    /// For pairs and for the rest: neither keeps the other waiting.
+    pairs: Caller,
+    rest: Caller,
+    metrics: AttachDetachMetrics,
+    end_to_end: EndToEnd,
+    tally: Option<LeaseTally>,
+}
+
+impl Requests {
+    fn new(caller: &Caller, metrics: AttachDetachMetrics, controller: &Controller) -> Self {
+        let (pairs, rest) = (caller.with_own_budget(PAIR_CALLS), caller.with_own_budget(NODE_CALLS));
+        Self { pairs, rest, metrics, end_to_end: controller.end_to_end(), tally: None }
+    }
+}
+
+impl Executor<Controller> for Requests {
+    fn perform(
+        &self,
+        (sent, call): (Sequence, Call),
+    ) -> impl Future<Output = ((Sequence, Call), Result<Answer, CallError>)> + Send + 'static {
+        let caller = if matches!(call, Call::Pair(..)) { &self.pairs } else { &self.rest };
+        let caller = caller.clone();
+        async move {
+            let result = perform(&caller, &call).await;
+            ((sent, call), result)
         }
     }
 
-    /// Takes an outcome and all that have arrived behind it, so that they are planned together.
-    fn take_outcomes(&mut self, first: Outcome) {
-        let mut next = Some(first);
-        while let Some(outcome) = next {
-            self.metrics.answered(&outcome);
-            self.metrics.ends(&outcome.call, Instant::now());
-            self.controller.take_outcome(outcome, Instant::now());
-            next = self.outcomes.try_recv().ok();
+    fn planned(&mut self, _: &Controller, measures: Measures, _: Instant) {
+        if let (Some(tally), Some(broken_off)) = (&self.tally, measures.broken_off) {
+            tally.set(broken_off);
+        }
+        if let Some(counts) = &measures.counts {
+            self.metrics.queued(counts);
+        }
+        for (volume, lap, trace) in measures.laps {
+            self.end_to_end.observe(&volume, lap, trace);
         }
     }
+
+    fn begins(&mut self, (_, call): &(Sequence, Call), now: Instant) {
+        self.metrics.begins(call, now);
+    }
+
+    fn ends(
+        &mut self,
+        _: &Controller,
+        (_, call): &(Sequence, Call),
+        result: &Result<Answer, CallError>,
+        now: Instant,
+    ) {
+        self.metrics.answered(call, result);
+        self.metrics.ends(call, now);
+    }
+}
+
+async fn perform(caller: &Caller, call: &Call) -> Result<Answer, CallError> {
+    match call {
+        Call::Pair(_, _, PairRequest::Create(request)) => caller.write(request).await.map(Answer::Attachment),
+        Call::Pair(_, _, PairRequest::Delete(_, request)) => {
+            caller.send(request).await.map(|body| deleted(&body))
+        }
+        Call::Pair(_, _, PairRequest::Read(name)) => caller.get(name).await.map(Answer::Attachment),
+        Call::PatchNode(_, _, request) => caller.write(request).await.map(Answer::Node),
+        Call::ReadNode(name) => caller.get(name).await.map(Answer::Node),
+        Call::ReadOwner(suspect, uid) => {
+            let path = match suspect {
+                Suspect::Node(name) => Node::path(name),
+                Suspect::Attachment(_, name) => VolumeAttachment::path(name),
+            };
+            caller.owners(path, uid, suspect.field()).await.map(Answer::Owners)
+        }
+        Call::Timers(request) if request.verb == Verb::Delete => {
+            caller.send(request).await.map(|_| Answer::Gone)
+        }
+        Call::Timers(request) => caller.config_map(request).await.map(Answer::Timers),
+    }
+}
+
+/// What the answer to a delete says: with finalizers left it is the object, otherwise a Status.
+fn deleted(body: &[u8]) -> Answer {
+    serde_json::from_slice::<VolumeAttachment>(body)
+        .ok()
+        .filter(|attachment| !attachment.metadata.uid.is_empty())
+        .map_or(Answer::Gone, Answer::Attachment)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{convert::Infallible, sync::Mutex, time::Duration};
-
-    use http::{Method, Request, Response};
-    use kube::{Client, client::Body};
-    use serde_json::{Value, json};
-    use tokio::{sync::Semaphore, task::JoinHandle, time::timeout};
-
-    use super::super::desired::volume_name::VolumeId;
     use super::*;
-    use crate::{
-        kube_api::{
-            events::EventQueue,
-            ids::NodeName,
-            kinds::{
-                CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, VolumeAttachment,
-            },
-            leadership::Term,
-        },
-        metrics::ApiMetrics,
-    };
 
-    const HOUR: Duration = Duration::from_hours(1);
-
-    /// A node that lists something, or nothing.
-    fn node(revision: &str, list: &Value) -> Value {
-        json!({
-            "kind": "Node",
-            "metadata": {"name": "n1", "uid": "u", "resourceVersion": revision},
-            "status": {"volumesAttached": list},
-        })
-    }
-
-    /// The subsystem over a server that answers one request at a time, when it is let.
-    struct Stage {
-        asked: Arc<Mutex<Vec<String>>>,
-        arrived: Arc<Semaphore>,
-        gate: Arc<Semaphore>,
-        standing: Arc<Standing>,
-        shutdown: CancellationToken,
-        running: JoinHandle<()>,
-    }
-
-    impl Stage {
-        fn new(answer: fn(&Method) -> (u16, Value), node: Value, attachments: Vec<VolumeAttachment>) -> Self {
-            let asked = Arc::new(Mutex::new(Vec::new()));
-            let (arrived, gate) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
-            let server = {
-                let (asked, arrived, gate) = (Arc::clone(&asked), Arc::clone(&arrived), Arc::clone(&gate));
-                tower::service_fn(move |request: Request<Body>| {
-                    let (asked, arrived, gate) =
-                        (Arc::clone(&asked), Arc::clone(&arrived), Arc::clone(&gate));
-                    async move {
-                        asked.lock().unwrap().push(format!("{} {}", request.method(), request.uri().path()));
-                        arrived.add_permits(1);
-                        gate.acquire().await.unwrap().forget();
-                        let (status, body) = answer(request.method());
-                        let response =
-                            Response::builder().status(status).header("content-type", "application/json");
-                        Ok::<_, Infallible>(response.body(Body::from(body.to_string().into_bytes())).unwrap())
-                    }
-                })
-            };
-            let metrics = Metrics::default();
-            let api = Arc::new(ApiMetrics::new(&metrics, "test").unwrap());
-            let leadership = Leadership::new(Term::Unlimited);
-            let caller = Caller::new(Client::new(server, "default"), leadership.clone(), None, api);
-            let (events, _writer) = EventQueue::new(&metrics).unwrap();
-            let objects = Arc::new(Objects::default());
-            let alarms = Alarms::new(&metrics).unwrap();
-            let subsystem = AttachDetach::new(
-                Arc::clone(&objects),
-                &caller,
-                leadership,
-                events.for_component("attachdetach-controller"),
-                AttachDetachOptions::default(),
-                &metrics,
-                alarms,
-            );
-            let subsystem = subsystem.unwrap();
-            let standing = subsystem.standing();
-            let shutdown = CancellationToken::new();
-            let running = tokio::spawn(subsystem.run(shutdown.clone()));
-            objects.reset::<Node>(vec![serde_json::from_value(node).unwrap()]);
-            objects.reset::<Pod>(Vec::new());
-            objects.reset::<PersistentVolume>(Vec::new());
-            objects.reset::<PersistentVolumeClaim>(Vec::new());
-            objects.reset::<VolumeAttachment>(attachments);
-            objects.reset::<StorageClass>(Vec::new());
-            objects.reset::<CsiDriver>(Vec::new());
-            Self { asked, arrived, gate, standing, shutdown, running }
+    #[test]
+    fn a_delete_is_answered_with_what_is_left_or_with_a_status() {
+        let left = br#"{"kind": "VolumeAttachment", "metadata": {"name": "csi-1", "uid": "u"}}"#;
+        assert!(matches!(deleted(left), Answer::Attachment(left) if left.metadata.uid == "u".into()));
+        let status = br#"{"kind": "Status", "metadata": {}, "status": "Success", "details": {"uid": "u"}}"#;
+        for body in [&status[..], b"ok", b""] {
+            assert!(matches!(deleted(body), Answer::Gone));
         }
-
-        async fn request_arrives(&self) {
-            timeout(HOUR, self.arrived.acquire()).await.expect("a request").unwrap().forget();
-        }
-
-        /// Shuts down while a request is in flight, which is then answered. Returns what was asked.
-        async fn shut_down(self) -> Vec<String> {
-            self.shutdown.cancel();
-            for _turn in 0..100 {
-                yield_now().await;
-            }
-            assert!(!self.running.is_finished(), "a request is in flight");
-            self.gate.add_permits(1);
-            timeout(HOUR, self.running).await.expect("it ends when that is answered").unwrap();
-            let asked = self.asked.lock().unwrap();
-            asked.clone()
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn on_shutdown_the_answers_to_what_was_asked_are_awaited_and_nothing_more_is_asked() {
-        let listed = json!([{"name": "kubernetes.io/csi/d^h", "devicePath": ""}]);
-        let answer = |_: &Method| (200, node("2", &json!([])));
-        let stage = Stage::new(answer, node("1", &listed), Vec::new());
-        stage.request_arrives().await;
-        assert_eq!(stage.standing.json()["leads"], json!(true));
-        assert_eq!(stage.shut_down().await, ["PATCH /api/v1/nodes/n1/status"]);
-    }
-
-    /// Who shuts down does not look why.
-    #[tokio::test(start_paused = true)]
-    async fn on_shutdown_a_delete_that_is_refused_is_not_followed_by_a_read() {
-        let answer = |method: &Method| match *method {
-            Method::DELETE => {
-                (409, json!({"kind": "Status", "status": "Failure", "reason": "Conflict", "code": 409}))
-            }
-            _ => (200, node("1", &json!([]))),
-        };
-        let (volume, name) = (VolumeId::csi(&"d".into(), "h"), NodeName::from("n1"));
-        let name = volume.attachment_name(&name);
-        let attachment = json!({
-            "metadata": {"name": name, "uid": "a", "resourceVersion": "1"},
-            "spec": {
-                "attacher": "d",
-                "nodeName": "n1",
-                "source": {"inlineVolumeSpec": {"csi": {"driver": "d", "volumeHandle": "h"}}},
-            },
-            "status": {"attached": true},
-        });
-        let attachments = vec![serde_json::from_value(attachment).unwrap()];
-        let stage = Stage::new(answer, node("1", &json!([])), attachments);
-        stage.request_arrives().await;
-        stage.gate.add_permits(1);
-        stage.request_arrives().await;
-        let delete = format!("DELETE /apis/storage.k8s.io/v1/volumeattachments/{name}");
-        assert_eq!(stage.shut_down().await, ["GET /api/v1/nodes/n1".to_owned(), delete]);
     }
 }

@@ -1,49 +1,43 @@
-//! The binder's one task: takes changes and outcomes to the planner, and sends what it plans.
+//! The binder in the skeleton: its controller and its executor, put together.
 //!
-//! In: the change set of the shared tables, answers of the API server, the right to write. Out:
-//! requests, each in a task of its own; events; metrics. It makes no choices: what is sent, and
-//! when again after a failure, the planner says.
+//! In: the shared parts of the process. Out: [`Binder`], ready to run. A call is one request, or something to do to a
+//! directory of this machine; its answer goes back to the planner, which is the controller.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::Path,
-    sync::Arc,
-};
+use std::{collections::BTreeSet, mem, path::Path, sync::Arc};
 
 use k8s_openapi::jiff::Timestamp;
-use tokio::{
-    task::{JoinError, JoinSet, spawn_blocking},
-    time::{Instant, sleep_until},
-};
+use tokio::{task::spawn_blocking, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    decision::{Object, Target, WriteKind},
-    directories,
+    act::op::{Answer, Call, Op},
+    decide::{
+        decision::{Object, Target, WriteKind},
+        view::BinderOptions,
+    },
     doubt::Doubts,
-    host_path::ROOT,
-    metrics::BinderMetrics,
-    op::{Answer, Call, Op},
-    planner::Planner,
-    pod_events::PodEvents,
-    standing::Standing,
-    transitions,
-    view::BinderOptions,
+    planner::{self, Planner},
+    plugins::{directories, host_path::ROOT, pod_events::PodEvents},
+    tell::{metrics::BinderMetrics, standing::Standing, transitions},
 };
 use crate::{
+    controller::{Controller, Executor, Plan, Runner},
     kube_api::{
         call::{CallError, Caller, Verb},
-        events::EventRecorder,
+        events::{Event, EventRecorder},
         kinds::{Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim},
         leadership::Leadership,
         managed_fields::OwnedField,
     },
     metrics::{Alarms, Metrics, Subsystem},
     second_writer::{StandOff, seconds},
-    state::{ChangeSet, Objects},
+    state::Objects,
     telemetry::transition::Named,
     traces::Traces,
 };
+
+/// KCM: cmd/kube-controller-manager/names/controller_names.go.
+const CONTROLLER: &str = "persistentvolume-binder-controller";
 
 /// Requests on the wire at once.
 const CONNECTIONS: usize = 64;
@@ -51,23 +45,10 @@ const CONNECTIONS: usize = 64;
 /// The alarm about another binder.
 const SECOND_BINDER: &str = "second_binder";
 
-/// A request with its outcome.
-type Finished = (Op, Result<Answer, CallError>);
-
 /// The binder, ready to run.
 #[derive(Debug)]
 pub struct Binder {
-    objects: Arc<Objects>,
-    changes: Arc<ChangeSet>,
-    planner: Planner,
-    caller: Caller,
-    leadership: Leadership,
-    events: EventRecorder,
-    metrics: BinderMetrics,
-    alarms: Alarms,
-    /// What was last shown about others who write: one at work everywhere, and on objects alone.
-    rivals: (Option<StandOff>, Vec<StandOff>),
-    pod_events: PodEvents,
+    runner: Runner<Planner, Requests>,
 }
 
 impl Binder {
@@ -85,97 +66,104 @@ impl Binder {
         alarms: Alarms,
     ) -> Result<Self, prometheus::Error> {
         alarms.set(SECOND_BINDER, None);
-        let changes = objects.subscribe();
         let mut planner = Planner::new(Arc::clone(&objects), options);
         planner.count_runs_from(fastrand::u64(..));
         planner.doubts = Doubts::lasting(caller.settle_time());
-        Ok(Self {
-            changes,
+        let requests = Requests {
+            caller: caller.with_own_budget(CONNECTIONS).of_subsystem(Subsystem::Binder),
+            leadership: leadership.clone(),
             metrics: BinderMetrics::new(metrics, &objects, &planner.standing())?,
-            planner,
             alarms,
             rivals: (None, Vec::new()),
-            objects,
-            caller: caller.with_own_budget(CONNECTIONS).of_subsystem(Subsystem::Binder),
-            leadership,
             pod_events: PodEvents::new(caller.client(), events.clone()),
-            events,
-        })
+        };
+        let parts = (planner, requests);
+        Ok(Self { runner: Runner::new(CONTROLLER, parts, objects, leadership, events, metrics)? })
     }
 
     /// The same with a trace of each bind that is sampled.
     #[must_use]
     pub fn with_traces(mut self, traces: Traces) -> Self {
-        self.planner.trace(traces);
+        self.runner.controller_mut().trace(traces);
         self
     }
 
     /// Why each claim and volume waits; stays readable while the binder runs.
     #[must_use]
     pub fn standing(&self) -> Arc<Standing> {
-        self.planner.standing()
+        self.runner.controller().standing()
     }
 
-    /// Runs until told to stop, then waits for the outcomes of what is under way. Keeps its state
-    /// warm while another process leads.
-    pub async fn run(mut self, shutdown: CancellationToken) {
-        tokio::select! {
-            () = shutdown.cancelled() => return,
-            () = self.objects.synced() => {}
-        }
-        self.planner.warm(Instant::now());
-        let mut tasks: JoinSet<Finished> = JoinSet::new();
-        let mut leading = false;
-        let mut wake_at = None;
-        loop {
-            tokio::select! {
-                () = shutdown.cancelled() => break,
-                () = self.leadership.acquired(), if !leading => {
-                    leading = true;
-                    self.planner.lead(Instant::now());
-                    self.planner.standing().lead(Instant::now());
-                    self.metrics.leads(true);
-                }
-                () = self.leadership.lost(), if leading => {
-                    leading = false;
-                    self.planner.standing().stand_by();
-                    self.metrics.leads(false);
-                    self.pod_events.follow(BTreeMap::new());
-                }
-                changed = self.changes.take() => self.changed(&changed),
-                Some(finished) = tasks.join_next() => self.finished(finished),
-                () = sleep_until(wake_at.unwrap_or_else(Instant::now)), if leading && wake_at.is_some() => {}
-            }
-            while let Some(finished) = tasks.try_join_next() {
-                self.finished(finished);
-            }
-            if leading {
-                // The indexes are brought up to the tables first: what an earlier leader reserved
-                // is in the tables when the term begins, and must not be missed (S19).
-                self.changed(&self.changes.take_now());
-                wake_at = self.plan(&mut tasks);
-            } else {
-                // What was under way when the term ended has been answered since.
-                self.planner.stand_by();
-            }
-        }
-        while let Some(finished) = tasks.join_next().await {
-            self.finished(finished);
+    /// See [`Runner::run`].
+    pub async fn run(self, shutdown: CancellationToken) {
+        self.runner.run(shutdown).await;
+    }
+}
+
+impl Controller for Planner {
+    type Call = Op;
+    type Answer = Answer;
+    /// What is left of a plan without its requests and events.
+    type Measures = planner::Plan;
+
+    fn load(&mut self, now: Instant) {
+        self.warm(now);
+    }
+
+    fn changed(&mut self, objects: BTreeSet<ObjectRef>, now: Instant) {
+        for object in &objects {
+            Self::changed(self, object, now);
         }
     }
 
-    fn changed(&mut self, changed: &BTreeSet<ObjectRef>) {
-        let now = Instant::now();
-        for object in changed {
-            self.planner.changed(object, now);
+    fn answered(&mut self, op: Op, result: Result<Answer, CallError>, now: Instant, jitter: f64) {
+        self.outcome(op, result, now, jitter);
+    }
+
+    fn lead(&mut self, now: Instant) {
+        Self::lead(self, now);
+        self.standing().lead(now);
+    }
+
+    fn plan(&mut self, now: Instant) -> Plan<Op, planner::Plan> {
+        // Until this process leads, only what is known of the objects is kept up.
+        let mut plan = if self.queue.is_open() { Self::plan(self, now) } else { planner::Plan::default() };
+        let (calls, events) = (mem::take(&mut plan.ops), mem::take(&mut plan.events));
+        Plan { calls, events, wake_at: plan.wake_at, measures: plan }
+    }
+
+    fn event_lost(&mut self, event: &Event, _: Instant) {
+        self.not_told(&event.involved);
+    }
+}
+
+/// Sends the requests, and does to directories what is to be done.
+#[derive(Debug)]
+struct Requests {
+    caller: Caller,
+    leadership: Leadership,
+    metrics: BinderMetrics,
+    alarms: Alarms,
+    /// What was last shown about others who write: one at work everywhere, and on objects alone.
+    rivals: (Option<StandOff>, Vec<StandOff>),
+    pod_events: PodEvents,
+}
+
+impl Executor<Planner> for Requests {
+    fn perform(&self, op: Op) -> impl Future<Output = (Op, Result<Answer, CallError>)> + Send + 'static {
+        let (caller, leadership) = (self.caller.clone(), self.leadership.clone());
+        async move {
+            let result = match &op.call {
+                // No request asks for the right to write here.
+                Call::Directory(_) if !leadership.may_write(Instant::now()) => Err(CallError::NotLeader),
+                call => perform(&caller, &op.subject, call).await,
+            };
+            (op, result)
         }
     }
 
-    /// Plans, and sends. Returns when to plan again.
-    fn plan(&mut self, tasks: &mut JoinSet<Finished>) -> Option<Instant> {
-        let now = Instant::now();
-        let plan = self.planner.plan(now);
-        self.alarm(now);
+    fn planned(&mut self, planner: &Planner, plan: planner::Plan, now: Instant) {
+        self.alarm(planner, now);
         for measure in &plan.measures {
             self.metrics.measured(measure);
         }
@@ -183,36 +171,36 @@ impl Binder {
         for transition in &plan.transitions {
             transition.log();
         }
-        for event in plan.events {
-            if let Err(event) = self.events.record(event) {
-                self.planner.not_told(&event.involved);
-            }
-        }
         for ((kind, reason), count) in plan.decisions {
             self.metrics.decided(kind, reason, count);
         }
         for ((request, outcome), count) in plan.failures {
             self.metrics.failed(request, outcome, count);
         }
-        for op in plan.ops {
-            let (caller, leadership) = (self.caller.clone(), self.leadership.clone());
-            self.metrics.begins(&op.subject, now);
-            tasks.spawn(async move {
-                let result = match &op.call {
-                    // No request asks for the right to write here.
-                    Call::Directory(_) if !leadership.may_write(Instant::now()) => Err(CallError::NotLeader),
-                    call => perform(&caller, &op.subject, call).await,
-                };
-                (op, result)
-            });
-        }
-        self.pod_events.follow(self.planner.scrubbing());
-        plan.wake_at
+        self.pod_events.follow(planner.scrubbing());
     }
 
+    fn begins(&mut self, op: &Op, now: Instant) {
+        self.metrics.begins(&op.subject, now);
+    }
+
+    fn ends(&mut self, planner: &Planner, op: &Op, result: &Result<Answer, CallError>, now: Instant) {
+        let sent = !matches!(result, Err(CallError::NotLeader));
+        if sent && op.call.write_kind() == Some(WriteKind::AssignClass) {
+            self.metrics.class_assigned(result.is_ok());
+        }
+        if let (Some(kind), Err(CallError::Conflict(_))) = (op.call.write_kind(), result) {
+            self.metrics.conflicted(kind);
+        }
+        log(op, planner.attempt(&op.subject), result);
+        self.metrics.ends(&op.subject, now);
+    }
+}
+
+impl Requests {
     /// Raises or lowers the alarm about another binder.
-    fn alarm(&mut self, now: Instant) {
-        let rivals = (self.planner.rival().cloned(), self.planner.stand_offs().cloned().collect());
+    fn alarm(&mut self, planner: &Planner, now: Instant) {
+        let rivals = (planner.rival().cloned(), planner.stand_offs().cloned().collect());
         if rivals != self.rivals {
             let wall = Timestamp::now();
             let until = |by: &StandOff| {
@@ -231,33 +219,11 @@ impl Binder {
                 _ => {}
             }
             let rows = rivals.1.iter().map(|by| by.json(until(by))).collect();
-            self.planner.standing().set_rivals(alarm.clone(), rows);
+            planner.standing().set_rivals(alarm.clone(), rows);
             self.alarms.set(SECOND_BINDER, alarm);
             self.rivals = rivals;
         }
-        self.metrics.sighted(self.planner.sightings());
-    }
-
-    fn finished(&mut self, finished: Result<Finished, JoinError>) {
-        let (op, result) = match finished {
-            Ok(finished) => finished,
-            // Its claim and volume would be held for ever; the process ends instead.
-            Err(error) => match error.try_into_panic() {
-                Ok(panic) => std::panic::resume_unwind(panic),
-                Err(_) => return,
-            },
-        };
-        let sent = !matches!(result, Err(CallError::NotLeader));
-        if sent && op.call.write_kind() == Some(WriteKind::AssignClass) {
-            self.metrics.class_assigned(result.is_ok());
-        }
-        if let (Some(kind), Err(CallError::Conflict(_))) = (op.call.write_kind(), &result) {
-            self.metrics.conflicted(kind);
-        }
-        log(&op, self.planner.attempt(&op.subject), &result);
-        let now = Instant::now();
-        self.metrics.ends(&op.subject, now);
-        self.planner.outcome(op, result, now, fastrand::f64());
+        self.metrics.sighted(planner.sightings());
     }
 }
 

@@ -3,9 +3,7 @@
 //! In: reservations whose outcome is unknown, and volumes as they change. Out: whether a claim may still
 //! get another volume that way. A read that shows the volume unreserved proves nothing as long as the
 //! request may still be on its way: it would then be made at the revision it names, and the claim, which
-//! has meanwhile taken another volume, would hold two (S19). The doubt ends when the volume has moved on
-//! from that revision, as the request is refused then; or when no request can be that old, and a read after that
-//! has shown the volume.
+//! has meanwhile taken another volume, would hold two (S19). When the doubt ends, [`crate::controller::in_doubt`] says.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,19 +13,15 @@ use std::{
 use tokio::time::Instant;
 
 use crate::{
+    controller::in_doubt::{InDoubt, SETTLE_TIME},
     kube_api::ids::{ClaimKey, ResourceVersion, Uid, VolumeName},
     state::Relation,
 };
 
-/// For how long a request that was not answered may still be carried out where nothing else is said: for
-/// requests of five seconds.
-const SETTLE_TIME: Duration = Duration::from_secs(10);
-
 #[derive(Clone, Debug)]
 struct Doubt {
     claim: ClaimKey,
-    revision: ResourceVersion,
-    until: Instant,
+    write: InDoubt,
 }
 
 /// A volume, and a claim by its UID: several claims may be in doubt about one volume.
@@ -74,18 +68,18 @@ impl Doubts {
         now: Instant,
     ) {
         let (claim, uid) = claim;
-        let until = now + self.settle_time;
+        let write = InDoubt::since(now, self.settle_time, revision);
         let pair = (volume.clone(), uid);
         self.remove(&pair);
         self.by_claim.insert(pair.1.clone(), pair.0.clone());
-        self.ends.insert((until, pair.clone()));
-        self.pairs.insert(pair, Doubt { claim, revision, until });
+        self.ends.insert((write.until, pair.clone()));
+        self.pairs.insert(pair, Doubt { claim, write });
     }
 
     fn remove(&mut self, pair: &Pair) -> Option<Doubt> {
         let doubt = self.pairs.remove(pair)?;
         self.by_claim.remove(&pair.1, &pair.0);
-        if !self.ends.remove(&(doubt.until, pair.clone()))
+        if !self.ends.remove(&(doubt.write.until, pair.clone()))
             && let Some(held) = self.held.get_mut(&doubt.claim)
         {
             held.remove(pair);
@@ -102,7 +96,7 @@ impl Doubts {
         let of_volume = self.pairs.range((volume.clone(), Uid::default())..);
         let ended: Vec<Pair> = of_volume
             .take_while(|((name, _), _)| name == volume)
-            .filter(|(_, doubt)| now != Some(doubt.revision))
+            .filter(|(_, doubt)| now.is_none_or(|now| doubt.write.is_settled_at(now)))
             .map(|(pair, _)| pair.clone())
             .collect();
         ended.iter().filter_map(|pair| self.remove(pair)).map(|doubt| doubt.claim).collect()
@@ -112,7 +106,7 @@ impl Doubts {
     pub fn freed(&mut self, claim: &ClaimKey) {
         for pair in self.held.remove(claim).into_iter().flatten() {
             if let Some(doubt) = self.pairs.get(&pair) {
-                self.ends.insert((doubt.until, pair));
+                self.ends.insert((doubt.write.until, pair));
             }
         }
     }

@@ -7,23 +7,29 @@
 use tokio::time::Instant;
 
 use super::{
-    claim::ClaimDecision,
-    decision::{Decision, Directory, Step, Target, WriteKind, normal, warning},
-    host_path::{self, HostPath},
-    latency::BindMode,
-    matching::{Wish, volume_class},
-    op::Call,
+    act::op::Call,
+    decide::{
+        claim::ClaimDecision,
+        decision::{Decision, Directory, Step, Target, WriteKind, normal, warning},
+        reclaim::measured_as,
+        volume::VolumeDecision,
+    },
+    matching::predicate::{Wish, volume_class},
     planner::{Plan, Planner},
-    reason::{ClaimReason, HeldBack, VolumeReason},
-    reclaim::measured_as,
-    volume::VolumeDecision,
+    plugins::host_path::{self, HostPath},
+    tell::{
+        latency::BindMode,
+        reason::{ClaimReason, HeldBack, VolumeReason},
+    },
 };
-use crate::kube_api::{
-    events::Event,
-    ids::{ClaimKey, ClassName, VolumeName},
-    kinds::{BindingMode, ClaimPhase, Narrow, PersistentVolumeClaim},
+use crate::{
+    kube_api::{
+        events::Event,
+        ids::{ClaimKey, ClassName, VolumeName},
+        kinds::{BindingMode, ClaimPhase, Narrow, PersistentVolumeClaim},
+    },
+    traces::End,
 };
-use crate::traces::End;
 
 impl Planner {
     /// Why a step has to wait, if that is so.

@@ -1,86 +1,34 @@
-//! The keys to look at: those of pairs that have begun first, then claims and volumes in turn, each in
+//! The lanes of the binder: keys of pairs that have begun first, then claims, volumes and offers in turn, each in
 //! the order in which they came.
 //!
 //! A key is in here once, however often it is added. Counts what client-go's work queues count.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    hash::Hash,
-    time::Duration,
-    vec,
-};
+use std::vec;
 
 use tokio::time::Instant;
 
-use super::decision::Target;
-use crate::kube_api::ids::{ClaimKey, VolumeName};
-
-/// Counts of one kind of keys since they were last taken.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Tally {
-    /// Keys added.
-    pub adds: u64,
-    /// Of them, those that are tried again after a failure.
-    pub retries: u64,
-    /// How long the keys that were looked at had waited.
-    pub waits: Vec<Duration>,
-    /// Keys that wait now.
-    pub depth: usize,
-}
+use super::decide::decision::Target;
+use crate::{
+    controller::queue::Lane,
+    kube_api::ids::{ClaimKey, VolumeName},
+    metrics::QueueCounts,
+};
 
 /// Counts of both kinds.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Tallies {
     /// Of claims.
-    pub claims: Tally,
+    pub claims: QueueCounts,
     /// Of volumes.
-    pub volumes: Tally,
+    pub volumes: QueueCounts,
 }
 
 impl Tallies {
-    fn of(&mut self, target: &Target) -> &mut Tally {
+    fn of(&mut self, target: &Target) -> &mut QueueCounts {
         match target {
             Target::Claim(_) => &mut self.claims,
             Target::Volume(_) => &mut self.volumes,
         }
-    }
-}
-
-/// Keys in the order in which they came.
-#[derive(Debug)]
-struct Lane<K> {
-    order: BTreeMap<u64, K>,
-    places: HashMap<K, (u64, Instant)>,
-}
-
-impl<K> Default for Lane<K> {
-    fn default() -> Self {
-        Self { order: BTreeMap::new(), places: HashMap::new() }
-    }
-}
-
-impl<K: Clone + Eq + Hash> Lane<K> {
-    fn push(&mut self, key: K, place: u64, since: Instant) {
-        self.order.insert(place, key.clone());
-        self.places.insert(key, (place, since));
-    }
-
-    fn remove(&mut self, key: &K) -> Option<Instant> {
-        let (place, since) = self.places.remove(key)?;
-        self.order.remove(&place);
-        if self.places.is_empty() {
-            // A burst may have made it large.
-            self.places = HashMap::new();
-        }
-        Some(since)
-    }
-
-    fn contains(&self, key: &K) -> bool {
-        self.places.contains_key(key)
-    }
-
-    fn first(&self) -> Option<K> {
-        self.order.first_key_value().map(|(_, key)| key.clone())
     }
 }
 
@@ -123,8 +71,6 @@ pub struct Queue {
     volumes: Lane<Target>,
     offers: Lane<VolumeName>,
     backlog: Backlog,
-    /// How many keys have been added.
-    count: u64,
     /// Whose turn it is.
     turn: u64,
     /// Since when what was taken last had waited.
@@ -139,11 +85,10 @@ impl Queue {
         Self { is_closed: true, ..Self::default() }
     }
 
-    /// Forgets every key, and takes none any more: a process that does not lead would keep all it ever saw.
-    pub fn close(&mut self) {
-        if !self.is_closed {
-            *self = Self::closed();
-        }
+    /// Whether it takes keys.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        !self.is_closed
     }
 
     /// Takes keys from now on.
@@ -158,17 +103,11 @@ impl Queue {
         }
     }
 
-    fn next_place(&mut self) -> u64 {
-        self.count += 1;
-        self.count
-    }
-
     /// Adds a key.
     pub fn add(&mut self, target: Target, now: Instant) {
         if !self.is_closed && !self.contains(&target) {
             self.tally(&target);
-            let place = self.next_place();
-            self.lane(&target).push(target, place, now);
+            self.lane(&target).push(target, Some(now));
         }
     }
 
@@ -218,8 +157,7 @@ impl Queue {
         if since.is_none() {
             self.tally(&target);
         }
-        let place = self.next_place();
-        self.urgent.push(target, place, since.unwrap_or(now));
+        self.urgent.push(target, since.unwrap_or(Some(now)));
     }
 
     /// Adds a key whose request failed a while ago.
@@ -232,9 +170,8 @@ impl Queue {
 
     /// Adds a free volume that no waiting claim has been offered yet.
     pub fn offer(&mut self, volume: VolumeName, now: Instant) {
-        if !self.is_closed && !self.offers.contains(&volume) {
-            let place = self.next_place();
-            self.offers.push(volume, place, now);
+        if !self.is_closed {
+            self.offers.push(volume, Some(now));
         }
     }
 
@@ -259,13 +196,13 @@ impl Queue {
     /// Claims that wait out of turn, or for their turn, but for those that are looked at slowly.
     #[must_use]
     pub fn claims_waiting(&self) -> usize {
-        self.claims.places.len() + self.urgent.places.len()
+        self.claims.len() + self.urgent.len()
     }
 
     /// Takes a key that is looked at now, whether it waits or not.
     pub fn remove(&mut self, target: &Target, now: Instant) {
         let since = self.urgent.remove(target).or_else(|| self.lane(target).remove(target));
-        if let Some(since) = since {
+        if let Some(since) = since.flatten() {
             self.waited(target, since, now);
         }
     }
@@ -285,16 +222,16 @@ impl Queue {
         self.taken_since = Some(since);
         let tally = self.tallies.of(target);
         tally.depth = tally.depth.saturating_sub(1);
-        tally.waits.push(now.saturating_duration_since(since));
+        tally.waits.observe(now.saturating_duration_since(since));
     }
 
     /// Takes what comes next: a pair that has begun, else claims, volumes and offers in turn, the oldest
     /// of each first, so that a burst of one kind does not hold up the others (L15).
     pub fn pop(&mut self, now: Instant) -> Option<Next> {
-        let next = self.urgent.first().map(Next::Look).or_else(|| self.in_turn(now))?;
+        let next = self.urgent.first().cloned().map(Next::Look).or_else(|| self.in_turn(now))?;
         match &next {
             Next::Look(target) => self.remove(target, now),
-            Next::Offer(volume) => self.taken_since = self.offers.remove(volume),
+            Next::Offer(volume) => self.taken_since = self.offers.remove(volume).flatten(),
         }
         Some(next)
     }
@@ -303,9 +240,9 @@ impl Queue {
         (0..3).find_map(|_| {
             self.turn = (self.turn + 1) % 3;
             match self.turn {
-                1 => self.claims.first().or_else(|| self.of_backlog(true, now)).map(Next::Look),
-                2 => self.volumes.first().or_else(|| self.of_backlog(false, now)).map(Next::Look),
-                _ => self.offers.first().map(Next::Offer),
+                1 => self.claims.first().cloned().or_else(|| self.of_backlog(true, now)).map(Next::Look),
+                2 => self.volumes.first().cloned().or_else(|| self.of_backlog(false, now)).map(Next::Look),
+                _ => self.offers.first().cloned().map(Next::Offer),
             }
         })
     }
@@ -337,8 +274,14 @@ impl Queue {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
-    use crate::kube_api::ids::{ClaimKey, VolumeName};
+    use crate::metrics::WaitTimes;
+
+    fn waits(seconds: &[u64]) -> WaitTimes {
+        seconds.iter().copied().map(Duration::from_secs).collect()
+    }
 
     fn claim(name: &str) -> Target {
         Target::Claim(ClaimKey::new("ns", name))
@@ -362,9 +305,8 @@ mod tests {
         assert_eq!(queue.pop(start), Some(Next::Look(a.clone())));
         queue.retry(b.clone(), start);
         let tallies = queue.take_tallies();
-        let waits = vec![Duration::from_secs(2), Duration::ZERO];
-        assert_eq!(tallies.claims, Tally { adds: 3, retries: 1, waits, depth: 1 });
-        assert_eq!(tallies.volumes, Tally { adds: 1, depth: 1, ..Tally::default() });
+        assert_eq!(tallies.claims, QueueCounts { adds: 3, retries: 1, waits: waits(&[2, 0]), depth: 1 });
+        assert_eq!(tallies.volumes, QueueCounts { adds: 1, depth: 1, ..QueueCounts::default() });
         queue.remove(&b, start);
         assert_eq!((queue.pop(start), queue.pop(start)), (Some(Next::Look(volume)), None));
         let tallies = queue.take_tallies();
@@ -385,8 +327,7 @@ mod tests {
         let expected = [claim("now"), volume("v"), claim("b"), claim("z"), claim("a")];
         assert_eq!(order, expected.map(Next::Look));
         let tallies = queue.take_tallies();
-        let waits = vec![Duration::from_secs(2); 4];
-        assert_eq!(tallies.claims, Tally { adds: 4, waits, ..Tally::default() });
+        assert_eq!(tallies.claims, QueueCounts { adds: 4, waits: waits(&[2; 4]), ..QueueCounts::default() });
         assert_eq!((tallies.volumes.adds, tallies.volumes.depth), (1, 0));
     }
 

@@ -12,7 +12,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::decision::Target;
+use super::decide::decision::Target;
 use crate::{
     kube_api::{
         ids::{ResourceVersion, Uid},
@@ -102,11 +102,6 @@ impl Rivals {
     pub fn gone(&mut self, target: &Target) {
         self.forget(target);
         self.to_read.remove(target);
-    }
-
-    /// Forgets everything: another of our own processes may lead now, and change what we wrote.
-    pub fn forget_all(&mut self) {
-        *self = Self { sightings: self.sightings, ..Self::default() };
     }
 
     /// Looks at a claim as the tables show it now.
@@ -282,9 +277,6 @@ mod tests {
         rivals.look_at_volume(&again, now);
         rivals.wrote_volume(&volume(12, VolumePhase::Bound, "a"), now);
         rivals.forget(&Target::Volume("pv".into()));
-        rivals.look_at_volume(&volume(13, VolumePhase::Available, "a"), now);
-        rivals.wrote_volume(&volume(12, VolumePhase::Bound, "a"), now);
-        rivals.forget_all();
         rivals.look_at_volume(&volume(13, VolumePhase::Available, "a"), now);
         assert_eq!((read(&mut rivals, KCM, now), rivals.sightings()), (0, 0));
     }

@@ -6,8 +6,8 @@
 //! to pass our answer.
 
 use super::{
-    decision::{Object, Target},
-    op::{Call, Purpose},
+    act::op::{Call, Purpose},
+    decide::decision::{Object, Target},
     planner::{Plan, Planner},
 };
 use crate::kube_api::kinds::ObjectRef;

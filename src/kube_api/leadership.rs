@@ -123,10 +123,13 @@ impl Leadership {
         let _ = term.wait_for(|(term, _)| *term != Term::None).await;
     }
 
-    /// Waits until this process no longer leads.
-    pub async fn lost(&self) {
-        let mut term = self.term.subscribe();
-        let _ = term.wait_for(|(term, _)| *term == Term::None).await;
+    /// Waits until this process may write again, if it ever may: a term that ends because the lease is lost ends the
+    /// process with it.
+    pub async fn regained(&self) {
+        let mut terms = self.terms();
+        while !self.may_write(Instant::now()) {
+            terms.changed().await;
+        }
     }
 
     /// A write that is about to be sent.

@@ -20,7 +20,6 @@ pub mod sight;
 pub mod suspension;
 pub mod tally;
 pub mod text;
-pub mod watch;
 pub mod wire;
 
 /// An error with its causes, on one line. A cause that its error already quotes is not repeated. What the API

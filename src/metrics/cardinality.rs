@@ -17,8 +17,10 @@ use crate::{
     },
     binder::{
         Standing,
-        latency::{self, BindMode, Measure},
-        metrics::BinderMetrics,
+        tell::{
+            latency::{self, BindMode, Measure},
+            metrics::BinderMetrics,
+        },
     },
     kube_api::{
         ids::{DriverName, NodeName},

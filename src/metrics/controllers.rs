@@ -34,9 +34,4 @@ impl RunningController {
     pub fn started(&self) {
         self.0.with_label_values(&[MANAGER]).set(1);
     }
-
-    /// It decides no more.
-    pub fn stopped(&self) {
-        self.0.with_label_values(&[MANAGER]).set(0);
-    }
 }

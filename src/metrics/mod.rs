@@ -35,7 +35,7 @@ pub use decisions::Decisions;
 pub use election::ElectionMetrics;
 pub use foreign_writes::ForeignWrites;
 pub use watch::{KindMetrics, ListCause, ReopenCause, WatchMetrics, WatchReport};
-pub use work_queue::WorkQueueMetrics;
+pub use work_queue::{QueueCounts, WaitTimes, WorkQueueMetrics};
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     attach_detach::{AttachDetach, AttachDetachOptions, decide::csi::Waiting, tell::phases::Phase},
-    binder::{Binder, BinderOptions, decision::WriteKind, latency::BindMode},
+    binder::{Binder, BinderOptions, decide::decision::WriteKind, tell::latency::BindMode},
     http::Measures,
     kube_api::{
         call::Caller,

@@ -13,11 +13,82 @@ use prometheus::{
     Gauge, Histogram, HistogramOpts, IntCounter, IntGauge, Opts,
     core::{Collector, Desc},
     exponential_buckets,
-    proto::MetricFamily,
+    proto::{self, Metric, MetricFamily, MetricType},
 };
 use tokio::time::Instant;
 
 use super::Metrics;
+
+/// Upper bounds of client-go's buckets: this, and so many times ten times more, in seconds.
+const FIRST_BOUND: f64 = 1e-8;
+/// See [`FIRST_BOUND`].
+const BOUNDS: usize = 10;
+
+/// How long keys waited, in client-go's buckets.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct WaitTimes {
+    /// Waits of each bucket alone, that of `+Inf` last.
+    counts: [u64; BOUNDS + 1],
+    /// Of all waits, in seconds.
+    sum: f64,
+}
+
+impl WaitTimes {
+    fn bounds() -> impl Iterator<Item = f64> {
+        std::iter::successors(Some(FIRST_BOUND), |bound| Some(bound * 10.0)).take(BOUNDS)
+    }
+
+    /// Notes one wait.
+    pub fn observe(&mut self, wait: Duration) {
+        let seconds = wait.as_secs_f64();
+        let bucket = Self::bounds().take_while(|bound| *bound < seconds).count();
+        if let Some(count) = self.counts.get_mut(bucket) {
+            *count += 1;
+        }
+        self.sum += seconds;
+    }
+
+    /// Notes those of another count.
+    pub fn add(&mut self, other: &Self) {
+        for (count, other) in self.counts.iter_mut().zip(other.counts) {
+            *count += other;
+        }
+        self.sum += other.sum;
+    }
+
+    /// How many there were.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// Whether there were none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl FromIterator<Duration> for WaitTimes {
+    fn from_iter<I: IntoIterator<Item = Duration>>(waits: I) -> Self {
+        let mut times = Self::default();
+        waits.into_iter().for_each(|wait| times.observe(wait));
+        times
+    }
+}
+
+/// What a queue counted since it was last asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct QueueCounts {
+    /// Keys added.
+    pub adds: u64,
+    /// Of them, and of those that were in, the ones that are tried again after a failure.
+    pub retries: u64,
+    /// How long the keys that were taken had waited.
+    pub waits: WaitTimes,
+    /// Keys that wait now.
+    pub depth: usize,
+}
 
 /// Metrics of one queue. Those of several queues differ in the label `name` alone.
 #[derive(Clone, Debug)]
@@ -25,7 +96,7 @@ pub struct WorkQueueMetrics {
     adds: IntCounter,
     retries: IntCounter,
     depth: IntGauge,
-    waited: Histogram,
+    waited: Waited,
     worked: Histogram,
     running: Running,
 }
@@ -41,8 +112,8 @@ impl WorkQueueMetrics {
             Opts::new(format!("workqueue_{metric}"), help).const_label("name", name)
         };
         let histogram = |metric: &str, help: &str| {
-            let opts = HistogramOpts::from(opts(metric, help)).buckets(exponential_buckets(1e-8, 10.0, 10)?);
-            Histogram::with_opts(opts)
+            let buckets = exponential_buckets(FIRST_BOUND, 10.0, BOUNDS)?;
+            Histogram::with_opts(HistogramOpts::from(opts(metric, help)).buckets(buckets))
         };
         let queue = Self {
             adds: IntCounter::with_opts(opts("adds_total", "Total number of adds handled by workqueue"))?,
@@ -51,10 +122,15 @@ impl WorkQueueMetrics {
                 "Total number of retries handled by workqueue",
             ))?,
             depth: IntGauge::with_opts(opts("depth", "Current depth of workqueue"))?,
-            waited: histogram(
-                "queue_duration_seconds",
-                "How long in seconds an item stays in workqueue before being requested.",
-            )?,
+            waited: Waited {
+                desc: Arc::new(Desc::new(
+                    "workqueue_queue_duration_seconds".to_owned(),
+                    "How long in seconds an item stays in workqueue before being requested.".to_owned(),
+                    Vec::new(),
+                    HashMap::from([("name".to_owned(), name.to_owned())]),
+                )?),
+                times: Arc::default(),
+            },
             worked: histogram(
                 "work_duration_seconds",
                 "How long in seconds processing an item from workqueue takes.",
@@ -82,20 +158,12 @@ impl WorkQueueMetrics {
         Ok(queue)
     }
 
-    /// Counts additions, and those that were repetitions after a failure.
-    pub fn added(&self, adds: u64, retries: u64) {
-        self.adds.inc_by(adds);
-        self.retries.inc_by(retries);
-    }
-
-    /// Sets how many keys wait.
-    pub fn set_depth(&self, depth: usize) {
-        self.depth.set(i64::try_from(depth).unwrap_or(i64::MAX));
-    }
-
-    /// Notes how long a key waited.
-    pub fn waited(&self, time: Duration) {
-        self.waited.observe(time.as_secs_f64());
+    /// Notes what the queue counted since this was last done.
+    pub fn counted(&self, counts: &QueueCounts) {
+        self.adds.inc_by(counts.adds);
+        self.retries.inc_by(counts.retries);
+        self.depth.set(i64::try_from(counts.depth).unwrap_or(i64::MAX));
+        self.waited.lock().add(&counts.waits);
     }
 
     /// Notes that work on a key begins.
@@ -108,6 +176,50 @@ impl WorkQueueMetrics {
         if let Some(since) = self.running.lock().remove(key) {
             self.worked.observe(now.saturating_duration_since(since).as_secs_f64());
         }
+    }
+}
+
+/// All waits so far, as a histogram. The client library's takes one observation at a time.
+#[derive(Clone, Debug)]
+struct Waited {
+    desc: Arc<Desc>,
+    times: Arc<Mutex<WaitTimes>>,
+}
+
+impl Waited {
+    fn lock(&self) -> MutexGuard<'_, WaitTimes> {
+        // Counts are valid between any two statements, so a panic elsewhere cannot spoil them.
+        self.times.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Collector for Waited {
+    fn desc(&self) -> Vec<&Desc> {
+        vec![&self.desc]
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let times = *self.lock();
+        let mut total = 0;
+        let buckets = WaitTimes::bounds().zip(times.counts).map(|(bound, count)| {
+            total += count;
+            let mut bucket = proto::Bucket::default();
+            bucket.set_upper_bound(bound);
+            bucket.set_cumulative_count(total);
+            bucket
+        });
+        let mut histogram = proto::Histogram::default();
+        histogram.set_bucket(buckets.collect());
+        histogram.set_sample_count(times.len());
+        histogram.set_sample_sum(times.sum);
+        let mut metric = Metric::from_label(self.desc.const_label_pairs.clone());
+        metric.set_histogram(histogram);
+        let mut family = MetricFamily::default();
+        family.set_name(self.desc.fq_name.clone());
+        family.set_help(self.desc.help.clone());
+        family.set_field_type(MetricType::HISTOGRAM);
+        family.set_metric(vec![metric]);
+        vec![family]
     }
 }
 

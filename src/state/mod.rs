@@ -15,6 +15,7 @@ mod room;
 mod table;
 mod unreadable;
 mod vec_map;
+pub mod watch;
 
 pub use change_set::ChangeSet;
 pub use listing::Listing;

@@ -196,6 +196,8 @@ struct Play<'a> {
     unanswered: usize,
     /// Whether the lease is ours.
     lease: bool,
+    /// A request was refused because it is not: nothing is planned until it is again.
+    suspended: bool,
     /// How often a process was started anew.
     starts: usize,
     /// What the lease tells of who led last.
@@ -251,6 +253,7 @@ impl<'a> Play<'a> {
             answers: BTreeMap::new(),
             unanswered: 0,
             lease: case.options.leads,
+            suspended: false,
             starts: 0,
             told: None,
             due: true,
@@ -272,7 +275,7 @@ impl<'a> Play<'a> {
         let _listed = self.changes.take_now();
         self.controller.load(self.now);
         self.unanswered = 0;
-        self.due = true;
+        (self.due, self.suspended) = (true, false);
     }
 
     fn follow(&mut self, step: &Step) -> Result<(), String> {
@@ -307,12 +310,16 @@ impl<'a> Play<'a> {
     /// Time passes as it does for the process: from one moment at which it wants to wake to the next.
     fn pass(&mut self, time: Duration, seen: &mut Seen) -> Result<(), String> {
         let end = self.now + time;
-        while let Some(at) = self.controller.wake_at().filter(|at| *at <= end) {
+        while let Some(at) = self.wake_at().filter(|at| *at <= end) {
             self.advance(at);
             self.settle(seen)?;
         }
         self.advance(end);
         Ok(())
+    }
+
+    fn wake_at(&self) -> Option<Instant> {
+        self.controller.wake_at().filter(|_| !self.suspended)
     }
 
     fn advance(&mut self, to: Instant) {
@@ -399,7 +406,8 @@ impl<'a> Play<'a> {
             self.deliver();
             let changed = self.changes.take_now();
             let is_to_lead = self.lease && !self.controller.leads();
-            let wake_at = self.controller.wake_at();
+            self.due |= self.lease && mem::take(&mut self.suspended);
+            let wake_at = self.wake_at();
             let is_time = wake_at.is_some_and(|at| at <= self.now);
             if changed.is_empty() && !is_to_lead && !is_time && !mem::take(&mut self.due) {
                 let Some(at) = wake_at.filter(|at| *at <= end) else {
@@ -413,6 +421,9 @@ impl<'a> Play<'a> {
             if is_to_lead {
                 self.controller.succeed(self.told.take());
                 self.controller.take_over(self.now);
+            }
+            if self.suspended {
+                continue;
             }
             let effects = self.controller.reconcile(self.now);
             if self.controller.leads() {
@@ -430,6 +441,7 @@ impl<'a> Play<'a> {
                 asked.push(text);
                 self.deliver();
                 self.due = true;
+                self.suspended |= matches!(result, Some(Err(CallError::NotLeader)));
                 match result {
                     Some(result) => self.controller.take_outcome(Outcome { call, sent, result }, self.now),
                     None => self.unanswered += 1,

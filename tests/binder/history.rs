@@ -13,7 +13,7 @@ use libtest_mimic::{Failed, Trial};
 use mooring::{
     binder::{
         BinderOptions,
-        op::{Answer, Call, Op},
+        act::op::{Answer, Call, Op},
         planner::Planner,
     },
     kube_api::{

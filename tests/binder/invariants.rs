@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use mooring::binder::decision::WriteKind;
+use mooring::binder::decide::decision::WriteKind;
 use serde_json::Value;
 
 use crate::server::{CLAIM_UID, Server};

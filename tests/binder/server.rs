@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use mooring::{
     binder::{
-        decision::{Directory, Object, Write},
-        op::{Answer, Call},
+        act::op::{Answer, Call},
+        decide::decision::{Directory, Object, Write},
     },
     kube_api::{
         call::{CallError, Request, Verb},

@@ -12,10 +12,10 @@ use std::{
 use mooring::{
     binder::{
         BinderOptions, Recycler, Recyclers,
-        decision::{Object, Step, Target, Write},
-        latency::Measure,
-        op::{Call, Op},
+        act::op::{Call, Op},
+        decide::decision::{Object, Step, Target, Write},
         planner::{Plan, Planner},
+        tell::latency::Measure,
     },
     kube_api::{
         call::CallError,

@@ -18,13 +18,13 @@ use crate::{
         controller::Controller,
         desired::volume_name::VolumeId,
         guard::{force_timers::Candidate, second_controller::Suspect},
-        retry::Retry,
         tell::{
             events::{self, Announcement},
             metrics::Ending,
             transitions::named,
         },
     },
+    controller::retry::Retry,
     kube_api::{
         call::CallError,
         ids::{NodeName, ResourceVersion, Uid},
@@ -42,11 +42,6 @@ impl Controller {
     pub fn take_outcome(&mut self, outcome: Outcome, now: Instant) {
         self.tick(now);
         let Outcome { call, sent, result } = outcome;
-        if matches!(result, Err(CallError::NotLeader)) {
-            self.leads = false;
-            self.standing.stand_by();
-            self.metrics.leads(false);
-        }
         if result.is_ok() {
             self.note_pace(&call, now);
         }

@@ -9,7 +9,8 @@ use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
 use crate::{
-    attach_detach::{decide::force::ForcePolicy, desired::volume_name::VolumeId, retry::Retry},
+    attach_detach::{decide::force::ForcePolicy, desired::volume_name::VolumeId},
+    controller::retry::Retry,
     kube_api::{
         ids::{ResourceVersion, Uid},
         kinds::{AttachedVolume, Node, NodeInfo},

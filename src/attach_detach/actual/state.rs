@@ -36,9 +36,9 @@ use crate::{
             scope::Scope,
         },
         desired::volume_name::{VolumeId, VolumeKind},
-        retry::Retry,
         tell::{events::Announcement, phases::Journey},
     },
+    controller::{event_dedup::Recorded, retry::Retry},
     kube_api::{
         ids::{AttachmentName, NodeName, ResourceVersion, Uid},
         kinds::VolumeAttachment,
@@ -172,7 +172,7 @@ pub struct Told {
     /// That the attach succeeded.
     pub attached: bool,
     /// What was said last of each topic, and when.
-    pub said: BTreeMap<Topic, (Announcement, Instant)>,
+    pub said: BTreeMap<Topic, Recorded<Announcement>>,
     /// Since when another node has held the volume, as they were told.
     pub held_since: Option<Instant>,
 }

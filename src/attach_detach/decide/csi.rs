@@ -27,8 +27,8 @@ use crate::{
             volume_name::VolumeKind,
         },
         guard::blocks::StandOff,
-        retry::Retry,
     },
+    controller::retry::Retry,
     kube_api::{
         ids::{AttachmentName, NodeName, Uid},
         kinds::{VolumeAttachment, VolumeError},

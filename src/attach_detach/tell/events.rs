@@ -15,6 +15,7 @@ use crate::{
             volume_name::{VolumeId, VolumeKind},
         },
     },
+    controller::event_dedup::Repeatable,
     kube_api::{
         call::CallError,
         events::{Event, EventType, Involved},
@@ -61,10 +62,9 @@ pub enum Announcement {
     ForcedDetachDone(NodeName, ForceReason),
 }
 
-impl Announcement {
-    /// Whether it says the same as another. A wait that a try interrupts, in vain, is the same wait.
-    #[must_use]
-    pub fn is_like(&self, other: &Self) -> bool {
+/// A wait that a try interrupts, in vain, is the same wait.
+impl Repeatable for Announcement {
+    fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (
                 Self::Holder { node, waiting, foreign, since: _ },
@@ -332,8 +332,8 @@ mod tests {
                 format!("Volume \"pv1\" is attached to node \"n1\", {expected}, since 1970-01-01T00:00:07Z");
             assert_eq!(text(&holder(waiting, 7), "pv1", "ns1").2, expected);
         }
-        assert!(holder(refused(), 7).is_like(&holder(refused(), 8)), "the same wait, after a try in vain");
-        assert!(!holder(refused(), 7).is_like(&holder(Waiting::NodeGone, 7)));
+        assert!(holder(refused(), 7).is_same(&holder(refused(), 8)), "the same wait, after a try in vain");
+        assert!(!holder(refused(), 7).is_same(&holder(Waiting::NodeGone, 7)));
     }
 
     #[test]

@@ -11,18 +11,17 @@ use tokio::time::Instant;
 use super::end_to_end::EndToEnd;
 use crate::{
     attach_detach::{
-        act::calls::{Call, Outcome, PairRequest},
+        act::calls::{Call, PairRequest},
         actual::state::Operation,
         decide::{csi::Waiting, force::ForceReason, scope::Scope},
         desired::volume_name::{VolumeId, VolumeKind},
         guard::second_controller::ForeignAct,
-        queue::QueueCounts,
     },
     diagnostics::Kind,
     kube_api::{call::CallError, ids::NodeName},
     metrics::{
-        Alarms, Decisions, ForeignWrites, Metrics, RunningController, STORAGE_OPERATION_BUCKETS,
-        WorkQueueMetrics, WriteConflicts,
+        Alarms, Decisions, ForeignWrites, Metrics, QueueCounts, STORAGE_OPERATION_BUCKETS, WorkQueueMetrics,
+        WriteConflicts,
         bounded::{Bounded, OTHER, PLUGINS},
     },
     state::VecMap,
@@ -96,7 +95,6 @@ pub struct AttachDetachMetrics {
     decisions: Decisions,
     conflicts: WriteConflicts,
     patches: Histogram,
-    running: RunningController,
     volumes: WorkQueueMetrics,
     nodes: WorkQueueMetrics,
     in_use: IntGaugeVec,
@@ -114,9 +112,6 @@ pub struct Counted {
 
 /// Volumes in one patch: from a lone one to what a node may have attached.
 const PATCH_BUCKETS: [f64; 9] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0];
-
-/// KCM: cmd/kube-controller-manager/names/controller_names.go.
-const CONTROLLER: &str = "persistentvolume-attach-detach-controller";
 
 /// What a write is for, as a label value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -239,7 +234,6 @@ impl AttachDetachMetrics {
             decisions: Decisions::new(metrics, Kind::Attachment)?,
             conflicts: WriteConflicts::new(metrics, &WriteOp::ALL.map(WriteOp::label))?,
             patches,
-            running: RunningController::new(metrics, CONTROLLER)?,
             volumes: WorkQueueMetrics::new(metrics, "attach")?,
             nodes: WorkQueueMetrics::new(metrics, "node-status")?,
             in_use,
@@ -374,11 +368,7 @@ impl AttachDetachMetrics {
     /// Notes what there was to look at: volumes, and nodes.
     pub fn queued(&self, queues: &[QueueCounts; 2]) {
         for (queue, counts) in [&self.volumes, &self.nodes].into_iter().zip(queues) {
-            queue.added(counts.adds, 0);
-            queue.set_depth(counts.depth);
-            for wait in &counts.waits {
-                queue.waited(*wait);
-            }
+            queue.counted(counts);
         }
     }
 
@@ -405,15 +395,10 @@ impl AttachDetachMetrics {
     }
 
     /// Counts an answer that says that something had changed meanwhile.
-    pub fn answered(&self, outcome: &Outcome) {
-        if let (Some(op), Err(CallError::Conflict(_))) = (WriteOp::of(&outcome.call), &outcome.result) {
+    pub fn answered<T>(&self, call: &Call, result: &Result<T, CallError>) {
+        if let (Some(op), Err(CallError::Conflict(_))) = (WriteOp::of(call), result) {
             self.conflicts.count(op.label());
         }
-    }
-
-    /// Notes whether this process decides.
-    pub fn leads(&self, leads: bool) {
-        if leads { self.running.started() } else { self.running.stopped() }
     }
 
     /// Notes that a safety rule keeps something from being done.

@@ -287,11 +287,6 @@ impl Standing {
         self.unresolved.lead(now);
     }
 
-    /// Notes that this process decides no more.
-    pub(in crate::attach_detach) fn stand_by(&self) {
-        self.leads.store(false, Ordering::Relaxed);
-    }
-
     /// Notes whether another controller is at work, and where nothing is detached for what others wrote there.
     /// Returns whether the former is news.
     pub(in crate::attach_detach) fn set_second_writers(
@@ -502,11 +497,9 @@ mod tests {
     #[test]
     fn s14_it_shows_whether_another_controller_is_at_work_and_whether_this_one_decides() {
         let standing = Standing::default();
-        for (leads, alarm) in [(true, true), (false, false), (true, false)] {
+        for (leads, alarm) in [(false, false), (true, true), (true, false)] {
             if leads {
                 standing.lead(Instant::now());
-            } else {
-                standing.stand_by();
             }
             standing.set_second_writers(alarm.then(|| "another".to_owned()), Vec::new());
             let shown = standing.json();

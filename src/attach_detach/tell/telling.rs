@@ -33,6 +33,7 @@ use crate::{
             volume_name::{VolumeId, VolumeKind},
         },
     },
+    controller::event_dedup::Recorded,
     diagnostics::Reason,
     kube_api::{
         events::Event,
@@ -41,9 +42,6 @@ use crate::{
     },
     telemetry::transition::Named,
 };
-
-/// After this long of the same wait its event is written again: events expire after an hour.
-const REPEAT: Duration = Duration::from_mins(50);
 
 /// How long the driver may take before users are told that it takes long.
 ///
@@ -313,11 +311,13 @@ impl Controller {
     ) {
         let said = &mut self.actual.pair_mut(volume, node).told.said;
         let again_at = match said.get(&topic) {
-            Some((before, at)) if before.is_like(announcement) && now < *at + REPEAT => *at + REPEAT,
+            Some(before) if before.holds(announcement, now) => before.repeat_at(),
             _ => {
-                said.insert(topic, (announcement.clone(), now));
+                let recorded = Recorded::new(announcement.clone(), now);
+                let again_at = recorded.repeat_at();
+                said.insert(topic, recorded);
                 self.say(volume, node, announcement);
-                now + REPEAT
+                again_at
             }
         };
         self.wake_at.insert((again_at, Dirty::Pair(volume.clone(), node.clone())));

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    binder::failures::Failure,
+    binder::tell::failures::Failure,
     kube_api::{
         events::Event,
         ids::ClassName,

@@ -2,11 +2,13 @@
 //! would not show the difference.
 
 use super::*;
-use crate::binder::{
-    matching::{Comparisons, held_by, misfit_for_search, refers_to},
-    view::ClaimProof,
+use crate::{
+    binder::{
+        decide::view::ClaimProof,
+        matching::predicate::{Comparisons, held_by, misfit_for_search, refers_to},
+    },
+    kube_api::kinds::ReclaimPolicy,
 };
-use crate::kube_api::kinds::ReclaimPolicy;
 
 fn reference(namespace: &str, name: &str, uid: &str) -> ClaimRef {
     ClaimRef { namespace: namespace.into(), name: name.into(), uid: uid.into() }

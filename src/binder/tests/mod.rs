@@ -16,15 +16,18 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{
-    decision::{Object, Target, WriteKind},
-    index::{Search, VolumeIndex},
-    latency::Measure,
-    matching::{Comparisons, Wish},
-    op::{Answer, Call, Op, Purpose},
+    act::op::{Answer, Call, Op, Purpose},
+    decide::{
+        decision::{Object, Target, WriteKind},
+        view::BinderOptions,
+    },
+    matching::{
+        choose_claim::ClaimIndex,
+        choose_volume::{Search, VolumeIndex},
+        predicate::{Comparisons, Wish},
+    },
     planner::{Plan, Planner},
-    standing::Standing,
-    view::BinderOptions,
-    waiting::ClaimIndex,
+    tell::{latency::Measure, standing::Standing},
 };
 use crate::{
     kube_api::{

@@ -4,7 +4,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::*;
 use crate::{
-    binder::view::{ClaimProof, VolumeProof},
+    binder::decide::view::{ClaimProof, VolumeProof},
     kube_api::{ids::Uid, restore::RESTORE_GRACE},
 };
 

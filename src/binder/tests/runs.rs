@@ -1,16 +1,15 @@
 //! Work of several steps: its order, its waits, and what it leaves alone.
 
-use super::{
-    super::{
-        host_path::HostPath,
-        reason::VolumeReason,
-        recycle::{Recycler, Recyclers},
-        upkeep::IN_TREE_FINALIZER,
-    },
-    *,
-};
+use super::*;
 use crate::{
-    binder::decision::Directory,
+    binder::{
+        decide::{decision::Directory, upkeep::IN_TREE_FINALIZER},
+        plugins::{
+            host_path::HostPath,
+            recycler::{Recycler, Recyclers},
+        },
+        tell::reason::VolumeReason,
+    },
     kube_api::kinds::{Pod, PodPhase},
 };
 
@@ -102,22 +101,6 @@ fn l8_a_recycler_pod_that_the_list_lacks_is_asked_for_at_once() {
     planner.outcome(proof, Ok(Answer::Volume(released(1))), now, 0.0);
     let read = only(planner.plan(now));
     assert_eq!(read.call, Call::Read { target: Object::Pod(pod.key()), purpose: Purpose::Refresh });
-}
-
-/// A process that leads again has to prove anew what it had proven before.
-#[test]
-fn s23_a_proof_does_not_outlast_the_lease() {
-    let now = Instant::now();
-    let (_, mut planner, _) = recycling(now);
-    let read = only(planner.plan(now));
-    planner.outcome(read, Ok(Answer::Volume(released(1))), now, 0.0);
-    planner.stand_by();
-    planner.lead(now);
-    let read = only(planner.plan(now));
-    assert!(matches!(read.call, Call::Read { purpose: Purpose::ProveClaim(_), .. }), "{read:?}");
-    planner.outcome(read, Err(CallError::NotFound("c".into())), now, 0.0);
-    let read = only(planner.plan(now));
-    assert!(matches!(read.call, Call::Read { purpose: Purpose::ProveReleased, .. }), "{read:?}");
 }
 
 #[test]

@@ -28,7 +28,8 @@ use super::force_timers::{
     trouble::Trouble,
 };
 use crate::{
-    attach_detach::{desired::volume_name::VolumeId, retry::Retry},
+    attach_detach::desired::volume_name::VolumeId,
+    controller::retry::Retry,
     kube_api::{
         call::{CallError, Request, Verb},
         ids::{NodeName, Uid},

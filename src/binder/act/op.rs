@@ -1,0 +1,167 @@
+//! A request of the binder, with what it holds while under way, and what comes back.
+//!
+//! Out of the planner, through the controller, and back to the planner with its outcome.
+
+use crate::{
+    binder::decide::decision::{Directory, Object, Step, Target, Write, WriteKind},
+    kube_api::{
+        ids::{ClassName, ResourceVersion, Uid, VolumeName},
+        kinds::{PersistentVolume, PersistentVolumeClaim, Pod, StorageClass},
+    },
+};
+
+/// A request, and what may not be touched while it is under way.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Op {
+    /// Whose decision it was.
+    pub subject: Target,
+    /// The volume of the pair, if the subject is a claim.
+    pub volume: Option<VolumeName>,
+    /// The request.
+    pub call: Call,
+    /// Revision at which the object of the request was known when it was planned.
+    pub known: Option<ResourceVersion>,
+}
+
+/// What an [`Op`] asks of the API server, or of this machine.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Call {
+    /// A write.
+    Write(Write),
+    /// A live read.
+    Read {
+        /// Of this object.
+        target: Object,
+        /// For this reason.
+        purpose: Purpose,
+    },
+    /// A live read of who wrote the phase of the subject, if that has this UID (S14).
+    ReadOwner(Uid),
+    /// A live read of a class, which our tables lack.
+    ReadClass(ClassName),
+    /// Something to do to a directory.
+    Directory(Directory),
+}
+
+/// Why something is read live.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// A write to it met another revision, or its outcome is unknown; or a list lacked it.
+    Refresh,
+    /// To prove that a claim with this UID is gone, or bound elsewhere.
+    ProveClaim(Uid),
+    /// To prove that a volume is gone, or another claim's.
+    ProveVolume,
+    /// To prove that a volume is as released as our tables show it.
+    ProveReleased,
+    /// To see whose volume has the name of one that was to be made.
+    SeeWhose,
+}
+
+/// What a request was answered with.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    /// A claim.
+    Claim(PersistentVolumeClaim),
+    /// A volume.
+    Volume(PersistentVolume),
+    /// A pod.
+    Pod(Pod),
+    /// A class.
+    Class(StorageClass),
+    /// The managers that own a field.
+    Owners(Vec<String>),
+    /// It is, or will be, gone; the watch tells.
+    Deleted,
+    /// What became of the directory; the inner error is text for people.
+    Directory(Result<(), String>),
+}
+
+impl Answer {
+    /// Revision of the object it shows.
+    #[must_use]
+    pub fn revision(&self) -> Option<ResourceVersion> {
+        match self {
+            Self::Claim(claim) => Some(claim.metadata.resource_version),
+            Self::Volume(volume) => Some(volume.metadata.resource_version),
+            Self::Pod(pod) => Some(pod.metadata.resource_version),
+            Self::Class(class) => Some(class.metadata.resource_version),
+            Self::Deleted | Self::Owners(_) | Self::Directory(_) => None,
+        }
+    }
+}
+
+impl Call {
+    /// What a decision's step asks for.
+    #[must_use]
+    pub fn of(step: Step) -> Self {
+        match step {
+            Step::Write(write) => Self::Write(write),
+            Step::ProveClaim { claim, uid } => {
+                Self::Read { target: Object::Claim(claim), purpose: Purpose::ProveClaim(uid) }
+            }
+            Step::ProveVolume { volume } => {
+                Self::Read { target: Object::Volume(volume), purpose: Purpose::ProveVolume }
+            }
+            Step::ProveReleased { volume } => {
+                Self::Read { target: Object::Volume(volume), purpose: Purpose::ProveReleased }
+            }
+            Step::ProveClass { class } => Self::ReadClass(class),
+            Step::Directory(directory) => Self::Directory(directory),
+        }
+    }
+
+    /// The claim, volume or pod that the request is about, if it is about one.
+    #[must_use]
+    pub fn target(&self) -> Option<&Object> {
+        match self {
+            Self::Write(write) => Some(&write.target),
+            Self::Read { target, .. } => Some(target),
+            Self::ReadClass(_) | Self::ReadOwner(_) | Self::Directory(_) => None,
+        }
+    }
+
+    /// Whether it is a step of a run, as [`crate::binder::plugins::runs`] keeps them.
+    #[must_use]
+    pub fn is_of_a_run(&self) -> bool {
+        match self {
+            Self::Write(write) => matches!(
+                write.kind,
+                WriteKind::CreatePod
+                    | WriteKind::StartPod
+                    | WriteKind::DeletePod
+                    | WriteKind::CreateVolume
+                    | WriteKind::DeleteVolume
+                    | WriteKind::Reschedule
+            ),
+            Self::Read { purpose, .. } => matches!(purpose, Purpose::ProveReleased | Purpose::SeeWhose),
+            Self::ReadClass(_) | Self::ReadOwner(_) => false,
+            Self::Directory(_) => true,
+        }
+    }
+
+    /// What a write is for.
+    #[must_use]
+    pub fn write_kind(&self) -> Option<WriteKind> {
+        match self {
+            Self::Write(write) => Some(write.kind),
+            Self::Read { .. } | Self::ReadClass(_) | Self::ReadOwner(_) | Self::Directory(_) => None,
+        }
+    }
+}
+
+impl Op {
+    /// Whether an answer shows the object as it was known when the write was planned: something on the way took the
+    /// change out of it.
+    #[must_use]
+    pub fn changed_nothing(&self, answer: &Answer) -> bool {
+        matches!(self.call, Call::Write(_)) && self.known.is_some() && answer.revision() == self.known
+    }
+
+    /// The claim and the volume about which no other request may be sent meanwhile.
+    #[must_use]
+    pub fn touches(&self) -> Vec<Target> {
+        let volume = self.volume.clone().map(Target::Volume);
+        std::iter::once(self.subject.clone()).chain(volume).collect()
+    }
+}

@@ -1,0 +1,430 @@
+//! The binder's writes, as JSON merge patches.
+//!
+//! In: the object in hand and what is to change. Out: a [`Request`] that names the object's UID and
+//! revision, so that it does nothing to any other (S35), and only the fields that change, so that
+//! fields unknown to us survive (S34). Leaving a key out of a merge patch keeps it: what has to go
+//! is an explicit null.
+
+use serde_json::{Map, Value, json};
+
+use crate::{
+    binder::decide::{
+        annotations::{
+            BETA_STORAGE_PROVISIONER, BIND_COMPLETED, BOUND_BY_CONTROLLER, MIGRATED_TO, SELECTED_NODE,
+            STORAGE_PROVISIONER, YES,
+        },
+        binding::StatusChange,
+    },
+    kube_api::{
+        call::{Request, Verb},
+        ids::{ClassName, VolumeName},
+        kinds::{Narrow, PersistentVolume, PersistentVolumeClaim, Pod, VolumePhase},
+        text::{Text, TextMap},
+    },
+};
+
+/// A patch of an object or of its status.
+fn patch<T: Narrow>(object: &T, subresource: &str, annotations: Map<String, Value>, rest: Value) -> Request {
+    let mut metadata = Map::new();
+    if !annotations.is_empty() {
+        metadata.insert("annotations".to_owned(), Value::Object(annotations));
+    }
+    patch_with(object, subresource, metadata, rest)
+}
+
+/// The same, with more of the metadata than the annotations.
+fn patch_with<T: Narrow>(
+    object: &T,
+    subresource: &str,
+    mut metadata: Map<String, Value>,
+    rest: Value,
+) -> Request {
+    let meta = object.metadata();
+    metadata.insert("uid".to_owned(), json!(meta.uid));
+    metadata.insert("resourceVersion".to_owned(), json!(meta.resource_version));
+    let mut body = Map::new();
+    body.insert("metadata".to_owned(), Value::Object(metadata));
+    if let Value::Object(rest) = rest {
+        body.extend(rest);
+    }
+    let path = format!("{}{subresource}", T::path(&object.key()));
+    Request { verb: Verb::Patch, path, body: Some(Value::Object(body)) }
+}
+
+fn marks(keys: &[(&str, Value)]) -> Map<String, Value> {
+    keys.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect()
+}
+
+/// A change of the annotation MIG.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Migration {
+    /// This CSI driver acts for the plugin.
+    To(&'static str),
+    /// None does.
+    None,
+}
+
+impl Migration {
+    fn mark(self) -> Map<String, Value> {
+        let driver = match self {
+            Self::To(driver) => json!(driver),
+            Self::None => Value::Null,
+        };
+        marks(&[(MIGRATED_TO, driver)])
+    }
+}
+
+/// Notes on a claim which CSI driver acts for its provisioner.
+#[must_use]
+pub fn annotate_claim(claim: &PersistentVolumeClaim, migration: Migration) -> Request {
+    patch(claim, "", migration.mark(), json!({}))
+}
+
+/// Notes the same on a volume, if it changes, and replaces its finalizers, if they do.
+#[must_use]
+pub fn annotate_volume(
+    volume: &PersistentVolume,
+    migration: Option<Migration>,
+    finalizers: Option<&[Text]>,
+) -> Request {
+    let mut metadata = Map::new();
+    if let Some(migration) = migration {
+        metadata.insert("annotations".to_owned(), Value::Object(migration.mark()));
+    }
+    if let Some(finalizers) = finalizers {
+        metadata.insert("finalizers".to_owned(), json!(finalizers));
+    }
+    patch_with(volume, "", metadata, json!({}))
+}
+
+/// Step 1 of a bind: the volume names the claim.
+#[must_use]
+pub fn reserve_volume(volume: &PersistentVolume, claim: &PersistentVolumeClaim, by_us: bool) -> Request {
+    let marks = if by_us { marks(&[(BOUND_BY_CONTROLLER, json!(YES))]) } else { Map::new() };
+    patch(volume, "", marks, json!({"spec": {"claimRef": reference(claim)}}))
+}
+
+/// A claim as a volume refers to it.
+#[must_use]
+pub fn reference(claim: &PersistentVolumeClaim) -> Value {
+    json!({
+        "kind": PersistentVolumeClaim::KIND,
+        "apiVersion": "v1",
+        "namespace": claim.metadata.namespace,
+        "name": claim.metadata.name,
+        "uid": claim.metadata.uid,
+        "resourceVersion": claim.metadata.resource_version,
+    })
+}
+
+/// Undoes step 1: the whole reference if the binder made it, else only the UID it added (S26).
+#[must_use]
+pub fn unreserve_volume(volume: &PersistentVolume, by_us: bool) -> Request {
+    if by_us {
+        let marks = marks(&[(BOUND_BY_CONTROLLER, Value::Null)]);
+        return patch(volume, "", marks, json!({"spec": {"claimRef": null}}));
+    }
+    let spec = json!({"claimRef": {"uid": null}});
+    patch(volume, "", Map::new(), json!({"spec": spec}))
+}
+
+/// Step 2 of a bind, and every other phase of a volume. The message belongs to the phase, so that
+/// of the phase before goes.
+#[must_use]
+pub fn volume_phase(volume: &PersistentVolume, phase: VolumePhase, message: Option<&str>) -> Request {
+    patch(volume, "/status", Map::new(), json!({"status": {"phase": phase, "message": message}}))
+}
+
+/// Step 3 of a bind: the claim names the volume. `name` is left out when the claim names it
+/// already, and then only the completion is noted.
+#[must_use]
+pub fn name_volume(claim: &PersistentVolumeClaim, name: Option<&VolumeName>) -> Request {
+    let completed = (BIND_COMPLETED, json!(YES));
+    match name {
+        Some(name) => {
+            let marks = marks(&[completed, (BOUND_BY_CONTROLLER, json!(YES))]);
+            patch(claim, "", marks, json!({"spec": {"volumeName": name}}))
+        }
+        None => patch(claim, "", marks(&[completed]), json!({})),
+    }
+}
+
+/// Step 4 of a bind, and every other status of a claim.
+#[must_use]
+pub fn claim_status(claim: &PersistentVolumeClaim, change: &StatusChange) -> Request {
+    let mut status = Map::new();
+    if let Some(phase) = change.phase {
+        status.insert("phase".to_owned(), json!(phase));
+    }
+    if let Some(modes) = &change.access_modes {
+        let modes = if modes.is_empty() { Value::Null } else { json!(modes) };
+        status.insert("accessModes".to_owned(), modes);
+    }
+    if let Some(capacity) = &change.capacity {
+        status.insert("capacity".to_owned(), capacity_patch(&claim.status.capacity, capacity.as_ref()));
+    }
+    if let Some(class) = &change.attributes_class {
+        status.insert("currentVolumeAttributesClassName".to_owned(), json!(class));
+    }
+    patch(claim, "/status", Map::new(), json!({"status": status}))
+}
+
+fn capacity_patch(before: &TextMap, after: Option<&TextMap>) -> Value {
+    let Some(after) = after else { return Value::Null };
+    let mut patch: Map<String, Value> = before
+        .keys()
+        .filter(|key| !after.contains_key(key))
+        .map(|key| (key.to_string(), Value::Null))
+        .collect();
+    patch.extend(after.iter().map(|(key, quantity)| (key.to_string(), json!(quantity))));
+    Value::Object(patch)
+}
+
+/// Gives a claim that has no class the default one (pv-binder §8).
+#[must_use]
+pub fn assign_class(claim: &PersistentVolumeClaim, class: &ClassName) -> Request {
+    patch(claim, "", Map::new(), json!({"spec": {"storageClassName": class}}))
+}
+
+/// Asks an external provisioner for a volume (pv-binder §7.2).
+#[must_use]
+pub fn ask_provisioner(claim: &PersistentVolumeClaim, provisioner: &str) -> Request {
+    let marks =
+        marks(&[(STORAGE_PROVISIONER, json!(provisioner)), (BETA_STORAGE_PROVISIONER, json!(provisioner))]);
+    patch(claim, "", marks, json!({}))
+}
+
+/// Asks the scheduler to choose a node again.
+#[must_use]
+pub fn unselect_node(claim: &PersistentVolumeClaim) -> Request {
+    patch(claim, "", marks(&[(SELECTED_NODE, Value::Null)]), json!({}))
+}
+
+/// Lets a pod be scheduled: it keeps these gates only.
+#[must_use]
+pub fn start_pod(pod: &Pod, gates: &[Value]) -> Request {
+    let gates = if gates.is_empty() { Value::Null } else { json!(gates) };
+    patch(pod, "", Map::new(), json!({"spec": {"schedulingGates": gates}}))
+}
+
+/// Deletes exactly this volume, unless it was changed.
+#[must_use]
+pub fn delete_volume(volume: &PersistentVolume) -> Request {
+    let meta = &volume.metadata;
+    delete(volume, &json!({"uid": meta.uid, "resourceVersion": meta.resource_version}))
+}
+
+/// Deletes exactly this pod, whatever has become of it.
+#[must_use]
+pub fn delete_pod(pod: &Pod) -> Request {
+    delete(pod, &json!({"uid": pod.metadata.uid}))
+}
+
+fn delete<T: Narrow>(object: &T, preconditions: &Value) -> Request {
+    let body = json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions});
+    Request { verb: Verb::Delete, path: T::path(&object.key()), body: Some(body) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kube_api::{kinds::ClaimPhase, text::TextList};
+
+    fn volume() -> PersistentVolume {
+        serde_json::from_value(json!({
+            "metadata": {"name": "pv", "uid": "pv-uid", "resourceVersion": "7"},
+            "spec": {"capacity": {"storage": "1Gi"}},
+        }))
+        .unwrap()
+    }
+
+    fn claim() -> PersistentVolumeClaim {
+        serde_json::from_value(json!({
+            "metadata": {"namespace": "ns", "name": "c", "uid": "c-uid", "resourceVersion": "9"},
+            "status": {"capacity": {"storage": "1Gi", "odd": "1"}},
+        }))
+        .unwrap()
+    }
+
+    fn marked(meta: &Value, annotations: Value) -> Value {
+        let mut meta = meta.clone();
+        meta["annotations"] = annotations;
+        meta
+    }
+
+    #[test]
+    fn every_write_to_a_volume_is_a_guarded_patch_of_what_changes() {
+        let pv = "/api/v1/persistentvolumes/pv";
+        let of_volume = json!({"uid": "pv-uid", "resourceVersion": "7"});
+        let reference = json!({
+            "kind": "PersistentVolumeClaim", "apiVersion": "v1", "namespace": "ns", "name": "c",
+            "uid": "c-uid", "resourceVersion": "9",
+        });
+        let cases = [
+            (
+                reserve_volume(&volume(), &claim(), true),
+                pv.to_owned(),
+                json!({
+                    "metadata": marked(&of_volume, json!({"pv.kubernetes.io/bound-by-controller": "yes"})),
+                    "spec": {"claimRef": reference},
+                }),
+            ),
+            (
+                reserve_volume(&volume(), &claim(), false),
+                pv.to_owned(),
+                json!({"metadata": of_volume, "spec": {"claimRef": reference}}),
+            ),
+            (
+                annotate_volume(&volume(), Some(Migration::None), None),
+                pv.to_owned(),
+                json!({"metadata": marked(&of_volume, json!({"pv.kubernetes.io/migrated-to": null}))}),
+            ),
+            (
+                annotate_volume(&volume(), None, Some(&["a".into()])),
+                pv.to_owned(),
+                json!({"metadata": {"uid": "pv-uid", "resourceVersion": "7", "finalizers": ["a"]}}),
+            ),
+            (
+                unreserve_volume(&volume(), true),
+                pv.to_owned(),
+                json!({
+                    "metadata": marked(&of_volume, json!({"pv.kubernetes.io/bound-by-controller": null})),
+                    "spec": {"claimRef": null},
+                }),
+            ),
+            (
+                unreserve_volume(&volume(), false),
+                pv.to_owned(),
+                json!({"metadata": of_volume, "spec": {"claimRef": {"uid": null}}}),
+            ),
+            (
+                volume_phase(&volume(), VolumePhase::Bound, None),
+                format!("{pv}/status"),
+                json!({"metadata": of_volume, "status": {"phase": "Bound", "message": null}}),
+            ),
+            (
+                volume_phase(&volume(), VolumePhase::Failed, Some("no")),
+                format!("{pv}/status"),
+                json!({"metadata": of_volume, "status": {"phase": "Failed", "message": "no"}}),
+            ),
+        ];
+        for (request, path, body) in cases {
+            assert_eq!(request, Request { verb: Verb::Patch, path, body: Some(body) });
+        }
+    }
+
+    #[test]
+    fn what_is_deleted_or_started_is_named_by_its_uid() {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"namespace": "ns", "name": "p", "uid": "p-uid", "resourceVersion": "3"},
+        }))
+        .unwrap();
+        let options = |preconditions: Value| json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions});
+        let cases = [
+            (
+                delete_volume(&volume()),
+                Verb::Delete,
+                "/api/v1/persistentvolumes/pv",
+                options(json!({"uid": "pv-uid", "resourceVersion": "7"})),
+            ),
+            (
+                delete_pod(&pod),
+                Verb::Delete,
+                "/api/v1/namespaces/ns/pods/p",
+                options(json!({"uid": "p-uid"})),
+            ),
+            (
+                start_pod(&pod, &[]),
+                Verb::Patch,
+                "/api/v1/namespaces/ns/pods/p",
+                json!({"metadata": {"uid": "p-uid", "resourceVersion": "3"}, "spec": {"schedulingGates": null}}),
+            ),
+            (
+                unselect_node(&claim()),
+                Verb::Patch,
+                "/api/v1/namespaces/ns/persistentvolumeclaims/c",
+                json!({"metadata": {
+                    "uid": "c-uid", "resourceVersion": "9",
+                    "annotations": {"volume.kubernetes.io/selected-node": null},
+                }}),
+            ),
+        ];
+        for (request, verb, path, body) in cases {
+            assert_eq!(request, Request { verb, path: path.to_owned(), body: Some(body) });
+        }
+    }
+
+    #[test]
+    fn every_write_to_a_claim_is_a_guarded_patch_of_what_changes() {
+        let pvc = "/api/v1/namespaces/ns/persistentvolumeclaims/c";
+        let of_claim = json!({"uid": "c-uid", "resourceVersion": "9"});
+        let bound = StatusChange {
+            phase: Some(ClaimPhase::Bound),
+            access_modes: Some(["ReadWriteOnce"].into()),
+            capacity: Some(Some(TextMap::from([("storage", "2Gi")]))),
+            attributes_class: Some(Some("gold".into())),
+        };
+        let cleared = StatusChange {
+            phase: Some(ClaimPhase::Lost),
+            access_modes: Some(TextList::default()),
+            capacity: Some(None),
+            attributes_class: Some(None),
+        };
+        let cases = [
+            (
+                name_volume(&claim(), Some(&VolumeName::from("pv"))),
+                pvc.to_owned(),
+                json!({
+                    "metadata": marked(&of_claim, json!({
+                        "pv.kubernetes.io/bind-completed": "yes",
+                        "pv.kubernetes.io/bound-by-controller": "yes",
+                    })),
+                    "spec": {"volumeName": "pv"},
+                }),
+            ),
+            (
+                name_volume(&claim(), None),
+                pvc.to_owned(),
+                json!({"metadata": marked(&of_claim, json!({"pv.kubernetes.io/bind-completed": "yes"}))}),
+            ),
+            (
+                claim_status(&claim(), &bound),
+                format!("{pvc}/status"),
+                json!({"metadata": of_claim, "status": {
+                    "phase": "Bound", "accessModes": ["ReadWriteOnce"],
+                    "capacity": {"storage": "2Gi", "odd": null},
+                    "currentVolumeAttributesClassName": "gold",
+                }}),
+            ),
+            (
+                claim_status(&claim(), &cleared),
+                format!("{pvc}/status"),
+                json!({"metadata": of_claim, "status": {
+                    "phase": "Lost", "accessModes": null, "capacity": null,
+                    "currentVolumeAttributesClassName": null,
+                }}),
+            ),
+            (
+                annotate_claim(&claim(), Migration::To("d")),
+                pvc.to_owned(),
+                json!({"metadata": marked(&of_claim, json!({"pv.kubernetes.io/migrated-to": "d"}))}),
+            ),
+            (
+                assign_class(&claim(), &ClassName::from("gold")),
+                pvc.to_owned(),
+                json!({"metadata": of_claim, "spec": {"storageClassName": "gold"}}),
+            ),
+            (
+                ask_provisioner(&claim(), "csi.example.com"),
+                pvc.to_owned(),
+                json!({"metadata": marked(&of_claim, json!({
+                    "volume.kubernetes.io/storage-provisioner": "csi.example.com",
+                    "volume.beta.kubernetes.io/storage-provisioner": "csi.example.com",
+                }))}),
+            ),
+        ];
+        for (request, path, body) in cases {
+            assert_eq!(request, Request { verb: Verb::Patch, path, body: Some(body) });
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! The bind of one volume to one claim: four writes, of which this module gives the first that is
+//! still to be made.
+//!
+//! In: both objects as they are. Out: a [`Write`], or nothing when all four are done. Nothing is
+//! remembered between the steps, so a crash after any of them is recovered by looking again
+//! (pv-binder §5.1). The order is safety: a claim that names a volume can rely on the volume naming
+//! it (S21) and being protected by its phase.
+
+use super::{
+    annotations::{self, BIND_COMPLETED, BOUND_BY_CONTROLLER, PRE_RESIZE_CAPACITY},
+    decision::{Write, WriteKind},
+};
+use crate::{
+    binder::{
+        act::patches,
+        matching::{
+            predicate::{STORAGE, held_by, refers_to},
+            quantity::Quantity,
+        },
+    },
+    kube_api::{
+        kinds::{ClaimPhase, Narrow, PersistentVolume, PersistentVolumeClaim, VolumePhase},
+        text::{Text, TextList, TextMap},
+    },
+};
+
+/// A volume without size cannot be given to a claim (pv-binder §9).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoCapacity;
+
+/// The first of the four writes that is still missing.
+///
+/// The caller has made sure that the volume is reserved for nobody else.
+///
+/// # Errors
+/// The volume has no size to write into the claim's status.
+pub fn next_write(
+    volume: &PersistentVolume,
+    claim: &PersistentVolumeClaim,
+) -> Result<Option<Write>, NoCapacity> {
+    let name = volume.key();
+    if !held_by(volume, claim) {
+        // KCM: component-helpers/storage/volume/pv_helpers.go, GetBindVolumeToClaim.
+        let prebound = volume.spec.claim_ref.as_ref().is_some_and(|reference| refers_to(reference, claim));
+        return Ok(Some(Write::volume(
+            volume,
+            WriteKind::ReserveVolume,
+            patches::reserve_volume(volume, claim, !prebound),
+        )));
+    }
+    if volume.status.phase != VolumePhase::Bound {
+        return Ok(Some(Write::volume(
+            volume,
+            WriteKind::VolumeBound,
+            patches::volume_phase(volume, VolumePhase::Bound, None),
+        )));
+    }
+    let names = claim.spec.volume_name == name;
+    if !names || !annotations::has(&claim.metadata, BIND_COMPLETED) {
+        let request = patches::name_volume(claim, (!names).then_some(&name));
+        return Ok(Some(Write::claim(claim, WriteKind::NameVolume, request)));
+    }
+    let change = StatusChange::bound(claim, volume)?;
+    Ok(change.map(|change| Write::claim(claim, WriteKind::ClaimBound, patches::claim_status(claim, &change))))
+}
+
+/// The first write that undoes a bind the claim has not followed (pv-binder §5.3). A reservation by
+/// name that a user made stays (S26).
+#[must_use]
+pub fn undo(volume: &PersistentVolume) -> Write {
+    let by_us = annotations::has(&volume.metadata, BOUND_BY_CONTROLLER);
+    Write::volume(volume, WriteKind::Unbind, patches::unreserve_volume(volume, by_us))
+}
+
+/// Fields of a claim's status that have to change.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StatusChange {
+    /// New phase.
+    pub phase: Option<ClaimPhase>,
+    /// New access modes; empty for none.
+    pub access_modes: Option<TextList>,
+    /// New capacity; inner `None` removes it.
+    pub capacity: Option<Option<TextMap>>,
+    /// New VolumeAttributesClass in effect; inner `None` removes it.
+    pub attributes_class: Option<Option<Text>>,
+}
+
+impl StatusChange {
+    /// What a claim bound to the volume has to show, if it does not yet (pv-binder §9).
+    ///
+    /// # Errors
+    /// The phase is about to change and the volume has no size.
+    // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, updateClaimStatus.
+    pub fn bound(
+        claim: &PersistentVolumeClaim,
+        volume: &PersistentVolume,
+    ) -> Result<Option<Self>, NoCapacity> {
+        let mut change = Self::default();
+        if claim.status.access_modes != volume.spec.access_modes {
+            change.access_modes = Some(volume.spec.access_modes.clone());
+        }
+        // Only on the way to Bound: afterwards these fields are the resizer's (S31).
+        if claim.status.phase != ClaimPhase::Bound {
+            change.phase = Some(ClaimPhase::Bound);
+            change.capacity = capacity(claim, volume)?.map(Some);
+            let class = &volume.spec.volume_attributes_class_name;
+            if claim.status.phase == ClaimPhase::Pending
+                && claim.status.current_volume_attributes_class_name != *class
+            {
+                change.attributes_class = Some(class.clone());
+            }
+        }
+        Ok((change != Self::default()).then_some(change))
+    }
+
+    /// What a claim without a volume has to show, if it does not yet.
+    #[must_use]
+    pub fn unbound(claim: &PersistentVolumeClaim, phase: ClaimPhase) -> Option<Self> {
+        let status = &claim.status;
+        let change = Self {
+            phase: (status.phase != phase).then_some(phase),
+            access_modes: (!status.access_modes.is_empty()).then(TextList::default),
+            capacity: (!status.capacity.is_empty()).then_some(None),
+            attributes_class: status.current_volume_attributes_class_name.is_some().then_some(None),
+        };
+        (change != Self::default()).then_some(change)
+    }
+}
+
+/// The capacity a claim has to show, if it differs. While the file system has yet to grow, only its size is the
+/// volume's to tell; an old size that cannot be read is taken for the new one.
+fn capacity(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Result<Option<TextMap>, NoCapacity> {
+    let offered = volume.spec.capacity.get(STORAGE).ok_or(NoCapacity)?;
+    let quantity = |text: &str| text.parse::<Quantity>().ok();
+    let before_resize = volume.metadata.annotation(PRE_RESIZE_CAPACITY);
+    let size = before_resize.filter(|text| quantity(text).is_some()).unwrap_or(offered);
+    let shown = claim.status.capacity.get(STORAGE).and_then(|text| quantity(text));
+    if shown.is_some() && shown == quantity(size) {
+        return Ok(None);
+    }
+    if before_resize.is_none() {
+        return Ok(Some(volume.spec.capacity.clone()));
+    }
+    let mut capacity = claim.status.capacity.clone();
+    capacity.insert(STORAGE, size);
+    Ok(Some(capacity))
+}

@@ -1,0 +1,341 @@
+//! What a decision is: at most one step to take, what to tell the user, and where the object stands.
+//!
+//! Out of [`super::claim`] and [`super::volume`], into the planner. A decision is plain data; the
+//! executor adds nothing to it.
+
+use crate::{
+    binder::plugins::host_path::HostPath,
+    kube_api::{
+        call::Request,
+        events::{Event, EventType, Involved},
+        ids::{ClaimKey, ClassName, PodKey, Uid, VolumeName},
+        kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
+    },
+};
+
+/// The outcome of looking at one object.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision<Reason> {
+    /// Where the object stands, and why.
+    pub reason: Reason,
+    /// What to do now, if anything.
+    pub step: Option<Step>,
+    /// What to tell the user at once.
+    pub events: Vec<Event>,
+}
+
+impl<Reason> Decision<Reason> {
+    /// Nothing to do.
+    #[must_use]
+    pub fn rest(reason: Reason) -> Self {
+        Self { reason, step: None, events: Vec::new() }
+    }
+
+    /// One step to take.
+    #[must_use]
+    pub fn step(reason: Reason, step: Step) -> Self {
+        Self { reason, step: Some(step), events: Vec::new() }
+    }
+
+    /// Something to tell the user.
+    #[must_use]
+    pub fn telling(mut self, event: Event) -> Self {
+        self.events.push(event);
+        self
+    }
+
+    /// A write to make as well, if there is one.
+    #[must_use]
+    pub fn writing(mut self, write: Option<Write>) -> Self {
+        self.step = write.map(Step::Write);
+        self
+    }
+}
+
+/// One request to the API server, or one act on this machine.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// A write.
+    Write(Write),
+    /// Read the claim live: is the one with this UID really gone, or bound elsewhere? (S23)
+    ProveClaim {
+        /// The claim.
+        claim: ClaimKey,
+        /// UID the volume knows.
+        uid: Uid,
+    },
+    /// Read the volume live: is it really gone, or another claim's? (S24)
+    ProveVolume {
+        /// The volume.
+        volume: VolumeName,
+    },
+    /// Read the volume live: is it still as released as our tables show it? (S23)
+    ProveReleased {
+        /// The volume.
+        volume: VolumeName,
+    },
+    /// Read the class live: is there really none, which might delay the bind? (S28)
+    ProveClass {
+        /// The class.
+        class: ClassName,
+    },
+    /// Do something to a directory of this machine.
+    Directory(Directory),
+}
+
+/// What is done to a directory of this machine, for volumes of the host-path plugin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Directory {
+    /// Make it, unless it is there.
+    Make(HostPath),
+    /// Remove it with all it holds, if it is there.
+    Remove(HostPath),
+}
+
+impl Step {
+    /// Whether it takes something from somebody, and so is not done while it is not certain that nobody
+    /// else decides about the same objects.
+    #[must_use]
+    pub fn is_destructive(&self) -> bool {
+        match self {
+            Self::Write(write) => write.kind.is_destructive(),
+            Self::Directory(directory) => matches!(directory, Directory::Remove(_)),
+            // Its proof is for the step after it, and would be old by the time that one may be made.
+            Self::ProveReleased { .. } => true,
+            Self::ProveClaim { .. } | Self::ProveVolume { .. } | Self::ProveClass { .. } => false,
+        }
+    }
+}
+
+/// A write to one object.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Write {
+    /// What it is for.
+    pub kind: WriteKind,
+    /// The object written to.
+    pub target: Object,
+    /// The request.
+    pub request: Request,
+    /// What to tell the user once it has been made.
+    pub then: Vec<Event>,
+}
+
+impl Write {
+    /// A write to a volume.
+    #[must_use]
+    pub fn volume(volume: &PersistentVolume, kind: WriteKind, request: Request) -> Self {
+        Self { kind, target: Object::Volume(volume.key()), request, then: Vec::new() }
+    }
+
+    /// The creation of a volume.
+    #[must_use]
+    pub fn creation(volume: VolumeName, kind: WriteKind, request: Request) -> Self {
+        Self { kind, target: Object::Volume(volume), request, then: Vec::new() }
+    }
+
+    /// A write to a claim.
+    #[must_use]
+    pub fn claim(claim: &PersistentVolumeClaim, kind: WriteKind, request: Request) -> Self {
+        Self { kind, target: Object::Claim(claim.key()), request, then: Vec::new() }
+    }
+
+    /// A write to a recycler pod.
+    #[must_use]
+    pub fn pod(pod: PodKey, kind: WriteKind, request: Request) -> Self {
+        Self { kind, target: Object::Pod(pod), request, then: Vec::new() }
+    }
+
+    /// Tells the user about it once it has been made.
+    #[must_use]
+    pub fn then(mut self, event: Event) -> Self {
+        self.then.push(event);
+        self
+    }
+}
+
+/// A volume or a claim: what the binder decides about.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Target {
+    /// A claim.
+    Claim(ClaimKey),
+    /// A volume.
+    Volume(VolumeName),
+}
+
+impl std::fmt::Display for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Claim(key) => write!(f, "pvc/{key}"),
+            Self::Volume(name) => write!(f, "pv/{name}"),
+        }
+    }
+}
+
+/// The object of a request.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Object {
+    /// A claim.
+    Claim(ClaimKey),
+    /// A volume.
+    Volume(VolumeName),
+    /// A recycler pod.
+    Pod(PodKey),
+}
+
+impl Object {
+    /// The object as something that is decided about, if it is.
+    #[must_use]
+    pub fn subject(&self) -> Option<Target> {
+        match self {
+            Self::Claim(key) => Some(Target::Claim(key.clone())),
+            Self::Volume(name) => Some(Target::Volume(name.clone())),
+            Self::Pod(_) => None,
+        }
+    }
+}
+
+impl From<Target> for Object {
+    fn from(target: Target) -> Self {
+        match target {
+            Target::Claim(key) => Self::Claim(key),
+            Target::Volume(name) => Self::Volume(name),
+        }
+    }
+}
+
+impl std::fmt::Display for Object {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Claim(key) => write!(f, "pvc/{key}"),
+            Self::Volume(name) => write!(f, "pv/{name}"),
+            Self::Pod(key) => write!(f, "pod/{key}"),
+        }
+    }
+}
+
+/// What a write is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum WriteKind {
+    /// Bind step 1: the volume names the claim.
+    ReserveVolume,
+    /// Bind step 2: the volume is Bound.
+    VolumeBound,
+    /// Bind step 3: the claim names the volume.
+    NameVolume,
+    /// Bind step 4: the claim is Bound.
+    ClaimBound,
+    /// The claim is Pending and has nothing.
+    ClaimPending,
+    /// The claim's volume is gone.
+    ClaimLost,
+    /// The claim gets the default class.
+    AssignClass,
+    /// Annotations and finalizers are put right.
+    Annotate,
+    /// An external provisioner is asked.
+    AskProvisioner,
+    /// The volume is free, or reserved by name.
+    VolumeAvailable,
+    /// The volume's claim is gone.
+    VolumeReleased,
+    /// The volume cannot be reclaimed.
+    VolumeFailed,
+    /// A bind the claim has not followed is undone, or a recycled volume freed.
+    Unbind,
+    /// A recycler pod is made, which does not run yet.
+    CreatePod,
+    /// The recycler pod may run.
+    StartPod,
+    /// A recycler pod goes.
+    DeletePod,
+    /// A volume is made for a claim.
+    CreateVolume,
+    /// A volume goes whose storage is gone.
+    DeleteVolume,
+    /// The scheduler is asked for another node.
+    Reschedule,
+}
+
+impl WriteKind {
+    /// All of them.
+    pub const ALL: [Self; 19] = [
+        Self::ReserveVolume,
+        Self::VolumeBound,
+        Self::NameVolume,
+        Self::ClaimBound,
+        Self::ClaimPending,
+        Self::ClaimLost,
+        Self::AssignClass,
+        Self::Annotate,
+        Self::AskProvisioner,
+        Self::VolumeAvailable,
+        Self::VolumeReleased,
+        Self::VolumeFailed,
+        Self::Unbind,
+        Self::CreatePod,
+        Self::StartPod,
+        Self::DeletePod,
+        Self::CreateVolume,
+        Self::DeleteVolume,
+        Self::Reschedule,
+    ];
+
+    /// Whether it is one of the four writes of a bind.
+    #[must_use]
+    pub fn is_bind(self) -> bool {
+        matches!(self, Self::ReserveVolume | Self::VolumeBound | Self::NameVolume | Self::ClaimBound)
+    }
+
+    /// Whether it takes something from somebody, and so is not done while it is not certain that nobody
+    /// else decides about the same objects.
+    #[must_use]
+    pub fn is_destructive(self) -> bool {
+        matches!(
+            self,
+            Self::VolumeReleased
+                | Self::VolumeFailed
+                | Self::Unbind
+                | Self::ClaimLost
+                | Self::StartPod
+                | Self::DeleteVolume
+        )
+    }
+
+    /// Value of log fields and of the label `op`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ReserveVolume => "reserve_volume",
+            Self::VolumeBound => "volume_bound",
+            Self::NameVolume => "name_volume",
+            Self::ClaimBound => "claim_bound",
+            Self::ClaimPending => "claim_pending",
+            Self::ClaimLost => "claim_lost",
+            Self::AssignClass => "assign_class",
+            Self::Annotate => "annotate",
+            Self::AskProvisioner => "ask_provisioner",
+            Self::VolumeAvailable => "volume_available",
+            Self::VolumeReleased => "volume_released",
+            Self::VolumeFailed => "volume_failed",
+            Self::Unbind => "unbind",
+            Self::CreatePod => "create_pod",
+            Self::StartPod => "start_pod",
+            Self::DeletePod => "delete_pod",
+            Self::CreateVolume => "create_volume",
+            Self::DeleteVolume => "delete_volume",
+            Self::Reschedule => "reschedule",
+        }
+    }
+}
+
+/// A Normal event about an object.
+#[must_use]
+pub fn normal<T: Narrow>(object: &T, reason: &'static str, message: String) -> Event {
+    Event { involved: Involved::object(object), r#type: EventType::Normal, reason, message }
+}
+
+/// A Warning event about an object.
+#[must_use]
+pub fn warning<T: Narrow>(object: &T, reason: &'static str, message: String) -> Event {
+    Event { involved: Involved::object(object), r#type: EventType::Warning, reason, message }
+}

@@ -1,0 +1,130 @@
+//! What becomes of a Released volume (pv-binder §6).
+//!
+//! In: a volume whose claim is gone. Out: whose business it is, or a decision that marks it Failed, when
+//! its policy asks for something nobody can do. A volume of an external driver is never touched: its
+//! provisioner deletes only what is Released (S32). What is recycled or deleted here, if that is switched
+//! on, is in the plugins [`recycler`] and [`host_path`].
+
+use super::{
+    annotations::{self, MIGRATED_TO, PROVISIONED_BY},
+    decision::{Decision, Step, Write, WriteKind, warning},
+    view::{BinderOptions, View},
+    volume::VolumeDecision,
+};
+use crate::{
+    binder::{
+        act::patches,
+        plugins::{host_path, recycler},
+        tell::reason::{Unreclaimable, VolumeReason},
+    },
+    kube_api::kinds::{
+        ClaimRef, FileSource, InTreeSource, Narrow, PersistentVolume, ReclaimPolicy, StorageClass,
+        VolumePhase,
+    },
+};
+
+/// The in-tree plugin that is known, recycles, and neither provisions nor deletes.
+pub const NFS_PLUGIN: &str = "kubernetes.io/nfs";
+
+/// `plugin_name` of what no plugin is known to do.
+const NO_PLUGIN: &str = "N/A";
+
+/// Who deletes a volume whose policy is Delete.
+enum Deleter {
+    /// The plugin here.
+    HostPath,
+    /// Its provisioner.
+    External,
+}
+
+/// Finds who deletes the volume.
+// KCM: pkg/controller/volume/persistentvolume/pv_controller.go, findDeletablePlugin.
+fn deleter(volume: &PersistentVolume, options: &BinderOptions) -> Result<Deleter, Unreclaimable> {
+    let here = options.enable_hostpath_provisioner;
+    let provisioned_by = volume.metadata.annotation(PROVISIONED_BY).filter(|name| !name.is_empty());
+    match (provisioned_by, volume.spec.files.as_deref()) {
+        (Some(host_path::PLUGIN), _) if here => Ok(Deleter::HostPath),
+        (Some(NFS_PLUGIN), _) => Err(Unreclaimable::PluginCannotDelete),
+        (Some(plugin), _) if annotations::is_in_tree(plugin) => {
+            Err(Unreclaimable::NoPlugin(plugin.to_owned()))
+        }
+        (Some(_), _) => Ok(Deleter::External),
+        // Here the key alone says it.
+        (None, _) if annotations::has(&volume.metadata, MIGRATED_TO) || volume.spec.csi.is_some() => {
+            Ok(Deleter::External)
+        }
+        (None, Some(FileSource::HostPath(_))) if here => Ok(Deleter::HostPath),
+        (None, Some(FileSource::Nfs(_))) => Err(Unreclaimable::CannotDelete(volume.key())),
+        (None, _) => Err(Unreclaimable::NoDeleter(volume.key())),
+    }
+}
+
+/// Whether the volume is a CSI driver's now.
+fn is_migrated(volume: &PersistentVolume) -> bool {
+    volume.metadata.annotation(MIGRATED_TO).is_some_and(|driver| !driver.is_empty())
+}
+
+/// Under which `plugin_name` the deletion of the volume is measured, if it is.
+// KCM: pkg/controller/volume/persistentvolume/pv_controller.go, getProvisionerNameFromVolume.
+#[must_use]
+pub fn measured_as(
+    volume: &PersistentVolume,
+    class: Option<&StorageClass>,
+    options: &BinderOptions,
+) -> Option<String> {
+    if volume.spec.reclaim_policy != ReclaimPolicy::Delete || is_migrated(volume) {
+        return None;
+    }
+    let name = match deleter(volume, options) {
+        Ok(Deleter::HostPath) => host_path::PLUGIN,
+        Ok(Deleter::External) => {
+            let provisioner = class.map(|class| class.provisioner.as_str()).filter(|name| !name.is_empty());
+            provisioner.map_or(NO_PLUGIN, |name| annotations::csi_name(name).unwrap_or(name))
+        }
+        Err(_) => NO_PLUGIN,
+    };
+    Some(name.to_owned())
+}
+
+/// Reclaims a volume that is Released or Failed.
+// KCM: pkg/controller/volume/persistentvolume/pv_controller.go, reclaimVolume.
+#[must_use]
+pub fn reclaim(volume: &PersistentVolume, reference: &ClaimRef, view: &View<'_>) -> VolumeDecision {
+    let external = is_migrated(volume) || volume.spec.csi.is_some();
+    match (&volume.spec.reclaim_policy, volume.spec.in_tree.as_deref()) {
+        (ReclaimPolicy::Retain, _) => Decision::rest(VolumeReason::Retained),
+        _ if external => Decision::rest(VolumeReason::LeftToProvisioner),
+        // It may be an external driver's, too.
+        (_, Some(InTreeSource::Malformed(malformed))) => {
+            Decision::rest(VolumeReason::Unreadable(malformed.clone()))
+        }
+        (ReclaimPolicy::Delete, _) => match deleter(volume, view.options) {
+            Ok(Deleter::HostPath) => host_path::delete(volume, view),
+            Ok(Deleter::External) => Decision::rest(VolumeReason::LeftToProvisioner),
+            Err(why) => not_reclaimable(volume, why),
+        },
+        (ReclaimPolicy::Recycle, _) => recycler::recycle(volume, reference, view),
+        (ReclaimPolicy::Other(_), _) => not_reclaimable(volume, Unreclaimable::UnknownPolicy),
+    }
+}
+
+/// Says that nobody can reclaim the volume.
+#[must_use]
+pub fn not_reclaimable(volume: &PersistentVolume, why: Unreclaimable) -> VolumeDecision {
+    let event_reason = why.event_reason();
+    failed(volume, VolumeReason::NotReclaimable(why), event_reason)
+}
+
+/// Marks the volume as Failed, for a reason whose text is the status's message and the event's. Once it is, only
+/// the event tells of another reason.
+// KCM: pkg/controller/volume/persistentvolume/pv_controller.go, updateVolumePhaseWithEvent.
+#[must_use]
+pub fn failed(volume: &PersistentVolume, reason: VolumeReason, event_reason: &'static str) -> VolumeDecision {
+    let message = reason.to_string();
+    if volume.status.phase == VolumePhase::Failed {
+        return Decision::rest(reason).telling(warning(volume, event_reason, message));
+    }
+    let request = patches::volume_phase(volume, VolumePhase::Failed, Some(&message));
+    let write = Write::volume(volume, WriteKind::VolumeFailed, request);
+    Decision::step(reason, Step::Write(write.then(warning(volume, event_reason, message))))
+}

@@ -1,0 +1,100 @@
+//! Annotations and finalizers that are put right before anything else is decided about an object
+//! (pv-binder §2.0, §3.0).
+//!
+//! In: a claim or a volume. Out: at most one write. The annotation says which CSI driver acts for a
+//! migrated in-tree plugin; the finalizers say who has to delete the storage before the volume may go.
+//! The protection finalizers of other controllers are never touched (S33).
+
+use super::{
+    annotations::{self, BETA_STORAGE_PROVISIONER, MIGRATED_TO, PROVISIONED_BY, STORAGE_PROVISIONER},
+    decision::{Write, WriteKind},
+};
+use crate::{
+    binder::act::patches::{self, Migration},
+    kube_api::{
+        kinds::{Meta, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy},
+        text::Text,
+    },
+};
+
+/// ITF: the binder deletes the storage of an in-tree plugin before the volume goes.
+pub const IN_TREE_FINALIZER: &str = "kubernetes.io/pv-controller";
+/// EPF: the external provisioner does.
+pub const EXTERNAL_FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
+
+/// The write that puts a claim's annotation right.
+// KCM: pkg/controller/volume/persistentvolume/pv_controller.go, updateClaimMigrationAnnotations.
+#[must_use]
+pub fn of_claim(claim: &PersistentVolumeClaim) -> Option<Write> {
+    let meta = &claim.metadata;
+    let provisioner = meta.annotation(STORAGE_PROVISIONER).or(meta.annotation(BETA_STORAGE_PROVISIONER))?;
+    let migrated = migration(meta, provisioner)?;
+    Some(Write::claim(claim, WriteKind::Annotate, patches::annotate_claim(claim, migrated)))
+}
+
+/// The write that puts a volume's annotation and finalizers right.
+// KCM: pkg/controller/volume/persistentvolume/pv_controller.go,
+// updateVolumeMigrationAnnotationsAndFinalizers.
+#[must_use]
+pub fn of_volume(volume: &PersistentVolume) -> Option<Write> {
+    let provisioner = volume.metadata.annotation(PROVISIONED_BY)?;
+    let migrated = migration(&volume.metadata, provisioner);
+    let finalizers = finalizers(volume, provisioner);
+    if migrated.is_none() && finalizers.is_none() {
+        return None;
+    }
+    let request = patches::annotate_volume(volume, migrated, finalizers.as_deref());
+    Some(Write::volume(volume, WriteKind::Annotate, request))
+}
+
+/// The write that lets a volume go whose storage is gone, if one of the two finalizers holds it. The external
+/// one is still there where [`finalizers`] could not replace it by ours.
+#[must_use]
+pub fn unprotect(volume: &PersistentVolume) -> Option<Write> {
+    let in_tree = volume.metadata.annotation(PROVISIONED_BY).is_some_and(annotations::is_in_tree);
+    let holds = |name: &str| name == IN_TREE_FINALIZER || (in_tree && name == EXTERNAL_FINALIZER);
+    let present = &volume.metadata.finalizers;
+    let left: Vec<Text> = present.iter().filter(|name| !holds(name)).cloned().collect();
+    (*left != **present).then(|| {
+        Write::volume(volume, WriteKind::Annotate, patches::annotate_volume(volume, None, Some(&left)))
+    })
+}
+
+/// How MIG has to change, if it has to.
+fn migration(meta: &Meta, provisioner: &str) -> Option<Migration> {
+    let present = meta.annotation(MIGRATED_TO);
+    match annotations::csi_name(provisioner) {
+        Some(driver) => (present != Some(driver)).then_some(Migration::To(driver)),
+        None => present.is_some_and(|driver| !driver.is_empty()).then_some(Migration::None),
+    }
+}
+
+/// The finalizers a volume must have, if they have to change.
+// KCM: pkg/controller/volume/persistentvolume/pv_controller.go, modifyDeletionFinalizers.
+fn finalizers(volume: &PersistentVolume, provisioner: &str) -> Option<Vec<Text>> {
+    let present = &volume.metadata.finalizers;
+    let policy = &volume.spec.reclaim_policy;
+    let migrated = annotations::csi_name(provisioner).is_some();
+    if !migrated && !annotations::is_in_tree(provisioner) {
+        return None;
+    }
+    let lacks_ours = !migrated
+        && *policy == ReclaimPolicy::Delete
+        && !present.iter().any(|name| name == IN_TREE_FINALIZER);
+    // The API server refuses a finalizer added to an object that is being deleted. What holds the volume
+    // instead stays until its storage is gone.
+    if lacks_ours && volume.metadata.is_terminating() {
+        return None;
+    }
+    let unwanted = |finalizer: &str| match policy {
+        _ if migrated => finalizer == IN_TREE_FINALIZER,
+        _ if finalizer == EXTERNAL_FINALIZER => true,
+        ReclaimPolicy::Retain | ReclaimPolicy::Recycle => finalizer == IN_TREE_FINALIZER,
+        ReclaimPolicy::Delete | ReclaimPolicy::Other(_) => false,
+    };
+    let mut wanted: Vec<Text> = present.iter().filter(|name| !unwanted(name)).cloned().collect();
+    if lacks_ours {
+        wanted.push(IN_TREE_FINALIZER.into());
+    }
+    (*wanted != **present).then_some(wanted)
+}

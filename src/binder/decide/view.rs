@@ -1,0 +1,278 @@
+//! What a decision may look at, and the proofs it may rest on.
+//!
+//! In: the shared tables, the binder's indexes, the writes under way and the outcomes of live
+//! reads. Nothing here can reach the API server, a clock or a log.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use crate::{
+    binder::{
+        doubt::Doubts,
+        matching::{choose_claim::PodIndex, choose_volume::VolumeIndex, predicate::Comparisons},
+        plugins::{recycler::Recyclers, runs::Runs},
+    },
+    kube_api::{
+        ids::{ClaimKey, ClassName, ResourceVersion, Uid, VolumeName},
+        kinds::{Narrow, PersistentVolume, StorageClass, VolumePhase},
+    },
+    state::Objects,
+};
+
+/// Settings of the binder (pv-binder §12).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BinderOptions {
+    /// Whether provisioners are asked for volumes.
+    pub enable_dynamic_provisioning: bool,
+    /// Whether volumes of `kubernetes.io/host-path` are made and deleted.
+    pub enable_hostpath_provisioner: bool,
+    /// How volumes are recycled, if they are.
+    pub recyclers: Option<Arc<Recyclers>>,
+    /// How often everything unsettled is looked at although nothing happened.
+    pub sync_period: Duration,
+}
+
+impl Default for BinderOptions {
+    fn default() -> Self {
+        Self {
+            enable_dynamic_provisioning: true,
+            enable_hostpath_provisioner: false,
+            recyclers: None,
+            sync_period: Duration::from_mins(5),
+        }
+    }
+}
+
+/// The cluster as a decision sees it.
+#[derive(Clone, Copy)]
+pub struct View<'a> {
+    /// Current objects.
+    pub objects: &'a Objects,
+    /// Volumes by what claims look for.
+    pub volumes: &'a VolumeIndex,
+    /// Unscheduled pods by claim.
+    pub pods: &'a PodIndex,
+    /// The class that claims without one get.
+    pub default_class: Option<&'a ClassName>,
+    /// Outcomes of live reads.
+    pub proofs: &'a Proofs,
+    /// Whether a write to the volume is under way.
+    pub busy: &'a dyn Fn(&VolumeName) -> bool,
+    /// How far work of several steps has got.
+    pub runs: &'a Runs,
+    /// Reservations of which it is not known whether they were made.
+    pub doubts: &'a Doubts,
+    /// What decisions cost.
+    pub compared: &'a Comparisons,
+    /// Settings.
+    pub options: &'a BinderOptions,
+}
+
+impl View<'_> {
+    /// A volume as last seen.
+    #[must_use]
+    pub fn volume(&self, name: &VolumeName) -> Option<Arc<PersistentVolume>> {
+        self.objects.volumes.get(name)
+    }
+
+    /// A class as last seen; no class for the empty name.
+    #[must_use]
+    pub fn class(&self, name: &str) -> Option<Arc<StorageClass>> {
+        if name.is_empty() { None } else { self.objects.classes.get(&ClassName::from(name)) }
+    }
+}
+
+/// What a live read said about the claim a volume refers to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClaimProof {
+    /// Not found, or another UID: that UID is gone and never comes back.
+    Gone,
+    /// Found, naming another volume, which it never stops to do (S20).
+    BoundElsewhere,
+}
+
+/// What a live read said about the volume a claim is bound to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VolumeProof {
+    /// Not found.
+    Gone,
+    /// Found, referring to another claim's UID (or none).
+    OtherClaim(Uid),
+}
+
+/// How our tables showed a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Its revision, if it was there.
+    revision: Option<ResourceVersion>,
+    /// Up to which revision the watch had told of volumes.
+    observed: ResourceVersion,
+}
+
+impl Seen {
+    /// As of now.
+    #[must_use]
+    pub fn of(objects: &Objects, volume: &VolumeName) -> Self {
+        let revision = objects.volumes.get(volume).map(|volume| volume.metadata.resource_version);
+        Self { revision, observed: objects.volumes.observed() }
+    }
+
+    /// Whether nothing can have happened to the volume in between. One that was not there may have come and gone.
+    fn is_still(self, now: Self) -> bool {
+        self.revision == now.revision && (self.revision.is_some() || self.observed == now.observed)
+    }
+}
+
+/// What is proven about a claim, for the volume that refers to it.
+#[derive(Debug)]
+struct OfClaim {
+    volume: Uid,
+    revision: ResourceVersion,
+    claim: Uid,
+    proof: ClaimProof,
+}
+
+/// Outcomes of live reads, each valid only for the objects it was made for.
+#[derive(Debug, Default)]
+pub struct Proofs {
+    claims: BTreeMap<VolumeName, OfClaim>,
+    volumes: BTreeMap<ClaimKey, (Uid, Seen, VolumeProof)>,
+    no_classes: BTreeMap<ClassName, ResourceVersion>,
+}
+
+impl Proofs {
+    /// Notes what became of the claim with this UID that the volume, as it is, refers to. Kept as long as the
+    /// volume: a released volume whose claim's name is used again costs one read, not one per look.
+    pub fn note_claim(&mut self, volume: &PersistentVolume, claim: &Uid, proof: ClaimProof) {
+        let (meta, claim) = (&volume.metadata, claim.clone());
+        let of_claim = OfClaim { volume: meta.uid.clone(), revision: meta.resource_version, claim, proof };
+        self.claims.insert(volume.key(), of_claim);
+    }
+
+    /// Notes what became of the volume the claim is bound to, of which our table shows this.
+    pub fn note_volume(&mut self, claim: (&ClaimKey, &Uid), seen: Seen, proof: VolumeProof) {
+        self.volumes.insert(claim.0.clone(), (claim.1.clone(), seen, proof));
+    }
+
+    /// Notes that there was no such class when the newest claim we knew was at this revision.
+    pub fn note_no_class(&mut self, class: &ClassName, newest_claim: ResourceVersion) {
+        self.no_classes.insert(class.clone(), newest_claim);
+    }
+
+    /// Whether there was no such class after the claim was as we know it: one that appeared later did not
+    /// delay its bind.
+    #[must_use]
+    pub fn is_without_class(&self, class: &ClassName, claim: ResourceVersion) -> bool {
+        self.no_classes.get(class).is_some_and(|newest| claim <= *newest)
+    }
+
+    /// Keeps the absence only of classes that somebody asks for.
+    pub fn keep_classes(&mut self, is_asked_for: impl Fn(&ClassName) -> bool) {
+        self.no_classes.retain(|class, _| is_asked_for(class));
+    }
+
+    /// Drops what is known about the absence of a class.
+    pub fn forget_class(&mut self, class: &ClassName) {
+        self.no_classes.remove(class);
+    }
+
+    /// Drops what is known for a volume that is gone.
+    pub fn forget_volume(&mut self, name: &VolumeName) {
+        self.claims.remove(name);
+    }
+
+    /// Drops what is known for a claim: the proof has been used, or the volume has changed.
+    pub fn forget_claim(&mut self, key: &ClaimKey) {
+        self.volumes.remove(key);
+    }
+
+    /// Drops what is known for a claim, unless the volume is as it was then.
+    pub fn forget_claim_unless(&mut self, key: &ClaimKey, now: Seen) {
+        if self.volumes.get(key).is_some_and(|(_, then, _)| !then.is_still(now)) {
+            self.forget_claim(key);
+        }
+    }
+
+    /// What is proven about the claim a volume refers to. That a volume may be released is proven for its
+    /// revision alone: a claim that is gone does come back, with all that it had, when etcd is restored (E11).
+    #[must_use]
+    pub fn claim(&self, volume: &PersistentVolume, claim: &Uid) -> Option<ClaimProof> {
+        let of_claim = self.claims.get(&volume.key())?;
+        let is_released = matches!(volume.status.phase, VolumePhase::Released | VolumePhase::Failed);
+        let is_still = is_released || of_claim.revision == volume.metadata.resource_version;
+        let is_of_both = of_claim.volume == volume.metadata.uid && of_claim.claim == *claim;
+        (is_of_both && is_still).then_some(of_claim.proof)
+    }
+
+    /// What is proven about the volume a claim is bound to, as long as our table still shows that
+    /// volume as it did then.
+    #[must_use]
+    pub fn volume(&self, key: &ClaimKey, claim: &Uid, seen: Option<ResourceVersion>) -> Option<&VolumeProof> {
+        let (for_claim, then, proof) = self.volumes.get(key)?;
+        (for_claim == claim && then.revision == seen).then_some(proof)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn s23_a_proof_is_for_the_volume_and_the_claim_it_was_made_for_as_long_as_the_volume_is_there() {
+        let volume = |name: &str, uid: &str, revision, phase| {
+            let mut volume = PersistentVolume::default();
+            volume.metadata.name = name.into();
+            volume.metadata.uid = uid.into();
+            volume.metadata.resource_version = ResourceVersion(revision);
+            volume.status.phase = phase;
+            volume
+        };
+        let (bound, released) = (VolumePhase::Bound, VolumePhase::Released);
+        let [claim, other] = ["claim", "other"].map(Uid::from);
+        let mut proofs = Proofs::default();
+        let pv = volume("pv", "volume", 5, bound);
+        proofs.note_claim(&pv, &claim, ClaimProof::Gone);
+        let rows = [
+            (pv.clone(), &claim, true),
+            (volume("pv", "volume", 6, released), &claim, true),
+            (volume("pv", "volume", 6, VolumePhase::Failed), &claim, true),
+            // Whatever happened to it, the claim may have come back in a restore.
+            (volume("pv", "volume", 6, bound), &claim, false),
+            (volume("pv", "other", 5, bound), &claim, false),
+            (pv.clone(), &other, false),
+            (volume("other", "volume", 5, bound), &claim, false),
+        ];
+        for (volume, claim, holds) in rows {
+            assert_eq!(proofs.claim(&volume, claim).is_some(), holds, "{volume:?} {claim}");
+        }
+        proofs.forget_volume(&pv.key());
+        assert_eq!(proofs.claim(&pv, &claim), None);
+    }
+
+    #[test]
+    fn s24_a_proof_is_for_the_claim_and_the_state_of_the_volume_it_was_made_for_and_used_once() {
+        let key = ClaimKey::new("ns", "c");
+        let [claim, other] = ["claim", "other"].map(Uid::from);
+        let seen = [None, Some(ResourceVersion(5)), Some(ResourceVersion(6))];
+        for then in seen {
+            let mut proofs = Proofs::default();
+            let seen_then = Seen { revision: then, observed: ResourceVersion(7) };
+            proofs.note_volume((&key, &claim), seen_then, VolumeProof::Gone);
+            for now in seen {
+                let holds = proofs.volume(&key, &claim, now).is_some();
+                assert_eq!(holds, now == then, "made at {then:?}, asked at {now:?}");
+                assert_eq!(proofs.volume(&key, &other, now), None);
+            }
+            proofs.forget_claim_unless(&key, seen_then);
+            assert!(proofs.volume(&key, &claim, then).is_some());
+            let later = Seen { observed: ResourceVersion(8), ..seen_then };
+            proofs.forget_claim_unless(&key, later);
+            assert_eq!(
+                proofs.volume(&key, &claim, then).is_some(),
+                then.is_some(),
+                "it may have come and gone"
+            );
+            proofs.forget_claim_unless(&key, Seen { revision: Some(ResourceVersion(9)), ..seen_then });
+            assert_eq!(proofs.volume(&key, &claim, then), None);
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! What to do about one volume (pv-binder §3).
+//!
+//! In: the volume, the claim its claimRef names, and what was proven about it. Out: one decision.
+//! The dangerous one is Released: it hands the data to whoever reclaims, so it takes a live read
+//! that shows the claim's UID gone (S23).
+
+use super::{
+    annotations::{self, PROVISIONED_BY},
+    binding,
+    decision::{Decision, Step, Write, WriteKind, warning},
+    reclaim, upkeep,
+    view::{ClaimProof, View},
+};
+use crate::{
+    binder::{
+        act::patches, matching::predicate::modes_differ, plugins::recycler, tell::reason::VolumeReason,
+    },
+    kube_api::{
+        ids::ClaimKey,
+        kinds::{ClaimRef, Narrow, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy, VolumePhase},
+    },
+};
+
+/// Outcome of looking at a volume.
+pub type VolumeDecision = Decision<VolumeReason>;
+
+/// Decides about one volume.
+// KCM: pkg/controller/volume/persistentvolume/pv_controller.go, syncVolume.
+#[must_use]
+pub fn sync_volume(volume: &PersistentVolume, view: &View<'_>) -> VolumeDecision {
+    if let Some(write) = upkeep::of_volume(volume) {
+        return Decision::step(VolumeReason::Annotating, Step::Write(write));
+    }
+    if let Some(decision) = recycler::leftover(volume, view) {
+        return decision;
+    }
+    let Some(reference) = &volume.spec.claim_ref else {
+        return Decision::rest(VolumeReason::Available).writing(available(volume));
+    };
+    let key = reference.key();
+    if reference.uid.is_empty() {
+        // Not written while the claim takes the volume: claims are looked at first, and a volume
+        // with a write under way is left alone.
+        return Decision::rest(VolumeReason::Reserved(key)).writing(available(volume));
+    }
+    let name = volume.key();
+    match view.objects.claims.get(&key).filter(|claim| claim.metadata.uid == reference.uid) {
+        None => claim_gone(volume, reference, view),
+        Some(claim) if claim.spec.volume_name == name => {
+            let write = (volume.status.phase != VolumePhase::Bound).then(|| {
+                let request = patches::volume_phase(volume, VolumePhase::Bound, None);
+                Write::volume(volume, WriteKind::VolumeBound, request)
+            });
+            Decision::rest(VolumeReason::Bound(key)).writing(write)
+        }
+        Some(claim) if claim.spec.volume_name.is_empty() => claim_open(volume, &claim, key),
+        Some(_) => claim_elsewhere(volume, reference, view),
+    }
+}
+
+fn available(volume: &PersistentVolume) -> Option<Write> {
+    (volume.status.phase != VolumePhase::Available).then(|| {
+        let request = patches::volume_phase(volume, VolumePhase::Available, None);
+        Write::volume(volume, WriteKind::VolumeAvailable, request)
+    })
+}
+
+/// The claim has not named a volume yet: it does so next, unless it cannot.
+fn claim_open(volume: &PersistentVolume, claim: &PersistentVolumeClaim, key: ClaimKey) -> VolumeDecision {
+    if !modes_differ(volume, claim) {
+        return Decision::rest(VolumeReason::ClaimBindsNext(key));
+    }
+    let on_volume = format!(
+        "Cannot bind PersistentVolume to requested PersistentVolumeClaim {:?} due to incompatible volumeMode.",
+        &*claim.metadata.name
+    );
+    let on_claim = format!(
+        "Cannot bind PersistentVolume {:?} to requested PersistentVolumeClaim due to incompatible volumeMode.",
+        &*volume.metadata.name
+    );
+    Decision::rest(VolumeReason::ModesDiffer(key))
+        .telling(warning(volume, "VolumeMismatch", on_volume))
+        .telling(warning(claim, "VolumeMismatch", on_claim))
+}
+
+/// The claim's UID is not in our tables.
+fn claim_gone(volume: &PersistentVolume, reference: &ClaimRef, view: &View<'_>) -> VolumeDecision {
+    released(volume, reference, view, ClaimProof::Gone)
+}
+
+/// The claim names another volume. One made for it on demand is superfluous and goes; any other
+/// gets its reservation undone.
+fn claim_elsewhere(volume: &PersistentVolume, reference: &ClaimRef, view: &View<'_>) -> VolumeDecision {
+    let on_demand = annotations::has(&volume.metadata, PROVISIONED_BY);
+    if on_demand && volume.spec.reclaim_policy == ReclaimPolicy::Delete {
+        return released(volume, reference, view, ClaimProof::BoundElsewhere);
+    }
+    let write = binding::undo(volume);
+    Decision::step(VolumeReason::Undoing(reference.key()), Step::Write(write))
+}
+
+/// Releases the volume and sees to its reclaim, if a live read has shown what our tables show.
+fn released(
+    volume: &PersistentVolume,
+    reference: &ClaimRef,
+    view: &View<'_>,
+    needed: ClaimProof,
+) -> VolumeDecision {
+    let key = reference.key();
+    let parked = matches!(volume.status.phase, VolumePhase::Released | VolumePhase::Failed);
+    let decision = if parked {
+        reclaim::reclaim(volume, reference, view)
+    } else {
+        let request = patches::volume_phase(volume, VolumePhase::Released, None);
+        let write = Write::volume(volume, WriteKind::VolumeReleased, request);
+        Decision::step(VolumeReason::Releasing(key.clone()), Step::Write(write))
+    };
+    if decision.step.is_none() {
+        return decision;
+    }
+    // A claim proven gone is also not bound to this volume; one bound elsewhere is not gone.
+    match view.proofs.claim(volume, &reference.uid) {
+        Some(proof) if proof == needed || proof == ClaimProof::Gone => decision,
+        _ => Decision::step(
+            VolumeReason::Proving(key.clone()),
+            Step::ProveClaim { claim: key, uid: reference.uid.clone() },
+        ),
+    }
+}

@@ -1,0 +1,238 @@
+//! Who has to be looked at again when something appears: claims by the volume they name, by class,
+//! and by what they wait for; unscheduled pods by the claims they use.
+//!
+//! In: claims and pods as they change, and which claims found no volume. Out: the few keys to plan
+//! again. A free volume goes to the waiting claim that needs most of it (the oldest among equals),
+//! so a new volume costs one claim's plan, however many wait.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use k8s_openapi::jiff::Timestamp;
+
+use super::{
+    predicate::{AccessModes, Group, Label, Wish, capacity, claim_class, misfit_for_search},
+    quantity::Quantity,
+};
+use crate::{
+    binder::decide::annotations,
+    kube_api::{
+        ids::{ClaimKey, PodKey, VolumeName},
+        kinds::{Narrow, PersistentVolume, PersistentVolumeClaim, Pod},
+        text::Text,
+    },
+    state::{Relation, give_back_room},
+};
+
+/// Order among waiting claims: by size, and the oldest last.
+type Rank = (Quantity, Reverse<(Option<Timestamp>, ClaimKey)>);
+
+/// Waiting claims of a group: those that accept any label, or those that insist on this one (and
+/// perhaps on others).
+type Queue = (Group, Option<Label>);
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Entry {
+    volume: VolumeName,
+    /// Of a claim that has and names no volume.
+    class: Option<Text>,
+}
+
+/// Claims by what can make a difference to them.
+#[derive(Debug, Default)]
+pub struct ClaimIndex {
+    entries: HashMap<ClaimKey, Entry>,
+    by_volume: Relation<VolumeName, ClaimKey>,
+    by_class: Relation<Text, ClaimKey>,
+    waiting: BTreeMap<Queue, BTreeMap<AccessModes, BTreeSet<Rank>>>,
+    places: HashMap<ClaimKey, (Queue, AccessModes, Rank)>,
+}
+
+fn discard<K: Ord, V: Ord>(map: &mut BTreeMap<K, BTreeSet<V>>, key: &K, value: &V) {
+    if let Some(set) = map.get_mut(key) {
+        set.remove(value);
+        if set.is_empty() {
+            map.remove(key);
+        }
+    }
+}
+
+impl ClaimIndex {
+    /// Takes a claim's current content, or its absence.
+    pub fn update(&mut self, key: &ClaimKey, claim: Option<&PersistentVolumeClaim>) {
+        let entry = claim.map(|claim| {
+            let open = claim.spec.volume_name.is_empty()
+                && !annotations::has(&claim.metadata, annotations::BIND_COMPLETED);
+            Entry { volume: claim.spec.volume_name.clone(), class: open.then(|| claim_class(claim).into()) }
+        });
+        if self.entries.get(key) == entry.as_ref() {
+            return;
+        }
+        if let Some(before) = self.entries.remove(key) {
+            self.by_volume.remove(&before.volume, key);
+            if let Some(class) = &before.class {
+                self.by_class.remove(class, key);
+            }
+        }
+        let Some(entry) = entry else { return give_back_room(&mut self.entries) };
+        if !entry.volume.is_empty() {
+            self.by_volume.insert(entry.volume.clone(), key.clone());
+        }
+        if let Some(class) = &entry.class {
+            self.by_class.insert(class.clone(), key.clone());
+        }
+        self.entries.insert(key.clone(), entry);
+    }
+
+    /// The claims that name a volume.
+    pub fn naming(&self, volume: &VolumeName) -> impl Iterator<Item = &ClaimKey> {
+        self.by_volume.of(volume.clone())
+    }
+
+    /// The claims of a class that have and name no volume; that without name also holds those without class.
+    pub fn open_in_class(&self, class: &str) -> impl Iterator<Item = &ClaimKey> {
+        self.by_class.of(class.into())
+    }
+
+    /// Those of them that come after this one.
+    pub fn open_in_class_after(&self, class: &str, last: ClaimKey) -> impl Iterator<Item = &ClaimKey> {
+        self.by_class.after(class.into(), last)
+    }
+
+    /// Notes that a claim found no volume and takes the next one that fits.
+    pub fn wait(&mut self, wish: &Wish<'_>) {
+        let key = wish.claim.key();
+        self.forget(&key);
+        let rank = (wish.request, Reverse((wish.claim.metadata.creation_timestamp, key.clone())));
+        let queue = (wish.group(), wish.labels().next());
+        let sets = self.waiting.entry(queue.clone()).or_default();
+        sets.entry(wish.modes).or_default().insert(rank.clone());
+        self.places.insert(key, (queue, wish.modes, rank));
+    }
+
+    /// Notes that a claim no longer waits.
+    pub fn forget(&mut self, key: &ClaimKey) {
+        let Some((queue, modes, rank)) = self.places.remove(key) else { return };
+        give_back_room(&mut self.places);
+        if let Some(sets) = self.waiting.get_mut(&queue) {
+            discard(sets, &modes, &rank);
+            if sets.is_empty() {
+                self.waiting.remove(&queue);
+            }
+        }
+    }
+
+    /// The waiting claim that should have a free volume, leaving out those that declined it and those that
+    /// `current` does not show.
+    pub fn taker(
+        &self,
+        volume: &PersistentVolume,
+        current: &dyn Fn(&ClaimKey) -> Option<Arc<PersistentVolumeClaim>>,
+        declined: &BTreeSet<ClaimKey>,
+    ) -> Option<ClaimKey> {
+        let size = capacity(volume)?;
+        let offered = AccessModes::known(&volume.spec.access_modes);
+        let group = Group::of(volume);
+        let labels = volume.metadata.labels.iter().map(|(key, value)| Some((key.clone(), value.clone())));
+        let queues =
+            std::iter::once(None).chain(labels).filter_map(|label| self.waiting.get(&(group.clone(), label)));
+        let mut best: Option<&Rank> = None;
+        for (modes, ranks) in queues.flatten() {
+            if !offered.contains(*modes) {
+                continue;
+            }
+            // The greatest rank of this size: reversed, the least possible age and key.
+            let most = (size, Reverse((None, ClaimKey::default())));
+            let fitting = ranks.range(..=most).rev().find(|rank| {
+                let (_, Reverse((_, key))) = rank;
+                let suits = |claim: Arc<PersistentVolumeClaim>| {
+                    Wish::of(&claim).is_ok_and(|wish| misfit_for_search(volume, &wish).is_none())
+                };
+                current(key).is_some_and(suits) && !declined.contains(key)
+            });
+            best = best.max(fitting);
+        }
+        best.map(|(_, Reverse((_, key)))| key.clone())
+    }
+}
+
+/// Pods by the claims they use.
+#[derive(Debug, Default)]
+struct ByClaim {
+    claims: HashMap<PodKey, BTreeSet<ClaimKey>>,
+    pods: Relation<ClaimKey, PodKey>,
+}
+
+impl ByClaim {
+    /// Sets which claims a pod uses. Returns those that gained or lost it.
+    fn set(&mut self, key: &PodKey, claims: BTreeSet<ClaimKey>) -> BTreeSet<ClaimKey> {
+        let before = self.claims.remove(key).unwrap_or_default();
+        let changed: BTreeSet<ClaimKey> = before.symmetric_difference(&claims).cloned().collect();
+        for claim in &changed {
+            if claims.contains(claim) {
+                self.pods.insert(claim.clone(), key.clone());
+            } else {
+                self.pods.remove(claim, key);
+            }
+        }
+        if !claims.is_empty() {
+            self.claims.insert(key.clone(), claims);
+        } else if !changed.is_empty() {
+            give_back_room(&mut self.claims);
+        }
+        changed
+    }
+
+    fn of(&self, claim: &ClaimKey) -> Vec<PodKey> {
+        self.pods.of(claim.clone()).cloned().collect()
+    }
+}
+
+/// Pods that are not over, by the claims they use: those that are not scheduled yet, and all of them if
+/// that is asked for.
+#[derive(Debug, Default)]
+pub struct PodIndex {
+    unscheduled: ByClaim,
+    users: Option<ByClaim>,
+}
+
+impl PodIndex {
+    /// An index of nothing, and of all pods that are not over if so wanted.
+    #[must_use]
+    pub fn new(with_users: bool) -> Self {
+        Self { unscheduled: ByClaim::default(), users: with_users.then(ByClaim::default) }
+    }
+
+    /// Takes a pod's current content, or its absence. Returns the claims that gained or lost it.
+    pub fn update(&mut self, key: &PodKey, pod: Option<&Pod>) -> BTreeSet<ClaimKey> {
+        let claims = |pod: &Pod| pod.spec.volumes.iter().filter_map(|volume| pod.claim_of(volume)).collect();
+        let pod = pod.filter(|pod| !pod.is_terminated());
+        let waits = pod.filter(|pod| pod.spec.node_name.is_empty());
+        let mut changed = self.unscheduled.set(key, waits.map(claims).unwrap_or_default());
+        if let Some(users) = &mut self.users {
+            changed.extend(users.set(key, pod.map(claims).unwrap_or_default()));
+        }
+        changed
+    }
+
+    /// The unscheduled pods that use a claim.
+    #[must_use]
+    pub fn unscheduled(&self, claim: &ClaimKey) -> Vec<PodKey> {
+        self.unscheduled.of(claim)
+    }
+
+    /// Whether any unscheduled pod uses a claim.
+    #[must_use]
+    pub fn is_any_unscheduled(&self, claim: &ClaimKey) -> bool {
+        self.unscheduled.pods.of(claim.clone()).next().is_some()
+    }
+
+    /// All pods that use a claim, if they are kept.
+    #[must_use]
+    pub fn users(&self, claim: &ClaimKey) -> Vec<PodKey> {
+        self.users.as_ref().map(|users| users.of(claim)).unwrap_or_default()
+    }
+}

@@ -1,0 +1,306 @@
+//! The volumes, ordered so that one claim costs its own candidates and not the cluster.
+//!
+//! In: volumes as they change. Out: per claim the volumes whose claimRef names it, and per class,
+//! volume mode, attributes class and set of access modes the free volumes by size: all of them, and
+//! once more those with each label, as a selector may leave few of many. Only labels that must have one
+//! value narrow the search: with `NotIn`, `Exists`, `DoesNotExist` and `In` of several values it goes
+//! through the labels of all volumes that are otherwise large enough, up to the first that suits, and says
+//! through how many. What is found here is a hint: the search looks at the current object again before it
+//! takes one, since a change may still be on its way.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    sync::Arc,
+};
+
+use super::{
+    nearest::Unbound,
+    predicate::{
+        AccessModes, Comparisons, Group, Label, Misfit, Wish, capacity, held_by, misfit_for_reserved,
+        misfit_for_search, selects,
+    },
+    quantity::Quantity,
+};
+use crate::{
+    kube_api::{
+        ids::{ClaimKey, VolumeName},
+        kinds::{ClaimRef, Narrow, PersistentVolume, VolumePhase},
+        text::TextMap,
+    },
+    state::{Relation, give_back_room},
+};
+
+/// Free volumes by size; the name breaks ties, so that the choice is the same every time.
+type BySize = BTreeSet<(Quantity, VolumeName)>;
+
+/// Where a free volume is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Place {
+    group: Group,
+    modes: AccessModes,
+    size: Quantity,
+    labels: TextMap,
+}
+
+impl Place {
+    /// `None` for a volume the binder may not pick by itself (pv-binder §4.2).
+    fn of(volume: &PersistentVolume) -> Option<Self> {
+        if volume.spec.claim_ref.is_some()
+            || volume.status.phase != VolumePhase::Available
+            || volume.metadata.is_terminating()
+        {
+            return None;
+        }
+        Some(Self {
+            group: Group::of(volume),
+            modes: AccessModes::known(&volume.spec.access_modes),
+            size: capacity(volume)?,
+            labels: volume.metadata.labels.clone(),
+        })
+    }
+
+    /// The racks the volume stands on.
+    fn racks(&self) -> impl Iterator<Item = Rack> {
+        let labels = self.labels.iter().map(|(key, value)| Some((key.clone(), value.clone())));
+        std::iter::once(None).chain(labels).map(|label| (self.group.clone(), label))
+    }
+}
+
+/// Free volumes of a group: all, or those with a label.
+type Rack = (Group, Option<Label>);
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Entry {
+    place: Option<Box<Place>>,
+    claim: Option<ClaimKey>,
+}
+
+/// All volumes by what claims look for.
+#[derive(Debug, Default)]
+pub struct VolumeIndex {
+    entries: HashMap<VolumeName, Entry>,
+    free: BTreeMap<Rack, BTreeMap<AccessModes, BySize>>,
+    by_claim: Relation<ClaimKey, VolumeName>,
+    unbound: Unbound,
+    /// Volumes that nobody is to find just now.
+    hidden: HashSet<VolumeName>,
+}
+
+/// What the search for a claim's volume found.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Search {
+    /// This one.
+    Found(Arc<PersistentVolume>),
+    /// This one, but a write to it is under way.
+    Busy(VolumeName),
+    /// One that carries the claim's UID but does not suit it; no other may be taken (S19).
+    Held(Arc<PersistentVolume>, Misfit),
+    /// None.
+    Nothing,
+}
+
+impl VolumeIndex {
+    /// Takes a volume's current content, or its absence. Returns the claim it referred to before,
+    /// if that has changed.
+    pub fn update(&mut self, name: &VolumeName, volume: Option<&PersistentVolume>) -> Option<ClaimKey> {
+        self.unbound.update(name, volume);
+        let entry = volume.map(|volume| Entry {
+            place: Place::of(volume).map(Box::new),
+            claim: volume.spec.claim_ref.as_ref().map(ClaimRef::key),
+        });
+        if self.entries.get(name) == entry.as_ref() {
+            return None;
+        }
+        let before = self.entries.remove(name).unwrap_or_default();
+        self.remove(name, &before);
+        let mut lost = before.claim;
+        if let Some(entry) = entry {
+            if lost == entry.claim {
+                lost = None;
+            }
+            self.insert(name, &entry);
+            self.entries.insert(name.clone(), entry);
+        } else {
+            give_back_room(&mut self.entries);
+        }
+        lost
+    }
+
+    /// A request about the volume is under way: no search passes over it. After an outage there may be one about
+    /// every volume.
+    pub fn hide(&mut self, name: &VolumeName) {
+        if self.hidden.insert(name.clone())
+            && let Some(entry) = self.entries.remove(name)
+        {
+            if let Some(place) = &entry.place {
+                self.clear_place(name, place);
+            }
+            self.entries.insert(name.clone(), entry);
+        }
+    }
+
+    /// It may be found again.
+    pub fn show(&mut self, name: &VolumeName) {
+        if self.hidden.remove(name)
+            && let Some(entry) = self.entries.remove(name)
+        {
+            if let Some(place) = &entry.place {
+                self.fill_place(name, place);
+            }
+            self.entries.insert(name.clone(), entry);
+        }
+    }
+
+    fn insert(&mut self, name: &VolumeName, entry: &Entry) {
+        if let Some(place) = &entry.place
+            && !self.hidden.contains(name)
+        {
+            self.fill_place(name, place);
+        }
+        if let Some(claim) = &entry.claim {
+            self.by_claim.insert(claim.clone(), name.clone());
+        }
+    }
+
+    fn fill_place(&mut self, name: &VolumeName, place: &Place) {
+        for rack in place.racks() {
+            let sets = self.free.entry(rack).or_default();
+            sets.entry(place.modes).or_default().insert((place.size, name.clone()));
+        }
+    }
+
+    fn clear_place(&mut self, name: &VolumeName, place: &Place) {
+        for rack in place.racks() {
+            let Some(sets) = self.free.get_mut(&rack) else { continue };
+            if let Some(sizes) = sets.get_mut(&place.modes) {
+                sizes.remove(&(place.size, name.clone()));
+                if sizes.is_empty() {
+                    sets.remove(&place.modes);
+                }
+            }
+            if sets.is_empty() {
+                self.free.remove(&rack);
+            }
+        }
+    }
+
+    fn remove(&mut self, name: &VolumeName, entry: &Entry) {
+        if let Some(place) = &entry.place {
+            self.clear_place(name, place);
+        }
+        if let Some(claim) = &entry.claim {
+            self.by_claim.remove(claim, name);
+        }
+    }
+
+    /// The volumes that are not Bound, to explain why none of them is taken.
+    #[must_use]
+    pub fn unbound(&self) -> &Unbound {
+        &self.unbound
+    }
+
+    /// Whether the binder may pick this volume by itself.
+    #[must_use]
+    pub fn is_free(&self, name: &VolumeName) -> bool {
+        self.entries.get(name).is_some_and(|entry| entry.place.is_some())
+    }
+
+    /// The volumes whose claimRef names a claim, with whatever UID.
+    pub fn referring_to(&self, claim: &ClaimKey) -> impl Iterator<Item = &VolumeName> {
+        self.by_claim.of(claim.clone())
+    }
+
+    /// The shortest rack on which every free volume for the claim stands, if there is any volume.
+    fn rack_for(&self, wish: &Wish<'_>) -> Option<&BTreeMap<AccessModes, BySize>> {
+        let group = wish.group();
+        let mut shortest = self.free.get(&(group.clone(), None))?;
+        let length = |sets: &BTreeMap<AccessModes, BySize>| sets.values().map(BTreeSet::len).sum::<usize>();
+        for label in wish.labels() {
+            let rack = self.free.get(&(group.clone(), Some(label)))?;
+            if length(rack) < length(shortest) {
+                shortest = rack;
+            }
+        }
+        Some(shortest)
+    }
+
+    /// Whether the claim selects the labels that the volume is known to bear: most of many volumes are told apart by
+    /// that, without a look at each.
+    fn is_selected(&self, name: &VolumeName, wish: &Wish<'_>) -> bool {
+        let Some(selector) = wish.claim.spec.selector.as_deref() else { return true };
+        let place = self.entries.get(name).and_then(|entry| entry.place.as_ref());
+        place.is_some_and(|place| selects(selector, &place.labels))
+    }
+
+    /// The volume for an unbound claim that names none (pv-binder §4).
+    ///
+    /// A volume with the claim's UID comes first, whatever else would fit: it is a bind that was
+    /// begun (S19). Then upstream's order: sets of access modes by their size, in each a volume
+    /// reserved for the claim, else the smallest free one. With `delayed` nothing free is taken.
+    pub fn search(
+        &self,
+        wish: &Wish<'_>,
+        delayed: bool,
+        current: &dyn Fn(&VolumeName) -> Option<Arc<PersistentVolume>>,
+        busy: &dyn Fn(&VolumeName) -> bool,
+        compared: &Comparisons,
+    ) -> Search {
+        let mut reserved: BTreeMap<(bool, u32), Arc<PersistentVolume>> = BTreeMap::new();
+        let mut unfit = None;
+        for name in self.referring_to(&wish.claim.key()) {
+            compared.note();
+            let Some(volume) = current(name) else { continue };
+            let held = held_by(&volume, wish.claim);
+            match misfit_for_reserved(&volume, wish) {
+                None => {
+                    let modes = AccessModes::known(&volume.spec.access_modes).count();
+                    reserved.entry((held, modes)).or_insert(volume);
+                }
+                Some(misfit) if held => {
+                    unfit.get_or_insert((volume, misfit));
+                }
+                Some(_) => {}
+            }
+        }
+        let found = |volume: &Arc<PersistentVolume>| {
+            let name = volume.key();
+            if busy(&name) { Search::Busy(name) } else { Search::Found(Arc::clone(volume)) }
+        };
+        if let Some((_, volume)) = reserved.range((true, 0)..).next() {
+            return found(volume);
+        }
+        if let Some((volume, misfit)) = unfit {
+            return Search::Held(volume, misfit);
+        }
+        let rack = self.rack_for(wish);
+        for modes in wish.modes.count()..=AccessModes::MOST {
+            if let Some(volume) = reserved.get(&(false, modes)) {
+                return found(volume);
+            }
+            if delayed {
+                continue;
+            }
+            let mut best: Option<(&(Quantity, VolumeName), Arc<PersistentVolume>)> = None;
+            for (set, sizes) in rack.into_iter().flatten() {
+                if set.count() != modes || !set.contains(wish.modes) {
+                    continue;
+                }
+                let first = sizes
+                    .range((wish.request, VolumeName::default())..)
+                    .inspect(|_| compared.note())
+                    .filter(|(_, name)| self.is_selected(name, wish) && !busy(name))
+                    .filter_map(|place| Some((place, current(&place.1)?)))
+                    .find(|(_, volume)| misfit_for_search(volume, wish).is_none());
+                if let Some((place, volume)) = first
+                    && best.as_ref().is_none_or(|(least, _)| place < *least)
+                {
+                    best = Some((place, volume));
+                }
+            }
+            if let Some((_, volume)) = best {
+                return Search::Found(volume);
+            }
+        }
+        Search::Nothing
+    }
+}

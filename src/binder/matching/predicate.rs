@@ -1,0 +1,457 @@
+//! Whether one volume suits one claim, and why not.
+//!
+//! In: one PersistentVolume and what a claim asks for ([`Wish`]). Out: nothing, or the first
+//! [`Misfit`]. The two upstream checks are kept apart: [`misfit_for_search`] judges volumes the
+//! binder picks itself, [`misfit_for_named`] the one a user picked by name, where selector and
+//! phase do not count (pv-binder §2.1.B, §4.2).
+
+use std::{cell::Cell, fmt};
+
+use super::quantity::{Quantity, QuantityError};
+use crate::{
+    binder::decide::annotations,
+    kube_api::{
+        kinds::{ClaimRef, LabelSelector, PersistentVolume, PersistentVolumeClaim, VolumePhase},
+        text::{Text, TextMap},
+    },
+};
+
+/// Name of the resource in capacities and requests.
+pub const STORAGE: &str = "storage";
+
+/// A set of access modes, in the fixed order RWO, ROX, RWX, RWOP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AccessModes(u8);
+
+impl AccessModes {
+    /// Size of the largest set.
+    pub const MOST: u32 = 4;
+
+    /// The known modes of a list. A mode this version does not know is left out: a volume is not
+    /// trusted to offer it, and whoever asks for it is told by [`Wish::of`].
+    #[must_use]
+    pub fn known(modes: &[Text]) -> Self {
+        Self(modes.iter().filter_map(|mode| bit(mode)).fold(0, |set, bit| set | bit))
+    }
+
+    /// Whether all of `other` is in this set.
+    #[must_use]
+    pub fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Number of modes.
+    #[must_use]
+    pub fn count(self) -> u32 {
+        self.0.count_ones()
+    }
+}
+
+fn bit(mode: &str) -> Option<u8> {
+    Some(match mode {
+        "ReadWriteOnce" => 1,
+        "ReadOnlyMany" => 2,
+        "ReadWriteMany" => 4,
+        "ReadWriteOncePod" => 8,
+        _ => return None,
+    })
+}
+
+/// `volumeMode`; absent means a file system.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum VolumeMode {
+    /// A file system.
+    #[default]
+    Filesystem,
+    /// A raw block device.
+    Block,
+    /// A mode this version does not know; equal only to itself.
+    Other(String),
+}
+
+impl VolumeMode {
+    /// From the API's field.
+    #[must_use]
+    pub fn of(field: Option<&str>) -> Self {
+        match field {
+            None | Some("" | "Filesystem") => Self::Filesystem,
+            Some("Block") => Self::Block,
+            Some(other) => Self::Other(other.to_owned()),
+        }
+    }
+}
+
+/// Why a volume does not suit a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Misfit {
+    /// Reserved for or bound to another claim.
+    Taken,
+    /// Being deleted.
+    Terminating,
+    /// Smaller than asked for, or of no readable size.
+    TooSmall,
+    /// Another class.
+    Class,
+    /// Another VolumeAttributesClass.
+    Attributes,
+    /// File system against block device.
+    VolumeMode,
+    /// An access mode is missing.
+    AccessModes,
+    /// Not Available.
+    Phase,
+    /// The claim's selector does not match its labels.
+    Selector,
+}
+
+impl Misfit {
+    /// Stable code for explanations.
+    #[must_use]
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::Taken => "ReservedForOther",
+            Self::Terminating => "Terminating",
+            Self::TooSmall => "TooSmall",
+            Self::Class => "ClassMismatch",
+            Self::Attributes => "AttributesClassMismatch",
+            Self::VolumeMode => "ModeMismatch",
+            Self::AccessModes => "AccessModeMissing",
+            Self::Phase => "PhaseNotAvailable",
+            Self::Selector => "SelectorMismatch",
+        }
+    }
+
+    /// The tail of the VolumeMismatch event for a volume named by the user (pv-binder §2.1.B-2).
+    #[must_use]
+    pub fn text(self, volume: &str) -> String {
+        match self {
+            Self::Taken => "the volume belongs to another claim".to_owned(),
+            Self::Terminating => format!("the volume is marked for deletion {volume:?}"),
+            Self::TooSmall => "requested PV is too small".to_owned(),
+            Self::Class => "storageClassName does not match".to_owned(),
+            Self::Attributes => "volumeAttributesClassName does not match".to_owned(),
+            Self::VolumeMode => "incompatible volumeMode".to_owned(),
+            Self::AccessModes => "incompatible accessMode".to_owned(),
+            Self::Phase => "the volume is not available".to_owned(),
+            Self::Selector => "the selector does not match".to_owned(),
+        }
+    }
+}
+
+/// What in a claim cannot be read; it blocks this claim alone (S42).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unreadable {
+    /// The requested size.
+    Request(QuantityError),
+    /// An operator of the selector.
+    Operator(String),
+    /// An access mode.
+    AccessMode(String),
+}
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Request(error) => write!(f, "requested storage: {error}"),
+            Self::Operator(operator) => write!(f, "{operator:?} is not a valid label selector operator"),
+            Self::AccessMode(mode) => write!(f, "{mode:?} is not a known access mode"),
+        }
+    }
+}
+
+/// What a claim asks for, read once.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wish<'a> {
+    /// The claim.
+    pub claim: &'a PersistentVolumeClaim,
+    /// Size; nothing asked for is zero.
+    pub request: Quantity,
+    /// All of these.
+    pub modes: AccessModes,
+    /// This mode.
+    pub volume_mode: VolumeMode,
+    /// This class, empty for none.
+    pub class: &'a str,
+}
+
+impl<'a> Wish<'a> {
+    /// Reads a claim.
+    ///
+    /// # Errors
+    /// Something in it cannot be understood.
+    pub fn of(claim: &'a PersistentVolumeClaim) -> Result<Self, Unreadable> {
+        let request = match claim.spec.resources.requests.get(STORAGE) {
+            Some(text) => text.parse().map_err(Unreadable::Request)?,
+            None => Quantity::default(),
+        };
+        if let Some(mode) = claim.spec.access_modes.iter().find(|mode| bit(mode).is_none()) {
+            return Err(Unreadable::AccessMode(mode.to_string()));
+        }
+        if let Some(selector) = &claim.spec.selector {
+            for expression in &selector.match_expressions {
+                if !["In", "NotIn", "Exists", "DoesNotExist"].contains(&expression.operator.as_str()) {
+                    return Err(Unreadable::Operator(expression.operator.clone()));
+                }
+            }
+        }
+        Ok(Self {
+            claim,
+            request,
+            modes: AccessModes::known(&claim.spec.access_modes),
+            volume_mode: VolumeMode::of(claim.spec.volume_mode.as_deref()),
+            class: claim_class(claim),
+        })
+    }
+}
+
+/// What has to be equal in a claim and the volume the binder picks for it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Group {
+    /// Class, empty for none.
+    pub class: Text,
+    /// Volume mode.
+    pub mode: VolumeMode,
+    /// VolumeAttributesClass, empty for none.
+    pub attributes: Text,
+}
+
+impl Group {
+    /// Of a volume.
+    #[must_use]
+    pub fn of(volume: &PersistentVolume) -> Self {
+        Self {
+            class: volume_class(volume).into(),
+            mode: VolumeMode::of(volume.spec.volume_mode.as_deref()),
+            attributes: volume.spec.volume_attributes_class_name.clone().unwrap_or_default(),
+        }
+    }
+}
+
+/// A label, as selectors ask for it.
+pub type Label = (Text, Text);
+
+impl Wish<'_> {
+    /// The group that a volume has to be of.
+    #[must_use]
+    pub fn group(&self) -> Group {
+        Group {
+            class: self.class.into(),
+            mode: self.volume_mode.clone(),
+            attributes: self.claim.spec.volume_attributes_class_name.clone().unwrap_or_default(),
+        }
+    }
+
+    /// Labels that a volume must bear, each of them.
+    pub fn labels(&self) -> impl Iterator<Item = Label> {
+        let selector = self.claim.spec.selector.as_ref();
+        selector.into_iter().flat_map(|selector| {
+            let exact = selector.match_labels.iter().map(|(key, value)| (key.clone(), value.clone()));
+            let single = selector.match_expressions.iter().filter_map(|expression| {
+                match (expression.operator.as_str(), expression.values.as_slice()) {
+                    ("In", [value]) => Some((expression.key.clone(), value.clone())),
+                    _ => None,
+                }
+            });
+            exact.chain(single)
+        })
+    }
+}
+
+/// How often a volume and a claim were held against each other: there may be as many of either as there are in the
+/// cluster, and only these counts tell what a decision cost.
+#[derive(Debug, Default)]
+pub struct Comparisons(Cell<usize>);
+
+impl Comparisons {
+    /// Counts one.
+    pub fn note(&self) {
+        self.0.set(self.0.get().saturating_add(1));
+    }
+
+    /// So many were counted.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.0.get()
+    }
+
+    /// Counts from nothing again.
+    pub fn reset(&self) {
+        self.0.set(0);
+    }
+}
+
+/// Class of a claim, empty for none (pv-binder §2.3).
+#[must_use]
+pub fn claim_class(claim: &PersistentVolumeClaim) -> &str {
+    claim
+        .metadata
+        .annotation(annotations::BETA_STORAGE_CLASS)
+        .or(claim.spec.storage_class_name.as_deref())
+        .unwrap_or_default()
+}
+
+/// Class of a volume, empty for none (pv-binder §2.3).
+#[must_use]
+pub fn volume_class(volume: &PersistentVolume) -> &str {
+    volume
+        .metadata
+        .annotation(annotations::BETA_STORAGE_CLASS)
+        .or(volume.spec.storage_class_name.as_deref())
+        .unwrap_or_default()
+}
+
+/// Size of a volume; zero if it has none, `None` if it cannot be read.
+#[must_use]
+pub fn capacity(volume: &PersistentVolume) -> Option<Quantity> {
+    match volume.spec.capacity.get(STORAGE) {
+        Some(text) => text.parse().ok(),
+        None => Some(Quantity::default()),
+    }
+}
+
+/// Whether a volume's claimRef names this claim, with its UID or none.
+// KCM: component-helpers/storage/volume/pv_helpers.go, IsVolumeBoundToClaim.
+#[must_use]
+pub fn refers_to(reference: &ClaimRef, claim: &PersistentVolumeClaim) -> bool {
+    *reference.namespace == *claim.metadata.namespace
+        && *reference.name == *claim.metadata.name
+        && (reference.uid.is_empty() || reference.uid == claim.metadata.uid)
+}
+
+/// Whether a volume already belongs to this very claim.
+#[must_use]
+pub fn held_by(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+    let reference = volume.spec.claim_ref.as_ref();
+    reference.is_some_and(|reference| !reference.uid.is_empty() && refers_to(reference, claim))
+}
+
+/// Whether file system and block device are confused between the two.
+#[must_use]
+pub fn modes_differ(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+    VolumeMode::of(volume.spec.volume_mode.as_deref()) != VolumeMode::of(claim.spec.volume_mode.as_deref())
+}
+
+fn too_small(volume: &PersistentVolume, wish: &Wish<'_>) -> bool {
+    capacity(volume).is_none_or(|capacity| capacity < wish.request)
+}
+
+fn attributes_differ(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+    volume.spec.volume_attributes_class_name.as_deref().unwrap_or_default()
+        != claim.spec.volume_attributes_class_name.as_deref().unwrap_or_default()
+}
+
+fn lacks_access_mode(volume: &PersistentVolume, wish: &Wish<'_>) -> bool {
+    !AccessModes::known(&volume.spec.access_modes).contains(wish.modes)
+}
+
+/// What speaks against a volume that already refers to the claim: class, selector and phase do
+/// not (pv-binder §4.2-6).
+// KCM: component-helpers/storage/volume/pv_helpers.go, FindMatchingVolume.
+#[must_use]
+pub fn misfit_for_reserved(volume: &PersistentVolume, wish: &Wish<'_>) -> Option<Misfit> {
+    if volume.spec.claim_ref.as_ref().is_some_and(|reference| !refers_to(reference, wish.claim)) {
+        return Some(Misfit::Taken);
+    }
+    if lacks_access_mode(volume, wish) {
+        return Some(Misfit::AccessModes);
+    }
+    if too_small(volume, wish) {
+        return Some(Misfit::TooSmall);
+    }
+    if VolumeMode::of(volume.spec.volume_mode.as_deref()) != wish.volume_mode {
+        return Some(Misfit::VolumeMode);
+    }
+    if attributes_differ(volume, wish.claim) {
+        return Some(Misfit::Attributes);
+    }
+    volume.metadata.is_terminating().then_some(Misfit::Terminating)
+}
+
+/// What speaks against a volume nobody has reserved (pv-binder §4.2).
+#[must_use]
+pub fn misfit_for_search(volume: &PersistentVolume, wish: &Wish<'_>) -> Option<Misfit> {
+    if volume.spec.claim_ref.is_some() {
+        return Some(Misfit::Taken);
+    }
+    if let Some(misfit) = misfit_for_reserved(volume, wish) {
+        return Some(misfit);
+    }
+    if volume.status.phase != VolumePhase::Available {
+        return Some(Misfit::Phase);
+    }
+    if wish.claim.spec.selector.as_ref().is_some_and(|selector| !selects(selector, &volume.metadata.labels)) {
+        return Some(Misfit::Selector);
+    }
+    (volume_class(volume) != wish.class).then_some(Misfit::Class)
+}
+
+/// Everything that speaks against a volume the binder might pick, for explanations. Nothing speaks
+/// against one that [`misfit_for_search`] finds nothing against.
+#[must_use]
+pub fn misfits(volume: &PersistentVolume, wish: &Wish<'_>) -> Vec<Misfit> {
+    let reserved = volume.spec.claim_ref.as_ref();
+    let taken = reserved.is_some_and(|reference| !refers_to(reference, wish.claim));
+    // Class, selector and phase of a volume that is reserved for the claim do not count, and nobody
+    // asks for those of one that is reserved for another.
+    let free = reserved.is_none();
+    let selector = wish.claim.spec.selector.as_ref();
+    [
+        (taken, Misfit::Taken),
+        (volume.metadata.is_terminating(), Misfit::Terminating),
+        (free && volume.status.phase != VolumePhase::Available, Misfit::Phase),
+        (free && volume_class(volume) != wish.class, Misfit::Class),
+        (too_small(volume, wish), Misfit::TooSmall),
+        (lacks_access_mode(volume, wish), Misfit::AccessModes),
+        (VolumeMode::of(volume.spec.volume_mode.as_deref()) != wish.volume_mode, Misfit::VolumeMode),
+        (attributes_differ(volume, wish.claim), Misfit::Attributes),
+        (
+            free && selector.is_some_and(|selector| !selects(selector, &volume.metadata.labels)),
+            Misfit::Selector,
+        ),
+    ]
+    .into_iter()
+    .filter_map(|(differs, misfit)| differs.then_some(misfit))
+    .collect()
+}
+
+/// What speaks against an unreserved volume that the claim names, in the order of the event texts
+/// (pv-binder §2.1.B-2).
+// KCM: pkg/controller/volume/persistentvolume/pv_controller.go, checkVolumeSatisfyClaim.
+#[must_use]
+pub fn misfit_for_named(volume: &PersistentVolume, wish: &Wish<'_>) -> Option<Misfit> {
+    if volume.metadata.is_terminating() {
+        return Some(Misfit::Terminating);
+    }
+    if too_small(volume, wish) {
+        return Some(Misfit::TooSmall);
+    }
+    if volume_class(volume) != wish.class {
+        return Some(Misfit::Class);
+    }
+    if attributes_differ(volume, wish.claim) {
+        return Some(Misfit::Attributes);
+    }
+    if VolumeMode::of(volume.spec.volume_mode.as_deref()) != wish.volume_mode {
+        return Some(Misfit::VolumeMode);
+    }
+    lacks_access_mode(volume, wish).then_some(Misfit::AccessModes)
+}
+
+/// Whether a claim's selector accepts these labels of a volume.
+#[must_use]
+pub fn selects(selector: &LabelSelector, labels: &TextMap) -> bool {
+    if selector.match_labels.iter().any(|(key, value)| labels.get(key) != Some(value)) {
+        return false;
+    }
+    selector.match_expressions.iter().all(|expression| {
+        let value = labels.get(&expression.key);
+        match expression.operator.as_str() {
+            "In" => value.is_some_and(|value| expression.values.contains(value)),
+            "NotIn" => value.is_none_or(|value| !expression.values.contains(value)),
+            "Exists" => value.is_some(),
+            "DoesNotExist" => value.is_none(),
+            // `Wish::of` has refused every other operator.
+            _ => false,
+        }
+    })
+}

@@ -1,0 +1,219 @@
+//! Whom a change concerns.
+//!
+//! In: an object that changed, as the tables show it now. Out: indexes brought up to it, and the keys to
+//! look at again: few, found through the indexes, however large the cluster is.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use crate::{
+    binder::{
+        decide::{annotations, decision::Target, view::Seen},
+        planner::Planner,
+        tell::reason::ClaimReason,
+    },
+    kube_api::{
+        ids::{ClaimKey, ClassName, PodKey, VolumeName},
+        kinds::{ClaimPhase, ClaimRef, Narrow, ObjectRef, StorageClass},
+    },
+};
+
+impl Planner {
+    /// Takes in every object there is.
+    pub fn warm(&mut self, now: Instant) {
+        let objects = Arc::clone(&self.objects);
+        for (name, volume) in &objects.volumes.snapshot() {
+            self.volumes.update(name, Some(volume));
+            self.runs.volume_seen(volume);
+        }
+        for (key, claim) in &objects.claims.snapshot() {
+            self.claims.update(key, Some(claim));
+        }
+        self.default_class = default_class(objects.classes.snapshot().values());
+        for key in objects.pods.snapshot().into_keys() {
+            self.pod_changed(&key, now);
+        }
+    }
+
+    /// This process leads from now on: each claim and volume is looked at in turn, claims that keep a pod from being
+    /// scheduled first, then all that are not bound. As each claim looks for a volume, none is offered to claims.
+    pub fn lead(&mut self, now: Instant) {
+        self.queue.open();
+        let volumes = self.objects.volumes.snapshot().into_keys();
+        let [mut wanted, mut open, mut bound] = [const { Vec::new() }; 3];
+        for (key, claim) in self.objects.claims.snapshot() {
+            match claim.status.phase {
+                ClaimPhase::Bound => bound.push(key),
+                _ if self.pods.is_any_unscheduled(&key) => wanted.push(key),
+                _ => open.push(key),
+            }
+        }
+        wanted.sort();
+        self.queue.extend(wanted.into_iter().map(Target::Claim), now);
+        self.queue.extend_slowly([open, bound], volumes, now);
+    }
+
+    /// Notes that an object changed, and whom that concerns.
+    pub fn changed(&mut self, object: &ObjectRef, now: Instant) {
+        self.note_unconfirmed(object);
+        match object {
+            ObjectRef::Volume(name) => {
+                self.volume_changed(name, now);
+                self.unprove_claims_of(name);
+                let reference =
+                    self.objects.volumes.get(name).and_then(|volume| volume.spec.claim_ref.clone());
+                let claims =
+                    self.claims.naming(name).cloned().chain(reference.map(|reference| reference.key()));
+                let claims: Vec<Target> = claims.map(Target::Claim).collect();
+                self.try_again(claims.into_iter().chain([Target::Volume(name.clone())]), now);
+            }
+            ObjectRef::Claim(key) => {
+                self.claim_changed(key, now);
+                let volumes: Vec<Target> =
+                    self.volumes.referring_to(key).cloned().map(Target::Volume).collect();
+                self.try_again(volumes.into_iter().chain([Target::Claim(key.clone())]), now);
+            }
+            ObjectRef::Class(name) => {
+                // One of which the watch is about to tell stays: its claims would ask for it without end.
+                self.objects.forget_unlisted::<StorageClass>(name);
+                self.class_changed(name);
+            }
+            ObjectRef::Pod(key) => self.pod_changed(key, now),
+            _ => {}
+        }
+    }
+
+    /// What made a request about these fail may have changed. A parked read keeps its pause: it has to be
+    /// answered before anything is decided.
+    fn try_again(&mut self, targets: impl Iterator<Item = Target>, now: Instant) {
+        for target in targets.filter(|target| !self.parked.contains_key(target)).collect::<Vec<_>>() {
+            self.retries.changed(&target, now);
+        }
+    }
+
+    /// What was proven of the claims that name a volume was proven of the volume as it was. The read that proved
+    /// it may be the change.
+    pub(crate) fn unprove_claims_of(&mut self, name: &VolumeName) {
+        let seen = Seen::of(&self.objects, name);
+        for key in self.claims.naming(name) {
+            self.proofs.forget_claim_unless(key, seen);
+        }
+    }
+
+    pub(crate) fn volume_changed(&mut self, name: &VolumeName, now: Instant) {
+        let volume = self.objects.volumes.get(name);
+        let before = self.volumes.update(name, volume.as_deref());
+        let refers = volume.as_ref().and_then(|volume| volume.spec.claim_ref.as_ref()).map(ClaimRef::key);
+        let naming: Vec<ClaimKey> = self.claims.naming(name).cloned().collect();
+        self.queue.extend(before.into_iter().chain(refers).chain(naming).map(Target::Claim), now);
+        let target = Target::Volume(name.clone());
+        let revision = volume.as_ref().map(|volume| volume.metadata.resource_version);
+        self.queue.extend(self.doubts.look(name, revision).into_iter().map(Target::Claim), now);
+        let Some(volume) = volume else {
+            self.proofs.forget_volume(name);
+            self.latency.volume_gone(name, now);
+            self.transitions.gone(&target, now);
+            self.forget(&target);
+            return;
+        };
+        self.rivals.look_at_volume(&volume, now);
+        self.runs.volume_seen(&volume);
+        self.queue.add(target, now);
+        self.offer(name, now);
+    }
+
+    pub(crate) fn pod_changed(&mut self, key: &PodKey, now: Instant) {
+        let pod = self.objects.pods.get(key);
+        for claim in self.pods.update(key, pod.as_deref()) {
+            let waits = matches!(
+                self.standing.claim(&claim),
+                Some(ClaimReason::WaitsForFirstConsumer | ClaimReason::WaitsForPods(_))
+            );
+            if self.options.recyclers.is_some() {
+                self.queue.extend(self.volumes.referring_to(&claim).cloned().map(Target::Volume), now);
+            }
+            if waits {
+                self.queue.add(Target::Claim(claim), now);
+            }
+        }
+        if let Some(volume) = self.runs.pod_changed(key, pod.as_deref(), now) {
+            self.volume_changed(&volume, now);
+        }
+    }
+
+    pub(crate) fn claim_changed(&mut self, key: &ClaimKey, now: Instant) {
+        let claim = self.objects.claims.get(key);
+        self.claims.update(key, claim.as_deref());
+        let target = Target::Claim(key.clone());
+        match claim {
+            None => {
+                self.claims.forget(key);
+                self.proofs.forget_claim(key);
+                self.latency.forget_claim(key);
+                self.trails.forget(key);
+                self.transitions.gone(&target, now);
+                self.forget(&target);
+                if self.runs.has_claim(key) {
+                    self.queue.add(target, now);
+                }
+            }
+            Some(claim) => {
+                self.rivals.look_at_claim(&claim, now);
+                self.queue.add(target, now);
+            }
+        }
+        self.queue.extend(self.volumes.referring_to(key).cloned().map(Target::Volume), now);
+    }
+
+    pub(crate) fn class_changed(&mut self, name: &ClassName) {
+        if self.objects.classes.get(name).is_some() {
+            self.proofs.forget_class(name);
+        }
+        let default = default_class(self.objects.classes.snapshot().values());
+        let is_another = default != self.default_class;
+        self.default_class = default;
+        // Whoever takes over looks at every claim.
+        if self.queue.is_open() {
+            if is_another {
+                self.class_wakes.begin("".into());
+            }
+            self.class_wakes.begin(name.clone());
+        }
+    }
+
+    fn forget(&mut self, target: &Target) {
+        self.standing.forget(target);
+        self.told.forget(target);
+        self.failures.forget(target);
+        self.rivals.gone(target);
+        if let Target::Volume(_) = target {
+            self.runs.forget(target);
+        }
+        // A parked read keeps its wait: it still holds its claim and volume.
+        if !self.parked.contains_key(target) {
+            self.retries.clear(target);
+        }
+    }
+
+    fn offer(&mut self, name: &VolumeName, now: Instant) {
+        if self.volumes.is_free(name) && !self.is_busy(name) {
+            self.queue.offer(name.clone(), now);
+        }
+    }
+}
+
+/// The class for claims without one: the newest of those marked, the first by name among equals
+/// (pv-binder §8).
+// KCM: pkg/volume/util/storageclass.go, GetDefaultClass.
+fn default_class<'a>(classes: impl Iterator<Item = &'a Arc<StorageClass>>) -> Option<ClassName> {
+    let mut best: Option<&Arc<StorageClass>> = None;
+    for class in classes.filter(|class| annotations::is_default_class(&class.metadata)) {
+        let newer =
+            best.is_none_or(|best| class.metadata.creation_timestamp > best.metadata.creation_timestamp);
+        if newer {
+            best = Some(class);
+        }
+    }
+    best.map(|class| class.key())
+}

@@ -1,0 +1,204 @@
+//! Directories of this machine, made and removed for volumes of the host-path plugin.
+//!
+//! In: what to do with which [`HostPath`]. Out: done, or why not. Anybody may write below `/tmp`, and so
+//! put a symbolic link where a directory was a moment ago. So the way is walked from one open directory to
+//! the next, each checked to be the one its path names once it is open, and only the last name is acted
+//! on, through the directory that holds it; a link there is refused, not followed.
+
+use std::{
+    fs::{self, DirBuilder, File},
+    io,
+    os::{fd::AsRawFd, unix::fs::DirBuilderExt},
+    path::{Path, PathBuf},
+};
+
+use super::host_path::HostPath;
+use crate::binder::decide::decision::Directory;
+
+/// Mode of what is made.
+///
+/// KCM: pkg/volume/hostpath/host_path.go, Provision.
+const MODE: u32 = 0o750;
+
+/// Does what is asked for, below a root. Blocks.
+///
+/// # Errors
+/// Why it could not be done, as text for people.
+pub fn perform(root: &Path, directory: &Directory) -> Result<(), String> {
+    let result = match directory {
+        Directory::Make(path) => make(root, path),
+        Directory::Remove(path) => match remove(root, path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            result => result,
+        },
+    };
+    result.map_err(|error| error.to_string())
+}
+
+fn make(root: &Path, path: &HostPath) -> io::Result<()> {
+    let Some((last, way)) = path.names().split_last() else { return Ok(()) };
+    let mut at = Place::root(root)?;
+    for name in way {
+        make_one(&at.child(name))?;
+        at = at.enter(name)?;
+    }
+    make_one(&at.child(last))?;
+    at.enter(last).map(drop)
+}
+
+fn make_one(path: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(MODE).create(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        result => result,
+    }
+}
+
+fn remove(root: &Path, path: &HostPath) -> io::Result<()> {
+    let Some((last, way)) = path.names().split_last() else { return Ok(()) };
+    let mut at = Place::root(root)?;
+    for name in way {
+        at = at.enter(name)?;
+    }
+    let target = at.child(last);
+    let kind = fs::symlink_metadata(&target)?.file_type();
+    if kind.is_symlink() {
+        return Err(io::Error::other(format!("{} is a symbolic link", at.path.join(last).display())));
+    }
+    // The library removes a tree without following links in it.
+    if kind.is_dir() { fs::remove_dir_all(&target) } else { fs::remove_file(&target) }
+}
+
+/// An open directory that is known to be where its path says.
+struct Place {
+    directory: File,
+    path: PathBuf,
+}
+
+impl Place {
+    fn root(root: &Path) -> io::Result<Self> {
+        Self::open(root, root.to_owned())
+    }
+
+    fn enter(&self, name: &str) -> io::Result<Self> {
+        Self::open(&self.child(name), self.path.join(name))
+    }
+
+    fn open(at: &Path, path: PathBuf) -> io::Result<Self> {
+        // With the dot the kernel opens a directory or nothing. Without, it would wait on a pipe that somebody
+        // has put there for as long as nobody writes to it.
+        let directory = File::open(at.join(".")).map_err(|error| match error.kind() {
+            io::ErrorKind::NotADirectory => {
+                io::Error::other(format!("{} is not a directory", path.display()))
+            }
+            _ => error,
+        })?;
+        let place = Self { directory, path };
+        // The kernel knows what was opened, whatever has been put at that path meanwhile.
+        if fs::read_link(place.handle())? == place.path {
+            Ok(place)
+        } else {
+            Err(io::Error::other(format!("{} leads elsewhere", place.path.display())))
+        }
+    }
+
+    /// The directory itself, as a path that cannot be bent.
+    fn handle(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.directory.as_raw_fd()))
+    }
+
+    fn child(&self, name: &str) -> PathBuf {
+        self.handle().join(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    /// An empty directory that is gone at the end.
+    struct Root(PathBuf);
+
+    impl Root {
+        fn new(name: &str) -> Self {
+            let root = std::env::temp_dir().join(format!("mooring-{name}-{}", std::process::id()));
+            fs::create_dir_all(&root).unwrap();
+            Self(fs::canonicalize(root).unwrap())
+        }
+    }
+
+    impl Drop for Root {
+        fn drop(&mut self) {
+            fs::remove_dir_all(&self.0).unwrap();
+        }
+    }
+
+    fn path(text: &str) -> HostPath {
+        HostPath::parse(&format!("/tmp/{text}")).unwrap()
+    }
+
+    #[test]
+    fn a_directory_is_made_and_removed_as_often_as_is_asked() {
+        let root = Root::new("directories");
+        for _ in 0..2 {
+            perform(&root.0, &Directory::Make(path("made/a"))).unwrap();
+        }
+        let made = root.0.join("made/a");
+        assert_eq!(fs::metadata(&made).unwrap().permissions().mode() & 0o027, 0);
+        fs::create_dir(made.join("inner")).unwrap();
+        fs::write(made.join("inner/file"), "data").unwrap();
+        for _ in 0..2 {
+            perform(&root.0, &Directory::Remove(path("made/a"))).unwrap();
+        }
+        assert!(!made.exists() && root.0.join("made").exists());
+        fs::write(root.0.join("made/file"), "data").unwrap();
+        perform(&root.0, &Directory::Remove(path("made/file"))).unwrap();
+        assert!(!root.0.join("made/file").exists());
+        perform(&root.0, &Directory::Remove(path("never/made"))).unwrap();
+    }
+
+    #[test]
+    fn nothing_but_a_directory_is_opened() {
+        let root = Root::new("pipe");
+        let pipe = root.0.join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        // As long as this is open, opening the pipe would not wait, but succeed.
+        let _writer = File::options().read(true).write(true).open(&pipe).unwrap();
+        for directory in [
+            Directory::Make(path("pipe")),
+            Directory::Make(path("pipe/new")),
+            Directory::Remove(path("pipe/old")),
+        ] {
+            let error = perform(&root.0, &directory).unwrap_err();
+            assert_eq!(error, format!("{} is not a directory", pipe.display()));
+        }
+        Place::open(&pipe, pipe.clone()).map(|place| place.path).unwrap_err();
+    }
+
+    #[test]
+    fn no_link_leads_out() {
+        let (root, outside) = (Root::new("links"), Root::new("outside"));
+        fs::create_dir(outside.0.join("data")).unwrap();
+        symlink(&outside.0, root.0.join("way")).unwrap();
+        symlink(outside.0.join("data"), root.0.join("last")).unwrap();
+        for directory in [
+            Directory::Remove(path("way/data")),
+            Directory::Remove(path("last")),
+            Directory::Make(path("way/new")),
+            Directory::Make(path("last")),
+        ] {
+            perform(&root.0, &directory).unwrap_err();
+        }
+        let linked_root = outside.0.join("root");
+        symlink(&root.0, &linked_root).unwrap();
+        perform(&linked_root, &Directory::Make(path("new"))).unwrap_err();
+        assert_eq!(fs::read_dir(outside.0.join("data")).unwrap().count(), 0);
+        assert!(outside.0.join("data").exists() && !outside.0.join("new").exists());
+        // A link inside a tree goes with the tree, what it points to does not.
+        fs::create_dir(root.0.join("tree")).unwrap();
+        symlink(outside.0.join("data"), root.0.join("tree/link")).unwrap();
+        perform(&root.0, &Directory::Remove(path("tree"))).unwrap();
+        assert!(outside.0.join("data").exists() && !root.0.join("tree").exists());
+    }
+}

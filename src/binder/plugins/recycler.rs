@@ -1,0 +1,397 @@
+//! Recycling: a Released volume is emptied by a pod and given back (pv-binder §6.4). Off unless asked for.
+//!
+//! In: a volume whose claim is gone, the pods at work on it, and how far the run has got. Out: the next
+//! step. Emptying cannot be taken back, so it takes three: a pod is made that cannot be scheduled yet; the
+//! volume is read live and is still released; only then is the pod let go, by a patch that names its UID
+//! and revision. A request that arrives late makes a pod that never runs. What counts is the result of
+//! the very pod of this run, by its UID; every other recycler pod of the volume goes first, and nothing
+//! else is done to the volume while one is there.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use super::runs::VolumeStage;
+use crate::{
+    binder::{
+        act::patches,
+        decide::{
+            binding,
+            decision::{Decision, Step, Write, WriteKind, normal},
+            reclaim,
+            view::View,
+            volume::VolumeDecision,
+        },
+        matching::predicate::capacity,
+        tell::reason::{Unreclaimable, VolumeReason},
+    },
+    kube_api::{
+        call::{Request, Verb},
+        ids::PodKey,
+        kinds::{ClaimRef, FileSource, Narrow, PersistentVolume, Pod, ReclaimPolicy, VolumePhase},
+    },
+};
+
+/// With what the names of recycler pods begin.
+///
+/// KCM: pkg/volume/util/recyclerclient/recycler_client.go, RecycleVolumeByWatchingPodUntilCompletion.
+pub const POD_PREFIX: &str = "recycler-for-";
+
+/// What keeps a recycler pod from being scheduled.
+const GATE: &str = "mooring.binder/volume-is-released";
+
+/// Where a pod's scheduling gates are.
+const GATES: &str = "/spec/schedulingGates";
+
+/// Annotation of a recycler pod: the claim that used the volume.
+const CLAIM: &str = "mooring.binder/claim";
+
+/// Annotation of a recycler pod: that claim's UID. Each pod of ours has had it since it was made.
+pub const CLAIM_UID: &str = "mooring.binder/claim-uid";
+
+/// Longest name of a pod, in bytes.
+const MAX_NAME: usize = 253;
+
+/// Digits of what makes the name of each run's pod another one.
+const RUN_DIGITS: usize = 10;
+
+/// How volumes of one kind of source are recycled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recycler {
+    /// The pod; the source of its first volume and its deadline are the run's own.
+    pub template: Value,
+    /// Shortest deadline of a run, in seconds.
+    pub minimum_timeout: u32,
+    /// What each GiB adds, in seconds; the larger of both counts.
+    pub increment_timeout: u32,
+}
+
+/// How volumes are recycled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recyclers {
+    /// Directories of a node.
+    pub host_path: Recycler,
+    /// NFS.
+    pub nfs: Recycler,
+}
+
+impl Recycler {
+    /// The pod that is used unless a file describes another.
+    // KCM: pkg/volume/plugins.go, NewPersistentVolumeRecyclerPodTemplate.
+    #[must_use]
+    pub fn default_template() -> Value {
+        let script =
+            "test -e /scrub && find /scrub -mindepth 1 -delete && test -z \"$(ls -A /scrub)\" || exit 1";
+        json!({
+            "apiVersion": "v1",
+            "kind": Pod::KIND,
+            "metadata": { "namespace": "default" },
+            "spec": {
+                "restartPolicy": "Never",
+                "volumes": [{ "name": "vol" }],
+                "containers": [{
+                    "name": "pv-recycler",
+                    "image": "registry.k8s.io/build-image/debian-base:bookworm-v1.0.6",
+                    "command": ["/bin/sh"],
+                    "args": ["-c", script],
+                    "volumeMounts": [{ "name": "vol", "mountPath": "/scrub" }],
+                }],
+            },
+        })
+    }
+
+    /// The namespace of the pods.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        let namespace = self.template.pointer("/metadata/namespace").and_then(Value::as_str);
+        namespace.filter(|namespace| !namespace.is_empty()).unwrap_or("default")
+    }
+
+    /// How long a pod may take, in seconds.
+    // KCM: pkg/volume/util/util.go, CalculateTimeoutForVolume.
+    fn deadline(&self, volume: &PersistentVolume) -> u64 {
+        let gibibytes = capacity(volume).unwrap_or_default().gibibytes();
+        let grown = gibibytes.saturating_mul(u64::from(self.increment_timeout));
+        grown.max(u64::from(self.minimum_timeout)).min(i64::MAX.unsigned_abs())
+    }
+
+    /// The pod of one run, from a template of its own: no run can bend another's.
+    fn creation(
+        &self,
+        volume: &PersistentVolume,
+        reference: &ClaimRef,
+        source: &FileSource,
+        name: &str,
+    ) -> Request {
+        let mut pod = self.template.clone();
+        let source = match source {
+            FileSource::HostPath(source) => ("hostPath", json!({ "path": source.path })),
+            FileSource::Nfs(source) => ("nfs", json!({ "server": source.server, "path": source.path })),
+        };
+        let mut set = |section: &str, field: &str, value: Value| {
+            if let Some(section) = pod.get_mut(section).and_then(Value::as_object_mut) {
+                section.insert(field.to_owned(), value);
+            }
+        };
+        let meta = &volume.metadata;
+        set("metadata", "name", json!(name));
+        set("metadata", "namespace", json!(self.namespace()));
+        // Who looks at the pod sees what it is for, and it goes with its volume at the latest.
+        let owner = json!({ "apiVersion": "v1", "kind": PersistentVolume::KIND, "name": &*meta.name, "uid": meta.uid });
+        set("metadata", "ownerReferences", json!([owner]));
+        let claim = json!({ CLAIM: reference.key().to_string(), CLAIM_UID: reference.uid });
+        set("metadata", "annotations", claim);
+        let mut volumes = self.list("/spec/volumes");
+        if let Some(first) = volumes.first_mut() {
+            *first = json!({ "name": first.get("name"), source.0: source.1 });
+        }
+        set("spec", "volumes", Value::Array(volumes));
+        set("spec", "activeDeadlineSeconds", json!(self.deadline(volume)));
+        let mut gates = self.list(GATES);
+        gates.push(json!({ "name": GATE }));
+        set("spec", "schedulingGates", Value::Array(gates));
+        let path = format!("/api/v1/namespaces/{}/pods", self.namespace());
+        Request { verb: Verb::Create, path, body: Some(pod) }
+    }
+
+    fn list(&self, pointer: &str) -> Vec<Value> {
+        self.template.pointer(pointer).and_then(Value::as_array).cloned().unwrap_or_default()
+    }
+
+    /// Lets a pod go: of its gates those stay that the template itself has.
+    fn start(&self, pod: &Pod) -> Request {
+        let gates = self.list(GATES);
+        patches::start_pod(pod, &gates)
+    }
+}
+
+impl Recyclers {
+    /// The namespaces of the pods.
+    #[must_use]
+    pub fn namespaces(&self) -> BTreeSet<String> {
+        [&self.host_path, &self.nfs].into_iter().map(|recycler| recycler.namespace().to_owned()).collect()
+    }
+
+    fn of(&self, source: &FileSource) -> &Recycler {
+        match source {
+            FileSource::HostPath(_) => &self.host_path,
+            FileSource::Nfs(_) => &self.nfs,
+        }
+    }
+}
+
+/// Name of a run's pod. Neither another run of this volume nor one of another has the same, so that no
+/// leftover can be taken for it.
+fn pod_name(volume: &PersistentVolume, reference: &ClaimRef, number: u64) -> String {
+    let meta = &volume.metadata;
+    let run = format!("{}\n{}\n{}\n{number}", meta.uid, reference.uid, meta.resource_version);
+    let digest = format!("{:x}", Sha256::digest(run));
+    let run = digest.get(..RUN_DIGITS).unwrap_or_default();
+    let room = MAX_NAME - POD_PREFIX.len() - 1 - RUN_DIGITS;
+    // The names of volumes are ASCII.
+    let of = meta.name.get(..room.min(meta.name.len())).unwrap_or_default();
+    format!("{POD_PREFIX}{}-{run}", of.trim_end_matches(['.', '-']))
+}
+
+/// Clears away recycler pods that are not of the volume's run. Until they are gone nothing else is decided
+/// about the volume.
+#[must_use]
+pub fn leftover(volume: &PersistentVolume, view: &View<'_>) -> Option<VolumeDecision> {
+    let recycles = volume.spec.reclaim_policy == ReclaimPolicy::Recycle
+        && matches!(volume.status.phase, VolumePhase::Released | VolumePhase::Failed);
+    let own = view.runs.of_volume(volume).filter(|_| recycles).and_then(|run| run.pod.as_ref());
+    let (key, _) = view.runs.pods(volume).find(|(_, uid)| own.is_none_or(|(_, own)| own != *uid))?;
+    Some(remove(key, VolumeReason::LeftoverPod(key.clone()), view))
+}
+
+/// Removes a pod, and waits until it is gone.
+fn remove(key: &PodKey, reason: VolumeReason, view: &View<'_>) -> VolumeDecision {
+    match view.objects.pods.get(key) {
+        Some(pod) if !pod.metadata.is_terminating() && !view.runs.is_deleted(&pod.metadata.uid) => {
+            let write = Write::pod(key.clone(), WriteKind::DeletePod, patches::delete_pod(&pod));
+            Decision::step(reason, Step::Write(write))
+        }
+        _ => Decision::rest(reason),
+    }
+}
+
+/// Recycles a volume whose claim is proven gone.
+// KCM: pkg/controller/volume/persistentvolume/pv_controller.go, recycleVolumeOperation.
+#[must_use]
+pub fn recycle(volume: &PersistentVolume, reference: &ClaimRef, view: &View<'_>) -> VolumeDecision {
+    let source = volume.spec.files.as_deref();
+    let Some((recyclers, source)) = view.options.recyclers.as_deref().zip(source) else {
+        return reclaim::not_reclaimable(volume, Unreclaimable::NoRecycler);
+    };
+    let recycler = recyclers.of(source);
+    let run = view.runs.of_volume(volume);
+    let pod = run.and_then(|run| run.pod.as_ref()).and_then(|(key, uid)| {
+        let pod = view.objects.pods.get(key)?;
+        (pod.metadata.uid == *uid).then_some((key, pod))
+    });
+    match (run.map(|run| &run.stage), pod) {
+        (Some(VolumeStage::Done), Some((key, _))) => remove(key, VolumeReason::Recycling, view),
+        (Some(VolumeStage::Failed(error)), Some((key, _))) => {
+            remove(key, VolumeReason::RecycleFailed(error.clone()), view)
+        }
+        (Some(VolumeStage::Done), None) => {
+            let told = normal(volume, "VolumeRecycled", "Volume recycled".to_owned());
+            Decision::step(VolumeReason::Recycling, Step::Write(binding::undo(volume).then(told)))
+        }
+        (Some(VolumeStage::Failed(error)), None) => failed(volume, error),
+        (Some(VolumeStage::Started | VolumeStage::Deleted), _) => Decision::rest(VolumeReason::Recycling),
+        (stage, pod) => match in_use(volume, reference, view) {
+            Some(decision) => decision,
+            None => Decision::step(
+                VolumeReason::Recycling,
+                next(volume, reference, (recycler, source), stage, pod, view),
+            ),
+        },
+    }
+}
+
+/// Why a volume is left alone: pods may still use it. If a claim of that name is there, they may as well
+/// be that claim's.
+fn in_use(volume: &PersistentVolume, reference: &ClaimRef, view: &View<'_>) -> Option<VolumeDecision> {
+    let key = reference.key();
+    let pods = view.pods.users(&key);
+    if pods.is_empty() || view.objects.claims.get(&key).is_some() {
+        return None;
+    }
+    let reason = VolumeReason::UsedByPods(pods);
+    let event = normal(volume, "VolumeFailedRecycle", reason.to_string());
+    Some(Decision::rest(reason).telling(event))
+}
+
+/// The step that brings the pod of a run to work.
+fn next(
+    volume: &PersistentVolume,
+    reference: &ClaimRef,
+    recycler: (&Recycler, &FileSource),
+    stage: Option<&VolumeStage>,
+    pod: Option<(&PodKey, Arc<Pod>)>,
+    view: &View<'_>,
+) -> Step {
+    let (recycler, source) = recycler;
+    let Some((key, pod)) = pod else {
+        let name = pod_name(volume, reference, view.runs.run_number());
+        let key = PodKey::new(recycler.namespace(), &name);
+        let request = recycler.creation(volume, reference, source, &name);
+        return Step::Write(Write::pod(key, WriteKind::CreatePod, request));
+    };
+    match stage {
+        Some(VolumeStage::Proven(revision)) if *revision == volume.metadata.resource_version => {
+            Step::Write(Write::pod(key.clone(), WriteKind::StartPod, recycler.start(&pod)))
+        }
+        _ => Step::ProveReleased { volume: volume.key() },
+    }
+}
+
+fn failed(volume: &PersistentVolume, error: &str) -> VolumeDecision {
+    let reason = VolumeReason::RecycleFailed(error.to_owned());
+    reclaim::failed(volume, reason, "VolumeFailedRecycle")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn volume(size: &str) -> PersistentVolume {
+        serde_json::from_value(json!({
+            "metadata": {"name": "pv", "uid": "pv-uid", "resourceVersion": "7"},
+            "spec": {
+                "capacity": {"storage": size},
+                "hostPath": {"path": "/data"},
+                "claimRef": {"namespace": "ns", "name": "c", "uid": "c-uid"},
+            },
+        }))
+        .unwrap()
+    }
+
+    fn recycler() -> Recycler {
+        Recycler { template: Recycler::default_template(), minimum_timeout: 60, increment_timeout: 30 }
+    }
+
+    #[test]
+    fn the_deadline_grows_with_the_volume() {
+        let cases = [
+            ("1Gi", 60),
+            ("2Gi", 60),
+            ("3Gi", 90),
+            ("3.9Gi", 90),
+            ("10Gi", 300),
+            ("1Ti", 30_720),
+            ("1Mi", 60),
+        ];
+        for (size, seconds) in cases {
+            assert_eq!(recycler().deadline(&volume(size)), seconds, "{size}");
+        }
+    }
+
+    #[test]
+    fn no_two_runs_have_pods_of_one_name() {
+        let reference = volume("1Gi").spec.claim_ref.unwrap();
+        let name = |volume: &PersistentVolume, number| pod_name(volume, &reference, number);
+        let first = name(&volume("1Gi"), 0);
+        assert!(
+            first.starts_with("recycler-for-pv-") && first.len() == "recycler-for-pv-".len() + 10,
+            "{first}"
+        );
+        let mut later = volume("1Gi");
+        later.metadata.resource_version = crate::kube_api::ids::ResourceVersion(8);
+        let mut other = volume("1Gi");
+        other.metadata.uid = "other".into();
+        for another in [name(&volume("1Gi"), 1), name(&later, 0), name(&other, 0)] {
+            assert_ne!(another, first);
+        }
+        let mut long = volume("1Gi");
+        long.metadata.name = format!("{}.b", "a".repeat(251)).into();
+        assert_eq!(name(&long, 0).len(), MAX_NAME);
+        long.metadata.name = format!("{}.b", "a".repeat(228)).into();
+        assert!(name(&long, 0).contains("a-"), "a name does not end in a dot before the run");
+    }
+
+    #[test]
+    fn a_pod_has_its_own_source_deadline_and_gate() {
+        let mut template = Recycler::default_template();
+        template["metadata"]["namespace"] = json!("scrub");
+        template["spec"]["nodeSelector"] = json!({"disk": "here"});
+        template["spec"]["schedulingGates"] = json!([{"name": "mine"}]);
+        template["spec"]["volumes"] =
+            json!([{"name": "v", "emptyDir": {}}, {"name": "other", "emptyDir": {}}]);
+        let recycler = Recycler { template, ..recycler() };
+        let volume = volume("5Gi");
+        let nfs =
+            FileSource::Nfs(crate::kube_api::kinds::NfsSource { server: "s".into(), path: "/p".into() });
+        let reference = volume.spec.claim_ref.clone().unwrap();
+        let request = recycler.creation(&volume, &reference, &nfs, "recycler-for-pv-1");
+        assert_eq!(request.path, "/api/v1/namespaces/scrub/pods");
+        let pod = request.body.unwrap();
+        assert_eq!(
+            pod["metadata"],
+            json!({
+                "name": "recycler-for-pv-1",
+                "namespace": "scrub",
+                "annotations": {"mooring.binder/claim": "ns/c", "mooring.binder/claim-uid": "c-uid"},
+                "ownerReferences": [
+                    {"apiVersion": "v1", "kind": "PersistentVolume", "name": "pv", "uid": "pv-uid"},
+                ],
+            })
+        );
+        let spec = &pod["spec"];
+        assert_eq!(
+            spec["volumes"],
+            json!([{"name": "v", "nfs": {"server": "s", "path": "/p"}}, {"name": "other", "emptyDir": {}}])
+        );
+        assert_eq!(spec["schedulingGates"], json!([{"name": "mine"}, {"name": GATE}]));
+        assert_eq!(
+            (&spec["activeDeadlineSeconds"], &spec["nodeSelector"]["disk"]),
+            (&json!(150), &json!("here"))
+        );
+        // The template is as it was, for the next run.
+        assert_eq!(recycler.template["spec"]["volumes"][0], json!({"name": "v", "emptyDir": {}}));
+        let start = recycler.start(&Pod::default()).body.unwrap();
+        assert_eq!(start["spec"], json!({"schedulingGates": [{"name": "mine"}]}));
+    }
+}

@@ -1,0 +1,565 @@
+//! How far the work has got that takes more than one step: recycling a volume, deleting one, making one
+//! for a claim.
+//!
+//! In: answers, and recycler pods as they change. Out: for a volume or a claim as it is now, the stage of
+//! its run, if that run was begun for exactly this object; and when to begin again after a failure. A run
+//! is known to this process alone: what an earlier one left is cleared away and begun anew.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tokio::time::Instant;
+
+use super::{
+    host_path::volume_name,
+    recycler::{CLAIM_UID, POD_PREFIX},
+};
+use crate::{
+    binder::{decide::decision::Target, tell::reason::Unprovisioned},
+    controller::retry::RetryMap,
+    kube_api::{
+        ids::{ClaimKey, PodKey, ResourceVersion, Uid, VolumeName},
+        kinds::{Narrow, OwnerReference, PersistentVolume, PersistentVolumeClaim, Pod, PodPhase},
+    },
+};
+
+/// Stage of what is done to a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VolumeStage {
+    /// The recycler pod is made, and does not run.
+    Begun,
+    /// The volume was read live at this revision, and is released.
+    Proven(ResourceVersion),
+    /// The recycler pod may run.
+    Started,
+    /// The storage is as it should be.
+    Done,
+    /// The volume's deletion was answered.
+    Deleted,
+    /// It failed, with this text for people.
+    Failed(String),
+}
+
+/// What is done to a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeRun {
+    volume: Uid,
+    claim: Uid,
+    /// The recycler pod, if there is one.
+    pub pod: Option<(PodKey, Uid)>,
+    /// How far it has got.
+    pub stage: VolumeStage,
+}
+
+/// Stage of making a volume for a claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClaimStage {
+    /// The storage is there; the object was refused so many times.
+    Made(u32),
+    /// The object was refused for good, with this text; removing the storage failed so many times.
+    Undoing(String, u32),
+    /// It failed.
+    Failed(Unprovisioned),
+}
+
+/// A pod that is called like a recycler pod and names a volume as its owner.
+#[derive(Clone, Debug)]
+struct Recycling {
+    pod: Uid,
+    /// The owner's UID.
+    volume: Uid,
+    /// Whether it is one of ours, of this or an earlier process.
+    is_marked: bool,
+}
+
+/// All runs.
+#[derive(Debug, Default)]
+pub struct Runs {
+    volumes: BTreeMap<VolumeName, VolumeRun>,
+    claims: BTreeMap<ClaimKey, (Uid, ClaimStage)>,
+    /// Claims for which the scheduler was asked again since their last try.
+    rescheduled: BTreeMap<ClaimKey, Uid>,
+    /// By the name of the volume; whether they count is up to the volume.
+    pods: BTreeMap<VolumeName, BTreeMap<PodKey, Recycling>>,
+    owners: BTreeMap<PodKey, VolumeName>,
+    /// Pods whose deletion was answered.
+    deleted: BTreeSet<Uid>,
+    /// Counts the recycler pods that were asked for.
+    asked: u64,
+    /// Namespaces in which recycler pods are looked for. Elsewhere people may call pods as they like.
+    namespaces: BTreeSet<String>,
+    pub(crate) pauses: RetryMap<Target>,
+}
+
+impl Runs {
+    /// No runs; recycler pods are looked for in these namespaces.
+    #[must_use]
+    pub fn new(namespaces: BTreeSet<String>) -> Self {
+        Self { namespaces, ..Self::default() }
+    }
+
+    /// The run of a volume as it is.
+    #[must_use]
+    pub fn of_volume(&self, volume: &PersistentVolume) -> Option<&VolumeRun> {
+        let claim = &volume.spec.claim_ref.as_ref()?.uid;
+        let run = self.volumes.get(&volume.key())?;
+        (run.volume == volume.metadata.uid && run.claim == *claim).then_some(run)
+    }
+
+    /// The stage of making a volume for a claim.
+    #[must_use]
+    pub fn of_claim(&self, claim: &PersistentVolumeClaim) -> Option<&ClaimStage> {
+        let (uid, stage) = self.claims.get(&claim.key())?;
+        (*uid == claim.metadata.uid).then_some(stage)
+    }
+
+    /// Whether the scheduler was asked for another node since the last try, which it answers at once.
+    #[must_use]
+    pub fn is_rescheduled(&self, claim: &PersistentVolumeClaim) -> bool {
+        self.rescheduled.get(&claim.key()) == Some(&claim.metadata.uid)
+    }
+
+    /// The recycler pods of a volume: those that it owns, and those of ours that an earlier volume of its name
+    /// owned. A pod that merely names it does not count, as anybody may make one and keep it.
+    pub fn pods(&self, volume: &PersistentVolume) -> impl Iterator<Item = (&PodKey, &Uid)> {
+        let pods = self.pods.get(&volume.key()).into_iter().flatten();
+        let owner = &volume.metadata.uid;
+        pods.filter(move |(_, pod)| pod.is_marked || pod.volume == *owner).map(|(key, pod)| (key, &pod.pod))
+    }
+
+    /// The volume that a pod is known to recycle.
+    #[must_use]
+    pub fn recycled_by_pod(&self, pod: &PodKey) -> Option<VolumeName> {
+        self.owners.get(pod).cloned()
+    }
+
+    /// Whether pods name a volume of this name as their owner.
+    #[must_use]
+    pub fn may_have_pods(&self, volume: &VolumeName) -> bool {
+        self.pods.contains_key(volume)
+    }
+
+    /// The recycler pods that may run, by their UIDs.
+    pub fn started(&self) -> impl Iterator<Item = (&VolumeName, &PodKey, &Uid)> {
+        self.volumes.iter().filter(|(_, run)| run.stage == VolumeStage::Started).filter_map(|(name, run)| {
+            let (key, uid) = run.pod.as_ref()?;
+            Some((name, key, uid))
+        })
+    }
+
+    /// Whether the deletion of this pod was answered.
+    #[must_use]
+    pub fn is_deleted(&self, pod: &Uid) -> bool {
+        self.deleted.contains(pod)
+    }
+
+    /// What makes the name of the next recycler pod another one than that of any before.
+    #[must_use]
+    pub fn run_number(&self) -> u64 {
+        self.asked
+    }
+
+    /// A recycler pod was asked for, whatever became of it.
+    pub fn asked(&mut self) {
+        self.asked = self.asked.wrapping_add(1);
+    }
+
+    /// Counts from here on: where another process does not.
+    pub fn count_from(&mut self, number: u64) {
+        self.asked = number;
+    }
+
+    /// Takes a pod's current content, or its absence. Returns the volume whose recycler pod it is or was.
+    pub fn pod_changed(&mut self, key: &PodKey, pod: Option<&Pod>, now: Instant) -> Option<VolumeName> {
+        let Some((pod, owner)) = pod.and_then(|pod| Some((pod, self.recycled_by(pod)?))) else {
+            let volume = self.owners.remove(key)?;
+            if let Some(gone) = self.pods.get_mut(&volume).and_then(|pods| pods.remove(key)) {
+                self.pod_gone(&volume, &gone.pod, now);
+            }
+            self.pods.retain(|_, pods| !pods.is_empty());
+            return Some(volume);
+        };
+        let volume = VolumeName::from(owner.name.as_str());
+        self.owners.insert(key.clone(), volume.clone());
+        let uid = &pod.metadata.uid;
+        let is_marked = pod.metadata.annotation(CLAIM_UID).is_some();
+        let recycling = Recycling { pod: uid.clone(), volume: owner.uid.clone(), is_marked };
+        let before = self.pods.entry(volume.clone()).or_default().insert(key.clone(), recycling);
+        if let Some(before) = before.filter(|before| before.pod != *uid) {
+            self.pod_gone(&volume, &before.pod, now);
+        }
+        match pod.status.phase {
+            PodPhase::Succeeded => self.pod_ended(&volume, uid, Ok(()), now),
+            PodPhase::Failed if pod.status.message.is_empty() => {
+                let unknown = "failed to recycle volume: pod failed, pod.Status.Message unknown";
+                self.pod_ended(&volume, uid, Err(unknown.to_owned()), now);
+            }
+            PodPhase::Failed => {
+                let text = format!("failed to recycle volume: {}", pod.status.message);
+                self.pod_ended(&volume, uid, Err(text), now);
+            }
+            _ => {}
+        }
+        Some(volume)
+    }
+
+    fn pod_gone(&mut self, volume: &VolumeName, uid: &Uid, now: Instant) {
+        self.deleted.remove(uid);
+        let deleted = "failed to recycle volume: recycler pod was deleted".to_owned();
+        self.pod_ended(volume, uid, Err(deleted), now);
+    }
+
+    /// Notes how the pod of a run ended; what came first counts.
+    fn pod_ended(&mut self, name: &VolumeName, uid: &Uid, result: Result<(), String>, now: Instant) {
+        let Some(run) = self.volumes.get_mut(name) else { return };
+        let is_its = run.pod.as_ref().is_some_and(|(_, pod)| pod == uid);
+        let is_open = matches!(run.stage, VolumeStage::Begun | VolumeStage::Proven(_) | VolumeStage::Started);
+        if !is_its || !is_open {
+            return;
+        }
+        match result {
+            Ok(()) => run.stage = VolumeStage::Done,
+            Err(text) => {
+                run.stage = VolumeStage::Failed(text);
+                self.pauses.failed(&Target::Volume(name.clone()), now, 0.0);
+            }
+        }
+    }
+
+    /// A recycler pod was made for a volume as it is. One made for a volume that has since been made anew under
+    /// its name is left over, and not of a run.
+    pub fn begun(&mut self, volume: &PersistentVolume, pod: &Pod) {
+        let Some(reference) = &volume.spec.claim_ref else { return };
+        if owner(pod).is_none_or(|owner| owner.uid != volume.metadata.uid) {
+            return;
+        }
+        let run = VolumeRun {
+            volume: volume.metadata.uid.clone(),
+            claim: reference.uid.clone(),
+            pod: Some((pod.key(), pod.metadata.uid.clone())),
+            stage: VolumeStage::Begun,
+        };
+        self.volumes.insert(volume.key(), run);
+    }
+
+    /// A volume was read live.
+    pub fn proven(&mut self, volume: &PersistentVolume) {
+        let Some(reference) = &volume.spec.claim_ref else { return };
+        let stage = VolumeStage::Proven(volume.metadata.resource_version);
+        let pod = match self.of_volume(volume) {
+            Some(VolumeRun { stage: VolumeStage::Begun | VolumeStage::Proven(_), pod, .. }) => pod.clone(),
+            Some(_) => return,
+            None => None,
+        };
+        let (volume_uid, claim) = (volume.metadata.uid.clone(), reference.uid.clone());
+        self.volumes.insert(volume.key(), VolumeRun { volume: volume_uid, claim, pod, stage });
+    }
+
+    /// A step that rested on a proof was made. The pod it started may have ended before the answer came.
+    pub fn advance(&mut self, volume: &VolumeName, stage: VolumeStage) {
+        let Some(run) = self.volumes.get_mut(volume) else { return };
+        match run.stage {
+            VolumeStage::Proven(_) => run.stage = stage,
+            VolumeStage::Done if stage == VolumeStage::Deleted => run.stage = stage,
+            _ => {}
+        }
+    }
+
+    /// The step that rested on a proof was not made, and when it is the proof will be old.
+    pub fn unproven(&mut self, volume: &VolumeName) {
+        if let Some(run) = self.volumes.get_mut(volume)
+            && let VolumeStage::Proven(_) = run.stage
+        {
+            run.stage = VolumeStage::Begun;
+        }
+    }
+
+    /// What was to be done to a volume failed.
+    pub fn volume_failed(&mut self, volume: &PersistentVolume, text: String, now: Instant) {
+        let Some(reference) = &volume.spec.claim_ref else { return };
+        let run = VolumeRun {
+            volume: volume.metadata.uid.clone(),
+            claim: reference.uid.clone(),
+            pod: None,
+            stage: VolumeStage::Failed(text),
+        };
+        self.volumes.insert(volume.key(), run);
+        self.pauses.failed(&Target::Volume(volume.key()), now, 0.0);
+    }
+
+    /// The deletion of a pod was answered.
+    pub fn pod_deleted(&mut self, pod: &PodKey) {
+        let deleted = self.owners.get(pod).and_then(|volume| self.pods.get(volume)?.get(pod));
+        if let Some(deleted) = deleted {
+            self.deleted.insert(deleted.pod.clone());
+        }
+    }
+
+    /// Making a volume for a claim has got to this stage.
+    pub fn claim_at(&mut self, claim: &PersistentVolumeClaim, stage: ClaimStage) {
+        self.claims.insert(claim.key(), (claim.metadata.uid.clone(), stage));
+    }
+
+    /// The scheduler was asked for another node. There is a pause before the next try.
+    pub fn reschedule(&mut self, claim: &PersistentVolumeClaim, now: Instant) {
+        self.rescheduled.insert(claim.key(), claim.metadata.uid.clone());
+        let target = Target::Claim(claim.key());
+        if !self.pauses.waits(&target) {
+            self.pauses.failed(&target, now, 0.0);
+        }
+    }
+
+    /// Making a volume for a claim failed.
+    pub fn claim_failed(&mut self, claim: &PersistentVolumeClaim, why: Unprovisioned, now: Instant) {
+        self.claim_at(claim, ClaimStage::Failed(why));
+        self.pauses.failed(&Target::Claim(claim.key()), now, 0.0);
+    }
+
+    /// Forgets what was done, or what is gone.
+    pub fn forget(&mut self, target: &Target) {
+        self.end(target);
+        self.pauses.clear(target);
+    }
+
+    /// A volume is there. If it is of another claim than the one its run was begun for, or of none, that run
+    /// counts for nothing, not even when it comes back to that claim. If it is the one that was being made for
+    /// its claim, that is over: from then on its directory goes with the volume and not before.
+    pub fn volume_seen(&mut self, volume: &PersistentVolume) {
+        let name = volume.key();
+        if self.volumes.contains_key(&name) && self.of_volume(volume).is_none() {
+            self.forget(&Target::Volume(name));
+        }
+        if let Some(reference) = &volume.spec.claim_ref
+            && volume.key() == volume_name(&reference.uid)
+            && self.claims.get(&reference.key()).is_some_and(|(uid, _)| *uid == reference.uid)
+        {
+            self.forget(&Target::Claim(reference.key()));
+        }
+    }
+
+    /// Whether a volume is or was being made for a claim of this name.
+    #[must_use]
+    pub fn has_claim(&self, claim: &ClaimKey) -> bool {
+        self.claims.contains_key(claim) || self.rescheduled.contains_key(claim)
+    }
+
+    /// The claim for whose UID storage was made whose object was refused for good, when the claim itself is
+    /// gone. Where the object may yet be made, or be there unseen, the storage may hold data and stays.
+    pub fn take_orphan(&mut self, claim: &ClaimKey) -> Option<Uid> {
+        match self.claims.remove(claim) {
+            Some((uid, ClaimStage::Undoing(..))) => Some(uid),
+            _ => None,
+        }
+    }
+
+    /// The targets whose pause is over: their failed runs are forgotten, so that they begin anew.
+    pub fn take_due(&mut self, now: Instant) -> Vec<Target> {
+        let due = self.pauses.take_due(now);
+        for target in &due {
+            self.end(target);
+        }
+        due
+    }
+
+    fn end(&mut self, target: &Target) {
+        match target {
+            Target::Claim(key) => {
+                self.claims.remove(key);
+                self.rescheduled.remove(key);
+            }
+            Target::Volume(name) => {
+                self.volumes.remove(name);
+            }
+        }
+    }
+
+    /// The volume that a pod is to recycle, if it looks like a recycler pod.
+    fn recycled_by<'a>(&self, pod: &'a Pod) -> Option<&'a OwnerReference> {
+        let meta = &pod.metadata;
+        if !meta.name.starts_with(POD_PREFIX) || !self.namespaces.contains(&*meta.namespace) {
+            return None;
+        }
+        owner(pod)
+    }
+}
+
+/// The volume that owns a pod.
+fn owner(pod: &Pod) -> Option<&OwnerReference> {
+    pod.metadata.owner_references.iter().find(|owner| owner.kind == PersistentVolume::KIND)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn decode<T: serde::de::DeserializeOwned>(object: &Value) -> T {
+        serde_json::from_str(&object.to_string()).unwrap()
+    }
+
+    fn volume(name: &str) -> PersistentVolume {
+        decode(&json!({
+            "metadata": {"name": name, "uid": "uid-v", "resourceVersion": "5"},
+            "spec": {"claimRef": {"namespace": "ns", "name": "c", "uid": "uid-c"}},
+        }))
+    }
+
+    fn pod(namespace: &str, uid: &str, phase: &str) -> Pod {
+        decode(&json!({
+            "metadata": {
+                "namespace": namespace, "name": format!("recycler-for-v-{uid}"), "uid": uid,
+                "ownerReferences": [{"kind": "PersistentVolume", "name": "v", "uid": "uid-v"}],
+            },
+            "status": {"phase": phase},
+        }))
+    }
+
+    fn runs() -> Runs {
+        Runs::new([String::from("default")].into())
+    }
+
+    #[test]
+    fn only_the_end_of_its_own_pod_ends_a_run() {
+        let now = Instant::now();
+        let (mut runs, volume) = (runs(), volume("v"));
+        let told = |runs: &mut Runs, pod: &Pod| runs.pod_changed(&pod.key(), Some(pod), now);
+        let own = pod("default", "own", "Pending");
+        assert_eq!(told(&mut runs, &own), Some(volume.key()));
+        runs.begun(&volume, &own);
+        assert_eq!(told(&mut runs, &pod("default", "other", "Succeeded")), Some(volume.key()));
+        assert_eq!(runs.of_volume(&volume).unwrap().stage, VolumeStage::Begun);
+        // Elsewhere, and of another volume, a name means nothing.
+        assert_eq!(told(&mut runs, &pod("people", "own", "Succeeded")), None);
+        assert_eq!(runs.of_volume(&volume).unwrap().stage, VolumeStage::Begun);
+        assert_eq!(runs.pods(&volume).count(), 2);
+        told(&mut runs, &pod("default", "own", "Succeeded"));
+        assert_eq!(runs.of_volume(&volume).unwrap().stage, VolumeStage::Done);
+        // What came first counts.
+        assert_eq!(runs.pod_changed(&own.key(), None, now), Some(volume.key()));
+        assert_eq!(runs.of_volume(&volume).unwrap().stage, VolumeStage::Done);
+        assert_eq!(runs.pods(&volume).count(), 1);
+
+        let mut another_claim = volume.clone();
+        another_claim.spec.claim_ref.as_mut().unwrap().uid = "uid-d".into();
+        let mut made_anew = volume.clone();
+        made_anew.metadata.uid = "uid-w".into();
+        assert_eq!((runs.of_volume(&another_claim), runs.of_volume(&made_anew)), (None, None));
+    }
+
+    #[test]
+    fn the_pods_of_a_volume_are_those_it_owns_and_those_we_made_for_one_of_its_name() {
+        let now = Instant::now();
+        // Owner, whether it has our mark, whether it counts.
+        let rows =
+            [("uid-v", true, true), ("uid-v", false, true), ("old", true, true), ("old", false, false)];
+        for (owner, marked, counts) in rows {
+            let mut runs = runs();
+            let mut pod = pod("default", "p", "Running");
+            pod.metadata.owner_references[0].uid = owner.into();
+            if marked {
+                let marked: Pod = decode(&json!({"metadata": {"annotations": {CLAIM_UID: "uid-c"}}}));
+                pod.metadata.annotations = marked.metadata.annotations;
+            }
+            assert_eq!(runs.pod_changed(&pod.key(), Some(&pod), now), Some(volume("v").key()));
+            assert_eq!(runs.pods(&volume("v")).count() == 1, counts, "{owner} {marked}");
+        }
+    }
+
+    #[test]
+    fn a_pod_that_was_made_anew_under_its_name_is_another_one() {
+        let now = Instant::now();
+        let (mut runs, volume) = (runs(), volume("v"));
+        let own = pod("default", "own", "Pending");
+        runs.pod_changed(&own.key(), Some(&own), now);
+        let mut made_anew = volume.clone();
+        made_anew.metadata.uid = "uid-w".into();
+        runs.begun(&made_anew, &own);
+        assert_eq!(runs.of_volume(&made_anew), None, "S23 the pod is of the volume before it");
+        runs.begun(&volume, &own);
+        runs.pod_deleted(&own.key());
+        assert!(runs.is_deleted(&own.metadata.uid));
+        let mut anew = pod("default", "own", "Succeeded");
+        anew.metadata.uid = "anew".into();
+        runs.pod_changed(&own.key(), Some(&anew), now);
+        let deleted = "failed to recycle volume: recycler pod was deleted".to_owned();
+        assert_eq!(runs.of_volume(&volume).unwrap().stage, VolumeStage::Failed(deleted));
+        assert!(!runs.is_deleted(&own.metadata.uid));
+    }
+
+    #[test]
+    fn a_proof_is_for_the_next_step_only() {
+        let (mut runs, volume) = (runs(), volume("v"));
+        let own = pod("default", "own", "Pending");
+        let stage = |runs: &Runs| runs.of_volume(&volume).map(|run| run.stage.clone());
+        runs.begun(&volume, &own);
+        runs.proven(&volume);
+        assert_eq!(stage(&runs), Some(VolumeStage::Proven(ResourceVersion(5))));
+        runs.unproven(&volume.key());
+        assert_eq!(stage(&runs), Some(VolumeStage::Begun));
+        runs.advance(&volume.key(), VolumeStage::Started);
+        assert_eq!(stage(&runs), Some(VolumeStage::Begun), "nothing starts without a proof");
+        runs.proven(&volume);
+        runs.advance(&volume.key(), VolumeStage::Started);
+        runs.proven(&volume);
+        assert_eq!(stage(&runs), Some(VolumeStage::Started), "a late read takes nothing back");
+
+        let mut runs = self::runs();
+        let stage = |runs: &Runs| runs.of_volume(&volume).map(|run| run.stage.clone());
+        runs.proven(&volume);
+        runs.advance(&volume.key(), VolumeStage::Done);
+        runs.advance(&volume.key(), VolumeStage::Started);
+        assert_eq!(stage(&runs), Some(VolumeStage::Done), "the end may be told before the answer");
+        runs.advance(&volume.key(), VolumeStage::Deleted);
+        assert_eq!(stage(&runs), Some(VolumeStage::Deleted));
+    }
+
+    #[test]
+    fn a_failed_run_is_forgotten_after_its_pause_and_the_next_pause_is_longer() {
+        let now = Instant::now();
+        let (mut runs, volume) = (runs(), volume("v"));
+        let target = Target::Volume(volume.key());
+        runs.volume_failed(&volume, "no".to_owned(), now);
+        let first = runs.pauses.next_due().unwrap();
+        assert_eq!(runs.take_due(now), vec![]);
+        assert_eq!(runs.take_due(first), vec![target.clone()]);
+        assert_eq!(runs.of_volume(&volume), None);
+        runs.volume_failed(&volume, "no".to_owned(), first);
+        assert_eq!(runs.pauses.next_due().unwrap() - first, 2 * (first - now));
+        runs.forget(&target);
+        assert_eq!((runs.pauses.next_due(), runs.of_volume(&volume)), (None, None));
+    }
+
+    #[test]
+    fn s23_storage_goes_with_its_claim_only_if_its_volume_was_refused_for_good() {
+        let claim: PersistentVolumeClaim =
+            decode(&json!({"metadata": {"namespace": "ns", "name": "c", "uid": "uid-c"}}));
+        let undoing = || ClaimStage::Undoing("no".to_owned(), 1);
+        let orphan = |of: &PersistentVolumeClaim, stage: ClaimStage, seen: &str| {
+            let mut runs = runs();
+            runs.claim_at(of, stage);
+            runs.volume_seen(&volume(seen));
+            runs.take_orphan(&claim.key())
+        };
+        assert_eq!(
+            orphan(&claim, ClaimStage::Made(0), "another"),
+            None,
+            "its volume may be unseen, or yet come"
+        );
+        assert_eq!(orphan(&claim, ClaimStage::Made(0), "pvc-uid-c"), None);
+        assert_eq!(orphan(&claim, undoing(), "another"), Some("uid-c".into()));
+        assert_eq!(orphan(&claim, undoing(), "pvc-uid-c"), None, "its data is the volume's by now");
+        let mut anew = claim.clone();
+        anew.metadata.uid = "uid-d".into();
+        assert_eq!(
+            orphan(&anew, undoing(), "pvc-uid-c"),
+            Some("uid-d".into()),
+            "that volume is another claim's"
+        );
+        let mut failed = runs();
+        failed.claim_at(&claim, undoing());
+        assert!(failed.has_claim(&claim.key()));
+        assert_eq!(failed.take_orphan(&claim.key()), Some(claim.metadata.uid.clone()));
+        failed.claim_at(&claim, ClaimStage::Failed(Unprovisioned::Refused("no".to_owned())));
+        assert_eq!(failed.take_orphan(&claim.key()), None);
+    }
+}

@@ -1,0 +1,271 @@
+//! How long claims and volumes take from the first step to the last (pv-binder §11).
+//!
+//! In: decisions and outcomes as the planner meets them. Out: [`Measure`]s. The stamps live in
+//! memory alone, as upstream's do: what began before this process is not measured.
+
+use std::{collections::HashMap, time::Duration};
+
+use tokio::time::Instant;
+
+use crate::{
+    binder::decide::annotations::{self, BOUND_BY_CONTROLLER, PROVISIONED_BY},
+    kube_api::{
+        ids::{ClaimKey, VolumeName},
+        kinds::{Meta, PersistentVolume, PersistentVolumeClaim},
+    },
+    metrics::exemplar::TraceId,
+};
+
+/// What was measured.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Measure {
+    /// An operation from end to end.
+    Took(Operation, String, Duration),
+    /// An attempt of it failed.
+    Failed(Operation, String),
+    /// From when claim and volume were both there to the answer to the last write of the bind.
+    Bound(BindMode, Duration, Option<TraceId>),
+}
+
+/// How a claim comes by its volume: value of the label `mode`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BindMode {
+    /// The binder found it a volume that somebody had made.
+    Static,
+    /// A provisioner made it one.
+    Dynamic,
+    /// A user named one to the other.
+    Prebound,
+}
+
+impl BindMode {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Static, Self::Dynamic, Self::Prebound];
+
+    /// Value of the label.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Static => "static",
+            Self::Dynamic => "dynamic",
+            Self::Prebound => "prebound",
+        }
+    }
+
+    /// How the two come together, as long as not all of the bind is written.
+    #[must_use]
+    pub fn of(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Self {
+        let by_us = |metadata: &Meta| annotations::has(metadata, BOUND_BY_CONTROLLER);
+        let claim_names = !claim.spec.volume_name.is_empty() && !by_us(&claim.metadata);
+        let volume_names = volume.spec.claim_ref.is_some() && !by_us(&volume.metadata);
+        if annotations::has(&volume.metadata, PROVISIONED_BY) {
+            Self::Dynamic
+        } else if claim_names || volume_names {
+            Self::Prebound
+        } else {
+            Self::Static
+        }
+    }
+}
+
+/// `operation_name` of KCM's volume operation metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// From asking the provisioner to the bind of its volume.
+    Provision,
+    /// From the first attempt to reclaim a volume to its end.
+    Delete,
+}
+
+impl Operation {
+    /// Value of the label.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Provision => "provision",
+            Self::Delete => "delete",
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Asked {
+    at: Instant,
+    plugin: String,
+    /// The binder found the volume; a claim that names one itself was not provisioned for.
+    found: bool,
+}
+
+/// What has begun and not ended.
+#[derive(Debug, Default)]
+pub struct Latency {
+    asked: HashMap<ClaimKey, Asked>,
+    binding: HashMap<ClaimKey, (Option<BindMode>, Instant)>,
+    deleting: HashMap<VolumeName, (Instant, String)>,
+    done: Vec<Measure>,
+}
+
+// KCM: pkg/controller/volume/persistentvolume/metrics/metrics.go, OperationStartTimeCache.
+impl Latency {
+    /// A provisioner is asked, or has been.
+    pub fn asks(&mut self, claim: &ClaimKey, plugin: &str, now: Instant) {
+        if !self.asked.contains_key(claim) {
+            self.asked.insert(claim.clone(), Asked { at: now, plugin: plugin.to_owned(), found: false });
+        }
+    }
+
+    /// Asking the provisioner, the plugin here, or a write of the bind failed.
+    pub fn claim_failed(&mut self, claim: &ClaimKey) {
+        if let Some(asked) = self.asked.get(claim) {
+            self.done.push(Measure::Failed(Operation::Provision, asked.plugin.clone()));
+        }
+    }
+
+    /// A claim and a volume can be bound since then, or it is being found out whether they can.
+    pub fn binds(&mut self, claim: &ClaimKey, mode: Option<BindMode>, since: Instant) {
+        let (begun, _) = self.binding.entry(claim.clone()).or_insert((mode, since));
+        // What becomes of the volume meanwhile does not change who brought the two together.
+        *begun = begun.or(mode);
+    }
+
+    /// The bind has come to a stop: how long that lasts is not how long a bind takes.
+    pub fn stops(&mut self, claim: &ClaimKey) {
+        self.binding.remove(claim);
+    }
+
+    /// The claim names the volume that was found for it.
+    pub fn found(&mut self, claim: &ClaimKey) {
+        if let Some(asked) = self.asked.get_mut(claim) {
+            asked.found = true;
+        }
+    }
+
+    /// The last write of a bind is made.
+    pub fn bound(&mut self, claim: &ClaimKey, now: Instant, trace: Option<TraceId>) {
+        if let Some((Some(mode), since)) = self.binding.remove(claim) {
+            self.done.push(Measure::Bound(mode, now.saturating_duration_since(since), trace));
+        }
+        if self.asked.get(claim).is_some_and(|asked| asked.found)
+            && let Some(asked) = self.asked.remove(claim)
+        {
+            let took = now.saturating_duration_since(asked.at);
+            self.done.push(Measure::Took(Operation::Provision, asked.plugin, took));
+        }
+    }
+
+    /// The claim is gone.
+    pub fn forget_claim(&mut self, claim: &ClaimKey) {
+        self.asked.remove(claim);
+        self.binding.remove(claim);
+    }
+
+    /// A volume is to be deleted.
+    pub fn deletes(&mut self, volume: &VolumeName, plugin: &str, now: Instant) {
+        if !self.deleting.contains_key(volume) {
+            self.deleting.insert(volume.clone(), (now, plugin.to_owned()));
+        }
+    }
+
+    /// An attempt to delete it failed.
+    pub fn volume_failed(&mut self, volume: &VolumeName) {
+        if let Some((_, plugin)) = self.deleting.get(volume) {
+            self.done.push(Measure::Failed(Operation::Delete, plugin.clone()));
+        }
+    }
+
+    /// The volume is gone.
+    pub fn volume_gone(&mut self, volume: &VolumeName, now: Instant) {
+        if let Some((since, plugin)) = self.deleting.remove(volume) {
+            let took = now.saturating_duration_since(since);
+            self.done.push(Measure::Took(Operation::Delete, plugin, took));
+        }
+    }
+
+    /// What has been measured since this was last asked.
+    pub fn take(&mut self) -> Vec<Measure> {
+        std::mem::take(&mut self.done)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_is_measured_from_the_first_ask_to_the_bind_that_was_found() {
+        let (start, claim) = (Instant::now(), ClaimKey::new("ns", "c"));
+        let second = |second| start + Duration::from_secs(second);
+        let mut latency = Latency::default();
+        latency.claim_failed(&claim);
+        latency.asks(&claim, "p", start);
+        latency.asks(&claim, "other", second(1));
+        latency.claim_failed(&claim);
+        latency.binds(&claim, Some(BindMode::Dynamic), start);
+        latency.stops(&claim);
+        latency.binds(&claim, None, second(3));
+        latency.binds(&claim, Some(BindMode::Static), second(4));
+        latency.binds(&claim, Some(BindMode::Dynamic), second(4));
+        latency.bound(&claim, second(5), None);
+        assert_eq!(
+            latency.take(),
+            [
+                Measure::Failed(Operation::Provision, "p".to_owned()),
+                Measure::Bound(BindMode::Static, Duration::from_secs(2), None),
+            ]
+        );
+        // The claim named the volume by itself so far; now the binder finds it one.
+        latency.found(&claim);
+        latency.bound(&claim, second(6), None);
+        latency.bound(&claim, second(7), None);
+        assert_eq!(
+            latency.take(),
+            [Measure::Took(Operation::Provision, "p".to_owned(), Duration::from_secs(6))]
+        );
+    }
+
+    #[test]
+    fn the_mode_is_who_brought_the_two_together() {
+        let by_us = r#""annotations": {"pv.kubernetes.io/bound-by-controller": "yes"}"#;
+        let provisioned = r#""annotations": {"pv.kubernetes.io/provisioned-by": "d"}"#;
+        let cases = [
+            ("", "", "", "", BindMode::Static),
+            (r#""volumeName": "v""#, "", "", "", BindMode::Prebound),
+            (r#""volumeName": "v""#, by_us, "", "", BindMode::Static),
+            ("", "", r#""claimRef": {"namespace": "ns", "name": "c"}"#, "", BindMode::Prebound),
+            ("", "", r#""claimRef": {"namespace": "ns", "name": "c"}"#, by_us, BindMode::Static),
+            ("", "", r#""claimRef": {"namespace": "ns", "name": "c"}"#, provisioned, BindMode::Dynamic),
+        ];
+        for (claim, claim_marks, volume, volume_marks, expected) in cases {
+            let text =
+                |marks: &str, spec: &str| format!(r#"{{"metadata": {{{marks}}}, "spec": {{{spec}}}}}"#);
+            let claim: PersistentVolumeClaim = serde_json::from_str(&text(claim_marks, claim)).unwrap();
+            let volume: PersistentVolume = serde_json::from_str(&text(volume_marks, volume)).unwrap();
+            assert_eq!(BindMode::of(&claim, &volume), expected, "{claim:?} {volume:?}");
+        }
+    }
+
+    #[test]
+    fn a_deleted_claim_leaves_no_stamp_and_a_deleted_volume_ends_its_own() {
+        let (start, claim, volume) = (Instant::now(), ClaimKey::new("ns", "c"), VolumeName::from("v"));
+        let mut latency = Latency::default();
+        latency.asks(&claim, "p", start);
+        latency.binds(&claim, Some(BindMode::Static), start);
+        latency.found(&claim);
+        latency.forget_claim(&claim);
+        latency.bound(&claim, start, None);
+        latency.volume_gone(&volume, start);
+        latency.volume_failed(&volume);
+        assert_eq!(latency.take(), []);
+        latency.deletes(&volume, "p", start);
+        latency.deletes(&volume, "q", start + Duration::from_secs(1));
+        latency.volume_failed(&volume);
+        latency.volume_gone(&volume, start + Duration::from_secs(2));
+        assert_eq!(
+            latency.take(),
+            [
+                Measure::Failed(Operation::Delete, "p".to_owned()),
+                Measure::Took(Operation::Delete, "p".to_owned(), Duration::from_secs(2)),
+            ]
+        );
+    }
+}

@@ -1,0 +1,295 @@
+//! Metrics of the binder.
+//!
+//! Those that do not begin with `mooring_` are kube-controller-manager's (pv-binder §11). What can be
+//! counted from the tables is counted when scraped.
+
+use std::sync::Arc;
+
+use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts};
+use tokio::time::Instant;
+
+use super::{
+    latency::{BindMode, Measure},
+    sizes::Sizes,
+    standing::Standing,
+};
+use crate::{
+    binder::{
+        decide::decision::{Target, WriteKind},
+        queue::Tallies,
+    },
+    diagnostics::Kind,
+    metrics::{
+        Decisions, ForeignWrites, Metrics, STORAGE_OPERATION_BUCKETS, WorkQueueMetrics, WriteConflicts,
+        bounded::{Bounded, OTHER, PLUGINS},
+        exemplar::TracedHistogram,
+    },
+    state::Objects,
+};
+
+/// From a few round trips on a fast server to a bind that waits for a minute of conflicts or throttling.
+const BIND_BUCKETS: [f64; 14] =
+    [0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
+
+/// Kind of the foreign writes that [`crate::binder::rivals`] sees.
+const PHASE_CHANGED: &str = "phase_changed";
+
+/// Counters of the binder.
+#[derive(Clone, Debug)]
+pub struct BinderMetrics {
+    claim_decisions: Decisions,
+    volume_decisions: Decisions,
+    conflicts: WriteConflicts,
+    failures: IntCounterVec,
+    classes: IntCounter,
+    class_errors: IntCounter,
+    operations: HistogramVec,
+    plugins: Bounded,
+    errors: [IntCounterVec; 2],
+    binds: TracedHistogram,
+    foreign: ForeignWrites,
+    claims: WorkQueueMetrics,
+    volumes: WorkQueueMetrics,
+}
+
+impl BinderMetrics {
+    /// Registers the binder's metrics.
+    ///
+    /// # Errors
+    /// See [`Metrics::register`].
+    pub fn new(
+        metrics: &Metrics,
+        objects: &Arc<Objects>,
+        standing: &Arc<Standing>,
+    ) -> Result<Self, prometheus::Error> {
+        let failures = IntCounterVec::new(
+            Opts::new(
+                "mooring_binder_failed_requests_total",
+                "Requests about claims and volumes that failed, by what they were for and how they failed",
+            ),
+            &["request", "outcome"],
+        )?;
+        metrics.register(&failures)?;
+        let classes = IntCounter::new(
+            "retroactive_storageclass_total",
+            "Total number of retroactive StorageClass assignments to persistent volume claim",
+        )?;
+        let class_errors = IntCounter::new(
+            "retroactive_storageclass_errors_total",
+            "Total number of failed retroactive StorageClass assignments to persistent volume claim",
+        )?;
+        let operations = HistogramVec::new(
+            HistogramOpts::new(
+                "volume_operation_total_seconds",
+                "Storage operation end to end duration in seconds",
+            )
+            .buckets(STORAGE_OPERATION_BUCKETS.to_vec()),
+            &["plugin_name", "operation_name"],
+        )?;
+        // KCM 1.36 renamed it and hides the old name; dashboards know either.
+        let errors = |name: &str| {
+            let labels = &["plugin_name", "operation_name"];
+            IntCounterVec::new(Opts::new(name, "Total volume operation errors"), labels)
+        };
+        let errors = [errors("volume_operation_errors_total")?, errors("volume_operation_total_errors")?];
+        let binds = TracedHistogram::new(
+            "mooring_bind_e2e_seconds",
+            "Time in seconds from when a claim and a volume that fits were both there to the answer to the last write \
+             of the bind, by who brought them together",
+            &["mode"],
+            &BIND_BUCKETS,
+        )?;
+        for mode in BindMode::ALL {
+            binds.expect(&[mode.label()]);
+        }
+        metrics.register(&operations)?;
+        for counter in &errors {
+            metrics.register(counter)?;
+        }
+        metrics.register_traced(&binds)?;
+        standing.register(metrics)?;
+        metrics.register(&classes)?;
+        metrics.register(&class_errors)?;
+        metrics.register(&Sizes::new(Arc::clone(objects), Arc::clone(standing))?)?;
+        let conflicts = WriteConflicts::new(metrics, &WriteKind::ALL.map(WriteKind::as_str))?;
+        Ok(Self {
+            claim_decisions: Decisions::new(metrics, Kind::Claim)?,
+            volume_decisions: Decisions::new(metrics, Kind::Volume)?,
+            conflicts,
+            failures,
+            classes,
+            class_errors,
+            operations,
+            plugins: Bounded::new(PLUGINS, OTHER),
+            errors,
+            binds,
+            foreign: ForeignWrites::new(metrics, &[PHASE_CHANGED])?,
+            claims: WorkQueueMetrics::new(metrics, "claims")?,
+            volumes: WorkQueueMetrics::new(metrics, "volumes")?,
+        })
+    }
+
+    /// Notes what was measured, during that trace.
+    pub fn measured(&self, measure: &Measure) {
+        match measure {
+            Measure::Took(operation, plugin, took) => {
+                let labels = [self.plugins.shown(plugin), operation.as_str()];
+                self.operations.with_label_values(&labels).observe(took.as_secs_f64());
+            }
+            Measure::Failed(operation, plugin) => {
+                for counter in &self.errors {
+                    counter.with_label_values(&[self.plugins.shown(plugin), operation.as_str()]).inc();
+                }
+            }
+            Measure::Bound(mode, took, trace) => {
+                self.binds.observe(&[mode.label()], took.as_secs_f64(), *trace);
+            }
+        }
+    }
+
+    /// Notes what the queues counted.
+    pub fn queued(&self, tallies: &Tallies) {
+        self.claims.counted(&tallies.claims);
+        self.volumes.counted(&tallies.volumes);
+    }
+
+    /// Notes that a request about a key is sent.
+    pub fn begins(&self, key: &Target, now: Instant) {
+        self.queue(key).begins(key.to_string(), now);
+    }
+
+    /// Notes that it is answered.
+    pub fn ends(&self, key: &Target, now: Instant) {
+        self.queue(key).ends(&key.to_string(), now);
+    }
+
+    fn queue(&self, key: &Target) -> &WorkQueueMetrics {
+        match key {
+            Target::Claim(_) => &self.claims,
+            Target::Volume(_) => &self.volumes,
+        }
+    }
+
+    /// Sets how often somebody else changed a phase.
+    pub fn sighted(&self, total: u64) {
+        self.foreign.set(PHASE_CHANGED, total);
+    }
+
+    /// Counts decisions with one reason.
+    pub fn decided(&self, kind: &'static str, reason: &'static str, count: u64) {
+        let decisions =
+            if kind == Kind::Claim.label() { &self.claim_decisions } else { &self.volume_decisions };
+        decisions.count(reason, count);
+    }
+
+    /// Counts a write whose object had changed meanwhile.
+    pub fn conflicted(&self, kind: WriteKind) {
+        self.conflicts.count(kind.as_str());
+    }
+
+    /// Counts requests that failed.
+    pub fn failed(&self, request: &'static str, outcome: &'static str, count: u64) {
+        self.failures.with_label_values(&[request, outcome]).inc_by(count);
+    }
+
+    /// Counts an attempt to give a claim the default class.
+    pub fn class_assigned(&self, succeeded: bool) {
+        self.classes.inc();
+        if !succeeded {
+            self.class_errors.inc();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{
+        binder::tell::{latency::Operation, reason::ClaimReason},
+        kube_api::{
+            ids::{ClaimKey, VolumeName},
+            kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
+        },
+        metrics::QueueCounts,
+    };
+
+    fn decode<T: Narrow>(text: &str) -> T {
+        serde_json::from_str(text).unwrap()
+    }
+
+    /// pv-binder §11: dashboards look for exactly these.
+    #[test]
+    fn names_and_labels_are_those_of_kube_controller_manager() {
+        let objects = Arc::new(Objects::default());
+        let volume: PersistentVolume = decode(
+            r#"{"metadata": {"name": "v"}, "spec": {"storageClassName": "gold", "csi": {"driver": "d"}},
+                "status": {"phase": "Bound"}}"#,
+        );
+        objects.apply(volume);
+        objects.apply(decode::<PersistentVolumeClaim>(
+            r#"{"metadata": {"name": "c", "namespace": "ns"}, "spec": {"volumeAttributesClassName": "fast"}}"#,
+        ));
+        objects.apply(decode::<PersistentVolume>(
+            r#"{"metadata": {"name": "h"}, "spec": {"hostPath": {"path": "/tmp/h"}}}"#,
+        ));
+        objects.apply(decode::<PersistentVolume>(
+            r#"{"metadata": {"name": "n"}, "spec": {"volumeMode": "Block", "nfs": {"server": "s", "path": "/"}}}"#,
+        ));
+        let metrics = Metrics::default();
+        let standing = Arc::new(Standing::default());
+        standing.set_claim(&ClaimKey::new("ns", "c"), ClaimReason::NoVolume, Instant::now());
+        standing.lead(Instant::now());
+        let binder = BinderMetrics::new(&metrics, &objects, &standing).unwrap();
+        binder.decided("claim", "NoClassAndNoMatch", 3);
+        binder.measured(&Measure::Took(Operation::Delete, "d".to_owned(), Duration::from_secs(3)));
+        binder.measured(&Measure::Failed(Operation::Provision, "d".to_owned()));
+        binder.measured(&Measure::Bound(BindMode::Static, Duration::from_millis(3), None));
+        binder.conflicted(WriteKind::NameVolume);
+        binder.class_assigned(false);
+        let waits = [Duration::from_secs(1)].into_iter().collect();
+        binder.queued(&Tallies {
+            claims: QueueCounts { adds: 4, retries: 1, waits, depth: 2 },
+            volumes: QueueCounts::default(),
+        });
+        let (claim, volume) =
+            (Target::Claim(ClaimKey::new("ns", "c")), Target::Volume(VolumeName::from("v")));
+        let now = Instant::now();
+        binder.begins(&claim, now);
+        binder.begins(&volume, now);
+        binder.ends(&claim, now + Duration::from_secs(5));
+        binder.sighted(2);
+        binder.sighted(2);
+        let text = metrics.text().unwrap();
+        for line in [
+            "pv_collector_total_pv_count{plugin_name=\"kubernetes.io/csi:d\",volume_mode=\"Filesystem\"} 1",
+            "pv_collector_total_pv_count{plugin_name=\"kubernetes.io/host-path\",volume_mode=\"Filesystem\"} 1",
+            "pv_collector_total_pv_count{plugin_name=\"kubernetes.io/nfs\",volume_mode=\"Block\"} 1",
+            "pv_collector_bound_pv_count{storage_class=\"gold\"} 1",
+            "pv_collector_unbound_pvc_count{namespace=\"ns\",storage_class=\"\",volume_attributes_class=\"fast\"} 1",
+            "volume_operation_total_seconds_bucket{operation_name=\"delete\",plugin_name=\"d\",le=\"5\"} 1",
+            "volume_operation_total_seconds_bucket{operation_name=\"delete\",plugin_name=\"d\",le=\"2.5\"} 0",
+            "volume_operation_errors_total{operation_name=\"provision\",plugin_name=\"d\"} 1",
+            "volume_operation_total_errors{operation_name=\"provision\",plugin_name=\"d\"} 1",
+            "retroactive_storageclass_total 1",
+            "retroactive_storageclass_errors_total 1",
+            "workqueue_adds_total{name=\"claims\"} 4",
+            "workqueue_retries_total{name=\"claims\"} 1",
+            "workqueue_depth{name=\"claims\"} 2",
+            "workqueue_queue_duration_seconds_sum{name=\"claims\"} 1",
+            "workqueue_work_duration_seconds_sum{name=\"claims\"} 5",
+            "workqueue_unfinished_work_seconds{name=\"claims\"} 0",
+            "workqueue_adds_total{name=\"volumes\"} 0",
+            "mooring_bind_e2e_seconds_bucket{mode=\"static\",le=\"0.005\"} 1",
+            "mooring_bind_e2e_seconds_count{mode=\"dynamic\"} 0",
+            "mooring_write_conflicts_total{op=\"name_volume\"} 1",
+            "mooring_foreign_writes_total{kind=\"phase_changed\"} 2",
+            "mooring_waiting{kind=\"claim\",reason=\"NoClassAndNoMatch\"} 1",
+            "mooring_decisions_total{kind=\"claim\",reason=\"NoClassAndNoMatch\"} 3",
+        ] {
+            assert!(text.contains(&format!("{line}\n")), "{line} is not in {text}");
+        }
+        assert!(text.contains("workqueue_longest_running_processor_seconds{name=\"volumes\"}"), "{text}");
+    }
+}

@@ -1,0 +1,324 @@
+//! Why every claim and volume that is not settled is where it is, for explanations and debugging.
+//!
+//! Written by the planner with each decision, read by anybody. `/debug/binder` prints the very values
+//! that were decided on, and for each claim without a volume those that come nearest.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use k8s_openapi::jiff::Timestamp;
+use serde_json::{Map, Value, json};
+use tokio::time::Instant;
+
+use super::{
+    failures::Failure,
+    reason::{ClaimReason, VolumeReason},
+};
+use crate::{
+    binder::{
+        decide::decision::Target,
+        matching::{
+            nearest::{Near, Unbound},
+            predicate::Wish,
+        },
+    },
+    diagnostics::{Kind, Reason, Subject, Wait, Waits, WallClock, row},
+    kube_api::{
+        ids::{ClaimKey, VolumeName},
+        kinds::{ClaimPhase, PersistentVolumeClaim},
+    },
+    metrics::Metrics,
+    state::Objects,
+};
+
+/// Volumes shown for each claim.
+const NEAREST: usize = 5;
+
+impl Subject for ClaimKey {
+    fn names(&self) -> Map<String, Value> {
+        Map::from_iter([("claim".to_owned(), json!(self.to_string()))])
+    }
+}
+
+impl Subject for VolumeName {
+    fn names(&self) -> Map<String, Value> {
+        Map::from_iter([("volume".to_owned(), json!(self))])
+    }
+}
+
+impl Reason for ClaimReason {
+    fn code(&self) -> &'static str {
+        self.code()
+    }
+
+    fn message(&self) -> String {
+        self.to_string()
+    }
+
+    fn until(&self, clock: &WallClock) -> Option<Timestamp> {
+        match self {
+            Self::HeldBack(why) => Some(clock.at(why.until())),
+            _ => None,
+        }
+    }
+}
+
+impl Reason for VolumeReason {
+    fn code(&self) -> &'static str {
+        self.code()
+    }
+
+    fn message(&self) -> String {
+        self.to_string()
+    }
+
+    fn until(&self, clock: &WallClock) -> Option<Timestamp> {
+        match self {
+            Self::HeldBack(why) => Some(clock.at(why.until())),
+            _ => None,
+        }
+    }
+}
+
+/// Where a claim or volume stands, and the request about it that fails, if one does: that is why it waits then.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stand<R> {
+    /// Where it stands.
+    pub reason: R,
+    /// What fails.
+    pub failure: Option<Failure>,
+}
+
+impl<R: Reason> Reason for Stand<R> {
+    fn code(&self) -> &'static str {
+        if self.failure.is_some() { "RetryBackoff" } else { self.reason.code() }
+    }
+
+    fn message(&self) -> String {
+        self.failure.as_ref().map_or_else(|| self.reason.message(), Failure::text)
+    }
+
+    fn until(&self, clock: &WallClock) -> Option<Timestamp> {
+        self.reason.until(clock).filter(|_| self.failure.is_none())
+    }
+
+    fn facts(&self) -> Map<String, Value> {
+        let Some(failure) = &self.failure else { return self.reason.facts() };
+        let meanwhile = json!({ "reason": self.reason.code(), "message": self.reason.message() });
+        Map::from_iter([
+            ("request".to_owned(), json!(failure.task.label())),
+            ("outcome".to_owned(), json!(failure.outcome.label())),
+            ("meanwhile".to_owned(), meanwhile),
+        ])
+    }
+}
+
+/// Reasons of everything unsettled.
+#[derive(Debug, Default)]
+pub struct Standing {
+    objects: Arc<Objects>,
+    claims: Arc<Waits<ClaimKey, Stand<ClaimReason>>>,
+    volumes: Arc<Waits<VolumeName, Stand<VolumeReason>>>,
+    /// Requests that fail, each with when the next is sent, if that has been settled.
+    failures: Mutex<BTreeMap<Target, (Failure, Option<Instant>)>>,
+    alarm: Mutex<Option<String>>,
+    second_writers: Mutex<Vec<Value>>,
+    leads: AtomicBool,
+}
+
+impl Standing {
+    /// Nothing has been decided yet.
+    #[must_use]
+    pub fn new(objects: Arc<Objects>) -> Self {
+        Self { objects, ..Self::default() }
+    }
+
+    /// Registers the gauges of what waits.
+    ///
+    /// # Errors
+    /// See [`Metrics::register`].
+    pub fn register(&self, metrics: &Metrics) -> Result<(), prometheus::Error> {
+        self.claims.register(Kind::Claim, metrics)?;
+        self.volumes.register(Kind::Volume, metrics)
+    }
+
+    /// Why a claim waits; `None` when it does not, or has not been looked at.
+    #[must_use]
+    pub fn claim(&self, key: &ClaimKey) -> Option<ClaimReason> {
+        self.claims.get(key).map(|wait| wait.reason.reason)
+    }
+
+    /// Why a volume waits; `None` when it does not, or has not been looked at.
+    #[must_use]
+    pub fn volume(&self, name: &VolumeName) -> Option<VolumeReason> {
+        self.volumes.get(name).map(|wait| wait.reason.reason)
+    }
+
+    /// Every claim that waits.
+    #[must_use]
+    pub fn claims(&self) -> BTreeMap<ClaimKey, Wait<Stand<ClaimReason>>> {
+        self.claims.snapshot()
+    }
+
+    /// Every volume that waits.
+    #[must_use]
+    pub fn volumes(&self) -> BTreeMap<VolumeName, Wait<Stand<VolumeReason>>> {
+        self.volumes.snapshot()
+    }
+
+    /// The keys of everything that waits.
+    #[must_use]
+    pub fn keys(&self) -> (Vec<ClaimKey>, Vec<VolumeName>) {
+        (self.claims.keys(), self.volumes.keys())
+    }
+
+    /// How many claims wait, by the reason's code.
+    #[must_use]
+    pub fn waiting(&self) -> BTreeMap<&'static str, usize> {
+        self.claims.count().into_iter().map(|(code, (count, _))| (code, count)).collect()
+    }
+
+    /// As JSON: whether this replica decides; every claim that is not Bound or waits otherwise, and every volume that
+    /// waits. For claims also the volumes that come nearest, with all that is wrong with each.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        let clock = WallClock::now();
+        let mut unbound = Unbound::default();
+        for (name, volume) in self.objects.volumes.snapshot() {
+            unbound.update(&name, Some(&volume));
+        }
+        let waits = self.claims.snapshot();
+        let mut waiting: Vec<Value> = self
+            .objects
+            .claims
+            .snapshot()
+            .iter()
+            .filter(|(key, claim)| claim.status.phase != ClaimPhase::Bound || waits.contains_key(*key))
+            .map(|(key, claim)| self.claim_row(key, claim, waits.get(key), &unbound, &clock))
+            .collect();
+        let volumes = self.volumes.snapshot();
+        waiting.extend(volumes.iter().map(|(name, wait)| row(Kind::Volume, name, wait, &clock)));
+        let alarm = self.alarm.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let writers = self.second_writers.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        json!({ "leads": self.leads.load(Ordering::Relaxed), "alarm": alarm, "secondWriters": writers, "waiting": waiting })
+    }
+
+    fn claim_row(
+        &self,
+        key: &ClaimKey,
+        claim: &PersistentVolumeClaim,
+        wait: Option<&Wait<Stand<ClaimReason>>>,
+        unbound: &Unbound,
+        clock: &WallClock,
+    ) -> Value {
+        let open = claim.spec.volume_name.is_empty();
+        let near: Vec<Near> = match Wish::of(claim) {
+            Ok(wish) if open => unbound.nearest(&wish, NEAREST, &|name| self.objects.volumes.get(name)),
+            _ => Vec::new(),
+        };
+        let near: Vec<Value> = near
+            .iter()
+            .map(|near| {
+                let wrong: Vec<Value> = near
+                    .faults
+                    .iter()
+                    .map(|fault| json!({ "code": fault.misfit.code(), "text": fault.text }))
+                    .collect();
+                json!({ "volume": near.volume, "wrong": wrong })
+            })
+            .collect();
+        let mut row = match wait {
+            Some(wait) => row(Kind::Claim, key, wait, clock),
+            None => json!({
+                "kind": Kind::Claim.label(),
+                "claim": key.to_string(),
+                "reason": "NotLeader",
+                "message": "this process has not looked at the claim, as it does not lead",
+                "since": null, "next": null, "until": null, "facts": {},
+            }),
+        };
+        if let Some(facts) = row.get_mut("facts").and_then(Value::as_object_mut) {
+            facts.insert("phase".to_owned(), json!(claim.status.phase));
+            facts.insert("nearest".to_owned(), json!(near));
+        }
+        row
+    }
+
+    /// Notes that this process decides from now on.
+    pub(crate) fn lead(&self, now: Instant) {
+        self.leads.store(true, Ordering::Relaxed);
+        self.claims.lead(now);
+        self.volumes.lead(now);
+    }
+
+    /// Whether this process decides.
+    #[must_use]
+    pub fn leads(&self) -> bool {
+        self.leads.load(Ordering::Relaxed)
+    }
+
+    /// Sets who else changes what we write: a binder that does so everywhere, and where others do, each with object,
+    /// field, manager and end.
+    pub(crate) fn set_rivals(&self, alarm: Option<String>, rows: Vec<Value>) {
+        *self.alarm.lock().unwrap_or_else(PoisonError::into_inner) = alarm;
+        *self.second_writers.lock().unwrap_or_else(PoisonError::into_inner) = rows;
+    }
+
+    pub(crate) fn set_claim(&self, key: &ClaimKey, reason: ClaimReason, now: Instant) {
+        let (failure, next) = self.failure(&Target::Claim(key.clone()));
+        let waits = !reason.is_settled() || failure.is_some();
+        self.claims.set(key, waits.then_some((Stand { reason, failure }, next)), now);
+    }
+
+    pub(crate) fn set_volume(&self, name: &VolumeName, reason: VolumeReason, now: Instant) {
+        let (failure, next) = self.failure(&Target::Volume(name.clone()));
+        let waits = !reason.is_settled() || failure.is_some();
+        self.volumes.set(name, waits.then_some((Stand { reason, failure }, next)), now);
+    }
+
+    /// Sets what fails of a claim or volume, or that nothing does.
+    pub(crate) fn set_failure(
+        &self,
+        target: &Target,
+        failure: Option<(Failure, Option<Instant>)>,
+        now: Instant,
+    ) {
+        {
+            let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+            match failure {
+                Some(failure) => failures.insert(target.clone(), failure),
+                None => failures.remove(target),
+            };
+        }
+        match target {
+            Target::Claim(key) => {
+                if let Some(reason) = self.claim(key) {
+                    self.set_claim(key, reason, now);
+                }
+            }
+            Target::Volume(name) => {
+                if let Some(reason) = self.volume(name) {
+                    self.set_volume(name, reason, now);
+                }
+            }
+        }
+    }
+
+    fn failure(&self, target: &Target) -> (Option<Failure>, Option<Instant>) {
+        let failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        failures.get(target).cloned().map_or((None, None), |(failure, next)| (Some(failure), next))
+    }
+
+    pub(crate) fn forget(&self, target: &Target) {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(target);
+        match target {
+            Target::Claim(key) => self.claims.remove(key),
+            Target::Volume(name) => self.volumes.remove(name),
+        }
+    }
+}

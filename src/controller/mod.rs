@@ -1,0 +1,103 @@
+//! The skeleton of a controller: everything that is not a decision, once for all controllers.
+//!
+//! Read this first. A controller looks at objects and sends requests until the objects are as they should be. Each
+//! one here has two parts of its own, and shares the rest:
+//!
+//! ```text
+//!    tables ──▶ changes ─┐                                   ┌─▶ events, log, metrics
+//!                        ▼                                   │
+//!                    Controller ─▶ Plan { calls, events, measures, wake_at }
+//!                        ▲                    │
+//!                        └──── answers ◀── Executor ─▶ API server
+//! ```
+//!
+//! - A [`Controller`] owns what is known and decides. It is a state machine: objects that changed, answers and the time
+//!   come in as values, a [`Plan`] comes out. It has no client, no task and no clock, so a test plays it in a loop.
+//! - An [`Executor`] sends one request for one call, and notes what was measured. It makes no choices.
+//! - The [`Runner`] joins both, and is the same for all: the one loop, leadership, and the end.
+//!
+//! To build a controller from: [`queue`] (keys to look at), [`retry`] (pauses after failures), [`in_doubt`] (writes
+//! without an answer), [`event_dedup`] (what was told, and when it is told again). What is common to all controllers
+//! changes here; what two controllers do differently stays with them.
+
+pub mod event_dedup;
+pub mod in_doubt;
+pub mod queue;
+pub mod retry;
+mod runner;
+#[cfg(test)]
+mod runner_tests;
+
+use std::collections::BTreeSet;
+
+use tokio::time::Instant;
+
+use crate::kube_api::{call::CallError, events::Event, kinds::ObjectRef};
+
+pub use runner::Runner;
+
+/// Knows and decides.
+pub trait Controller: Send + 'static {
+    /// One request, complete: names, preconditions, body.
+    type Call: Send + 'static;
+    /// What the API server answers.
+    type Answer: Send + 'static;
+    /// What a plan has to say beside requests and events: counts, durations, changes to be logged.
+    type Measures: Send;
+
+    /// Reads the tables whole, once, when every kind has been listed.
+    fn load(&mut self, now: Instant);
+
+    /// Takes objects that changed. How they are now, the tables show.
+    fn changed(&mut self, objects: BTreeSet<ObjectRef>, now: Instant);
+
+    /// Takes the answer to a call. `jitter`, below 1, is for the pause after a failure.
+    fn answered(
+        &mut self,
+        call: Self::Call,
+        result: Result<Self::Answer, CallError>,
+        now: Instant,
+        jitter: f64,
+    );
+
+    /// This process leads from now on. Called once: a process that loses its lease ends.
+    fn lead(&mut self, now: Instant);
+
+    /// Decides what is due. Called after each of the above, and at the time that the last plan named. Before this
+    /// process leads, a plan holds no calls and no events.
+    fn plan(&mut self, now: Instant) -> Plan<Self::Call, Self::Measures>;
+
+    /// An event of a plan was lost, for there was no room.
+    fn event_lost(&mut self, event: &Event, now: Instant);
+}
+
+/// What a controller wants done.
+#[derive(Clone, Debug)]
+pub struct Plan<Call, Measures> {
+    /// Requests, in the order of sending. None rests on the answer to another.
+    pub calls: Vec<Call>,
+    /// What to tell users.
+    pub events: Vec<Event>,
+    /// What to count, and to log.
+    pub measures: Measures,
+    /// When to plan again although nothing happened.
+    pub wake_at: Option<Instant>,
+}
+
+/// Carries out the calls of one controller.
+pub trait Executor<C: Controller>: Send + 'static {
+    /// Sends a call as one request. A panic in it ends the process: the keys of the call would be held for ever.
+    fn perform(
+        &self,
+        call: C::Call,
+    ) -> impl Future<Output = (C::Call, Result<C::Answer, CallError>)> + Send + 'static;
+
+    /// Notes what a plan measured, before its calls are sent.
+    fn planned(&mut self, controller: &C, measures: C::Measures, now: Instant);
+
+    /// Notes that a call is about to be sent.
+    fn begins(&mut self, call: &C::Call, now: Instant);
+
+    /// Notes how a call ended, before the controller takes the answer.
+    fn ends(&mut self, controller: &C, call: &C::Call, result: &Result<C::Answer, CallError>, now: Instant);
+}

@@ -1,0 +1,179 @@
+//! The one loop of every controller: changes → plan → send → answers.
+//!
+//! In: the change set of the tables, the right to write, answers. Out: requests, each in a task of its own, and
+//! events. It makes no choices about objects. Three rules are kept here for all controllers:
+//!
+//! - Nothing is planned before every kind has been listed, and nothing is sent before this process leads (S36).
+//! - A request that was refused because the term is over stops planning until the term goes on. It does after a
+//!   machine was suspended for less than the lease lasts. If it does not, the elector ends the process: no controller
+//!   has to lead twice.
+//! - At shutdown the answers to what was asked are awaited, and nothing more is asked (L14).
+
+use std::{panic::resume_unwind, sync::Arc};
+
+use tokio::{
+    task::{JoinError, JoinSet, yield_now},
+    time::{Instant, sleep_until},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{Controller, Executor, Plan};
+use crate::{
+    kube_api::{call::CallError, events::EventRecorder, leadership::Leadership},
+    metrics::{Metrics, RunningController},
+    state::{ChangeSet, Objects},
+};
+
+/// A call with its answer.
+type Answered<C> = (<C as Controller>::Call, Result<<C as Controller>::Answer, CallError>);
+
+/// Whether this process may send what is planned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Right {
+    /// Another process leads, or none.
+    StandBy,
+    /// This process leads.
+    Lead,
+    /// This process led, and a request was refused because the term is over.
+    Suspended,
+}
+
+/// Runs one controller.
+#[derive(Debug)]
+pub struct Runner<C: Controller, E> {
+    objects: Arc<Objects>,
+    changes: Arc<ChangeSet>,
+    controller: C,
+    executor: E,
+    leadership: Leadership,
+    events: EventRecorder,
+    running: RunningController,
+    under_way: JoinSet<Answered<C>>,
+    right: Right,
+}
+
+impl<C: Controller, E: Executor<C>> Runner<C, E> {
+    /// Joins a controller and its executor, under kube-controller-manager's name for it. It is told of changes from now
+    /// on.
+    ///
+    /// # Errors
+    /// See [`Metrics::register`].
+    pub fn new(
+        name: &str,
+        (controller, executor): (C, E),
+        objects: Arc<Objects>,
+        leadership: Leadership,
+        events: EventRecorder,
+        metrics: &Metrics,
+    ) -> Result<Self, prometheus::Error> {
+        Ok(Self {
+            changes: objects.subscribe(),
+            objects,
+            controller,
+            executor,
+            leadership,
+            events,
+            running: RunningController::new(metrics, name)?,
+            under_way: JoinSet::new(),
+            right: Right::StandBy,
+        })
+    }
+
+    /// Its controller.
+    pub fn controller(&self) -> &C {
+        &self.controller
+    }
+
+    /// Its controller, to be set up before it runs.
+    pub fn controller_mut(&mut self) -> &mut C {
+        &mut self.controller
+    }
+
+    /// Its executor, likewise.
+    pub fn executor_mut(&mut self) -> &mut E {
+        &mut self.executor
+    }
+
+    /// Runs until shutdown, then waits for the requests in flight.
+    pub async fn run(mut self, shutdown: CancellationToken) {
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = self.objects.synced() => {}
+        }
+        self.controller.load(Instant::now());
+        let mut wake_at = self.plan();
+        loop {
+            if wake_at.is_some_and(|at| at <= Instant::now()) {
+                // There is much to plan: other tasks have their turn, too.
+                yield_now().await;
+            }
+            tokio::select! {
+                () = shutdown.cancelled() => break,
+                () = self.leadership.acquired(), if self.right == Right::StandBy => self.lead(),
+                () = self.leadership.regained(), if self.right == Right::Suspended => self.right = Right::Lead,
+                changed = self.changes.take() => self.controller.changed(changed, Instant::now()),
+                Some(joined) = self.under_way.join_next() => self.answered(joined),
+                () = sleep_until(wake_at.unwrap_or_else(Instant::now)), if wake_at.is_some() => {}
+            }
+            // Answers that have arrived together are planned together.
+            while let Some(joined) = self.under_way.try_join_next() {
+                self.answered(joined);
+            }
+            wake_at = if self.right == Right::Suspended { None } else { self.plan() };
+        }
+        while let Some(joined) = self.under_way.join_next().await {
+            self.answered(joined);
+        }
+    }
+
+    fn lead(&mut self) {
+        self.right = Right::Lead;
+        self.running.started();
+        // What the take-over barrier has read is to be known before anything is planned.
+        self.take_changes();
+        self.controller.lead(Instant::now());
+    }
+
+    fn take_changes(&mut self) {
+        let changed = self.changes.take_now();
+        if !changed.is_empty() {
+            self.controller.changed(changed, Instant::now());
+        }
+    }
+
+    /// Plans, and sends. Returns when to plan again.
+    fn plan(&mut self) -> Option<Instant> {
+        // What the tables show is decided upon, not what they showed a moment ago (S19).
+        self.take_changes();
+        let now = Instant::now();
+        let Plan { calls, events, measures, wake_at } = self.controller.plan(now);
+        self.executor.planned(&self.controller, measures, now);
+        for call in calls {
+            self.executor.begins(&call, now);
+            self.under_way.spawn(self.executor.perform(call));
+        }
+        for event in events {
+            if let Err(lost) = self.events.record(event) {
+                self.controller.event_lost(&lost, now);
+            }
+        }
+        wake_at
+    }
+
+    fn answered(&mut self, joined: Result<Answered<C>, JoinError>) {
+        let (call, result) = match joined {
+            Ok(answered) => answered,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => resume_unwind(panic),
+                // Aborted, which only the end of the process does.
+                Err(_) => return,
+            },
+        };
+        if matches!(result, Err(CallError::NotLeader)) {
+            self.right = Right::Suspended;
+        }
+        let now = Instant::now();
+        self.executor.ends(&self.controller, &call, &result, now);
+        self.controller.answered(call, result, now, fastrand::f64());
+    }
+}

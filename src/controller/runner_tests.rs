@@ -1,0 +1,271 @@
+//! The loop, with a controller that asks for what it is told to.
+
+use std::{
+    collections::{BTreeSet, VecDeque},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use tokio::{sync::Semaphore, task::JoinHandle, task::yield_now, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::{
+    kube_api::{
+        events::{EventQueue, EventType, EventWriter, Involved},
+        kinds::{
+            CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, VolumeAttachment,
+        },
+        leadership::{Leadership, Term},
+    },
+    metrics::Metrics,
+    state::Objects,
+};
+
+type Log = Arc<Mutex<Vec<String>>>;
+
+/// Asks for one request per answer, as long as there is something to ask for.
+struct Asks {
+    log: Log,
+    leads: bool,
+    is_busy: bool,
+    to_ask: VecDeque<&'static str>,
+    to_tell: usize,
+    lost: usize,
+}
+
+impl Asks {
+    fn log(&self, line: impl Into<String>) {
+        self.log.lock().unwrap().push(line.into());
+    }
+}
+
+impl Controller for Asks {
+    type Call = &'static str;
+    type Answer = ();
+    type Measures = usize;
+
+    fn load(&mut self, _: Instant) {
+        self.log("load");
+    }
+
+    fn changed(&mut self, objects: BTreeSet<ObjectRef>, _: Instant) {
+        self.log(format!("{} changed", objects.len()));
+    }
+
+    fn answered(&mut self, call: &'static str, result: Result<(), CallError>, _: Instant, jitter: f64) {
+        assert!((0.0..1.0).contains(&jitter));
+        self.is_busy = false;
+        self.log(format!("{call} answered {}", result.is_ok()));
+        if result.is_err() {
+            self.to_ask.push_front(call);
+        }
+    }
+
+    fn lead(&mut self, _: Instant) {
+        self.leads = true;
+        self.log("lead");
+    }
+
+    fn plan(&mut self, _: Instant) -> Plan<&'static str, usize> {
+        let call = if self.leads && !self.is_busy { self.to_ask.pop_front() } else { None };
+        self.is_busy |= call.is_some();
+        let event = Event {
+            involved: Involved::object(&Node::default()),
+            r#type: EventType::Normal,
+            reason: "Reason",
+            message: String::new(),
+        };
+        let events = vec![event; std::mem::take(&mut self.to_tell)];
+        Plan { calls: call.into_iter().collect(), events, measures: self.lost, wake_at: None }
+    }
+
+    fn event_lost(&mut self, event: &Event, _: Instant) {
+        assert_eq!(event.reason, "Reason");
+        self.lost += 1;
+    }
+}
+
+/// Answers one request at a time, when it is let; without the right to write at once.
+struct Answers {
+    log: Log,
+    leadership: Leadership,
+    gate: Arc<Semaphore>,
+    lost: Arc<Mutex<usize>>,
+}
+
+impl Executor<Asks> for Answers {
+    fn perform(
+        &self,
+        call: &'static str,
+    ) -> impl Future<Output = (&'static str, Result<(), CallError>)> + Send + 'static {
+        let (gate, may_write) = (Arc::clone(&self.gate), self.leadership.may_write(Instant::now()));
+        async move {
+            if !may_write {
+                return (call, Err(CallError::NotLeader));
+            }
+            gate.acquire().await.unwrap().forget();
+            assert_ne!(call, "panic");
+            (call, Ok(()))
+        }
+    }
+
+    fn planned(&mut self, _: &Asks, lost: usize, _: Instant) {
+        *self.lost.lock().unwrap() = lost;
+    }
+
+    fn begins(&mut self, call: &&'static str, _: Instant) {
+        self.log.lock().unwrap().push(format!("{call} begins"));
+    }
+
+    fn ends(&mut self, _: &Asks, call: &&'static str, _: &Result<(), CallError>, _: Instant) {
+        self.log.lock().unwrap().push(format!("{call} ends"));
+    }
+}
+
+struct Stage {
+    log: Log,
+    objects: Arc<Objects>,
+    leadership: Leadership,
+    gate: Arc<Semaphore>,
+    lost: Arc<Mutex<usize>>,
+    metrics: Metrics,
+    shutdown: CancellationToken,
+    running: JoinHandle<()>,
+    /// Never runs, so that the queue fills.
+    _writer: EventWriter,
+}
+
+impl Stage {
+    fn new(to_ask: &[&'static str], to_tell: usize) -> Self {
+        let log = Log::default();
+        let (objects, gate) = (Arc::new(Objects::default()), Arc::new(Semaphore::new(0)));
+        let (leadership, metrics) = (Leadership::new(Term::None), Metrics::default());
+        let (events, writer) = EventQueue::new(&metrics).unwrap();
+        let lost = Arc::default();
+        let controller = Asks {
+            log: Arc::clone(&log),
+            leads: false,
+            is_busy: false,
+            to_ask: to_ask.iter().copied().collect(),
+            to_tell,
+            lost: 0,
+        };
+        let executor = Answers {
+            log: Arc::clone(&log),
+            leadership: leadership.clone(),
+            gate: Arc::clone(&gate),
+            lost: Arc::clone(&lost),
+        };
+        let parts = (controller, executor);
+        let events = events.for_component("test");
+        let runner =
+            Runner::new("test", parts, Arc::clone(&objects), leadership.clone(), events, &metrics).unwrap();
+        let shutdown = CancellationToken::new();
+        let running = tokio::spawn(runner.run(shutdown.clone()));
+        Self { log, objects, leadership, gate, lost, metrics, shutdown, running, _writer: writer }
+    }
+
+    fn is_synced(&self) {
+        self.objects.reset::<Node>(Vec::new());
+        self.objects.reset::<Pod>(Vec::new());
+        self.objects.reset::<PersistentVolume>(Vec::new());
+        self.objects.reset::<PersistentVolumeClaim>(Vec::new());
+        self.objects.reset::<VolumeAttachment>(Vec::new());
+        self.objects.reset::<StorageClass>(Vec::new());
+        self.objects.reset::<CsiDriver>(Vec::new());
+    }
+
+    fn leads(&self) {
+        self.leadership.set(Term::Until(Instant::now() + Duration::from_hours(1)));
+    }
+
+    /// What happened since this was last asked.
+    async fn happens(&self) -> Vec<String> {
+        for _turn in 0..100 {
+            yield_now().await;
+        }
+        std::mem::take(&mut *self.log.lock().unwrap())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn s36_nothing_is_known_before_all_is_listed_and_nothing_is_sent_before_this_process_leads() {
+    let stage = Stage::new(&["a"], 0);
+    stage.objects.apply(Node::default());
+    assert_eq!(stage.happens().await, [""; 0]);
+    stage.is_synced();
+    let [load, known] = &stage.happens().await[..] else { panic!("loaded, and told what came meanwhile") };
+    assert_eq!((&**load, known.ends_with("changed")), ("load", true));
+    assert!(!stage.metrics.text().unwrap().contains("running_managed_controllers{"));
+    let mut pod = Pod::default();
+    pod.metadata.name = "p".into();
+    pod.metadata.resource_version = crate::kube_api::ids::ResourceVersion(1);
+    stage.objects.reset::<Pod>(vec![pod]);
+    stage.leads();
+    // What the tables show is known when it begins to lead.
+    let happens = stage.happens().await;
+    let lead = happens.iter().position(|line| line == "lead").unwrap();
+    assert_eq!(happens[lead..], ["lead", "a begins"]);
+    let running = "running_managed_controllers{manager=\"mooring\",name=\"test\"} 1\n";
+    assert!(stage.metrics.text().unwrap().contains(running));
+}
+
+/// The machine was suspended for a moment: its lease may have been taken, or not.
+#[tokio::test(start_paused = true)]
+async fn s36_a_refused_request_ends_planning_until_the_term_goes_on() {
+    let stage = Stage::new(&["a", "b"], 0);
+    stage.is_synced();
+    stage.leads();
+    assert_eq!(stage.happens().await.last().unwrap(), "a begins");
+    stage.leadership.set(Term::None);
+    stage.gate.add_permits(1);
+    let refused = ["a ends", "a answered true", "b begins", "b ends", "b answered false"];
+    assert_eq!(stage.happens().await, refused, "asked once in vain");
+    stage.objects.apply(PersistentVolume::default());
+    assert_eq!(stage.happens().await, ["1 changed"]);
+    stage.leads();
+    assert_eq!(stage.happens().await, ["b begins"], "and it does not lead anew");
+}
+
+#[tokio::test(start_paused = true)]
+async fn l14_on_shutdown_the_answers_to_what_was_asked_are_awaited_and_nothing_more_is_asked() {
+    let mut stage = Stage::new(&["a", "b"], 0);
+    stage.is_synced();
+    stage.leads();
+    stage.happens().await;
+    stage.shutdown.cancel();
+    stage.objects.apply(PersistentVolume::default());
+    stage.happens().await;
+    assert!(!stage.running.is_finished());
+    stage.gate.add_permits(1);
+    (&mut stage.running).await.unwrap();
+    assert_eq!(stage.happens().await, ["a ends", "a answered true"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_told_to_end_before_all_is_listed_ends() {
+    let stage = Stage::new(&["a"], 0);
+    stage.shutdown.cancel();
+    stage.running.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_that_finds_no_room_is_given_back() {
+    let stage = Stage::new(&["a"], 100_000);
+    stage.is_synced();
+    stage.leads();
+    stage.happens().await;
+    let lost = *stage.lost.lock().unwrap();
+    assert!((1..100_000).contains(&lost), "{lost}");
+}
+
+/// The keys of the request would be held for ever.
+#[tokio::test(start_paused = true)]
+async fn a_panic_of_a_request_ends_the_process() {
+    let stage = Stage::new(&["panic"], 0);
+    stage.is_synced();
+    stage.leads();
+    stage.gate.add_permits(1);
+    assert!(stage.running.await.unwrap_err().is_panic());
+}
