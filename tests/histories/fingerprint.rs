@@ -24,8 +24,8 @@ use mooring::{
         },
         decide::node_list::WINDOW,
         desired::volume_name::VolumeId,
-        retry::Retry,
     },
+    controller::retry::Retry,
     kube_api::{
         ids::{NodeName, ResourceVersion, Uid},
         kinds::{Narrow, Node, NodeCondition, Pod, VolumeAttachment},
