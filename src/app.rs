@@ -12,7 +12,7 @@ use std::{net::SocketAddr, sync::Arc};
 
 use anyhow::{Context, anyhow};
 use futures::future::{BoxFuture, LocalBoxFuture};
-use serde_json::Value;
+use serde::Serialize;
 use tokio::{
     runtime::Handle,
     signal::unix::{Signal, SignalKind, signal},
@@ -28,7 +28,7 @@ use crate::{
     binder::Binder,
     config::{Config, Controllers},
     debugging,
-    http::{self, Gate, Measures, OwnCertificate, Pages, Router},
+    http::{self, Answer, Gate, Measures, OwnCertificate, Pages, Router},
     kube_api::{
         call::Caller,
         connect::{ApiServer, ConnectError},
@@ -175,7 +175,7 @@ pub struct Subsystem {
 }
 
 /// Where and how a subsystem explains what it does.
-type Explained = (&'static str, Box<dyn Fn() -> Value + Send + Sync>);
+type Explained = (&'static str, Box<dyn Fn() -> Answer + Send + Sync>);
 
 impl std::fmt::Debug for Subsystem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -186,13 +186,13 @@ impl std::fmt::Debug for Subsystem {
 impl Subsystem {
     /// A subsystem, the future that is its life, and where and how it explains what it does.
     #[must_use]
-    pub fn new(
+    pub fn new<Document: Serialize>(
         name: &'static str,
         running: impl Future<Output = ()> + Send + 'static,
         explained_at: &'static str,
-        explanation: impl Fn() -> Value + Send + Sync + 'static,
+        explanation: impl Fn() -> Document + Send + Sync + 'static,
     ) -> Self {
-        let explained: Explained = (explained_at, Box::new(explanation));
+        let explained: Explained = (explained_at, Box::new(move || Answer::json(&explanation())));
         Self { explained: Some(explained), ..Self::unexplained(name, running) }
     }
 
@@ -258,7 +258,7 @@ fn attach_detach_subsystem(parts: &Parts) -> anyhow::Result<Subsystem> {
         "attach-detach",
         attach_detach.run(parts.planning.clone()),
         "/debug/attach-detach",
-        move || attachments.json(),
+        move || attachments.page(),
     ))
 }
 
@@ -275,7 +275,7 @@ fn binder_subsystem(parts: &Parts) -> anyhow::Result<Subsystem> {
     .with_traces(parts.traces.clone());
     let claims = binder.standing();
     let running = binder.run(parts.planning.clone());
-    Ok(Subsystem::new("binder", running, "/debug/binder", move || claims.json()))
+    Ok(Subsystem::new("binder", running, "/debug/binder", move || claims.page()))
 }
 
 /// The running daemon. When dropped, it is gone at once, as a process that was killed.
@@ -393,7 +393,7 @@ impl Daemon {
         for Subsystem { name, running, explained } in subsystems(&parts)? {
             tasks.spawn(Stage::Subsystem, name, running);
             if let Some((path, explanation)) = explained {
-                router = router.json(path, explanation);
+                router = router.page(path, explanation);
             }
         }
         let router = zpages::add(router, &parts.config);

@@ -19,6 +19,7 @@ use prometheus::{
     core::{Collector, Desc},
     proto::MetricFamily,
 };
+use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
@@ -217,6 +218,16 @@ pub fn row<K: Subject, R: Reason>(kind: Kind, key: &K, wait: &Wait<R>, clock: &W
         ("facts".to_owned(), Value::Object(reason.facts())),
     ]);
     Value::Object(row)
+}
+
+/// Rows of a debug page, each made when it is written: there may be as many as there are volumes on nodes.
+#[derive(Clone, Copy, Debug)]
+pub struct Rows<F>(pub F);
+
+impl<I: Iterator<Item = Value>, F: Fn() -> I> Serialize for Rows<F> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq((self.0)())
+    }
 }
 
 /// What time an instant is for people, by the wall clock as it stands when a page is made.

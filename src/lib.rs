@@ -10,7 +10,8 @@
 //!
 //! - The floor: [`kube_api`] (single requests, narrow kinds, watches, lease, events), [`state`] (one
 //!   table per kind), [`metrics`], [`http`].
-//! - The subsystems, which never import each other: [`attach_detach`] and [`binder`].
+//! - The skeleton of every controller: [`controller`].
+//! - The controllers, which never import each other: [`attach_detach`], [`binder`] and [`protection`].
 //! - The process: [`program`], [`cli`], [`config`], [`app`], [`supervise`], [`routes`], [`zpages`], [`telemetry`],
 //!   [`traces`].
 //!

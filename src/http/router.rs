@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use http::{Method, StatusCode};
-use serde_json::Value;
+use serde::Serialize;
 
 use super::health::{Audience, Checks};
 
@@ -26,12 +26,17 @@ impl Answer {
         Self { status, content_type: "text/plain; charset=utf-8", body }
     }
 
-    /// A JSON document, in the form that takes the least memory: whoever reads it has `jq`.
+    /// A JSON document, in the form that takes the least memory: whoever reads it has `jq`. It is made while it is
+    /// written, so a page of many rows holds one of them at a time beside its text.
     #[must_use]
-    pub fn json(value: &Value) -> Self {
-        let mut body = value.to_string();
-        body.push('\n');
-        Self { status: StatusCode::OK, content_type: "application/json", body }
+    pub fn json(document: &impl Serialize) -> Self {
+        match serde_json::to_string(document) {
+            Ok(mut body) => {
+                body.push('\n');
+                Self { status: StatusCode::OK, content_type: "application/json", body }
+            }
+            Err(error) => Self::text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+        }
     }
 }
 
@@ -159,7 +164,11 @@ impl Router {
 
     /// Answers one path with JSON.
     #[must_use]
-    pub fn json(self, path: &'static str, answer: impl Fn() -> Value + Send + Sync + 'static) -> Self {
+    pub fn json<Document: Serialize>(
+        self,
+        path: &'static str,
+        answer: impl Fn() -> Document + Send + Sync + 'static,
+    ) -> Self {
         self.page(path, move || Answer::json(&answer()))
     }
 

@@ -13,7 +13,7 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    Keys, Step, patch,
+    Keys, LOOKS, Step, patch,
     requests::{Answer, Call, ListedPod},
 };
 use crate::{
@@ -219,6 +219,7 @@ impl Controller for ClaimProtection {
                 self.keys.patched(&key, &result, now, jitter);
             }
             Call::Pods(namespace, claims) => {
+                self.keys.queue.at(now);
                 self.listing.remove(&namespace);
                 self.listed(claims, result, (now, jitter));
             }
@@ -234,7 +235,8 @@ impl Controller for ClaimProtection {
 
     fn plan(&mut self, now: Instant) -> Plan<Call, QueueCounts> {
         let mut calls = Vec::new();
-        while let Some(key) = self.keys.next(self.listing.len(), now) {
+        for _ in 0..LOOKS {
+            let Some(key) = self.keys.next(self.listing.len(), now) else { break };
             calls.extend(self.look(&key, now));
         }
         for (namespace, claims) in std::mem::take(&mut self.to_list) {

@@ -28,6 +28,9 @@ pub use requests::Protection;
 /// Requests of one of the two under way at once: KCM works on one object after the other.
 const CALLS: usize = 16;
 
+/// Keys looked at in one plan, after which what has come in meanwhile goes first (L15).
+const LOOKS: usize = 500;
+
 /// What to do about the finalizer of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {

@@ -112,15 +112,21 @@ struct PageMeta {
     r#continue: String,
 }
 
+/// Where a page is, which the last one names, if there was one.
+fn page_path(namespace: &str, token: &str) -> String {
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    query.append_pair("limit", &PAGE.to_string());
+    if !token.is_empty() {
+        query.append_pair("continue", token);
+    }
+    format!("/api/v1/namespaces/{namespace}/pods?{}", query.finish())
+}
+
 /// Lists all pods of a namespace at the most recent revision. What cannot be read proves nothing (S42).
 async fn pods(caller: &Caller, namespace: &str) -> Result<Vec<ListedPod>, CallError> {
     let (mut all, mut next) = (Vec::new(), String::new());
     loop {
-        let query = form_urlencoded::Serializer::new(String::new())
-            .append_pair("limit", &PAGE.to_string())
-            .append_pair("continue", &next)
-            .finish();
-        let path = format!("/api/v1/namespaces/{namespace}/pods?{query}");
+        let path = page_path(namespace, &next);
         let body = caller.send(&Request { verb: Verb::Get, path, body: None }).await?;
         let page = serde_json::from_slice::<Page>(&body).ok().filter(|page| page.kind == "PodList");
         let page = page.ok_or_else(|| CallError::Unknown("unreadable list of pods".to_owned()))?;

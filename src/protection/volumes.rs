@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use tokio::time::Instant;
 
 use super::{
-    Keys, Step, patch,
+    Keys, LOOKS, Step, patch,
     requests::{Answer, Call},
 };
 use crate::{
@@ -101,7 +101,8 @@ impl Controller for VolumeProtection {
 
     fn plan(&mut self, now: Instant) -> Plan<Call, QueueCounts> {
         let mut calls = Vec::new();
-        while let Some(name) = self.keys.next(0, now) {
+        for _ in 0..LOOKS {
+            let Some(name) = self.keys.next(0, now) else { break };
             calls.extend(self.look(&name, now));
         }
         let measures = self.keys.queue.take_counts();

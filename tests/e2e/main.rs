@@ -29,6 +29,7 @@ mod in_tree;
 mod logs;
 mod mass_move;
 mod permissions;
+mod protection;
 mod recycle;
 mod refusals;
 mod release;
@@ -78,6 +79,7 @@ fn main() {
     stories.extend(traces::stories());
     stories.extend(deploy::stories());
     stories.extend(troubles::stories());
+    stories.extend(protection::stories());
     stories.extend(permissions::stories());
 
     let real_name = |story: &Story| format!("real::{}", story.name);

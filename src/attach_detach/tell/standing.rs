@@ -12,7 +12,7 @@ use std::{
 };
 
 use k8s_openapi::jiff::Timestamp;
-use serde::Serialize;
+use serde::{Serialize, Serializer, ser::SerializeStruct};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
@@ -25,7 +25,7 @@ use crate::{
             volume_name::VolumeId,
         },
     },
-    diagnostics::{Kind, Reason, Subject, Wait, Waits, WallClock, row},
+    diagnostics::{Kind, Reason, Rows, Subject, Wait, Waits, WallClock, row},
     kube_api::ids::{AttachmentName, NodeName, PodKey},
     metrics::Metrics,
 };
@@ -337,33 +337,65 @@ impl Standing {
     /// As JSON: whether this replica decides; what waits, pairs and volumes of pods alike; the pairs that do not; and
     /// VolumeAttachments that are not ours.
     #[must_use]
-    pub fn json(&self) -> Value {
-        self.json_at(&WallClock::now())
+    pub fn page(&self) -> Page {
+        self.page_at(WallClock::now())
     }
 
-    fn json_at(&self, clock: &WallClock) -> Value {
+    fn page_at(&self, clock: WallClock) -> Page {
         // The planner does not wait for a reader: each map is copied first.
-        let (pairs, pod_volumes) = (self.waits.snapshot(), self.unresolved.snapshot());
-        let pairs = pairs.iter().map(|(key, wait)| row(Kind::Attachment, key, wait, clock));
-        let pod_volumes = pod_volumes.iter().map(|(key, wait)| row(Kind::PodVolume, key, wait, clock));
-        let waiting: Vec<Value> = pairs.chain(pod_volumes).collect();
-        let settled = self.settled.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let settled = settled.iter().map(|(NodeVolume { volume, node }, Settled { state, since })| {
-            json!({ "volume": volume, "node": node, "state": state, "since": clock.at(*since).to_string() })
-        });
-        let foreign = self.foreign.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let foreign = foreign.iter().map(|(name, Foreign { volume, node, since })| {
-            let since = clock.at(*since).to_string();
-            json!({ "attachment": name, "volume": volume, "node": node, "since": since })
-        });
-        json!({
-            "leads": self.leads.load(Ordering::Relaxed),
-            "alarm": self.alarm(),
-            "secondWriters": self.second_writers(),
-            "waiting": waiting,
-            "settled": settled.collect::<Vec<_>>(),
-            "foreign": foreign.collect::<Vec<_>>(),
-        })
+        Page {
+            clock,
+            alarm: self.alarm(),
+            foreign: self.foreign.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            leads: self.leads(),
+            second_writers: self.second_writers(),
+            settled: self.settled.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            pairs: self.waits.snapshot(),
+            pod_volumes: self.unresolved.snapshot(),
+        }
+    }
+}
+
+/// The debug page as of one moment.
+#[derive(Clone, Debug)]
+pub struct Page {
+    clock: WallClock,
+    alarm: Option<String>,
+    foreign: BTreeMap<AttachmentName, Foreign>,
+    leads: bool,
+    second_writers: Vec<Value>,
+    settled: BTreeMap<NodeVolume, Settled>,
+    pairs: BTreeMap<NodeVolume, Wait<PairWait>>,
+    pod_volumes: BTreeMap<PodVolume, Wait<WhyUnresolved>>,
+}
+
+impl Serialize for Page {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let clock = &self.clock;
+        let foreign = || {
+            self.foreign.iter().map(|(name, Foreign { volume, node, since })| {
+                let since = clock.at(*since).to_string();
+                json!({ "attachment": name, "volume": volume, "node": node, "since": since })
+            })
+        };
+        let settled = || {
+            self.settled.iter().map(|(NodeVolume { volume, node }, Settled { state, since })| {
+                json!({ "volume": volume, "node": node, "state": state, "since": clock.at(*since).to_string() })
+            })
+        };
+        let waiting = || {
+            let pairs = self.pairs.iter().map(|(key, wait)| row(Kind::Attachment, key, wait, clock));
+            let volumes = self.pod_volumes.iter().map(|(key, wait)| row(Kind::PodVolume, key, wait, clock));
+            pairs.chain(volumes)
+        };
+        let mut page = serializer.serialize_struct("Page", 6)?;
+        page.serialize_field("alarm", &self.alarm)?;
+        page.serialize_field("foreign", &Rows(foreign))?;
+        page.serialize_field("leads", &self.leads)?;
+        page.serialize_field("secondWriters", &self.second_writers)?;
+        page.serialize_field("settled", &Rows(settled))?;
+        page.serialize_field("waiting", &Rows(waiting))?;
+        page.end()
     }
 }
 
@@ -416,7 +448,7 @@ mod tests {
         assert_eq!(standing.set_foreign(&theirs, Some(&volume), Some(&a), at(7)), 0);
         let time = |second: i64| Timestamp::from_second(second).unwrap().to_string();
         assert_eq!(
-            standing.json_at(&clock),
+            json!(standing.page_at(clock)),
             json!({ "waiting": [
                 {
                     "kind": "attachment", "volume": "kubernetes.io/csi/d^h", "node": "a",
@@ -450,7 +482,7 @@ mod tests {
         );
         standing.set_unresolved(&pod, &found, &[], at(5));
         standing.set(&volume, &a, None, at(5));
-        assert_eq!(standing.json_at(&clock)["waiting"].as_array().map(Vec::len), Some(1));
+        assert_eq!(json!(standing.page_at(clock))["waiting"].as_array().map(Vec::len), Some(1));
     }
 
     #[test]
@@ -502,7 +534,7 @@ mod tests {
                 standing.lead(Instant::now());
             }
             standing.set_second_writers(alarm.then(|| "another".to_owned()), Vec::new());
-            let shown = standing.json();
+            let shown = json!(standing.page());
             assert_eq!((&shown["leads"], shown["alarm"].is_string()), (&json!(leads), alarm));
         }
     }

@@ -12,6 +12,7 @@ use std::{
 };
 
 use k8s_openapi::jiff::Timestamp;
+use serde::{Serialize, Serializer, ser::SerializeStruct};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
@@ -28,7 +29,7 @@ use crate::{
             predicate::Wish,
         },
     },
-    diagnostics::{Kind, Reason, Subject, Wait, Waits, WallClock, row},
+    diagnostics::{Kind, Reason, Rows, Subject, Wait, Waits, WallClock, row},
     kube_api::{
         ids::{ClaimKey, VolumeName},
         kinds::{ClaimPhase, Narrow, PersistentVolumeClaim},
@@ -189,71 +190,21 @@ impl Standing {
     /// As JSON: whether this replica decides; every claim that is not Bound or waits otherwise, and every volume that
     /// waits. For claims also the volumes that come nearest, with all that is wrong with each.
     #[must_use]
-    pub fn json(&self) -> Value {
-        let clock = WallClock::now();
+    pub fn page(&self) -> Page {
         let mut unbound = Unbound::default();
         for (name, volume) in self.objects.volumes.snapshot() {
             unbound.update(&name, Some(&volume));
         }
-        let waits = self.claims.snapshot();
-        let mut waiting: Vec<Value> = self
-            .objects
-            .claims
-            .snapshot()
-            .iter()
-            .filter(|(key, claim)| claim.status.phase != ClaimPhase::Bound || waits.contains_key(*key))
-            .map(|(key, claim)| self.claim_row(key, claim, waits.get(key), &unbound, &clock))
-            .collect();
-        let volumes = self.volumes.snapshot();
-        waiting.extend(volumes.iter().map(|(name, wait)| row(Kind::Volume, name, wait, &clock)));
-        let alarm = self.alarm.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let writers = self.second_writers.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        json!({ "leads": self.leads.load(Ordering::Relaxed), "alarm": alarm, "secondWriters": writers, "waiting": waiting })
-    }
-
-    fn claim_row(
-        &self,
-        key: &ClaimKey,
-        claim: &PersistentVolumeClaim,
-        wait: Option<&Wait<Stand<ClaimReason>>>,
-        unbound: &Unbound,
-        clock: &WallClock,
-    ) -> Value {
-        let open = claim.spec.volume_name.is_empty();
-        let near = match Wish::of(claim) {
-            Ok(wish) if open => self.nearest(&wish, unbound),
-            _ => Vec::new(),
-        };
-        let mut row = match wait {
-            Some(wait) => row(Kind::Claim, key, wait, clock),
-            None => json!({
-                "kind": Kind::Claim.label(),
-                "claim": key.to_string(),
-                "reason": "NotLeader",
-                "message": "this process has not looked at the claim, as it does not lead",
-                "since": null, "next": null, "until": null, "facts": {},
-            }),
-        };
-        if let Some(facts) = row.get_mut("facts").and_then(Value::as_object_mut) {
-            facts.insert("phase".to_owned(), json!(claim.status.phase));
-            facts.insert("nearest".to_owned(), json!(near));
+        Page {
+            clock: WallClock::now(),
+            objects: Arc::clone(&self.objects),
+            unbound,
+            alarm: self.alarm.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            leads: self.leads(),
+            second_writers: self.second_writers.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            claims: self.claims.snapshot(),
+            volumes: self.volumes.snapshot(),
         }
-        row
-    }
-
-    fn nearest(&self, wish: &Wish<'_>, unbound: &Unbound) -> Vec<Value> {
-        let near = unbound.nearest(wish, NEAREST, &|name| self.objects.volumes.get(name));
-        let row = |near: &Near| {
-            let wrong: Vec<Value> = near
-                .misfits
-                .iter()
-                .map(|misfit| {
-                    json!({ "code": misfit.code(), "text": events::wrong(*misfit, &near.volume, wish) })
-                })
-                .collect();
-            json!({ "volume": near.volume.key(), "wrong": wrong })
-        };
-        near.iter().map(row).collect()
     }
 
     /// Notes that this process decides from now on.
@@ -299,5 +250,79 @@ impl Standing {
             Target::Claim(key) => self.claims.remove(key),
             Target::Volume(name) => self.volumes.remove(name),
         }
+    }
+}
+
+/// The debug page as of one moment, but for the claims and volumes themselves, which are shown as they are when it is
+/// written.
+#[derive(Debug)]
+pub struct Page {
+    clock: WallClock,
+    objects: Arc<Objects>,
+    unbound: Unbound,
+    alarm: Option<String>,
+    leads: bool,
+    second_writers: Vec<Value>,
+    claims: BTreeMap<ClaimKey, Wait<Stand<ClaimReason>>>,
+    volumes: BTreeMap<VolumeName, Wait<Stand<VolumeReason>>>,
+}
+
+impl Page {
+    fn nearest(&self, wish: &Wish<'_>) -> Vec<Value> {
+        let near = self.unbound.nearest(wish, NEAREST, &|name| self.objects.volumes.get(name));
+        let row = |near: &Near| {
+            let text = |misfit| events::wrong(misfit, &near.volume, wish);
+            let wrong = near.misfits.iter().map(|misfit| json!({ "code": misfit.code(), "text": text(*misfit) }));
+            json!({ "volume": near.volume.key(), "wrong": wrong.collect::<Vec<_>>() })
+        };
+        near.iter().map(row).collect()
+    }
+
+    fn claim_row(
+        &self,
+        key: &ClaimKey,
+        claim: &PersistentVolumeClaim,
+        wait: Option<&Wait<Stand<ClaimReason>>>,
+    ) -> Value {
+        let open = claim.spec.volume_name.is_empty();
+        let near = match Wish::of(claim) {
+            Ok(wish) if open => self.nearest(&wish),
+            _ => Vec::new(),
+        };
+        let mut row = match wait {
+            Some(wait) => row(Kind::Claim, key, wait, &self.clock),
+            None => json!({
+                "kind": Kind::Claim.label(),
+                "claim": key.to_string(),
+                "reason": "NotLeader",
+                "message": "this process has not looked at the claim, as it does not lead",
+                "since": null, "next": null, "until": null, "facts": {},
+            }),
+        };
+        if let Some(facts) = row.get_mut("facts").and_then(Value::as_object_mut) {
+            facts.insert("phase".to_owned(), json!(claim.status.phase));
+            facts.insert("nearest".to_owned(), json!(near));
+        }
+        row
+    }
+}
+
+impl Serialize for Page {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let waiting = || {
+            let claims = self.objects.claims.snapshot().into_iter().filter_map(|(key, claim)| {
+                let wait = self.claims.get(&key);
+                let is_shown = claim.status.phase != ClaimPhase::Bound || wait.is_some();
+                is_shown.then(|| self.claim_row(&key, &claim, wait))
+            });
+            let volumes = self.volumes.iter().map(|(name, wait)| row(Kind::Volume, name, wait, &self.clock));
+            claims.chain(volumes)
+        };
+        let mut page = serializer.serialize_struct("Page", 4)?;
+        page.serialize_field("alarm", &self.alarm)?;
+        page.serialize_field("leads", &self.leads)?;
+        page.serialize_field("secondWriters", &self.second_writers)?;
+        page.serialize_field("waiting", &Rows(waiting))?;
+        page.end()
     }
 }

@@ -383,7 +383,7 @@ fn l18_every_claim_that_is_not_bound_is_explained_with_the_nearest_volumes() {
     named.spec.volume_name = VolumeName::from("gone");
     let (_, mut planner) = planner(vec![small, odd], vec![claim("c"), named]);
     let standing = planner.standing();
-    let row = |standing: &Standing| standing.json()["waiting"][0].clone();
+    let row = |standing: &Standing| serde_json::json!(standing.page())["waiting"][0].clone();
     assert_eq!(row(&standing)["reason"], "NotLeader");
     planner.plan(Instant::now());
     let shown = row(&standing);
@@ -410,13 +410,13 @@ fn l18_every_claim_that_is_not_bound_is_explained_with_the_nearest_volumes() {
         })
     );
     assert_eq!(
-        standing.json()["waiting"][1]["facts"]["nearest"],
+        serde_json::json!(standing.page())["waiting"][1]["facts"]["nearest"],
         json!([]),
         "who names a volume takes no other"
     );
     assert_eq!(standing.waiting(), [("NamedVolumeMissing", 1), ("NoClassAndNoMatch", 1)].into());
     standing.set_rivals(Some("somebody".to_owned()), Vec::new());
-    assert_eq!(standing.json()["alarm"], "somebody");
+    assert_eq!(serde_json::json!(standing.page())["alarm"], "somebody");
 }
 
 const BIND: [WriteKind; 4] =

@@ -474,9 +474,11 @@ impl Caller {
             Err(error) => return unknown(&error),
         };
         let size = body.len();
+        // The pages of a list have a query of their own.
+        let joint = if request.path.contains('?') { '&' } else { '?' };
         let http_request = http::Request::builder()
             .method(request.verb.method())
-            .uri(format!("{}?timeout={}ms", request.path, server_time.as_millis()))
+            .uri(format!("{}{joint}timeout={}ms", request.path, server_time.as_millis()))
             .header(http::header::CONTENT_TYPE, request.verb.content_type())
             .header(http::header::ACCEPT, accept.single())
             .body(Body::from(body));
