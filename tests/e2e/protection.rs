@@ -2,11 +2,9 @@
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::api::DeleteParams;
+use test_support::daemon::Launch;
 
-use crate::{
-    stage::{Stage, Story, story},
-    support::daemon::Launch,
-};
+use crate::stage::{Stage, Story, story};
 
 pub fn stories() -> Vec<Story> {
     vec![story("protection_of_what_is_used", protected)]

@@ -272,7 +272,8 @@ impl Page {
         let near = self.unbound.nearest(wish, NEAREST, &|name| self.objects.volumes.get(name));
         let row = |near: &Near| {
             let text = |misfit| events::wrong(misfit, &near.volume, wish);
-            let wrong = near.misfits.iter().map(|misfit| json!({ "code": misfit.code(), "text": text(*misfit) }));
+            let wrong =
+                near.misfits.iter().map(|misfit| json!({ "code": misfit.code(), "text": text(*misfit) }));
             json!({ "volume": near.volume.key(), "wrong": wrong.collect::<Vec<_>>() })
         };
         near.iter().map(row).collect()
