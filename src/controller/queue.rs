@@ -175,6 +175,8 @@ mod tests {
     use super::*;
     use crate::metrics::WaitTimes;
 
+    fn owns_nothing<T: Copy>(_: &T) {}
+
     #[test]
     fn a_key_has_one_place_however_often_it_comes_and_goes() {
         let mut queue = Queue::default();
@@ -208,7 +210,6 @@ mod tests {
             queue.forget(&9);
         }
         assert_eq!((queue.take_counts().adds, queue.take_counts().adds), (100_000, 0));
-        fn owns_nothing<T: Copy>(_: &T) {}
         owns_nothing(&queue.counts);
     }
 }

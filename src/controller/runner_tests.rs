@@ -195,8 +195,8 @@ async fn s36_nothing_is_known_before_all_is_listed_and_nothing_is_sent_before_th
     stage.objects.apply(Node::default());
     assert_eq!(stage.happens().await, [""; 0]);
     stage.is_synced();
-    let [load, known] = &stage.happens().await[..] else { panic!("loaded, and told what came meanwhile") };
-    assert_eq!((&**load, known.ends_with("changed")), ("load", true));
+    let [loads, news] = &stage.happens().await[..] else { panic!("loaded, and told what came meanwhile") };
+    assert_eq!((&**loads, news.ends_with("changed")), ("load", true));
     assert!(!stage.metrics.text().unwrap().contains("running_managed_controllers{"));
     let mut pod = Pod::default();
     pod.metadata.name = "p".into();

@@ -82,7 +82,7 @@ fn user() -> Pod {
     serde_json::from_value(pod(&volume, "n", "Running", &json!({}))).unwrap()
 }
 
-fn only(plan: Plan<Call, QueueCounts>) -> Call {
+fn only(plan: &Plan<Call, QueueCounts>) -> Call {
     let [call] = &plan.calls[..] else { panic!("{:?}", plan.calls) };
     call.clone()
 }
@@ -95,16 +95,16 @@ fn patch_of(call: &Call) -> &Request {
 #[test]
 fn before_the_finalizer_goes_the_pods_are_listed_and_it_goes_at_the_revision_that_was_seen() {
     let (_, mut controller, now) = stage(false);
-    let list = only(controller.plan(now));
+    let list = only(&controller.plan(now));
     assert!(matches!(&list, Call::Pods(namespace, claims) if namespace == "ns" && claims.len() == 1));
     assert!(controller.plan(now).calls.is_empty(), "it is being asked");
     controller.answered(list, Ok(Answer::Pods(Vec::new())), now, 0.0);
-    let write = only(controller.plan(now));
+    let write = only(&controller.plan(now));
     let expected = json!({"metadata": {"uid": "c", "resourceVersion": "5", "finalizers": ["a"]}});
     assert_eq!(patch_of(&write).body, Some(expected));
     controller.answered(write, Err(CallError::Conflict("modified".to_owned())), now, 0.0);
     let later = controller.plan(now).wake_at.unwrap();
-    assert!(matches!(only(controller.plan(later)), Call::Pods(..)), "what was proven is old");
+    assert!(matches!(only(&controller.plan(later)), Call::Pods(..)), "what was proven is old");
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn a_pod_that_the_tables_show_costs_no_request_and_its_end_is_noticed() {
     let key = ObjectRef::Pod(last.key());
     objects.delete(last);
     controller.changed([key].into(), now);
-    assert!(matches!(only(controller.plan(now)), Call::Pods(..)));
+    assert!(matches!(only(&controller.plan(now)), Call::Pods(..)));
     // As if nobody had ever named it.
     assert_eq!(controller.users.pods.of(claim("").key()).count(), 0);
 }
@@ -131,18 +131,18 @@ fn a_pod_that_the_list_alone_shows_keeps_the_claim_and_so_does_a_list_that_fails
     let unknown = CallError::Unknown("cut".to_owned());
     for result in [Ok(Answer::Pods(vec![in_use])), Err(unknown)] {
         let (_, mut controller, now) = stage(false);
-        let list = only(controller.plan(now));
+        let list = only(&controller.plan(now));
         controller.answered(list, result, now, 0.0);
         let plan = controller.plan(now);
         assert!(plan.calls.is_empty());
-        assert!(matches!(only(controller.plan(plan.wake_at.unwrap())), Call::Pods(..)), "asked again");
+        assert!(matches!(only(&controller.plan(plan.wake_at.unwrap())), Call::Pods(..)), "asked again");
     }
 }
 
 #[test]
 fn claims_of_a_namespace_share_a_list_that_was_asked_for_after_they_were_seen_to_be_deleted() {
     let (objects, mut controller, now) = stage(false);
-    let first = only(controller.plan(now));
+    let first = only(&controller.plan(now));
     let mut late = claim("");
     late.metadata.name = "late".into();
     let key = late.key();

@@ -20,6 +20,7 @@ use crate::{
     kube_api::{
         call::{CallError, Request, Verb},
         kinds::Meta,
+        text::Text,
     },
 };
 
@@ -56,7 +57,7 @@ impl Step {
 
 /// The patch that puts the finalizer on, or takes it off. It replaces the list as a whole, which the revision guards.
 fn patch(path: String, meta: &Meta, finalizer: &str, step: Step) -> Request {
-    let others = meta.finalizers.iter().map(|known| known.as_str()).filter(|known| *known != finalizer);
+    let others = meta.finalizers.iter().map(Text::as_str).filter(|known| *known != finalizer);
     let added = (step == Step::Add).then_some(finalizer);
     let finalizers: Vec<&str> = others.chain(added).collect();
     Request {
