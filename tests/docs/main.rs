@@ -59,6 +59,11 @@ fn every_reason_code_on_the_page_is_one() {
 }
 
 #[test]
+fn every_room_on_the_map_is_there() {
+    none("rooms are not there", &words::rooms_without_code());
+}
+
+#[test]
 fn every_command_of_the_justfile_can_be_read_without_it() {
     none("commands are not described", &words::commands_without_words());
 }

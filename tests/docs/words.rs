@@ -1,4 +1,4 @@
-//! Words that stand on a page and in the code: reason codes, and the commands of the justfile.
+//! Words that stand on a page and in the code: reason codes, rooms, and the commands of the justfile.
 
 use crate::files;
 
@@ -6,6 +6,10 @@ use crate::files;
 const CODES: (&str, &str) = ("docs/spec/user-experience.md", "### Reason codes");
 /// Where the commands are described for those who have no `just`.
 const COMMANDS: &str = "CONTRIBUTING.md";
+
+/// The page that says where a rule lives, and what a section of it may name the folder of its paths with.
+const ROOMS: &str = "docs/architecture.md";
+const BELOW: &str = "below `";
 
 /// Reason codes that the code does not have.
 pub fn codes_without_code() -> Vec<String> {
@@ -24,6 +28,28 @@ pub fn codes_without_code() -> Vec<String> {
         .filter(|code| !sources.contains(&format!("\"{code}\"")))
         .map(|code| format!("{code} is in {page} and nowhere in src"))
         .collect()
+}
+
+/// Files and folders of the map that are not there.
+pub fn rooms_without_code() -> Vec<String> {
+    let mut folder = String::new();
+    let mut wrong = Vec::new();
+    for line in files::read(ROOMS).lines() {
+        if line.starts_with('#') {
+            folder.clear();
+        }
+        if let Some((_, rest)) = line.split_once(BELOW) {
+            folder = format!("{}/", rest.split('`').next().unwrap_or_default());
+        }
+        for word in line.split('`').skip(1).step_by(2) {
+            let is_path = word.starts_with("src/") || word.ends_with(".rs");
+            let path = if word.starts_with("src/") { word.to_owned() } else { format!("{folder}{word}") };
+            if is_path && !files::root().join(&path).exists() {
+                wrong.push(format!("{ROOMS}: {path}"));
+            }
+        }
+    }
+    wrong
 }
 
 /// Commands of the justfile that cannot be read without it.
