@@ -14,7 +14,7 @@ use std::{
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
-    predicate::{AccessModes, Group, Label, Wish, capacity, claim_class, misfit_for_search},
+    predicate::{AccessModes, Group, Label, Wish, capacity, claim_class, mismatch_for_search},
     quantity::Quantity,
 };
 use crate::{
@@ -149,7 +149,7 @@ impl ClaimIndex {
             let fitting = ranks.range(..=most).rev().find(|rank| {
                 let (_, Reverse((_, key))) = rank;
                 let suits = |claim: Arc<PersistentVolumeClaim>| {
-                    Wish::of(&claim).is_ok_and(|wish| misfit_for_search(volume, &wish).is_none())
+                    Wish::of(&claim).is_ok_and(|wish| mismatch_for_search(volume, &wish).is_none())
                 };
                 current(key).is_some_and(suits) && !declined.contains(key)
             });

@@ -16,8 +16,8 @@ use std::{
 use super::{
     nearest::Unbound,
     predicate::{
-        AccessModes, Comparisons, Group, Label, Misfit, Wish, capacity, held_by, misfit_for_reserved,
-        misfit_for_search, selects,
+        AccessModes, Comparisons, Group, Label, Mismatch, Wish, capacity, held_by, mismatch_for_reserved,
+        mismatch_for_search, selects,
     },
     quantity::Quantity,
 };
@@ -94,7 +94,7 @@ pub enum Search {
     /// This one, but a write to it is under way.
     Busy(VolumeName),
     /// One that carries the claim's UID but does not suit it; no other may be taken (S19).
-    Held(Arc<PersistentVolume>, Misfit),
+    Held(Arc<PersistentVolume>, Mismatch),
     /// None.
     Nothing,
 }
@@ -246,18 +246,18 @@ impl VolumeIndex {
         compared: &Comparisons,
     ) -> Search {
         let mut reserved: BTreeMap<(bool, u32), Arc<PersistentVolume>> = BTreeMap::new();
-        let mut unfit = None;
+        let mut mismatched = None;
         for name in self.referring_to(&wish.claim.key()) {
             compared.note();
             let Some(volume) = current(name) else { continue };
             let held = held_by(&volume, wish.claim);
-            match misfit_for_reserved(&volume, wish) {
+            match mismatch_for_reserved(&volume, wish) {
                 None => {
                     let modes = AccessModes::known(&volume.spec.access_modes).count();
                     reserved.entry((held, modes)).or_insert(volume);
                 }
-                Some(misfit) if held => {
-                    unfit.get_or_insert((volume, misfit));
+                Some(mismatch) if held => {
+                    mismatched.get_or_insert((volume, mismatch));
                 }
                 Some(_) => {}
             }
@@ -269,8 +269,8 @@ impl VolumeIndex {
         if let Some((_, volume)) = reserved.range((true, 0)..).next() {
             return found(volume);
         }
-        if let Some((volume, misfit)) = unfit {
-            return Search::Held(volume, misfit);
+        if let Some((volume, mismatch)) = mismatched {
+            return Search::Held(volume, mismatch);
         }
         let rack = self.rack_for(wish);
         for modes in wish.modes.count()..=AccessModes::MOST {
@@ -290,7 +290,7 @@ impl VolumeIndex {
                     .inspect(|_| compared.note())
                     .filter(|(_, name)| self.is_selected(name, wish) && !busy(name))
                     .filter_map(|place| Some((place, current(&place.1)?)))
-                    .find(|(_, volume)| misfit_for_search(volume, wish).is_none());
+                    .find(|(_, volume)| mismatch_for_search(volume, wish).is_none());
                 if let Some((place, volume)) = first
                     && best.as_ref().is_none_or(|(least, _)| place < *least)
                 {

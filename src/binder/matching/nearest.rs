@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::{
-    predicate::{Misfit, Wish, capacity, misfits, volume_class},
+    predicate::{Mismatch, Wish, capacity, mismatches, volume_class},
     quantity::Quantity,
 };
 use crate::{
@@ -80,12 +80,12 @@ impl Unbound {
             .chain(others)
             .filter_map(|place| {
                 let volume = current(&place.1)?;
-                let misfits = misfits(&volume, wish);
-                (!misfits.is_empty()).then_some((place, volume, misfits))
+                let mismatches = mismatches(&volume, wish);
+                (!mismatches.is_empty()).then_some((place, volume, mismatches))
             })
             .collect();
-        found.sort_by_key(|(place, _, misfits)| (misfits.len(), *place));
-        found.into_iter().take(most).map(|(_, volume, misfits)| Near { volume, misfits }).collect()
+        found.sort_by_key(|(place, _, mismatches)| (mismatches.len(), *place));
+        found.into_iter().take(most).map(|(_, volume, mismatches)| Near { volume, mismatches }).collect()
     }
 }
 
@@ -95,5 +95,5 @@ pub struct Near {
     /// The volume.
     pub volume: Arc<PersistentVolume>,
     /// All that is wrong with it.
-    pub misfits: Vec<Misfit>,
+    pub mismatches: Vec<Mismatch>,
 }

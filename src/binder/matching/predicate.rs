@@ -1,8 +1,8 @@
 //! Whether one volume suits one claim, and why not.
 //!
 //! In: one PersistentVolume and what a claim asks for ([`Wish`]). Out: nothing, or the first
-//! [`Misfit`]. The two upstream checks are kept apart: [`misfit_for_search`] judges volumes the
-//! binder picks itself, [`misfit_for_named`] the one a user picked by name, where selector and
+//! [`Mismatch`]. The two upstream checks are kept apart: [`mismatch_for_search`] judges volumes the
+//! binder picks itself, [`mismatch_for_named`] the one a user picked by name, where selector and
 //! phase do not count (pv-binder §2.1.B, §4.2).
 
 use std::{cell::Cell, fmt};
@@ -83,7 +83,7 @@ impl VolumeMode {
 
 /// Why a volume does not suit a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Misfit {
+pub enum Mismatch {
     /// Reserved for or bound to another claim.
     Taken,
     /// Being deleted.
@@ -104,7 +104,7 @@ pub enum Misfit {
     Selector,
 }
 
-impl Misfit {
+impl Mismatch {
     /// Stable code for explanations.
     #[must_use]
     pub fn code(self) -> &'static str {
@@ -332,47 +332,47 @@ fn lacks_access_mode(volume: &PersistentVolume, wish: &Wish<'_>) -> bool {
 /// not (pv-binder §4.2-6).
 // KCM: component-helpers/storage/volume/pv_helpers.go, FindMatchingVolume.
 #[must_use]
-pub fn misfit_for_reserved(volume: &PersistentVolume, wish: &Wish<'_>) -> Option<Misfit> {
+pub fn mismatch_for_reserved(volume: &PersistentVolume, wish: &Wish<'_>) -> Option<Mismatch> {
     if volume.spec.claim_ref.as_ref().is_some_and(|reference| !refers_to(reference, wish.claim)) {
-        return Some(Misfit::Taken);
+        return Some(Mismatch::Taken);
     }
     if lacks_access_mode(volume, wish) {
-        return Some(Misfit::AccessModes);
+        return Some(Mismatch::AccessModes);
     }
     if too_small(volume, wish) {
-        return Some(Misfit::TooSmall);
+        return Some(Mismatch::TooSmall);
     }
     if VolumeMode::of(volume.spec.volume_mode.as_deref()) != wish.volume_mode {
-        return Some(Misfit::VolumeMode);
+        return Some(Mismatch::VolumeMode);
     }
     if attributes_differ(volume, wish.claim) {
-        return Some(Misfit::Attributes);
+        return Some(Mismatch::Attributes);
     }
-    volume.metadata.is_terminating().then_some(Misfit::Terminating)
+    volume.metadata.is_terminating().then_some(Mismatch::Terminating)
 }
 
 /// What speaks against a volume nobody has reserved (pv-binder §4.2).
 #[must_use]
-pub fn misfit_for_search(volume: &PersistentVolume, wish: &Wish<'_>) -> Option<Misfit> {
+pub fn mismatch_for_search(volume: &PersistentVolume, wish: &Wish<'_>) -> Option<Mismatch> {
     if volume.spec.claim_ref.is_some() {
-        return Some(Misfit::Taken);
+        return Some(Mismatch::Taken);
     }
-    if let Some(misfit) = misfit_for_reserved(volume, wish) {
-        return Some(misfit);
+    if let Some(mismatch) = mismatch_for_reserved(volume, wish) {
+        return Some(mismatch);
     }
     if volume.status.phase != VolumePhase::Available {
-        return Some(Misfit::Phase);
+        return Some(Mismatch::Phase);
     }
     if wish.claim.spec.selector.as_ref().is_some_and(|selector| !selects(selector, &volume.metadata.labels)) {
-        return Some(Misfit::Selector);
+        return Some(Mismatch::Selector);
     }
-    (volume_class(volume) != wish.class).then_some(Misfit::Class)
+    (volume_class(volume) != wish.class).then_some(Mismatch::Class)
 }
 
 /// Everything that speaks against a volume the binder might pick, for explanations. Nothing speaks
-/// against one that [`misfit_for_search`] finds nothing against.
+/// against one that [`mismatch_for_search`] finds nothing against.
 #[must_use]
-pub fn misfits(volume: &PersistentVolume, wish: &Wish<'_>) -> Vec<Misfit> {
+pub fn mismatches(volume: &PersistentVolume, wish: &Wish<'_>) -> Vec<Mismatch> {
     let reserved = volume.spec.claim_ref.as_ref();
     let taken = reserved.is_some_and(|reference| !refers_to(reference, wish.claim));
     // Class, selector and phase of a volume that is reserved for the claim do not count, and nobody
@@ -380,21 +380,21 @@ pub fn misfits(volume: &PersistentVolume, wish: &Wish<'_>) -> Vec<Misfit> {
     let free = reserved.is_none();
     let selector = wish.claim.spec.selector.as_ref();
     [
-        (taken, Misfit::Taken),
-        (volume.metadata.is_terminating(), Misfit::Terminating),
-        (free && volume.status.phase != VolumePhase::Available, Misfit::Phase),
-        (free && volume_class(volume) != wish.class, Misfit::Class),
-        (too_small(volume, wish), Misfit::TooSmall),
-        (lacks_access_mode(volume, wish), Misfit::AccessModes),
-        (VolumeMode::of(volume.spec.volume_mode.as_deref()) != wish.volume_mode, Misfit::VolumeMode),
-        (attributes_differ(volume, wish.claim), Misfit::Attributes),
+        (taken, Mismatch::Taken),
+        (volume.metadata.is_terminating(), Mismatch::Terminating),
+        (free && volume.status.phase != VolumePhase::Available, Mismatch::Phase),
+        (free && volume_class(volume) != wish.class, Mismatch::Class),
+        (too_small(volume, wish), Mismatch::TooSmall),
+        (lacks_access_mode(volume, wish), Mismatch::AccessModes),
+        (VolumeMode::of(volume.spec.volume_mode.as_deref()) != wish.volume_mode, Mismatch::VolumeMode),
+        (attributes_differ(volume, wish.claim), Mismatch::Attributes),
         (
             free && selector.is_some_and(|selector| !selects(selector, &volume.metadata.labels)),
-            Misfit::Selector,
+            Mismatch::Selector,
         ),
     ]
     .into_iter()
-    .filter_map(|(differs, misfit)| differs.then_some(misfit))
+    .filter_map(|(differs, mismatch)| differs.then_some(mismatch))
     .collect()
 }
 
@@ -402,23 +402,23 @@ pub fn misfits(volume: &PersistentVolume, wish: &Wish<'_>) -> Vec<Misfit> {
 /// (pv-binder §2.1.B-2).
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, checkVolumeSatisfyClaim.
 #[must_use]
-pub fn misfit_for_named(volume: &PersistentVolume, wish: &Wish<'_>) -> Option<Misfit> {
+pub fn mismatch_for_named(volume: &PersistentVolume, wish: &Wish<'_>) -> Option<Mismatch> {
     if volume.metadata.is_terminating() {
-        return Some(Misfit::Terminating);
+        return Some(Mismatch::Terminating);
     }
     if too_small(volume, wish) {
-        return Some(Misfit::TooSmall);
+        return Some(Mismatch::TooSmall);
     }
     if volume_class(volume) != wish.class {
-        return Some(Misfit::Class);
+        return Some(Mismatch::Class);
     }
     if attributes_differ(volume, wish.claim) {
-        return Some(Misfit::Attributes);
+        return Some(Mismatch::Attributes);
     }
     if VolumeMode::of(volume.spec.volume_mode.as_deref()) != wish.volume_mode {
-        return Some(Misfit::VolumeMode);
+        return Some(Mismatch::VolumeMode);
     }
-    lacks_access_mode(volume, wish).then_some(Misfit::AccessModes)
+    lacks_access_mode(volume, wish).then_some(Mismatch::AccessModes)
 }
 
 /// Whether a claim's selector accepts these labels of a volume.

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use crate::{
     binder::{
         act::write::WriteKind,
-        matching::predicate::{Misfit, Unreadable, claim_class},
+        matching::predicate::{Mismatch, Unreadable, claim_class},
     },
     kube_api::{
         ids::{ClaimKey, ClassName, PodKey, Uid, VolumeName},
@@ -72,7 +72,7 @@ pub enum ClaimReason {
     /// The claim still holds another volume, which is given back first (S19).
     HoldsOther(VolumeName),
     /// A volume carries the claim's UID but does not suit it.
-    HoldsUnfit(VolumeName, Misfit),
+    HoldsMismatched(VolumeName, Mismatch),
     /// No volume fits, and there is no class that would provide one.
     NoVolume,
     /// The default class is being assigned.
@@ -109,7 +109,7 @@ pub enum ClaimReason {
     /// The volume the claim names belongs to another claim.
     NamedTaken(VolumeName, ClaimKey),
     /// The volume the claim names does not suit it.
-    NamedUnfit(VolumeName, Misfit),
+    NamedMismatched(VolumeName, Mismatch),
     /// Was bound, but no longer says to what.
     LostReference,
     /// Was bound to a volume that is gone.
@@ -138,7 +138,7 @@ impl ClaimReason {
             Self::NoCapacity(_) => "NoCapacity",
             Self::VolumeBusy(_) => "VolumeBusy",
             Self::HoldsOther(_) => "HoldsOtherVolume",
-            Self::HoldsUnfit(..) => "HoldsUnfitVolume",
+            Self::HoldsMismatched(..) => "HoldsUnfitVolume",
             Self::NoVolume => "NoClassAndNoMatch",
             Self::AssigningClass(_) => "AssigningDefaultClass",
             Self::WaitsForFirstConsumer => "WaitingForFirstConsumer",
@@ -154,7 +154,7 @@ impl ClaimReason {
             Self::OtherProvisioner { .. } => "ProvisionerChanged",
             Self::NamedMissing(_) => "NamedVolumeMissing",
             Self::NamedTaken(..) => "NamedVolumeTaken",
-            Self::NamedUnfit(..) => "NamedVolumeMismatch",
+            Self::NamedMismatched(..) => "NamedVolumeMismatch",
             Self::LostReference => "LostReference",
             Self::LostVolume(_) => "LostVolumeMissing",
             Self::Misbound(..) => "LostMisbound",

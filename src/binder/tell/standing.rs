@@ -245,10 +245,10 @@ impl Standing {
         let near = unbound.nearest(wish, NEAREST, &|name| self.objects.volumes.get(name));
         let row = |near: &Near| {
             let wrong: Vec<Value> = near
-                .misfits
+                .mismatches
                 .iter()
-                .map(|misfit| {
-                    json!({ "code": misfit.code(), "text": events::wrong(*misfit, &near.volume, wish) })
+                .map(|mismatch| {
+                    json!({ "code": mismatch.code(), "text": events::wrong(*mismatch, &near.volume, wish) })
                 })
                 .collect();
             json!({ "volume": near.volume.key(), "wrong": wrong })

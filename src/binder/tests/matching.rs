@@ -5,7 +5,7 @@ use super::*;
 use crate::{
     binder::{
         decide::{decision::Step, proofs::ClaimProof},
-        matching::predicate::{Comparisons, held_by, misfit_for_search, refers_to},
+        matching::predicate::{Comparisons, held_by, mismatch_for_search, refers_to},
     },
     kube_api::kinds::ReclaimPolicy,
 };
@@ -100,7 +100,7 @@ fn only_what_nobody_has_and_nobody_deletes_is_free() {
         assert!(!index.is_free(&name), "{row}");
         let claim = claim("other");
         let wish = Wish::of(&claim).unwrap();
-        assert!(misfit_for_search(&other, &wish).is_some(), "{row}");
+        assert!(mismatch_for_search(&other, &wish).is_some(), "{row}");
         let current = |_: &VolumeName| panic!("a volume that is {row} is looked at");
         assert_eq!(
             index.search(&wish, false, &current, &|_| false, &Comparisons::default()),
