@@ -57,7 +57,7 @@ use crate::{
 pub(super) const LOOKS: usize = 500;
 
 /// Volumes and claims held against each other in one plan, after which likewise. It takes some tenths of a microsecond
-/// if labels tell them apart. The search of one claim, or for the taker of one volume, is never cut off, so that none
+/// if labels tell them apart. The search of one claim, or for the candidate of one volume, is never cut off, so that none
 /// begins anew without end: the last of a plan may go through all there are.
 pub(super) const COMPARED: usize = 20_000;
 
@@ -80,7 +80,7 @@ pub struct Plan {
     pub tallies: Tallies,
     /// When to plan again if nothing happens.
     pub wake_at: Option<Instant>,
-    /// How many looks at claims and volumes it took, and searches for whoever takes a volume.
+    /// How many looks at claims and volumes it took, and searches for the claim that takes a volume.
     pub looks: usize,
     /// How many volumes and claims were held against each other in them.
     pub compared: usize,
@@ -113,8 +113,8 @@ pub struct Planner {
     pub(super) class_wakes: ClassWakes,
     /// Of the plan that is being made.
     compared: Comparisons,
-    /// A free volume for which a taker is sought, and who has declined it so far.
-    offering: Option<(VolumeName, BTreeSet<ClaimKey>)>,
+    /// A free volume for which a candidate is sought, and the claims that have declined it so far.
+    waking: Option<(VolumeName, BTreeSet<ClaimKey>)>,
     /// When everything unsettled is looked at again although nothing happened.
     resync_at: Option<Instant>,
 }
@@ -144,7 +144,7 @@ impl Planner {
             class_reads: ClassReads::default(),
             class_wakes: ClassWakes::default(),
             compared: Comparisons::default(),
-            offering: None,
+            waking: None,
             resync_at: None,
         }
     }
@@ -232,15 +232,15 @@ impl Planner {
             if self.is_long(&plan) {
                 break;
             }
-            if let Some((name, declined)) = self.offering.take() {
+            if let Some((name, declined)) = self.waking.take() {
                 self.queue.forget_taken();
-                self.plan_offer(&name, declined, now, &mut plan);
+                self.wake_candidate(&name, declined, now, &mut plan);
                 continue;
             }
             match self.queue.pop(now) {
                 Some(Next::Look(Target::Claim(key))) => self.plan_claim(&key, now, &mut plan),
                 Some(Next::Look(Target::Volume(name))) => self.plan_volume(&name, now, &mut plan),
-                Some(Next::Offer(name)) => self.plan_offer(&name, BTreeSet::new(), now, &mut plan),
+                Some(Next::Offer(name)) => self.wake_candidate(&name, BTreeSet::new(), now, &mut plan),
                 None => break,
             }
         }
@@ -310,8 +310,8 @@ impl Planner {
         self.rivals.sightings()
     }
 
-    /// Finds a taker for a volume that has become free.
-    fn plan_offer(
+    /// Looks at the claims for which a volume that has become free is a candidate, until one takes it.
+    fn wake_candidate(
         &mut self,
         name: &VolumeName,
         mut declined: BTreeSet<ClaimKey>,
@@ -320,7 +320,7 @@ impl Planner {
     ) {
         while self.volumes.is_free(name) && !self.is_busy(name) {
             if self.is_long(plan) {
-                self.offering = Some((name.clone(), declined));
+                self.waking = Some((name.clone(), declined));
                 return;
             }
             plan.looks += 1;
@@ -331,7 +331,7 @@ impl Planner {
                 let is_free = !self.is_asleep(&Target::Claim(key.clone()));
                 self.objects.claims.get(key).filter(|_| is_free)
             };
-            let Some(key) = self.claims.taker(&volume, &current, &declined) else { return };
+            let Some(key) = self.claims.candidate(&volume, &current, &declined) else { return };
             self.plan_claim(&key, now, plan);
             declined.insert(key);
         }

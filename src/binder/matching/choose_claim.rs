@@ -127,7 +127,7 @@ impl ClaimIndex {
 
     /// The waiting claim that should have a free volume, leaving out those that declined it and those that
     /// `current` does not show.
-    pub fn taker(
+    pub fn candidate(
         &self,
         volume: &PersistentVolume,
         current: &dyn Fn(&ClaimKey) -> Option<Arc<PersistentVolumeClaim>>,

@@ -133,7 +133,7 @@ impl Planner {
         self.rivals.look_at_volume(&volume, now);
         self.plugins.observe_volume(&volume);
         self.queue.add(target, now);
-        self.offer(name, now);
+        self.wake_for(name, now);
     }
 
     pub(crate) fn pod_changed(&mut self, key: &PodKey, now: Instant) {
@@ -200,7 +200,7 @@ impl Planner {
         }
     }
 
-    fn offer(&mut self, name: &VolumeName, now: Instant) {
+    fn wake_for(&mut self, name: &VolumeName, now: Instant) {
         if self.volumes.is_free(name) && !self.is_busy(name) {
             self.queue.offer(name.clone(), now);
         }

@@ -87,8 +87,8 @@ fn a_selector_costs_its_own_candidates() {
         looked.set(looked.get() + 1);
         Some(Arc::new(selecting(key.name().trim_start_matches('c').parse().unwrap())))
     };
-    let taker = waiting.taker(&labelled(7), &current, &BTreeSet::new());
-    assert_eq!(taker, Some(ClaimKey::new("ns", "c0007")));
+    let candidate = waiting.candidate(&labelled(7), &current, &BTreeSet::new());
+    assert_eq!(candidate, Some(ClaimKey::new("ns", "c0007")));
     // The labels are in order, and claims queue under their first.
     assert_eq!(looked.get(), 1);
 }
@@ -133,8 +133,8 @@ fn a_size_costs_its_own_candidates() {
         looked.set(looked.get() + 1);
         Some(Arc::new(asking(key.name(), if key.name() == "least" { "3Gi" } else { "5Gi" })))
     };
-    let taker = waiting.taker(&sized("pv", "4Gi"), &current, &BTreeSet::new());
-    assert_eq!(taker, Some(ClaimKey::new("ns", "least")));
+    let candidate = waiting.candidate(&sized("pv", "4Gi"), &current, &BTreeSet::new());
+    assert_eq!(candidate, Some(ClaimKey::new("ns", "least")));
     assert_eq!(looked.get(), 1);
 }
 

@@ -160,20 +160,21 @@ fn a_volume_is_offered_to_who_waits_has_not_declined_and_still_fits() {
         index.wait(&Wish::of(claim).unwrap());
     }
     let none = BTreeSet::new();
-    let taker = |index: &ClaimIndex, claim: Option<&PersistentVolumeClaim>, declined: &BTreeSet<ClaimKey>| {
-        let current = |_: &ClaimKey| claim.cloned().map(Arc::new);
-        index.taker(&volume("pv"), &current, declined)
-    };
-    assert_eq!(taker(&index, Some(&old), &none), Some(old.key()));
-    assert_eq!(taker(&index, Some(&old), &[old.key()].into()), None, "it has declined");
-    assert_eq!(taker(&index, Some(&large), &none), None, "it asks for more by now");
-    assert_eq!(taker(&index, None, &none), None, "it is gone");
+    let candidate =
+        |index: &ClaimIndex, claim: Option<&PersistentVolumeClaim>, declined: &BTreeSet<ClaimKey>| {
+            let current = |_: &ClaimKey| claim.cloned().map(Arc::new);
+            index.candidate(&volume("pv"), &current, declined)
+        };
+    assert_eq!(candidate(&index, Some(&old), &none), Some(old.key()));
+    assert_eq!(candidate(&index, Some(&old), &[old.key()].into()), None, "it has declined");
+    assert_eq!(candidate(&index, Some(&large), &none), None, "it asks for more by now");
+    assert_eq!(candidate(&index, None, &none), None, "it is gone");
     let mut offered = volume("pv");
     offered.spec.access_modes = ["ReadOnlyMany"].into();
     let current = |_: &ClaimKey| Some(Arc::new(old.clone()));
-    assert_eq!(index.taker(&offered, &current, &none), None, "a mode is missing");
+    assert_eq!(index.candidate(&offered, &current, &none), None, "a mode is missing");
     index.forget(&old.key());
-    assert_eq!(taker(&index, Some(&old), &none), None, "it waits no more");
+    assert_eq!(candidate(&index, Some(&old), &none), None, "it waits no more");
 }
 
 /// A claim that is bound elsewhere is not gone: more is done to the volume of one that is.
