@@ -48,7 +48,7 @@ pub struct ClaimIndex {
     by_volume: Relation<VolumeName, ClaimKey>,
     by_class: Relation<Text, ClaimKey>,
     waiting: BTreeMap<Queue, BTreeMap<AccessModes, BTreeSet<Rank>>>,
-    places: HashMap<ClaimKey, (Queue, AccessModes, Rank)>,
+    positions: HashMap<ClaimKey, (Queue, AccessModes, Rank)>,
 }
 
 fn discard<K: Ord, V: Ord>(map: &mut BTreeMap<K, BTreeSet<V>>, key: &K, value: &V) {
@@ -110,13 +110,13 @@ impl ClaimIndex {
         let queue = (wish.group(), wish.labels().next());
         let sets = self.waiting.entry(queue.clone()).or_default();
         sets.entry(wish.modes).or_default().insert(rank.clone());
-        self.places.insert(key, (queue, wish.modes, rank));
+        self.positions.insert(key, (queue, wish.modes, rank));
     }
 
     /// Notes that a claim no longer waits.
     pub fn forget(&mut self, key: &ClaimKey) {
-        let Some((queue, modes, rank)) = self.places.remove(key) else { return };
-        give_back_room(&mut self.places);
+        let Some((queue, modes, rank)) = self.positions.remove(key) else { return };
+        give_back_room(&mut self.positions);
         if let Some(sets) = self.waiting.get_mut(&queue) {
             discard(sets, &modes, &rank);
             if sets.is_empty() {
