@@ -118,9 +118,9 @@ impl Failure {
         Some(Self { task, object, outcome, words })
     }
 
-    /// Whether it is told by the run that it is a step of, in KCM's words.
+    /// Whether the plugin that sent it records an event of its own, in KCM's words.
     #[must_use]
-    pub fn is_told_elsewhere(&self) -> bool {
+    pub fn is_recorded_elsewhere(&self) -> bool {
         matches!(self.task, Task::Write(WriteKind::CreatePod | WriteKind::CreateVolume))
             && matches!(self.outcome, Outcome::Refused | Outcome::Conflict)
     }
