@@ -225,7 +225,7 @@ pub fn subsystems(parts: &Parts) -> anyhow::Result<Vec<Subsystem>> {
     )?
     .with_traces(parts.traces.clone());
     let attachments = attach_detach.standing();
-    let claims = binder.standing();
+    let claims = binder.diagnostics();
     Ok(vec![
         Subsystem::new(
             "attach-detach",

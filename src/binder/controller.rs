@@ -26,7 +26,7 @@ use super::{
     doubt::Doubts,
     planner::Planner,
     plugins::{self, PodEvents, path::ROOT},
-    tell::{metrics::BinderMetrics, standing::Standing, transitions},
+    tell::{diagnostics::Diagnostics, metrics::BinderMetrics, transitions},
 };
 use crate::{
     kube_api::{
@@ -89,7 +89,7 @@ impl Binder {
         planner.doubts = Doubts::lasting(caller.settle_time());
         Ok(Self {
             changes,
-            metrics: BinderMetrics::new(metrics, &objects, &planner.standing())?,
+            metrics: BinderMetrics::new(metrics, &objects, &planner.diagnostics())?,
             planner,
             alarms,
             rivals: (None, Vec::new()),
@@ -110,8 +110,8 @@ impl Binder {
 
     /// Why each claim and volume waits; stays readable while the binder runs.
     #[must_use]
-    pub fn standing(&self) -> Arc<Standing> {
-        self.planner.standing()
+    pub fn diagnostics(&self) -> Arc<Diagnostics> {
+        self.planner.diagnostics()
     }
 
     /// Runs until told to stop, then waits for the outcomes of what is under way. Keeps its state
@@ -131,12 +131,12 @@ impl Binder {
                 () = self.leadership.acquired(), if !leading => {
                     leading = true;
                     self.planner.lead(Instant::now());
-                    self.planner.standing().lead(Instant::now());
+                    self.planner.diagnostics().lead(Instant::now());
                     self.metrics.leads(true);
                 }
                 () = self.leadership.lost(), if leading => {
                     leading = false;
-                    self.planner.standing().stand_by();
+                    self.planner.diagnostics().stand_by();
                     self.metrics.leads(false);
                     self.pod_events.follow(BTreeMap::new());
                 }
@@ -229,7 +229,7 @@ impl Binder {
                 _ => {}
             }
             let rows = rivals.1.iter().map(|by| by.json(until(by))).collect();
-            self.planner.standing().set_rivals(alarm.clone(), rows);
+            self.planner.diagnostics().set_rivals(alarm.clone(), rows);
             self.alarms.set(SECOND_BINDER, alarm);
             self.rivals = rivals;
         }

@@ -44,4 +44,4 @@ mod unconfirmed;
 pub use controller::Binder;
 pub use decide::view::BinderOptions;
 pub use plugins::options::{Recycler, Recyclers};
-pub use tell::standing::Standing;
+pub use tell::diagnostics::Diagnostics;

@@ -38,7 +38,7 @@ use super::{
     reasons::Reasons,
     retry::Retries,
     rivals::Rivals,
-    tell::{latency::Measure, outbox::Outbox, record::Record, standing::Standing},
+    tell::{diagnostics::Diagnostics, latency::Measure, outbox::Outbox, record::Record},
 };
 use crate::{
     kube_api::{
@@ -124,7 +124,7 @@ impl Planner {
     #[must_use]
     pub fn new(objects: Arc<Objects>, options: BinderOptions) -> Self {
         Self {
-            reasons: Reasons::new(Arc::new(Standing::new(Arc::clone(&objects)))),
+            reasons: Reasons::new(Arc::new(Diagnostics::new(Arc::clone(&objects)))),
             objects,
             pods: PodIndex::new(options.needs_users()),
             plugins: HostPlugins::new(&options),
@@ -167,7 +167,7 @@ impl Planner {
 
     /// Why each key waits.
     #[must_use]
-    pub fn standing(&self) -> Arc<Standing> {
+    pub fn diagnostics(&self) -> Arc<Diagnostics> {
         Arc::clone(self.reasons.page())
     }
 

@@ -14,7 +14,7 @@ use crate::{
         volume_name::VolumeId,
     },
     binder::{
-        Standing,
+        Diagnostics,
         tell::{
             latency::{self, BindMode, Measure},
             metrics::BinderMetrics,
@@ -99,7 +99,7 @@ fn a_page_of_a_large_cluster_has_at_most_two_mebibytes_but_for_what_is_by_node()
     let metrics = Metrics::default();
     let mut of_attachments = AttachDetachMetrics::new(&metrics, Alarms::new(&metrics).unwrap()).unwrap();
     attach_and_detach(&mut of_attachments);
-    let standing = Arc::new(Standing::default());
+    let standing = Arc::new(Diagnostics::default());
     standing.lead(Instant::now());
     let binder = BinderMetrics::new(&metrics, &objects(), &standing).unwrap();
     for number in 0..MANY_DRIVERS {

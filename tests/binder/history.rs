@@ -579,7 +579,7 @@ impl Daemon {
     }
 
     fn waits_for(&self) -> String {
-        let standing = self.planner.standing();
-        format!("{:?} {:?}", standing.claims(), standing.volumes())
+        let diagnostics = self.planner.diagnostics();
+        format!("{:?} {:?}", diagnostics.claims(), diagnostics.volumes())
     }
 }

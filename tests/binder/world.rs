@@ -343,7 +343,7 @@ impl World {
         for _ in 0..200 {
             let plan = self.planner.plan(self.now);
             self.hear(plan.events);
-            let page = self.planner.standing().json();
+            let page = self.planner.diagnostics().json();
             let rows = page["waiting"].as_array().unwrap();
             self.waited.extend(rows.iter().filter_map(|row| Some(row["reason"].as_str()?.to_owned())));
             self.measures.extend(plan.measures.iter().map(line));

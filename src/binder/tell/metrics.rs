@@ -9,9 +9,9 @@ use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts};
 use tokio::time::Instant;
 
 use super::{
+    diagnostics::Diagnostics,
     latency::{BindMode, Measure},
     sizes::Sizes,
-    standing::Standing,
 };
 use crate::{
     binder::{
@@ -65,7 +65,7 @@ impl BinderMetrics {
     pub fn new(
         metrics: &Metrics,
         objects: &Arc<Objects>,
-        standing: &Arc<Standing>,
+        diagnostics: &Arc<Diagnostics>,
     ) -> Result<Self, prometheus::Error> {
         let failures = IntCounterVec::new(
             Opts::new(
@@ -112,10 +112,10 @@ impl BinderMetrics {
             metrics.register(counter)?;
         }
         metrics.register_traced(&binds)?;
-        standing.register(metrics)?;
+        diagnostics.register(metrics)?;
         metrics.register(&classes)?;
         metrics.register(&class_errors)?;
-        metrics.register(&Sizes::new(Arc::clone(objects), Arc::clone(standing))?)?;
+        metrics.register(&Sizes::new(Arc::clone(objects), Arc::clone(diagnostics))?)?;
         let conflicts = WriteConflicts::new(metrics, &WriteKind::ALL.map(WriteKind::as_str))?;
         Ok(Self {
             claim_decisions: Decisions::new(metrics, Kind::Claim)?,
@@ -255,11 +255,11 @@ mod tests {
             r#"{"metadata": {"name": "n"}, "spec": {"volumeMode": "Block", "nfs": {"server": "s", "path": "/"}}}"#,
         ));
         let metrics = Metrics::default();
-        let standing = Arc::new(Standing::default());
+        let diagnostics = Arc::new(Diagnostics::default());
         let waits = Arc::new(ClaimReason::NoVolume);
-        standing.set_claim(&ClaimKey::new("ns", "c"), Some((&waits, None)), Instant::now());
-        standing.lead(Instant::now());
-        let binder = BinderMetrics::new(&metrics, &objects, &standing).unwrap();
+        diagnostics.set_claim(&ClaimKey::new("ns", "c"), Some((&waits, None)), Instant::now());
+        diagnostics.lead(Instant::now());
+        let binder = BinderMetrics::new(&metrics, &objects, &diagnostics).unwrap();
         binder.decided("claim", "NoClassAndNoMatch", 3);
         binder.measured(&Measure::Took(Operation::Delete, "d".to_owned(), Duration::from_secs(3)));
         binder.measured(&Measure::Failed(Operation::Provision, "d".to_owned()));

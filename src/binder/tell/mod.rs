@@ -1,5 +1,6 @@
 //! What users and operators are told: reasons and events, logs, metrics, traces and the debug page.
 
+pub mod diagnostics;
 pub mod events;
 pub mod failure;
 pub mod failures;
@@ -9,6 +10,5 @@ pub(crate) mod outbox;
 pub mod reason;
 pub(crate) mod record;
 pub(crate) mod sizes;
-pub mod standing;
 pub(crate) mod trails;
 pub mod transitions;

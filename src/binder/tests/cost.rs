@@ -36,7 +36,7 @@ fn l1_the_work_per_pair_does_not_grow_with_the_number_of_waiting_claims() {
         }
     }
     assert_eq!(writes, 4 * PAIRS);
-    assert!(planner.standing().claims().is_empty());
+    assert!(planner.diagnostics().claims().is_empty());
     assert!(decisions <= 12 * PAIRS as u64, "{decisions} decisions for {PAIRS} pairs");
 }
 
@@ -180,7 +180,7 @@ fn s39_a_large_cluster_at_rest_asks_for_nothing() {
         }
     }
     assert!(looks >= 2 * BOUND + RELEASED, "{looks}");
-    assert_eq!(planner.standing().claims().len() + planner.standing().volumes().len(), 0);
+    assert_eq!(planner.diagnostics().claims().len() + planner.diagnostics().volumes().len(), 0);
 }
 
 /// A claim whose volumes the scheduler chooses is not even looked at when one becomes free.
@@ -257,5 +257,5 @@ fn s19_l16_the_work_per_pair_does_not_grow_with_the_number_in_doubt() {
     }
     assert_eq!(reservations, 2 * PAIRS);
     assert!(reads < 20 * PAIRS, "{reads} reads");
-    assert!(planner.standing().waiting().is_empty());
+    assert!(planner.diagnostics().waiting().is_empty());
 }

@@ -28,7 +28,7 @@ use super::{
         predicate::{Comparisons, Wish},
     },
     planner::{Plan, Planner},
-    tell::{latency::Measure, standing::Standing},
+    tell::{diagnostics::Diagnostics, latency::Measure},
 };
 use crate::{
     kube_api::{
@@ -176,7 +176,7 @@ fn s19_a_reservation_that_may_come_late_keeps_the_claim_from_another_volume() {
         planner.outcome(read, Ok(Answer::Volume(large)), now, 0.0);
         let plan = planner.plan(now);
         assert!(plan.ops.is_empty(), "S19: {:?}", plan.ops);
-        assert_eq!(planner.standing().waiting(), [("Uncertain", 1)].into());
+        assert_eq!(planner.diagnostics().waiting(), [("Uncertain", 1)].into());
         if comes {
             let answer = answer(&objects, &reservation, 3);
             let Answer::Volume(reserved) = answer else { panic!("{answer:?}") };
@@ -352,7 +352,7 @@ fn s14_nothing_is_released_while_another_binder_is_at_work() {
     let proof = proof.call;
     let mut plan = planner.plan(now);
     assert!(plan.ops.is_empty(), "{:?}", plan.ops);
-    assert_eq!(planner.standing().volume(&name).map(|reason| reason.code()), Some("ForeignWriter"));
+    assert_eq!(planner.diagnostics().volume(&name).map(|reason| reason.code()), Some("ForeignWriter"));
     let start = now;
     let end = planner.stand_offs().next().unwrap().until;
     while plan.wake_at.unwrap() < end {
@@ -363,7 +363,7 @@ fn s14_nothing_is_released_while_another_binder_is_at_work() {
             planner.outcome(read, Err(CallError::NotFound("c".into())), then, 0.0);
             plan = planner.plan(then);
         }
-        assert_eq!(planner.standing().volume(&name).map(|reason| reason.code()), Some("ForeignWriter"));
+        assert_eq!(planner.diagnostics().volume(&name).map(|reason| reason.code()), Some("ForeignWriter"));
     }
     assert!(end > start);
     let read = only(planner.plan(end));
@@ -382,11 +382,11 @@ fn l18_every_claim_that_is_not_bound_is_explained_with_the_nearest_volumes() {
     let mut named = claim("named");
     named.spec.volume_name = VolumeName::from("gone");
     let (_, mut planner) = planner(vec![small, odd], vec![claim("c"), named]);
-    let standing = planner.standing();
-    let row = |standing: &Standing| standing.json()["waiting"][0].clone();
-    assert_eq!(row(&standing)["reason"], "NotLeader");
+    let diagnostics = planner.diagnostics();
+    let row = |diagnostics: &Diagnostics| diagnostics.json()["waiting"][0].clone();
+    assert_eq!(row(&diagnostics)["reason"], "NotLeader");
     planner.plan(Instant::now());
-    let shown = row(&standing);
+    let shown = row(&diagnostics);
     assert!(shown["since"].is_string(), "{shown}");
     assert_eq!((&shown["kind"], &shown["claim"]), (&json!("claim"), &json!("ns/c")));
     assert_eq!(shown["reason"], "NoClassAndNoMatch");
@@ -410,13 +410,13 @@ fn l18_every_claim_that_is_not_bound_is_explained_with_the_nearest_volumes() {
         })
     );
     assert_eq!(
-        standing.json()["waiting"][1]["facts"]["nearest"],
+        diagnostics.json()["waiting"][1]["facts"]["nearest"],
         json!([]),
         "who names a volume takes no other"
     );
-    assert_eq!(standing.waiting(), [("NamedVolumeMissing", 1), ("NoClassAndNoMatch", 1)].into());
-    standing.set_rivals(Some("somebody".to_owned()), Vec::new());
-    assert_eq!(standing.json()["alarm"], "somebody");
+    assert_eq!(diagnostics.waiting(), [("NamedVolumeMissing", 1), ("NoClassAndNoMatch", 1)].into());
+    diagnostics.set_rivals(Some("somebody".to_owned()), Vec::new());
+    assert_eq!(diagnostics.json()["alarm"], "somebody");
 }
 
 const BIND: [WriteKind; 4] =

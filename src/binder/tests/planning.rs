@@ -44,8 +44,8 @@ fn nothing_is_kept_of_what_is_gone() {
     let (objects, mut planner) = planner(vec![parked.clone()], vec![named.clone()]);
     let now = Instant::now();
     assert!(!planner.plan(now).events.is_empty());
-    let standing = planner.standing();
-    assert!(standing.claim(&named.key()).is_some() && standing.volume(&parked.key()).is_some());
+    let diagnostics = planner.diagnostics();
+    assert!(diagnostics.claim(&named.key()).is_some() && diagnostics.volume(&parked.key()).is_some());
     named.metadata.resource_version = ResourceVersion(5);
     parked.metadata.resource_version = ResourceVersion(6);
     objects.delete(named.clone());
@@ -53,7 +53,7 @@ fn nothing_is_kept_of_what_is_gone() {
     planner.changed(&ObjectRef::Claim(named.key()), now);
     planner.changed(&ObjectRef::Volume(parked.key()), now);
     planner.plan(now);
-    assert_eq!((standing.claim(&named.key()), standing.volume(&parked.key())), (None, None));
+    assert_eq!((diagnostics.claim(&named.key()), diagnostics.volume(&parked.key())), (None, None));
     // Made again it is told of again.
     named.metadata.resource_version = ResourceVersion(7);
     objects.apply(named.clone());

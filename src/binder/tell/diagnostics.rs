@@ -88,7 +88,7 @@ impl Reason for VolumeReason {
 
 /// Where a claim or volume stands, and the request about it that fails, if one does: that is why it waits then.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Stand<R> {
+pub struct Standing<R> {
     /// Where it stands.
     pub reason: Arc<R>,
     /// What fails.
@@ -98,14 +98,14 @@ pub struct Stand<R> {
 /// A request that fails, and when the next is sent, if that has been settled.
 pub(crate) type Failing = (Failure, Option<Instant>);
 
-impl<R> Stand<R> {
+impl<R> Standing<R> {
     fn of(reason: &Arc<R>, failing: Option<&Failing>) -> (Self, Option<Instant>) {
         let (failure, next) = failing.cloned().unzip();
         (Self { reason: Arc::clone(reason), failure }, next.flatten())
     }
 }
 
-impl<R: Reason + Send + Sync> Reason for Stand<R> {
+impl<R: Reason + Send + Sync> Reason for Standing<R> {
     fn code(&self) -> &'static str {
         if self.failure.is_some() { "RetryBackoff" } else { self.reason.code() }
     }
@@ -131,16 +131,16 @@ impl<R: Reason + Send + Sync> Reason for Stand<R> {
 
 /// Reasons of everything unsettled.
 #[derive(Debug, Default)]
-pub struct Standing {
+pub struct Diagnostics {
     objects: Arc<Objects>,
-    claims: Arc<Waits<ClaimKey, Stand<ClaimReason>>>,
-    volumes: Arc<Waits<VolumeName, Stand<VolumeReason>>>,
+    claims: Arc<Waits<ClaimKey, Standing<ClaimReason>>>,
+    volumes: Arc<Waits<VolumeName, Standing<VolumeReason>>>,
     alarm: Mutex<Option<String>>,
     second_writers: Mutex<Vec<Value>>,
     leads: AtomicBool,
 }
 
-impl Standing {
+impl Diagnostics {
     /// Nothing has been decided yet.
     #[must_use]
     pub fn new(objects: Arc<Objects>) -> Self {
@@ -170,13 +170,13 @@ impl Standing {
 
     /// Every claim that waits.
     #[must_use]
-    pub fn claims(&self) -> BTreeMap<ClaimKey, Wait<Stand<ClaimReason>>> {
+    pub fn claims(&self) -> BTreeMap<ClaimKey, Wait<Standing<ClaimReason>>> {
         self.claims.snapshot()
     }
 
     /// Every volume that waits.
     #[must_use]
-    pub fn volumes(&self) -> BTreeMap<VolumeName, Wait<Stand<VolumeReason>>> {
+    pub fn volumes(&self) -> BTreeMap<VolumeName, Wait<Standing<VolumeReason>>> {
         self.volumes.snapshot()
     }
 
@@ -215,7 +215,7 @@ impl Standing {
         &self,
         key: &ClaimKey,
         claim: &PersistentVolumeClaim,
-        wait: Option<&Wait<Stand<ClaimReason>>>,
+        wait: Option<&Wait<Standing<ClaimReason>>>,
         unbound: &Unbound,
         clock: &WallClock,
     ) -> Value {
@@ -287,7 +287,7 @@ impl Standing {
         wait: Option<(&Arc<ClaimReason>, Option<&Failing>)>,
         now: Instant,
     ) {
-        self.claims.set(key, wait.map(|(reason, failing)| Stand::of(reason, failing)), now);
+        self.claims.set(key, wait.map(|(reason, failing)| Standing::of(reason, failing)), now);
     }
 
     pub(crate) fn set_volume(
@@ -296,7 +296,7 @@ impl Standing {
         wait: Option<(&Arc<VolumeReason>, Option<&Failing>)>,
         now: Instant,
     ) {
-        self.volumes.set(name, wait.map(|(reason, failing)| Stand::of(reason, failing)), now);
+        self.volumes.set(name, wait.map(|(reason, failing)| Standing::of(reason, failing)), now);
     }
 
     pub(crate) fn forget(&self, target: &Target) {
