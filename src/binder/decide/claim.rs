@@ -180,7 +180,7 @@ fn bind(volume: &PersistentVolume, claim: &PersistentVolumeClaim, view: &View<'_
     if !held_by(volume, claim)
         && let Some(other) = view.doubts.other(&claim.metadata.uid, &name)
     {
-        return Decision::rest(ClaimReason::InDoubt(other.clone()));
+        return Decision::rest(ClaimReason::Uncertain(other.clone()));
     }
     match binding::next_write(volume, claim) {
         Ok(Some(write)) => Decision::step(ClaimReason::Binding(name, write.kind), Step::Write(write)),

@@ -128,7 +128,7 @@ impl Planner {
             // decided about the pair.
             (Call::Write(write), Err(error @ (CallError::Conflict(_) | CallError::Unknown(_)))) => {
                 if let CallError::Unknown(_) = error {
-                    self.doubt(&op, write, now);
+                    self.note_unknown(&op, write, now);
                 }
                 self.read_again(op, Purpose::Refresh, now, jitter);
             }
@@ -267,8 +267,8 @@ impl Planner {
         }
     }
 
-    /// A reservation may be made later than we look.
-    fn doubt(&mut self, op: &Op, write: &Write, now: Instant) {
+    /// A reservation whose outcome is unknown may be made later than we look.
+    fn note_unknown(&mut self, op: &Op, write: &Write, now: Instant) {
         if let (WriteKind::ReserveVolume, Target::Claim(key), Object::Volume(volume), Some(revision)) =
             (write.kind, &op.subject, &write.target, op.known)
             && let Some(claim) = self.objects.claims.get(key)

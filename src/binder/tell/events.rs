@@ -76,7 +76,7 @@ pub fn of_claim(claim: &PersistentVolumeClaim, why: &ClaimReason) -> Option<Even
         | ClaimReason::HoldsOther(_)
         | ClaimReason::AssigningClass(_)
         | ClaimReason::Provisioning(_)
-        | ClaimReason::InDoubt(_)
+        | ClaimReason::Uncertain(_)
         | ClaimReason::LostReference
         | ClaimReason::LostVolume(_)
         | ClaimReason::Misbound(..)
@@ -431,7 +431,7 @@ impl fmt::Display for ClaimReason {
             Self::CannotProvision(_) => f.write_str("no provisionable volume plugin matched"),
             Self::Provisioning(plugin) => write!(f, "{plugin} makes a volume"),
             Self::NotProvisioned(why) => why.fmt(f),
-            Self::InDoubt(volume) => {
+            Self::Uncertain(volume) => {
                 write!(f, "volume {volume} may become the claim's: a write of that kind was not answered")
             }
             Self::OtherProvisioner { asked, wanted } => write!(

@@ -96,7 +96,7 @@ pub enum ClaimReason {
     /// The plugin here made no volume.
     NotProvisioned(Unprovisioned),
     /// Another volume may become the claim's: a write that would reserve it has not been answered.
-    InDoubt(VolumeName),
+    Uncertain(VolumeName),
     /// The claim was handed to one provisioner, and its class now names another (S29).
     OtherProvisioner {
         /// The annotation's.
@@ -150,7 +150,7 @@ impl ClaimReason {
             Self::CannotProvision(_) => "ProvisioningUnsupported",
             Self::Provisioning(_) => "Provisioning",
             Self::NotProvisioned(_) => "ProvisioningError",
-            Self::InDoubt(_) => "Uncertain",
+            Self::Uncertain(_) => "Uncertain",
             Self::OtherProvisioner { .. } => "ProvisionerChanged",
             Self::NamedMissing(_) => "NamedVolumeMissing",
             Self::NamedTaken(..) => "NamedVolumeTaken",
