@@ -174,8 +174,8 @@ impl Binder {
         let now = Instant::now();
         let plan = self.planner.plan(now);
         self.alarm(now);
-        for measure in &plan.measures {
-            self.metrics.measured(measure);
+        for sample in &plan.samples {
+            self.metrics.observe(sample);
         }
         self.metrics.queued(&plan.tallies);
         for transition in &plan.transitions {

@@ -12,7 +12,7 @@ use super::{
     act::write::{Target, WriteKind},
     decide::{
         decision::{ClaimDecision, Decision, Step, VolumeDecision},
-        reclaim::measured_as,
+        reclaim::deletion_plugin,
         view::Plugins,
     },
     matching::predicate::{Wish, volume_class},
@@ -222,7 +222,7 @@ impl Planner {
         let target = Target::Volume(name.clone());
         let plugin = reason.awaits_deletion().then(|| {
             let class = self.objects.classes.get(&ClassName::from(volume_class(volume)));
-            measured_as(volume, class.as_deref(), &self.options)
+            deletion_plugin(volume, class.as_deref(), &self.options)
         });
         let looked = Looked {
             object: volume,

@@ -38,7 +38,7 @@ use super::{
     reasons::Reasons,
     retry::Retries,
     rivals::Rivals,
-    tell::{diagnostics::Diagnostics, latency::Measure, outbox::Outbox, record::Record},
+    tell::{diagnostics::Diagnostics, latency::Sample, outbox::Outbox, record::Record},
 };
 use crate::{
     kube_api::{
@@ -75,7 +75,7 @@ pub struct Plan {
     /// Requests that failed, by what they were for and how they failed.
     pub failures: BTreeMap<(&'static str, &'static str), u64>,
     /// What was measured.
-    pub measures: Vec<Measure>,
+    pub samples: Vec<Sample>,
     /// What was counted.
     pub tallies: Tallies,
     /// When to plan again if nothing happens.
@@ -257,7 +257,7 @@ impl Planner {
         plan.compared = self.compared.count();
         plan.wake_at = dues.into_iter().flatten().min();
         plan.failures = self.outbox.take_failure_counts();
-        (plan.measures, plan.transitions) = self.record.take();
+        (plan.samples, plan.transitions) = self.record.take();
         plan.tallies = self.queue.take_tallies();
         plan
     }

@@ -60,7 +60,7 @@ fn is_migrated(volume: &PersistentVolume) -> bool {
 /// Under which `plugin_name` the deletion of the volume is measured, if it is.
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, getProvisionerNameFromVolume.
 #[must_use]
-pub fn measured_as(
+pub fn deletion_plugin(
     volume: &PersistentVolume,
     class: Option<&StorageClass>,
     options: &BinderOptions,

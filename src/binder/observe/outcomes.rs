@@ -277,7 +277,7 @@ impl Planner {
         }
     }
 
-    /// Notes what a write means for the measures, for who else writes, and for who waits for it.
+    /// Notes what a write means for the samples, for who else writes, and for who waits for it.
     fn written(&mut self, op: &Op, write: &Write, result: &Result<Answer, CallError>, now: Instant) {
         match result {
             Ok(Answer::Claim(claim)) => self.rivals.wrote_claim(claim, now),

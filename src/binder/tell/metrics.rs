@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::{
     diagnostics::Diagnostics,
-    latency::{BindMode, Measure},
+    latency::{BindMode, Sample},
     sizes::Sizes,
 };
 use crate::{
@@ -136,18 +136,18 @@ impl BinderMetrics {
     }
 
     /// Notes what was measured, during that trace.
-    pub fn measured(&self, measure: &Measure) {
-        match measure {
-            Measure::Took(operation, plugin, took) => {
+    pub fn observe(&self, sample: &Sample) {
+        match sample {
+            Sample::Took(operation, plugin, took) => {
                 let labels = [self.plugins.shown(plugin), operation.as_str()];
                 self.operations.with_label_values(&labels).observe(took.as_secs_f64());
             }
-            Measure::Failed(operation, plugin) => {
+            Sample::Failed(operation, plugin) => {
                 for counter in &self.errors {
                     counter.with_label_values(&[self.plugins.shown(plugin), operation.as_str()]).inc();
                 }
             }
-            Measure::Bound(mode, took, trace) => {
+            Sample::Bound(mode, took, trace) => {
                 self.binds.observe(&[mode.label()], took.as_secs_f64(), *trace);
             }
         }
@@ -261,9 +261,9 @@ mod tests {
         diagnostics.lead(Instant::now());
         let binder = BinderMetrics::new(&metrics, &objects, &diagnostics).unwrap();
         binder.decided("claim", "NoClassAndNoMatch", 3);
-        binder.measured(&Measure::Took(Operation::Delete, "d".to_owned(), Duration::from_secs(3)));
-        binder.measured(&Measure::Failed(Operation::Provision, "d".to_owned()));
-        binder.measured(&Measure::Bound(BindMode::Static, Duration::from_millis(3), None));
+        binder.observe(&Sample::Took(Operation::Delete, "d".to_owned(), Duration::from_secs(3)));
+        binder.observe(&Sample::Failed(Operation::Provision, "d".to_owned()));
+        binder.observe(&Sample::Bound(BindMode::Static, Duration::from_millis(3), None));
         binder.conflicted(WriteKind::NameVolume);
         binder.class_assigned(false);
         let waits = vec![Duration::from_secs(1)];

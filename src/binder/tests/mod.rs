@@ -28,7 +28,7 @@ use super::{
         predicate::{Comparisons, Wish},
     },
     planner::{Plan, Planner},
-    tell::{diagnostics::Diagnostics, latency::Measure},
+    tell::{diagnostics::Diagnostics, latency::Sample},
 };
 use crate::{
     kube_api::{
@@ -319,8 +319,8 @@ fn s14_nothing_is_released_while_another_binder_is_at_work() {
         let answer = answer(&objects, &op, revision);
         planner.outcome(op, Ok(answer), now, 0.0);
     }
-    let measures = planner.plan(now).measures;
-    assert!(matches!(measures.as_slice(), [Measure::Bound(..)]), "{measures:?}");
+    let samples = planner.plan(now).samples;
+    assert!(matches!(samples.as_slice(), [Sample::Bound(..)]), "{samples:?}");
     assert_eq!((planner.rival(), planner.sightings()), (None, 0));
 
     let mut undone = PersistentVolume::clone(&objects.volumes.get(&name).unwrap());

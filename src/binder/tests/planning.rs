@@ -114,9 +114,9 @@ fn failures_of_provisioning_are_those_of_its_own_writes() {
         let call = Call::Write(Write::claim(&claim, kind, request()));
         let op = Op { subject: Target::Claim(claim.key()), volume: None, call, known: None };
         planner.outcome(op, Err(error.clone()), now, 0.0);
-        let failed = vec![Measure::Failed(Operation::Provision, "d".to_owned())];
+        let failed = vec![Sample::Failed(Operation::Provision, "d".to_owned())];
         let expected = if counts { failed } else { vec![] };
-        assert_eq!(planner.plan(now).measures, expected, "{kind:?} {error:?}");
+        assert_eq!(planner.plan(now).samples, expected, "{kind:?} {error:?}");
     }
 }
 

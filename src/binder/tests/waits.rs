@@ -14,7 +14,7 @@ use crate::{
         },
         decide::upkeep::IN_TREE_FINALIZER,
         planner::{Plan, Planner},
-        tell::latency::{BindMode, Measure},
+        tell::latency::{BindMode, Sample},
     },
     kube_api::{
         backoff::retry_pause,
@@ -360,17 +360,17 @@ fn a_bind_that_stops_is_not_measured_as_a_long_one() {
     other.metadata.resource_version = ResourceVersion(4);
     objects.apply(other);
     planner.changed(&ObjectRef::Volume(VolumeName::from("other")), now);
-    let mut measures = Vec::new();
+    let mut samples = Vec::new();
     for revision in 5..20 {
         let plan = planner.plan(now);
-        measures.extend(plan.measures);
+        samples.extend(plan.samples);
         for op in plan.ops {
             now += Duration::from_secs(1);
             let answer = answer(&objects, &op, revision);
             planner.outcome(op, Ok(answer), now, 0.0);
         }
     }
-    assert_eq!(binds(measures), [(BindMode::Static, 4)]);
+    assert_eq!(binds(samples), [(BindMode::Static, 4)]);
 }
 
 /// The server is too busy for the second write of a bind. When its time comes, the volume is being given the
@@ -408,16 +408,16 @@ fn a_bind_that_meets_another_write_to_its_volume_is_measured_from_its_beginning(
         let answer = answer(&objects, &op, revision);
         planner.outcome(op, Ok(answer), now, 0.0);
     }
-    assert_eq!(binds(planner.plan(now).measures), [(BindMode::Static, 9)]);
+    assert_eq!(binds(planner.plan(now).samples), [(BindMode::Static, 9)]);
 }
 
 /// Binds that were measured, and their whole seconds: a planner is made a moment before a test begins.
-fn binds(measures: Vec<Measure>) -> Vec<(BindMode, u64)> {
-    let bind = |measure| match measure {
-        Measure::Bound(mode, took, _) => Some((mode, took.as_secs())),
-        Measure::Took(..) | Measure::Failed(..) => None,
+fn binds(samples: Vec<Sample>) -> Vec<(BindMode, u64)> {
+    let bind = |sample| match sample {
+        Sample::Bound(mode, took, _) => Some((mode, took.as_secs())),
+        Sample::Took(..) | Sample::Failed(..) => None,
     };
-    measures.into_iter().filter_map(bind).collect()
+    samples.into_iter().filter_map(bind).collect()
 }
 
 /// S-2: a claim that waits its turn can be bound all that time.
@@ -432,17 +432,17 @@ fn a_bind_is_measured_from_when_it_was_possible_and_not_from_its_turn() {
     let offered = start + Duration::from_mins(1);
     planner.changed(&ObjectRef::Volume(VolumeName::from("pv")), offered);
     let mut now = offered + Duration::from_secs(2);
-    let mut measures = Vec::new();
+    let mut samples = Vec::new();
     for revision in 5..20 {
         let plan = planner.plan(now);
-        measures.extend(plan.measures);
+        samples.extend(plan.samples);
         for op in plan.ops {
             now += Duration::from_secs(1);
             let answer = answer(&objects, &op, revision);
             planner.outcome(op, Ok(answer), now, 0.0);
         }
     }
-    assert_eq!(binds(measures), [(BindMode::Static, 2 + 4)]);
+    assert_eq!(binds(samples), [(BindMode::Static, 2 + 4)]);
 }
 
 /// Users may set a sync period that is longer than events last.
