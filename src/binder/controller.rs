@@ -121,7 +121,7 @@ impl Binder {
             () = shutdown.cancelled() => return,
             () = self.objects.synced() => {}
         }
-        self.planner.warm(Instant::now());
+        self.planner.load(Instant::now());
         let mut tasks: JoinSet<Finished> = JoinSet::new();
         let mut leading = false;
         let mut wake_at = None;

@@ -415,7 +415,7 @@ impl Daemon {
         for kind in KINDS {
             daemon.list(server, kind);
         }
-        daemon.planner.warm(now);
+        daemon.planner.load(now);
         daemon.planner.lead(now);
         daemon.plan();
         daemon

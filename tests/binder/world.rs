@@ -182,7 +182,7 @@ impl World {
         self.objects.reset(pods);
         self.objects.reset(nodes);
         self.planner = Planner::new(Arc::clone(&self.objects), self.options.clone());
-        self.planner.warm(self.now);
+        self.planner.load(self.now);
         self.planner.lead(self.now);
     }
 

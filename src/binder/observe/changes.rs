@@ -25,7 +25,7 @@ use crate::{
 
 impl Planner {
     /// Takes in every object there is.
-    pub fn warm(&mut self, now: Instant) {
+    pub fn load(&mut self, now: Instant) {
         let objects = Arc::clone(&self.objects);
         for (name, volume) in &objects.volumes.snapshot() {
             self.volumes.update(name, Some(volume));

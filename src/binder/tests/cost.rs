@@ -201,7 +201,7 @@ fn cost_a_free_volume_is_not_offered_to_claims_that_take_none() {
     objects.reset(vec![waiting]);
     let mut planner = Planner::new(Arc::clone(&objects), BinderOptions::default());
     let now = Instant::now();
-    planner.warm(now);
+    planner.load(now);
     planner.lead(now);
     assert_eq!(
         planner.plan(now).decisions.into_keys().collect::<Vec<_>>(),

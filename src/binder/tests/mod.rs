@@ -105,7 +105,7 @@ fn planner(volumes: Vec<PersistentVolume>, claims: Vec<PersistentVolumeClaim>) -
     objects.reset(volumes);
     objects.reset(claims);
     let mut planner = Planner::new(Arc::clone(&objects), BinderOptions::default());
-    planner.warm(Instant::now());
+    planner.load(Instant::now());
     planner.lead(Instant::now());
     (objects, planner)
 }

@@ -145,7 +145,7 @@ fn l8_a_volume_that_the_list_lacks_is_asked_for_at_once() {
 fn l15_a_standby_keeps_no_keys_and_its_clocks_begin_when_it_leads() {
     let (objects, start) = (Arc::new(Objects::default()), Instant::now());
     let mut planner = Planner::new(Arc::clone(&objects), BinderOptions::default());
-    planner.warm(start);
+    planner.load(start);
     objects.apply(claim("stays"));
     planner.changed(&ObjectRef::Claim(ClaimKey::new("ns", "stays")), start);
     for number in 0..20_000 {
@@ -203,7 +203,7 @@ fn l15_whoever_takes_over_looks_at_wanted_claims_first() {
     objects.reset(vec![pod("p", "wanted", ""), pod("q", "a0500", "n1")]);
     let mut planner = Planner::new(Arc::clone(&objects), BinderOptions::default());
     let now = Instant::now();
-    planner.warm(now);
+    planner.load(now);
     planner.lead(now);
     let ops = planner.plan(now).ops;
     let order: Vec<String> = ops.iter().map(|op| op.subject.to_string()).take(3).collect();

@@ -40,7 +40,7 @@ fn with_recycler() -> (Arc<Objects>, Planner) {
 /// A volume that is to be recycled, as its claim is proven gone.
 fn to_recycle(now: Instant) -> (Arc<Objects>, Planner) {
     let (objects, mut planner) = with_recycler();
-    planner.warm(now);
+    planner.load(now);
     planner.lead(now);
     let proof = only(planner.plan(now));
     planner.outcome(proof, Err(CallError::NotFound("c".into())), now, 0.0);
@@ -126,7 +126,7 @@ fn s23_no_two_processes_name_their_pods_alike() {
     let names = [0, 1].map(|number| {
         let (_, mut planner) = with_recycler();
         planner.count_runs_from(number);
-        planner.warm(now);
+        planner.load(now);
         planner.lead(now);
         let proof = only(planner.plan(now));
         planner.outcome(proof, Err(CallError::NotFound("c".into())), now, 0.0);
@@ -278,7 +278,7 @@ fn deleting(now: Instant) -> (Arc<Objects>, Planner, Op) {
     objects.reset(vec![directory_volume(1)]);
     let options = BinderOptions { enable_hostpath_provisioner: true, ..BinderOptions::default() };
     let mut planner = Planner::new(Arc::clone(&objects), options);
-    planner.warm(now);
+    planner.load(now);
     planner.lead(now);
     let proof = only(planner.plan(now));
     planner.outcome(proof, Err(CallError::NotFound("c".into())), now, 0.0);
@@ -399,7 +399,7 @@ fn creating(now: Instant) -> (Arc<Objects>, Planner, Op) {
     }))]);
     let options = BinderOptions { enable_hostpath_provisioner: true, ..BinderOptions::default() };
     let mut planner = Planner::new(Arc::clone(&objects), options);
-    planner.warm(now);
+    planner.load(now);
     planner.lead(now);
     let op = only(planner.plan(now));
     assert_eq!(op.call, making());
