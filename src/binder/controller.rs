@@ -204,7 +204,7 @@ impl Binder {
                 (op, result)
             });
         }
-        self.pod_events.follow(self.planner.scrubbing());
+        self.pod_events.follow(self.planner.recycling_pods());
         plan.wake_at
     }
 

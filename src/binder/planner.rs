@@ -185,7 +185,7 @@ impl Planner {
 
     /// The recycler pods at work, by UID, with the volume of each.
     #[must_use]
-    pub fn scrubbing(&self) -> BTreeMap<Uid, (PodKey, Involved)> {
+    pub fn recycling_pods(&self) -> BTreeMap<Uid, (PodKey, Involved)> {
         let volume = |name: &VolumeName| Some(Involved::object(&*self.objects.volumes.get(name)?));
         let each = self.plugins.pods_at_work().into_iter();
         each.filter_map(|(name, key, uid)| Some((uid, (key, volume(&name)?)))).collect()

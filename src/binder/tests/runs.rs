@@ -5,9 +5,9 @@ use crate::{
     binder::{
         decide::upkeep::IN_TREE_FINALIZER,
         plugins::{
+            operations::ClaimStage,
             options::{Recycler, Recyclers},
             path::{Directory, HostPath},
-            runs::ClaimStage,
         },
         tell::reason::VolumeReason,
     },
@@ -146,7 +146,7 @@ fn a_recycler_pod_is_asked_for_when_the_list_lacks_it_and_deleted_once() {
     let start = only(planner.plan(now));
     pod.metadata.resource_version = ResourceVersion(8);
     planner.outcome(start, Ok(Answer::Pod(pod.clone())), now, 0.0);
-    assert_eq!(planner.scrubbing().len(), 1);
+    assert_eq!(planner.recycling_pods().len(), 1);
     assert!(planner.plan(now).ops.is_empty());
 
     objects.reset::<Pod>(vec![]);
@@ -466,7 +466,7 @@ fn storage_that_was_made_in_vain_goes_when_its_claim_is_gone() {
     let (objects, mut planner) = planner(vec![], vec![claim.clone()]);
     let now = Instant::now();
     planner.plan(now);
-    planner.plugins.runs.claim_at(&claim, ClaimStage::Undoing("no".to_owned(), 1));
+    planner.plugins.operations.claim_at(&claim, ClaimStage::Undoing("no".to_owned(), 1));
     claim.metadata.resource_version = ResourceVersion(5);
     objects.delete(claim.clone());
     planner.changed(&ObjectRef::Claim(claim.key()), now);
