@@ -210,7 +210,7 @@ impl Binder {
 
     /// Raises or lowers the alarm about another binder.
     fn alarm(&mut self, now: Instant) {
-        let rivals = (self.planner.rival().cloned(), self.planner.stand_offs().cloned().collect());
+        let rivals = (self.planner.second_writer().cloned(), self.planner.stand_offs().cloned().collect());
         if rivals != self.rivals {
             let wall = Timestamp::now();
             let until = |by: &StandOff| {
@@ -229,7 +229,7 @@ impl Binder {
                 _ => {}
             }
             let rows = rivals.1.iter().map(|by| by.json(until(by))).collect();
-            self.planner.diagnostics().set_rivals(alarm.clone(), rows);
+            self.planner.diagnostics().set_second_writers(alarm.clone(), rows);
             self.alarms.set(SECOND_BINDER, alarm);
             self.rivals = rivals;
         }

@@ -33,7 +33,7 @@ impl Planner {
     fn held_back(&self, step: Option<&Step>, pair: &[Target], now: Instant) -> Option<HeldBack> {
         if !step.is_some_and(Step::is_destructive) {
             None
-        } else if let Some(by) = self.rivals.stand_off(pair) {
+        } else if let Some(by) = self.second_writer.stand_off(pair) {
             Some(HeldBack::ForeignWriter { by: by.to_string(), until: by.until })
         } else {
             let left = self.objects.restore_grace().left(now)?;

@@ -35,7 +35,7 @@ pub mod planner;
 pub mod queue;
 mod reasons;
 pub mod retry;
-pub mod rivals;
+pub mod second_writer;
 #[cfg(test)]
 mod tests;
 pub mod told;

@@ -37,7 +37,7 @@ use super::{
     queue::{Next, Queue, Tallies},
     reasons::Reasons,
     retry::Retries,
-    rivals::Rivals,
+    second_writer::SecondBinder,
     tell::{diagnostics::Diagnostics, latency::Sample, outbox::Outbox, record::Record},
 };
 use crate::{
@@ -105,7 +105,7 @@ pub struct Planner {
     pub(super) retries: Retries<Target>,
     pub(super) outbox: Outbox,
     pub(super) reasons: Reasons,
-    pub(super) rivals: Rivals,
+    pub(super) second_writer: SecondBinder,
     pub(super) record: Record,
     /// Classes that are read live.
     pub(super) class_reads: ClassReads,
@@ -139,7 +139,7 @@ impl Planner {
             unconfirmed: BTreeSet::new(),
             retries: Retries::default(),
             outbox: Outbox::default(),
-            rivals: Rivals::default(),
+            second_writer: SecondBinder::default(),
             record: Record::default(),
             class_reads: ClassReads::default(),
             class_wakes: ClassWakes::default(),
@@ -215,7 +215,7 @@ impl Planner {
                 self.queue.retry(target, now);
             }
         }
-        self.rivals.settle(now);
+        self.second_writer.settle(now);
         self.read_owners(&mut plan);
         let due = self.outbox.take_due(now);
         self.queue.extend(due, now);
@@ -279,7 +279,7 @@ impl Planner {
         }
         let due = self.resync_at.get_or_insert(now + self.options.sync_period);
         let grace_ends = self.objects.restore_grace().left(now).map(|left| now + left);
-        for ends in self.rivals.ends().into_iter().chain(grace_ends) {
+        for ends in self.second_writer.ends().into_iter().chain(grace_ends) {
             *due = ends.min(*due);
         }
     }
@@ -287,7 +287,7 @@ impl Planner {
     /// Asks who changed what only a binder should, before anything is written to it.
     fn read_owners(&mut self, plan: &mut Plan) {
         loop {
-            let read = self.rivals.take_read(|target| !self.in_flight.has(target));
+            let read = self.second_writer.take_read(|target| !self.in_flight.has(target));
             let Some((target, uid)) = read else { return };
             self.start(target, None, Call::ReadOwner(uid), plan);
         }
@@ -295,19 +295,19 @@ impl Planner {
 
     /// Another binder, if one is proven to be at work on several objects.
     #[must_use]
-    pub fn rival(&self) -> Option<&StandOff> {
-        self.rivals.everywhere()
+    pub fn second_writer(&self) -> Option<&StandOff> {
+        self.second_writer.everywhere()
     }
 
     /// Objects that others write to, from which alone nothing is taken back.
     pub fn stand_offs(&self) -> impl Iterator<Item = &StandOff> {
-        self.rivals.stand_offs()
+        self.second_writer.stand_offs()
     }
 
     /// How often somebody was seen to.
     #[must_use]
     pub fn sightings(&self) -> u64 {
-        self.rivals.sightings()
+        self.second_writer.sightings()
     }
 
     /// Looks at the claims for which a volume that has become free is a candidate, until one takes it.
@@ -392,7 +392,7 @@ impl Planner {
         if let Call::Write(write) = &op.call
             && let Some(target) = write.target.subject()
         {
-            self.rivals.forget(&target);
+            self.second_writer.forget(&target);
             if let Target::Volume(name) = &target
                 && let Some(volume) = self.objects.volumes.get(name)
             {

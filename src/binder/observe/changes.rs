@@ -65,7 +65,7 @@ impl Planner {
         self.class_wakes.clear();
         self.proofs = Proofs::default();
         self.plugins.stand_by();
-        self.rivals.forget_all();
+        self.second_writer.forget_all();
         self.record.stand_by();
     }
 
@@ -130,7 +130,7 @@ impl Planner {
             self.forget(&target, now);
             return;
         };
-        self.rivals.look_at_volume(&volume, now);
+        self.second_writer.look_at_volume(&volume, now);
         self.plugins.observe_volume(&volume);
         self.queue.add(target, now);
         self.wake_for(name, now);
@@ -166,7 +166,7 @@ impl Planner {
                 }
             }
             Some(claim) => {
-                self.rivals.look_at_claim(&claim, now);
+                self.second_writer.look_at_claim(&claim, now);
                 self.queue.add(target, now);
             }
         }
@@ -190,7 +190,7 @@ impl Planner {
         self.record.gone(target, now);
         self.reasons.gone(target);
         self.outbox.gone(target);
-        self.rivals.gone(target);
+        self.second_writer.gone(target);
         if let Target::Volume(name) = target {
             self.plugins.volume_gone(name);
         }

@@ -276,7 +276,7 @@ impl Diagnostics {
 
     /// Sets who else changes what we write: a binder that does so everywhere, and where others do, each with object,
     /// field, manager and end.
-    pub(crate) fn set_rivals(&self, alarm: Option<String>, rows: Vec<Value>) {
+    pub(crate) fn set_second_writers(&self, alarm: Option<String>, rows: Vec<Value>) {
         *self.alarm.lock().unwrap_or_else(PoisonError::into_inner) = alarm;
         *self.second_writers.lock().unwrap_or_else(PoisonError::into_inner) = rows;
     }

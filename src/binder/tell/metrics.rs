@@ -35,7 +35,7 @@ const CONTROLLER: &str = "persistentvolume-binder-controller";
 const BIND_BUCKETS: [f64; 14] =
     [0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
 
-/// Kind of the foreign writes that [`crate::binder::rivals`] sees.
+/// Kind of the foreign writes that [`crate::binder::second_writer`] sees.
 const PHASE_CHANGED: &str = "phase_changed";
 
 /// Counters of the binder.

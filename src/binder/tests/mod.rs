@@ -321,7 +321,7 @@ fn s14_nothing_is_released_while_another_binder_is_at_work() {
     }
     let samples = planner.plan(now).samples;
     assert!(matches!(samples.as_slice(), [Sample::Bound(..)]), "{samples:?}");
-    assert_eq!((planner.rival(), planner.sightings()), (None, 0));
+    assert_eq!((planner.second_writer(), planner.sightings()), (None, 0));
 
     let mut undone = PersistentVolume::clone(&objects.volumes.get(&name).unwrap());
     undone.status.phase = VolumePhase::Available;
@@ -334,7 +334,7 @@ fn s14_nothing_is_released_while_another_binder_is_at_work() {
     planner.outcome(op, Ok(Answer::Owners(vec!["kube-controller-manager".to_owned()])), now, 0.0);
     let by = planner.stand_offs().next().unwrap().to_string();
     assert_eq!(by, "kube-controller-manager wrote status.phase of pv/pv");
-    assert_eq!((planner.rival(), planner.sightings()), (None, 1));
+    assert_eq!((planner.second_writer(), planner.sightings()), (None, 1));
     // The bind is repaired: that takes nothing from anybody.
     let op = only(planner.plan(now));
     assert_eq!(op.call.write_kind(), Some(WriteKind::VolumeBound));
@@ -415,7 +415,7 @@ fn l18_every_claim_that_is_not_bound_is_explained_with_the_nearest_volumes() {
         "who names a volume takes no other"
     );
     assert_eq!(diagnostics.waiting(), [("NamedVolumeMissing", 1), ("NoClassAndNoMatch", 1)].into());
-    diagnostics.set_rivals(Some("somebody".to_owned()), Vec::new());
+    diagnostics.set_second_writers(Some("somebody".to_owned()), Vec::new());
     assert_eq!(diagnostics.json()["alarm"], "somebody");
 }
 
