@@ -25,6 +25,7 @@ use crate::{
             StorageClass, VolumePhase,
         },
     },
+    state::Objects,
 };
 
 fn key(name: &str) -> ClaimKey {
@@ -355,21 +356,12 @@ fn a_bind_that_stops_is_not_measured_as_a_long_one() {
     let read = only(planner.plan(now));
     planner.outcome(read, Ok(Answer::Volume(taken)), now, 0.0);
     assert!(planner.plan(now).ops.is_empty());
-    let mut now = now + Duration::from_hours(1);
+    let now = now + Duration::from_hours(1);
     let mut other = volume("other");
     other.metadata.resource_version = ResourceVersion(4);
     objects.apply(other);
     planner.changed(&ObjectRef::Volume(VolumeName::from("other")), now);
-    let mut samples = Vec::new();
-    for revision in 5..20 {
-        let plan = planner.plan(now);
-        samples.extend(plan.samples);
-        for op in plan.ops {
-            now += Duration::from_secs(1);
-            let answer = answer(&objects, &op, revision);
-            planner.outcome(op, Ok(answer), now, 0.0);
-        }
-    }
+    let samples = samples_of_bind(&mut planner, &objects, now);
     assert_eq!(binds(samples), [(BindMode::Static, 4)]);
 }
 
@@ -420,6 +412,21 @@ fn binds(samples: Vec<Sample>) -> Vec<(BindMode, u64)> {
     samples.into_iter().filter_map(bind).collect()
 }
 
+/// Plays a bind to its end, each request of which takes a second.
+fn samples_of_bind(planner: &mut Planner, objects: &Objects, mut now: Instant) -> Vec<Sample> {
+    let mut samples = Vec::new();
+    for revision in 5..20 {
+        let plan = planner.plan(now);
+        samples.extend(plan.samples);
+        for op in plan.ops {
+            now += Duration::from_secs(1);
+            let answer = answer(objects, &op, revision);
+            planner.outcome(op, Ok(answer), now, 0.0);
+        }
+    }
+    samples
+}
+
 /// S-2: a claim that waits its turn can be bound all that time.
 #[test]
 fn a_bind_is_measured_from_when_it_was_possible_and_not_from_its_turn() {
@@ -431,17 +438,8 @@ fn a_bind_is_measured_from_when_it_was_possible_and_not_from_its_turn() {
     objects.apply(free);
     let offered = start + Duration::from_mins(1);
     planner.changed(&ObjectRef::Volume(VolumeName::from("pv")), offered);
-    let mut now = offered + Duration::from_secs(2);
-    let mut samples = Vec::new();
-    for revision in 5..20 {
-        let plan = planner.plan(now);
-        samples.extend(plan.samples);
-        for op in plan.ops {
-            now += Duration::from_secs(1);
-            let answer = answer(&objects, &op, revision);
-            planner.outcome(op, Ok(answer), now, 0.0);
-        }
-    }
+    let now = offered + Duration::from_secs(2);
+    let samples = samples_of_bind(&mut planner, &objects, now);
     assert_eq!(binds(samples), [(BindMode::Static, 2 + 4)]);
 }
 
