@@ -86,7 +86,7 @@ impl Binder {
         let changes = objects.subscribe();
         let mut planner = Planner::new(Arc::clone(&objects), options);
         planner.count_runs_from(fastrand::u64(..));
-        planner.doubts = Doubts::lasting(caller.settle_time());
+        planner.known.doubts = Doubts::lasting(caller.settle_time());
         Ok(Self {
             changes,
             metrics: BinderMetrics::new(metrics, &objects, &planner.diagnostics())?,

@@ -30,6 +30,7 @@ pub mod tell;
 pub mod controller;
 pub mod doubt;
 mod in_flight;
+mod known;
 mod looks;
 pub mod planner;
 pub mod queue;

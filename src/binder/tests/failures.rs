@@ -33,9 +33,9 @@ fn until_told(planner: &mut Planner, error: &CallError) -> (Vec<Event>, u32) {
         for op in plan.ops {
             // A read after a write of unknown outcome shows what is known.
             let result = match &op.call {
-                Call::Read { target: Object::Volume(name), .. } => {
-                    Ok(Answer::Volume(PersistentVolume::clone(&planner.objects.volumes.get(name).unwrap())))
-                }
+                Call::Read { target: Object::Volume(name), .. } => Ok(Answer::Volume(
+                    PersistentVolume::clone(&planner.known.objects.volumes.get(name).unwrap()),
+                )),
                 _ => {
                     tries += 1;
                     Err(error.clone())

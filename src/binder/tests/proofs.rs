@@ -37,7 +37,7 @@ fn claim_read(found: Option<(&str, &str)>, late: bool) -> Proven<ClaimProof> {
     };
     planner.outcome(read, result, now, 0.0);
     let uid = Uid::from("uid-c");
-    (planner.proofs.claim(&bound, &uid), planner.is_waiting())
+    (planner.known.proofs.claim(&bound, &uid), planner.is_waiting())
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn volume_read(found: Option<&str>, late: bool) -> Proven<VolumeProof> {
     };
     planner.outcome(read, result, now, 0.0);
     let seen = objects.volumes.get(&VolumeName::from("pv")).map(|volume| volume.metadata.resource_version);
-    (planner.proofs.volume(&bound.key(), &bound.metadata.uid, seen).cloned(), planner.is_waiting())
+    (planner.known.proofs.volume(&bound.key(), &bound.metadata.uid, seen).cloned(), planner.is_waiting())
 }
 
 #[test]

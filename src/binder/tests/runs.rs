@@ -466,7 +466,7 @@ fn storage_that_was_made_in_vain_goes_when_its_claim_is_gone() {
     let (objects, mut planner) = planner(vec![], vec![claim.clone()]);
     let now = Instant::now();
     planner.plan(now);
-    planner.plugins.operations.claim_at(&claim, ClaimStage::Undoing("no".to_owned(), 1));
+    planner.known.plugins.operations.claim_at(&claim, ClaimStage::Undoing("no".to_owned(), 1));
     claim.metadata.resource_version = ResourceVersion(5);
     objects.delete(claim.clone());
     planner.changed(&ObjectRef::Claim(claim.key()), now);

@@ -178,7 +178,7 @@ fn the_absence_of_a_class_is_known_as_long_as_somebody_asks_for_it() {
     let resync = planner.plan(now).wake_at.unwrap();
     let next = planner.plan(resync).wake_at.unwrap();
     let is_known = |planner: &Planner| {
-        planner.proofs.is_without_class(&ClassName::from("manual"), claim.metadata.resource_version)
+        planner.known.proofs.is_without_class(&ClassName::from("manual"), claim.metadata.resource_version)
     };
     assert!(is_known(&planner));
     let mut gone = claim.clone();
@@ -448,7 +448,7 @@ fn a_bind_is_measured_from_when_it_was_possible_and_not_from_its_turn() {
 fn what_waits_is_told_again_before_that_expires_whatever_the_sync_period() {
     let (objects, mut planner) = planner(vec![], vec![claim("c")]);
     let hours = Duration::from_hours(5);
-    planner.options.sync_period = hours;
+    planner.known.options.sync_period = hours;
     let start = Instant::now();
     let mut due = start;
     for _ in 0..3 {
