@@ -20,9 +20,9 @@
 //! | [`tell`] | reasons and texts of events; logs, metrics, traces and the debug page |
 
 pub mod act;
-pub mod annotations;
+pub(crate) mod annotations;
 pub mod decide;
-pub mod matching;
+pub(crate) mod matching;
 pub mod observe;
 pub mod plugins;
 pub mod tell;

@@ -57,7 +57,6 @@ fn marks(keys: &[(&str, Value)]) -> Map<String, Value> {
 pub enum Migration {
     /// This CSI driver acts for the plugin.
     To(&'static str),
-    /// None does.
     None,
 }
 
@@ -149,7 +148,6 @@ pub fn name_volume(claim: &PersistentVolumeClaim, name: Option<&VolumeName>) -> 
 /// Fields of a claim's status that have to change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StatusChange {
-    /// New phase.
     pub phase: Option<ClaimPhase>,
     /// New access modes; empty for none.
     pub access_modes: Option<TextList>,

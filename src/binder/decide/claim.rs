@@ -30,7 +30,6 @@ use crate::{
     },
 };
 
-/// Decides about one claim.
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, syncClaim.
 #[must_use]
 pub fn sync_claim(claim: &PersistentVolumeClaim, view: &View<'_>) -> ClaimDecision {

@@ -22,7 +22,6 @@ pub enum ClaimProof {
 /// What a live read said about the volume a claim is bound to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VolumeProof {
-    /// Not found.
     Gone,
     /// Found, referring to another claim's UID (or none).
     OtherClaim(Uid),
@@ -38,7 +37,6 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// As of now.
     #[must_use]
     pub fn of(objects: &Objects, volume: &VolumeName) -> Self {
         let revision = objects.volumes.get(volume).map(|volume| volume.metadata.resource_version);

@@ -24,9 +24,7 @@ const NO_PLUGIN: &str = "N/A";
 
 /// Who deletes a volume whose policy is Delete.
 enum Deleter {
-    /// The plugin here.
     Here,
-    /// Its provisioner.
     External,
 }
 

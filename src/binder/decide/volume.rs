@@ -27,7 +27,6 @@ use crate::{
     },
 };
 
-/// Decides about one volume.
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, syncVolume.
 #[must_use]
 pub fn sync_volume(volume: &PersistentVolume, view: &View<'_>) -> VolumeDecision {

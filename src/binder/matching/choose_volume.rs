@@ -89,13 +89,11 @@ pub struct VolumeIndex {
 /// What the search for a claim's volume found.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Search {
-    /// This one.
     Found(Arc<PersistentVolume>),
     /// This one, but a write to it is under way.
     Busy(VolumeName),
     /// One that carries the claim's UID but does not suit it; no other may be taken (S19).
     Held(Arc<PersistentVolume>, Mismatch),
-    /// None.
     Nothing,
 }
 

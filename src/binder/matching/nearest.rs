@@ -92,7 +92,6 @@ impl Unbound {
 /// A volume that does not fit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Near {
-    /// The volume.
     pub volume: Arc<PersistentVolume>,
     /// All that is wrong with it.
     pub mismatches: Vec<Mismatch>,

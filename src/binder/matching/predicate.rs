@@ -40,7 +40,6 @@ impl AccessModes {
         self.0 & other.0 == other.0
     }
 
-    /// Number of modes.
     #[must_use]
     pub fn count(self) -> u32 {
         self.0.count_ones()
@@ -60,17 +59,14 @@ fn bit(mode: &str) -> Option<u8> {
 /// `volumeMode`; absent means a file system.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum VolumeMode {
-    /// A file system.
     #[default]
     Filesystem,
-    /// A raw block device.
     Block,
     /// A mode this version does not know; equal only to itself.
     Other(String),
 }
 
 impl VolumeMode {
-    /// From the API's field.
     #[must_use]
     pub fn of(field: Option<&str>) -> Self {
         match field {
@@ -86,26 +82,21 @@ impl VolumeMode {
 pub enum Mismatch {
     /// Reserved for or bound to another claim.
     Taken,
-    /// Being deleted.
     Terminating,
     /// Smaller than asked for, or of no readable size.
     TooSmall,
-    /// Another class.
     Class,
-    /// Another VolumeAttributesClass.
     Attributes,
     /// File system against block device.
     VolumeMode,
     /// An access mode is missing.
     AccessModes,
-    /// Not Available.
     Phase,
     /// The claim's selector does not match its labels.
     Selector,
 }
 
 impl Mismatch {
-    /// Stable code for explanations.
     #[must_use]
     pub fn code(self) -> &'static str {
         match self {
@@ -125,11 +116,9 @@ impl Mismatch {
 /// What in a claim cannot be read; it blocks this claim alone (S42).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unreadable {
-    /// The requested size.
     Request(QuantityError),
     /// An operator of the selector.
     Operator(String),
-    /// An access mode.
     AccessMode(String),
 }
 
@@ -146,13 +135,10 @@ impl fmt::Display for Unreadable {
 /// What a claim asks for, read once.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wish<'a> {
-    /// The claim.
     pub claim: &'a PersistentVolumeClaim,
     /// Size; nothing asked for is zero.
     pub request: Quantity,
-    /// All of these.
     pub modes: AccessModes,
-    /// This mode.
     pub volume_mode: VolumeMode,
     /// This class, empty for none.
     pub class: &'a str,
@@ -193,14 +179,12 @@ impl<'a> Wish<'a> {
 pub struct Group {
     /// Class, empty for none.
     pub class: Text,
-    /// Volume mode.
     pub mode: VolumeMode,
     /// VolumeAttributesClass, empty for none.
     pub attributes: Text,
 }
 
 impl Group {
-    /// Of a volume.
     #[must_use]
     pub fn of(volume: &PersistentVolume) -> Self {
         Self {
@@ -247,18 +231,15 @@ impl Wish<'_> {
 pub struct Comparisons(Cell<usize>);
 
 impl Comparisons {
-    /// Counts one.
     pub fn note(&self) {
         self.0.set(self.0.get().saturating_add(1));
     }
 
-    /// So many were counted.
     #[must_use]
     pub fn count(&self) -> usize {
         self.0.get()
     }
 
-    /// Counts from nothing again.
     pub fn reset(&self) {
         self.0.set(0);
     }

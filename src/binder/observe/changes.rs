@@ -13,7 +13,7 @@ use crate::{
     },
     kube_api::{
         ids::{ClaimKey, ClassName, PodKey, VolumeName},
-        kinds::{ClaimPhase, ClaimRef, Narrow, ObjectRef, StorageClass},
+        kinds::{ClaimPhase, ClaimRef, ObjectRef, StorageClass},
     },
 };
 

@@ -15,8 +15,8 @@ mod host;
 #[cfg(feature = "host-plugins")]
 mod host_path;
 #[cfg(feature = "host-plugins")]
-pub mod operations;
-pub mod options;
+pub(crate) mod operations;
+pub(crate) mod options;
 pub mod path;
 #[cfg(feature = "host-plugins")]
 mod pod_events;

@@ -65,7 +65,6 @@ pub enum ClaimStage {
     Made(u32),
     /// The object was refused for good, with this text; removing the storage failed so many times.
     Undoing(String, u32),
-    /// It failed.
     Failed(Unprovisioned),
 }
 
@@ -73,13 +72,11 @@ pub enum ClaimStage {
 #[derive(Clone, Debug)]
 struct Recycling {
     pod: Uid,
-    /// The owner's UID.
     volume: Uid,
     /// Whether it is one of ours, of this or an earlier process.
     is_marked: bool,
 }
 
-/// All operations.
 #[derive(Debug, Default)]
 pub struct Operations {
     volumes: BTreeMap<VolumeName, VolumeOperation>,

@@ -293,7 +293,6 @@ pub fn pod_failed(message: &str) -> String {
     format!("failed to recycle volume: {message}")
 }
 
-/// A volume was recycled.
 #[must_use]
 pub fn recycled(volume: &PersistentVolume) -> Event {
     normal(volume, "VolumeRecycled", "Volume recycled".to_owned())
@@ -315,7 +314,6 @@ pub fn provisioned(claim: &PersistentVolumeClaim, volume: &VolumeName, plugin: &
 }
 
 impl Failure {
-    /// For people.
     #[must_use]
     pub fn text(&self) -> String {
         let Self { object, words, .. } = self;

@@ -22,7 +22,6 @@ struct Series {
     shown: Option<Failure>,
 }
 
-/// What fails now.
 #[derive(Debug, Default)]
 pub struct Failures {
     series: BTreeMap<Target, Series>,
@@ -30,7 +29,6 @@ pub struct Failures {
 }
 
 impl Failures {
-    /// Notes one more failure.
     pub fn note(&mut self, target: &Target, failure: Failure) {
         *self.counts.entry((failure.task.label(), failure.outcome.label())).or_default() += 1;
         let before = self.series.remove(target);

@@ -38,7 +38,6 @@ const BIND_BUCKETS: [f64; 14] =
 /// Kind of the foreign writes that [`crate::binder::second_writer`] sees.
 const PHASE_CHANGED: &str = "phase_changed";
 
-/// Counters of the binder.
 #[derive(Clone, Debug)]
 pub struct BinderMetrics {
     claim_decisions: Decisions,
@@ -205,7 +204,6 @@ impl BinderMetrics {
         if leads { self.running.started() } else { self.running.stopped() }
     }
 
-    /// Counts requests that failed.
     pub fn failed(&self, request: &'static str, outcome: &'static str, count: u64) {
         self.failures.with_label_values(&[request, outcome]).inc_by(count);
     }

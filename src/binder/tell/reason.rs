@@ -19,16 +19,12 @@ use crate::{
 pub enum HeldBack {
     /// Another writes what only the binder should, everywhere or here.
     ForeignWriter {
-        /// Who wrote what.
         by: String,
         /// When that ends, unless more is seen.
         until: Instant,
     },
     /// Etcd was restored from a backup a short while ago (E11).
-    Restored {
-        /// When that is over.
-        until: Instant,
-    },
+    Restored { until: Instant },
 }
 
 impl HeldBack {
@@ -50,7 +46,6 @@ impl HeldBack {
     }
 }
 
-/// Where a claim stands.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ClaimReason {
     /// Bound, nothing left to do.
@@ -83,7 +78,6 @@ pub enum ClaimReason {
     WaitsForPods(Vec<PodKey>),
     /// An external provisioner is asked, or about to be.
     WaitsForProvisioner(String),
-    /// Dynamic provisioning is off.
     ProvisioningOff,
     /// The class does not exist.
     NoClass(ClassName),
@@ -99,9 +93,7 @@ pub enum ClaimReason {
     Uncertain(VolumeName),
     /// The claim was handed to one provisioner, and its class now names another (S29).
     OtherProvisioner {
-        /// The annotation's.
         asked: String,
-        /// The class's.
         wanted: String,
     },
     /// The volume the claim names does not exist.
@@ -206,25 +198,19 @@ impl ClaimReason {
 pub enum Unprovisioned {
     /// It was not even asked.
     Refused(String),
-    /// It failed.
     Failed {
-        /// Class of the claim.
         class: String,
-        /// What it said.
         error: String,
     },
     /// The object could not be created, and the storage was removed again.
     NotCreated {
-        /// The claim.
         claim: ClaimKey,
         /// What the API server said.
         error: String,
     },
     /// The object could not be created, and then the storage not be removed.
     NotCleaned {
-        /// The claim.
         claim: ClaimKey,
-        /// What the plugin said.
         error: String,
     },
 }
@@ -243,7 +229,6 @@ impl Unprovisioned {
     }
 }
 
-/// Where a volume stands.
 #[derive(Clone, Debug, PartialEq)]
 pub enum VolumeReason {
     /// Its annotations and finalizers are put right first.
@@ -252,7 +237,6 @@ pub enum VolumeReason {
     HeldBack(HeldBack),
     /// An object that has a say in this cannot be read (S42): which, and what is wrong with it.
     ObjectUnreadable(String),
-    /// Free.
     Available,
     /// Reserved by name for a claim that has not taken it.
     Reserved(ClaimKey),
@@ -266,7 +250,6 @@ pub enum VolumeReason {
     Undoing(ClaimKey),
     /// Its claim seems gone or bound elsewhere; a live read has to confirm it.
     Proving(ClaimKey),
-    /// Its claim is gone.
     Releasing(ClaimKey),
     /// Released, and kept until an administrator acts.
     Retained,
@@ -278,7 +261,6 @@ pub enum VolumeReason {
     NotReclaimable(Unreclaimable),
     /// Released, and not recycled while these pods use it.
     UsedByPods(Vec<PodKey>),
-    /// Released, and being recycled.
     Recycling,
     /// Recycling failed, and is tried again.
     RecycleFailed(String),
@@ -301,9 +283,7 @@ pub enum Unreclaimable {
     NoPlugin(String),
     /// The in-tree plugin that is said to have provisioned it cannot delete.
     PluginCannotDelete,
-    /// There is no recycler.
     NoRecycler,
-    /// The policy is unknown.
     UnknownPolicy,
 }
 
