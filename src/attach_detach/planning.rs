@@ -279,6 +279,11 @@ impl Controller {
             return Rivalry::Shared;
         }
         let (wishes, state) = (self.desired.nodes(volume), self.actual.volume(volume));
+        // On one node alone nobody waits for it: nearly all volumes are, and nothing is kept for them.
+        let most = wishes.map_or(0, VecMap::len).max(state.map_or(0, |state| state.pairs.len()));
+        if most <= 1 && reconciler::names(wishes, state, &Scope::All).len() <= 1 {
+            return Rivalry::Unknown;
+        }
         // What was decided now counts.
         match Exclusive::of(volume, wishes, state, |name| self.actual.node(name)) {
             Some(exclusive) => Rivalry::Exclusive(Box::new(exclusive.told(wishes, verdicts))),

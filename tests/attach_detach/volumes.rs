@@ -114,7 +114,7 @@ fn persistent_volume(object: &Value) -> PersistentVolume {
     serde_json::from_value(object).expect("a PersistentVolume")
 }
 
-/// §15.11: two volumes of one plugin are two PersistentVolumes, or they would share a staging path.
+/// attach-detach §15.11: two volumes of one plugin are two PersistentVolumes, or they would share a staging path.
 fn unique() -> Result<(), Failed> {
     let sources = |id: &str| {
         [

@@ -1,4 +1,4 @@
-//! Slow is not dead: what takes long is waited for, as long as the lease allows (M4).
+//! Slow is not dead: what takes long is waited for, as long as the lease allows.
 
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use kube::{Api, api::DeleteParams};

@@ -1,0 +1,86 @@
+//! The pages of the specification, and what can be linked on a page of Markdown.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::LazyLock,
+};
+
+use crate::files::{self, File};
+
+/// Folder of the specification.
+const FOLDER: &str = "docs/spec/";
+
+/// The anchors of each page of the specification, by the page's name without `.md`.
+pub static ANCHORS: LazyLock<BTreeMap<&str, BTreeSet<String>>> = LazyLock::new(|| {
+    files::all().iter().filter_map(|file| Some((name(file)?, anchors(&file.text)))).collect()
+});
+
+/// Whether a page of the specification has an anchor.
+pub fn has(page: &str, anchor: &str) -> bool {
+    ANCHORS.get(page).is_some_and(|anchors| anchors.contains(anchor))
+}
+
+/// The name of a page of the specification, if the file is one.
+pub fn name(file: &File) -> Option<&str> {
+    file.path.strip_prefix(FOLDER)?.strip_suffix(".md")
+}
+
+/// The text of a section of a page, from its heading to the next one.
+pub fn section(page: &str, number: &str) -> String {
+    let text = files::read(&format!("{FOLDER}{page}.md"));
+    let anchor = format!("<a id=\"{number}\"></a>");
+    let lines = text.lines().skip_while(|line| !line.contains(&anchor)).enumerate();
+    let lines = lines.take_while(|(index, line)| *index == 0 || !line.starts_with('#'));
+    lines.map(|(_, line)| line).collect::<Vec<_>>().join("\n")
+}
+
+/// Everything on a page that a link can lead to: `<a id="…">`, and headings as GitHub names them.
+pub fn anchors(text: &str) -> BTreeSet<String> {
+    let mut found: BTreeSet<String> =
+        text.split("<a id=\"").skip(1).filter_map(|rest| rest.split('"').next()).map(str::to_owned).collect();
+    let mut times: BTreeMap<String, usize> = BTreeMap::new();
+    for heading in prose(text).filter(|line| line.starts_with('#')) {
+        let slug = slug(heading);
+        let before = times.entry(slug.clone()).or_default();
+        found.insert(if *before == 0 { slug } else { format!("{slug}-{before}") });
+        *before += 1;
+    }
+    found
+}
+
+/// The lines that are not within a block of code.
+pub fn prose(text: &str) -> impl Iterator<Item = &str> {
+    let mut is_code = false;
+    text.lines().filter(move |line| {
+        let is_fence = line.trim_start().starts_with("```");
+        is_code ^= is_fence;
+        !is_code && !is_fence
+    })
+}
+
+/// A heading's name in a link: small letters, digits, `-` and `_`; blanks become `-`.
+fn slug(heading: &str) -> String {
+    without_tags(heading.trim_start_matches('#').trim())
+        .to_lowercase()
+        .chars()
+        .filter_map(|letter| match letter {
+            ' ' => Some('-'),
+            '-' | '_' => Some(letter),
+            _ => letter.is_alphanumeric().then_some(letter),
+        })
+        .collect()
+}
+
+fn without_tags(text: &str) -> String {
+    let mut depth = 0_i32;
+    let mut plain = String::new();
+    for letter in text.chars() {
+        match letter {
+            '<' => depth += 1,
+            '>' if depth > 0 => depth -= 1,
+            _ if depth == 0 => plain.push(letter),
+            _ => {}
+        }
+    }
+    plain
+}
