@@ -206,7 +206,7 @@ fn removed(
     };
     match result {
         Ok(()) => {
-            operations.claim_failed(claim, Unprovisioned::NotCreated { claim: claim.key(), error }, now)
+            operations.claim_failed(claim, Unprovisioned::NotCreated { claim: claim.key(), error }, now);
         }
         Err(_) if failures + 1 < TRIES => {
             operations.claim_at(claim, ClaimStage::Undoing(error, failures + 1));

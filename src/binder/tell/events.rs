@@ -53,9 +53,8 @@ pub fn of_claim(claim: &PersistentVolumeClaim, why: &ClaimReason) -> Option<Even
         | ClaimReason::UnknownBindingMode(_) => warning("FailedBinding"),
         ClaimReason::NamedMissing(_) => normal("NamedVolumeMissing"),
         ClaimReason::NamedMismatched(..) => warning("VolumeMismatch"),
-        // Claim and volume get events about this when the volume is looked at.
-        ClaimReason::HoldsMismatched(_, Mismatch::VolumeMode) => None,
-        ClaimReason::HoldsMismatched(volume, mismatch) => {
+        // Of another volume mode, claim and volume get events when the volume is looked at.
+        ClaimReason::HoldsMismatched(volume, mismatch) if *mismatch != Mismatch::VolumeMode => {
             of_claim(claim, &ClaimReason::NamedMismatched(volume.clone(), *mismatch))
         }
         ClaimReason::WaitsForFirstConsumer => normal("WaitForFirstConsumer"),
@@ -67,7 +66,8 @@ pub fn of_claim(claim: &PersistentVolumeClaim, why: &ClaimReason) -> Option<Even
         | ClaimReason::CannotProvision(_)
         | ClaimReason::OtherProvisioner { .. } => warning("ProvisioningFailed"),
         ClaimReason::NotProvisioned(why) => Some(not_provisioned(claim, why)),
-        ClaimReason::Bound(_)
+        ClaimReason::HoldsMismatched(..)
+        | ClaimReason::Bound(_)
         | ClaimReason::Annotating
         | ClaimReason::ObjectUnreadable(_)
         | ClaimReason::ProvingClass(_)
