@@ -13,11 +13,14 @@
 //! | room | what is in it |
 //! |---|---|
 //! | [`observe`] | what a change or an answer means, and which keys are looked at again |
-//! | [`matching`] | which volume a claim gets, and which claim a volume |
-//! | [`decide`] | what to do about one claim or volume: one step, pure |
-//! | [`plugins`] | volumes that are recycled, made or deleted here; off by default |
+//! | [`matching`] | which volume a claim gets (smallest fit: [`matching::choose_volume`]), and which claim a volume |
+//! | [`decide`] | what to do about one claim or volume: one step, pure (order of a bind: [`decide::binding`]) |
+//! | [`plugins`] | volumes that are recycled, made or deleted here; off unless asked for |
 //! | [`act`] | a step as a request |
-//! | [`tell`] | reasons and texts of events; logs, metrics, traces and the debug page |
+//! | [`tell`] | reasons and texts of events ([`tell::events`]); logs, metrics, traces and the debug page |
+//!
+//! Beside the rooms stand the planner and its parts: [`known`] (what decisions are made on), [`in_flight`] (what is under
+//! way), [`reasons`] (the last reason of each key), [`queue`], [`retry`], [`second_writer`].
 
 pub mod act;
 pub(crate) mod annotations;

@@ -50,8 +50,8 @@ use crate::{
 pub(super) const LOOKS: usize = 500;
 
 /// Volumes and claims held against each other in one plan, after which likewise. It takes some tenths of a microsecond
-/// if labels tell them apart. The search of one claim, or for the candidate of one volume, is never cut off, so that none
-/// begins anew without end: the last of a plan may go through all there are.
+/// if labels tell them apart. The search of one claim, or for the candidate of one volume, is never cut off, so that
+/// none begins anew without end: the last of a plan may go through all there are.
 pub(super) const COMPARED: usize = 20_000;
 
 /// What to do now.
@@ -123,12 +123,12 @@ impl Planner {
         }
     }
 
-    /// Counts its runs from here on, so that no other process gives a recycler pod the same name.
+    /// Counts recycler pods from here on, so that no other process gives one the same name.
     pub fn count_runs_from(&mut self, number: u64) {
         self.known.plugins.count_from(number);
     }
 
-    /// An event about the object was lost: whatever holds of it is news to the next look.
+    /// An event about the object was lost: what holds of it is news to the next look.
     pub fn not_told(&mut self, about: &Involved) {
         let Involved { kind, namespace, name, .. } = about;
         let target = if *kind == PersistentVolumeClaim::KIND {
@@ -278,7 +278,7 @@ impl Planner {
         self.second_writer.stand_offs()
     }
 
-    /// How often somebody was seen to.
+    /// How often another was seen to write.
     #[must_use]
     pub fn sightings(&self) -> u64 {
         self.second_writer.sightings()
@@ -299,7 +299,7 @@ impl Planner {
             }
             plan.looks += 1;
             let Some(volume) = self.known.objects.volumes.get(name) else { return };
-            // Whoever is busy or waits is looked at again when that ends.
+            // What is busy or waits is looked at again when that ends.
             let current = |key: &ClaimKey| {
                 self.known.compared.note();
                 let is_free = !self.is_asleep(&Target::Claim(key.clone()));

@@ -194,7 +194,7 @@ impl SecondBinder {
         self.writers.ends_at()
     }
 
-    /// How often somebody was seen.
+    /// How often another writer was seen.
     #[must_use]
     pub fn sightings(&self) -> u64 {
         self.sightings

@@ -30,7 +30,7 @@ pub struct NoCapacity;
 
 /// The first of the four writes that is still missing.
 ///
-/// The caller has made sure that the volume is reserved for nobody else.
+/// The caller has made sure that the volume is not reserved for another claim.
 ///
 /// # Errors
 /// The volume has no size to write into the claim's status.

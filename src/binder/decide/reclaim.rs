@@ -1,7 +1,7 @@
 //! What becomes of a Released volume (pv-binder §6).
 //!
 //! In: a volume whose claim is gone. Out: whose business it is, or a decision that marks it Failed, when
-//! its policy asks for something nobody can do. A volume of an external driver is never touched: its
+//! its policy asks for something that cannot be done. A volume of an external driver is never touched: its
 //! provisioner deletes only what is Released (S32). What is recycled or deleted here, if that is switched
 //! on, is in [`crate::binder::plugins`].
 

@@ -82,7 +82,7 @@ pub struct VolumeIndex {
     free: BTreeMap<Bucket, BTreeMap<AccessModes, BySize>>,
     by_claim: Relation<ClaimKey, VolumeName>,
     unbound: Unbound,
-    /// Volumes that nobody is to find just now.
+    /// Volumes that no search finds just now.
     hidden: HashSet<VolumeName>,
 }
 

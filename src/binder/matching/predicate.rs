@@ -28,7 +28,7 @@ impl AccessModes {
     pub const MOST: u32 = 4;
 
     /// The known modes of a list. A mode this version does not know is left out: a volume is not
-    /// trusted to offer it, and whoever asks for it is told by [`Wish::of`].
+    /// trusted to offer it, and a claim that asks for it is refused by [`Wish::of`].
     #[must_use]
     pub fn known(modes: &[Text]) -> Self {
         Self(modes.iter().filter_map(|mode| bit(mode)).fold(0, |set, bit| set | bit))
@@ -332,7 +332,7 @@ pub fn mismatch_for_reserved(volume: &PersistentVolume, wish: &Wish<'_>) -> Opti
     volume.metadata.is_terminating().then_some(Mismatch::Terminating)
 }
 
-/// What speaks against a volume nobody has reserved (pv-binder §4.2).
+/// What speaks against a volume that is not reserved (pv-binder §4.2).
 #[must_use]
 pub fn mismatch_for_search(volume: &PersistentVolume, wish: &Wish<'_>) -> Option<Mismatch> {
     if volume.spec.claim_ref.is_some() {
@@ -356,7 +356,7 @@ pub fn mismatch_for_search(volume: &PersistentVolume, wish: &Wish<'_>) -> Option
 pub fn mismatches(volume: &PersistentVolume, wish: &Wish<'_>) -> Vec<Mismatch> {
     let reserved = volume.spec.claim_ref.as_ref();
     let taken = reserved.is_some_and(|reference| !refers_to(reference, wish.claim));
-    // Class, selector and phase of a volume that is reserved for the claim do not count, and nobody
+    // Class, selector and phase of a volume that is reserved for the claim do not count, and no claim
     // asks for those of one that is reserved for another.
     let free = reserved.is_none();
     let selector = wish.claim.spec.selector.as_ref();

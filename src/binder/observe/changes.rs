@@ -45,7 +45,7 @@ impl Planner {
     }
 
     /// Nothing is decided here until this process leads again: only what is known of the objects there are is
-    /// kept up. What was read live is of yesterday then, and what we wrote is changed by whoever leads.
+    /// kept up. What was read live is of yesterday then, and what we wrote is changed by the leader.
     pub fn stand_by(&mut self) {
         self.queue.close();
         self.class_wakes.clear();

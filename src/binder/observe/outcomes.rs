@@ -102,7 +102,7 @@ impl Planner {
         }
         match (&op.call, result) {
             (Call::ReadOwner(_), result) => self.owner_read(&op, result, now),
-            // Somebody on the way took our change out of it: the next try would change nothing, either.
+            // Something on the way took our change out of it: the next try would change nothing, either.
             (Call::Write(_), Ok(answer)) if op.changed_nothing(&answer) => {
                 self.absorb(answer, now);
                 self.retries.failed(&op.subject, now, jitter);

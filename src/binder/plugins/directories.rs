@@ -1,6 +1,6 @@
 //! Directories of this machine, made and removed for volumes of the host-path plugin.
 //!
-//! In: what to do with which [`HostPath`]. Out: done, or why not. Anybody may write below `/tmp`, and so
+//! In: what to do with which [`HostPath`]. Out: done, or why not. Any user may write below `/tmp`, and so
 //! put a symbolic link where a directory was a moment ago. So the way is walked from one open directory to
 //! the next, each checked to be the one its path names once it is open, and only the last name is acted
 //! on, through the directory that holds it; a link there is refused, not followed.
@@ -83,8 +83,8 @@ impl OpenDirectory {
     }
 
     fn open(at: &Path, path: PathBuf) -> io::Result<Self> {
-        // With the dot the kernel opens a directory or nothing. Without, it would wait on a pipe that somebody
-        // has put there for as long as nobody writes to it.
+        // With the dot the kernel opens a directory or nothing. Without, it would wait on a pipe that another
+        // user has put there until something is written to it.
         let directory = File::open(at.join(".")).map_err(|error| match error.kind() {
             io::ErrorKind::NotADirectory => {
                 io::Error::other(format!("{} is not a directory", path.display()))

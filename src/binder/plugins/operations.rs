@@ -124,7 +124,7 @@ impl Operations {
     }
 
     /// The recycler pods of a volume: those that it owns, and those of ours that an earlier volume of its name
-    /// owned. A pod that merely names it does not count, as anybody may make one and keep it.
+    /// owned. A pod that merely names it does not count, as any user may make one and keep it.
     pub fn pods(&self, volume: &PersistentVolume) -> impl Iterator<Item = (&PodKey, &Uid)> {
         let pods = self.pods.get(&volume.key()).into_iter().flatten();
         let owner = &volume.metadata.uid;

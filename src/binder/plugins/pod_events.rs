@@ -1,4 +1,4 @@
-//! What is told about recycler pods is told again about their volumes: whoever waits for a volume looks
+//! What is told about recycler pods is told again about their volumes: users who wait for a volume look
 //! there (pv-binder §6.4).
 //!
 //! In: which pods are at work. Out: an event `RecyclerPod` for each event of such a pod. One watch per

@@ -1,7 +1,7 @@
 //! Why every claim and volume that is not settled is where it is, for explanations and debugging.
 //!
-//! Written by [`Reasons`](crate::binder::reasons::Reasons) with each decision; no decision reads it. `/debug/binder` prints the very values
-//! that were decided on, and for each claim without a volume those that come nearest.
+//! Written by [`Reasons`](crate::binder::reasons::Reasons) with each decision; no decision reads it. `/debug/binder`
+//! prints the very values that were decided on, and for each claim without a volume those that come nearest.
 
 use std::{
     collections::BTreeMap,

@@ -30,7 +30,7 @@ pub enum Sample {
 /// How a claim comes by its volume: value of the label `mode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BindMode {
-    /// The binder found it a volume that somebody had made.
+    /// The binder found a volume that was made beforehand.
     Static,
     /// A provisioner made it one.
     Dynamic,

@@ -182,7 +182,7 @@ impl BinderMetrics {
         }
     }
 
-    /// Sets how often somebody else changed a phase.
+    /// Sets how often another writer changed a phase.
     pub fn sighted(&self, total: u64) {
         self.foreign.set(PHASE_CHANGED, total);
     }

@@ -1,5 +1,5 @@
-//! Events that are to be sent: those that are news, those that belong to a write that was made, and those about requests
-//! that fail.
+//! Events that are to be sent: those that are news, those that belong to a write that was made, and those
+//! about requests that fail.
 //!
 //! In: events as they are decided, and failures. Out: the events to send, once each, and again before they expire.
 

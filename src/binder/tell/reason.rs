@@ -81,7 +81,7 @@ pub enum ClaimReason {
     ProvisioningOff,
     /// The class does not exist.
     NoClass(ClassName),
-    /// The class names a provisioner that nobody implements.
+    /// The class names a provisioner that does not exist.
     NoProvisioner(String),
     /// The class names a plugin that is known and does not provision.
     CannotProvision(String),
@@ -162,7 +162,7 @@ impl ClaimReason {
         matches!(self, Self::Bound(_))
     }
 
-    /// Whether only a volume that somebody makes or changes by hand would end the wait.
+    /// Whether only a volume made or changed by hand would end the wait.
     #[must_use]
     pub fn lacks_volume(&self) -> bool {
         matches!(
@@ -257,7 +257,7 @@ pub enum VolumeReason {
     LeftToProvisioner,
     /// Released, and what holds its data cannot be read.
     Unreadable(Malformed),
-    /// Released, and nobody can reclaim it.
+    /// Released, and cannot be reclaimed.
     NotReclaimable(Unreclaimable),
     /// Released, and not recycled while these pods use it.
     UsedByPods(Vec<PodKey>),
