@@ -273,7 +273,7 @@ fn binder_subsystem(parts: &Parts) -> anyhow::Result<Subsystem> {
         parts.alarms.clone(),
     )?
     .with_traces(parts.traces.clone());
-    let claims = binder.standing();
+    let claims = binder.diagnostics();
     let running = binder.run(parts.planning.clone());
     Ok(Subsystem::new("binder", running, "/debug/binder", move || claims.page()))
 }

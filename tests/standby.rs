@@ -57,7 +57,7 @@ impl Replica {
         let mut controller = Controller::new(Arc::clone(&objects), metrics, options, clock);
         controller.load(now);
         let mut planner = Planner::new(Arc::clone(&objects), BinderOptions::default());
-        planner.warm(now);
+        planner.load(now);
         Self { changes: objects.subscribe(), objects, controller, planner, revision: 1, now }
     }
 

@@ -148,7 +148,7 @@ impl Stage {
                 let options = BinderOptions::default();
                 let run = Binder::new(of_tables, &caller, leadership, events, options, &metrics, alarms);
                 let run = run.unwrap();
-                let standing = run.standing();
+                let standing = run.diagnostics();
                 (Box::new(move || standing.leads()), Box::pin(run.run(shutdown.clone())))
             }
         };

@@ -18,7 +18,7 @@ use super::{
     doubt::Doubts,
     planner::{self, Planner},
     plugins::{self, PodEvents, path::ROOT},
-    tell::{metrics::BinderMetrics, standing::Standing, transitions},
+    tell::{diagnostics::Diagnostics, metrics::BinderMetrics, transitions},
 };
 use crate::{
     controller::{Controller, Executor, Plan, Runner},
@@ -68,11 +68,11 @@ impl Binder {
         alarms.set(SECOND_BINDER, None);
         let mut planner = Planner::new(Arc::clone(&objects), options);
         planner.count_runs_from(fastrand::u64(..));
-        planner.doubts = Doubts::lasting(caller.settle_time());
+        planner.known.doubts = Doubts::lasting(caller.settle_time());
         let requests = Requests {
             caller: caller.with_own_budget(CONNECTIONS).of_subsystem(Subsystem::Binder),
             leadership: leadership.clone(),
-            metrics: BinderMetrics::new(metrics, &objects, &planner.standing())?,
+            metrics: BinderMetrics::new(metrics, &objects, &planner.diagnostics())?,
             alarms,
             rivals: (None, Vec::new()),
             pod_events: PodEvents::new(caller.client(), events.clone()),
@@ -90,8 +90,8 @@ impl Binder {
 
     /// Why each claim and volume waits; stays readable while the binder runs.
     #[must_use]
-    pub fn standing(&self) -> Arc<Standing> {
-        self.runner.controller().standing()
+    pub fn diagnostics(&self) -> Arc<Diagnostics> {
+        self.runner.controller().diagnostics()
     }
 
     /// See [`Runner::run`].
@@ -107,7 +107,7 @@ impl Controller for Planner {
     type Measures = planner::Plan;
 
     fn load(&mut self, now: Instant) {
-        self.warm(now);
+        Self::load(self, now);
     }
 
     fn changed(&mut self, objects: BTreeSet<ObjectRef>, now: Instant) {
@@ -122,7 +122,7 @@ impl Controller for Planner {
 
     fn lead(&mut self, now: Instant) {
         Self::lead(self, now);
-        self.standing().lead(now);
+        self.diagnostics().lead(now);
     }
 
     fn plan(&mut self, now: Instant) -> Plan<Op, planner::Plan> {
@@ -164,8 +164,8 @@ impl Executor<Planner> for Requests {
 
     fn planned(&mut self, planner: &Planner, plan: planner::Plan, now: Instant) {
         self.alarm(planner, now);
-        for measure in &plan.measures {
-            self.metrics.measured(measure);
+        for sample in &plan.samples {
+            self.metrics.observe(sample);
         }
         self.metrics.queued(&plan.tallies);
         for transition in &plan.transitions {
@@ -177,7 +177,7 @@ impl Executor<Planner> for Requests {
         for ((request, outcome), count) in plan.failures {
             self.metrics.failed(request, outcome, count);
         }
-        self.pod_events.follow(planner.scrubbing());
+        self.pod_events.follow(planner.recycling_pods());
     }
 
     fn begins(&mut self, op: &Op, now: Instant) {
@@ -200,7 +200,7 @@ impl Executor<Planner> for Requests {
 impl Requests {
     /// Raises or lowers the alarm about another binder.
     fn alarm(&mut self, planner: &Planner, now: Instant) {
-        let rivals = (planner.rival().cloned(), planner.stand_offs().cloned().collect());
+        let rivals = (planner.second_writer().cloned(), planner.stand_offs().cloned().collect());
         if rivals != self.rivals {
             let wall = Timestamp::now();
             let until = |by: &StandOff| {
@@ -219,7 +219,7 @@ impl Requests {
                 _ => {}
             }
             let rows = rivals.1.iter().map(|by| by.json(until(by))).collect();
-            planner.standing().set_rivals(alarm.clone(), rows);
+            planner.diagnostics().set_second_writers(alarm.clone(), rows);
             self.alarms.set(SECOND_BINDER, alarm);
             self.rivals = rivals;
         }

@@ -12,7 +12,7 @@ use super::{
     act::write::{Target, WriteKind},
     decide::{
         decision::{ClaimDecision, Decision, Step, VolumeDecision},
-        reclaim::measured_as,
+        reclaim::deletion_plugin,
         view::Plugins,
     },
     matching::predicate::{Wish, volume_class},
@@ -25,7 +25,7 @@ use super::{
 };
 use crate::kube_api::{
     ids::{ClaimKey, ClassName, VolumeName},
-    kinds::{BindingMode, Narrow, PersistentVolume, PersistentVolumeClaim},
+    kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
 };
 
 impl Planner {
@@ -33,18 +33,12 @@ impl Planner {
     fn held_back(&self, step: Option<&Step>, pair: &[Target], now: Instant) -> Option<HeldBack> {
         if !step.is_some_and(Step::is_destructive) {
             None
-        } else if let Some(by) = self.rivals.stand_off(pair) {
+        } else if let Some(by) = self.second_writer.stand_off(pair) {
             Some(HeldBack::ForeignWriter { by: by.to_string(), until: by.until })
         } else {
-            let left = self.objects.restore_grace().left(now)?;
+            let left = self.known.objects.restore_grace().left(now)?;
             Some(HeldBack::Restored { until: now + left })
         }
-    }
-
-    /// Whether a claim takes no free volume, but only one that is reserved for it.
-    fn is_delayed(&self, wish: &Wish<'_>) -> bool {
-        let class = self.objects.classes.get(&ClassName::from(wish.class));
-        class.is_some_and(|class| class.volume_binding_mode == Some(BindingMode::WaitForFirstConsumer))
     }
 
     /// Whether nothing is decided about a claim or volume for now: it is looked at again when its request is answered,
@@ -61,9 +55,9 @@ impl Planner {
         if self.is_asleep(&target) {
             return;
         }
-        self.claims.forget(key);
-        let Some(claim) = self.objects.claims.get(key) else {
-            if self.objects.unreadable::<PersistentVolumeClaim>(key).is_none() {
+        self.known.claims.forget(key);
+        let Some(claim) = self.known.objects.claims.get(key) else {
+            if self.known.objects.unreadable::<PersistentVolumeClaim>(key).is_none() {
                 self.plan_gone_claim(key, plan);
             }
             return;
@@ -79,7 +73,7 @@ impl Planner {
         }
         self.record_claim(&claim, &reason, now);
         if let Some(step) = decision.step
-            && !self.joins_class_read(&step, key)
+            && !self.class_reads.join(&step, key)
         {
             let volume = match &*reason {
                 ClaimReason::Binding(volume, _) => Some(volume.clone()),
@@ -89,14 +83,14 @@ impl Planner {
         }
         if self.reasons.is_proving_class(key) && !matches!(*reason, ClaimReason::ProvingClass(_)) {
             // Its volumes were left alone meanwhile.
-            self.queue.extend(self.volumes.referring_to(key).cloned().map(Target::Volume), now);
+            self.queue.extend(self.known.volumes.referring_to(key).cloned().map(Target::Volume), now);
         }
         self.reasons.set_claim(key, reason, now);
     }
 
     /// What to do about a claim, as far as that may be done now.
     fn judge_claim(&self, claim: &PersistentVolumeClaim, now: Instant) -> ClaimDecision {
-        if let Some(what) = unreadable::for_claim(&self.objects, claim) {
+        if let Some(what) = unreadable::for_claim(&self.known.objects, claim) {
             return ClaimDecision::rest(ClaimReason::ObjectUnreadable(what));
         }
         let decision = self.decide_claim(claim);
@@ -111,22 +105,17 @@ impl Planner {
     fn note_candidate(&mut self, claim: &PersistentVolumeClaim, reason: &ClaimReason) {
         if reason.wants_volume()
             && let Ok(wish) = Wish::of(claim)
-            && !self.is_delayed(&wish)
+            && !self.known.is_delayed(&wish)
         {
-            self.claims.wait(&wish);
+            self.known.claims.wait(&wish);
         }
-    }
-
-    /// Whether a step is the read of a class that is under way for another claim; then the claim waits for that.
-    fn joins_class_read(&mut self, step: &Step, key: &ClaimKey) -> bool {
-        matches!(step, Step::ProveClass { class } if self.class_reads.join(class, key))
     }
 
     fn record_claim(&mut self, claim: &PersistentVolumeClaim, reason: &ClaimReason, now: Instant) {
         let key = claim.key();
         let target = Target::Claim(key.clone());
         let volume = match reason {
-            ClaimReason::Binding(volume, _) => self.objects.volumes.get(volume),
+            ClaimReason::Binding(volume, _) => self.known.objects.volumes.get(volume),
             _ => None,
         };
         let looked = Looked {
@@ -145,7 +134,7 @@ impl Planner {
         if decision.step.is_none() {
             self.works(target, now);
         } else {
-            decision.events.extend(self.outbox.failure_event(target, &self.objects));
+            decision.events.extend(self.outbox.failure_event(target, &self.known.objects));
         }
     }
 
@@ -154,7 +143,7 @@ impl Planner {
         let target = Target::Claim(key.clone());
         self.retries.clear(&target);
         self.outbox.lost(&target);
-        if let Some(step) = self.plugins.claim_gone(key, &self.objects) {
+        if let Some(step) = self.known.plugins.claim_gone(key, &self.known.objects) {
             self.start(target, None, step.call(), plan);
         }
     }
@@ -163,7 +152,7 @@ impl Planner {
     pub(super) fn plan_volume(&mut self, name: &VolumeName, now: Instant, plan: &mut Plan) {
         plan.looks += 1;
         let target = Target::Volume(name.clone());
-        let Some(volume) = self.objects.volumes.get(name) else {
+        let Some(volume) = self.known.objects.volumes.get(name) else {
             if !self.retries.waits(&target) {
                 self.retries.clear(&target);
             }
@@ -199,7 +188,7 @@ impl Planner {
 
     /// What to do about a volume, as far as that may be done now.
     fn judge_volume(&mut self, volume: &PersistentVolume, now: Instant) -> VolumeDecision {
-        if let Some(what) = unreadable::for_volume(&self.objects, volume) {
+        if let Some(what) = unreadable::for_volume(&self.known.objects, volume) {
             return VolumeDecision::rest(VolumeReason::ObjectUnreadable(what));
         }
         let decision = self.decide_volume(volume);
@@ -211,9 +200,9 @@ impl Planner {
         let releases =
             |step: &Step| matches!(step, Step::Write(write) if write.kind == WriteKind::VolumeReleased);
         if decision.step.as_ref().is_some_and(releases) {
-            self.proofs.forget_volume(&name);
+            self.known.proofs.forget_volume(&name);
         }
-        self.plugins.unproven(&name);
+        self.known.plugins.unproven(&name);
         VolumeDecision::waiting(volume, VolumeReason::HeldBack(why))
     }
 
@@ -221,8 +210,8 @@ impl Planner {
         let name = volume.key();
         let target = Target::Volume(name.clone());
         let plugin = reason.awaits_deletion().then(|| {
-            let class = self.objects.classes.get(&ClassName::from(volume_class(volume)));
-            measured_as(volume, class.as_deref(), &self.options)
+            let class = self.known.objects.classes.get(&ClassName::from(volume_class(volume)));
+            deletion_plugin(volume, class.as_deref(), &self.known.options)
         });
         let looked = Looked {
             object: volume,

@@ -13,16 +13,19 @@
 //! | room | what is in it |
 //! |---|---|
 //! | [`observe`] | what a change or an answer means, and which keys are looked at again |
-//! | [`matching`] | which volume a claim gets, and which claim a volume |
-//! | [`decide`] | what to do about one claim or volume: one step, pure |
-//! | [`plugins`] | volumes that are recycled, made or deleted here; off by default |
+//! | [`matching`] | which volume a claim gets (smallest fit: [`matching::choose_volume`]), and which claim a volume |
+//! | [`decide`] | what to do about one claim or volume: one step, pure (order of a bind: [`decide::binding`]) |
+//! | [`plugins`] | volumes that are recycled, made or deleted here; off unless asked for |
 //! | [`act`] | a step as a request |
-//! | [`tell`] | reasons and texts of events; logs, metrics, traces and the debug page |
+//! | [`tell`] | reasons and texts of events ([`tell::events`]); logs, metrics, traces and the debug page |
+//!
+//! Beside the rooms stand the planner and its parts: [`known`] (what decisions are made on), [`in_flight`] (what is under
+//! way), [`reasons`] (the last reason of each key), [`queue`], [`retry`], [`second_writer`].
 
 pub mod act;
-pub mod annotations;
+pub(crate) mod annotations;
 pub mod decide;
-pub mod matching;
+pub(crate) mod matching;
 pub mod observe;
 pub mod plugins;
 pub mod tell;
@@ -30,11 +33,12 @@ pub mod tell;
 pub mod controller;
 pub mod doubt;
 mod in_flight;
+mod known;
 mod looks;
 pub mod planner;
 pub mod queue;
 mod reasons;
-pub mod rivals;
+pub mod second_writer;
 #[cfg(test)]
 mod tests;
 mod unconfirmed;
@@ -42,4 +46,4 @@ mod unconfirmed;
 pub use controller::Binder;
 pub use decide::view::BinderOptions;
 pub use plugins::options::{Recycler, Recyclers};
-pub use tell::standing::Standing;
+pub use tell::diagnostics::Diagnostics;

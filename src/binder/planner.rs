@@ -21,30 +21,23 @@ use super::{
     decide::{
         claim::sync_claim,
         decision::{ClaimDecision, VolumeDecision},
-        proofs::Proofs,
-        view::{BinderOptions, Plugins, View},
+        view::{BinderOptions, Plugins},
         volume::sync_volume,
     },
-    doubt::Doubts,
     in_flight::InFlight,
-    matching::{
-        choose_claim::{ClaimIndex, PodIndex},
-        choose_volume::VolumeIndex,
-        predicate::Comparisons,
-    },
+    known::Known,
     observe::{class_reads::ClassReads, class_wakes::ClassWakes},
-    plugins::HostPlugins,
     queue::{Next, Queue, Tallies},
     reasons::Reasons,
-    rivals::Rivals,
-    tell::{latency::Measure, outbox::Outbox, record::Record, standing::Standing},
+    second_writer::SecondBinder,
+    tell::{diagnostics::Diagnostics, latency::Sample, outbox::Outbox, record::Record},
 };
 use crate::{
     controller::retry::RetryMap,
     kube_api::{
         events::{Event, Involved},
-        ids::{ClaimKey, ClassName, PodKey, ResourceVersion, Uid, VolumeName},
-        kinds::{Meta, Narrow, PersistentVolume, PersistentVolumeClaim},
+        ids::{ClaimKey, PodKey, Uid, VolumeName},
+        kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
     },
     second_writer::StandOff,
     state::Objects,
@@ -57,8 +50,8 @@ use crate::{
 pub(super) const LOOKS: usize = 500;
 
 /// Volumes and claims held against each other in one plan, after which likewise. It takes some tenths of a microsecond
-/// if labels tell them apart. The search of one claim, or for the taker of one volume, is never cut off, so that none
-/// begins anew without end: the last of a plan may go through all there are.
+/// if labels tell them apart. The search of one claim, or for the candidate of one volume, is never cut off, so that
+/// none begins anew without end: the last of a plan may go through all there are.
 pub(super) const COMPARED: usize = 20_000;
 
 /// What to do now.
@@ -75,12 +68,12 @@ pub struct Plan {
     /// Requests that failed, by what they were for and how they failed.
     pub failures: BTreeMap<(&'static str, &'static str), u64>,
     /// What was measured.
-    pub measures: Vec<Measure>,
+    pub samples: Vec<Sample>,
     /// What was counted.
     pub tallies: Tallies,
     /// When to plan again if nothing happens.
     pub wake_at: Option<Instant>,
-    /// How many looks at claims and volumes it took, and searches for whoever takes a volume.
+    /// How many looks at claims and volumes it took, and searches for the claim that takes a volume.
     pub looks: usize,
     /// How many volumes and claims were held against each other in them.
     pub compared: usize,
@@ -89,15 +82,7 @@ pub struct Plan {
 /// Owner of the binder's memory.
 #[derive(Debug)]
 pub struct Planner {
-    pub(super) objects: Arc<Objects>,
-    pub(super) options: BinderOptions,
-    pub(super) volumes: VolumeIndex,
-    pub(super) claims: ClaimIndex,
-    pub(super) pods: PodIndex,
-    pub(super) default_class: Option<ClassName>,
-    pub(super) proofs: Proofs,
-    pub(super) plugins: HostPlugins,
-    pub(super) doubts: Doubts,
+    pub(super) known: Known,
     pub(super) queue: Queue,
     pub(super) in_flight: InFlight,
     /// Objects to ask for, as the last list lacked them.
@@ -105,16 +90,14 @@ pub struct Planner {
     pub(super) retries: RetryMap<Target>,
     pub(super) outbox: Outbox,
     pub(super) reasons: Reasons,
-    pub(super) rivals: Rivals,
+    pub(super) second_writer: SecondBinder,
     pub(super) record: Record,
     /// Classes that are read live.
     pub(super) class_reads: ClassReads,
     /// Classes whose claims are looked at again.
     pub(super) class_wakes: ClassWakes,
-    /// Of the plan that is being made.
-    compared: Comparisons,
-    /// A free volume for which a taker is sought, and who has declined it so far.
-    offering: Option<(VolumeName, BTreeSet<ClaimKey>)>,
+    /// A free volume for which a candidate is sought, and the claims that have declined it so far.
+    waking: Option<(VolumeName, BTreeSet<ClaimKey>)>,
     /// When everything unsettled is looked at again although nothing happened.
     resync_at: Option<Instant>,
 }
@@ -124,37 +107,28 @@ impl Planner {
     #[must_use]
     pub fn new(objects: Arc<Objects>, options: BinderOptions) -> Self {
         Self {
-            reasons: Reasons::new(Arc::new(Standing::new(Arc::clone(&objects)))),
-            objects,
-            pods: PodIndex::new(options.needs_users()),
-            plugins: HostPlugins::new(&options),
-            options,
-            volumes: VolumeIndex::default(),
-            claims: ClaimIndex::default(),
-            default_class: None,
-            proofs: Proofs::default(),
-            doubts: Doubts::default(),
+            reasons: Reasons::new(Arc::new(Diagnostics::new(Arc::clone(&objects)))),
+            known: Known::new(objects, options),
             queue: Queue::closed(),
             in_flight: InFlight::default(),
             unconfirmed: BTreeSet::new(),
             retries: RetryMap::default(),
             outbox: Outbox::default(),
-            rivals: Rivals::default(),
+            second_writer: SecondBinder::default(),
             record: Record::default(),
             class_reads: ClassReads::default(),
             class_wakes: ClassWakes::default(),
-            compared: Comparisons::default(),
-            offering: None,
+            waking: None,
             resync_at: None,
         }
     }
 
-    /// Counts its runs from here on, so that no other process gives a recycler pod the same name.
+    /// Counts recycler pods from here on, so that no other process gives one the same name.
     pub fn count_runs_from(&mut self, number: u64) {
-        self.plugins.count_from(number);
+        self.known.plugins.count_from(number);
     }
 
-    /// An event about the object was lost: whatever holds of it is news to the next look.
+    /// An event about the object was lost: what holds of it is news to the next look.
     pub fn not_told(&mut self, about: &Involved) {
         let Involved { kind, namespace, name, .. } = about;
         let target = if *kind == PersistentVolumeClaim::KIND {
@@ -167,7 +141,7 @@ impl Planner {
 
     /// Why each key waits.
     #[must_use]
-    pub fn standing(&self) -> Arc<Standing> {
+    pub fn diagnostics(&self) -> Arc<Diagnostics> {
         Arc::clone(self.reasons.page())
     }
 
@@ -180,34 +154,32 @@ impl Planner {
     /// Whether a key waits for its time, or for the end of a doubt.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
-        self.retries.next_due().is_some() || !self.doubts.is_empty()
+        self.retries.next_due().is_some() || !self.known.doubts.is_empty()
     }
 
     /// The recycler pods at work, by UID, with the volume of each.
     #[must_use]
-    pub fn scrubbing(&self) -> BTreeMap<Uid, (PodKey, Involved)> {
-        let volume = |name: &VolumeName| Some(Involved::object(&*self.objects.volumes.get(name)?));
-        let each = self.plugins.pods_at_work().into_iter();
-        each.filter_map(|(name, key, uid)| Some((uid, (key, volume(&name)?)))).collect()
+    pub fn recycling_pods(&self) -> BTreeMap<Uid, (PodKey, Involved)> {
+        self.known.recycling_pods()
     }
 
     /// Whether nothing may be decided about a volume: a request about it is under way, or a pod empties it.
     pub(super) fn is_busy(&self, name: &VolumeName) -> bool {
-        self.in_flight.has_volume(name)
-            || self.plugins.is_at_work(name, &self.objects)
-            || self.objects.unreadable::<PersistentVolume>(name).is_some()
+        self.in_flight.has_volume(name) || self.known.is_closed(name)
     }
 
     /// Decides about as many keys as may run now.
     pub fn plan(&mut self, now: Instant) -> Plan {
         let mut plan = Plan { events: self.outbox.take(), ..Plan::default() };
-        self.compared.reset();
+        self.known.compared.reset();
         let room = self.in_flight.room();
-        for (claim, volume) in self.doubts.take_over(now, room, |claim| !self.in_flight.has_claim(claim)) {
+        for (claim, volume) in
+            self.known.doubts.take_over(now, room, |claim| !self.in_flight.has_claim(claim))
+        {
             let call = Call::Read { target: Object::Volume(volume), purpose: Purpose::Refresh };
             self.start(Target::Claim(claim), None, call, &mut plan);
         }
-        for target in self.plugins.take_due(now) {
+        for target in self.known.plugins.take_due(now) {
             self.queue.retry(target, now);
         }
         for target in self.retries.take_due(now) {
@@ -215,14 +187,14 @@ impl Planner {
                 self.queue.retry(target, now);
             }
         }
-        self.rivals.settle(now);
+        self.second_writer.settle(now);
         self.read_owners(&mut plan);
         let due = self.outbox.take_due(now);
         self.queue.extend(due, now);
         self.resync(now);
         self.confirm(&mut plan);
         let room = LOOKS.saturating_sub(self.queue.claims_waiting());
-        let woken = self.class_wakes.take(&self.claims, room);
+        let woken = self.class_wakes.take(&self.known.claims, room);
         self.queue.extend(woken.into_iter().map(Target::Claim), now);
         while !self.in_flight.is_full() {
             if let Some(op) = self.in_flight.send_ready() {
@@ -232,39 +204,39 @@ impl Planner {
             if self.is_long(&plan) {
                 break;
             }
-            if let Some((name, declined)) = self.offering.take() {
+            if let Some((name, declined)) = self.waking.take() {
                 self.queue.forget_taken();
-                self.plan_offer(&name, declined, now, &mut plan);
+                self.wake_candidate(&name, declined, now, &mut plan);
                 continue;
             }
             match self.queue.pop(now) {
                 Some(Next::Look(Target::Claim(key))) => self.plan_claim(&key, now, &mut plan),
                 Some(Next::Look(Target::Volume(name))) => self.plan_volume(&name, now, &mut plan),
-                Some(Next::Offer(name)) => self.plan_offer(&name, BTreeSet::new(), now, &mut plan),
+                Some(Next::Offer(name)) => self.wake_candidate(&name, BTreeSet::new(), now, &mut plan),
                 None => break,
             }
         }
         let dues = [
             self.retries.next_due(),
-            self.plugins.next_due(),
-            self.doubts.next_end(now),
+            self.known.plugins.next_due(),
+            self.known.doubts.next_end(now),
             self.outbox.next_due(),
             self.resync_at.filter(|_| self.queue.has_no_backlog()),
             // There is more to look at, and room for what comes of it.
             (!self.in_flight.is_full() && (self.is_long(&plan) || !self.class_wakes.is_empty()))
                 .then_some(now),
         ];
-        plan.compared = self.compared.count();
+        plan.compared = self.known.compared.count();
         plan.wake_at = dues.into_iter().flatten().min();
         plan.failures = self.outbox.take_failure_counts();
-        (plan.measures, plan.transitions) = self.record.take();
+        (plan.samples, plan.transitions) = self.record.take();
         plan.tallies = self.queue.take_tallies();
         plan
     }
 
     /// Whether a plan goes on with the next: what has come in meanwhile goes first.
     fn is_long(&self, plan: &Plan) -> bool {
-        plan.looks >= LOOKS || self.compared.count() >= COMPARED
+        plan.looks >= LOOKS || self.known.compared.count() >= COMPARED
     }
 
     /// The safety net under the wake-ups: what is not settled is looked at again from time to time,
@@ -274,12 +246,14 @@ impl Planner {
             let (claims, volumes) = self.reasons.keys();
             self.queue.extend_slowly([claims, Vec::new()], volumes, now);
             self.resync_at = None;
-            self.proofs.keep_classes(|class| self.claims.open_in_class(class.as_str()).next().is_some());
+            self.known
+                .proofs
+                .keep_classes(|class| self.known.claims.open_in_class(class.as_str()).next().is_some());
             self.note_all_unconfirmed();
         }
-        let due = self.resync_at.get_or_insert(now + self.options.sync_period);
-        let grace_ends = self.objects.restore_grace().left(now).map(|left| now + left);
-        for ends in self.rivals.ends().into_iter().chain(grace_ends) {
+        let due = self.resync_at.get_or_insert(now + self.known.options.sync_period);
+        let grace_ends = self.known.objects.restore_grace().left(now).map(|left| now + left);
+        for ends in self.second_writer.ends().into_iter().chain(grace_ends) {
             *due = ends.min(*due);
         }
     }
@@ -287,7 +261,7 @@ impl Planner {
     /// Asks who changed what only a binder should, before anything is written to it.
     fn read_owners(&mut self, plan: &mut Plan) {
         loop {
-            let read = self.rivals.take_read(|target| !self.in_flight.has(target));
+            let read = self.second_writer.take_read(|target| !self.in_flight.has(target));
             let Some((target, uid)) = read else { return };
             self.start(target, None, Call::ReadOwner(uid), plan);
         }
@@ -295,43 +269,43 @@ impl Planner {
 
     /// Another binder, if one is proven to be at work on several objects.
     #[must_use]
-    pub fn rival(&self) -> Option<&StandOff> {
-        self.rivals.everywhere()
+    pub fn second_writer(&self) -> Option<&StandOff> {
+        self.second_writer.everywhere()
     }
 
     /// Objects that others write to, from which alone nothing is taken back.
     pub fn stand_offs(&self) -> impl Iterator<Item = &StandOff> {
-        self.rivals.stand_offs()
+        self.second_writer.stand_offs()
     }
 
-    /// How often somebody was seen to.
+    /// How often another was seen to write.
     #[must_use]
     pub fn sightings(&self) -> u64 {
-        self.rivals.sightings()
+        self.second_writer.sightings()
     }
 
-    /// Finds a taker for a volume that has become free.
-    fn plan_offer(
+    /// Looks at the claims for which a volume that has become free is a candidate, until one takes it.
+    fn wake_candidate(
         &mut self,
         name: &VolumeName,
         mut declined: BTreeSet<ClaimKey>,
         now: Instant,
         plan: &mut Plan,
     ) {
-        while self.volumes.is_free(name) && !self.is_busy(name) {
+        while self.known.volumes.is_free(name) && !self.is_busy(name) {
             if self.is_long(plan) {
-                self.offering = Some((name.clone(), declined));
+                self.waking = Some((name.clone(), declined));
                 return;
             }
             plan.looks += 1;
-            let Some(volume) = self.objects.volumes.get(name) else { return };
-            // Whoever is busy or waits is looked at again when that ends.
+            let Some(volume) = self.known.objects.volumes.get(name) else { return };
+            // What is busy or waits is looked at again when that ends.
             let current = |key: &ClaimKey| {
-                self.compared.note();
+                self.known.compared.note();
                 let is_free = !self.is_asleep(&Target::Claim(key.clone()));
-                self.objects.claims.get(key).filter(|_| is_free)
+                self.known.objects.claims.get(key).filter(|_| is_free)
             };
-            let Some(key) = self.claims.taker(&volume, &current, &declined) else { return };
+            let Some(key) = self.known.claims.candidate(&volume, &current, &declined) else { return };
             self.plan_claim(&key, now, plan);
             declined.insert(key);
         }
@@ -340,76 +314,41 @@ impl Planner {
     /// The decision about a claim as things are now.
     #[must_use]
     pub fn decide_claim(&self, claim: &PersistentVolumeClaim) -> ClaimDecision {
-        sync_claim(claim, &self.view(&|name| self.is_busy(name)))
+        sync_claim(claim, &self.known.view(&|name| self.is_busy(name)))
     }
 
     /// The decision about a volume as things are now.
     #[must_use]
     pub fn decide_volume(&self, volume: &PersistentVolume) -> VolumeDecision {
-        sync_volume(volume, &self.view(&|name| self.is_busy(name)))
-    }
-
-    fn view<'a>(&'a self, busy: &'a dyn Fn(&VolumeName) -> bool) -> View<'a> {
-        View {
-            objects: &self.objects,
-            volumes: &self.volumes,
-            pods: &self.pods,
-            default_class: self.default_class.as_ref(),
-            proofs: &self.proofs,
-            busy,
-            plugins: &self.plugins,
-            doubts: &self.doubts,
-            compared: &self.compared,
-            options: &self.options,
-        }
-    }
-
-    /// Revision at which the tables show an object.
-    pub(super) fn known(&self, object: &Object) -> Option<ResourceVersion> {
-        let revision = |meta: &Meta| meta.resource_version;
-        match object {
-            Object::Claim(key) => self.objects.claims.get(key).map(|claim| revision(&claim.metadata)),
-            Object::Volume(name) => self.objects.volumes.get(name).map(|volume| revision(&volume.metadata)),
-            Object::Pod(key) => self.objects.pods.get(key).map(|pod| revision(&pod.metadata)),
-        }
+        sync_volume(volume, &self.known.view(&|name| self.is_busy(name)))
     }
 
     /// Hands out a request and marks what it touches.
     pub fn start(&mut self, subject: Target, volume: Option<VolumeName>, call: Call, plan: &mut Plan) {
-        let known = call.target().and_then(|object| self.known(object));
+        let known = call.target().and_then(|object| self.known.revision(object));
         let op = Op { subject, volume, call, known };
         self.in_flight.send(&op);
         for target in op.touches() {
             if let Target::Volume(name) = target {
                 self.queue.withdraw_offer(&name);
-                self.volumes.hide(&name);
+                self.known.volumes.hide(&name);
             }
         }
         if let Call::ReadClass(class) = &op.call {
-            self.class_reads.begin(class, self.newest_claim(&op.subject));
+            self.class_reads.begin(class, self.known.newest_claim(&op.subject));
         }
         // The watch may tell of it before the answer does.
         if let Call::Write(write) = &op.call
             && let Some(target) = write.target.subject()
         {
-            self.rivals.forget(&target);
+            self.second_writer.forget(&target);
             if let Target::Volume(name) = &target
-                && let Some(volume) = self.objects.volumes.get(name)
+                && let Some(volume) = self.known.objects.volumes.get(name)
             {
                 self.record.writes(&volume);
             }
         }
         plan.ops.push(op);
-    }
-
-    /// Revision of the newest claim in our tables, at least of the one that a request is about: one whose change is of
-    /// no interest here comes into the table without being told of.
-    fn newest_claim(&self, subject: &Target) -> ResourceVersion {
-        let own = match subject {
-            Target::Claim(key) => self.objects.claims.get(key).map(|claim| claim.metadata.resource_version),
-            Target::Volume(_) => None,
-        };
-        own.unwrap_or_default().max(self.objects.claims.observed())
     }
 
     /// Traces binds from now on.

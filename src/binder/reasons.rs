@@ -10,9 +10,9 @@ use tokio::time::Instant;
 use super::{
     act::write::Target,
     tell::{
+        diagnostics::{Diagnostics, Failing},
         failure::Failure,
         reason::{ClaimReason, VolumeReason},
-        standing::{Failing, Standing},
     },
 };
 use crate::kube_api::ids::{ClaimKey, VolumeName};
@@ -24,16 +24,16 @@ pub(crate) struct Reasons {
     volumes: BTreeMap<VolumeName, Arc<VolumeReason>>,
     /// Requests that fail, each with when the next is sent, if that has been settled.
     failing: BTreeMap<Target, Failing>,
-    page: Arc<Standing>,
+    page: Arc<Diagnostics>,
 }
 
 impl Reasons {
-    pub(crate) fn new(page: Arc<Standing>) -> Self {
+    pub(crate) fn new(page: Arc<Diagnostics>) -> Self {
         Self { claims: BTreeMap::new(), volumes: BTreeMap::new(), failing: BTreeMap::new(), page }
     }
 
     /// The page on which they are shown.
-    pub(crate) fn page(&self) -> &Arc<Standing> {
+    pub(crate) fn page(&self) -> &Arc<Diagnostics> {
         &self.page
     }
 

@@ -18,7 +18,7 @@ use crate::kube_api::kinds::ObjectRef;
 impl Planner {
     /// Notes an object to ask for, if it is such a one.
     pub(super) fn note_unconfirmed(&mut self, object: &ObjectRef) {
-        let objects = &self.objects;
+        let objects = &self.known.objects;
         let object = match object {
             ObjectRef::Claim(key) if objects.claims.is_missing(key) => Object::Claim(key.clone()),
             ObjectRef::Volume(name) if objects.volumes.is_missing(name) => Object::Volume(name.clone()),
@@ -30,9 +30,9 @@ impl Planner {
 
     /// Asks once more for all that nobody has told of since.
     pub(super) fn note_all_unconfirmed(&mut self) {
-        let claims = self.objects.claims.unconfirmed().into_iter().map(Object::Claim);
-        let volumes = self.objects.volumes.unconfirmed().into_iter().map(Object::Volume);
-        let pods = self.objects.pods.unconfirmed().into_iter().map(Object::Pod);
+        let claims = self.known.objects.claims.unconfirmed().into_iter().map(Object::Claim);
+        let volumes = self.known.objects.volumes.unconfirmed().into_iter().map(Object::Volume);
+        let pods = self.known.objects.pods.unconfirmed().into_iter().map(Object::Pod);
         self.unconfirmed.extend(claims.chain(volumes).chain(pods));
     }
 
@@ -41,7 +41,7 @@ impl Planner {
         for object in std::mem::take(&mut self.unconfirmed) {
             // A pod is asked for on behalf of the volume it empties.
             let subject = match &object {
-                Object::Pod(key) => self.plugins.volume_of(key).map(Target::Volume),
+                Object::Pod(key) => self.known.plugins.volume_of(key).map(Target::Volume),
                 object => object.subject(),
             };
             let Some(target) = subject else { continue };

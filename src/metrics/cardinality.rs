@@ -16,9 +16,9 @@ use crate::{
         },
     },
     binder::{
-        Standing,
+        Diagnostics,
         tell::{
-            latency::{self, BindMode, Measure},
+            latency::{self, BindMode, Sample},
             metrics::BinderMetrics,
         },
     },
@@ -101,17 +101,17 @@ fn a_page_of_a_large_cluster_has_at_most_two_mebibytes_but_for_what_is_by_node()
     let metrics = Metrics::default();
     let mut of_attachments = AttachDetachMetrics::new(&metrics, Alarms::new(&metrics).unwrap()).unwrap();
     attach_and_detach(&mut of_attachments);
-    let standing = Arc::new(Standing::default());
+    let standing = Arc::new(Diagnostics::default());
     standing.lead(Instant::now());
     let binder = BinderMetrics::new(&metrics, &objects(), &standing).unwrap();
     for number in 0..MANY_DRIVERS {
         let plugin = format!("csi-{number:03}.example.com");
         for operation in [latency::Operation::Provision, latency::Operation::Delete] {
-            binder.measured(&Measure::Took(operation, plugin.clone(), Duration::from_secs(3)));
-            binder.measured(&Measure::Failed(operation, plugin.clone()));
+            binder.observe(&Sample::Took(operation, plugin.clone(), Duration::from_secs(3)));
+            binder.observe(&Sample::Failed(operation, plugin.clone()));
         }
     }
-    binder.measured(&Measure::Bound(BindMode::Static, Duration::from_millis(3), None));
+    binder.observe(&Sample::Bound(BindMode::Static, Duration::from_millis(3), None));
     let api = ApiMetrics::new(&metrics, "10.0.0.1:6443").unwrap();
     for method in [http::Method::GET, http::Method::POST, http::Method::PATCH, http::Method::DELETE] {
         for code in [0, 200, 201, 404, 409, 422, 429, 500, 503, 504] {

@@ -222,7 +222,7 @@ impl Cluster {
             cluster.claim(&format!("c{number}"), &nowhere(number));
         }
         let _listed = cluster.changes.take_now();
-        cluster.planner.warm(cluster.now);
+        cluster.planner.load(cluster.now);
         cluster.planner.lead(cluster.now);
         cluster
     }

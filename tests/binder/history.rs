@@ -415,7 +415,7 @@ impl Daemon {
         for kind in KINDS {
             daemon.list(server, kind);
         }
-        daemon.planner.warm(now);
+        daemon.planner.load(now);
         daemon.planner.lead(now);
         daemon.plan();
         daemon
@@ -442,7 +442,7 @@ impl Daemon {
         let ops = self.planner.plan(self.now).ops;
         let seen = if ops.is_empty() { Seen::default() } else { self.seen() };
         self.on_their_way.extend(ops.into_iter().map(|op| Sent { op, seen: seen.clone() }));
-        assert_eq!(self.planner.rival(), None, "S14: nobody else binds here");
+        assert_eq!(self.planner.second_writer(), None, "S14: nobody else binds here");
     }
 
     fn seen(&self) -> Seen {
@@ -579,7 +579,7 @@ impl Daemon {
     }
 
     fn waits_for(&self) -> String {
-        let standing = self.planner.standing();
-        format!("{:?} {:?}", standing.claims(), standing.volumes())
+        let diagnostics = self.planner.diagnostics();
+        format!("{:?} {:?}", diagnostics.claims(), diagnostics.volumes())
     }
 }

@@ -75,7 +75,7 @@ fn check(case: &Case, fixtures: &Fixtures) {
         assert_eq!(world.written, *writes, "writes");
     }
     if let Some(measures) = &case.measures {
-        assert_eq!(world.measures, *measures, "measures");
+        assert_eq!(world.samples, *measures, "measures");
     }
     for reason in &case.waited {
         assert!(world.waited.contains(reason.as_str()), "waited: {:?}, expected {reason}", world.waited);

@@ -18,7 +18,7 @@ use mooring::{
         },
         decide::decision::Step,
         planner::{Plan, Planner},
-        tell::latency::Measure,
+        tell::latency::Sample,
     },
     kube_api::{
         call::CallError,
@@ -102,7 +102,7 @@ pub struct World {
     /// When this process told each of them, and the server's revision then.
     told: Vec<(Instant, u64, Event)>,
     /// What was measured, as cases write it.
-    pub measures: Vec<String>,
+    pub samples: Vec<String>,
     /// Label of the last decision.
     pub reason: String,
     /// Labels of all reasons why something waited.
@@ -131,7 +131,7 @@ impl World {
             written: Vec::new(),
             events: Vec::new(),
             told: Vec::new(),
-            measures: Vec::new(),
+            samples: Vec::new(),
             reason: String::new(),
             waited: BTreeSet::new(),
         };
@@ -182,7 +182,7 @@ impl World {
         self.objects.reset(pods);
         self.objects.reset(nodes);
         self.planner = Planner::new(Arc::clone(&self.objects), self.options.clone());
-        self.planner.warm(self.now);
+        self.planner.load(self.now);
         self.planner.lead(self.now);
     }
 
@@ -343,10 +343,10 @@ impl World {
         for _ in 0..200 {
             let plan = self.planner.plan(self.now);
             self.hear(plan.events);
-            let page = serde_json::json!(self.planner.standing().page());
+            let page = serde_json::json!(self.planner.diagnostics().page());
             let rows = page["waiting"].as_array().unwrap();
             self.waited.extend(rows.iter().filter_map(|row| Some(row["reason"].as_str()?.to_owned())));
-            self.measures.extend(plan.measures.iter().map(line));
+            self.samples.extend(plan.samples.iter().map(line));
             assert_apart(&plan.ops);
             if plan.ops.is_empty() {
                 // Nothing waits but the resync.
@@ -460,14 +460,14 @@ pub fn recyclers() -> Arc<Recyclers> {
     Arc::new(Recyclers { host_path: of(60), nfs: of(300) })
 }
 
-/// A measure as cases write it.
-fn line(measure: &Measure) -> String {
-    match measure {
-        Measure::Took(operation, plugin, time) => {
+/// A sample as cases write it.
+fn line(sample: &Sample) -> String {
+    match sample {
+        Sample::Took(operation, plugin, time) => {
             format!("took {} {plugin} {}s", operation.as_str(), time.as_secs())
         }
-        Measure::Failed(operation, plugin) => format!("failed {} {plugin}", operation.as_str()),
-        Measure::Bound(_, time, _) => format!("bound {}s", time.as_secs()),
+        Sample::Failed(operation, plugin) => format!("failed {} {plugin}", operation.as_str()),
+        Sample::Bound(_, time, _) => format!("bound {}s", time.as_secs()),
     }
 }
 

@@ -103,7 +103,7 @@ impl Call {
         }
     }
 
-    /// Whether it is a step of a run, as [`crate::binder::plugins::runs`] keeps them.
+    /// Whether it is a step of an operation of a plugin.
     #[must_use]
     pub fn is_of_a_run(&self) -> bool {
         match self {

@@ -57,7 +57,6 @@ fn marks(keys: &[(&str, Value)]) -> Map<String, Value> {
 pub enum Migration {
     /// This CSI driver acts for the plugin.
     To(&'static str),
-    /// None does.
     None,
 }
 
@@ -146,17 +145,33 @@ pub fn name_volume(claim: &PersistentVolumeClaim, name: Option<&VolumeName>) -> 
     }
 }
 
+/// What becomes of a field.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Change<T> {
+    #[default]
+    Keep,
+    Remove,
+    Set(T),
+}
+
+impl<T> Change<T> {
+    fn set(&self) -> Option<&T> {
+        match self {
+            Self::Set(value) => Some(value),
+            Self::Keep | Self::Remove => None,
+        }
+    }
+}
+
 /// Fields of a claim's status that have to change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StatusChange {
-    /// New phase.
     pub phase: Option<ClaimPhase>,
     /// New access modes; empty for none.
     pub access_modes: Option<TextList>,
-    /// New capacity; inner `None` removes it.
-    pub capacity: Option<Option<TextMap>>,
-    /// New VolumeAttributesClass in effect; inner `None` removes it.
-    pub attributes_class: Option<Option<Text>>,
+    pub capacity: Change<TextMap>,
+    /// The VolumeAttributesClass in effect.
+    pub attributes_class: Change<Text>,
 }
 
 /// Step 4 of a bind, and every other status of a claim.
@@ -170,11 +185,11 @@ pub fn claim_status(claim: &PersistentVolumeClaim, change: &StatusChange) -> Req
         let modes = if modes.is_empty() { Value::Null } else { json!(modes) };
         status.insert("accessModes".to_owned(), modes);
     }
-    if let Some(capacity) = &change.capacity {
-        status.insert("capacity".to_owned(), capacity_patch(&claim.status.capacity, capacity.as_ref()));
+    if change.capacity != Change::Keep {
+        status.insert("capacity".to_owned(), capacity_patch(&claim.status.capacity, change.capacity.set()));
     }
-    if let Some(class) = &change.attributes_class {
-        status.insert("currentVolumeAttributesClassName".to_owned(), json!(class));
+    if change.attributes_class != Change::Keep {
+        status.insert("currentVolumeAttributesClassName".to_owned(), json!(change.attributes_class.set()));
     }
     patch(claim, "/status", Map::new(), json!({"status": status}))
 }
@@ -371,14 +386,14 @@ mod tests {
         let bound = StatusChange {
             phase: Some(ClaimPhase::Bound),
             access_modes: Some(["ReadWriteOnce"].into()),
-            capacity: Some(Some(TextMap::from([("storage", "2Gi")]))),
-            attributes_class: Some(Some("gold".into())),
+            capacity: Change::Set(TextMap::from([("storage", "2Gi")])),
+            attributes_class: Change::Set("gold".into()),
         };
         let cleared = StatusChange {
             phase: Some(ClaimPhase::Lost),
             access_modes: Some(TextList::default()),
-            capacity: Some(None),
-            attributes_class: Some(None),
+            capacity: Change::Remove,
+            attributes_class: Change::Remove,
         };
         let cases = [
             (

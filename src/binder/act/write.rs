@@ -186,8 +186,7 @@ impl WriteKind {
         matches!(self, Self::ReserveVolume | Self::VolumeBound | Self::NameVolume | Self::ClaimBound)
     }
 
-    /// Whether it takes something from somebody, and so is not done while it is not certain that nobody
-    /// else decides about the same objects.
+    /// Destructive: skipped while another binder may be active, or shortly after a restore of etcd.
     #[must_use]
     pub fn is_destructive(self) -> bool {
         matches!(

@@ -9,7 +9,7 @@
 use crate::{
     binder::{
         act::{
-            patches::{self, StatusChange},
+            patches::{self, Change, StatusChange},
             write::{Write, WriteKind},
         },
         annotations::{self, BIND_COMPLETED, BOUND_BY_CONTROLLER, PRE_RESIZE_CAPACITY},
@@ -30,7 +30,7 @@ pub struct NoCapacity;
 
 /// The first of the four writes that is still missing.
 ///
-/// The caller has made sure that the volume is reserved for nobody else.
+/// The caller has made sure that the volume is not reserved for another claim.
 ///
 /// # Errors
 /// The volume has no size to write into the claim's status.
@@ -88,12 +88,12 @@ pub fn bound_status(
     // Only on the way to Bound: afterwards these fields are the resizer's (S31).
     if claim.status.phase != ClaimPhase::Bound {
         change.phase = Some(ClaimPhase::Bound);
-        change.capacity = capacity(claim, volume)?.map(Some);
+        change.capacity = capacity(claim, volume)?.map_or(Change::Keep, Change::Set);
         let class = &volume.spec.volume_attributes_class_name;
         if claim.status.phase == ClaimPhase::Pending
             && claim.status.current_volume_attributes_class_name != *class
         {
-            change.attributes_class = Some(class.clone());
+            change.attributes_class = class.clone().map_or(Change::Remove, Change::Set);
         }
     }
     Ok((change != StatusChange::default()).then_some(change))
@@ -106,8 +106,11 @@ pub fn unbound_status(claim: &PersistentVolumeClaim, phase: ClaimPhase) -> Optio
     let change = StatusChange {
         phase: (status.phase != phase).then_some(phase),
         access_modes: (!status.access_modes.is_empty()).then(TextList::default),
-        capacity: (!status.capacity.is_empty()).then_some(None),
-        attributes_class: status.current_volume_attributes_class_name.is_some().then_some(None),
+        capacity: if status.capacity.is_empty() { Change::Keep } else { Change::Remove },
+        attributes_class: match status.current_volume_attributes_class_name {
+            Some(_) => Change::Remove,
+            None => Change::Keep,
+        },
     };
     (change != StatusChange::default()).then_some(change)
 }

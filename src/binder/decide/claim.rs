@@ -20,7 +20,7 @@ use crate::{
         annotations::{self, BIND_COMPLETED, BOUND_BY_CONTROLLER, SELECTED_NODE},
         matching::{
             choose_volume::Search,
-            predicate::{Wish, held_by, misfit_for_named, refers_to},
+            predicate::{Wish, held_by, mismatch_for_named, refers_to},
         },
         tell::{events, reason::ClaimReason},
     },
@@ -30,7 +30,6 @@ use crate::{
     },
 };
 
-/// Decides about one claim.
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, syncClaim.
 #[must_use]
 pub fn sync_claim(claim: &PersistentVolumeClaim, view: &View<'_>) -> ClaimDecision {
@@ -83,9 +82,9 @@ fn find_volume(wish: &Wish<'_>, view: &View<'_>) -> ClaimDecision {
     match view.volumes.search(wish, delayed, &|name| view.volume(name), view.busy, view.compared) {
         Search::Found(volume) => return bind(&volume, claim, view),
         Search::Busy(volume) => return Decision::rest(ClaimReason::VolumeBusy(volume)),
-        Search::Held(volume, misfit) => {
+        Search::Held(volume, mismatch) => {
             // Upstream would take another volume, and the claim would hold two.
-            let reason = ClaimReason::HoldsUnfit(volume.key(), misfit);
+            let reason = ClaimReason::HoldsMismatched(volume.key(), mismatch);
             return ClaimDecision::waiting(claim, reason).writing(pending(claim));
         }
         Search::Nothing => {}
@@ -122,8 +121,8 @@ fn sync_named(wish: &Wish<'_>, view: &View<'_>) -> ClaimDecision {
         return ClaimDecision::waiting(claim, reason).writing(pending(claim));
     };
     let Some(reference) = &volume.spec.claim_ref else {
-        if let Some(misfit) = misfit_for_named(&volume, wish) {
-            let reason = ClaimReason::NamedUnfit(name.clone(), misfit);
+        if let Some(mismatch) = mismatch_for_named(&volume, wish) {
+            let reason = ClaimReason::NamedMismatched(name.clone(), mismatch);
             return ClaimDecision::waiting(claim, reason).writing(pending(claim));
         }
         return bind(&volume, claim, view);
@@ -180,7 +179,7 @@ fn bind(volume: &PersistentVolume, claim: &PersistentVolumeClaim, view: &View<'_
     if !held_by(volume, claim)
         && let Some(other) = view.doubts.other(&claim.metadata.uid, &name)
     {
-        return Decision::rest(ClaimReason::InDoubt(other.clone()));
+        return Decision::rest(ClaimReason::Uncertain(other.clone()));
     }
     match binding::next_write(volume, claim) {
         Ok(Some(write)) => Decision::step(ClaimReason::Binding(name, write.kind), Step::Write(write)),

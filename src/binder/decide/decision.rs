@@ -119,8 +119,7 @@ impl Step {
         }
     }
 
-    /// Whether it takes something from somebody, and so is not done while it is not certain that nobody
-    /// else decides about the same objects.
+    /// Destructive: skipped while another binder may be active, or shortly after a restore of etcd.
     #[must_use]
     pub fn is_destructive(&self) -> bool {
         match self {

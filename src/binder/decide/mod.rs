@@ -3,11 +3,11 @@
 //! [`claim`] and [`volume`] are the entries. The order of the four writes of a bind is in [`binding`].
 
 pub mod binding;
-pub mod claim;
+pub(crate) mod claim;
 pub mod decision;
-pub mod proofs;
-pub mod provisioning;
-pub mod reclaim;
-pub mod upkeep;
-pub mod view;
-pub mod volume;
+pub(crate) mod proofs;
+pub(crate) mod provisioning;
+pub(crate) mod reclaim;
+pub(crate) mod upkeep;
+pub(crate) mod view;
+pub(crate) mod volume;

@@ -22,7 +22,6 @@ pub enum ClaimProof {
 /// What a live read said about the volume a claim is bound to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VolumeProof {
-    /// Not found.
     Gone,
     /// Found, referring to another claim's UID (or none).
     OtherClaim(Uid),
@@ -38,7 +37,6 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// As of now.
     #[must_use]
     pub fn of(objects: &Objects, volume: &VolumeName) -> Self {
         let revision = objects.volumes.get(volume).map(|volume| volume.metadata.resource_version);
@@ -87,14 +85,14 @@ impl Proofs {
         self.no_classes.insert(class.clone(), newest_claim);
     }
 
-    /// Whether there was no such class after the claim was as we know it: one that appeared later did not
-    /// delay its bind.
+    /// Whether the class was absent when the claim already had this revision: a class that appeared later did not delay
+    /// its bind.
     #[must_use]
     pub fn is_without_class(&self, class: &ClassName, claim: ResourceVersion) -> bool {
         self.no_classes.get(class).is_some_and(|newest| claim <= *newest)
     }
 
-    /// Keeps the absence only of classes that somebody asks for.
+    /// Keeps the absence only of classes that claims ask for.
     pub fn keep_classes(&mut self, is_asked_for: impl Fn(&ClassName) -> bool) {
         self.no_classes.retain(|class, _| is_asked_for(class));
     }

@@ -2,7 +2,7 @@
 //!
 //! In: a claim no volume fits, and its class. Out: a decision that at most annotates the claim; the
 //! volume itself is made by an external provisioner, by [`crate::binder::plugins`] if that is switched
-//! on, or by nobody.
+//! on, or not at all.
 
 use super::{
     decision::{ClaimDecision, Decision, Step},

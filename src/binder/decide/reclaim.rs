@@ -1,7 +1,7 @@
 //! What becomes of a Released volume (pv-binder §6).
 //!
 //! In: a volume whose claim is gone. Out: whose business it is, or a decision that marks it Failed, when
-//! its policy asks for something nobody can do. A volume of an external driver is never touched: its
+//! its policy asks for something that cannot be done. A volume of an external driver is never touched: its
 //! provisioner deletes only what is Released (S32). What is recycled or deleted here, if that is switched
 //! on, is in [`crate::binder::plugins`].
 
@@ -24,9 +24,7 @@ const NO_PLUGIN: &str = "N/A";
 
 /// Who deletes a volume whose policy is Delete.
 enum Deleter {
-    /// The plugin here.
     Here,
-    /// Its provisioner.
     External,
 }
 
@@ -60,7 +58,7 @@ fn is_migrated(volume: &PersistentVolume) -> bool {
 /// Under which `plugin_name` the deletion of the volume is measured, if it is.
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, getProvisionerNameFromVolume.
 #[must_use]
-pub fn measured_as(
+pub fn deletion_plugin(
     volume: &PersistentVolume,
     class: Option<&StorageClass>,
     options: &BinderOptions,

@@ -1,7 +1,7 @@
 //! What to do about one volume (pv-binder §3).
 //!
 //! In: the volume, the claim its claimRef names, and what was proven about it. Out: one decision.
-//! The dangerous one is Released: it hands the data to whoever reclaims, so it takes a live read
+//! The dangerous one is Released: it hands the data to the reclaimer, so it takes a live read
 //! that shows the claim's UID gone (S23).
 
 use super::{
@@ -27,7 +27,6 @@ use crate::{
     },
 };
 
-/// Decides about one volume.
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, syncVolume.
 #[must_use]
 pub fn sync_volume(volume: &PersistentVolume, view: &View<'_>) -> VolumeDecision {

@@ -14,7 +14,7 @@ use std::{
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
-    predicate::{AccessModes, Group, Label, Wish, capacity, claim_class, misfit_for_search},
+    predicate::{AccessModes, Group, Label, Wish, capacity, claim_class, mismatch_for_search},
     quantity::Quantity,
 };
 use crate::{
@@ -48,7 +48,7 @@ pub struct ClaimIndex {
     by_volume: Relation<VolumeName, ClaimKey>,
     by_class: Relation<Text, ClaimKey>,
     waiting: BTreeMap<Queue, BTreeMap<AccessModes, BTreeSet<Rank>>>,
-    places: HashMap<ClaimKey, (Queue, AccessModes, Rank)>,
+    positions: HashMap<ClaimKey, (Queue, AccessModes, Rank)>,
 }
 
 fn discard<K: Ord, V: Ord>(map: &mut BTreeMap<K, BTreeSet<V>>, key: &K, value: &V) {
@@ -110,13 +110,13 @@ impl ClaimIndex {
         let queue = (wish.group(), wish.labels().next());
         let sets = self.waiting.entry(queue.clone()).or_default();
         sets.entry(wish.modes).or_default().insert(rank.clone());
-        self.places.insert(key, (queue, wish.modes, rank));
+        self.positions.insert(key, (queue, wish.modes, rank));
     }
 
     /// Notes that a claim no longer waits.
     pub fn forget(&mut self, key: &ClaimKey) {
-        let Some((queue, modes, rank)) = self.places.remove(key) else { return };
-        give_back_room(&mut self.places);
+        let Some((queue, modes, rank)) = self.positions.remove(key) else { return };
+        give_back_room(&mut self.positions);
         if let Some(sets) = self.waiting.get_mut(&queue) {
             discard(sets, &modes, &rank);
             if sets.is_empty() {
@@ -127,7 +127,7 @@ impl ClaimIndex {
 
     /// The waiting claim that should have a free volume, leaving out those that declined it and those that
     /// `current` does not show.
-    pub fn taker(
+    pub fn candidate(
         &self,
         volume: &PersistentVolume,
         current: &dyn Fn(&ClaimKey) -> Option<Arc<PersistentVolumeClaim>>,
@@ -149,7 +149,7 @@ impl ClaimIndex {
             let fitting = ranks.range(..=most).rev().find(|rank| {
                 let (_, Reverse((_, key))) = rank;
                 let suits = |claim: Arc<PersistentVolumeClaim>| {
-                    Wish::of(&claim).is_ok_and(|wish| misfit_for_search(volume, &wish).is_none())
+                    Wish::of(&claim).is_ok_and(|wish| mismatch_for_search(volume, &wish).is_none())
                 };
                 current(key).is_some_and(suits) && !declined.contains(key)
             });

@@ -16,8 +16,8 @@ use std::{
 use super::{
     nearest::Unbound,
     predicate::{
-        AccessModes, Comparisons, Group, Label, Misfit, Wish, capacity, held_by, misfit_for_reserved,
-        misfit_for_search, selects,
+        AccessModes, Comparisons, Group, Label, Mismatch, Wish, capacity, held_by, mismatch_for_reserved,
+        mismatch_for_search, selects,
     },
     quantity::Quantity,
 };
@@ -33,16 +33,16 @@ use crate::{
 /// Free volumes by size; the name breaks ties, so that the choice is the same every time.
 type BySize = BTreeSet<(Quantity, VolumeName)>;
 
-/// Where a free volume is kept.
+/// What a free volume is found by.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Place {
+struct FreeVolume {
     group: Group,
     modes: AccessModes,
     size: Quantity,
     labels: TextMap,
 }
 
-impl Place {
+impl FreeVolume {
     /// `None` for a volume the binder may not pick by itself (pv-binder §4.2).
     fn of(volume: &PersistentVolume) -> Option<Self> {
         if volume.spec.claim_ref.is_some()
@@ -59,19 +59,19 @@ impl Place {
         })
     }
 
-    /// The racks the volume stands on.
-    fn racks(&self) -> impl Iterator<Item = Rack> {
+    /// The buckets the volume is in.
+    fn buckets(&self) -> impl Iterator<Item = Bucket> {
         let labels = self.labels.iter().map(|(key, value)| Some((key.clone(), value.clone())));
         std::iter::once(None).chain(labels).map(|label| (self.group.clone(), label))
     }
 }
 
 /// Free volumes of a group: all, or those with a label.
-type Rack = (Group, Option<Label>);
+type Bucket = (Group, Option<Label>);
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Entry {
-    place: Option<Box<Place>>,
+    free: Option<Box<FreeVolume>>,
     claim: Option<ClaimKey>,
 }
 
@@ -79,23 +79,21 @@ struct Entry {
 #[derive(Debug, Default)]
 pub struct VolumeIndex {
     entries: HashMap<VolumeName, Entry>,
-    free: BTreeMap<Rack, BTreeMap<AccessModes, BySize>>,
+    free: BTreeMap<Bucket, BTreeMap<AccessModes, BySize>>,
     by_claim: Relation<ClaimKey, VolumeName>,
     unbound: Unbound,
-    /// Volumes that nobody is to find just now.
+    /// Volumes that no search finds just now.
     hidden: HashSet<VolumeName>,
 }
 
 /// What the search for a claim's volume found.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Search {
-    /// This one.
     Found(Arc<PersistentVolume>),
     /// This one, but a write to it is under way.
     Busy(VolumeName),
     /// One that carries the claim's UID but does not suit it; no other may be taken (S19).
-    Held(Arc<PersistentVolume>, Misfit),
-    /// None.
+    Held(Arc<PersistentVolume>, Mismatch),
     Nothing,
 }
 
@@ -105,7 +103,7 @@ impl VolumeIndex {
     pub fn update(&mut self, name: &VolumeName, volume: Option<&PersistentVolume>) -> Option<ClaimKey> {
         self.unbound.update(name, volume);
         let entry = volume.map(|volume| Entry {
-            place: Place::of(volume).map(Box::new),
+            free: FreeVolume::of(volume).map(Box::new),
             claim: volume.spec.claim_ref.as_ref().map(ClaimRef::key),
         });
         if self.entries.get(name) == entry.as_ref() {
@@ -132,8 +130,8 @@ impl VolumeIndex {
         if self.hidden.insert(name.clone())
             && let Some(entry) = self.entries.remove(name)
         {
-            if let Some(place) = &entry.place {
-                self.clear_place(name, place);
+            if let Some(free) = &entry.free {
+                self.remove_free(name, free);
             }
             self.entries.insert(name.clone(), entry);
         }
@@ -144,49 +142,49 @@ impl VolumeIndex {
         if self.hidden.remove(name)
             && let Some(entry) = self.entries.remove(name)
         {
-            if let Some(place) = &entry.place {
-                self.fill_place(name, place);
+            if let Some(free) = &entry.free {
+                self.insert_free(name, free);
             }
             self.entries.insert(name.clone(), entry);
         }
     }
 
     fn insert(&mut self, name: &VolumeName, entry: &Entry) {
-        if let Some(place) = &entry.place
+        if let Some(free) = &entry.free
             && !self.hidden.contains(name)
         {
-            self.fill_place(name, place);
+            self.insert_free(name, free);
         }
         if let Some(claim) = &entry.claim {
             self.by_claim.insert(claim.clone(), name.clone());
         }
     }
 
-    fn fill_place(&mut self, name: &VolumeName, place: &Place) {
-        for rack in place.racks() {
-            let sets = self.free.entry(rack).or_default();
-            sets.entry(place.modes).or_default().insert((place.size, name.clone()));
+    fn insert_free(&mut self, name: &VolumeName, free: &FreeVolume) {
+        for bucket in free.buckets() {
+            let sets = self.free.entry(bucket).or_default();
+            sets.entry(free.modes).or_default().insert((free.size, name.clone()));
         }
     }
 
-    fn clear_place(&mut self, name: &VolumeName, place: &Place) {
-        for rack in place.racks() {
-            let Some(sets) = self.free.get_mut(&rack) else { continue };
-            if let Some(sizes) = sets.get_mut(&place.modes) {
-                sizes.remove(&(place.size, name.clone()));
+    fn remove_free(&mut self, name: &VolumeName, free: &FreeVolume) {
+        for bucket in free.buckets() {
+            let Some(sets) = self.free.get_mut(&bucket) else { continue };
+            if let Some(sizes) = sets.get_mut(&free.modes) {
+                sizes.remove(&(free.size, name.clone()));
                 if sizes.is_empty() {
-                    sets.remove(&place.modes);
+                    sets.remove(&free.modes);
                 }
             }
             if sets.is_empty() {
-                self.free.remove(&rack);
+                self.free.remove(&bucket);
             }
         }
     }
 
     fn remove(&mut self, name: &VolumeName, entry: &Entry) {
-        if let Some(place) = &entry.place {
-            self.clear_place(name, place);
+        if let Some(free) = &entry.free {
+            self.remove_free(name, free);
         }
         if let Some(claim) = &entry.claim {
             self.by_claim.remove(claim, name);
@@ -202,7 +200,7 @@ impl VolumeIndex {
     /// Whether the binder may pick this volume by itself.
     #[must_use]
     pub fn is_free(&self, name: &VolumeName) -> bool {
-        self.entries.get(name).is_some_and(|entry| entry.place.is_some())
+        self.entries.get(name).is_some_and(|entry| entry.free.is_some())
     }
 
     /// The volumes whose claimRef names a claim, with whatever UID.
@@ -210,15 +208,15 @@ impl VolumeIndex {
         self.by_claim.of(claim.clone())
     }
 
-    /// The shortest rack on which every free volume for the claim stands, if there is any volume.
-    fn rack_for(&self, wish: &Wish<'_>) -> Option<&BTreeMap<AccessModes, BySize>> {
+    /// The shortest bucket that holds every free volume for the claim, if there is any volume.
+    fn bucket_for(&self, wish: &Wish<'_>) -> Option<&BTreeMap<AccessModes, BySize>> {
         let group = wish.group();
         let mut shortest = self.free.get(&(group.clone(), None))?;
         let length = |sets: &BTreeMap<AccessModes, BySize>| sets.values().map(BTreeSet::len).sum::<usize>();
         for label in wish.labels() {
-            let rack = self.free.get(&(group.clone(), Some(label)))?;
-            if length(rack) < length(shortest) {
-                shortest = rack;
+            let bucket = self.free.get(&(group.clone(), Some(label)))?;
+            if length(bucket) < length(shortest) {
+                shortest = bucket;
             }
         }
         Some(shortest)
@@ -228,8 +226,8 @@ impl VolumeIndex {
     /// that, without a look at each.
     fn is_selected(&self, name: &VolumeName, wish: &Wish<'_>) -> bool {
         let Some(selector) = wish.claim.spec.selector.as_deref() else { return true };
-        let place = self.entries.get(name).and_then(|entry| entry.place.as_ref());
-        place.is_some_and(|place| selects(selector, &place.labels))
+        let free = self.entries.get(name).and_then(|entry| entry.free.as_ref());
+        free.is_some_and(|free| selects(selector, &free.labels))
     }
 
     /// The volume for an unbound claim that names none (pv-binder §4).
@@ -246,18 +244,18 @@ impl VolumeIndex {
         compared: &Comparisons,
     ) -> Search {
         let mut reserved: BTreeMap<(bool, u32), Arc<PersistentVolume>> = BTreeMap::new();
-        let mut unfit = None;
+        let mut mismatched = None;
         for name in self.referring_to(&wish.claim.key()) {
             compared.note();
             let Some(volume) = current(name) else { continue };
             let held = held_by(&volume, wish.claim);
-            match misfit_for_reserved(&volume, wish) {
+            match mismatch_for_reserved(&volume, wish) {
                 None => {
                     let modes = AccessModes::known(&volume.spec.access_modes).count();
                     reserved.entry((held, modes)).or_insert(volume);
                 }
-                Some(misfit) if held => {
-                    unfit.get_or_insert((volume, misfit));
+                Some(mismatch) if held => {
+                    mismatched.get_or_insert((volume, mismatch));
                 }
                 Some(_) => {}
             }
@@ -269,10 +267,10 @@ impl VolumeIndex {
         if let Some((_, volume)) = reserved.range((true, 0)..).next() {
             return found(volume);
         }
-        if let Some((volume, misfit)) = unfit {
-            return Search::Held(volume, misfit);
+        if let Some((volume, mismatch)) = mismatched {
+            return Search::Held(volume, mismatch);
         }
-        let rack = self.rack_for(wish);
+        let bucket = self.bucket_for(wish);
         for modes in wish.modes.count()..=AccessModes::MOST {
             if let Some(volume) = reserved.get(&(false, modes)) {
                 return found(volume);
@@ -281,7 +279,7 @@ impl VolumeIndex {
                 continue;
             }
             let mut best: Option<(&(Quantity, VolumeName), Arc<PersistentVolume>)> = None;
-            for (set, sizes) in rack.into_iter().flatten() {
+            for (set, sizes) in bucket.into_iter().flatten() {
                 if set.count() != modes || !set.contains(wish.modes) {
                     continue;
                 }
@@ -289,12 +287,12 @@ impl VolumeIndex {
                     .range((wish.request, VolumeName::default())..)
                     .inspect(|_| compared.note())
                     .filter(|(_, name)| self.is_selected(name, wish) && !busy(name))
-                    .filter_map(|place| Some((place, current(&place.1)?)))
-                    .find(|(_, volume)| misfit_for_search(volume, wish).is_none());
-                if let Some((place, volume)) = first
-                    && best.as_ref().is_none_or(|(least, _)| place < *least)
+                    .filter_map(|entry| Some((entry, current(&entry.1)?)))
+                    .find(|(_, volume)| mismatch_for_search(volume, wish).is_none());
+                if let Some((entry, volume)) = first
+                    && best.as_ref().is_none_or(|(least, _)| entry < *least)
                 {
-                    best = Some((place, volume));
+                    best = Some((entry, volume));
                 }
             }
             if let Some((_, volume)) = best {

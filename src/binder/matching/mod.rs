@@ -3,8 +3,8 @@
 //! [`predicate`] says whether one volume suits one claim. [`choose_volume`] finds the smallest that does;
 //! [`choose_claim`] is its mirror, the largest claim that a free volume suits: the two must agree.
 
-pub mod choose_claim;
-pub mod choose_volume;
-pub mod nearest;
-pub mod predicate;
-pub mod quantity;
+pub(crate) mod choose_claim;
+pub(crate) mod choose_volume;
+pub(crate) mod nearest;
+pub(crate) mod predicate;
+pub(crate) mod quantity;

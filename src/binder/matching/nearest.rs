@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::{
-    predicate::{Misfit, Wish, capacity, misfits, volume_class},
+    predicate::{Mismatch, Wish, capacity, mismatches, volume_class},
     quantity::Quantity,
 };
 use crate::{
@@ -29,19 +29,19 @@ const REACH: usize = 16;
 #[derive(Debug, Default)]
 pub struct Unbound {
     classes: BTreeMap<String, BTreeSet<(Quantity, VolumeName)>>,
-    places: HashMap<VolumeName, (String, Quantity)>,
+    positions: HashMap<VolumeName, (String, Quantity)>,
 }
 
 impl Unbound {
     /// Takes a volume's current content, or its absence.
     pub fn update(&mut self, name: &VolumeName, volume: Option<&PersistentVolume>) {
-        let place = volume
+        let position = volume
             .filter(|volume| volume.status.phase != VolumePhase::Bound)
             .map(|volume| (volume_class(volume).to_owned(), capacity(volume).unwrap_or_default()));
-        if self.places.get(name) == place.as_ref() {
+        if self.positions.get(name) == position.as_ref() {
             return;
         }
-        if let Some((class, size)) = self.places.remove(name)
+        if let Some((class, size)) = self.positions.remove(name)
             && let Some(volumes) = self.classes.get_mut(&class)
         {
             volumes.remove(&(size, name.clone()));
@@ -49,11 +49,11 @@ impl Unbound {
                 self.classes.remove(&class);
             }
         }
-        if let Some((class, size)) = place {
+        if let Some((class, size)) = position {
             self.classes.entry(class.clone()).or_default().insert((size, name.clone()));
-            self.places.insert(name.clone(), (class, size));
+            self.positions.insert(name.clone(), (class, size));
         } else {
-            give_back_room(&mut self.places);
+            give_back_room(&mut self.positions);
         }
     }
 
@@ -78,22 +78,21 @@ impl Unbound {
             .take(2 * REACH);
         let mut found: Vec<_> = own
             .chain(others)
-            .filter_map(|place| {
-                let volume = current(&place.1)?;
-                let misfits = misfits(&volume, wish);
-                (!misfits.is_empty()).then_some((place, volume, misfits))
+            .filter_map(|position| {
+                let volume = current(&position.1)?;
+                let mismatches = mismatches(&volume, wish);
+                (!mismatches.is_empty()).then_some((position, volume, mismatches))
             })
             .collect();
-        found.sort_by_key(|(place, _, misfits)| (misfits.len(), *place));
-        found.into_iter().take(most).map(|(_, volume, misfits)| Near { volume, misfits }).collect()
+        found.sort_by_key(|(position, _, mismatches)| (mismatches.len(), *position));
+        found.into_iter().take(most).map(|(_, volume, mismatches)| Near { volume, mismatches }).collect()
     }
 }
 
 /// A volume that does not fit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Near {
-    /// The volume.
     pub volume: Arc<PersistentVolume>,
     /// All that is wrong with it.
-    pub misfits: Vec<Misfit>,
+    pub mismatches: Vec<Mismatch>,
 }

@@ -1,8 +1,8 @@
 //! Whether one volume suits one claim, and why not.
 //!
 //! In: one PersistentVolume and what a claim asks for ([`Wish`]). Out: nothing, or the first
-//! [`Misfit`]. The two upstream checks are kept apart: [`misfit_for_search`] judges volumes the
-//! binder picks itself, [`misfit_for_named`] the one a user picked by name, where selector and
+//! [`Mismatch`]. The two upstream checks are kept apart: [`mismatch_for_search`] judges volumes the
+//! binder picks itself, [`mismatch_for_named`] the one a user picked by name, where selector and
 //! phase do not count (pv-binder §2.1.B, §4.2).
 
 use std::{cell::Cell, fmt};
@@ -28,7 +28,7 @@ impl AccessModes {
     pub const MOST: u32 = 4;
 
     /// The known modes of a list. A mode this version does not know is left out: a volume is not
-    /// trusted to offer it, and whoever asks for it is told by [`Wish::of`].
+    /// trusted to offer it, and a claim that asks for it is refused by [`Wish::of`].
     #[must_use]
     pub fn known(modes: &[Text]) -> Self {
         Self(modes.iter().filter_map(|mode| bit(mode)).fold(0, |set, bit| set | bit))
@@ -40,7 +40,6 @@ impl AccessModes {
         self.0 & other.0 == other.0
     }
 
-    /// Number of modes.
     #[must_use]
     pub fn count(self) -> u32 {
         self.0.count_ones()
@@ -60,17 +59,14 @@ fn bit(mode: &str) -> Option<u8> {
 /// `volumeMode`; absent means a file system.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum VolumeMode {
-    /// A file system.
     #[default]
     Filesystem,
-    /// A raw block device.
     Block,
     /// A mode this version does not know; equal only to itself.
     Other(String),
 }
 
 impl VolumeMode {
-    /// From the API's field.
     #[must_use]
     pub fn of(field: Option<&str>) -> Self {
         match field {
@@ -83,29 +79,24 @@ impl VolumeMode {
 
 /// Why a volume does not suit a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Misfit {
+pub enum Mismatch {
     /// Reserved for or bound to another claim.
     Taken,
-    /// Being deleted.
     Terminating,
     /// Smaller than asked for, or of no readable size.
     TooSmall,
-    /// Another class.
     Class,
-    /// Another VolumeAttributesClass.
     Attributes,
     /// File system against block device.
     VolumeMode,
     /// An access mode is missing.
     AccessModes,
-    /// Not Available.
     Phase,
     /// The claim's selector does not match its labels.
     Selector,
 }
 
-impl Misfit {
-    /// Stable code for explanations.
+impl Mismatch {
     #[must_use]
     pub fn code(self) -> &'static str {
         match self {
@@ -125,11 +116,9 @@ impl Misfit {
 /// What in a claim cannot be read; it blocks this claim alone (S42).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unreadable {
-    /// The requested size.
     Request(QuantityError),
     /// An operator of the selector.
     Operator(String),
-    /// An access mode.
     AccessMode(String),
 }
 
@@ -146,13 +135,10 @@ impl fmt::Display for Unreadable {
 /// What a claim asks for, read once.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wish<'a> {
-    /// The claim.
     pub claim: &'a PersistentVolumeClaim,
     /// Size; nothing asked for is zero.
     pub request: Quantity,
-    /// All of these.
     pub modes: AccessModes,
-    /// This mode.
     pub volume_mode: VolumeMode,
     /// This class, empty for none.
     pub class: &'a str,
@@ -193,14 +179,12 @@ impl<'a> Wish<'a> {
 pub struct Group {
     /// Class, empty for none.
     pub class: Text,
-    /// Volume mode.
     pub mode: VolumeMode,
     /// VolumeAttributesClass, empty for none.
     pub attributes: Text,
 }
 
 impl Group {
-    /// Of a volume.
     #[must_use]
     pub fn of(volume: &PersistentVolume) -> Self {
         Self {
@@ -247,18 +231,15 @@ impl Wish<'_> {
 pub struct Comparisons(Cell<usize>);
 
 impl Comparisons {
-    /// Counts one.
     pub fn note(&self) {
         self.0.set(self.0.get().saturating_add(1));
     }
 
-    /// So many were counted.
     #[must_use]
     pub fn count(&self) -> usize {
         self.0.get()
     }
 
-    /// Counts from nothing again.
     pub fn reset(&self) {
         self.0.set(0);
     }
@@ -332,69 +313,69 @@ fn lacks_access_mode(volume: &PersistentVolume, wish: &Wish<'_>) -> bool {
 /// not (pv-binder §4.2-6).
 // KCM: component-helpers/storage/volume/pv_helpers.go, FindMatchingVolume.
 #[must_use]
-pub fn misfit_for_reserved(volume: &PersistentVolume, wish: &Wish<'_>) -> Option<Misfit> {
+pub fn mismatch_for_reserved(volume: &PersistentVolume, wish: &Wish<'_>) -> Option<Mismatch> {
     if volume.spec.claim_ref.as_ref().is_some_and(|reference| !refers_to(reference, wish.claim)) {
-        return Some(Misfit::Taken);
+        return Some(Mismatch::Taken);
     }
     if lacks_access_mode(volume, wish) {
-        return Some(Misfit::AccessModes);
+        return Some(Mismatch::AccessModes);
     }
     if too_small(volume, wish) {
-        return Some(Misfit::TooSmall);
+        return Some(Mismatch::TooSmall);
     }
     if VolumeMode::of(volume.spec.volume_mode.as_deref()) != wish.volume_mode {
-        return Some(Misfit::VolumeMode);
+        return Some(Mismatch::VolumeMode);
     }
     if attributes_differ(volume, wish.claim) {
-        return Some(Misfit::Attributes);
+        return Some(Mismatch::Attributes);
     }
-    volume.metadata.is_terminating().then_some(Misfit::Terminating)
+    volume.metadata.is_terminating().then_some(Mismatch::Terminating)
 }
 
-/// What speaks against a volume nobody has reserved (pv-binder §4.2).
+/// What speaks against a volume that is not reserved (pv-binder §4.2).
 #[must_use]
-pub fn misfit_for_search(volume: &PersistentVolume, wish: &Wish<'_>) -> Option<Misfit> {
+pub fn mismatch_for_search(volume: &PersistentVolume, wish: &Wish<'_>) -> Option<Mismatch> {
     if volume.spec.claim_ref.is_some() {
-        return Some(Misfit::Taken);
+        return Some(Mismatch::Taken);
     }
-    if let Some(misfit) = misfit_for_reserved(volume, wish) {
-        return Some(misfit);
+    if let Some(mismatch) = mismatch_for_reserved(volume, wish) {
+        return Some(mismatch);
     }
     if volume.status.phase != VolumePhase::Available {
-        return Some(Misfit::Phase);
+        return Some(Mismatch::Phase);
     }
     if wish.claim.spec.selector.as_ref().is_some_and(|selector| !selects(selector, &volume.metadata.labels)) {
-        return Some(Misfit::Selector);
+        return Some(Mismatch::Selector);
     }
-    (volume_class(volume) != wish.class).then_some(Misfit::Class)
+    (volume_class(volume) != wish.class).then_some(Mismatch::Class)
 }
 
 /// Everything that speaks against a volume the binder might pick, for explanations. Nothing speaks
-/// against one that [`misfit_for_search`] finds nothing against.
+/// against one that [`mismatch_for_search`] finds nothing against.
 #[must_use]
-pub fn misfits(volume: &PersistentVolume, wish: &Wish<'_>) -> Vec<Misfit> {
+pub fn mismatches(volume: &PersistentVolume, wish: &Wish<'_>) -> Vec<Mismatch> {
     let reserved = volume.spec.claim_ref.as_ref();
     let taken = reserved.is_some_and(|reference| !refers_to(reference, wish.claim));
-    // Class, selector and phase of a volume that is reserved for the claim do not count, and nobody
+    // Class, selector and phase of a volume that is reserved for the claim do not count, and no claim
     // asks for those of one that is reserved for another.
     let free = reserved.is_none();
     let selector = wish.claim.spec.selector.as_ref();
     [
-        (taken, Misfit::Taken),
-        (volume.metadata.is_terminating(), Misfit::Terminating),
-        (free && volume.status.phase != VolumePhase::Available, Misfit::Phase),
-        (free && volume_class(volume) != wish.class, Misfit::Class),
-        (too_small(volume, wish), Misfit::TooSmall),
-        (lacks_access_mode(volume, wish), Misfit::AccessModes),
-        (VolumeMode::of(volume.spec.volume_mode.as_deref()) != wish.volume_mode, Misfit::VolumeMode),
-        (attributes_differ(volume, wish.claim), Misfit::Attributes),
+        (taken, Mismatch::Taken),
+        (volume.metadata.is_terminating(), Mismatch::Terminating),
+        (free && volume.status.phase != VolumePhase::Available, Mismatch::Phase),
+        (free && volume_class(volume) != wish.class, Mismatch::Class),
+        (too_small(volume, wish), Mismatch::TooSmall),
+        (lacks_access_mode(volume, wish), Mismatch::AccessModes),
+        (VolumeMode::of(volume.spec.volume_mode.as_deref()) != wish.volume_mode, Mismatch::VolumeMode),
+        (attributes_differ(volume, wish.claim), Mismatch::Attributes),
         (
             free && selector.is_some_and(|selector| !selects(selector, &volume.metadata.labels)),
-            Misfit::Selector,
+            Mismatch::Selector,
         ),
     ]
     .into_iter()
-    .filter_map(|(differs, misfit)| differs.then_some(misfit))
+    .filter_map(|(differs, mismatch)| differs.then_some(mismatch))
     .collect()
 }
 
@@ -402,23 +383,23 @@ pub fn misfits(volume: &PersistentVolume, wish: &Wish<'_>) -> Vec<Misfit> {
 /// (pv-binder §2.1.B-2).
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, checkVolumeSatisfyClaim.
 #[must_use]
-pub fn misfit_for_named(volume: &PersistentVolume, wish: &Wish<'_>) -> Option<Misfit> {
+pub fn mismatch_for_named(volume: &PersistentVolume, wish: &Wish<'_>) -> Option<Mismatch> {
     if volume.metadata.is_terminating() {
-        return Some(Misfit::Terminating);
+        return Some(Mismatch::Terminating);
     }
     if too_small(volume, wish) {
-        return Some(Misfit::TooSmall);
+        return Some(Mismatch::TooSmall);
     }
     if volume_class(volume) != wish.class {
-        return Some(Misfit::Class);
+        return Some(Mismatch::Class);
     }
     if attributes_differ(volume, wish.claim) {
-        return Some(Misfit::Attributes);
+        return Some(Mismatch::Attributes);
     }
     if VolumeMode::of(volume.spec.volume_mode.as_deref()) != wish.volume_mode {
-        return Some(Misfit::VolumeMode);
+        return Some(Mismatch::VolumeMode);
     }
-    lacks_access_mode(volume, wish).then_some(Misfit::AccessModes)
+    lacks_access_mode(volume, wish).then_some(Mismatch::AccessModes)
 }
 
 /// Whether a claim's selector accepts these labels of a volume.

@@ -3,36 +3,25 @@
 //! In: an object that changed, as the tables show it now. Out: indexes brought up to it, and the keys to
 //! look at again: few, found through the indexes, however large the cluster is.
 
-use std::sync::Arc;
-
 use tokio::time::Instant;
 
 use crate::{
     binder::{
         act::write::Target,
-        annotations,
-        decide::{proofs::Seen, view::Plugins},
+        decide::view::Plugins,
         planner::Planner,
     },
     kube_api::{
         ids::{ClaimKey, ClassName, PodKey, VolumeName},
-        kinds::{ClaimPhase, ClaimRef, Narrow, ObjectRef, StorageClass},
+        kinds::{ClaimPhase, ClaimRef, ObjectRef, StorageClass},
     },
 };
 
 impl Planner {
     /// Takes in every object there is.
-    pub fn warm(&mut self, now: Instant) {
-        let objects = Arc::clone(&self.objects);
-        for (name, volume) in &objects.volumes.snapshot() {
-            self.volumes.update(name, Some(volume));
-            self.plugins.observe_volume(volume);
-        }
-        for (key, claim) in &objects.claims.snapshot() {
-            self.claims.update(key, Some(claim));
-        }
-        self.default_class = default_class(objects.classes.snapshot().values());
-        for key in objects.pods.snapshot().into_keys() {
+    pub fn load(&mut self, now: Instant) {
+        self.known.load();
+        for key in self.known.objects.pods.snapshot().into_keys() {
             self.pod_changed(&key, now);
         }
     }
@@ -41,12 +30,12 @@ impl Planner {
     /// scheduled first, then all that are not bound. As each claim looks for a volume, none is offered to claims.
     pub fn lead(&mut self, now: Instant) {
         self.queue.open();
-        let volumes = self.objects.volumes.snapshot().into_keys();
+        let volumes = self.known.objects.volumes.snapshot().into_keys();
         let [mut wanted, mut open, mut bound] = [const { Vec::new() }; 3];
-        for (key, claim) in self.objects.claims.snapshot() {
+        for (key, claim) in self.known.objects.claims.snapshot() {
             match claim.status.phase {
                 ClaimPhase::Bound => bound.push(key),
-                _ if self.pods.is_any_unscheduled(&key) => wanted.push(key),
+                _ if self.known.pods.is_any_unscheduled(&key) => wanted.push(key),
                 _ => open.push(key),
             }
         }
@@ -61,23 +50,23 @@ impl Planner {
         match object {
             ObjectRef::Volume(name) => {
                 self.volume_changed(name, now);
-                self.unprove_claims_of(name);
+                self.known.unprove_claims_of(name);
                 let reference =
-                    self.objects.volumes.get(name).and_then(|volume| volume.spec.claim_ref.clone());
+                    self.known.objects.volumes.get(name).and_then(|volume| volume.spec.claim_ref.clone());
                 let claims =
-                    self.claims.naming(name).cloned().chain(reference.map(|reference| reference.key()));
+                    self.known.claims.naming(name).cloned().chain(reference.map(|reference| reference.key()));
                 let claims: Vec<Target> = claims.map(Target::Claim).collect();
                 self.try_again(claims.into_iter().chain([Target::Volume(name.clone())]), now);
             }
             ObjectRef::Claim(key) => {
                 self.claim_changed(key, now);
                 let volumes: Vec<Target> =
-                    self.volumes.referring_to(key).cloned().map(Target::Volume).collect();
+                    self.known.volumes.referring_to(key).cloned().map(Target::Volume).collect();
                 self.try_again(volumes.into_iter().chain([Target::Claim(key.clone())]), now);
             }
             ObjectRef::Class(name) => {
                 // One of which the watch is about to tell stays: its claims would ask for it without end.
-                self.objects.forget_unlisted::<StorageClass>(name);
+                self.known.objects.forget_unlisted::<StorageClass>(name);
                 self.class_changed(name);
             }
             ObjectRef::Pod(key) => self.pod_changed(key, now),
@@ -93,80 +82,69 @@ impl Planner {
         }
     }
 
-    /// What was proven of the claims that name a volume was proven of the volume as it was. The read that proved
-    /// it may be the change.
-    pub(crate) fn unprove_claims_of(&mut self, name: &VolumeName) {
-        let seen = Seen::of(&self.objects, name);
-        for key in self.claims.naming(name) {
-            self.proofs.forget_claim_unless(key, seen);
-        }
-    }
-
     pub(crate) fn volume_changed(&mut self, name: &VolumeName, now: Instant) {
-        let volume = self.objects.volumes.get(name);
-        let before = self.volumes.update(name, volume.as_deref());
+        let volume = self.known.objects.volumes.get(name);
+        let before = self.known.volumes.update(name, volume.as_deref());
         let refers = volume.as_ref().and_then(|volume| volume.spec.claim_ref.as_ref()).map(ClaimRef::key);
-        let naming: Vec<ClaimKey> = self.claims.naming(name).cloned().collect();
+        let naming: Vec<ClaimKey> = self.known.claims.naming(name).cloned().collect();
         self.queue.extend(before.into_iter().chain(refers).chain(naming).map(Target::Claim), now);
         let target = Target::Volume(name.clone());
         let revision = volume.as_ref().map(|volume| volume.metadata.resource_version);
-        self.queue.extend(self.doubts.look(name, revision).into_iter().map(Target::Claim), now);
+        self.queue.extend(self.known.doubts.look(name, revision).into_iter().map(Target::Claim), now);
         let Some(volume) = volume else {
-            self.proofs.forget_volume(name);
+            self.known.proofs.forget_volume(name);
             self.forget(&target, now);
             return;
         };
-        self.rivals.look_at_volume(&volume, now);
-        self.plugins.observe_volume(&volume);
+        self.second_writer.look_at_volume(&volume, now);
+        self.known.plugins.observe_volume(&volume);
         self.queue.add(target, now);
-        self.offer(name, now);
+        self.wake_for(name, now);
     }
 
     pub(crate) fn pod_changed(&mut self, key: &PodKey, now: Instant) {
-        let pod = self.objects.pods.get(key);
-        for claim in self.pods.update(key, pod.as_deref()) {
+        let pod = self.known.objects.pods.get(key);
+        for claim in self.known.pods.update(key, pod.as_deref()) {
             let waits = self.reasons.is_waiting_for_pods(&claim);
-            if self.options.needs_users() {
-                self.queue.extend(self.volumes.referring_to(&claim).cloned().map(Target::Volume), now);
+            if self.known.options.needs_users() {
+                self.queue.extend(self.known.volumes.referring_to(&claim).cloned().map(Target::Volume), now);
             }
             if waits {
                 self.queue.add(Target::Claim(claim), now);
             }
         }
-        if let Some(volume) = self.plugins.observe_pod(key, pod.as_deref(), now) {
+        if let Some(volume) = self.known.plugins.observe_pod(key, pod.as_deref(), now) {
             self.volume_changed(&volume, now);
         }
     }
 
     pub(crate) fn claim_changed(&mut self, key: &ClaimKey, now: Instant) {
-        let claim = self.objects.claims.get(key);
-        self.claims.update(key, claim.as_deref());
+        let claim = self.known.objects.claims.get(key);
+        self.known.claims.update(key, claim.as_deref());
         let target = Target::Claim(key.clone());
         match claim {
             None => {
-                self.claims.forget(key);
-                self.proofs.forget_claim(key);
+                self.known.claims.forget(key);
+                self.known.proofs.forget_claim(key);
                 self.forget(&target, now);
-                if self.plugins.has_claim(key) {
+                if self.known.plugins.has_claim(key) {
                     self.queue.add(target, now);
                 }
             }
             Some(claim) => {
-                self.rivals.look_at_claim(&claim, now);
+                self.second_writer.look_at_claim(&claim, now);
                 self.queue.add(target, now);
             }
         }
-        self.queue.extend(self.volumes.referring_to(key).cloned().map(Target::Volume), now);
+        self.queue.extend(self.known.volumes.referring_to(key).cloned().map(Target::Volume), now);
     }
 
     pub(crate) fn class_changed(&mut self, name: &ClassName) {
-        if self.objects.classes.get(name).is_some() {
-            self.proofs.forget_class(name);
+        if self.known.objects.classes.get(name).is_some() {
+            self.known.proofs.forget_class(name);
         }
-        let default = default_class(self.objects.classes.snapshot().values());
-        let is_another = default != self.default_class;
-        self.default_class = default;
-        // Whoever takes over looks at every claim.
+        let is_another = self.known.observe_default_class();
+        // A process that comes to lead looks at every claim.
         if self.queue.is_open() {
             if is_another {
                 self.class_wakes.begin("".into());
@@ -180,9 +158,9 @@ impl Planner {
         self.record.gone(target, now);
         self.reasons.gone(target);
         self.outbox.gone(target);
-        self.rivals.gone(target);
+        self.second_writer.gone(target);
         if let Target::Volume(name) = target {
-            self.plugins.volume_gone(name);
+            self.known.plugins.volume_gone(name);
         }
         // A parked read keeps its wait: it still holds its claim and volume.
         if !self.in_flight.is_parked(target) {
@@ -190,24 +168,9 @@ impl Planner {
         }
     }
 
-    fn offer(&mut self, name: &VolumeName, now: Instant) {
-        if self.volumes.is_free(name) && !self.is_busy(name) {
+    fn wake_for(&mut self, name: &VolumeName, now: Instant) {
+        if self.known.volumes.is_free(name) && !self.is_busy(name) {
             self.queue.offer(name.clone(), now);
         }
     }
-}
-
-/// The class for claims without one: the newest of those marked, the first by name among equals
-/// (pv-binder §8).
-// KCM: pkg/volume/util/storageclass.go, GetDefaultClass.
-fn default_class<'a>(classes: impl Iterator<Item = &'a Arc<StorageClass>>) -> Option<ClassName> {
-    let mut best: Option<&Arc<StorageClass>> = None;
-    for class in classes.filter(|class| annotations::is_default_class(&class.metadata)) {
-        let newer =
-            best.is_none_or(|best| class.metadata.creation_timestamp > best.metadata.creation_timestamp);
-        if newer {
-            best = Some(class);
-        }
-    }
-    best.map(|class| class.key())
 }

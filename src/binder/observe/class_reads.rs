@@ -6,7 +6,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::kube_api::ids::{ClaimKey, ClassName, ResourceVersion};
+use crate::{
+    binder::decide::decision::Step,
+    kube_api::ids::{ClaimKey, ClassName, ResourceVersion},
+};
 
 /// A live read of a class that is under way.
 #[derive(Debug)]
@@ -27,8 +30,9 @@ impl ClassReads {
         self.0.insert(class.clone(), ClassRead { newest_claim, joined: BTreeSet::new() });
     }
 
-    /// Has a claim wait for the read of its class, if one is under way.
-    pub(crate) fn join(&mut self, class: &ClassName, claim: &ClaimKey) -> bool {
+    /// Has a claim wait for the read of its class, if that is its step and one is under way.
+    pub(crate) fn join(&mut self, step: &Step, claim: &ClaimKey) -> bool {
+        let Step::ProveClass { class } = step else { return false };
         let Some(read) = self.0.get_mut(class) else { return false };
         read.joined.insert(claim.clone());
         true

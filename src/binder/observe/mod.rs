@@ -4,5 +4,5 @@
 pub(crate) mod changes;
 pub(crate) mod class_reads;
 pub(crate) mod class_wakes;
-pub mod outcomes;
+pub(crate) mod outcomes;
 pub(crate) mod unreadable;

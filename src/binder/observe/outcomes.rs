@@ -18,6 +18,7 @@ use crate::{
         planner::Planner,
         tell::{failure::Failure, record::Looked},
     },
+    controller::retry::RetryMap,
     kube_api::{
         call::CallError,
         ids::{ClassName, ResourceVersion, Uid, VolumeName},
@@ -45,7 +46,7 @@ impl Planner {
 
     /// A request about a claim or volume failed. It has its pause by now.
     fn fails(&mut self, subject: &Target, failure: Failure, now: Instant) {
-        let Some(shown) = self.outbox.fails(subject, failure, &self.objects, now) else { return };
+        let Some(shown) = self.outbox.fails(subject, failure, &self.known.objects, now) else { return };
         self.reasons.fails(subject, shown, self.retries.until(subject), now);
         self.record_failure(subject, now);
     }
@@ -62,7 +63,9 @@ impl Planner {
         let attempt = self.attempt(target);
         match target {
             Target::Claim(key) => {
-                if let (Some(claim), Some(reason)) = (self.objects.claims.get(key), self.reasons.claim(key)) {
+                if let (Some(claim), Some(reason)) =
+                    (self.known.objects.claims.get(key), self.reasons.claim(key))
+                {
                     let object = &*claim;
                     let looked =
                         Looked { object, reason: &**reason, before: None, attempt, is_failing: true };
@@ -71,7 +74,7 @@ impl Planner {
             }
             Target::Volume(name) => {
                 if let (Some(volume), Some(reason)) =
-                    (self.objects.volumes.get(name), self.reasons.volume(name))
+                    (self.known.objects.volumes.get(name), self.reasons.volume(name))
                 {
                     let object = &*volume;
                     let looked =
@@ -99,7 +102,7 @@ impl Planner {
         }
         match (&op.call, result) {
             (Call::ReadOwner(_), result) => self.owner_read(&op, result, now),
-            // Somebody on the way took our change out of it: the next try would change nothing, either.
+            // Something on the way took our change out of it: the next try would change nothing, either.
             (Call::Write(_), Ok(answer)) if op.changed_nothing(&answer) => {
                 self.absorb(answer, now);
                 self.retries.failed(&op.subject, now, jitter);
@@ -112,14 +115,14 @@ impl Planner {
                 if let Target::Claim(key) = &op.subject
                     && write.kind != WriteKind::ClaimLost
                 {
-                    self.proofs.forget_claim(key);
+                    self.known.proofs.forget_claim(key);
                 }
                 self.retries.clear(&op.subject);
                 self.release(&op, now);
             }
             // It went away first, which is no failure: what is left is looked at again.
             (Call::Write(_), Err(CallError::NotFound(_))) => {
-                if self.known(&op.subject.clone().into()).is_some() {
+                if self.known.revision(&op.subject.clone().into()).is_some() {
                     self.retries.conflicted(&op.subject, now, jitter);
                 }
                 self.release(&op, now);
@@ -128,7 +131,7 @@ impl Planner {
             // decided about the pair.
             (Call::Write(write), Err(error @ (CallError::Conflict(_) | CallError::Unknown(_)))) => {
                 if let CallError::Unknown(_) = error {
-                    self.doubt(&op, write, now);
+                    self.note_unknown(&op, write, now);
                 }
                 self.read_again(op, Purpose::Refresh, now, jitter);
             }
@@ -140,7 +143,7 @@ impl Planner {
                 if let CallError::NotFound(_) = error {
                     return self.release(&op, now);
                 }
-                self.wait_for_read(&op.subject, &error, now, jitter);
+                pause_for_read(&mut self.retries, &op.subject, &error, now, jitter);
                 self.in_flight.park(op);
             }
             (Call::Read { purpose: Purpose::ProveClaim(uid), .. }, Ok(Answer::Claim(claim))) => {
@@ -166,11 +169,11 @@ impl Planner {
                 self.volume_read(&op, &name, None, now, jitter);
             }
             (Call::Read { .. }, Err(error)) => {
-                self.wait_for_read(&op.subject, &error, now, jitter);
+                pause_for_read(&mut self.retries, &op.subject, &error, now, jitter);
                 self.release(&op, now);
             }
             (_, Err(error)) => {
-                self.wait(&op.subject, &error, now, jitter);
+                pause(&mut self.retries, &op.subject, &error, now, jitter);
                 self.release(&op, now);
             }
             (_, Ok(answer)) => {
@@ -187,7 +190,7 @@ impl Planner {
         if !matches!(op.call, Call::Read { .. }) && result.is_ok() {
             self.retries.clear(&op.subject);
         }
-        let progress = self.plugins.answered(&op, result, &self.objects, now);
+        let progress = self.known.plugins.answered(&op, result, &self.known.objects, now);
         self.outbox.late(progress.late);
         if let Some(answer) = progress.answer {
             self.absorb(answer, now);
@@ -201,8 +204,8 @@ impl Planner {
             Then::Failed => {
                 self.retries.failed(&op.subject, now, jitter);
             }
-            Then::Pause(error) => self.wait(&op.subject, &error, now, jitter),
-            Then::PauseForRead(error) => self.wait_for_read(&op.subject, &error, now, jitter),
+            Then::Pause(error) => pause(&mut self.retries, &op.subject, &error, now, jitter),
+            Then::PauseForRead(error) => pause_for_read(&mut self.retries, &op.subject, &error, now, jitter),
             Then::At(at) => self.retries.wait_until(&op.subject, at),
             Then::Read(purpose) => return self.read_again(op, purpose, now, jitter),
         }
@@ -213,7 +216,7 @@ impl Planner {
     /// again.
     fn read_again(&mut self, op: Op, purpose: Purpose, now: Instant, jitter: f64) {
         let Some(target) = op.call.target().cloned() else { return self.release(&op, now) };
-        let known = self.known(&target);
+        let known = self.known.revision(&target);
         let op = Op { call: Call::Read { target, purpose }, known, ..op };
         match self.retries.conflicted(&op.subject, now, jitter) {
             Some(_) => {
@@ -237,14 +240,14 @@ impl Planner {
         if let (Target::Volume(name), Err(_), Some(WriteKind::VolumeReleased)) =
             (&op.subject, result, op.call.write_kind())
         {
-            self.proofs.forget_volume(name);
+            self.known.proofs.forget_volume(name);
         }
     }
 
     /// Takes who changed what only a binder should.
     fn owner_read(&mut self, op: &Op, result: Result<Answer, CallError>, now: Instant) {
         let managers = if let Ok(Answer::Owners(managers)) = result { managers } else { Vec::new() };
-        self.rivals.learn(&op.subject, &managers, now);
+        self.second_writer.learn(&op.subject, &managers, now);
         self.release(op, now);
     }
 
@@ -253,35 +256,35 @@ impl Planner {
     fn gone(&mut self, object: &Object, known: ResourceVersion, now: Instant) {
         match object {
             Object::Claim(key) => {
-                self.objects.prove_gone::<PersistentVolumeClaim>(key, known);
+                self.known.objects.prove_gone::<PersistentVolumeClaim>(key, known);
                 self.claim_changed(key, now);
             }
             Object::Volume(name) => {
-                self.objects.prove_gone::<PersistentVolume>(name, known);
+                self.known.objects.prove_gone::<PersistentVolume>(name, known);
                 self.volume_changed(name, now);
             }
             Object::Pod(key) => {
-                self.objects.prove_gone::<Pod>(key, known);
+                self.known.objects.prove_gone::<Pod>(key, known);
                 self.changed(&ObjectRef::Pod(key.clone()), now);
             }
         }
     }
 
-    /// A reservation may be made later than we look.
-    fn doubt(&mut self, op: &Op, write: &Write, now: Instant) {
+    /// A reservation whose outcome is unknown may be made later than we look.
+    fn note_unknown(&mut self, op: &Op, write: &Write, now: Instant) {
         if let (WriteKind::ReserveVolume, Target::Claim(key), Object::Volume(volume), Some(revision)) =
             (write.kind, &op.subject, &write.target, op.known)
-            && let Some(claim) = self.objects.claims.get(key)
+            && let Some(claim) = self.known.objects.claims.get(key)
         {
-            self.doubts.note(volume, revision, (key.clone(), claim.metadata.uid.clone()), now);
+            self.known.doubts.note(volume, revision, (key.clone(), claim.metadata.uid.clone()), now);
         }
     }
 
-    /// Notes what a write means for the measures, for who else writes, and for who waits for it.
+    /// Notes what a write means for the samples, for who else writes, and for who waits for it.
     fn written(&mut self, op: &Op, write: &Write, result: &Result<Answer, CallError>, now: Instant) {
         match result {
-            Ok(Answer::Claim(claim)) => self.rivals.wrote_claim(claim, now),
-            Ok(Answer::Volume(volume)) => self.rivals.wrote_volume(volume, now),
+            Ok(Answer::Claim(claim)) => self.second_writer.wrote_claim(claim, now),
+            Ok(Answer::Volume(volume)) => self.second_writer.wrote_volume(volume, now),
             Ok(
                 Answer::Pod(_)
                 | Answer::Class(_)
@@ -292,28 +295,11 @@ impl Planner {
             | Err(_) => {}
         }
         let claim = match &op.subject {
-            Target::Claim(key) => self.objects.claims.get(key),
+            Target::Claim(key) => self.known.objects.claims.get(key),
             Target::Volume(_) => None,
         };
         let attempt = self.attempt(&op.subject);
         self.record.written(op, write, result, (claim.as_deref(), attempt), now);
-    }
-
-    fn wait(&mut self, subject: &Target, error: &CallError, now: Instant, jitter: f64) {
-        match error {
-            CallError::Throttled { after, .. } => self.retries.wait_until(subject, now + *after),
-            CallError::NotSent(_) => self.retries.unanswered(subject, now, jitter),
-            _ => {
-                self.retries.failed(subject, now, jitter);
-            }
-        }
-    }
-
-    fn wait_for_read(&mut self, subject: &Target, error: &CallError, now: Instant, jitter: f64) {
-        match error {
-            CallError::Unknown(_) => self.retries.unanswered(subject, now, jitter),
-            _ => self.wait(subject, error, now, jitter),
-        }
     }
 
     /// Notes what a live read said about the claim a volume refers to.
@@ -334,10 +320,10 @@ impl Planner {
             _ => Some(ClaimProof::Gone),
         };
         let news = found.is_some_and(|claim| self.absorb(Answer::Claim(claim), now));
-        if let Some(volume) = self.objects.volumes.get(name)
+        if let Some(volume) = self.known.objects.volumes.get(name)
             && let Some(proof) = proof
         {
-            self.proofs.note_claim(&volume, uid, proof);
+            self.known.proofs.note_claim(&volume, uid, proof);
         } else if !news {
             // The claim is there, and our table does not show it as it is: the watch is about to.
             self.retries.failed(&op.subject, now, jitter);
@@ -355,7 +341,7 @@ impl Planner {
         jitter: f64,
     ) {
         let Target::Claim(key) = &op.subject else { return self.release(op, now) };
-        let Some(claim) = self.objects.claims.get(key) else { return self.release(op, now) };
+        let Some(claim) = self.known.objects.claims.get(key) else { return self.release(op, now) };
         let proof = match &found {
             None => Some(VolumeProof::Gone),
             Some(volume) => match &volume.spec.claim_ref {
@@ -368,8 +354,8 @@ impl Planner {
         let news = found.is_some_and(|volume| self.absorb(Answer::Volume(volume), now));
         match proof {
             Some(proof) => {
-                let seen = Seen::of(&self.objects, name);
-                self.proofs.note_volume((key, &claim.metadata.uid), seen, proof);
+                let seen = Seen::of(&self.known.objects, name);
+                self.known.proofs.note_volume((key, &claim.metadata.uid), seen, proof);
             }
             None if !news => {
                 self.retries.failed(&op.subject, now, jitter);
@@ -394,14 +380,14 @@ impl Planner {
         match result {
             Ok(answer @ Answer::Class(_)) => {
                 self.absorb(answer, now);
-                if self.objects.classes.get(class).is_none() {
+                if self.known.objects.classes.get(class).is_none() {
                     // It is gone again, of which the watch has told: nothing is proven, and asked again later.
                     for asker in askers() {
                         self.retries.failed(asker, now, jitter);
                     }
                 }
             }
-            Err(CallError::NotFound(_)) => self.proofs.note_no_class(class, read.newest_claim),
+            Err(CallError::NotFound(_)) => self.known.proofs.note_no_class(class, read.newest_claim),
             Ok(_) => {
                 // An answer of another kind than asked for proves nothing.
                 for asker in askers() {
@@ -410,7 +396,7 @@ impl Planner {
             }
             Err(error) => {
                 for asker in askers() {
-                    self.wait_for_read(asker, &error, now, jitter);
+                    pause_for_read(&mut self.retries, asker, &error, now, jitter);
                     if let Some(failure) = Failure::of_class(class, &error) {
                         self.fails(asker, failure, now);
                     }
@@ -429,8 +415,8 @@ impl Planner {
         match answer {
             Answer::Claim(claim) => {
                 let key = claim.key();
-                let was_known = self.objects.claims.get(&key).is_some();
-                let news = self.objects.absorb(claim);
+                let was_known = self.known.objects.claims.get(&key).is_some();
+                let news = self.known.objects.absorb(claim);
                 // A list may have lacked it meanwhile, and then no watch tells of its end.
                 if news && !was_known {
                     self.unconfirmed.insert(Object::Claim(key.clone()));
@@ -440,26 +426,26 @@ impl Planner {
             }
             Answer::Volume(volume) => {
                 let name = volume.key();
-                let was_known = self.objects.volumes.get(&name).is_some();
-                let news = self.objects.absorb(volume);
+                let was_known = self.known.objects.volumes.get(&name).is_some();
+                let news = self.known.objects.absorb(volume);
                 if news && !was_known {
                     self.unconfirmed.insert(Object::Volume(name.clone()));
                 }
                 if news {
-                    self.unprove_claims_of(&name);
+                    self.known.unprove_claims_of(&name);
                 }
                 self.volume_changed(&name, now);
                 news
             }
             Answer::Pod(pod) => {
                 let key = pod.key();
-                let news = self.objects.absorb(pod);
+                let news = self.known.objects.absorb(pod);
                 self.pod_changed(&key, now);
                 news
             }
             Answer::Class(class) => {
                 let name = class.key();
-                let news = self.objects.absorb(class);
+                let news = self.known.objects.absorb(class);
                 self.class_changed(&name);
                 news
             }
@@ -473,15 +459,40 @@ impl Planner {
             self.in_flight.free(&target);
             match &target {
                 Target::Claim(key) => {
-                    self.doubts.freed(key);
-                    self.queue.extend(self.volumes.referring_to(key).cloned().map(Target::Volume), now);
+                    self.known.doubts.freed(key);
+                    self.queue.extend(self.known.volumes.referring_to(key).cloned().map(Target::Volume), now);
                 }
                 Target::Volume(name) => {
-                    self.volumes.show(name);
+                    self.known.volumes.show(name);
                     self.volume_changed(name, now);
                 }
             }
             self.queue.add_urgent(target, now);
         }
+    }
+}
+
+/// A subject pauses after an error of a write.
+fn pause(retries: &mut RetryMap<Target>, subject: &Target, error: &CallError, now: Instant, jitter: f64) {
+    match error {
+        CallError::Throttled { after, .. } => retries.wait_until(subject, now + *after),
+        CallError::NotSent(_) => retries.unanswered(subject, now, jitter),
+        _ => {
+            retries.failed(subject, now, jitter);
+        }
+    }
+}
+
+/// A subject pauses after an error of a read.
+fn pause_for_read(
+    retries: &mut RetryMap<Target>,
+    subject: &Target,
+    error: &CallError,
+    now: Instant,
+    jitter: f64,
+) {
+    match error {
+        CallError::Unknown(_) => retries.unanswered(subject, now, jitter),
+        _ => pause(retries, subject, error, now, jitter),
     }
 }

@@ -13,7 +13,6 @@ use crate::{
     },
 };
 
-/// No plugins.
 #[derive(Debug, Default)]
 pub struct HostPlugins;
 

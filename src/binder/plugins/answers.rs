@@ -9,8 +9,8 @@ use tokio::time::Instant;
 
 use super::{
     host_path,
+    operations::{ClaimStage, Operations, VolumeStage},
     path::Directory,
-    runs::{ClaimStage, Runs, VolumeStage},
 };
 use crate::{
     binder::{
@@ -43,22 +43,22 @@ const PAUSE: Duration = Duration::from_secs(10);
 
 /// Takes the answer to a step of a run.
 pub fn answered(
-    runs: &mut Runs,
+    operations: &mut Operations,
     op: &Op,
     result: Result<Answer, CallError>,
     objects: &Objects,
     now: Instant,
 ) -> Progress {
     if op.call.write_kind() == Some(WriteKind::CreatePod) {
-        runs.asked();
+        operations.asked();
     }
     if let (Target::Volume(name), Err(_)) = (&op.subject, &result) {
-        runs.unproven(name);
+        operations.unproven(name);
     }
     let goes_on = |then: Then| Progress { then, ..Progress::default() };
     match (&op.call, result) {
         (Call::Read { purpose: Purpose::ProveReleased, .. }, Ok(Answer::Volume(volume))) => {
-            runs.proven(&volume);
+            operations.proven(&volume);
             Progress { answer: Some(Answer::Volume(volume)), ..Progress::default() }
         }
         (Call::Read { purpose: Purpose::SeeWhose, .. }, Ok(Answer::Volume(volume))) => {
@@ -66,14 +66,14 @@ pub fn answered(
             Progress { answer: Some(Answer::Volume(volume)), late, ..Progress::default() }
         }
         (Call::Directory(directory), Ok(Answer::Directory(result))) => {
-            goes_on(directory_done(runs, &op.subject, directory, result, objects, now))
+            goes_on(directory_done(operations, &op.subject, directory, result, objects, now))
         }
         (Call::Write(write), Ok(answer)) => {
-            advance(runs, &op.subject, write, &answer, objects, now);
+            advance(operations, &op.subject, write, &answer, objects, now);
             Progress { answer: Some(answer), events: write.then.clone(), ..Progress::default() }
         }
         (Call::Write(write), Err(error)) => {
-            if let Some(then) = refused(runs, &op.subject, write, &error, objects, now) {
+            if let Some(then) = refused(operations, &op.subject, write, &error, objects, now) {
                 return goes_on(then);
             }
             goes_on(match error {
@@ -94,7 +94,7 @@ pub fn answered(
 
 /// A write of a run was made.
 fn advance(
-    runs: &mut Runs,
+    operations: &mut Operations,
     subject: &Target,
     write: &Write,
     answer: &Answer,
@@ -104,16 +104,16 @@ fn advance(
     match (write.kind, subject, &write.target) {
         (WriteKind::CreatePod, Target::Volume(name), _) => {
             if let (Answer::Pod(pod), Some(volume)) = (answer, objects.volumes.get(name)) {
-                runs.begun(&volume, pod);
+                operations.pod_created(&volume, pod);
             }
         }
-        (WriteKind::StartPod, Target::Volume(name), _) => runs.advance(name, VolumeStage::Started),
-        (WriteKind::DeletePod, _, Object::Pod(key)) => runs.pod_deleted(key),
-        (WriteKind::DeleteVolume, Target::Volume(name), _) => runs.advance(name, VolumeStage::Deleted),
-        (WriteKind::CreateVolume, target, _) => runs.forget(target),
+        (WriteKind::StartPod, Target::Volume(name), _) => operations.advance(name, VolumeStage::Started),
+        (WriteKind::DeletePod, _, Object::Pod(key)) => operations.pod_deleted(key),
+        (WriteKind::DeleteVolume, Target::Volume(name), _) => operations.advance(name, VolumeStage::Deleted),
+        (WriteKind::CreateVolume, target, _) => operations.forget(target),
         (WriteKind::Reschedule, ..) => {
             if let Answer::Claim(claim) = answer {
-                runs.reschedule(claim, now);
+                operations.reschedule(claim, now);
             }
         }
         _ => {}
@@ -130,7 +130,7 @@ fn found(subject: &Target, volume: &PersistentVolume, objects: &Objects) -> Opti
 
 /// A refusal that ends a run, or brings it nearer to its end.
 fn refused(
-    runs: &mut Runs,
+    operations: &mut Operations,
     subject: &Target,
     write: &Write,
     error: &CallError,
@@ -140,24 +140,24 @@ fn refused(
     match (write.kind, subject, error) {
         // Of a creation, "not found" is about the namespace.
         (WriteKind::CreatePod, Target::Volume(name), CallError::Refused { .. } | CallError::NotFound(_)) => {
-            volume_failed(runs, name, events::pod_refused(error), objects, now);
+            volume_failed(operations, name, events::pod_refused(error), objects, now);
             Some(Then::Look)
         }
         (WriteKind::CreatePod, Target::Volume(name), CallError::AlreadyExists(_)) => {
-            volume_failed(runs, name, events::OLD_POD.to_owned(), objects, now);
+            volume_failed(operations, name, events::OLD_POD.to_owned(), objects, now);
             Some(Then::Look)
         }
         (WriteKind::CreateVolume, Target::Claim(key), CallError::Refused { message, .. }) => {
             let claim = objects.claims.get(key)?;
-            let refusals = match runs.of_claim(&claim) {
+            let refusals = match operations.of_claim(&claim) {
                 Some(ClaimStage::Made(refusals)) => refusals + 1,
                 _ => 1,
             };
             if refusals < TRIES {
-                runs.claim_at(&claim, ClaimStage::Made(refusals));
+                operations.claim_at(&claim, ClaimStage::Made(refusals));
                 return Some(Then::At(now + PAUSE));
             }
-            runs.claim_at(&claim, ClaimStage::Undoing(message.clone(), 0));
+            operations.claim_at(&claim, ClaimStage::Undoing(message.clone(), 0));
             Some(Then::Look)
         }
         _ => None,
@@ -166,7 +166,7 @@ fn refused(
 
 /// Something was done to a directory, or not.
 fn directory_done(
-    runs: &mut Runs,
+    operations: &mut Operations,
     subject: &Target,
     directory: &Directory,
     result: Result<(), String>,
@@ -177,43 +177,60 @@ fn directory_done(
         Target::Claim(key) => key,
         Target::Volume(name) => {
             match result {
-                Ok(()) => runs.advance(name, VolumeStage::Done),
-                Err(text) => volume_failed(runs, name, text, objects, now),
+                Ok(()) => operations.advance(name, VolumeStage::Done),
+                Err(text) => volume_failed(operations, name, text, objects, now),
             }
             return Then::Look;
         }
     };
     let Some(claim) = objects.claims.get(key) else { return Then::Look };
     match (directory, result) {
-        (Directory::Make(_), Ok(())) => runs.claim_at(&claim, ClaimStage::Made(0)),
+        (Directory::Make(_), Ok(())) => operations.claim_at(&claim, ClaimStage::Made(0)),
         (Directory::Make(_), Err(text)) => {
-            runs.claim_failed(&claim, Unprovisioned::failed(&claim, &text), now);
+            operations.claim_failed(&claim, Unprovisioned::failed(&claim, &text), now);
         }
-        (Directory::Remove(_), result) => return removed(runs, &claim, result, now),
+        (Directory::Remove(_), result) => return removed(operations, &claim, result, now),
     }
     Then::Look
 }
 
 /// Storage was removed for which no volume could be created, or not.
-fn removed(runs: &mut Runs, claim: &PersistentVolumeClaim, result: Result<(), String>, now: Instant) -> Then {
-    let Some(ClaimStage::Undoing(error, failures)) = runs.of_claim(claim).cloned() else {
+fn removed(
+    operations: &mut Operations,
+    claim: &PersistentVolumeClaim,
+    result: Result<(), String>,
+    now: Instant,
+) -> Then {
+    let Some(ClaimStage::Undoing(error, failures)) = operations.of_claim(claim).cloned() else {
         return Then::Look;
     };
     match result {
-        Ok(()) => runs.claim_failed(claim, Unprovisioned::NotCreated { claim: claim.key(), error }, now),
+        Ok(()) => {
+            operations.claim_failed(claim, Unprovisioned::NotCreated { claim: claim.key(), error }, now);
+        }
         Err(_) if failures + 1 < TRIES => {
-            runs.claim_at(claim, ClaimStage::Undoing(error, failures + 1));
+            operations.claim_at(claim, ClaimStage::Undoing(error, failures + 1));
             return Then::At(now + PAUSE);
         }
         Err(text) => {
-            runs.claim_failed(claim, Unprovisioned::NotCleaned { claim: claim.key(), error: text }, now);
+            operations.claim_failed(
+                claim,
+                Unprovisioned::NotCleaned { claim: claim.key(), error: text },
+                now,
+            );
         }
     }
     Then::Look
 }
 
-fn volume_failed(runs: &mut Runs, name: &VolumeName, text: String, objects: &Objects, now: Instant) {
+fn volume_failed(
+    operations: &mut Operations,
+    name: &VolumeName,
+    text: String,
+    objects: &Objects,
+    now: Instant,
+) {
     if let Some(volume) = objects.volumes.get(name) {
-        runs.volume_failed(&volume, text, now);
+        operations.volume_failed(&volume, text, now);
     }
 }

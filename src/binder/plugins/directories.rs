@@ -1,6 +1,6 @@
 //! Directories of this machine, made and removed for volumes of the host-path plugin.
 //!
-//! In: what to do with which [`HostPath`]. Out: done, or why not. Anybody may write below `/tmp`, and so
+//! In: what to do with which [`HostPath`]. Out: done, or why not. Any user may write below `/tmp`, and so
 //! put a symbolic link where a directory was a moment ago. So the way is walked from one open directory to
 //! the next, each checked to be the one its path names once it is open, and only the last name is acted
 //! on, through the directory that holds it; a link there is refused, not followed.
@@ -36,7 +36,7 @@ pub fn perform(root: &Path, directory: &Directory) -> Result<(), String> {
 
 fn make(root: &Path, path: &HostPath) -> io::Result<()> {
     let Some((last, way)) = path.names().split_last() else { return Ok(()) };
-    let mut at = Place::root(root)?;
+    let mut at = OpenDirectory::root(root)?;
     for name in way {
         make_one(&at.child(name))?;
         at = at.enter(name)?;
@@ -54,7 +54,7 @@ fn make_one(path: &Path) -> io::Result<()> {
 
 fn remove(root: &Path, path: &HostPath) -> io::Result<()> {
     let Some((last, way)) = path.names().split_last() else { return Ok(()) };
-    let mut at = Place::root(root)?;
+    let mut at = OpenDirectory::root(root)?;
     for name in way {
         at = at.enter(name)?;
     }
@@ -68,12 +68,12 @@ fn remove(root: &Path, path: &HostPath) -> io::Result<()> {
 }
 
 /// An open directory that is known to be where its path says.
-struct Place {
+struct OpenDirectory {
     directory: File,
     path: PathBuf,
 }
 
-impl Place {
+impl OpenDirectory {
     fn root(root: &Path) -> io::Result<Self> {
         Self::open(root, root.to_owned())
     }
@@ -83,20 +83,20 @@ impl Place {
     }
 
     fn open(at: &Path, path: PathBuf) -> io::Result<Self> {
-        // With the dot the kernel opens a directory or nothing. Without, it would wait on a pipe that somebody
-        // has put there for as long as nobody writes to it.
+        // With the dot the kernel opens a directory or nothing. Without, it would wait on a pipe that another
+        // user has put there until something is written to it.
         let directory = File::open(at.join(".")).map_err(|error| match error.kind() {
             io::ErrorKind::NotADirectory => {
                 io::Error::other(format!("{} is not a directory", path.display()))
             }
             _ => error,
         })?;
-        let place = Self { directory, path };
+        let opened = Self { directory, path };
         // The kernel knows what was opened, whatever has been put at that path meanwhile.
-        if fs::read_link(place.handle())? == place.path {
-            Ok(place)
+        if fs::read_link(opened.handle())? == opened.path {
+            Ok(opened)
         } else {
-            Err(io::Error::other(format!("{} leads elsewhere", place.path.display())))
+            Err(io::Error::other(format!("{} leads elsewhere", opened.path.display())))
         }
     }
 
@@ -172,7 +172,7 @@ mod tests {
             let error = perform(&root.0, &directory).unwrap_err();
             assert_eq!(error, format!("{} is not a directory", pipe.display()));
         }
-        Place::open(&pipe, pipe.clone()).map(|place| place.path).unwrap_err();
+        OpenDirectory::open(&pipe, pipe.clone()).map(|opened| opened.path).unwrap_err();
     }
 
     #[test]

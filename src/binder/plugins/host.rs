@@ -4,10 +4,10 @@ use tokio::time::Instant;
 
 use super::{
     answers, host_path,
+    operations::Operations,
     options::Recyclers,
     path::{Directory, HostPath, volume_name},
     recycler,
-    runs::Runs,
 };
 use crate::{
     binder::{
@@ -32,7 +32,7 @@ use crate::{
 /// The recycler and the host-path plugin.
 #[derive(Debug, Default)]
 pub struct HostPlugins {
-    pub(crate) runs: Runs,
+    pub(crate) operations: Operations,
 }
 
 impl HostPlugins {
@@ -40,21 +40,21 @@ impl HostPlugins {
     #[must_use]
     pub fn new(options: &BinderOptions) -> Self {
         let namespaces = options.recyclers.as_deref().map(Recyclers::namespaces).unwrap_or_default();
-        Self { runs: Runs::new(namespaces) }
+        Self { operations: Operations::new(namespaces) }
     }
 }
 
 impl Plugins for HostPlugins {
     fn first(&self, volume: &PersistentVolume, view: &View<'_>) -> Option<VolumeDecision> {
-        recycler::leftover(volume, view, &self.runs)
+        recycler::leftover(volume, view, &self.operations)
     }
 
     fn recycle(&self, volume: &PersistentVolume, reference: &ClaimRef, view: &View<'_>) -> VolumeDecision {
-        recycler::recycle(volume, reference, view, &self.runs)
+        recycler::recycle(volume, reference, view, &self.operations)
     }
 
     fn delete(&self, volume: &PersistentVolume, _view: &View<'_>) -> VolumeDecision {
-        host_path::delete(volume, &self.runs)
+        host_path::delete(volume, &self.operations)
     }
 
     fn refuses(&self, claim: &PersistentVolumeClaim) -> Option<Unprovisioned> {
@@ -67,60 +67,60 @@ impl Plugins for HostPlugins {
         class: &StorageClass,
         view: &View<'_>,
     ) -> ClaimDecision {
-        host_path::provision(claim, class, view, &self.runs)
+        host_path::provision(claim, class, view, &self.operations)
     }
 
     fn is_at_work(&self, name: &VolumeName, objects: &Objects) -> bool {
-        self.runs.may_have_pods(name)
-            && objects.volumes.get(name).is_some_and(|volume| self.runs.pods(&volume).next().is_some())
+        self.operations.may_have_pods(name)
+            && objects.volumes.get(name).is_some_and(|volume| self.operations.pods(&volume).next().is_some())
     }
 
     fn volume_of(&self, pod: &PodKey) -> Option<VolumeName> {
-        self.runs.recycled_by_pod(pod)
+        self.operations.recycled_by_pod(pod)
     }
 
     fn pods_at_work(&self) -> Vec<(VolumeName, PodKey, Uid)> {
-        let started = self.runs.started();
+        let started = self.operations.started();
         started.map(|(name, key, uid)| (name.clone(), key.clone(), uid.clone())).collect()
     }
 
     fn observe_volume(&mut self, volume: &PersistentVolume) {
-        self.runs.volume_seen(volume);
+        self.operations.volume_seen(volume);
     }
 
     fn observe_pod(&mut self, key: &PodKey, pod: Option<&Pod>, now: Instant) -> Option<VolumeName> {
-        self.runs.pod_changed(key, pod, now)
+        self.operations.pod_changed(key, pod, now)
     }
 
     fn has_claim(&self, claim: &ClaimKey) -> bool {
-        self.runs.has_claim(claim)
+        self.operations.has_claim(claim)
     }
 
     fn claim_gone(&mut self, claim: &ClaimKey, objects: &Objects) -> Option<Step> {
-        let left = self.runs.take_orphan(claim);
-        self.runs.forget(&Target::Claim(claim.clone()));
+        let left = self.operations.take_leftover(claim);
+        self.operations.forget(&Target::Claim(claim.clone()));
         let uid = left.filter(|uid| objects.volumes.get(&volume_name(uid)).is_none())?;
         Some(Step::Directory(Directory::Remove(HostPath::of_claim(&uid)?)))
     }
 
     fn volume_gone(&mut self, volume: &VolumeName) {
-        self.runs.forget(&Target::Volume(volume.clone()));
+        self.operations.forget(&Target::Volume(volume.clone()));
     }
 
     fn unproven(&mut self, volume: &VolumeName) {
-        self.runs.unproven(volume);
+        self.operations.unproven(volume);
     }
 
     fn take_due(&mut self, now: Instant) -> Vec<Target> {
-        self.runs.take_due(now)
+        self.operations.take_due(now)
     }
 
     fn next_due(&self) -> Option<Instant> {
-        self.runs.pauses.next_due()
+        self.operations.pauses.next_due()
     }
 
     fn count_from(&mut self, number: u64) {
-        self.runs.count_from(number);
+        self.operations.count_from(number);
     }
 
     fn answered(
@@ -130,6 +130,6 @@ impl Plugins for HostPlugins {
         objects: &Objects,
         now: Instant,
     ) -> Progress {
-        answers::answered(&mut self.runs, op, result, objects, now)
+        answers::answered(&mut self.operations, op, result, objects, now)
     }
 }

@@ -8,8 +8,8 @@
 use serde_json::json;
 
 use super::{
+    operations::{ClaimStage, Operations, VolumeStage},
     path::{Directory, HostPath, volume_name},
-    runs::{ClaimStage, Runs, VolumeStage},
 };
 use crate::{
     binder::{
@@ -44,7 +44,7 @@ const CREATED_BY: (&str, &str) = ("kubernetes.io/createdby", "hostpath-dynamic-p
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, deleteVolumeOperation;
 // pkg/volume/hostpath/host_path.go, Delete.
 #[must_use]
-pub fn delete(volume: &PersistentVolume, runs: &Runs) -> VolumeDecision {
+pub fn delete(volume: &PersistentVolume, operations: &Operations) -> VolumeDecision {
     let name = volume.key();
     let path = match volume.spec.files.as_deref() {
         Some(FileSource::HostPath(source)) => &source.path,
@@ -57,7 +57,7 @@ pub fn delete(volume: &PersistentVolume, runs: &Runs) -> VolumeDecision {
         let only = "host_path deleter only supports /tmp/.+ but received provided";
         return failed(volume, format!("{only} {path}"));
     };
-    let step = match runs.of_volume(volume).map(|run| &run.stage) {
+    let step = match operations.of_volume(volume).map(|run| &run.stage) {
         Some(VolumeStage::Proven(revision)) if *revision == volume.metadata.resource_version => {
             Step::Directory(Directory::Remove(directory))
         }
@@ -96,21 +96,21 @@ pub fn provision(
     claim: &PersistentVolumeClaim,
     class: &StorageClass,
     view: &View<'_>,
-    runs: &Runs,
+    operations: &Operations,
 ) -> ClaimDecision {
     let uid = &claim.metadata.uid;
-    let stage = runs.of_claim(claim);
+    let stage = operations.of_claim(claim);
     let refused = match stage {
-        Some(ClaimStage::Failed(why)) => return refuse(claim, why.clone(), runs),
+        Some(ClaimStage::Failed(why)) => return refuse(claim, why.clone(), operations),
         None => name_taken(claim, view).or_else(|| obstacle(claim, class, view)),
         Some(ClaimStage::Made(_)) => name_taken(claim, view),
         Some(ClaimStage::Undoing(..)) => None,
     };
     if let Some(why) = refused {
-        return refuse(claim, why, runs);
+        return refuse(claim, why, operations);
     }
     let Some(directory) = HostPath::of_claim(uid) else {
-        return refuse(claim, Unprovisioned::failed(claim, "its UID is no name for a directory"), runs);
+        return refuse(claim, Unprovisioned::failed(claim, "its UID is no name for a directory"), operations);
     };
     let reason = ClaimReason::Provisioning(HOST_PATH_PLUGIN);
     match stage {
@@ -157,10 +157,11 @@ fn obstacle(claim: &PersistentVolumeClaim, class: &StorageClass, view: &View<'_>
 }
 
 /// Says why there is no volume; if the plugin itself failed, the scheduler is asked for another node.
-fn refuse(claim: &PersistentVolumeClaim, why: Unprovisioned, runs: &Runs) -> ClaimDecision {
+fn refuse(claim: &PersistentVolumeClaim, why: Unprovisioned, operations: &Operations) -> ClaimDecision {
     let failed = matches!(why, Unprovisioned::Failed { .. });
-    let again = (failed && annotations::has(&claim.metadata, SELECTED_NODE) && !runs.is_rescheduled(claim))
-        .then(|| Write::claim(claim, WriteKind::Reschedule, patches::unselect_node(claim)));
+    let again =
+        (failed && annotations::has(&claim.metadata, SELECTED_NODE) && !operations.is_rescheduled(claim))
+            .then(|| Write::claim(claim, WriteKind::Reschedule, patches::unselect_node(claim)));
     ClaimDecision::waiting(claim, ClaimReason::NotProvisioned(why)).writing(again)
 }
 

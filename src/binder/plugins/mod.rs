@@ -14,14 +14,14 @@ mod directories;
 mod host;
 #[cfg(feature = "host-plugins")]
 mod host_path;
-pub mod options;
+#[cfg(feature = "host-plugins")]
+pub(crate) mod operations;
+pub(crate) mod options;
 pub mod path;
 #[cfg(feature = "host-plugins")]
 mod pod_events;
 #[cfg(feature = "host-plugins")]
 mod recycler;
-#[cfg(feature = "host-plugins")]
-pub mod runs;
 
 #[cfg(not(feature = "host-plugins"))]
 pub use absent::{HostPlugins, PodEvents, perform};

@@ -1,4 +1,4 @@
-//! What is told about recycler pods is told again about their volumes: whoever waits for a volume looks
+//! What is told about recycler pods is told again about their volumes: users who wait for a volume look
 //! there (pv-binder §6.4).
 //!
 //! In: which pods are at work. Out: an event `RecyclerPod` for each event of such a pod. One watch per
@@ -96,11 +96,11 @@ async fn copy(api: Api<PodEvent>, pod: Uid, volume: Involved, recorder: EventRec
     let config = watcher::Config::default().fields(&format!("involvedObject.uid={pod}"));
     let mut copied =
         watcher(api, config).backoff(Patience(Backoff::new(LONGEST_PAUSE))).applied_objects().boxed();
-    let mut told: BTreeSet<Option<String>> = BTreeSet::new();
+    let mut seen: BTreeSet<Option<String>> = BTreeSet::new();
     while let Some(event) = copied.next().await {
         let Ok(event) = event else { continue };
-        // A repetition changes the event; only the first time is told.
-        if told.insert(event.metadata.uid) {
+        // A repetition changes the event; only the first one is copied.
+        if seen.insert(event.metadata.uid) {
             let warns = event.type_.as_deref() == Some("Warning");
             let message = event.message.unwrap_or_default();
             let _lost = recorder.record(events::recycler_pod(volume.clone(), warns, &message));

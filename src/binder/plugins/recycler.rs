@@ -3,7 +3,7 @@
 //! In: a volume whose claim is gone, the pods at work on it, and how far the run has got. Out: the next
 //! step. Emptying cannot be taken back, so it takes three: a pod is made that cannot be scheduled yet; the
 //! volume is read live and is still released; only then is the pod let go, by a patch that names its UID
-//! and revision. A request that arrives late makes a pod that never runs. What counts is the result of
+//! and revision. A request that arrives late makes a pod that never operations. What counts is the result of
 //! the very pod of this run, by its UID; every other recycler pod of the volume goes first, and nothing
 //! else is done to the volume while one is there.
 
@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::{
+    operations::{CLAIM_UID, Operations, POD_PREFIX, VolumeStage},
     options::Recycler,
-    runs::{CLAIM_UID, POD_PREFIX, Runs, VolumeStage},
 };
 use crate::{
     binder::{
@@ -130,18 +130,22 @@ fn pod_name(volume: &PersistentVolume, reference: &ClaimRef, number: u64) -> Str
 /// Clears away recycler pods that are not of the volume's run. Until they are gone nothing else is decided
 /// about the volume.
 #[must_use]
-pub fn leftover(volume: &PersistentVolume, view: &View<'_>, runs: &Runs) -> Option<VolumeDecision> {
+pub fn leftover(
+    volume: &PersistentVolume,
+    view: &View<'_>,
+    operations: &Operations,
+) -> Option<VolumeDecision> {
     let recycles = volume.spec.reclaim_policy == ReclaimPolicy::Recycle
         && matches!(volume.status.phase, VolumePhase::Released | VolumePhase::Failed);
-    let own = runs.of_volume(volume).filter(|_| recycles).and_then(|run| run.pod.as_ref());
-    let (key, _) = runs.pods(volume).find(|(_, uid)| own.is_none_or(|(_, own)| own != *uid))?;
-    Some(remove(key, VolumeReason::LeftoverPod(key.clone()), view, runs))
+    let own = operations.of_volume(volume).filter(|_| recycles).and_then(|run| run.pod.as_ref());
+    let (key, _) = operations.pods(volume).find(|(_, uid)| own.is_none_or(|(_, own)| own != *uid))?;
+    Some(remove(key, VolumeReason::LeftoverPod(key.clone()), view, operations))
 }
 
 /// Removes a pod, and waits until it is gone.
-fn remove(key: &PodKey, reason: VolumeReason, view: &View<'_>, runs: &Runs) -> VolumeDecision {
+fn remove(key: &PodKey, reason: VolumeReason, view: &View<'_>, operations: &Operations) -> VolumeDecision {
     match view.objects.pods.get(key) {
-        Some(pod) if !pod.metadata.is_terminating() && !runs.is_deleted(&pod.metadata.uid) => {
+        Some(pod) if !pod.metadata.is_terminating() && !operations.is_deleted(&pod.metadata.uid) => {
             let write = Write::pod(key.clone(), WriteKind::DeletePod, patches::delete_pod(&pod));
             Decision::step(reason, Step::Write(write))
         }
@@ -156,22 +160,22 @@ pub fn recycle(
     volume: &PersistentVolume,
     reference: &ClaimRef,
     view: &View<'_>,
-    runs: &Runs,
+    operations: &Operations,
 ) -> VolumeDecision {
     let source = volume.spec.files.as_deref();
     let Some((recyclers, source)) = view.options.recyclers.as_deref().zip(source) else {
         return VolumeDecision::failed(volume, VolumeReason::NotReclaimable(Unreclaimable::NoRecycler));
     };
     let recycler = recyclers.of(source);
-    let run = runs.of_volume(volume);
+    let run = operations.of_volume(volume);
     let pod = run.and_then(|run| run.pod.as_ref()).and_then(|(key, uid)| {
         let pod = view.objects.pods.get(key)?;
         (pod.metadata.uid == *uid).then_some((key, pod))
     });
     match (run.map(|run| &run.stage), pod) {
-        (Some(VolumeStage::Done), Some((key, _))) => remove(key, VolumeReason::Recycling, view, runs),
+        (Some(VolumeStage::Done), Some((key, _))) => remove(key, VolumeReason::Recycling, view, operations),
         (Some(VolumeStage::Failed(error)), Some((key, _))) => {
-            remove(key, VolumeReason::RecycleFailed(error.clone()), view, runs)
+            remove(key, VolumeReason::RecycleFailed(error.clone()), view, operations)
         }
         (Some(VolumeStage::Done), None) => {
             let write = binding::undo(volume).then(events::recycled(volume));
@@ -183,7 +187,7 @@ pub fn recycle(
             Some(decision) => decision,
             None => Decision::step(
                 VolumeReason::Recycling,
-                next(volume, reference, (recycler, source), stage, pod, runs.run_number()),
+                next(volume, reference, (recycler, source), stage, pod, operations.run_number()),
             ),
         },
     }

@@ -15,7 +15,7 @@ use crate::{
         act::write::WriteKind,
         matching::{
             nearest::Near,
-            predicate::{Misfit, STORAGE, Wish, volume_class},
+            predicate::{Mismatch, STORAGE, Wish, volume_class},
         },
     },
     kube_api::{
@@ -52,11 +52,10 @@ pub fn of_claim(claim: &PersistentVolumeClaim, why: &ClaimReason) -> Option<Even
         | ClaimReason::Unreadable(_)
         | ClaimReason::UnknownBindingMode(_) => warning("FailedBinding"),
         ClaimReason::NamedMissing(_) => normal("NamedVolumeMissing"),
-        ClaimReason::NamedUnfit(..) => warning("VolumeMismatch"),
-        // Claim and volume get events about this when the volume is looked at.
-        ClaimReason::HoldsUnfit(_, Misfit::VolumeMode) => None,
-        ClaimReason::HoldsUnfit(volume, misfit) => {
-            of_claim(claim, &ClaimReason::NamedUnfit(volume.clone(), *misfit))
+        ClaimReason::NamedMismatched(..) => warning("VolumeMismatch"),
+        // Of another volume mode, claim and volume get events when the volume is looked at.
+        ClaimReason::HoldsMismatched(volume, mismatch) if *mismatch != Mismatch::VolumeMode => {
+            of_claim(claim, &ClaimReason::NamedMismatched(volume.clone(), *mismatch))
         }
         ClaimReason::WaitsForFirstConsumer => normal("WaitForFirstConsumer"),
         ClaimReason::WaitsForPods(_) => normal("WaitForPodScheduled"),
@@ -67,7 +66,8 @@ pub fn of_claim(claim: &PersistentVolumeClaim, why: &ClaimReason) -> Option<Even
         | ClaimReason::CannotProvision(_)
         | ClaimReason::OtherProvisioner { .. } => warning("ProvisioningFailed"),
         ClaimReason::NotProvisioned(why) => Some(not_provisioned(claim, why)),
-        ClaimReason::Bound(_)
+        ClaimReason::HoldsMismatched(..)
+        | ClaimReason::Bound(_)
         | ClaimReason::Annotating
         | ClaimReason::ObjectUnreadable(_)
         | ClaimReason::ProvingClass(_)
@@ -76,7 +76,7 @@ pub fn of_claim(claim: &PersistentVolumeClaim, why: &ClaimReason) -> Option<Even
         | ClaimReason::HoldsOther(_)
         | ClaimReason::AssigningClass(_)
         | ClaimReason::Provisioning(_)
-        | ClaimReason::InDoubt(_)
+        | ClaimReason::Uncertain(_)
         | ClaimReason::LostReference
         | ClaimReason::LostVolume(_)
         | ClaimReason::Misbound(..)
@@ -194,7 +194,8 @@ pub fn lost(claim: &PersistentVolumeClaim, why: &ClaimReason) -> [Event; 2] {
 /// Which volume comes closest to what a claim asks for.
 #[must_use]
 pub fn nearest(wish: &Wish<'_>, near: &Near) -> Event {
-    let wrong: Vec<String> = near.misfits.iter().map(|misfit| wrong(*misfit, &near.volume, wish)).collect();
+    let wrong: Vec<String> =
+        near.mismatches.iter().map(|mismatch| wrong(*mismatch, &near.volume, wish)).collect();
     let text = format!("the nearest volume is {:?}, but {}", &*near.volume.metadata.name, wrong.join(", "));
     normal(wish.claim, "NearestVolume", text)
 }
@@ -202,24 +203,24 @@ pub fn nearest(wish: &Wish<'_>, near: &Near) -> Event {
 /// What is wrong with a volume for a claim, with the facts. Names no other claim: the reader may not be allowed to see
 /// it (S41).
 #[must_use]
-pub fn wrong(misfit: Misfit, volume: &PersistentVolume, wish: &Wish<'_>) -> String {
-    match misfit {
-        Misfit::Taken if volume.status.phase == VolumePhase::Released => {
+pub fn wrong(mismatch: Mismatch, volume: &PersistentVolume, wish: &Wish<'_>) -> String {
+    match mismatch {
+        Mismatch::Taken if volume.status.phase == VolumePhase::Released => {
             "it is Released and still refers to the claim that used it".to_owned()
         }
-        Misfit::Taken => "it is reserved for another claim".to_owned(),
-        Misfit::Terminating => "it is being deleted".to_owned(),
-        Misfit::TooSmall => {
+        Mismatch::Taken => "it is reserved for another claim".to_owned(),
+        Mismatch::Terminating => "it is being deleted".to_owned(),
+        Mismatch::TooSmall => {
             let size = |map: &TextMap| map.get(STORAGE).cloned().unwrap_or_default();
             let requests = &wish.claim.spec.resources.requests;
             format!("it has {:?} of the {:?} asked for", size(&volume.spec.capacity), size(requests))
         }
-        Misfit::Class => {
+        Mismatch::Class => {
             format!("its class is {:?} and the claim's {:?}", volume_class(volume), wish.class)
         }
-        Misfit::Attributes => "its VolumeAttributesClass is another".to_owned(),
-        Misfit::VolumeMode => "its volumeMode is another".to_owned(),
-        Misfit::AccessModes => {
+        Mismatch::Attributes => "its VolumeAttributesClass is another".to_owned(),
+        Mismatch::VolumeMode => "its volumeMode is another".to_owned(),
+        Mismatch::AccessModes => {
             let offered = &volume.spec.access_modes;
             let missing: Vec<&str> = wish
                 .claim
@@ -231,8 +232,8 @@ pub fn wrong(misfit: Misfit, volume: &PersistentVolume, wish: &Wish<'_>) -> Stri
                 .collect();
             format!("it does not offer {}", missing.join(" and "))
         }
-        Misfit::Phase => format!("it is {}", volume.status.phase.as_str()),
-        Misfit::Selector => "its labels do not match the claim's selector".to_owned(),
+        Mismatch::Phase => format!("it is {}", volume.status.phase.as_str()),
+        Mismatch::Selector => "its labels do not match the claim's selector".to_owned(),
     }
 }
 
@@ -292,7 +293,6 @@ pub fn pod_failed(message: &str) -> String {
     format!("failed to recycle volume: {message}")
 }
 
-/// A volume was recycled.
 #[must_use]
 pub fn recycled(volume: &PersistentVolume) -> Event {
     normal(volume, "VolumeRecycled", "Volume recycled".to_owned())
@@ -314,7 +314,6 @@ pub fn provisioned(claim: &PersistentVolumeClaim, volume: &VolumeName, plugin: &
 }
 
 impl Failure {
-    /// For people.
     #[must_use]
     pub fn text(&self) -> String {
         let Self { object, words, .. } = self;
@@ -355,7 +354,7 @@ fn aim(kind: WriteKind) -> &'static str {
     }
 }
 
-impl Misfit {
+impl Mismatch {
     /// The tail of the VolumeMismatch event for a volume named by the user (pv-binder §2.1.B-2).
     #[must_use]
     pub fn text(self, volume: &str) -> String {
@@ -401,8 +400,8 @@ impl fmt::Display for ClaimReason {
             }
             Self::VolumeBusy(volume) => write!(f, "a write to {volume} is under way"),
             Self::HoldsOther(volume) => write!(f, "volume {volume} has to be given back first"),
-            Self::HoldsUnfit(volume, misfit) => {
-                write!(f, "volume {volume} is reserved for the claim: {}", misfit.text(volume.as_str()))
+            Self::HoldsMismatched(volume, mismatch) => {
+                write!(f, "volume {volume} is reserved for the claim: {}", mismatch.text(volume.as_str()))
             }
             Self::NoVolume => {
                 f.write_str("no persistent volumes available for this claim and no storage class is set")
@@ -430,7 +429,7 @@ impl fmt::Display for ClaimReason {
             Self::CannotProvision(_) => f.write_str("no provisionable volume plugin matched"),
             Self::Provisioning(plugin) => write!(f, "{plugin} makes a volume"),
             Self::NotProvisioned(why) => why.fmt(f),
-            Self::InDoubt(volume) => {
+            Self::Uncertain(volume) => {
                 write!(f, "volume {volume} may become the claim's: a write of that kind was not answered")
             }
             Self::OtherProvisioner { asked, wanted } => write!(
@@ -443,11 +442,11 @@ impl fmt::Display for ClaimReason {
             Self::NamedTaken(volume, _) => {
                 write!(f, "volume {:?} already bound to a different claim.", volume.as_str())
             }
-            Self::NamedUnfit(volume, misfit) => write!(
+            Self::NamedMismatched(volume, mismatch) => write!(
                 f,
                 "Cannot bind to requested volume {:?}: {}",
                 volume.as_str(),
-                misfit.text(volume.as_str())
+                mismatch.text(volume.as_str())
             ),
             Self::LostReference => {
                 f.write_str("Bound claim has lost reference to PersistentVolume. Data on the volume is lost!")

@@ -8,10 +8,8 @@ use crate::{
     kube_api::{call::CallError, ids::ClassName},
 };
 
-/// What was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Task {
-    /// A write.
     Write(WriteKind),
     /// A live read of an object.
     Read,
@@ -20,7 +18,6 @@ pub enum Task {
 }
 
 impl Task {
-    /// Value of metric labels.
     #[must_use]
     pub fn label(&self) -> &'static str {
         match self {
@@ -31,18 +28,15 @@ impl Task {
     }
 }
 
-/// How it failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Outcome {
     /// The server, or a webhook or policy there, said no.
     Refused,
     /// The server asks to wait.
     Throttled,
-    /// The object had changed.
     Conflict,
     /// No answer, or one of the server's own failures.
     Unknown,
-    /// It never left.
     NotSent,
     /// It was answered, and changed nothing.
     Unchanged,
@@ -62,7 +56,6 @@ impl Outcome {
         }
     }
 
-    /// Value of metric labels.
     #[must_use]
     pub fn label(self) -> &'static str {
         match self {
@@ -76,16 +69,12 @@ impl Outcome {
     }
 }
 
-/// A request that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// What was asked for.
     pub task: Task,
     /// The object it is about, such as `pv/v1`.
     pub object: String,
-    /// How it failed.
     pub outcome: Outcome,
-    /// What the server said.
     pub words: String,
 }
 
@@ -118,9 +107,9 @@ impl Failure {
         Some(Self { task, object, outcome, words })
     }
 
-    /// Whether it is told by the run that it is a step of, in KCM's words.
+    /// Whether the plugin that sent it records an event of its own, in KCM's words.
     #[must_use]
-    pub fn is_told_elsewhere(&self) -> bool {
+    pub fn is_recorded_elsewhere(&self) -> bool {
         matches!(self.task, Task::Write(WriteKind::CreatePod | WriteKind::CreateVolume))
             && matches!(self.outcome, Outcome::Refused | Outcome::Conflict)
     }

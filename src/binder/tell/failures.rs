@@ -1,4 +1,4 @@
-//! Requests that fail, and what is told of them (L18).
+//! Requests that fail, and which of them are shown (L18).
 //!
 //! In: requests with what became of them. Out: for each claim or volume whose request fails, the server's words: as an
 //! event on the object that waits, and for the debug page. What the server refuses is told at once; what the next
@@ -18,11 +18,10 @@ struct Series {
     failure: Failure,
     /// How many since the last that was refused.
     count: u32,
-    /// What is told of them. A failure that is not told of itself leaves it as it is.
-    told: Option<Failure>,
+    /// The one that is shown. A failure that is not shown leaves it as it is.
+    shown: Option<Failure>,
 }
 
-/// What fails now.
 #[derive(Debug, Default)]
 pub struct Failures {
     series: BTreeMap<Target, Series>,
@@ -30,21 +29,20 @@ pub struct Failures {
 }
 
 impl Failures {
-    /// Notes one more failure.
     pub fn note(&mut self, target: &Target, failure: Failure) {
         *self.counts.entry((failure.task.label(), failure.outcome.label())).or_default() += 1;
         let before = self.series.remove(target);
-        let (count, told) = before.map_or((0, None), |series| (series.count, series.told));
+        let (count, shown) = before.map_or((0, None), |series| (series.count, series.shown));
         let is_refused = failure.outcome == Outcome::Refused;
         let count = if is_refused { 0 } else { count.saturating_add(1) };
-        let told = if is_refused || count >= PATIENCE { Some(failure.clone()) } else { told };
-        self.series.insert(target.clone(), Series { failure, count, told });
+        let shown = if is_refused || count >= PATIENCE { Some(failure.clone()) } else { shown };
+        self.series.insert(target.clone(), Series { failure, count, shown });
     }
 
-    /// What is to be told of a claim or volume.
+    /// The failure that is shown of a claim or volume.
     #[must_use]
-    pub fn told(&self, target: &Target) -> Option<&Failure> {
-        self.series.get(target)?.told.as_ref()
+    pub fn shown(&self, target: &Target) -> Option<&Failure> {
+        self.series.get(target)?.shown.as_ref()
     }
 
     /// Whether what failed last about a claim or volume was a live read.

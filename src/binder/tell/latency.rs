@@ -1,6 +1,6 @@
 //! How long claims and volumes take from the first step to the last (pv-binder §11).
 //!
-//! In: decisions and outcomes as the planner meets them. Out: [`Measure`]s. The stamps live in
+//! In: decisions and outcomes as the planner meets them. Out: [`Sample`]s. The stamps live in
 //! memory alone, as upstream's do: what began before this process is not measured.
 
 use std::{collections::HashMap, time::Duration};
@@ -18,7 +18,7 @@ use crate::{
 
 /// What was measured.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Measure {
+pub enum Sample {
     /// An operation from end to end.
     Took(Operation, String, Duration),
     /// An attempt of it failed.
@@ -30,7 +30,7 @@ pub enum Measure {
 /// How a claim comes by its volume: value of the label `mode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BindMode {
-    /// The binder found it a volume that somebody had made.
+    /// The binder found a volume that was made beforehand.
     Static,
     /// A provisioner made it one.
     Dynamic,
@@ -102,7 +102,7 @@ pub struct Latency {
     asked: HashMap<ClaimKey, Asked>,
     binding: HashMap<ClaimKey, (Option<BindMode>, Instant)>,
     deleting: HashMap<VolumeName, (Instant, String)>,
-    done: Vec<Measure>,
+    done: Vec<Sample>,
 }
 
 // KCM: pkg/controller/volume/persistentvolume/metrics/metrics.go, OperationStartTimeCache.
@@ -117,7 +117,7 @@ impl Latency {
     /// Asking the provisioner, the plugin here, or a write of the bind failed.
     pub fn claim_failed(&mut self, claim: &ClaimKey) {
         if let Some(asked) = self.asked.get(claim) {
-            self.done.push(Measure::Failed(Operation::Provision, asked.plugin.clone()));
+            self.done.push(Sample::Failed(Operation::Provision, asked.plugin.clone()));
         }
     }
 
@@ -143,13 +143,13 @@ impl Latency {
     /// The last write of a bind is made.
     pub fn bound(&mut self, claim: &ClaimKey, now: Instant, trace: Option<TraceId>) {
         if let Some((Some(mode), since)) = self.binding.remove(claim) {
-            self.done.push(Measure::Bound(mode, now.saturating_duration_since(since), trace));
+            self.done.push(Sample::Bound(mode, now.saturating_duration_since(since), trace));
         }
         if self.asked.get(claim).is_some_and(|asked| asked.found)
             && let Some(asked) = self.asked.remove(claim)
         {
             let took = now.saturating_duration_since(asked.at);
-            self.done.push(Measure::Took(Operation::Provision, asked.plugin, took));
+            self.done.push(Sample::Took(Operation::Provision, asked.plugin, took));
         }
     }
 
@@ -169,7 +169,7 @@ impl Latency {
     /// An attempt to delete it failed.
     pub fn volume_failed(&mut self, volume: &VolumeName) {
         if let Some((_, plugin)) = self.deleting.get(volume) {
-            self.done.push(Measure::Failed(Operation::Delete, plugin.clone()));
+            self.done.push(Sample::Failed(Operation::Delete, plugin.clone()));
         }
     }
 
@@ -177,12 +177,12 @@ impl Latency {
     pub fn volume_gone(&mut self, volume: &VolumeName, now: Instant) {
         if let Some((since, plugin)) = self.deleting.remove(volume) {
             let took = now.saturating_duration_since(since);
-            self.done.push(Measure::Took(Operation::Delete, plugin, took));
+            self.done.push(Sample::Took(Operation::Delete, plugin, took));
         }
     }
 
     /// What has been measured since this was last asked.
-    pub fn take(&mut self) -> Vec<Measure> {
+    pub fn take(&mut self) -> Vec<Sample> {
         std::mem::take(&mut self.done)
     }
 }
@@ -209,8 +209,8 @@ mod tests {
         assert_eq!(
             latency.take(),
             [
-                Measure::Failed(Operation::Provision, "p".to_owned()),
-                Measure::Bound(BindMode::Static, Duration::from_secs(2), None),
+                Sample::Failed(Operation::Provision, "p".to_owned()),
+                Sample::Bound(BindMode::Static, Duration::from_secs(2), None),
             ]
         );
         // The claim named the volume by itself so far; now the binder finds it one.
@@ -219,7 +219,7 @@ mod tests {
         latency.bound(&claim, second(7), None);
         assert_eq!(
             latency.take(),
-            [Measure::Took(Operation::Provision, "p".to_owned(), Duration::from_secs(6))]
+            [Sample::Took(Operation::Provision, "p".to_owned(), Duration::from_secs(6))]
         );
     }
 
@@ -263,8 +263,8 @@ mod tests {
         assert_eq!(
             latency.take(),
             [
-                Measure::Failed(Operation::Delete, "p".to_owned()),
-                Measure::Took(Operation::Delete, "p".to_owned(), Duration::from_secs(2)),
+                Sample::Failed(Operation::Delete, "p".to_owned()),
+                Sample::Took(Operation::Delete, "p".to_owned(), Duration::from_secs(2)),
             ]
         );
     }

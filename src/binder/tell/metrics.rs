@@ -9,9 +9,9 @@ use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts};
 use tokio::time::Instant;
 
 use super::{
-    latency::{BindMode, Measure},
+    diagnostics::Diagnostics,
+    latency::{BindMode, Sample},
     sizes::Sizes,
-    standing::Standing,
 };
 use crate::{
     binder::{
@@ -31,10 +31,9 @@ use crate::{
 const BIND_BUCKETS: [f64; 14] =
     [0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
 
-/// Kind of the foreign writes that [`crate::binder::rivals`] sees.
+/// Kind of the foreign writes that [`crate::binder::second_writer`] sees.
 const PHASE_CHANGED: &str = "phase_changed";
 
-/// Counters of the binder.
 #[derive(Clone, Debug)]
 pub struct BinderMetrics {
     claim_decisions: Decisions,
@@ -60,7 +59,7 @@ impl BinderMetrics {
     pub fn new(
         metrics: &Metrics,
         objects: &Arc<Objects>,
-        standing: &Arc<Standing>,
+        diagnostics: &Arc<Diagnostics>,
     ) -> Result<Self, prometheus::Error> {
         let failures = IntCounterVec::new(
             Opts::new(
@@ -107,10 +106,10 @@ impl BinderMetrics {
             metrics.register(counter)?;
         }
         metrics.register_traced(&binds)?;
-        standing.register(metrics)?;
+        diagnostics.register(metrics)?;
         metrics.register(&classes)?;
         metrics.register(&class_errors)?;
-        metrics.register(&Sizes::new(Arc::clone(objects), Arc::clone(standing))?)?;
+        metrics.register(&Sizes::new(Arc::clone(objects), Arc::clone(diagnostics))?)?;
         let conflicts = WriteConflicts::new(metrics, &WriteKind::ALL.map(WriteKind::as_str))?;
         Ok(Self {
             claim_decisions: Decisions::new(metrics, Kind::Claim)?,
@@ -130,18 +129,18 @@ impl BinderMetrics {
     }
 
     /// Notes what was measured, during that trace.
-    pub fn measured(&self, measure: &Measure) {
-        match measure {
-            Measure::Took(operation, plugin, took) => {
+    pub fn observe(&self, sample: &Sample) {
+        match sample {
+            Sample::Took(operation, plugin, took) => {
                 let labels = [self.plugins.shown(plugin), operation.as_str()];
                 self.operations.with_label_values(&labels).observe(took.as_secs_f64());
             }
-            Measure::Failed(operation, plugin) => {
+            Sample::Failed(operation, plugin) => {
                 for counter in &self.errors {
                     counter.with_label_values(&[self.plugins.shown(plugin), operation.as_str()]).inc();
                 }
             }
-            Measure::Bound(mode, took, trace) => {
+            Sample::Bound(mode, took, trace) => {
                 self.binds.observe(&[mode.label()], took.as_secs_f64(), *trace);
             }
         }
@@ -170,7 +169,7 @@ impl BinderMetrics {
         }
     }
 
-    /// Sets how often somebody else changed a phase.
+    /// Sets how often another writer changed a phase.
     pub fn sighted(&self, total: u64) {
         self.foreign.set(PHASE_CHANGED, total);
     }
@@ -238,15 +237,15 @@ mod tests {
             r#"{"metadata": {"name": "n"}, "spec": {"volumeMode": "Block", "nfs": {"server": "s", "path": "/"}}}"#,
         ));
         let metrics = Metrics::default();
-        let standing = Arc::new(Standing::default());
+        let diagnostics = Arc::new(Diagnostics::default());
         let waits = Arc::new(ClaimReason::NoVolume);
-        standing.set_claim(&ClaimKey::new("ns", "c"), Some((&waits, None)), Instant::now());
-        standing.lead(Instant::now());
-        let binder = BinderMetrics::new(&metrics, &objects, &standing).unwrap();
+        diagnostics.set_claim(&ClaimKey::new("ns", "c"), Some((&waits, None)), Instant::now());
+        diagnostics.lead(Instant::now());
+        let binder = BinderMetrics::new(&metrics, &objects, &diagnostics).unwrap();
         binder.decided("claim", "NoClassAndNoMatch", 3);
-        binder.measured(&Measure::Took(Operation::Delete, "d".to_owned(), Duration::from_secs(3)));
-        binder.measured(&Measure::Failed(Operation::Provision, "d".to_owned()));
-        binder.measured(&Measure::Bound(BindMode::Static, Duration::from_millis(3), None));
+        binder.observe(&Sample::Took(Operation::Delete, "d".to_owned(), Duration::from_secs(3)));
+        binder.observe(&Sample::Failed(Operation::Provision, "d".to_owned()));
+        binder.observe(&Sample::Bound(BindMode::Static, Duration::from_millis(3), None));
         binder.conflicted(WriteKind::NameVolume);
         binder.class_assigned(false);
         let waits = [Duration::from_secs(1)].into_iter().collect();

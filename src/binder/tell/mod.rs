@@ -1,14 +1,14 @@
 //! What users and operators are told: reasons and events, logs, metrics, traces and the debug page.
 
-pub mod events;
-pub mod failure;
-pub mod failures;
+pub(crate) mod diagnostics;
+pub(crate) mod events;
+pub(crate) mod failure;
+pub(crate) mod failures;
 pub mod latency;
-pub mod metrics;
+pub(crate) mod metrics;
 pub(crate) mod outbox;
-pub mod reason;
+pub(crate) mod reason;
 pub(crate) mod record;
 pub(crate) mod sizes;
-pub mod standing;
 pub(crate) mod trails;
-pub mod transitions;
+pub(crate) mod transitions;

@@ -1,5 +1,5 @@
-//! Events that are to be sent: those that are news, those that belong to a write that was made, and those about requests
-//! that fail.
+//! Events that are to be sent: those that are news, those that belong to a write that was made, and those
+//! about requests that fail.
 //!
 //! In: events as they are decided, and failures. Out: the events to send, once each, and again before they expire.
 
@@ -18,7 +18,7 @@ use crate::{
 /// Events to send, and what was sent.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
-    told: EventDedup<Target>,
+    recorded: EventDedup<Target>,
     failures: Failures,
     pending: Vec<Event>,
 }
@@ -33,12 +33,12 @@ impl Outbox {
         is_settled: bool,
         now: Instant,
     ) -> Vec<Event> {
-        if is_settled || !events.is_empty() { self.told.news(target, events, now) } else { Vec::new() }
+        if is_settled || !events.is_empty() { self.recorded.news(target, events, now) } else { Vec::new() }
     }
 
     /// Sends what belongs to a write that was made.
     pub(crate) fn made(&mut self, subject: &Target, events: &[Event], now: Instant) {
-        self.told.note(subject, events, now);
+        self.recorded.note(subject, events, now);
         self.pending.extend_from_slice(events);
     }
 
@@ -54,17 +54,17 @@ impl Outbox {
 
     /// An event about the object was lost: what holds of it is news to the next look.
     pub(crate) fn lost(&mut self, target: &Target) {
-        self.told.forget(target);
+        self.recorded.forget(target);
     }
 
     /// The keys some of whose events are to be sent again, if they still hold.
     pub(crate) fn take_due(&mut self, now: Instant) -> Vec<Target> {
-        self.told.take_due(now)
+        self.recorded.take_due(now)
     }
 
     /// When the next key is due.
     pub(crate) fn next_due(&self) -> Option<Instant> {
-        self.told.next_due()
+        self.recorded.next_due()
     }
 
     /// A request about a claim or volume failed. Returns what is shown of that, if anything is.
@@ -77,8 +77,8 @@ impl Outbox {
     ) -> Option<Failure> {
         self.failures.note(subject, failure);
         let event = self.failure_event(subject, objects)?;
-        self.pending.extend(self.told.also(subject, event, now));
-        self.failures.told(subject).cloned()
+        self.pending.extend(self.recorded.also(subject, event, now));
+        self.failures.shown(subject).cloned()
     }
 
     /// Nothing fails any more. Returns whether anything did.
@@ -88,7 +88,7 @@ impl Outbox {
 
     /// Whether a request about a claim or volume fails, for long enough to be shown.
     pub(crate) fn is_failing(&self, target: &Target) -> bool {
-        self.failures.told(target).is_some()
+        self.failures.shown(target).is_some()
     }
 
     /// Whether what failed last about a claim or volume was a live read.
@@ -98,8 +98,8 @@ impl Outbox {
 
     /// The event about what fails: on the claim, if there is one that waits, else on the volume.
     pub(crate) fn failure_event(&self, subject: &Target, objects: &Objects) -> Option<Event> {
-        let failure = self.failures.told(subject)?;
-        if failure.is_told_elsewhere() {
+        let failure = self.failures.shown(subject)?;
+        if failure.is_recorded_elsewhere() {
             return None;
         }
         match subject {
@@ -127,7 +127,7 @@ impl Outbox {
 
     /// The object is gone.
     pub(crate) fn gone(&mut self, target: &Target) {
-        self.told.forget(target);
+        self.recorded.forget(target);
         self.failures.forget(target);
     }
 }

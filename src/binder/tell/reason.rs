@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use crate::{
     binder::{
         act::write::WriteKind,
-        matching::predicate::{Misfit, Unreadable, claim_class},
+        matching::predicate::{Mismatch, Unreadable, claim_class},
     },
     kube_api::{
         ids::{ClaimKey, ClassName, PodKey, Uid, VolumeName},
@@ -19,16 +19,12 @@ use crate::{
 pub enum HeldBack {
     /// Another writes what only the binder should, everywhere or here.
     ForeignWriter {
-        /// Who wrote what.
         by: String,
         /// When that ends, unless more is seen.
         until: Instant,
     },
     /// Etcd was restored from a backup a short while ago (E11).
-    Restored {
-        /// When that is over.
-        until: Instant,
-    },
+    Restored { until: Instant },
 }
 
 impl HeldBack {
@@ -50,7 +46,6 @@ impl HeldBack {
     }
 }
 
-/// Where a claim stands.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ClaimReason {
     /// Bound, nothing left to do.
@@ -72,7 +67,7 @@ pub enum ClaimReason {
     /// The claim still holds another volume, which is given back first (S19).
     HoldsOther(VolumeName),
     /// A volume carries the claim's UID but does not suit it.
-    HoldsUnfit(VolumeName, Misfit),
+    HoldsMismatched(VolumeName, Mismatch),
     /// No volume fits, and there is no class that would provide one.
     NoVolume,
     /// The default class is being assigned.
@@ -83,11 +78,10 @@ pub enum ClaimReason {
     WaitsForPods(Vec<PodKey>),
     /// An external provisioner is asked, or about to be.
     WaitsForProvisioner(String),
-    /// Dynamic provisioning is off.
     ProvisioningOff,
     /// The class does not exist.
     NoClass(ClassName),
-    /// The class names a provisioner that nobody implements.
+    /// The class names a provisioner that does not exist.
     NoProvisioner(String),
     /// The class names a plugin that is known and does not provision.
     CannotProvision(String),
@@ -96,12 +90,10 @@ pub enum ClaimReason {
     /// The plugin here made no volume.
     NotProvisioned(Unprovisioned),
     /// Another volume may become the claim's: a write that would reserve it has not been answered.
-    InDoubt(VolumeName),
+    Uncertain(VolumeName),
     /// The claim was handed to one provisioner, and its class now names another (S29).
     OtherProvisioner {
-        /// The annotation's.
         asked: String,
-        /// The class's.
         wanted: String,
     },
     /// The volume the claim names does not exist.
@@ -109,7 +101,7 @@ pub enum ClaimReason {
     /// The volume the claim names belongs to another claim.
     NamedTaken(VolumeName, ClaimKey),
     /// The volume the claim names does not suit it.
-    NamedUnfit(VolumeName, Misfit),
+    NamedMismatched(VolumeName, Mismatch),
     /// Was bound, but no longer says to what.
     LostReference,
     /// Was bound to a volume that is gone.
@@ -138,7 +130,7 @@ impl ClaimReason {
             Self::NoCapacity(_) => "NoCapacity",
             Self::VolumeBusy(_) => "VolumeBusy",
             Self::HoldsOther(_) => "HoldsOtherVolume",
-            Self::HoldsUnfit(..) => "HoldsUnfitVolume",
+            Self::HoldsMismatched(..) => "HoldsUnfitVolume",
             Self::NoVolume => "NoClassAndNoMatch",
             Self::AssigningClass(_) => "AssigningDefaultClass",
             Self::WaitsForFirstConsumer => "WaitingForFirstConsumer",
@@ -150,11 +142,11 @@ impl ClaimReason {
             Self::CannotProvision(_) => "ProvisioningUnsupported",
             Self::Provisioning(_) => "Provisioning",
             Self::NotProvisioned(_) => "ProvisioningError",
-            Self::InDoubt(_) => "Uncertain",
+            Self::Uncertain(_) => "Uncertain",
             Self::OtherProvisioner { .. } => "ProvisionerChanged",
             Self::NamedMissing(_) => "NamedVolumeMissing",
             Self::NamedTaken(..) => "NamedVolumeTaken",
-            Self::NamedUnfit(..) => "NamedVolumeMismatch",
+            Self::NamedMismatched(..) => "NamedVolumeMismatch",
             Self::LostReference => "LostReference",
             Self::LostVolume(_) => "LostVolumeMissing",
             Self::Misbound(..) => "LostMisbound",
@@ -170,7 +162,7 @@ impl ClaimReason {
         matches!(self, Self::Bound(_))
     }
 
-    /// Whether only a volume that somebody makes or changes by hand would end the wait.
+    /// Whether only a volume made or changed by hand would end the wait.
     #[must_use]
     pub fn lacks_volume(&self) -> bool {
         matches!(
@@ -206,25 +198,19 @@ impl ClaimReason {
 pub enum Unprovisioned {
     /// It was not even asked.
     Refused(String),
-    /// It failed.
     Failed {
-        /// Class of the claim.
         class: String,
-        /// What it said.
         error: String,
     },
     /// The object could not be created, and the storage was removed again.
     NotCreated {
-        /// The claim.
         claim: ClaimKey,
         /// What the API server said.
         error: String,
     },
     /// The object could not be created, and then the storage not be removed.
     NotCleaned {
-        /// The claim.
         claim: ClaimKey,
-        /// What the plugin said.
         error: String,
     },
 }
@@ -243,7 +229,6 @@ impl Unprovisioned {
     }
 }
 
-/// Where a volume stands.
 #[derive(Clone, Debug, PartialEq)]
 pub enum VolumeReason {
     /// Its annotations and finalizers are put right first.
@@ -252,7 +237,6 @@ pub enum VolumeReason {
     HeldBack(HeldBack),
     /// An object that has a say in this cannot be read (S42): which, and what is wrong with it.
     ObjectUnreadable(String),
-    /// Free.
     Available,
     /// Reserved by name for a claim that has not taken it.
     Reserved(ClaimKey),
@@ -266,7 +250,6 @@ pub enum VolumeReason {
     Undoing(ClaimKey),
     /// Its claim seems gone or bound elsewhere; a live read has to confirm it.
     Proving(ClaimKey),
-    /// Its claim is gone.
     Releasing(ClaimKey),
     /// Released, and kept until an administrator acts.
     Retained,
@@ -274,11 +257,10 @@ pub enum VolumeReason {
     LeftToProvisioner,
     /// Released, and what holds its data cannot be read.
     Unreadable(Malformed),
-    /// Released, and nobody can reclaim it.
+    /// Released, and cannot be reclaimed.
     NotReclaimable(Unreclaimable),
     /// Released, and not recycled while these pods use it.
     UsedByPods(Vec<PodKey>),
-    /// Released, and being recycled.
     Recycling,
     /// Recycling failed, and is tried again.
     RecycleFailed(String),
@@ -301,9 +283,7 @@ pub enum Unreclaimable {
     NoPlugin(String),
     /// The in-tree plugin that is said to have provisioned it cannot delete.
     PluginCannotDelete,
-    /// There is no recycler.
     NoRecycler,
-    /// The policy is unknown.
     UnknownPolicy,
 }
 

@@ -1,12 +1,12 @@
 //! What operators are told of each look and each write: durations, changes of state and traces.
 //!
-//! In: what a look at a claim or volume has come to, and the answers to writes. Out: [`Measure`]s and
+//! In: what a look at a claim or volume has come to, and the answers to writes. Out: [`Sample`]s and
 //! [`Transition`]s. Nothing is decided by it.
 
 use tokio::time::Instant;
 
 use super::{
-    latency::{BindMode, Latency, Measure},
+    latency::{BindMode, Latency, Sample},
     reason::{ClaimReason, VolumeReason},
     trails::BindTrails,
     transitions::{Look, Transitions},
@@ -55,7 +55,7 @@ impl Record {
     }
 
     /// What has been measured, and which changes are to be logged.
-    pub(crate) fn take(&mut self) -> (Vec<Measure>, Vec<Transition>) {
+    pub(crate) fn take(&mut self) -> (Vec<Sample>, Vec<Transition>) {
         (self.latency.take(), self.transitions.take())
     }
 

@@ -15,7 +15,7 @@ use prometheus::{
     proto::MetricFamily,
 };
 
-use super::standing::Standing;
+use super::diagnostics::Diagnostics;
 use crate::{
     binder::{
         annotations::{HOST_PATH_PLUGIN, NFS_PLUGIN},
@@ -33,7 +33,7 @@ const NAMESPACED: usize = 4_000;
 #[derive(Clone, Debug)]
 pub(crate) struct Sizes {
     objects: Arc<Objects>,
-    standing: Arc<Standing>,
+    diagnostics: Arc<Diagnostics>,
     total: GaugeVec,
     bound_volumes: GaugeVec,
     unbound_volumes: GaugeVec,
@@ -50,7 +50,10 @@ pub(crate) struct Sizes {
 type ClaimLabels = [String; 3];
 
 impl Sizes {
-    pub(crate) fn new(objects: Arc<Objects>, standing: Arc<Standing>) -> Result<Self, prometheus::Error> {
+    pub(crate) fn new(
+        objects: Arc<Objects>,
+        diagnostics: Arc<Diagnostics>,
+    ) -> Result<Self, prometheus::Error> {
         let gauge = |name: &str, help: &str, labels: &[&str]| GaugeVec::new(Opts::new(name, help), labels);
         let collected = |name: &str, what: &str, labels: &[&str]| {
             gauge(&format!("pv_collector_{name}"), &format!("Gauge measuring {what}"), labels)
@@ -58,7 +61,7 @@ impl Sizes {
         let claim = ["namespace", "storage_class", "volume_attributes_class"];
         Ok(Self {
             objects,
-            standing,
+            diagnostics,
             total: collected(
                 "total_pv_count",
                 "total number of persistent volumes",
@@ -173,7 +176,7 @@ impl Collector for Sizes {
         for gauge in self.gauges() {
             gauge.reset();
         }
-        if self.standing.leads() {
+        if self.diagnostics.leads() {
             self.count_volumes();
             self.count_claims();
         }
@@ -221,7 +224,7 @@ mod tests {
 
     #[test]
     fn a_leader_counts_phases_and_what_nobody_can_use() {
-        let (objects, standing) = (Arc::new(Objects::default()), Arc::new(Standing::default()));
+        let (objects, diagnostics) = (Arc::new(Objects::default()), Arc::new(Diagnostics::default()));
         for (name, phase, class, size) in [
             ("a", "Released", "gold", "1Gi"),
             ("b", "Released", "gold", "512Mi"),
@@ -233,9 +236,9 @@ mod tests {
             )));
         }
         let metrics = Metrics::default();
-        metrics.register(&Sizes::new(Arc::clone(&objects), Arc::clone(&standing)).unwrap()).unwrap();
+        metrics.register(&Sizes::new(Arc::clone(&objects), Arc::clone(&diagnostics)).unwrap()).unwrap();
         assert_eq!(metrics.text().unwrap(), "", "a standby counts nothing");
-        standing.lead(Instant::now());
+        diagnostics.lead(Instant::now());
         let text = metrics.text().unwrap();
         for line in [
             "mooring_volumes{phase=\"Released\"} 2",
@@ -250,8 +253,8 @@ mod tests {
 
     #[test]
     fn of_more_namespaces_than_are_shown_the_rest_is_counted_by_class() {
-        let (objects, standing) = (Arc::new(Objects::default()), Arc::new(Standing::default()));
-        standing.lead(Instant::now());
+        let (objects, diagnostics) = (Arc::new(Objects::default()), Arc::new(Diagnostics::default()));
+        diagnostics.lead(Instant::now());
         for number in 0..NAMESPACED + 30 {
             let class = number % 2;
             objects.apply(decode::<PersistentVolumeClaim>(&format!(
@@ -260,7 +263,7 @@ mod tests {
             )));
         }
         let metrics = Metrics::default();
-        metrics.register(&Sizes::new(objects, standing).unwrap()).unwrap();
+        metrics.register(&Sizes::new(objects, diagnostics).unwrap()).unwrap();
         let text = metrics.text().unwrap();
         let series = text.lines().filter(|line| line.starts_with("pv_collector_unbound_pvc_count{")).count();
         assert_eq!(series, NAMESPACED + 2);

@@ -36,7 +36,7 @@ fn l1_the_work_per_pair_does_not_grow_with_the_number_of_waiting_claims() {
         }
     }
     assert_eq!(writes, 4 * PAIRS);
-    assert!(planner.standing().claims().is_empty());
+    assert!(planner.diagnostics().claims().is_empty());
     assert!(decisions <= 12 * PAIRS as u64, "{decisions} decisions for {PAIRS} pairs");
 }
 
@@ -87,8 +87,8 @@ fn a_selector_costs_its_own_candidates() {
         looked.set(looked.get() + 1);
         Some(Arc::new(selecting(key.name().trim_start_matches('c').parse().unwrap())))
     };
-    let taker = waiting.taker(&labelled(7), &current, &BTreeSet::new());
-    assert_eq!(taker, Some(ClaimKey::new("ns", "c0007")));
+    let candidate = waiting.candidate(&labelled(7), &current, &BTreeSet::new());
+    assert_eq!(candidate, Some(ClaimKey::new("ns", "c0007")));
     // The labels are in order, and claims queue under their first.
     assert_eq!(looked.get(), 1);
 }
@@ -133,8 +133,8 @@ fn a_size_costs_its_own_candidates() {
         looked.set(looked.get() + 1);
         Some(Arc::new(asking(key.name(), if key.name() == "least" { "3Gi" } else { "5Gi" })))
     };
-    let taker = waiting.taker(&sized("pv", "4Gi"), &current, &BTreeSet::new());
-    assert_eq!(taker, Some(ClaimKey::new("ns", "least")));
+    let candidate = waiting.candidate(&sized("pv", "4Gi"), &current, &BTreeSet::new());
+    assert_eq!(candidate, Some(ClaimKey::new("ns", "least")));
     assert_eq!(looked.get(), 1);
 }
 
@@ -180,7 +180,7 @@ fn s39_a_large_cluster_at_rest_asks_for_nothing() {
         }
     }
     assert!(looks >= 2 * BOUND + RELEASED, "{looks}");
-    assert_eq!(planner.standing().claims().len() + planner.standing().volumes().len(), 0);
+    assert_eq!(planner.diagnostics().claims().len() + planner.diagnostics().volumes().len(), 0);
 }
 
 /// A claim whose volumes the scheduler chooses is not even looked at when one becomes free.
@@ -201,7 +201,7 @@ fn cost_a_free_volume_is_not_offered_to_claims_that_take_none() {
     objects.reset(vec![waiting]);
     let mut planner = Planner::new(Arc::clone(&objects), BinderOptions::default());
     let now = Instant::now();
-    planner.warm(now);
+    planner.load(now);
     planner.lead(now);
     assert_eq!(
         planner.plan(now).decisions.into_keys().collect::<Vec<_>>(),
@@ -257,5 +257,5 @@ fn s19_l16_the_work_per_pair_does_not_grow_with_the_number_in_doubt() {
     }
     assert_eq!(reservations, 2 * PAIRS);
     assert!(reads < 20 * PAIRS, "{reads} reads");
-    assert!(planner.standing().waiting().is_empty());
+    assert!(planner.diagnostics().waiting().is_empty());
 }

@@ -33,9 +33,9 @@ fn until_told(planner: &mut Planner, error: &CallError) -> (Vec<Event>, u32) {
         for op in plan.ops {
             // A read after a write of unknown outcome shows what is known.
             let result = match &op.call {
-                Call::Read { target: Object::Volume(name), .. } => {
-                    Ok(Answer::Volume(PersistentVolume::clone(&planner.objects.volumes.get(name).unwrap())))
-                }
+                Call::Read { target: Object::Volume(name), .. } => Ok(Answer::Volume(
+                    PersistentVolume::clone(&planner.known.objects.volumes.get(name).unwrap()),
+                )),
                 _ => {
                     tries += 1;
                     Err(error.clone())
@@ -66,8 +66,8 @@ fn l18_a_refusal_is_told_at_once_and_what_the_next_try_may_mend_after_three() {
         let text = format!("could not reserve the volume, a write to pv/pv: {words}");
         assert_eq!(told(&events), [("PersistentVolumeClaim", "FailedBinding", text.as_str())]);
         assert_eq!(took, tries, "{error}");
-        assert_eq!(planner.standing().waiting(), [("RetryBackoff", 1)].into());
-        let page = serde_json::json!(planner.standing().page());
+        assert_eq!(planner.diagnostics().waiting(), [("RetryBackoff", 1)].into());
+        let page = serde_json::json!(planner.diagnostics().page());
         let row = &page["waiting"][0];
         assert_eq!(
             (&row["reason"], &row["facts"]["request"]),
@@ -95,7 +95,7 @@ fn l18_what_fails_is_not_told_again_while_it_does_and_is_no_more_when_it_works()
             (told(&plan.events), plan.failures),
             (vec![], [(("reserve_volume", "refused"), 1)].into())
         );
-        assert!(serde_json::json!(planner.standing().page())["waiting"][0]["next"].is_string());
+        assert!(serde_json::json!(planner.diagnostics().page())["waiting"][0]["next"].is_string());
     }
     // Its event is about to expire.
     now += Duration::from_mins(51);
@@ -105,8 +105,8 @@ fn l18_what_fails_is_not_told_again_while_it_does_and_is_no_more_when_it_works()
     let reserved = answer(&objects, &op, 2);
     planner.outcome(op, Ok(reserved), now, 0.0);
     planner.plan(now);
-    assert_eq!(planner.standing().waiting(), [("Binding", 1)].into());
-    assert!(serde_json::json!(planner.standing().page())["waiting"][0]["next"].is_null());
+    assert_eq!(planner.diagnostics().waiting(), [("Binding", 1)].into());
+    assert!(serde_json::json!(planner.diagnostics().page())["waiting"][0]["next"].is_null());
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn l18_what_is_refused_of_a_volume_is_told_there() {
         planner.outcome(write, Err(refused()), now, 0.0);
         let text = "could not set the volume to Released, a write to pv/pv: policy \"p\" says no";
         assert_eq!(told(&planner.plan(now).events), [("PersistentVolume", reason, text)]);
-        let page = serde_json::json!(planner.standing().page());
+        let page = serde_json::json!(planner.diagnostics().page());
         assert_eq!(
             (&page["waiting"][0]["volume"], &page["waiting"][0]["reason"]),
             (&json!("pv"), &json!("RetryBackoff"))

@@ -5,7 +5,7 @@ use super::*;
 use crate::{
     binder::{
         decide::{decision::Step, proofs::ClaimProof},
-        matching::predicate::{Comparisons, held_by, misfit_for_search, refers_to},
+        matching::predicate::{Comparisons, held_by, mismatch_for_search, refers_to},
     },
     kube_api::kinds::ReclaimPolicy,
 };
@@ -100,7 +100,7 @@ fn only_what_nobody_has_and_nobody_deletes_is_free() {
         assert!(!index.is_free(&name), "{row}");
         let claim = claim("other");
         let wish = Wish::of(&claim).unwrap();
-        assert!(misfit_for_search(&other, &wish).is_some(), "{row}");
+        assert!(mismatch_for_search(&other, &wish).is_some(), "{row}");
         let current = |_: &VolumeName| panic!("a volume that is {row} is looked at");
         assert_eq!(
             index.search(&wish, false, &current, &|_| false, &Comparisons::default()),
@@ -160,20 +160,21 @@ fn a_volume_is_offered_to_who_waits_has_not_declined_and_still_fits() {
         index.wait(&Wish::of(claim).unwrap());
     }
     let none = BTreeSet::new();
-    let taker = |index: &ClaimIndex, claim: Option<&PersistentVolumeClaim>, declined: &BTreeSet<ClaimKey>| {
-        let current = |_: &ClaimKey| claim.cloned().map(Arc::new);
-        index.taker(&volume("pv"), &current, declined)
-    };
-    assert_eq!(taker(&index, Some(&old), &none), Some(old.key()));
-    assert_eq!(taker(&index, Some(&old), &[old.key()].into()), None, "it has declined");
-    assert_eq!(taker(&index, Some(&large), &none), None, "it asks for more by now");
-    assert_eq!(taker(&index, None, &none), None, "it is gone");
+    let candidate =
+        |index: &ClaimIndex, claim: Option<&PersistentVolumeClaim>, declined: &BTreeSet<ClaimKey>| {
+            let current = |_: &ClaimKey| claim.cloned().map(Arc::new);
+            index.candidate(&volume("pv"), &current, declined)
+        };
+    assert_eq!(candidate(&index, Some(&old), &none), Some(old.key()));
+    assert_eq!(candidate(&index, Some(&old), &[old.key()].into()), None, "it has declined");
+    assert_eq!(candidate(&index, Some(&large), &none), None, "it asks for more by now");
+    assert_eq!(candidate(&index, None, &none), None, "it is gone");
     let mut offered = volume("pv");
     offered.spec.access_modes = ["ReadOnlyMany"].into();
     let current = |_: &ClaimKey| Some(Arc::new(old.clone()));
-    assert_eq!(index.taker(&offered, &current, &none), None, "a mode is missing");
+    assert_eq!(index.candidate(&offered, &current, &none), None, "a mode is missing");
     index.forget(&old.key());
-    assert_eq!(taker(&index, Some(&old), &none), None, "it waits no more");
+    assert_eq!(candidate(&index, Some(&old), &none), None, "it waits no more");
 }
 
 /// A claim that is bound elsewhere is not gone: more is done to the volume of one that is.
@@ -189,9 +190,9 @@ fn s23_the_proof_has_to_be_of_what_is_decided_on() {
         purpose: Purpose::ProveClaim("uid-c".into()),
     };
     assert_eq!(step(&planner), Some(proof.clone()));
-    planner.proofs.note_claim(&volume, &"uid-c".into(), ClaimProof::BoundElsewhere);
+    planner.known.proofs.note_claim(&volume, &"uid-c".into(), ClaimProof::BoundElsewhere);
     assert_eq!(step(&planner), Some(proof));
-    planner.proofs.note_claim(&volume, &"uid-c".into(), ClaimProof::Gone);
+    planner.known.proofs.note_claim(&volume, &"uid-c".into(), ClaimProof::Gone);
     assert_eq!(step(&planner).and_then(|call| call.write_kind()), Some(WriteKind::VolumeReleased));
 
     // What is gone is not bound here either.
@@ -203,7 +204,7 @@ fn s23_the_proof_has_to_be_of_what_is_decided_on() {
         let (_, mut planner) = super::planner(vec![volume.clone()], vec![claim.clone()]);
         let step = |planner: &Planner| planner.decide_volume(&volume).step.map(Step::call);
         assert_eq!(step(&planner).and_then(|call| call.write_kind()), None);
-        planner.proofs.note_claim(&volume, &"uid-c".into(), proof);
+        planner.known.proofs.note_claim(&volume, &"uid-c".into(), proof);
         assert_eq!(step(&planner).and_then(|call| call.write_kind()), Some(WriteKind::VolumeReleased));
     }
 }

@@ -28,7 +28,7 @@ use super::{
         predicate::{Comparisons, Wish},
     },
     planner::{Plan, Planner},
-    tell::{latency::Measure, standing::Standing},
+    tell::{diagnostics::Diagnostics, latency::Sample},
 };
 use crate::{
     kube_api::{
@@ -105,7 +105,7 @@ fn planner(volumes: Vec<PersistentVolume>, claims: Vec<PersistentVolumeClaim>) -
     objects.reset(volumes);
     objects.reset(claims);
     let mut planner = Planner::new(Arc::clone(&objects), BinderOptions::default());
-    planner.warm(Instant::now());
+    planner.load(Instant::now());
     planner.lead(Instant::now());
     (objects, planner)
 }
@@ -176,7 +176,7 @@ fn s19_a_reservation_that_may_come_late_keeps_the_claim_from_another_volume() {
         planner.outcome(read, Ok(Answer::Volume(large)), now, 0.0);
         let plan = planner.plan(now);
         assert!(plan.ops.is_empty(), "S19: {:?}", plan.ops);
-        assert_eq!(planner.standing().waiting(), [("Uncertain", 1)].into());
+        assert_eq!(planner.diagnostics().waiting(), [("Uncertain", 1)].into());
         if comes {
             let answer = answer(&objects, &reservation, 3);
             let Answer::Volume(reserved) = answer else { panic!("{answer:?}") };
@@ -319,9 +319,9 @@ fn s14_nothing_is_released_while_another_binder_is_at_work() {
         let answer = answer(&objects, &op, revision);
         planner.outcome(op, Ok(answer), now, 0.0);
     }
-    let measures = planner.plan(now).measures;
-    assert!(matches!(measures.as_slice(), [Measure::Bound(..)]), "{measures:?}");
-    assert_eq!((planner.rival(), planner.sightings()), (None, 0));
+    let samples = planner.plan(now).samples;
+    assert!(matches!(samples.as_slice(), [Sample::Bound(..)]), "{samples:?}");
+    assert_eq!((planner.second_writer(), planner.sightings()), (None, 0));
 
     let mut undone = PersistentVolume::clone(&objects.volumes.get(&name).unwrap());
     undone.status.phase = VolumePhase::Available;
@@ -334,7 +334,7 @@ fn s14_nothing_is_released_while_another_binder_is_at_work() {
     planner.outcome(op, Ok(Answer::Owners(vec!["kube-controller-manager".to_owned()])), now, 0.0);
     let by = planner.stand_offs().next().unwrap().to_string();
     assert_eq!(by, "kube-controller-manager wrote status.phase of pv/pv");
-    assert_eq!((planner.rival(), planner.sightings()), (None, 1));
+    assert_eq!((planner.second_writer(), planner.sightings()), (None, 1));
     // The bind is repaired: that takes nothing from anybody.
     let op = only(planner.plan(now));
     assert_eq!(op.call.write_kind(), Some(WriteKind::VolumeBound));
@@ -352,7 +352,7 @@ fn s14_nothing_is_released_while_another_binder_is_at_work() {
     let proof = proof.call;
     let mut plan = planner.plan(now);
     assert!(plan.ops.is_empty(), "{:?}", plan.ops);
-    assert_eq!(planner.standing().volume(&name).map(|reason| reason.code()), Some("ForeignWriter"));
+    assert_eq!(planner.diagnostics().volume(&name).map(|reason| reason.code()), Some("ForeignWriter"));
     let start = now;
     let end = planner.stand_offs().next().unwrap().until;
     while plan.wake_at.unwrap() < end {
@@ -363,7 +363,7 @@ fn s14_nothing_is_released_while_another_binder_is_at_work() {
             planner.outcome(read, Err(CallError::NotFound("c".into())), then, 0.0);
             plan = planner.plan(then);
         }
-        assert_eq!(planner.standing().volume(&name).map(|reason| reason.code()), Some("ForeignWriter"));
+        assert_eq!(planner.diagnostics().volume(&name).map(|reason| reason.code()), Some("ForeignWriter"));
     }
     assert!(end > start);
     let read = only(planner.plan(end));
@@ -382,11 +382,11 @@ fn l18_every_claim_that_is_not_bound_is_explained_with_the_nearest_volumes() {
     let mut named = claim("named");
     named.spec.volume_name = VolumeName::from("gone");
     let (_, mut planner) = planner(vec![small, odd], vec![claim("c"), named]);
-    let standing = planner.standing();
-    let row = |standing: &Standing| serde_json::json!(standing.page())["waiting"][0].clone();
-    assert_eq!(row(&standing)["reason"], "NotLeader");
+    let diagnostics = planner.diagnostics();
+    let row = |diagnostics: &Diagnostics| serde_json::json!(diagnostics.page())["waiting"][0].clone();
+    assert_eq!(row(&diagnostics)["reason"], "NotLeader");
     planner.plan(Instant::now());
-    let shown = row(&standing);
+    let shown = row(&diagnostics);
     assert!(shown["since"].is_string(), "{shown}");
     assert_eq!((&shown["kind"], &shown["claim"]), (&json!("claim"), &json!("ns/c")));
     assert_eq!(shown["reason"], "NoClassAndNoMatch");
@@ -410,13 +410,13 @@ fn l18_every_claim_that_is_not_bound_is_explained_with_the_nearest_volumes() {
         })
     );
     assert_eq!(
-        serde_json::json!(standing.page())["waiting"][1]["facts"]["nearest"],
+        serde_json::json!(diagnostics.page())["waiting"][1]["facts"]["nearest"],
         json!([]),
         "who names a volume takes no other"
     );
-    assert_eq!(standing.waiting(), [("NamedVolumeMissing", 1), ("NoClassAndNoMatch", 1)].into());
-    standing.set_rivals(Some("somebody".to_owned()), Vec::new());
-    assert_eq!(serde_json::json!(standing.page())["alarm"], "somebody");
+    assert_eq!(diagnostics.waiting(), [("NamedVolumeMissing", 1), ("NoClassAndNoMatch", 1)].into());
+    diagnostics.set_second_writers(Some("somebody".to_owned()), Vec::new());
+    assert_eq!(serde_json::json!(diagnostics.page())["alarm"], "somebody");
 }
 
 const BIND: [WriteKind; 4] =

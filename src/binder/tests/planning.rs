@@ -44,8 +44,8 @@ fn nothing_is_kept_of_what_is_gone() {
     let (objects, mut planner) = planner(vec![parked.clone()], vec![named.clone()]);
     let now = Instant::now();
     assert!(!planner.plan(now).events.is_empty());
-    let standing = planner.standing();
-    assert!(standing.claim(&named.key()).is_some() && standing.volume(&parked.key()).is_some());
+    let diagnostics = planner.diagnostics();
+    assert!(diagnostics.claim(&named.key()).is_some() && diagnostics.volume(&parked.key()).is_some());
     named.metadata.resource_version = ResourceVersion(5);
     parked.metadata.resource_version = ResourceVersion(6);
     objects.delete(named.clone());
@@ -53,7 +53,7 @@ fn nothing_is_kept_of_what_is_gone() {
     planner.changed(&ObjectRef::Claim(named.key()), now);
     planner.changed(&ObjectRef::Volume(parked.key()), now);
     planner.plan(now);
-    assert_eq!((standing.claim(&named.key()), standing.volume(&parked.key())), (None, None));
+    assert_eq!((diagnostics.claim(&named.key()), diagnostics.volume(&parked.key())), (None, None));
     // Made again it is told of again.
     named.metadata.resource_version = ResourceVersion(7);
     objects.apply(named.clone());
@@ -114,9 +114,9 @@ fn failures_of_provisioning_are_those_of_its_own_writes() {
         let call = Call::Write(Write::claim(&claim, kind, request()));
         let op = Op { subject: Target::Claim(claim.key()), volume: None, call, known: None };
         planner.outcome(op, Err(error.clone()), now, 0.0);
-        let failed = vec![Measure::Failed(Operation::Provision, "d".to_owned())];
+        let failed = vec![Sample::Failed(Operation::Provision, "d".to_owned())];
         let expected = if counts { failed } else { vec![] };
-        assert_eq!(planner.plan(now).measures, expected, "{kind:?} {error:?}");
+        assert_eq!(planner.plan(now).samples, expected, "{kind:?} {error:?}");
     }
 }
 
@@ -145,7 +145,7 @@ fn l8_a_volume_that_the_list_lacks_is_asked_for_at_once() {
 fn l15_a_standby_keeps_no_keys_and_its_clocks_begin_when_it_leads() {
     let (objects, start) = (Arc::new(Objects::default()), Instant::now());
     let mut planner = Planner::new(Arc::clone(&objects), BinderOptions::default());
-    planner.warm(start);
+    planner.load(start);
     objects.apply(claim("stays"));
     planner.changed(&ObjectRef::Claim(ClaimKey::new("ns", "stays")), start);
     for number in 0..20_000 {
@@ -200,7 +200,7 @@ fn l15_whoever_takes_over_looks_at_wanted_claims_first() {
     objects.reset(vec![pod("p", "wanted", ""), pod("q", "a0500", "n1")]);
     let mut planner = Planner::new(Arc::clone(&objects), BinderOptions::default());
     let now = Instant::now();
-    planner.warm(now);
+    planner.load(now);
     planner.lead(now);
     let ops = planner.plan(now).ops;
     let order: Vec<String> = ops.iter().map(|op| op.subject.to_string()).take(3).collect();

@@ -37,7 +37,7 @@ fn claim_read(found: Option<(&str, &str)>, late: bool) -> Proven<ClaimProof> {
     };
     planner.outcome(read, result, now, 0.0);
     let uid = Uid::from("uid-c");
-    (planner.proofs.claim(&bound, &uid), planner.is_waiting())
+    (planner.known.proofs.claim(&bound, &uid), planner.is_waiting())
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn volume_read(found: Option<&str>, late: bool) -> Proven<VolumeProof> {
     };
     planner.outcome(read, result, now, 0.0);
     let seen = objects.volumes.get(&VolumeName::from("pv")).map(|volume| volume.metadata.resource_version);
-    (planner.proofs.volume(&bound.key(), &bound.metadata.uid, seen).cloned(), planner.is_waiting())
+    (planner.known.proofs.volume(&bound.key(), &bound.metadata.uid, seen).cloned(), planner.is_waiting())
 }
 
 #[test]
@@ -230,7 +230,7 @@ async fn e11_nothing_is_released_in_the_grace_after_a_restore_and_its_end_is_sho
     assert!(plan.ops.is_empty(), "{plan:?}");
     let told: Vec<&str> = plan.events.iter().map(|event| event.reason).collect();
     assert_eq!(told, ["RestoreGrace"]);
-    let row = serde_json::json!(planner.standing().page())["waiting"][0].clone();
+    let row = serde_json::json!(planner.diagnostics().page())["waiting"][0].clone();
     assert_eq!((&row["volume"], &row["reason"]), (&json!("pv"), &json!("RestoreGrace")));
     let time = |field: &str| row[field].as_str().unwrap().parse::<Timestamp>().unwrap();
     let lasts = time("until").as_second() - time("since").as_second();

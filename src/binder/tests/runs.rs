@@ -5,9 +5,9 @@ use crate::{
     binder::{
         decide::upkeep::IN_TREE_FINALIZER,
         plugins::{
+            operations::ClaimStage,
             options::{Recycler, Recyclers},
             path::{Directory, HostPath},
-            runs::ClaimStage,
         },
         tell::reason::VolumeReason,
     },
@@ -40,7 +40,7 @@ fn with_recycler() -> (Arc<Objects>, Planner) {
 /// A volume that is to be recycled, as its claim is proven gone.
 fn to_recycle(now: Instant) -> (Arc<Objects>, Planner) {
     let (objects, mut planner) = with_recycler();
-    planner.warm(now);
+    planner.load(now);
     planner.lead(now);
     let proof = only(planner.plan(now));
     planner.outcome(proof, Err(CallError::NotFound("c".into())), now, 0.0);
@@ -110,7 +110,7 @@ fn s23_no_two_processes_name_their_pods_alike() {
     let names = [0, 1].map(|number| {
         let (_, mut planner) = with_recycler();
         planner.count_runs_from(number);
-        planner.warm(now);
+        planner.load(now);
         planner.lead(now);
         let proof = only(planner.plan(now));
         planner.outcome(proof, Err(CallError::NotFound("c".into())), now, 0.0);
@@ -130,7 +130,7 @@ fn a_recycler_pod_is_asked_for_when_the_list_lacks_it_and_deleted_once() {
     let start = only(planner.plan(now));
     pod.metadata.resource_version = ResourceVersion(8);
     planner.outcome(start, Ok(Answer::Pod(pod.clone())), now, 0.0);
-    assert_eq!(planner.scrubbing().len(), 1);
+    assert_eq!(planner.recycling_pods().len(), 1);
     assert!(planner.plan(now).ops.is_empty());
 
     objects.reset::<Pod>(vec![]);
@@ -262,7 +262,7 @@ fn deleting(now: Instant) -> (Arc<Objects>, Planner, Op) {
     objects.reset(vec![directory_volume(1)]);
     let options = BinderOptions { enable_hostpath_provisioner: true, ..BinderOptions::default() };
     let mut planner = Planner::new(Arc::clone(&objects), options);
-    planner.warm(now);
+    planner.load(now);
     planner.lead(now);
     let proof = only(planner.plan(now));
     planner.outcome(proof, Err(CallError::NotFound("c".into())), now, 0.0);
@@ -361,7 +361,7 @@ fn a_pod_that_happens_to_have_the_name_is_not_taken_for_ours() {
     assert_ne!(creation.call.target(), Some(&Object::Pod(pod.key())));
     planner.outcome(creation, Err(CallError::AlreadyExists("there".into())), later, 0.0);
     assert!(planner.plan(later).ops.is_empty());
-    let reason = planner.standing().volume(&VolumeName::from("pv"));
+    let reason = planner.diagnostics().volume(&VolumeName::from("pv"));
     assert_eq!(
         reason,
         Some(VolumeReason::RecycleFailed("old recycler pod found, will retry later".to_owned()))
@@ -383,7 +383,7 @@ fn creating(now: Instant) -> (Arc<Objects>, Planner, Op) {
     }))]);
     let options = BinderOptions { enable_hostpath_provisioner: true, ..BinderOptions::default() };
     let mut planner = Planner::new(Arc::clone(&objects), options);
-    planner.warm(now);
+    planner.load(now);
     planner.lead(now);
     let op = only(planner.plan(now));
     assert_eq!(op.call, making());
@@ -450,7 +450,7 @@ fn storage_that_was_made_in_vain_goes_when_its_claim_is_gone() {
     let (objects, mut planner) = planner(vec![], vec![claim.clone()]);
     let now = Instant::now();
     planner.plan(now);
-    planner.plugins.runs.claim_at(&claim, ClaimStage::Undoing("no".to_owned(), 1));
+    planner.known.plugins.operations.claim_at(&claim, ClaimStage::Undoing("no".to_owned(), 1));
     claim.metadata.resource_version = ResourceVersion(5);
     objects.delete(claim.clone());
     planner.changed(&ObjectRef::Claim(claim.key()), now);

@@ -14,7 +14,7 @@ use crate::{
         },
         decide::upkeep::IN_TREE_FINALIZER,
         planner::{Plan, Planner},
-        tell::latency::{BindMode, Measure},
+        tell::latency::{BindMode, Sample},
     },
     kube_api::{
         backoff::retry_pause,
@@ -25,6 +25,7 @@ use crate::{
             StorageClass, VolumePhase,
         },
     },
+    state::Objects,
 };
 
 fn key(name: &str) -> ClaimKey {
@@ -116,14 +117,14 @@ fn s28_one_read_of_a_class_serves_the_claims_known_by_then() {
     objects.apply(of("c", 9));
     planner.changed(&ObjectRef::Claim(key("c")), now);
     assert!(planner.plan(now).ops.is_empty());
-    assert_eq!(planner.standing().waiting(), [("ConfirmingClass", 3)].into());
+    assert_eq!(planner.diagnostics().waiting(), [("ConfirmingClass", 3)].into());
 
     planner.outcome(read, Err(CallError::NotFound("manual".into())), now, 0.0);
     let read = only(planner.plan(now));
     assert_eq!(read.subject, Target::Claim(key("c")), "it came after the read was sent");
     planner.outcome(read, Err(CallError::NotFound("manual".into())), now, 0.0);
     assert!(planner.plan(now).ops.is_empty());
-    assert_eq!(planner.standing().waiting(), [("ClassNotFound", 3)].into());
+    assert_eq!(planner.diagnostics().waiting(), [("ClassNotFound", 3)].into());
 
     // The class comes: its absence is no longer proven.
     let class: StorageClass = decode(&json!({
@@ -133,7 +134,7 @@ fn s28_one_read_of_a_class_serves_the_claims_known_by_then() {
     objects.apply(class.clone());
     planner.changed(&ObjectRef::Class(class.key()), now);
     planner.plan(now);
-    assert_eq!(planner.standing().waiting(), [("WaitingForFirstConsumer", 3)].into());
+    assert_eq!(planner.diagnostics().waiting(), [("WaitingForFirstConsumer", 3)].into());
 
     // It goes: that there was none before it came says nothing about now.
     objects.delete(class.clone());
@@ -157,7 +158,7 @@ fn s28_a_class_that_was_read_live_is_used_before_its_watch_tells_of_it() {
         planner.changed(&object, now);
     }
     assert_eq!(planner.plan(now).ops, []);
-    assert_eq!(planner.standing().waiting(), [("WaitingForFirstConsumer", 1)].into());
+    assert_eq!(planner.diagnostics().waiting(), [("WaitingForFirstConsumer", 1)].into());
 
     // A list that should show it and does not: it is asked for again.
     objects.reset::<StorageClass>(Vec::new());
@@ -177,7 +178,7 @@ fn the_absence_of_a_class_is_known_as_long_as_somebody_asks_for_it() {
     let resync = planner.plan(now).wake_at.unwrap();
     let next = planner.plan(resync).wake_at.unwrap();
     let is_known = |planner: &Planner| {
-        planner.proofs.is_without_class(&ClassName::from("manual"), claim.metadata.resource_version)
+        planner.known.proofs.is_without_class(&ClassName::from("manual"), claim.metadata.resource_version)
     };
     assert!(is_known(&planner));
     let mut gone = claim.clone();
@@ -197,7 +198,7 @@ fn s28_a_class_that_cannot_be_read_keeps_its_claims_waiting() {
     let plan = planner.plan(now);
     assert!(plan.ops.is_empty(), "the other claim does not try the same at once");
     assert_eq!(plan.wake_at, Some(now + Duration::from_millis(500)));
-    assert_eq!(planner.standing().waiting(), [("RetryBackoff", 2)].into());
+    assert_eq!(planner.diagnostics().waiting(), [("RetryBackoff", 2)].into());
     let text = "storage class \"manual\" could not be read: no";
     assert_eq!(reasons(&plan), [("ProvisioningFailed", text); 2]);
 
@@ -210,7 +211,7 @@ fn s28_a_class_that_cannot_be_read_keeps_its_claims_waiting() {
     let read = only(planner.plan(plan.wake_at.unwrap()));
     planner.outcome(read, Err(CallError::NotFound("manual".into())), now, 0.0);
     planner.plan(now);
-    assert_eq!(planner.standing().waiting(), [("ClassNotFound", 2)].into());
+    assert_eq!(planner.diagnostics().waiting(), [("ClassNotFound", 2)].into());
 }
 
 /// A label, say: the claim's revision grows, and nothing tells of it, as nothing that we keep has changed.
@@ -227,7 +228,7 @@ fn s39_a_change_of_no_interest_costs_one_read_of_the_class() {
     let read = only(planner.plan(later));
     planner.outcome(read, Err(CallError::NotFound("manual".into())), later, 0.0);
     assert!(planner.plan(later).ops.is_empty());
-    assert_eq!(planner.standing().waiting(), [("ClassNotFound", 1)].into());
+    assert_eq!(planner.diagnostics().waiting(), [("ClassNotFound", 1)].into());
 }
 
 /// Both volumes are new, and pre-bound by name; the absence of the class is being proven for one of the
@@ -349,22 +350,13 @@ fn a_bind_that_stops_is_not_measured_as_a_long_one() {
     let read = only(planner.plan(now));
     planner.outcome(read, Ok(Answer::Volume(taken)), now, 0.0);
     assert!(planner.plan(now).ops.is_empty());
-    let mut now = now + Duration::from_hours(1);
+    let now = now + Duration::from_hours(1);
     let mut other = volume("other");
     other.metadata.resource_version = ResourceVersion(4);
     objects.apply(other);
     planner.changed(&ObjectRef::Volume(VolumeName::from("other")), now);
-    let mut measures = Vec::new();
-    for revision in 5..20 {
-        let plan = planner.plan(now);
-        measures.extend(plan.measures);
-        for op in plan.ops {
-            now += Duration::from_secs(1);
-            let answer = answer(&objects, &op, revision);
-            planner.outcome(op, Ok(answer), now, 0.0);
-        }
-    }
-    assert_eq!(binds(measures), [(BindMode::Static, 4)]);
+    let samples = samples_of_bind(&mut planner, &objects, now);
+    assert_eq!(binds(samples), [(BindMode::Static, 4)]);
 }
 
 /// The server is too busy for the second write of a bind. When its time comes, the volume is being given the
@@ -392,7 +384,7 @@ fn a_bind_that_meets_another_write_to_its_volume_is_measured_from_its_beginning(
     assert_eq!(annotating.call.write_kind(), Some(WriteKind::Annotate));
     let mut now = start + after;
     assert!(planner.plan(now).ops.is_empty());
-    assert_eq!(planner.standing().waiting(), [("VolumeBusy", 1)].into());
+    assert_eq!(planner.diagnostics().waiting(), [("VolumeBusy", 1)].into());
     now += Duration::from_secs(2);
     changed.metadata.resource_version = ResourceVersion(4);
     changed.metadata.finalizers.push(IN_TREE_FINALIZER);
@@ -402,16 +394,31 @@ fn a_bind_that_meets_another_write_to_its_volume_is_measured_from_its_beginning(
         let answer = answer(&objects, &op, revision);
         planner.outcome(op, Ok(answer), now, 0.0);
     }
-    assert_eq!(binds(planner.plan(now).measures), [(BindMode::Static, 9)]);
+    assert_eq!(binds(planner.plan(now).samples), [(BindMode::Static, 9)]);
 }
 
 /// Binds that were measured, and their whole seconds: a planner is made a moment before a test begins.
-fn binds(measures: Vec<Measure>) -> Vec<(BindMode, u64)> {
-    let bind = |measure| match measure {
-        Measure::Bound(mode, took, _) => Some((mode, took.as_secs())),
-        Measure::Took(..) | Measure::Failed(..) => None,
+fn binds(samples: Vec<Sample>) -> Vec<(BindMode, u64)> {
+    let bind = |sample| match sample {
+        Sample::Bound(mode, took, _) => Some((mode, took.as_secs())),
+        Sample::Took(..) | Sample::Failed(..) => None,
     };
-    measures.into_iter().filter_map(bind).collect()
+    samples.into_iter().filter_map(bind).collect()
+}
+
+/// Plays a bind to its end, each request of which takes a second.
+fn samples_of_bind(planner: &mut Planner, objects: &Objects, mut now: Instant) -> Vec<Sample> {
+    let mut samples = Vec::new();
+    for revision in 5..20 {
+        let plan = planner.plan(now);
+        samples.extend(plan.samples);
+        for op in plan.ops {
+            now += Duration::from_secs(1);
+            let answer = answer(objects, &op, revision);
+            planner.outcome(op, Ok(answer), now, 0.0);
+        }
+    }
+    samples
 }
 
 /// S-2: a claim that waits its turn can be bound all that time.
@@ -425,18 +432,9 @@ fn a_bind_is_measured_from_when_it_was_possible_and_not_from_its_turn() {
     objects.apply(free);
     let offered = start + Duration::from_mins(1);
     planner.changed(&ObjectRef::Volume(VolumeName::from("pv")), offered);
-    let mut now = offered + Duration::from_secs(2);
-    let mut measures = Vec::new();
-    for revision in 5..20 {
-        let plan = planner.plan(now);
-        measures.extend(plan.measures);
-        for op in plan.ops {
-            now += Duration::from_secs(1);
-            let answer = answer(&objects, &op, revision);
-            planner.outcome(op, Ok(answer), now, 0.0);
-        }
-    }
-    assert_eq!(binds(measures), [(BindMode::Static, 2 + 4)]);
+    let now = offered + Duration::from_secs(2);
+    let samples = samples_of_bind(&mut planner, &objects, now);
+    assert_eq!(binds(samples), [(BindMode::Static, 2 + 4)]);
 }
 
 /// Users may set a sync period that is longer than events last.
@@ -444,7 +442,7 @@ fn a_bind_is_measured_from_when_it_was_possible_and_not_from_its_turn() {
 fn what_waits_is_told_again_before_that_expires_whatever_the_sync_period() {
     let (objects, mut planner) = planner(vec![], vec![claim("c")]);
     let hours = Duration::from_hours(5);
-    planner.options.sync_period = hours;
+    planner.known.options.sync_period = hours;
     let start = Instant::now();
     let mut due = start;
     for _ in 0..3 {

@@ -34,7 +34,7 @@ pub const CLAIM_UID: &str = "mooring.binder/claim-uid";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VolumeStage {
     /// The recycler pod is made, and does not run.
-    Begun,
+    Created,
     /// The volume was read live at this revision, and is released.
     Proven(ResourceVersion),
     /// The recycler pod may run.
@@ -49,7 +49,7 @@ pub enum VolumeStage {
 
 /// What is done to a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VolumeRun {
+pub struct VolumeOperation {
     volume: Uid,
     claim: Uid,
     /// The recycler pod, if there is one.
@@ -65,7 +65,6 @@ pub enum ClaimStage {
     Made(u32),
     /// The object was refused for good, with this text; removing the storage failed so many times.
     Undoing(String, u32),
-    /// It failed.
     Failed(Unprovisioned),
 }
 
@@ -73,16 +72,14 @@ pub enum ClaimStage {
 #[derive(Clone, Debug)]
 struct Recycling {
     pod: Uid,
-    /// The owner's UID.
     volume: Uid,
     /// Whether it is one of ours, of this or an earlier process.
     is_marked: bool,
 }
 
-/// All runs.
 #[derive(Debug, Default)]
-pub struct Runs {
-    volumes: BTreeMap<VolumeName, VolumeRun>,
+pub struct Operations {
+    volumes: BTreeMap<VolumeName, VolumeOperation>,
     claims: BTreeMap<ClaimKey, (Uid, ClaimStage)>,
     /// Claims for which the scheduler was asked again since their last try.
     rescheduled: BTreeMap<ClaimKey, Uid>,
@@ -98,8 +95,8 @@ pub struct Runs {
     pub(crate) pauses: RetryMap<Target>,
 }
 
-impl Runs {
-    /// No runs; recycler pods are looked for in these namespaces.
+impl Operations {
+    /// No operations; recycler pods are looked for in these namespaces.
     #[must_use]
     pub fn new(namespaces: BTreeSet<String>) -> Self {
         Self { namespaces, ..Self::default() }
@@ -107,7 +104,7 @@ impl Runs {
 
     /// The run of a volume as it is.
     #[must_use]
-    pub fn of_volume(&self, volume: &PersistentVolume) -> Option<&VolumeRun> {
+    pub fn of_volume(&self, volume: &PersistentVolume) -> Option<&VolumeOperation> {
         let claim = &volume.spec.claim_ref.as_ref()?.uid;
         let run = self.volumes.get(&volume.key())?;
         (run.volume == volume.metadata.uid && run.claim == *claim).then_some(run)
@@ -127,7 +124,7 @@ impl Runs {
     }
 
     /// The recycler pods of a volume: those that it owns, and those of ours that an earlier volume of its name
-    /// owned. A pod that merely names it does not count, as anybody may make one and keep it.
+    /// owned. A pod that merely names it does not count, as any user may make one and keep it.
     pub fn pods(&self, volume: &PersistentVolume) -> impl Iterator<Item = (&PodKey, &Uid)> {
         let pods = self.pods.get(&volume.key()).into_iter().flatten();
         let owner = &volume.metadata.uid;
@@ -214,7 +211,8 @@ impl Runs {
     fn pod_ended(&mut self, name: &VolumeName, uid: &Uid, result: Result<(), String>, now: Instant) {
         let Some(run) = self.volumes.get_mut(name) else { return };
         let is_its = run.pod.as_ref().is_some_and(|(_, pod)| pod == uid);
-        let is_open = matches!(run.stage, VolumeStage::Begun | VolumeStage::Proven(_) | VolumeStage::Started);
+        let is_open =
+            matches!(run.stage, VolumeStage::Created | VolumeStage::Proven(_) | VolumeStage::Started);
         if !is_its || !is_open {
             return;
         }
@@ -229,16 +227,16 @@ impl Runs {
 
     /// A recycler pod was made for a volume as it is. One made for a volume that has since been made anew under
     /// its name is left over, and not of a run.
-    pub fn begun(&mut self, volume: &PersistentVolume, pod: &Pod) {
+    pub fn pod_created(&mut self, volume: &PersistentVolume, pod: &Pod) {
         let Some(reference) = &volume.spec.claim_ref else { return };
         if owner(pod).is_none_or(|owner| owner.uid != volume.metadata.uid) {
             return;
         }
-        let run = VolumeRun {
+        let run = VolumeOperation {
             volume: volume.metadata.uid.clone(),
             claim: reference.uid.clone(),
             pod: Some((pod.key(), pod.metadata.uid.clone())),
-            stage: VolumeStage::Begun,
+            stage: VolumeStage::Created,
         };
         self.volumes.insert(volume.key(), run);
     }
@@ -248,12 +246,14 @@ impl Runs {
         let Some(reference) = &volume.spec.claim_ref else { return };
         let stage = VolumeStage::Proven(volume.metadata.resource_version);
         let pod = match self.of_volume(volume) {
-            Some(VolumeRun { stage: VolumeStage::Begun | VolumeStage::Proven(_), pod, .. }) => pod.clone(),
+            Some(VolumeOperation { stage: VolumeStage::Created | VolumeStage::Proven(_), pod, .. }) => {
+                pod.clone()
+            }
             Some(_) => return,
             None => None,
         };
         let (volume_uid, claim) = (volume.metadata.uid.clone(), reference.uid.clone());
-        self.volumes.insert(volume.key(), VolumeRun { volume: volume_uid, claim, pod, stage });
+        self.volumes.insert(volume.key(), VolumeOperation { volume: volume_uid, claim, pod, stage });
     }
 
     /// A step that rested on a proof was made. The pod it started may have ended before the answer came.
@@ -271,14 +271,14 @@ impl Runs {
         if let Some(run) = self.volumes.get_mut(volume)
             && let VolumeStage::Proven(_) = run.stage
         {
-            run.stage = VolumeStage::Begun;
+            run.stage = VolumeStage::Created;
         }
     }
 
     /// What was to be done to a volume failed.
     pub fn volume_failed(&mut self, volume: &PersistentVolume, text: String, now: Instant) {
         let Some(reference) = &volume.spec.claim_ref else { return };
-        let run = VolumeRun {
+        let run = VolumeOperation {
             volume: volume.metadata.uid.clone(),
             claim: reference.uid.clone(),
             pod: None,
@@ -346,14 +346,14 @@ impl Runs {
 
     /// The claim for whose UID storage was made whose object was refused for good, when the claim itself is
     /// gone. Where the object may yet be made, or be there unseen, the storage may hold data and stays.
-    pub fn take_orphan(&mut self, claim: &ClaimKey) -> Option<Uid> {
+    pub fn take_leftover(&mut self, claim: &ClaimKey) -> Option<Uid> {
         match self.claims.remove(claim) {
             Some((uid, ClaimStage::Undoing(..))) => Some(uid),
             _ => None,
         }
     }
 
-    /// The targets whose pause is over: their failed runs are forgotten, so that they begin anew.
+    /// The targets whose pause is over: their failed operations are forgotten, so that they begin anew.
     pub fn take_due(&mut self, now: Instant) -> Vec<Target> {
         let due = self.pauses.take_due(now);
         for target in &due {
@@ -416,36 +416,37 @@ mod tests {
         }))
     }
 
-    fn runs() -> Runs {
-        Runs::new([String::from("default")].into())
+    fn operations() -> Operations {
+        Operations::new([String::from("default")].into())
     }
 
     #[test]
     fn only_the_end_of_its_own_pod_ends_a_run() {
         let now = Instant::now();
-        let (mut runs, volume) = (runs(), volume("v"));
-        let told = |runs: &mut Runs, pod: &Pod| runs.pod_changed(&pod.key(), Some(pod), now);
+        let (mut operations, volume) = (operations(), volume("v"));
+        let told =
+            |operations: &mut Operations, pod: &Pod| operations.pod_changed(&pod.key(), Some(pod), now);
         let own = pod("default", "own", "Pending");
-        assert_eq!(told(&mut runs, &own), Some(volume.key()));
-        runs.begun(&volume, &own);
-        assert_eq!(told(&mut runs, &pod("default", "other", "Succeeded")), Some(volume.key()));
-        assert_eq!(runs.of_volume(&volume).unwrap().stage, VolumeStage::Begun);
+        assert_eq!(told(&mut operations, &own), Some(volume.key()));
+        operations.pod_created(&volume, &own);
+        assert_eq!(told(&mut operations, &pod("default", "other", "Succeeded")), Some(volume.key()));
+        assert_eq!(operations.of_volume(&volume).unwrap().stage, VolumeStage::Created);
         // Elsewhere, and of another volume, a name means nothing.
-        assert_eq!(told(&mut runs, &pod("people", "own", "Succeeded")), None);
-        assert_eq!(runs.of_volume(&volume).unwrap().stage, VolumeStage::Begun);
-        assert_eq!(runs.pods(&volume).count(), 2);
-        told(&mut runs, &pod("default", "own", "Succeeded"));
-        assert_eq!(runs.of_volume(&volume).unwrap().stage, VolumeStage::Done);
+        assert_eq!(told(&mut operations, &pod("people", "own", "Succeeded")), None);
+        assert_eq!(operations.of_volume(&volume).unwrap().stage, VolumeStage::Created);
+        assert_eq!(operations.pods(&volume).count(), 2);
+        told(&mut operations, &pod("default", "own", "Succeeded"));
+        assert_eq!(operations.of_volume(&volume).unwrap().stage, VolumeStage::Done);
         // What came first counts.
-        assert_eq!(runs.pod_changed(&own.key(), None, now), Some(volume.key()));
-        assert_eq!(runs.of_volume(&volume).unwrap().stage, VolumeStage::Done);
-        assert_eq!(runs.pods(&volume).count(), 1);
+        assert_eq!(operations.pod_changed(&own.key(), None, now), Some(volume.key()));
+        assert_eq!(operations.of_volume(&volume).unwrap().stage, VolumeStage::Done);
+        assert_eq!(operations.pods(&volume).count(), 1);
 
         let mut another_claim = volume.clone();
         another_claim.spec.claim_ref.as_mut().unwrap().uid = "uid-d".into();
         let mut made_anew = volume.clone();
         made_anew.metadata.uid = "uid-w".into();
-        assert_eq!((runs.of_volume(&another_claim), runs.of_volume(&made_anew)), (None, None));
+        assert_eq!((operations.of_volume(&another_claim), operations.of_volume(&made_anew)), (None, None));
     }
 
     #[test]
@@ -455,80 +456,80 @@ mod tests {
         let rows =
             [("uid-v", true, true), ("uid-v", false, true), ("old", true, true), ("old", false, false)];
         for (owner, marked, counts) in rows {
-            let mut runs = runs();
+            let mut operations = operations();
             let mut pod = pod("default", "p", "Running");
             pod.metadata.owner_references[0].uid = owner.into();
             if marked {
                 let marked: Pod = decode(&json!({"metadata": {"annotations": {CLAIM_UID: "uid-c"}}}));
                 pod.metadata.annotations = marked.metadata.annotations;
             }
-            assert_eq!(runs.pod_changed(&pod.key(), Some(&pod), now), Some(volume("v").key()));
-            assert_eq!(runs.pods(&volume("v")).count() == 1, counts, "{owner} {marked}");
+            assert_eq!(operations.pod_changed(&pod.key(), Some(&pod), now), Some(volume("v").key()));
+            assert_eq!(operations.pods(&volume("v")).count() == 1, counts, "{owner} {marked}");
         }
     }
 
     #[test]
     fn a_pod_that_was_made_anew_under_its_name_is_another_one() {
         let now = Instant::now();
-        let (mut runs, volume) = (runs(), volume("v"));
+        let (mut operations, volume) = (operations(), volume("v"));
         let own = pod("default", "own", "Pending");
-        runs.pod_changed(&own.key(), Some(&own), now);
+        operations.pod_changed(&own.key(), Some(&own), now);
         let mut made_anew = volume.clone();
         made_anew.metadata.uid = "uid-w".into();
-        runs.begun(&made_anew, &own);
-        assert_eq!(runs.of_volume(&made_anew), None, "S23 the pod is of the volume before it");
-        runs.begun(&volume, &own);
-        runs.pod_deleted(&own.key());
-        assert!(runs.is_deleted(&own.metadata.uid));
+        operations.pod_created(&made_anew, &own);
+        assert_eq!(operations.of_volume(&made_anew), None, "S23 the pod is of the volume before it");
+        operations.pod_created(&volume, &own);
+        operations.pod_deleted(&own.key());
+        assert!(operations.is_deleted(&own.metadata.uid));
         let mut anew = pod("default", "own", "Succeeded");
         anew.metadata.uid = "anew".into();
-        runs.pod_changed(&own.key(), Some(&anew), now);
+        operations.pod_changed(&own.key(), Some(&anew), now);
         let deleted = "failed to recycle volume: recycler pod was deleted".to_owned();
-        assert_eq!(runs.of_volume(&volume).unwrap().stage, VolumeStage::Failed(deleted));
-        assert!(!runs.is_deleted(&own.metadata.uid));
+        assert_eq!(operations.of_volume(&volume).unwrap().stage, VolumeStage::Failed(deleted));
+        assert!(!operations.is_deleted(&own.metadata.uid));
     }
 
     #[test]
     fn a_proof_is_for_the_next_step_only() {
-        let (mut runs, volume) = (runs(), volume("v"));
+        let (mut operations, volume) = (operations(), volume("v"));
         let own = pod("default", "own", "Pending");
-        let stage = |runs: &Runs| runs.of_volume(&volume).map(|run| run.stage.clone());
-        runs.begun(&volume, &own);
-        runs.proven(&volume);
-        assert_eq!(stage(&runs), Some(VolumeStage::Proven(ResourceVersion(5))));
-        runs.unproven(&volume.key());
-        assert_eq!(stage(&runs), Some(VolumeStage::Begun));
-        runs.advance(&volume.key(), VolumeStage::Started);
-        assert_eq!(stage(&runs), Some(VolumeStage::Begun), "nothing starts without a proof");
-        runs.proven(&volume);
-        runs.advance(&volume.key(), VolumeStage::Started);
-        runs.proven(&volume);
-        assert_eq!(stage(&runs), Some(VolumeStage::Started), "a late read takes nothing back");
+        let stage = |operations: &Operations| operations.of_volume(&volume).map(|run| run.stage.clone());
+        operations.pod_created(&volume, &own);
+        operations.proven(&volume);
+        assert_eq!(stage(&operations), Some(VolumeStage::Proven(ResourceVersion(5))));
+        operations.unproven(&volume.key());
+        assert_eq!(stage(&operations), Some(VolumeStage::Created));
+        operations.advance(&volume.key(), VolumeStage::Started);
+        assert_eq!(stage(&operations), Some(VolumeStage::Created), "nothing starts without a proof");
+        operations.proven(&volume);
+        operations.advance(&volume.key(), VolumeStage::Started);
+        operations.proven(&volume);
+        assert_eq!(stage(&operations), Some(VolumeStage::Started), "a late read takes nothing back");
 
-        let mut runs = self::runs();
-        let stage = |runs: &Runs| runs.of_volume(&volume).map(|run| run.stage.clone());
-        runs.proven(&volume);
-        runs.advance(&volume.key(), VolumeStage::Done);
-        runs.advance(&volume.key(), VolumeStage::Started);
-        assert_eq!(stage(&runs), Some(VolumeStage::Done), "the end may be told before the answer");
-        runs.advance(&volume.key(), VolumeStage::Deleted);
-        assert_eq!(stage(&runs), Some(VolumeStage::Deleted));
+        let mut operations = self::operations();
+        let stage = |operations: &Operations| operations.of_volume(&volume).map(|run| run.stage.clone());
+        operations.proven(&volume);
+        operations.advance(&volume.key(), VolumeStage::Done);
+        operations.advance(&volume.key(), VolumeStage::Started);
+        assert_eq!(stage(&operations), Some(VolumeStage::Done), "the end may be told before the answer");
+        operations.advance(&volume.key(), VolumeStage::Deleted);
+        assert_eq!(stage(&operations), Some(VolumeStage::Deleted));
     }
 
     #[test]
     fn a_failed_run_is_forgotten_after_its_pause_and_the_next_pause_is_longer() {
         let now = Instant::now();
-        let (mut runs, volume) = (runs(), volume("v"));
+        let (mut operations, volume) = (operations(), volume("v"));
         let target = Target::Volume(volume.key());
-        runs.volume_failed(&volume, "no".to_owned(), now);
-        let first = runs.pauses.next_due().unwrap();
-        assert_eq!(runs.take_due(now), vec![]);
-        assert_eq!(runs.take_due(first), vec![target.clone()]);
-        assert_eq!(runs.of_volume(&volume), None);
-        runs.volume_failed(&volume, "no".to_owned(), first);
-        assert_eq!(runs.pauses.next_due().unwrap() - first, 2 * (first - now));
-        runs.forget(&target);
-        assert_eq!((runs.pauses.next_due(), runs.of_volume(&volume)), (None, None));
+        operations.volume_failed(&volume, "no".to_owned(), now);
+        let first = operations.pauses.next_due().unwrap();
+        assert_eq!(operations.take_due(now), vec![]);
+        assert_eq!(operations.take_due(first), vec![target.clone()]);
+        assert_eq!(operations.of_volume(&volume), None);
+        operations.volume_failed(&volume, "no".to_owned(), first);
+        assert_eq!(operations.pauses.next_due().unwrap() - first, 2 * (first - now));
+        operations.forget(&target);
+        assert_eq!((operations.pauses.next_due(), operations.of_volume(&volume)), (None, None));
     }
 
     #[test]
@@ -537,10 +538,10 @@ mod tests {
             decode(&json!({"metadata": {"namespace": "ns", "name": "c", "uid": "uid-c"}}));
         let undoing = || ClaimStage::Undoing("no".to_owned(), 1);
         let orphan = |of: &PersistentVolumeClaim, stage: ClaimStage, seen: &str| {
-            let mut runs = runs();
-            runs.claim_at(of, stage);
-            runs.volume_seen(&volume(seen));
-            runs.take_orphan(&claim.key())
+            let mut operations = operations();
+            operations.claim_at(of, stage);
+            operations.volume_seen(&volume(seen));
+            operations.take_leftover(&claim.key())
         };
         assert_eq!(
             orphan(&claim, ClaimStage::Made(0), "another"),
@@ -557,11 +558,11 @@ mod tests {
             Some("uid-d".into()),
             "that volume is another claim's"
         );
-        let mut failed = runs();
+        let mut failed = operations();
         failed.claim_at(&claim, undoing());
         assert!(failed.has_claim(&claim.key()));
-        assert_eq!(failed.take_orphan(&claim.key()), Some(claim.metadata.uid.clone()));
+        assert_eq!(failed.take_leftover(&claim.key()), Some(claim.metadata.uid.clone()));
         failed.claim_at(&claim, ClaimStage::Failed(Unprovisioned::Refused("no".to_owned())));
-        assert_eq!(failed.take_orphan(&claim.key()), None);
+        assert_eq!(failed.take_leftover(&claim.key()), None);
     }
 }

@@ -56,7 +56,7 @@ struct Wrote {
 
 /// What we wrote of late, and who undid it.
 #[derive(Debug, Default)]
-pub struct Rivals {
+pub struct SecondBinder {
     wrote: HashMap<Target, Wrote>,
     order: VecDeque<(Instant, Target)>,
     writers: SecondWriters<Target>,
@@ -65,7 +65,7 @@ pub struct Rivals {
     sightings: u64,
 }
 
-impl Rivals {
+impl SecondBinder {
     /// Notes the answer to a write of ours.
     pub fn wrote_claim(&mut self, claim: &PersistentVolumeClaim, now: Instant) {
         let target = Target::Claim(claim.key());
@@ -189,7 +189,7 @@ impl Rivals {
         self.writers.ends_at()
     }
 
-    /// How often somebody was seen.
+    /// How often another writer was seen.
     #[must_use]
     pub fn sightings(&self) -> u64 {
         self.sightings
@@ -225,10 +225,10 @@ mod tests {
     }
 
     /// Reads all there is to read, each with this owner. Returns how many were read.
-    fn read(rivals: &mut Rivals, manager: &str, now: Instant) -> usize {
+    fn read(writers: &mut SecondBinder, manager: &str, now: Instant) -> usize {
         let mut count = 0;
-        while let Some((target, _)) = rivals.take_read(|_| true) {
-            rivals.learn(&target, &[manager.to_owned()], now);
+        while let Some((target, _)) = writers.take_read(|_| true) {
+            writers.learn(&target, &[manager.to_owned()], now);
             count += 1;
         }
         count
@@ -251,69 +251,69 @@ mod tests {
             ((Available, ""), (11, Bound, "a"), true),
         ];
         for ((phase, uid), (revision, other, other_uid), sign) in cases {
-            let mut rivals = Rivals::default();
-            rivals.wrote_volume(&volume(10, phase, uid), now);
-            rivals.look_at_volume(&volume(revision, other, other_uid), now);
+            let mut writers = SecondBinder::default();
+            writers.wrote_volume(&volume(10, phase, uid), now);
+            writers.look_at_volume(&volume(revision, other, other_uid), now);
             let name = format!("{phase:?} {uid:?} -> {other:?} {other_uid:?}");
-            assert_eq!(read(&mut rivals, "kubectl-edit", now) == 1, sign, "{name}");
-            assert_eq!(rivals.ends(), None, "{name}: nothing follows from what is nobody's in particular");
+            assert_eq!(read(&mut writers, "kubectl-edit", now) == 1, sign, "{name}");
+            assert_eq!(writers.ends(), None, "{name}: nothing follows from what is nobody's in particular");
         }
-        let mut rivals = Rivals::default();
-        rivals.wrote_claim(&claim(10, ClaimPhase::Lost), now);
-        rivals.look_at_claim(&claim(12, ClaimPhase::Bound), now);
-        assert_eq!(read(&mut rivals, KCM, now), 1);
-        assert_eq!(rivals.sightings(), 1);
+        let mut writers = SecondBinder::default();
+        writers.wrote_claim(&claim(10, ClaimPhase::Lost), now);
+        writers.look_at_claim(&claim(12, ClaimPhase::Bound), now);
+        assert_eq!(read(&mut writers, KCM, now), 1);
+        assert_eq!(writers.sightings(), 1);
     }
 
     #[test]
     fn s14_what_we_wrote_long_ago_or_may_have_written_ourselves_is_no_sign() {
         let now = Instant::now();
-        let mut rivals = Rivals::default();
-        rivals.wrote_volume(&volume(10, VolumePhase::Bound, "a"), now);
-        rivals.look_at_volume(&volume(11, VolumePhase::Available, "a"), now + MEMORY);
+        let mut writers = SecondBinder::default();
+        writers.wrote_volume(&volume(10, VolumePhase::Bound, "a"), now);
+        writers.look_at_volume(&volume(11, VolumePhase::Available, "a"), now + MEMORY);
         let mut again = volume(12, VolumePhase::Available, "");
         again.metadata.uid = "another".into();
-        rivals.wrote_volume(&volume(11, VolumePhase::Bound, "a"), now);
-        rivals.look_at_volume(&again, now);
-        rivals.wrote_volume(&volume(12, VolumePhase::Bound, "a"), now);
-        rivals.forget(&Target::Volume("pv".into()));
-        rivals.look_at_volume(&volume(13, VolumePhase::Available, "a"), now);
-        assert_eq!((read(&mut rivals, KCM, now), rivals.sightings()), (0, 0));
+        writers.wrote_volume(&volume(11, VolumePhase::Bound, "a"), now);
+        writers.look_at_volume(&again, now);
+        writers.wrote_volume(&volume(12, VolumePhase::Bound, "a"), now);
+        writers.forget(&Target::Volume("pv".into()));
+        writers.look_at_volume(&volume(13, VolumePhase::Available, "a"), now);
+        assert_eq!((read(&mut writers, KCM, now), writers.sightings()), (0, 0));
     }
 
     #[test]
     fn s14_one_pair_is_left_alone_and_all_are_only_when_a_binder_was_at_work_on_several() {
         let now = Instant::now();
-        let undone = |rivals: &mut Rivals, name: &str, manager: &str, now: Instant| {
-            rivals.wrote_volume(&named(name, 10, VolumePhase::Bound, "a"), now);
-            rivals.look_at_volume(&named(name, 11, VolumePhase::Available, "a"), now);
-            read(rivals, manager, now);
+        let undone = |writers: &mut SecondBinder, name: &str, manager: &str, now: Instant| {
+            writers.wrote_volume(&named(name, 10, VolumePhase::Bound, "a"), now);
+            writers.look_at_volume(&named(name, 11, VolumePhase::Available, "a"), now);
+            read(writers, manager, now);
         };
         let [one, two, three] = ["one", "two", "three"].map(|name| Target::Volume(name.into()));
-        let mut rivals = Rivals::default();
-        undone(&mut rivals, "one", KCM, now);
-        assert!(rivals.stand_off(&[one]).is_some_and(StandOff::is_proven));
-        assert_eq!(rivals.stand_off(std::slice::from_ref(&three)), None);
-        undone(&mut rivals, "two", "velero", now);
-        assert_eq!(rivals.stand_off(&[two]), None);
-        undone(&mut rivals, "two", KCM, now + MEMORY);
-        let by = rivals.stand_off(&[three]).unwrap().to_string();
+        let mut writers = SecondBinder::default();
+        undone(&mut writers, "one", KCM, now);
+        assert!(writers.stand_off(&[one]).is_some_and(StandOff::is_proven));
+        assert_eq!(writers.stand_off(std::slice::from_ref(&three)), None);
+        undone(&mut writers, "two", "velero", now);
+        assert_eq!(writers.stand_off(&[two]), None);
+        undone(&mut writers, "two", KCM, now + MEMORY);
+        let by = writers.stand_off(&[three]).unwrap().to_string();
         assert_eq!(by, "kube-controller-manager wrote status.phase of pv/two");
-        rivals.settle(rivals.ends().unwrap());
-        assert!(rivals.everywhere().is_some());
-        rivals.settle(rivals.ends().unwrap());
-        assert_eq!((rivals.everywhere(), rivals.ends()), (None, None));
+        writers.settle(writers.ends().unwrap());
+        assert!(writers.everywhere().is_some());
+        writers.settle(writers.ends().unwrap());
+        assert_eq!((writers.everywhere(), writers.ends()), (None, None));
     }
 
     #[test]
     fn s14_the_memory_is_bounded() {
         let now = Instant::now();
-        let mut rivals = Rivals::default();
-        rivals.wrote_claim(&claim(11, ClaimPhase::Bound), now);
+        let mut writers = SecondBinder::default();
+        writers.wrote_claim(&claim(11, ClaimPhase::Bound), now);
         for half_minute in 0..5 {
-            rivals.wrote_volume(&volume(10, VolumePhase::Bound, "a"), now + MEMORY / 2 * half_minute);
-            assert!(rivals.wrote.contains_key(&Target::Volume("pv".into())));
+            writers.wrote_volume(&volume(10, VolumePhase::Bound, "a"), now + MEMORY / 2 * half_minute);
+            assert!(writers.wrote.contains_key(&Target::Volume("pv".into())));
         }
-        assert_eq!((rivals.wrote.len(), rivals.order.len()), (1, 2));
+        assert_eq!((writers.wrote.len(), writers.order.len()), (1, 2));
     }
 }

@@ -1,7 +1,7 @@
 //! Why every claim and volume that is not settled is where it is, for explanations and debugging.
 //!
-//! Written by [`Reasons`](crate::binder::reasons::Reasons) with each decision; no decision reads it. `/debug/binder` prints the very values
-//! that were decided on, and for each claim without a volume those that come nearest.
+//! Written by [`Reasons`](crate::binder::reasons::Reasons) with each decision; no decision reads it. `/debug/binder`
+//! prints the very values that were decided on, and for each claim without a volume those that come nearest.
 
 use std::{
     collections::BTreeMap,
@@ -89,7 +89,7 @@ impl Reason for VolumeReason {
 
 /// Where a claim or volume stands, and the request about it that fails, if one does: that is why it waits then.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Stand<R> {
+pub struct Standing<R> {
     /// Where it stands.
     pub reason: Arc<R>,
     /// What fails.
@@ -99,14 +99,14 @@ pub struct Stand<R> {
 /// A request that fails, and when the next is sent, if that has been settled.
 pub(crate) type Failing = (Failure, Option<Instant>);
 
-impl<R> Stand<R> {
+impl<R> Standing<R> {
     fn of(reason: &Arc<R>, failing: Option<&Failing>) -> (Self, Option<Instant>) {
         let (failure, next) = failing.cloned().unzip();
         (Self { reason: Arc::clone(reason), failure }, next.flatten())
     }
 }
 
-impl<R: Reason + Send + Sync> Reason for Stand<R> {
+impl<R: Reason + Send + Sync> Reason for Standing<R> {
     fn code(&self) -> &'static str {
         if self.failure.is_some() { "RetryBackoff" } else { self.reason.code() }
     }
@@ -132,16 +132,16 @@ impl<R: Reason + Send + Sync> Reason for Stand<R> {
 
 /// Reasons of everything unsettled.
 #[derive(Debug, Default)]
-pub struct Standing {
+pub struct Diagnostics {
     objects: Arc<Objects>,
-    claims: Arc<Waits<ClaimKey, Stand<ClaimReason>>>,
-    volumes: Arc<Waits<VolumeName, Stand<VolumeReason>>>,
+    claims: Arc<Waits<ClaimKey, Standing<ClaimReason>>>,
+    volumes: Arc<Waits<VolumeName, Standing<VolumeReason>>>,
     alarm: Mutex<Option<String>>,
     second_writers: Mutex<Vec<Value>>,
     leads: AtomicBool,
 }
 
-impl Standing {
+impl Diagnostics {
     /// Nothing has been decided yet.
     #[must_use]
     pub fn new(objects: Arc<Objects>) -> Self {
@@ -171,13 +171,13 @@ impl Standing {
 
     /// Every claim that waits.
     #[must_use]
-    pub fn claims(&self) -> BTreeMap<ClaimKey, Wait<Stand<ClaimReason>>> {
+    pub fn claims(&self) -> BTreeMap<ClaimKey, Wait<Standing<ClaimReason>>> {
         self.claims.snapshot()
     }
 
     /// Every volume that waits.
     #[must_use]
-    pub fn volumes(&self) -> BTreeMap<VolumeName, Wait<Stand<VolumeReason>>> {
+    pub fn volumes(&self) -> BTreeMap<VolumeName, Wait<Standing<VolumeReason>>> {
         self.volumes.snapshot()
     }
 
@@ -222,7 +222,7 @@ impl Standing {
 
     /// Sets who else changes what we write: a binder that does so everywhere, and where others do, each with object,
     /// field, manager and end.
-    pub(crate) fn set_rivals(&self, alarm: Option<String>, rows: Vec<Value>) {
+    pub(crate) fn set_second_writers(&self, alarm: Option<String>, rows: Vec<Value>) {
         *self.alarm.lock().unwrap_or_else(PoisonError::into_inner) = alarm;
         *self.second_writers.lock().unwrap_or_else(PoisonError::into_inner) = rows;
     }
@@ -233,7 +233,7 @@ impl Standing {
         wait: Option<(&Arc<ClaimReason>, Option<&Failing>)>,
         now: Instant,
     ) {
-        self.claims.set(key, wait.map(|(reason, failing)| Stand::of(reason, failing)), now);
+        self.claims.set(key, wait.map(|(reason, failing)| Standing::of(reason, failing)), now);
     }
 
     pub(crate) fn set_volume(
@@ -242,7 +242,7 @@ impl Standing {
         wait: Option<(&Arc<VolumeReason>, Option<&Failing>)>,
         now: Instant,
     ) {
-        self.volumes.set(name, wait.map(|(reason, failing)| Stand::of(reason, failing)), now);
+        self.volumes.set(name, wait.map(|(reason, failing)| Standing::of(reason, failing)), now);
     }
 
     pub(crate) fn forget(&self, target: &Target) {
@@ -271,9 +271,9 @@ impl Page {
     fn nearest(&self, wish: &Wish<'_>) -> Vec<Value> {
         let near = self.unbound.nearest(wish, NEAREST, &|name| self.objects.volumes.get(name));
         let row = |near: &Near| {
-            let text = |misfit| events::wrong(misfit, &near.volume, wish);
+            let text = |mismatch| events::wrong(mismatch, &near.volume, wish);
             let wrong =
-                near.misfits.iter().map(|misfit| json!({ "code": misfit.code(), "text": text(*misfit) }));
+                near.mismatches.iter().map(|mismatch| json!({ "code": mismatch.code(), "text": text(*mismatch) }));
             json!({ "volume": near.volume.key(), "wrong": wrong.collect::<Vec<_>>() })
         };
         near.iter().map(row).collect()

@@ -1,0 +1,162 @@
+//! What is known of the cluster: the tables, the indexes of them, the proofs, and what the plugins are at.
+//!
+//! In: objects as they change, and outcomes of live reads. Out: the [`View`] that a decision is made on.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use super::{
+    act::write::{Object, Target},
+    annotations,
+    decide::{
+        proofs::{Proofs, Seen},
+        view::{BinderOptions, Plugins, View},
+    },
+    doubt::Doubts,
+    matching::{
+        choose_claim::{ClaimIndex, PodIndex},
+        choose_volume::VolumeIndex,
+        predicate::{Comparisons, Wish},
+    },
+    plugins::HostPlugins,
+};
+use crate::{
+    kube_api::{
+        events::Involved,
+        ids::{ClassName, PodKey, ResourceVersion, Uid, VolumeName},
+        kinds::{BindingMode, Meta, Narrow, PersistentVolume, StorageClass},
+    },
+    state::Objects,
+};
+
+/// The cluster as known.
+#[derive(Debug)]
+pub(crate) struct Known {
+    pub(crate) objects: Arc<Objects>,
+    pub(crate) options: BinderOptions,
+    pub(crate) volumes: VolumeIndex,
+    pub(crate) claims: ClaimIndex,
+    pub(crate) pods: PodIndex,
+    default_class: Option<ClassName>,
+    pub(crate) proofs: Proofs,
+    pub(crate) plugins: HostPlugins,
+    pub(crate) doubts: Doubts,
+    /// Of the plan that is being made.
+    pub(crate) compared: Comparisons,
+}
+
+impl Known {
+    /// The indexes are still to be loaded.
+    pub(crate) fn new(objects: Arc<Objects>, options: BinderOptions) -> Self {
+        Self {
+            objects,
+            pods: PodIndex::new(options.needs_users()),
+            plugins: HostPlugins::new(&options),
+            options,
+            volumes: VolumeIndex::default(),
+            claims: ClaimIndex::default(),
+            default_class: None,
+            proofs: Proofs::default(),
+            doubts: Doubts::default(),
+            compared: Comparisons::default(),
+        }
+    }
+
+    /// Takes in every object there is, but for pods.
+    pub(crate) fn load(&mut self) {
+        for (name, volume) in &self.objects.volumes.snapshot() {
+            self.volumes.update(name, Some(volume));
+            self.plugins.observe_volume(volume);
+        }
+        for (key, claim) in &self.objects.claims.snapshot() {
+            self.claims.update(key, Some(claim));
+        }
+        self.observe_default_class();
+    }
+
+    /// Looks for the default class again. Returns whether it is another.
+    pub(crate) fn observe_default_class(&mut self) -> bool {
+        let default = default_class(self.objects.classes.snapshot().values());
+        let has_changed = default != self.default_class;
+        self.default_class = default;
+        has_changed
+    }
+
+    /// What a decision is made on, if these volumes are busy.
+    pub(crate) fn view<'a>(&'a self, busy: &'a dyn Fn(&VolumeName) -> bool) -> View<'a> {
+        View {
+            objects: &self.objects,
+            volumes: &self.volumes,
+            pods: &self.pods,
+            default_class: self.default_class.as_ref(),
+            proofs: &self.proofs,
+            busy,
+            plugins: &self.plugins,
+            doubts: &self.doubts,
+            compared: &self.compared,
+            options: &self.options,
+        }
+    }
+
+    /// Whether nothing may be decided about a volume: a pod empties it, or it cannot be read.
+    pub(crate) fn is_closed(&self, name: &VolumeName) -> bool {
+        self.plugins.is_at_work(name, &self.objects)
+            || self.objects.unreadable::<PersistentVolume>(name).is_some()
+    }
+
+    /// Whether a claim takes no free volume, but only one that is reserved for it.
+    pub(crate) fn is_delayed(&self, wish: &Wish<'_>) -> bool {
+        let class = self.objects.classes.get(&ClassName::from(wish.class));
+        class.is_some_and(|class| class.volume_binding_mode == Some(BindingMode::WaitForFirstConsumer))
+    }
+
+    /// Revision at which the tables show an object.
+    pub(crate) fn revision(&self, object: &Object) -> Option<ResourceVersion> {
+        let revision = |meta: &Meta| meta.resource_version;
+        match object {
+            Object::Claim(key) => self.objects.claims.get(key).map(|claim| revision(&claim.metadata)),
+            Object::Volume(name) => self.objects.volumes.get(name).map(|volume| revision(&volume.metadata)),
+            Object::Pod(key) => self.objects.pods.get(key).map(|pod| revision(&pod.metadata)),
+        }
+    }
+
+    /// Revision of the newest claim in our tables, at least of the one that a request is about: one whose change is of
+    /// no interest here comes into the table without being told of.
+    pub(crate) fn newest_claim(&self, subject: &Target) -> ResourceVersion {
+        let own = match subject {
+            Target::Claim(key) => self.objects.claims.get(key).map(|claim| claim.metadata.resource_version),
+            Target::Volume(_) => None,
+        };
+        own.unwrap_or_default().max(self.objects.claims.observed())
+    }
+
+    /// What was proven of the claims that name a volume was proven of the volume as it was. The read that proved
+    /// it may be the change.
+    pub(crate) fn unprove_claims_of(&mut self, name: &VolumeName) {
+        let seen = Seen::of(&self.objects, name);
+        for key in self.claims.naming(name) {
+            self.proofs.forget_claim_unless(key, seen);
+        }
+    }
+
+    /// The recycler pods at work, by UID, with the volume of each.
+    pub(crate) fn recycling_pods(&self) -> BTreeMap<Uid, (PodKey, Involved)> {
+        let volume = |name: &VolumeName| Some(Involved::object(&*self.objects.volumes.get(name)?));
+        let each = self.plugins.pods_at_work().into_iter();
+        each.filter_map(|(name, key, uid)| Some((uid, (key, volume(&name)?)))).collect()
+    }
+}
+
+/// The class for claims without one: the newest of those marked, the first by name among equals
+/// (pv-binder §8).
+// KCM: pkg/volume/util/storageclass.go, GetDefaultClass.
+fn default_class<'a>(classes: impl Iterator<Item = &'a Arc<StorageClass>>) -> Option<ClassName> {
+    let mut best: Option<&Arc<StorageClass>> = None;
+    for class in classes.filter(|class| annotations::is_default_class(&class.metadata)) {
+        let newer =
+            best.is_none_or(|best| class.metadata.creation_timestamp > best.metadata.creation_timestamp);
+        if newer {
+            best = Some(class);
+        }
+    }
+    best.map(|class| class.key())
+}
