@@ -6,11 +6,7 @@
 use tokio::time::Instant;
 
 use crate::{
-    binder::{
-        act::write::Target,
-        decide::view::Plugins,
-        planner::Planner,
-    },
+    binder::{act::write::Target, decide::view::Plugins, planner::Planner},
     kube_api::{
         ids::{ClaimKey, ClassName, PodKey, VolumeName},
         kinds::{ClaimPhase, ClaimRef, ObjectRef, StorageClass},

@@ -263,8 +263,8 @@ pub struct Page {
     alarm: Option<String>,
     leads: bool,
     second_writers: Vec<Value>,
-    claims: BTreeMap<ClaimKey, Wait<Stand<ClaimReason>>>,
-    volumes: BTreeMap<VolumeName, Wait<Stand<VolumeReason>>>,
+    claims: BTreeMap<ClaimKey, Wait<Standing<ClaimReason>>>,
+    volumes: BTreeMap<VolumeName, Wait<Standing<VolumeReason>>>,
 }
 
 impl Page {
@@ -272,8 +272,10 @@ impl Page {
         let near = self.unbound.nearest(wish, NEAREST, &|name| self.objects.volumes.get(name));
         let row = |near: &Near| {
             let text = |mismatch| events::wrong(mismatch, &near.volume, wish);
-            let wrong =
-                near.mismatches.iter().map(|mismatch| json!({ "code": mismatch.code(), "text": text(*mismatch) }));
+            let wrong = near
+                .mismatches
+                .iter()
+                .map(|mismatch| json!({ "code": mismatch.code(), "text": text(*mismatch) }));
             json!({ "volume": near.volume.key(), "wrong": wrong.collect::<Vec<_>>() })
         };
         near.iter().map(row).collect()
@@ -283,7 +285,7 @@ impl Page {
         &self,
         key: &ClaimKey,
         claim: &PersistentVolumeClaim,
-        wait: Option<&Wait<Stand<ClaimReason>>>,
+        wait: Option<&Wait<Standing<ClaimReason>>>,
     ) -> Value {
         let open = claim.spec.volume_name.is_empty();
         let near = match Wish::of(claim) {
