@@ -22,6 +22,11 @@
 //! Beside the rooms stand the planner and its parts: [`known`] (what decisions are made on), [`in_flight`] (what is under
 //! way), [`reasons`] (the last reason of each key), [`queue`], [`retry`], [`second_writer`].
 
+#![cfg_attr(
+    not(feature = "host-plugins"),
+    allow(dead_code, reason = "some patches, indexes and reasons are asked for by the plugins alone")
+)]
+
 pub mod act;
 pub(crate) mod annotations;
 pub mod decide;

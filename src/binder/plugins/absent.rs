@@ -13,6 +13,7 @@ use crate::{
     },
 };
 
+/// No plugins.
 #[derive(Debug, Default)]
 pub struct HostPlugins;
 
