@@ -14,7 +14,7 @@ use mooring::{
         clock::Clock,
         controller::{AttachDetachOptions, Controller},
         desired::volume_name::VolumeId,
-        tell::metrics::AttachDetachMetrics,
+        tell::{metrics::AttachDetachMetrics, reporter::Reporter},
     },
     binder::{BinderOptions, planner::Planner},
     kube_api::{
@@ -42,6 +42,7 @@ struct Replica {
     objects: Arc<Objects>,
     changes: Arc<ChangeSet>,
     controller: Controller,
+    reporter: Reporter,
     planner: Planner,
     revision: u64,
     now: Instant,
@@ -54,11 +55,12 @@ impl Replica {
         let metrics = AttachDetachMetrics::new(&registry, Alarms::new(&registry).unwrap()).unwrap();
         let options = AttachDetachOptions { sweep_period: Some(SWEEP), ..AttachDetachOptions::default() };
         let clock = Clock::new(Timestamp::UNIX_EPOCH, now);
-        let mut controller = Controller::new(Arc::clone(&objects), metrics, options, clock);
+        let mut controller = Controller::new(Arc::clone(&objects), options, clock);
+        let reporter = Reporter::new(metrics);
         controller.load(now);
         let mut planner = Planner::new(Arc::clone(&objects), BinderOptions::default());
         planner.load(now);
-        Self { changes: objects.subscribe(), objects, controller, planner, revision: 1, now }
+        Self { changes: objects.subscribe(), objects, controller, reporter, planner, revision: 1, now }
     }
 
     fn looks(&mut self) {
@@ -67,7 +69,9 @@ impl Replica {
             self.planner.changed(change, self.now);
         }
         self.controller.take_changes(changes, self.now);
-        assert!(self.controller.reconcile(self.now).calls.is_empty(), "it stands by");
+        let effects = self.controller.reconcile(self.now);
+        assert!(effects.calls.is_empty(), "it stands by");
+        self.reporter.take(effects.reports, self.now);
     }
 
     fn is_told<T: Stored>(&mut self, mut object: Value, is_there: bool) {

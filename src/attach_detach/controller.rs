@@ -17,12 +17,17 @@ use super::{
     },
     actual::{
         identification::{candidates, volume_of},
-        state::{ActualState, Operation, Pair, PairCall},
+        state::{ActualState, Operation, Pair},
         withdrawal::Sequence,
     },
     clock::Clock,
     decide::{force::ForcePolicy, multi_attach::Rivalry, scope::Scope},
-    desired::{attach_required::AttachRequired, populator, state::DesiredState, volume_name::VolumeId},
+    desired::{
+        attach_required::AttachRequired,
+        populator,
+        state::{DesiredState, PodWishes},
+        volume_name::VolumeId,
+    },
     guard::{
         blocks::UnreadableAttachments,
         force_timers::{ForceTimers, TimersPlace},
@@ -31,10 +36,11 @@ use super::{
     queue::Lanes,
     sweep::Survey,
     tell::{
-        end_to_end::EndToEnd,
-        metrics::{AttachDetachMetrics, Ending, Planned},
-        phases::Lap,
-        standing::Standing,
+        announcer::Announcer,
+        metrics::{Ending, Planned},
+        phases::Phases,
+        report::{Line, Report, Reports},
+        waits::Waits,
     },
 };
 use crate::{
@@ -47,7 +53,6 @@ use crate::{
     },
     metrics::QueueCounts,
     state::{LastWords, Objects},
-    traces::{TraceId, Trails},
 };
 
 /// What the controller wants done.
@@ -57,8 +62,8 @@ pub struct Effects {
     pub calls: Vec<(Sequence, Call)>,
     /// What to tell users.
     pub events: Vec<Event>,
-    /// What has ended on the way of a volume, how long it took, and the trace it is in.
-    pub laps: Vec<(VolumeId, Lap, Option<TraceId>)>,
+    /// What to count, log, trace and show.
+    pub reports: Reports,
 }
 
 /// What the operator may choose.
@@ -78,7 +83,6 @@ pub struct AttachDetachOptions {
 #[derive(Clone, Debug)]
 pub struct Controller {
     pub(super) objects: Arc<Objects>,
-    pub(super) metrics: AttachDetachMetrics,
     pub(super) drivers: AttachRequired,
     pub(super) desired: DesiredState,
     pub(super) actual: ActualState,
@@ -98,7 +102,9 @@ pub struct Controller {
     pub(super) effects: Effects,
     pub(super) last_sent: Sequence,
     pub(super) wake_at: BTreeSet<(Instant, Dirty)>,
-    pub(super) standing: Arc<Standing>,
+    pub(super) announcer: Announcer,
+    pub(super) phases: Phases,
+    pub(super) waits: Waits,
     pub(super) foreign: ForeignActs,
     /// Until when nothing is taken away after a restore of etcd.
     pub(super) graced_until: Option<Instant>,
@@ -110,8 +116,6 @@ pub struct Controller {
     pub(super) settle_time: Duration,
     pub(super) pace: Pace,
     pub(super) unreadable_attachments: UnreadableAttachments,
-    /// Attaches and detaches that are traced.
-    pub(super) trails: Trails<(VolumeId, NodeName)>,
 }
 
 /// What a timer makes dirty.
@@ -126,15 +130,9 @@ pub(super) enum Dirty {
 impl Controller {
     /// A controller over the shared tables, which must be synced before it is loaded.
     #[must_use]
-    pub fn new(
-        objects: Arc<Objects>,
-        metrics: AttachDetachMetrics,
-        options: AttachDetachOptions,
-        clock: Clock,
-    ) -> Self {
+    pub fn new(objects: Arc<Objects>, options: AttachDetachOptions, clock: Clock) -> Self {
         Self {
             objects,
-            metrics,
             drivers: AttachRequired::default(),
             desired: DesiredState::default(),
             actual: ActualState::default(),
@@ -151,7 +149,9 @@ impl Controller {
             effects: Effects::default(),
             last_sent: Sequence::default(),
             wake_at: BTreeSet::new(),
-            standing: Arc::default(),
+            announcer: Announcer::default(),
+            phases: Phases::default(),
+            waits: Waits::default(),
             foreign: ForeignActs::default(),
             graced_until: None,
             newest_attachment: ResourceVersion::default(),
@@ -160,7 +160,6 @@ impl Controller {
             settle_time: SETTLE_TIME,
             pace: Pace::default(),
             unreadable_attachments: UnreadableAttachments::default(),
-            trails: Trails::default(),
         }
     }
 
@@ -173,7 +172,7 @@ impl Controller {
     /// A copy that goes its own way, over a copy of the tables.
     #[must_use]
     pub fn fork(&self, objects: Arc<Objects>) -> Self {
-        Self { objects, standing: Arc::new(Standing::clone(&self.standing)), ..self.clone() }
+        Self { objects, ..self.clone() }
     }
 
     /// Keeps the force-detach timers where they survive this process, which is of that identity.
@@ -232,18 +231,6 @@ impl Controller {
         &self.actual
     }
 
-    /// What every pair waits for; stays readable while the controller runs.
-    #[must_use]
-    pub fn standing(&self) -> Arc<Standing> {
-        Arc::clone(&self.standing)
-    }
-
-    /// Where it is noted how long what has ended took: by who carries it out, who knows its trace.
-    #[must_use]
-    pub fn end_to_end(&self) -> EndToEnd {
-        self.metrics.end_to_end()
-    }
-
     /// Reads the tables whole, once (attach-detach §5, without its gaps).
     pub fn load(&mut self, now: Instant) {
         for (name, node) in self.objects.nodes.snapshot() {
@@ -260,11 +247,13 @@ impl Controller {
         for key in self.objects.pods.snapshot().into_keys() {
             self.refresh_pod(&key, now);
         }
-        tracing::info!(
-            attachments = self.objects.attachments.len(),
-            pods = self.objects.pods.len(),
-            "attach/detach state loaded"
-        );
+        let (attachments, pods) = (self.objects.attachments.len(), self.objects.pods.len());
+        self.effects.reports.line(Line::Loaded { attachments, pods });
+    }
+
+    /// What there is to report of what was learnt since the last plan.
+    pub fn take_reports(&mut self) -> Reports {
+        self.effects.reports.take()
     }
 
     /// What there was to look at since this was last asked: volumes, and nodes.
@@ -360,11 +349,11 @@ impl Controller {
     }
 
     pub(super) fn refresh_pod(&mut self, key: &PodKey, now: Instant) {
-        self.metrics.planned(Planned::Pod);
+        self.effects.reports.planned(Planned::Pod);
         let pod = self.objects.pods.get(key);
         let before = self.desired.pod(key);
         let wishes = pod.and_then(|pod| populator::wishes(&pod, &self.objects, &self.drivers, before));
-        self.note_unresolved(key, before, wishes.as_ref(), now);
+        report_unresolved(&mut self.effects.reports, key, before, wishes.as_ref());
         let nodes: BTreeSet<NodeName> =
             before.into_iter().chain(wishes.as_ref()).map(|wishes| wishes.node.clone()).collect();
         for volume in self.desired.set(key, wishes) {
@@ -375,7 +364,7 @@ impl Controller {
     }
 
     pub(super) fn refresh_attachment(&mut self, name: &AttachmentName, now: Instant) {
-        self.metrics.planned(Planned::Attachment);
+        self.effects.reports.planned(Planned::Attachment);
         let attachment = self.objects.attachments.get(name);
         if attachment.as_deref().is_some_and(|attachment| self.actual.is_replaced_by(name, attachment)) {
             self.take_attachment(name, None, now);
@@ -396,38 +385,25 @@ impl Controller {
             self.actual.note_rivalry(&volume, Rivalry::Unknown);
             self.dirty_volumes.push(volume, Scope::All);
         }
+        let was_foreign = self.actual.foreign(name).is_some();
         let touched = self.actual.observe_attachment(name, attachment, candidates, self.clock.wall(now));
-        self.note_foreign(name, now);
+        if was_foreign || self.actual.foreign(name).is_some() {
+            self.report_foreign(name);
+        }
         let Some((volume, node)) = touched else { return };
         self.note_exclusive(&volume, name);
         match attached {
-            Some(true) => self.operation_ended(&volume, &node, Operation::Attach, Ending::Success, now),
+            Some(true) => {
+                self.actual.pair_mut(&volume, &node);
+                self.operation_ended(&volume, &node, Operation::Attach, Ending::Success, now);
+            }
             Some(false) => {}
             None => {
                 self.operation_ended(&volume, &node, Operation::Detach, Ending::Success, now);
-                self.tell_of_forced_detach(&volume, &node);
+                self.forced_detach_done(&volume, &node);
             }
         }
         self.touch(volume, &node);
-    }
-
-    /// Measures an operation, if it is the one in progress.
-    pub(super) fn operation_ended(
-        &mut self,
-        volume: &VolumeId,
-        node: &NodeName,
-        operation: Operation,
-        ending: Ending,
-        now: Instant,
-    ) {
-        let pair = self.actual.pair_mut(volume, node);
-        if let Some((running, began)) = pair.operation
-            && running == operation
-        {
-            // What failed goes on: the driver tries again, and that is an operation of its own.
-            pair.operation = (ending == Ending::Failure).then_some((operation, now));
-            self.metrics.observe(volume, operation, ending, pair.migrated, now - began);
-        }
     }
 
     /// Plans what is dirty, as far as there is room to send, and no more of it than takes a moment: what is left has
@@ -451,7 +427,7 @@ impl Controller {
         self.look_on(now);
         if !self.leads {
             self.stand_by(now);
-            return Effects::default();
+            return Effects { reports: self.take_reports(), ..Effects::default() };
         }
         self.plan_dirty(now);
         self.write_timers(now);
@@ -463,26 +439,29 @@ impl Controller {
         if let Some(request) = self.force_timers.next(now, self.clock.wall(now)) {
             self.call(Call::Timers(request));
         } else if was_alarmed {
-            self.metrics.alarm_of_timers(self.force_timers.alarm());
+            self.report_timers_alarm();
         }
+    }
+
+    pub(super) fn report_timers_alarm(&mut self) {
+        let alarm = self.force_timers.alarm().map(str::to_owned);
+        self.effects.reports.push(Report::TimersAlarm(alarm));
+    }
+
+    /// Reports a VolumeAttachment that is not ours, or is no longer there, or not any more.
+    pub(super) fn report_foreign(&mut self, name: &AttachmentName) {
+        let (volume, node) = self.actual.foreign(name).unzip();
+        let (volume, node) = (volume.flatten().cloned(), node.cloned());
+        self.effects.reports.push(Report::Foreign { name: name.clone(), volume, node });
     }
 
     pub(super) fn send(&mut self, volume: &VolumeId, node: &NodeName, request: PairRequest, now: Instant) {
         let call = request.kind();
         let migrated = self.is_migrated(volume, node);
+        self.phases.sent(volume, node, call, migrated, now);
         let pair = self.actual.pair_mut(volume, node);
-        pair.migrated = migrated;
         pair.call = Some(call);
         pair.asked_at = Some(now);
-        match (call, pair.operation) {
-            (PairCall::Create, None | Some((Operation::Detach, _))) => {
-                pair.operation = Some((Operation::Attach, now));
-            }
-            (PairCall::Delete, None | Some((Operation::Attach, _))) => {
-                pair.operation = Some((Operation::Detach, now));
-            }
-            _ => {}
-        }
         self.room.take(call);
         self.call(Call::Pair(volume.clone(), node.clone(), request));
     }
@@ -495,5 +474,21 @@ impl Controller {
     /// The pair of an outcome.
     pub(super) fn pair(&mut self, volume: &VolumeId, node: &NodeName) -> &mut Pair {
         self.actual.pair_mut(volume, node)
+    }
+}
+
+/// Reports which volumes of a pod cannot be attached yet, and which of them are new.
+fn report_unresolved(
+    reports: &mut Reports,
+    pod: &PodKey,
+    before: Option<&PodWishes>,
+    wishes: Option<&PodWishes>,
+) {
+    let unresolved =
+        |wishes: Option<&PodWishes>| wishes.map_or(Vec::new(), |wishes| wishes.unresolved.clone());
+    let new: Vec<_> = wishes.iter().flat_map(|wishes| wishes.newly_unresolved(before)).cloned().collect();
+    let (before, found) = (unresolved(before), unresolved(wishes));
+    if before != found || !new.is_empty() {
+        reports.push(Report::Unresolved { pod: pod.clone(), before, found, new });
     }
 }

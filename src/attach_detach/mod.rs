@@ -15,12 +15,14 @@
 //! * [`tell`]: events, metrics, logs, phases and the debug page
 //! * [`guard`]: what holds writes back or outlives a restart: a second controller, force-detach timers
 //!
-//! [`controller`] owns both states and takes changes in; [`planning`] gives dirty volumes their turn;
+//! [`controller`] owns both states and takes changes in; [`planning`] gives dirty volumes their turn; [`commit`] does
+//! what follows from a verdict;
 //! [`AttachDetach`] is all of that at run time.
 
 pub mod act;
 pub mod actual;
 pub mod clock;
+mod commit;
 pub mod controller;
 pub mod decide;
 pub mod desired;

@@ -10,35 +10,27 @@ use std::collections::{BTreeMap, BTreeSet};
 use tokio::time::Instant;
 
 use super::{
-    act::{
-        calls::{self, PairRequest},
-        room::NODE_CALLS,
-    },
+    act::room::NODE_CALLS,
     actual::{
         identification::{is_exclusive, is_held_exclusively},
-        state::{Pair, PairCall, Publication},
-        withdrawal::Withdrawal,
+        state::{Pair, PairCall},
     },
-    controller::{Controller, Dirty},
+    controller::Controller,
     decide::{
-        csi::{Step, Verdict, Waiting},
-        force::{ForceReason, Unforced},
+        csi::{Step, Verdict},
         multi_attach::{Exclusive, Rivalry},
         reconciler::{self, VolumeView},
         scope::Scope,
     },
     desired::{state::Wish, volume_name::VolumeId},
-    guard::force_timers::{Failure, Wait, WaitKey},
     tell::{
+        announcer::Others,
         metrics::{Counted, Planned},
-        telling::Others,
+        report::Report,
     },
 };
 use crate::{
-    kube_api::{
-        ids::{AttachmentName, NodeName},
-        kinds::Node,
-    },
+    kube_api::ids::{AttachmentName, NodeName},
     state::VecMap,
 };
 
@@ -162,15 +154,15 @@ impl Controller {
     /// Plans a volume on the nodes of the scope, and at who holds it if it is exclusive. If the others have to hear
     /// news of that, or there are too many for once, they have another turn. Returns for how many pairs that was work.
     fn reconcile_volume(&mut self, volume: &VolumeId, scope: Scope, now: Instant) -> usize {
-        self.metrics.planned(Planned::Volume);
+        self.effects.reports.planned(Planned::Volume);
         let unreadable = self.unreadable_attachment(volume);
         let wall = self.clock.wall(now);
         if self.desired.nodes(volume).is_some() {
             let (found, computed) = self.actual.recognise(volume, wall);
-            self.metrics.planned_many(Planned::Name, computed);
+            self.effects.reports.planned_many(Planned::Name, computed);
             for attachment in found {
                 self.actual.note_rivalry(volume, Rivalry::Unknown);
-                self.note_foreign(&attachment, now);
+                self.report_foreign(&attachment);
             }
         }
         let turn = self.turn(volume, scope, unreadable.is_some());
@@ -200,7 +192,7 @@ impl Controller {
         let verdicts = reconciler::plan(&view, now);
         // When an object can be read again, all are looked at that it held up.
         let is_readable = view.unreadable.is_empty();
-        self.metrics.planned_many(Planned::Pair, verdicts.len());
+        self.effects.reports.planned_many(Planned::Pair, verdicts.len());
         let mut makes_way = false;
         for (node, verdict) in &verdicts {
             makes_way |= self.apply(volume, node, verdict, now);
@@ -226,18 +218,19 @@ impl Controller {
         let is_exclusive = exclusive.is_some();
         let others = Others { verdicts: &verdicts, holders: self.holders(volume, &scope, is_exclusive) };
         for (node, verdict) in &verdicts {
-            self.count_decision(volume, node, verdict);
-            self.time(volume, node, verdict, now);
-            self.tell(volume, node, verdict, &others, now);
+            self.report_decision(volume, node, verdict);
+            self.report_progress(volume, node, verdict, now);
+            self.announce_verdict(volume, node, verdict, &others, now);
         }
+        self.prune(volume, &scope);
         let desired = &self.desired;
-        self.actual.prune(volume, &scope, |node| desired.wish(volume, node).is_some());
         let counted = verdicts.keys().map(|node| {
             let holds = self.actual.pair(volume, node).is_some_and(Pair::holds);
             let users = desired.wish(volume, node).map_or(0, |wish| wish.pods.len());
             (node.clone(), Counted { holds, users: i64::try_from(users).unwrap_or(i64::MAX) })
         });
-        self.metrics.count(volume, &scope, &counted.collect());
+        let nodes = counted.collect();
+        self.effects.reports.push(Report::Counted { volume: volume.clone(), scope, nodes });
         work
     }
 
@@ -319,102 +312,6 @@ impl Controller {
             self.dirty_volumes.push_new(volume.clone(), scope);
         } else {
             self.dirty_volumes.push(volume.clone(), scope);
-        }
-    }
-
-    /// Returns whether the pair held the volume until now, and does not because of this verdict alone.
-    fn apply(&mut self, volume: &VolumeId, node: &NodeName, verdict: &Verdict, now: Instant) -> bool {
-        let sent = self.last_sent;
-        let pair = self.actual.pair_mut(volume, node);
-        let held = pair.holds();
-        pair.publish(verdict.publication, verdict.withdraws);
-        if !verdict.withdraws {
-            pair.withdrawal = Withdrawal::None;
-        } else if pair.withdrawal == Withdrawal::None {
-            pair.withdrawal = Withdrawal::Since(sent);
-        }
-        let stale_list = match verdict.publication {
-            Publication::Keep => false,
-            Publication::List => !pair.listed,
-            Publication::Withhold => pair.listed,
-        };
-        if stale_list {
-            self.dirty_nodes.push(node.clone());
-        }
-        if let Some(at) = verdict.wake_at {
-            self.wake_at.insert((at, Dirty::Pair(volume.clone(), node.clone())));
-        }
-        if self.actual.pair_mut(volume, node).attachment.is_none() {
-            self.force_off_the_list(volume, node, verdict.forced);
-        }
-        self.remember_wait(volume, node, verdict);
-        self.note_waiting(volume, node, verdict, now);
-        let has_room = verdict.step.as_ref().and_then(Step::call).is_none_or(|call| self.room.has(call));
-        match verdict.step.as_ref().filter(|_| has_room) {
-            None => {}
-            Some(Step::Create(source)) => {
-                let request = PairRequest::Create(calls::create(volume, node, source));
-                self.send(volume, node, request, now);
-            }
-            Some(Step::Delete(uid, proof)) => {
-                self.actual.pair_mut(volume, node).forced = verdict.forced;
-                match verdict.forced {
-                    Some(reason) => self.force(volume, node, reason),
-                    // KCM: pkg/controller/volume/attachdetach/reconciler: whatever is detached from a node with
-                    // the taint counts as forced, mounted or not.
-                    None if self.is_out_of_service(node) => self.metrics.forced(ForceReason::OutOfService),
-                    None => {}
-                }
-                let request = PairRequest::Delete(uid.clone(), calls::delete(volume, node, uid, proof));
-                self.send(volume, node, request, now);
-            }
-            Some(Step::ReadAttachment) => {
-                let name = volume.attachment_name(node);
-                self.send(volume, node, PairRequest::Read(name), now);
-            }
-            Some(Step::ReadNode) => {
-                // What was proven before is not proof enough.
-                let pair = self.actual.pair_mut(volume, node);
-                if matches!(pair.withdrawal, Withdrawal::Proven(_)) {
-                    pair.withdrawal = Withdrawal::Since(sent);
-                }
-                self.dirty_nodes.push(node.clone());
-            }
-            Some(Step::GiveUp(_)) => self.actual.pair_mut(volume, node).held = false,
-        }
-        held && !self.actual.pair_mut(volume, node).holds()
-    }
-
-    pub(super) fn is_out_of_service(&self, node: &NodeName) -> bool {
-        let object = self.actual.node(node).and_then(|state| state.node.as_deref());
-        object.is_some_and(Node::is_out_of_service)
-    }
-
-    /// Keeps how long a wait has lasted that force may end, for the process that comes after us.
-    fn remember_wait(&mut self, volume: &VolumeId, node: &NodeName, verdict: &Verdict) {
-        let Some(pair) = self.actual.pair(volume, node) else { return };
-        let attachment = pair.attachment.as_ref();
-        let is_over = attachment.is_some_and(|attachment| attachment.metadata.is_terminating());
-        let is_over = is_over || matches!(verdict.step, Some(Step::GiveUp(_))) || !pair.holds();
-        match (pair.unwanted_since, &verdict.waiting) {
-            (
-                Some(since),
-                Some(
-                    Waiting::DetachWaitingForUnmount { unforced: Unforced::Until(_) }
-                    | Waiting::DetachWaitingForNode { unforced: Unforced::Until(_) },
-                ),
-            ) => {
-                let state = self.actual.node(node);
-                let unready_since = state.and_then(|state| state.unready_since);
-                let wait = Wait {
-                    since: unready_since.map_or(since, |unready_since| unready_since.max(since)),
-                    failure: state.and_then(|state| state.node.as_deref()).and_then(Failure::of),
-                    attachment: pair.uid().cloned(),
-                };
-                self.force_timers.note(WaitKey::new(volume, node), wait);
-            }
-            (Some(_), _) if !is_over => {}
-            _ => self.force_timers.forget(volume, node),
         }
     }
 }

@@ -13,6 +13,7 @@ use super::{
     decide::scope::Scope,
     desired::volume_name::VolumeId,
     planning::AT_ONCE,
+    tell::report::Report,
 };
 use crate::{kube_api::ids::NodeName, state::VecMap};
 
@@ -33,8 +34,7 @@ impl Controller {
         {
             left -= 1;
             self.forget_lost(&volume, now);
-            let desired = &self.desired;
-            self.actual.prune(&volume, &scope, |node| desired.wish(&volume, node).is_some());
+            self.prune(&volume, &scope);
         }
         let has_more = !self.dirty_volumes.none_begun()
             || !self.dirty_volumes.none_new()
@@ -59,11 +59,14 @@ impl Controller {
         self.tick(now);
         self.leads = true;
         self.foreign.take_over(now);
-        self.standing.lead(now);
+        self.effects.reports.push(Report::Leads);
         let desired = &self.desired;
         let wanted = |volume: &VolumeId, node: &NodeName| desired.wish(volume, node).is_some();
         self.actual.begin_to_lead(self.options.force.gone, wanted, self.clock.wall(now));
-        self.trails.forget_all();
+        self.phases.forget_all();
+        for (volume, node) in self.actual.published() {
+            self.announcer.inherit_attached(volume, node);
+        }
         self.dirty_nodes.extend(self.actual.distrusted_nodes().cloned());
         let (mut begun, mut new, mut settled) = (Vec::new(), Vec::new(), Vec::new());
         for volume in self.desired.volumes() {

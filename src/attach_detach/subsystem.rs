@@ -17,9 +17,8 @@ use super::{
     actual::withdrawal::Sequence,
     clock::Clock,
     controller::{AttachDetachOptions, Controller, Effects},
-    desired::volume_name::VolumeId,
     guard::{force_timers::TimersPlace, second_controller::Suspect},
-    tell::{backlog, end_to_end::EndToEnd, metrics::AttachDetachMetrics, phases::Lap, standing::Standing},
+    tell::{backlog, metrics::AttachDetachMetrics, report::Reports, reporter::Reporter, standing::Standing},
 };
 use crate::{
     controller::{self, Executor, Plan, Runner},
@@ -32,7 +31,7 @@ use crate::{
     },
     metrics::{Alarms, Metrics, QueueCounts, Subsystem},
     state::Objects,
-    traces::{TraceId, Traces},
+    traces::Traces,
 };
 
 /// KCM: cmd/kube-controller-manager/names/controller_names.go.
@@ -42,6 +41,7 @@ const CONTROLLER: &str = "persistentvolume-attach-detach-controller";
 #[derive(Debug)]
 pub struct AttachDetach {
     runner: Runner<Controller, Requests>,
+    standing: Arc<Standing>,
 }
 
 impl AttachDetach {
@@ -60,13 +60,16 @@ impl AttachDetach {
     ) -> Result<Self, prometheus::Error> {
         let of_ours = AttachDetachMetrics::new(metrics, alarms)?;
         let clock = Clock::new(Timestamp::now(), Instant::now());
-        let controller = Controller::new(Arc::clone(&objects), of_ours.clone(), options, clock)
-            .with_settle_time(caller.settle_time());
-        controller.standing().register(metrics)?;
-        backlog::register(controller.standing(), Arc::clone(&objects), metrics)?;
-        let requests = Requests::new(&caller.of_subsystem(Subsystem::AttachDetach), of_ours, &controller);
+        let controller =
+            Controller::new(Arc::clone(&objects), options, clock).with_settle_time(caller.settle_time());
+        let reporter = Reporter::new(of_ours.clone());
+        let standing = reporter.standing();
+        standing.register(metrics)?;
+        backlog::register(Arc::clone(&standing), Arc::clone(&objects), metrics)?;
+        let requests = Requests::new(&caller.of_subsystem(Subsystem::AttachDetach), of_ours, reporter);
         let parts = (controller, requests);
-        Ok(Self { runner: Runner::new(CONTROLLER, parts, objects, leadership, events, metrics)? })
+        let runner = Runner::new(CONTROLLER, parts, objects, leadership, events, metrics)?;
+        Ok(Self { runner, standing })
     }
 
     /// The same with force-detach timers that survive this process (S6), which has that identity; the tally is what
@@ -88,14 +91,14 @@ impl AttachDetach {
     /// The same with a trace of each attach and detach that is sampled.
     #[must_use]
     pub fn with_traces(mut self, traces: Traces) -> Self {
-        self.runner.controller_mut().trace(traces);
+        self.runner.executor_mut().reporter.trace(traces);
         self
     }
 
     /// What every volume waits for; stays readable while it runs.
     #[must_use]
     pub fn standing(&self) -> Arc<Standing> {
-        self.runner.controller().standing()
+        Arc::clone(&self.standing)
     }
 
     /// See [`Runner::run`].
@@ -109,7 +112,7 @@ impl AttachDetach {
 pub struct Measures {
     /// Of volumes and nodes; a replica that stands by looks at nothing.
     counts: Option<[QueueCounts; 2]>,
-    laps: Vec<(VolumeId, Lap, Option<TraceId>)>,
+    reports: Reports,
     /// What a successor has to know of the force-detach timers.
     broken_off: Option<u64>,
 }
@@ -132,9 +135,9 @@ impl controller::Controller for Controller {
         (sent, call): Self::Call,
         result: Result<Answer, CallError>,
         now: Instant,
-        _jitter: f64,
+        jitter: f64,
     ) {
-        self.take_outcome(Outcome { call, sent, result }, now);
+        self.take_outcome(Outcome { call, sent, result }, now, jitter);
     }
 
     fn lead(&mut self, now: Instant) {
@@ -145,10 +148,10 @@ impl controller::Controller for Controller {
     }
 
     fn plan(&mut self, now: Instant) -> Plan<Self::Call, Measures> {
-        let Effects { calls, events, laps } = self.reconcile(now);
+        let Effects { calls, events, reports } = self.reconcile(now);
         let of_leader = self.leads().then(|| (self.take_counts(), self.waits_broken_off()));
         let (counts, broken_off) = of_leader.unzip();
-        Plan { calls, events, measures: Measures { counts, laps, broken_off }, wake_at: self.wake_at() }
+        Plan { calls, events, measures: Measures { counts, reports, broken_off }, wake_at: self.wake_at() }
     }
 
     fn event_lost(&mut self, event: &Event, now: Instant) {
@@ -163,14 +166,14 @@ pub struct Requests {
     pairs: Caller,
     rest: Caller,
     metrics: AttachDetachMetrics,
-    end_to_end: EndToEnd,
+    reporter: Reporter,
     tally: Option<LeaseTally>,
 }
 
 impl Requests {
-    fn new(caller: &Caller, metrics: AttachDetachMetrics, controller: &Controller) -> Self {
+    fn new(caller: &Caller, metrics: AttachDetachMetrics, reporter: Reporter) -> Self {
         let (pairs, rest) = (caller.with_own_budget(PAIR_CALLS), caller.with_own_budget(NODE_CALLS));
-        Self { pairs, rest, metrics, end_to_end: controller.end_to_end(), tally: None }
+        Self { pairs, rest, metrics, reporter, tally: None }
     }
 }
 
@@ -187,16 +190,14 @@ impl Executor<Controller> for Requests {
         }
     }
 
-    fn planned(&mut self, _: &Controller, measures: Measures, _: Instant) {
+    fn planned(&mut self, _: &Controller, measures: Measures, now: Instant) {
         if let (Some(tally), Some(broken_off)) = (&self.tally, measures.broken_off) {
             tally.set(broken_off);
         }
         if let Some(counts) = &measures.counts {
             self.metrics.queued(counts);
         }
-        for (volume, lap, trace) in measures.laps {
-            self.end_to_end.observe(&volume, lap, trace);
-        }
+        self.reporter.take(measures.reports, now);
     }
 
     fn begins(&mut self, (_, call): &(Sequence, Call), now: Instant) {

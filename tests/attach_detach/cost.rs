@@ -13,7 +13,7 @@ use mooring::{
         clock::Clock,
         controller::{AttachDetachOptions, Controller},
         desired::volume_name::VolumeId,
-        tell::metrics::AttachDetachMetrics,
+        tell::{metrics::AttachDetachMetrics, reporter::Reporter},
     },
     kube_api::{
         ids::{DriverName, NodeName},
@@ -116,6 +116,7 @@ pub struct Cluster {
     pub objects: Arc<Objects>,
     changes: Arc<ChangeSet>,
     pub controller: Controller,
+    pub reporter: Reporter,
     metrics: Metrics,
     revision: usize,
     pub now: Instant,
@@ -276,16 +277,27 @@ impl Default for Cluster {
         let now = Instant::now();
         let clock = Clock::new(Timestamp::from_second(2_000_000_000).unwrap(), now);
         let options = AttachDetachOptions { sweep_period: Some(SWEEP), ..AttachDetachOptions::default() };
-        let controller = Controller::new(Arc::clone(&objects), of_ours, options, clock);
-        Self { changes: objects.subscribe(), objects, controller, metrics, revision: 1, now, is_due: true }
+        let controller = Controller::new(Arc::clone(&objects), options, clock);
+        let reporter = Reporter::new(of_ours);
+        Self {
+            changes: objects.subscribe(),
+            objects,
+            controller,
+            reporter,
+            metrics,
+            revision: 1,
+            now,
+            is_due: true,
+        }
     }
 }
 
 impl Cluster {
-    /// The controller begins, and leads.
+    /// The controller begins, and leads. What it reports until then is no turn of its own.
     pub fn begin(&mut self) {
         let _listed = self.changes.take_now();
         self.controller.load(self.now);
+        self.reporter.take(self.controller.take_reports(), self.now);
         self.controller.take_over(self.now);
     }
 
@@ -297,7 +309,9 @@ impl Cluster {
             return None;
         }
         self.controller.take_changes(changed, self.now);
-        Some(self.controller.reconcile(self.now).calls)
+        let effects = self.controller.reconcile(self.now);
+        self.reporter.take(effects.reports, self.now);
+        Some(effects.calls)
     }
 
     /// Plans what is to be planned now, and leaves requests without answer.

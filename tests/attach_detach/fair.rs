@@ -133,7 +133,7 @@ fn waited_for(count: usize) -> Cluster {
 
 /// For how many a certain node is the one that keeps the volume from them.
 fn kept_waiting_by(cluster: &Cluster, rival: &str) -> usize {
-    let waits = format!("{:?}", cluster.controller.standing().waits());
+    let waits = format!("{:?}", cluster.reporter.standing().waits());
     waits.matches(&format!("Rival {{ node: {:?}", NodeName::from(rival))).count()
 }
 
@@ -176,7 +176,7 @@ impl Asked {
         let Some(place) = self.unanswered.iter().position(|(_, call)| is_meant(call)) else { return false };
         let (sent, call) = self.unanswered.remove(place).unwrap();
         let answer = answer(cluster, &call);
-        cluster.controller.take_outcome(Outcome { call, sent, result: Ok(answer) }, cluster.now);
+        cluster.controller.take_outcome(Outcome { call, sent, result: Ok(answer) }, cluster.now, 0.5);
         self.plan(cluster);
         true
     }

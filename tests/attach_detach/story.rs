@@ -19,7 +19,7 @@ use mooring::{
         controller::{AttachDetachOptions, Controller},
         decide::force::ForcePolicy,
         guard::second_controller::Suspect,
-        tell::{metrics::AttachDetachMetrics, standing::NodeVolume},
+        tell::{metrics::AttachDetachMetrics, reporter::Reporter, standing::NodeVolume},
     },
     kube_api::{
         call::{CallError, Verb},
@@ -187,6 +187,7 @@ struct Play<'a> {
     objects: Arc<Objects>,
     changes: Arc<ChangeSet>,
     controller: Controller,
+    reporter: Reporter,
     metrics: Metrics,
     now: Instant,
     /// By how much the clock of the process is ahead.
@@ -211,7 +212,7 @@ fn tables(
     identity: String,
     shown: Timestamp,
     now: Instant,
-) -> (Arc<Objects>, Arc<ChangeSet>, Controller, Metrics) {
+) -> (Arc<Objects>, Arc<ChangeSet>, Controller, Reporter, Metrics) {
     let objects = Arc::new(Objects::default());
     let changes = objects.subscribe();
     let metrics = Metrics::default();
@@ -220,13 +221,14 @@ fn tables(
     let keeps_timers = options.timers;
     let options = AttachDetachOptions { force, sweep_period, pair_calls: options.pair_calls };
     let of_ours = AttachDetachMetrics::new(&metrics, Alarms::new(&metrics).unwrap()).unwrap();
-    let mut controller = Controller::new(Arc::clone(&objects), of_ours, options, Clock::new(shown, now));
-    controller.standing().register(&metrics).unwrap();
+    let mut controller = Controller::new(Arc::clone(&objects), options, Clock::new(shown, now));
+    let reporter = Reporter::new(of_ours);
+    reporter.standing().register(&metrics).unwrap();
     if keeps_timers {
         let place = TimersPlace { namespace: "ns".to_owned(), name: "timers".to_owned(), earlier_name: None };
         controller.keep_timers_in(place, identity);
     }
-    (objects, changes, controller, metrics)
+    (objects, changes, controller, reporter, metrics)
 }
 
 /// The identity of a process.
@@ -238,7 +240,8 @@ impl<'a> Play<'a> {
     fn new(case: &'a Case) -> Self {
         let (mut world, now) = (World::new(), Instant::now());
         world.others.clone_from(&case.options.others);
-        let (objects, changes, controller, metrics) = tables(&case.options, replica(0), world.wall, now);
+        let (objects, changes, controller, reporter, metrics) =
+            tables(&case.options, replica(0), world.wall, now);
         Self {
             options: &case.options,
             world,
@@ -247,6 +250,7 @@ impl<'a> Play<'a> {
             objects,
             changes,
             controller,
+            reporter,
             metrics,
             now,
             ahead: SignedDuration::ZERO,
@@ -268,7 +272,7 @@ impl<'a> Play<'a> {
     /// A new process: it lists everything.
     fn start(&mut self) {
         self.starts += 1;
-        (self.objects, self.changes, self.controller, self.metrics) =
+        (self.objects, self.changes, self.controller, self.reporter, self.metrics) =
             tables(self.options, replica(self.starts), self.shown(), self.now);
         self.delivered.clear();
         self.deliver();
@@ -431,10 +435,7 @@ impl<'a> Play<'a> {
                     Some(Tally { by: replica(self.starts), count: self.controller.waits_broken_off() });
             }
             seen.events.extend(effects.events);
-            let end_to_end = self.controller.end_to_end();
-            for (volume, lap, trace) in effects.laps {
-                end_to_end.observe(&volume, lap, trace);
-            }
+            self.reporter.take(effects.reports, self.now);
             for (sent, call) in effects.calls {
                 let text = words(&call);
                 let result = self.answer(&text, &call)?;
@@ -443,7 +444,11 @@ impl<'a> Play<'a> {
                 self.due = true;
                 self.suspended |= matches!(result, Some(Err(CallError::NotLeader)));
                 match result {
-                    Some(result) => self.controller.take_outcome(Outcome { call, sent, result }, self.now),
+                    Some(result) => self.controller.take_outcome(
+                        Outcome { call, sent, result },
+                        self.now,
+                        fastrand::f64(),
+                    ),
                     None => self.unanswered += 1,
                 }
             }
@@ -485,14 +490,14 @@ impl<'a> Play<'a> {
     fn check(&self, step: &Step, Seen { sends, events }: &Seen) -> Result<(), String> {
         same("sends", &step.sends, sends)?;
         if let Some(waits) = &step.waits {
-            let entries = self.controller.standing().waits();
+            let entries = self.reporter.standing().waits();
             let seen = entries.iter().map(|(NodeVolume { volume, node }, entry)| {
                 (format!("{} on {node}", word(volume.as_str())), entry.reason.waiting.code().to_owned())
             });
             same("waits", waits, &seen.collect())?;
         }
         if let Some(looks) = &step.looks {
-            let entries = self.controller.standing().waits();
+            let entries = self.reporter.standing().waits();
             let seen = entries.iter().filter_map(|(NodeVolume { volume, node }, entry)| {
                 let time = entry.next?.duration_since(self.now).as_secs();
                 Some((format!("{} on {node}", word(volume.as_str())), time))

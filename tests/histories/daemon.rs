@@ -18,7 +18,7 @@ use mooring::{
         controller::{AttachDetachOptions, Controller},
         desired::volume_name::VolumeId,
         guard::force_timers::TimersPlace,
-        tell::metrics::AttachDetachMetrics,
+        tell::{metrics::AttachDetachMetrics, reporter::Reporter},
     },
     kube_api::{
         call::CallError,
@@ -61,6 +61,7 @@ impl Clone for Daemon {
             identity: self.identity.clone(),
             changes: objects.subscribe(),
             controller: self.controller.fork(Arc::clone(&objects)),
+            reporter: self.reporter.clone(),
             objects,
             now: self.now,
             rate: self.rate,
@@ -78,6 +79,7 @@ pub struct Daemon {
     pub(super) objects: Arc<Objects>,
     changes: Arc<ChangeSet>,
     pub(super) controller: Controller,
+    reporter: Reporter,
     /// What its monotonic clock shows.
     pub(super) now: Instant,
     /// How fast that goes, if not as it should.
@@ -153,7 +155,6 @@ impl Daemon {
         let options = AttachDetachOptions::default();
         let mut controller = Controller::new(
             Arc::clone(&objects),
-            metrics,
             options,
             Clock::new(server.clocks.show(Machine::Replica, server.wall()), now),
         );
@@ -167,6 +168,7 @@ impl Daemon {
             objects,
             changes,
             controller,
+            reporter: Reporter::new(metrics),
             now,
             rate: None,
             delivered: KINDS.map(|kind| (kind, server.history.len())).into(),
@@ -186,6 +188,8 @@ impl Daemon {
     pub fn reconcile(&mut self) -> Result<(), String> {
         self.controller.take_changes(self.changes.take_now(), self.now);
         let effects = self.controller.reconcile(self.now);
+        // What is shown is as new as what is asked.
+        self.reporter.take(effects.reports, self.now);
         for (_, call) in &effects.calls {
             self.is_justified(call)?;
             if let Call::Pair(_, _, PairRequest::Delete(uid, _)) = call {
@@ -312,7 +316,7 @@ impl Daemon {
     /// One reply reaches the daemon.
     pub fn hear(&mut self, index: usize) -> Result<(), String> {
         let outcome = self.answered.remove(index);
-        self.controller.take_outcome(outcome, self.now);
+        self.controller.take_outcome(outcome, self.now, fastrand::f64());
         self.reconcile()
     }
 
@@ -351,7 +355,7 @@ impl Daemon {
 
     fn silence(&mut self, sent: Sequence, call: Call) -> Result<(), String> {
         let result = Err(CallError::Unknown("cut".to_owned()));
-        self.controller.take_outcome(Outcome { call, sent, result }, self.now);
+        self.controller.take_outcome(Outcome { call, sent, result }, self.now, fastrand::f64());
         self.reconcile()
     }
 
@@ -381,13 +385,13 @@ impl Daemon {
 
     /// Whether it has noticed another controller, wherever.
     pub fn is_alarmed(&self) -> bool {
-        let standing = self.controller.standing();
+        let standing = self.reporter.standing();
         standing.alarm().is_some() || !standing.second_writers().is_empty()
     }
 
     /// Whether it leaves a node alone for that.
     pub fn is_alarmed_on(&self, node: &NodeName) -> bool {
-        let standing = self.controller.standing();
+        let standing = self.reporter.standing();
         standing.alarm().is_some()
             || standing.second_writers().iter().filter_map(|row| row["object"].as_str()).any(|object| {
                 let attachment = object
@@ -401,7 +405,7 @@ impl Daemon {
 
     /// What the daemon says it waits for.
     pub fn waits_for(&self) -> String {
-        format!("{:?}", self.controller.standing().waits())
+        format!("{:?}", self.reporter.standing().waits())
     }
 
     pub fn time_passes(&mut self, time: Duration) -> Result<(), String> {

@@ -267,8 +267,8 @@ impl<'a> Print<'a> {
     fn pair(&mut self, volume: &VolumeId, name: &NodeName, pair: &Pair) {
         let Pair { attachment, listed, may_be_listed, held, in_use, call, asked_at, uncertain, .. } = pair;
         let Pair { deletion_accepted, deletion_doubt, doubt, withdrawal, retry, publication, .. } = pair;
-        // And what users and operators are told, and how long something takes.
-        let Pair { unwanted_since, told: _, forced: _, operation: _, migrated: _, journey: _, .. } = pair;
+        // And why it is forced; events that were recorded and what is measured are kept elsewhere.
+        let Pair { unwanted_since, forced: _, .. } = pair;
         let daemon = self.daemon;
         self.plain((volume, name, listed, may_be_listed, held, in_use, call, publication));
         if let Some(attachment) = attachment {

@@ -12,17 +12,13 @@ use crate::{
     attach_detach::{
         actual::{
             node::Unsettled,
-            state::{Doubt, Operation, Topic, Uncertain},
+            state::{Doubt, Operation, Uncertain},
             withdrawal::{Sequence, Withdrawal},
         },
         controller::Controller,
         desired::volume_name::VolumeId,
         guard::{force_timers::Candidate, second_controller::Suspect},
-        tell::{
-            events::{self, Announcement},
-            metrics::Ending,
-            transitions::named,
-        },
+        tell::{metrics::Ending, report::Line},
     },
     controller::retry::Retry,
     kube_api::{
@@ -30,7 +26,6 @@ use crate::{
         ids::{NodeName, ResourceVersion, Uid},
         kinds::{Narrow, Node, VolumeAttachment},
     },
-    telemetry::transition::Named,
 };
 
 /// After so many failures in a row that the server may not have meant, silence or its wish to be left alone for a
@@ -38,8 +33,8 @@ use crate::{
 const TELLING_FAILURES: u32 = 3;
 
 impl Controller {
-    /// Takes an outcome.
-    pub fn take_outcome(&mut self, outcome: Outcome, now: Instant) {
+    /// Takes an outcome. `jitter`, below 1, is for the pause after a failure.
+    pub fn take_outcome(&mut self, outcome: Outcome, now: Instant, jitter: f64) {
         self.tick(now);
         let Outcome { call, sent, result } = outcome;
         if result.is_ok() {
@@ -51,7 +46,7 @@ impl Controller {
                 self.pair(&volume, &node).call = None;
                 self.touch(volume.clone(), &node);
                 match request {
-                    PairRequest::Create(_) => self.created(&volume, &node, result, now),
+                    PairRequest::Create(_) => self.created(&volume, &node, result, now, jitter),
                     PairRequest::Delete(uid, _) => {
                         match result {
                             // If the watch has told of its end already, the answer is history.
@@ -64,10 +59,10 @@ impl Controller {
                                 self.deletion_accepted(&volume, &node, uid);
                                 self.attachment_not_found(&volume, &node, now);
                             }
-                            Err(error) => self.delete_failed(&volume, &node, uid, &error, now),
+                            Err(error) => self.delete_failed(&volume, &node, uid, &error, now, jitter),
                         }
                     }
-                    PairRequest::Read(_) => self.attachment_read(&volume, &node, result, now),
+                    PairRequest::Read(_) => self.attachment_read(&volume, &node, result, now, jitter),
                 }
             }
             Call::PatchNode(name, revision, _) => {
@@ -88,13 +83,15 @@ impl Controller {
                         state.stale = true;
                         state.refused = Some(revision);
                     }
-                    Err(error @ CallError::NotFound(_)) => self.node_not_found(&name, &error, sent, now),
-                    Err(error) => self.node_patch_failed(&name, revision, &error, now),
+                    Err(error @ CallError::NotFound(_)) => {
+                        self.node_not_found(&name, &error, sent, now, jitter);
+                    }
+                    Err(error) => self.node_patch_failed(&name, revision, &error, now, jitter),
                 }
                 let touched = self.actual.node_call_ended(&name);
                 self.touch_on(&name, touched);
             }
-            Call::Timers(_) => self.timers_answered(result, now),
+            Call::Timers(_) => self.timers_answered(result, now, jitter),
             Call::ReadOwner(suspect, _) => self.owner_read(&suspect, result, now),
             Call::ReadNode(name) => {
                 self.node_calls -= 1;
@@ -107,7 +104,7 @@ impl Controller {
                         if state.refused.take() == Some(node.metadata.resource_version) {
                             // The revision was the newest, and the next patch would be refused like the last.
                             let error = CallError::Conflict("refused at the newest revision".to_owned());
-                            self.node_failed(&name, &error, now);
+                            self.node_failed(&name, &error, now, jitter);
                         } else if state.unsettled.is_none() {
                             // A patch that was not answered is a failure until one is.
                             state.retry = Retry::default();
@@ -118,8 +115,10 @@ impl Controller {
                         self.node_answered(&name, &node, sent, now);
                     }
                     Ok(_) => {}
-                    Err(error @ CallError::NotFound(_)) => self.node_not_found(&name, &error, sent, now),
-                    Err(error) => self.node_not_read(&name, &error, now),
+                    Err(error @ CallError::NotFound(_)) => {
+                        self.node_not_found(&name, &error, sent, now, jitter);
+                    }
+                    Err(error) => self.node_not_read(&name, &error, now, jitter),
                 }
                 let touched = self.actual.node_call_ended(&name);
                 self.touch_on(&name, touched);
@@ -127,7 +126,7 @@ impl Controller {
         }
     }
 
-    fn timers_answered(&mut self, result: Result<Answer, CallError>, now: Instant) {
+    fn timers_answered(&mut self, result: Result<Answer, CallError>, now: Instant, jitter: f64) {
         let result = result.and_then(|answer| match answer {
             Answer::Timers(map) => Ok(Some(map)),
             Answer::Gone => Ok(None),
@@ -142,8 +141,8 @@ impl Controller {
             let waiting = if is_restored { Vec::new() } else { actual.waiting_for_force() };
             waiting.into_iter().filter(is_unwanted).collect()
         };
-        let inherited = self.force_timers.take(result, candidates, fastrand::f64(), (now, wall));
-        self.metrics.alarm_of_timers(self.force_timers.alarm());
+        let inherited = self.force_timers.take(result, candidates, jitter, (now, wall));
+        self.report_timers_alarm();
         for proven in &inherited {
             self.actual.inherit(proven, wall);
         }
@@ -158,6 +157,7 @@ impl Controller {
         node: &NodeName,
         result: Result<Answer, CallError>,
         now: Instant,
+        jitter: f64,
     ) {
         match result {
             Ok(Answer::Attachment(attachment)) => {
@@ -168,13 +168,12 @@ impl Controller {
             }
             Ok(_) | Err(CallError::NotLeader) => {}
             Err(error @ (CallError::Unknown(_) | CallError::AlreadyExists(_))) => {
-                self.log_failure(
+                self.report_failure(
                     volume,
                     node,
                     &error,
                     "whether the attachment was created is unknown, reading it",
                 );
-                let jitter = fastrand::f64();
                 let settle_time = self.settle_time;
                 let pair = self.pair(volume, node);
                 if error.is_certain() && pair.uncertain.is_none() && pair.attachment.is_none() {
@@ -185,19 +184,17 @@ impl Controller {
                     let retry = mem::take(&mut pair.retry).after_failure(now, jitter, Duration::ZERO);
                     pair.retry = noted(retry, &error);
                     if pair.retry.message().is_some() {
-                        let failure = Announcement::Failed(events::refused(&error));
-                        self.say_once(volume, node, Topic::Failure, &failure, now);
+                        self.announce_failure(volume, node, &error, now);
                     }
                     self.operation_ended(volume, node, Operation::Attach, Ending::Failure, now);
                 }
             }
-            Err(error @ CallError::Throttled { .. }) => self.pair_failed(volume, node, &error, now),
+            Err(error @ CallError::Throttled { .. }) => self.pair_failed(volume, node, &error, now, jitter),
             Err(error) => {
-                self.log_failure(volume, node, &error, "creating the attachment failed");
-                self.pair_failed(volume, node, &error, now);
+                self.report_failure(volume, node, &error, "creating the attachment failed");
+                self.pair_failed(volume, node, &error, now, jitter);
                 self.operation_ended(volume, node, Operation::Attach, Ending::Failure, now);
-                let failure = Announcement::Failed(events::refused(&error));
-                self.say_once(volume, node, Topic::Failure, &failure, now);
+                self.announce_failure(volume, node, &error, now);
             }
         }
     }
@@ -217,6 +214,7 @@ impl Controller {
         uid: Uid,
         error: &CallError,
         now: Instant,
+        jitter: f64,
     ) {
         let settle_time = self.settle_time;
         // Whatever was proven, the next try begins with a fresh look at the node.
@@ -227,14 +225,14 @@ impl Controller {
         }
         match error {
             CallError::NotLeader => {}
-            CallError::Throttled { .. } => self.pair_failed(volume, node, error, now),
+            CallError::Throttled { .. } => self.pair_failed(volume, node, error, now, jitter),
             CallError::Conflict(_) => {
                 // Read with the next plan, if there is one: who shuts down sends nothing more.
                 pair.doubt = Some(Doubt::DeletionRefused(uid));
             }
             error => {
-                self.log_failure(volume, node, error, "deleting the attachment failed");
-                self.pair_failed(volume, node, error, now);
+                self.report_failure(volume, node, error, "deleting the attachment failed");
+                self.pair_failed(volume, node, error, now, jitter);
                 self.operation_ended(volume, node, Operation::Detach, Ending::Failure, now);
             }
         }
@@ -246,6 +244,7 @@ impl Controller {
         node: &NodeName,
         result: Result<Answer, CallError>,
         now: Instant,
+        jitter: f64,
     ) {
         // An answer that comes late shows nothing of what landed after the question.
         let asked = self.pair(volume, node).asked_at.unwrap_or(now);
@@ -259,23 +258,22 @@ impl Controller {
                 pair.uncertain = pair.uncertain.filter(|uncertain| uncertain.until > asked);
                 pair.deletion_doubt = pair.deletion_doubt.filter(|until| *until > asked);
                 if is_there && pair.attachment.is_none() {
-                    let Named { object, .. } = named(volume, node);
                     let attempt = pair.retry.failures().saturating_add(1);
-                    tracing::warn!(object, reason = "ForeignAttachment", attempt, %volume, %node, "the name of the attachment is taken");
+                    let line = Line::NameTaken { volume: volume.clone(), node: node.clone(), attempt };
+                    self.effects.reports.line(line);
+                    let pair = self.pair(volume, node);
                     if doubt == Some(Doubt::MadeByAnother) {
                         pair.uncertain = None;
                     }
                     pair.doubt = Some(Doubt::NameTaken(name));
-                    pair.retry =
-                        mem::take(&mut pair.retry).after_failure(now, fastrand::f64(), Duration::ZERO);
+                    pair.retry = mem::take(&mut pair.retry).after_failure(now, jitter, Duration::ZERO);
                     return;
                 }
                 if let Some(Doubt::DeletionRefused(uid)) = &doubt
                     && pair.attachment.as_ref().is_some_and(|known| known.metadata.uid == *uid)
                 {
                     // The UID was right, and the next delete would be refused like the last.
-                    pair.retry =
-                        mem::take(&mut pair.retry).after_failure(now, fastrand::f64(), Duration::ZERO);
+                    pair.retry = mem::take(&mut pair.retry).after_failure(now, jitter, Duration::ZERO);
                     return;
                 }
                 pair.retry = Retry::default();
@@ -310,11 +308,11 @@ impl Controller {
                 }
             }
             Err(error @ CallError::Unknown(_)) => {
-                self.log_failure(volume, node, &error, "the attachment could not be read");
+                self.report_failure(volume, node, &error, "the attachment could not be read");
                 let pair = self.pair(volume, node);
-                pair.retry = mem::take(&mut pair.retry).after_silence(now, fastrand::f64());
+                pair.retry = mem::take(&mut pair.retry).after_silence(now, jitter);
             }
-            Err(error) => self.pair_failed(volume, node, &error, now),
+            Err(error) => self.pair_failed(volume, node, &error, now, jitter),
         }
     }
 
@@ -324,8 +322,9 @@ impl Controller {
         revision: ResourceVersion,
         error: &CallError,
         now: Instant,
+        jitter: f64,
     ) {
-        self.node_failed(name, error, now);
+        self.node_failed(name, error, now, jitter);
         if !error.is_certain() {
             let until = now + self.settle_time;
             let state = self.actual.node_mut(name);
@@ -335,7 +334,14 @@ impl Controller {
     }
 
     /// The node is gone. The watch is about to say so, unless it began anew without it.
-    fn node_not_found(&mut self, name: &NodeName, error: &CallError, sent: Sequence, now: Instant) {
+    fn node_not_found(
+        &mut self,
+        name: &NodeName,
+        error: &CallError,
+        sent: Sequence,
+        now: Instant,
+        jitter: f64,
+    ) {
         if self.objects.prove_unconfirmed_gone::<Node>(name) {
             self.hear_last_words(name, now);
         }
@@ -343,29 +349,28 @@ impl Controller {
             let touched = self.actual.witness_absence(name, sent);
             self.touch_on(name, touched);
         } else {
-            self.node_failed(name, error, now);
+            self.node_failed(name, error, now, jitter);
         }
     }
 
-    fn node_failed(&mut self, name: &NodeName, error: &CallError, now: Instant) {
-        let jitter = fastrand::f64();
+    fn node_failed(&mut self, name: &NodeName, error: &CallError, now: Instant, jitter: f64) {
         self.node_pauses(name, error, |retry| {
             noted(retry.after_failure(now, jitter, asked_pause(error)), error)
         });
     }
 
-    fn node_not_read(&mut self, name: &NodeName, error: &CallError, now: Instant) {
+    fn node_not_read(&mut self, name: &NodeName, error: &CallError, now: Instant, jitter: f64) {
         if error.is_certain() {
-            return self.node_failed(name, error, now);
+            return self.node_failed(name, error, now, jitter);
         }
-        self.node_pauses(name, error, |retry| retry.after_silence(now, fastrand::f64()));
+        self.node_pauses(name, error, |retry| retry.after_silence(now, jitter));
     }
 
     fn node_pauses(&mut self, name: &NodeName, error: &CallError, pause: impl FnOnce(Retry) -> Retry) {
         if *error != CallError::NotLeader {
-            let Named { object, .. } = Named::in_cluster(Node::KIND, name.as_str());
             let attempt = self.actual.node_mut(name).retry.failures().saturating_add(1);
-            tracing::warn!(object, reason = "RetryBackoff", attempt, %error, "request for the node failed");
+            let line = Line::NodeFailed { node: name.clone(), attempt, error: error.clone() };
+            self.effects.reports.line(line);
         }
         let state = self.actual.node_mut(name);
         state.retry = pause(mem::take(&mut state.retry));
@@ -374,8 +379,14 @@ impl Controller {
         self.touch_on(name, volumes);
     }
 
-    fn pair_failed(&mut self, volume: &VolumeId, node: &NodeName, error: &CallError, now: Instant) {
-        let jitter = fastrand::f64();
+    fn pair_failed(
+        &mut self,
+        volume: &VolumeId,
+        node: &NodeName,
+        error: &CallError,
+        now: Instant,
+        jitter: f64,
+    ) {
         let pair = self.pair(volume, node);
         let retry = mem::take(&mut pair.retry).after_failure(now, jitter, asked_pause(error));
         pair.retry = noted(retry, error);
@@ -443,7 +454,7 @@ mod tests {
             controller.send(&volume, &node, read, after(asked));
             let (sent, call) = controller.effects.calls.pop().expect("a read");
             let result = Err(CallError::NotFound("gone".to_owned()));
-            controller.take_outcome(Outcome { call, sent, result }, after(12));
+            controller.take_outcome(Outcome { call, sent, result }, after(12), 0.5);
             let uncertain = controller.pair(&volume, &node).uncertain;
             assert_eq!(uncertain.is_some(), is_uncertain, "sent after {asked} s");
         }

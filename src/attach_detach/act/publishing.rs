@@ -15,7 +15,7 @@ use crate::{
         decide::node_list::{self, Gathering},
         desired::volume_name::VolumeId,
         guard::second_controller::Suspect,
-        tell::metrics::Planned,
+        tell::{metrics::Planned, report::Report},
     },
     kube_api::{ids::NodeName, kinds::Node},
 };
@@ -86,7 +86,7 @@ impl Controller {
 
     /// Looks at a node, and sends what it needs. Returns how many pairs were judged for that.
     pub(in crate::attach_detach) fn reconcile_node(&mut self, name: &NodeName, now: Instant) -> usize {
-        self.metrics.planned(Planned::Node);
+        self.effects.reports.planned(Planned::Node);
         let mut judged = 0;
         // Planned here and now: the volumes' turn is over, and nothing else may happen for a long time.
         for volume in self.catch_up(name, now) {
@@ -149,7 +149,7 @@ impl Controller {
                     }
                     return;
                 }
-                self.metrics.patches(change.volumes);
+                self.effects.reports.push(Report::Patched(change.volumes));
                 let request = node_list::patch(node, &change.list);
                 own_list = Some((node.metadata.uid.clone(), change.list));
                 Call::PatchNode(name.clone(), node.metadata.resource_version, request)
@@ -197,10 +197,8 @@ pub(in crate::attach_detach) mod tests {
             clock::Clock,
             controller::AttachDetachOptions,
             decide::scope::Scope,
-            tell::metrics::AttachDetachMetrics,
         },
         kube_api::{call::CallError, ids::DriverName, kinds::AttachedVolume},
-        metrics::{Alarms, Metrics},
         state::Objects,
     };
 
@@ -216,12 +214,8 @@ pub(in crate::attach_detach) mod tests {
             "status": {"volumesAttached": [{"name": volume("old").as_str(), "devicePath": ""}]},
         });
         objects.apply::<Node>(serde_json::from_value(node).unwrap());
-        let metrics = {
-            let metrics = Metrics::default();
-            AttachDetachMetrics::new(&metrics, Alarms::new(&metrics).unwrap()).unwrap()
-        };
         let clock = Clock::new(Timestamp::UNIX_EPOCH, now);
-        let mut controller = Controller::new(objects, metrics, AttachDetachOptions::default(), clock);
+        let mut controller = Controller::new(objects, AttachDetachOptions::default(), clock);
         controller.load(now);
         controller.leads = true;
         (controller, NodeName::from("n1"))
@@ -321,7 +315,7 @@ pub(in crate::attach_detach) mod tests {
                 let list = request.body.as_ref().unwrap()["status"]["volumesAttached"].clone();
                 answer.status.volumes_attached = serde_json::from_value(list).unwrap();
                 let result = Ok(Answer::Node(answer));
-                controller.take_outcome(Outcome { call, sent, result }, now);
+                controller.take_outcome(Outcome { call, sent, result }, now, 0.5);
             }
             controller.actual.pair_mut(&volume(&handle), &node).put_back = false;
         }
@@ -352,7 +346,7 @@ pub(in crate::attach_detach) mod tests {
             controller.reconcile_node(&node, after(asked));
             let (sent, call) = controller.effects.calls.pop().expect("a read");
             let result = Ok(Answer::Node((*object).clone()));
-            controller.take_outcome(Outcome { call, sent, result }, after(12));
+            controller.take_outcome(Outcome { call, sent, result }, after(12), 0.5);
             assert_eq!(controller.actual.node_mut(&node).is_settled(), is_settled, "sent after {asked} s");
         }
     }
@@ -384,7 +378,7 @@ pub(in crate::attach_detach) mod tests {
             let object = controller.objects.nodes.get(&node).unwrap();
             let silence = Err(CallError::Unknown("cut".to_owned()));
             let result = if is_patch { silence } else { Ok(Answer::Node((*object).clone())) };
-            controller.take_outcome(Outcome { call, sent, result }, now);
+            controller.take_outcome(Outcome { call, sent, result }, now, 0.5);
             if is_patch {
                 let due = controller.actual.node(&node).and_then(|state| state.retry.at());
                 pauses.push((due.unwrap() - now).as_secs_f64());
@@ -405,7 +399,7 @@ pub(in crate::attach_detach) mod tests {
             controller.actual.observe_node(&node, None, Timestamp::UNIX_EPOCH);
             controller.actual.prune(&volume("old"), &Scope::All, |_| false);
             let answer = |controller: &mut Controller, (sent, call), error| {
-                controller.take_outcome(Outcome { call, sent, result: Err(error) }, now);
+                controller.take_outcome(Outcome { call, sent, result: Err(error) }, now, 0.5);
                 controller.reconcile_node(&node, now + Duration::from_hours(1));
                 controller.effects.calls.pop()
             };

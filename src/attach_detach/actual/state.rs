@@ -36,9 +36,8 @@ use crate::{
             scope::Scope,
         },
         desired::volume_name::{VolumeId, VolumeKind},
-        tell::{events::Announcement, phases::Journey},
     },
-    controller::{event_dedup::Recorded, retry::Retry},
+    controller::retry::Retry,
     kube_api::{
         ids::{AttachmentName, NodeName, ResourceVersion, Uid},
         kinds::VolumeAttachment,
@@ -86,8 +85,6 @@ pub struct Pair {
     pub publication: Publication,
     /// Whether it was taken off the node's list for a detach that is not to be, and is to be listed again.
     pub put_back: bool,
-    /// What has been told to users.
-    pub told: Told,
     /// Whether the machine that may have the volume was given up: another one bears the node's name.
     pub given_up: bool,
     /// Why the detach under way was forced, if it was.
@@ -102,12 +99,6 @@ pub struct Pair {
     /// The attachment's revision when somebody wanted the volume here after nobody had: what it says until it
     /// changes is of the time before.
     pub wanted_again_at: Option<ResourceVersion>,
-    /// The operation in progress, and when it began.
-    pub operation: Option<(Operation, Instant)>,
-    /// Whether the volume was in-tree before it was translated.
-    pub migrated: bool,
-    /// The way from wish to fulfilment, if it was seen to begin.
-    pub journey: Option<Journey>,
 }
 
 /// An operation that spans several requests and the driver's work.
@@ -164,28 +155,6 @@ pub enum Publication {
     List,
     /// Must not be mounted.
     Withhold,
-}
-
-/// What users were told of a pair, so that nothing is said twice.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Told {
-    /// That the attach succeeded.
-    pub attached: bool,
-    /// What was said last of each topic, and when.
-    pub said: BTreeMap<Topic, Recorded<Announcement>>,
-    /// Since when another node has held the volume, as they were told.
-    pub held_since: Option<Instant>,
-}
-
-/// What there may be to say of a pair at the same time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Topic {
-    /// That the attach fails, or takes long.
-    Failure,
-    /// That another node holds the volume, in KCM's words.
-    MultiAttach,
-    /// Which node that is, and what it waits for.
-    Holder,
 }
 
 impl Pair {
@@ -344,6 +313,12 @@ impl ActualState {
         self.volumes.get(volume)?.pairs.get(node).map(|pair| &**pair)
     }
 
+    /// Which attempt the next request about a pair is, from 1.
+    #[must_use]
+    pub fn attempt(&self, volume: &VolumeId, node: &NodeName) -> u32 {
+        self.pair(volume, node).map_or(1, |pair| pair.retry.failures().saturating_add(1))
+    }
+
     /// A pair, made if there is none.
     pub fn pair_mut(&mut self, volume: &VolumeId, node: &NodeName) -> &mut Pair {
         if self.pair(volume, node).is_none() {
@@ -380,9 +355,15 @@ impl ActualState {
         }
     }
 
-    /// Forgets the pairs of a volume that hold nothing and that nobody `wants`.
-    pub fn prune(&mut self, volume: &VolumeId, scope: &Scope, wants: impl Fn(&NodeName) -> bool) {
-        let Some(state) = self.volumes.get_mut(volume) else { return };
+    /// Forgets the pairs of a volume that hold nothing and that nobody `wants`. Returns on which nodes.
+    pub fn prune(
+        &mut self,
+        volume: &VolumeId,
+        scope: &Scope,
+        wants: impl Fn(&NodeName) -> bool,
+    ) -> Vec<NodeName> {
+        let mut gone = Vec::new();
+        let Some(state) = self.volumes.get_mut(volume) else { return gone };
         let nodes = &mut self.nodes;
         let mut keep = |node: &NodeName, pair: &Pair| {
             let keep = !pair.is_idle() || wants(node);
@@ -391,6 +372,9 @@ impl ActualState {
                 if node_state.is_over() {
                     nodes.remove(node);
                 }
+            }
+            if !keep {
+                gone.push(node.clone());
             }
             keep
         };
@@ -409,6 +393,7 @@ impl ActualState {
             self.unexplained.forget(volume);
             give_back_room(&mut self.volumes);
         }
+        gone
     }
 
     /// Notes since when each pair of a volume has not been wanted.

@@ -16,6 +16,7 @@ use crate::{
     attach_detach::{
         controller::Controller,
         desired::{state::Wish, volume_name::VolumeId},
+        tell::report::Line,
     },
     kube_api::{
         ids::{AttachmentName, NodeName},
@@ -121,7 +122,7 @@ impl Controller {
     pub(in crate::attach_detach) fn end_grace(&mut self, now: Instant) {
         let left = self.objects.restore_grace().left(now);
         if left.is_none() && self.graced_until.is_some() {
-            tracing::warn!("the grace after the restore is over: detaching again");
+            self.effects.reports.line(Line::GraceOver);
             self.look_at_everything();
         }
         self.graced_until = left.map(|left| now + left);
@@ -166,9 +167,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        attach_detach::{clock::Clock, controller::AttachDetachOptions, tell::metrics::AttachDetachMetrics},
+        attach_detach::{clock::Clock, controller::AttachDetachOptions},
         kube_api::{ids::ResourceVersion, kinds::ObjectRef},
-        metrics::{Alarms, Metrics},
         state::Objects,
     };
 
@@ -179,12 +179,9 @@ mod tests {
             let node = json!({"metadata": {"name": name, "uid": name, "resourceVersion": "1"}});
             objects.apply::<Node>(serde_json::from_value(node).unwrap());
         };
-        let registry = Metrics::default();
-        let metrics = AttachDetachMetrics::new(&registry, Alarms::new(&registry).unwrap()).unwrap();
         let now = Instant::now();
         let clock = Clock::new(Timestamp::UNIX_EPOCH, now);
-        let mut controller =
-            Controller::new(Arc::clone(&objects), metrics, AttachDetachOptions::default(), clock);
+        let mut controller = Controller::new(Arc::clone(&objects), AttachDetachOptions::default(), clock);
         let [volume, other] = ["a", "b"].map(|handle| VolumeId::csi(&"d".into(), handle));
         node("n1");
         assert_eq!(controller.unreadable_attachment(&volume), None);

@@ -19,6 +19,7 @@ use crate::{
             state::{Pair, PairCall},
         },
         controller::Controller,
+        tell::report::{Line, Report},
     },
     kube_api::{
         call::CallError,
@@ -100,7 +101,7 @@ impl Controller {
         match self.foreign.writers.note(&suspect, suspect.field(), now) {
             Asks::Later => {}
             Asks::Judged(changes) => {
-                self.metrics.foreign(suspect.act(), changes.acts);
+                self.effects.reports.push(Report::ForeignActs(suspect.act(), changes.acts));
                 self.stands_off(&changes);
             }
             Asks::Read => match suspect {
@@ -140,10 +141,13 @@ impl Controller {
         if !self.leads {
             return;
         }
-        let manager = owner.manager().unwrap_or_default();
-        tracing::info!(object = %suspect, field = suspect.field().as_str(), manager, "written by another");
+        self.effects.reports.line(Line::WrittenByAnother {
+            object: suspect.to_string(),
+            field: suspect.field().as_str(),
+            manager: owner.manager().unwrap_or_default().to_owned(),
+        });
         let changes = self.foreign.writers.learn(suspect, &owner, now);
-        self.metrics.foreign(suspect.act(), changes.acts);
+        self.effects.reports.push(Report::ForeignActs(suspect.act(), changes.acts));
         self.stands_off(&changes);
     }
 
@@ -160,30 +164,29 @@ impl Controller {
         for suspect in &changes.begun {
             let Some(stand_off) = self.foreign.writers.here(suspect).cloned() else { continue };
             if !self.holds_up(suspect, &stand_off) {
-                tracing::info!(%suspect, by = %stand_off, "that holds nothing up: the node is out of service");
+                let (suspect, by) = (suspect.to_string(), stand_off.to_string());
+                self.effects.reports.line(Line::HoldsNothingUp { suspect, by });
                 continue;
             }
             let until = seconds(self.clock.wall(stand_off.until));
-            tracing::warn!(%suspect, by = %stand_off, until, "nothing is detached there for a while");
+            self.effects.reports.line(Line::StandOff {
+                suspect: suspect.to_string(),
+                by: stand_off.to_string(),
+                until: until.clone(),
+            });
             self.tell_of_stand_off(suspect, &stand_off, &until);
         }
         for suspect in &changes.ended {
-            if self.is_out_of_service(suspect.node()) {
-                tracing::info!(%suspect, "nobody else was seen to write there for a while");
-            } else {
-                tracing::warn!(%suspect, "nobody else was seen to write there for a while: detaching again");
-            }
+            let detaches = !self.is_out_of_service(suspect.node());
+            self.effects.reports.line(Line::StandOffEnded { suspect: suspect.to_string(), detaches });
         }
         if changes.everywhere {
-            match self.foreign.everywhere() {
+            self.effects.reports.line(match self.foreign.everywhere() {
                 Some(by) => {
-                    let until = seconds(self.clock.wall(by.until));
-                    tracing::error!(%by, until, "another attach/detach controller is at work: nothing is detached while it is");
+                    Line::AnotherController { by: by.to_string(), until: seconds(self.clock.wall(by.until)) }
                 }
-                None => tracing::warn!(
-                    "no other attach/detach controller has been seen for a while: detaching again"
-                ),
-            }
+                None => Line::NoOtherController,
+            });
         }
         self.show_stand_offs();
         if changes.everywhere {
@@ -208,9 +211,7 @@ impl Controller {
             )
         });
         let rows = writers.stand_offs().map(|(_, stand_off)| stand_off.json(wall(stand_off))).collect();
-        if self.standing.set_second_writers(alarm.clone(), rows) {
-            self.metrics.alarm(alarm.as_deref());
-        }
+        self.effects.reports.push(Report::SecondWriters { alarm, rows });
     }
 
     fn holds_up(&self, suspect: &Suspect, by: &StandOff) -> bool {
@@ -260,8 +261,8 @@ impl Controller {
             }
             // Of the one that led before, the watch may tell late.
             (Some(act), _) if !self.foreign.writers.took_over_just_now(now) => {
-                tracing::info!(attachment = %name, act = act.label(), "somebody else deletes it");
-                self.metrics.foreign(act, 1);
+                self.effects.reports.line(Line::DeletedByAnother { attachment: name.clone(), act });
+                self.effects.reports.push(Report::ForeignActs(act, 1));
             }
             _ => {}
         }
@@ -298,7 +299,19 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::attach_detach::{act::publishing::tests::controller, actual::state::Uncertain};
+    use crate::{
+        attach_detach::{
+            act::publishing::tests::controller,
+            actual::state::Uncertain,
+            tell::{metrics::AttachDetachMetrics, reporter::Reporter},
+        },
+        metrics::{Alarms, Metrics},
+    };
+
+    fn reporter() -> Reporter {
+        let metrics = Metrics::default();
+        Reporter::new(AttachDetachMetrics::new(&metrics, Alarms::new(&metrics).unwrap()).unwrap())
+    }
 
     /// What is logged.
     #[derive(Clone, Default)]
@@ -341,6 +354,7 @@ mod tests {
                     controller.node_calls += 1;
                     controller.owner_read(&suspect, owners, now);
                 }
+                reporter().take(controller.effects.reports.take(), now);
             });
             let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
             assert!(log.contains(expected), "{out_of_service} {manager}: {log}");

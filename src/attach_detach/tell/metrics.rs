@@ -62,7 +62,7 @@ pub enum Planned {
 }
 
 impl Planned {
-    const ALL: [Self; 7] =
+    pub(super) const ALL: [Self; 7] =
         [Self::Pod, Self::Attachment, Self::Name, Self::Volume, Self::Pair, Self::Holder, Self::Node];
 
     fn label(self) -> &'static str {
@@ -241,12 +241,7 @@ impl AttachDetachMetrics {
         })
     }
 
-    /// Counts a key that is looked at. What one event makes of these must not grow with the cluster.
-    pub fn planned(&self, kind: Planned) {
-        self.planned.with_label_values(&[kind.label()]).inc();
-    }
-
-    /// Counts several of them: names that were computed, pairs that were judged, or walked through for who holds.
+    /// Counts keys that are looked at. What one event makes of these must not grow with the cluster.
     pub fn planned_many(&self, kind: Planned, count: usize) {
         self.planned.with_label_values(&[kind.label()]).inc_by(count as u64);
     }

@@ -1,20 +1,24 @@
 //! Tell: what users and operators see of a volume on a node.
 //!
 //! * [`events`]: reasons and texts of all events, `FailedAttachVolume` for multi-attach among them
-//! * [`telling`]: what is recorded when, and how often
+//! * [`announcer`], [`waits`]: which of them are recorded when, and how often
+//! * [`report`], [`reporter`]: what a plan has to say to operators, and what becomes of it
 //! * [`standing`]: `/debug/attach-detach`: what waits for what, since when
 //! * [`reason`]: a sentence for each reason
 //! * [`transitions`]: a log line for each change of a volume on a node
 //! * [`phases`], [`traces`], [`end_to_end`]: how long attaches and detaches take, as values, traces and histograms
 //! * [`metrics`], [`backlog`]: counters, and what waits by driver
 
+pub(super) mod announcer;
 pub(super) mod backlog;
 pub mod end_to_end;
 pub(super) mod events;
 pub mod metrics;
 pub mod phases;
 pub(super) mod reason;
+pub mod report;
+pub mod reporter;
 pub mod standing;
-pub(super) mod telling;
-pub(super) mod traces;
-pub(super) mod transitions;
+mod traces;
+mod transitions;
+pub(super) mod waits;

@@ -3,13 +3,22 @@
 //! In: the pair each time it is judged. Out: the phases that ended since. What was under way when this process
 //! started is not measured, because nobody saw it begin.
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use tokio::time::Instant;
 
-use crate::attach_detach::{
-    actual::state::{Operation, Pair, PairCall},
-    decide::csi::Waiting,
+use super::{
+    metrics::Ending,
+    report::{Ended, Progress},
+};
+use crate::{
+    attach_detach::{
+        actual::state::{Operation, Pair, PairCall},
+        decide::csi::Waiting,
+        desired::volume_name::VolumeId,
+    },
+    kube_api::ids::NodeName,
+    state::give_back_room,
 };
 
 /// Part of an attach or a detach. A label of the histograms.
@@ -200,6 +209,124 @@ impl Journey {
             return (None, laps);
         }
         (Some(Self { phase, phase_began: now, ..journey }), laps)
+    }
+}
+
+/// An operation in progress.
+#[derive(Clone, Copy, Debug)]
+struct Running {
+    operation: Operation,
+    began: Instant,
+    /// Whether the volume was in-tree before it was translated.
+    migrated: bool,
+}
+
+/// What is measured of a volume on a node.
+#[derive(Clone, Debug, Default)]
+struct Measured {
+    /// From the first request to the driver's answer.
+    running: Option<Running>,
+    /// From the desire to its fulfilment, if it was seen to begin.
+    journey: Option<Journey>,
+}
+
+/// The operations and phases under way, of all volumes.
+#[derive(Clone, Debug, Default)]
+pub(in crate::attach_detach) struct Phases {
+    measured: HashMap<(VolumeId, NodeName), Measured>,
+}
+
+impl Phases {
+    /// A request is sent.
+    pub(in crate::attach_detach) fn sent(
+        &mut self,
+        volume: &VolumeId,
+        node: &NodeName,
+        call: PairCall,
+        migrated: bool,
+        now: Instant,
+    ) {
+        let begins = match call {
+            PairCall::Create => Some(Operation::Attach),
+            PairCall::Delete => Some(Operation::Detach),
+            PairCall::Read => None,
+        };
+        let running = self.measured.get(&(volume.clone(), node.clone())).and_then(|known| known.running);
+        let next = match (running, begins) {
+            (Some(running), None) => Running { migrated, ..running },
+            (Some(running), Some(operation)) if running.operation == operation => {
+                Running { migrated, ..running }
+            }
+            (_, Some(operation)) => Running { operation, began: now, migrated },
+            (None, None) => return,
+        };
+        self.measured.entry((volume.clone(), node.clone())).or_default().running = Some(next);
+    }
+
+    /// An operation ended, if it is the one in progress. What failed goes on: the driver tries again, and that is an
+    /// operation of its own.
+    pub(in crate::attach_detach) fn ended(
+        &mut self,
+        volume: &VolumeId,
+        node: &NodeName,
+        operation: Operation,
+        ending: Ending,
+        now: Instant,
+    ) -> Option<Ended> {
+        let measured = self.measured.get_mut(&(volume.clone(), node.clone()))?;
+        let running = measured.running.filter(|running| running.operation == operation)?;
+        measured.running = (ending == Ending::Failure).then_some(Running { began: now, ..running });
+        self.drop_if_over(volume, node);
+        Some(Ended { operation, ending, migrated: running.migrated, took: now - running.began })
+    }
+
+    /// Since when an operation has been in progress.
+    pub(in crate::attach_detach) fn running_since(
+        &self,
+        volume: &VolumeId,
+        node: &NodeName,
+    ) -> Option<Instant> {
+        Some(self.measured.get(&(volume.clone(), node.clone()))?.running?.began)
+    }
+
+    /// Takes a look.
+    pub(in crate::attach_detach) fn judged(
+        &mut self,
+        volume: &VolumeId,
+        node: &NodeName,
+        look: Look,
+        now: Instant,
+    ) -> Progress {
+        let key = (volume.clone(), node.clone());
+        let before = self.measured.get_mut(&key).and_then(|measured| measured.journey.take());
+        let was_under_way = before.as_ref().is_some_and(|journey| journey.is_of(look.operation));
+        let (journey, laps) = Journey::proceed(before, look, now);
+        let is_under_way = journey.is_some();
+        if is_under_way {
+            self.measured.entry(key).or_default().journey = journey;
+        } else {
+            self.drop_if_over(volume, node);
+        }
+        Progress { look, was_under_way, is_under_way, laps }
+    }
+
+    /// Nothing is known any more of the volume on that node.
+    pub(in crate::attach_detach) fn forget(&mut self, volume: &VolumeId, node: &NodeName) {
+        if self.measured.remove(&(volume.clone(), node.clone())).is_some() {
+            give_back_room(&mut self.measured);
+        }
+    }
+
+    /// What was under way before this process led was not seen to begin.
+    pub(in crate::attach_detach) fn forget_all(&mut self) {
+        self.measured.clear();
+    }
+
+    fn drop_if_over(&mut self, volume: &VolumeId, node: &NodeName) {
+        let measured = self.measured.get(&(volume.clone(), node.clone()));
+        if measured.is_some_and(|known| known.running.is_none() && known.journey.is_none()) {
+            self.forget(volume, node);
+        }
     }
 }
 

@@ -312,11 +312,6 @@ impl Standing {
         self.second_writers.lock().unwrap_or_else(PoisonError::into_inner).1.clone()
     }
 
-    /// Since when a pair has been waiting for what it waits for.
-    pub(in crate::attach_detach) fn since(&self, volume: &VolumeId, node: &NodeName) -> Option<Instant> {
-        self.waits.get(&key(volume, node)).map(|wait| wait.since)
-    }
-
     /// Looks at every pair that waits, in any order and without a copy.
     pub(in crate::attach_detach) fn for_each_wait(&self, mut look: impl FnMut(&NodeVolume, &Waiting)) {
         self.waits.for_each(|pair, wait| look(pair, &wait.reason.waiting));

@@ -2,11 +2,11 @@
 
 use tokio::time::Instant;
 
-use super::phases::Look;
+use super::{phases::Look, report::Progress};
 use crate::{
-    attach_detach::{actual::state::Operation, controller::Controller, desired::volume_name::VolumeId},
+    attach_detach::{actual::state::Operation, desired::volume_name::VolumeId},
     kube_api::ids::NodeName,
-    traces::{End, TraceId, Traces, Trails},
+    traces::{End, TraceId, Trails},
 };
 
 /// Name of an operation's span.
@@ -17,57 +17,38 @@ fn name(operation: Operation) -> &'static str {
     }
 }
 
-/// A look at a pair whose journey is followed.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::attach_detach) struct Progress {
-    /// What was seen.
-    pub(in crate::attach_detach) look: Look,
-    /// Whether a journey of this operation was under way before.
-    pub(in crate::attach_detach) was_under_way: bool,
-    /// Whether one is now.
-    pub(in crate::attach_detach) is_under_way: bool,
-}
-
-impl Controller {
-    /// Traces attaches and detaches from now on.
-    pub fn trace(&mut self, traces: Traces) {
-        self.trails = Trails::of(traces);
+/// Takes how far an operation is into its trace; returns that.
+pub(super) fn follow(
+    trails: &mut Trails<(VolumeId, NodeName)>,
+    (volume, node): (&VolumeId, &NodeName),
+    progress: &Progress,
+    attempts: u32,
+    now: Instant,
+) -> Option<TraceId> {
+    if !trails.is_on() {
+        return None;
     }
-
-    /// Takes a look at a pair into its trace; returns that.
-    pub(in crate::attach_detach) fn follow(
-        &mut self,
-        volume: &VolumeId,
-        node: &NodeName,
-        progress: Progress,
-        now: Instant,
-    ) -> Option<TraceId> {
-        if !self.trails.is_on() {
-            return None;
-        }
-        let Progress { look: Look { operation, phase, forced, .. }, was_under_way, is_under_way } = progress;
-        let attempts = self.attempt(volume, node);
-        let attributes = || {
-            let (driver, _) = volume.driver_and_handle();
-            vec![
-                ("mooring.volume", volume.as_str().to_owned()),
-                ("mooring.driver", driver.to_owned()),
-                ("k8s.node.name", node.to_string()),
-                ("mooring.forced", forced.to_string()),
-                ("mooring.attempts", attempts.to_string()),
-            ]
-        };
-        let key = (volume.clone(), node.clone());
-        if self.trails.name(&key).is_some_and(|known| known != name(operation)) {
-            self.trails.end(&key, End::Superseded, now, attributes);
-        }
-        let trace = self.trails.id(&key);
-        match (was_under_way, is_under_way) {
-            (false, true) => self.trails.begin(&key, name(operation), phase.label(), now),
-            (true, true) => self.trails.reach(&key, phase.label(), now),
-            (true, false) => self.trails.end(&key, End::Done, now, attributes),
-            (false, false) => {}
-        }
-        trace
+    let Progress { look: Look { operation, phase, forced, .. }, was_under_way, is_under_way, .. } = progress;
+    let attributes = || {
+        let (driver, _) = volume.driver_and_handle();
+        vec![
+            ("mooring.volume", volume.as_str().to_owned()),
+            ("mooring.driver", driver.to_owned()),
+            ("k8s.node.name", node.to_string()),
+            ("mooring.forced", forced.to_string()),
+            ("mooring.attempts", attempts.to_string()),
+        ]
+    };
+    let key = (volume.clone(), node.clone());
+    if trails.name(&key).is_some_and(|known| known != name(*operation)) {
+        trails.end(&key, End::Superseded, now, attributes);
     }
+    let trace = trails.id(&key);
+    match (was_under_way, is_under_way) {
+        (false, true) => trails.begin(&key, name(*operation), phase.label(), now),
+        (true, true) => trails.reach(&key, phase.label(), now),
+        (true, false) => trails.end(&key, End::Done, now, attributes),
+        (false, false) => {}
+    }
+    trace
 }

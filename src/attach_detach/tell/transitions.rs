@@ -7,13 +7,9 @@ use tokio::time::Instant;
 
 use super::standing::State;
 use crate::{
-    attach_detach::{
-        controller::Controller,
-        desired::volume_name::{VolumeId, VolumeKind},
-    },
+    attach_detach::desired::volume_name::{VolumeId, VolumeKind},
     kube_api::{
-        call::CallError,
-        ids::{NodeName, PodKey},
+        ids::{NodeName, PodKey, ResourceVersion},
         kinds::{Narrow, Node, Pod, VolumeAttachment},
     },
     telemetry::transition::{Named, Transition},
@@ -21,83 +17,60 @@ use crate::{
 
 /// What a pair was at the last look, and why.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::attach_detach) struct Stood {
+pub(super) struct Stood {
     /// What it was.
-    pub(in crate::attach_detach) state: State,
+    pub(super) state: State,
     /// The code of what it waited for, or else its state.
-    pub(in crate::attach_detach) reason: &'static str,
+    pub(super) reason: &'static str,
     /// Since when, unless nothing was known of it.
-    pub(in crate::attach_detach) since: Option<Instant>,
+    pub(super) since: Option<Instant>,
 }
 
 impl Stood {
     /// What waited for nothing.
-    pub(in crate::attach_detach) fn at_rest(rest: Option<(State, Instant)>) -> Self {
+    pub(super) fn at_rest(rest: Option<(State, Instant)>) -> Self {
         let (state, since) = rest.map_or((State::Detached, None), |(state, since)| (state, Some(since)));
         Self { state, reason: state.code(), since }
     }
 }
 
 /// A pod as logs name it.
-pub(in crate::attach_detach) fn named_pod(pod: &PodKey) -> Named {
+pub(super) fn named_pod(pod: &PodKey) -> Named {
     Named::in_namespace(Pod::KIND, pod.namespace(), pod.name())
 }
 
 /// The attachment of a pair as logs name it, or what stands for one of a volume that has none.
-pub(in crate::attach_detach) fn named(volume: &VolumeId, node: &NodeName) -> Named {
+pub(super) fn named(volume: &VolumeId, node: &NodeName) -> Named {
     match volume.kind() {
         VolumeKind::Csi => Named::in_cluster(VolumeAttachment::KIND, volume.attachment_name(node).as_str()),
         VolumeKind::NoOp => Named::in_cluster(Node::KIND, node.as_str()),
     }
 }
 
-impl Controller {
-    /// One line for each change of state, or of the reason for it.
-    pub(in crate::attach_detach) fn log_change(
-        &self,
-        volume: &VolumeId,
-        node: &NodeName,
-        before: Stood,
-        (state, reason): (State, &'static str),
-        now: Instant,
-    ) {
-        // What is at rest when this process comes to lead has not changed.
-        let is_inherited = before.since.is_none() && reason == state.code();
-        if (before.state, before.reason) == (state, reason) || is_inherited || !Transition::is_heard() {
-            return;
-        }
-        let pair = self.actual.pair(volume, node);
-        let attachment = pair.and_then(|pair| pair.attachment.as_deref());
-        let transition = Transition {
-            object: named(volume, node),
-            reason,
-            from: before.state.code(),
-            to: state.code(),
-            attempt: self.attempt(volume, node),
-            revision: attachment.map(|attachment| attachment.metadata.resource_version.to_string()),
-            took: before.since.map(|since| now.saturating_duration_since(since)),
-            volume: Some(volume.as_str().to_owned()),
-            node: Some(node.to_string()),
-            claim: None,
-        };
-        transition.log();
+/// One line for each change of state, or of the reason for it.
+pub(super) fn log_change(
+    (volume, node): (&VolumeId, &NodeName),
+    before: Stood,
+    (state, reason): (State, &'static str),
+    (attempt, revision): (u32, Option<ResourceVersion>),
+    now: Instant,
+) {
+    // What is at rest when this process comes to lead has not changed.
+    let is_inherited = before.since.is_none() && reason == state.code();
+    if (before.state, before.reason) == (state, reason) || is_inherited || !Transition::is_heard() {
+        return;
     }
-
-    /// Which attempt is the next one about a pair, from 1.
-    pub(in crate::attach_detach) fn attempt(&self, volume: &VolumeId, node: &NodeName) -> u32 {
-        self.actual.pair(volume, node).map_or(1, |pair| pair.retry.failures().saturating_add(1))
-    }
-
-    /// A request about a pair failed.
-    pub(in crate::attach_detach) fn log_failure(
-        &self,
-        volume: &VolumeId,
-        node: &NodeName,
-        error: &CallError,
-        what: &'static str,
-    ) {
-        let Named { object, .. } = named(volume, node);
-        let attempt = self.attempt(volume, node);
-        tracing::warn!(object, reason = "RetryBackoff", attempt, %volume, %node, %error, "{what}");
-    }
+    let transition = Transition {
+        object: named(volume, node),
+        reason,
+        from: before.state.code(),
+        to: state.code(),
+        attempt,
+        revision: revision.map(|revision| revision.to_string()),
+        took: before.since.map(|since| now.saturating_duration_since(since)),
+        volume: Some(volume.as_str().to_owned()),
+        node: Some(node.to_string()),
+        claim: None,
+    };
+    transition.log();
 }

@@ -10,8 +10,7 @@ use k8s_openapi::jiff::Timestamp;
 use super::{ActualState, NodeName, Pair, VolumeId, VolumeKind};
 
 impl ActualState {
-    /// What is published already was announced by whoever published it; and what this process may have measured
-    /// when it led before is of the past.
+    /// Since when something is undesired counts from now on.
     pub(in crate::attach_detach) fn begin_to_lead(
         &mut self,
         gone: Duration,
@@ -20,9 +19,16 @@ impl ActualState {
     ) {
         self.forget_given_up(gone, wanted, wall);
         for pair in self.volumes.values_mut().flat_map(|state| state.pairs.iter_mut().map(|(_, pair)| pair)) {
-            pair.told.attached |= pair.listed && pair.attachment.is_some();
-            (pair.unwanted_since, pair.operation, pair.journey) = (None, None, None);
+            pair.unwanted_since = None;
         }
+    }
+
+    /// What is attached and published: a predecessor of this process has recorded that.
+    pub(in crate::attach_detach) fn published(&self) -> impl Iterator<Item = (&VolumeId, &NodeName)> {
+        self.volumes.iter().flat_map(|(volume, state)| {
+            let published = state.pairs.iter().filter(|(_, pair)| pair.listed && pair.attachment.is_some());
+            published.map(move |(node, _)| (volume, node))
+        })
     }
 
     /// Notes that no pod wants a volume here any more, if anything is known of it.

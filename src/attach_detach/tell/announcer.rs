@@ -1,0 +1,363 @@
+//! Announcer: which events are recorded for the pods of a volume on a node, and when again.
+//!
+//! In: each verdict once, after it has been applied, and failures of requests. Out: [`News`]: events, and when to look
+//! again for one that is due later. An event is recorded when something begins or changes, once more before it expires
+//! while that lasts, and when it ends. What was recorded is forgotten with the volume on that node.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use super::{
+    events::{self, Announcement},
+    waits::Waits,
+};
+use crate::{
+    attach_detach::{
+        actual::state::{ActualState, Pair, Publication},
+        clock::Clock,
+        decide::csi::{self, Verdict, Waiting},
+        desired::{state::DesiredState, volume_name::VolumeId},
+    },
+    controller::event_dedup::Recorded,
+    kube_api::{
+        events::Event,
+        ids::{NodeName, PodKey},
+        kinds::{Narrow, Pod},
+    },
+    state::{Objects, give_back_room},
+};
+
+/// How long the driver may take before users are told that it takes long.
+///
+/// KCM: pkg/volume/csi/csi_attacher.go, the timeout of waitForVolumeAttachment (two minutes).
+pub(in crate::attach_detach) const LONG: Duration = Duration::from_mins(2);
+
+/// After this long a lost event is recorded again: the queue that had no room has some by then.
+pub(in crate::attach_detach) const AFTER_LOSS: Duration = Duration::from_secs(30);
+
+/// A wait for another node that ends sooner has KCM's Multi-Attach event only.
+const NOTEWORTHY: Duration = Duration::from_secs(10);
+
+/// What there may be to record of a volume on a node at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::attach_detach) enum Topic {
+    /// That the attach fails, or takes long.
+    Failure,
+    /// That another node holds the volume, in KCM's words.
+    MultiAttach,
+    /// Which node that is, and what it waits for.
+    Holder,
+}
+
+/// What was recorded of a volume on a node.
+#[derive(Clone, Debug, Default)]
+struct Record {
+    attached: bool,
+    events: BTreeMap<Topic, Recorded<Announcement>>,
+    /// Since when another node has held the volume, as was recorded.
+    held_since: Option<Instant>,
+}
+
+impl Record {
+    fn is_empty(&self) -> bool {
+        !self.attached && self.events.is_empty() && self.held_since.is_none()
+    }
+}
+
+/// What was recorded, of all volumes.
+#[derive(Clone, Debug, Default)]
+pub(in crate::attach_detach) struct Announcer {
+    records: HashMap<(VolumeId, NodeName), Record>,
+}
+
+/// What is known when events are made.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::attach_detach) struct Known<'a> {
+    pub(in crate::attach_detach) objects: &'a Objects,
+    pub(in crate::attach_detach) desired: &'a DesiredState,
+    pub(in crate::attach_detach) actual: &'a ActualState,
+    pub(in crate::attach_detach) waits: &'a Waits,
+    pub(in crate::attach_detach) clock: &'a Clock,
+    pub(in crate::attach_detach) now: Instant,
+}
+
+/// What is known of all nodes of a volume when the events of one of them are made.
+#[derive(Debug)]
+pub(in crate::attach_detach) struct Others<'a> {
+    /// What was decided on each.
+    pub(in crate::attach_detach) verdicts: &'a BTreeMap<NodeName, Verdict>,
+    /// Nodes that hold the volume, if that is known.
+    pub(in crate::attach_detach) holders: Option<BTreeSet<NodeName>>,
+}
+
+impl Others<'_> {
+    fn holders_beside(&self, node: &NodeName) -> impl Iterator<Item = &NodeName> {
+        self.holders.iter().flatten().filter(move |holder| *holder != node)
+    }
+}
+
+/// What follows from a look.
+#[derive(Debug, Default)]
+pub(in crate::attach_detach) struct News {
+    /// To be recorded.
+    pub(in crate::attach_detach) events: Vec<Event>,
+    /// When there may be more.
+    pub(in crate::attach_detach) look_at: Vec<Instant>,
+}
+
+impl Announcer {
+    /// Takes the verdict on a volume on a node.
+    pub(in crate::attach_detach) fn judged(
+        &mut self,
+        volume: &VolumeId,
+        node: &NodeName,
+        verdict: &Verdict,
+        others: &Others<'_>,
+        known: Known<'_>,
+    ) -> News {
+        let record = self.take(volume, node);
+        let mut look = Look { volume, node, known, record, news: News::default() };
+        if known.desired.wish(volume, node).is_some() {
+            look.desired(verdict, others);
+        } else {
+            look.undesired(verdict);
+        }
+        self.keep(look)
+    }
+
+    /// Takes something that is recorded unless it was of late.
+    pub(in crate::attach_detach) fn announce(
+        &mut self,
+        volume: &VolumeId,
+        node: &NodeName,
+        topic: Topic,
+        announcement: &Announcement,
+        known: Known<'_>,
+    ) -> News {
+        let record = self.take(volume, node);
+        let mut look = Look { volume, node, known, record, news: News::default() };
+        look.announce(topic, announcement);
+        self.keep(look)
+    }
+
+    /// An event was lost: what it said of a pod's volumes is to be recorded again. Returns of which, and where.
+    pub(in crate::attach_detach) fn lost(
+        &mut self,
+        event: &Event,
+        desired: &DesiredState,
+        actual: &ActualState,
+    ) -> Vec<(VolumeId, NodeName)> {
+        let pod = PodKey::new(&event.involved.namespace, &event.involved.name);
+        let Some(wishes) = desired.pod(&pod).filter(|_| event.involved.kind == Pod::KIND) else {
+            return Vec::new();
+        };
+        let pairs = wishes.volumes.keys().map(|volume| (volume.clone(), wishes.node.clone()));
+        let pairs: Vec<_> = pairs.filter(|(volume, node)| actual.pair(volume, node).is_some()).collect();
+        for pair in &pairs {
+            let Some(record) = self.records.get_mut(pair) else { continue };
+            if event.reason == events::ATTACHED {
+                record.attached = false;
+            } else {
+                record.events.clear();
+            }
+        }
+        pairs
+    }
+
+    /// A predecessor of this process has recorded that the volume is attached here.
+    pub(in crate::attach_detach) fn inherit_attached(&mut self, volume: &VolumeId, node: &NodeName) {
+        self.records.entry((volume.clone(), node.clone())).or_default().attached = true;
+    }
+
+    /// Nothing is known any more of the volume on that node.
+    pub(in crate::attach_detach) fn forget(&mut self, volume: &VolumeId, node: &NodeName) {
+        if self.records.remove(&(volume.clone(), node.clone())).is_some() {
+            give_back_room(&mut self.records);
+        }
+    }
+
+    fn take(&mut self, volume: &VolumeId, node: &NodeName) -> Record {
+        let record = self.records.get_mut(&(volume.clone(), node.clone()));
+        record.map(std::mem::take).unwrap_or_default()
+    }
+
+    fn keep(&mut self, look: Look<'_>) -> News {
+        let Look { volume, node, record, news, .. } = look;
+        let key = (volume.clone(), node.clone());
+        if record.is_empty() {
+            self.records.remove(&key);
+        } else {
+            self.records.insert(key, record);
+        }
+        news
+    }
+}
+
+/// A look at a volume on a node.
+struct Look<'a> {
+    volume: &'a VolumeId,
+    node: &'a NodeName,
+    known: Known<'a>,
+    record: Record,
+    news: News,
+}
+
+impl Look<'_> {
+    /// No pod is there to read an event: the node's says what keeps the volume there.
+    fn undesired(&mut self, verdict: &Verdict) {
+        let pair = self.known.actual.pair(self.volume, self.node);
+        match verdict.waiting.as_ref().and_then(failure) {
+            Some(message) => {
+                let announcement = Announcement::DetachFailed(self.node.clone(), message.to_string());
+                self.announce(Topic::Failure, &announcement);
+            }
+            // Between two tries it is the same failure.
+            None if pair.is_some_and(|pair| pair.retry.failures() > 0) => {}
+            None => {
+                // A pod that takes the place of another finds it attached: that is no news.
+                let attached = self.record.attached && pair.is_some_and(Pair::holds);
+                self.record = Record { attached, ..Record::default() };
+            }
+        }
+    }
+
+    /// What changed for the pods that need the volume here.
+    fn desired(&mut self, verdict: &Verdict, others: &Others<'_>) {
+        if verdict.publication == Publication::List && !self.record.attached {
+            self.record.attached = true;
+            self.record.events.remove(&Topic::Failure);
+            self.record_event(&Announcement::Attached);
+        } else if let Some(Waiting::WaitingForAttacher | Waiting::WaitingForDeletion) = verdict.waiting {
+            self.record.attached = false;
+        }
+        match &verdict.waiting {
+            Some(Waiting::AttachError { message, .. }) => {
+                self.announce(Topic::Failure, &Announcement::Failed(message.clone()));
+            }
+            Some(Waiting::ForeignAttachment { name }) => {
+                let message = events::name_taken(name);
+                self.announce(Topic::Failure, &Announcement::Failed(message));
+            }
+            Some(Waiting::WaitingForAttacher) if self.lasts(LONG) => {
+                let message = events::timed_out(self.volume, "attach");
+                self.announce(Topic::Failure, &Announcement::Failed(message));
+            }
+            Some(Waiting::WaitingForDeletion) => {
+                let pair = self.known.actual.pair(self.volume, self.node);
+                let error = pair.and_then(|pair| pair.attachment.as_deref()).and_then(csi::detach_error);
+                let message = events::being_deleted(error.map(|error| &*error.message));
+                if error.is_some() || self.lasts(LONG) {
+                    self.announce(Topic::Failure, &Announcement::Failed(message));
+                }
+            }
+            Some(Waiting::NodeStatusRefused { message }) => {
+                let announcement = Announcement::NotPublished(self.node.clone(), message.to_string());
+                self.announce(Topic::Failure, &announcement);
+            }
+            Some(Waiting::HeldByNode { rival }) if rival.holds => {
+                self.held_by(&rival.node, others);
+                return;
+            }
+            _ => {}
+        }
+        self.is_free(others);
+    }
+
+    fn held_by(&mut self, holder: &NodeName, others: &Others<'_>) {
+        let known = self.known;
+        self.record.held_since.get_or_insert(known.now);
+        let beside = others.holders_beside(self.node);
+        let wishes = beside.filter_map(|other| known.desired.wish(self.volume, other));
+        let users = wishes.flat_map(|wish| wish.pods.values()).map(|(pod, _)| pod.key.clone()).collect();
+        self.announce(Topic::MultiAttach, &Announcement::HeldElsewhere(users));
+        let waiting = others.verdicts.get(holder).and_then(|verdict| verdict.waiting.as_ref());
+        let patience = match waiting {
+            // The driver's time, not ours.
+            Some(Waiting::DetachWaitingForAttacher | Waiting::WaitingForDeletion) => LONG,
+            _ => NOTEWORTHY,
+        };
+        let began = known.waits.since(self.volume, holder);
+        let Some(since) = began.or_else(|| known.waits.since(self.volume, self.node)) else { return };
+        if !self.lasts_since(since, patience) {
+            return;
+        }
+        let (holder, since) = (holder.clone(), known.clock.wall(since));
+        let announcement = match waiting {
+            Some(Waiting::DetachWaitingForAttacher) => {
+                Announcement::DetachTimedOut(self.volume.clone(), holder)
+            }
+            waiting => {
+                let foreign = known.actual.volume(self.volume).into_iter().flat_map(|state| &state.foreign);
+                let foreign =
+                    foreign.filter(|(_, node)| **node == holder).map(|(name, _)| name.clone()).next();
+                Announcement::Holder { node: holder, waiting: waiting.cloned(), foreign, since }
+            }
+        };
+        self.announce(Topic::Holder, &announcement);
+    }
+
+    fn is_free(&mut self, others: &Others<'_>) {
+        let Some(since) = self.record.held_since.take() else { return };
+        self.record.events.remove(&Topic::MultiAttach);
+        self.record.events.remove(&Topic::Holder);
+        // If not, another controller attached it here, too.
+        if others.holders.is_some() && others.holders_beside(self.node).next().is_none() {
+            let waited = self.known.now.saturating_duration_since(since);
+            self.record_event(&Announcement::Freed(waited.as_secs()));
+        }
+    }
+
+    /// Whether the wait here has lasted that long; if not, there is another look then.
+    fn lasts(&mut self, long: Duration) -> bool {
+        let since = self.known.waits.since(self.volume, self.node);
+        since.is_some_and(|since| self.lasts_since(since, long))
+    }
+
+    fn lasts_since(&mut self, since: Instant, long: Duration) -> bool {
+        let at = since + long;
+        if at > self.known.now {
+            self.news.look_at.push(at);
+        }
+        at <= self.known.now
+    }
+
+    fn announce(&mut self, topic: Topic, announcement: &Announcement) {
+        let now = self.known.now;
+        let again_at = match self.record.events.get(&topic) {
+            Some(before) if before.holds(announcement, now) => before.repeat_at(),
+            _ => {
+                let recorded = Recorded::new(announcement.clone(), now);
+                let again_at = recorded.repeat_at();
+                self.record.events.insert(topic, recorded);
+                self.record_event(announcement);
+                again_at
+            }
+        };
+        self.news.look_at.push(again_at);
+    }
+
+    fn record_event(&mut self, announcement: &Announcement) {
+        let Known { objects, desired, .. } = self.known;
+        match (desired.wish(self.volume, self.node), announcement) {
+            (Some(wish), _) => self.news.events.extend(events::events(objects, wish, announcement)),
+            (None, Announcement::DetachFailed(..)) => {
+                let event = events::node_event(objects, self.volume, self.node, announcement);
+                self.news.events.extend(event);
+            }
+            (None, _) => {}
+        }
+    }
+}
+
+/// What was said of a request for the end of an attachment that failed.
+fn failure(waiting: &Waiting) -> Option<&str> {
+    match waiting {
+        Waiting::RetryBackoff { message } => message.as_deref(),
+        Waiting::NodeStatusRefused { message } => Some(message),
+        _ => None,
+    }
+}

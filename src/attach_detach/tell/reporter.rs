@@ -1,0 +1,254 @@
+//! Reporter: turns what a plan reports into metrics, log lines, traces and the debug page.
+//!
+//! In: [`Reports`]. Out: effects, and no decision: nothing that is decided rests on what is counted or shown here.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::{
+    end_to_end::EndToEnd,
+    metrics::{AttachDetachMetrics, Planned},
+    report::{Forced, Judged, Line, Progress, Report, Reports},
+    standing::{PairWait, Standing, State},
+    traces,
+    transitions::{Stood, log_change, named, named_pod},
+};
+use crate::{
+    attach_detach::{
+        decide::{csi::Waiting, force::ForceReason},
+        desired::{state::Unresolved, volume_name::VolumeId},
+    },
+    diagnostics::Reason,
+    kube_api::{
+        ids::{AttachmentName, NodeName, PodKey},
+        kinds::{Narrow, Node, VolumeAttachment},
+    },
+    telemetry::transition::Named,
+    traces::{Traces, Trails},
+};
+
+/// Counts, logs, traces and shows.
+#[derive(Debug)]
+pub struct Reporter {
+    metrics: AttachDetachMetrics,
+    end_to_end: EndToEnd,
+    standing: Arc<Standing>,
+    trails: Trails<(VolumeId, NodeName)>,
+}
+
+/// A copy that goes its own way, but for the metrics.
+impl Clone for Reporter {
+    fn clone(&self) -> Self {
+        Self {
+            metrics: self.metrics.clone(),
+            end_to_end: self.end_to_end.clone(),
+            standing: Arc::new(Standing::clone(&self.standing)),
+            trails: self.trails.clone(),
+        }
+    }
+}
+
+impl Reporter {
+    /// Reports with these metrics.
+    #[must_use]
+    pub fn new(metrics: AttachDetachMetrics) -> Self {
+        let end_to_end = metrics.end_to_end();
+        Self { metrics, end_to_end, standing: Arc::default(), trails: Trails::default() }
+    }
+
+    /// Traces attaches and detaches from now on.
+    pub fn trace(&mut self, traces: Traces) {
+        self.trails = Trails::of(traces);
+    }
+
+    /// What every volume on every node waits for.
+    #[must_use]
+    pub fn standing(&self) -> Arc<Standing> {
+        Arc::clone(&self.standing)
+    }
+
+    /// Reports.
+    pub fn take(&mut self, reports: Reports, now: Instant) {
+        for (kind, count) in Planned::ALL.into_iter().zip(reports.planned).filter(|(_, count)| *count > 0) {
+            self.metrics.planned_many(kind, count);
+        }
+        for report in reports.reports {
+            self.report(report, now);
+        }
+    }
+
+    fn report(&mut self, report: Report, now: Instant) {
+        match report {
+            Report::Leads => {
+                self.standing.lead(now);
+                self.trails.forget_all();
+            }
+            Report::Ended(volume, ended) => {
+                self.metrics.observe(&volume, ended.operation, ended.ending, ended.migrated, ended.took);
+            }
+            Report::Patched(volumes) => self.metrics.patches(volumes),
+            Report::Counted { volume, scope, nodes } => self.metrics.count(&volume, &scope, &nodes),
+            Report::Decided(reason) => self.metrics.decided(reason),
+            Report::Judged(volume, node, judged) => self.judged(&volume, &node, judged, now),
+            Report::Progress(volume, node, progress, attempt) => {
+                self.progress(&volume, &node, &progress, attempt, now);
+            }
+            Report::Foreign { name, volume, node } => {
+                self.foreign(&name, volume.as_ref(), node.as_ref(), now);
+            }
+            Report::Unresolved { pod, before, found, new } => {
+                if before != found {
+                    self.standing.set_unresolved(&pod, &before, &found, now);
+                }
+                self.unresolved(&pod, &new);
+            }
+            Report::Forced(volume, node, reason, forced) => self.forced(&volume, &node, reason, forced),
+            Report::ForeignActs(act, count) => self.metrics.foreign(act, count),
+            Report::SecondWriters { alarm, rows } => {
+                if self.standing.set_second_writers(alarm.clone(), rows) {
+                    self.metrics.alarm(alarm.as_deref());
+                }
+            }
+            Report::TimersAlarm(alarm) => self.metrics.alarm_of_timers(alarm.as_deref()),
+            Report::Line(line) => log(&line),
+        }
+    }
+
+    fn judged(&self, volume: &VolumeId, node: &NodeName, judged: Judged, now: Instant) {
+        let Judged { state, waiting, next, attempt, revision } = judged;
+        let settled = if waiting.is_none() { state } else { State::default() };
+        let rest = self.standing.settle(volume, node, settled, now);
+        let to = waiting.as_ref().map(Waiting::code);
+        let wait = waiting.map(|waiting| (PairWait { state, waiting }, next));
+        let before = self.standing.set(volume, node, wait, now);
+        let from = before.as_ref().map(|before| before.reason.code());
+        if from != to
+            && let Some(to) = to.filter(|to| Waiting::GUARDS.contains(to))
+        {
+            self.metrics.refused(to);
+        }
+        let before = match &before {
+            Some(wait) => {
+                Stood { state: wait.reason.state, reason: wait.reason.code(), since: Some(wait.since) }
+            }
+            None => Stood::at_rest(rest),
+        };
+        log_change((volume, node), before, (state, to.unwrap_or(state.code())), (attempt, revision), now);
+    }
+
+    fn progress(
+        &mut self,
+        volume: &VolumeId,
+        node: &NodeName,
+        progress: &Progress,
+        attempt: u32,
+        now: Instant,
+    ) {
+        let trace = traces::follow(&mut self.trails, (volume, node), progress, attempt, now);
+        for lap in &progress.laps {
+            self.end_to_end.observe(volume, *lap, trace);
+        }
+    }
+
+    fn foreign(
+        &self,
+        name: &AttachmentName,
+        volume: Option<&VolumeId>,
+        node: Option<&NodeName>,
+        now: Instant,
+    ) {
+        let change = self.standing.set_foreign(name, volume, node, now);
+        if change == 0 {
+            return;
+        }
+        self.metrics.foreign_attachments(change);
+        let node = node.map(NodeName::as_str);
+        let Named { object, .. } = Named::in_cluster(VolumeAttachment::KIND, name.as_str());
+        let volume = volume.map(VolumeId::as_str);
+        let (from, to) = if change > 0 { ("", "Foreign") } else { ("Foreign", "") };
+        tracing::info!(
+            object,
+            reason = "ForeignAttachment",
+            from,
+            to,
+            volume,
+            node,
+            "attachment of somebody else"
+        );
+    }
+
+    fn unresolved(&self, pod: &PodKey, new: &[Unresolved]) {
+        for unresolved in new {
+            let reason = unresolved.why.code();
+            self.metrics.unresolved(reason);
+            let volume = &unresolved.pod_volume;
+            let Named { object, namespace } = named_pod(pod);
+            if unresolved.why.is_permanent() {
+                tracing::warn!(object, namespace, reason, volume, "volume of a pod cannot be attached");
+            } else {
+                tracing::debug!(object, namespace, reason, volume, "volume of a pod not attachable yet");
+            }
+        }
+    }
+
+    fn forced(&self, volume: &VolumeId, node: &NodeName, reason: ForceReason, forced: Forced) {
+        let because = reason.label();
+        let Named { object, .. } = named(volume, node);
+        match forced {
+            Forced::Tainted => self.metrics.forced(reason),
+            Forced::Begins => {
+                self.metrics.forced(reason);
+                tracing::warn!(object, reason = "ForcedDetach", because, %volume, %node, "forcing the detach of a volume that may be in use");
+            }
+            Forced::Done => {
+                tracing::warn!(object, reason = "ForcedDetach", because, %volume, %node, "the forced detach is done");
+            }
+        }
+    }
+}
+
+fn log(line: &Line) {
+    match line {
+        Line::Loaded { attachments, pods } => {
+            tracing::info!(attachments, pods, "attach/detach state loaded");
+        }
+        Line::Failed { volume, node, attempt, error, what } => {
+            let Named { object, .. } = named(volume, node);
+            tracing::warn!(object, reason = "RetryBackoff", attempt, %volume, %node, %error, "{what}");
+        }
+        Line::NodeFailed { node, attempt, error } => {
+            let Named { object, .. } = Named::in_cluster(Node::KIND, node.as_str());
+            tracing::warn!(object, reason = "RetryBackoff", attempt, %error, "request for the node failed");
+        }
+        Line::NameTaken { volume, node, attempt } => {
+            let Named { object, .. } = named(volume, node);
+            tracing::warn!(object, reason = "ForeignAttachment", attempt, %volume, %node, "the name of the attachment is taken");
+        }
+        Line::WrittenByAnother { object, field, manager } => {
+            tracing::info!(%object, field, manager, "written by another");
+        }
+        Line::HoldsNothingUp { suspect, by } => {
+            tracing::info!(%suspect, %by, "that holds nothing up: the node is out of service");
+        }
+        Line::StandOff { suspect, by, until } => {
+            tracing::warn!(%suspect, %by, until, "nothing is detached there for a while");
+        }
+        Line::StandOffEnded { suspect, detaches: false } => {
+            tracing::info!(%suspect, "nobody else was seen to write there for a while");
+        }
+        Line::StandOffEnded { suspect, detaches: true } => {
+            tracing::warn!(%suspect, "nobody else was seen to write there for a while: detaching again");
+        }
+        Line::AnotherController { by, until } => {
+            tracing::error!(%by, until, "another attach/detach controller is at work: nothing is detached while it is");
+        }
+        Line::NoOtherController => {
+            tracing::warn!("no other attach/detach controller has been seen for a while: detaching again");
+        }
+        Line::DeletedByAnother { attachment, act } => {
+            tracing::info!(%attachment, act = act.label(), "somebody else deletes it");
+        }
+        Line::GraceOver => tracing::warn!("the grace after the restore is over: detaching again"),
+    }
+}
