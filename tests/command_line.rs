@@ -37,7 +37,13 @@ fn a_mistake_is_one_line_and_exit_2() {
         (&["run", "--port=10270"], "mooring: --port: is gone: --secure-port serves HTTPS"),
         (&["run", "--tls-cert-file=a"], "mooring: --tls-cert-file: needs --tls-private-key-file"),
         (&["run", "--tls-min-version=VersionTLS11"], "mooring: --tls-min-version: TLS before 1.2"),
-        (&["run", "--controllers=*,-persistentvolume-binder-controller"], "mooring: --controllers: "),
+        (
+            &[
+                "run",
+                "--controllers=*,-persistentvolume-attach-detach-controller,-persistentvolume-binder-controller",
+            ],
+            "mooring: --controllers: ",
+        ),
         (&["run", "--bogus"], "mooring: unexpected argument '--bogus' found"),
         (
             &["run", "--leader-elect-retry-period=soon"],
