@@ -154,6 +154,10 @@ impl controller::Controller for Controller {
         Plan { calls, events, measures: Measures { counts, reports, broken_off }, wake_at: self.wake_at() }
     }
 
+    fn unplanned(&mut self) -> Option<Measures> {
+        Some(Measures { counts: None, reports: self.take_reports(), broken_off: None })
+    }
+
     fn event_lost(&mut self, event: &Event, now: Instant) {
         self.not_told(event, now);
     }

@@ -67,6 +67,11 @@ pub trait Controller: Send + 'static {
     /// process leads, a plan holds no calls and no events.
     fn plan(&mut self, now: Instant) -> Plan<Self::Call, Self::Measures>;
 
+    /// What answers came to that were taken after the last plan, at the end.
+    fn unplanned(&mut self) -> Option<Self::Measures> {
+        None
+    }
+
     /// An event of a plan was lost, for there was no room.
     fn event_lost(&mut self, event: &Event, now: Instant);
 }

@@ -124,6 +124,9 @@ impl<C: Controller, E: Executor<C>> Runner<C, E> {
         while let Some(joined) = self.under_way.join_next().await {
             self.answered(joined);
         }
+        if let Some(measures) = self.controller.unplanned() {
+            self.executor.planned(&self.controller, measures, Instant::now());
+        }
     }
 
     fn lead(&mut self) {

@@ -24,6 +24,9 @@ use crate::{
 
 type Log = Arc<Mutex<Vec<String>>>;
 
+/// What is measured of the last answers.
+const AT_THE_END: usize = usize::MAX;
+
 /// Asks for one request per answer, as long as there is something to ask for.
 struct Asks {
     log: Log,
@@ -78,6 +81,10 @@ impl Controller for Asks {
         };
         let events = vec![event; std::mem::take(&mut self.to_tell)];
         Plan { calls: call.into_iter().collect(), events, measures: self.lost, wake_at: None }
+    }
+
+    fn unplanned(&mut self) -> Option<usize> {
+        Some(AT_THE_END)
     }
 
     fn event_lost(&mut self, event: &Event, _: Instant) {
@@ -240,6 +247,7 @@ async fn l14_on_shutdown_the_answers_to_what_was_asked_are_awaited_and_nothing_m
     assert!(!stage.running.is_finished());
     stage.gate.add_permits(1);
     (&mut stage.running).await.unwrap();
+    assert_eq!(*stage.lost.lock().unwrap(), AT_THE_END, "what the answers came to is noted");
     assert_eq!(stage.happens().await, ["a ends", "a answered true"]);
 }
 
