@@ -1,5 +1,7 @@
 //! Words that stand on a page and in the code: reason codes, rooms, and the commands of the justfile.
 
+use std::path::Path;
+
 use crate::files;
 
 /// The page that lists the reason codes, and the heading above them.
@@ -42,7 +44,8 @@ pub fn rooms_without_code() -> Vec<String> {
             folder = format!("{}/", rest.split('`').next().unwrap_or_default());
         }
         for word in line.split('`').skip(1).step_by(2) {
-            let is_path = word.starts_with("src/") || word.ends_with(".rs");
+            let is_path = word.starts_with("src/")
+                || Path::new(word).extension().is_some_and(|extension| extension == "rs");
             let path = if word.starts_with("src/") { word.to_owned() } else { format!("{folder}{word}") };
             if is_path && !files::root().join(&path).exists() {
                 wrong.push(format!("{ROOMS}: {path}"));
