@@ -20,7 +20,7 @@
 //! | [`tell`] | reasons and texts of events ([`tell::events`]); logs, metrics, traces and the debug page |
 //!
 //! Beside the rooms stand the planner and its parts: [`known`] (what decisions are made on), [`in_flight`] (what is under
-//! way), [`reasons`] (the last reason of each key), [`queue`], [`retry`], [`second_writer`].
+//! way), [`reasons`] (the last reason of each key), [`queue`], [`second_writer`].
 
 #![cfg_attr(
     not(feature = "host-plugins"),

@@ -1,7 +1,7 @@
 //! Volumes that are recycled, deleted or made here, by plugins compiled into the binary.
 //!
 //! They are off unless asked for, for test clusters mostly, and can be left out of the build: without the feature
-//! `host-plugins` there is [`absent`] in their place. The binder knows them by one door,
+//! `host-plugins` there is `absent` in their place. The binder knows them by one door,
 //! [`Plugins`](super::decide::view::Plugins), and by requests and reasons, which are plain values.
 
 #[cfg(not(feature = "host-plugins"))]
