@@ -1,7 +1,7 @@
 //! The daemon: builds the parts, watches over them, takes them down in order.
 //!
 //! In: a [`Config`]. Out: the process' fate ([`Failure`] or none). A subsystem is added in
-//! [`subsystems`].
+//! [`subsystems()`].
 //!
 //! Shutdown (SIGTERM or SIGINT): stop planning → drain the subsystems → write the events left →
 //! release the lease → close HTTP → exit 0. A second signal exits at once with 128 + its number.
@@ -11,8 +11,7 @@
 use std::{net::SocketAddr, sync::Arc};
 
 use anyhow::{Context, anyhow};
-use futures::future::{BoxFuture, LocalBoxFuture};
-use serde::Serialize;
+use futures::future::LocalBoxFuture;
 use tokio::{
     runtime::Handle,
     signal::unix::{Signal, SignalKind, signal},
@@ -24,11 +23,9 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 #[cfg(feature = "tracing-otlp")]
 use crate::traces::export::Exporter;
 use crate::{
-    attach_detach::{AttachDetach, TimersPlace},
-    binder::Binder,
-    config::{Config, Controllers},
+    config::Config,
     debugging,
-    http::{self, Answer, Gate, Measures, OwnCertificate, Pages, Router},
+    http::{self, Gate, Measures, OwnCertificate, Pages, Router},
     kube_api::{
         call::Caller,
         connect::{ApiServer, ConnectError},
@@ -43,7 +40,6 @@ use crate::{
     metrics::{
         Alarms, ApiMetrics, Certificate, ElectionMetrics, Expiry, Metrics, WatchMetrics, process, slis::Slis,
     },
-    protection::{Protection, claims::ClaimProtection, volumes::VolumeProtection},
     routes,
     state::{
         Objects, Stored,
@@ -60,10 +56,12 @@ mod patience;
 mod serving;
 #[cfg(test)]
 mod shutdown_tests;
+mod subsystems;
 
 pub use life::Life;
 use patience::{EVENTS_TIMEOUT, HTTP_TIMEOUT, Patience};
 use serving::{BoundServer, bind_server, build_auth, serving};
+pub use subsystems::{Parts, Subsystem, subsystems};
 
 /// The alarm about a restore of etcd.
 const RESTORED: &str = "etcd_restored";
@@ -132,150 +130,6 @@ impl Termination {
             _ => SignalKind::terminate().as_raw_value(),
         }
     }
-}
-
-/// What the subsystems are built from.
-#[derive(Debug)]
-pub struct Parts {
-    /// Configuration.
-    pub config: Config,
-    /// Where to register metrics.
-    pub metrics: Metrics,
-    /// The daemon's view of the cluster.
-    pub objects: Arc<Objects>,
-    /// What is counted of lists and watches.
-    pub watches: WatchMetrics,
-    /// The right to write.
-    pub leadership: Leadership,
-    /// Sends requests.
-    pub caller: Caller,
-    /// Where the lease is, or would be.
-    pub namespace: String,
-    /// As whom it is held.
-    pub identity: String,
-    /// What the lease tells beside; `None` without leader election.
-    pub tally: Option<LeaseTally>,
-    /// What an operator has to know at once.
-    pub alarms: Alarms,
-    /// Takes events for users.
-    pub events: EventQueue,
-    /// Takes what is traced.
-    pub traces: Traces,
-    /// Cancelled when planning has to stop.
-    pub planning: CancellationToken,
-}
-
-/// A part of the daemon that plans and writes. It waits by itself for [`Objects::synced`] and
-/// [`Leadership::acquired`], and ends when [`Parts::planning`] is cancelled and its requests are
-/// answered.
-pub struct Subsystem {
-    name: &'static str,
-    running: BoxFuture<'static, ()>,
-    explained: Option<Explained>,
-}
-
-/// Where and how a subsystem explains what it does.
-type Explained = (&'static str, Box<dyn Fn() -> Answer + Send + Sync>);
-
-impl std::fmt::Debug for Subsystem {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Subsystem").field(&self.name).finish()
-    }
-}
-
-impl Subsystem {
-    /// A subsystem, the future that is its life, and where and how it explains what it does.
-    #[must_use]
-    pub fn new<Document: Serialize>(
-        name: &'static str,
-        running: impl Future<Output = ()> + Send + 'static,
-        explained_at: &'static str,
-        explanation: impl Fn() -> Document + Send + Sync + 'static,
-    ) -> Self {
-        let explained: Explained = (explained_at, Box::new(move || Answer::json(&explanation())));
-        Self { explained: Some(explained), ..Self::unexplained(name, running) }
-    }
-
-    /// One that explains nothing.
-    #[must_use]
-    pub fn unexplained(name: &'static str, running: impl Future<Output = ()> + Send + 'static) -> Self {
-        Self { name, running: Box::pin(running), explained: None }
-    }
-}
-
-/// Builds the subsystems.
-///
-/// # Errors
-/// A metric that cannot be registered.
-pub fn subsystems(parts: &Parts) -> anyhow::Result<Vec<Subsystem>> {
-    let Controllers { attach_detach, binder, claim_protection, volume_protection } = parts.config.controllers;
-    let mut subsystems = Vec::new();
-    if attach_detach {
-        subsystems.push(attach_detach_subsystem(parts)?);
-    }
-    if binder {
-        subsystems.push(binder_subsystem(parts)?);
-    }
-    let (objects, leadership) = (|| Arc::clone(&parts.objects), || parts.leadership.clone());
-    let (caller, metrics) = (&parts.caller, &parts.metrics);
-    // None of them tells users anything, as in KCM.
-    let events = |name| parts.events.for_component(name);
-    if claim_protection {
-        let name = Protection::<ClaimProtection>::NAME;
-        let protection = Protection::of_claims(objects(), caller, leadership(), events(name), metrics)?;
-        subsystems.push(Subsystem::unexplained(name, protection.run(parts.planning.clone())));
-    }
-    if volume_protection {
-        let name = Protection::<VolumeProtection>::NAME;
-        let protection = Protection::of_volumes(objects(), caller, leadership(), events(name), metrics)?;
-        subsystems.push(Subsystem::unexplained(name, protection.run(parts.planning.clone())));
-    }
-    Ok(subsystems)
-}
-
-fn attach_detach_subsystem(parts: &Parts) -> anyhow::Result<Subsystem> {
-    let attach_detach = AttachDetach::new(
-        Arc::clone(&parts.objects),
-        &parts.caller,
-        parts.leadership.clone(),
-        parts.events.for_component("attachdetach-controller"),
-        parts.config.attach_detach,
-        &parts.metrics,
-        parts.alarms.clone(),
-    )?
-    .with_force_timers(
-        TimersPlace {
-            namespace: parts.namespace.clone(),
-            name: format!("{}-force-detach-timers", parts.config.own_name),
-            earlier_name: Some(format!("{}-wish-clock", parts.config.own_name)),
-        },
-        parts.identity.clone(),
-        parts.tally.clone(),
-    )
-    .with_traces(parts.traces.clone());
-    let attachments = attach_detach.standing();
-    Ok(Subsystem::new(
-        "attach-detach",
-        attach_detach.run(parts.planning.clone()),
-        "/debug/attach-detach",
-        move || attachments.page(),
-    ))
-}
-
-fn binder_subsystem(parts: &Parts) -> anyhow::Result<Subsystem> {
-    let binder = Binder::new(
-        Arc::clone(&parts.objects),
-        &parts.caller,
-        parts.leadership.clone(),
-        parts.events.for_component("persistentvolume-controller"),
-        parts.config.binder.clone(),
-        &parts.metrics,
-        parts.alarms.clone(),
-    )?
-    .with_traces(parts.traces.clone());
-    let claims = binder.diagnostics();
-    let running = binder.run(parts.planning.clone());
-    Ok(Subsystem::new("binder", running, "/debug/binder", move || claims.page()))
 }
 
 /// The running daemon. When dropped, it is gone at once, as a process that was killed.
