@@ -12,6 +12,7 @@
 //!   table per kind), [`metrics`], [`http`].
 //! - The skeleton of every controller: [`controller`].
 //! - The controllers, which never import each other: [`attach_detach`], [`binder`] and [`protection`].
+//! - Explanations, made of dry runs of the controllers: [`explain`].
 //! - The process: [`program`], [`cli`], [`config`], [`app`], [`supervise`], [`routes`], [`zpages`], [`telemetry`],
 //!   [`traces`].
 //!
@@ -31,6 +32,7 @@ pub mod config;
 pub mod controller;
 mod debugging;
 pub mod diagnostics;
+pub mod explain;
 pub mod http;
 pub mod kube_api;
 pub mod metrics;

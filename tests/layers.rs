@@ -20,7 +20,7 @@ use std::{
 
 /// Every module of `src/lib.rs`, lowest layer first. A module imports from the layers below its own; from its own layer only
 /// where that says so.
-const LAYERS: [Layer; 4] = [
+const LAYERS: [Layer; 5] = [
     Layer {
         name: "floor: the edges of the process",
         modules: &[
@@ -45,6 +45,11 @@ const LAYERS: [Layer; 4] = [
         modules: &["attach_detach", "binder", "protection"],
         // Each could be deleted without the others.
         among_themselves: false,
+    },
+    Layer {
+        name: "explanations: what the subsystems would do",
+        modules: &["explain"],
+        among_themselves: true,
     },
     Layer {
         name: "process: what puts the parts together",

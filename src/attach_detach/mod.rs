@@ -26,6 +26,7 @@ mod commit;
 pub mod controller;
 pub mod decide;
 pub mod desired;
+pub mod dry_run;
 pub mod guard;
 mod planning;
 pub mod queue;

@@ -37,6 +37,7 @@ pub mod tell;
 
 pub mod controller;
 pub mod doubt;
+pub mod dry_run;
 mod in_flight;
 mod known;
 mod looks;

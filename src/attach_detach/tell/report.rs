@@ -165,6 +165,11 @@ impl Reports {
         }
     }
 
+    /// All of it, in order, but for what was counted.
+    pub(in crate::attach_detach) fn into_reports(self) -> Vec<Report> {
+        self.reports
+    }
+
     /// Takes all.
     pub(in crate::attach_detach) fn take(&mut self) -> Self {
         mem::take(self)

@@ -1,0 +1,235 @@
+//! Dry run: what the controller would do next in a world as it is, asked of the controller itself.
+//!
+//! In: tables, the options, the time, and which reads the tables can answer. Out: for each volume on a node the very
+//! verdict that planning returns, and the write that would come next. Nothing is sent: reads are answered from the
+//! tables, writes are noted and left without an answer. Explanations of clusters that this process does not control are
+//! made of it, so what they say cannot drift from what the controller does.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use k8s_openapi::jiff::Timestamp;
+use tokio::time::Instant;
+
+use super::{
+    act::calls::{Answer, Call, Outcome, PairRequest},
+    clock::Clock,
+    controller::{AttachDetachOptions, Controller},
+    decide::{csi::Waiting, force::ForceReason},
+    desired::{state::WhyUnresolved, volume_name::VolumeId},
+    tell::{
+        report::{Forced, Judged, Report},
+        standing::State,
+    },
+};
+use crate::{
+    kube_api::{
+        call::CallError,
+        ids::{AttachmentName, NodeName, PodKey},
+        kinds::ObjectRef,
+    },
+    state::Objects,
+};
+
+/// Longer than a change of a node's list waits for others to be written with it.
+const GATHERING: Duration = Duration::from_secs(2);
+
+/// Requests for pairs that may be under way at once: as many as there are.
+const NO_LIMIT: usize = usize::MAX / 2;
+
+/// A write that would come next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NextWrite {
+    /// The VolumeAttachment is created.
+    CreateAttachment,
+    /// The VolumeAttachment is deleted.
+    DeleteAttachment,
+}
+
+/// Where a volume on a node stands.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PairOutlook {
+    /// What it is.
+    pub state: State,
+    /// What it waits for.
+    pub waiting: Option<Waiting>,
+    /// The write that would come next.
+    pub write: Option<NextWrite>,
+    /// Why it would be taken away although it may be in use.
+    pub forced: Option<ForceReason>,
+}
+
+/// A volume of a pod that is to be attached to the pod's node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Desired {
+    /// Names of the volume in the pod.
+    pub pod_volumes: Vec<String>,
+    /// The volume.
+    pub volume: VolumeId,
+    /// The pod's node.
+    pub node: NodeName,
+    /// Whether the volume is for one node alone.
+    pub exclusive: bool,
+}
+
+/// What the controller would do next.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Outlook {
+    /// Each volume on each node where it is, may be, or is to be.
+    pub pairs: BTreeMap<(VolumeId, NodeName), PairOutlook>,
+    /// What each pod wants attached.
+    pub desired: BTreeMap<PodKey, Vec<Desired>>,
+    /// Volumes of pods that cannot be attached yet, by pod and the volume's name in the pod.
+    pub unresolved: BTreeMap<(PodKey, String), WhyUnresolved>,
+    /// VolumeAttachments that are not ours: the volume, if that is known, and the node.
+    pub foreign: BTreeMap<AttachmentName, (Option<VolumeId>, NodeName)>,
+    /// Nodes whose list `status.volumesAttached` would be written next.
+    pub node_writes: BTreeSet<NodeName>,
+}
+
+/// Asks the controller. An object that is in no table is answered to be gone only if `is_absent` says so: what was not
+/// looked for proves nothing.
+#[must_use]
+pub fn dry_run(
+    objects: &Arc<Objects>,
+    options: AttachDetachOptions,
+    is_absent: &dyn Fn(&ObjectRef) -> bool,
+    wall: Timestamp,
+) -> Outlook {
+    let mut now = Instant::now();
+    let options = AttachDetachOptions { pair_calls: Some(NO_LIMIT), sweep_period: None, ..options };
+    let mut controller = Controller::new(Arc::clone(objects), options, Clock::new(wall, now));
+    let mut outlook = Outlook::default();
+    let mut asked = BTreeSet::new();
+    controller.load(now);
+    controller.take_over(now);
+    settle(&mut controller, &mut outlook, &mut asked, is_absent, now);
+    now += GATHERING;
+    settle(&mut controller, &mut outlook, &mut asked, is_absent, now);
+    for pod in objects.pods.snapshot().into_keys() {
+        let Some(wishes) = controller.desired.pod(&pod) else { continue };
+        let desired = wishes.volumes.iter().filter(|(_, wanted)| wanted.source.is_some());
+        let desired = desired.map(|(volume, wanted)| Desired {
+            pod_volumes: wanted.pod_volumes.iter().map(ToString::to_string).collect(),
+            volume: volume.clone(),
+            node: wishes.node.clone(),
+            exclusive: wanted.exclusive,
+        });
+        outlook.desired.insert(pod, desired.collect());
+    }
+    outlook
+}
+
+/// Plans until there is nothing more to plan at that time.
+fn settle(
+    controller: &mut Controller,
+    outlook: &mut Outlook,
+    asked: &mut BTreeSet<ObjectRef>,
+    is_absent: &dyn Fn(&ObjectRef) -> bool,
+    now: Instant,
+) {
+    loop {
+        let effects = controller.reconcile(now);
+        let mut goes_on = controller.wake_at().is_some_and(|at| at <= now);
+        for report in effects.reports.into_reports() {
+            outlook.take(report);
+        }
+        for (sent, call) in effects.calls {
+            match &call {
+                Call::Pair(volume, node, PairRequest::Create(_)) => {
+                    outlook.will_write(volume, node, NextWrite::CreateAttachment);
+                }
+                Call::Pair(volume, node, PairRequest::Delete(..)) => {
+                    outlook.will_write(volume, node, NextWrite::DeleteAttachment);
+                }
+                Call::PatchNode(node, ..) => {
+                    outlook.node_writes.insert(node.clone());
+                    // A node whose write is left without an answer keeps no other from being looked at.
+                    controller.node_calls = controller.node_calls.saturating_sub(1);
+                }
+                Call::Pair(_, _, PairRequest::Read(_))
+                | Call::ReadNode(_)
+                | Call::ReadOwner(..)
+                | Call::Timers(_) => {
+                    let Some(result) = read(controller, &call, asked, is_absent) else { continue };
+                    controller.take_outcome(Outcome { call, sent, result }, now, 0.0);
+                    goes_on = true;
+                }
+            }
+        }
+        if !goes_on {
+            return;
+        }
+    }
+}
+
+/// The answer to a read, each object once: one that settles nothing the first time does not the second time, either.
+fn read(
+    controller: &Controller,
+    call: &Call,
+    asked: &mut BTreeSet<ObjectRef>,
+    is_absent: &dyn Fn(&ObjectRef) -> bool,
+) -> Option<Result<Answer, CallError>> {
+    let object = match call {
+        Call::Pair(_, _, PairRequest::Read(name)) => ObjectRef::Attachment(name.clone()),
+        Call::ReadNode(name) => ObjectRef::Node(name.clone()),
+        // Timers that were kept, and who wrote what, are not known here.
+        Call::Timers(_) => return Some(Err(CallError::NotFound("no timers".to_owned()))),
+        Call::ReadOwner(..) => return Some(Ok(Answer::Owners(Vec::new()))),
+        Call::Pair(..) | Call::PatchNode(..) => return None,
+    };
+    if !asked.insert(object.clone()) {
+        return None;
+    }
+    let found = match &object {
+        ObjectRef::Attachment(name) => {
+            controller.objects.attachments.get(name).map(|it| Answer::Attachment((*it).clone()))
+        }
+        ObjectRef::Node(name) => controller.objects.nodes.get(name).map(|it| Answer::Node((*it).clone())),
+        _ => None,
+    };
+    match found {
+        Some(answer) => Some(Ok(answer)),
+        None => is_absent(&object).then(|| Err(CallError::NotFound(format!("{object} not found")))),
+    }
+}
+
+impl Outlook {
+    fn take(&mut self, report: Report) {
+        match report {
+            Report::Judged(volume, node, Judged { state, waiting, .. }) => {
+                let before = self.pairs.remove(&(volume.clone(), node.clone()));
+                let (write, forced) = before.map_or((None, None), |before| (before.write, before.forced));
+                self.pairs.insert((volume, node), PairOutlook { state, waiting, write, forced });
+            }
+            Report::Unresolved { pod, before, found, .. } => {
+                for gone in before {
+                    self.unresolved.remove(&(pod.clone(), gone.pod_volume));
+                }
+                for unresolved in found {
+                    self.unresolved.insert((pod.clone(), unresolved.pod_volume), unresolved.why);
+                }
+            }
+            Report::Foreign { name, volume, node } => match node {
+                Some(node) => drop(self.foreign.insert(name, (volume, node))),
+                None => drop(self.foreign.remove(&name)),
+            },
+            Report::Forced(volume, node, reason, Forced::Begins | Forced::Tainted) => {
+                self.pair(&volume, &node).forced = Some(reason);
+            }
+            _ => {}
+        }
+    }
+
+    fn will_write(&mut self, volume: &VolumeId, node: &NodeName, write: NextWrite) {
+        self.pair(volume, node).write = Some(write);
+    }
+
+    fn pair(&mut self, volume: &VolumeId, node: &NodeName) -> &mut PairOutlook {
+        let pair = self.pairs.entry((volume.clone(), node.clone()));
+        pair.or_insert(PairOutlook { state: State::default(), waiting: None, write: None, forced: None })
+    }
+}

@@ -1,0 +1,17 @@
+//! Explanations: why does it wait, who has to act, what is safe.
+//!
+//! ```text
+//! objects, read with the reader's own rights ─▶ snapshot ─┬▶ dry runs of both controllers ─┐
+//!                                                         └▶ evidence ─────────────────────┴▶ report ─▶ text, JSON, page
+//! ```
+//!
+//! In: a [`snapshot::Snapshot`] (what was read of a cluster, and what could not be read) and a [`subject::Subject`]. Out:
+//! a [`report::Explanation`]. Everything here is a function of values. What a controller would do next is asked of the
+//! controllers themselves ([`crate::attach_detach::dry_run`], [`crate::binder::dry_run`]): a reason is what a decision
+//! returned, never worked out anew.
+
+#[cfg(test)]
+mod dry_run_tests;
+pub mod report;
+pub mod snapshot;
+pub mod subject;

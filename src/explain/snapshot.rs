@@ -1,0 +1,190 @@
+//! What was read of a cluster for one answer, and what could not be read.
+//!
+//! In: objects as JSON or as narrow kinds, and what was looked for in vain. Out: tables for the dry runs, whole objects
+//! for evidence, and what is known to be absent. What was not looked for is neither there nor absent: nothing is
+//! concluded from it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use k8s_openapi::{
+    api::{coordination::v1::Lease, core::v1::Event},
+    jiff::Timestamp,
+};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::{
+    kube_api::{
+        ids::ResourceVersion,
+        kinds::{
+            CsiDriver, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
+            VolumeAttachment,
+        },
+    },
+    state::{Objects, Stored},
+};
+
+/// Something that the reader was not allowed to see, or that did not arrive.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Unseen {
+    /// What: `persistentvolumes`, `node/a`, `leases in kube-system`.
+    pub what: String,
+    /// Why not, in the server's words.
+    pub why: String,
+    /// Whether the reader lacks the right, rather than the server an answer.
+    pub forbidden: bool,
+}
+
+/// What was read.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// Narrow objects, for the dry runs.
+    pub objects: Arc<Objects>,
+    /// The few objects that were read by name, whole, for evidence.
+    pub details: BTreeMap<ObjectRef, Value>,
+    /// Events about them.
+    pub events: Vec<Event>,
+    /// Leases by which attachers, provisioners and controllers show that they are there.
+    pub leases: Vec<Lease>,
+    /// Other objects that were read whole (CSINodes, the pods of drivers), by kind and name.
+    pub others: BTreeMap<(String, String), Value>,
+    /// What could not be read.
+    pub unseen: Vec<Unseen>,
+    /// When it was read, by the API server's clock if that is known.
+    pub taken_at: Timestamp,
+    /// The revision of the newest list.
+    pub revision: Option<ResourceVersion>,
+    listed: BTreeSet<&'static str>,
+    absent: BTreeSet<ObjectRef>,
+}
+
+impl Snapshot {
+    /// Nothing has been read yet.
+    #[must_use]
+    pub fn new(taken_at: Timestamp) -> Self {
+        Self {
+            objects: Arc::default(),
+            details: BTreeMap::new(),
+            events: Vec::new(),
+            leases: Vec::new(),
+            others: BTreeMap::new(),
+            unseen: Vec::new(),
+            taken_at,
+            revision: None,
+            listed: BTreeSet::new(),
+            absent: BTreeSet::new(),
+        }
+    }
+
+    /// Takes an object that was read whole. Objects of kinds without a table are kept as they are.
+    ///
+    /// # Errors
+    /// The object cannot be read: its kind, name, and what is wrong with it.
+    pub fn take(&mut self, object: Value) -> Result<(), String> {
+        let kind = object.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let metadata = object.get("metadata");
+        let text = |field| metadata.and_then(|it| it.get(field)).and_then(Value::as_str).unwrap_or_default();
+        let name = match text("namespace") {
+            "" => text("name").to_owned(),
+            namespace => format!("{namespace}/{}", text("name")),
+        };
+        let taken = match kind.as_str() {
+            Node::KIND => self.take_narrow::<Node>(object),
+            Pod::KIND => self.take_narrow::<Pod>(object),
+            PersistentVolume::KIND => self.take_narrow::<PersistentVolume>(object),
+            PersistentVolumeClaim::KIND => self.take_narrow::<PersistentVolumeClaim>(object),
+            VolumeAttachment::KIND => self.take_narrow::<VolumeAttachment>(object),
+            StorageClass::KIND => self.take_narrow::<StorageClass>(object),
+            CsiDriver::KIND => self.take_narrow::<CsiDriver>(object),
+            "Event" => serde_json::from_value(object).map(|event| self.events.push(event)),
+            "Lease" => serde_json::from_value(object).map(|lease| self.leases.push(lease)),
+            _ => {
+                self.others.insert((kind.clone(), name.clone()), object);
+                Ok(())
+            }
+        };
+        taken.map_err(|error| format!("{kind} {name}: {error}"))
+    }
+
+    fn take_narrow<T: Stored>(&mut self, object: Value) -> Result<(), serde_json::Error> {
+        let narrow: T = serde_json::from_value(object.clone())?;
+        self.details.insert(T::object_ref(narrow.key()), object);
+        self.objects.apply(narrow);
+        Ok(())
+    }
+
+    /// Notes that a kind was listed whole, in all namespaces.
+    pub fn note_listed<T: Stored>(&mut self) {
+        self.listed.insert(T::PLURAL);
+    }
+
+    /// Notes that an object was looked for by name and is not there.
+    pub fn note_absent(&mut self, object: ObjectRef) {
+        self.absent.insert(object);
+    }
+
+    /// Whether a kind was listed whole.
+    #[must_use]
+    pub fn is_listed<T: Stored>(&self) -> bool {
+        self.listed.contains(T::PLURAL)
+    }
+
+    /// Whether an object is known not to be there.
+    #[must_use]
+    pub fn is_absent(&self, object: &ObjectRef) -> bool {
+        let objects = &self.objects;
+        let is_missing = match object {
+            ObjectRef::Node(key) => self.is_listed::<Node>() && objects.nodes.get(key).is_none(),
+            ObjectRef::Pod(key) => self.is_listed::<Pod>() && objects.pods.get(key).is_none(),
+            ObjectRef::Volume(key) => {
+                self.is_listed::<PersistentVolume>() && objects.volumes.get(key).is_none()
+            }
+            ObjectRef::Claim(key) => {
+                self.is_listed::<PersistentVolumeClaim>() && objects.claims.get(key).is_none()
+            }
+            ObjectRef::Attachment(key) => {
+                self.is_listed::<VolumeAttachment>() && objects.attachments.get(key).is_none()
+            }
+            ObjectRef::Class(key) => self.is_listed::<StorageClass>() && objects.classes.get(key).is_none(),
+            ObjectRef::Driver(key) => self.is_listed::<CsiDriver>() && objects.drivers.get(key).is_none(),
+        };
+        is_missing || self.absent.contains(object)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::kube_api::ids::ClaimKey;
+
+    #[test]
+    fn what_was_not_looked_for_is_not_absent() {
+        let mut snapshot = Snapshot::new(Timestamp::UNIX_EPOCH);
+        let claim = |name: &str| ObjectRef::Claim(ClaimKey::new("shop", name));
+        let object = json!({
+            "kind": "PersistentVolumeClaim", "apiVersion": "v1",
+            "metadata": { "name": "here", "namespace": "shop", "uid": "u", "resourceVersion": "7" },
+        });
+        assert_eq!(snapshot.take(object.clone()), Ok(()));
+        assert_eq!(snapshot.details.get(&claim("here")), Some(&object));
+        snapshot.note_absent(claim("gone"));
+        let known =
+            |snapshot: &Snapshot| ["here", "gone", "other"].map(|name| snapshot.is_absent(&claim(name)));
+        assert_eq!(known(&snapshot), [false, true, false]);
+        snapshot.note_listed::<PersistentVolumeClaim>();
+        assert_eq!(known(&snapshot), [false, true, true]);
+    }
+
+    #[test]
+    fn s42_an_object_that_cannot_be_read_is_named() {
+        let mut snapshot = Snapshot::new(Timestamp::UNIX_EPOCH);
+        let object = json!({ "kind": "Node", "metadata": { "name": "a" }, "status": 7 });
+        let error = snapshot.take(object).unwrap_err();
+        assert!(error.starts_with("Node a: invalid type"), "{error}");
+    }
+}

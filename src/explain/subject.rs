@@ -1,0 +1,190 @@
+//! What a question is about.
+//!
+//! In: words as kubectl takes them (`pvc/data`, `pod web-0`). Out: a [`Subject`], or what is wrong with the words.
+
+use std::fmt;
+
+use serde_json::{Map, Value, json};
+
+use crate::kube_api::{
+    ids::{AttachmentName, ClaimKey, ClassName, NodeName, PodKey, VolumeName},
+    kinds::{
+        Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, VolumeAttachment,
+    },
+};
+
+/// An object that can be explained.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Subject {
+    /// A Pod.
+    Pod(PodKey),
+    /// A PersistentVolumeClaim.
+    Claim(ClaimKey),
+    /// A PersistentVolume.
+    Volume(VolumeName),
+    /// A VolumeAttachment.
+    Attachment(AttachmentName),
+    /// A Node.
+    Node(NodeName),
+    /// A StorageClass.
+    Class(ClassName),
+}
+
+/// Makes a subject of namespace and name.
+type Make = fn(&str, &str) -> Subject;
+
+/// Names of each kind, as kubectl takes them; the first is the one that is printed.
+const WORDS: &[(&[&str], Make)] = &[
+    (&["pod", "po", "pods"], |namespace, name| Subject::Pod(PodKey::new(namespace, name))),
+    (&["pvc", "persistentvolumeclaim", "persistentvolumeclaims"], |namespace, name| {
+        Subject::Claim(ClaimKey::new(namespace, name))
+    }),
+    (&["pv", "persistentvolume", "persistentvolumes", "volume"], |_, name| Subject::Volume(name.into())),
+    (&["va", "volumeattachment", "volumeattachments"], |_, name| Subject::Attachment(name.into())),
+    (&["node", "no", "nodes"], |_, name| Subject::Node(name.into())),
+    (&["sc", "storageclass", "storageclasses"], |_, name| Subject::Class(name.into())),
+];
+
+impl Subject {
+    /// The subject of a kind as kubectl writes it, in any case.
+    ///
+    /// # Errors
+    /// The kind is unknown, or there is no name.
+    pub fn new(kind: &str, namespace: &str, name: &str) -> Result<Self, String> {
+        // `pvc.v1.`, `volumeattachments.storage.k8s.io`: the resource comes first.
+        let word = kind.split('.').next().unwrap_or_default().to_ascii_lowercase();
+        let make = WORDS.iter().find(|(words, _)| words.contains(&word.as_str())).map(|(_, make)| make);
+        let Some(make) = make else {
+            let known: Vec<&str> = WORDS.iter().filter_map(|(words, _)| words.first().copied()).collect();
+            return Err(format!("{kind:?} cannot be explained: there are {}", known.join(", ")));
+        };
+        if name.is_empty() {
+            return Err(format!("{kind}: the name is missing"));
+        }
+        Ok(make(namespace, name))
+    }
+
+    /// The subject of `kind/name`, or `kind` and `name`.
+    ///
+    /// # Errors
+    /// See [`Self::new`].
+    pub fn parse(words: &[&str], namespace: &str) -> Result<Self, String> {
+        match words {
+            [one] => match one.split_once('/') {
+                Some((kind, name)) => Self::new(kind, namespace, name),
+                None => Err(format!("{one:?}: want KIND/NAME or KIND NAME")),
+            },
+            [kind, name] => Self::new(kind, namespace, name),
+            _ => Err("want KIND/NAME or KIND NAME".to_owned()),
+        }
+    }
+
+    /// Its kind, as in `kind:`.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Pod(_) => Pod::KIND,
+            Self::Claim(_) => PersistentVolumeClaim::KIND,
+            Self::Volume(_) => PersistentVolume::KIND,
+            Self::Attachment(_) => VolumeAttachment::KIND,
+            Self::Node(_) => Node::KIND,
+            Self::Class(_) => StorageClass::KIND,
+        }
+    }
+
+    /// Its namespace; none for what has none.
+    #[must_use]
+    pub fn namespace(&self) -> Option<&str> {
+        match self {
+            Self::Pod(key) => Some(key.namespace()),
+            Self::Claim(key) => Some(key.namespace()),
+            Self::Volume(_) | Self::Attachment(_) | Self::Node(_) | Self::Class(_) => None,
+        }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Pod(key) => key.name(),
+            Self::Claim(key) => key.name(),
+            Self::Volume(name) => name.as_str(),
+            Self::Attachment(name) => name.as_str(),
+            Self::Node(name) => name.as_str(),
+            Self::Class(name) => name.as_str(),
+        }
+    }
+
+    /// As a key of the tables.
+    #[must_use]
+    pub fn object(&self) -> ObjectRef {
+        match self.clone() {
+            Self::Pod(key) => ObjectRef::Pod(key),
+            Self::Claim(key) => ObjectRef::Claim(key),
+            Self::Volume(name) => ObjectRef::Volume(name),
+            Self::Attachment(name) => ObjectRef::Attachment(name),
+            Self::Node(name) => ObjectRef::Node(name),
+            Self::Class(name) => ObjectRef::Class(name),
+        }
+    }
+
+    /// As JSON: kind, name, and the namespace if there is one.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        let mut fields = Map::from_iter([("kind".to_owned(), json!(self.kind()))]);
+        if let Some(namespace) = self.namespace() {
+            fields.insert("namespace".to_owned(), json!(namespace));
+        }
+        fields.insert("name".to_owned(), json!(self.name()));
+        Value::Object(fields)
+    }
+}
+
+/// As it is typed: `pvc/data`. The namespace is not part of it.
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = match self {
+            Self::Pod(_) => "pod",
+            Self::Claim(_) => "pvc",
+            Self::Volume(_) => "pv",
+            Self::Attachment(_) => "va",
+            Self::Node(_) => "node",
+            Self::Class(_) => "sc",
+        };
+        write!(f, "{word}/{}", self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_subject_is_typed_as_for_kubectl() {
+        let claim = Subject::Claim(ClaimKey::new("shop", "data"));
+        for words in [
+            &["pvc/data"][..],
+            &["pvc", "data"],
+            &["PersistentVolumeClaim", "data"],
+            &["persistentvolumeclaims.v1./data"],
+        ] {
+            assert_eq!(Subject::parse(words, "shop").as_ref(), Ok(&claim), "{words:?}");
+        }
+        assert_eq!(claim.to_string(), "pvc/data");
+        assert_eq!(
+            claim.json(),
+            json!({ "kind": "PersistentVolumeClaim", "namespace": "shop", "name": "data" })
+        );
+        let attachment = Subject::Attachment("csi-1".into());
+        assert_eq!(Subject::parse(&["volumeattachments.storage.k8s.io/csi-1"], "shop"), Ok(attachment));
+        let mistakes = [
+            (&["job/x"][..], "\"job\" cannot be explained: there are pod, pvc, pv, va, node, sc"),
+            (&["pvc/"], "pvc: the name is missing"),
+            (&["data"], "\"data\": want KIND/NAME or KIND NAME"),
+            (&[], "want KIND/NAME or KIND NAME"),
+        ];
+        for (words, mistake) in mistakes {
+            assert_eq!(Subject::parse(words, "shop"), Err(mistake.to_owned()));
+        }
+    }
+}
