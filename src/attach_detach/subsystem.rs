@@ -31,6 +31,7 @@ use crate::{
     },
     metrics::{Alarms, Metrics, QueueCounts, Subsystem},
     state::Objects,
+    telemetry::history::History,
     traces::Traces,
 };
 
@@ -92,6 +93,13 @@ impl AttachDetach {
     #[must_use]
     pub fn with_traces(mut self, traces: Traces) -> Self {
         self.runner.executor_mut().reporter.trace(traces);
+        self
+    }
+
+    /// The same with a history in which changes are remembered.
+    #[must_use]
+    pub fn with_history(mut self, history: History) -> Self {
+        self.runner.executor_mut().reporter.remember(history);
         self
     }
 

@@ -132,6 +132,12 @@ pub fn give_back_room() {
     shrink(&MAPS);
 }
 
+/// Whether a text is in the store.
+#[cfg(test)]
+pub(crate) fn is_kept(text: &str) -> bool {
+    TEXTS.kept.contains_key(text)
+}
+
 /// The one copy of a text that is likely to repeat.
 #[must_use]
 pub fn share(text: &str) -> ArcStr {

@@ -134,6 +134,12 @@ impl<T: Narrow> Table<T> {
         self.objects.iter().map(|row| (row.key().clone(), Arc::clone(&row.object))).collect()
     }
 
+    /// The keys of all objects, in no order.
+    #[must_use]
+    pub fn keys(&self) -> Vec<T::Key> {
+        self.objects.iter().map(|row| row.key().clone()).collect()
+    }
+
     /// Looks at every object, in no order. While it does, `look` must not touch the table.
     pub fn for_each(&self, mut look: impl FnMut(&T)) {
         for row in &self.objects {

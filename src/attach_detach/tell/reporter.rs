@@ -24,7 +24,7 @@ use crate::{
         ids::{AttachmentName, NodeName, PodKey},
         kinds::{Narrow, Node, VolumeAttachment},
     },
-    telemetry::transition::Named,
+    telemetry::{history::History, transition::Named},
     traces::{Traces, Trails},
 };
 
@@ -35,6 +35,7 @@ pub struct Reporter {
     end_to_end: EndToEnd,
     standing: Arc<Standing>,
     trails: Trails<(VolumeId, NodeName)>,
+    history: History,
 }
 
 /// A copy that goes its own way, but for the metrics.
@@ -45,6 +46,7 @@ impl Clone for Reporter {
             end_to_end: self.end_to_end.clone(),
             standing: Arc::new(Standing::clone(&self.standing)),
             trails: self.trails.clone(),
+            history: self.history.clone(),
         }
     }
 }
@@ -54,12 +56,23 @@ impl Reporter {
     #[must_use]
     pub fn new(metrics: AttachDetachMetrics) -> Self {
         let end_to_end = metrics.end_to_end();
-        Self { metrics, end_to_end, standing: Arc::default(), trails: Trails::default() }
+        Self {
+            metrics,
+            end_to_end,
+            standing: Arc::default(),
+            trails: Trails::default(),
+            history: History::default(),
+        }
     }
 
     /// Traces attaches and detaches from now on.
     pub fn trace(&mut self, traces: Traces) {
         self.trails = Trails::of(traces);
+    }
+
+    /// Remembers changes there from now on.
+    pub fn remember(&mut self, history: History) {
+        self.history = history;
     }
 
     /// What every volume on every node waits for.
@@ -134,7 +147,14 @@ impl Reporter {
             }
             None => Stood::at_rest(rest),
         };
-        log_change((volume, node), before, (state, to.unwrap_or(state.code())), (attempt, revision), now);
+        log_change(
+            &self.history,
+            (volume, node),
+            before,
+            (state, to.unwrap_or(state.code())),
+            (attempt, revision),
+            now,
+        );
     }
 
     fn progress(

@@ -12,7 +12,10 @@ use crate::{
         ids::{NodeName, PodKey, ResourceVersion},
         kinds::{Narrow, Node, Pod, VolumeAttachment},
     },
-    telemetry::transition::{Named, Transition},
+    telemetry::{
+        history::History,
+        transition::{Named, Transition},
+    },
 };
 
 /// What a pair was at the last look, and why.
@@ -47,8 +50,9 @@ pub(super) fn named(volume: &VolumeId, node: &NodeName) -> Named {
     }
 }
 
-/// One line for each change of state, or of the reason for it.
+/// One line for each change of state, or of the reason for it, which is remembered, too.
 pub(super) fn log_change(
+    history: &History,
     (volume, node): (&VolumeId, &NodeName),
     before: Stood,
     (state, reason): (State, &'static str),
@@ -57,7 +61,7 @@ pub(super) fn log_change(
 ) {
     // What is at rest when this process comes to lead has not changed.
     let is_inherited = before.since.is_none() && reason == state.code();
-    if (before.state, before.reason) == (state, reason) || is_inherited || !Transition::is_heard() {
+    if (before.state, before.reason) == (state, reason) || is_inherited {
         return;
     }
     let transition = Transition {
@@ -72,5 +76,5 @@ pub(super) fn log_change(
         node: Some(node.to_string()),
         claim: None,
     };
-    transition.log();
+    history.tell(&transition);
 }
