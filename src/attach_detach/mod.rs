@@ -35,5 +35,5 @@ mod sweep;
 pub mod tell;
 
 pub use controller::AttachDetachOptions;
-pub use guard::force_timers::TimersPlace;
+pub use guard::force_timers::TimersConfigMap;
 pub use subsystem::AttachDetach;

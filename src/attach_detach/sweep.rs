@@ -17,18 +17,18 @@ use crate::kube_api::{
 #[derive(Clone, Debug, Default)]
 pub(super) struct Survey {
     pods: Vec<PodKey>,
-    doubtful_nodes: Vec<NodeName>,
-    doubtful_attachments: Vec<AttachmentName>,
+    unconfirmed_nodes: Vec<NodeName>,
+    unconfirmed_attachments: Vec<AttachmentName>,
     volumes: Vec<VolumeId>,
     nodes: Vec<NodeName>,
 }
 
 impl Survey {
     fn is_over(&self) -> bool {
-        let Self { pods, doubtful_nodes, doubtful_attachments, volumes, nodes } = self;
+        let Self { pods, unconfirmed_nodes, unconfirmed_attachments, volumes, nodes } = self;
         pods.is_empty()
-            && doubtful_nodes.is_empty()
-            && doubtful_attachments.is_empty()
+            && unconfirmed_nodes.is_empty()
+            && unconfirmed_attachments.is_empty()
             && volumes.is_empty()
             && nodes.is_empty()
     }
@@ -55,8 +55,8 @@ impl Controller {
         self.objects.give_back_room();
         text::give_back_room();
         self.survey.pods = self.objects.pods.snapshot().into_keys().rev().collect();
-        self.survey.doubtful_nodes = self.objects.nodes.unconfirmed();
-        self.survey.doubtful_attachments = self.objects.attachments.unconfirmed();
+        self.survey.unconfirmed_nodes = self.objects.nodes.unconfirmed();
+        self.survey.unconfirmed_attachments = self.objects.attachments.unconfirmed();
         self.look_at_everything();
     }
 
@@ -77,11 +77,11 @@ impl Controller {
         for key in some(&mut self.survey.pods, &mut left) {
             self.refresh_pod(&key, now);
         }
-        for name in some(&mut self.survey.doubtful_nodes, &mut left) {
-            self.doubt_node(&name);
+        for name in some(&mut self.survey.unconfirmed_nodes, &mut left) {
+            self.read_node_live(&name);
         }
-        for name in some(&mut self.survey.doubtful_attachments, &mut left) {
-            self.doubt_attachment(&name);
+        for name in some(&mut self.survey.unconfirmed_attachments, &mut left) {
+            self.read_attachment_live(&name);
         }
         for volume in some(&mut self.survey.volumes, &mut left) {
             self.dirty_volumes.push(volume, Scope::All);
