@@ -7,7 +7,7 @@ use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    attach_detach::{AttachDetach, TimersPlace},
+    attach_detach::{AttachDetach, TimersConfigMap},
     binder::Binder,
     config::{Config, Controllers},
     http::Answer,
@@ -131,7 +131,7 @@ fn attach_detach_subsystem(parts: &Parts) -> anyhow::Result<Subsystem> {
         parts.alarms.clone(),
     )?
     .with_force_timers(
-        TimersPlace {
+        TimersConfigMap {
             namespace: parts.namespace.clone(),
             name: format!("{}-force-detach-timers", parts.config.own_name),
             earlier_name: Some(format!("{}-wish-clock", parts.config.own_name)),
@@ -141,7 +141,7 @@ fn attach_detach_subsystem(parts: &Parts) -> anyhow::Result<Subsystem> {
     )
     .with_traces(parts.traces.clone())
     .with_history(parts.history.clone());
-    let attachments = attach_detach.standing();
+    let attachments = attach_detach.diagnostics();
     Ok(Subsystem::new(
         "attach-detach",
         attach_detach.run(parts.planning.clone()),

@@ -16,8 +16,8 @@ pub(super) struct Survey {
     /// What is yet to be gathered, the next last. Each takes a turn of its own: the keys of a large cluster are many.
     stages: Vec<Stage>,
     pods: Vec<PodKey>,
-    doubtful_nodes: Vec<NodeName>,
-    doubtful_attachments: Vec<AttachmentName>,
+    unconfirmed_nodes: Vec<NodeName>,
+    unconfirmed_attachments: Vec<AttachmentName>,
     volumes: Vec<VolumeId>,
     nodes: Vec<NodeName>,
 }
@@ -27,13 +27,13 @@ pub(super) struct Survey {
 enum Stage {
     Pods,
     /// Objects that only answers to our own requests have told of.
-    Doubtful,
+    Unconfirmed,
     Volumes,
     Nodes,
 }
 
 /// Everything, in reverse.
-const ALL: [Stage; 4] = [Stage::Nodes, Stage::Volumes, Stage::Doubtful, Stage::Pods];
+const ALL: [Stage; 4] = [Stage::Nodes, Stage::Volumes, Stage::Unconfirmed, Stage::Pods];
 
 /// What an alarm may have held up, in reverse.
 const HELD_UP: [Stage; 2] = [Stage::Nodes, Stage::Volumes];
@@ -45,10 +45,10 @@ impl Survey {
 
     /// Whether all that was gathered is marked.
     fn is_marked(&self) -> bool {
-        let Self { pods, doubtful_nodes, doubtful_attachments, volumes, nodes, .. } = self;
+        let Self { pods, unconfirmed_nodes, unconfirmed_attachments, volumes, nodes, .. } = self;
         pods.is_empty()
-            && doubtful_nodes.is_empty()
-            && doubtful_attachments.is_empty()
+            && unconfirmed_nodes.is_empty()
+            && unconfirmed_attachments.is_empty()
             && volumes.is_empty()
             && nodes.is_empty()
     }
@@ -97,11 +97,11 @@ impl Controller {
         for key in some(&mut self.survey.pods, &mut left) {
             self.refresh_pod(&key, now);
         }
-        for name in some(&mut self.survey.doubtful_nodes, &mut left) {
-            self.doubt_node(&name);
+        for name in some(&mut self.survey.unconfirmed_nodes, &mut left) {
+            self.read_node_live(&name);
         }
-        for name in some(&mut self.survey.doubtful_attachments, &mut left) {
-            self.doubt_attachment(&name);
+        for name in some(&mut self.survey.unconfirmed_attachments, &mut left) {
+            self.read_attachment_live(&name);
         }
         for volume in some(&mut self.survey.volumes, &mut left) {
             self.dirty_volumes.push(volume, Scope::All);
@@ -119,9 +119,9 @@ impl Controller {
                 survey.pods = self.objects.pods.keys();
                 survey.pods.sort_unstable_by(|one, other| other.cmp(one));
             }
-            Stage::Doubtful => {
-                survey.doubtful_nodes = self.objects.nodes.unconfirmed();
-                survey.doubtful_attachments = self.objects.attachments.unconfirmed();
+            Stage::Unconfirmed => {
+                survey.unconfirmed_nodes = self.objects.nodes.unconfirmed();
+                survey.unconfirmed_attachments = self.objects.attachments.unconfirmed();
             }
             Stage::Volumes => {
                 let volumes = self.actual.volumes().map(|(volume, _)| volume);

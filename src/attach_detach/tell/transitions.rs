@@ -1,11 +1,12 @@
-//! Which changes of pairs are logged: one line each, when a pair's state or the reason for it changes.
+//! Which changes of volumes on nodes are logged: one line each, when a volume on a node's state or the reason for it
+//! changes.
 //!
-//! In: what a pair was at the last look, and what it is now. Out: a [`Transition`] on the log. A replica that comes to
-//! lead says nothing of what is at rest: that has not changed.
+//! In: what a volume on a node was at the last look, and what it is now. Out: a [`Transition`] on the log. A replica
+//! that comes to lead says nothing of what is at rest: that has not changed.
 
 use tokio::time::Instant;
 
-use super::standing::State;
+use super::diagnostics::State;
 use crate::{
     attach_detach::desired::volume_name::{VolumeId, VolumeKind},
     kube_api::{
@@ -18,7 +19,7 @@ use crate::{
     },
 };
 
-/// What a pair was at the last look, and why.
+/// What a volume on a node was at the last look, and why.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stood {
     /// What it was.
@@ -42,7 +43,7 @@ pub(super) fn named_pod(pod: &PodKey) -> Named {
     Named::in_namespace(Pod::KIND, pod.namespace(), pod.name())
 }
 
-/// The attachment of a pair as logs name it, or what stands for one of a volume that has none.
+/// The attachment of a volume on a node as logs name it, or what stands for one of a volume that has none.
 pub(super) fn named(volume: &VolumeId, node: &NodeName) -> Named {
     match volume.kind() {
         VolumeKind::Csi => Named::in_cluster(VolumeAttachment::KIND, volume.attachment_name(node).as_str()),
