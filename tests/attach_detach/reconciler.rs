@@ -152,12 +152,17 @@ fn run(case: &Case) -> Result<(), Failed> {
             stand_off: if case.restored {
                 Some(StandOff::Restored { until: wall() })
             } else {
-                case.stand_off.then(|| StandOff::ForeignWriter("another".into()))
+                case.stand_off.then(|| StandOff::ForeignWriter { by: "another".into(), until: wall() })
             },
             stand_off_on: case
                 .stand_off_on
                 .iter()
-                .map(|node| (NodeName::from(node.as_str()), StandOff::ForeignWriter("another".into())))
+                .map(|node| {
+                    (
+                        NodeName::from(node.as_str()),
+                        StandOff::ForeignWriter { by: "another".into(), until: wall() },
+                    )
+                })
                 .collect(),
             unreadable: case
                 .unreadable

@@ -167,6 +167,8 @@ pub enum Waiting {
     ForeignWriter {
         /// Who wrote what.
         writer: String,
+        /// When that ends, unless another such write is seen.
+        until: Timestamp,
     },
     /// For the grace after a restore of etcd to end: until then nothing is detached (E11).
     RestoreGrace {
@@ -209,6 +211,18 @@ impl Waiting {
         "ObjectUnreadable",
         "ForeignAttachment",
     ];
+
+    /// Whether it is the same wait for readers. A stand-off that is prolonged is the same one.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (
+                Self::ForeignWriter { writer, until: _ },
+                Self::ForeignWriter { writer: other_writer, until: _ },
+            ) => writer == other_writer,
+            _ => self == other,
+        }
+    }
 
     /// The reason code (user-experience §3), also in metrics and logs.
     #[must_use]
@@ -535,7 +549,9 @@ impl Verdict {
         let report_as_attached =
             if is_attached && is_ours { ReportAsAttached::Yes } else { ReportAsAttached::Unchanged };
         let waiting = match why {
-            StandOff::ForeignWriter(by) => Waiting::ForeignWriter { writer: by.to_string() },
+            StandOff::ForeignWriter { by, until } => {
+                Waiting::ForeignWriter { writer: by.to_string(), until: *until }
+            }
             StandOff::Restored { until } => Waiting::RestoreGrace { until: *until },
         };
         wait(report_as_attached, waiting)

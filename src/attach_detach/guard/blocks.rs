@@ -22,6 +22,7 @@ use crate::{
         ids::{AttachmentName, NodeName},
         kinds::{Node, VolumeAttachment},
     },
+    second_writer,
     state::VecMap,
 };
 
@@ -29,7 +30,12 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StandOff {
     /// Another controller does our work, or another party writes to the node again and again (S14): who, and what.
-    ForeignWriter(Arc<str>),
+    ForeignWriter {
+        /// Who wrote what.
+        by: Arc<str>,
+        /// When it ends, unless another such write is seen, by this process' clock.
+        until: Timestamp,
+    },
     /// The cluster was restored from a backup: what it says may be of the past (E11).
     Restored {
         /// Until when, by this process' clock.
@@ -86,7 +92,7 @@ impl Controller {
     /// Whether nothing may be taken away now.
     pub(in crate::attach_detach) fn stand_off(&self, now: Instant) -> Option<StandOff> {
         if let Some(by) = self.second_controller.everywhere() {
-            return Some(StandOff::ForeignWriter(by.to_string().into()));
+            return Some(self.for_second_writer(by));
         }
         let left = self.objects.restore_grace().left(now)?;
         Some(StandOff::Restored { until: self.clock.wall(now + left) })
@@ -110,7 +116,11 @@ impl Controller {
     pub(in crate::attach_detach) fn stand_off_of(&self, name: &NodeName) -> Option<StandOff> {
         let out_of_service = self.objects.nodes.get(name).is_some_and(|node| node.is_out_of_service());
         let by = self.second_controller.on(name, out_of_service)?;
-        Some(StandOff::ForeignWriter(by.to_string().into()))
+        Some(self.for_second_writer(by))
+    }
+
+    fn for_second_writer(&self, by: &second_writer::StandOff) -> StandOff {
+        StandOff::ForeignWriter { by: by.to_string().into(), until: self.clock.wall(by.until) }
     }
 
     /// When the grace after a restore ends, if there is one.

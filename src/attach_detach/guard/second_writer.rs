@@ -304,7 +304,8 @@ mod tests {
     use crate::{
         attach_detach::{
             act::node_status::tests::controller,
-            actual::state::Uncertain,
+            actual::state::{ReportAsAttached, Uncertain},
+            decide::csi::Verdict,
             tell::{metrics::AttachDetachMetrics, reporter::Reporter},
         },
         metrics::{Alarms, Metrics},
@@ -366,6 +367,27 @@ mod tests {
                 (!out_of_service, usize::from(!out_of_service))
             );
         }
+    }
+
+    #[test]
+    fn s14_a_detach_that_a_second_writer_holds_up_says_until_when() {
+        let now = Instant::now();
+        let (mut controller, name) = controller(now);
+        let target = Target::Node(name.clone());
+        controller.node_calls += 1;
+        controller.note_evidence(target.clone(), &"u".into(), now);
+        let owners = vec!["kube-controller-manager".to_owned()];
+        controller.owner_read(&target, Ok(Answer::Owners(owners)), now);
+        let why = controller.stand_off_of(&name).expect("a stand-off");
+        let mut node_volume = NodeVolume::with_attachment(true, false);
+        node_volume.listed = true;
+        let verdict = Verdict { unpublishes: true, ..Verdict::say(ReportAsAttached::No) };
+        let waiting = verdict.standing_off(&node_volume, &why).waiting.expect("a wait");
+        let ends_at = controller.second_controller.ends_at().expect("an end");
+        assert_eq!(
+            (waiting.code(), waiting.until()),
+            ("ForeignWriter", Some(controller.clock.wall(ends_at)))
+        );
     }
 
     fn attachment(uid: &str, terminating: bool) -> VolumeAttachment {

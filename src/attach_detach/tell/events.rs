@@ -69,7 +69,13 @@ impl Repeatable for Announcement {
             (
                 Self::Holder { node, waiting, foreign, since: _ },
                 Self::Holder { node: other_node, waiting: other_waiting, foreign: other_foreign, since: _ },
-            ) => node == other_node && waiting == other_waiting && foreign == other_foreign,
+            ) => {
+                let waits = match (waiting, other_waiting) {
+                    (Some(waiting), Some(other)) => waiting.is_same(other),
+                    (waiting, other) => waiting == other,
+                };
+                node == other_node && waits && foreign == other_foreign
+            }
             _ => self == other,
         }
     }
@@ -228,7 +234,7 @@ fn holding(waiting: Option<&Waiting>, foreign: Option<&AttachmentName>) -> Strin
         Some(Waiting::NodeStatusRefused { message }) => {
             format!("as the node's status, which comes first, cannot be written ({message})")
         }
-        Some(Waiting::ForeignWriter { writer }) => {
+        Some(Waiting::ForeignWriter { writer, until: _ }) => {
             format!("and nothing is detached there for now, as {writer}")
         }
         Some(Waiting::RestoreGrace { until }) => format!(
@@ -334,6 +340,21 @@ mod tests {
         }
         assert!(holder(refused(), 7).is_same(&holder(refused(), 8)), "the same wait, after a try in vain");
         assert!(!holder(refused(), 7).is_same(&holder(Waiting::NodeGone, 7)));
+    }
+
+    #[test]
+    fn s14_an_event_about_a_second_writer_is_not_repeated_because_its_stand_off_was_prolonged() {
+        let holder = |writer: &str, minute: i64| Announcement::Holder {
+            node: NodeName::from("n1"),
+            waiting: Some(Waiting::ForeignWriter {
+                writer: writer.to_owned(),
+                until: Timestamp::from_second(60 * minute).unwrap(),
+            }),
+            foreign: None,
+            since: Timestamp::UNIX_EPOCH,
+        };
+        assert!(holder("agent wrote node/n1", 10).is_same(&holder("agent wrote node/n1", 20)));
+        assert!(!holder("agent wrote node/n1", 10).is_same(&holder("another wrote node/n1", 10)));
     }
 
     #[test]

@@ -18,6 +18,7 @@ impl Waiting {
         match self {
             Self::DetachWaitingForUnmount { unforced: Unforced::Until(at) }
             | Self::DetachWaitingForNode { unforced: Unforced::Until(at) }
+            | Self::ForeignWriter { until: at, .. }
             | Self::RestoreGrace { until: at } => Some(*at),
             _ => None,
         }
@@ -71,7 +72,9 @@ impl fmt::Display for Waiting {
             Self::Uncertain => {
                 f.write_str("a request had no answer: the VolumeAttachment may exist, or come into being")
             }
-            Self::ForeignWriter { writer } => write!(f, "nothing is detached there for now, as {writer}"),
+            Self::ForeignWriter { writer, until: _ } => {
+                write!(f, "nothing is detached there for now, as {writer}")
+            }
             Self::RestoreGrace { until } => {
                 write!(f, "etcd was restored from a backup: nothing is detached until {until}")
             }
