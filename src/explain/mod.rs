@@ -12,6 +12,7 @@
 
 #[cfg(test)]
 mod dry_run_tests;
+pub mod page;
 pub mod report;
 pub mod snapshot;
 pub mod subject;
