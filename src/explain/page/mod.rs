@@ -14,6 +14,7 @@ mod links;
 mod node;
 mod object;
 pub mod routes;
+pub mod serve;
 #[cfg(test)]
 mod tests;
 mod text;

@@ -6,12 +6,18 @@ use std::{collections::BTreeMap, env, fs, path::PathBuf};
 use futures::{FutureExt, executor::block_on, future::ready};
 use http::{Method, Request, header};
 use serde_json::{Map, Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+use tokio_util::sync::CancellationToken;
 
 use super::{
     guard::Guard,
     links::Links,
     node, object,
     routes::Site,
+    serve::Place,
     values::{Answer, NodeNow, Source, Told, Trouble, WaitingNow},
     waiting,
 };
@@ -330,6 +336,43 @@ fn a_page_for_one_person_has_its_secret_in_every_path_and_is_answered_for_no_oth
         assert_eq!(answer.status().as_u16(), 403, "{path} {host}");
         assert!(!answer.body().contains(&base));
     }
+}
+
+/// What comes back over a connection of its own.
+async fn exchange(authority: &str, request: &str) -> String {
+    let mut stream = TcpStream::connect(authority).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.unwrap();
+    String::from_utf8(answer).unwrap()
+}
+
+#[tokio::test]
+async fn a_page_is_served_on_loopback_to_the_one_who_has_the_printed_address() {
+    let place = Place::take(0).await.unwrap();
+    let url = place.url();
+    let (authority, path) = url.strip_prefix("http://").and_then(|url| url.split_once('/')).unwrap();
+    let stop = CancellationToken::new();
+    let served = tokio::spawn(place.serve(Double, stop.clone()));
+    let rows = [
+        (format!("GET /{path} HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n\r\n"), "200", true),
+        (format!("HEAD /{path} HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n\r\n"), "200", false),
+        (format!("GET /{path} HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n"), "403", false),
+        (format!("GET /explain/ HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n\r\n"), "403", false),
+        (
+            format!("GET /{path} HTTP/1.1\r\nHost: {authority}\r\nX: {}\r\n\r\n", "x".repeat(20_000)),
+            "431",
+            false,
+        ),
+    ];
+    for (request, status, has_page) in rows {
+        let answer = exchange(authority, &request).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{request}: {answer}");
+        assert_eq!(answer.contains("<h1>Waiting now</h1>"), has_page, "{request}: {answer}");
+    }
+    stop.cancel();
+    served.await.unwrap();
+    assert!(TcpStream::connect(authority).await.is_err(), "the port is free again");
 }
 
 #[test]
