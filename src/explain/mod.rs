@@ -15,6 +15,7 @@ pub mod assumptions;
 #[cfg(test)]
 mod dry_run_tests;
 pub mod outlook;
+pub mod page;
 pub mod report;
 pub mod sidecars;
 pub mod snapshot;

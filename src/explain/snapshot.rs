@@ -13,7 +13,7 @@ use k8s_openapi::{
     api::{coordination::v1::Lease, core::v1::Event},
     jiff::Timestamp,
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
@@ -28,7 +28,7 @@ use crate::{
 };
 
 /// Something that the reader was not allowed to see, or that did not arrive.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 pub struct Unseen {
     /// What: `persistentvolumes`, `node/a`, `leases in kube-system`.
     pub what: String,
