@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use super::{
     act::calls::{Answer, AttachmentRequest, Call, Outcome},
+    actual::identification,
     clock::Clock,
     controller::{AttachDetachOptions, Controller},
     decide::{csi::Waiting, force::ForceReason},
@@ -28,7 +29,7 @@ use super::{
 use crate::{
     kube_api::{
         call::CallError,
-        ids::{AttachmentName, NodeName, PodKey},
+        ids::{AttachmentName, NodeName, PodKey, VolumeName},
         kinds::ObjectRef,
     },
     state::Objects,
@@ -121,6 +122,12 @@ pub fn dry_run(
         outlook.desired.insert(pod, desired.collect());
     }
     outlook
+}
+
+/// The volume that a PersistentVolume stands for, if it is of a CSI driver.
+#[must_use]
+pub fn volume_of(objects: &Objects, name: &VolumeName) -> Option<VolumeId> {
+    identification::volume_of(objects, name)
 }
 
 /// Plans until there is nothing more to plan at that time.

@@ -10,13 +10,28 @@
 //! controllers themselves ([`crate::attach_detach::dry_run`], [`crate::binder::dry_run`]): a reason is what a decision
 //! returned, never worked out anew.
 
+mod actions;
 pub mod age;
+mod answer;
 pub mod assumptions;
+mod attachment;
+mod candidates;
+mod claim;
+mod class;
 #[cfg(test)]
 mod dry_run_tests;
+mod evidence;
+mod links;
+mod node;
 pub mod outlook;
 pub mod page;
+mod pod;
+pub mod reasons;
 pub mod report;
 pub mod sidecars;
 pub mod snapshot;
 pub mod subject;
+mod view;
+mod volume;
+
+pub use answer::explain;
