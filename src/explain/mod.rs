@@ -13,6 +13,7 @@
 #[cfg(test)]
 mod dry_run_tests;
 pub mod page;
+pub mod reasons;
 pub mod report;
 pub mod snapshot;
 pub mod subject;
