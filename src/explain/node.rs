@@ -34,7 +34,7 @@ pub(super) fn links(view: &View<'_>, name: &NodeName) -> Vec<Link> {
         return std::iter::once(first).chain(waiting(view, name)).collect();
     };
     let ready = if node.is_ready() { "Ready" } else { "not Ready" };
-    let (listed, used) = (node.status.volumes_attached.len(), node.status.volumes_in_use.len());
+    let (listed, used) = (node.status.volumes_attached.len(), node.status.volumes_in_use.iter().count());
     let message = format!("{ready}; {listed} volumes attached, {used} in use");
     let link = if node.is_managed() {
         Link::new(&subject, if node.is_ready() { "Ready" } else { "NotReady" }, message, Verdict::Healthy)

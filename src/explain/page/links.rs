@@ -7,7 +7,7 @@ use maud::{Markup, html};
 use serde_json::Value;
 
 use super::{text::Text, values::Named};
-use crate::explain::subject::Subject;
+use crate::explain::{reasons, subject::Subject};
 
 /// Longest part of a path that is looked at: no name is longer.
 const LONGEST: usize = 253;
@@ -27,6 +27,8 @@ pub(super) enum Asked {
     Object(Subject),
     /// A node.
     Node(String),
+    /// The page about a reason's code.
+    Reason(&'static str, &'static str),
     /// The form: leads on.
     Go,
     /// How it looks.
@@ -66,6 +68,22 @@ impl Links {
         is_name(name).then(|| self.path(&format!("node/{name}")))
     }
 
+    /// The path of the page about a code, if there is one.
+    pub(super) fn reason(&self, code: &str) -> Option<String> {
+        reasons::page(code).map(|_| self.path(&format!("reason/{code}")))
+    }
+
+    /// A reason's code, which leads to the page about it: the one that the answer names, or that of this program.
+    pub(super) fn code(&self, code: &str, docs: Option<&str>) -> Markup {
+        let named = docs.filter(|url| is_followed(url)).map(str::to_owned);
+        html! {
+            @match named.or_else(|| self.reason(code)) {
+                Some(path) => a href=(path) rel="noreferrer" { (Text(code)) },
+                None => b { (Text(code)) },
+            }
+        }
+    }
+
     /// An object's name, which leads to its page.
     pub(super) fn object(&self, object: &Named) -> Markup {
         let name = match object.namespace.as_str() {
@@ -91,6 +109,10 @@ impl Links {
             ["page.js"] => Some(Asked::Script),
             ["icon.svg"] => Some(Asked::Icon),
             ["go"] => Some(Asked::Go),
+            ["reason", code] => {
+                let known = reasons::codes().find(|known| known == code)?;
+                reasons::page(known).map(|text| Asked::Reason(known, text))
+            }
             ["node", name] if is_name(name) => Some(Asked::Node((*name).to_owned())),
             ["o", parts @ ..] if parts.iter().all(is_sound) => match parts {
                 [kind, name] => Subject::new(kind, "", name).ok().filter(|it| it.namespace().is_none()),
@@ -121,7 +143,7 @@ pub(super) fn named(object: &Value) -> Named {
 }
 
 /// Whether a link of a report may be followed: to a page on the web, or on this server.
-pub(super) fn is_followed(url: &str) -> bool {
+fn is_followed(url: &str) -> bool {
     url.starts_with("https://")
         || url.starts_with("http://")
         || (url.starts_with('/') && !url.starts_with("//"))
@@ -142,6 +164,8 @@ mod tests {
                 let path = links.of_subject(&subject).unwrap();
                 assert_eq!(links.asked(&path), Some(Asked::Object(subject)), "{path}");
             }
+            let reason = links.asked(&links.reason("HeldByNode").unwrap());
+            assert!(matches!(reason, Some(Asked::Reason("HeldByNode", _))), "{reason:?}");
             assert_eq!(links.asked(&links.node("n1").unwrap()), Some(Asked::Node("n1".to_owned())));
             let fixed = [
                 ("", Asked::Waiting),
@@ -171,6 +195,7 @@ mod tests {
             "/t/secret/explain/o/pv/",
             "/t/secret/explain/o/pv/a/b/c",
             "/t/secret/explain/node/a b",
+            "/t/secret/explain/reason/Nonsense",
             "/t/secret/explainer",
         ] {
             assert_eq!(links.asked(path), None, "{path}");

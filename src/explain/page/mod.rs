@@ -13,6 +13,7 @@ mod layout;
 mod links;
 mod node;
 mod object;
+mod reason;
 pub mod routes;
 pub mod serve;
 #[cfg(test)]

@@ -44,7 +44,7 @@ fn holdings(links: &Links, now: &NodeNow) -> Markup {
                     tr {
                         th scope="row" { (links.object(&one.volume)) }
                         td { @match &one.pod { Some(pod) => (links.object(pod)), None => "none" } }
-                        td { b { (Text(&one.reason)) } }
+                        td { (links.code(&one.reason, None)) }
                         td { (Text(&one.message)) }
                         td { (text::since(one.since, now.observed.at)) }
                         td { @match one.until { Some(until) => (text::until(until, now.observed.at)), None => "no timer" } }

@@ -7,7 +7,7 @@ use maud::{Markup, html};
 
 use super::{
     layout,
-    links::{Links, is_followed, named},
+    links::{Links, named},
     text::{self, Text},
     values::Told,
 };
@@ -28,7 +28,7 @@ pub(super) fn page(links: &Links, told: &Told<Explanation>) -> String {
     let content = html! {
         h1 { (Text(&title)) }
         p .headline { (layout::verdict(it.verdict)) " " (Text(&it.headline)) }
-        p .why { @if !it.reason.is_empty() { b { (Text(&it.reason)) } ": " } (Text(&it.summary)) }
+        p .why { @if !it.reason.is_empty() { (links.code(&it.reason, None)) ": " } (Text(&it.summary)) }
         @if let Some(path) = node { p { a href=(path) { "What this node still holds" } } }
         (chain(links, it))
         (actions(&it.actions))
@@ -58,7 +58,7 @@ fn step(links: &Links, it: &Explanation, step: &Step) -> Markup {
             @if step.is_blocker { p .mark { strong { "Blocker" } } }
             p .what { span .kind { (Text(&object.kind)) } " " (links.object(&object)) }
             @if !step.detail.is_empty() { p .detail { (Text(&step.detail)) } }
-            p .reason { (reason(&step.reason, step.docs.as_deref())) }
+            p .reason { (links.code(&step.reason, step.docs.as_deref())) }
             @if !step.message.is_empty() { p { (Text(&step.message)) } }
             @if step.since.is_some() { p { "For " (text::since(step.since, it.observed.at)) } }
             @for blocker in &step.blocked_by {
@@ -77,16 +77,6 @@ fn step(links: &Links, it: &Explanation, step: &Step) -> Markup {
                     @if let Some(condition) = &next.condition { ", if " (Text(condition)) }
                 }
             }
-        }
-    }
-}
-
-/// A reason's code, which leads to its page where there is one.
-fn reason(code: &str, docs: Option<&str>) -> Markup {
-    html! {
-        @match docs.filter(|url| is_followed(url)) {
-            Some(url) => a href=(url) rel="noreferrer" { (Text(code)) },
-            None => b { (Text(code)) },
         }
     }
 }
@@ -153,7 +143,7 @@ fn candidates(links: &Links, it: &Explanation) -> Markup {
                 td { (Text(&candidate.class)) }
                 td {
                     @if candidate.faults.is_empty() { "fits" } @else {
-                        ul { @for fault in &candidate.faults { li { b { (Text(&fault.reason)) } " " (Text(&fault.detail)) } } }
+                        ul { @for fault in &candidate.faults { li { (links.code(&fault.reason, None)) " " (Text(&fault.detail)) } } }
                     }
                 }
             }

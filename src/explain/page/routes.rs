@@ -9,7 +9,7 @@ use super::{
     guard::Guard,
     layout,
     links::{Asked, Links},
-    node, object,
+    node, object, reason,
     values::{Named, Source, Trouble},
     waiting,
 };
@@ -71,6 +71,9 @@ impl<S: Source> Site<S> {
             Some(Asked::Style) => reply(StatusCode::OK, "text/css; charset=utf-8", STYLE.to_owned()),
             Some(Asked::Script) => reply(StatusCode::OK, "text/javascript; charset=utf-8", SCRIPT.to_owned()),
             Some(Asked::Icon) => reply(StatusCode::OK, "image/svg+xml", ICON.to_owned()),
+            Some(Asked::Reason(code, text)) => {
+                reply(StatusCode::OK, HTML, reason::page(&self.links, code, text))
+            }
             Some(Asked::Go) => self.go(query),
             Some(Asked::Waiting) => match self.source.waiting().await {
                 Ok(told) => {

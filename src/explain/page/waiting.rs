@@ -179,7 +179,7 @@ fn group(links: &Links, now: &WaitingNow, query: &Query, reason: &str, rows: &[&
     };
     html! {
         section {
-            h2 { (Text(reason)) " " span .count { "(" (rows.len()) ")" } @if let Some(worst) = worst { " " (layout::verdict(worst)) } }
+            h2 { (links.code(reason, None)) " " span .count { "(" (rows.len()) ")" } @if let Some(worst) = worst { " " (layout::verdict(worst)) } }
             (layout::scrolled(&format!("Waits with the reason {reason}"), &table))
             @if left_out > 0 {
                 p {
