@@ -22,8 +22,8 @@ use crate::{
         tell::diagnostics::State,
     },
     kube_api::{
-        ids::NodeName,
-        kinds::{Node, VolumeAttachment},
+        ids::{DriverName, NodeName, VolumeName},
+        kinds::{CsiDriver, Node, VolumeAttachment},
     },
 };
 
@@ -37,7 +37,40 @@ pub(super) fn links(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Vec<
     if let Some(Waiting::HeldByNode { conflict }) = &pair.waiting {
         links.extend(holder(view, volume, &conflict.node));
     }
+    links.extend(unregistered(view, volume, node));
     links
+}
+
+/// The link of a volume that no driver attaches: its kubelet mounts it at once.
+pub(super) fn not_attachable(name: &VolumeName) -> Link {
+    let message = "nothing is attached for a volume of this kind: the kubelet mounts it at once";
+    Link::new(&Subject::Volume(name.clone()), "NotAttachable", message, Verdict::Healthy)
+}
+
+/// The link of a volume whose driver says that it needs no attachment.
+pub(super) fn not_required(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Option<Link> {
+    let (driver, _) = volume.driver_and_handle();
+    let object = get::<CsiDriver>(view, &DriverName::from(driver))?;
+    let message = format!("driver {driver} needs no attachment: the kubelet mounts the volume at once");
+    let link = || Link::new(&Subject::Node(node.clone()), "AttachNotRequired", message, Verdict::Healthy);
+    (object.spec.attach_required == Some(false)).then(link)
+}
+
+/// Whether the kubelet of the node knows the driver, if that was read: without it, nothing is mounted there.
+fn unregistered(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Option<Link> {
+    let (driver, _) = volume.driver_and_handle();
+    let known = view.snapshot.others.get(&("CSINode".to_owned(), node.to_string()))?;
+    let drivers = known.pointer("/spec/drivers").and_then(Value::as_array);
+    let is_of = |one: &Value| one.get("name").and_then(Value::as_str) == Some(driver);
+    if drivers.is_some_and(|all| all.iter().any(is_of)) || view.users(volume, node).next().is_none() {
+        return None;
+    }
+    let message =
+        format!("the kubelet of {node} does not know driver {driver}: its node plugin does not run there");
+    let link = Link::new(&Subject::Node(node.clone()), "DriverNotRegistered", message, Verdict::Blocked);
+    let field = format!("spec.nodeName={node}");
+    let command = ["kubectl", "get", "pods", "-A", "--field-selector", &field];
+    Some(link.act(safe(format!("see why the node plugin of {driver} does not run on {node}"), &command)))
 }
 
 /// The link of the node that holds an exclusive volume.
@@ -106,9 +139,12 @@ fn written_next(subject: &Subject, write: NextWrite, pair: &PairOutlook) -> Link
 
 fn at_rest(subject: &Subject, node: &NodeName, state: State) -> Link {
     match state {
-        State::Attached => {
-            Link::new(subject, "Attached", format!("attached to {node}; its kubelet may mount"), Verdict::Healthy)
-        }
+        State::Attached => Link::new(
+            subject,
+            "Attached",
+            format!("attached to {node}; its kubelet may mount"),
+            Verdict::Healthy,
+        ),
         _ => Link::new(subject, state.code(), format!("not attached to {node}"), Verdict::Healthy),
     }
 }
@@ -123,7 +159,7 @@ fn waits(
 ) -> Link {
     let subject = subject(volume, node);
     let code = waiting.code();
-    let link = |verdict| Link::new(&subject, code, waiting.to_string(), verdict);
+    let link = |verdict| Link::new(&subject, code, format!("on {node}: {waiting}"), verdict);
     let node_object = || Subject::Node(node.clone()).json();
     let (driver, _) = volume.driver_and_handle();
     match waiting {
@@ -193,7 +229,10 @@ fn unmounts(view: &View<'_>, link: Link, node: &NodeName, unforced: Unforced, ob
     match unforced {
         Unforced::NodeReady => link
             .blocked_by(object, "its kubelet has not unmounted the volume")
-            .next("Detach", Some("the kubelet reports that it has unmounted the volume: within seconds as a rule"))
+            .next(
+                "Detach",
+                Some("the kubelet reports that it has unmounted the volume: within seconds as a rule"),
+            )
             .act(safe(
                 "if it lasts: see what the kubelet says, and whether a container of the old pod still runs",
                 &["kubectl", "get", "pods", "-A", "--field-selector", &format!("spec.nodeName={node}")],
@@ -201,9 +240,11 @@ fn unmounts(view: &View<'_>, link: Link, node: &NodeName, unforced: Unforced, ob
             .act(never_by_hand()),
         Unforced::Until(at) => {
             let condition = format!("node {node} is still not Ready");
-            let mut link = link
-                .blocked_by(object, format!("is not Ready{since}"))
-                .next_at("ForceDetach", at, Some(&condition));
+            let mut link = link.blocked_by(object, format!("is not Ready{since}")).next_at(
+                "ForceDetach",
+                at,
+                Some(&condition),
+            );
             for action in of_silent_node(node.as_str()) {
                 link = link.act(action);
             }
@@ -227,7 +268,9 @@ fn absent_attacher(view: &View<'_>, subject: &Subject, driver: &str) -> Option<L
             format!("attacher {driver} was asked, and was seen last at {since}: its lease is not renewed")
         }
         Presence::NotSeen => {
-            format!("attacher {driver} was asked, and nothing of that name is there: no lease, no CSIDriver, no event")
+            format!(
+                "attacher {driver} was asked, and nothing of that name is there: no lease, no CSIDriver, no event"
+            )
         }
     };
     let link = Link::new(subject, "AttacherNotSeen", message, Verdict::Blocked);

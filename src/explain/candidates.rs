@@ -25,6 +25,9 @@ use crate::{
 /// Rows that are kept. The rest is counted.
 pub(super) const MOST: usize = 100;
 
+/// Up to so many volumes in the cluster, those that are bound to others are listed, too.
+const FEW: usize = 12;
+
 /// The candidates, and how many more volumes there are that are bound to other claims.
 pub(super) fn candidates(
     objects: &Objects,
@@ -33,9 +36,11 @@ pub(super) fn candidates(
     now: Timestamp,
 ) -> (Vec<Candidate>, usize) {
     let (mut found, mut bound) = (Vec::new(), 0);
+    // Where there are few volumes, those of others are of interest, too.
+    let is_small = objects.volumes.len() <= FEW;
     objects.volumes.for_each(|volume| {
         let is_own = volume.spec.claim_ref.as_ref().is_some_and(|reference| reference.key() == claim.key());
-        if volume.status.phase == VolumePhase::Bound && !is_own {
+        if volume.status.phase == VolumePhase::Bound && !is_own && !is_small {
             bound += 1;
             return;
         }
@@ -43,12 +48,15 @@ pub(super) fn candidates(
         let mut faults: Vec<Fault> = mismatches
             .iter()
             .map(|mismatch| Fault {
-                reason: mismatch.code().to_owned(),
+                reason: code(*mismatch, volume).to_owned(),
                 detail: detail(*mismatch, volume, claim, now),
             })
             .collect();
         if faults.is_empty() && chosen.is_some_and(|chosen| *chosen != volume.key()) {
-            faults.push(Fault { reason: "LargerThanBest".to_owned(), detail: "another fits better".to_owned() });
+            faults.push(Fault {
+                reason: "LargerThanBest".to_owned(),
+                detail: "another fits better".to_owned(),
+            });
         }
         found.push(Candidate {
             name: volume.metadata.name.to_string(),
@@ -63,6 +71,15 @@ pub(super) fn candidates(
     (found, bound)
 }
 
+/// The code of a mismatch. Of a volume that another claim has or had it says which.
+fn code(mismatch: Mismatch, volume: &PersistentVolume) -> &'static str {
+    match (mismatch, volume.status.phase) {
+        (Mismatch::Taken, VolumePhase::Released | VolumePhase::Failed) => Mismatch::Phase.code(),
+        (Mismatch::Taken, VolumePhase::Bound) => "BoundToOther",
+        (mismatch, _) => mismatch.code(),
+    }
+}
+
 /// The facts behind a mismatch.
 fn detail(
     mismatch: Mismatch,
@@ -74,12 +91,19 @@ fn detail(
         reference.map_or(String::new(), |reference| format!("{}/{}", reference.namespace, reference.name))
     };
     match mismatch {
+        Mismatch::Taken if matches!(volume.status.phase, VolumePhase::Released | VolumePhase::Failed) => {
+            detail(Mismatch::Phase, volume, claim, now)
+        }
         Mismatch::Taken => format!("for {}", of(volume.spec.claim_ref.as_ref())),
         Mismatch::Terminating => {
             let since = volume.metadata.deletion_timestamp.as_deref();
             let since = since.map_or(String::new(), |since| format!("since {}", age::between(*since, now)));
             let finalizers: Vec<&str> = volume.metadata.finalizers.iter().map(|it| &**it).collect();
-            if finalizers.is_empty() { since } else { format!("{since}, finalizer {}", finalizers.join(", ")) }
+            if finalizers.is_empty() {
+                since
+            } else {
+                format!("{since}, finalizer {}", finalizers.join(", "))
+            }
         }
         Mismatch::TooSmall => {
             format!("{} < {}", quantity(&volume.spec.capacity), quantity(&claim.spec.resources.requests))
@@ -112,7 +136,8 @@ fn detail(
 
 /// What of a selector the labels lack.
 fn unselected(selector: &LabelSelector, labels: &TextMap) -> String {
-    let has = |key: &str| labels.get(key).map_or("no such label".to_owned(), |value| format!("{key}={value}"));
+    let has =
+        |key: &str| labels.get(key).map_or("no such label".to_owned(), |value| format!("{key}={value}"));
     let labels_differ = selector
         .match_labels
         .iter()

@@ -19,17 +19,18 @@ use crate::{
     },
 };
 
+/// The provisioner of classes that have none.
+// KCM: pkg/volume/util/storageclass.go and pkg/apis/storage, NotSupportedProvisioner.
+pub(super) const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
+
 /// The link of a claim.
 pub(super) fn link(view: &View<'_>, key: &ClaimKey) -> Link {
     let subject = Subject::Claim(key.clone());
     let Some(claim) = get::<PersistentVolumeClaim>(view, key) else {
         return match view.missing::<PersistentVolumeClaim>(key) {
-            Missing::Absent => Link::new(
-                &subject,
-                "ClaimMissing",
-                format!("claim {key} does not exist"),
-                Verdict::Blocked,
-            ),
+            Missing::Absent => {
+                Link::new(&subject, "ClaimMissing", format!("claim {key} does not exist"), Verdict::Blocked)
+            }
             Missing::Unreadable(error) => Link::new(
                 &subject,
                 "ObjectUnreadable",
@@ -132,8 +133,12 @@ fn of_reason(view: &View<'_>, claim: &PersistentVolumeClaim, reason: &ClaimReaso
     {
         return absent;
     }
-    let code = if let ClaimReason::NoVolume = reason { no_volume(claim) } else { reason.to_string() };
-    let mut link = Link::new(&subject, reason.code(), code, verdict(reason));
+    let message = match reason {
+        ClaimReason::NoVolume => no_volume(claim),
+        ClaimReason::NoProvisioner(name) if name == NO_PROVISIONER => no_volume(claim),
+        reason => reason.to_string(),
+    };
+    let mut link = Link::new(&subject, reason.code(), message, verdict(reason));
     if let Some((action, condition)) = next(reason) {
         link = link.next(action, condition);
     }
@@ -149,7 +154,9 @@ fn of_reason(view: &View<'_>, claim: &PersistentVolumeClaim, reason: &ClaimReaso
 fn no_volume(claim: &PersistentVolumeClaim) -> String {
     match claim_class(claim) {
         "" => "no volume without a class fits, and the claim has no class that would provide one".to_owned(),
-        class => format!("no volume of class {class:?} fits, and the class has no provisioner"),
+        class => format!(
+            "no volume of class {class:?} fits, and the class has no provisioner: its volumes are made by hand"
+        ),
     }
 }
 
@@ -214,7 +221,7 @@ fn next(reason: &ClaimReason) -> Option<(&'static str, Option<&'static str>)> {
         ClaimReason::WaitsForFirstConsumer => ("Bind", Some("a pod that uses the claim is scheduled")),
         ClaimReason::WaitsForPods(_) => ("Bind", Some("the scheduler finds a node for the pod")),
         ClaimReason::WaitsForProvisioner(_) => ("Bind", Some("the provisioner makes a volume")),
-        ClaimReason::NoVolume | ClaimReason::ProvisioningOff => {
+        ClaimReason::NoVolume | ClaimReason::NoProvisioner(_) | ClaimReason::ProvisioningOff => {
             ("Recheck", Some("a volume of this class appears or changes; no timer runs"))
         }
         ClaimReason::NoClass(_) => ("Recheck", Some("the class appears")),
@@ -237,9 +244,7 @@ fn waits_for(key: &ClaimKey, reason: &ClaimReason) -> Option<(serde_json::Value,
             let pod = pods.first()?;
             (Subject::Pod(pod.clone()).json(), "is not scheduled".to_owned())
         }
-        ClaimReason::NoClass(class) => {
-            (Subject::Class(class.clone()).json(), "does not exist".to_owned())
-        }
+        ClaimReason::NoClass(class) => (Subject::Class(class.clone()).json(), "does not exist".to_owned()),
         ClaimReason::NamedMissing(name) | ClaimReason::LostVolume(name) => {
             (volume(name), "does not exist".to_owned())
         }
@@ -269,20 +274,20 @@ fn actions(key: &ClaimKey, claim: &PersistentVolumeClaim, reason: &ClaimReason) 
             })
             .into_iter()
             .collect(),
-        ClaimReason::NoVolume | ClaimReason::ProvisioningOff => vec![
+        ClaimReason::NoVolume | ClaimReason::NoProvisioner(_) | ClaimReason::ProvisioningOff => vec![
             safe("create a volume that fits, or change one that nearly does (see the candidates)", &[]),
-            safe("or make a new claim of a class that has a provisioner: a claim's class cannot be changed", &[
-                "kubectl",
-                "get",
-                "storageclass",
-            ]),
-        ],
-        ClaimReason::NoClass(class) => vec![
             safe(
-                format!("create the class {class:?}, or make a new claim of one that exists", class = class.as_str()),
+                "or make a new claim of a class that has a provisioner: a claim's class cannot be changed",
                 &["kubectl", "get", "storageclass"],
             ),
         ],
+        ClaimReason::NoClass(class) => vec![safe(
+            format!(
+                "create the class {class:?}, or make a new claim of one that exists",
+                class = class.as_str()
+            ),
+            &["kubectl", "get", "storageclass"],
+        )],
         ClaimReason::WaitsForProvisioner(driver) => vec![safe(
             format!("if it lasts: see what provisioner {driver} says"),
             &["kubectl", "describe", "pvc", name, "-n", namespace],

@@ -16,9 +16,12 @@ use crate::{
     attach_detach::{desired::state::WhyUnresolved, dry_run::volume_of},
     kube_api::{
         ids::{ClaimKey, NodeName, PodKey, VolumeName},
-        kinds::{PersistentVolumeClaim, Pod, PodVolumeSource},
+        kinds::{PersistentVolume, PersistentVolumeClaim, Pod, PodVolumeSource},
     },
 };
+
+/// Reasons of claims that end when the pod has a node.
+const WAITS_FOR_POD: [&str; 2] = ["WaitingForFirstConsumer", "WaitingForScheduling"];
 
 /// The chain of a pod.
 pub(super) fn links(view: &View<'_>, key: &PodKey) -> Vec<Link> {
@@ -45,10 +48,11 @@ pub(super) fn links(view: &View<'_>, key: &PodKey) -> Vec<Link> {
     let mut links = vec![of_pod(view, &subject, &pod)];
     for volume in &pod.spec.volumes {
         let name: &str = &volume.name;
-        if let Some(why) = view.attach_detach.unresolved.get(&(key.clone(), name.to_owned()))
-            && let Some(link) = unresolved(&subject, name, why)
-        {
-            links.push(link);
+        let why = view.attach_detach.unresolved.get(&(key.clone(), name.to_owned()));
+        let unresolved = why.and_then(|why| unresolved(&subject, name, why));
+        if let Some(blocked) = unresolved.clone().filter(|link| link.verdict == Verdict::Blocked) {
+            links.push(blocked);
+            continue;
         }
         let claim = match &volume.source {
             PodVolumeSource::PersistentVolumeClaim(source) => {
@@ -61,6 +65,13 @@ pub(super) fn links(view: &View<'_>, key: &PodKey) -> Vec<Link> {
         };
         let Some(claim) = claim else { continue };
         links.extend(of_claim(view, &claim, Some(&pod.spec.node_name)));
+        links.extend(unresolved);
+    }
+    if pod.spec.node_name.is_empty() {
+        // What waits for the pod to be scheduled is not what it waits for.
+        for link in links.iter_mut().filter(|link| WAITS_FOR_POD.contains(&link.step.reason.as_str())) {
+            link.verdict = Verdict::Healthy;
+        }
     }
     links
 }
@@ -69,7 +80,11 @@ pub(super) fn links(view: &View<'_>, key: &PodKey) -> Vec<Link> {
 pub(super) fn of_claim(view: &View<'_>, key: &ClaimKey, node: Option<&NodeName>) -> Vec<Link> {
     let mut links = vec![claim::link(view, key)];
     let bound = get::<PersistentVolumeClaim>(view, key).map(|claim| claim.spec.volume_name.clone());
-    if let Some(name) = bound.filter(|name| !name.is_empty()) {
+    // A volume that is not there is what the claim itself waits for.
+    let is_there = |name: &VolumeName| {
+        !name.is_empty() && !matches!(view.missing::<PersistentVolume>(name), Missing::Absent)
+    };
+    if let Some(name) = bound.filter(is_there) {
         links.extend(of_volume(view, &name, node));
     }
     links
@@ -78,8 +93,16 @@ pub(super) fn of_claim(view: &View<'_>, key: &ClaimKey, node: Option<&NodeName>)
 /// The links of a volume, and of it on a node, or on all where it is.
 pub(super) fn of_volume(view: &View<'_>, name: &VolumeName, node: Option<&NodeName>) -> Vec<Link> {
     let mut links = vec![volume::link(view, name)];
-    let Some(id) = volume_of(view.objects(), name) else { return links };
+    let Some(id) = volume_of(view.objects(), name) else {
+        if get::<PersistentVolume>(view, name).is_some() && node.is_some() {
+            links.push(attachment::not_attachable(name));
+        }
+        return links;
+    };
     match node.filter(|node| !node.is_empty()) {
+        Some(node) if view.on_node(&id, node).is_none() => {
+            links.extend(attachment::not_required(view, &id, node))
+        }
         Some(node) => links.extend(attachment::links(view, &id, node)),
         None => {
             for (node, _) in view.nodes_of(&id) {
@@ -92,13 +115,16 @@ pub(super) fn of_volume(view: &View<'_>, name: &VolumeName, node: Option<&NodeNa
 
 fn of_pod(view: &View<'_>, subject: &Subject, pod: &Pod) -> Link {
     let whole = view.whole(subject);
-    let text = |path: &str| whole.and_then(|pod| pod.pointer(path)).and_then(Value::as_str).unwrap_or_default();
+    let text =
+        |path: &str| whole.and_then(|pod| pod.pointer(path)).and_then(Value::as_str).unwrap_or_default();
     let since = pod.metadata.creation_timestamp;
     if pod.spec.node_name.is_empty() {
         let said = whole
             .and_then(|pod| pod.pointer("/status/conditions"))
             .and_then(Value::as_array)
-            .and_then(|all| all.iter().find(|one| one.get("type").and_then(Value::as_str) == Some("PodScheduled")))
+            .and_then(|all| {
+                all.iter().find(|one| one.get("type").and_then(Value::as_str) == Some("PodScheduled"))
+            })
             .and_then(|scheduled| scheduled.get("message"))
             .and_then(Value::as_str)
             .map_or(String::new(), |message| format!(": {message}"));

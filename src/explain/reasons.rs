@@ -19,7 +19,7 @@ const PAGES: &[(&str, &str)] = pages! {
     ForeignWriter HandleShared HeldByNode HoldsOtherVolume HoldsUnfitVolume LargerThanBest
     LeftToProvisioner LeftoverRecyclerPod LostMisbound LostReference LostVolumeMissing MalformedClaim
     MalformedSource ModeMismatch NamedVolumeMismatch NamedVolumeMissing NamedVolumeTaken NoCapacity
-    NoClassAndNoMatch NoPodScheduled NodeAffinityMismatch NodeGone NodeNotManaged NodeStatusRefused
+    NoClassAndNoMatch NoPodScheduled NodeGone NodeNotManaged NodeStatusRefused
     NotAttachable NotReclaimable ObjectUnreadable PhaseNotAvailable ProvisionerChanged
     ProvisionerNotSeen ProvisionerUnknown Provisioning ProvisioningError ProvisioningUnsupported
     Publishing RecycleFailed Recycling Releasing Reserved ReservedForOther RestoreGrace Retained

@@ -73,14 +73,12 @@ impl<'a> View<'a> {
     }
 
     /// All nodes on which a volume is, may be, or is to be.
-    pub fn nodes_of<'b>(&'b self, volume: &'b VolumeId) -> impl Iterator<Item = (&'b NodeName, &'b PairOutlook)> {
+    pub fn nodes_of<'b>(
+        &'b self,
+        volume: &'b VolumeId,
+    ) -> impl Iterator<Item = (&'b NodeName, &'b PairOutlook)> {
         let pairs = self.attach_detach.pairs.iter().filter(move |((of, _), _)| of == volume);
         pairs.map(|((_, node), pair)| (node, pair))
-    }
-
-    /// What a pod wants attached.
-    pub fn desired(&self, pod: &PodKey) -> &[Desired] {
-        self.attach_detach.desired.get(pod).map_or(&[], Vec::as_slice)
     }
 
     /// Pods that want a volume on a node.

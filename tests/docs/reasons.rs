@@ -44,7 +44,7 @@ const GROUPS: [Group; 7] = [
     Group {
         title: "What speaks against a volume for a claim",
         sources: &[("src/binder/matching/predicate.rs", "impl Mismatch ")],
-        added: &["BoundToOther", "Chosen", "LargerThanBest", "NodeAffinityMismatch"],
+        added: &["BoundToOther", "Chosen", "LargerThanBest"],
     },
     Group {
         title: "Attachments: a volume on a node",

@@ -1,0 +1,160 @@
+//! Explanations over recorded clusters: `tests/cases/explain/*.yaml`, one test each. Beside each case lies what is said,
+//! as text (`.txt`) and as JSON (`.json`). `MOORING_BLESS=1` writes these anew, to be read before they are committed.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+#![allow(unreachable_pub)]
+
+mod form;
+
+use std::{collections::BTreeSet, fmt::Write, fs, path::Path};
+
+use form::Case;
+use libtest_mimic::{Arguments, Failed, Trial};
+use mooring::explain::{
+    assumptions::Assumptions,
+    explain,
+    report::Explanation,
+    subject::Subject,
+    text::{Style, dot, text},
+};
+use serde_json::json;
+use test_support::cases;
+
+fn main() {
+    let mut trials = Vec::new();
+    let mut seen = BTreeSet::new();
+    for path in cases::files("explain") {
+        let case: Case = cases::read(&path);
+        seen.extend(answers(&case).into_iter().flat_map(|(_, answer)| codes(&answer)));
+        let name = format!("explain {}: {}", path.file_stem().unwrap().to_string_lossy(), case.title);
+        trials.push(Trial::test(name, move || check(&case, &path)));
+    }
+    trials.push(Trial::test("explain: each reason that a snapshot can show has a case", move || {
+        covered(&seen)
+    }));
+    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+}
+
+/// The answers to all questions of a case.
+fn answers(case: &Case) -> Vec<(String, Explanation)> {
+    let snapshot = case.snapshot();
+    let ask = |question: &String| {
+        let words: Vec<&str> = question.split(' ').collect();
+        let (subject, namespace) = match words.as_slice() {
+            [subject] => (*subject, "default"),
+            [subject, "-n", namespace] => (*subject, *namespace),
+            _ => panic!("{question}: want KIND/NAME or KIND/NAME -n NAMESPACE"),
+        };
+        let subject = Subject::parse(&[subject], namespace).unwrap();
+        (question.clone(), explain(&snapshot, &subject, &Assumptions::default()))
+    };
+    case.ask.iter().map(ask).collect()
+}
+
+fn codes(answer: &Explanation) -> BTreeSet<String> {
+    let steps = answer.steps.iter().map(|step| step.reason.clone());
+    let faults = answer.candidates.iter().flat_map(|one| &one.faults).map(|fault| fault.reason.clone());
+    let chosen = answer.candidates.iter().any(|one| one.faults.is_empty()).then(|| "Chosen".to_owned());
+    steps.chain(faults).chain(chosen).collect()
+}
+
+fn check(case: &Case, path: &Path) -> Result<(), Failed> {
+    let answers = answers(case);
+    let mut said = String::new();
+    for (question, answer) in &answers {
+        let style = Style { wide: case.ask.len() == 1, ..Style::default() };
+        let _ = write!(said, "$ mooring explain {question}\n{}\n", text(answer, style));
+        for line in text(answer, Style::default()).lines() {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let is_command = line.starts_with("      ");
+            let fits = line.chars().count() <= 80 || is_command || words.len() <= 4;
+            if !fits && !line.contains("pvc-") && !line.starts_with("pv") && !line.starts_with("  ") {
+                return Err(format!("longer than 80 columns: {line}").into());
+            }
+        }
+        let ascii = text(answer, Style { ascii: true, ..Style::default() });
+        if !ascii.is_ascii() {
+            return Err(format!("not ASCII:\n{ascii}").into());
+        }
+        if !dot(answer).starts_with("digraph") {
+            return Err("no graph".into());
+        }
+    }
+    let reasons: Vec<&str> = answers.iter().map(|(_, answer)| answer.reason.as_str()).collect();
+    if case.reasons != reasons {
+        return Err(format!("reasons: expected {:?}, was {reasons:?}\n{said}", case.reasons).into());
+    }
+    let all: Vec<_> =
+        answers.iter().map(|(question, answer)| json!({ "ask": question, "answer": answer })).collect();
+    let told = format!("{}\n", serde_json::to_string_pretty(&all).unwrap());
+    same(&path.with_extension("txt"), &said)?;
+    same(&path.with_extension("json"), &told)
+}
+
+fn same(path: &Path, said: &str) -> Result<(), Failed> {
+    if std::env::var_os("MOORING_BLESS").is_some() {
+        fs::write(path, said)?;
+        return Ok(());
+    }
+    let expected = fs::read_to_string(path).unwrap_or_default();
+    if expected == said {
+        return Ok(());
+    }
+    let first = expected.lines().zip(said.lines()).position(|(one, other)| one != other);
+    let line = first.unwrap_or_else(|| expected.lines().count().min(said.lines().count()));
+    let at = |text: &str| text.lines().nth(line).unwrap_or("(end)").to_owned();
+    Err(format!(
+        "{}: line {}\n  expected: {}\n  said:     {}\nMOORING_BLESS=1 writes it anew",
+        path.display(),
+        line + 1,
+        at(&expected),
+        at(said)
+    )
+    .into())
+}
+
+/// Codes that no case shows, each with the reason why.
+const UNSHOWN: &[(&str, &str)] = &[
+    ("ClaimNotBound", "the claim itself says why"),
+    ("ConfirmingClass", "a reader asks before it answers"),
+    ("ConfirmingClaimGone", "a reader asks before it answers"),
+    ("ConfirmingLost", "a reader asks before it answers"),
+    ("DetachWaitingForSettlement", "known to the daemon alone: a write without an answer"),
+    ("DetachWaitingForUnpublish", "the next write is told in its place"),
+    ("DynamicProvisioningDisabled", "of a daemon that is told so"),
+    ("ForeignWriter", "known to the daemon alone"),
+    ("HandleShared", "told by the doctor"),
+    ("HoldsOtherVolume", "between two writes"),
+    ("NoCapacity", "between two writes"),
+    ("NodeStatusRefused", "known to the daemon alone: its own failures"),
+    ("NotReclaimable", "of a daemon with plugins of its own"),
+    ("RestoreGrace", "known to the daemon alone"),
+    ("RetryBackoff", "known to the daemon alone: its own failures"),
+    ("Uncertain", "known to the daemon alone: a write without an answer"),
+    ("VolumeBusy", "between two writes"),
+    ("WaitingForDeletion", "between two writes"),
+    ("WishNotCurrent", "of a pod that was attached before its claim changed"),
+    ("Annotating", "between two writes"),
+    ("ObjectUnreadable", "of a list; a single object that cannot be read is an error of the reader"),
+    ("DeleteFailed", "of a daemon with plugins of its own"),
+    ("Deleting", "of a daemon with plugins of its own"),
+    ("LeftoverRecyclerPod", "of a daemon with plugins of its own"),
+    ("Provisioning", "of a daemon with plugins of its own"),
+    ("ProvisioningError", "of a daemon with plugins of its own"),
+    ("ProvisioningUnsupported", "of a daemon with plugins of its own"),
+    ("RecycleFailed", "of a daemon with plugins of its own"),
+    ("Recycling", "of a daemon with plugins of its own"),
+    ("UsedByPods", "of a daemon with plugins of its own"),
+];
+
+fn covered(seen: &BTreeSet<String>) -> Result<(), Failed> {
+    let excused: BTreeSet<&str> = UNSHOWN.iter().map(|(code, _)| *code).collect();
+    let missing: Vec<&str> = mooring::explain::reasons::codes()
+        .filter(|code| !seen.contains(*code) && !excused.contains(code))
+        .collect();
+    let idle: Vec<&&str> = excused.iter().filter(|code| seen.contains(**code)).collect();
+    if missing.is_empty() && idle.is_empty() {
+        return Ok(());
+    }
+    Err(format!("without a case: {missing:?}; shown although excused: {idle:?}").into())
+}
