@@ -6,12 +6,13 @@
 //! ```
 //!
 //! In: a [`snapshot::Snapshot`] (what was read of a cluster, and what could not be read) and a [`subject::Subject`]. Out:
-//! a [`report::Explanation`]. Everything here is a function of values. What a controller would do next is asked of the
+//! a [`report::Explanation`]. Everything here but [`read`] is a function of values. What a controller would do next is asked of the
 //! controllers themselves ([`crate::attach_detach::dry_run`], [`crate::binder::dry_run`]): a reason is what a decision
 //! returned, never worked out anew.
 
 #[cfg(test)]
 mod dry_run_tests;
+pub mod read;
 pub mod report;
 pub mod snapshot;
 pub mod subject;

@@ -59,6 +59,7 @@ pub struct Snapshot {
     pub revision: Option<ResourceVersion>,
     listed: BTreeSet<&'static str>,
     absent: BTreeSet<ObjectRef>,
+    unreadable: BTreeSet<ObjectRef>,
 }
 
 impl Snapshot {
@@ -76,6 +77,7 @@ impl Snapshot {
             revision: None,
             listed: BTreeSet::new(),
             absent: BTreeSet::new(),
+            unreadable: BTreeSet::new(),
         }
     }
 
@@ -126,6 +128,11 @@ impl Snapshot {
         self.absent.insert(object);
     }
 
+    /// Notes that an object is there and cannot be read.
+    pub fn note_unreadable(&mut self, object: ObjectRef) {
+        self.unreadable.insert(object);
+    }
+
     /// Whether a kind was listed whole.
     #[must_use]
     pub fn is_listed<T: Stored>(&self) -> bool {
@@ -151,7 +158,7 @@ impl Snapshot {
             ObjectRef::Class(key) => self.is_listed::<StorageClass>() && objects.classes.get(key).is_none(),
             ObjectRef::Driver(key) => self.is_listed::<CsiDriver>() && objects.drivers.get(key).is_none(),
         };
-        is_missing || self.absent.contains(object)
+        (is_missing && !self.unreadable.contains(object)) || self.absent.contains(object)
     }
 }
 
@@ -178,6 +185,15 @@ mod tests {
         assert_eq!(known(&snapshot), [false, true, false]);
         snapshot.note_listed::<PersistentVolumeClaim>();
         assert_eq!(known(&snapshot), [false, true, true]);
+    }
+
+    #[test]
+    fn s42_an_object_of_a_list_that_cannot_be_read_is_not_absent() {
+        let mut snapshot = Snapshot::new(Timestamp::UNIX_EPOCH);
+        snapshot.note_listed::<PersistentVolume>();
+        snapshot.note_unreadable(ObjectRef::Volume("odd".into()));
+        assert!(!snapshot.is_absent(&ObjectRef::Volume("odd".into())));
+        assert!(snapshot.is_absent(&ObjectRef::Volume("gone".into())));
     }
 
     #[test]
