@@ -133,9 +133,10 @@ impl Plan<'_> {
 
     fn claim_alone(&mut self, key: &ClaimKey) {
         let Some(claim) = self.claim(key) else { return };
-        self.reads.insert(Read::PodsIn(key.namespace().to_owned()));
-        if !claim.spec.volume_name.is_empty() {
-            self.attached(&claim.spec.volume_name.clone(), &self.nodes_using(key));
+        if claim.spec.volume_name.is_empty() {
+            self.reads.insert(Read::PodsIn(key.namespace().to_owned()));
+        } else {
+            self.wanted_by(&claim.spec.volume_name, key);
         }
     }
 
@@ -204,7 +205,7 @@ impl Plan<'_> {
     fn volume_alone(&mut self, name: &VolumeName) {
         let Some(volume) = self.volume(name) else { return };
         match &volume.spec.claim_ref {
-            Some(claim) => drop(self.reads.insert(Read::PodsIn(claim.namespace.to_string()))),
+            Some(claim) => self.wanted_by(name, &claim.key()),
             None => self.list(List::Claims),
         }
         if volume.spec.csi.is_some() || volume.spec.in_tree.is_some() {
@@ -227,8 +228,14 @@ impl Plan<'_> {
             && attachment.metadata.is_terminating()
         {
             // Which pods wait for it to be gone.
-            self.reads.insert(Read::PodsIn(claim.namespace().to_owned()));
+            self.wanted_by(volume, &claim);
         }
+    }
+
+    /// A volume with the pods that use its claim.
+    fn wanted_by(&mut self, name: &VolumeName, claim: &ClaimKey) {
+        self.reads.insert(Read::PodsIn(claim.namespace().to_owned()));
+        self.attached(name, &self.nodes_using(claim));
     }
 
     fn node(&mut self, name: &NodeName) {
@@ -594,6 +601,23 @@ mod tests {
                     "pods in shop",
                     "pv/pv1",
                     "pvc/shop/data",
+                    "volumeattachments",
+                ],
+            ),
+            (
+                "a volume that a pod waits for",
+                "pv/pv1",
+                seen([volume(rwo), driver(true), pod("p", "a"), attachment("b", true)]),
+                &[
+                    "csidriver/d",
+                    "csinode/a",
+                    "csinode/b",
+                    "node/a",
+                    "node/b",
+                    "pods in shop",
+                    "pv/pv1",
+                    "pvc/shop/data",
+                    "va on a",
                     "volumeattachments",
                 ],
             ),
