@@ -33,7 +33,7 @@
       'WaitingForFirstConsumer',
     ],
     // Waits that have an alert of their own.
-    alertedWaits: ['ProvisionerNotSeen', 'ProvisionerUnknown', 'WaitingForProvisioner', 'LostMisbound', 'LostReference', 'LostVolumeMissing'],
+    alertedWaits: ['ProvisionerUnknown', 'WaitingForProvisioner', 'LostMisbound', 'LostReference', 'LostVolumeMissing'],
     // Refusals that no orderly cluster causes. The others (a volume that is still mounted, one that another node holds)
     // are the guards' daily work.
     unusualGuards: ['ForeignWriter', 'ObjectUnreadable', 'RestoreGrace'],

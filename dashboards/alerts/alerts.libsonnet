@@ -190,7 +190,7 @@
           'MooringProvisionerNotSeen',
           'warning',
           '10m',
-          'max %s (mooring_waiting_oldest_seconds{kind="claim", reason=~"ProvisionerNotSeen|ProvisionerUnknown|WaitingForProvisioner", %s}) > 600' % [by(['job', 'reason']), job],
+          'max %s (mooring_waiting_oldest_seconds{kind="claim", reason=~"ProvisionerUnknown|WaitingForProvisioner", %s}) > 600' % [by(['job', 'reason']), job],
           'A claim waits for a provisioner that does not answer.',
           'The oldest claim with the reason {{ $labels.reason }} has waited for {{ $value | humanizeDuration }}: its external-provisioner does not run or does not serve the class.'
         ),

@@ -15,20 +15,21 @@ use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::{
-    act::calls::{Answer, Call, Outcome, PairRequest},
+    act::calls::{Answer, AttachmentRequest, Call, Outcome},
+    actual::identification,
     clock::Clock,
     controller::{AttachDetachOptions, Controller},
     decide::{csi::Waiting, force::ForceReason},
     desired::{state::WhyUnresolved, volume_name::VolumeId},
     tell::{
+        diagnostics::State,
         report::{Forced, Judged, Report},
-        standing::State,
     },
 };
 use crate::{
     kube_api::{
         call::CallError,
-        ids::{AttachmentName, NodeName, PodKey},
+        ids::{AttachmentName, NodeName, PodKey, VolumeName},
         kinds::ObjectRef,
     },
     state::Objects,
@@ -100,7 +101,7 @@ pub fn dry_run(
     wall: Timestamp,
 ) -> Outlook {
     let mut now = Instant::now();
-    let options = AttachDetachOptions { pair_calls: Some(NO_LIMIT), sweep_period: None, ..options };
+    let options = AttachDetachOptions { attachment_calls: Some(NO_LIMIT), sweep_period: None, ..options };
     let mut controller = Controller::new(Arc::clone(objects), options, Clock::new(wall, now));
     let mut outlook = Outlook::default();
     let mut asked = BTreeSet::new();
@@ -123,6 +124,12 @@ pub fn dry_run(
     outlook
 }
 
+/// The volume that a PersistentVolume stands for, if it is of a CSI driver.
+#[must_use]
+pub fn volume_of(objects: &Objects, name: &VolumeName) -> Option<VolumeId> {
+    identification::volume_of(objects, name)
+}
+
 /// Plans until there is nothing more to plan at that time.
 fn settle(
     controller: &mut Controller,
@@ -139,10 +146,10 @@ fn settle(
         }
         for (sent, call) in effects.calls {
             match &call {
-                Call::Pair(volume, node, PairRequest::Create(_)) => {
+                Call::Attachment(volume, node, AttachmentRequest::Create(_)) => {
                     outlook.will_write(volume, node, NextWrite::CreateAttachment);
                 }
-                Call::Pair(volume, node, PairRequest::Delete(..)) => {
+                Call::Attachment(volume, node, AttachmentRequest::Delete(..)) => {
                     outlook.will_write(volume, node, NextWrite::DeleteAttachment);
                 }
                 Call::PatchNode(node, ..) => {
@@ -150,7 +157,7 @@ fn settle(
                     // A node whose write is left without an answer keeps no other from being looked at.
                     controller.node_calls = controller.node_calls.saturating_sub(1);
                 }
-                Call::Pair(_, _, PairRequest::Read(_))
+                Call::Attachment(_, _, AttachmentRequest::Read(_))
                 | Call::ReadNode(_)
                 | Call::ReadOwner(..)
                 | Call::Timers(_) => {
@@ -174,12 +181,12 @@ fn read(
     is_absent: &dyn Fn(&ObjectRef) -> bool,
 ) -> Option<Result<Answer, CallError>> {
     let object = match call {
-        Call::Pair(_, _, PairRequest::Read(name)) => ObjectRef::Attachment(name.clone()),
+        Call::Attachment(_, _, AttachmentRequest::Read(name)) => ObjectRef::Attachment(name.clone()),
         Call::ReadNode(name) => ObjectRef::Node(name.clone()),
         // Timers that were kept, and who wrote what, are not known here.
         Call::Timers(_) => return Some(Err(CallError::NotFound("no timers".to_owned()))),
         Call::ReadOwner(..) => return Some(Ok(Answer::Owners(Vec::new()))),
-        Call::Pair(..) | Call::PatchNode(..) => return None,
+        Call::Attachment(..) | Call::PatchNode(..) => return None,
     };
     if !asked.insert(object.clone()) {
         return None;

@@ -64,10 +64,52 @@ pub fn dry_run(
 ) -> Outlook {
     let now = Instant::now();
     let mut planner = Planner::new(Arc::clone(objects), options.clone());
-    let mut outlook = Outlook::default();
-    let mut asked = BTreeSet::new();
     planner.load(now);
     planner.lead(now);
+    let mut outlook = settle(&mut planner, is_absent, now);
+    for key in objects.claims.snapshot().into_keys() {
+        let place = outlook.claims.entry(key.clone()).or_default();
+        place.reason = planner.reasons.claim(&key).cloned();
+    }
+    for name in objects.volumes.snapshot().into_keys() {
+        let place = outlook.volumes.entry(name.clone()).or_default();
+        place.reason = planner.reasons.volume(&name).cloned();
+    }
+    outlook
+}
+
+/// The same about a few claims and volumes alone, among as many as there are.
+#[must_use]
+pub fn dry_run_of(
+    claims: &[ClaimKey],
+    volumes: &[VolumeName],
+    objects: &Arc<Objects>,
+    options: &BinderOptions,
+    is_absent: &dyn Fn(&ObjectRef) -> bool,
+) -> Outlook {
+    let now = Instant::now();
+    let mut planner = Planner::new(Arc::clone(objects), options.clone());
+    planner.load(now);
+    planner.queue.open();
+    let claims = || claims.iter().filter(|key| objects.claims.get(key).is_some());
+    let volumes = || volumes.iter().filter(|name| objects.volumes.get(name).is_some());
+    let targets = claims().cloned().map(Target::Claim).chain(volumes().cloned().map(Target::Volume));
+    planner.queue.extend(targets, now);
+    let mut outlook = settle(&mut planner, is_absent, now);
+    for key in claims() {
+        outlook.claims.entry(key.clone()).or_default().reason = planner.reasons.claim(key).cloned();
+    }
+    for name in volumes() {
+        outlook.volumes.entry(name.clone()).or_default().reason = planner.reasons.volume(name).cloned();
+    }
+    outlook
+}
+
+/// Plans until there is nothing more to plan.
+fn settle(planner: &mut Planner, is_absent: &dyn Fn(&ObjectRef) -> bool, now: Instant) -> Outlook {
+    let mut outlook = Outlook::default();
+    let mut asked = BTreeSet::new();
+    let objects = Arc::clone(&planner.known.objects);
     loop {
         let plan = planner.plan(now);
         let mut goes_on = plan.wake_at.is_some_and(|at| at <= now);
@@ -80,7 +122,7 @@ pub fn dry_run(
                     }
                 }
             }
-            if let Some(result) = read(objects, &op, &mut asked, is_absent) {
+            if let Some(result) = read(&objects, &op, &mut asked, is_absent) {
                 planner.outcome(op, result, now, 0.0);
             } else {
                 // Its claim and volume stay busy; it keeps no others from being looked at.
@@ -89,18 +131,9 @@ pub fn dry_run(
             goes_on = true;
         }
         if !goes_on {
-            break;
+            return outlook;
         }
     }
-    for key in objects.claims.snapshot().into_keys() {
-        let place = outlook.claims.entry(key.clone()).or_default();
-        place.reason = planner.reasons.claim(&key).cloned();
-    }
-    for name in objects.volumes.snapshot().into_keys() {
-        let place = outlook.volumes.entry(name.clone()).or_default();
-        place.reason = planner.reasons.volume(&name).cloned();
-    }
-    outlook
 }
 
 /// All that is wrong with a volume for a claim, in the order in which the search asks; nothing if it fits.

@@ -10,7 +10,7 @@ use crate::{
         decide::csi::Waiting,
         desired::volume_name::VolumeId,
         dry_run::{NextWrite, PairOutlook},
-        tell::standing::State,
+        tell::diagnostics::State,
     },
     binder::{self, BinderOptions, act::write::WriteKind, tell::reason::ClaimReason},
     kube_api::{
@@ -151,6 +151,6 @@ fn the_attach_detach_controller_says_what_it_would_write_next() {
 fn s1_it_says_which_node_holds_an_exclusive_volume() {
     let pairs = of_pairs(&snapshot(moved().into_iter().chain([attachment()])));
     let on_b = pairs.iter().find(|(node, _)| node == "b").map(|(_, pair)| pair.waiting.clone());
-    let Some(Some(Waiting::HeldByNode { rival })) = on_b else { panic!("{pairs:?}") };
-    assert_eq!((rival.node.as_str(), rival.holds), ("a", true));
+    let Some(Some(Waiting::HeldByNode { conflict })) = on_b else { panic!("{pairs:?}") };
+    assert_eq!((conflict.node.as_str(), conflict.is_attached), ("a", true));
 }

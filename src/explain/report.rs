@@ -3,7 +3,7 @@
 //! The JSON form is `explain/v1`: fields are added, never renamed or removed, and reason codes keep their meaning.
 
 use k8s_openapi::jiff::Timestamp;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::snapshot::Unseen;
@@ -12,7 +12,7 @@ use super::snapshot::Unseen;
 pub const API_VERSION: &str = "explain/v1";
 
 /// How it stands with the subject; decides the exit code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 pub enum Verdict {
     /// As it should be.
     Healthy,
@@ -41,7 +41,7 @@ impl Verdict {
 }
 
 /// Who looked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
     /// The daemon: timers, pauses and history are its own.
@@ -51,7 +51,7 @@ pub enum Source {
 }
 
 /// What was looked at, and when.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Observed {
     /// Revision of the newest list or object, if there is one.
@@ -65,7 +65,7 @@ pub struct Observed {
 }
 
 /// Something that happens next by itself.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Next {
     /// What: `ForceDetach`, `CreateVolumeAttachment`.
@@ -79,7 +79,7 @@ pub struct Next {
 }
 
 /// What a step waits for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Blocker {
     /// Kind, name and namespace; for a program (an attacher, a provisioner), kind `Driver` and its name.
     pub object: Value,
@@ -88,7 +88,7 @@ pub struct Blocker {
 }
 
 /// A link of the chain, from the pod to the node.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Step {
     /// Kind, name and namespace.
@@ -112,7 +112,7 @@ pub struct Step {
 }
 
 /// One thing that is wrong with a candidate.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Fault {
     /// The code.
     pub reason: String,
@@ -121,7 +121,7 @@ pub struct Fault {
 }
 
 /// A volume that a claim might take, or a claim that might take a volume.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Candidate {
     /// Its name.
     pub name: String,
@@ -136,7 +136,7 @@ pub struct Candidate {
 }
 
 /// What it costs to do something.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Risk {
     /// Nothing is lost, whatever the state of the world.
@@ -148,7 +148,7 @@ pub enum Risk {
 }
 
 /// Something a person may do, or must not.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Action {
     /// What it costs.
     pub risk: Risk,
@@ -159,7 +159,7 @@ pub struct Action {
 }
 
 /// Who wrote what, or that a program is there.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Evidence {
     /// When, if that is known.
     pub at: Option<Timestamp>,
@@ -170,7 +170,7 @@ pub struct Evidence {
 }
 
 /// A change of state in the past.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Happened {
     /// When.
     pub at: Timestamp,
@@ -179,12 +179,14 @@ pub struct Happened {
 }
 
 /// The answer about one object.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Explanation {
     /// [`API_VERSION`].
+    #[serde(skip_deserializing, default = "api_version")]
     pub api_version: &'static str,
     /// `Explanation`.
+    #[serde(skip_deserializing, default = "kind")]
     pub kind: &'static str,
     /// Kind, name, namespace and UID.
     pub subject: Value,
@@ -214,4 +216,12 @@ pub struct Explanation {
     pub unknown: Vec<String>,
     /// Objects that the reader may not see and that count.
     pub redacted: usize,
+}
+
+fn api_version() -> &'static str {
+    API_VERSION
+}
+
+fn kind() -> &'static str {
+    "Explanation"
 }

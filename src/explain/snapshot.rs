@@ -13,7 +13,7 @@ use k8s_openapi::{
     api::{coordination::v1::Lease, core::v1::Event},
     jiff::Timestamp,
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
@@ -28,7 +28,7 @@ use crate::{
 };
 
 /// Something that the reader was not allowed to see, or that did not arrive.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 pub struct Unseen {
     /// What: `persistentvolumes`, `node/a`, `leases in kube-system`.
     pub what: String,
@@ -37,6 +37,13 @@ pub struct Unseen {
     /// Whether the reader lacks the right, rather than the server an answer.
     pub forbidden: bool,
 }
+
+/// Leases, for [`Snapshot::note_read`].
+pub const LEASES: &str = "leases";
+/// The pods in which the side-cars of CSI drivers run, for [`Snapshot::note_read`].
+pub const DRIVER_PODS: &str = "pods of CSI drivers";
+/// Events, for [`Snapshot::note_read`].
+pub const EVENTS: &str = "events";
 
 /// What was read.
 #[derive(Debug)]
@@ -137,6 +144,34 @@ impl Snapshot {
     #[must_use]
     pub fn is_listed<T: Stored>(&self) -> bool {
         self.listed.contains(T::PLURAL)
+    }
+
+    /// Notes that something without a table (`leases`, the `pods of drivers`) was read, whole.
+    pub fn note_read(&mut self, what: &'static str) {
+        self.listed.insert(what);
+    }
+
+    /// Whether something without a table was read, whole.
+    #[must_use]
+    pub fn was_read(&self, what: &str) -> bool {
+        self.listed.contains(what)
+    }
+
+    /// A copy that goes its own way: for questions about what would be.
+    #[must_use]
+    pub fn fork(&self) -> Self {
+        Self {
+            objects: Arc::new((*self.objects).clone()),
+            details: self.details.clone(),
+            events: self.events.clone(),
+            leases: self.leases.clone(),
+            others: self.others.clone(),
+            unseen: self.unseen.clone(),
+            taken_at: self.taken_at,
+            revision: self.revision,
+            listed: self.listed.clone(),
+            absent: self.absent.clone(),
+        }
     }
 
     /// Whether an object is known not to be there.

@@ -6,6 +6,9 @@ use crate::files;
 
 /// The page that lists the reason codes, and the heading above them.
 const CODES: (&str, &str) = ("docs/spec/user-experience.md", "### Reason codes");
+/// The waits and guards that the alerts know by name.
+const ALERTED: (&str, [&str; 3]) =
+    ("dashboards/config.libsonnet", ["expectedWaits: [", "alertedWaits: [", "unusualGuards: ["]);
 /// Where the commands are described for those who have no `just`.
 const COMMANDS: &str = "CONTRIBUTING.md";
 
@@ -25,10 +28,16 @@ pub fn codes_without_code() -> Vec<String> {
     let list = text.split(heading).nth(1).and_then(|rest| rest.split("\n#").next()).expect("a list of codes");
     let codes: Vec<&str> = list.split('`').skip(1).step_by(2).collect();
     assert!(codes.len() > 50, "{} codes", codes.len());
+    let (config, lists) = ALERTED;
+    let settings = files::read(config);
+    let alerted = lists.into_iter().flat_map(|list| {
+        let codes = settings.split(list).nth(1).and_then(|rest| rest.split(']').next()).expect(list);
+        codes.split('\'').skip(1).step_by(2)
+    });
+    let codes = codes.into_iter().map(|code| (page, code)).chain(alerted.map(|code| (config, code)));
     codes
-        .into_iter()
-        .filter(|code| !sources.contains(&format!("\"{code}\"")))
-        .map(|code| format!("{code} is in {page} and nowhere in src"))
+        .filter(|(_, code)| !sources.contains(&format!("\"{code}\"")))
+        .map(|(page, code)| format!("{code} is in {page} and nowhere in src"))
         .collect()
 }
 

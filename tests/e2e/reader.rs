@@ -232,10 +232,8 @@ async fn one_namespace(stage: Stage) {
         ["leases", "leases in kube-system", "persistentvolumes", "storageclasses"]
     );
     assert_eq!(forbidden("pod", "p1").await, ["csinode/n1", "node/n1", "pv/v1"]);
-    assert_eq!(
-        forbidden("node", "n1").await,
-        ["csinode/n1", "events about node/n1", "node/n1", "pods on n1"]
-    );
+    // Events about nodes are in the namespace.
+    assert_eq!(forbidden("node", "n1").await, ["csinode/n1", "node/n1", "pods on n1"]);
     // A server that does not know who asks.
     let stranger = Choice { token: Some("stranger".to_owned()), ..choice };
     let reader = Reader::new(&ApiServer::choose(&stranger).await.unwrap(), None).unwrap();

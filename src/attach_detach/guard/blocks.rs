@@ -1,8 +1,8 @@
 //! What keeps a volume from being touched although the rules would allow it: another controller at work
 //! (S14), a restore of etcd (E11), an object that cannot be read (S42).
 //!
-//! In: the suspicion, the grace after a restore, the markers in the tables. Out: the [`StandOff`] that a plan
-//! takes as a value, and per node the object that has to be readable first.
+//! In: the evidence of a second writer, the grace after a restore, the markers in the tables. Out: the [`StandOff`]
+//! that a plan takes as a value, and per node the object that has to be readable first.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -15,21 +15,27 @@ use tokio::time::Instant;
 use crate::{
     attach_detach::{
         controller::Controller,
-        desired::{state::Wish, volume_name::VolumeId},
+        desired::{state::DesiredAttachment, volume_name::VolumeId},
         tell::report::Line,
     },
     kube_api::{
         ids::{AttachmentName, NodeName},
         kinds::{Node, VolumeAttachment},
     },
+    second_writer,
     state::VecMap,
 };
 
 /// Why nothing is taken away from nodes or drivers for now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StandOff {
-    /// Another controller does our work, or somebody writes to the node again and again (S14): who, and what.
-    ForeignWriter(Arc<str>),
+    /// Another controller does our work, or another party writes to the node again and again (S14): who, and what.
+    ForeignWriter {
+        /// Who wrote what.
+        by: Arc<str>,
+        /// When it ends, unless another such write is seen, by this process' clock.
+        until: Timestamp,
+    },
     /// The cluster was restored from a backup: what it says may be of the past (E11).
     Restored {
         /// Until when, by this process' clock.
@@ -85,8 +91,8 @@ impl Controller {
 
     /// Whether nothing may be taken away now.
     pub(in crate::attach_detach) fn stand_off(&self, now: Instant) -> Option<StandOff> {
-        if let Some(by) = self.foreign.everywhere() {
-            return Some(StandOff::ForeignWriter(by.to_string().into()));
+        if let Some(by) = self.second_controller.everywhere() {
+            return Some(self.for_second_writer(by));
         }
         let left = self.objects.restore_grace().left(now)?;
         Some(StandOff::Restored { until: self.clock.wall(now + left) })
@@ -96,21 +102,25 @@ impl Controller {
     pub(in crate::attach_detach) fn stand_off_on(
         &self,
         volume: &VolumeId,
-        wishes: Option<&VecMap<NodeName, Wish>>,
+        desired_nodes: Option<&VecMap<NodeName, DesiredAttachment>>,
     ) -> BTreeMap<NodeName, StandOff> {
-        if self.foreign.everywhere().is_some() || !self.foreign.is_any_node() {
+        if self.second_controller.everywhere().is_some() || !self.second_controller.is_any_node() {
             return BTreeMap::new();
         }
-        let held = self.actual.volume(volume).into_iter().flat_map(|state| state.pairs.keys());
-        let nodes = wishes.into_iter().flat_map(VecMap::keys).chain(held);
+        let held = self.actual.volume(volume).into_iter().flat_map(|state| state.nodes.keys());
+        let nodes = desired_nodes.into_iter().flat_map(VecMap::keys).chain(held);
         nodes.filter_map(|node| Some((node.clone(), self.stand_off_of(node)?))).collect()
     }
 
     /// Whether nothing may be taken away from this node now, while elsewhere all goes on.
     pub(in crate::attach_detach) fn stand_off_of(&self, name: &NodeName) -> Option<StandOff> {
         let out_of_service = self.objects.nodes.get(name).is_some_and(|node| node.is_out_of_service());
-        let by = self.foreign.on(name, out_of_service)?;
-        Some(StandOff::ForeignWriter(by.to_string().into()))
+        let by = self.second_controller.on(name, out_of_service)?;
+        Some(self.for_second_writer(by))
+    }
+
+    fn for_second_writer(&self, by: &second_writer::StandOff) -> StandOff {
+        StandOff::ForeignWriter { by: by.to_string().into(), until: self.clock.wall(by.until) }
     }
 
     /// When the grace after a restore ends, if there is one.
@@ -134,12 +144,12 @@ impl Controller {
         &self,
         volume: &VolumeId,
         attachment: Option<&AttachmentName>,
-        wishes: Option<&VecMap<NodeName, Wish>>,
+        desired_nodes: Option<&VecMap<NodeName, DesiredAttachment>>,
     ) -> BTreeMap<NodeName, String> {
         let objects = &self.objects;
         let mut blocked = BTreeMap::new();
-        let held = self.actual.volume(volume).into_iter().flat_map(|state| state.pairs.keys());
-        let nodes = || wishes.into_iter().flat_map(VecMap::keys).chain(held.clone());
+        let held = self.actual.volume(volume).into_iter().flat_map(|state| state.nodes.keys());
+        let nodes = || desired_nodes.into_iter().flat_map(VecMap::keys).chain(held.clone());
         if objects.nodes.unreadable_count() > 0 {
             let unreadable = nodes().filter(|node| objects.unreadable::<Node>(node).is_some());
             blocked.extend(unreadable.map(|node| (node.clone(), format!("node/{node}"))));

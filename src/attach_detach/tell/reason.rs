@@ -18,6 +18,7 @@ impl Waiting {
         match self {
             Self::DetachWaitingForUnmount { unforced: Unforced::Until(at) }
             | Self::DetachWaitingForNode { unforced: Unforced::Until(at) }
+            | Self::ForeignWriter { until: at, .. }
             | Self::RestoreGrace { until: at } => Some(*at),
             _ => None,
         }
@@ -32,11 +33,11 @@ impl fmt::Display for Waiting {
             Self::AttachError { message, .. } => {
                 write!(f, "the driver could not attach the volume and tries again: {message}")
             }
-            Self::HeldByNode { rival } if rival.holds => {
-                write!(f, "node {} holds the volume, which is for one node alone", rival.node)
+            Self::HeldByNode { conflict } if conflict.is_attached => {
+                write!(f, "node {} holds the volume, which is for one node alone", conflict.node)
             }
-            Self::HeldByNode { rival } => {
-                write!(f, "the volume is for one node alone, and a pod on node {} comes first", rival.node)
+            Self::HeldByNode { conflict } => {
+                write!(f, "the volume is for one node alone, and a pod on node {} comes first", conflict.node)
             }
             Self::WaitingForDeletion => {
                 f.write_str("an earlier VolumeAttachment of the same name has to go first")
@@ -71,7 +72,9 @@ impl fmt::Display for Waiting {
             Self::Uncertain => {
                 f.write_str("a request had no answer: the VolumeAttachment may exist, or come into being")
             }
-            Self::ForeignWriter { writer } => write!(f, "nothing is detached there for now, as {writer}"),
+            Self::ForeignWriter { writer, until: _ } => {
+                write!(f, "nothing is detached there for now, as {writer}")
+            }
             Self::RestoreGrace { until } => {
                 write!(f, "etcd was restored from a backup: nothing is detached until {until}")
             }

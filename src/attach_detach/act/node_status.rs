@@ -1,0 +1,421 @@
+//! The node's side of the controller: when its list is written, and when it is read live.
+//!
+//! In: a node marked dirty. Out: at most one request for it at a time, so that answers come in the order of
+//! requests and no older list is ever sent after a newer one.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+
+use super::calls::Call;
+use crate::{
+    attach_detach::{
+        actual::state::{NodeVolume, ReportAsAttached},
+        controller::{Controller, Dirty},
+        decide::node_list::{self, Gathering},
+        desired::volume_name::VolumeId,
+        guard::evidence::Target,
+        tell::{metrics::Planned, report::Report},
+    },
+    kube_api::{ids::NodeName, kinds::Node},
+};
+
+impl Controller {
+    /// How far apart the status patches of one node are at present.
+    #[must_use]
+    pub fn window(&self) -> Duration {
+        self.pace.window()
+    }
+
+    /// Takes note of how long the answer to a request took.
+    pub(in crate::attach_detach) fn note_pace(&mut self, call: &Call, now: Instant) {
+        let asked = match call {
+            Call::Attachment(volume, node, _) => {
+                self.actual.node_volume(volume, node).and_then(|node_volume| node_volume.asked_at)
+            }
+            Call::PatchNode(node, ..) | Call::ReadNode(node) => {
+                self.actual.node(node).and_then(|state| state.asked_at)
+            }
+            Call::Timers(_) | Call::ReadOwner(..) => None,
+        };
+        if let Some(asked) = asked {
+            self.pace.note(now.saturating_duration_since(asked));
+        }
+    }
+
+    /// Takes a node as last seen, or its absence. Returns the volumes for which something changed.
+    pub(in crate::attach_detach) fn observe_node(
+        &mut self,
+        name: &NodeName,
+        node: Option<&Arc<Node>>,
+        now: Instant,
+    ) -> BTreeSet<VolumeId> {
+        let state = self.actual.node(name);
+        if let (Some(state), Some(node)) = (state, node)
+            && state.is_changed_by_others(node)
+        {
+            self.note_evidence(Target::Node(name.clone()), &node.metadata.uid, now);
+        }
+        self.actual.observe_node(name, node, self.clock.wall(now))
+    }
+
+    /// Brings the node up to the table before it is written to. A kubelet's heartbeat is a new revision
+    /// whose content is not ours and changes no decision, but a patch that names the revision before it is
+    /// refused. Returns the volumes for which something changed.
+    fn catch_up(&mut self, name: &NodeName, now: Instant) -> BTreeSet<VolumeId> {
+        let Some(latest) = self.objects.nodes.get(name) else { return BTreeSet::new() };
+        let known = self.actual.node(name).and_then(|state| state.node.as_ref());
+        if known.is_none_or(|known| known.metadata.resource_version >= latest.metadata.resource_version) {
+            return BTreeSet::new();
+        }
+        self.observe_node(name, Some(&latest), now)
+    }
+
+    /// Believes a re-created node's list again if it is time, or sees to it that this is done in time. Returns the
+    /// volumes that this changes.
+    pub(in crate::attach_detach) fn believe_node(
+        &mut self,
+        name: &NodeName,
+        now: Instant,
+    ) -> BTreeSet<VolumeId> {
+        let believed = self.actual.trust_node(name, &self.options.force, self.clock.wall(now));
+        let trusted_at = self.actual.node(name).and_then(|state| state.trusted_at(&self.options.force));
+        if let Some(at) = trusted_at.and_then(|at| self.clock.instant(at)) {
+            self.wake_at.insert((at, Dirty::Node(name.clone())));
+        }
+        believed
+    }
+
+    /// Looks at a node, and sends what it needs. Returns how many volumes on nodes were judged for that.
+    pub(in crate::attach_detach) fn reconcile_node(&mut self, name: &NodeName, now: Instant) -> usize {
+        self.effects.reports.planned(Planned::Node);
+        let mut judged = 0;
+        // Planned here and now: the volumes' turn is over, and nothing else may happen for a long time.
+        for volume in self.catch_up(name, now) {
+            judged += self.reconcile_node_volume(&volume, name, now);
+        }
+        for volume in self.believe_node(name, now) {
+            judged += self.reconcile_node_volume(&volume, name, now);
+        }
+        self.ask_node(name, now);
+        judged
+    }
+
+    /// Sends what the node needs: its list, or a live read.
+    fn ask_node(&mut self, name: &NodeName, now: Instant) {
+        let Some(state) = self.actual.node(name) else { return };
+        if state.busy {
+            return;
+        }
+        if let Some(at) = state.retry.pending(now) {
+            self.wake_at.insert((at, Dirty::Node(name.clone())));
+            return;
+        }
+        if let Some(uid) = self.second_controller.take_read(name) {
+            self.actual.node_mut(name).busy = true;
+            self.node_calls += 1;
+            self.call(Call::ReadOwner(Target::Node(name.clone()), uid));
+            return;
+        }
+        let alarmed = self.stand_off(now).is_some() || self.stand_off_of(name).is_some();
+        let report_as_attached = |volume| match self.actual.node_volume(volume, name)?.report_as_attached {
+            ReportAsAttached::No if alarmed => Some(ReportAsAttached::Unchanged),
+            report_as_attached => Some(report_as_attached),
+        };
+        let volumes = state.volumes.iter();
+        let reports = volumes.filter_map(|volume| Some((volume, report_as_attached(volume)?)));
+        let node = state.node.as_deref().filter(|_| !state.stale);
+        let change = node.and_then(|node| Some((node, node_list::change(node, reports)?)));
+        let settle_at = state.unsettled.map(|unsettled| unsettled.until);
+        let detach_waits = self.actual.needs_proof(name);
+        let pending_since = state.pending_since.unwrap_or(now);
+        let mut own_list = None;
+        let call = match change {
+            Some((node, change)) => {
+                let node_volumes =
+                    || state.volumes.iter().filter_map(|volume| self.actual.node_volume(volume, name));
+                let due = change.due(&Gathering {
+                    pending_since,
+                    last_patch: state.last_patch,
+                    window: self.window(),
+                    more_to_come: !detach_waits && node_volumes().any(NodeVolume::is_on_its_way),
+                    puts_back: node_volumes().any(|node_volume| node_volume.put_back),
+                });
+                if now < due {
+                    // The pace moves it with every answer. A look too early is repeated, none is late.
+                    let is_late = state.gathers_until.is_none_or(|at| at <= now || due < at);
+                    let state = self.actual.node_mut(name);
+                    state.pending_since = Some(pending_since);
+                    if is_late {
+                        state.gathers_until = Some(due);
+                        self.wake_at.insert((due, Dirty::Node(name.clone())));
+                    }
+                    return;
+                }
+                self.effects.reports.push(Report::Patched(change.volumes));
+                let request = node_list::patch(node, &change.list);
+                own_list = Some((node.metadata.uid.clone(), change.list));
+                Call::PatchNode(name.clone(), node.metadata.resource_version, request)
+            }
+            None if state.stale || detach_waits || settle_at.is_some_and(|at| at <= now) => {
+                Call::ReadNode(name.clone())
+            }
+            None => {
+                if let Some(at) = settle_at {
+                    self.wake_at.insert((at, Dirty::Node(name.clone())));
+                }
+                self.actual.node_mut(name).pending_since = None;
+                return;
+            }
+        };
+        let state = self.actual.node_mut(name);
+        state.asked_at = Some(now);
+        state.busy = true;
+        state.pending_since = None;
+        state.gathers_until = None;
+        if let Some((node, list)) = own_list {
+            state.last_patch = Some(now);
+            state.note_own_list(node, list);
+            self.actual.note_listing(name);
+        }
+        self.node_calls += 1;
+        self.call(call);
+    }
+}
+
+#[cfg(test)]
+pub(in crate::attach_detach) mod tests {
+    use k8s_openapi::jiff::Timestamp;
+    use serde_json::json;
+
+    use super::super::{
+        calls::{Answer, Outcome},
+        in_flight::NODE_CALLS,
+        pace::Pace,
+    };
+    use super::*;
+    use crate::{
+        attach_detach::{
+            actual::{node::Unsettled, state::AttachmentCall},
+            clock::Clock,
+            controller::AttachDetachOptions,
+            decide::scope::Scope,
+        },
+        kube_api::{call::CallError, ids::DriverName, kinds::AttachedVolume},
+        state::Objects,
+    };
+
+    fn volume(handle: &str) -> VolumeId {
+        VolumeId::csi(&DriverName::from("d"), handle)
+    }
+
+    /// A controller that leads, and knows one node that lists one volume.
+    pub fn controller(now: Instant) -> (Controller, NodeName) {
+        let objects = Arc::new(Objects::default());
+        let node = json!({
+            "metadata": {"name": "n1", "uid": "u", "resourceVersion": "1"},
+            "status": {"volumesAttached": [{"name": volume("old").as_str(), "devicePath": ""}]},
+        });
+        objects.apply::<Node>(serde_json::from_value(node).unwrap());
+        let clock = Clock::new(Timestamp::UNIX_EPOCH, now);
+        let mut controller = Controller::new(objects, AttachDetachOptions::default(), clock);
+        controller.load(now);
+        controller.leads = true;
+        (controller, NodeName::from("n1"))
+    }
+
+    /// Lists of the patches that the node gets at each of these milliseconds, `say` having its way before.
+    fn lists(say: impl Fn(u64, &mut Controller), millis: &[u64]) -> Vec<(u64, usize)> {
+        let start = Instant::now();
+        let (mut controller, node) = controller(start);
+        let mut lists = Vec::new();
+        for at in millis {
+            say(*at, &mut controller);
+            controller.reconcile_node(&node, start + Duration::from_millis(*at));
+            for (_, call) in std::mem::take(&mut controller.effects.calls) {
+                let Call::PatchNode(_, _, request) = call else { continue };
+                let list = &request.body.unwrap()["status"]["volumesAttached"];
+                lists.push((*at, list.as_array().map_or(0, Vec::len)));
+            }
+        }
+        lists
+    }
+
+    fn publish(controller: &mut Controller, handle: &str, report_as_attached: ReportAsAttached) {
+        controller.actual.node_volume_mut(&volume(handle), &NodeName::from("n1")).report_as_attached =
+            report_as_attached;
+    }
+
+    fn on_its_way(controller: &mut Controller, handle: &str, call: Option<AttachmentCall>) {
+        controller.actual.node_volume_mut(&volume(handle), &NodeName::from("n1")).call = call;
+    }
+
+    #[test]
+    fn l4_a_lone_volume_is_listed_at_once() {
+        let alone = lists(|_, controller| publish(controller, "a", ReportAsAttached::Yes), &[0, 1]);
+        assert_eq!(alone, [(0, 2)]);
+    }
+
+    #[test]
+    fn volumes_on_their_way_share_a_patch() {
+        let attach = |at: u64, controller: &mut Controller| {
+            let is_last = at == 9;
+            publish(controller, &at.to_string(), ReportAsAttached::Yes);
+            on_its_way(controller, "last", (!is_last).then_some(AttachmentCall::Create));
+        };
+        assert_eq!(lists(attach, &[0, 3, 6, 9]), [(9, 5)]);
+    }
+
+    #[test]
+    fn l4_l15_what_takes_long_keeps_others_waiting_for_a_moment_only() {
+        let attach = |_: u64, controller: &mut Controller| {
+            publish(controller, "a", ReportAsAttached::Yes);
+            on_its_way(controller, "slow", Some(AttachmentCall::Create));
+        };
+        assert_eq!(lists(attach, &[0, 10, 24, 25, 40]), [(25, 2)]);
+    }
+
+    #[test]
+    fn a_detach_waits_for_nobody() {
+        let attach_and_detach = |at: u64, controller: &mut Controller| {
+            publish(controller, "a", ReportAsAttached::Yes);
+            on_its_way(controller, "slow", Some(AttachmentCall::Create));
+            if at == 5 {
+                publish(controller, "old", ReportAsAttached::No);
+            }
+        };
+        assert_eq!(lists(attach_and_detach, &[0, 4, 5]), [(5, 1)]);
+    }
+
+    /// When patches are sent while the volumes of a node change one after the other and the server is busy. Each
+    /// patch is answered at once.
+    fn patches(report_as_attached: ReportAsAttached, put_back: bool) -> Vec<u64> {
+        let start = Instant::now();
+        let (mut controller, node) = controller(start);
+        let moments = || (0..=1_000).step_by(50);
+        if report_as_attached == ReportAsAttached::No {
+            let mut object = Node::clone(&controller.objects.nodes.get(&node).unwrap());
+            object.metadata.resource_version.0 += 1;
+            let name = |at: u64| volume(&at.to_string()).as_str().to_owned();
+            let entry = |at| AttachedVolume { name: name(at).into(), ..Default::default() };
+            object.status.volumes_attached.extend(moments().map(entry));
+            controller.observe_node(&node, Some(&Arc::new(object.clone())), start);
+            controller.objects.apply(object);
+        }
+        let mut sent_at = Vec::new();
+        for at in moments() {
+            let handle = at.to_string();
+            publish(&mut controller, &handle, report_as_attached);
+            controller.actual.node_volume_mut(&volume(&handle), &node).put_back = put_back;
+            controller.pace = Pace::default();
+            (0..100).for_each(|_| controller.pace.note(Duration::from_millis(30)));
+            let now = start + Duration::from_millis(at);
+            controller.reconcile_node(&node, now);
+            for (sent, call) in std::mem::take(&mut controller.effects.calls) {
+                let Call::PatchNode(_, _, request) = &call else { panic!("{call:?}") };
+                sent_at.push(at);
+                let mut answer = Node::clone(&controller.objects.nodes.get(&node).unwrap());
+                answer.metadata.resource_version.0 += 1;
+                let list = request.body.as_ref().unwrap()["status"]["volumesAttached"].clone();
+                answer.status.volumes_attached = serde_json::from_value(list).unwrap();
+                let result = Ok(Answer::Node(answer));
+                controller.take_outcome(Outcome { call, sent, result }, now, 0.5);
+            }
+            controller.actual.node_volume_mut(&volume(&handle), &node).put_back = false;
+        }
+        sent_at
+    }
+
+    #[test]
+    fn under_load_the_changes_of_a_node_share_patches() {
+        assert_eq!(patches(ReportAsAttached::Yes, false), [0, 400, 800]);
+        assert_eq!(patches(ReportAsAttached::No, false), [0, 400, 800]);
+    }
+
+    #[test]
+    fn s2_what_is_put_back_waits_for_nobody_under_load() {
+        assert_eq!(patches(ReportAsAttached::Yes, true).len(), 21);
+    }
+
+    #[test]
+    fn s2_a_read_settles_a_patch_only_if_that_could_no_longer_land_when_it_was_sent() {
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        for (asked, is_settled) in [(9, false), (10, true)] {
+            let (mut controller, node) = controller(start);
+            let object = controller.objects.nodes.get(&node).unwrap();
+            let revision = object.metadata.resource_version;
+            let state = controller.actual.node_mut(&node);
+            (state.stale, state.unsettled) = (true, Some(Unsettled { revision, until: after(10) }));
+            controller.reconcile_node(&node, after(asked));
+            let (sent, call) = controller.effects.calls.pop().expect("a read");
+            let result = Ok(Answer::Node((*object).clone()));
+            controller.take_outcome(Outcome { call, sent, result }, after(12), 0.5);
+            assert_eq!(controller.actual.node_mut(&node).is_settled(), is_settled, "sent after {asked} s");
+        }
+    }
+
+    #[test]
+    fn s40_no_more_requests_for_nodes_are_under_way_than_there_may_be() {
+        let now = Instant::now();
+        let (mut controller, _) = controller(now);
+        for number in 0..=NODE_CALLS {
+            let node = NodeName::from(format!("node{number}").as_str());
+            controller.actual.node_mut(&node).stale = true;
+            controller.dirty_nodes.push(node);
+        }
+        assert_eq!(controller.reconcile(now).calls.len(), NODE_CALLS);
+        assert_eq!(controller.in_flight(), NODE_CALLS);
+    }
+
+    #[test]
+    fn s40_patches_that_are_never_answered_come_at_longer_intervals_though_reads_between_them_are_answered() {
+        let mut now = Instant::now();
+        let (mut controller, node) = controller(now);
+        publish(&mut controller, "a", ReportAsAttached::Yes);
+        let mut pauses = Vec::new();
+        for _ in 0..8 {
+            now += Duration::from_hours(1);
+            controller.reconcile_node(&node, now);
+            let (sent, call) = controller.effects.calls.pop().expect("a request");
+            let is_patch = matches!(call, Call::PatchNode(..));
+            let object = controller.objects.nodes.get(&node).unwrap();
+            let silence = Err(CallError::Unknown("cut".to_owned()));
+            let result = if is_patch { silence } else { Ok(Answer::Node((*object).clone())) };
+            controller.take_outcome(Outcome { call, sent, result }, now, 0.5);
+            if is_patch {
+                let due = controller.actual.node(&node).and_then(|state| state.retry.at());
+                pauses.push((due.unwrap() - now).as_secs_f64());
+            }
+        }
+        assert_eq!(pauses.len(), 4, "{pauses:?}");
+        assert!(
+            pauses.windows(2).all(|node_volume| node_volume[1] >= node_volume[0] * 1.5 - 1e-6),
+            "{pauses:?}"
+        );
+    }
+
+    #[test]
+    fn s39_a_node_that_goes_while_its_patch_is_under_way_is_read_once_and_forgotten() {
+        let now = Instant::now();
+        for error in [CallError::Unknown("cut".to_owned()), CallError::Conflict("modified".to_owned())] {
+            let (mut controller, node) = controller(now);
+            publish(&mut controller, "old", ReportAsAttached::No);
+            controller.reconcile_node(&node, now);
+            let patch = controller.effects.calls.pop().expect("a patch");
+            controller.actual.observe_node(&node, None, Timestamp::UNIX_EPOCH);
+            controller.actual.prune(&volume("old"), &Scope::All, |_| false);
+            let answer = |controller: &mut Controller, (sent, call), error| {
+                controller.take_outcome(Outcome { call, sent, result: Err(error) }, now, 0.5);
+                controller.reconcile_node(&node, now + Duration::from_hours(1));
+                controller.effects.calls.pop()
+            };
+            let read = answer(&mut controller, patch, error);
+            if let Some(read) = read {
+                let gone = CallError::NotFound(node.to_string());
+                assert!(answer(&mut controller, read, gone).is_none(), "it is not read again");
+            }
+            assert!(controller.actual.node(&node).is_none());
+        }
+    }
+}

@@ -1,0 +1,451 @@
+//! Second writer: recognises writes of another attach/detach controller (S14), reads who made them, and stands off
+//! where that says so.
+//!
+//! In: changes that the watch tells of, against what we have asked for ourselves; what a live read says about who
+//! made them. Out: stand-offs, in the alarm, in the metrics, in the log, in an event of the node, under `/readyz` and
+//! `/debug/attach-detach`; what they concern is judged anew when one begins and when it ends. Only a leader looks: to
+//! one that stands by every act is another's.
+
+use std::collections::BTreeMap;
+
+use tokio::time::Instant;
+
+use super::evidence::{Evidence, Target};
+use crate::{
+    attach_detach::{
+        act::calls::{Answer, Call},
+        actual::{
+            identification::candidates,
+            state::{AttachmentCall, NodeVolume},
+        },
+        controller::Controller,
+        tell::report::{Line, Report},
+    },
+    kube_api::{
+        call::CallError,
+        events::{Event, EventType, Involved},
+        ids::{AttachmentName, NodeName, Uid},
+        kinds::{Node, VolumeAttachment},
+    },
+    second_writer::{Asks, Changes, Owner, SecondWriters, StandOff, Target as _, seconds},
+};
+
+/// Who else writes what only we should.
+#[derive(Clone, Debug, Default)]
+pub(in crate::attach_detach) struct SecondController {
+    writers: SecondWriters<Target>,
+    /// Nodes to read before they are written to: our own patch would take the list's ownership from the manager that
+    /// changed it.
+    to_read: BTreeMap<NodeName, Uid>,
+    /// Reads under way of objects that are not nodes.
+    reads: usize,
+}
+
+impl SecondController {
+    /// What others did while this process did not lead is no act against it.
+    pub(in crate::attach_detach) fn take_over(&mut self, now: Instant) {
+        self.writers.take_over(now);
+        self.to_read.clear();
+    }
+
+    /// Reads under way that count for no node.
+    pub(in crate::attach_detach) fn reads(&self) -> usize {
+        self.reads
+    }
+
+    /// When the next stand-off ends.
+    pub(in crate::attach_detach) fn ends_at(&self) -> Option<Instant> {
+        self.writers.ends_at()
+    }
+
+    /// Why nothing may be taken away anywhere.
+    pub(in crate::attach_detach) fn everywhere(&self) -> Option<&StandOff> {
+        self.writers.everywhere()
+    }
+
+    /// Why nothing may be taken away from a node, of what concerns it alone. One that is `out_of_service` is held up
+    /// only by what its own kubelet cannot have done.
+    pub(in crate::attach_detach) fn on(&self, node: &NodeName, out_of_service: bool) -> Option<&StandOff> {
+        let list = Target::Node(node.clone());
+        let on_list = self.writers.here(&list).filter(|by| holds(&list, by, out_of_service));
+        let first = Target::Attachment(node.clone(), AttachmentName::default());
+        let created = || {
+            let created = self.writers.stand_offs_from(&first);
+            let mut created = created.take_while(|(target, _)| target.node() == node);
+            created.find(|(target, by)| holds(target, by, out_of_service)).map(|(_, by)| by)
+        };
+        on_list.or_else(created)
+    }
+
+    /// Whether there is any such node.
+    pub(in crate::attach_detach) fn is_any_node(&self) -> bool {
+        self.writers.stand_offs().next().is_some()
+    }
+
+    /// The UID of a node that has to be read before it is written to.
+    pub(in crate::attach_detach) fn take_read(&mut self, name: &NodeName) -> Option<Uid> {
+        self.to_read.remove(name)
+    }
+}
+
+/// Whether a stand-off for what was seen there holds up its node.
+fn holds(target: &Target, by: &StandOff, out_of_service: bool) -> bool {
+    !out_of_service || (by.is_proven() && target.is_beyond_agents())
+}
+
+impl Controller {
+    /// Notes an act of another party on an object with this UID, if it was ours to do.
+    pub(in crate::attach_detach) fn note_evidence(&mut self, target: Target, uid: &Uid, now: Instant) {
+        if !self.leads {
+            return;
+        }
+        match self.second_controller.writers.note(&target, target.field(), now) {
+            Asks::Later => {}
+            Asks::Judged(changes) => {
+                self.effects.reports.push(Report::SecondController(target.act(), changes.acts));
+                self.stands_off(&changes);
+            }
+            Asks::Read => match target {
+                Target::Node(name) => {
+                    self.second_controller.to_read.insert(name.clone(), uid.clone());
+                    self.dirty_nodes.push(name);
+                }
+                Target::Attachment(..) => {
+                    self.second_controller.reads += 1;
+                    self.call(Call::ReadOwner(target, uid.clone()));
+                }
+            },
+        }
+    }
+
+    /// Takes the answer to the question who did it.
+    pub(in crate::attach_detach) fn owner_read(
+        &mut self,
+        target: &Target,
+        result: Result<Answer, CallError>,
+        now: Instant,
+    ) {
+        let owner = match result {
+            Ok(Answer::Owners(managers)) => Owner::of(&managers),
+            _ => Owner::Unknown,
+        };
+        match target {
+            Target::Node(name) => {
+                self.node_calls -= 1;
+                self.dirty_nodes.push(name.clone());
+                self.actual.node_mut(name).busy = false;
+                let touched = self.actual.node_call_ended(name);
+                self.touch_on(name, touched);
+            }
+            Target::Attachment(..) => self.second_controller.reads -= 1,
+        }
+        if !self.leads {
+            return;
+        }
+        self.effects.reports.line(Line::WrittenByAnother {
+            object: target.to_string(),
+            field: target.field().as_str(),
+            manager: owner.manager().unwrap_or_default().to_owned(),
+        });
+        let changes = self.second_controller.writers.learn(target, &owner, now);
+        self.effects.reports.push(Report::SecondController(target.act(), changes.acts));
+        self.stands_off(&changes);
+    }
+
+    /// Ends what is over.
+    pub(in crate::attach_detach) fn end_stand_offs(&mut self, now: Instant) {
+        let changes = self.second_controller.writers.settle(now);
+        if !changes.is_empty() {
+            self.stands_off(&changes);
+        }
+    }
+
+    /// Tells of stand-offs that begin or end, and looks again at what they concern.
+    fn stands_off(&mut self, changes: &Changes<Target>) {
+        for target in &changes.begun {
+            let Some(stand_off) = self.second_controller.writers.here(target).cloned() else { continue };
+            if !self.holds_up(target, &stand_off) {
+                let (target, by) = (target.to_string(), stand_off.to_string());
+                self.effects.reports.line(Line::HoldsNothingUp { target, by });
+                continue;
+            }
+            let until = seconds(self.clock.wall(stand_off.until));
+            self.effects.reports.line(Line::StandOff {
+                target: target.to_string(),
+                by: stand_off.to_string(),
+                until: until.clone(),
+            });
+            self.record_stand_off(target, &stand_off, &until);
+        }
+        for target in &changes.ended {
+            let detaches = !self.is_out_of_service(target.node());
+            self.effects.reports.line(Line::StandOffEnded { target: target.to_string(), detaches });
+        }
+        if changes.everywhere {
+            self.effects.reports.line(match self.second_controller.everywhere() {
+                Some(by) => {
+                    Line::AnotherController { by: by.to_string(), until: seconds(self.clock.wall(by.until)) }
+                }
+                None => Line::NoOtherController,
+            });
+        }
+        self.show_stand_offs();
+        if changes.everywhere {
+            self.look_at_everything();
+            return;
+        }
+        for target in changes.begun.iter().chain(&changes.ended) {
+            let name = target.node();
+            let volumes = self.actual.node(name).map(|state| state.volumes.clone());
+            self.touch_on(name, volumes.into_iter().flatten());
+            self.dirty_nodes.push(name.clone());
+        }
+    }
+
+    fn show_stand_offs(&mut self) {
+        let wall = |stand_off: &StandOff| self.clock.wall(stand_off.until);
+        let writers = &self.second_controller.writers;
+        let alarm = writers.everywhere().map(|by| {
+            format!(
+                "another attach/detach controller is at work ({by}): nothing is detached until {} at the earliest",
+                seconds(wall(by))
+            )
+        });
+        let rows = writers.stand_offs().map(|(_, stand_off)| stand_off.json(wall(stand_off))).collect();
+        self.effects.reports.push(Report::SecondWriters { alarm, rows });
+    }
+
+    fn holds_up(&self, target: &Target, by: &StandOff) -> bool {
+        let node = self.objects.nodes.get(target.node());
+        holds(target, by, node.is_some_and(|node| node.is_out_of_service()))
+    }
+
+    fn record_stand_off(&mut self, target: &Target, stand_off: &StandOff, until: &str) {
+        let Some(node) = self.objects.nodes.get(target.node()) else { return };
+        self.effects.events.push(Event {
+            involved: Involved::object::<Node>(&node),
+            r#type: EventType::Warning,
+            reason: "ForeignWriter",
+            message: format!(
+                "Nothing is detached from this node until {until}: {stand_off}, which only the attach/detach \
+                 controller should"
+            ),
+        });
+    }
+
+    /// Looks at what the watch says of an attachment, before the state takes it.
+    pub(in crate::attach_detach) fn look_at_attachment(&mut self, name: &AttachmentName, now: Instant) {
+        if !self.leads {
+            let attachment = self.objects.attachments.get(name);
+            let revision = attachment.map(|attachment| attachment.metadata.resource_version);
+            self.newest_attachment = self.newest_attachment.max(revision.unwrap_or_default());
+            return;
+        }
+        let objects = &self.objects;
+        let attachment = objects.attachments.get(name);
+        let node_volume = self
+            .actual
+            .node_volume_of(name, attachment.as_deref(), |attachment| candidates(objects, attachment));
+        let Some(node_volume) = node_volume else { return };
+        let act = evidence_of(&node_volume, attachment.as_deref());
+        if let Some(attachment) = &attachment {
+            // A watch may begin again in the past, where what we did ourselves looks like news.
+            let revision = attachment.metadata.resource_version;
+            if revision <= self.newest_attachment {
+                return;
+            }
+            self.newest_attachment = revision;
+        }
+        match (act, attachment) {
+            (Some(Evidence::AttachmentCreated), Some(attachment)) => {
+                let target = Target::Attachment(attachment.spec.node_name.clone(), name.clone());
+                self.note_evidence(target, &attachment.metadata.uid, now);
+            }
+            // Of the one that led before, the watch may tell late.
+            (Some(act), _) if !self.second_controller.writers.took_over_just_now(now) => {
+                self.effects.reports.line(Line::DeletedByAnother { attachment: name.clone(), act });
+                self.effects.reports.push(Report::SecondController(act, 1));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What the new state of an attachment shows that we did not ask for.
+fn evidence_of(node_volume: &NodeVolume, attachment: Option<&VolumeAttachment>) -> Option<Evidence> {
+    let known = node_volume.attachment.as_deref();
+    let is_new = match (known, attachment) {
+        (Some(known), Some(attachment)) => known.metadata.uid != attachment.metadata.uid,
+        (None, Some(_)) => true,
+        (_, None) => false,
+    };
+    if is_new {
+        let asked = node_volume.call == Some(AttachmentCall::Create) || node_volume.uncertain.is_some();
+        return (!asked).then_some(Evidence::AttachmentCreated);
+    }
+    let was_staying = known.is_some_and(|known| !known.metadata.is_terminating());
+    let is_staying = attachment.is_some_and(|attachment| !attachment.metadata.is_terminating());
+    let asked = node_volume.call == Some(AttachmentCall::Delete)
+        || node_volume.deletion_accepted.is_some()
+        || node_volume.deletion_in_doubt.is_some();
+    (was_staying && !is_staying && !asked).then_some(Evidence::AttachmentDeleted)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io,
+        sync::{Arc, Mutex},
+    };
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        attach_detach::{
+            act::node_status::tests::controller,
+            actual::state::{ReportAsAttached, Uncertain},
+            decide::csi::Verdict,
+            tell::{metrics::AttachDetachMetrics, reporter::Reporter},
+        },
+        metrics::{Alarms, Metrics},
+    };
+
+    fn reporter() -> Reporter {
+        let metrics = Metrics::default();
+        Reporter::new(AttachDetachMetrics::new(&metrics, Alarms::new(&metrics).unwrap()).unwrap())
+    }
+
+    /// What is logged.
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Log {
+        fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(line);
+            Ok(line.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn s14_the_log_says_that_a_node_is_held_up_only_if_it_is() {
+        for (out_of_service, manager, expected) in [
+            (false, "agent", "nothing is detached there"),
+            (true, "agent", "holds nothing up"),
+            (true, "kube-controller-manager", "holds nothing up"),
+        ] {
+            let now = Instant::now();
+            let (mut controller, name) = controller(now);
+            let taint = json!([{"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}]);
+            let node = json!({
+                "metadata": {"name": "n1", "uid": "u", "resourceVersion": "2"},
+                "spec": {"taints": if out_of_service { taint } else { json!([]) }},
+            });
+            controller.objects.apply::<Node>(serde_json::from_value(node).unwrap());
+            let log = Log::default();
+            let writer = log.clone();
+            let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
+            let target = Target::Node(name);
+            tracing::subscriber::with_default(subscriber, || {
+                for _ in 0..3 {
+                    controller.note_evidence(target.clone(), &"u".into(), now);
+                    let owners = Ok(Answer::Owners(vec![manager.to_owned()]));
+                    controller.node_calls += 1;
+                    controller.owner_read(&target, owners, now);
+                }
+                reporter().take(controller.effects.reports.take(), now);
+            });
+            let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+            assert!(log.contains(expected), "{out_of_service} {manager}: {log}");
+            let told = controller.effects.events.iter().filter(|event| event.reason == "ForeignWriter");
+            assert_eq!(
+                (log.contains("nothing is detached"), told.count()),
+                (!out_of_service, usize::from(!out_of_service))
+            );
+        }
+    }
+
+    #[test]
+    fn s14_a_detach_that_a_second_writer_holds_up_says_until_when() {
+        let now = Instant::now();
+        let (mut controller, name) = controller(now);
+        let target = Target::Node(name.clone());
+        controller.node_calls += 1;
+        controller.note_evidence(target.clone(), &"u".into(), now);
+        let owners = vec!["kube-controller-manager".to_owned()];
+        controller.owner_read(&target, Ok(Answer::Owners(owners)), now);
+        let why = controller.stand_off_of(&name).expect("a stand-off");
+        let mut node_volume = NodeVolume::with_attachment(true, false);
+        node_volume.listed = true;
+        let verdict = Verdict { unpublishes: true, ..Verdict::say(ReportAsAttached::No) };
+        let waiting = verdict.standing_off(&node_volume, &why).waiting.expect("a wait");
+        let ends_at = controller.second_controller.ends_at().expect("an end");
+        assert_eq!(
+            (waiting.code(), waiting.until()),
+            ("ForeignWriter", Some(controller.clock.wall(ends_at)))
+        );
+    }
+
+    fn attachment(uid: &str, terminating: bool) -> VolumeAttachment {
+        let mut attachment = VolumeAttachment::default();
+        attachment.metadata.uid = uid.into();
+        attachment.metadata.deletion_timestamp = terminating.then(Default::default);
+        attachment
+    }
+
+    #[test]
+    fn s14_only_what_we_did_not_ask_for_is_foreign() {
+        let [one, other, going] = [attachment("1", false), attachment("2", false), attachment("1", true)];
+        let with = |known: Option<&VolumeAttachment>, change: fn(&mut NodeVolume)| {
+            let mut node_volume =
+                NodeVolume { attachment: known.cloned().map(Arc::new), ..NodeVolume::default() };
+            change(&mut node_volume);
+            node_volume
+        };
+        let uncertain = |node_volume: &mut NodeVolume| {
+            node_volume.uncertain = Some(Uncertain { until: Instant::now(), read_absent: false });
+        };
+        let (created, deleted) = (Some(Evidence::AttachmentCreated), Some(Evidence::AttachmentDeleted));
+        let cases = [
+            ("the driver attached it", with(Some(&one), |_| ()), Some(&one), None),
+            ("created by others", with(None, |_| ()), Some(&one), created),
+            (
+                "created by us",
+                with(None, |node_volume| node_volume.call = Some(AttachmentCall::Create)),
+                Some(&one),
+                None,
+            ),
+            ("created by us, unanswered", with(None, uncertain), Some(&one), None),
+            ("replaced by others", with(Some(&one), |_| ()), Some(&other), created),
+            ("being deleted by others", with(Some(&one), |_| ()), Some(&going), deleted),
+            ("deleted by others", with(Some(&one), |_| ()), None, deleted),
+            ("being deleted for long", with(Some(&going), |_| ()), Some(&going), None),
+            ("gone at last", with(Some(&going), |_| ()), None, None),
+            (
+                "deletion sent",
+                with(Some(&one), |node_volume| node_volume.call = Some(AttachmentCall::Delete)),
+                None,
+                None,
+            ),
+            (
+                "deletion accepted",
+                with(Some(&one), |node_volume| node_volume.deletion_accepted = Some("1".into())),
+                Some(&going),
+                None,
+            ),
+            (
+                "deletion unanswered",
+                with(Some(&one), |node_volume| node_volume.deletion_in_doubt = Some(Instant::now())),
+                None,
+                None,
+            ),
+        ];
+        for (name, node_volume, seen, expected) in cases {
+            assert_eq!(evidence_of(&node_volume, seen), expected, "{name}");
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! The answer about one object, put together from the links of its chain.
+//!
+//! In: a snapshot, a subject, and what is assumed of the controllers. Out: an [`Explanation`]. The link that decides is the
+//! last of those that stand worst: what it waits for is what everything before it waits for.
+
+use serde_json::{Value, json};
+
+use super::{
+    assumptions::Assumptions,
+    attachment, claim, class,
+    evidence::{evidence, timeline},
+    links::Link,
+    node, pod, reasons,
+    report::{API_VERSION, Action, Explanation, Observed, Source, Verdict},
+    snapshot::Snapshot,
+    subject::Subject,
+    view::{Missing, View, get},
+};
+use crate::{
+    attach_detach::dry_run::volume_of,
+    kube_api::{
+        ids::AttachmentName,
+        kinds::{ObjectRef, PersistentVolume, PersistentVolumeClaim, VolumeAttachment},
+    },
+};
+
+/// Explains one object.
+#[must_use]
+pub fn explain(snapshot: &Snapshot, subject: &Subject, assumptions: &Assumptions) -> Explanation {
+    let view = View::new(snapshot, assumptions);
+    let mut links = links(&view, subject);
+    let is_missing = snapshot.is_absent(&subject.object()) && !matches!(subject, Subject::Node(_));
+    let worst = links.iter().map(|link| link.verdict).max().unwrap_or(Verdict::Healthy);
+    let deciding = links.iter().rposition(|link| link.verdict == worst).unwrap_or_default();
+    let is_well = worst == Verdict::Healthy;
+    for (index, link) in links.iter_mut().enumerate() {
+        link.step.is_blocker = !is_well && index == deciding;
+        link.step.docs = reasons::page(&link.step.reason).map(|_| format!("docs/reasons/{}.md", link.step.reason));
+    }
+    let verdict = if is_missing { Verdict::NotFound } else { worst };
+    // What is well is told from its own end of the chain.
+    let told = if is_well { links.first() } else { links.get(deciding) };
+    let (reason, summary) = told.map_or_else(Default::default, |link| (link.step.reason.clone(), sentence(link)));
+    let (candidates, others) = match subject {
+        Subject::Claim(key) => claim::candidates(&view, key),
+        _ => (Vec::new(), 0),
+    };
+    let chain = chain(subject, &links);
+    let mut unknown = unknown(&links);
+    if others > 0 && !candidates.is_empty() {
+        unknown.push(format!("{others} more volumes are bound to other claims and are not shown."));
+    }
+    Explanation {
+        api_version: API_VERSION,
+        kind: "Explanation",
+        subject: with_uid(&view, subject),
+        headline: links.first().map_or_else(String::new, |link| link.step.detail.clone()),
+        verdict,
+        reason,
+        summary,
+        observed: Observed {
+            resource_version: snapshot.revision.map(|revision| revision.to_string()),
+            at: snapshot.taken_at,
+            source: Source::Offline,
+            leader: None,
+        },
+        candidates,
+        evidence: evidence(&view, &chain, &drivers(&links)),
+        timeline: timeline(&view, &chain),
+        actions: actions(&links),
+        unseen: snapshot.unseen.clone(),
+        unknown,
+        redacted: 0,
+        steps: links.into_iter().map(|link| link.step).collect(),
+    }
+}
+
+fn links(view: &View<'_>, subject: &Subject) -> Vec<Link> {
+    match subject {
+        Subject::Pod(key) => pod::links(view, key),
+        Subject::Claim(key) if get::<PersistentVolumeClaim>(view, key).is_none() => {
+            let mut link = claim::link(view, key);
+            if view.snapshot.is_absent(&subject.object()) {
+                link.verdict = Verdict::NotFound;
+            }
+            vec![link]
+        }
+        Subject::Claim(key) => pod::of_claim(view, key, None),
+        Subject::Volume(name) => {
+            let claim = get::<PersistentVolume>(view, name)
+                .and_then(|volume| volume.spec.claim_ref.as_ref().map(|reference| reference.key()))
+                .filter(|key| get::<PersistentVolumeClaim>(view, key).is_some());
+            let mut links = pod::of_volume(view, name, None);
+            links.extend(claim.map(|key| claim::link(view, &key)));
+            links
+        }
+        Subject::Attachment(name) => of_attachment(view, name),
+        Subject::Node(name) => node::links(view, name),
+        Subject::Class(name) => class::links(view, name),
+    }
+}
+
+/// The links of a VolumeAttachment: its volume, and that on its node.
+fn of_attachment(view: &View<'_>, name: &AttachmentName) -> Vec<Link> {
+    let subject = Subject::Attachment(name.clone());
+    let Some(attachment) = get::<VolumeAttachment>(view, name) else {
+        return vec![match view.missing::<VolumeAttachment>(name) {
+            Missing::Absent => Link::new(
+                &subject,
+                "NotFound",
+                format!("VolumeAttachment {name} does not exist"),
+                Verdict::NotFound,
+            ),
+            Missing::Unreadable(error) => Link::new(
+                &subject,
+                "ObjectUnreadable",
+                format!("VolumeAttachment {name} cannot be read: {error}"),
+                Verdict::Blocked,
+            ),
+            Missing::Unseen(why) => Link::new(
+                &subject,
+                "Forbidden",
+                format!("VolumeAttachment {name} could not be read: {why}"),
+                Verdict::Forbidden,
+            ),
+        }];
+    };
+    let node = &attachment.spec.node_name;
+    if view.attach_detach.foreign.contains_key(name) {
+        let message = format!("it was not made by the attach/detach controller, and stays until it is deleted: on {node}");
+        return vec![Link::new(&subject, "ForeignAttachment", message, Verdict::Blocked).detail(format!("on {node}"))];
+    }
+    let volume = attachment.spec.source.persistent_volume_name.as_ref();
+    let id = volume.and_then(|volume| volume_of(view.objects(), volume));
+    let links = id.map_or_else(Vec::new, |id| attachment::links(view, &id, node));
+    if links.is_empty() {
+        let message = format!("the volume that it is about could not be read: nothing can be said of it on {node}");
+        return vec![Link::new(&subject, "VolumeMissing", message, Verdict::Blocked).detail(format!("on {node}"))];
+    }
+    links
+}
+
+/// What a link says, until when, and on which condition.
+fn sentence(link: &Link) -> String {
+    let message = &link.step.message;
+    match &link.step.next {
+        Some(next) => match (next.at, &next.condition) {
+            (None, Some(condition)) => format!("{message}; it goes on when {condition}"),
+            _ => message.clone(),
+        },
+        None => message.clone(),
+    }
+}
+
+/// What may be done, the safest first, each once.
+fn actions(links: &[Link]) -> Vec<Action> {
+    let mut all: Vec<Action> = Vec::new();
+    for action in links.iter().filter(|link| link.verdict != Verdict::Healthy || links.len() == 1).flat_map(|link| &link.actions) {
+        if !all.contains(action) {
+            all.push(action.clone());
+        }
+    }
+    all.sort_by_key(|action| action.risk);
+    all
+}
+
+/// What only the controller knows, with what can be proven of it.
+fn unknown(links: &[Link]) -> Vec<String> {
+    let mut all = Vec::new();
+    for next in links.iter().filter_map(|link| link.step.next.as_ref()) {
+        if let Some(at) = next.at.filter(|_| next.action == "ForceDetach") {
+            let text = format!(
+                "When the controller began to count the six minutes cannot be seen from outside: the forced detach comes \
+                 between now and {at}."
+            );
+            if !all.contains(&text) {
+                all.push(text);
+            }
+        }
+    }
+    all
+}
+
+/// Drivers that the chain waits for.
+fn drivers(links: &[Link]) -> Vec<String> {
+    let blockers = links.iter().flat_map(|link| &link.step.blocked_by).map(|blocker| &blocker.object);
+    let programs = blockers.filter(|object| {
+        matches!(object.get("kind").and_then(Value::as_str), Some("Attacher" | "Provisioner"))
+    });
+    programs.filter_map(|object| Some(object.get("name")?.as_str()?.to_owned())).collect()
+}
+
+/// The objects of the chain, the subject first.
+fn chain(subject: &Subject, links: &[Link]) -> Vec<ObjectRef> {
+    let mut chain = vec![subject.object()];
+    let objects = links.iter().flat_map(|link| {
+        std::iter::once(&link.step.object).chain(link.step.blocked_by.iter().map(|blocker| &blocker.object))
+    });
+    for object in objects {
+        let text = |field| object.get(field).and_then(Value::as_str).unwrap_or_default();
+        let Ok(found) = Subject::new(text("kind"), text("namespace"), text("name")) else { continue };
+        if !chain.contains(&found.object()) {
+            chain.push(found.object());
+        }
+    }
+    chain
+}
+
+fn with_uid(view: &View<'_>, subject: &Subject) -> Value {
+    let mut object = subject.json();
+    let uid = view.whole(subject).and_then(|whole| whole.pointer("/metadata/uid"));
+    if let (Some(fields), Some(uid)) = (object.as_object_mut(), uid) {
+        fields.insert("uid".to_owned(), json!(uid));
+    }
+    object
+}

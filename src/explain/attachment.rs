@@ -1,0 +1,236 @@
+//! A volume on a node: attached, on its way, or held up, and by what.
+//!
+//! In: the verdict that attach/detach returned. Out: a [`Link`]; for a volume that another node holds, the link of that
+//! node, too, for there is where somebody has to act.
+
+use serde_json::Value;
+
+use super::{
+    actions::{never_by_hand, of_absent_program, of_silent_node, safe},
+    age,
+    links::{Link, program},
+    report::Verdict,
+    sidecars::{Presence, Sidecar},
+    subject::Subject,
+    view::{View, get},
+};
+use crate::{
+    attach_detach::{
+        decide::{csi::Waiting, force::Unforced},
+        desired::volume_name::VolumeId,
+        dry_run::{NextWrite, PairOutlook},
+        tell::diagnostics::State,
+    },
+    kube_api::{
+        ids::NodeName,
+        kinds::{Node, VolumeAttachment},
+    },
+};
+
+/// The longest pause between two tries of an external-attacher (its default).
+const LONGEST_PAUSE: i64 = 5 * 60;
+
+/// The links of a volume on a node: the one itself, and those that it waits for.
+pub(super) fn links(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Vec<Link> {
+    let Some(pair) = view.on_node(volume, node) else { return Vec::new() };
+    let mut links = vec![link(view, volume, node, pair)];
+    if let Some(Waiting::HeldByNode { conflict }) = &pair.waiting {
+        links.extend(holder(view, volume, &conflict.node));
+    }
+    links
+}
+
+/// The link of the node that holds an exclusive volume.
+fn holder(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Option<Link> {
+    let pair = view.on_node(volume, node)?;
+    let mut users = view.users(volume, node).peekable();
+    if pair.waiting.is_none() && pair.write.is_none() && users.peek().is_none() {
+        return Some(link(view, volume, node, pair));
+    }
+    let Some(user) = users.next() else { return Some(link(view, volume, node, pair)) };
+    let message = format!(
+        "pod {user} uses the volume on node {node}, which is for one node alone: it stays there until that pod has ended"
+    );
+    let command = ["kubectl", "describe", "pod", user.name(), "-n", user.namespace()];
+    let link = Link::new(&subject(volume, node), "HeldByNode", message, Verdict::Blocked)
+        .blocked_by(Subject::Pod(user.clone()).json(), "uses the volume")
+        .next("Detach", Some("that pod has ended and its kubelet has unmounted the volume"))
+        .act(safe("see whether both pods are meant to run: one of them has to go", &command))
+        .act(never_by_hand());
+    Some(link.detail(format!("on {node}")))
+}
+
+fn subject(volume: &VolumeId, node: &NodeName) -> Subject {
+    Subject::Attachment(volume.attachment_name(node))
+}
+
+/// The link of one volume on one node.
+fn link(view: &View<'_>, volume: &VolumeId, node: &NodeName, pair: &PairOutlook) -> Link {
+    let subject = subject(volume, node);
+    let attachment = get::<VolumeAttachment>(view, &volume.attachment_name(node));
+    let since = attachment.as_ref().and_then(|attachment| {
+        let metadata = &attachment.metadata;
+        metadata.deletion_timestamp.as_deref().copied().or(metadata.creation_timestamp)
+    });
+    let link = match (&pair.waiting, pair.write) {
+        (_, Some(write)) => written_next(&subject, write, pair),
+        (Some(waiting), None) => waits(view, volume, node, waiting, since),
+        (None, None) => at_rest(&subject, node, pair.state),
+    };
+    let state = attachment.map_or("no VolumeAttachment", |_| pair.state.code());
+    link.detail(format!("on {node}  {state}")).since(since)
+}
+
+fn written_next(subject: &Subject, write: NextWrite, pair: &PairOutlook) -> Link {
+    let (reason, message, action) = match write {
+        NextWrite::CreateAttachment => (
+            "WaitingForVolumeAttachment",
+            "nothing is in the way: the controller creates the VolumeAttachment next",
+            "CreateVolumeAttachment",
+        ),
+        NextWrite::DeleteAttachment => (
+            "DetachWaitingForAttacher",
+            "nothing is in the way: the controller deletes the VolumeAttachment next",
+            "DeleteVolumeAttachment",
+        ),
+    };
+    let message = match pair.forced {
+        Some(forced) => format!("{message}, by force ({})", forced.label()),
+        None => message.to_owned(),
+    };
+    Link::new(subject, reason, message, Verdict::Waiting).next(action, None).act(safe(
+        "if this lasts: see whether the attach/detach controller runs and what it says",
+        &["kubectl", "get", "leases", "-n", "kube-system"],
+    ))
+}
+
+fn at_rest(subject: &Subject, node: &NodeName, state: State) -> Link {
+    match state {
+        State::Attached => {
+            Link::new(subject, "Attached", format!("attached to {node}; its kubelet may mount"), Verdict::Healthy)
+        }
+        _ => Link::new(subject, state.code(), format!("not attached to {node}"), Verdict::Healthy),
+    }
+}
+
+/// What a wait comes to, with who has to act.
+fn waits(
+    view: &View<'_>,
+    volume: &VolumeId,
+    node: &NodeName,
+    waiting: &Waiting,
+    since: Option<k8s_openapi::jiff::Timestamp>,
+) -> Link {
+    let subject = subject(volume, node);
+    let code = waiting.code();
+    let link = |verdict| Link::new(&subject, code, waiting.to_string(), verdict);
+    let node_object = || Subject::Node(node.clone()).json();
+    let (driver, _) = volume.driver_and_handle();
+    match waiting {
+        Waiting::WaitingForAttacher | Waiting::DetachWaitingForAttacher => {
+            absent_attacher(view, &subject, driver).unwrap_or_else(|| {
+                let link = link(Verdict::Waiting).blocked_by(program("Attacher", driver), "has been asked");
+                let link = if view.sidecars.is_limited(driver, Sidecar::Attacher) {
+                    link.act(safe(
+                        "many volumes at once wait for its --kube-api-qps=5, the default: raise it in the driver's controller",
+                        &[],
+                    ))
+                } else {
+                    link
+                };
+                link.act(never_by_hand())
+            })
+        }
+        Waiting::AttachError { at, .. } | Waiting::DetachError { at, .. } => {
+            let is_old = since.is_some_and(|since| view.now().as_second() - since.as_second() > LONGEST_PAUSE);
+            let verdict = if is_old { Verdict::Blocked } else { Verdict::Waiting };
+            let told = at.map_or(String::new(), |at| format!(", told {} ago", age::between(at, view.now())));
+            link(verdict)
+                .blocked_by(program("Attacher", driver), format!("gets an error{told}"))
+                .next("Retry", Some("the attacher's own back-off, five minutes at most"))
+                .act(safe(
+                    format!("read the log of {driver}'s controller, and the storage's own console"),
+                    &["kubectl", "get", "pods", "-A", "-l", "app"],
+                ))
+                .act(never_by_hand())
+        }
+        Waiting::HeldByNode { conflict } => link(Verdict::Waiting)
+            .blocked_by(Subject::Node(conflict.node.clone()).json(), "holds the volume, or comes first")
+            .next("Attach", Some("the volume is detached there")),
+        Waiting::DetachWaitingForUnmount { unforced } | Waiting::DetachWaitingForNode { unforced } => {
+            unmounts(view, link(Verdict::Waiting), node, *unforced, node_object())
+        }
+        Waiting::NodeGone => link(Verdict::Blocked)
+            .blocked_by(node_object(), "has no object")
+            .act(safe("see why the node object is gone, or let the pod's controller make a pod on another", &[])),
+        Waiting::Unreadable { object } => link(Verdict::Blocked).act(safe(
+            format!("mend {object}: what is wrong with it is in the message"),
+            &[],
+        )),
+        Waiting::ForeignAttachment { name } => link(Verdict::Blocked)
+            .blocked_by(Subject::Attachment(name.clone()).json(), "has the name and is for something else")
+            .act(safe("find out who made it", &["kubectl", "get", "volumeattachment", name.as_str(), "-o", "yaml"])),
+        Waiting::ForeignWriter { until, .. } | Waiting::RestoreGrace { until } => {
+            link(Verdict::Waiting).next_at("Detach", *until, None)
+        }
+        Waiting::WishNotCurrent => link(Verdict::Blocked)
+            .act(safe("see why claim and volume do not belong together any more", &[])),
+        Waiting::Publishing => link(Verdict::Waiting).next("WriteNodeStatus", None),
+        Waiting::WaitingForVolumeAttachment => link(Verdict::Waiting).next("CreateVolumeAttachment", None),
+        Waiting::WaitingForDeletion
+        | Waiting::DetachWaitingForUnpublish
+        | Waiting::DetachWaitingForSettlement
+        | Waiting::Uncertain
+        | Waiting::RetryBackoff { .. }
+        | Waiting::NodeStatusRefused { .. } => link(Verdict::Waiting),
+    }
+}
+
+/// A kubelet is to unmount: it will, or it is silent and time may force, or nothing does.
+fn unmounts(view: &View<'_>, link: Link, node: &NodeName, unforced: Unforced, object: Value) -> Link {
+    let silent = get::<Node>(view, node).and_then(|node| node.ready()?.last_transition_time);
+    let since = silent.map_or(String::new(), |since| format!(" for {}", age::between(since, view.now())));
+    match unforced {
+        Unforced::NodeReady => link
+            .blocked_by(object, "its kubelet has not unmounted the volume")
+            .next("Detach", Some("the kubelet reports that it has unmounted the volume: within seconds as a rule"))
+            .act(safe(
+                "if it lasts: see what the kubelet says, and whether a container of the old pod still runs",
+                &["kubectl", "get", "pods", "-A", "--field-selector", &format!("spec.nodeName={node}")],
+            ))
+            .act(never_by_hand()),
+        Unforced::Until(at) => {
+            let condition = format!("node {node} is still not Ready");
+            let mut link = link
+                .blocked_by(object, format!("is not Ready{since}"))
+                .next_at("ForceDetach", at, Some(&condition));
+            for action in of_silent_node(node.as_str()) {
+                link = link.act(action);
+            }
+            link
+        }
+        Unforced::SwitchedOff => {
+            let mut link = link.blocked_by(object, format!("is not Ready{since}"));
+            link.verdict = Verdict::Blocked;
+            for action in of_silent_node(node.as_str()) {
+                link = link.act(action);
+            }
+            link
+        }
+    }
+}
+
+fn absent_attacher(view: &View<'_>, subject: &Subject, driver: &str) -> Option<Link> {
+    let message = match view.sidecars.presence(driver, Sidecar::Attacher) {
+        Presence::Seen | Presence::Unknown => return None,
+        Presence::Gone(since) => {
+            format!("attacher {driver} was asked, and was seen last at {since}: its lease is not renewed")
+        }
+        Presence::NotSeen => {
+            format!("attacher {driver} was asked, and nothing of that name is there: no lease, no CSIDriver, no event")
+        }
+    };
+    let link = Link::new(subject, "AttacherNotSeen", message, Verdict::Blocked);
+    let link = link.blocked_by(program("Attacher", driver), "not seen").act(of_absent_program(driver));
+    Some(link.act(never_by_hand()))
+}

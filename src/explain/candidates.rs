@@ -1,0 +1,145 @@
+//! Which volumes a claim might take, with all that is wrong with each.
+//!
+//! In: a claim that has none, and the volumes that were listed. Out: [`Candidate`]s, the nearest first: fewest faults, then
+//! by name. What the binder chose comes from its own dry run.
+
+use k8s_openapi::jiff::Timestamp;
+
+use super::{
+    age,
+    report::{Candidate, Fault},
+};
+use crate::{
+    binder::{
+        dry_run::all_mismatches,
+        matching::predicate::{Mismatch, STORAGE, claim_class, volume_class},
+    },
+    kube_api::{
+        ids::VolumeName,
+        kinds::{LabelSelector, Narrow, PersistentVolume, PersistentVolumeClaim, VolumePhase},
+        text::{Text, TextMap},
+    },
+    state::Objects,
+};
+
+/// Rows that are kept. The rest is counted.
+pub(super) const MOST: usize = 100;
+
+/// The candidates, and how many more volumes there are that are bound to other claims.
+pub(super) fn candidates(
+    objects: &Objects,
+    claim: &PersistentVolumeClaim,
+    chosen: Option<&VolumeName>,
+    now: Timestamp,
+) -> (Vec<Candidate>, usize) {
+    let (mut found, mut bound) = (Vec::new(), 0);
+    objects.volumes.for_each(|volume| {
+        let is_own = volume.spec.claim_ref.as_ref().is_some_and(|reference| reference.key() == claim.key());
+        if volume.status.phase == VolumePhase::Bound && !is_own {
+            bound += 1;
+            return;
+        }
+        let mismatches = all_mismatches(volume, claim).unwrap_or_default();
+        let mut faults: Vec<Fault> = mismatches
+            .iter()
+            .map(|mismatch| Fault {
+                reason: mismatch.code().to_owned(),
+                detail: detail(*mismatch, volume, claim, now),
+            })
+            .collect();
+        if faults.is_empty() && chosen.is_some_and(|chosen| *chosen != volume.key()) {
+            faults.push(Fault { reason: "LargerThanBest".to_owned(), detail: "another fits better".to_owned() });
+        }
+        found.push(Candidate {
+            name: volume.metadata.name.to_string(),
+            size: quantity(&volume.spec.capacity),
+            modes: modes(&volume.spec.access_modes),
+            class: volume_class(volume).to_owned(),
+            faults,
+        });
+    });
+    found.sort_by(|one, other| (one.faults.len(), &one.name).cmp(&(other.faults.len(), &other.name)));
+    found.truncate(MOST);
+    (found, bound)
+}
+
+/// The facts behind a mismatch.
+fn detail(
+    mismatch: Mismatch,
+    volume: &PersistentVolume,
+    claim: &PersistentVolumeClaim,
+    now: Timestamp,
+) -> String {
+    let of = |reference: Option<&crate::kube_api::kinds::ClaimRef>| {
+        reference.map_or(String::new(), |reference| format!("{}/{}", reference.namespace, reference.name))
+    };
+    match mismatch {
+        Mismatch::Taken => format!("for {}", of(volume.spec.claim_ref.as_ref())),
+        Mismatch::Terminating => {
+            let since = volume.metadata.deletion_timestamp.as_deref();
+            let since = since.map_or(String::new(), |since| format!("since {}", age::between(*since, now)));
+            let finalizers: Vec<&str> = volume.metadata.finalizers.iter().map(|it| &**it).collect();
+            if finalizers.is_empty() { since } else { format!("{since}, finalizer {}", finalizers.join(", ")) }
+        }
+        Mismatch::TooSmall => {
+            format!("{} < {}", quantity(&volume.spec.capacity), quantity(&claim.spec.resources.requests))
+        }
+        Mismatch::Class => format!("{:?}, want {:?}", volume_class(volume), claim_class(claim)),
+        Mismatch::Attributes => "another volumeAttributesClassName".to_owned(),
+        Mismatch::VolumeMode => {
+            let mode = |mode: &Option<Text>| mode.as_deref().unwrap_or("Filesystem").to_owned();
+            format!("{}, want {}", mode(&volume.spec.volume_mode), mode(&claim.spec.volume_mode))
+        }
+        Mismatch::AccessModes => {
+            format!("has {}, want {}", modes(&volume.spec.access_modes), modes(&claim.spec.access_modes))
+        }
+        Mismatch::Phase => {
+            let phase = format!("{:?}", volume.status.phase);
+            match &volume.spec.claim_ref {
+                Some(reference) => {
+                    format!("{phase} (claim {}, uid {})", of(Some(reference)), reference.uid)
+                }
+                None => phase,
+            }
+        }
+        Mismatch::Selector => claim
+            .spec
+            .selector
+            .as_deref()
+            .map_or(String::new(), |selector| unselected(selector, &volume.metadata.labels)),
+    }
+}
+
+/// What of a selector the labels lack.
+fn unselected(selector: &LabelSelector, labels: &TextMap) -> String {
+    let has = |key: &str| labels.get(key).map_or("no such label".to_owned(), |value| format!("{key}={value}"));
+    let labels_differ = selector
+        .match_labels
+        .iter()
+        .filter(|(key, value)| labels.get(key.as_ref()).is_none_or(|label| *label != **value))
+        .map(|(key, value)| format!("{}, want {key}={value}", has(key)));
+    let expressions = selector.match_expressions.iter().map(|expression| {
+        let values: Vec<&str> = expression.values.iter().map(|it| &**it).collect();
+        let want = format!("{} {} {}", expression.key, expression.operator, values.join(","));
+        format!("{}, want {}", has(&expression.key), want.trim_end())
+    });
+    labels_differ.chain(expressions).collect::<Vec<_>>().join("; ")
+}
+
+/// The storage of a list of resources, as it is written.
+pub(super) fn quantity(resources: &TextMap) -> String {
+    resources.get(STORAGE).map_or_else(|| "-".to_owned(), ToString::to_string)
+}
+
+/// Access modes as kubectl abbreviates them.
+pub(super) fn modes(modes: &[Text]) -> String {
+    let short = |mode: &Text| match &**mode {
+        "ReadWriteOnce" => "RWO".to_owned(),
+        "ReadOnlyMany" => "ROX".to_owned(),
+        "ReadWriteMany" => "RWX".to_owned(),
+        "ReadWriteOncePod" => "RWOP".to_owned(),
+        other => other.to_owned(),
+    };
+    let short: Vec<String> = modes.iter().map(short).collect();
+    if short.is_empty() { "-".to_owned() } else { short.join(",") }
+}

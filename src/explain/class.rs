@@ -1,0 +1,84 @@
+//! A class: who provisions, when its claims are bound, and which of them wait.
+
+use super::{
+    actions::of_absent_program,
+    claim,
+    links::{Link, program},
+    report::Verdict,
+    sidecars::{Presence, Sidecar},
+    subject::Subject,
+    view::{Missing, View, get},
+};
+use crate::{
+    binder::matching::predicate::claim_class,
+    kube_api::{
+        ids::{ClaimKey, ClassName},
+        kinds::{ClaimPhase, StorageClass},
+    },
+};
+
+/// Provisioners that are none: volumes are made by hand, or by what is named in the class alone.
+const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
+
+/// Claims of the class that are shown.
+const MOST: usize = 20;
+
+/// The chain of a class: itself, and the claims of it that wait.
+pub(super) fn links(view: &View<'_>, name: &ClassName) -> Vec<Link> {
+    let subject = Subject::Class(name.clone());
+    let Some(class) = get::<StorageClass>(view, name) else {
+        return vec![match view.missing::<StorageClass>(name) {
+            Missing::Absent => {
+                Link::new(&subject, "NotFound", format!("class {name} does not exist"), Verdict::NotFound)
+            }
+            Missing::Unreadable(error) => Link::new(
+                &subject,
+                "ObjectUnreadable",
+                format!("class {name} cannot be read: {error}"),
+                Verdict::Blocked,
+            ),
+            Missing::Unseen(why) => {
+                Link::new(&subject, "Forbidden", format!("class {name} could not be read: {why}"), Verdict::Forbidden)
+            }
+        }];
+    };
+    let driver = class.provisioner.as_str();
+    let when = class.volume_binding_mode.map_or_else(|| "no binding mode".to_owned(), |mode| format!("{mode:?}"));
+    let first = match view.sidecars.presence(driver, Sidecar::Provisioner) {
+        _ if driver == NO_PROVISIONER => {
+            Link::new(&subject, "NoProvisioner", "its volumes are made by hand", Verdict::Healthy)
+        }
+        Presence::Seen => {
+            Link::new(&subject, "ProvisionerSeen", format!("provisioner {driver} is there"), Verdict::Healthy)
+        }
+        Presence::Unknown => {
+            let message = format!("served by {driver}; whether it is there cannot be told from what was read");
+            Link::new(&subject, "ProvisionerUnknown", message, Verdict::Healthy)
+        }
+        Presence::Gone(since) => {
+            let message = format!("provisioner {driver} was seen last at {since}: its lease is not renewed");
+            absent(&subject, driver, message)
+        }
+        Presence::NotSeen => {
+            let message =
+                format!("nothing answers to the name {driver}: no lease, no CSIDriver, no event");
+            absent(&subject, driver, message)
+        }
+    };
+    let mut waiting: Vec<ClaimKey> = Vec::new();
+    view.objects().claims.for_each(|claim| {
+        if claim.status.phase != ClaimPhase::Bound && *claim_class(claim) == *name.as_str() {
+            waiting.push(ClaimKey::new(&claim.metadata.namespace, &claim.metadata.name));
+        }
+    });
+    waiting.sort();
+    let claims = waiting.iter().take(MOST).map(|key| claim::link(view, key));
+    let detail = format!("{driver}  {when}  {:?}  {} claims wait", class.reclaim_policy, waiting.len());
+    std::iter::once(first.detail(detail)).chain(claims).collect()
+}
+
+fn absent(subject: &Subject, driver: &str, message: String) -> Link {
+    Link::new(subject, "ProvisionerNotSeen", message, Verdict::Blocked)
+        .blocked_by(program("Provisioner", driver), "not seen")
+        .act(of_absent_program(driver))
+}

@@ -1,0 +1,97 @@
+//! What shows it: who wrote what when, what was said, and which programs are there.
+//!
+//! In: the objects of the chain as they were read, events, leases. Out: [`Evidence`], and the past in its order.
+
+use k8s_openapi::jiff::Timestamp;
+use serde_json::Value;
+
+use super::{
+    report::{Evidence, Happened},
+    view::View,
+};
+use crate::kube_api::{ids::Uid, kinds::ObjectRef};
+
+/// Events that are shown of one object.
+const EVENTS: usize = 20;
+
+/// Who last wrote each object of the chain, and what was said about it.
+pub(super) fn evidence(view: &View<'_>, chain: &[ObjectRef], drivers: &[String]) -> Vec<Evidence> {
+    let mut found = Vec::new();
+    for object in chain {
+        let Some(whole) = view.snapshot.details.get(object) else { continue };
+        let managers = whole.pointer("/metadata/managedFields").and_then(Value::as_array);
+        for entry in managers.into_iter().flatten() {
+            let text = |field: &str| entry.get(field).and_then(Value::as_str).unwrap_or_default();
+            let part = match text("subresource") {
+                "" => fields(entry),
+                subresource => format!("its {subresource}"),
+            };
+            let at = text("time").parse().ok();
+            let text = format!("{} wrote {part} of {object}", text("manager"));
+            found.push(Evidence { at, from: "managedFields".to_owned(), text });
+        }
+    }
+    for driver in drivers {
+        for lease in &view.snapshot.leases {
+            let name = lease.metadata.name.as_deref().unwrap_or_default();
+            let is_of = |word: &str| word.replace(['.', '/'], "-");
+            if !name.contains(driver.as_str()) && !name.contains(&is_of(driver)) {
+                continue;
+            }
+            let spec = lease.spec.as_ref();
+            let holder = spec.and_then(|spec| spec.holder_identity.as_deref()).unwrap_or("no one");
+            let at = spec.and_then(|spec| spec.renew_time.as_ref()).map(|time| time.0);
+            let text = format!("lease {name} is held by {holder}");
+            found.push(Evidence { at, from: "lease".to_owned(), text });
+        }
+    }
+    found.sort_by(|one, other| other.at.cmp(&one.at));
+    found
+}
+
+/// The top-level fields of an entry: `spec`, `metadata`.
+fn fields(entry: &Value) -> String {
+    let fields = entry.pointer("/fieldsV1").and_then(Value::as_object);
+    let names: Vec<&str> =
+        fields.into_iter().flatten().filter_map(|(name, _)| name.strip_prefix("f:")).collect();
+    if names.is_empty() { "something".to_owned() } else { names.join(" and ") }
+}
+
+/// The past of the chain, the oldest first.
+pub(super) fn timeline(view: &View<'_>, chain: &[ObjectRef]) -> Vec<Happened> {
+    let mut past = Vec::new();
+    for object in chain {
+        let Some(whole) = view.snapshot.details.get(object) else { continue };
+        let time = |path: &str| -> Option<Timestamp> { whole.pointer(path)?.as_str()?.parse().ok() };
+        if let Some(at) = time("/metadata/creationTimestamp") {
+            past.push(Happened { at, text: format!("{object} was created") });
+        }
+        if let Some(at) = time("/metadata/deletionTimestamp") {
+            past.push(Happened { at, text: format!("the deletion of {object} was asked for") });
+        }
+        if let ObjectRef::Node(name) = object
+            && let Some(ready) = view.objects().nodes.get(name).and_then(|node| node.ready().cloned())
+            && let Some(at) = ready.last_transition_time
+        {
+            past.push(Happened { at, text: format!("{object} became Ready={}", ready.status) });
+        }
+    }
+    let uids: Vec<&str> = chain
+        .iter()
+        .filter_map(|object| view.snapshot.details.get(object)?.pointer("/metadata/uid")?.as_str())
+        .collect();
+    let about = |uid: Option<&String>| uid.is_some_and(|uid| uids.contains(&uid.as_str()) && !Uid::from(uid.as_str()).is_empty());
+    for event in view.snapshot.events.iter().filter(|event| about(event.involved_object.uid.as_ref())) {
+        let at = event.last_timestamp.as_ref().or(event.first_timestamp.as_ref()).map(|time| time.0);
+        let at = at.or(event.event_time.as_ref().map(|time| time.0));
+        let Some(at) = at else { continue };
+        let count = event.count.filter(|count| *count > 1).map_or(String::new(), |count| format!(" ({count} times)"));
+        let reason = event.reason.as_deref().unwrap_or_default();
+        let message = event.message.as_deref().unwrap_or_default();
+        past.push(Happened { at, text: format!("{reason}{count}: {message}") });
+    }
+    past.sort_by_key(|happened| happened.at);
+    let rest = past.len().saturating_sub(EVENTS);
+    past.drain(..rest);
+    past
+}

@@ -1,0 +1,53 @@
+//! A node: what it holds, and what waits there.
+
+use super::{
+    attachment,
+    links::Link,
+    report::Verdict,
+    subject::Subject,
+    view::{Missing, View, get},
+};
+use crate::kube_api::{ids::NodeName, kinds::Node};
+
+/// The chain of a node: itself, and each volume that waits there.
+pub(super) fn links(view: &View<'_>, name: &NodeName) -> Vec<Link> {
+    let subject = Subject::Node(name.clone());
+    let pairs = || view.attach_detach.pairs.iter().filter(|((_, node), _)| node == name);
+    let Some(node) = get::<Node>(view, name) else {
+        let first = match view.missing::<Node>(name) {
+            Missing::Absent if pairs().next().is_some() => {
+                Link::new(&subject, "NodeGone", format!("node {name} has no object, and volumes may be on it"), Verdict::Blocked)
+            }
+            Missing::Absent => {
+                Link::new(&subject, "NotFound", format!("node {name} does not exist"), Verdict::NotFound)
+            }
+            Missing::Unreadable(error) => Link::new(
+                &subject,
+                "ObjectUnreadable",
+                format!("node {name} cannot be read: {error}"),
+                Verdict::Blocked,
+            ),
+            Missing::Unseen(why) => {
+                Link::new(&subject, "Forbidden", format!("node {name} could not be read: {why}"), Verdict::Forbidden)
+            }
+        };
+        return std::iter::once(first).chain(waiting(view, name)).collect();
+    };
+    let ready = if node.is_ready() { "Ready" } else { "not Ready" };
+    let (listed, used) = (node.status.volumes_attached.len(), node.status.volumes_in_use.iter().count());
+    let message = format!("{ready}; {listed} volumes attached, {used} in use");
+    let link = if node.is_managed() {
+        Link::new(&subject, if node.is_ready() { "Ready" } else { "NotReady" }, message, Verdict::Healthy)
+    } else {
+        let message = format!("{message}; its kubelet attaches volumes itself");
+        Link::new(&subject, "NodeNotManaged", message, Verdict::Healthy)
+    };
+    let since = node.ready().and_then(|ready| ready.last_transition_time);
+    std::iter::once(link.detail(ready).since(since)).chain(waiting(view, name)).collect()
+}
+
+fn waiting(view: &View<'_>, name: &NodeName) -> Vec<Link> {
+    let pairs = view.attach_detach.pairs.iter().filter(|((_, node), _)| node == name);
+    let waiting = pairs.filter(|(_, pair)| pair.waiting.is_some() || pair.write.is_some());
+    waiting.flat_map(|((volume, node), _)| attachment::links(view, volume, node)).collect()
+}

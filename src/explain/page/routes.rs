@@ -1,0 +1,155 @@
+//! Paths in, answers out.
+//!
+//! In: a request's head, and a [`Source`]. Out: an answer with the headers that keep a page to itself: nothing from elsewhere is
+//! loaded or run, no other page frames it, and no link out of it tells where it came from.
+
+use http::{HeaderValue, Method, Response, StatusCode, header, request::Parts};
+
+use super::{
+    guard::Guard,
+    layout,
+    links::{Asked, Links},
+    node, object, reason,
+    values::{Named, Source, Trouble},
+    waiting,
+};
+use crate::explain::report::Verdict;
+
+const STYLE: &str = include_str!("page.css");
+const SCRIPT: &str = include_str!("page.js");
+const ICON: &str = include_str!("icon.svg");
+
+/// What a page may load, and who may frame it.
+const POLICY: &str =
+    "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'";
+
+const HTML: &str = "text/html; charset=utf-8";
+
+/// The pages of a source.
+#[derive(Debug)]
+pub struct Site<S> {
+    source: S,
+    links: Links,
+    guard: Option<Guard>,
+}
+
+impl<S: Source> Site<S> {
+    /// Pages behind a gate that has asked already whether the reader may.
+    pub fn new(source: S) -> Self {
+        Self { source, links: Links::default(), guard: None }
+    }
+
+    /// Pages for one person on this machine.
+    pub fn guarded(source: S, guard: Guard) -> Self {
+        Self { source, links: Links::new(&guard.base()), guard: Some(guard) }
+    }
+
+    /// Answers a request.
+    pub async fn answer(&self, request: &Parts) -> Response<String> {
+        let path = request.uri.path();
+        if let Some(guard) = &self.guard
+            && let Err(why) = guard.admits(path, &request.headers)
+        {
+            return reply(StatusCode::FORBIDDEN, "text/plain; charset=utf-8", format!("{why}\n"));
+        }
+        if !matches!(request.method, Method::GET | Method::HEAD) {
+            let mut refusal = self.without(
+                StatusCode::METHOD_NOT_ALLOWED,
+                "Nothing is changed here",
+                "Only GET and HEAD are answered.",
+            );
+            refusal.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+            return refusal;
+        }
+        let query = request.uri.query().unwrap_or_default();
+        match self.links.asked(path) {
+            None => self.without(
+                StatusCode::NOT_FOUND,
+                "There is no such page",
+                "The address is not one of this page.",
+            ),
+            Some(Asked::Style) => reply(StatusCode::OK, "text/css; charset=utf-8", STYLE.to_owned()),
+            Some(Asked::Script) => reply(StatusCode::OK, "text/javascript; charset=utf-8", SCRIPT.to_owned()),
+            Some(Asked::Icon) => reply(StatusCode::OK, "image/svg+xml", ICON.to_owned()),
+            Some(Asked::Reason(code, text)) => {
+                reply(StatusCode::OK, HTML, reason::page(&self.links, code, text))
+            }
+            Some(Asked::Go) => self.go(query),
+            Some(Asked::Waiting) => match self.source.waiting().await {
+                Ok(told) => {
+                    let page = waiting::page(&self.links, &told, &waiting::Query::parse(query));
+                    reply(StatusCode::OK, HTML, page)
+                }
+                Err(trouble) => self.trouble(&trouble),
+            },
+            Some(Asked::Object(subject)) => match self.source.explain(&subject).await {
+                Ok(told) => reply(status(told.value.verdict), HTML, object::page(&self.links, &told)),
+                Err(trouble) => self.trouble(&trouble),
+            },
+            Some(Asked::Node(name)) => match self.source.node(&name).await {
+                Ok(told) => reply(status(told.value.verdict), HTML, node::page(&self.links, &told)),
+                Err(trouble) => self.trouble(&trouble),
+            },
+        }
+    }
+
+    /// Leads from the form to an object's page.
+    fn go(&self, query: &str) -> Response<String> {
+        let mut asked = Named { kind: String::new(), namespace: String::new(), name: String::new() };
+        for (key, value) in form_urlencoded::parse(query.as_bytes()) {
+            match key.as_ref() {
+                "kind" => asked.kind = value.trim().to_owned(),
+                "namespace" => asked.namespace = value.trim().to_owned(),
+                "name" => asked.name = value.trim().to_owned(),
+                _ => {}
+            }
+        }
+        if asked.namespace.is_empty() {
+            "default".clone_into(&mut asked.namespace);
+        }
+        let path = self.links.of(&asked).and_then(|path| HeaderValue::try_from(path).ok());
+        let Some(path) = path else {
+            return self.without(
+                StatusCode::BAD_REQUEST,
+                "That is no name",
+                "Kubernetes would not allow it.",
+            );
+        };
+        let mut answer = reply(StatusCode::SEE_OTHER, HTML, String::new());
+        answer.headers_mut().insert(header::LOCATION, path);
+        answer
+    }
+
+    fn trouble(&self, trouble: &Trouble) -> Response<String> {
+        self.without(StatusCode::SERVICE_UNAVAILABLE, "There is no answer", &trouble.0)
+    }
+
+    fn without(&self, status: StatusCode, title: &str, why: &str) -> Response<String> {
+        reply(status, HTML, layout::trouble(&self.links, title, why))
+    }
+}
+
+/// A page about what is not there, or not to be seen, says so to programs, too.
+fn status(verdict: Verdict) -> StatusCode {
+    match verdict {
+        Verdict::Healthy | Verdict::Waiting | Verdict::Blocked => StatusCode::OK,
+        Verdict::NotFound => StatusCode::NOT_FOUND,
+        Verdict::Forbidden => StatusCode::FORBIDDEN,
+    }
+}
+
+fn reply(status: StatusCode, content_type: &'static str, body: String) -> Response<String> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    let headers = [
+        (header::CONTENT_TYPE, content_type),
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::CACHE_CONTROL, "no-store"),
+    ];
+    for (name, value) in headers {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    response
+}

@@ -1,0 +1,111 @@
+//! The page for one person, on loopback (`mooring explain --serve`).
+//!
+//! In: a port, and a [`Source`]. Out: answers over plain HTTP to whom the [`Guard`] admits, until the one who started it has
+//! enough. Other users of the machine can reach the port: few connections, small heads, and little time for each.
+
+use std::{convert::Infallible, io, net::Ipv4Addr, sync::Arc, time::Duration};
+
+use http::{Method, Response, StatusCode, header};
+use http_body_util::Full;
+use hyper::{Request, body::Bytes, body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{guard::Guard, routes::Site, values::Source};
+
+/// Connections at once: a browser opens six.
+const CONNECTIONS: usize = 32;
+/// Bytes of a head.
+const HEAD: usize = 16 * 1024;
+/// How long a head may take, and a connection be idle.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// How long an answer may take: a large cluster is listed in ten seconds.
+const ANSWER: Duration = Duration::from_mins(1);
+/// Until the next try when the system gives no connection.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A place to serve at.
+#[derive(Debug)]
+pub struct Place {
+    listener: TcpListener,
+    guard: Guard,
+}
+
+impl Place {
+    /// Takes a port of the loopback address; 0 is any.
+    ///
+    /// # Errors
+    /// The port is taken, or there are no random bytes for the secret.
+    pub async fn take(port: u16) -> io::Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
+        let guard = Guard::new(listener.local_addr()?).map_err(io::Error::other)?;
+        Ok(Self { listener, guard })
+    }
+
+    /// What is printed for the one who may read.
+    #[must_use]
+    pub fn url(&self) -> String {
+        self.guard.url()
+    }
+
+    /// Answers until it is told to stop; what is under way then is broken off.
+    pub async fn serve(self, source: impl Source + 'static, stop: CancellationToken) {
+        let site = Arc::new(Site::guarded(source, self.guard));
+        let places = Arc::new(Semaphore::new(CONNECTIONS));
+        let mut connections = JoinSet::new();
+        loop {
+            while connections.try_join_next().is_some() {}
+            let accepted = tokio::select! {
+                () = stop.cancelled() => return,
+                accepted = self.listener.accept() => accepted,
+            };
+            let Ok((stream, _)) = accepted else {
+                sleep(PAUSE).await;
+                continue;
+            };
+            // One too many is closed at once.
+            let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
+            let site = Arc::clone(&site);
+            connections.spawn(async move {
+                connection(stream, site).await;
+                drop(place);
+            });
+        }
+    }
+}
+
+async fn connection<S: Source + 'static>(stream: TcpStream, site: Arc<Site<S>>) {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let site = Arc::clone(&site);
+        async move { Ok::<_, Infallible>(answer(&site, request).await) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(PATIENCE)
+        .max_buf_size(HEAD)
+        .serve_connection(TokioIo::new(stream), service);
+    // What a peer does wrong is its own affair.
+    let _ = connection.await;
+}
+
+/// Whatever body a request has is not read: the connection ends then.
+async fn answer<S: Source>(site: &Site<S>, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    let (head, _) = request.into_parts();
+    let Ok(answer) = timeout(ANSWER, site.answer(&head)).await else {
+        let mut late = Response::new(Full::default());
+        *late.status_mut() = StatusCode::GATEWAY_TIMEOUT;
+        return late;
+    };
+    let (parts, body) = answer.into_parts();
+    let length = body.len();
+    let body = if head.method == Method::HEAD { Full::default() } else { Full::from(body) };
+    let mut response = Response::from_parts(parts, body);
+    response.headers_mut().insert(header::CONTENT_LENGTH, length.into());
+    response
+}

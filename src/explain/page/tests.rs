@@ -1,0 +1,400 @@
+//! Pages as they are made of values (`tests/cases/page`; `MOORING_BLESS=1` writes what is expected), and what no text of a
+//! stranger can do to them.
+
+use std::{collections::BTreeMap, env, fs, path::PathBuf};
+
+use futures::{FutureExt, executor::block_on, future::ready};
+use http::{Method, Request, header};
+use serde_json::{Map, Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    guard::Guard,
+    links::Links,
+    node, object, reason,
+    routes::Site,
+    serve::Place,
+    values::{Answer, NodeNow, Source, Told, Trouble, WaitingNow},
+    waiting,
+};
+use crate::explain::{reasons, report::Explanation, subject::Subject};
+
+/// Keys whose texts are no stranger's: words of a closed list, and times.
+const FIXED: [&str; 8] = ["verdict", "risk", "source", "at", "since", "until", "notBefore", "lastChange"];
+
+/// A case: what the source says.
+struct Case {
+    name: String,
+    view: String,
+    query: String,
+    text: String,
+    value: Value,
+}
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/cases/page")
+}
+
+fn cases() -> Vec<Case> {
+    let mut paths: Vec<PathBuf> =
+        fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "yaml"));
+    paths.sort();
+    let case = |path: &PathBuf| {
+        let mut case: Value = serde_saphyr::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+        let word = |key: &str| case[key].as_str().unwrap_or_default().to_owned();
+        Case {
+            name: path.file_stem().unwrap().to_string_lossy().into_owned(),
+            view: word("view"),
+            query: word("query"),
+            text: word("text"),
+            value: case["value"].take(),
+        }
+    };
+    let cases: Vec<Case> = paths.iter().map(case).collect();
+    assert!(cases.len() >= 8, "{} cases", cases.len());
+    cases
+}
+
+/// What a case leaves out.
+fn fill(value: &mut Value, missing: &Value) {
+    let (Some(value), Some(missing)) = (value.as_object_mut(), missing.as_object()) else { return };
+    for (key, missing) in missing {
+        value.entry(key).or_insert_with(|| missing.clone());
+    }
+}
+
+fn explanation(mut value: Value) -> Explanation {
+    fill(
+        &mut value,
+        &json!({
+            "headline": "", "reason": "", "steps": [], "candidates": [], "evidence": [], "timeline": [], "actions": [], "unseen": [],
+            "unknown": [], "redacted": 0,
+        }),
+    );
+    for step in value["steps"].as_array_mut().unwrap() {
+        fill(step, &json!({ "detail": "", "message": "", "isBlocker": false, "blockedBy": [] }));
+    }
+    for action in value["actions"].as_array_mut().unwrap() {
+        fill(action, &json!({ "command": [] }));
+    }
+    serde_json::from_value(value).unwrap()
+}
+
+fn page(view: &str, value: Value, text: &str, query: &str) -> String {
+    let (links, text) = (Links::default(), text.to_owned());
+    match view {
+        "object" => object::page(&links, &Told { value: explanation(value), text }),
+        "waiting" => {
+            let told = Told { value: serde_json::from_value(value).unwrap(), text };
+            waiting::page(&links, &told, &waiting::Query::parse(query))
+        }
+        "reason" => {
+            let code = value["code"].as_str().unwrap();
+            reason::page(&links, code, reasons::page(code).unwrap())
+        }
+        "node" => node::page(&links, &Told { value: serde_json::from_value(value).unwrap(), text }),
+        other => panic!("no view {other}"),
+    }
+}
+
+/// One tag a line, so that a difference can be read.
+fn lines(html: &str) -> String {
+    format!("{}\n", html.replace("><", ">\n<"))
+}
+
+#[test]
+fn pages_are_as_expected() {
+    let mut wrong = Vec::new();
+    for case in cases() {
+        let found = lines(&page(&case.view, case.value, &case.text, &case.query));
+        let path = folder().join(format!("{}.html", case.name));
+        if env::var_os("MOORING_BLESS").is_some() {
+            fs::write(&path, &found).unwrap();
+        }
+        let expected = fs::read_to_string(&path).unwrap_or_default();
+        if found != expected {
+            let first = found.lines().zip(expected.lines()).find(|(found, expected)| found != expected);
+            wrong.push(format!("{}: {first:?}", case.name));
+        }
+    }
+    assert!(wrong.is_empty(), "MOORING_BLESS=1 writes them anew, to be read:\n{}", wrong.join("\n"));
+}
+
+/// Every text of a stranger, by what makes another of it; equal ones stay equal, and none becomes a name that makes a link.
+fn rewritten(value: &Value, texts: &mut BTreeMap<String, usize>, make: &dyn Fn(usize) -> String) -> Value {
+    match value {
+        Value::String(text) if !text.is_empty() => {
+            let count = texts.len();
+            Value::String(make(*texts.entry(text.clone()).or_insert(count)))
+        }
+        Value::Array(values) => values.iter().map(|value| rewritten(value, texts, make)).collect(),
+        Value::Object(fields) => {
+            let field = |(key, value): (&String, &Value)| {
+                let is_fixed = FIXED.contains(&key.as_str());
+                let value = if is_fixed { value.clone() } else { rewritten(value, texts, make) };
+                (key.clone(), value)
+            };
+            // A map of its own for each walk would make equal texts differ.
+            Value::Object(fields.iter().map(field).collect::<Map<_, _>>())
+        }
+        other => other.clone(),
+    }
+}
+
+/// A tag: its name, and its attributes with their values.
+type Tag = (String, Vec<(String, String)>);
+
+/// All tags, as a browser would find them.
+fn tags(html: &str) -> Vec<Tag> {
+    let mut tags = Vec::new();
+    let mut rest = html;
+    while let Some(start) = rest.find('<') {
+        rest = &rest[start + 1..];
+        let (mut name, mut attributes, mut quoted) = (String::new(), Vec::new(), false);
+        let mut end = rest.len();
+        let mut word = String::new();
+        for (place, letter) in rest.char_indices() {
+            match letter {
+                '"' => quoted = !quoted,
+                '>' | ' ' if !quoted => {
+                    if name.is_empty() {
+                        name = std::mem::take(&mut word);
+                    } else if !word.is_empty() {
+                        let (key, value) = word.split_once('=').unwrap_or((&word, ""));
+                        attributes.push((key.to_owned(), value.to_owned()));
+                        word.clear();
+                    }
+                    if letter == '>' {
+                        end = place + 1;
+                        break;
+                    }
+                }
+                letter => word.push(letter),
+            }
+        }
+        rest = &rest[end..];
+        tags.push((name, attributes));
+    }
+    tags
+}
+
+#[test]
+fn no_text_of_a_stranger_gets_out_of_its_place() {
+    let nasty = [
+        "<script>alert(1)</script>",
+        "\"><img src=x onerror=alert(1)>",
+        "' onmouseover='alert(1)",
+        "</pre></main><h1>Nothing is waiting</h1>",
+        "javascript:alert(1)",
+        "--><!--",
+        "&lt;b&gt;&#60;",
+        "]]></title></style>",
+        "a\u{202e}b\u{0}c\r\nd",
+        "//evil.example/",
+        "{{7*7}}`${1}`",
+    ];
+    let random = fastrand::Rng::with_seed(7);
+    for case in cases().into_iter().filter(|case| case.view != "reason") {
+        let calm = |index: usize| format!("ä{index}");
+        let value = rewritten(&case.value, &mut BTreeMap::new(), &calm);
+        let expected = tags(&page(&case.view, value, "ä", ""));
+        let bare = |tags: &[Tag]| -> Vec<(String, Vec<String>)> {
+            let keys = |tag: &Tag| tag.1.iter().map(|(key, _)| key.clone()).collect();
+            tags.iter().map(|tag| (tag.0.clone(), keys(tag))).collect()
+        };
+        for _ in 0..20 {
+            let seed = random.clone().u64(..);
+            let hostile = move |index: usize| {
+                let mut random = fastrand::Rng::with_seed(seed.wrapping_add(index as u64));
+                let parts: String =
+                    (0..random.usize(1..4)).map(|_| nasty[random.usize(..nasty.len())]).collect();
+                format!("ä{index}{parts}")
+            };
+            let value = rewritten(&case.value, &mut BTreeMap::new(), &hostile);
+            let html = page(&case.view, value, &hostile(0), &hostile(1));
+            let found = tags(&html);
+            assert_eq!(bare(&found), bare(&expected), "{}: {html}", case.name);
+            for (name, attributes) in &found {
+                for (key, value) in attributes {
+                    let leads = ["href", "src", "action"].contains(&key.as_str());
+                    assert!(
+                        !leads || value.starts_with("/explain/") || value.starts_with('#'),
+                        "{name} {key}={value}"
+                    );
+                    assert!(!key.starts_with("on") && key != "style", "{name} {key}={value}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_page_without_script_or_with_words_of_others_runs_nothing_else() {
+    for case in cases() {
+        let html = page(&case.view, case.value, &case.text, &case.query);
+        let scripts: Vec<Tag> = tags(&html).into_iter().filter(|(name, _)| name == "script").collect();
+        let own = ("src".to_owned(), "/explain/page.js".to_owned());
+        assert_eq!(scripts.len(), 1, "{}", case.name);
+        assert!(scripts[0].1.contains(&own), "{}", case.name);
+    }
+}
+
+/// Answers with the cases; knows no node, and is out of order for one object.
+struct Double;
+
+impl Source for Double {
+    fn waiting(&self) -> Answer<'_, WaitingNow> {
+        let case = cases().into_iter().find(|case| case.name == "waiting").unwrap();
+        ready(Ok(Told { value: serde_json::from_value(case.value).unwrap(), text: case.text })).boxed()
+    }
+
+    fn explain<'a>(&'a self, subject: &'a Subject) -> Answer<'a, Explanation> {
+        let verdict = match subject.name() {
+            "broken" => {
+                return ready(Err(Trouble("the API server <b>does not answer</b>".to_owned()))).boxed();
+            }
+            "gone" => "NotFound",
+            "hidden" => "Forbidden",
+            _ => "Waiting",
+        };
+        let observed = json!({ "at": "2026-11-22T12:03:05Z", "source": "offline" });
+        let value =
+            json!({ "subject": subject.json(), "verdict": verdict, "summary": "why", "observed": observed });
+        ready(Ok(Told { value: explanation(value), text: String::new() })).boxed()
+    }
+
+    fn node<'a>(&'a self, name: &'a str) -> Answer<'a, NodeNow> {
+        ready(Err(Trouble(format!("node {name} is not known")))).boxed()
+    }
+}
+
+fn get(site: &Site<Double>, method: Method, path: &str, host: &str) -> http::Response<String> {
+    let request = Request::builder().method(method).uri(path).header(header::HOST, host).body(()).unwrap();
+    block_on(site.answer(&request.into_parts().0))
+}
+
+#[test]
+fn every_path_is_answered_with_headers_that_keep_the_page_to_itself() {
+    let site = Site::new(Double);
+    let rows = [
+        (Method::GET, "/explain/", 200, "Waiting now"),
+        (Method::GET, "/explain", 200, "Waiting now"),
+        (Method::HEAD, "/explain/?sort=newest", 200, "Waiting now"),
+        (Method::GET, "/explain/o/pvc/shop/data", 200, "PersistentVolumeClaim shop/data"),
+        (Method::GET, "/explain/o/pv/pv-1", 200, "PersistentVolume pv-1"),
+        (Method::GET, "/explain/o/pv/gone", 404, "Not found"),
+        (Method::GET, "/explain/o/pv/hidden", 403, "Forbidden"),
+        (Method::GET, "/explain/o/pv/broken", 503, "&lt;b&gt;does not answer"),
+        (Method::GET, "/explain/o/job/shop/data", 404, "There is no such page"),
+        (Method::GET, "/explain/node/n1", 503, "node n1 is not known"),
+        (Method::GET, "/explain/page.css", 200, "prefers-color-scheme"),
+        (Method::GET, "/explain/page.js", 200, "countDown"),
+        (Method::GET, "/explain/icon.svg", 200, "<svg"),
+        (Method::GET, "/explain/reason/HeldByNode", 200, "<h2>Who acts</h2>"),
+        (Method::GET, "/explain/reason/Nonsense", 404, "There is no such page"),
+        (Method::GET, "/explain/nowhere", 404, "There is no such page"),
+        (Method::POST, "/explain/", 405, "Nothing is changed here"),
+        (Method::GET, "/explain/go?kind=pvc&namespace=&name=data", 303, ""),
+        (Method::GET, "/explain/go?kind=pvc&name=%22%3E", 400, "That is no name"),
+    ];
+    for (method, path, status, words) in rows {
+        let answer = get(&site, method.clone(), path, "anything");
+        assert_eq!(answer.status().as_u16(), status, "{method} {path}");
+        assert!(answer.body().contains(words), "{method} {path}: {}", answer.body());
+        let value =
+            |name| answer.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        assert!(value(header::CONTENT_SECURITY_POLICY).starts_with("default-src 'self';"), "{path}");
+        assert_eq!(value(header::X_CONTENT_TYPE_OPTIONS), "nosniff");
+        assert_eq!(value(header::REFERRER_POLICY), "no-referrer");
+        assert_eq!(value(header::SET_COOKIE), "");
+    }
+    let answer = get(&site, Method::GET, "/explain/go?kind=pvc&namespace=&name=+data+", "anything");
+    assert_eq!(answer.headers()[header::LOCATION], "/explain/o/pvc/default/data");
+}
+
+#[test]
+fn a_page_for_one_person_has_its_secret_in_every_path_and_is_answered_for_no_other() {
+    let guard = Guard::new("127.0.0.1:7000".parse().unwrap()).unwrap();
+    let (base, url) = (guard.base(), guard.url());
+    let site = Site::guarded(Double, guard);
+    let path = url.strip_prefix("http://127.0.0.1:7000").unwrap();
+    let answer = get(&site, Method::GET, path, "127.0.0.1:7000");
+    assert_eq!(answer.status().as_u16(), 200);
+    for (name, attributes) in tags(answer.body()) {
+        for (key, value) in attributes {
+            if ["href", "src", "action"].contains(&key.as_str()) {
+                assert!(
+                    value.starts_with(&format!("{base}/explain/")) || value.starts_with('#'),
+                    "{name} {key}={value}"
+                );
+            }
+        }
+    }
+    for (path, host) in
+        [(path, "evil.example"), ("/explain/", "127.0.0.1:7000"), ("/t/x/explain/", "127.0.0.1:7000")]
+    {
+        let answer = get(&site, Method::GET, path, host);
+        assert_eq!(answer.status().as_u16(), 403, "{path} {host}");
+        assert!(!answer.body().contains(&base));
+    }
+}
+
+/// What comes back over a connection of its own.
+async fn exchange(authority: &str, request: &str) -> String {
+    let mut stream = TcpStream::connect(authority).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.unwrap();
+    String::from_utf8(answer).unwrap()
+}
+
+#[tokio::test]
+async fn a_page_is_served_on_loopback_to_the_one_who_has_the_printed_address() {
+    let place = Place::take(0).await.unwrap();
+    let url = place.url();
+    let (authority, path) = url.strip_prefix("http://").and_then(|url| url.split_once('/')).unwrap();
+    let stop = CancellationToken::new();
+    let served = tokio::spawn(place.serve(Double, stop.clone()));
+    let rows = [
+        (format!("GET /{path} HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n\r\n"), "200", true),
+        (format!("HEAD /{path} HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n\r\n"), "200", false),
+        (format!("GET /{path} HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n"), "403", false),
+        (format!("GET /explain/ HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n\r\n"), "403", false),
+        (
+            format!("GET /{path} HTTP/1.1\r\nHost: {authority}\r\nX: {}\r\n\r\n", "x".repeat(20_000)),
+            "431",
+            false,
+        ),
+    ];
+    for (request, status, has_page) in rows {
+        let answer = exchange(authority, &request).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{request}: {answer}");
+        assert_eq!(answer.contains("<h1>Waiting now</h1>"), has_page, "{request}: {answer}");
+    }
+    stop.cancel();
+    served.await.unwrap();
+    assert!(TcpStream::connect(authority).await.is_err(), "the port is free again");
+}
+
+#[test]
+fn a_large_cluster_in_trouble_makes_a_page_that_can_be_read() {
+    let row = |index: usize| {
+        json!({
+            "object": { "kind": "pvc", "namespace": "shop", "name": format!("data-{index}") }, "reason": format!("R{}", index % 3),
+            "message": "waits", "verdict": "Waiting", "since": "2026-11-22T12:00:00Z",
+        })
+    };
+    let rows: Vec<Value> = (0..30_000).map(row).collect();
+    let value = json!({ "observed": { "at": "2026-11-22T12:03:05Z", "source": "daemon" }, "rows": rows });
+    let all = page("waiting", value.clone(), "", "");
+    assert!(all.len() < 100_000, "{}", all.len());
+    assert!(all.contains("(10000)") && all.contains("9950 more are not shown"), "{all}");
+    let one = page("waiting", value, "", "reason=R1&sort=name");
+    assert!(one.len() < 1_000_000 && one.contains("8000 more are not shown"), "{}", one.len());
+    assert!(!one.contains("Waits with the reason R2"));
+}

@@ -1,0 +1,146 @@
+//! A pod: each of its volumes, from the claim to the node.
+//!
+//! In: the pod's volumes as they were read. Out: the chain of links, one volume after the other.
+
+use serde_json::Value;
+
+use super::{
+    attachment, claim,
+    links::Link,
+    report::Verdict,
+    subject::Subject,
+    view::{Missing, View, get},
+    volume,
+};
+use crate::{
+    attach_detach::{desired::state::WhyUnresolved, dry_run::volume_of},
+    kube_api::{
+        ids::{ClaimKey, NodeName, PodKey, VolumeName},
+        kinds::{PersistentVolumeClaim, Pod, PodVolumeSource},
+    },
+};
+
+/// The chain of a pod.
+pub(super) fn links(view: &View<'_>, key: &PodKey) -> Vec<Link> {
+    let subject = Subject::Pod(key.clone());
+    let Some(pod) = get::<Pod>(view, key) else {
+        return vec![match view.missing::<Pod>(key) {
+            Missing::Absent => {
+                Link::new(&subject, "NotFound", format!("pod {key} does not exist"), Verdict::NotFound)
+            }
+            Missing::Unreadable(error) => Link::new(
+                &subject,
+                "ObjectUnreadable",
+                format!("pod {key} cannot be read: {error}"),
+                Verdict::Blocked,
+            ),
+            Missing::Unseen(why) => Link::new(
+                &subject,
+                "Forbidden",
+                format!("pod {key} could not be read: {why}"),
+                Verdict::Forbidden,
+            ),
+        }];
+    };
+    let mut links = vec![of_pod(view, &subject, &pod)];
+    for volume in &pod.spec.volumes {
+        let name: &str = &volume.name;
+        if let Some(why) = view.attach_detach.unresolved.get(&(key.clone(), name.to_owned()))
+            && let Some(link) = unresolved(&subject, name, why)
+        {
+            links.push(link);
+        }
+        let claim = match &volume.source {
+            PodVolumeSource::PersistentVolumeClaim(source) => {
+                Some(ClaimKey::new(key.namespace(), &source.claim_name))
+            }
+            PodVolumeSource::Ephemeral => {
+                Some(ClaimKey::new(key.namespace(), &format!("{}-{name}", key.name())))
+            }
+            PodVolumeSource::InTree(_) => None,
+        };
+        let Some(claim) = claim else { continue };
+        links.extend(of_claim(view, &claim, Some(&pod.spec.node_name)));
+    }
+    links
+}
+
+/// The links of a claim, its volume, and that volume on a node, or on all where it is.
+pub(super) fn of_claim(view: &View<'_>, key: &ClaimKey, node: Option<&NodeName>) -> Vec<Link> {
+    let mut links = vec![claim::link(view, key)];
+    let bound = get::<PersistentVolumeClaim>(view, key).map(|claim| claim.spec.volume_name.clone());
+    if let Some(name) = bound.filter(|name| !name.is_empty()) {
+        links.extend(of_volume(view, &name, node));
+    }
+    links
+}
+
+/// The links of a volume, and of it on a node, or on all where it is.
+pub(super) fn of_volume(view: &View<'_>, name: &VolumeName, node: Option<&NodeName>) -> Vec<Link> {
+    let mut links = vec![volume::link(view, name)];
+    let Some(id) = volume_of(view.objects(), name) else { return links };
+    match node.filter(|node| !node.is_empty()) {
+        Some(node) => links.extend(attachment::links(view, &id, node)),
+        None => {
+            for (node, _) in view.nodes_of(&id) {
+                links.extend(attachment::links(view, &id, node));
+            }
+        }
+    }
+    links
+}
+
+fn of_pod(view: &View<'_>, subject: &Subject, pod: &Pod) -> Link {
+    let whole = view.whole(subject);
+    let text = |path: &str| whole.and_then(|pod| pod.pointer(path)).and_then(Value::as_str).unwrap_or_default();
+    let since = pod.metadata.creation_timestamp;
+    if pod.spec.node_name.is_empty() {
+        let said = whole
+            .and_then(|pod| pod.pointer("/status/conditions"))
+            .and_then(Value::as_array)
+            .and_then(|all| all.iter().find(|one| one.get("type").and_then(Value::as_str) == Some("PodScheduled")))
+            .and_then(|scheduled| scheduled.get("message"))
+            .and_then(Value::as_str)
+            .map_or(String::new(), |message| format!(": {message}"));
+        return Link::new(
+            subject,
+            "NoPodScheduled",
+            format!("the scheduler has found no node for the pod{said}"),
+            Verdict::Waiting,
+        )
+        .detail("no node")
+        .since(since);
+    }
+    let phase = format!("{:?}", pod.status.phase);
+    let waiting = whole
+        .and_then(|pod| pod.pointer("/status/containerStatuses"))
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .find_map(|container| container.pointer("/state/waiting/reason").and_then(Value::as_str));
+    let state = waiting.map_or(phase, str::to_owned);
+    let ends = if text("/metadata/deletionTimestamp").is_empty() { "" } else { "  Terminating" };
+    let message = format!("on node {}", pod.spec.node_name);
+    Link::new(subject, "Scheduled", message, Verdict::Healthy)
+        .detail(format!("on {}  {state}{ends}", pod.spec.node_name))
+        .since(since)
+}
+
+/// A volume that cannot be attached yet; what the claim or volume says itself is left to it.
+fn unresolved(pod: &Subject, name: &str, why: &WhyUnresolved) -> Option<Link> {
+    match why {
+        WhyUnresolved::ClaimMissing(_)
+        | WhyUnresolved::ClaimNotBound(_)
+        | WhyUnresolved::VolumeMissing(_) => None,
+        WhyUnresolved::NodeNotManaged(_) => {
+            Some(Link::new(pod, why.code(), format!("volume {name}: {why}"), Verdict::Healthy))
+        }
+        WhyUnresolved::ClaimNotOwnedByPod(_)
+        | WhyUnresolved::VolumeBoundElsewhere(_)
+        | WhyUnresolved::MalformedSource(..)
+        | WhyUnresolved::FlexVolumeUnsupported(_)
+        | WhyUnresolved::Unreadable(..) => {
+            Some(Link::new(pod, why.code(), format!("volume {name}: {why}"), Verdict::Blocked))
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! The pages of `docs/reasons`, in the program: who is called at night may not reach the repository.
+//!
+//! In: a reason's code. Out: its page, as Markdown.
+
+macro_rules! pages {
+    ($($code:ident)*) => {
+        &[$((stringify!($code), include_str!(concat!("../../docs/reasons/", stringify!($code), ".md")))),*]
+    };
+}
+
+/// Sorted by code.
+const PAGES: &[(&str, &str)] = pages! {
+    AccessModeMissing Annotating AssigningDefaultClass AttachError AttachNotRequired Attached
+    AttacherNotSeen AttributesClassMismatch Available Binding Bound BoundToOther Chosen ClaimBindsNext
+    ClaimMissing ClaimNotBound ClaimNotOwnedByPod ClassMismatch ClassNotFound ConfirmingClaimGone
+    ConfirmingClass ConfirmingLost DeleteFailed Deleting DetachError DetachWaitingForAttacher
+    DetachWaitingForNode DetachWaitingForSettlement DetachWaitingForUnmount DetachWaitingForUnpublish
+    DriverNotRegistered DynamicProvisioningDisabled FlexVolumeUnsupported Forbidden ForeignAttachment
+    ForeignWriter HandleShared HeldByNode HoldsOtherVolume HoldsUnfitVolume LargerThanBest
+    LeftToProvisioner LeftoverRecyclerPod LostMisbound LostReference LostVolumeMissing MalformedClaim
+    MalformedSource ModeMismatch NamedVolumeMismatch NamedVolumeMissing NamedVolumeTaken NoCapacity
+    NoClassAndNoMatch NoPodScheduled NodeAffinityMismatch NodeGone NodeNotManaged NodeStatusRefused
+    NotAttachable NotReclaimable ObjectUnreadable PhaseNotAvailable ProvisionerChanged
+    ProvisionerNotSeen ProvisionerUnknown Provisioning ProvisioningError ProvisioningUnsupported
+    Publishing RecycleFailed Recycling Releasing Reserved ReservedForOther RestoreGrace Retained
+    RetryBackoff SelectorMismatch Terminating TooSmall Unbinding Uncertain UnknownBindingMode
+    UsedByPods VolumeBoundElsewhere VolumeBusy VolumeMissing WaitingForAttacher WaitingForDeletion
+    WaitingForFirstConsumer WaitingForProvisioner WaitingForScheduling WaitingForVolumeAttachment
+    WishNotCurrent
+};
+
+/// All codes that have a page.
+pub fn codes() -> impl Iterator<Item = &'static str> {
+    PAGES.iter().map(|(code, _)| *code)
+}
+
+/// The page about a code.
+#[must_use]
+pub fn page(code: &str) -> Option<&'static str> {
+    let found = PAGES.binary_search_by_key(&code, |(code, _)| code).ok()?;
+    PAGES.get(found).map(|(_, text)| *text)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use super::*;
+
+    #[test]
+    fn every_page_is_in_the_program() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reasons");
+        let entries =
+            fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut expected: Vec<String> = entries
+            .filter_map(|name| name.strip_suffix(".md").map(str::to_owned))
+            .filter(|code| code != "README")
+            .collect();
+        expected.sort();
+        assert_eq!(codes().collect::<Vec<_>>(), expected);
+        for code in codes() {
+            assert!(page(code).is_some_and(|text| text.starts_with(&format!("# {code}\n"))), "{code}");
+        }
+        assert_eq!(page("Nonsense"), None);
+    }
+}
