@@ -6,8 +6,8 @@
 //! ```
 //!
 //! In: a [`snapshot::Snapshot`] (what was read of a cluster, and what could not be read) and a [`subject::Subject`]. Out:
-//! a [`report::Explanation`]. Everything here is a function of values. What a controller would do next is asked of the
-//! controllers themselves ([`crate::attach_detach::dry_run`], [`crate::binder::dry_run`]): a reason is what a decision
+//! a [`report::Explanation`]. Everything here but [`read`] is a function of values. What a controller would do next is
+//! asked of the controllers themselves ([`crate::attach_detach::dry_run`], [`crate::binder::dry_run`]): a reason is what a decision
 //! returned, never worked out anew.
 
 mod actions;
@@ -26,6 +26,7 @@ mod node;
 pub mod outlook;
 pub mod page;
 mod pod;
+pub mod read;
 pub mod reasons;
 pub mod report;
 pub mod sidecars;

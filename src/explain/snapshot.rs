@@ -66,6 +66,7 @@ pub struct Snapshot {
     pub revision: Option<ResourceVersion>,
     listed: BTreeSet<&'static str>,
     absent: BTreeSet<ObjectRef>,
+    unreadable: BTreeSet<ObjectRef>,
 }
 
 impl Snapshot {
@@ -83,6 +84,7 @@ impl Snapshot {
             revision: None,
             listed: BTreeSet::new(),
             absent: BTreeSet::new(),
+            unreadable: BTreeSet::new(),
         }
     }
 
@@ -131,6 +133,11 @@ impl Snapshot {
     /// Notes that an object was looked for by name and is not there.
     pub fn note_absent(&mut self, object: ObjectRef) {
         self.absent.insert(object);
+    }
+
+    /// Notes that an object is there and cannot be read.
+    pub fn note_unreadable(&mut self, object: ObjectRef) {
+        self.unreadable.insert(object);
     }
 
     /// Whether a kind was listed whole.
@@ -186,7 +193,7 @@ impl Snapshot {
             ObjectRef::Class(key) => self.is_listed::<StorageClass>() && objects.classes.get(key).is_none(),
             ObjectRef::Driver(key) => self.is_listed::<CsiDriver>() && objects.drivers.get(key).is_none(),
         };
-        is_missing || self.absent.contains(object)
+        (is_missing && !self.unreadable.contains(object)) || self.absent.contains(object)
     }
 }
 
@@ -213,6 +220,15 @@ mod tests {
         assert_eq!(known(&snapshot), [false, true, false]);
         snapshot.note_listed::<PersistentVolumeClaim>();
         assert_eq!(known(&snapshot), [false, true, true]);
+    }
+
+    #[test]
+    fn s42_an_object_of_a_list_that_cannot_be_read_is_not_absent() {
+        let mut snapshot = Snapshot::new(Timestamp::UNIX_EPOCH);
+        snapshot.note_listed::<PersistentVolume>();
+        snapshot.note_unreadable(ObjectRef::Volume("odd".into()));
+        assert!(!snapshot.is_absent(&ObjectRef::Volume("odd".into())));
+        assert!(snapshot.is_absent(&ObjectRef::Volume("gone".into())));
     }
 
     #[test]

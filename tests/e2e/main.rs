@@ -30,6 +30,7 @@ mod logs;
 mod mass_move;
 mod permissions;
 mod protection;
+mod reader;
 mod recycle;
 mod refusals;
 mod release;
@@ -80,6 +81,7 @@ fn main() {
     stories.extend(deploy::stories());
     stories.extend(troubles::stories());
     stories.extend(protection::stories());
+    stories.extend(reader::stories());
     stories.extend(permissions::stories());
 
     let real_name = |story: &Story| format!("real::{}", story.name);

@@ -12,6 +12,7 @@
 //! kube refuses them without its features for them: the token must not go past one in silence. Renewed
 //! client certificates are taken ([`reload`]); tokens and certificates of authorities kube reloads itself.
 
+mod choice;
 mod read_ahead;
 mod reload;
 
@@ -36,6 +37,7 @@ use kube::{
 use thiserror::Error;
 use tower::{BoxError, ServiceBuilder, ServiceExt};
 
+pub use self::choice::Choice;
 use self::read_ahead::ReadAhead;
 use super::call::gate::Gated;
 
@@ -91,6 +93,14 @@ pub enum ConnectError {
         /// What is wrong with it.
         error: KubeconfigError,
     },
+    /// What the flags choose is not in the files, or cannot be used.
+    #[error("{origin}: {}", first_line(error))]
+    Chosen {
+        /// Where the configuration came from.
+        origin: String,
+        /// What is wrong with it.
+        error: KubeconfigError,
+    },
     /// The configuration names a proxy, in the kubeconfig or by `HTTPS_PROXY`.
     #[error(
         "{origin}: the API server {server} is to be reached through the proxy {proxy}, which is not supported: \
@@ -103,6 +113,14 @@ pub enum ConnectError {
         server: String,
         /// Host of the proxy. Its URL may hold credentials.
         proxy: String,
+    },
+    /// A flag that cannot be followed.
+    #[error("{flag}: {why}")]
+    Refused {
+        /// The flag.
+        flag: &'static str,
+        /// Why not.
+        why: String,
     },
     /// Certificates, keys or credentials of the configuration cannot be used.
     #[error("{origin}: {error}")]
@@ -252,12 +270,16 @@ impl ApiServer {
 /// Host of the proxy that would have to be gone through. As with client-go none is needed to this machine.
 fn refused_proxy(config: &Config) -> Option<String> {
     let proxy = config.proxy_url.as_ref()?;
-    let host = config.cluster_url.host().unwrap_or_default();
-    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
-    if host == "localhost" || address.is_ok_and(|address| address.is_loopback()) {
+    if is_this_machine(config) {
         return None;
     }
     Some(proxy.host().unwrap_or_default().to_owned())
+}
+
+fn is_this_machine(config: &Config) -> bool {
+    let host = config.cluster_url.host().unwrap_or_default();
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
+    host == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }
 
 /// The same client, which says who asks, as one over the network does.

@@ -1,0 +1,481 @@
+//! The offline reader: what an answer needs of a cluster, read with the rights of the one who asks.
+//!
+//! In: an API server and a [`Subject`]. Out: a [`Reading`]: the [`Snapshot`], with what was forbidden or did not arrive in
+//! `unseen`, and what the server said of itself. [`plan`] says what to read, [`requests`] how it is asked for; the reader
+//! asks in rounds until nothing more is wanted. It only ever sends `GET`. A part that cannot be read never ends the
+//! reading, and never stands for an object that is not there: that alone the server's own "not found" does.
+
+mod plan;
+mod requests;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, SystemTime},
+};
+
+use futures::{StreamExt, stream};
+use http::{StatusCode, header};
+use http_body_util::{BodyExt, Limited};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::{Client, client::Body};
+use serde_json::{Value, json};
+use thiserror::Error;
+use tokio::time::{Instant, timeout};
+
+pub use self::plan::{List, Read, needed};
+use self::requests::{Request, kind, page, request};
+use super::{
+    snapshot::{Snapshot, Unseen},
+    subject::Subject,
+};
+use crate::{
+    kube_api::{
+        connect::{ApiServer, ConnectError},
+        error_chain,
+        ids::ResourceVersion,
+        kinds::{
+            ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, VolumeAttachment, api_root,
+        },
+        wire::{Encoding, ListPart, Status},
+    },
+    metrics::{ApiMetrics, Metrics},
+    state::{
+        Objects, Stored,
+        watch::{Fetcher, Trouble},
+    },
+};
+
+/// Requests under way at once: the API server's fair queues see one user.
+const AT_ONCE: usize = 16;
+/// How long an answer may take, unless the user says otherwise. The API server itself gives up after as long.
+const PATIENCE: Duration = Duration::from_mins(1);
+/// Objects on a page of a list: the API server looks, for each page, at all that are still to come.
+const PAGE: usize = 10_000;
+/// A list that takes longer is worth a word, and then another each time it has taken as long again.
+const LONG: Duration = Duration::from_secs(1);
+/// Most of an object or a short list, in bytes: far more than the largest object that etcd takes.
+const LARGEST_ANSWER: usize = 16 << 20;
+/// Rounds of reading: each follows references one step, and the longest chain has six.
+const MOST_ROUNDS: usize = 12;
+
+/// What was read.
+#[derive(Debug)]
+pub struct Reading {
+    /// The objects.
+    pub snapshot: Snapshot,
+    /// What the server said of itself.
+    pub server: Server,
+}
+
+/// What an API server says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Server {
+    /// Major and minor version.
+    pub version: Option<(u32, u32)>,
+    /// How far this machine's clock is ahead of the server's.
+    pub ahead: Option<SignedDuration>,
+}
+
+/// Versions of the API server on which this was tried.
+const TESTED: std::ops::RangeInclusive<(u32, u32)> = (1, 33)..=(1, 36);
+/// Clocks that differ by less are as good as the same: the server's answer has whole seconds.
+const SAME_TIME: SignedDuration = SignedDuration::from_secs(2);
+
+impl Server {
+    /// What is worth a line: an untested version, clocks that differ.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if let Some((major, minor)) = self.version
+            && !TESTED.contains(&(major, minor))
+        {
+            notes.push(format!("API server {major}.{minor} is untested (tested: 1.33 to 1.36)"));
+        }
+        if let Some(ahead) = self.ahead
+            && ahead.abs() > SAME_TIME
+        {
+            let seconds = ahead.abs().as_secs();
+            let which = if ahead.is_positive() { "ahead of" } else { "behind" };
+            notes
+                .push(format!("this machine's clock is {seconds} s {which} the API server's, which is used"));
+        }
+        notes
+    }
+}
+
+/// The API server cannot be asked at all.
+#[derive(Debug, Error)]
+pub enum Unreachable {
+    /// There is no connection.
+    #[error("cannot reach the API server {server}: {why}")]
+    NoAnswer {
+        /// Its host.
+        server: String,
+        /// Why not.
+        why: String,
+    },
+    /// It does not know who asks.
+    #[error("the API server {server} does not accept the credentials: {why}")]
+    Unauthorized {
+        /// Its host.
+        server: String,
+        /// In its own words.
+        why: String,
+    },
+    /// There is nothing to connect with.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+}
+
+/// Told of lists that take long.
+pub type Progress<'a> = &'a (dyn Fn(&str) + Sync);
+
+/// Reads with one user's rights.
+pub struct Reader {
+    client: Client,
+    fetcher: Fetcher,
+    host: String,
+    patience: Duration,
+    clock: Mutex<Option<Clock>>,
+}
+
+impl std::fmt::Debug for Reader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reader").field("host", &self.host).finish_non_exhaustive()
+    }
+}
+
+/// The server's time in an answer, and ours when it came.
+#[derive(Clone, Copy)]
+struct Clock {
+    server: Timestamp,
+    ours: Timestamp,
+}
+
+/// What became of a read.
+enum Found {
+    Object(Box<Value>),
+    Few(Vec<Value>),
+    /// It is in the tables.
+    Narrow(Listed),
+    Absent,
+    Unseen {
+        why: String,
+        forbidden: bool,
+    },
+}
+
+/// A list that was taken into the tables.
+#[derive(Default)]
+struct Listed {
+    revision: Option<ResourceVersion>,
+    unreadable: Vec<(ObjectRef, String)>,
+}
+
+/// Why a read has no answer.
+enum Failure {
+    Absent,
+    Unseen { why: String, forbidden: bool },
+    Unauthorized(String),
+    NoAnswer(String),
+}
+
+impl Reader {
+    /// A reader; nothing is asked yet. An answer may take that long, without a time as long as the server allows.
+    ///
+    /// # Errors
+    /// See [`ApiServer::client`].
+    pub fn new(api: &ApiServer, patience: Option<Duration>) -> Result<Self, Unreachable> {
+        let failed =
+            |error: prometheus::Error| Unreachable::NoAnswer { server: api.host(), why: error.to_string() };
+        let metrics = ApiMetrics::new(&Metrics::default(), &api.host()).map_err(failed)?;
+        Ok(Self {
+            client: api.client()?,
+            fetcher: Fetcher::new(api, Arc::new(metrics))?,
+            host: api.host(),
+            patience: patience.unwrap_or(PATIENCE),
+            clock: Mutex::new(None),
+        })
+    }
+
+    /// Reads what an answer about a subject needs.
+    ///
+    /// # Errors
+    /// See [`Unreachable`].
+    pub async fn read(&self, subject: &Subject, progress: Progress<'_>) -> Result<Reading, Unreachable> {
+        let version = self.version().await?;
+        let mut snapshot = Snapshot::new(Timestamp::now());
+        let mut done = BTreeSet::new();
+        for _ in 0..MOST_ROUNDS {
+            let new: Vec<Read> = needed(subject, &snapshot).difference(&done).cloned().collect();
+            if new.is_empty() {
+                break;
+            }
+            let objects = Arc::clone(&snapshot.objects);
+            let ask = |read: Read| {
+                let objects = Arc::clone(&objects);
+                async move {
+                    let found = self.one(&read, &objects, progress).await;
+                    (read, found)
+                }
+            };
+            let answers: Vec<_> = stream::iter(new).map(ask).buffered(AT_ONCE).collect().await;
+            for (read, found) in answers {
+                take(&mut snapshot, &read, found?);
+                done.insert(read);
+            }
+        }
+        snapshot.unseen.sort();
+        let clock = *self.clock.lock().unwrap_or_else(PoisonError::into_inner);
+        let ahead = clock.map(|clock| clock.ours.duration_since(clock.server));
+        if let Some(clock) = clock {
+            snapshot.taken_at = clock.server;
+        }
+        Ok(Reading { snapshot, server: Server { version, ahead } })
+    }
+
+    /// The first question: is there a server, and which?
+    async fn version(&self) -> Result<Option<(u32, u32)>, Unreachable> {
+        let said = match self.json("/version").await {
+            Ok(said) => said,
+            Err(Failure::NoAnswer(why)) => return Err(self.no_answer(why)),
+            Err(Failure::Unauthorized(why)) => return Err(self.unauthorized(why)),
+            // Not everybody may know; the rest of the answer does not depend on it.
+            Err(Failure::Absent | Failure::Unseen { .. }) => return Ok(None),
+        };
+        // `36+` on some clusters.
+        let number = |field: &str| {
+            let digits = said.get(field)?.as_str()?.trim_end_matches(|letter: char| !letter.is_ascii_digit());
+            digits.parse().ok()
+        };
+        Ok(number("major").zip(number("minor")))
+    }
+
+    async fn one(
+        &self,
+        read: &Read,
+        objects: &Objects,
+        progress: Progress<'_>,
+    ) -> Result<Found, Unreachable> {
+        let found = match (request(read), read) {
+            (Request::Impossible, _) => Ok(Found::Absent),
+            (Request::Object(path), _) => {
+                self.json(&path).await.map(|object| Found::Object(Box::new(object)))
+            }
+            (Request::Few(path, kind), _) => self.few(&path, kind).await.map(Found::Few),
+            (Request::Pods(path), _) => self.list::<Pod>(&path, objects, progress).await.map(Found::Narrow),
+            (Request::Whole, Read::All(List::Volumes)) => {
+                self.whole::<PersistentVolume>(objects, progress).await
+            }
+            (Request::Whole, Read::All(List::Claims)) => {
+                self.whole::<PersistentVolumeClaim>(objects, progress).await
+            }
+            (Request::Whole, Read::All(List::Attachments)) => {
+                self.whole::<VolumeAttachment>(objects, progress).await
+            }
+            (Request::Whole, _) => self.whole::<StorageClass>(objects, progress).await,
+        };
+        match found {
+            Ok(found) => Ok(found),
+            Err(Failure::Absent) if matches!(read, Read::Object(_) | Read::CsiNode(_)) => Ok(Found::Absent),
+            Err(Failure::Absent) => {
+                Ok(Found::Unseen { why: "there is no such kind".to_owned(), forbidden: false })
+            }
+            Err(Failure::Unseen { why, forbidden }) => Ok(Found::Unseen { why, forbidden }),
+            Err(Failure::NoAnswer(why)) => Ok(Found::Unseen { why, forbidden: false }),
+            // Credentials that expire while one reads.
+            Err(Failure::Unauthorized(why)) => Err(self.unauthorized(why)),
+        }
+    }
+
+    async fn few(&self, path: &str, kind: &str) -> Result<Vec<Value>, Failure> {
+        let mut list = self.json(path).await?;
+        let items =
+            list.get_mut("items").and_then(Value::as_array_mut).map(std::mem::take).unwrap_or_default();
+        let named = items.into_iter().map(|mut item| {
+            // Items of a list do not say what they are.
+            if let Some(fields) = item.as_object_mut() {
+                fields.insert("kind".to_owned(), json!(kind));
+            }
+            item
+        });
+        Ok(named.collect())
+    }
+
+    async fn whole<T: Stored>(&self, objects: &Objects, progress: Progress<'_>) -> Result<Found, Failure> {
+        let path = format!("{}/{}", api_root(T::GROUP), T::PLURAL);
+        self.list::<T>(&path, objects, progress).await.map(Found::Narrow)
+    }
+
+    /// Takes a list into its table, page by page. Of a list that does not come to its end nothing is concluded.
+    async fn list<T: Stored>(
+        &self,
+        path: &str,
+        objects: &Objects,
+        progress: Progress<'_>,
+    ) -> Result<Listed, Failure> {
+        let (mut listed, mut next, mut count) = (Listed::default(), None::<String>, 0_usize);
+        let mut said = Instant::now();
+        loop {
+            let uri = page(path, PAGE, next.as_deref());
+            let mut page = self.fetcher.list(&uri, self.patience).await.map_err(failure)?;
+            next = None;
+            while let Some(part) = page.next(self.patience).await.map_err(failure)? {
+                match part {
+                    ListPart::Meta { revision, next: token } => {
+                        listed.revision = Some(revision);
+                        next = token;
+                    }
+                    ListPart::Item(item) => {
+                        count += 1;
+                        take_listed::<T>(page.encoding(), &item, objects, &mut listed)?;
+                        if said.elapsed() > LONG {
+                            said = Instant::now();
+                            progress(&format!("{}: {count} so far", T::PLURAL));
+                        }
+                    }
+                }
+            }
+            if next.is_none() {
+                return Ok(listed);
+            }
+        }
+    }
+
+    /// An answer as JSON.
+    async fn json(&self, path: &str) -> Result<Value, Failure> {
+        let request = http::Request::get(path).header(header::ACCEPT, "application/json").body(Body::empty());
+        let request = request.map_err(|error| Failure::NoAnswer(error.to_string()))?;
+        let answer = timeout(self.patience, async {
+            let answer = self.client.send(request).await;
+            let answer = answer.map_err(|error| Failure::NoAnswer(error_chain(&error)))?;
+            let (parts, body) = answer.into_parts();
+            self.note_time(&parts.headers);
+            let body = Limited::new(body, LARGEST_ANSWER).collect().await;
+            let body = body.map_err(|error| Failure::NoAnswer(error.to_string()))?.to_bytes();
+            Ok((parts, body))
+        });
+        let late = || Failure::NoAnswer(format!("no answer within {:?}", self.patience));
+        let (parts, body) = answer.await.map_err(|_| late())??;
+        if parts.status != StatusCode::OK {
+            let said = Encoding::refusal(&parts.headers, &body);
+            return Err(refusal(parts.status.as_u16(), said));
+        }
+        serde_json::from_slice(&body).map_err(|error| Failure::Unseen {
+            why: format!("the answer cannot be read: {error}"),
+            forbidden: false,
+        })
+    }
+
+    fn note_time(&self, headers: &http::HeaderMap) {
+        let date = headers.get(header::DATE).and_then(|date| date.to_str().ok());
+        let Some(date) = date.and_then(|date| httpdate::parse_http_date(date).ok()) else { return };
+        let Ok(server) = Timestamp::try_from(date) else { return };
+        let Ok(ours) = Timestamp::try_from(SystemTime::now()) else { return };
+        let mut clock = self.clock.lock().unwrap_or_else(PoisonError::into_inner);
+        if clock.is_none_or(|clock| clock.server <= server) {
+            *clock = Some(Clock { server, ours });
+        }
+    }
+
+    fn no_answer(&self, why: String) -> Unreachable {
+        Unreachable::NoAnswer { server: self.host.clone(), why }
+    }
+
+    fn unauthorized(&self, why: String) -> Unreachable {
+        Unreachable::Unauthorized { server: self.host.clone(), why }
+    }
+}
+
+/// What a refusal means. Only the API server's own word proves that an object is not there: a proxy says 404, too.
+fn refusal(code: u16, said: Status) -> Failure {
+    let why = if said.message.is_empty() { format!("HTTP status {code}") } else { said.message };
+    match code {
+        404 if said.reason == "NotFound" => Failure::Absent,
+        401 => Failure::Unauthorized(why),
+        403 => Failure::Unseen { why, forbidden: true },
+        _ => Failure::Unseen { why, forbidden: false },
+    }
+}
+
+/// The same of a list.
+fn failure(trouble: Trouble) -> Failure {
+    match trouble {
+        Trouble::Refused { code, reason, message, .. } => {
+            refusal(code, Status { reason, message, ..Status::default() })
+        }
+        Trouble::Late(_) | Trouble::Broken(_) => Failure::NoAnswer(trouble.to_string()),
+        _ => Failure::Unseen { why: trouble.to_string(), forbidden: false },
+    }
+}
+
+fn take_listed<T: Stored>(
+    encoding: Encoding,
+    item: &bytes::Bytes,
+    objects: &Objects,
+    listed: &mut Listed,
+) -> Result<(), Failure> {
+    match encoding.object::<T>(item) {
+        Ok(object) => objects.apply(object),
+        Err(error) => {
+            // Without its name no one knows what it is, so the list tells nothing.
+            let nameless = |error: &dyn std::error::Error| Failure::Unseen {
+                why: format!("an object cannot be read: {error}"),
+                forbidden: false,
+            };
+            let head = encoding.head(item).map_err(|error| nameless(&error))?;
+            listed.unreadable.push((T::object_ref(head.key::<T>()), error.to_string()));
+        }
+    }
+    Ok(())
+}
+
+/// Puts what was found into the snapshot.
+fn take(snapshot: &mut Snapshot, read: &Read, found: Found) {
+    let not_seen = |why: String, forbidden: bool| Unseen { what: read.to_string(), why, forbidden };
+    match found {
+        Found::Absent => {
+            if let Read::Object(object) = read {
+                snapshot.note_absent(object.clone());
+            }
+        }
+        Found::Unseen { why, forbidden } => snapshot.unseen.push(not_seen(why, forbidden)),
+        Found::Object(mut object) => {
+            let kind = match read {
+                Read::Object(object) => kind(object),
+                _ => "CSINode",
+            };
+            if let Some(fields) = object.as_object_mut() {
+                fields.insert("kind".to_owned(), json!(kind));
+            }
+            if let Err(error) = snapshot.take(*object) {
+                snapshot.unseen.push(not_seen(error, false));
+            }
+        }
+        Found::Few(items) => {
+            for item in items {
+                if let Err(error) = snapshot.take(item) {
+                    snapshot.unseen.push(not_seen(error, false));
+                }
+            }
+        }
+        Found::Narrow(listed) => {
+            for (object, why) in listed.unreadable {
+                snapshot.note_unreadable(object.clone());
+                snapshot.unseen.push(Unseen { what: object.to_string(), why, forbidden: false });
+            }
+            snapshot.revision = snapshot.revision.max(listed.revision);
+            match read {
+                Read::All(List::Volumes) => snapshot.note_listed::<PersistentVolume>(),
+                Read::All(List::Claims) => snapshot.note_listed::<PersistentVolumeClaim>(),
+                Read::All(List::Attachments) => snapshot.note_listed::<VolumeAttachment>(),
+                Read::All(List::Classes) => snapshot.note_listed::<StorageClass>(),
+                // Only some of the pods.
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,686 @@
+//! Which reads an answer needs: a function of the subject and of what has been read so far.
+//!
+//! In: a [`Subject`] and a [`Snapshot`]. Out: all [`Read`]s that are wanted with what is known now, those that were made
+//! included; the reader makes the new ones and asks again, until there are none. References are followed: claim → its
+//! volume → the volume's claim → attachments of the volume → their nodes.
+//!
+//! Objects are read by name wherever a name is known, that of a VolumeAttachment too: it is computed from volume and node.
+//! All volumes are listed only for a claim that looks for one, all attachments only where it matters who else holds a
+//! volume, pods of one node or one namespace at most.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
+
+use crate::{
+    attach_detach::desired::volume_name::VolumeId,
+    binder::matching::predicate::claim_class,
+    explain::{snapshot::Snapshot, subject::Subject},
+    kube_api::{
+        ids::{AttachmentName, ClaimKey, ClassName, DriverName, NodeName, PodKey, VolumeName},
+        kinds::{ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
+    },
+};
+
+/// A volume on more nodes than this is looked for in the list of all attachments: one request, not two for each node.
+const MANY_NODES: usize = 16;
+
+/// Where most drivers, and the stock controllers, have their leases.
+const SYSTEM_NAMESPACE: &str = "kube-system";
+
+/// A kind that is read as a whole, narrow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum List {
+    /// PersistentVolumes: what a claim may take.
+    Volumes,
+    /// PersistentVolumeClaims: what a volume may be taken by.
+    Claims,
+    /// VolumeAttachments: who holds a volume.
+    Attachments,
+    /// StorageClasses: which is the default, and whether there is any.
+    Classes,
+}
+
+/// One question to the API server.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Read {
+    /// An object by its name, whole.
+    Object(ObjectRef),
+    /// What drivers have said on a node.
+    CsiNode(NodeName),
+    /// Events about an object.
+    EventsAbout(ObjectRef),
+    /// Leases of a namespace; without one, all but those of nodes.
+    Leases(Option<&'static str>),
+    /// Pods of a node, narrow.
+    PodsOn(NodeName),
+    /// Pods of a namespace, narrow.
+    PodsIn(String),
+    /// A whole kind, narrow.
+    All(List),
+}
+
+/// As what could not be seen is named.
+impl fmt::Display for Read {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Object(object) => write!(f, "{object}"),
+            Self::CsiNode(node) => write!(f, "csinode/{node}"),
+            Self::EventsAbout(object) => write!(f, "events about {object}"),
+            Self::Leases(None) => f.write_str("leases"),
+            Self::Leases(Some(namespace)) => write!(f, "leases in {namespace}"),
+            Self::PodsOn(node) => write!(f, "pods on {node}"),
+            Self::PodsIn(namespace) => write!(f, "pods in {namespace}"),
+            Self::All(List::Volumes) => f.write_str("persistentvolumes"),
+            Self::All(List::Claims) => f.write_str("persistentvolumeclaims"),
+            Self::All(List::Attachments) => f.write_str("volumeattachments"),
+            Self::All(List::Classes) => f.write_str("storageclasses"),
+        }
+    }
+}
+
+/// All reads that an answer about a subject needs, as far as that is known by now.
+#[must_use]
+pub fn needed(subject: &Subject, seen: &Snapshot) -> BTreeSet<Read> {
+    let mut plan = Plan { seen, reads: BTreeSet::new() };
+    plan.object(subject.object());
+    plan.reads.insert(Read::EventsAbout(subject.object()));
+    match subject {
+        Subject::Claim(key) => plan.claim_alone(key),
+        Subject::Pod(key) => plan.pod(key),
+        Subject::Volume(name) => plan.volume_alone(name),
+        Subject::Attachment(name) => plan.attachment_alone(name),
+        Subject::Node(name) => plan.node_alone(name),
+        Subject::Class(name) => plan.class_alone(name),
+    }
+    plan.reads
+}
+
+struct Plan<'a> {
+    seen: &'a Snapshot,
+    reads: BTreeSet<Read>,
+}
+
+impl Plan<'_> {
+    fn object(&mut self, object: ObjectRef) {
+        self.reads.insert(Read::Object(object));
+    }
+
+    fn list(&mut self, list: List) {
+        self.reads.insert(Read::All(list));
+    }
+
+    /// Leases of all namespaces, or, of who may not see them, at least those where most are.
+    fn leases(&mut self) {
+        self.reads.insert(Read::Leases(None));
+        if self.is_unseen(&Read::Leases(None)) {
+            self.reads.insert(Read::Leases(Some(SYSTEM_NAMESPACE)));
+        }
+    }
+
+    fn is_unseen(&self, read: &Read) -> bool {
+        let what = read.to_string();
+        self.seen.unseen.iter().any(|unseen| unseen.what == what)
+    }
+
+    /// Whether more can become known of an object.
+    fn is_open(&self, object: &ObjectRef) -> bool {
+        !self.seen.details.contains_key(object)
+            && !self.seen.is_absent(object)
+            && !self.is_unseen(&Read::Object(object.clone()))
+    }
+
+    fn claim_alone(&mut self, key: &ClaimKey) {
+        let Some(claim) = self.claim(key) else { return };
+        if claim.spec.volume_name.is_empty() {
+            self.reads.insert(Read::PodsIn(key.namespace().to_owned()));
+        } else {
+            self.wanted_by(&claim.spec.volume_name, key);
+        }
+    }
+
+    /// A claim with what it is, or may come to be, bound to.
+    fn claim(&mut self, key: &ClaimKey) -> Option<std::sync::Arc<PersistentVolumeClaim>> {
+        let object = ObjectRef::Claim(key.clone());
+        self.object(object.clone());
+        self.reads.insert(Read::EventsAbout(object));
+        let claim = self.seen.objects.claims.get(key)?;
+        if claim.spec.volume_name.is_empty() {
+            self.list(List::Volumes);
+            self.list(List::Classes);
+            self.leases();
+            let class = claim_class(&claim);
+            if !class.is_empty() {
+                self.class(&ClassName::from(class));
+            }
+        } else {
+            self.volume(&claim.spec.volume_name);
+        }
+        Some(claim)
+    }
+
+    /// A volume with the claim it is for.
+    fn volume(&mut self, name: &VolumeName) -> Option<std::sync::Arc<PersistentVolume>> {
+        self.object(ObjectRef::Volume(name.clone()));
+        let volume = self.seen.objects.volumes.get(name)?;
+        if let Some(claim) = &volume.spec.claim_ref {
+            self.object(ObjectRef::Claim(claim.key()));
+        }
+        if let Some(csi) = &volume.spec.csi {
+            self.object(ObjectRef::Driver(csi.driver.clone()));
+        }
+        Some(volume)
+    }
+
+    fn class(&mut self, name: &ClassName) {
+        self.object(ObjectRef::Class(name.clone()));
+        if let Some(class) = self.seen.objects.classes.get(name) {
+            // Provisioners that are no CSI drivers have no such object, which is no harm.
+            self.object(ObjectRef::Driver(DriverName::from(class.provisioner.as_str())));
+        }
+    }
+
+    fn class_alone(&mut self, name: &ClassName) {
+        self.class(name);
+        self.list(List::Classes);
+        self.leases();
+    }
+
+    fn pod(&mut self, key: &PodKey) {
+        let Some(pod) = self.seen.objects.pods.get(key) else { return };
+        let node = pod.spec.node_name.clone();
+        if !node.is_empty() {
+            self.node(&node);
+        }
+        for key in claims_of(&pod) {
+            let Some(claim) = self.claim(&key) else { continue };
+            let volume = &claim.spec.volume_name;
+            if !node.is_empty() && !volume.is_empty() {
+                self.attached(volume, &BTreeSet::from([node.clone()]));
+            }
+        }
+    }
+
+    fn volume_alone(&mut self, name: &VolumeName) {
+        let Some(volume) = self.volume(name) else { return };
+        match &volume.spec.claim_ref {
+            Some(claim) => self.wanted_by(name, &claim.key()),
+            None => self.list(List::Claims),
+        }
+        if volume.spec.csi.is_some() || volume.spec.in_tree.is_some() {
+            self.list(List::Attachments);
+            self.holders(name);
+        }
+    }
+
+    fn attachment_alone(&mut self, name: &AttachmentName) {
+        let Some(attachment) = self.seen.objects.attachments.get(name) else { return };
+        self.node(&attachment.spec.node_name);
+        self.reads.insert(Read::PodsOn(attachment.spec.node_name.clone()));
+        self.object(ObjectRef::Driver(attachment.spec.attacher.clone()));
+        if !is_settled(&attachment) {
+            self.leases();
+        }
+        let Some(volume) = &attachment.spec.source.persistent_volume_name else { return };
+        let claim = self.volume(volume).and_then(|volume| Some(volume.spec.claim_ref.as_ref()?.key()));
+        if let Some(claim) = claim
+            && attachment.metadata.is_terminating()
+        {
+            // Which pods wait for it to be gone.
+            self.wanted_by(volume, &claim);
+        }
+    }
+
+    /// A volume with the pods that use its claim.
+    fn wanted_by(&mut self, name: &VolumeName, claim: &ClaimKey) {
+        self.reads.insert(Read::PodsIn(claim.namespace().to_owned()));
+        self.attached(name, &self.nodes_using(claim));
+    }
+
+    fn node(&mut self, name: &NodeName) {
+        self.object(ObjectRef::Node(name.clone()));
+        self.reads.insert(Read::CsiNode(name.clone()));
+    }
+
+    fn node_alone(&mut self, name: &NodeName) {
+        self.node(name);
+        self.reads.insert(Read::PodsOn(name.clone()));
+        if self.seen.is_absent(&ObjectRef::Node(name.clone())) {
+            // Nothing else says what is still attached there.
+            self.list(List::Attachments);
+        }
+        let mut named: Vec<VolumeId> = Vec::new();
+        if let Some(node) = self.seen.objects.nodes.get(name) {
+            let attached = node.status.volumes_attached.iter().map(|attached| &*attached.name);
+            let listed = attached.chain(node.status.volumes_in_use.iter().map(|name| &**name));
+            named.extend(listed.filter_map(VolumeId::parse_csi));
+        }
+        for volume in named {
+            let attachment = volume.attachment_name(name);
+            self.object(ObjectRef::Attachment(attachment.clone()));
+            let attachment = self.seen.objects.attachments.get(&attachment);
+            let volume = attachment.and_then(|it| it.spec.source.persistent_volume_name.clone());
+            if let Some(volume) = volume {
+                self.volume(&volume);
+            }
+        }
+        let mut claims = BTreeSet::new();
+        self.seen.objects.pods.for_each(|pod| {
+            if pod.spec.node_name == *name && !pod.is_terminated() {
+                claims.extend(claims_of(pod));
+            }
+        });
+        for key in claims {
+            self.object(ObjectRef::Claim(key.clone()));
+            let Some(claim) = self.seen.objects.claims.get(&key) else { continue };
+            if !claim.spec.volume_name.is_empty() {
+                self.attached(&claim.spec.volume_name, &BTreeSet::from([name.clone()]));
+            }
+        }
+    }
+
+    /// Nodes with pods that use a claim.
+    fn nodes_using(&self, key: &ClaimKey) -> BTreeSet<NodeName> {
+        let mut nodes = BTreeSet::new();
+        self.seen.objects.pods.for_each(|pod| {
+            let uses = || claims_of(pod).any(|claim| claim == *key);
+            if !pod.spec.node_name.is_empty() && !pod.is_terminated() && uses() {
+                nodes.insert(pod.spec.node_name.clone());
+            }
+        });
+        nodes
+    }
+
+    /// A volume that is wanted on these nodes: its attachments there, and, where it does not get there, who holds it.
+    fn attached(&mut self, name: &VolumeName, nodes: &BTreeSet<NodeName>) {
+        let Some(volume) = self.volume(name) else { return };
+        let Some(csi) = &volume.spec.csi else {
+            if volume.spec.in_tree.is_some() && !nodes.is_empty() {
+                // Its attachment is named by what the driver in its place calls it.
+                self.list(List::Attachments);
+                self.holders(name);
+            }
+            return;
+        };
+        if self.is_open(&ObjectRef::Driver(csi.driver.clone())) {
+            return;
+        }
+        let driver = self.seen.objects.drivers.get(&csi.driver);
+        if driver.is_some_and(|driver| driver.spec.attach_required == Some(false)) {
+            return;
+        }
+        if nodes.len() > MANY_NODES {
+            self.list(List::Attachments);
+            self.holders(name);
+            return;
+        }
+        let id = VolumeId::csi(&csi.driver, &csi.volume_handle);
+        for node in nodes {
+            self.node(node);
+            let attachment = ObjectRef::Attachment(id.attachment_name(node));
+            self.object(attachment.clone());
+            if !self.is_waited_for(&attachment) {
+                continue;
+            }
+            self.leases();
+            if is_exclusive(&volume) {
+                self.list(List::Attachments);
+                self.holders(name);
+                if let Some(claim) = &volume.spec.claim_ref {
+                    self.reads.insert(Read::PodsIn(claim.namespace.to_string()));
+                }
+            }
+        }
+    }
+
+    /// Whether an attachment is known not to be there as it is wanted.
+    fn is_waited_for(&self, attachment: &ObjectRef) -> bool {
+        let ObjectRef::Attachment(name) = attachment else { return false };
+        match self.seen.objects.attachments.get(name) {
+            Some(attachment) => !is_settled(&attachment),
+            None => !self.is_open(attachment),
+        }
+    }
+
+    /// The nodes of a volume's attachments: all of a few, else those where something is under way.
+    fn holders(&mut self, name: &VolumeName) {
+        let mut nodes = BTreeMap::new();
+        self.seen.objects.attachments.for_each(|attachment| {
+            if attachment.spec.source.persistent_volume_name.as_ref() == Some(name) {
+                nodes.insert(attachment.spec.node_name.clone(), is_settled(attachment));
+            }
+        });
+        let are_few = nodes.len() <= MANY_NODES;
+        let unsettled = nodes.iter().filter(|(_, is_settled)| are_few || !**is_settled).take(MANY_NODES);
+        for (node, is_settled) in unsettled {
+            self.node(node);
+            if !is_settled {
+                self.leases();
+            }
+        }
+    }
+}
+
+/// The claims of a pod's volumes.
+fn claims_of(pod: &Pod) -> impl Iterator<Item = ClaimKey> {
+    pod.spec.volumes.iter().filter_map(|volume| pod.claim_of(volume))
+}
+
+/// Attached, and to stay.
+fn is_settled(attachment: &VolumeAttachment) -> bool {
+    attachment.status.attached && !attachment.metadata.is_terminating()
+}
+
+/// Whether a volume may be on one node only.
+fn is_exclusive(volume: &PersistentVolume) -> bool {
+    let modes = &volume.spec.access_modes;
+    !modes.into_iter().any(|mode| matches!(&**mode, "ReadWriteMany" | "ReadOnlyMany"))
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::jiff::Timestamp;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::{explain::snapshot::Unseen, kube_api::kinds::StorageClass};
+
+    fn claim(volume: &str) -> Value {
+        json!({
+            "kind": "PersistentVolumeClaim", "metadata": { "name": "data", "namespace": "shop" },
+            "spec": { "volumeName": volume, "storageClassName": "fast" },
+        })
+    }
+
+    fn volume(mode: &str) -> Value {
+        json!({
+            "kind": "PersistentVolume", "metadata": { "name": "pv1" },
+            "spec": {
+                "accessModes": [mode], "csi": { "driver": "d", "volumeHandle": "h" },
+                "claimRef": { "namespace": "shop", "name": "data" },
+            },
+        })
+    }
+
+    fn pod(name: &str, node: &str) -> Value {
+        json!({
+            "kind": "Pod", "metadata": { "name": name, "namespace": "shop" },
+            "spec": {
+                "nodeName": node,
+                "volumes": [{ "name": "v", "persistentVolumeClaim": { "claimName": "data" } }],
+            },
+        })
+    }
+
+    fn attachment(node: &str, attached: bool) -> Value {
+        let name = VolumeId::csi(&"d".into(), "h").attachment_name(&node.into());
+        json!({
+            "kind": "VolumeAttachment", "metadata": { "name": name },
+            "spec": { "attacher": "d", "nodeName": node, "source": { "persistentVolumeName": "pv1" } },
+            "status": { "attached": attached },
+        })
+    }
+
+    fn driver(attaches: bool) -> Value {
+        json!({ "kind": "CSIDriver", "metadata": { "name": "d" }, "spec": { "attachRequired": attaches } })
+    }
+
+    fn class() -> Value {
+        json!({ "kind": "StorageClass", "metadata": { "name": "fast" }, "provisioner": "p" })
+    }
+
+    fn node(name: &str) -> Value {
+        json!({
+            "kind": "Node", "metadata": { "name": name },
+            "status": { "volumesAttached": [{ "name": "kubernetes.io/csi/d^h", "devicePath": "" }] },
+        })
+    }
+
+    fn seen(objects: impl IntoIterator<Item = Value>) -> Snapshot {
+        let mut snapshot = Snapshot::new(Timestamp::UNIX_EPOCH);
+        for (number, mut object) in objects.into_iter().enumerate() {
+            object["metadata"]["uid"] = json!(format!("u{number}"));
+            object["metadata"]["resourceVersion"] = json!("7");
+            snapshot.take(object).unwrap();
+        }
+        snapshot
+    }
+
+    /// The reads, as what could not be seen is named, with attachments by their nodes.
+    fn reads(subject: &str, seen: &Snapshot) -> Vec<String> {
+        let subject = Subject::parse(&[subject], "shop").unwrap();
+        let by_node = |node: &str| {
+            let name = VolumeId::csi(&"d".into(), "h").attachment_name(&node.into());
+            (format!("volumeattachment/{name}"), format!("va on {node}"))
+        };
+        let names = [by_node("a"), by_node("b")];
+        let mut reads: Vec<String> = needed(&subject, seen)
+            .iter()
+            .map(|read| {
+                let text = read.to_string();
+                names.iter().fold(text, |text, (name, short)| text.replace(name, short))
+            })
+            .filter(|read| !read.starts_with("events"))
+            .collect();
+        reads.sort();
+        reads
+    }
+
+    #[test]
+    fn each_answer_leads_to_the_reads_that_it_calls_for_and_to_no_others() {
+        let absent = |mut snapshot: Snapshot, node: &str| {
+            let name = VolumeId::csi(&"d".into(), "h").attachment_name(&node.into());
+            snapshot.note_absent(ObjectRef::Attachment(name));
+            snapshot
+        };
+        let rwo = "ReadWriteOnce";
+        let bound = || [claim("pv1"), volume(rwo)];
+        let cases: Vec<(&str, &str, Snapshot, &[&str])> = vec![
+            ("nothing is known", "pvc/data", seen([]), &["pvc/shop/data"]),
+            (
+                "a claim that looks for a volume",
+                "pvc/data",
+                seen([claim("")]),
+                &[
+                    "leases",
+                    "persistentvolumes",
+                    "pods in shop",
+                    "pvc/shop/data",
+                    "storageclass/fast",
+                    "storageclasses",
+                ],
+            ),
+            (
+                "its class names a provisioner",
+                "pvc/data",
+                seen([claim(""), class()]),
+                &[
+                    "csidriver/p",
+                    "leases",
+                    "persistentvolumes",
+                    "pods in shop",
+                    "pvc/shop/data",
+                    "storageclass/fast",
+                    "storageclasses",
+                ],
+            ),
+            ("a bound claim", "pvc/data", seen([claim("pv1")]), &["pods in shop", "pv/pv1", "pvc/shop/data"]),
+            (
+                "without a pod nothing is to be attached",
+                "pvc/data",
+                seen(bound().into_iter().chain([driver(true)])),
+                &["csidriver/d", "pods in shop", "pv/pv1", "pvc/shop/data"],
+            ),
+            (
+                "a pod on a node: the attachment there, by its name",
+                "pvc/data",
+                seen(bound().into_iter().chain([driver(true), pod("p", "a")])),
+                &["csidriver/d", "csinode/a", "node/a", "pods in shop", "pv/pv1", "pvc/shop/data", "va on a"],
+            ),
+            (
+                "a driver that does not attach",
+                "pvc/data",
+                seen(bound().into_iter().chain([driver(false), pod("p", "a")])),
+                &["csidriver/d", "pods in shop", "pv/pv1", "pvc/shop/data"],
+            ),
+            (
+                "attached as it is to be: nothing is listed",
+                "pod/p",
+                seen(bound().into_iter().chain([driver(true), pod("p", "a"), attachment("a", true)])),
+                &["csidriver/d", "csinode/a", "node/a", "pod/shop/p", "pv/pv1", "pvc/shop/data", "va on a"],
+            ),
+            (
+                "not attached, and for one node only: who holds it",
+                "pod/p",
+                absent(seen(bound().into_iter().chain([driver(true), pod("p", "a")])), "a"),
+                &[
+                    "csidriver/d",
+                    "csinode/a",
+                    "leases",
+                    "node/a",
+                    "pod/shop/p",
+                    "pods in shop",
+                    "pv/pv1",
+                    "pvc/shop/data",
+                    "va on a",
+                    "volumeattachments",
+                ],
+            ),
+            (
+                "the node that holds it",
+                "pod/p",
+                absent(
+                    seen(bound().into_iter().chain([driver(true), pod("p", "a"), attachment("b", true)])),
+                    "a",
+                ),
+                &[
+                    "csidriver/d",
+                    "csinode/a",
+                    "csinode/b",
+                    "leases",
+                    "node/a",
+                    "node/b",
+                    "pod/shop/p",
+                    "pods in shop",
+                    "pv/pv1",
+                    "pvc/shop/data",
+                    "va on a",
+                    "volumeattachments",
+                ],
+            ),
+            (
+                "for many nodes: it only waits for its attacher",
+                "pod/p",
+                seen([
+                    claim("pv1"),
+                    volume("ReadWriteMany"),
+                    driver(true),
+                    pod("p", "a"),
+                    attachment("a", false),
+                ]),
+                &[
+                    "csidriver/d",
+                    "csinode/a",
+                    "leases",
+                    "node/a",
+                    "pod/shop/p",
+                    "pv/pv1",
+                    "pvc/shop/data",
+                    "va on a",
+                ],
+            ),
+            (
+                "a volume",
+                "pv/pv1",
+                seen([volume(rwo), attachment("b", true)]),
+                &[
+                    "csidriver/d",
+                    "csinode/b",
+                    "node/b",
+                    "pods in shop",
+                    "pv/pv1",
+                    "pvc/shop/data",
+                    "volumeattachments",
+                ],
+            ),
+            (
+                "a volume that a pod waits for",
+                "pv/pv1",
+                seen([volume(rwo), driver(true), pod("p", "a"), attachment("b", true)]),
+                &[
+                    "csidriver/d",
+                    "csinode/a",
+                    "csinode/b",
+                    "node/a",
+                    "node/b",
+                    "pods in shop",
+                    "pv/pv1",
+                    "pvc/shop/data",
+                    "va on a",
+                    "volumeattachments",
+                ],
+            ),
+            (
+                "a node: what its status and its pods name",
+                "node/a",
+                seen(bound().into_iter().chain([
+                    node("a"),
+                    driver(true),
+                    pod("p", "a"),
+                    attachment("a", true),
+                ])),
+                &["csidriver/d", "csinode/a", "node/a", "pods on a", "pv/pv1", "pvc/shop/data", "va on a"],
+            ),
+            (
+                "a class",
+                "sc/fast",
+                seen([class()]),
+                &["csidriver/p", "leases", "storageclass/fast", "storageclasses"],
+            ),
+        ];
+        for (name, subject, seen, expected) in cases {
+            assert_eq!(reads(subject, &seen), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn an_attachment_leads_to_its_node_and_while_it_goes_to_those_who_wait() {
+        let name = VolumeId::csi(&"d".into(), "h").attachment_name(&"a".into());
+        let subject = format!("va/{name}");
+        let mut going = attachment("a", true);
+        going["metadata"]["deletionTimestamp"] = json!("1970-01-02T00:00:00Z");
+        let common =
+            ["csidriver/d", "csinode/a", "node/a", "pods on a", "pv/pv1", "pvc/shop/data", "va on a"];
+        assert_eq!(reads(&subject, &seen([attachment("a", true), volume("ReadWriteOnce")])), common);
+        let mut expected = common.to_vec();
+        expected.extend(["leases", "pods in shop"]);
+        expected.sort_unstable();
+        assert_eq!(reads(&subject, &seen([going, volume("ReadWriteOnce")])), expected);
+    }
+
+    #[test]
+    fn what_may_not_be_seen_is_not_waited_for() {
+        let mut snapshot = seen([claim("pv1"), volume("ReadWriteOnce"), pod("p", "a")]);
+        let deny = |snapshot: &mut Snapshot, what: &str| {
+            let why = "forbidden".to_owned();
+            snapshot.unseen.push(Unseen { what: what.to_owned(), why, forbidden: true });
+        };
+        assert!(!reads("pod/p", &snapshot).contains(&"va on a".to_owned()));
+        deny(&mut snapshot, "csidriver/d");
+        assert!(reads("pod/p", &snapshot).contains(&"va on a".to_owned()));
+        let name = VolumeId::csi(&"d".into(), "h").attachment_name(&"a".into());
+        deny(&mut snapshot, &format!("volumeattachment/{name}"));
+        assert!(reads("pod/p", &snapshot).contains(&"leases".to_owned()));
+        deny(&mut snapshot, "leases");
+        assert!(reads("pod/p", &snapshot).contains(&"leases in kube-system".to_owned()));
+    }
+
+    #[test]
+    fn a_node_that_is_gone_is_looked_for_in_all_attachments() {
+        let mut snapshot = seen([]);
+        snapshot.note_absent(ObjectRef::Node("a".into()));
+        snapshot.note_listed::<StorageClass>();
+        assert!(reads("node/a", &snapshot).contains(&"volumeattachments".to_owned()));
+    }
+}

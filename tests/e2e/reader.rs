@@ -1,0 +1,243 @@
+//! The offline reader of explanations on a cluster that is there: what it asks for, what it may not see, and that the
+//! controllers, asked over what it read, say what they do.
+
+use std::sync::{Arc, Mutex};
+
+use kube::{Client, client::Body};
+use mooring::{
+    attach_detach::{self, AttachDetachOptions, decide::csi::Waiting, dry_run::NextWrite},
+    binder::{self, BinderOptions},
+    explain::{
+        read::{Reader, Reading},
+        subject::Subject,
+    },
+    kube_api::{
+        connect::{ApiServer, Choice},
+        ids::{ClaimKey, VolumeName},
+        kinds::ObjectRef,
+    },
+};
+use serde_json::json;
+use test_support::{
+    actors::{Reaction, attachment_name},
+    cluster::{Cluster, DRIVER},
+    control_plane::User,
+};
+
+use crate::stage::{Place, Stage, Story, story};
+
+/// Where the claims of the stories are.
+const NAMESPACE: &str = "default";
+
+pub fn stories() -> Vec<Story> {
+    vec![
+        story("reader_asks_by_name_where_it_can", asks_by_name),
+        story("reader_lists_volumes_for_a_claim_that_looks_for_one", lists_candidates),
+        story("reader_finds_who_holds_a_volume", finds_the_holder),
+        story("reader_sees_an_attachment_that_does_not_go", sees_a_stuck_attachment),
+        story("reader_of_one_namespace_says_what_it_may_not_see", one_namespace).at(Place::RealServer),
+    ]
+}
+
+/// What was asked for: path and query.
+type Asked = Arc<Mutex<Vec<String>>>;
+
+/// A reader with all rights, and what it asks for.
+fn reader(stage: &Stage) -> (Reader, Asked) {
+    let asked = Asked::default();
+    let (client, record) = (stage.proxied_client(), Arc::clone(&asked));
+    let service = tower::service_fn(move |request: http::Request<Body>| {
+        assert_eq!(request.method(), http::Method::GET, "a reader only reads");
+        record.lock().unwrap().push(request.uri().to_string());
+        let client = client.clone();
+        async move { client.send(request).await }
+    });
+    let api = ApiServer::in_process(Client::new(service, NAMESPACE));
+    (Reader::new(&api, None).unwrap(), asked)
+}
+
+async fn read(reader: &Reader, kind: &str, name: &str) -> Reading {
+    let subject = Subject::new(kind, NAMESPACE, name).unwrap();
+    reader.read(&subject, &|_| {}).await.unwrap()
+}
+
+/// How each pair of volume and node stands, by node: what it waits for, and the next write.
+fn pairs(reading: &Reading) -> Vec<(String, Option<Waiting>, Option<NextWrite>)> {
+    let snapshot = &reading.snapshot;
+    let is_absent = |object: &ObjectRef| snapshot.is_absent(object);
+    let options = AttachDetachOptions::default();
+    let outlook = attach_detach::dry_run::dry_run(&snapshot.objects, options, &is_absent, snapshot.taken_at);
+    outlook.pairs.into_iter().map(|((_, node), pair)| (node.to_string(), pair.waiting, pair.write)).collect()
+}
+
+/// The code of a claim's reason; none if it is settled.
+fn reason(reading: &Reading, claim: &str) -> Option<&'static str> {
+    let snapshot = &reading.snapshot;
+    let is_absent = |object: &ObjectRef| snapshot.is_absent(object);
+    let outlook = binder::dry_run::dry_run(&snapshot.objects, &BinderOptions::default(), &is_absent);
+    let place = outlook.claims.get(&ClaimKey::new(NAMESPACE, claim)).unwrap();
+    assert_eq!(place.write, None);
+    place.reason.as_ref().map(|reason| reason.code())
+}
+
+async fn asks_by_name(stage: Stage) {
+    let (_attacher, _kubelets) = (stage.attacher(), stage.kubelets());
+    let _daemon = stage.daemon().await;
+    let cluster = &stage.cluster;
+    cluster.node("n1").await;
+    cluster.bound_pair("v1", "c1").await;
+    cluster.bound_pair("v2", "c2").await;
+    cluster.pod("p1", "n1", &["c1"]).await;
+    cluster.running("p1").await;
+    cluster.published("n1", &["v1"]).await;
+
+    let attachment = attachment_name("v1", DRIVER, "n1");
+    for (kind, name) in [("pvc", "c1"), ("pod", "p1"), ("va", attachment.as_str()), ("node", "n1")] {
+        let (reader, asked) = reader(&stage);
+        let reading = read(&reader, kind, name).await;
+        assert_eq!(reading.snapshot.unseen, [], "{kind}");
+        let asked = asked.lock().unwrap().clone();
+        let lists: Vec<&String> = asked
+            .iter()
+            .filter(|uri| {
+                ["persistentvolumes?", "volumeattachments?", "claims?", "/leases"]
+                    .iter()
+                    .any(|list| uri.contains(list))
+            })
+            .collect();
+        assert!(lists.is_empty(), "{kind}: {lists:?}");
+        assert!(asked.len() <= 14, "{kind}: {} requests: {asked:#?}", asked.len());
+        // The other pair is none of its business.
+        assert!(reading.snapshot.objects.volumes.get(&VolumeName::from("v2")).is_none(), "{kind}");
+        assert!(reading.snapshot.objects.attachments.get(&attachment.as_str().into()).is_some(), "{kind}");
+        let pairs = pairs(&reading);
+        assert_eq!(pairs, [("n1".to_owned(), None, None)], "{kind}");
+        if kind != "node" {
+            assert_eq!(reason(&reading, "c1"), None, "{kind}");
+        }
+    }
+}
+
+async fn lists_candidates(stage: Stage) {
+    let cluster = &stage.cluster;
+    cluster.pair_bound_by_hand("v1", "c1").await;
+    cluster.claim("c2").await;
+    let (reader, asked) = reader(&stage);
+    let reading = read(&reader, "pvc", "c2").await;
+    assert_eq!(reading.snapshot.unseen, []);
+    assert!(reading.snapshot.objects.volumes.get(&VolumeName::from("v1")).is_some());
+    let lists = asked.lock().unwrap().iter().filter(|uri| uri.contains("/persistentvolumes?")).count();
+    assert_eq!(lists, 1);
+    assert_eq!(reason(&reading, "c2"), Some("NoClassAndNoMatch"));
+    assert!(reading.server.version.is_some_and(|(major, minor)| (major, minor) >= (1, 33)));
+}
+
+async fn finds_the_holder(stage: Stage) {
+    let (_attacher, _kubelets) = (stage.attacher(), stage.kubelets());
+    let _daemon = stage.daemon().await;
+    let cluster = &stage.cluster;
+    cluster.node("n1").await;
+    cluster.node("n2").await;
+    cluster.bound_pair("v1", "c1").await;
+    cluster.pod("p1", "n1", &["c1"]).await;
+    cluster.running("p1").await;
+    cluster.pod("p2", "n2", &["c1"]).await;
+    cluster.event("p2", "FailedAttachVolume").await;
+
+    for (kind, name) in [("pod", "p2"), ("pvc", "c1"), ("pv", "v1")] {
+        let (reader, _) = reader(&stage);
+        let reading = read(&reader, kind, name).await;
+        assert_eq!(reading.snapshot.unseen, [], "{kind}");
+        let pairs = pairs(&reading);
+        let waiting = pairs.iter().find(|(node, ..)| node == "n2").map(|(_, waiting, _)| waiting.clone());
+        let code = waiting.flatten().map(|waiting| waiting.code());
+        assert_eq!(code, Some("HeldByNode"), "{kind}: {pairs:?}");
+        assert!(pairs.iter().any(|(node, ..)| node == "n1"), "{kind}: {pairs:?}");
+    }
+    let (reader, _) = reader(&stage);
+    let reading = read(&reader, "pod", "p2").await;
+    let told =
+        |event: &k8s_openapi::api::core::v1::Event| event.reason.as_deref() == Some("FailedAttachVolume");
+    assert!(reading.snapshot.events.iter().any(told), "{:?}", reading.snapshot.events);
+}
+
+async fn sees_a_stuck_attachment(stage: Stage) {
+    let (attacher, _kubelets) = (stage.attacher(), stage.kubelets());
+    attacher.change(|behaviour| behaviour.detach = Reaction::Fail("cannot detach now".to_owned()));
+    let _daemon = stage.daemon().await;
+    let cluster = &stage.cluster;
+    cluster.node("n1").await;
+    cluster.bound_pair("v1", "c1").await;
+    cluster.pod("p1", "n1", &["c1"]).await;
+    cluster.running("p1").await;
+    cluster.delete_pod("p1").await;
+    cluster.detach_error("v1", "n1").await;
+
+    let (reader, _) = reader(&stage);
+    let attachment = attachment_name("v1", DRIVER, "n1");
+    let reading = read(&reader, "va", &attachment).await;
+    assert_eq!(reading.snapshot.unseen, []);
+    let found = reading.snapshot.objects.attachments.get(&attachment.as_str().into()).unwrap();
+    assert!(found.metadata.is_terminating() && found.status.detach_error.is_some());
+    let pairs = pairs(&reading);
+    let [(node, Some(waiting), None)] = pairs.as_slice() else { panic!("{pairs:?}") };
+    assert_eq!((node.as_str(), waiting.code()), ("n1", "DetachError"));
+    attacher.change(|behaviour| behaviour.detach = Reaction::Succeed(std::time::Duration::ZERO));
+    cluster.detached("v1", "n1").await;
+}
+
+/// By its own kubeconfig, over the network.
+async fn one_namespace(stage: Stage) {
+    let plane = &stage.real().plane;
+    let admin = Cluster::new(plane.client(User::Admin));
+    let role = "rbac.authorization.k8s.io/v1";
+    for manifest in [
+        json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "tenant", "namespace": NAMESPACE } }),
+        json!({
+            "apiVersion": role, "kind": "Role", "metadata": { "name": "tenant", "namespace": NAMESPACE },
+            "rules": [{
+                "apiGroups": [""], "resources": ["pods", "persistentvolumeclaims", "events"],
+                "verbs": ["get", "list"],
+            }],
+        }),
+        json!({
+            "apiVersion": role, "kind": "RoleBinding", "metadata": { "name": "tenant", "namespace": NAMESPACE },
+            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "tenant" },
+            "subjects": [{ "kind": "ServiceAccount", "name": "tenant", "namespace": NAMESPACE }],
+        }),
+    ] {
+        admin.apply(&manifest.to_string()).await;
+    }
+    stage.cluster.pair_bound_by_hand("v1", "c1").await;
+    stage.cluster.claim("c2").await;
+    stage.cluster.pod("p1", "n1", &["c1"]).await;
+
+    let token = plane.service_account_token(NAMESPACE, "tenant").await;
+    let kubeconfig = plane.kubeconfig(plane.url(), &token);
+    let choice = Choice { kubeconfig: Some(kubeconfig), ..Choice::default() };
+    let api = ApiServer::choose(&choice).await.unwrap();
+    let reader = Reader::new(&api, None).unwrap();
+    let forbidden = async |kind: &str, name: &str| -> Vec<String> {
+        let reading = read(&reader, kind, name).await;
+        assert!(
+            reading.snapshot.unseen.iter().all(|unseen| unseen.forbidden),
+            "{:?}",
+            reading.snapshot.unseen
+        );
+        reading.snapshot.unseen.into_iter().map(|unseen| unseen.what).collect()
+    };
+    assert_eq!(forbidden("pvc", "c1").await, ["pv/v1"]);
+    assert_eq!(
+        forbidden("pvc", "c2").await,
+        ["leases", "leases in kube-system", "persistentvolumes", "storageclasses"]
+    );
+    assert_eq!(forbidden("pod", "p1").await, ["csinode/n1", "node/n1", "pv/v1"]);
+    // Events about nodes are in the namespace.
+    assert_eq!(forbidden("node", "n1").await, ["csinode/n1", "node/n1", "pods on n1"]);
+    // A server that does not know who asks.
+    let stranger = Choice { token: Some("stranger".to_owned()), ..choice };
+    let reader = Reader::new(&ApiServer::choose(&stranger).await.unwrap(), None).unwrap();
+    let subject = Subject::new("pvc", NAMESPACE, "c1").unwrap();
+    let error = reader.read(&subject, &|_| {}).await.unwrap_err().to_string();
+    assert!(error.contains("does not accept the credentials"), "{error}");
+}
