@@ -11,6 +11,9 @@
     runbookBase: 'docs/runbooks',
     // The page of an alert, whose name is %s; for runbooks that are not kept under the repository's names.
     runbookURL: self.runbookBase + '/%s.md',
+    // The same of the pages about reasons; what comes after the base is the reason's code.
+    reasonBase: 'docs/reasons',
+    reasonURL: self.reasonBase + '/{{ $labels.reason }}.md',
 
     // Share of the operations that is within its objective (S-1 to S-4).
     objectives: {

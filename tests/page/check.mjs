@@ -120,6 +120,16 @@ async function enhanced(page, name) {
   expect(name, `copying says ${said}`, said === 'Copied.');
 }
 
+/** The script tells ages as the program does: the rows of its unit test. */
+async function alike(page) {
+  const rows = [...readFileSync(join(source, 'text.rs'), 'utf8').matchAll(/^\s+\(([\d_]+), "(\w+)"\),$/gm)];
+  expect('ages', `only ${rows.length} rows of the unit test can be read`, rows.length > 8);
+  for (const [, seconds, told] of rows) {
+    const found = await page.evaluate((it) => age(it), Number(seconds.replaceAll('_', '')));
+    expect('ages', `${seconds} s are ${found}, not ${told}`, found === told);
+  }
+}
+
 /** What it says is there without script. */
 async function plain(browser, one) {
   const text = async (script) => {
@@ -143,6 +153,7 @@ for (const one of pages) {
   await accessible(page, one.name);
   await reachable(page, one.name);
   await enhanced(page, one.name);
+  if (one === pages[0]) await alike(page);
   await page.close();
   await plain(browser, one);
   if (wrong.length === before) console.log(`ok ${one.name}`);

@@ -38,7 +38,7 @@ impl Guard {
         }
         let mut bytes = [0; SECRET];
         getrandom::fill(&mut bytes).map_err(|error| format!("no random bytes: {error}"))?;
-        let secret = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let secret = format!("{:032x}", u128::from_be_bytes(bytes));
         let port = listens.port();
         Ok(Self { secret, hosts: vec![listens.to_string(), format!("localhost:{port}")] })
     }
@@ -88,11 +88,13 @@ mod tests {
 
     use super::*;
 
+    type Headers = &'static [(HeaderName, &'static str)];
+
     #[test]
     fn only_who_knows_the_secret_and_means_this_server_is_admitted() {
         let guard = Guard::new("127.0.0.1:8443".parse().unwrap()).unwrap();
         let path = format!("{}/explain/", guard.base());
-        let rows: &[(&str, &[(HeaderName, &str)], bool)] = &[
+        let rows: &[(&str, Headers, bool)] = &[
             ("as printed", &[(header::HOST, "127.0.0.1:8443")], true),
             ("by name", &[(header::HOST, "LocalHost:8443")], true),
             (

@@ -95,18 +95,13 @@ impl<S: Source> Site<S> {
 
     /// Leads from the form to an object's page.
     fn go(&self, query: &str) -> Response<String> {
-        let mut asked = Named { kind: String::new(), namespace: String::new(), name: String::new() };
-        for (key, value) in form_urlencoded::parse(query.as_bytes()) {
-            match key.as_ref() {
-                "kind" => asked.kind = value.trim().to_owned(),
-                "namespace" => asked.namespace = value.trim().to_owned(),
-                "name" => asked.name = value.trim().to_owned(),
-                _ => {}
-            }
-        }
-        if asked.namespace.is_empty() {
-            "default".clone_into(&mut asked.namespace);
-        }
+        let field = |name: &str| {
+            let found = form_urlencoded::parse(query.as_bytes()).find(|(key, _)| key == name);
+            found.map(|(_, value)| value.trim().to_owned()).unwrap_or_default()
+        };
+        let namespace = Some(field("namespace")).filter(|namespace| !namespace.is_empty());
+        let namespace = namespace.unwrap_or_else(|| "default".to_owned());
+        let asked = Named { kind: field("kind"), namespace, name: field("name") };
         let path = self.links.of(&asked).and_then(|path| HeaderValue::try_from(path).ok());
         let Some(path) = path else {
             return self.without(
