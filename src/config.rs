@@ -4,6 +4,7 @@
 //! the network, or any file but those that describe recycler pods and tracing.
 
 mod controllers;
+mod kcm_controllers;
 mod recyclers;
 
 use std::{

@@ -104,17 +104,17 @@ pub fn subsystems(parts: &Parts) -> anyhow::Result<Vec<Subsystem>> {
         subsystems.push(binder_subsystem(parts)?);
     }
     let (objects, leadership) = (|| Arc::clone(&parts.objects), || parts.leadership.clone());
-    let (caller, metrics) = (&parts.caller, &parts.metrics);
+    let (caller, metrics) = (&parts.caller, || (&parts.metrics, parts.alarms.clone()));
     // None of them tells users anything, as in KCM.
     let events = |name| parts.events.for_component(name);
     if claim_protection {
         let name = Protection::<ClaimProtection>::NAME;
-        let protection = Protection::of_claims(objects(), caller, leadership(), events(name), metrics)?;
+        let protection = Protection::of_claims(objects(), caller, leadership(), events(name), metrics())?;
         subsystems.push(Subsystem::unexplained(name, protection.run(parts.planning.clone())));
     }
     if volume_protection {
         let name = Protection::<VolumeProtection>::NAME;
-        let protection = Protection::of_volumes(objects(), caller, leadership(), events(name), metrics)?;
+        let protection = Protection::of_volumes(objects(), caller, leadership(), events(name), metrics())?;
         subsystems.push(Subsystem::unexplained(name, protection.run(parts.planning.clone())));
     }
     Ok(subsystems)

@@ -54,8 +54,8 @@ impl Controller {
         }
         let stale_list = match verdict.report_as_attached {
             ReportAsAttached::Unchanged => false,
-            ReportAsAttached::Yes => !node_volume.listed,
-            ReportAsAttached::No => node_volume.listed,
+            ReportAsAttached::Yes => !node_volume.is_listed(),
+            ReportAsAttached::No => node_volume.is_listed(),
         };
         if stale_list {
             self.dirty_nodes.push(node.clone());
@@ -63,7 +63,7 @@ impl Controller {
         if let Some(at) = verdict.wake_at {
             self.wake_at.insert((at, Dirty::NodeVolume(volume.clone(), node.clone())));
         }
-        if self.actual.node_volume_mut(volume, node).attachment.is_none() {
+        if self.actual.node_volume_mut(volume, node).known.is_none() {
             self.force_off_the_list(volume, node, verdict.forced);
         }
         self.remember_wait(volume, node, verdict);
@@ -115,11 +115,11 @@ impl Controller {
     /// Keeps how long a wait has lasted that force may end, for the process that comes after us.
     fn remember_wait(&mut self, volume: &VolumeId, node: &NodeName, verdict: &Verdict) {
         let Some(node_volume) = self.actual.node_volume(volume, node) else { return };
-        let attachment = node_volume.attachment.as_ref();
+        let attachment = node_volume.attachment();
         let is_over = attachment.is_some_and(|attachment| attachment.metadata.is_terminating());
         let is_over =
             is_over || matches!(verdict.step, Some(Step::GiveUp(_))) || !node_volume.may_be_attached();
-        match (node_volume.undesired_since, &verdict.waiting) {
+        match (node_volume.undesired_since(), &verdict.waiting) {
             (
                 Some(since),
                 Some(
@@ -160,7 +160,7 @@ impl Controller {
                 self.force(volume, node, reason);
             }
             (None, Some(_)) if !node_volume.may_be_mounted => self.forced_detach_done(volume, node),
-            (None, Some(_)) if node_volume.listed => node_volume.forced = None,
+            (None, Some(_)) if node_volume.is_listed() => node_volume.forced = None,
             _ => {}
         }
     }
@@ -261,7 +261,7 @@ impl Controller {
             Some(AttachmentCall::Delete) => State::Detaching,
             Some(AttachmentCall::Read) | None => node_volume.map(State::of).unwrap_or_default(),
         };
-        let attachment = node_volume.and_then(|node_volume| node_volume.attachment.as_deref());
+        let attachment = node_volume.and_then(|node_volume| node_volume.attachment());
         let waiting = verdict.waiting.clone();
         let judged = Judged {
             state,
@@ -373,7 +373,7 @@ impl Controller {
             None => None,
         };
         let attachment =
-            self.actual.node_volume(volume, node).and_then(|node_volume| node_volume.attachment.as_deref());
+            self.actual.node_volume(volume, node).and_then(|node_volume| node_volume.attachment());
         let attached = attachment.map(|attachment| &attachment.spec.source);
         if attached.is_some_and(|source| source.inline_volume_spec.is_some()) {
             return true;

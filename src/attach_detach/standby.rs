@@ -73,7 +73,7 @@ impl Controller {
             let nodes = self.desired.nodes(volume).into_iter().flat_map(VecMap::keys);
             let first = nodes.clone().next();
             let is_listed = |node: &NodeName| {
-                self.actual.node_volume(volume, node).is_some_and(|node_volume| node_volume.listed)
+                self.actual.node_volume(volume, node).is_some_and(|node_volume| node_volume.is_listed())
             };
             match self.actual.volume(volume) {
                 None => new.push((first, volume)),

@@ -1,6 +1,8 @@
 //! Which controllers run, in kube-controller-manager's words: `*` is those that run by default, `name` one more, `-name`
 //! one less, and of a name the first word counts.
 
+use super::kcm_controllers::is_known;
+
 /// One of ours: KCM's name, the name before 1.28, and whether it runs by default.
 const OURS: [(Name, &str, &str, bool); 4] = [
     (Name::AttachDetach, "persistentvolume-attach-detach-controller", "attachdetach", true),
@@ -33,13 +35,18 @@ pub struct Controllers {
 }
 
 impl Controllers {
-    /// Those of a list. Names of controllers that are not ours are KCM's own affair.
+    /// Those of a list. Names of KCM's controllers that are not ours say nothing here.
     ///
     /// # Errors
-    /// Nothing is left to run: a sentence for whoever wrote the list.
-    // KCM: staging/src/k8s.io/controller-manager/app/helper.go, IsControllerEnabled.
+    /// A name is no controller's, or nothing is left to run: a sentence for the operator.
+    // KCM: staging/src/k8s.io/controller-manager, app/helper.go, IsControllerEnabled, and options/generic.go, Validate.
     pub fn parse(list: &str) -> Result<Self, String> {
         let words: Vec<&str> = list.split(',').map(str::trim).filter(|word| !word.is_empty()).collect();
+        let names =
+            words.iter().filter(|word| **word != "*").map(|word| word.strip_prefix('-').unwrap_or(word));
+        if let Some(unknown) = names.into_iter().find(|name| !is_known(name)) {
+            return Err(format!("{unknown:?} is not in the list of known controllers"));
+        }
         let runs = |wanted: Name| {
             let Some((_, name, alias, by_default)) = OURS.iter().find(|(name, ..)| *name == wanted) else {
                 return false;
@@ -94,9 +101,22 @@ mod tests {
                 Controllers::parse(list).unwrap();
             assert_eq!([attach_detach, binder, claim_protection, volume_protection], expected, "{list}");
         }
-        for list in [off, "", "-*", "nodeipam", "*,-attachdetach,-persistentvolume-binder"] {
+        for list in [off, "", "nodeipam", "*,-attachdetach,-persistentvolume-binder"] {
             let error = Controllers::parse(list).unwrap_err();
             assert!(error.contains("belongs to kube-controller-manager"), "{list}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_no_controllers_is_refused() {
+        for (list, name) in [
+            ("*,persistentvolume-bider-controller", "persistentvolume-bider-controller"),
+            ("*,-attach-detach", "attach-detach"),
+            ("*,nodeipam,-", ""),
+            ("-*", "*"),
+        ] {
+            let error = Controllers::parse(list).unwrap_err();
+            assert_eq!(error, format!("{name:?} is not in the list of known controllers"), "{list}");
         }
     }
 }

@@ -19,6 +19,10 @@ pub enum OwnedField {
     AttachmentSpec,
     /// `status.phase` of a PersistentVolume or PersistentVolumeClaim.
     Phase,
+    /// The finalizer of protection in `metadata.finalizers` of a PersistentVolumeClaim.
+    ClaimFinalizer,
+    /// Likewise of a PersistentVolume.
+    VolumeFinalizer,
 }
 
 impl OwnedField {
@@ -29,6 +33,7 @@ impl OwnedField {
             Self::VolumesAttached => "status.volumesAttached",
             Self::AttachmentSpec => "spec",
             Self::Phase => "status.phase",
+            Self::ClaimFinalizer | Self::VolumeFinalizer => "metadata.finalizers",
         }
     }
 
@@ -38,6 +43,8 @@ impl OwnedField {
             Self::VolumesAttached => "/f:status/f:volumesAttached",
             Self::AttachmentSpec => "/f:spec",
             Self::Phase => "/f:status/f:phase",
+            Self::ClaimFinalizer => "/f:metadata/f:finalizers/v:\"kubernetes.io~1pvc-protection\"",
+            Self::VolumeFinalizer => "/f:metadata/f:finalizers/v:\"kubernetes.io~1pv-protection\"",
         }
     }
 }
@@ -96,7 +103,13 @@ mod tests {
         let phase = entry("kube-controller-manager", "status", json!({"f:status": {"f:phase": {}}}));
         let spec = entry("kubectl-create", "", json!({"f:spec": {"f:attacher": {}}}));
         let kcm = "kube-controller-manager";
+        let protection = json!({".": {}, "v:\"kubernetes.io/pvc-protection\"": {}});
+        let protection =
+            entry("kube-controller-manager", "", json!({"f:metadata": {"f:finalizers": protection}}));
         let cases = [
+            (vec![&finalizers], OwnedField::ClaimFinalizer, vec![]),
+            (vec![&protection, &list], OwnedField::ClaimFinalizer, vec![kcm]),
+            (vec![&protection], OwnedField::VolumeFinalizer, vec![]),
             (vec![], OwnedField::VolumesAttached, vec![]),
             (vec![&conditions, &list], OwnedField::VolumesAttached, vec!["agent"]),
             (vec![&conditions], OwnedField::VolumesAttached, vec![]),

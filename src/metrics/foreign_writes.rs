@@ -20,8 +20,7 @@ impl ForeignWrites {
         for kind in kinds {
             let opts = Opts::new(
                 "mooring_foreign_writes_total",
-                "Changes that somebody else made to what only the attach/detach controller or the binder changes, \
-                 by kind",
+                "Changes by others of what only the controllers that run here should change, by kind",
             );
             let counter = IntCounter::with_opts(opts.const_label("kind", *kind))?;
             metrics.register(&counter)?;

@@ -87,7 +87,9 @@ fn table() -> Vec<Row> {
         let attributes = ("volume_attributes_class", said("name, empty for none"));
         vec![("namespace", said("name, `_other`")), class(), attributes]
     };
-    let queue = || vec![("name", of(&["claims", "volumes", "attach", "node-status"]))];
+    let queue = || {
+        vec![("name", of(&["claims", "volumes", "attach", "node-status", "pvcprotection", "pvprotection"]))]
+    };
     let provision = || {
         vec![
             ("plugin_name", said("name of a provisioner or plugin, `other`")),

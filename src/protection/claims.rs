@@ -13,49 +13,23 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    Keys, LOOKS, Step, patch,
-    requests::{Answer, Call, ListedPod},
+    Keys, LOOKS, Measures, Step, patch,
+    requests::{Answer, Call},
+    users::{Users, is_owned, uses},
 };
 use crate::{
     controller::{Controller, Plan},
     kube_api::{
         call::CallError,
         events::Event,
-        ids::{ClaimKey, PodKey, Uid},
-        kinds::{Narrow, ObjectRef, PersistentVolumeClaim, Pod, PodVolumeSource},
+        ids::{ClaimKey, Uid},
+        kinds::{Narrow, ObjectRef, PersistentVolumeClaim, PodVolumeSource},
     },
-    metrics::QueueCounts,
-    state::{Objects, Relation},
+    state::Objects,
 };
 
 /// KCM: pkg/volume/util/finalizer.go, PVCProtectionFinalizer.
 pub const FINALIZER: &str = "kubernetes.io/pvc-protection";
-
-/// Which pods that are on a node name which claims.
-#[derive(Debug, Default)]
-struct Users {
-    pods: Relation<ClaimKey, PodKey>,
-    claims: Relation<PodKey, ClaimKey>,
-}
-
-impl Users {
-    /// Takes a pod as it is now. Returns the claims that it named before, or names now.
-    fn update(&mut self, key: &PodKey, pod: Option<&Pod>) -> BTreeSet<ClaimKey> {
-        let before: BTreeSet<ClaimKey> = self.claims.of(key.clone()).cloned().collect();
-        let on_node = pod.filter(|pod| !pod.spec.node_name.as_str().is_empty());
-        let volumes = on_node.into_iter().flat_map(|pod| pod.spec.volumes.iter().map(move |it| (pod, it)));
-        let now: BTreeSet<ClaimKey> = volumes.filter_map(|(pod, volume)| pod.claim_of(volume)).collect();
-        for gone in before.difference(&now) {
-            self.claims.remove(key, gone);
-            self.pods.remove(gone, key);
-        }
-        for new in now.difference(&before) {
-            self.claims.insert(key.clone(), new.clone());
-            self.pods.insert(new.clone(), key.clone());
-        }
-        before.into_iter().chain(now).collect()
-    }
-}
 
 /// The controller.
 #[derive(Debug)]
@@ -126,7 +100,7 @@ impl ClaimProtection {
                 return None;
             }
         }
-        self.keys.busy.insert(key.clone());
+        self.keys.sends(key);
         let request = patch(PersistentVolumeClaim::path(key), &claim.metadata, FINALIZER, step);
         Some(Call::Claim(key.clone(), step, request))
     }
@@ -140,7 +114,7 @@ impl ClaimProtection {
     ) {
         let pods = match result {
             Ok(Answer::Pods(pods)) => pods,
-            Ok(Answer::Claim(_) | Answer::Volume(_)) => return,
+            Ok(Answer::Claim(_) | Answer::Volume(_) | Answer::Owners(_)) => return,
             Err(error) => {
                 tracing::warn!(%error, reason = "RetryBackoff", claims = claims.len(), "pods could not be listed, claims are kept");
                 for key in &claims {
@@ -162,45 +136,29 @@ impl ClaimProtection {
     }
 }
 
-/// Whether a listed pod uses the claim: it is on a node and names it, whatever its phase; or the claim is its own, and
-/// its containers are not gone for good.
-// KCM: pkg/controller/volume/pvcprotection/pvc_protection_controller.go, podUsesPVC.
-#[must_use]
-pub fn uses(pod: &ListedPod, claim: &PersistentVolumeClaim) -> bool {
-    let meta = &pod.metadata;
-    let is_shut_down = meta.deletion_timestamp.is_some() && meta.deletion_grace_period_seconds == Some(0);
-    let is_on_node = !pod.spec.node_name.is_empty();
-    is_on_node
-        && pod.spec.volumes.iter().any(|volume| {
-            let named = volume.persistent_volume_claim.as_ref();
-            let own = || format!("{}-{}", meta.name, volume.name);
-            named.is_some_and(|named| *named.claim_name == *claim.metadata.name)
-                || (volume.ephemeral.is_some()
-                    && !is_shut_down
-                    && *own() == *claim.metadata.name
-                    && is_owned(claim, &meta.uid))
-        })
-}
-
-fn is_owned(claim: &PersistentVolumeClaim, pod: &Uid) -> bool {
-    claim.metadata.controller().is_some_and(|owner| owner.kind.as_str() == Pod::KIND && owner.uid == *pod)
-}
-
 impl Controller for ClaimProtection {
     type Call = Call;
     type Answer = Answer;
-    type Measures = QueueCounts;
+    type Measures = Measures;
 
     fn load(&mut self, _: Instant) {
         for (key, pod) in self.objects.pods.snapshot() {
             self.users.update(&key, Some(&pod));
+        }
+        for (key, claim) in self.objects.claims.snapshot() {
+            self.keys.others.observed(&key, Some(&claim.metadata), FINALIZER, false);
         }
     }
 
     fn changed(&mut self, objects: BTreeSet<ObjectRef>, now: Instant) {
         for object in objects {
             let claims = match object {
-                ObjectRef::Claim(key) => BTreeSet::from([key]),
+                ObjectRef::Claim(key) => {
+                    let claim = self.objects.claims.get(&key);
+                    let meta = claim.as_ref().map(|claim| &claim.metadata);
+                    self.keys.others.observed(&key, meta, FINALIZER, self.leads);
+                    BTreeSet::from([key])
+                }
                 ObjectRef::Pod(key) => self.users.update(&key, self.objects.pods.get(&key).as_deref()),
                 _ => continue,
             };
@@ -223,7 +181,11 @@ impl Controller for ClaimProtection {
                 self.listing.remove(&namespace);
                 self.listed(claims, result, (now, jitter));
             }
-            Call::Volume(..) => {}
+            Call::ClaimOwner(key, _) => {
+                let managers = if let Ok(Answer::Owners(managers)) = result { managers } else { Vec::new() };
+                self.keys.others.learn(&key, &managers, now);
+            }
+            Call::Volume(..) | Call::VolumeOwner(..) => {}
         }
     }
 
@@ -233,7 +195,7 @@ impl Controller for ClaimProtection {
         self.keys.queue.extend(self.objects.claims.snapshot().into_keys());
     }
 
-    fn plan(&mut self, now: Instant) -> Plan<Call, QueueCounts> {
+    fn plan(&mut self, now: Instant) -> Plan<Call, Measures> {
         let mut calls = Vec::new();
         for _ in 0..LOOKS {
             let Some(key) = self.keys.next(self.listing.len(), now) else { break };
@@ -248,8 +210,9 @@ impl Controller for ClaimProtection {
                 calls.push(Call::Pods(namespace, claims.into_iter().collect()));
             }
         }
+        calls.extend(self.keys.others.take_read().map(|(key, uid)| Call::ClaimOwner(key, uid)));
         let wake_at = self.keys.wake_at(self.listing.len(), now);
-        Plan { calls, events: Vec::new(), measures: self.keys.queue.take_counts(), wake_at }
+        Plan { calls, events: Vec::new(), measures: self.keys.measures(now), wake_at }
     }
 
     fn event_lost(&mut self, _: &Event, _: Instant) {}

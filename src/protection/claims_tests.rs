@@ -3,7 +3,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::kube_api::{call::Request, ids::ResourceVersion};
+use crate::{
+    kube_api::{call::Request, ids::ResourceVersion, kinds::Pod},
+    protection::requests::ListedPod,
+};
 
 /// A claim that is being deleted, of the pod `owner` if that is not empty.
 fn claim(owner: &str) -> PersistentVolumeClaim {
@@ -82,7 +85,7 @@ fn user() -> Pod {
     serde_json::from_value(pod(&volume, "n", "Running", &json!({}))).unwrap()
 }
 
-fn only(plan: &Plan<Call, QueueCounts>) -> Call {
+fn only(plan: &Plan<Call, Measures>) -> Call {
     let [call] = &plan.calls[..] else { panic!("{:?}", plan.calls) };
     call.clone()
 }
@@ -164,4 +167,29 @@ fn e11_nothing_is_taken_off_during_the_grace_after_a_restore() {
     let plan = controller.plan(now);
     assert!(plan.calls.is_empty());
     assert!(plan.wake_at.unwrap() > now + Duration::from_mins(4));
+}
+
+#[test]
+fn s14_a_finalizer_that_kube_controller_manager_put_on_is_asked_about_and_raises_the_alarm() {
+    let (objects, mut controller, now) = stage(true);
+    let mut other = claim("");
+    other.metadata.name = "other".into();
+    other.metadata.deletion_timestamp = None;
+    other.metadata.finalizers = Vec::<&str>::new().into_iter().collect();
+    let key = ObjectRef::Claim(other.key());
+    objects.apply(other.clone());
+    controller.changed([key.clone()].into(), now);
+    other.metadata.resource_version = ResourceVersion(6);
+    other.metadata.finalizers = [FINALIZER].into_iter().collect();
+    objects.apply(other.clone());
+    controller.changed([key].into(), now);
+    let read = only(&controller.plan(now));
+    assert!(matches!(&read, Call::ClaimOwner(key, uid) if *key == other.key() && *uid == other.metadata.uid));
+    let managers = vec!["kube-controller-manager".to_owned()];
+    controller.answered(read, Ok(Answer::Owners(managers)), now, 0.0);
+    let plan = controller.plan(now);
+    let alarm = plan.measures.seen.alarm.flatten().expect("an alarm");
+    assert!(alarm.starts_with("kube-controller-manager put the finalizer on ns/other"), "{alarm}");
+    let end = controller.plan(plan.wake_at.expect("an end"));
+    assert_eq!(end.measures.seen.alarm, Some(None));
 }

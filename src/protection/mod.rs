@@ -4,10 +4,14 @@
 //! an object that is being deleted. Off by default: kube-controller-manager runs its own unless its `--controllers`
 //! switches them off, and only one of both should. Each patch names UID and revision, so that two of them do no harm.
 //!
+//! That kube-controller-manager's runs as well is noticed where that shows ([`second_writer`]).
+//!
 //! [`claims`] and [`volumes`] are controllers of [`crate::controller`]; what they share is here.
 
 pub mod claims;
 mod requests;
+mod second_writer;
+mod users;
 pub mod volumes;
 
 use std::{collections::BTreeSet, fmt::Display, hash::Hash};
@@ -22,9 +26,11 @@ use crate::{
         kinds::Meta,
         text::Text,
     },
+    metrics::QueueCounts,
 };
 
 pub use requests::Protection;
+use second_writer::{SecondWriter, Seen};
 
 /// Requests of one of the two under way at once: KCM works on one object after the other.
 const CALLS: usize = 16;
@@ -71,6 +77,13 @@ fn patch(path: String, meta: &Meta, finalizer: &str, step: Step) -> Request {
     }
 }
 
+/// What a plan says beside its requests.
+#[derive(Clone, Debug, Default)]
+pub struct Measures {
+    counts: QueueCounts,
+    seen: Seen,
+}
+
 /// Keys to look at, those that wait after a failure, and those about which a request is under way.
 #[derive(Debug)]
 struct Keys<K> {
@@ -79,6 +92,7 @@ struct Keys<K> {
     busy: BTreeSet<K>,
     /// Of those, the ones that changed meanwhile.
     again: BTreeSet<K>,
+    others: SecondWriter<K>,
 }
 
 impl<K> Default for Keys<K> {
@@ -88,6 +102,7 @@ impl<K> Default for Keys<K> {
             retries: RetryMap::default(),
             busy: BTreeSet::new(),
             again: BTreeSet::new(),
+            others: SecondWriter::default(),
         }
     }
 }
@@ -118,9 +133,24 @@ impl<K: Clone + Display + Hash + Ord> Keys<K> {
         None
     }
 
+    /// A patch is sent.
+    fn sends(&mut self, key: &K) {
+        self.busy.insert(key.clone());
+        self.others.patched(key);
+    }
+
+    /// What a plan says beside its requests.
+    fn measures(&mut self, now: Instant) -> Measures {
+        self.others.settle(now);
+        Measures { counts: self.queue.take_counts(), seen: self.others.take_seen() }
+    }
+
     /// A patch was answered. Of what it changed the watch tells.
     fn patched<T>(&mut self, key: &K, result: &Result<T, CallError>, now: Instant, jitter: f64) {
         self.busy.remove(key);
+        if result.as_ref().is_err_and(CallError::is_certain) {
+            self.others.refused(key);
+        }
         match result {
             Ok(_) | Err(CallError::NotFound(_)) => self.retries.clear(key),
             Err(CallError::Throttled { after, .. }) => self.retries.wait_until(key, now + *after),
@@ -140,7 +170,7 @@ impl<K: Clone + Display + Hash + Ord> Keys<K> {
     /// When to look again although nothing happens.
     fn wake_at(&self, under_way: usize, now: Instant) -> Option<Instant> {
         let more = (!self.queue.is_empty() && under_way + self.busy.len() < CALLS).then_some(now);
-        self.retries.next_due().into_iter().chain(more).min()
+        self.retries.next_due().into_iter().chain(more).chain(self.others.ends_at()).min()
     }
 }
 

@@ -6,17 +6,20 @@ use serde::Deserialize;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{CALLS, Step, claims::ClaimProtection, volumes::VolumeProtection};
+use super::{
+    CALLS, Measures, Step, claims::ClaimProtection, second_writer::Sighting, volumes::VolumeProtection,
+};
 use crate::{
     controller::{Controller, Executor, Runner},
     kube_api::{
         call::{CallError, Caller, Request, Verb},
         events::EventRecorder,
         ids::{ClaimKey, Uid, VolumeName},
-        kinds::{PersistentVolume, PersistentVolumeClaim},
+        kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
         leadership::Leadership,
+        managed_fields::OwnedField,
     },
-    metrics::{Metrics, QueueCounts, WorkQueueMetrics},
+    metrics::{Alarms, ForeignWrites, Metrics, WorkQueueMetrics},
     state::Objects,
 };
 
@@ -30,6 +33,10 @@ pub enum Call {
     Claim(ClaimKey, Step, Request),
     /// Patch a volume.
     Volume(VolumeName, Step, Request),
+    /// Read who put the finalizer on the claim of this UID.
+    ClaimOwner(ClaimKey, Uid),
+    /// Likewise on a volume.
+    VolumeOwner(VolumeName, Uid),
     /// List the pods of a namespace live, for these claims.
     Pods(String, Vec<ClaimKey>),
 }
@@ -41,6 +48,8 @@ pub enum Answer {
     Claim(PersistentVolumeClaim),
     /// A volume.
     Volume(PersistentVolume),
+    /// The managers that own the finalizer.
+    Owners(Vec<String>),
     /// All pods of the namespace.
     Pods(Vec<ListedPod>),
 }
@@ -143,9 +152,13 @@ async fn pods(caller: &Caller, namespace: &str) -> Result<Vec<ListedPod>, CallEr
 pub struct Requests {
     caller: Caller,
     queue: WorkQueueMetrics,
+    alarm: &'static str,
+    alarms: Alarms,
+    foreign: ForeignWrites,
+    kinds: [&'static str; 2],
 }
 
-impl<C: Controller<Call = Call, Answer = Answer, Measures = QueueCounts>> Executor<C> for Requests {
+impl<C: Controller<Call = Call, Answer = Answer, Measures = Measures>> Executor<C> for Requests {
     fn perform(
         &self,
         call: Call,
@@ -155,14 +168,50 @@ impl<C: Controller<Call = Call, Answer = Answer, Measures = QueueCounts>> Execut
             let result = match &call {
                 Call::Claim(_, _, request) => caller.write(request).await.map(Answer::Claim),
                 Call::Volume(_, _, request) => caller.write(request).await.map(Answer::Volume),
+                Call::ClaimOwner(key, uid) => {
+                    let path = PersistentVolumeClaim::path(key);
+                    caller.owners(path, uid, OwnedField::ClaimFinalizer).await.map(Answer::Owners)
+                }
+                Call::VolumeOwner(name, uid) => {
+                    let path = PersistentVolume::path(name);
+                    caller.owners(path, uid, OwnedField::VolumeFinalizer).await.map(Answer::Owners)
+                }
                 Call::Pods(namespace, _) => pods(&caller, namespace).await.map(Answer::Pods),
             };
             (call, result)
         }
     }
 
-    fn planned(&mut self, _: &C, counts: QueueCounts, _: Instant) {
+    fn planned(&mut self, _: &C, Measures { counts, seen }: Measures, _: Instant) {
         self.queue.counted(&counts);
+        let [added, removed] = self.kinds;
+        for sighting in &seen.sightings {
+            match sighting {
+                Sighting::Added(object) => {
+                    self.foreign.add(added, 1);
+                    tracing::info!(%object, "finalizer put on by another");
+                }
+                Sighting::Removed(object) => {
+                    self.foreign.add(removed, 1);
+                    tracing::info!(%object, "finalizer taken off by another");
+                }
+                Sighting::Owned(object, owner) => {
+                    let manager = owner.manager().unwrap_or_default();
+                    tracing::info!(%object, field = "metadata.finalizers", manager, "written by another");
+                }
+            }
+        }
+        if let Some(text) = seen.alarm {
+            match &text {
+                Some(text) => {
+                    tracing::error!(alarm = self.alarm, "{text}: run one of both protection controllers")
+                }
+                None => {
+                    tracing::warn!(alarm = self.alarm, "no other protection controller was seen for a while")
+                }
+            }
+            self.alarms.set(self.alarm, text);
+        }
     }
 
     fn begins(&mut self, call: &Call, now: Instant) {
@@ -176,11 +225,22 @@ impl<C: Controller<Call = Call, Answer = Answer, Measures = QueueCounts>> Execut
 
 fn key(call: &Call) -> String {
     let key: &dyn Display = match call {
-        Call::Claim(key, ..) => key,
-        Call::Volume(name, ..) => name,
+        Call::Claim(key, ..) | Call::ClaimOwner(key, _) => key,
+        Call::Volume(name, ..) | Call::VolumeOwner(name, _) => name,
         Call::Pods(namespace, _) => namespace,
     };
     key.to_string()
+}
+
+/// Under which names one of the two is seen.
+struct Names {
+    /// KCM's name of it.
+    name: &'static str,
+    /// KCM's name of its queue.
+    queue: &'static str,
+    alarm: &'static str,
+    /// Labels of finalizers that others put on, and took off.
+    kinds: [&'static str; 2],
 }
 
 /// One of the two, ready to run.
@@ -189,19 +249,22 @@ pub struct Protection<C: Controller> {
     runner: Runner<C, Requests>,
 }
 
-impl<C: Controller<Call = Call, Answer = Answer, Measures = QueueCounts>> Protection<C> {
+impl<C: Controller<Call = Call, Answer = Answer, Measures = Measures>> Protection<C> {
     /// Joins the controller with what sends its requests, under KCM's names of it and of its queue.
     fn join(
-        (name, queue): (&str, &str),
+        Names { name, queue, alarm, kinds }: Names,
         controller: C,
         objects: Arc<Objects>,
         caller: &Caller,
         leadership: Leadership,
         events: EventRecorder,
-        metrics: &Metrics,
+        (metrics, alarms): (&Metrics, Alarms),
     ) -> Result<Self, prometheus::Error> {
         let queue = WorkQueueMetrics::new(metrics, queue)?;
-        let parts = (controller, Requests { caller: caller.with_own_budget(CALLS), queue });
+        let foreign = ForeignWrites::new(metrics, &kinds)?;
+        alarms.set(alarm, None);
+        let caller = caller.with_own_budget(CALLS);
+        let parts = (controller, Requests { caller, queue, alarm, alarms, foreign, kinds });
         Ok(Self { runner: Runner::new(name, parts, objects, leadership, events, metrics)? })
     }
 
@@ -224,10 +287,16 @@ impl Protection<ClaimProtection> {
         caller: &Caller,
         leadership: Leadership,
         events: EventRecorder,
-        metrics: &Metrics,
+        metrics: (&Metrics, Alarms),
     ) -> Result<Self, prometheus::Error> {
         let controller = ClaimProtection::new(Arc::clone(&objects));
-        Self::join((Self::NAME, "pvcprotection"), controller, objects, caller, leadership, events, metrics)
+        let names = Names {
+            name: Self::NAME,
+            queue: "pvcprotection",
+            alarm: "second_claim_protection_controller",
+            kinds: ["claim_finalizer_added", "claim_finalizer_removed"],
+        };
+        Self::join(names, controller, objects, caller, leadership, events, metrics)
     }
 }
 
@@ -244,9 +313,15 @@ impl Protection<VolumeProtection> {
         caller: &Caller,
         leadership: Leadership,
         events: EventRecorder,
-        metrics: &Metrics,
+        metrics: (&Metrics, Alarms),
     ) -> Result<Self, prometheus::Error> {
         let controller = VolumeProtection::new(Arc::clone(&objects));
-        Self::join((Self::NAME, "pvprotection"), controller, objects, caller, leadership, events, metrics)
+        let names = Names {
+            name: Self::NAME,
+            queue: "pvprotection",
+            alarm: "second_volume_protection_controller",
+            kinds: ["volume_finalizer_added", "volume_finalizer_removed"],
+        };
+        Self::join(names, controller, objects, caller, leadership, events, metrics)
     }
 }

@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use tokio::time::Instant;
 
 use super::{
-    Keys, LOOKS, Step, patch,
+    Keys, LOOKS, Measures, Step, patch,
     requests::{Answer, Call},
 };
 use crate::{
@@ -19,7 +19,6 @@ use crate::{
         ids::VolumeName,
         kinds::{Narrow, ObjectRef, PersistentVolume, VolumePhase},
     },
-    metrics::QueueCounts,
     state::Objects,
 };
 
@@ -52,7 +51,7 @@ impl VolumeProtection {
             self.keys.retries.wait_until(name, now + left);
             return None;
         }
-        self.keys.busy.insert(name.clone());
+        self.keys.sends(name);
         let request = patch(PersistentVolume::path(name), &volume.metadata, FINALIZER, step);
         Some(Call::Volume(name.clone(), step, request))
     }
@@ -71,22 +70,36 @@ pub fn decide(volume: &PersistentVolume) -> Step {
 impl Controller for VolumeProtection {
     type Call = Call;
     type Answer = Answer;
-    type Measures = QueueCounts;
+    type Measures = Measures;
 
-    fn load(&mut self, _: Instant) {}
+    fn load(&mut self, _: Instant) {
+        for (name, volume) in self.objects.volumes.snapshot() {
+            self.keys.others.observed(&name, Some(&volume.metadata), FINALIZER, false);
+        }
+    }
 
     fn changed(&mut self, objects: BTreeSet<ObjectRef>, now: Instant) {
         for object in objects {
-            if let ObjectRef::Volume(name) = object
-                && self.leads
-            {
+            let ObjectRef::Volume(name) = object else { continue };
+            let volume = self.objects.volumes.get(&name);
+            let meta = volume.as_ref().map(|volume| &volume.metadata);
+            self.keys.others.observed(&name, meta, FINALIZER, self.leads);
+            if self.leads {
                 self.keys.changed(name, now);
             }
         }
     }
 
     fn answered(&mut self, call: Call, result: Result<Answer, CallError>, now: Instant, jitter: f64) {
-        let Call::Volume(name, step, _) = call else { return };
+        let (name, step) = match call {
+            Call::Volume(name, step, _) => (name, step),
+            Call::VolumeOwner(name, _) => {
+                let managers = if let Ok(Answer::Owners(managers)) = result { managers } else { Vec::new() };
+                self.keys.others.learn(&name, &managers, now);
+                return;
+            }
+            Call::Claim(..) | Call::ClaimOwner(..) | Call::Pods(..) => return,
+        };
         if let (Step::Add, Ok(Answer::Volume(volume))) = (step, &result) {
             self.objects.observe_response(volume.clone());
         }
@@ -99,13 +112,14 @@ impl Controller for VolumeProtection {
         self.keys.queue.extend(self.objects.volumes.snapshot().into_keys());
     }
 
-    fn plan(&mut self, now: Instant) -> Plan<Call, QueueCounts> {
+    fn plan(&mut self, now: Instant) -> Plan<Call, Measures> {
         let mut calls = Vec::new();
         for _ in 0..LOOKS {
             let Some(name) = self.keys.next(0, now) else { break };
             calls.extend(self.look(&name, now));
         }
-        let measures = self.keys.queue.take_counts();
+        calls.extend(self.keys.others.take_read().map(|(name, uid)| Call::VolumeOwner(name, uid)));
+        let measures = self.keys.measures(now);
         Plan { calls, events: Vec::new(), measures, wake_at: self.keys.wake_at(0, now) }
     }
 

@@ -8,7 +8,7 @@ use mooring::{
     attach_detach::{
         actual::{
             node::Unsettled,
-            state::{ActualState, AttachmentCall, Candidates, ReportAsAttached, Uncertain},
+            state::{ActualState, AttachmentCall, Candidates, Desire, ReportAsAttached, Uncertain},
             unpublishing::{Sequence, Unpublishing},
         },
         decide::{
@@ -314,8 +314,8 @@ fn hold(actual: &mut ActualState, volume: &VolumeId, name: &NodeName, given: &Gi
         node.metadata.uid = format!("other-uid-{name}").into();
     }
     if let Some(minutes) = given.unwanted_for {
-        actual.node_volume_mut(volume, name).undesired_since =
-            Timestamp::from_second(600 - 60 * minutes).ok();
+        let since = Timestamp::from_second(600 - 60 * minutes).expect("a time");
+        actual.node_volume_mut(volume, name).desire = Desire::Undesired { since, was_desired: false };
     }
     if !given.gone {
         node.metadata.resource_version = ResourceVersion(7);

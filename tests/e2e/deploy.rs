@@ -13,6 +13,8 @@ use kube::{Api, api::DeleteParams, api::PostParams};
 use serde_json::{Value, json};
 use test_support::control_plane::User;
 
+use mooring::config::Controllers;
+
 use crate::stage::{Place, Stage, Story, story};
 
 pub fn stories() -> Vec<Story> {
@@ -175,6 +177,23 @@ async fn components(stage: Stage) {
     let rights = |objects: &[Value]| ["Role", "ClusterRole"].map(|kind| of_kind(objects, kind).len());
     let ([roles, cluster_roles], added) = (rights(&base), rights(&both));
     assert_eq!(added, [roles + 1, cluster_roles + 1]);
+
+    // Protection needs no rights of its own, and its flag names what runs.
+    let protection = overlay(&stage, &["protection"]);
+    let container = &of_kind(&protection, "Deployment")[0]["spec"]["template"]["spec"]["containers"][0];
+    let before = of_kind(&base, "Deployment")[0]["spec"]["template"]["spec"]["containers"][0].clone();
+    let added: Vec<&str> = container["args"].as_array().unwrap()[before["args"].as_array().unwrap().len()..]
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
+    let list = added.first().and_then(|flag| flag.strip_prefix("--controllers=")).expect("one flag");
+    let Controllers { attach_detach, binder, claim_protection, volume_protection } =
+        Controllers::parse(list).unwrap();
+    assert!(
+        added.len() == 1 && attach_detach && binder && claim_protection && volume_protection,
+        "{added:?}"
+    );
+    assert_eq!(rights(&protection), [roles, cluster_roles]);
 }
 
 /// The list is made by this test: on a new release it says what to write there.
@@ -182,6 +201,13 @@ async fn pinned_flags(stage: Stage) {
     let binary = stage.real().assets.binary("kube-controller-manager");
     let output = Command::new(binary).arg("--help").output().expect("run kube-controller-manager");
     let help = String::from_utf8(output.stdout).unwrap();
+    let listed = |start: &str| {
+        let line = help.lines().find_map(|line| line.trim_start().strip_prefix(start)).expect("a list");
+        line.split(", ").map(|name| name.trim().to_owned()).collect::<Vec<_>>()
+    };
+    for name in listed("All controllers: ").into_iter().chain(listed("Disabled-by-default controllers: ")) {
+        assert!(Controllers::parse(&format!("*,-{name},{name}")).is_ok(), "{name} is not known");
+    }
     let mut flags: Vec<String> = help.lines().filter_map(flag_of_help).collect();
     flags.sort();
     let found = flags.join("\n") + "\n";

@@ -19,7 +19,7 @@ use mooring::{
         act::calls::{Answer, AttachmentRequest, Call, Outcome},
         actual::{
             node::{NodeState, Unsettled},
-            state::{NodeVolume, Uncertain, WhyRead},
+            state::{Deletion, KnownAttachment, NodeVolume, Uncertain, WhyRead},
             unpublishing::Unpublishing,
         },
         decide::node_list::WINDOW,
@@ -265,31 +265,14 @@ impl<'a> Print<'a> {
     }
 
     fn node_volume(&mut self, volume: &VolumeId, name: &NodeName, node_volume: &NodeVolume) {
-        let NodeVolume {
-            attachment,
-            listed,
-            may_be_listed,
-            may_be_mounted,
-            in_use,
-            call,
-            asked_at,
-            uncertain,
-            ..
-        } = node_volume;
-        let NodeVolume {
-            deletion_accepted,
-            deletion_in_doubt,
-            why_read,
-            unpublishing,
-            retry,
-            report_as_attached,
-            ..
-        } = node_volume;
+        let NodeVolume { known, may_be_listed, may_be_mounted, in_use, call, asked_at, uncertain, .. } =
+            node_volume;
+        let NodeVolume { why_read, unpublishing, retry, report_as_attached, .. } = node_volume;
         // And why it is forced; events that were recorded and what is measured are kept elsewhere.
-        let NodeVolume { undesired_since, forced: _, .. } = node_volume;
+        let (listed, undesired_since) = (node_volume.is_listed(), node_volume.undesired_since());
         let daemon = self.daemon;
         self.plain((volume, name, listed, may_be_listed, may_be_mounted, in_use, call, report_as_attached));
-        if let Some(attachment) = attachment {
+        if let Some(KnownAttachment { object: attachment, .. }) = known {
             let known = daemon.objects.attachments.get(&attachment.key());
             self.known_attachment(attachment, known.as_deref());
         }
@@ -299,13 +282,13 @@ impl<'a> Print<'a> {
             self.plain((read_absent, asked_at.map(|at| at >= *until)));
             self.moment(*until);
         }
-        if let Some(until) = deletion_in_doubt {
-            self.plain(("doubt", asked_at.map(|at| at >= *until)));
-            self.moment(*until);
-        }
-        if let Some(uid) = deletion_accepted {
-            self.plain("accepted");
-            self.uid(uid);
+        match node_volume.deletion() {
+            Deletion::None => {}
+            Deletion::InDoubt { until } => {
+                self.plain(("doubt", asked_at.map(|at| at >= until)));
+                self.moment(until);
+            }
+            Deletion::Accepted => self.plain("accepted"),
         }
         match why_read {
             Some(WhyRead::DeletionRefused(uid)) => self.uid(uid),
@@ -317,7 +300,7 @@ impl<'a> Print<'a> {
         let state = daemon.controller.actual().node(name);
         if state.is_none_or(|state| state.node.as_ref().is_none_or(|node| !node.is_ready())) {
             self.plain(undesired_since.is_some());
-            self.patience_since(state.and_then(|state| state.unready_since).max(*undesired_since));
+            self.patience_since(state.and_then(|state| state.unready_since).max(undesired_since));
         }
     }
 

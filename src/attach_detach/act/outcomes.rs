@@ -12,7 +12,7 @@ use crate::{
     attach_detach::{
         actual::{
             node::Unsettled,
-            state::{Operation, Uncertain, WhyRead},
+            state::{Deletion, Operation, Uncertain, WhyRead},
             unpublishing::{Sequence, Unpublishing},
         },
         controller::Controller,
@@ -51,12 +51,12 @@ impl Controller {
                         match result {
                             // If the watch has told of its end already, the answer is history.
                             Ok(Answer::Attachment(attachment)) if self.knows_attachment(&attachment) => {
-                                self.deletion_accepted(&volume, &node, uid);
+                                self.deletion_accepted(&volume, &node, &uid);
                                 self.attachment_answered(attachment, now);
                             }
-                            Ok(_) => self.deletion_accepted(&volume, &node, uid),
+                            Ok(_) => self.deletion_accepted(&volume, &node, &uid),
                             Err(CallError::NotFound(_)) => {
-                                self.deletion_accepted(&volume, &node, uid);
+                                self.deletion_accepted(&volume, &node, &uid);
                                 self.attachment_not_found(&volume, &node, now);
                             }
                             Err(error) => self.delete_failed(&volume, &node, uid, &error, now, jitter),
@@ -176,7 +176,7 @@ impl Controller {
                 );
                 let settle_time = self.settle_time;
                 let node_volume = self.node_volume(volume, node);
-                if error.is_certain() && node_volume.uncertain.is_none() && node_volume.attachment.is_none() {
+                if error.is_certain() && node_volume.uncertain.is_none() && node_volume.known.is_none() {
                     node_volume.why_read = Some(WhyRead::MadeByAnother);
                 }
                 node_volume.uncertain = Some(Uncertain { until: now + settle_time, read_absent: false });
@@ -202,11 +202,8 @@ impl Controller {
     }
 
     /// The server has accepted the deletion, if it is still about the attachment that is known.
-    fn deletion_accepted(&mut self, volume: &VolumeId, node: &NodeName, uid: Uid) {
-        let node_volume = self.node_volume(volume, node);
-        if node_volume.attachment.as_ref().is_some_and(|attachment| attachment.metadata.uid == uid) {
-            node_volume.deletion_accepted = Some(uid);
-        }
+    fn deletion_accepted(&mut self, volume: &VolumeId, node: &NodeName, uid: &Uid) {
+        self.node_volume(volume, node).note_deletion(uid, Deletion::Accepted);
     }
 
     fn delete_failed(
@@ -223,7 +220,7 @@ impl Controller {
         let node_volume = self.node_volume(volume, node);
         node_volume.unpublishing = Unpublishing::None;
         if !error.is_certain() {
-            node_volume.deletion_in_doubt = Some(now + settle_time);
+            node_volume.note_deletion(&uid, Deletion::InDoubt { until: now + settle_time });
         }
         match error {
             CallError::NotLeader => {}
@@ -258,8 +255,8 @@ impl Controller {
                 let node_volume = self.node_volume(volume, node);
                 let why_read = node_volume.why_read.take();
                 node_volume.uncertain = node_volume.uncertain.filter(|uncertain| uncertain.until > asked);
-                node_volume.deletion_in_doubt = node_volume.deletion_in_doubt.filter(|until| *until > asked);
-                if is_there && node_volume.attachment.is_none() {
+                node_volume.settle_deletion(asked);
+                if is_there && node_volume.known.is_none() {
                     let attempt = node_volume.retry.failures().saturating_add(1);
                     let line = Line::NameTaken { volume: volume.clone(), node: node.clone(), attempt };
                     self.effects.reports.line(line);
@@ -273,7 +270,7 @@ impl Controller {
                     return;
                 }
                 if let Some(WhyRead::DeletionRefused(uid)) = &why_read
-                    && node_volume.attachment.as_ref().is_some_and(|known| known.metadata.uid == *uid)
+                    && node_volume.uid() == Some(uid)
                 {
                     // The UID was right, and the next delete would be refused like the last.
                     node_volume.retry =
@@ -296,7 +293,7 @@ impl Controller {
                 let node_volume = self.node_volume(volume, node);
                 node_volume.why_read =
                     node_volume.why_read.take().filter(|why_read| *why_read == WhyRead::Unconfirmed);
-                if node_volume.attachment.is_some() {
+                if node_volume.known.is_some() {
                     node_volume.retry =
                         mem::take(&mut node_volume.retry).after_failure(now, 0.0, Duration::ZERO);
                 }

@@ -34,7 +34,7 @@ pub fn candidates(objects: &Objects, attachment: &VolumeAttachment) -> Candidate
 /// Whether a VolumeAttachment of the volume, ours or not, names a PersistentVolume or a spec that may be on one
 /// node only, also if another PersistentVolume of the same volume, which a pod needs now, says otherwise (S1).
 pub fn is_exclusive_by_attachments(objects: &Objects, state: &VolumeState) -> bool {
-    let ours = state.nodes.values().filter_map(|node_volume| node_volume.attachment.clone());
+    let ours = state.nodes.values().filter_map(|node_volume| node_volume.attachment().cloned());
     let foreign = state.foreign.keys().filter_map(|name| objects.attachments.get(name));
     ours.chain(foreign).any(|attachment| is_exclusive(objects, &attachment))
 }

@@ -273,19 +273,20 @@ pub fn judge(view: &NodeVolumeView<'_>, now: Instant) -> Verdict {
 
 fn wanted(view: &NodeVolumeView<'_>, desired: &DesiredAttachment, now: Instant) -> Verdict {
     let node_volume = view.node_volume;
-    if let Some(attachment) = &node_volume.attachment {
+    if let Some(known) = &node_volume.known {
+        let attachment = &known.object;
         if node_volume.is_going() || node_volume.call == Some(AttachmentCall::Delete) {
             return wait(ReportAsAttached::No, Waiting::WaitingForDeletion);
         }
-        if node_volume.deletion_in_doubt.is_some() && node_volume.call.is_some() {
+        if node_volume.deletion_in_doubt().is_some() && node_volume.call.is_some() {
             return wait(ReportAsAttached::No, Waiting::Uncertain);
         }
-        if let Some(until) = node_volume.deletion_in_doubt {
+        if let Some(until) = node_volume.deletion_in_doubt() {
             return in_doubt(node_volume, until, now);
         }
         if attachment.status.attached {
             let waiting = match view.node {
-                _ if node_volume.listed => None,
+                _ if node_volume.is_listed() => None,
                 Some(state) if state.node.is_some() => Some(Waiting::Publishing),
                 _ => Some(Waiting::NodeGone),
             };
@@ -294,7 +295,7 @@ fn wanted(view: &NodeVolumeView<'_>, desired: &DesiredAttachment, now: Instant) 
         let error = attachment.status.attach_error.as_deref();
         // Of an error that was there when the pod came it is not known whether it is of this try; the next is written
         // anew. Times do not tell: the driver's clock is another than that of the pod's creation.
-        let is_news = node_volume.desired_again_at.is_none_or(|at| attachment.metadata.resource_version > at);
+        let is_news = known.desired_again_at.is_none_or(|at| attachment.metadata.resource_version > at);
         let waiting = match error.filter(|_| is_news) {
             Some(error) => Waiting::AttachError { message: error.message.to_string(), at: error.time },
             None => Waiting::WaitingForAttacher,
@@ -314,7 +315,7 @@ fn wanted(view: &NodeVolumeView<'_>, desired: &DesiredAttachment, now: Instant) 
     if view.node.is_none_or(|state| state.node.is_none()) {
         return wait(ReportAsAttached::Unchanged, Waiting::NodeGone);
     }
-    if node_volume.listed && !node_volume.in_use {
+    if node_volume.is_listed() && !node_volume.in_use {
         // The attachment vanished behind our back: the kubelet must not mount what is not attached
         // (S10), so the list is mended before the volume is attached again.
         return wait(ReportAsAttached::No, Waiting::DetachWaitingForUnpublish);
@@ -351,7 +352,7 @@ pub fn detach_error(attachment: &VolumeAttachment) -> Option<&VolumeError> {
 
 fn unwanted(view: &NodeVolumeView<'_>, now: Instant) -> Verdict {
     let node_volume = view.node_volume;
-    let Some(attachment) = &node_volume.attachment else { return without_attachment(view, now) };
+    let Some(attachment) = node_volume.attachment() else { return without_attachment(view, now) };
     if node_volume.is_going() {
         let waiting = match detach_error(attachment) {
             Some(error) => Waiting::DetachError { message: error.message.to_string(), at: error.time },
@@ -371,7 +372,7 @@ fn unwanted(view: &NodeVolumeView<'_>, now: Instant) -> Verdict {
     }
     let mut forced = None;
     if node_volume.in_use {
-        if let Some(until) = node_volume.deletion_in_doubt {
+        if let Some(until) = node_volume.deletion_in_doubt() {
             return in_doubt(node_volume, until, now);
         }
         match force(node_volume, view.node, view.policy, view.wall) {
@@ -381,7 +382,7 @@ fn unwanted(view: &NodeVolumeView<'_>, now: Instant) -> Verdict {
     }
     let pause_ends = node_volume.retry.pending(now);
     // Nothing is un-published for a deletion that is not to be sent yet (S11).
-    if let Some(at) = pause_ends.filter(|_| node_volume.listed) {
+    if let Some(at) = pause_ends.filter(|_| node_volume.is_listed()) {
         return Verdict { report_as_attached: ReportAsAttached::Unchanged, ..pause(&node_volume.retry, at) };
     }
     let proof = match prove_unpublished(view, forced) {
@@ -406,7 +407,7 @@ pub(in crate::attach_detach) fn prove_unpublished(
     view: &NodeVolumeView<'_>,
     forced: Option<ForceReason>,
 ) -> Result<Unpublished, Verdict> {
-    if view.node_volume.listed {
+    if view.node_volume.is_listed() {
         return Err(withdraw(None, Waiting::DetachWaitingForUnpublish));
     }
     if view.node.is_some_and(|state| !state.is_settled()) {
@@ -496,7 +497,7 @@ pub(in crate::attach_detach) fn give_up(view: &NodeVolumeView<'_>, forced: Optio
             Verdict { forced, ..withdraw(Some(Step::GiveUp(proof)), Waiting::DetachWaitingForUnpublish) }
         }
         // The list is all that there is to take by force.
-        Err(verdict) => Verdict { forced: forced.filter(|_| view.node_volume.listed), ..verdict },
+        Err(verdict) => Verdict { forced: forced.filter(|_| view.node_volume.is_listed()), ..verdict },
     }
 }
 
@@ -536,12 +537,11 @@ impl Verdict {
     /// The same, but nothing is taken away from the node or the driver. What was about to be is put back.
     pub(in crate::attach_detach) fn standing_off(self, node_volume: &NodeVolume, why: &StandOff) -> Self {
         let deletes = matches!(self.step, Some(Step::Delete(..)));
-        let unpublishes = node_volume.listed && self.report_as_attached == ReportAsAttached::No;
+        let unpublishes = node_volume.is_listed() && self.report_as_attached == ReportAsAttached::No;
         if !(self.unpublishes || deletes || unpublishes) {
             return self;
         }
-        let is_attached =
-            node_volume.attachment.as_deref().is_some_and(|attachment| attachment.status.attached);
+        let is_attached = node_volume.attachment().is_some_and(|attachment| attachment.status.attached);
         let is_attached = is_attached && !node_volume.is_going();
         // Only what we took off ourselves is put back: what the watch says may be of yesterday (S10).
         let is_ours = node_volume.unpublishing != Unpublishing::None

@@ -23,7 +23,7 @@ pub(in crate::attach_detach) fn judge(view: &NodeVolumeView<'_>, now: Instant) -
 }
 
 fn wanted(view: &NodeVolumeView<'_>, desired: &DesiredAttachment) -> Verdict {
-    if view.node_volume.listed {
+    if view.node_volume.is_listed() {
         return Verdict::say(ReportAsAttached::Yes);
     }
     if let Some(conflict) = view.conflict {
@@ -41,7 +41,7 @@ fn wanted(view: &NodeVolumeView<'_>, desired: &DesiredAttachment) -> Verdict {
 
 fn unwanted(view: &NodeVolumeView<'_>, now: Instant) -> Verdict {
     let node_volume = view.node_volume;
-    if node_volume.may_be_listed && !node_volume.listed {
+    if node_volume.may_be_listed && !node_volume.is_listed() {
         return wait(ReportAsAttached::No, Waiting::DetachWaitingForSettlement);
     }
     // What was never listed is the kubelet's own announcement of a pod to come, or to go.
@@ -54,7 +54,8 @@ fn unwanted(view: &NodeVolumeView<'_>, now: Instant) -> Verdict {
             Ok(reason) => forced = Some(reason),
             Err(unforced) => {
                 // Not put back where another party has given it to another node meanwhile.
-                let stays = node_volume.listed || view.conflict.is_none_or(|conflict| !conflict.is_attached);
+                let stays =
+                    node_volume.is_listed() || view.conflict.is_none_or(|conflict| !conflict.is_attached);
                 return still_in_use(view, stays, unforced, now);
             }
         }

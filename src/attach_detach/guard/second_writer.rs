@@ -16,7 +16,7 @@ use crate::{
         act::calls::{Answer, Call},
         actual::{
             identification::candidates,
-            state::{AttachmentCall, NodeVolume},
+            state::{AttachmentCall, Deletion, NodeVolume},
         },
         controller::Controller,
         tell::report::{Line, Report},
@@ -273,7 +273,7 @@ impl Controller {
 
 /// What the new state of an attachment shows that we did not ask for.
 fn evidence_of(node_volume: &NodeVolume, attachment: Option<&VolumeAttachment>) -> Option<Evidence> {
-    let known = node_volume.attachment.as_deref();
+    let known = node_volume.attachment();
     let is_new = match (known, attachment) {
         (Some(known), Some(attachment)) => known.metadata.uid != attachment.metadata.uid,
         (None, Some(_)) => true,
@@ -285,9 +285,7 @@ fn evidence_of(node_volume: &NodeVolume, attachment: Option<&VolumeAttachment>) 
     }
     let was_staying = known.is_some_and(|known| !known.metadata.is_terminating());
     let is_staying = attachment.is_some_and(|attachment| !attachment.metadata.is_terminating());
-    let asked = node_volume.call == Some(AttachmentCall::Delete)
-        || node_volume.deletion_accepted.is_some()
-        || node_volume.deletion_in_doubt.is_some();
+    let asked = node_volume.call == Some(AttachmentCall::Delete) || node_volume.deletion() != Deletion::None;
     (was_staying && !is_staying && !asked).then_some(Evidence::AttachmentDeleted)
 }
 
@@ -304,7 +302,7 @@ mod tests {
     use crate::{
         attach_detach::{
             act::node_status::tests::controller,
-            actual::state::{ReportAsAttached, Uncertain},
+            actual::state::{Listed, ReportAsAttached, Uncertain},
             decide::csi::Verdict,
             tell::{metrics::AttachDetachMetrics, reporter::Reporter},
         },
@@ -380,7 +378,7 @@ mod tests {
         controller.owner_read(&target, Ok(Answer::Owners(owners)), now);
         let why = controller.stand_off_of(&name).expect("a stand-off");
         let mut node_volume = NodeVolume::with_attachment(true, false);
-        node_volume.listed = true;
+        node_volume.listed = Listed::Yes;
         let verdict = Verdict { unpublishes: true, ..Verdict::say(ReportAsAttached::No) };
         let waiting = verdict.standing_off(&node_volume, &why).waiting.expect("a wait");
         let ends_at = controller.second_controller.ends_at().expect("an end");
@@ -401,8 +399,10 @@ mod tests {
     fn s14_only_what_we_did_not_ask_for_is_foreign() {
         let [one, other, going] = [attachment("1", false), attachment("2", false), attachment("1", true)];
         let with = |known: Option<&VolumeAttachment>, change: fn(&mut NodeVolume)| {
-            let mut node_volume =
-                NodeVolume { attachment: known.cloned().map(Arc::new), ..NodeVolume::default() };
+            let mut node_volume = NodeVolume::default();
+            if let Some(known) = known {
+                node_volume.observe_attachment(Arc::new(known.clone()));
+            }
             change(&mut node_volume);
             node_volume
         };
@@ -433,13 +433,15 @@ mod tests {
             ),
             (
                 "deletion accepted",
-                with(Some(&one), |node_volume| node_volume.deletion_accepted = Some("1".into())),
+                with(Some(&one), |node_volume| node_volume.note_deletion(&"1".into(), Deletion::Accepted)),
                 Some(&going),
                 None,
             ),
             (
                 "deletion unanswered",
-                with(Some(&one), |node_volume| node_volume.deletion_in_doubt = Some(Instant::now())),
+                with(Some(&one), |node_volume| {
+                    node_volume.note_deletion(&"1".into(), Deletion::InDoubt { until: Instant::now() });
+                }),
                 None,
                 None,
             ),

@@ -249,8 +249,8 @@ impl Look<'_> {
             Some(Waiting::WaitingForDeletion) => {
                 let node_volume = self.known.actual.node_volume(self.volume, self.node);
                 let error = node_volume
-                    .and_then(|node_volume| node_volume.attachment.as_deref())
-                    .and_then(csi::detach_error);
+                    .and_then(NodeVolume::attachment)
+                    .and_then(|attachment| csi::detach_error(attachment));
                 let message = events::being_deleted(error.map(|error| &*error.message));
                 if error.is_some() || self.lasts(LONG) {
                     self.record_once(Topic::Failure, &Announcement::Failed(message));

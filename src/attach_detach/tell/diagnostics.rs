@@ -62,18 +62,18 @@ impl State {
     /// The state of a volume on a node.
     #[must_use]
     pub fn of(node_volume: &NodeVolume) -> Self {
-        let Some(attachment) = &node_volume.attachment else {
+        let Some(attachment) = node_volume.attachment() else {
             return match node_volume.call {
                 _ if node_volume.uncertain.is_some() => Self::Uncertain,
                 Some(AttachmentCall::Create) => Self::Attaching,
-                _ if node_volume.listed || node_volume.may_be_mounted => Self::Attached,
+                _ if node_volume.is_listed() || node_volume.may_be_mounted => Self::Attached,
                 _ => Self::Detached,
             };
         };
         match node_volume.call {
             _ if node_volume.is_going() => Self::Detaching,
             Some(AttachmentCall::Delete) => Self::Detaching,
-            _ if node_volume.deletion_in_doubt.is_some() => Self::Uncertain,
+            _ if node_volume.deletion_in_doubt().is_some() => Self::Uncertain,
             _ if attachment.status.attached => Self::Attached,
             _ => Self::Attaching,
         }
@@ -404,7 +404,7 @@ mod tests {
     use super::*;
     use crate::{
         attach_detach::{
-            actual::state::Uncertain,
+            actual::state::{Deletion, Listed, Uncertain},
             decide::{csi::ConflictingNode, force::Unforced},
             desired::{state::WhyUnresolved, volume_source::SourceError},
         },
@@ -491,7 +491,7 @@ mod tests {
             ("create sent", NodeVolume { call: Some(AttachmentCall::Create), ..none() }, State::Attaching),
             (
                 "create sent, listed of old",
-                NodeVolume { call: Some(AttachmentCall::Create), listed: true, ..none() },
+                NodeVolume { call: Some(AttachmentCall::Create), listed: Listed::Yes, ..none() },
                 State::Attaching,
             ),
             ("create unanswered", NodeVolume { uncertain, ..none() }, State::Uncertain),
@@ -500,7 +500,7 @@ mod tests {
                 NodeVolume { uncertain, call: Some(AttachmentCall::Create), ..none() },
                 State::Uncertain,
             ),
-            ("listed", NodeVolume { listed: true, ..none() }, State::Attached),
+            ("listed", NodeVolume { listed: Listed::Yes, ..none() }, State::Attached),
             ("made", NodeVolume::with_attachment(false, false), State::Attaching),
             ("attached", attached(), State::Attached),
             (
@@ -508,19 +508,18 @@ mod tests {
                 NodeVolume { call: Some(AttachmentCall::Delete), ..attached() },
                 State::Detaching,
             ),
-            (
-                "deletion accepted",
-                NodeVolume { deletion_accepted: Some("1".into()), ..attached() },
-                State::Detaching,
-            ),
+            ("deletion accepted", attached().with_deletion(Deletion::Accepted), State::Detaching),
             (
                 "deletion unanswered",
-                NodeVolume { deletion_in_doubt: Some(now), ..attached() },
+                attached().with_deletion(Deletion::InDoubt { until: now }),
                 State::Uncertain,
             ),
             (
                 "deletion unanswered, sent again",
-                NodeVolume { deletion_in_doubt: Some(now), call: Some(AttachmentCall::Delete), ..attached() },
+                NodeVolume {
+                    call: Some(AttachmentCall::Delete),
+                    ..attached().with_deletion(Deletion::InDoubt { until: now })
+                },
                 State::Detaching,
             ),
             ("going", NodeVolume::with_attachment(true, true), State::Detaching),

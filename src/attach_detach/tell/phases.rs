@@ -59,12 +59,12 @@ impl Phase {
     /// The phase of a volume on a node that is desired, or is not.
     #[must_use]
     pub fn of(node_volume: &NodeVolume, wanted: bool, unpublishes: bool) -> Self {
-        let attachment = node_volume.attachment.as_deref();
+        let attachment = node_volume.attachment();
         let going = node_volume.is_going();
         match (wanted, attachment) {
             (true, Some(_)) if going => Self::Queue,
             (true, Some(attachment)) if attachment.status.attached => {
-                if node_volume.listed {
+                if node_volume.is_listed() {
                     Self::Done
                 } else {
                     Self::Publish
@@ -334,6 +334,7 @@ impl Phases {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attach_detach::actual::state::{Deletion, Listed};
 
     fn look(operation: Operation, phase: Phase, forced: bool) -> Look {
         Look { operation, phase, ours: is_ours(phase, None), forced }
@@ -441,14 +442,14 @@ mod tests {
     fn the_phase_is_that_of_what_is_waited_for() {
         use Phase::{Api, Attacher, Done, Publish, Queue, Unmount, Unpublish};
         let (none, attached) = (NodeVolume::default, || NodeVolume::with_attachment(true, false));
-        let accepted = || NodeVolume { deletion_accepted: Some("1".into()), ..attached() };
+        let accepted = || attached().with_deletion(Deletion::Accepted);
         let cases = [
             ("not asked for", none(), true, Queue),
             ("being asked for", NodeVolume { call: Some(AttachmentCall::Create), ..none() }, true, Api),
             ("being looked for", NodeVolume { call: Some(AttachmentCall::Read), ..none() }, true, Queue),
             ("made", NodeVolume::with_attachment(false, false), true, Attacher),
             ("attached", attached(), true, Publish),
-            ("attached and listed", NodeVolume { listed: true, ..attached() }, true, Done),
+            ("attached and listed", NodeVolume { listed: Listed::Yes, ..attached() }, true, Done),
             ("wanted again while it goes", NodeVolume::with_attachment(true, true), true, Queue),
             ("wanted again after its deletion", accepted(), true, Queue),
             ("nothing is left", none(), false, Done),

@@ -80,7 +80,7 @@ impl ActualState {
         };
         if identity.ours {
             let node_volume = self.node_volume_mut(&identity.volume, &identity.node);
-            node_volume.attachment = Some(attachment);
+            node_volume.observe_attachment(attachment);
             if let Some(state) = self.nodes.get_mut(&identity.node) {
                 state.note_absence(wall);
             }
@@ -145,7 +145,7 @@ impl ActualState {
     #[must_use]
     pub fn attachment(&self, name: &AttachmentName) -> Option<&VolumeAttachment> {
         let identity = self.identities.get(name).filter(|identity| identity.ours)?;
-        self.node_volume(&identity.volume, &identity.node)?.attachment.as_deref()
+        self.node_volume(&identity.volume, &identity.node)?.attachment().map(|attachment| &**attachment)
     }
 
     /// Of a VolumeAttachment that is not ours: the volume it holds, if that is known, and its node.

@@ -26,7 +26,7 @@ impl ActualState {
             for volume in &state.volumes {
                 let node_volume = self
                     .node_volume(volume, name)
-                    .filter(|node_volume| node_volume.may_be_attached() && !node_volume.was_desired);
+                    .filter(|node_volume| node_volume.may_be_attached() && !node_volume.was_desired());
                 let Some(node_volume) = node_volume else { continue };
                 waiting.push(Candidate {
                     volume: volume.clone(),
@@ -44,8 +44,7 @@ impl ActualState {
     pub fn inherit(&mut self, proven: &Inherited, wall: Timestamp) {
         let since = wall.checked_sub(proven.elapsed).unwrap_or(wall);
         let node_volume = self.node_volume_mut(&proven.volume, &proven.node);
-        node_volume.undesired_since =
-            Some(node_volume.undesired_since.map_or(since, |known| known.min(since)));
+        node_volume.inherit_undesired(since);
         if proven.is_unready_as_long {
             let state = self.node_mut(&proven.node);
             state.unready_since = state.unready_since.map(|known| known.min(since));

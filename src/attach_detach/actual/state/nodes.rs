@@ -9,7 +9,8 @@ use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::{
-    ActualState, ForcePolicy, NodeState, ReportAsAttached, Sequence, Unpublished, Unpublishing, VolumeId,
+    ActualState, ForcePolicy, Listed, NodeState, ReportAsAttached, Sequence, Unpublished, Unpublishing,
+    VolumeId,
 };
 use crate::kube_api::{ids::NodeName, kinds::Node};
 
@@ -50,10 +51,13 @@ impl ActualState {
             }
             // Of a node that is gone, the last report stands.
             let in_use = if node.is_some() { state.uses(volume) } else { node_volume.in_use };
-            let before = (node_volume.listed, node_volume.in_use);
-            node_volume.left_listed = node.is_none() && (node_volume.left_listed || node_volume.listed);
-            node_volume.take_report(volume.kind(), listed, in_use);
-            let vanished = listed && node_volume.attachment.is_none() && node_volume.call.is_none();
+            let before = (node_volume.is_listed(), node_volume.in_use);
+            let now_listed = match (listed, node_volume.listed) {
+                (false, Listed::Yes | Listed::WhenNodeWent) if node.is_none() => Listed::WhenNodeWent,
+                (listed, _) => listed.into(),
+            };
+            node_volume.take_report(volume.kind(), now_listed, in_use);
+            let vanished = listed && node_volume.known.is_none() && node_volume.call.is_none();
             if before != (listed, in_use) || vanished {
                 touched.insert(volume.clone());
             }
@@ -65,7 +69,7 @@ impl ActualState {
     pub(in crate::attach_detach) fn note_listing(&mut self, name: &NodeName) {
         self.each_volume_on(name, |_, _, node_volume| {
             node_volume.may_be_listed |=
-                node_volume.report_as_attached == ReportAsAttached::Yes && !node_volume.listed;
+                node_volume.report_as_attached == ReportAsAttached::Yes && !node_volume.is_listed();
         });
     }
 
@@ -105,7 +109,7 @@ impl ActualState {
     pub fn distrust_younger_nodes(&mut self) {
         for (volume, state) in &mut self.volumes {
             for (name, node_volume) in state.nodes.iter_mut() {
-                let Some(attachment) = &node_volume.attachment else { continue };
+                let Some(attachment) = node_volume.attachment() else { continue };
                 let Some(state) = self.nodes.get_mut(name) else { continue };
                 let made = state.node.as_ref().and_then(|node| node.metadata.creation_timestamp);
                 if made > attachment.metadata.creation_timestamp {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
 
-use super::{ActualState, NodeName, NodeVolume, VolumeId, VolumeKind};
+use super::{ActualState, Desire, Listed, NodeName, NodeVolume, VolumeId, VolumeKind};
 
 impl ActualState {
     /// Since when something is undesired counts from now on.
@@ -23,7 +23,7 @@ impl ActualState {
             .values_mut()
             .flat_map(|state| state.nodes.iter_mut().map(|(_, node_volume)| node_volume))
         {
-            node_volume.undesired_since = None;
+            node_volume.desire = Desire::Unjudged;
         }
     }
 
@@ -33,7 +33,7 @@ impl ActualState {
             let published = state
                 .nodes
                 .iter()
-                .filter(|(_, node_volume)| node_volume.listed && node_volume.attachment.is_some());
+                .filter(|(_, node_volume)| node_volume.is_listed() && node_volume.known.is_some());
             published.map(move |(node, _)| (volume, node))
         })
     }
@@ -63,19 +63,19 @@ impl ActualState {
     ) -> Option<Timestamp> {
         let mut next = None;
         let state = self.volumes.get_mut(volume)?;
-        let is_listed = state.nodes.values().any(|node_volume| node_volume.listed);
+        let is_listed = state.nodes.values().any(|node_volume| node_volume.is_listed());
         for (name, node_volume) in state.nodes.iter_mut() {
-            if node_volume.given_up && node_volume.attachment.is_none() {
-                node_volume.may_be_mounted = node_volume.listed;
+            if node_volume.given_up && node_volume.known.is_none() {
+                node_volume.may_be_mounted = node_volume.is_listed();
                 continue;
             }
-            if node_volume.attachment.is_some() || !node_volume.may_be_mounted {
+            if node_volume.known.is_some() || !node_volume.may_be_mounted {
                 continue;
             }
             let node = self.nodes.get(name);
             if volume.kind() == VolumeKind::NoOp {
                 let is_there = node.is_some_and(|state| state.node.is_some());
-                node_volume.may_be_mounted = node_volume.listed || !(is_there || is_listed);
+                node_volume.may_be_mounted = node_volume.is_listed() || !(is_there || is_listed);
                 continue;
             }
             let node = node.filter(|state| state.node.is_none());
@@ -104,23 +104,23 @@ impl ActualState {
         wall: Timestamp,
     ) {
         for (volume, state) in &mut self.volumes {
-            let is_listed = state.nodes.values().any(|node_volume| node_volume.listed);
-            let stays =
-                |node_volume: &NodeVolume| node_volume.attachment.is_some() && !node_volume.is_going();
+            let is_listed = state.nodes.values().any(|node_volume| node_volume.is_listed());
+            let stays = |node_volume: &NodeVolume| node_volume.known.is_some() && !node_volume.is_going();
             let is_attached = state.nodes.values().any(|node_volume| stays(node_volume));
             for (name, node_volume) in state.nodes.iter_mut() {
                 let node = self.nodes.get(name);
                 let since = node.and_then(|state| state.unready_since);
                 let is_early =
                     since.is_some_and(|since| wanted(volume, name) || wall < due(since, node_volume, gone));
-                let is_kept = node_volume.left_listed && is_early && !is_listed && !is_attached;
+                let is_kept =
+                    node_volume.listed == Listed::WhenNodeWent && is_early && !is_listed && !is_attached;
                 let is_given_up = match (volume.kind(), node.filter(|state| state.node.is_some())) {
                     (VolumeKind::Csi, Some(state)) => !state.distrusts(volume),
                     (VolumeKind::Csi, None) => !stays(node_volume) && !is_kept,
                     (VolumeKind::NoOp, Some(_)) => true,
                     (VolumeKind::NoOp, None) => is_listed,
                 };
-                node_volume.may_be_mounted &= node_volume.listed || !is_given_up;
+                node_volume.may_be_mounted &= node_volume.is_listed() || !is_given_up;
             }
         }
     }

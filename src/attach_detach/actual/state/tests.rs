@@ -1,15 +1,16 @@
 //! The actual state under single observations; whole courses of events are in the tables and histories.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use k8s_openapi::jiff::SignedDuration;
+use tokio::time::Instant;
 
 use super::*;
 use crate::{
     attach_detach::actual::node::Unsettled,
     kube_api::{
         ids::{DriverName, ResourceVersion, VolumeName},
-        kinds::{Node, NodeCondition},
+        kinds::{Node, NodeCondition, VolumeAttachment},
     },
 };
 
@@ -104,7 +105,7 @@ fn s1_a_patch_may_list_what_it_adds_and_nothing_else() {
         let (volume, node) = node_volume();
         let mut actual = ActualState::default();
         let node_volume = actual.node_volume_mut(&volume, &node);
-        (node_volume.report_as_attached, node_volume.listed) = (report_as_attached, listed);
+        (node_volume.report_as_attached, node_volume.listed) = (report_as_attached, listed.into());
         actual.note_listing(&node);
         assert_eq!(
             actual.node_volume_mut(&volume, &node).may_be_listed,
@@ -151,13 +152,13 @@ fn s7_what_is_known_of_a_deletion_is_about_one_attachment() {
         let mut actual = ActualState::default();
         let about = Candidates { source: Some(volume.clone()), published: Vec::new() };
         actual.observe_attachment(&name, of_uid("1"), |_| about, NOW);
-        actual.node_volume_mut(&volume, &node).deletion_accepted = Some("1".into());
+        actual.node_volume_mut(&volume, &node).note_deletion(&"1".into(), Deletion::Accepted);
         if of_uid(uid).is_some_and(|object| actual.is_replaced_by(&name, &object)) {
             actual.observe_attachment(&name, None, |_| Candidates::default(), NOW);
         }
         let about = Candidates { source: Some(volume.clone()), published: Vec::new() };
         actual.observe_attachment(&name, of_uid(uid), |_| about, NOW);
-        assert_eq!(actual.node_volume_mut(&volume, &node).deletion_accepted.is_some(), is_kept);
+        assert_eq!(actual.node_volume_mut(&volume, &node).deletion() == Deletion::Accepted, is_kept);
     }
 }
 
@@ -242,11 +243,12 @@ fn s2_what_is_listed_again_after_a_withdrawal_is_put_back_until_it_is_listed() {
         ("judged again", Unpublishing::None, true, false, ReportAsAttached::Yes, false, true),
         ("listed", Unpublishing::None, true, true, ReportAsAttached::Yes, false, false),
         ("not taken off yet", since.clone(), false, true, ReportAsAttached::Yes, false, false),
-        ("being withdrawn", since, false, false, ReportAsAttached::No, true, false),
-        ("withdrawn anew", Unpublishing::None, true, false, ReportAsAttached::No, true, false),
+        ("being unpublished", since, false, false, ReportAsAttached::No, true, false),
+        ("unpublished anew", Unpublishing::None, true, false, ReportAsAttached::No, true, false),
     ];
     for (name, unpublishing, put_back, listed, report_as_attached, unpublishes, expected) in cases {
-        let mut node_volume = NodeVolume { listed, unpublishing, put_back, ..NodeVolume::default() };
+        let mut node_volume =
+            NodeVolume { listed: listed.into(), unpublishing, put_back, ..NodeVolume::default() };
         node_volume.publish(report_as_attached, unpublishes);
         assert_eq!(
             (node_volume.report_as_attached, node_volume.put_back),
@@ -269,7 +271,7 @@ fn s1_h9_a_standby_gives_no_listed_volume_up_before_the_leader_has() {
         let mut actual = ActualState::default();
         actual.observe_node(&gone, Some(&Arc::new(Node::default())), NOW);
         actual.node_volume_mut(&volume, &gone).may_be_mounted = true;
-        actual.node_volume_mut(&volume, &other).listed = is_elsewhere;
+        actual.node_volume_mut(&volume, &other).listed = is_elsewhere.into();
         if !is_there {
             actual.observe_node(&gone, None, NOW);
         }
@@ -324,4 +326,10 @@ fn s1_h9_a_standby_keeps_nothing_of_a_machine_whose_time_is_up() {
         actual.prune(&volume, &Scope::All, |_| false);
         assert_eq!(actual.volume(&volume), None, "it went before: {goes_before}");
     }
+}
+
+#[test]
+fn a_volume_on_a_node_stays_small_for_there_is_one_for_each() {
+    // 264 before what only means something together was one value.
+    assert!(size_of::<NodeVolume>() <= 240, "{}", size_of::<NodeVolume>());
 }

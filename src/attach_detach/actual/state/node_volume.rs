@@ -1,0 +1,360 @@
+//! One volume on one node: what is known of its attachment, what the node's status says, what was asked for.
+//!
+//! In: objects as last seen and outcomes of our requests, each by a method. Out: whether the volume is, or may be,
+//! attached here. Fields that only mean something together are one value, so that only states can be written that occur.
+
+use std::sync::Arc;
+
+use k8s_openapi::jiff::Timestamp;
+use tokio::time::Instant;
+
+use crate::{
+    attach_detach::{
+        actual::unpublishing::Unpublishing, decide::force::ForceReason, desired::volume_name::VolumeKind,
+    },
+    controller::retry::Retry,
+    kube_api::{
+        ids::{AttachmentName, ResourceVersion, Uid},
+        kinds::VolumeAttachment,
+    },
+};
+
+/// One volume on one node.
+#[expect(clippy::struct_excessive_bools, reason = "facts that do not depend on one another")]
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NodeVolume {
+    /// The VolumeAttachment of the computed name, if there is one.
+    pub known: Option<KnownAttachment>,
+    /// What `volumesAttached` of the node says.
+    pub listed: Listed,
+    /// Whether a status patch that puts it there is on its way, or may yet land.
+    pub may_be_listed: bool,
+    /// Whether the kubelet may have the volume mounted, also without an attachment: see
+    /// [`Self::take_report`].
+    pub may_be_mounted: bool,
+    /// Whether `volumesInUse` of the node lists the volume; for a node whose object is gone, whether it
+    /// did when last seen, and if it was never seen, that it may.
+    pub in_use: bool,
+    /// The request in flight for its VolumeAttachment.
+    pub call: Option<AttachmentCall>,
+    /// When that, or the last one, was sent: what a read shows may be as old as that, however late its answer.
+    pub asked_at: Option<Instant>,
+    /// A create was sent whose outcome is unknown: until that is settled the attachment may exist
+    /// (S17).
+    pub uncertain: Option<Uncertain>,
+    /// Why the attachment's name is to be read live, although no request of ours is of unknown outcome.
+    pub why_read: Option<WhyRead>,
+    /// How far it is proven that the node's status does not publish it.
+    pub unpublishing: Unpublishing,
+    /// Pause after failures.
+    pub retry: Retry,
+    /// What the node's status should say of the volume.
+    pub report_as_attached: ReportAsAttached,
+    /// Whether it was taken off the node's list for a detach that is not to be, and is to be listed again.
+    pub put_back: bool,
+    /// Whether the machine that may have the volume was given up: another one bears the node's name.
+    pub given_up: bool,
+    /// Why the detach under way was forced, if it was.
+    pub forced: Option<ForceReason>,
+    /// Whether a pod needs it here.
+    pub desire: Desire,
+    /// When this process, also while it stood by, last saw a pod cease to need it here, by its own clock.
+    pub desired_until: Option<Timestamp>,
+}
+
+/// A VolumeAttachment of the computed name, and what became of our requests to delete it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KnownAttachment {
+    /// The object as last seen.
+    pub object: Arc<VolumeAttachment>,
+    /// Whether its deletion was asked for.
+    pub deletion: Deletion,
+    /// Its revision when a pod needed the volume here after none had: what it says until it changes is of the time
+    /// before.
+    pub desired_again_at: Option<ResourceVersion>,
+}
+
+/// What became of our DELETE of a VolumeAttachment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Deletion {
+    /// None was answered, or it was refused.
+    #[default]
+    None,
+    /// One was sent whose outcome is unknown: until this moment, and a live read after it, the attachment may be on its
+    /// way out.
+    InDoubt {
+        /// After this it is not carried out any more.
+        until: Instant,
+    },
+    /// The server has accepted it.
+    Accepted,
+}
+
+/// Whether `volumesAttached` of a node lists a volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Listed {
+    /// It does not, nor did a node that is gone at the end.
+    #[default]
+    No,
+    /// It does.
+    Yes,
+    /// The node is gone, and its last report did.
+    WhenNodeWent,
+}
+
+impl From<bool> for Listed {
+    /// For a node that is there.
+    fn from(is_listed: bool) -> Self {
+        if is_listed { Self::Yes } else { Self::No }
+    }
+}
+
+/// Whether a pod needs a volume on a node, as far as this process has judged that since it leads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Desire {
+    /// Not judged yet.
+    #[default]
+    Unjudged,
+    /// A pod needs it.
+    Desired,
+    /// None does.
+    Undesired {
+        /// Since when, by this process' clock.
+        since: Timestamp,
+        /// Whether one did since this process leads: what a predecessor knew of a wait is of an earlier one then.
+        was_desired: bool,
+    },
+}
+
+/// An operation that spans several requests and the driver's work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Operation {
+    /// From the create of the VolumeAttachment to `attached`.
+    Attach,
+    /// From its delete to its absence.
+    Detach,
+}
+
+/// A request in flight for one volume on a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttachmentCall {
+    /// Creating the VolumeAttachment.
+    Create,
+    /// Deleting it.
+    Delete,
+    /// Reading it, to learn what became of a create.
+    Read,
+}
+
+/// A create of unknown outcome. That the attachment exists does not settle it: another create may have made
+/// it, and once it is deleted the one of unknown outcome can still land.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Uncertain {
+    /// After this the server has given the request up, and a live read tells the truth for good.
+    pub until: Instant,
+    /// Whether a live read has found nothing since.
+    pub read_absent: bool,
+}
+
+/// Why the attachment's name is to be read live.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WhyRead {
+    /// The attachment is known from answers to our own requests alone, and the last list lacked it: no
+    /// watch event would come if it were gone.
+    Unconfirmed,
+    /// The server refused our create because there is one already, which we have not asked for.
+    MadeByAnother,
+    /// The server refused to delete the attachment of this UID because it has another.
+    DeletionRefused(Uid),
+    /// There is one of that name which is not about this volume on this node (S9).
+    NameTaken(AttachmentName),
+}
+
+/// What the status of a node should say of a volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReportAsAttached {
+    /// Left as it is.
+    #[default]
+    Unchanged,
+    /// Listed: may be mounted.
+    Yes,
+    /// Not listed: must not be mounted.
+    No,
+}
+
+impl NodeVolume {
+    /// Whether the volume is, or may be, attached here (S1).
+    #[must_use]
+    pub fn may_be_attached(&self) -> bool {
+        self.known.is_some()
+            || self.uncertain.is_some()
+            || self.call == Some(AttachmentCall::Create)
+            || self.is_listed()
+            || self.may_be_mounted
+            || self.may_be_listed
+            || self.report_as_attached == ReportAsAttached::Yes
+    }
+
+    /// Takes what the node's status says, or said last. A kubelet may mount what is listed, and has it until it
+    /// reports it in use no longer (S1), also if another party deletes the attachment or empties the list. Two kinds
+    /// of volumes are given up on a proof only: those without attachments, of which this process is the only memory,
+    /// and those of a machine that another has replaced. What was never listed does not count: so a kubelet announces
+    /// a pod to come.
+    pub(super) fn take_report(&mut self, kind: VolumeKind, listed: Listed, in_use: bool) {
+        self.listed = listed;
+        self.in_use = in_use;
+        self.given_up &= !in_use;
+        self.may_be_mounted = self.is_listed()
+            || (self.may_be_mounted && (in_use || kind == VolumeKind::NoOp || self.given_up));
+    }
+
+    /// Notes that the node may have listed the volume, and its kubelet mounted it, unseen.
+    pub(super) fn distrust(&mut self) {
+        self.in_use = true;
+        self.may_be_mounted |= self.may_be_listed || self.known.is_some();
+    }
+
+    /// Forgets the attachment, which is gone. What was proven before we asked for its end holds on: the kubelet
+    /// did not have the volume, or that was overruled. An end that others have made proves nothing.
+    pub(super) fn forget_attachment(&mut self) {
+        let is_our_doing = self.deletion() != Deletion::None || self.call == Some(AttachmentCall::Delete);
+        self.may_be_mounted &= !is_our_doing;
+        self.given_up &= self.may_be_mounted;
+        self.known = None;
+        self.why_read = None;
+        self.unpublishing = Unpublishing::None;
+        self.retry = Retry::default();
+    }
+
+    /// Takes its attachment as last seen.
+    pub(in crate::attach_detach) fn observe_attachment(&mut self, object: Arc<VolumeAttachment>) {
+        match &mut self.known {
+            Some(known) if known.object.metadata.uid == object.metadata.uid => known.object = object,
+            known => {
+                let (deletion, desired_again_at) = (Deletion::None, None);
+                *known = Some(KnownAttachment { object, deletion, desired_again_at });
+            }
+        }
+    }
+
+    /// Its attachment.
+    #[must_use]
+    pub fn attachment(&self) -> Option<&Arc<VolumeAttachment>> {
+        self.known.as_ref().map(|known| &known.object)
+    }
+
+    /// UID of its attachment.
+    #[must_use]
+    pub fn uid(&self) -> Option<&Uid> {
+        self.attachment().map(|attachment| &attachment.metadata.uid)
+    }
+
+    /// What became of our DELETE of its attachment.
+    #[must_use]
+    pub fn deletion(&self) -> Deletion {
+        self.known.as_ref().map(|known| known.deletion).unwrap_or_default()
+    }
+
+    /// Until when our DELETE of its attachment may be carried out, if its outcome is unknown.
+    #[must_use]
+    pub fn deletion_in_doubt(&self) -> Option<Instant> {
+        match self.deletion() {
+            Deletion::InDoubt { until } => Some(until),
+            Deletion::None | Deletion::Accepted => None,
+        }
+    }
+
+    /// Notes what became of our DELETE of the attachment of this UID, if that is the one that is known and its end is
+    /// not certain yet.
+    pub(in crate::attach_detach) fn note_deletion(&mut self, uid: &Uid, deletion: Deletion) {
+        let known = self.known.as_mut().filter(|known| known.object.metadata.uid == *uid);
+        if let Some(known) = known.filter(|known| known.deletion != Deletion::Accepted) {
+            known.deletion = deletion;
+        }
+    }
+
+    /// Takes note of a live read that was sent then: what was given up by then did not happen.
+    pub(in crate::attach_detach) fn settle_deletion(&mut self, asked: Instant) {
+        if let Some(known) = &mut self.known
+            && matches!(known.deletion, Deletion::InDoubt { until } if until <= asked)
+        {
+            known.deletion = Deletion::None;
+        }
+    }
+
+    /// Whether its attachment is on its way out, as the object says or the answer to our DELETE.
+    #[must_use]
+    pub fn is_going(&self) -> bool {
+        let is_terminating = |attachment: &Arc<VolumeAttachment>| attachment.metadata.is_terminating();
+        self.deletion() == Deletion::Accepted || self.attachment().is_some_and(is_terminating)
+    }
+
+    /// Whether the node's status lists it.
+    #[must_use]
+    pub fn is_listed(&self) -> bool {
+        self.listed == Listed::Yes
+    }
+
+    /// Since when no pod needs what is, or may be, attached here, by this process' clock.
+    #[must_use]
+    pub fn undesired_since(&self) -> Option<Timestamp> {
+        match self.desire {
+            Desire::Undesired { since, .. } => Some(since),
+            Desire::Unjudged | Desire::Desired => None,
+        }
+    }
+
+    /// Whether a pod has needed it here since this process leads.
+    #[must_use]
+    pub fn was_desired(&self) -> bool {
+        matches!(self.desire, Desire::Desired | Desire::Undesired { was_desired: true, .. })
+    }
+
+    /// What a predecessor of this process has proven: no pod has needed it since then.
+    pub(super) fn inherit_undesired(&mut self, since: Timestamp) {
+        let since = self.undesired_since().map_or(since, |known| known.min(since));
+        self.desire = Desire::Undesired { since, was_desired: self.was_desired() };
+    }
+
+    /// Whether the volume is about to become attached, as far as can be told: its attachment is being made,
+    /// or the driver is at work and has not failed.
+    #[must_use]
+    pub fn is_on_its_way(&self) -> bool {
+        let attaching = |attachment: &Arc<VolumeAttachment>| {
+            let status = &attachment.status;
+            !self.is_going() && !status.attached && status.attach_error.is_none()
+        };
+        self.call == Some(AttachmentCall::Create) || self.attachment().is_some_and(attaching)
+    }
+
+    /// Notes what the node's status should say from now on, before it is noted whether the volume is unpublished.
+    pub(in crate::attach_detach) fn publish(
+        &mut self,
+        report_as_attached: ReportAsAttached,
+        unpublishes: bool,
+    ) {
+        let is_missing = report_as_attached == ReportAsAttached::Yes && !self.is_listed();
+        let is_taken_back = self.unpublishing != Unpublishing::None && !unpublishes;
+        self.put_back = is_missing && (is_taken_back || self.put_back);
+        self.report_as_attached = report_as_attached;
+    }
+
+    /// Notes whether a pod needs it here, and since when none does.
+    pub(super) fn note_desired(&mut self, is_desired: bool, wall: Timestamp) {
+        if !is_desired {
+            let since = self.undesired_since().unwrap_or(wall);
+            self.desire = Desire::Undesired { since, was_desired: self.was_desired() };
+            return;
+        }
+        if let Desire::Undesired { .. } = self.desire
+            && let Some(known) = &mut self.known
+        {
+            known.desired_again_at = Some(known.object.metadata.resource_version);
+        }
+        self.desire = Desire::Desired;
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        !self.may_be_attached() && self.call.is_none()
+    }
+}
