@@ -167,6 +167,7 @@ impl Snapshot {
             leases: self.leases.clone(),
             others: self.others.clone(),
             unseen: self.unseen.clone(),
+            unreadable: self.unreadable.clone(),
             taken_at: self.taken_at,
             revision: self.revision,
             listed: self.listed.clone(),
