@@ -19,14 +19,14 @@ const PAGES: &[(&str, &str)] = pages! {
     ForeignWriter HandleShared HeldByNode HoldsOtherVolume HoldsUnfitVolume LargerThanBest
     LeftToProvisioner LeftoverRecyclerPod LostMisbound LostReference LostVolumeMissing MalformedClaim
     MalformedSource ModeMismatch NamedVolumeMismatch NamedVolumeMissing NamedVolumeTaken NoCapacity
-    NoClassAndNoMatch NoPodScheduled NodeGone NodeNotManaged NodeStatusRefused
-    NotAttachable NotReclaimable ObjectUnreadable PhaseNotAvailable ProvisionerChanged
-    ProvisionerNotSeen ProvisionerUnknown Provisioning ProvisioningError ProvisioningUnsupported
-    Publishing RecycleFailed Recycling Releasing Reserved ReservedForOther RestoreGrace Retained
-    RetryBackoff SelectorMismatch Terminating TooSmall Unbinding Uncertain UnknownBindingMode
-    UsedByPods VolumeBoundElsewhere VolumeBusy VolumeMissing WaitingForAttacher WaitingForDeletion
-    WaitingForFirstConsumer WaitingForProvisioner WaitingForScheduling WaitingForVolumeAttachment
-    WishNotCurrent
+    NoClassAndNoMatch NoPodScheduled NoProvisioner NodeGone NodeNotManaged
+    NodeStatusRefused NotAttachable NotFound NotReady NotReclaimable ObjectUnreadable PhaseNotAvailable
+    ProvisionerChanged ProvisionerNotSeen ProvisionerSeen ProvisionerUnknown Provisioning
+    ProvisioningError ProvisioningUnsupported Publishing Ready RecycleFailed Recycling Releasing
+    Reserved ReservedForOther RestoreGrace Retained RetryBackoff SelectorMismatch Terminating TooSmall
+    Unbinding Uncertain UnknownBindingMode UsedByPods VolumeBoundElsewhere VolumeBusy VolumeMissing
+    WaitingForAttacher WaitingForDeletion WaitingForFirstConsumer WaitingForProvisioner
+    WaitingForScheduling WaitingForVolumeAttachment WishNotCurrent
 };
 
 /// All codes that have a page.

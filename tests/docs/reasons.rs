@@ -64,7 +64,11 @@ const GROUPS: [Group; 7] = [
         ],
         added: &[],
     },
-    Group { title: "The explanation itself", sources: &[], added: &["Forbidden"] },
+    Group {
+        title: "Nodes, classes, and the explanation itself",
+        sources: &[],
+        added: &["Forbidden", "NoProvisioner", "NotFound", "NotReady", "ProvisionerSeen", "Ready"],
+    },
 ];
 
 const HEAD: &str = "# Reasons
