@@ -105,7 +105,7 @@ pub struct Controller {
     pub(super) announcer: Announcer,
     pub(super) phases: Phases,
     pub(super) waits: Waits,
-    pub(super) second_controller: SecondController,
+    pub(super) second_writer: SecondController,
     /// Until when nothing is taken away after a restore of etcd.
     pub(super) graced_until: Option<Instant>,
     /// The newest revision of any VolumeAttachment that the watch has told of.
@@ -152,7 +152,7 @@ impl Controller {
             announcer: Announcer::default(),
             phases: Phases::default(),
             waits: Waits::default(),
-            second_controller: SecondController::default(),
+            second_writer: SecondController::default(),
             graced_until: None,
             newest_attachment: ResourceVersion::default(),
             force_timers: ForceTimers::default(),
@@ -215,7 +215,7 @@ impl Controller {
     pub fn in_flight(&self) -> usize {
         self.in_flight.count_all()
             + self.node_calls
-            + self.second_controller.reads()
+            + self.second_writer.reads()
             + usize::from(self.force_timers.is_busy())
     }
 
@@ -224,7 +224,7 @@ impl Controller {
     pub fn wake_at(&self) -> Option<Instant> {
         let timer = self.wake_at.first().map(|(at, _)| *at);
         let timers = self.force_timers.due_at().filter(|_| self.leads);
-        let alarms = self.second_controller.ends_at().into_iter().chain(self.grace_ends_at());
+        let alarms = self.second_writer.ends_at().into_iter().chain(self.grace_ends_at());
         timer.into_iter().chain(self.sweep_at).chain(alarms).chain(timers).chain(self.goes_on_at).min()
     }
 
@@ -446,6 +446,14 @@ impl Controller {
             self.call(Call::Timers(request));
         } else if was_alarmed {
             self.report_timers_alarm();
+        }
+        self.report_timers();
+    }
+
+    /// Reports what there is to log of the force-detach timers.
+    pub(super) fn report_timers(&mut self) {
+        for said in self.force_timers.take_said() {
+            self.effects.reports.line(Line::Timers(said));
         }
     }
 

@@ -9,6 +9,7 @@
 use tokio::time::Instant;
 
 use super::{
+    actual::state::NodeVolume,
     controller::{Controller, Dirty},
     decide::scope::Scope,
     desired::volume_name::VolumeId,
@@ -58,7 +59,7 @@ impl Controller {
     pub fn take_over(&mut self, now: Instant) {
         self.tick(now);
         self.leads = true;
-        self.second_controller.take_over(now);
+        self.second_writer.take_over(now);
         self.effects.reports.push(Report::Leads);
         let desired = &self.desired;
         let wanted = |volume: &VolumeId, node: &NodeName| desired.get(volume, node).is_some();
@@ -72,9 +73,8 @@ impl Controller {
         for volume in self.desired.volumes() {
             let nodes = self.desired.nodes(volume).into_iter().flat_map(VecMap::keys);
             let first = nodes.clone().next();
-            let is_listed = |node: &NodeName| {
-                self.actual.node_volume(volume, node).is_some_and(|node_volume| node_volume.is_listed())
-            };
+            let is_listed =
+                |node: &NodeName| self.actual.node_volume(volume, node).is_some_and(NodeVolume::is_listed);
             match self.actual.volume(volume) {
                 None => new.push((first, volume)),
                 Some(state) if state.nodes.len() == nodes.clone().count() && nodes.clone().all(is_listed) => {

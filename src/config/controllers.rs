@@ -42,9 +42,9 @@ impl Controllers {
     // KCM: staging/src/k8s.io/controller-manager, app/helper.go, IsControllerEnabled, and options/generic.go, Validate.
     pub fn parse(list: &str) -> Result<Self, String> {
         let words: Vec<&str> = list.split(',').map(str::trim).filter(|word| !word.is_empty()).collect();
-        let names =
+        let chosen =
             words.iter().filter(|word| **word != "*").map(|word| word.strip_prefix('-').unwrap_or(word));
-        if let Some(unknown) = names.into_iter().find(|name| !is_known(name)) {
+        if let Some(unknown) = chosen.into_iter().find(|name| !is_known(name)) {
             return Err(format!("{unknown:?} is not in the list of known controllers"));
         }
         let runs = |wanted: Name| {

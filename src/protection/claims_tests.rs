@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{
     kube_api::{call::Request, ids::ResourceVersion, kinds::Pod},
-    protection::requests::ListedPod,
+    protection::{requests::ListedPod, second_writer::Alarm},
 };
 
 /// A claim that is being deleted, of the pod `owner` if that is not empty.
@@ -188,8 +188,8 @@ fn s14_a_finalizer_that_kube_controller_manager_put_on_is_asked_about_and_raises
     let managers = vec!["kube-controller-manager".to_owned()];
     controller.answered(read, Ok(Answer::Owners(managers)), now, 0.0);
     let plan = controller.plan(now);
-    let alarm = plan.measures.seen.alarm.flatten().expect("an alarm");
+    let Alarm::Begins(alarm) = plan.measures.seen.alarm else { panic!("no alarm") };
     assert!(alarm.starts_with("kube-controller-manager put the finalizer on ns/other"), "{alarm}");
     let end = controller.plan(plan.wake_at.expect("an end"));
-    assert_eq!(end.measures.seen.alarm, Some(None));
+    assert_eq!(end.measures.seen.alarm, Alarm::Ends);
 }

@@ -7,7 +7,10 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    CALLS, Measures, Step, claims::ClaimProtection, second_writer::Sighting, volumes::VolumeProtection,
+    CALLS, Measures, Step,
+    claims::ClaimProtection,
+    second_writer::{Alarm, Sighting},
+    volumes::VolumeProtection,
 };
 use crate::{
     controller::{Controller, Executor, Runner},
@@ -201,16 +204,16 @@ impl<C: Controller<Call = Call, Answer = Answer, Measures = Measures>> Executor<
                 }
             }
         }
-        if let Some(text) = seen.alarm {
-            match &text {
-                Some(text) => {
-                    tracing::error!(alarm = self.alarm, "{text}: run one of both protection controllers")
-                }
-                None => {
-                    tracing::warn!(alarm = self.alarm, "no other protection controller was seen for a while")
-                }
+        match seen.alarm {
+            Alarm::Same => {}
+            Alarm::Begins(text) => {
+                tracing::error!(alarm = self.alarm, "{text}: run one of both protection controllers");
+                self.alarms.set(self.alarm, Some(text));
             }
-            self.alarms.set(self.alarm, text);
+            Alarm::Ends => {
+                tracing::warn!(alarm = self.alarm, "no other protection controller was seen for a while");
+                self.alarms.set(self.alarm, None);
+            }
         }
     }
 

@@ -42,8 +42,20 @@ pub enum Sighting {
 pub struct Seen {
     /// Changes, in order.
     pub sightings: Vec<Sighting>,
-    /// The alarm, if it begins or ends.
-    pub alarm: Option<Option<String>>,
+    /// What becomes of the alarm.
+    pub alarm: Alarm,
+}
+
+/// What becomes of the alarm.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Alarm {
+    /// It is as it was.
+    #[default]
+    Same,
+    /// It begins, with this text.
+    Begins(String),
+    /// It ends.
+    Ends,
 }
 
 /// What others do to the finalizers of one kind.
@@ -126,7 +138,7 @@ impl<K: Clone + Display + Ord> SecondWriter<K> {
         if let Owner::Controller(manager) = &owner {
             if self.alarm_until.is_none() {
                 let text = format!("{manager} put the finalizer on {key}, as mooring does");
-                self.seen.alarm = Some(Some(text));
+                self.seen.alarm = Alarm::Begins(text);
             }
             self.alarm_until = Some(now + MEMORY);
             self.to_read.clear();
@@ -138,7 +150,7 @@ impl<K: Clone + Display + Ord> SecondWriter<K> {
     pub(super) fn settle(&mut self, now: Instant) {
         if self.alarm_until.is_some_and(|until| until <= now) {
             self.alarm_until = None;
-            self.seen.alarm = Some(None);
+            self.seen.alarm = Alarm::Ends;
         }
     }
 
@@ -225,9 +237,9 @@ mod tests {
             assert_eq!(others.take_read(), Some(("c", "u".into())), "who it was is asked for");
             assert_eq!(others.take_read(), None);
             others.learn(&"c", &[manager.to_owned()], now);
-            assert_eq!(others.take_seen().alarm.flatten().is_some(), is_alarm, "{manager}");
+            assert_eq!(matches!(others.take_seen().alarm, Alarm::Begins(_)), is_alarm, "{manager}");
             others.settle(now + MEMORY);
-            assert_eq!(others.take_seen().alarm, is_alarm.then_some(None), "{manager}");
+            assert_eq!(others.take_seen().alarm == Alarm::Ends, is_alarm, "{manager}");
             assert_eq!(others.ends_at(), None);
         }
     }

@@ -397,7 +397,7 @@ impl<'a> Print<'a> {
     fn call(&mut self, call: &Call) {
         match call {
             Call::Attachment(_, _, AttachmentRequest::Delete(uid, _)) | Call::ReadOwner(_, uid) => {
-                self.uid(uid)
+                self.uid(uid);
             }
             // They say nothing more.
             Call::Attachment(_, _, AttachmentRequest::Create(_) | AttachmentRequest::Read(_))

@@ -111,7 +111,7 @@ impl Controller {
             self.wake_at.insert((at, Dirty::Node(name.clone())));
             return;
         }
-        if let Some(uid) = self.second_controller.take_read(name) {
+        if let Some(uid) = self.second_writer.take_read(name) {
             self.actual.node_mut(name).busy = true;
             self.node_calls += 1;
             self.call(Call::ReadOwner(Target::Node(name.clone()), uid));

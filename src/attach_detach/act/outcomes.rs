@@ -142,6 +142,7 @@ impl Controller {
             waiting.into_iter().filter(is_unwanted).collect()
         };
         let inherited = self.force_timers.take(result, candidates, jitter, (now, wall));
+        self.report_timers();
         self.report_timers_alarm();
         for proven in &inherited {
             self.actual.inherit(proven, wall);
@@ -190,7 +191,7 @@ impl Controller {
                 }
             }
             Err(error @ CallError::Throttled { .. }) => {
-                self.attachment_call_failed(volume, node, &error, now, jitter)
+                self.attachment_call_failed(volume, node, &error, now, jitter);
             }
             Err(error) => {
                 self.report_failure(volume, node, &error, "creating the attachment failed");

@@ -91,7 +91,7 @@ impl Controller {
 
     /// Whether nothing may be taken away now.
     pub(in crate::attach_detach) fn stand_off(&self, now: Instant) -> Option<StandOff> {
-        if let Some(by) = self.second_controller.everywhere() {
+        if let Some(by) = self.second_writer.everywhere() {
             return Some(self.for_second_writer(by));
         }
         let left = self.objects.restore_grace().left(now)?;
@@ -104,7 +104,7 @@ impl Controller {
         volume: &VolumeId,
         desired_nodes: Option<&VecMap<NodeName, DesiredAttachment>>,
     ) -> BTreeMap<NodeName, StandOff> {
-        if self.second_controller.everywhere().is_some() || !self.second_controller.is_any_node() {
+        if self.second_writer.everywhere().is_some() || !self.second_writer.is_any_node() {
             return BTreeMap::new();
         }
         let held = self.actual.volume(volume).into_iter().flat_map(|state| state.nodes.keys());
@@ -115,7 +115,7 @@ impl Controller {
     /// Whether nothing may be taken away from this node now, while elsewhere all goes on.
     pub(in crate::attach_detach) fn stand_off_of(&self, name: &NodeName) -> Option<StandOff> {
         let out_of_service = self.objects.nodes.get(name).is_some_and(|node| node.is_out_of_service());
-        let by = self.second_controller.on(name, out_of_service)?;
+        let by = self.second_writer.on(name, out_of_service)?;
         Some(self.for_second_writer(by))
     }
 

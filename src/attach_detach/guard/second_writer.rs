@@ -99,7 +99,7 @@ impl Controller {
         if !self.leads {
             return;
         }
-        match self.second_controller.writers.note(&target, target.field(), now) {
+        match self.second_writer.writers.note(&target, target.field(), now) {
             Asks::Later => {}
             Asks::Judged(changes) => {
                 self.effects.reports.push(Report::SecondController(target.act(), changes.acts));
@@ -107,11 +107,11 @@ impl Controller {
             }
             Asks::Read => match target {
                 Target::Node(name) => {
-                    self.second_controller.to_read.insert(name.clone(), uid.clone());
+                    self.second_writer.to_read.insert(name.clone(), uid.clone());
                     self.dirty_nodes.push(name);
                 }
                 Target::Attachment(..) => {
-                    self.second_controller.reads += 1;
+                    self.second_writer.reads += 1;
                     self.call(Call::ReadOwner(target, uid.clone()));
                 }
             },
@@ -137,7 +137,7 @@ impl Controller {
                 let touched = self.actual.node_call_ended(name);
                 self.touch_on(name, touched);
             }
-            Target::Attachment(..) => self.second_controller.reads -= 1,
+            Target::Attachment(..) => self.second_writer.reads -= 1,
         }
         if !self.leads {
             return;
@@ -147,14 +147,14 @@ impl Controller {
             field: target.field().as_str(),
             manager: owner.manager().unwrap_or_default().to_owned(),
         });
-        let changes = self.second_controller.writers.learn(target, &owner, now);
+        let changes = self.second_writer.writers.learn(target, &owner, now);
         self.effects.reports.push(Report::SecondController(target.act(), changes.acts));
         self.stands_off(&changes);
     }
 
     /// Ends what is over.
     pub(in crate::attach_detach) fn end_stand_offs(&mut self, now: Instant) {
-        let changes = self.second_controller.writers.settle(now);
+        let changes = self.second_writer.writers.settle(now);
         if !changes.is_empty() {
             self.stands_off(&changes);
         }
@@ -163,7 +163,7 @@ impl Controller {
     /// Tells of stand-offs that begin or end, and looks again at what they concern.
     fn stands_off(&mut self, changes: &Changes<Target>) {
         for target in &changes.begun {
-            let Some(stand_off) = self.second_controller.writers.here(target).cloned() else { continue };
+            let Some(stand_off) = self.second_writer.writers.here(target).cloned() else { continue };
             if !self.holds_up(target, &stand_off) {
                 let (target, by) = (target.to_string(), stand_off.to_string());
                 self.effects.reports.line(Line::HoldsNothingUp { target, by });
@@ -182,7 +182,7 @@ impl Controller {
             self.effects.reports.line(Line::StandOffEnded { target: target.to_string(), detaches });
         }
         if changes.everywhere {
-            self.effects.reports.line(match self.second_controller.everywhere() {
+            self.effects.reports.line(match self.second_writer.everywhere() {
                 Some(by) => {
                     Line::AnotherController { by: by.to_string(), until: seconds(self.clock.wall(by.until)) }
                 }
@@ -204,7 +204,7 @@ impl Controller {
 
     fn show_stand_offs(&mut self) {
         let wall = |stand_off: &StandOff| self.clock.wall(stand_off.until);
-        let writers = &self.second_controller.writers;
+        let writers = &self.second_writer.writers;
         let alarm = writers.everywhere().map(|by| {
             format!(
                 "another attach/detach controller is at work ({by}): nothing is detached until {} at the earliest",
@@ -262,7 +262,7 @@ impl Controller {
                 self.note_evidence(target, &attachment.metadata.uid, now);
             }
             // Of the one that led before, the watch may tell late.
-            (Some(act), _) if !self.second_controller.writers.took_over_just_now(now) => {
+            (Some(act), _) if !self.second_writer.writers.took_over_just_now(now) => {
                 self.effects.reports.line(Line::DeletedByAnother { attachment: name.clone(), act });
                 self.effects.reports.push(Report::SecondController(act, 1));
             }
@@ -381,7 +381,7 @@ mod tests {
         node_volume.listed = Listed::Yes;
         let verdict = Verdict { unpublishes: true, ..Verdict::say(ReportAsAttached::No) };
         let waiting = verdict.standing_off(&node_volume, &why).waiting.expect("a wait");
-        let ends_at = controller.second_controller.ends_at().expect("an end");
+        let ends_at = controller.second_writer.ends_at().expect("an end");
         assert_eq!(
             (waiting.code(), waiting.until()),
             ("ForeignWriter", Some(controller.clock.wall(ends_at)))

@@ -17,7 +17,7 @@ use crate::{
         actual::state::Operation,
         decide::{csi::Waiting, force::ForceReason, scope::Scope},
         desired::{state::Unresolved, volume_name::VolumeId},
-        guard::evidence::Evidence,
+        guard::{evidence::Evidence, force_timers::Said},
     },
     kube_api::{
         call::CallError,
@@ -98,6 +98,8 @@ pub(in crate::attach_detach) enum Line {
     DeletedByAnother { attachment: AttachmentName, act: Evidence },
     /// The grace after a restore is over.
     GraceOver,
+    /// What becomes of the force-detach timers.
+    Timers(Said),
 }
 
 /// One thing to report.

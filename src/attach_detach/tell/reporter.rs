@@ -18,6 +18,7 @@ use crate::{
     attach_detach::{
         decide::{csi::Waiting, force::ForceReason},
         desired::{state::Unresolved, volume_name::VolumeId},
+        guard::force_timers::Said,
     },
     diagnostics::Reason,
     kube_api::{
@@ -270,5 +271,36 @@ fn log(line: &Line) {
             tracing::info!(%attachment, act = act.label(), "deleted by another");
         }
         Line::GraceOver => tracing::warn!("the grace after the restore is over: detaching again"),
+        Line::Timers(said) => log_timers(said),
+    }
+}
+
+fn log_timers(said: &Said) {
+    match said {
+        Said::LeftOut(left_out) => tracing::warn!(
+            left_out,
+            "more detaches wait for nodes that are not Ready than can be kept for a successor, which would begin the \
+             latest anew"
+        ),
+        Said::BeginAnew { config_map, waits } => tracing::info!(
+            %config_map,
+            waits,
+            "waits begin anew: whether they went on after they were written is not known"
+        ),
+        Said::CannotBeKept { config_map, error } => tracing::warn!(
+            %config_map,
+            %error,
+            "the timers of forced detaches cannot be kept: with each restart and each change of leader the six minutes \
+             of nodes that are not Ready begin anew. Needed are the verbs get and patch on this ConfigMap, and create \
+             on ConfigMaps, in that namespace"
+        ),
+        Said::KeptAgain => tracing::info!("the timers of forced detaches are kept again"),
+        Said::NoneLeft => tracing::info!("there are no timers of forced detaches left to keep"),
+        Said::EarlierBeginAnew { config_map, waits } => {
+            tracing::info!(%config_map, waits, "waits that an earlier version kept begin anew");
+        }
+        Said::EarlierLeft { config_map, error } => {
+            tracing::info!(%config_map, %error, "left, which an earlier version kept and no version reads");
+        }
     }
 }

@@ -5,6 +5,7 @@
 
 use serde_json::json;
 
+use super::Said;
 use crate::kube_api::{
     call::{CallError, Request, Verb},
     kinds::{ConfigMap, Meta},
@@ -41,19 +42,21 @@ impl EarlierMap {
     }
 
     /// Takes what became of the request.
-    pub(super) fn take(&mut self, result: Result<Option<ConfigMap>, CallError>) {
+    pub(super) fn take(&mut self, result: Result<Option<ConfigMap>, CallError>) -> Option<Said> {
+        let mut said = None;
         *self = match (std::mem::take(self), result) {
             (Self::Unread(path), Ok(Some(map))) => {
-                tracing::info!(config_map = %path, waits = map.data.len(), "waits that an earlier version kept begin anew");
+                said = Some(Said::EarlierBeginAnew { config_map: path.clone(), waits: map.data.len() });
                 Self::Read(path, Box::new(map.metadata))
             }
             (Self::Unread(path) | Self::Read(path, _), Err(error)) => {
                 if !matches!(error, CallError::NotFound(_) | CallError::NotLeader) {
-                    tracing::info!(config_map = %path, %error, "left, which an earlier version kept and no version reads");
+                    said = Some(Said::EarlierLeft { config_map: path, error });
                 }
                 Self::Done
             }
             _ => Self::Done,
         };
+        said
     }
 }

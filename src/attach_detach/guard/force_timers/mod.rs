@@ -8,6 +8,7 @@
 
 mod credit;
 mod earlier;
+mod said;
 mod trouble;
 mod wait;
 
@@ -21,11 +22,14 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-pub use super::force_timers::wait::{Failure, Wait, WaitKey, Waited};
 use super::force_timers::{
     credit::{Belief, Credit, Predecessor, STAMPED_BY},
     earlier::EarlierMap,
     trouble::Trouble,
+};
+pub use super::force_timers::{
+    said::Said,
+    wait::{Failure, Wait, WaitKey, Waited},
 };
 use crate::{
     attach_detach::desired::volume_name::VolumeId,
@@ -111,6 +115,8 @@ pub struct ForceTimers {
     asked: Option<Asked>,
     retry: Retry,
     trouble: Trouble,
+    /// What there is to log.
+    said: Vec<Said>,
 }
 
 /// How far it is with what predecessors wrote.
@@ -239,7 +245,8 @@ impl ForceTimers {
         self.changed = false;
         if request.is_none() {
             // It says what it should, by our hand or another.
-            self.trouble.is_over();
+            let said = self.trouble.is_over();
+            self.said.extend(said);
         }
         if request.is_some() || self.runs {
             self.looked_at = Some(now);
@@ -281,11 +288,7 @@ impl ForceTimers {
             all.truncate(MOST);
         }
         if left_out > 0 && self.left_out == 0 {
-            tracing::warn!(
-                left_out,
-                "more detaches wait for nodes that are not Ready than can be kept for a successor, which would \
-                 begin the latest anew"
-            );
+            self.said.push(Said::LeftOut(left_out));
         }
         self.left_out = left_out;
         self.runs = false;
@@ -314,7 +317,8 @@ impl ForceTimers {
         let asked = self.asked.take();
         let verb = match asked {
             Some(Asked::EarlierMap) => {
-                self.earlier.take(result);
+                let said = self.earlier.take(result);
+                self.said.extend(said);
                 return Vec::new();
             }
             Some(Asked::Timers(verb)) => verb,
@@ -333,7 +337,9 @@ impl ForceTimers {
                 return Vec::new();
             }
         }
-        if self.trouble.ends(verb) {
+        let (is_over, said) = self.trouble.ends(verb);
+        self.said.extend(said);
+        if is_over {
             self.retry = Retry::default();
         }
         // It may hold what is not waited for, or lack what came meanwhile.
@@ -362,11 +368,8 @@ impl ForceTimers {
             self.inheritance = Inheritance::Unclaimed;
         }
         if belief == Belief::Disbelieved {
-            tracing::info!(
-                config_map = %map.metadata.name,
-                waits = map.data.len(),
-                "waits begin anew: whether they went on after they were written is not known"
-            );
+            let config_map = map.metadata.name.to_string();
+            self.said.push(Said::BeginAnew { config_map, waits: map.data.len() });
         }
         belief == Belief::Believed
     }
@@ -409,8 +412,14 @@ impl ForceTimers {
             mem::take(&mut self.retry).after_silence(now, jitter)
         };
         if let Some(place) = &self.place {
-            self.trouble.goes_on(verb, error, place);
+            let said = self.trouble.goes_on(verb, error, place);
+            self.said.extend(said);
         }
+    }
+
+    /// What there is to log since this was last asked.
+    pub fn take_said(&mut self) -> Vec<Said> {
+        mem::take(&mut self.said)
     }
 
     /// What an operator has to see to: that the ConfigMap cannot be used (S6).

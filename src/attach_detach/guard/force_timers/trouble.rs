@@ -2,7 +2,7 @@
 
 use crate::kube_api::call::{CallError, Verb};
 
-use super::TimersConfigMap;
+use super::{Said, TimersConfigMap};
 
 /// So many requests in a row without an answer are no accident.
 const SILENCES: u32 = 3;
@@ -17,50 +17,41 @@ pub(super) struct Trouble {
 
 impl Trouble {
     /// A request was in vain.
-    pub(super) fn goes_on(&mut self, verb: Verb, error: &CallError, place: &TimersConfigMap) {
+    pub(super) fn goes_on(&mut self, verb: Verb, error: &CallError, place: &TimersConfigMap) -> Option<Said> {
         // A conflict is settled by reading, and who is asked to wait waits.
         if matches!(error, CallError::Conflict(_) | CallError::AlreadyExists(_) | CallError::Throttled { .. })
         {
-            return;
+            return None;
         }
         self.about.get_or_insert(verb);
         self.silences += u32::from(!error.is_certain());
         if self.alarm.is_some() || (!error.is_certain() && self.silences < SILENCES) {
-            return;
+            return None;
         }
         let TimersConfigMap { namespace, name, .. } = place;
-        tracing::warn!(
-            config_map = %format_args!("{namespace}/{name}"),
-            %error,
-            "the timers of forced detaches cannot be kept: with each restart and each change of leader the six minutes \
-             of nodes that are not Ready begin anew. Needed are the verbs get and patch on this ConfigMap, and create \
-             on ConfigMaps, in that namespace"
-        );
         self.alarm = Some(format!(
             "ConfigMap {namespace}/{name} cannot be kept ({error}): the six minutes of nodes that are not Ready begin \
              anew with each restart and each change of leader"
         ));
+        Some(Said::CannotBeKept { config_map: format!("{namespace}/{name}"), error: error.clone() })
     }
 
     /// A request did what it should. Returns whether nothing is wrong any more: that the ConfigMap can be read says
     /// nothing of whether it can be written.
-    pub(super) fn ends(&mut self, verb: Verb) -> bool {
+    pub(super) fn ends(&mut self, verb: Verb) -> (bool, Option<Said>) {
         if verb == Verb::Get && self.about.is_some_and(|about| about != verb) {
-            return false;
+            return (false, None);
         }
-        if self.alarm.is_some() {
-            tracing::info!("the timers of forced detaches are kept again");
-        }
+        let was_alarmed = self.alarm.is_some();
         *self = Self::default();
-        true
+        (true, was_alarmed.then_some(Said::KeptAgain))
     }
 
     /// There is nothing left to write: nothing comes of what is wrong.
-    pub(super) fn is_over(&mut self) {
-        if self.alarm.is_some() {
-            tracing::info!("there are no timers of forced detaches left to keep");
-        }
+    pub(super) fn is_over(&mut self) -> Option<Said> {
+        let was_alarmed = self.alarm.is_some();
         *self = Self::default();
+        was_alarmed.then_some(Said::NoneLeft)
     }
 
     pub(super) fn alarm(&self) -> Option<&str> {
