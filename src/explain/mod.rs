@@ -10,8 +10,16 @@
 //! controllers themselves ([`crate::attach_detach::dry_run`], [`crate::binder::dry_run`]): a reason is what a decision
 //! returned, never worked out anew.
 
+pub mod age;
+pub mod assumptions;
+pub mod doctor;
+pub mod drain;
 #[cfg(test)]
 mod dry_run_tests;
+pub mod outlook;
+pub mod repair;
 pub mod report;
+pub mod sidecars;
 pub mod snapshot;
 pub mod subject;
+pub mod whatif;

@@ -38,6 +38,13 @@ pub struct Unseen {
     pub forbidden: bool,
 }
 
+/// Leases, for [`Snapshot::note_read`].
+pub const LEASES: &str = "leases";
+/// The pods in which the side-cars of CSI drivers run, for [`Snapshot::note_read`].
+pub const DRIVER_PODS: &str = "pods of CSI drivers";
+/// Events, for [`Snapshot::note_read`].
+pub const EVENTS: &str = "events";
+
 /// What was read.
 #[derive(Debug)]
 pub struct Snapshot {
@@ -130,6 +137,34 @@ impl Snapshot {
     #[must_use]
     pub fn is_listed<T: Stored>(&self) -> bool {
         self.listed.contains(T::PLURAL)
+    }
+
+    /// Notes that something without a table (`leases`, the `pods of drivers`) was read, whole.
+    pub fn note_read(&mut self, what: &'static str) {
+        self.listed.insert(what);
+    }
+
+    /// Whether something without a table was read, whole.
+    #[must_use]
+    pub fn was_read(&self, what: &str) -> bool {
+        self.listed.contains(what)
+    }
+
+    /// A copy that goes its own way: for questions about what would be.
+    #[must_use]
+    pub fn fork(&self) -> Self {
+        Self {
+            objects: Arc::new((*self.objects).clone()),
+            details: self.details.clone(),
+            events: self.events.clone(),
+            leases: self.leases.clone(),
+            others: self.others.clone(),
+            unseen: self.unseen.clone(),
+            taken_at: self.taken_at,
+            revision: self.revision,
+            listed: self.listed.clone(),
+            absent: self.absent.clone(),
+        }
     }
 
     /// Whether an object is known not to be there.

@@ -1,0 +1,169 @@
+//! Whether the side-cars of a CSI driver are there, and how they run.
+//!
+//! In: leases, events and the pods of drivers, as far as they were read. Out: seen, gone, not seen, or not known. A
+//! side-car may run without leader election, so that without a lease it counts as absent only when nothing else shows
+//! the driver, either: no CSIDriver object, no event.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use k8s_openapi::{api::coordination::v1::Lease, jiff::Timestamp};
+use serde_json::Value;
+
+use super::snapshot::{LEASES, Snapshot};
+use crate::kube_api::{
+    ids::DriverName,
+    kinds::{CsiDriver, Narrow, ObjectRef, Pod},
+};
+
+/// Which side-car.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Sidecar {
+    /// The external-attacher.
+    Attacher,
+    /// The external-provisioner.
+    Provisioner,
+}
+
+/// Whether it is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// Its lease is fresh.
+    Seen,
+    /// Its lease was renewed last at this time.
+    Gone(Timestamp),
+    /// Nothing shows that there ever was one.
+    NotSeen,
+    /// It could not be told from what was read.
+    Unknown,
+}
+
+/// Requests per second of a client to which nothing else was said (client-go), and of side-cars, which take that over.
+const DEFAULT_QPS: f64 = 5.0;
+
+/// For how long after its term a lease still counts: a side-car may just be restarting.
+const ALLOWANCE: Duration = Duration::from_mins(1);
+
+/// The term of a lease that does not say (client-go).
+const TERM_SECONDS: i32 = 15;
+
+/// What is known of all side-cars.
+#[derive(Debug)]
+pub struct Sidecars<'a> {
+    snapshot: &'a Snapshot,
+    leases: BTreeMap<&'a str, &'a Lease>,
+    event_sources: BTreeSet<&'a str>,
+}
+
+impl<'a> Sidecars<'a> {
+    /// Reads the evidence once.
+    #[must_use]
+    pub fn new(snapshot: &'a Snapshot) -> Self {
+        let named = |lease: &'a Lease| lease.metadata.name.as_deref().map(|name| (name, lease));
+        let sources = snapshot.events.iter().filter_map(|event| {
+            let source = event.source.as_ref().and_then(|source| source.component.as_deref());
+            let source = source.or(event.reporting_component.as_deref()).unwrap_or_default();
+            // The provisioner calls itself <driver>_<pod>_<uuid>.
+            source.split('_').next()
+        });
+        Self {
+            snapshot,
+            leases: snapshot.leases.iter().filter_map(named).collect(),
+            event_sources: sources.filter(|source| !source.is_empty()).collect(),
+        }
+    }
+
+    /// The lease of a side-car.
+    #[must_use]
+    pub fn lease(&self, driver: &str, sidecar: Sidecar) -> Option<&'a Lease> {
+        let name = match sidecar {
+            Sidecar::Attacher => format!("external-attacher-leader-{}", sanitized(driver)),
+            Sidecar::Provisioner => sanitized(driver),
+        };
+        self.leases.get(name.as_str()).copied()
+    }
+
+    /// Whether a side-car is there.
+    #[must_use]
+    pub fn presence(&self, driver: &str, sidecar: Sidecar) -> Presence {
+        let now = self.snapshot.taken_at;
+        if let Some(lease) = self.lease(driver, sidecar) {
+            let spec = lease.spec.as_ref();
+            let Some(renewed) = spec.and_then(|spec| spec.renew_time.as_ref()).map(|time| time.0) else {
+                return Presence::Unknown;
+            };
+            let term = spec.and_then(|spec| spec.lease_duration_seconds).unwrap_or(TERM_SECONDS);
+            let term = Duration::from_secs(u64::try_from(term).unwrap_or_default());
+            let held = spec.and_then(|spec| spec.holder_identity.as_deref()).is_some_and(|it| !it.is_empty());
+            let until = renewed.checked_add(term + ALLOWANCE).unwrap_or(Timestamp::MAX);
+            return if held && now <= until { Presence::Seen } else { Presence::Gone(renewed) };
+        }
+        let is_shown = self.snapshot.objects.drivers.get(&DriverName::from(driver)).is_some()
+            || self.event_sources.contains(driver);
+        let was_looked_for = self.snapshot.was_read(LEASES) && self.snapshot.is_listed::<CsiDriver>();
+        if was_looked_for && !is_shown { Presence::NotSeen } else { Presence::Unknown }
+    }
+
+    /// The limit of requests per second with which the side-car that holds the lease runs, if its pod was read.
+    #[must_use]
+    pub fn client_limit(&self, driver: &str, sidecar: Sidecar) -> Option<f64> {
+        let spec = self.lease(driver, sidecar)?.spec.as_ref()?;
+        let holder = spec.holder_identity.as_deref().filter(|holder| !holder.is_empty())?;
+        let program = match sidecar {
+            Sidecar::Attacher => "csi-attacher",
+            Sidecar::Provisioner => "csi-provisioner",
+        };
+        let pod = self.pods().find(|pod| {
+            let name = pod.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+            // Some identities go on after the name of the pod.
+            !name.is_empty() && (holder == name || holder.split('_').next() == Some(name))
+        })?;
+        let containers = pod.pointer("/spec/containers").and_then(Value::as_array)?;
+        let container = containers.iter().find(|container| {
+            let says = |field| container.get(field).and_then(Value::as_str).unwrap_or_default();
+            says("image").contains(program) || says("name") == program
+        })?;
+        let words = ["command", "args"].map(|field| container.get(field).and_then(Value::as_array));
+        let mut words = words.into_iter().flatten().flatten().filter_map(Value::as_str);
+        while let Some(word) = words.next() {
+            let flag = word.trim_start_matches('-');
+            if let Some(value) = flag.strip_prefix("kube-api-qps=") {
+                return value.parse().ok();
+            }
+            if flag == "kube-api-qps" {
+                return words.next().and_then(|value| value.parse().ok());
+            }
+        }
+        Some(DEFAULT_QPS)
+    }
+
+    /// Whether it runs with the default limit, or a smaller one.
+    #[must_use]
+    pub fn is_limited(&self, driver: &str, sidecar: Sidecar) -> bool {
+        self.client_limit(driver, sidecar).is_some_and(|qps| qps <= DEFAULT_QPS)
+    }
+
+    fn pods(&self) -> impl Iterator<Item = &'a Value> {
+        let others = self.snapshot.others.iter().filter(|((kind, _), _)| kind == Pod::KIND);
+        let details = self.snapshot.details.iter().filter(|(object, _)| matches!(object, ObjectRef::Pod(_)));
+        others.map(|(_, pod)| pod).chain(details.map(|(_, pod)| pod))
+    }
+}
+
+/// The finalizer that the external-attacher puts on volumes and attachments.
+#[must_use]
+pub fn attacher_finalizer(driver: &str) -> String {
+    format!("external-attacher/{}", sanitized(driver))
+}
+
+/// A driver's name where only letters, digits and dashes may stand, as the side-cars write it.
+fn sanitized(driver: &str) -> String {
+    let mut name: String =
+        driver.chars().map(|it| if it.is_ascii_alphanumeric() { it } else { '-' }).collect();
+    if name.ends_with('-') {
+        name.push('X');
+    }
+    name
+}
