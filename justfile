@@ -37,6 +37,7 @@ lint:
 # Pages and dashboards that are printed from the code.
 generate:
     MOORING_WRITE_DOCS=1 cargo test --lib -- docs reference
+    MOORING_WRITE_DOCS=1 cargo test --test docs -- index
     dashboards/generate
 
 # All that CI runs for a change.

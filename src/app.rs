@@ -46,13 +46,14 @@ use crate::{
         watch::{self as kind_watch, CatchUps, Fetcher},
     },
     supervise::{Dead, Death, Stage, Supervisor, Threads, Workplace},
-    telemetry,
+    telemetry::{self, history::History},
     traces::{Traces, TracingConfig},
     zpages,
 };
 
 mod life;
 mod patience;
+mod room;
 mod serving;
 #[cfg(test)]
 mod shutdown_tests;
@@ -227,6 +228,7 @@ impl Daemon {
         let traces =
             start_traces(config.tracing.as_ref(), &identity, &metrics, &mut tasks, threads, &events_end)?;
 
+        tasks.spawn(Stage::Watch, "room", room::give_back_room(Arc::clone(&objects)));
         tasks.spawn(Stage::Watch, "restore-alarm", alarm_of_restores(grace.clone(), alarms.clone()));
         let parts = Parts {
             config,
@@ -241,6 +243,7 @@ impl Daemon {
             alarms,
             events,
             traces,
+            history: History::default(),
             planning: planning.clone(),
         };
         let mut router = build_router(&parts, view, tasks.dead())?;

@@ -18,7 +18,7 @@ use thiserror::Error;
 pub use controllers::Controllers;
 
 use crate::{
-    attach_detach::{AttachDetachOptions, act::room::PAIR_CALLS, decide::force::ForcePolicy},
+    attach_detach::{AttachDetachOptions, act::in_flight::ATTACHMENT_CALLS, decide::force::ForcePolicy},
     binder::{BinderOptions, plugins},
     cli::{ContentType, RunArgs},
     http,
@@ -83,7 +83,7 @@ impl RateLimit {
     fn at_once(self) -> usize {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 1 to 48")]
         let calls = (self.qps / 10.0).clamp(1.0, 48.0) as usize;
-        calls.min(PAIR_CALLS)
+        calls.min(ATTACHMENT_CALLS)
     }
 
     /// A limiter with this rate.
@@ -297,7 +297,7 @@ fn attach_detach(args: &RunArgs, rate_limit: Option<RateLimit>) -> Result<Attach
             ..ForcePolicy::default()
         },
         sweep_period: (!args.disable_attach_detach_reconcile_sync).then_some(period),
-        pair_calls: rate_limit.map(RateLimit::at_once),
+        attachment_calls: rate_limit.map(RateLimit::at_once),
     })
 }
 
@@ -516,8 +516,10 @@ mod tests {
 
     #[test]
     fn s15_no_more_is_decided_than_the_limit_lets_through() {
-        let calls = |qps: &str| config(&["--kube-api-qps", qps]).unwrap().attach_detach.pair_calls;
-        for (qps, expected) in [("-1", None), ("0.5", Some(1)), ("20", Some(2)), ("1000", Some(PAIR_CALLS))] {
+        let calls = |qps: &str| config(&["--kube-api-qps", qps]).unwrap().attach_detach.attachment_calls;
+        for (qps, expected) in
+            [("-1", None), ("0.5", Some(1)), ("20", Some(2)), ("1000", Some(ATTACHMENT_CALLS))]
+        {
             assert_eq!(calls(qps), expected, "{qps}");
         }
     }

@@ -38,7 +38,7 @@ fn of_claim(claim: &Value) -> WaitingRow {
 fn reason(pair: &Value) -> String {
     let code = text(pair, "/reason");
     let fact = |pointer: &str| pair.pointer(pointer).and_then(Value::as_str);
-    if let Some(node) = fact("/facts/rival/node") {
+    if let Some(node) = fact("/facts/conflictingNode/node") {
         return format!("{code}: {node}");
     }
     if let Some(until) = fact("/until") {
@@ -87,7 +87,7 @@ mod tests {
         let attach_detach = json!({ "alarm": "another one is at work", "waiting": [
             pair("2026-01-01T00:00:04Z", json!({ "reason": "WaitingForAttacher" })),
             pair("2026-01-01T00:00:03Z", json!({ "reason": "AttachError", "facts": { "message": "no" } })),
-            pair("2026-01-01T00:00:02Z", json!({ "reason": "HeldByNode", "facts": { "rival": { "node": "n2" } } })),
+            pair("2026-01-01T00:00:02Z", json!({ "reason": "HeldByNode", "facts": { "conflictingNode": { "node": "n2" } } })),
             pair("2026-01-01T00:00:01Z", json!({
                 "reason": "DetachWaitingForUnmount", "until": "2026-01-01T00:06:01.5Z",
             })),

@@ -7,7 +7,7 @@ use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    attach_detach::{AttachDetach, TimersPlace},
+    attach_detach::{AttachDetach, TimersConfigMap},
     binder::Binder,
     config::{Config, Controllers},
     http::Answer,
@@ -15,6 +15,7 @@ use crate::{
     metrics::{Alarms, Metrics, WatchMetrics},
     protection::{Protection, claims::ClaimProtection, volumes::VolumeProtection},
     state::Objects,
+    telemetry::history::History,
     traces::Traces,
 };
 
@@ -45,6 +46,8 @@ pub struct Parts {
     pub events: EventQueue,
     /// Takes what is traced.
     pub traces: Traces,
+    /// What happened to each object lately.
+    pub history: History,
     /// Cancelled when planning has to stop.
     pub planning: CancellationToken,
 }
@@ -128,7 +131,7 @@ fn attach_detach_subsystem(parts: &Parts) -> anyhow::Result<Subsystem> {
         parts.alarms.clone(),
     )?
     .with_force_timers(
-        TimersPlace {
+        TimersConfigMap {
             namespace: parts.namespace.clone(),
             name: format!("{}-force-detach-timers", parts.config.own_name),
             earlier_name: Some(format!("{}-wish-clock", parts.config.own_name)),
@@ -136,8 +139,9 @@ fn attach_detach_subsystem(parts: &Parts) -> anyhow::Result<Subsystem> {
         parts.identity.clone(),
         parts.tally.clone(),
     )
-    .with_traces(parts.traces.clone());
-    let attachments = attach_detach.standing();
+    .with_traces(parts.traces.clone())
+    .with_history(parts.history.clone());
+    let attachments = attach_detach.diagnostics();
     Ok(Subsystem::new(
         "attach-detach",
         attach_detach.run(parts.planning.clone()),
@@ -156,7 +160,8 @@ fn binder_subsystem(parts: &Parts) -> anyhow::Result<Subsystem> {
         &parts.metrics,
         parts.alarms.clone(),
     )?
-    .with_traces(parts.traces.clone());
+    .with_traces(parts.traces.clone())
+    .with_history(parts.history.clone());
     let claims = binder.diagnostics();
     let running = binder.run(parts.planning.clone());
     Ok(Subsystem::new("binder", running, "/debug/binder", move || claims.page()))

@@ -7,10 +7,10 @@ use std::collections::BTreeSet;
 use tokio::time::Instant;
 
 use super::{
-    act::calls::{self, PairRequest},
+    act::calls::{self, AttachmentRequest},
     actual::{
-        state::{ActualState, Operation, PairCall, Publication},
-        withdrawal::Withdrawal,
+        state::{ActualState, AttachmentCall, Operation, ReportAsAttached},
+        unpublishing::Unpublishing,
     },
     controller::{Controller, Dirty},
     decide::{
@@ -19,23 +19,23 @@ use super::{
         scope::Scope,
     },
     desired::{
-        state::{AttachSource, Wish},
+        state::{AttachSource, DesiredAttachment},
         volume_name::{VolumeId, VolumeKind},
     },
     guard::force_timers::{Failure, Wait, WaitKey},
     tell::{
         announcer::{AFTER_LOSS, Known, LONG, News, Others, Topic},
+        diagnostics::State,
         events::{self, Announcement},
         metrics::{Ending, Planned},
         phases::{Look, Phase, is_ours},
         report::{Forced, Judged, Line, Report},
-        standing::State,
     },
 };
 use crate::kube_api::{call::CallError, events::Event, ids::NodeName, kinds::Node};
 
 impl Controller {
-    /// Returns whether the pair held the volume until now, and does not because of this verdict alone.
+    /// Returns whether the volume on the node held the volume until now, and does not because of this verdict alone.
     pub(super) fn apply(
         &mut self,
         volume: &VolumeId,
@@ -44,66 +44,67 @@ impl Controller {
         now: Instant,
     ) -> bool {
         let sent = self.last_sent;
-        let pair = self.actual.pair_mut(volume, node);
-        let held = pair.holds();
-        pair.publish(verdict.publication, verdict.withdraws);
-        if !verdict.withdraws {
-            pair.withdrawal = Withdrawal::None;
-        } else if pair.withdrawal == Withdrawal::None {
-            pair.withdrawal = Withdrawal::Since(sent);
+        let node_volume = self.actual.node_volume_mut(volume, node);
+        let held = node_volume.may_be_attached();
+        node_volume.publish(verdict.report_as_attached, verdict.unpublishes);
+        if !verdict.unpublishes {
+            node_volume.unpublishing = Unpublishing::None;
+        } else if node_volume.unpublishing == Unpublishing::None {
+            node_volume.unpublishing = Unpublishing::Since(sent);
         }
-        let stale_list = match verdict.publication {
-            Publication::Keep => false,
-            Publication::List => !pair.listed,
-            Publication::Withhold => pair.listed,
+        let stale_list = match verdict.report_as_attached {
+            ReportAsAttached::Unchanged => false,
+            ReportAsAttached::Yes => !node_volume.listed,
+            ReportAsAttached::No => node_volume.listed,
         };
         if stale_list {
             self.dirty_nodes.push(node.clone());
         }
         if let Some(at) = verdict.wake_at {
-            self.wake_at.insert((at, Dirty::Pair(volume.clone(), node.clone())));
+            self.wake_at.insert((at, Dirty::NodeVolume(volume.clone(), node.clone())));
         }
-        if self.actual.pair_mut(volume, node).attachment.is_none() {
+        if self.actual.node_volume_mut(volume, node).attachment.is_none() {
             self.force_off_the_list(volume, node, verdict.forced);
         }
         self.remember_wait(volume, node, verdict);
         self.report_verdict(volume, node, verdict, now);
-        let has_room = verdict.step.as_ref().and_then(Step::call).is_none_or(|call| self.room.has(call));
+        let has_room =
+            verdict.step.as_ref().and_then(Step::call).is_none_or(|call| self.in_flight.has_room_for(call));
         match verdict.step.as_ref().filter(|_| has_room) {
             None => {}
             Some(Step::Create(source)) => {
-                let request = PairRequest::Create(calls::create(volume, node, source));
+                let request = AttachmentRequest::Create(calls::create(volume, node, source));
                 self.send(volume, node, request, now);
             }
             Some(Step::Delete(uid, proof)) => {
-                self.actual.pair_mut(volume, node).forced = verdict.forced;
+                self.actual.node_volume_mut(volume, node).forced = verdict.forced;
                 match verdict.forced {
                     Some(reason) => self.force(volume, node, reason),
-                    // KCM: pkg/controller/volume/attachdetach/reconciler: whatever is detached from a node with
+                    // KCM: pkg/controller/volume/attachdetach/reconciler: each detach from a node with
                     // the taint counts as forced, mounted or not.
                     None if self.is_out_of_service(node) => {
                         self.report_forced(volume, node, ForceReason::OutOfService, Forced::Tainted);
                     }
                     None => {}
                 }
-                let request = PairRequest::Delete(uid.clone(), calls::delete(volume, node, uid, proof));
+                let request = AttachmentRequest::Delete(uid.clone(), calls::delete(volume, node, uid, proof));
                 self.send(volume, node, request, now);
             }
             Some(Step::ReadAttachment) => {
                 let name = volume.attachment_name(node);
-                self.send(volume, node, PairRequest::Read(name), now);
+                self.send(volume, node, AttachmentRequest::Read(name), now);
             }
             Some(Step::ReadNode) => {
                 // What was proven before is not proof enough.
-                let pair = self.actual.pair_mut(volume, node);
-                if matches!(pair.withdrawal, Withdrawal::Proven(_)) {
-                    pair.withdrawal = Withdrawal::Since(sent);
+                let node_volume = self.actual.node_volume_mut(volume, node);
+                if matches!(node_volume.unpublishing, Unpublishing::Proven(_)) {
+                    node_volume.unpublishing = Unpublishing::Since(sent);
                 }
                 self.dirty_nodes.push(node.clone());
             }
-            Some(Step::GiveUp(_)) => self.actual.pair_mut(volume, node).held = false,
+            Some(Step::GiveUp(_)) => self.actual.node_volume_mut(volume, node).may_be_mounted = false,
         }
-        held && !self.actual.pair_mut(volume, node).holds()
+        held && !self.actual.node_volume_mut(volume, node).may_be_attached()
     }
 
     pub(super) fn is_out_of_service(&self, node: &NodeName) -> bool {
@@ -113,11 +114,12 @@ impl Controller {
 
     /// Keeps how long a wait has lasted that force may end, for the process that comes after us.
     fn remember_wait(&mut self, volume: &VolumeId, node: &NodeName, verdict: &Verdict) {
-        let Some(pair) = self.actual.pair(volume, node) else { return };
-        let attachment = pair.attachment.as_ref();
+        let Some(node_volume) = self.actual.node_volume(volume, node) else { return };
+        let attachment = node_volume.attachment.as_ref();
         let is_over = attachment.is_some_and(|attachment| attachment.metadata.is_terminating());
-        let is_over = is_over || matches!(verdict.step, Some(Step::GiveUp(_))) || !pair.holds();
-        match (pair.unwanted_since, &verdict.waiting) {
+        let is_over =
+            is_over || matches!(verdict.step, Some(Step::GiveUp(_))) || !node_volume.may_be_attached();
+        match (node_volume.undesired_since, &verdict.waiting) {
             (
                 Some(since),
                 Some(
@@ -130,7 +132,7 @@ impl Controller {
                 let wait = Wait {
                     since: unready_since.map_or(since, |unready_since| unready_since.max(since)),
                     failure: state.and_then(|state| state.node.as_deref()).and_then(Failure::of),
-                    attachment: pair.uid().cloned(),
+                    attachment: node_volume.uid().cloned(),
                 };
                 self.force_timers.note(WaitKey::new(volume, node), wait);
             }
@@ -146,35 +148,35 @@ impl Controller {
     /// A detach is about to be forced: the pods that wait for it, and the node, have an event.
     fn force(&mut self, volume: &VolumeId, node: &NodeName, reason: ForceReason) {
         self.report_forced(volume, node, reason, Forced::Begins);
-        self.announce_to_others(volume, node, &Announcement::ForcedDetach(node.clone(), reason));
+        self.record_forced(volume, node, &Announcement::ForcedDetach(node.clone(), reason));
     }
 
     /// The same for a volume without attachments, which is forced off the node's list, or given up.
     fn force_off_the_list(&mut self, volume: &VolumeId, node: &NodeName, reason: Option<ForceReason>) {
-        let pair = self.actual.pair_mut(volume, node);
-        match (reason, pair.forced) {
+        let node_volume = self.actual.node_volume_mut(volume, node);
+        match (reason, node_volume.forced) {
             (Some(reason), None) => {
-                pair.forced = Some(reason);
+                node_volume.forced = Some(reason);
                 self.force(volume, node, reason);
             }
-            (None, Some(_)) if !pair.held => self.forced_detach_done(volume, node),
-            (None, Some(_)) if pair.listed => pair.forced = None,
+            (None, Some(_)) if !node_volume.may_be_mounted => self.forced_detach_done(volume, node),
+            (None, Some(_)) if node_volume.listed => node_volume.forced = None,
             _ => {}
         }
     }
 
     /// The attachment is gone; if that was forced, it has an event.
     pub(super) fn forced_detach_done(&mut self, volume: &VolumeId, node: &NodeName) {
-        if let Some(reason) = self.actual.pair_mut(volume, node).forced.take() {
+        if let Some(reason) = self.actual.node_volume_mut(volume, node).forced.take() {
             self.report_forced(volume, node, reason, Forced::Done);
-            self.announce_to_others(volume, node, &Announcement::ForcedDetachDone(node.clone(), reason));
+            self.record_forced(volume, node, &Announcement::ForcedDetachDone(node.clone(), reason));
         }
     }
 
-    fn announce_to_others(&mut self, volume: &VolumeId, node: &NodeName, announcement: &Announcement) {
+    fn record_forced(&mut self, volume: &VolumeId, node: &NodeName, announcement: &Announcement) {
         let waiting = self.desired.nodes(volume).into_iter().flatten().filter(|(other, _)| *other != node);
-        for (_, wish) in waiting {
-            self.effects.events.extend(events::events(&self.objects, wish, announcement));
+        for (_, desired) in waiting {
+            self.effects.events.extend(events::events(&self.objects, desired, announcement));
         }
         self.effects.events.extend(events::node_event(&self.objects, volume, node, announcement));
     }
@@ -182,12 +184,12 @@ impl Controller {
     /// An event was lost: it is recorded again, a little later, if what it said still holds.
     pub fn not_told(&mut self, lost: &Event, now: Instant) {
         for (volume, node) in self.announcer.lost(lost, &self.desired, &self.actual) {
-            self.wake_at.insert((now + AFTER_LOSS, Dirty::Pair(volume, node)));
+            self.wake_at.insert((now + AFTER_LOSS, Dirty::NodeVolume(volume, node)));
         }
     }
 
     /// Records the events of a verdict.
-    pub(super) fn announce_verdict(
+    pub(super) fn record_verdict(
         &mut self,
         volume: &VolumeId,
         node: &NodeName,
@@ -202,7 +204,7 @@ impl Controller {
     }
 
     /// Records that a request failed.
-    pub(super) fn announce_failure(
+    pub(super) fn record_failure(
         &mut self,
         volume: &VolumeId,
         node: &NodeName,
@@ -212,14 +214,14 @@ impl Controller {
         let failure = Announcement::Failed(events::refused(error));
         let Self { objects, desired, actual, waits, clock, announcer, .. } = self;
         let known = Known { objects, desired, actual, waits, clock, now };
-        let news = announcer.announce(volume, node, Topic::Failure, &failure, known);
+        let news = announcer.record_once(volume, node, Topic::Failure, &failure, known);
         self.take_news(volume, node, news);
     }
 
     fn take_news(&mut self, volume: &VolumeId, node: &NodeName, News { events, look_at }: News) {
         self.effects.events.extend(events);
         for at in look_at {
-            self.wake_at.insert((at, Dirty::Pair(volume.clone(), node.clone())));
+            self.wake_at.insert((at, Dirty::NodeVolume(volume.clone(), node.clone())));
         }
     }
 
@@ -231,33 +233,35 @@ impl Controller {
         is_exclusive: bool,
     ) -> Option<BTreeSet<NodeName>> {
         let state = self.actual.volume(volume).filter(|_| is_exclusive || *scope == Scope::All)?;
-        if state.pairs.len() + state.foreign.len() == 1 {
+        if state.nodes.len() + state.foreign.len() == 1 {
             // There is no other beside it.
             return Some(BTreeSet::new());
         }
-        self.effects.reports.planned_many(Planned::Holder, state.pairs.len());
-        let ours = state.pairs.iter().filter(|(_, pair)| pair.holds()).map(|(node, _)| node);
+        self.effects.reports.planned_many(Planned::Holder, state.nodes.len());
+        let ours =
+            state.nodes.iter().filter(|(_, node_volume)| node_volume.may_be_attached()).map(|(node, _)| node);
         Some(ours.chain(state.foreign.values()).cloned().collect())
     }
 
     /// Reports for which reason it was decided so.
     pub(super) fn report_decision(&mut self, volume: &VolumeId, node: &NodeName, verdict: &Verdict) {
-        let state = || self.actual.pair(volume, node).map(State::of).unwrap_or_default().code();
+        let state = || self.actual.node_volume(volume, node).map(State::of).unwrap_or_default().code();
         let reason = verdict.waiting.as_ref().map_or_else(state, Waiting::code);
         self.effects.reports.push(Report::Decided(reason));
     }
 
     /// Reports what is waited for, and counts operations that fail or take long.
     fn report_verdict(&mut self, volume: &VolumeId, node: &NodeName, verdict: &Verdict, now: Instant) {
-        let sent = verdict.step.as_ref().and_then(Step::call).filter(|call| self.room.has(*call));
-        let pair = self.actual.pair(volume, node);
+        let sent =
+            verdict.step.as_ref().and_then(Step::call).filter(|call| self.in_flight.has_room_for(*call));
+        let node_volume = self.actual.node_volume(volume, node);
         let state = match sent {
             // As it is in a moment.
-            Some(PairCall::Create) => State::Attaching,
-            Some(PairCall::Delete) => State::Detaching,
-            Some(PairCall::Read) | None => pair.map(State::of).unwrap_or_default(),
+            Some(AttachmentCall::Create) => State::Attaching,
+            Some(AttachmentCall::Delete) => State::Detaching,
+            Some(AttachmentCall::Read) | None => node_volume.map(State::of).unwrap_or_default(),
         };
-        let attachment = pair.and_then(|pair| pair.attachment.as_deref());
+        let attachment = node_volume.and_then(|node_volume| node_volume.attachment.as_deref());
         let waiting = verdict.waiting.clone();
         let judged = Judged {
             state,
@@ -271,7 +275,7 @@ impl Controller {
         self.effects.reports.push(Report::Judged(volume.clone(), node.clone(), judged));
     }
 
-    /// Reports how far the pair has come on its way.
+    /// Reports how far the volume on the node has come on its way.
     pub(super) fn report_progress(
         &mut self,
         volume: &VolumeId,
@@ -282,12 +286,12 @@ impl Controller {
         if volume.kind() == VolumeKind::NoOp {
             return;
         }
-        let Some(pair) = self.actual.pair(volume, node) else { return };
-        let wanted = self.desired.wish(volume, node).is_some();
+        let Some(node_volume) = self.actual.node_volume(volume, node) else { return };
+        let wanted = self.desired.get(volume, node).is_some();
         let operation = if wanted { Operation::Attach } else { Operation::Detach };
-        let phase = Phase::of(pair, wanted, verdict.withdraws);
+        let phase = Phase::of(node_volume, wanted, verdict.unpublishes);
         let ours = is_ours(phase, verdict.waiting.as_ref());
-        let look = Look { operation, phase, ours, forced: pair.forced.is_some() };
+        let look = Look { operation, phase, ours, forced: node_volume.forced.is_some() };
         let progress = self.phases.judged(volume, node, look, now);
         let attempt = self.actual.attempt(volume, node);
         self.effects.reports.push(Report::Progress(volume.clone(), node.clone(), progress, attempt));
@@ -335,7 +339,7 @@ impl Controller {
             self.operation_ended(volume, node, operation, Ending::Failure, now);
             began = now;
         }
-        self.wake_at.insert((began + LONG, Dirty::Pair(volume.clone(), node.clone())));
+        self.wake_at.insert((began + LONG, Dirty::NodeVolume(volume.clone(), node.clone())));
     }
 
     /// Reports that a request failed.
@@ -354,7 +358,7 @@ impl Controller {
     /// Forgets what has ended, and with it all that was recorded and measured of it.
     pub(super) fn prune(&mut self, volume: &VolumeId, scope: &Scope) {
         let desired = &self.desired;
-        for node in self.actual.prune(volume, scope, |node| desired.wish(volume, node).is_some()) {
+        for node in self.actual.prune(volume, scope, |node| desired.get(volume, node).is_some()) {
             self.announcer.forget(volume, &node);
             self.phases.forget(volume, &node);
         }
@@ -363,17 +367,19 @@ impl Controller {
     /// Whether the volume was in-tree before it was translated: an inline one, or one of a PersistentVolume
     /// that has no CSI source. KCM: the label `migrated` of volume/util/metrics.go.
     pub(super) fn is_migrated(&self, volume: &VolumeId, node: &NodeName) -> bool {
-        let wished = match self.desired.wish(volume, node).and_then(Wish::attachable) {
+        let desired_source = match self.desired.get(volume, node).and_then(DesiredAttachment::attachable) {
             Some(AttachSource::Inline(_)) => return true,
             Some(AttachSource::PersistentVolume(name)) => Some(name),
             None => None,
         };
-        let attachment = self.actual.pair(volume, node).and_then(|pair| pair.attachment.as_deref());
+        let attachment =
+            self.actual.node_volume(volume, node).and_then(|node_volume| node_volume.attachment.as_deref());
         let attached = attachment.map(|attachment| &attachment.spec.source);
         if attached.is_some_and(|source| source.inline_volume_spec.is_some()) {
             return true;
         }
-        let name = wished.or_else(|| attached.and_then(|source| source.persistent_volume_name.as_ref()));
+        let name =
+            desired_source.or_else(|| attached.and_then(|source| source.persistent_volume_name.as_ref()));
         name.and_then(|name| self.objects.volumes.get(name)).is_some_and(|found| found.spec.csi.is_none())
     }
 }

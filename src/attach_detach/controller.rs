@@ -2,8 +2,8 @@
 //!
 //! In: changed objects, and the outcomes of our requests. Out: the next requests, and events for users.
 //! Each input marks the volumes it touches dirty; dirty volumes are planned. A volume is planned only
-//! while there is [`room`](super::act::room) to send, so no decision waits in a queue and goes stale there (S15). Time comes
-//! in as an argument, and nothing in here waits, so a whole history can be played in a test.
+//! while a request [may be sent](super::act::in_flight), so no decision waits in a queue and goes stale there
+//! (S15). Time comes in as an argument, and nothing in here waits, so a whole history can be played in a test.
 
 use std::{collections::BTreeSet, mem, sync::Arc, time::Duration};
 
@@ -11,27 +11,27 @@ use tokio::time::Instant;
 
 use super::{
     act::{
-        calls::{Call, PairRequest},
+        calls::{AttachmentRequest, Call},
+        in_flight::InFlight,
         pace::Pace,
-        room::Room,
     },
     actual::{
         identification::{candidates, volume_of},
-        state::{ActualState, Operation, Pair},
-        withdrawal::Sequence,
+        state::{ActualState, NodeVolume, Operation},
+        unpublishing::Sequence,
     },
     clock::Clock,
-    decide::{force::ForcePolicy, multi_attach::Rivalry, scope::Scope},
+    decide::{force::ForcePolicy, multi_attach::Exclusivity, scope::Scope},
     desired::{
         attach_required::AttachRequired,
         populator,
-        state::{DesiredState, PodWishes},
+        state::{DesiredPod, DesiredState},
         volume_name::VolumeId,
     },
     guard::{
         blocks::UnreadableAttachments,
-        force_timers::{ForceTimers, TimersPlace},
-        foreign_acts::ForeignActs,
+        force_timers::{ForceTimers, TimersConfigMap},
+        second_writer::SecondController,
     },
     queue::Lanes,
     sweep::Survey,
@@ -52,10 +52,10 @@ use crate::{
         tally::{LeaseTally, Tally},
     },
     metrics::QueueCounts,
-    state::{LastWords, Objects},
+    state::{FinalState, Objects},
 };
 
-/// What the controller wants done.
+/// What the controller needs done.
 #[derive(Clone, Debug, Default)]
 pub struct Effects {
     /// Requests to send, each with its place in the order of sending.
@@ -73,10 +73,10 @@ pub struct AttachDetachOptions {
     pub force: ForcePolicy,
     /// How often everything is looked at although nothing happened; `None` for never.
     pub sweep_period: Option<Duration>,
-    /// How many requests for pairs may be under way; `None` for [`PAIR_CALLS`](super::act::room::PAIR_CALLS). Fewer where requests are
-    /// rationed: a detach that is decided must be sent at once, or a pod that comes back meanwhile is too
-    /// late to stop it (S15).
-    pub pair_calls: Option<usize>,
+    /// How many requests for volumes on nodes may be under way; `None` for
+    /// [`ATTACHMENT_CALLS`](super::act::in_flight::ATTACHMENT_CALLS). Fewer where requests are rationed: a detach that
+    /// is decided must be sent at once, or a pod that comes back meanwhile is too late to stop it (S15).
+    pub attachment_calls: Option<usize>,
 }
 
 /// Desired state, actual state, and what is dirty. A clone shares the tables; see [`Self::fork`].
@@ -91,7 +91,7 @@ pub struct Controller {
     /// When everything is looked at again although nothing happened.
     pub(super) sweep_at: Option<Instant>,
     pub(super) leads: bool,
-    pub(super) room: Room,
+    pub(super) in_flight: InFlight,
     pub(super) node_calls: usize,
     pub(super) dirty_volumes: Lanes,
     pub(super) dirty_nodes: Queue<NodeName>,
@@ -105,7 +105,7 @@ pub struct Controller {
     pub(super) announcer: Announcer,
     pub(super) phases: Phases,
     pub(super) waits: Waits,
-    pub(super) foreign: ForeignActs,
+    pub(super) second_controller: SecondController,
     /// Until when nothing is taken away after a restore of etcd.
     pub(super) graced_until: Option<Instant>,
     /// The newest revision of any VolumeAttachment that the watch has told of.
@@ -122,7 +122,7 @@ pub struct Controller {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Dirty {
     Volume(VolumeId),
-    Pair(VolumeId, NodeName),
+    NodeVolume(VolumeId, NodeName),
     Node(NodeName),
     Driver(DriverName),
 }
@@ -140,7 +140,7 @@ impl Controller {
             options,
             sweep_at: None,
             leads: false,
-            room: Room::new(options.pair_calls),
+            in_flight: InFlight::new(options.attachment_calls),
             node_calls: 0,
             dirty_volumes: Lanes::default(),
             dirty_nodes: Queue::default(),
@@ -152,7 +152,7 @@ impl Controller {
             announcer: Announcer::default(),
             phases: Phases::default(),
             waits: Waits::default(),
-            foreign: ForeignActs::default(),
+            second_controller: SecondController::default(),
             graced_until: None,
             newest_attachment: ResourceVersion::default(),
             force_timers: ForceTimers::default(),
@@ -176,7 +176,7 @@ impl Controller {
     }
 
     /// Keeps the force-detach timers where they survive this process, which is of that identity.
-    pub fn keep_timers_in(&mut self, place: TimersPlace, identity: String) {
+    pub fn keep_timers_in(&mut self, place: TimersConfigMap, identity: String) {
         let ForcePolicy { unready, gone, .. } = self.options.force;
         self.force_timers = ForceTimers::kept_in(place, identity, unready.max(gone));
     }
@@ -213,7 +213,10 @@ impl Controller {
     /// Requests whose outcome has not been taken yet.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.room.taken() + self.node_calls + self.foreign.reads() + usize::from(self.force_timers.is_busy())
+        self.in_flight.count_all()
+            + self.node_calls
+            + self.second_controller.reads()
+            + usize::from(self.force_timers.is_busy())
     }
 
     /// When to call [`Self::reconcile`] although nothing happened.
@@ -221,7 +224,7 @@ impl Controller {
     pub fn wake_at(&self) -> Option<Instant> {
         let timer = self.wake_at.first().map(|(at, _)| *at);
         let timers = self.force_timers.due_at().filter(|_| self.leads);
-        let alarms = self.foreign.ends_at().into_iter().chain(self.grace_ends_at());
+        let alarms = self.second_controller.ends_at().into_iter().chain(self.grace_ends_at());
         timer.into_iter().chain(self.sweep_at).chain(alarms).chain(timers).chain(self.goes_on_at).min()
     }
 
@@ -267,7 +270,7 @@ impl Controller {
         self.dirty_nodes.at(now);
     }
 
-    /// Takes changed objects. Pods are taken node by node: what is wanted on one node is then asked for in
+    /// Takes changed objects. Pods are taken node by node: what is desired on one node is then asked for in
     /// a row, becomes attached together, and is published with few patches.
     pub fn take_changes(&mut self, changed: BTreeSet<ObjectRef>, now: Instant) {
         self.tick(now);
@@ -276,15 +279,15 @@ impl Controller {
             match &object {
                 ObjectRef::Node(name) => {
                     self.unreadable_attachments.forget();
-                    self.hear_last_words(name, now);
+                    self.observe_final_state(name, now);
                     if self.objects.nodes.is_missing(name) {
-                        self.doubt_node(name);
+                        self.read_node_live(name);
                     }
                     let node = self.objects.nodes.get(name);
                     let touched = self.observe_node(name, node.as_ref(), now);
                     self.touch_on(name, touched);
                     self.dirty_nodes.push(name.clone());
-                    for attachment in self.actual.unexplained_on(name) {
+                    for attachment in self.actual.unidentified_on(name) {
                         self.refresh_attachment(&attachment, now);
                     }
                 }
@@ -292,19 +295,19 @@ impl Controller {
                     pods.insert(key.clone());
                 }
                 ObjectRef::Attachment(name) => {
-                    self.suspect_attachment(name, now);
+                    self.look_at_attachment(name, now);
                     self.refresh_attachment(name, now);
                     if self.objects.attachments.is_missing(name) {
-                        self.doubt_attachment(name);
+                        self.read_attachment_live(name);
                     }
                 }
                 ObjectRef::Volume(name) => {
-                    for attachment in self.actual.unexplained_of(name) {
+                    for attachment in self.actual.unidentified_of(name) {
                         self.refresh_attachment(&attachment, now);
                     }
                     let volume = volume_of(&self.objects, name);
                     if let Some(volume) = volume.filter(|volume| self.actual.volume(volume).is_some()) {
-                        self.actual.note_rivalry(&volume, Rivalry::Unknown);
+                        self.actual.note_exclusivity(&volume, Exclusivity::Unknown);
                         self.dirty_volumes.push(volume, Scope::All);
                     }
                 }
@@ -321,14 +324,14 @@ impl Controller {
         }
     }
 
-    /// What a node object that is gone said last counts, even if we never saw it say so: what was in use
-    /// then still may be.
-    pub(super) fn hear_last_words(&mut self, name: &NodeName, now: Instant) {
+    /// The final state of a node that is gone counts, also if no watch event showed it: volumes that were in use
+    /// then may still be.
+    pub(super) fn observe_final_state(&mut self, name: &NodeName, now: Instant) {
         let wall = self.clock.wall(now);
-        let touched = match self.objects.nodes.take_last_words(name) {
+        let touched = match self.objects.nodes.take_final_state(name) {
             None => return,
-            Some(LastWords::Told(node)) => self.actual.observe_node(name, Some(&node), wall),
-            Some(LastWords::Unknown) => self.actual.distrust_node(name),
+            Some(FinalState::Known(node)) => self.actual.observe_node(name, Some(&node), wall),
+            Some(FinalState::Unknown) => self.actual.distrust_node(name),
         };
         self.touch_on(name, touched);
         let touched = self.actual.observe_node(name, None, wall);
@@ -336,14 +339,14 @@ impl Controller {
     }
 
     /// A node that is known from answers of its own alone is read.
-    pub(super) fn doubt_node(&mut self, name: &NodeName) {
+    pub(super) fn read_node_live(&mut self, name: &NodeName) {
         self.actual.node_mut(name).stale = true;
         self.dirty_nodes.push(name.clone());
     }
 
     /// Likewise a VolumeAttachment of ours.
-    pub(super) fn doubt_attachment(&mut self, name: &AttachmentName) {
-        if let Some((volume, node)) = self.actual.doubt_attachment(name) {
+    pub(super) fn read_attachment_live(&mut self, name: &AttachmentName) {
+        if let Some((volume, node)) = self.actual.read_attachment_live(name) {
             self.touch(volume, &node);
         }
     }
@@ -352,13 +355,16 @@ impl Controller {
         self.effects.reports.planned(Planned::Pod);
         let pod = self.objects.pods.get(key);
         let before = self.desired.pod(key);
-        let wishes = pod.and_then(|pod| populator::wishes(&pod, &self.objects, &self.drivers, before));
-        report_unresolved(&mut self.effects.reports, key, before, wishes.as_ref());
-        let nodes: BTreeSet<NodeName> =
-            before.into_iter().chain(wishes.as_ref()).map(|wishes| wishes.node.clone()).collect();
-        for volume in self.desired.set(key, wishes) {
+        let desired_pod = pod.and_then(|pod| populator::populate(&pod, &self.objects, &self.drivers, before));
+        report_unresolved(&mut self.effects.reports, key, before, desired_pod.as_ref());
+        let nodes: BTreeSet<NodeName> = before
+            .into_iter()
+            .chain(desired_pod.as_ref())
+            .map(|desired_pod| desired_pod.node.clone())
+            .collect();
+        for volume in self.desired.set(key, desired_pod) {
             for node in &nodes {
-                self.touch_wish(&volume, node, now);
+                self.touch_desired(&volume, node, now);
             }
         }
     }
@@ -381,8 +387,8 @@ impl Controller {
         let objects = Arc::clone(&self.objects);
         let attached = attachment.as_ref().map(|attachment| attachment.status.attached);
         let candidates = |attachment: &VolumeAttachment| candidates(&objects, attachment);
-        if let Some(volume) = self.actual.held_beside(name).cloned() {
-            self.actual.note_rivalry(&volume, Rivalry::Unknown);
+        if let Some(volume) = self.actual.second_volume_of(name).cloned() {
+            self.actual.note_exclusivity(&volume, Exclusivity::Unknown);
             self.dirty_volumes.push(volume, Scope::All);
         }
         let was_foreign = self.actual.foreign(name).is_some();
@@ -394,7 +400,7 @@ impl Controller {
         self.note_exclusive(&volume, name);
         match attached {
             Some(true) => {
-                self.actual.pair_mut(&volume, &node);
+                self.actual.node_volume_mut(&volume, &node);
                 self.operation_ended(&volume, &node, Operation::Attach, Ending::Success, now);
             }
             Some(false) => {}
@@ -415,14 +421,14 @@ impl Controller {
         {
             match self.wake_at.pop_first() {
                 Some((_, Dirty::Volume(volume))) => self.dirty_volumes.push(volume, Scope::All),
-                Some((_, Dirty::Pair(volume, node))) => self.touch(volume, &node),
+                Some((_, Dirty::NodeVolume(volume, node))) => self.touch(volume, &node),
                 Some((_, Dirty::Node(node))) => self.dirty_nodes.push(node),
                 Some((_, Dirty::Driver(driver))) => self.forget_driver(&driver, now),
                 None => break,
             }
         }
         self.sweep(now);
-        self.calm_down(now);
+        self.end_stand_offs(now);
         self.end_grace(now);
         self.look_on(now);
         if !self.leads {
@@ -455,15 +461,21 @@ impl Controller {
         self.effects.reports.push(Report::Foreign { name: name.clone(), volume, node });
     }
 
-    pub(super) fn send(&mut self, volume: &VolumeId, node: &NodeName, request: PairRequest, now: Instant) {
+    pub(super) fn send(
+        &mut self,
+        volume: &VolumeId,
+        node: &NodeName,
+        request: AttachmentRequest,
+        now: Instant,
+    ) {
         let call = request.kind();
         let migrated = self.is_migrated(volume, node);
         self.phases.sent(volume, node, call, migrated, now);
-        let pair = self.actual.pair_mut(volume, node);
-        pair.call = Some(call);
-        pair.asked_at = Some(now);
-        self.room.take(call);
-        self.call(Call::Pair(volume.clone(), node.clone(), request));
+        let node_volume = self.actual.node_volume_mut(volume, node);
+        node_volume.call = Some(call);
+        node_volume.asked_at = Some(now);
+        self.in_flight.sent(call);
+        self.call(Call::Attachment(volume.clone(), node.clone(), request));
     }
 
     pub(super) fn call(&mut self, call: Call) {
@@ -471,9 +483,9 @@ impl Controller {
         self.effects.calls.push((self.last_sent, call));
     }
 
-    /// The pair of an outcome.
-    pub(super) fn pair(&mut self, volume: &VolumeId, node: &NodeName) -> &mut Pair {
-        self.actual.pair_mut(volume, node)
+    /// The volume on the node of an outcome.
+    pub(super) fn node_volume(&mut self, volume: &VolumeId, node: &NodeName) -> &mut NodeVolume {
+        self.actual.node_volume_mut(volume, node)
     }
 }
 
@@ -481,13 +493,15 @@ impl Controller {
 fn report_unresolved(
     reports: &mut Reports,
     pod: &PodKey,
-    before: Option<&PodWishes>,
-    wishes: Option<&PodWishes>,
+    before: Option<&DesiredPod>,
+    desired_pod: Option<&DesiredPod>,
 ) {
-    let unresolved =
-        |wishes: Option<&PodWishes>| wishes.map_or(Vec::new(), |wishes| wishes.unresolved.clone());
-    let new: Vec<_> = wishes.iter().flat_map(|wishes| wishes.newly_unresolved(before)).cloned().collect();
-    let (before, found) = (unresolved(before), unresolved(wishes));
+    let unresolved = |desired_pod: Option<&DesiredPod>| {
+        desired_pod.map_or(Vec::new(), |desired_pod| desired_pod.unresolved.clone())
+    };
+    let new: Vec<_> =
+        desired_pod.iter().flat_map(|desired_pod| desired_pod.newly_unresolved(before)).cloned().collect();
+    let (before, found) = (unresolved(before), unresolved(desired_pod));
     if before != found || !new.is_empty() {
         reports.push(Report::Unresolved { pod: pod.clone(), before, found, new });
     }

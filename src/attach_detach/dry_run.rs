@@ -22,7 +22,7 @@ use super::{
     desired::{state::WhyUnresolved, volume_name::VolumeId},
     tell::{
         report::{Forced, Judged, Report},
-        standing::State,
+        diagnostics::State,
     },
 };
 use crate::{

@@ -36,5 +36,5 @@ mod sweep;
 pub mod tell;
 
 pub use controller::AttachDetachOptions;
-pub use guard::force_timers::TimersPlace;
+pub use guard::force_timers::TimersConfigMap;
 pub use subsystem::AttachDetach;

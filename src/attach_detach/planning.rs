@@ -1,28 +1,28 @@
 //! Planning: which dirty volumes and nodes have their turn, and what follows from the verdicts on a volume.
 //!
 //! In: dirty volumes, each with the nodes on which something happened; the room for requests. Out: requests, as far as
-//! there is room; timers; what is told. A request that has no room is not kept: its pair is put back, behind the
-//! volumes that wait, and judged anew when there is room, for its pod may be gone by then (S8, S15). So one volume on a
-//! thousand nodes keeps no other waiting. A turn ends after so many pairs, whatever there is left to do.
+//! there is room; timers; events and reports. A request that has no room is not kept: its volume is put back, behind
+//! those that wait, and judged anew when there is room, for its pod may be gone by then (S8, S15). So one volume on a
+//! thousand nodes keeps no other waiting. A turn ends after so many volumes on nodes, also if more are dirty.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use tokio::time::Instant;
 
 use super::{
-    act::room::NODE_CALLS,
+    act::in_flight::NODE_CALLS,
     actual::{
-        identification::{is_exclusive, is_held_exclusively},
-        state::{Pair, PairCall},
+        identification::{is_exclusive, is_exclusive_by_attachments},
+        state::{AttachmentCall, NodeVolume},
     },
     controller::Controller,
     decide::{
         csi::{Step, Verdict},
-        multi_attach::{Exclusive, Rivalry},
+        multi_attach::{Exclusive, Exclusivity},
         reconciler::{self, VolumeView},
         scope::Scope,
     },
-    desired::{state::Wish, volume_name::VolumeId},
+    desired::{state::DesiredAttachment, volume_name::VolumeId},
     tell::{
         announcer::Others,
         metrics::{Counted, Planned},
@@ -34,9 +34,9 @@ use crate::{
     state::VecMap,
 };
 
-/// So many pairs are judged, and so many nodes and objects looked at, before what came in meanwhile is taken. Without
-/// optimisation one took 0.16 ms at most where that was measured, so a turn is 50 ms (L15), and with it a tenth of that.
-/// A volume on more nodes has several turns.
+/// So many volumes on nodes are judged, and so many nodes and objects looked at, before what came in meanwhile is
+/// taken. Without optimisation one took 0.16 ms at most where that was measured, so a turn is 50 ms (L15), and with it
+/// a tenth of that. A volume on more nodes has several turns.
 pub(super) const AT_ONCE: usize = 300;
 
 /// So many nodes are seen in the time in which one is judged: whether each holds an exclusive volume.
@@ -68,27 +68,28 @@ impl Controller {
         }
     }
 
-    /// Marks a volume dirty that pods want on a node, or no longer do. To be rid of it is something that has begun.
-    pub(super) fn touch_wish(&mut self, volume: &VolumeId, node: &NodeName, now: Instant) {
-        let wish = self.desired.wish(volume, node);
-        let (is_wanted, is_exclusive) = (wish.is_some(), wish.is_some_and(Wish::is_exclusive));
+    /// Marks a volume dirty that pods need on a node, or no longer do. To be rid of it is something that has begun.
+    pub(super) fn touch_desired(&mut self, volume: &VolumeId, node: &NodeName, now: Instant) {
+        let desired = self.desired.get(volume, node);
+        let (is_wanted, is_exclusive) =
+            (desired.is_some(), desired.is_some_and(DesiredAttachment::is_exclusive));
         if is_exclusive {
             self.is_shared_no_more(volume);
         }
         if is_wanted {
-            self.note_wish(volume, node, now);
+            self.note_desired(volume, node, now);
             self.dirty_volumes.push_new(volume.clone(), self.scope_of(volume, node));
         } else {
-            self.actual.note_wish_ended(volume, node, self.clock.wall(now));
+            self.actual.note_desire_ended(volume, node, self.clock.wall(now));
             self.touch(volume.clone(), node);
         }
     }
 
     /// No wait for force goes on, from now and not only when the volume has its turn: its pod may be gone by then (S4).
-    fn note_wish(&mut self, volume: &VolumeId, node: &NodeName, now: Instant) {
+    fn note_desired(&mut self, volume: &VolumeId, node: &NodeName, now: Instant) {
         if self.leads {
             self.force_timers.break_off(volume, node);
-            self.actual.note_unwanted(volume, &Scope::of(node), |_| true, self.clock.wall(now));
+            self.actual.note_undesired(volume, &Scope::of(node), |_| true, self.clock.wall(now));
         }
     }
 
@@ -101,16 +102,16 @@ impl Controller {
     }
 
     fn is_shared_no_more(&mut self, volume: &VolumeId) {
-        if self.actual.volume(volume).is_some_and(|state| state.rivalry == Rivalry::Shared) {
-            self.actual.note_rivalry(volume, Rivalry::Unknown);
+        if self.actual.volume(volume).is_some_and(|state| state.exclusivity == Exclusivity::Shared) {
+            self.actual.note_exclusivity(volume, Exclusivity::Unknown);
         }
     }
 
     /// What there is to look at when something happened on a node.
     fn scope_of(&self, volume: &VolumeId, node: &NodeName) -> Scope {
-        match self.actual.volume(volume).map(|state| &state.rivalry) {
-            Some(Rivalry::Shared | Rivalry::Exclusive(_)) => Scope::of(node),
-            Some(Rivalry::Unknown) | None => Scope::All,
+        match self.actual.volume(volume).map(|state| &state.exclusivity) {
+            Some(Exclusivity::Shared | Exclusivity::Exclusive(_)) => Scope::of(node),
+            Some(Exclusivity::Unknown) | None => Scope::All,
         }
     }
 
@@ -129,15 +130,15 @@ impl Controller {
         {
             looked_at += self.reconcile_node(&node, now).max(1);
         }
-        let has_volumes = (!self.dirty_volumes.none_begun() && self.room.left() > 0)
-            || (!self.dirty_volumes.none_new() && self.room.left_for_creates() > 0);
+        let has_volumes = (!self.dirty_volumes.none_begun() && self.in_flight.left() > 0)
+            || (!self.dirty_volumes.none_new() && self.in_flight.left_for_creates() > 0);
         let has_nodes = !self.dirty_nodes.is_empty() && self.node_calls < NODE_CALLS;
         self.goes_on_at = (has_volumes || has_nodes || self.has_more_to_survey()).then_some(now);
     }
 
     /// The volume whose turn it is, with as many nodes as there is room, for each may need a request.
     fn next_volume(&mut self) -> Option<(VolumeId, Scope)> {
-        let (left, for_creates) = (self.room.left(), self.room.left_for_creates());
+        let (left, for_creates) = (self.in_flight.left(), self.in_flight.left_for_creates());
         let begun = if left > 0 { self.dirty_volumes.pop_begun(left) } else { None };
         if begun.is_some() || for_creates == 0 {
             return begun;
@@ -145,14 +146,20 @@ impl Controller {
         self.dirty_volumes.pop_new(for_creates)
     }
 
-    /// Plans one pair out of turn. Returns how many pairs were judged for that.
-    pub(super) fn reconcile_pair(&mut self, volume: &VolumeId, node: &NodeName, now: Instant) -> usize {
+    /// Plans one volume on a node out of turn. Returns how many volumes on nodes were judged for that.
+    pub(super) fn reconcile_node_volume(
+        &mut self,
+        volume: &VolumeId,
+        node: &NodeName,
+        now: Instant,
+    ) -> usize {
         let scope = self.scope_of(volume, node);
         self.reconcile_volume(volume, scope, now)
     }
 
     /// Plans a volume on the nodes of the scope, and at who holds it if it is exclusive. If the others have to hear
-    /// news of that, or there are too many for once, they have another turn. Returns for how many pairs that was work.
+    /// news of that, or there are too many for once, they have another turn. Returns for how many volumes on nodes that
+    /// was work.
     fn reconcile_volume(&mut self, volume: &VolumeId, scope: Scope, now: Instant) -> usize {
         self.effects.reports.planned(Planned::Volume);
         let unreadable = self.unreadable_attachment(volume);
@@ -161,7 +168,7 @@ impl Controller {
             let (found, computed) = self.actual.recognise(volume, wall);
             self.effects.reports.planned_many(Planned::Name, computed);
             for attachment in found {
-                self.actual.note_rivalry(volume, Rivalry::Unknown);
+                self.actual.note_exclusivity(volume, Exclusivity::Unknown);
                 self.report_foreign(&attachment);
             }
         }
@@ -170,29 +177,30 @@ impl Controller {
         if scope == Scope::All || turn.is_cut {
             self.dirty_volumes.forget(volume);
         }
-        let wishes = self.desired.nodes(volume);
-        let wanted = |node: &NodeName| wishes.is_some_and(|wishes| wishes.contains_key(node));
-        self.actual.note_unwanted(volume, &scope, wanted, wall);
+        let desired_nodes = self.desired.nodes(volume);
+        let wanted =
+            |node: &NodeName| desired_nodes.is_some_and(|desired_nodes| desired_nodes.contains_key(node));
+        self.actual.note_undesired(volume, &scope, wanted, wall);
         let state = self.actual.volume(volume);
-        let names = reconciler::names(wishes, state, &scope);
+        let names = reconciler::names(desired_nodes, state, &scope);
         let nodes = names.into_iter().filter_map(|name| self.actual.node(name).map(|node| (name, node)));
         let view = VolumeView {
             volume,
-            wishes,
+            desired_nodes,
             state,
             scope: &scope,
             nodes: nodes.collect(),
             policy: self.options.force,
             exclusive: exclusive.as_ref(),
             stand_off: self.stand_off(now),
-            stand_off_on: self.stand_off_on(volume, wishes),
-            unreadable: self.unreadable(volume, unreadable.as_ref(), wishes),
+            stand_off_on: self.stand_off_on(volume, desired_nodes),
+            unreadable: self.unreadable(volume, unreadable.as_ref(), desired_nodes),
             wall,
         };
         let verdicts = reconciler::plan(&view, now);
         // When an object can be read again, all are looked at that it held up.
         let is_readable = view.unreadable.is_empty();
-        self.effects.reports.planned_many(Planned::Pair, verdicts.len());
+        self.effects.reports.planned_many(Planned::NodeVolume, verdicts.len());
         let mut makes_way = false;
         for (node, verdict) in &verdicts {
             makes_way |= self.apply(volume, node, verdict, now);
@@ -202,16 +210,16 @@ impl Controller {
         }
         let work = verdicts.len() + turn.seen / SEEN_FOR_ONE;
         if makes_way {
-            // Whoever waits for it need not be told of it first (L13).
+            // The nodes that wait for it need no event about it first (L13).
             let scope = if turn.is_cut { Scope::All } else { scope };
             return work + self.reconcile_volume(volume, scope, now);
         }
-        let rivalry = match (is_readable, turn.may_be_shared) {
-            (false, _) | (true, false) => Rivalry::Unknown,
-            (true, true) => self.rivalry(volume, exclusive.is_some(), &verdicts),
+        let exclusivity = match (is_readable, turn.may_be_shared) {
+            (false, _) | (true, false) => Exclusivity::Unknown,
+            (true, true) => self.exclusivity(volume, exclusive.is_some(), &verdicts),
         };
-        let is_news = self.actual.volume(volume).is_some_and(|state| state.rivalry != rivalry);
-        self.actual.note_rivalry(volume, rivalry);
+        let is_news = self.actual.volume(volume).is_some_and(|state| state.exclusivity != exclusivity);
+        self.actual.note_exclusivity(volume, exclusivity);
         if turn.is_cut || (is_news && scope != Scope::All) {
             self.judge_others_later(volume, &verdicts);
         }
@@ -220,14 +228,14 @@ impl Controller {
         for (node, verdict) in &verdicts {
             self.report_decision(volume, node, verdict);
             self.report_progress(volume, node, verdict, now);
-            self.announce_verdict(volume, node, verdict, &others, now);
+            self.record_verdict(volume, node, verdict, &others, now);
         }
         self.prune(volume, &scope);
         let desired = &self.desired;
         let counted = verdicts.keys().map(|node| {
-            let holds = self.actual.pair(volume, node).is_some_and(Pair::holds);
-            let users = desired.wish(volume, node).map_or(0, |wish| wish.pods.len());
-            (node.clone(), Counted { holds, users: i64::try_from(users).unwrap_or(i64::MAX) })
+            let is_attached = self.actual.node_volume(volume, node).is_some_and(NodeVolume::may_be_attached);
+            let users = desired.get(volume, node).map_or(0, |desired| desired.pods.len());
+            (node.clone(), Counted { is_attached, users: i64::try_from(users).unwrap_or(i64::MAX) })
         });
         let nodes = counted.collect();
         self.effects.reports.push(Report::Counted { volume: volume.clone(), scope, nodes });
@@ -236,58 +244,60 @@ impl Controller {
 
     /// On which nodes a volume is judged now, given on which it is to be.
     fn turn(&self, volume: &VolumeId, scope: Scope, is_unreadable: bool) -> Turn {
-        let (wishes, state) = (self.desired.nodes(volume), self.actual.volume(volume));
-        let rivalry = state.map_or(&Rivalry::Unknown, |state| &state.rivalry);
+        let (desired_nodes, state) = (self.desired.nodes(volume), self.actual.volume(volume));
+        let exclusivity = state.map_or(&Exclusivity::Unknown, |state| &state.exclusivity);
         let is_some_nodes = scope != Scope::All && !is_unreadable;
-        if *rivalry == Rivalry::Shared && is_some_nodes {
+        if *exclusivity == Exclusivity::Shared && is_some_nodes {
             return Turn { scope, exclusive: None, may_be_shared: true, is_cut: false, seen: 0 };
         }
-        // What one has that nobody wants matters to nobody else; what several have may be wanted next.
-        let may_be_shared = wishes.is_some() || state.is_some_and(|state| state.pairs.len() > 1);
-        let is_exclusive = wishes.is_some_and(|wishes| wishes.values().any(Wish::is_exclusive))
-            || (may_be_shared && state.is_some_and(|state| is_held_exclusively(&self.objects, state)));
+        // A volume on one node that no pod needs concerns no other node; one on several may be desired next.
+        let may_be_shared = desired_nodes.is_some() || state.is_some_and(|state| state.nodes.len() > 1);
+        let is_exclusive = desired_nodes
+            .is_some_and(|desired_nodes| desired_nodes.values().any(DesiredAttachment::is_exclusive))
+            || (may_be_shared
+                && state.is_some_and(|state| is_exclusive_by_attachments(&self.objects, state)));
         let exclusive = is_exclusive
-            .then(|| Exclusive::of(volume, wishes, state, |name| self.actual.node(name)))
+            .then(|| Exclusive::of(volume, desired_nodes, state, |name| self.actual.node(name)))
             .flatten();
-        let seen = wishes.map_or(0, VecMap::len) + state.map_or(0, |state| state.pairs.len());
+        let seen = desired_nodes.map_or(0, VecMap::len) + state.map_or(0, |state| state.nodes.len());
         let leaders = || exclusive.iter().flat_map(Exclusive::leaders).cloned();
-        let (scope, is_cut) = match (scope, rivalry) {
-            (Scope::Nodes(mut nodes), Rivalry::Exclusive(_)) if is_some_nodes && exclusive.is_some() => {
+        let (scope, is_cut) = match (scope, exclusivity) {
+            (Scope::Nodes(mut nodes), Exclusivity::Exclusive(_)) if is_some_nodes && exclusive.is_some() => {
                 nodes.extend(leaders());
                 (Scope::Nodes(nodes), false)
             }
             _ if seen <= AT_ONCE || is_unreadable => (Scope::All, false),
             _ => {
-                let names = reconciler::names(wishes, state, &Scope::All);
+                let names = reconciler::names(desired_nodes, state, &Scope::All);
                 let now = leaders().chain(names.into_iter().take(AT_ONCE).cloned());
                 (Scope::Nodes(now.collect()), true)
             }
         };
-        // Of one that only those have who no longer want it, nobody is to be told.
+        // One that only nodes without such pods have concerns no other.
         let may_be_shared = may_be_shared && (exclusive.is_some() || !is_exclusive);
         Turn { scope, exclusive, may_be_shared, is_cut, seen }
     }
 
-    /// What those that wait for the volume have been told now, or are told next.
-    fn rivalry(
+    /// What events say, now or next, on the nodes that wait for the volume.
+    fn exclusivity(
         &self,
         volume: &VolumeId,
         is_exclusive: bool,
         verdicts: &BTreeMap<NodeName, Verdict>,
-    ) -> Rivalry {
+    ) -> Exclusivity {
         if !is_exclusive {
-            return Rivalry::Shared;
+            return Exclusivity::Shared;
         }
-        let (wishes, state) = (self.desired.nodes(volume), self.actual.volume(volume));
-        // On one node alone nobody waits for it: nearly all volumes are, and nothing is kept for them.
-        let most = wishes.map_or(0, VecMap::len).max(state.map_or(0, |state| state.pairs.len()));
-        if most <= 1 && reconciler::names(wishes, state, &Scope::All).len() <= 1 {
-            return Rivalry::Unknown;
+        let (desired_nodes, state) = (self.desired.nodes(volume), self.actual.volume(volume));
+        // On one node alone no other waits for it. Nearly all volumes are so, and nothing is kept for them.
+        let most = desired_nodes.map_or(0, VecMap::len).max(state.map_or(0, |state| state.nodes.len()));
+        if most <= 1 && reconciler::names(desired_nodes, state, &Scope::All).len() <= 1 {
+            return Exclusivity::Unknown;
         }
         // What was decided now counts.
-        match Exclusive::of(volume, wishes, state, |name| self.actual.node(name)) {
-            Some(exclusive) => Rivalry::Exclusive(Box::new(exclusive.told(wishes, verdicts))),
-            None => Rivalry::Unknown,
+        match Exclusive::of(volume, desired_nodes, state, |name| self.actual.node(name)) {
+            Some(exclusive) => Exclusivity::Exclusive(Box::new(exclusive.told(desired_nodes, verdicts))),
+            None => Exclusivity::Unknown,
         }
     }
 
@@ -304,11 +314,11 @@ impl Controller {
     /// What was decided and had no room to be sent is judged again when there is room.
     fn put_back(&mut self, volume: &VolumeId, node: &NodeName, verdict: &Verdict) {
         let Some(call) = verdict.step.as_ref().and_then(Step::call) else { return };
-        if self.actual.pair(volume, node).is_some_and(|pair| pair.call.is_some()) {
+        if self.actual.node_volume(volume, node).is_some_and(|node_volume| node_volume.call.is_some()) {
             return;
         }
         let scope = self.scope_of(volume, node);
-        if call == PairCall::Create {
+        if call == AttachmentCall::Create {
             self.dirty_volumes.push_new(volume.clone(), scope);
         } else {
             self.dirty_volumes.push(volume.clone(), scope);

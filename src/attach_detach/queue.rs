@@ -178,7 +178,7 @@ mod tests {
         come(&mut lanes, &[1, 2, 3, 1]);
         begin(&mut lanes, &[9, 8, 9, 2]);
         assert_eq!(order(&mut lanes, 1), whole(&[9, 8, 2, 1, 3]));
-        // What was new and has begun keeps no second place, whatever comes first.
+        // What was new and has begun keeps no second place, in either order.
         come(&mut lanes, &[1, 2, 3]);
         begin(&mut lanes, &[3, 1]);
         come(&mut lanes, &[3, 4]);

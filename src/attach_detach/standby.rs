@@ -3,8 +3,8 @@
 //!
 //! In: dirty volumes and nodes. Out: nothing but state that is forgotten. A replica that stands by judges
 //! nothing, so it forgets as each fact ends: it holds what a leader holds, and never more than the objects
-//! that are there. What only a leader measures or remembers (since when something is not wanted, operations and
-//! journeys under way) begins when it leads.
+//! that are there. What only a leader measures or remembers (since when something is not desired, operations and
+//! phases under way) begins when it leads.
 
 use tokio::time::Instant;
 
@@ -46,22 +46,22 @@ impl Controller {
     /// A leader gives up what was on a node that is gone, in time, and nothing tells of it.
     fn forget_lost(&mut self, volume: &VolumeId, now: Instant) {
         let desired = &self.desired;
-        let wanted = |node: &NodeName| desired.wish(volume, node).is_some();
+        let wanted = |node: &NodeName| desired.get(volume, node).is_some();
         let due = self.actual.forget_lost(volume, self.options.force.gone, wanted, self.clock.wall(now));
         if let Some(at) = due.and_then(|due| self.clock.instant(due)) {
             self.wake_at.insert((at, Dirty::Volume(volume.clone())));
         }
     }
 
-    /// Starts to plan: this process may write from now on. Volumes that somebody waits for come first, node by
-    /// node, then those that nobody wants, then those of which nothing is to be done.
+    /// Starts to plan: this process may write from now on. Volumes that pods wait for come first, node by
+    /// node, then those that no pod needs, then those that are as they should be.
     pub fn take_over(&mut self, now: Instant) {
         self.tick(now);
         self.leads = true;
-        self.foreign.take_over(now);
+        self.second_controller.take_over(now);
         self.effects.reports.push(Report::Leads);
         let desired = &self.desired;
-        let wanted = |volume: &VolumeId, node: &NodeName| desired.wish(volume, node).is_some();
+        let wanted = |volume: &VolumeId, node: &NodeName| desired.get(volume, node).is_some();
         self.actual.begin_to_lead(self.options.force.gone, wanted, self.clock.wall(now));
         self.phases.forget_all();
         for (volume, node) in self.actual.published() {
@@ -72,10 +72,12 @@ impl Controller {
         for volume in self.desired.volumes() {
             let nodes = self.desired.nodes(volume).into_iter().flat_map(VecMap::keys);
             let first = nodes.clone().next();
-            let is_listed = |node: &NodeName| self.actual.pair(volume, node).is_some_and(|pair| pair.listed);
+            let is_listed = |node: &NodeName| {
+                self.actual.node_volume(volume, node).is_some_and(|node_volume| node_volume.listed)
+            };
             match self.actual.volume(volume) {
                 None => new.push((first, volume)),
-                Some(state) if state.pairs.len() == nodes.clone().count() && nodes.clone().all(is_listed) => {
+                Some(state) if state.nodes.len() == nodes.clone().count() && nodes.clone().all(is_listed) => {
                     settled.push((first, volume));
                 }
                 Some(_) => begun.push((first, volume)),

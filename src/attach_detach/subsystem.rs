@@ -1,7 +1,7 @@
 //! The attach/detach controller in the skeleton: its controller and its executor, put together.
 //!
-//! In: the shared parts of the process. Out: [`AttachDetach`], ready to run. A call is one request; its answer goes back
-//! to the controller with its place in the order of sending.
+//! In: the shared parts of the process. Out: [`AttachDetach`], ready to run. A call is one request; its answer goes
+//! back to the controller with its place in the order of sending.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -11,14 +11,16 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     act::{
-        calls::{Answer, Call, Outcome, PairRequest},
-        room::{NODE_CALLS, PAIR_CALLS},
+        calls::{Answer, AttachmentRequest, Call, Outcome},
+        in_flight::{ATTACHMENT_CALLS, NODE_CALLS},
     },
-    actual::withdrawal::Sequence,
+    actual::unpublishing::Sequence,
     clock::Clock,
     controller::{AttachDetachOptions, Controller, Effects},
-    guard::{force_timers::TimersPlace, second_controller::Suspect},
-    tell::{backlog, metrics::AttachDetachMetrics, report::Reports, reporter::Reporter, standing::Standing},
+    guard::{evidence::Target, force_timers::TimersConfigMap},
+    tell::{
+        backlog, diagnostics::Diagnostics, metrics::AttachDetachMetrics, report::Reports, reporter::Reporter,
+    },
 };
 use crate::{
     controller::{self, Executor, Plan, Runner},
@@ -31,6 +33,7 @@ use crate::{
     },
     metrics::{Alarms, Metrics, QueueCounts, Subsystem},
     state::Objects,
+    telemetry::history::History,
     traces::Traces,
 };
 
@@ -41,7 +44,7 @@ const CONTROLLER: &str = "persistentvolume-attach-detach-controller";
 #[derive(Debug)]
 pub struct AttachDetach {
     runner: Runner<Controller, Requests>,
-    standing: Arc<Standing>,
+    diagnostics: Arc<Diagnostics>,
 }
 
 impl AttachDetach {
@@ -63,13 +66,13 @@ impl AttachDetach {
         let controller =
             Controller::new(Arc::clone(&objects), options, clock).with_settle_time(caller.settle_time());
         let reporter = Reporter::new(of_ours.clone());
-        let standing = reporter.standing();
-        standing.register(metrics)?;
-        backlog::register(Arc::clone(&standing), Arc::clone(&objects), metrics)?;
+        let diagnostics = reporter.diagnostics();
+        diagnostics.register(metrics)?;
+        backlog::register(Arc::clone(&diagnostics), Arc::clone(&objects), metrics)?;
         let requests = Requests::new(&caller.of_subsystem(Subsystem::AttachDetach), of_ours, reporter);
         let parts = (controller, requests);
         let runner = Runner::new(CONTROLLER, parts, objects, leadership, events, metrics)?;
-        Ok(Self { runner, standing })
+        Ok(Self { runner, diagnostics })
     }
 
     /// The same with force-detach timers that survive this process (S6), which has that identity; the tally is what
@@ -77,7 +80,7 @@ impl AttachDetach {
     #[must_use]
     pub fn with_force_timers(
         mut self,
-        place: TimersPlace,
+        place: TimersConfigMap,
         identity: String,
         tally: Option<LeaseTally>,
     ) -> Self {
@@ -95,10 +98,17 @@ impl AttachDetach {
         self
     }
 
+    /// The same with a history in which changes are remembered.
+    #[must_use]
+    pub fn with_history(mut self, history: History) -> Self {
+        self.runner.executor_mut().reporter.remember(history);
+        self
+    }
+
     /// What every volume waits for; stays readable while it runs.
     #[must_use]
-    pub fn standing(&self) -> Arc<Standing> {
-        Arc::clone(&self.standing)
+    pub fn diagnostics(&self) -> Arc<Diagnostics> {
+        Arc::clone(&self.diagnostics)
     }
 
     /// See [`Runner::run`].
@@ -166,8 +176,8 @@ impl controller::Controller for Controller {
 /// Sends the requests.
 #[derive(Debug)]
 pub struct Requests {
-    /// For pairs and for the rest: neither keeps the other waiting.
-    pairs: Caller,
+    /// For volumes on nodes and for the rest: neither keeps the other waiting.
+    attachments: Caller,
     rest: Caller,
     metrics: AttachDetachMetrics,
     reporter: Reporter,
@@ -176,8 +186,9 @@ pub struct Requests {
 
 impl Requests {
     fn new(caller: &Caller, metrics: AttachDetachMetrics, reporter: Reporter) -> Self {
-        let (pairs, rest) = (caller.with_own_budget(PAIR_CALLS), caller.with_own_budget(NODE_CALLS));
-        Self { pairs, rest, metrics, reporter, tally: None }
+        let (attachments, rest) =
+            (caller.with_own_budget(ATTACHMENT_CALLS), caller.with_own_budget(NODE_CALLS));
+        Self { attachments, rest, metrics, reporter, tally: None }
     }
 }
 
@@ -186,7 +197,7 @@ impl Executor<Controller> for Requests {
         &self,
         (sent, call): (Sequence, Call),
     ) -> impl Future<Output = ((Sequence, Call), Result<Answer, CallError>)> + Send + 'static {
-        let caller = if matches!(call, Call::Pair(..)) { &self.pairs } else { &self.rest };
+        let caller = if matches!(call, Call::Attachment(..)) { &self.attachments } else { &self.rest };
         let caller = caller.clone();
         async move {
             let result = perform(&caller, &call).await;
@@ -222,19 +233,23 @@ impl Executor<Controller> for Requests {
 
 async fn perform(caller: &Caller, call: &Call) -> Result<Answer, CallError> {
     match call {
-        Call::Pair(_, _, PairRequest::Create(request)) => caller.write(request).await.map(Answer::Attachment),
-        Call::Pair(_, _, PairRequest::Delete(_, request)) => {
+        Call::Attachment(_, _, AttachmentRequest::Create(request)) => {
+            caller.write(request).await.map(Answer::Attachment)
+        }
+        Call::Attachment(_, _, AttachmentRequest::Delete(_, request)) => {
             caller.send(request).await.map(|body| deleted(&body))
         }
-        Call::Pair(_, _, PairRequest::Read(name)) => caller.get(name).await.map(Answer::Attachment),
+        Call::Attachment(_, _, AttachmentRequest::Read(name)) => {
+            caller.get(name).await.map(Answer::Attachment)
+        }
         Call::PatchNode(_, _, request) => caller.write(request).await.map(Answer::Node),
         Call::ReadNode(name) => caller.get(name).await.map(Answer::Node),
-        Call::ReadOwner(suspect, uid) => {
-            let path = match suspect {
-                Suspect::Node(name) => Node::path(name),
-                Suspect::Attachment(_, name) => VolumeAttachment::path(name),
+        Call::ReadOwner(target, uid) => {
+            let path = match target {
+                Target::Node(name) => Node::path(name),
+                Target::Attachment(_, name) => VolumeAttachment::path(name),
             };
-            caller.owners(path, uid, suspect.field()).await.map(Answer::Owners)
+            caller.owners(path, uid, target.field()).await.map(Answer::Owners)
         }
         Call::Timers(request) if request.verb == Verb::Delete => {
             caller.send(request).await.map(|_| Answer::Gone)

@@ -8,27 +8,47 @@ use tokio::time::Instant;
 use super::{
     controller::Controller, decide::scope::Scope, desired::volume_name::VolumeId, planning::AT_ONCE,
 };
-use crate::kube_api::{
-    ids::{AttachmentName, NodeName, PodKey},
-    text,
-};
+use crate::kube_api::ids::{AttachmentName, NodeName, PodKey};
 
 /// What is yet to be looked at.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Survey {
+    /// What is yet to be gathered, the next last. Each takes a turn of its own: the keys of a large cluster are many.
+    stages: Vec<Stage>,
     pods: Vec<PodKey>,
-    doubtful_nodes: Vec<NodeName>,
-    doubtful_attachments: Vec<AttachmentName>,
+    unconfirmed_nodes: Vec<NodeName>,
+    unconfirmed_attachments: Vec<AttachmentName>,
     volumes: Vec<VolumeId>,
     nodes: Vec<NodeName>,
 }
 
+/// A part of a survey.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Pods,
+    /// Objects that only answers to our own requests have told of.
+    Unconfirmed,
+    Volumes,
+    Nodes,
+}
+
+/// Everything, in reverse.
+const ALL: [Stage; 4] = [Stage::Nodes, Stage::Volumes, Stage::Unconfirmed, Stage::Pods];
+
+/// What an alarm may have held up, in reverse.
+const HELD_UP: [Stage; 2] = [Stage::Nodes, Stage::Volumes];
+
 impl Survey {
     fn is_over(&self) -> bool {
-        let Self { pods, doubtful_nodes, doubtful_attachments, volumes, nodes } = self;
+        self.stages.is_empty() && self.is_marked()
+    }
+
+    /// Whether all that was gathered is marked.
+    fn is_marked(&self) -> bool {
+        let Self { pods, unconfirmed_nodes, unconfirmed_attachments, volumes, nodes, .. } = self;
         pods.is_empty()
-            && doubtful_nodes.is_empty()
-            && doubtful_attachments.is_empty()
+            && unconfirmed_nodes.is_empty()
+            && unconfirmed_attachments.is_empty()
             && volumes.is_empty()
             && nodes.is_empty()
     }
@@ -52,20 +72,14 @@ impl Controller {
             return;
         }
         self.sweep_at = Some(now + period);
-        self.objects.give_back_room();
-        text::give_back_room();
-        self.survey.pods = self.objects.pods.snapshot().into_keys().rev().collect();
-        self.survey.doubtful_nodes = self.objects.nodes.unconfirmed();
-        self.survey.doubtful_attachments = self.objects.attachments.unconfirmed();
-        self.look_at_everything();
+        self.survey.stages = ALL.to_vec();
     }
 
     /// Begins to look at all volumes and nodes.
     pub(super) fn look_at_everything(&mut self) {
-        let volumes = self.actual.volumes().map(|(volume, _)| volume);
-        let unheld = self.desired.volumes().filter(|volume| self.actual.volume(volume).is_none());
-        self.survey.volumes = unheld.chain(volumes).cloned().collect();
-        self.survey.nodes = self.objects.nodes.snapshot().into_keys().rev().collect();
+        let stages = &mut self.survey.stages;
+        stages.retain(|stage| !HELD_UP.contains(stage));
+        stages.splice(0..0, HELD_UP);
     }
 
     /// Marks some of what is yet to be looked at, unless some of that is left: there was no room for it.
@@ -73,21 +87,51 @@ impl Controller {
         if !self.has_more_to_survey() {
             return;
         }
+        if self.survey.is_marked() {
+            if let Some(stage) = self.survey.stages.pop() {
+                self.gather(stage);
+            }
+            return;
+        }
         let mut left = AT_ONCE;
         for key in some(&mut self.survey.pods, &mut left) {
             self.refresh_pod(&key, now);
         }
-        for name in some(&mut self.survey.doubtful_nodes, &mut left) {
-            self.doubt_node(&name);
+        for name in some(&mut self.survey.unconfirmed_nodes, &mut left) {
+            self.read_node_live(&name);
         }
-        for name in some(&mut self.survey.doubtful_attachments, &mut left) {
-            self.doubt_attachment(&name);
+        for name in some(&mut self.survey.unconfirmed_attachments, &mut left) {
+            self.read_attachment_live(&name);
         }
         for volume in some(&mut self.survey.volumes, &mut left) {
             self.dirty_volumes.push(volume, Scope::All);
         }
         for name in some(&mut self.survey.nodes, &mut left) {
             self.dirty_nodes.push(name);
+        }
+    }
+
+    /// Gathers the keys of a part, the first last.
+    fn gather(&mut self, stage: Stage) {
+        let survey = &mut self.survey;
+        match stage {
+            Stage::Pods => {
+                survey.pods = self.objects.pods.keys();
+                survey.pods.sort_unstable_by(|one, other| other.cmp(one));
+            }
+            Stage::Unconfirmed => {
+                survey.unconfirmed_nodes = self.objects.nodes.unconfirmed();
+                survey.unconfirmed_attachments = self.objects.attachments.unconfirmed();
+            }
+            Stage::Volumes => {
+                let volumes = self.actual.volumes().map(|(volume, _)| volume);
+                let unheld = self.desired.volumes().filter(|volume| self.actual.volume(volume).is_none());
+                survey.volumes = unheld.chain(volumes).cloned().collect();
+            }
+            Stage::Nodes => {
+                survey.nodes = self.objects.nodes.keys();
+                survey.nodes.sort_unstable_by(|one, other| other.cmp(one));
+            }
         }
     }
 

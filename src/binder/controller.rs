@@ -32,7 +32,7 @@ use crate::{
     metrics::{Alarms, Metrics, Subsystem},
     second_writer::{StandOff, seconds},
     state::Objects,
-    telemetry::transition::Named,
+    telemetry::{history::History, transition::Named},
     traces::Traces,
 };
 
@@ -76,6 +76,7 @@ impl Binder {
             alarms,
             rivals: (None, Vec::new()),
             pod_events: PodEvents::new(caller.client(), events.clone()),
+            history: History::default(),
         };
         let parts = (planner, requests);
         Ok(Self { runner: Runner::new(CONTROLLER, parts, objects, leadership, events, metrics)? })
@@ -85,6 +86,13 @@ impl Binder {
     #[must_use]
     pub fn with_traces(mut self, traces: Traces) -> Self {
         self.runner.controller_mut().trace(traces);
+        self
+    }
+
+    /// The same with a history in which changes are remembered.
+    #[must_use]
+    pub fn with_history(mut self, history: History) -> Self {
+        self.runner.executor_mut().history = history;
         self
     }
 
@@ -147,6 +155,7 @@ struct Requests {
     /// What was last shown about others who write: one at work everywhere, and on objects alone.
     rivals: (Option<StandOff>, Vec<StandOff>),
     pod_events: PodEvents,
+    history: History,
 }
 
 impl Executor<Planner> for Requests {
@@ -169,7 +178,7 @@ impl Executor<Planner> for Requests {
         }
         self.metrics.queued(&plan.tallies);
         for transition in &plan.transitions {
-            transition.log();
+            self.history.tell(transition);
         }
         for ((kind, reason), count) in plan.decisions {
             self.metrics.decided(kind, reason, count);

@@ -156,7 +156,7 @@ impl SecondBinder {
             }
         }
         for ended in &changes.ended {
-            tracing::warn!(object = %ended, "nobody else was seen to write there for a while: going on");
+            tracing::warn!(object = %ended, "no other writer was seen there for a while: going on");
         }
     }
 

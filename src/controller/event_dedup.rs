@@ -109,7 +109,7 @@ impl<K: Ord + Clone> EventDedup<K> {
         Some(event)
     }
 
-    /// Forgets a key: whatever holds of it is news to the next look.
+    /// Forgets a key: all its events are news to the next look.
     pub fn forget(&mut self, key: &K) {
         self.take(key);
     }

@@ -115,7 +115,7 @@ impl<K: Ord + Clone> RetryMap<K> {
         (entry.conflicts > FREE_CONFLICTS).then(|| self.failed(key, now, jitter))
     }
 
-    /// The key waits until then, as the server asked, whatever it waited for before.
+    /// The key waits until then, as the server asked, in place of an earlier pause.
     pub fn wait_until(&mut self, key: &K, until: Instant) {
         self.pause(key, until, until, true);
     }

@@ -10,7 +10,7 @@ use crate::{
         decide::csi::Waiting,
         desired::volume_name::VolumeId,
         dry_run::{NextWrite, PairOutlook},
-        tell::standing::State,
+        tell::diagnostics::State,
     },
     binder::{self, BinderOptions, act::write::WriteKind, tell::reason::ClaimReason},
     kube_api::{

@@ -42,7 +42,7 @@ const FIRST_RETRY: Duration = Duration::from_millis(500);
 /// Longest one. KCM: exponentialbackoff.go, `maxDurationBeforeRetry`.
 const LONGEST_RETRY: Duration = Duration::from_secs(122);
 
-/// Longest pause after a request that nobody answered. KCM has none of its own; when the API server is back,
+/// Longest pause after a request without an answer. KCM has none of its own; when the API server is back,
 /// everything has to go on within five seconds (L16).
 const LONGEST_SILENCE: Duration = Duration::from_secs(4);
 

@@ -116,7 +116,7 @@ text_id!(
 
 /// `metadata.uid`: tells an object from a later one of the same name.
 ///
-/// The API server makes UUIDs; those are kept as their sixteen bytes. Whatever else stands there is kept as it is.
+/// The API server makes UUIDs; those are kept as their sixteen bytes. Any other text is kept as it is.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Uid(UidText);
 

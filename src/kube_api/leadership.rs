@@ -1,12 +1,12 @@
 //! Whether this process may write, and until when a write of it may still be carried out.
 //!
 //! The elector extends the term after each renewal of the lease; every write asks first. A term
-//! begins only after the take-over barrier ([`super::elector`]): whoever waits for
+//! begins only after the take-over barrier ([`super::elector`]): a task that waits for
 //! [`Leadership::acquired`] sees what earlier leaders wrote. Times are monotonic: a jump of the wall
 //! clock neither ends nor prolongs a term (S36). That clock stands still while the machine is suspended, so a term
 //! is over when that has happened since the lease was renewed ([`super::suspension`]).
 //!
-//! What was sent, and may be carried out by the server although nobody knows it to have been, is noted
+//! What was sent, and may be carried out by the server although it is not known to have been, is noted
 //! here, too ([`Landing`]): the lease is not given up before that is over (S37).
 
 use std::{
@@ -48,7 +48,7 @@ pub struct Leadership {
 }
 
 impl Leadership {
-    /// Nobody's term yet.
+    /// No term yet.
     #[must_use]
     pub fn new(term: Term) -> Self {
         Self {
@@ -60,7 +60,7 @@ impl Leadership {
         }
     }
 
-    /// The same, with the time after the end of a term in which nobody else leads yet
+    /// The same, with the time after the end of a term in which no other process leads yet
     /// ([`super::lease::Timing::reserve`]): a write that was sent within the term may be carried out until
     /// that is over, too.
     #[must_use]
@@ -68,7 +68,7 @@ impl Leadership {
         Self { reserve, ..self }
     }
 
-    /// The same with another look at the machine's clocks, which is taken whenever somebody asks for the term.
+    /// The same with another look at the machine's clocks, which is taken whenever the term is asked for.
     #[cfg(test)]
     pub(super) fn looking_by(self, suspended: fn() -> Suspended) -> Self {
         Self { suspended, ..self }
@@ -94,7 +94,7 @@ impl Leadership {
         }
     }
 
-    /// How long after the end of a term nobody else leads yet.
+    /// How long after the end of a term no other process leads yet.
     #[must_use]
     pub fn reserve(&self) -> Duration {
         self.reserve
@@ -164,7 +164,7 @@ pub struct Terms(watch::Receiver<(Term, Suspended)>);
 impl Terms {
     /// Waits for the next change. Cancel safe.
     pub async fn changed(&mut self) {
-        // The sender lives in the `Leadership` of whoever waits.
+        // The sender lives in the `Leadership` of the waiting task.
         let _ = self.0.changed().await;
     }
 }

@@ -5,7 +5,7 @@
 //! [`super::elector`].
 //!
 //! Semantics are client-go's: a lease expires when its content has not changed for its duration
-//! *since we saw it change*, on our own monotonic clock. Nobody's wall clock is trusted, so skew
+//! *since we saw it change*, on our own monotonic clock. No wall clock is trusted, so skew
 //! and jumps neither steal a lease nor keep a dead one alive (S36, E10). What is written is the
 //! object as read with only our fields changed, so fields we do not know survive.
 
@@ -99,7 +99,7 @@ pub mod note {
     pub const RESTORE_GRACE: &str = "mooring.dev/restore-grace-seconds";
     /// Who noted that.
     pub const RESTORE_GRACE_BY: &str = "mooring.dev/restore-grace-by";
-    /// The holder that sees nothing any more, and asks whether anybody else does.
+    /// The holder that sees nothing any more, and asks whether another replica does.
     pub const SUCCESSOR_SOUGHT: &str = "mooring.dev/successor-sought-by";
     /// The replica that sees everything, and would lead.
     pub const SUCCESSOR: &str = "mooring.dev/successor";
@@ -170,7 +170,7 @@ impl Observed {
         self.object.is_some() && !self.is_anybodys() && self.duration() == Some(GIVEN_UP)
     }
 
-    /// Who holds the lease; empty for nobody.
+    /// Who holds the lease; empty without a holder.
     #[must_use]
     pub fn holder(&self) -> &str {
         self.field("holderIdentity").and_then(Value::as_str).unwrap_or_default()
@@ -182,7 +182,7 @@ impl Observed {
         self.object.as_ref()?.pointer("/metadata/resourceVersion")?.as_str()?.parse().ok()
     }
 
-    /// From when on nobody can think any more that it leads. The holder's own record says for how long it may,
+    /// From when on no process can believe that it leads. The holder's own record says for how long it may,
     /// within the range of the field.
     #[must_use]
     pub fn free_at(&self, timing: &Timing) -> Instant {
@@ -209,7 +209,7 @@ impl Observed {
         Some(Duration::from_secs(seconds.into()))
     }
 
-    /// Whether the holder looks for a successor, and nobody has answered yet.
+    /// Whether the holder looks for a successor, and none has answered yet.
     #[must_use]
     pub fn seeks_successor(&self) -> bool {
         let sought_by = self.note(note::SUCCESSOR_SOUGHT);
@@ -252,7 +252,7 @@ fn spec(object: Option<&Value>) -> Option<&Value> {
 pub enum Fitness {
     /// It knows all there is, and sees what happens.
     Fit,
-    /// It does not see what happens now: it leaves the lease to others, unless nobody else wants it for the length
+    /// It does not see what happens now: it leaves the lease to others, unless no other wants it for the length
     /// of a lease.
     Blind,
     /// It has not seen yet what there is: it does not take the lease.
@@ -283,7 +283,7 @@ pub enum Action {
         /// Who held it; empty if it was given up.
         from: String,
     },
-    /// Somebody else holds it.
+    /// Another process holds it.
     Wait {
         /// Who.
         holder: String,
@@ -296,7 +296,7 @@ pub enum Action {
 ///
 /// client-go: tools/leaderelection/leaderelection.go, tryAcquireOrRenew. Unlike there, a lease that was deleted, or
 /// blanked by hand, is as good as held until its last holder's time is over: that one leads on until it next renews.
-/// A process that has never seen the lease cannot know whether somebody leads. It waits for the renew deadline: who
+/// A process that has never seen the lease cannot know whether another leads. It waits for the renew deadline: who
 /// has not made the lease anew by then has stopped to write (S10). A retry period would do if every renewal were
 /// answered at once; but one request that hangs takes half of that deadline. That costs the first start in a
 /// cluster, which lists meanwhile, and no other: a lease that was given up stays.
@@ -311,7 +311,7 @@ pub fn evaluate(
     let departed = observed.departed.as_ref().map(|departed| departed.holder.as_str()).unwrap_or_default();
     let (action, holder) = match &observed.object {
         Some(_) if observed.holder() == identity => return Action::Renew,
-        // Somebody wants us to go.
+        // We are asked to go.
         Some(_) if departed == identity => return Action::Wait { holder: String::new() },
         Some(_) if observed.is_anybodys() => {
             (Action::TakeOver { from: observed.holder().to_owned() }, observed.holder())

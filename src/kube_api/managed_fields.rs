@@ -63,7 +63,7 @@ struct Entry {
 }
 
 /// The managers that own a field of the object with this UID, in the order of the server's entries. Nothing if that
-/// is not the object, or if nobody owns the field.
+/// is not the object, or if the field has no owner.
 ///
 /// # Errors
 /// The body is no object with metadata.

@@ -1,7 +1,7 @@
 //! When something that takes long last came further.
 //!
 //! In: from who works, that a step is done. Out: since when none was, for who waits and would rather give up than
-//! wait for ever. How long the whole may take follows from the size of a cluster, and is nobody's business.
+//! wait for ever. How long the whole may take follows from the size of a cluster, and has no limit here.
 
 use std::sync::Arc;
 

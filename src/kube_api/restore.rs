@@ -3,7 +3,7 @@
 //! In: the proof that the cluster's history was set back, from the tables (an object at an older revision
 //! than one we were told of) or from the lease (its revision fell). Out: a [`RestoreGrace`], which every
 //! destructive request asks first. A leader notes what is left of it on the lease, as a duration, so a
-//! replica that has seen nothing of the restore keeps it, too, whatever its clock says.
+//! replica that has seen nothing of the restore keeps it, too, at any time of its clock.
 
 use std::{sync::Arc, time::Duration};
 

@@ -2,7 +2,7 @@
 //!
 //! The clock that terms are counted on stands still while a machine is suspended or a virtual one is paused with its
 //! host's co-operation; another clock of the kernel goes on. Their difference is how long the machine was suspended
-//! since it started. A virtual machine that is stopped without being told sees neither clock move: that nobody can
+//! since it started. A virtual machine that is stopped without being told sees neither clock move: which no process can
 //! tell from within, and only the API server's refusal of a stale revision is left against it.
 
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! Tally: what a leader counts for its successor, kept on the lease.
 //!
 //! In: the leader's count. Out: with each renewal it is on the lease; who takes the lease over knows what it said then.
-//! Nobody leads without renewing, so the lease is the one place where a leader that may write nothing else still tells
-//! something, and no clock is asked how old that is. Until this process leads it leaves what another told.
+//! No process leads without renewing, so the lease is the one place where a leader that may write nothing else still
+//! tells something, and no clock is asked how old that is. Until this process leads it leaves what another told.
 
 use std::{
     fmt::{self, Display},

@@ -1,6 +1,6 @@
 //! Texts that repeat among objects, kept once: namespaces, nodes, drivers, classes, annotations, quantities.
 //!
-//! [`share`] returns the copy that is already there. A copy that nobody holds any more is dropped when the store has
+//! [`share`] returns the copy that is already there. A copy without a holder is dropped when the store has
 //! doubled since it was last cleared, so it never holds more than twice what is in use (and some). [`TextMap`],
 //! [`TextList`] and [`TextSet`] hold few texts: a `BTreeMap` allocates room for eleven entries with its first, half a
 //! kilobyte for the one capacity of a volume. Maps and lists repeat as a whole (all volumes of a provisioner have the
@@ -106,7 +106,7 @@ impl<P: Shared> Store<P> {
         shared
     }
 
-    /// Drops what nobody else holds.
+    /// Drops what has no other holder.
     fn clear(&self) {
         self.added.store(0, Ordering::Relaxed);
         self.kept.retain(|value, ()| value.holders() > 1);
@@ -120,7 +120,7 @@ static MAPS: LazyLock<Store<List<(Text, Text)>>> = LazyLock::new(Store::default)
 static EMPTY_LIST: LazyLock<List<Text>> = LazyLock::new(List::default);
 static EMPTY_MAP: LazyLock<List<(Text, Text)>> = LazyLock::new(List::default);
 
-/// Drops what nobody holds any more, with its room. By itself that waits until as much has come again: after
+/// Drops what has no holder any more, with its room. By itself that waits until as much has come again: after
 /// thousands of objects have gone, for long.
 pub fn give_back_room() {
     fn shrink<P: Shared>(store: &Store<P>) {
@@ -130,6 +130,12 @@ pub fn give_back_room() {
     shrink(&TEXTS);
     shrink(&LISTS);
     shrink(&MAPS);
+}
+
+/// Whether a text is in the store.
+#[cfg(test)]
+pub(crate) fn is_kept(text: &str) -> bool {
+    TEXTS.kept.contains_key(text)
 }
 
 /// The one copy of a text that is likely to repeat.

@@ -12,7 +12,7 @@ use crate::{
         desired::volume_name::VolumeId,
         tell::{
             metrics::{AttachDetachMetrics, Counted, Ending},
-            phases::{Lap, Phase, Span},
+            phases::{Phase, PhaseDuration, Span},
         },
     },
     binder::{
@@ -82,7 +82,7 @@ fn attach_and_detach(metrics: &mut AttachDetachMetrics) {
             };
             for forced in [false, true] {
                 for span in phases.map(Span::Phase).into_iter().chain([Span::Overhead]) {
-                    end_to_end.observe(&volume, Lap { operation, span, took, forced }, None);
+                    end_to_end.observe(&volume, PhaseDuration { operation, span, took, forced }, None);
                 }
             }
         }
@@ -90,7 +90,7 @@ fn attach_and_detach(metrics: &mut AttachDetachMetrics) {
     for number in 0..NODES {
         let driver = DriverName::from(format!("csi-{:03}.example.com", number % MANY_DRIVERS).as_str());
         let node = NodeName::from(format!("node-{number:05}").as_str());
-        let counted = BTreeMap::from([(node, Counted { holds: true, users: 1 })]);
+        let counted = BTreeMap::from([(node, Counted { is_attached: true, users: 1 })]);
         metrics.count(&VolumeId::csi(&driver, &number.to_string()), &Scope::All, &counted);
     }
 }

@@ -214,7 +214,7 @@ impl Controller for ClaimProtection {
         match call {
             Call::Claim(key, step, _) => {
                 if let (Step::Add, Ok(Answer::Claim(claim))) = (step, &result) {
-                    self.objects.absorb(claim.clone());
+                    self.objects.observe_response(claim.clone());
                 }
                 self.keys.patched(&key, &result, now, jitter);
             }

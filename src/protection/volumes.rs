@@ -1,7 +1,7 @@
 //! `persistentvolume-protection-controller`: a volume keeps its finalizer while it is bound.
 //!
-//! In: volumes as they change. Out: one patch each, where the finalizer is missing or has to go. It trusts the phase, as
-//! KCM does: the binder writes the phase of a volume before a claim names it (pv-binder §15.2).
+//! In: volumes as they change. Out: one patch each, where the finalizer is missing or has to go. It trusts the phase,
+//! as KCM does: the binder writes the phase of a volume before a claim names it (pv-binder §15.2).
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -88,7 +88,7 @@ impl Controller for VolumeProtection {
     fn answered(&mut self, call: Call, result: Result<Answer, CallError>, now: Instant, jitter: f64) {
         let Call::Volume(name, step, _) = call else { return };
         if let (Step::Add, Ok(Answer::Volume(volume))) = (step, &result) {
-            self.objects.absorb(volume.clone());
+            self.objects.observe_response(volume.clone());
         }
         self.keys.patched(&name, &result, now, jitter);
     }

@@ -31,7 +31,7 @@ use crate::kube_api::managed_fields::OwnedField;
 /// again before it ends.
 const MEMORY: Duration = Duration::from_mins(10);
 
-/// So many acts on one object are a pattern, whoever they are of: people do it once, and perhaps again.
+/// So many acts on one object are a pattern, of any author: people do it once, and perhaps again.
 const PATTERN: usize = 3;
 
 /// A controller that was at work at so many places is at work at all.

@@ -15,9 +15,9 @@ pub enum Owner {
     Controller(String),
     /// One of our name: another process of ours, or, shortly after a take-over, the one that led before.
     OurName,
-    /// Anybody else.
+    /// Another manager.
     Other(String),
-    /// Nobody owns the field, or it could not be read.
+    /// The field has no owner, or it could not be read.
     Unknown,
 }
 

@@ -23,7 +23,7 @@ pub struct StandOff {
 }
 
 impl StandOff {
-    /// Whether it is certain that a controller is at work, not merely somebody.
+    /// Whether it is certain that a controller is at work, not merely another party.
     #[must_use]
     pub fn is_proven(&self) -> bool {
         matches!(self.owner, Owner::Controller(_))

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use super::{
     regression::{Regression, Suspect},
-    table::{LastWords, Table, Unconfirmed},
+    table::{FinalState, Table, Unconfirmed},
     unreadable::Unreadable,
 };
 use crate::kube_api::{
@@ -105,7 +105,7 @@ impl<T: Narrow> Table<T> {
                 drop(row);
                 self.objects.remove(key);
                 if T::HAS_LAST_WORDS {
-                    self.last_words.insert(key.clone(), LastWords::Unknown);
+                    self.final_states.insert(key.clone(), FinalState::Unknown);
                 }
             }
         }
@@ -152,7 +152,7 @@ impl<T: Narrow> Table<T> {
             }
             self.unconfirmed.remove(key);
             if T::HAS_LAST_WORDS {
-                self.last_words.insert(key.clone(), LastWords::Unknown);
+                self.final_states.insert(key.clone(), FinalState::Unknown);
             }
             gone.push(key.clone());
             false

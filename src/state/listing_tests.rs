@@ -49,7 +49,7 @@ fn s17_what_is_newer_than_the_list_survives_it() {
     take(&table, 20, &[("a", "1", 10)]).unwrap();
     let list = table.begin_list(ResourceVersion(30)).unwrap();
     // Our own write, answered while the pages come.
-    assert!(table.absorb(class("b", "2", 31)));
+    assert!(table.observe_response(class("b", "2", 31)));
     table.list(&list, class("a", "1", 10));
     assert_eq!(table.sweep(&list), []);
     assert_eq!(names(&table), ["a", "b"]);
@@ -114,7 +114,7 @@ fn e11_an_answer_after_the_revision_of_the_list_proves_nothing() {
     let table = Table::default();
     take(&table, 20, &[("a", "1", 10)]).unwrap();
     let list = table.begin_list(ResourceVersion(30)).unwrap();
-    table.absorb(class("a", "1", 31));
+    table.observe_response(class("a", "1", 31));
     let known = table.is_listed_as_known(&list, &"a".into(), &"1".into(), ResourceVersion(10));
     assert_eq!(known, Ok(true));
     assert_eq!(table.sweep(&list), []);
@@ -124,9 +124,9 @@ fn e11_an_answer_after_the_revision_of_the_list_proves_nothing() {
 async fn e11_an_old_answer_is_suspect_and_only_a_later_read_proves() {
     let table = Table::default();
     table.apply(class("a", "1", 25));
-    table.absorb(class("a", "2", 20));
-    table.absorb(class("a", "1", 25));
-    table.absorb(class("a", "1", 20));
+    table.observe_response(class("a", "2", 20));
+    table.observe_response(class("a", "1", 25));
+    table.observe_response(class("a", "1", 20));
     let suspect = table.suspect().await;
     assert_eq!((&suspect.key, suspect.known), (&"a".into(), ResourceVersion(25)));
     let judge = |uid: &str, revision| suspect.judge(&uid.into(), ResourceVersion(revision)).is_some();
@@ -190,9 +190,9 @@ fn s3_a_node_of_another_uid_leaves_last_words_that_nobody_knows() {
     for answered in [false, true] {
         let table = Table::default();
         table.apply(node("1", 10));
-        assert_eq!(table.take_last_words(&name), None);
-        let taken = if answered { table.absorb(node("2", 12)) } else { table.apply(node("2", 12)) };
+        assert_eq!(table.take_final_state(&name), None);
+        let taken = if answered { table.observe_response(node("2", 12)) } else { table.apply(node("2", 12)) };
         assert!(taken);
-        assert_eq!(table.take_last_words(&name), Some(LastWords::Unknown));
+        assert_eq!(table.take_final_state(&name), Some(FinalState::Unknown));
     }
 }

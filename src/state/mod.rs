@@ -1,7 +1,7 @@
 //! What the daemon knows of the cluster: one table per watched kind, and who has to be told when
 //! an object changes.
 //!
-//! In: watch events and the answers to our own writes ([`Table::apply`], [`Table::absorb`]).
+//! In: watch events and the answers to our own writes ([`Table::apply`], [`Table::observe_response`]).
 //! Out: `Arc` snapshots of single objects, and per subscriber a [`ChangeSet`] of what to look at
 //! again. Per key the newer revision wins, atomically, so it does not matter which of both
 //! sources delivers a revision first.
@@ -23,6 +23,6 @@ pub use objects::{KindStatus, Objects, Stored};
 pub use regression::{Regression, Suspect};
 pub use relation::Relation;
 pub use room::give_back_room;
-pub use table::{LastWords, Table};
+pub use table::{FinalState, Table};
 pub use unreadable::Unreadable;
 pub use vec_map::VecMap;

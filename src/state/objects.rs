@@ -58,7 +58,7 @@ macro_rules! objects {
             }
         }
 
-        /// A copy as of now, which goes its own way. Nobody is told of its changes who has not subscribed to it.
+        /// A copy as of now, which goes its own way. Its changes go to those who subscribe to it.
         impl Clone for Objects {
             fn clone(&self) -> Self {
                 Self {
@@ -187,7 +187,7 @@ impl Objects {
         news
     }
 
-    /// Takes an object from a list that is being taken. Of the first list of a kind nobody is told: who reads
+    /// Takes an object from a list that is being taken. Of the first list of a kind no subscriber is told: who reads
     /// the tables begins when all kinds have been listed, and reads them whole.
     pub fn list<T: Stored>(&self, list: &Listing, object: T) {
         let key = object.key();
@@ -196,8 +196,8 @@ impl Objects {
         }
     }
 
-    /// Ends a list that reached its last page. What it lacks and yet is kept is announced, too: of its end
-    /// nobody may tell, so it is to be asked for.
+    /// Ends a list that reached its last page. An object that it lacks and that is kept all the
+    /// same is announced, too: no watch event may come when it ends, so it is read live.
     pub fn sweep<T: Stored>(&self, list: &Listing) {
         let table = T::table(self);
         for key in table.sweep(list).into_iter().chain(table.unconfirmed()) {
@@ -216,9 +216,9 @@ impl Objects {
     }
 
     /// Takes the answer to a read or write of our own. Returns whether it said anything new.
-    pub fn absorb<T: Stored>(&self, object: T) -> bool {
+    pub fn observe_response<T: Stored>(&self, object: T) -> bool {
         let key = object.key();
-        let news = T::table(self).absorb(object);
+        let news = T::table(self).observe_response(object);
         if news {
             self.announce(&T::object_ref(key));
         }
@@ -242,7 +242,7 @@ impl Objects {
         true
     }
 
-    /// Forgets an object that the last list lacked and of which nobody has told since, without any proof that it
+    /// Forgets an object that the last list lacked and that no event has shown since, without any proof that it
     /// is gone: who needs it asks for it again.
     pub fn forget_unlisted<T: Stored>(&self, key: &T::Key) {
         if T::table(self).is_missing(key)

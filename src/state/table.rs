@@ -37,7 +37,7 @@ fn few_shards<K: Eq + Hash, V>() -> Map<K, V> {
 #[derive(Debug)]
 pub struct Table<T: Narrow> {
     pub(super) objects: Map<T::Key, Row<T>>,
-    pub(super) last_words: Map<T::Key, LastWords<T>>,
+    pub(super) final_states: Map<T::Key, FinalState<T>>,
     /// Known from answers to our own requests alone.
     pub(super) unconfirmed: Map<T::Key, Unconfirmed>,
     /// Objects whose newest revision cannot be read. Hardly ever any.
@@ -67,9 +67,9 @@ pub(super) enum Unconfirmed {
 
 /// How an object looked when it was deleted. Between two looks of a reader it may have changed and gone.
 #[derive(Clone, Debug, PartialEq)]
-pub enum LastWords<T> {
+pub enum FinalState<T> {
     /// As the watch told.
-    Told(Arc<T>),
+    Known(Arc<T>),
     /// It was missing from a list, so how it looked last is not known.
     Unknown,
 }
@@ -78,7 +78,7 @@ impl<T: Narrow> Default for Table<T> {
     fn default() -> Self {
         Self {
             objects: Map::default(),
-            last_words: Map::default(),
+            final_states: Map::default(),
             unconfirmed: Map::default(),
             // Looked at with every plan, and hardly ever any: its length must not cost a lock per core.
             unreadable: few_shards(),
@@ -89,8 +89,8 @@ impl<T: Narrow> Default for Table<T> {
     }
 }
 
-/// A copy as of now, which goes its own way and shares the objects. It has as few shards as there can be: whoever
-/// needs copies needs many, and works on each alone.
+/// A copy as of now, which goes its own way and shares the objects. It has as few shards as there can be:
+/// tests make many copies, and work on each alone.
 impl<T: Narrow> Clone for Table<T> {
     fn clone(&self) -> Self {
         fn copy<K: Clone + Eq + Hash, V: Clone>(map: &Map<K, V>) -> Map<K, V> {
@@ -102,7 +102,7 @@ impl<T: Narrow> Clone for Table<T> {
         }
         Self {
             objects: copy(&self.objects),
-            last_words: copy(&self.last_words),
+            final_states: copy(&self.final_states),
             unconfirmed: copy(&self.unconfirmed),
             unreadable: copy(&self.unreadable),
             suspicion: Suspicion::default(),
@@ -123,8 +123,8 @@ impl<T: Narrow> Table<T> {
     /// How an object looked when it was deleted, if it was since this was last asked. For the one reader
     /// that needs it.
     #[must_use]
-    pub fn take_last_words(&self, key: &T::Key) -> Option<LastWords<T>> {
-        self.last_words.remove(key).map(|(_, words)| words)
+    pub fn take_final_state(&self, key: &T::Key) -> Option<FinalState<T>> {
+        self.final_states.remove(key).map(|(_, state)| state)
     }
 
     /// Every object, in key order. Copies the table's pointers: for start-up and diagnosis, not for
@@ -132,6 +132,12 @@ impl<T: Narrow> Table<T> {
     #[must_use]
     pub fn snapshot(&self) -> BTreeMap<T::Key, Arc<T>> {
         self.objects.iter().map(|row| (row.key().clone(), Arc::clone(&row.object))).collect()
+    }
+
+    /// The keys of all objects, in no order.
+    #[must_use]
+    pub fn keys(&self) -> Vec<T::Key> {
+        self.objects.iter().map(|row| row.key().clone()).collect()
     }
 
     /// Looks at every object, in no order. While it does, `look` must not touch the table.
@@ -199,20 +205,20 @@ impl<T: Narrow> Table<T> {
         let revision = last.metadata().resource_version;
         self.advance(revision);
         let key = last.key();
-        self.remove(&key, revision, || LastWords::Told(Arc::new(last)))
+        self.remove(&key, revision, || FinalState::Known(Arc::new(last)))
     }
 
     /// Takes a deletion of an object of which nothing else can be read.
     pub fn delete_unreadable(&self, key: &T::Key, revision: ResourceVersion) -> bool {
         self.advance(revision);
-        self.remove(key, revision, || LastWords::Unknown)
+        self.remove(key, revision, || FinalState::Unknown)
     }
 
     fn remove(
         &self,
         key: &T::Key,
         revision: ResourceVersion,
-        last_words: impl FnOnce() -> LastWords<T>,
+        final_states: impl FnOnce() -> FinalState<T>,
     ) -> bool {
         let was_unreadable = self.unreadable.remove_if(key, |_, known| known.revision <= revision).is_some();
         let Entry::Occupied(present) = self.objects.entry(key.clone()) else { return was_unreadable };
@@ -221,7 +227,7 @@ impl<T: Narrow> Table<T> {
             return false;
         }
         if T::HAS_LAST_WORDS {
-            self.last_words.insert(key.clone(), last_words());
+            self.final_states.insert(key.clone(), final_states());
         }
         present.remove();
         true
@@ -229,7 +235,7 @@ impl<T: Narrow> Table<T> {
 
     /// Takes the answer to a read or write of our own, so that the next decision sees it without
     /// waiting for the watch (S38). Returns whether the content changed.
-    pub fn absorb(&self, object: T) -> bool {
+    pub fn observe_response(&self, object: T) -> bool {
         let key = object.key();
         let revision = object.metadata().resource_version;
         if !object.is_relevant() {
@@ -261,11 +267,11 @@ impl<T: Narrow> Table<T> {
     }
 
     /// Puts a newer object in place of the one that is there. Another UID means that the old one was
-    /// deleted meanwhile, and that nobody told how it looked then.
+    /// deleted meanwhile, in a final state that is unknown.
     fn replace(&self, row: &mut Row<T>, object: T) -> bool {
         let is_another = row.object.metadata().uid != object.metadata().uid;
         if is_another && T::HAS_LAST_WORDS {
-            self.last_words.insert(object.key(), LastWords::Unknown);
+            self.final_states.insert(object.key(), FinalState::Unknown);
         }
         let changed = *row.object != object;
         row.object = Arc::new(object);
@@ -287,7 +293,7 @@ impl<T: Narrow> Table<T> {
             return false;
         }
         if T::HAS_LAST_WORDS {
-            self.last_words.insert(key.clone(), LastWords::Unknown);
+            self.final_states.insert(key.clone(), FinalState::Unknown);
         }
         present.remove();
         self.unconfirmed.remove(key);
@@ -309,7 +315,7 @@ impl<T: Narrow> Table<T> {
         self.unconfirmed.contains_key(key)
     }
 
-    /// Whether the last list lacked the object, and nobody has told of it since.
+    /// Whether the last list lacked the object, and no event has shown it since.
     #[must_use]
     pub fn is_missing(&self, key: &T::Key) -> bool {
         self.unconfirmed.get(key).is_some_and(|entry| *entry == Unconfirmed::NotListed)
@@ -351,7 +357,7 @@ mod tests {
     fn newer_revision_wins_whatever_delivers_it() {
         let table = Table::default();
         assert!(table.apply(class("a", 10, "first")));
-        assert!(table.absorb(class("a", 12, "answer")));
+        assert!(table.observe_response(class("a", 12, "answer")));
         assert!(!table.apply(class("a", 11, "late echo")));
         assert_eq!(provisioner(&table, "a").as_deref(), Some("answer"));
     }
@@ -370,7 +376,7 @@ mod tests {
         let table = Table::default();
         table.apply(class("a", 10, "x"));
         table.delete(class("a", 15, "x"));
-        assert!(!table.absorb(class("a", 12, "late answer")));
+        assert!(!table.observe_response(class("a", 12, "late answer")));
         assert!(table.is_empty());
     }
 
@@ -378,7 +384,7 @@ mod tests {
     fn s17_an_answer_ahead_of_the_watch_is_kept_until_the_watch_passes_it() {
         let table = Table::default();
         table.apply(class("b", 10, "x"));
-        assert!(table.absorb(class("a", 20, "created by us")));
+        assert!(table.observe_response(class("a", 20, "created by us")));
         assert!(table.reset(vec![class("b", 10, "x")]).is_empty());
         assert_eq!(provisioner(&table, "a").as_deref(), Some("created by us"));
         assert!(table.delete(class("a", 21, "created by us")));
@@ -389,7 +395,7 @@ mod tests {
     fn l8_an_answer_that_the_list_lacks_is_kept_until_it_is_proven_gone() {
         let table = Table::default();
         let key = ClassName::from("a");
-        table.absorb(class("a", 20, "written by us"));
+        table.observe_response(class("a", 20, "written by us"));
         table.reset(vec![class("b", 10, "x")]);
         assert_eq!(table.unconfirmed(), vec![key.clone()]);
         assert!(table.is_unconfirmed(&key));
@@ -397,7 +403,7 @@ mod tests {
         assert!(table.prove_gone(&key, ResourceVersion(20)));
         assert!(!table.prove_gone(&key, ResourceVersion(20)));
         assert_eq!((table.unconfirmed(), table.get(&key)), (vec![], None));
-        table.absorb(class("a", 30, "written by us"));
+        table.observe_response(class("a", 30, "written by us"));
         table.reset(vec![class("b", 10, "x")]);
         table.apply(class("a", 30, "written by us"));
         assert_eq!(table.unconfirmed(), vec![]);
@@ -408,14 +414,14 @@ mod tests {
         let table = Table::default();
         let key = ClassName::from("a");
         table.reset(vec![class("b", 10, "x")]);
-        table.absorb(class("a", 20, "written by us"));
+        table.observe_response(class("a", 20, "written by us"));
         assert_eq!((table.unconfirmed(), table.is_missing(&key)), (vec![key.clone()], false));
-        table.absorb(class("a", 21, "written by us again"));
+        table.observe_response(class("a", 21, "written by us again"));
         assert_eq!(table.unconfirmed(), vec![key.clone()]);
         table.apply(class("a", 20, "written by us"));
         assert_eq!(table.unconfirmed(), vec![]);
         table.delete(class("a", 22, "written by us again"));
-        table.absorb(class("a", 30, "written by us"));
+        table.observe_response(class("a", 30, "written by us"));
         table.reset(vec![class("b", 10, "x")]);
         assert_eq!((table.unconfirmed(), table.is_missing(&key)), (vec![key.clone()], true));
         table.delete(class("a", 31, "written by us"));
@@ -436,11 +442,11 @@ mod tests {
         table.apply(node(10, &[]));
         table.apply(node(11, &["v"]));
         table.delete(node(12, &["v"]));
-        assert_eq!(table.take_last_words(&name), Some(LastWords::Told(Arc::new(node(12, &["v"])))));
-        assert_eq!(table.take_last_words(&name), None);
+        assert_eq!(table.take_final_state(&name), Some(FinalState::Known(Arc::new(node(12, &["v"])))));
+        assert_eq!(table.take_final_state(&name), None);
         table.apply(node(13, &[]));
         table.reset(vec![]);
-        assert_eq!(table.take_last_words(&name), Some(LastWords::Unknown));
+        assert_eq!(table.take_final_state(&name), Some(FinalState::Unknown));
     }
 
     #[test]

@@ -7,6 +7,7 @@
 #[cfg(test)]
 mod docs;
 pub mod filter;
+pub mod history;
 mod limit;
 pub mod lines;
 pub mod transition;

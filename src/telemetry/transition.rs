@@ -59,12 +59,6 @@ pub struct Transition {
 }
 
 impl Transition {
-    /// Whether anybody would read it.
-    #[must_use]
-    pub fn is_heard() -> bool {
-        tracing::enabled!(target: TARGET, tracing::Level::INFO)
-    }
-
     /// Writes the line.
     pub fn log(&self) {
         let Self { object: Named { object, namespace }, reason, from, to, attempt, revision, took, .. } =

@@ -9,7 +9,7 @@ use libtest_mimic::{Failed, Trial};
 use mooring::{
     attach_detach::{
         act::calls::Call,
-        actual::withdrawal::Sequence,
+        actual::unpublishing::Sequence,
         clock::Clock,
         controller::{AttachDetachOptions, Controller},
         desired::volume_name::VolumeId,

@@ -1,5 +1,5 @@
-//! `desired_state.yaml`, and random worlds: following what changed is as good as populating every pod again, populating is idempotent, the
-//! desired state is what its pods wish, and withdrawing the pods in any order leaves nothing behind.
+//! `desired_state.yaml`, and random worlds: following what changed is as good as populating every pod again, populating
+//! is idempotent, the desired state is what its pods wish, and withdrawing the pods in any order leaves nothing behind.
 //!
 //! A failure prints its seed: `MOORING_SEED=<n> cargo test --test attach_detach_cases` repeats it.
 
@@ -15,7 +15,7 @@ use mooring::{
     attach_detach::desired::{
         attach_required::AttachRequired,
         populator,
-        state::{AttachSource, DesiredState, PodFacts, PodWishes, WantedVolume},
+        state::{AttachSource, DesiredPod, DesiredState, DesiredVolume, PodFacts},
         volume_name::VolumeId,
     },
     kube_api::{
@@ -86,9 +86,9 @@ fn run(case: &Case) -> Result<(), Failed> {
     if seen == case.then { Ok(()) } else { Err(format!("expected {:#?}\nseen {seen:#?}", case.then).into()) }
 }
 
-fn wishes(pod: &str, step: &Step) -> PodWishes {
+fn wishes(pod: &str, step: &Step) -> DesiredPod {
     let volumes = step.wants.iter().map(|name| {
-        let wanted = WantedVolume {
+        let wanted = DesiredVolume {
             pod_volumes: [name.as_str()].into(),
             source: Some(AttachSource::PersistentVolume(VolumeName::from(name.as_str()))),
             spec_name: arcstr::ArcStr::from(name.as_str()),
@@ -97,7 +97,7 @@ fn wishes(pod: &str, step: &Step) -> PodWishes {
         };
         (VolumeId::csi(&DriverName::from("d"), name), wanted)
     });
-    PodWishes {
+    DesiredPod {
         pod: Arc::new(PodFacts {
             key: PodKey::new("ns", pod),
             uid: step.uid.as_deref().unwrap_or(pod).into(),
@@ -184,7 +184,7 @@ impl World {
         let pod = self.objects.get::<Pod>(key);
         let before = self.desired.pod(key);
         let wishes =
-            pod.and_then(|pod| populator::wishes(&pod, &self.objects, &AttachRequired::default(), before));
+            pod.and_then(|pod| populator::populate(&pod, &self.objects, &AttachRequired::default(), before));
         self.desired.set(key, wishes)
     }
 

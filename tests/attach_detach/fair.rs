@@ -6,8 +6,8 @@ use std::collections::{BTreeSet, VecDeque};
 use libtest_mimic::{Failed, Trial};
 use mooring::{
     attach_detach::{
-        act::calls::{Answer, Call, Outcome, PairRequest},
-        actual::withdrawal::Sequence,
+        act::calls::{Answer, AttachmentRequest, Call, Outcome},
+        actual::unpublishing::Sequence,
         desired::volume_name::VolumeId,
     },
     kube_api::{
@@ -133,8 +133,8 @@ fn waited_for(count: usize) -> Cluster {
 
 /// For how many a certain node is the one that keeps the volume from them.
 fn kept_waiting_by(cluster: &Cluster, rival: &str) -> usize {
-    let waits = format!("{:?}", cluster.reporter.standing().waits());
-    waits.matches(&format!("Rival {{ node: {:?}", NodeName::from(rival))).count()
+    let waits = format!("{:?}", cluster.reporter.diagnostics().waits());
+    waits.matches(&format!("ConflictingNode {{ node: {:?}", NodeName::from(rival))).count()
 }
 
 /// What is asked, and its answer, when that is given.
@@ -154,10 +154,10 @@ impl Asked {
             assert!(judged <= A_TURN, "{judged} pairs are judged in one turn");
             for (sent, call) in calls {
                 match &call {
-                    Call::Pair(volume, node, PairRequest::Create(_)) => {
+                    Call::Attachment(volume, node, AttachmentRequest::Create(_)) => {
                         self.creates.push((volume.clone(), node.clone()));
                     }
-                    Call::Pair(volume, node, PairRequest::Delete(..)) => {
+                    Call::Attachment(volume, node, AttachmentRequest::Delete(..)) => {
                         self.deletes.push((volume.clone(), node.clone()));
                     }
                     _ => {}
@@ -168,7 +168,7 @@ impl Asked {
     }
 
     fn pairs_under_way(&self) -> usize {
-        self.unanswered.iter().filter(|(_, call)| matches!(call, Call::Pair(..))).count()
+        self.unanswered.iter().filter(|(_, call)| matches!(call, Call::Attachment(..))).count()
     }
 
     /// Answers the first request that is meant, and plans.
@@ -185,13 +185,13 @@ impl Asked {
 fn answer(cluster: &mut Cluster, call: &Call) -> Answer {
     let revision = cluster.next_revision();
     match call {
-        Call::Pair(_, _, PairRequest::Create(request)) => {
+        Call::Attachment(_, _, AttachmentRequest::Create(request)) => {
             let mut object = request.body.clone().unwrap();
             object["metadata"]["uid"] = json!(revision.to_string());
             object["metadata"]["resourceVersion"] = json!(revision.to_string());
             Answer::Attachment(serde_json::from_value(object).unwrap())
         }
-        Call::Pair(..) => Answer::Gone,
+        Call::Attachment(..) => Answer::Gone,
         Call::PatchNode(name, _, request) => {
             let mut node = Node::clone(&cluster.objects.nodes.get(name).unwrap());
             let list = request.body.as_ref().unwrap()["status"]["volumesAttached"].clone();
@@ -205,7 +205,7 @@ fn answer(cluster: &mut Cluster, call: &Call) -> Answer {
 }
 
 fn is_of_pair(call: &Call) -> bool {
-    matches!(call, Call::Pair(..))
+    matches!(call, Call::Attachment(..))
 }
 
 fn turns() {

@@ -7,7 +7,7 @@ use mooring::{
     attach_detach::desired::{
         attach_required::AttachRequired,
         populator,
-        state::{AttachSource, PodWishes, Unresolved, WantedVolume, WhyUnresolved},
+        state::{AttachSource, DesiredPod, DesiredVolume, Unresolved, WhyUnresolved},
     },
     kube_api::kinds::{CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod},
     state::{Objects, Stored},
@@ -92,7 +92,7 @@ fn run(case: &Case) -> Result<(), Failed> {
     Err(format!("expected {:#?}\nseen {seen:#?}", case.then).into())
 }
 
-fn facts(volume: &WantedVolume, expected: Option<&Facts>) -> Facts {
+fn facts(volume: &DesiredVolume, expected: Option<&Facts>) -> Facts {
     let source = match &volume.source {
         None => Value::Null,
         Some(AttachSource::PersistentVolume(name)) => json!(name),
@@ -113,7 +113,7 @@ fn why(why: &WhyUnresolved) -> String {
     }
 }
 
-fn look(patches: &Patches, also: &[Value], before: Option<&PodWishes>) -> Option<PodWishes> {
+fn look(patches: &Patches, also: &[Value], before: Option<&DesiredPod>) -> Option<DesiredPod> {
     let objects = Objects::default();
     let world = json!({
         "node": {"metadata": {"name": "n1", "annotations": {
@@ -151,7 +151,7 @@ fn look(patches: &Patches, also: &[Value], before: Option<&PodWishes>) -> Option
         }
     }
     let pod: Pod = decode(object("pod").expect("every case has the pod"));
-    populator::wishes(&pod, &objects, &AttachRequired::default(), before)
+    populator::populate(&pod, &objects, &AttachRequired::default(), before)
 }
 
 fn apply<T: Stored>(objects: &Objects, object: Option<Value>) {

@@ -8,8 +8,8 @@ use mooring::{
     attach_detach::{
         actual::{
             node::Unsettled,
-            state::{ActualState, Candidates, PairCall, Publication, Uncertain},
-            withdrawal::{Sequence, Withdrawal},
+            state::{ActualState, AttachmentCall, Candidates, ReportAsAttached, Uncertain},
+            unpublishing::{Sequence, Unpublishing},
         },
         decide::{
             csi::Step,
@@ -19,7 +19,7 @@ use mooring::{
             scope::Scope,
         },
         desired::{
-            state::{AttachSource, DesiredState, PodFacts, PodWishes, WantedVolume, Wish},
+            state::{AttachSource, DesiredAttachment, DesiredPod, DesiredState, DesiredVolume, PodFacts},
             volume_name::VolumeId,
         },
         guard::blocks::StandOff,
@@ -131,18 +131,19 @@ fn run(case: &Case) -> Result<(), Failed> {
         wish(&mut desired, &volume, &node, given, case.exclusive);
         hold(&mut actual, &volume, &node, given, now);
     }
-    let wishes = desired.nodes(&volume);
+    let desired_nodes = desired.nodes(&volume);
     let state = actual.volume(&volume);
     let names: Vec<NodeName> = case.given.keys().map(|name| NodeName::from(name.as_str())).collect();
     let nodes = names.iter().filter_map(|name| actual.node(name).map(|node| (name, node))).collect();
-    let is_exclusive =
-        case.held_exclusively || wishes.is_some_and(|wishes| wishes.values().any(Wish::is_exclusive));
-    let exclusive =
-        is_exclusive.then(|| Exclusive::of(&volume, wishes, state, |name| actual.node(name))).flatten();
+    let is_exclusive = case.held_exclusively
+        || desired_nodes.is_some_and(|nodes| nodes.values().any(DesiredAttachment::is_exclusive));
+    let exclusive = is_exclusive
+        .then(|| Exclusive::of(&volume, desired_nodes, state, |name| actual.node(name)))
+        .flatten();
     let verdicts = plan(
         &VolumeView {
             volume: &volume,
-            wishes,
+            desired_nodes,
             state,
             scope: &Scope::All,
             nodes,
@@ -170,10 +171,10 @@ fn run(case: &Case) -> Result<(), Failed> {
     let seen: BTreeMap<String, Then> = verdicts
         .into_iter()
         .map(|(node, verdict)| {
-            let publish = match verdict.publication {
-                Publication::Keep => "keep",
-                Publication::List => "list",
-                Publication::Withhold => "withhold",
+            let publish = match verdict.report_as_attached {
+                ReportAsAttached::Unchanged => "keep",
+                ReportAsAttached::Yes => "list",
+                ReportAsAttached::No => "withhold",
             };
             let forced = verdict.forced.is_some();
             let step = verdict.step.map(|step| match step {
@@ -206,7 +207,7 @@ fn wall() -> Timestamp {
 fn wish(desired: &mut DesiredState, volume: &VolumeId, node: &NodeName, given: &Given, exclusive: bool) {
     let Some(age) = given.wanted else { return };
     let key = PodKey::new("ns", &format!("pod-{node}"));
-    let wanted = WantedVolume {
+    let wanted = DesiredVolume {
         pod_volumes: ["data"].into(),
         source: Some(AttachSource::PersistentVolume(VolumeName::from("pv"))),
         spec_name: arcstr::ArcStr::from("pv"),
@@ -218,7 +219,7 @@ fn wish(desired: &mut DesiredState, volume: &VolumeId, node: &NodeName, given: &
         uid: format!("uid-{node}").into(),
         created: Timestamp::from_second(age).ok(),
     };
-    let wishes = PodWishes {
+    let wishes = DesiredPod {
         pod: Arc::new(pod),
         node: node.clone(),
         volumes: [(volume.clone(), Arc::new(wanted))].into_iter().collect(),
@@ -274,11 +275,11 @@ fn hold(actual: &mut ActualState, volume: &VolumeId, name: &NodeName, given: &Gi
         || given.proven
         || given.proven_in_use;
     if local {
-        let pair = actual.pair_mut(volume, name);
-        pair.held |= given.held;
+        let pair = actual.node_volume_mut(volume, name);
+        pair.may_be_mounted |= given.held;
         pair.call = given.calling.map(|calling| match calling {
-            Calling::Create => PairCall::Create,
-            Calling::Delete => PairCall::Delete,
+            Calling::Create => AttachmentCall::Create,
+            Calling::Delete => AttachmentCall::Delete,
         });
         pair.uncertain = given.uncertain.map(|lookup| Uncertain {
             until: now + Duration::from_secs(10),
@@ -288,7 +289,7 @@ fn hold(actual: &mut ActualState, volume: &VolumeId, name: &NodeName, given: &Gi
             pair.retry = std::mem::take(&mut pair.retry).after_failure(now, 1.0, Duration::ZERO);
         }
         if given.proven || given.proven_in_use {
-            pair.withdrawal = Withdrawal::Since(Sequence(0));
+            pair.unpublishing = Unpublishing::Since(Sequence(0));
             actual.witness_node(&node, name, Sequence(1));
         }
     }
@@ -308,7 +309,8 @@ fn hold(actual: &mut ActualState, volume: &VolumeId, name: &NodeName, given: &Gi
         node.metadata.uid = format!("other-uid-{name}").into();
     }
     if let Some(minutes) = given.unwanted_for {
-        actual.pair_mut(volume, name).unwanted_since = Timestamp::from_second(600 - 60 * minutes).ok();
+        actual.node_volume_mut(volume, name).undesired_since =
+            Timestamp::from_second(600 - 60 * minutes).ok();
     }
     if !given.gone {
         node.metadata.resource_version = ResourceVersion(7);

@@ -13,13 +13,13 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use libtest_mimic::{Failed, Trial};
 use mooring::{
     attach_detach::{
-        TimersPlace,
-        act::calls::{Answer, Call, Outcome, PairRequest},
+        TimersConfigMap,
+        act::calls::{Answer, AttachmentRequest, Call, Outcome},
         clock::Clock,
         controller::{AttachDetachOptions, Controller},
         decide::force::ForcePolicy,
-        guard::second_controller::Suspect,
-        tell::{metrics::AttachDetachMetrics, reporter::Reporter, standing::NodeVolume},
+        guard::evidence::Target,
+        tell::{diagnostics::NodeVolumeKey, metrics::AttachDetachMetrics, reporter::Reporter},
     },
     kube_api::{
         call::{CallError, Verb},
@@ -74,7 +74,7 @@ struct Options {
     /// Seconds between looks at everything.
     sweep: Option<u64>,
     /// Requests for pairs under way at once, at most.
-    pair_calls: Option<usize>,
+    attachment_calls: Option<usize>,
     /// Whether the force-detach timers are kept where they survive the process.
     timers: bool,
     /// The manager under whose name others write; none if nobody owns what they wrote.
@@ -87,7 +87,7 @@ impl Default for Options {
             force_on_timeout: true,
             leads: true,
             sweep: None,
-            pair_calls: None,
+            attachment_calls: None,
             timers: false,
             others: None,
         }
@@ -219,13 +219,14 @@ fn tables(
     let force = ForcePolicy { on_timeout: options.force_on_timeout, ..ForcePolicy::default() };
     let sweep_period = options.sweep.map(Duration::from_secs);
     let keeps_timers = options.timers;
-    let options = AttachDetachOptions { force, sweep_period, pair_calls: options.pair_calls };
+    let options = AttachDetachOptions { force, sweep_period, attachment_calls: options.attachment_calls };
     let of_ours = AttachDetachMetrics::new(&metrics, Alarms::new(&metrics).unwrap()).unwrap();
     let mut controller = Controller::new(Arc::clone(&objects), options, Clock::new(shown, now));
     let reporter = Reporter::new(of_ours);
-    reporter.standing().register(&metrics).unwrap();
+    reporter.diagnostics().register(&metrics).unwrap();
     if keeps_timers {
-        let place = TimersPlace { namespace: "ns".to_owned(), name: "timers".to_owned(), earlier_name: None };
+        let place =
+            TimersConfigMap { namespace: "ns".to_owned(), name: "timers".to_owned(), earlier_name: None };
         controller.keep_timers_in(place, identity);
     }
     (objects, changes, controller, reporter, metrics)
@@ -490,15 +491,15 @@ impl<'a> Play<'a> {
     fn check(&self, step: &Step, Seen { sends, events }: &Seen) -> Result<(), String> {
         same("sends", &step.sends, sends)?;
         if let Some(waits) = &step.waits {
-            let entries = self.reporter.standing().waits();
-            let seen = entries.iter().map(|(NodeVolume { volume, node }, entry)| {
+            let entries = self.reporter.diagnostics().waits();
+            let seen = entries.iter().map(|(NodeVolumeKey { volume, node }, entry)| {
                 (format!("{} on {node}", word(volume.as_str())), entry.reason.waiting.code().to_owned())
             });
             same("waits", waits, &seen.collect())?;
         }
         if let Some(looks) = &step.looks {
-            let entries = self.reporter.standing().waits();
-            let seen = entries.iter().filter_map(|(NodeVolume { volume, node }, entry)| {
+            let entries = self.reporter.diagnostics().waits();
+            let seen = entries.iter().filter_map(|(NodeVolumeKey { volume, node }, entry)| {
                 let time = entry.next?.duration_since(self.now).as_secs();
                 Some((format!("{} on {node}", word(volume.as_str())), time))
             });
@@ -560,18 +561,18 @@ fn owned((key, object): (&Key, &Value)) -> (Key, Value) {
 
 fn words(call: &Call) -> String {
     let verb = match call {
-        Call::Pair(_, _, PairRequest::Create(_)) => "create",
-        Call::Pair(_, _, PairRequest::Delete(..)) => "delete",
-        Call::Pair(_, _, PairRequest::Read(_)) | Call::ReadNode(_) => "read",
+        Call::Attachment(_, _, AttachmentRequest::Create(_)) => "create",
+        Call::Attachment(_, _, AttachmentRequest::Delete(..)) => "delete",
+        Call::Attachment(_, _, AttachmentRequest::Read(_)) | Call::ReadNode(_) => "read",
         Call::ReadOwner(..) => "who wrote",
         Call::PatchNode(..) => "list",
         Call::Timers(request) if request.verb == Verb::Get => "read",
         Call::Timers(_) => "write",
     };
     match call {
-        Call::Pair(volume, node, _) => format!("{verb} {} on {node}", word(volume.as_str())),
-        Call::ReadNode(node) | Call::ReadOwner(Suspect::Node(node), _) => format!("{verb} {node}"),
-        Call::ReadOwner(Suspect::Attachment(..), _) => format!("{verb} an attachment"),
+        Call::Attachment(volume, node, _) => format!("{verb} {} on {node}", word(volume.as_str())),
+        Call::ReadNode(node) | Call::ReadOwner(Target::Node(node), _) => format!("{verb} {node}"),
+        Call::ReadOwner(Target::Attachment(..), _) => format!("{verb} an attachment"),
         Call::Timers(_) => format!("{verb} the timers"),
         Call::PatchNode(node, _, request) => {
             let body = request.body.clone().unwrap_or_default();

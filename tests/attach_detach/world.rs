@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::jiff::Timestamp;
 use mooring::{
     attach_detach::{
-        act::calls::{Answer, Call, PairRequest},
+        act::calls::{Answer, AttachmentRequest, Call},
         desired::volume_name::VolumeId,
     },
     kube_api::{
@@ -270,9 +270,15 @@ impl World {
     /// Carries a call out. The outer error is a broken promise.
     pub fn perform(&mut self, call: &Call) -> Result<Result<Answer, CallError>, String> {
         match call {
-            Call::Pair(volume, node, PairRequest::Create(request)) => self.create(volume, node, request),
-            Call::Pair(volume, node, PairRequest::Delete(_, request)) => self.delete(volume, node, request),
-            Call::Pair(_, _, PairRequest::Read(name)) => Ok(self.read("attachment", name.as_str())),
+            Call::Attachment(volume, node, AttachmentRequest::Create(request)) => {
+                self.create(volume, node, request)
+            }
+            Call::Attachment(volume, node, AttachmentRequest::Delete(_, request)) => {
+                self.delete(volume, node, request)
+            }
+            Call::Attachment(_, _, AttachmentRequest::Read(name)) => {
+                Ok(self.read("attachment", name.as_str()))
+            }
             Call::PatchNode(name, _, request) => self.patch_node(name, request),
             Call::Timers(request) => Ok(self.timers(request)),
             Call::ReadNode(name) => Ok(self.read("node", name.as_str())),

@@ -1,7 +1,7 @@
 //! What the repository says about itself leads somewhere: ids and sections that code, tests and pages cite are in
 //! `docs/spec`, each promise of `docs/spec/safety.md` is shown by a test or is an accepted gap, links between pages lead
-//! to files and headings, every switch is in `docs/testing.md`, reason codes are those of the code, and the justfile's commands
-//! can be read without it.
+//! to files and headings, every switch is in `docs/testing.md`, reason codes are those of the code and each has its page,
+//! and the justfile's commands can be read without it.
 //!
 //! In: the text of the repository's files. Out: one line per place that leads nowhere. Which words are ids is the table
 //! [`ids::IDS`].
@@ -14,6 +14,7 @@ mod ids;
 mod links;
 mod pages;
 mod promises;
+mod reasons;
 mod sections;
 mod switches;
 mod words;
@@ -56,6 +57,29 @@ fn every_switch_of_the_tests_is_described() {
 #[test]
 fn every_reason_code_on_the_page_is_one() {
     none("codes are none", &words::codes_without_code());
+}
+
+#[test]
+fn every_reason_code_has_a_page_and_every_page_a_code() {
+    none("codes and pages differ", &reasons::codes_and_pages_that_differ());
+}
+
+#[test]
+fn every_page_of_a_reason_has_the_same_headings() {
+    none("pages are of another form", &reasons::pages_of_another_form());
+}
+
+#[test]
+fn every_reason_in_a_runbook_leads_to_its_page() {
+    none("mentions lead nowhere", &reasons::mentions_without_link());
+}
+
+#[test]
+fn the_index_of_reasons_is_printed_from_the_rules() {
+    assert!(
+        reasons::index_is_as_printed(),
+        "docs/reasons/README.md is not what the rules and pages are: MOORING_WRITE_DOCS=1 writes it anew"
+    );
 }
 
 #[test]

@@ -12,12 +12,12 @@ use std::{
 use fastrand::Rng;
 use mooring::{
     attach_detach::{
-        act::calls::{Answer, Call, Outcome, PairRequest},
-        actual::withdrawal::Sequence,
+        act::calls::{Answer, AttachmentRequest, Call, Outcome},
+        actual::unpublishing::Sequence,
         clock::Clock,
         controller::{AttachDetachOptions, Controller},
         desired::volume_name::VolumeId,
-        guard::force_timers::TimersPlace,
+        guard::force_timers::TimersConfigMap,
         tell::{metrics::AttachDetachMetrics, reporter::Reporter},
     },
     kube_api::{
@@ -115,23 +115,24 @@ impl Daemon {
 
     /// Starts with a complete list of everything, and does not lead yet.
     pub fn stand_by(server: &Server) -> Self {
-        let place = TimersPlace { namespace: "ns".to_owned(), name: "timers".to_owned(), earlier_name: None };
+        let place =
+            TimersConfigMap { namespace: "ns".to_owned(), name: "timers".to_owned(), earlier_name: None };
         Self::listed(server, Some(place))
     }
 
     /// Wins the lease. What it reads then (the take-over barrier) is news, and proves nothing gone.
     pub fn wins(&mut self, server: &Server) -> Result<(), String> {
         for object in server.nodes.values() {
-            self.objects.absorb(object.clone());
+            self.objects.observe_response(object.clone());
         }
         for object in server.attachments.values() {
-            self.objects.absorb(object.clone());
+            self.objects.observe_response(object.clone());
         }
         for object in server.volumes.values() {
-            self.objects.absorb(object.clone());
+            self.objects.observe_response(object.clone());
         }
         for object in server.claims.values() {
-            self.objects.absorb(object.clone());
+            self.objects.observe_response(object.clone());
         }
         self.controller.take_changes(self.changes.take_now(), self.now);
         self.controller.succeed(server.told.clone());
@@ -144,7 +145,7 @@ impl Daemon {
         Tally { by: self.identity.clone(), count: self.controller.waits_broken_off() }
     }
 
-    fn listed(server: &Server, timers: Option<TimersPlace>) -> Self {
+    fn listed(server: &Server, timers: Option<TimersConfigMap>) -> Self {
         let objects = Arc::new(Objects::default());
         let changes = objects.subscribe();
         for kind in KINDS {
@@ -192,7 +193,7 @@ impl Daemon {
         self.reporter.take(effects.reports, self.now);
         for (_, call) in &effects.calls {
             self.is_justified(call)?;
-            if let Call::Pair(_, _, PairRequest::Delete(uid, _)) = call {
+            if let Call::Attachment(_, _, AttachmentRequest::Delete(uid, _)) = call {
                 self.deleted.insert(uid.clone());
             }
         }
@@ -368,7 +369,9 @@ impl Daemon {
     pub fn deletions(&self) -> impl Iterator<Item = (NodeName, VolumeId)> {
         let calls = self.on_their_way.iter().map(|(_, call)| call);
         calls.chain(self.late.iter().map(|(_, call)| call)).filter_map(|call| match call {
-            Call::Pair(volume, node, PairRequest::Delete(..)) => Some((node.clone(), volume.clone())),
+            Call::Attachment(volume, node, AttachmentRequest::Delete(..)) => {
+                Some((node.clone(), volume.clone()))
+            }
             _ => None,
         })
     }
@@ -385,13 +388,13 @@ impl Daemon {
 
     /// Whether it has noticed another controller, wherever.
     pub fn is_alarmed(&self) -> bool {
-        let standing = self.reporter.standing();
+        let standing = self.reporter.diagnostics();
         standing.alarm().is_some() || !standing.second_writers().is_empty()
     }
 
     /// Whether it leaves a node alone for that.
     pub fn is_alarmed_on(&self, node: &NodeName) -> bool {
-        let standing = self.reporter.standing();
+        let standing = self.reporter.diagnostics();
         standing.alarm().is_some()
             || standing.second_writers().iter().filter_map(|row| row["object"].as_str()).any(|object| {
                 let attachment = object
@@ -405,7 +408,7 @@ impl Daemon {
 
     /// What the daemon says it waits for.
     pub fn waits_for(&self) -> String {
-        format!("{:?}", self.reporter.standing().waits())
+        format!("{:?}", self.reporter.diagnostics().waits())
     }
 
     pub fn time_passes(&mut self, time: Duration) -> Result<(), String> {
@@ -460,11 +463,13 @@ fn list(objects: &Objects, server: &Server, kind: &str) {
 
 fn perform(server: &mut Server, call: &Call) -> Result<Result<Answer, CallError>, String> {
     Ok(match call {
-        Call::Pair(_, _, PairRequest::Create(request)) => server.create(request)?.map(Answer::Attachment),
-        Call::Pair(_, _, PairRequest::Delete(_, request)) => {
+        Call::Attachment(_, _, AttachmentRequest::Create(request)) => {
+            server.create(request)?.map(Answer::Attachment)
+        }
+        Call::Attachment(_, _, AttachmentRequest::Delete(_, request)) => {
             server.delete(request)?.map(|kept| kept.map_or(Answer::Gone, Answer::Attachment))
         }
-        Call::Pair(_, _, PairRequest::Read(name)) => match server.attachments.get(name) {
+        Call::Attachment(_, _, AttachmentRequest::Read(name)) => match server.attachments.get(name) {
             Some(attachment) => Ok(Answer::Attachment(attachment.clone())),
             None => Err(CallError::NotFound(name.to_string())),
         },

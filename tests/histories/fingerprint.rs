@@ -16,11 +16,11 @@ use std::{
 use k8s_openapi::jiff::Timestamp;
 use mooring::{
     attach_detach::{
-        act::calls::{Answer, Call, Outcome, PairRequest},
+        act::calls::{Answer, AttachmentRequest, Call, Outcome},
         actual::{
             node::{NodeState, Unsettled},
-            state::{Doubt, Pair, Uncertain},
-            withdrawal::Withdrawal,
+            state::{NodeVolume, Uncertain, WhyRead},
+            unpublishing::Unpublishing,
         },
         decide::node_list::WINDOW,
         desired::volume_name::VolumeId,
@@ -152,8 +152,8 @@ impl<'a> Print<'a> {
         for (volume, _) in VOLUMES {
             let Some(state) = daemon.controller.actual().volume(&id(volume)) else { continue };
             self.plain((volume, &state.foreign));
-            for (node, pair) in &state.pairs {
-                self.pair(&id(volume), node, pair);
+            for (node, node_volume) in &state.nodes {
+                self.node_volume(&id(volume), node, node_volume);
             }
         }
         for name in NODES.map(NodeName::from) {
@@ -264,13 +264,31 @@ impl<'a> Print<'a> {
         self.revision(known.metadata.resource_version);
     }
 
-    fn pair(&mut self, volume: &VolumeId, name: &NodeName, pair: &Pair) {
-        let Pair { attachment, listed, may_be_listed, held, in_use, call, asked_at, uncertain, .. } = pair;
-        let Pair { deletion_accepted, deletion_doubt, doubt, withdrawal, retry, publication, .. } = pair;
+    fn node_volume(&mut self, volume: &VolumeId, name: &NodeName, node_volume: &NodeVolume) {
+        let NodeVolume {
+            attachment,
+            listed,
+            may_be_listed,
+            may_be_mounted,
+            in_use,
+            call,
+            asked_at,
+            uncertain,
+            ..
+        } = node_volume;
+        let NodeVolume {
+            deletion_accepted,
+            deletion_in_doubt,
+            why_read,
+            unpublishing,
+            retry,
+            report_as_attached,
+            ..
+        } = node_volume;
         // And why it is forced; events that were recorded and what is measured are kept elsewhere.
-        let Pair { unwanted_since, forced: _, .. } = pair;
+        let NodeVolume { undesired_since, forced: _, .. } = node_volume;
         let daemon = self.daemon;
-        self.plain((volume, name, listed, may_be_listed, held, in_use, call, publication));
+        self.plain((volume, name, listed, may_be_listed, may_be_mounted, in_use, call, report_as_attached));
         if let Some(attachment) = attachment {
             let known = daemon.objects.attachments.get(&attachment.key());
             self.known_attachment(attachment, known.as_deref());
@@ -281,7 +299,7 @@ impl<'a> Print<'a> {
             self.plain((read_absent, asked_at.map(|at| at >= *until)));
             self.moment(*until);
         }
-        if let Some(until) = deletion_doubt {
+        if let Some(until) = deletion_in_doubt {
             self.plain(("doubt", asked_at.map(|at| at >= *until)));
             self.moment(*until);
         }
@@ -289,24 +307,24 @@ impl<'a> Print<'a> {
             self.plain("accepted");
             self.uid(uid);
         }
-        match doubt {
-            Some(Doubt::DeletionRefused(uid)) => self.uid(uid),
-            doubt => self.plain(doubt),
+        match why_read {
+            Some(WhyRead::DeletionRefused(uid)) => self.uid(uid),
+            why_read => self.plain(why_read),
         }
-        self.withdrawal(name, withdrawal);
+        self.unpublishing(name, unpublishing);
         self.retry(retry);
         // While the node is well, nothing is forced; and if it fails, that is later.
         let state = daemon.controller.actual().node(name);
         if state.is_none_or(|state| state.node.as_ref().is_none_or(|node| !node.is_ready())) {
-            self.plain(unwanted_since.is_some());
-            self.patience_since(state.and_then(|state| state.unready_since).max(*unwanted_since));
+            self.plain(undesired_since.is_some());
+            self.patience_since(state.and_then(|state| state.unready_since).max(*undesired_since));
         }
     }
 
     /// Of the order in which requests were sent nothing counts but whether one to the node that is under way was
     /// sent since.
-    fn withdrawal(&mut self, node: &NodeName, withdrawal: &Withdrawal) {
-        let Withdrawal::Since(since) = withdrawal else { return self.plain(withdrawal) };
+    fn unpublishing(&mut self, node: &NodeName, unpublishing: &Unpublishing) {
+        let Unpublishing::Since(since) = unpublishing else { return self.plain(unpublishing) };
         let daemon = self.daemon;
         let calls = daemon.on_their_way.iter().map(|(sent, call)| (*sent, call));
         let mut calls = calls.chain(daemon.answered.iter().map(|outcome| (outcome.sent, &outcome.call)));
@@ -395,9 +413,12 @@ impl<'a> Print<'a> {
     /// A request, of which its place says what it is about.
     fn call(&mut self, call: &Call) {
         match call {
-            Call::Pair(_, _, PairRequest::Delete(uid, _)) | Call::ReadOwner(_, uid) => self.uid(uid),
+            Call::Attachment(_, _, AttachmentRequest::Delete(uid, _)) | Call::ReadOwner(_, uid) => {
+                self.uid(uid)
+            }
             // They say nothing more.
-            Call::Pair(_, _, PairRequest::Create(_) | PairRequest::Read(_)) | Call::ReadNode(_) => {}
+            Call::Attachment(_, _, AttachmentRequest::Create(_) | AttachmentRequest::Read(_))
+            | Call::ReadNode(_) => {}
             Call::PatchNode(name, revision, request) => {
                 self.of = name.as_str().into();
                 self.revision(*revision);
@@ -417,7 +438,7 @@ impl<'a> Print<'a> {
                 return self.plain(error);
             }
         };
-        if let Call::Pair(_, _, PairRequest::Delete(uid, _)) = call {
+        if let Call::Attachment(_, _, AttachmentRequest::Delete(uid, _)) = call {
             self.uid(uid);
         }
         match answer {
@@ -446,11 +467,11 @@ impl<'a> Print<'a> {
                     self.of = node.metadata.name.clone();
                     self.revision(node.metadata.resource_version);
                 }
-                // However old, it proves something of what was being withdrawn when it was asked for.
+                // However old, it proves something of what was being unpublished when it was asked for.
                 for volume in VOLUMES.map(|(volume, _)| id(volume)) {
-                    let pair = daemon.controller.actual().pair(&volume, &name);
-                    if pair.is_some_and(
-                        |pair| matches!(pair.withdrawal, Withdrawal::Since(since) if since < *sent),
+                    let node_volume = daemon.controller.actual().node_volume(&volume, &name);
+                    if node_volume.is_some_and(
+                        |known| matches!(known.unpublishing, Unpublishing::Since(since) if since < *sent),
                     ) {
                         self.plain((node.lists(volume.as_str()), node.uses(volume.as_str())));
                     }
@@ -466,9 +487,13 @@ impl<'a> Print<'a> {
 /// What a request is about.
 fn place(call: &Call) -> (&'static str, String) {
     match call {
-        Call::Pair(volume, node, PairRequest::Create(_)) => ("create", format!("{volume} {node}")),
-        Call::Pair(volume, node, PairRequest::Delete(..)) => ("delete", format!("{volume} {node}")),
-        Call::Pair(volume, node, PairRequest::Read(_)) => ("read", format!("{volume} {node}")),
+        Call::Attachment(volume, node, AttachmentRequest::Create(_)) => {
+            ("create", format!("{volume} {node}"))
+        }
+        Call::Attachment(volume, node, AttachmentRequest::Delete(..)) => {
+            ("delete", format!("{volume} {node}"))
+        }
+        Call::Attachment(volume, node, AttachmentRequest::Read(_)) => ("read", format!("{volume} {node}")),
         Call::PatchNode(node, ..) => ("patch", node.to_string()),
         Call::ReadNode(node) => ("node", node.to_string()),
         Call::Timers(_) => ("timers", String::new()),

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use mooring::{
     attach_detach::{
-        act::calls::{Call, PairRequest},
+        act::calls::{AttachmentRequest, Call},
         desired::volume_name::{VolumeId, VolumeKind},
     },
     kube_api::{
@@ -25,7 +25,7 @@ impl Daemon {
     pub(super) fn is_justified(&self, call: &Call) -> Result<(), String> {
         let alarm = |node| self.is_alarmed_on(node);
         match call {
-            Call::Pair(volume, node, PairRequest::Create(_)) => {
+            Call::Attachment(volume, node, AttachmentRequest::Create(_)) => {
                 if !self.wants(volume, node) {
                     return Err(format!(
                         "S8 S16: {volume} is to be attached to {node}, where it is not wanted"
@@ -38,10 +38,10 @@ impl Daemon {
                 }
                 Ok(())
             }
-            Call::Pair(volume, node, PairRequest::Delete(..)) if alarm(node) => {
+            Call::Attachment(volume, node, AttachmentRequest::Delete(..)) if alarm(node) => {
                 Err(format!("S14: {volume} is to be detached from {node} while another does so, too"))
             }
-            Call::Pair(volume, node, PairRequest::Delete(..)) if self.wants(volume, node) => {
+            Call::Attachment(volume, node, AttachmentRequest::Delete(..)) if self.wants(volume, node) => {
                 Err(format!("S15: {volume} is to be detached from {node}, where it is wanted"))
             }
             Call::PatchNode(name, _, request) => self.is_list_justified(name, request, alarm(name)),

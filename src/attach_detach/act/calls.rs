@@ -8,11 +8,11 @@ use serde_json::json;
 use crate::{
     attach_detach::{
         actual::{
-            state::PairCall,
-            withdrawal::{Sequence, Unpublished},
+            state::AttachmentCall,
+            unpublishing::{Sequence, Unpublished},
         },
         desired::{state::AttachSource, volume_name::VolumeId},
-        guard::second_controller::Suspect,
+        guard::evidence::Target,
     },
     kube_api::{
         call::{CallError, Request, Verb},
@@ -24,21 +24,21 @@ use crate::{
 /// A request about to be sent.
 #[derive(Clone, Debug)]
 pub enum Call {
-    /// A request for one pair.
-    Pair(VolumeId, NodeName, PairRequest),
+    /// A request for one volume on a node.
+    Attachment(VolumeId, NodeName, AttachmentRequest),
     /// Write `volumesAttached`, based on this revision.
     PatchNode(NodeName, ResourceVersion, Request),
     /// Read a node live.
     ReadNode(NodeName),
     /// Read who wrote the field that matters of the object with this UID (S14).
-    ReadOwner(Suspect, Uid),
+    ReadOwner(Target, Uid),
     /// Read or write the ConfigMap of the force-detach timers, or be rid of an earlier version's.
     Timers(Request),
 }
 
-/// A request for one pair.
+/// A request for one volume on a node.
 #[derive(Clone, Debug)]
-pub enum PairRequest {
+pub enum AttachmentRequest {
     /// Create the VolumeAttachment.
     Create(Request),
     /// Delete the VolumeAttachment of this UID.
@@ -47,14 +47,14 @@ pub enum PairRequest {
     Read(AttachmentName),
 }
 
-impl PairRequest {
-    /// What the pair is doing while it is in flight.
+impl AttachmentRequest {
+    /// What the volume on the node is doing while it is in flight.
     #[must_use]
-    pub fn kind(&self) -> PairCall {
+    pub fn kind(&self) -> AttachmentCall {
         match self {
-            Self::Create(_) => PairCall::Create,
-            Self::Delete(..) => PairCall::Delete,
-            Self::Read(_) => PairCall::Read,
+            Self::Create(_) => AttachmentCall::Create,
+            Self::Delete(..) => AttachmentCall::Delete,
+            Self::Read(_) => AttachmentCall::Read,
         }
     }
 }

@@ -1,23 +1,23 @@
 //! What each answer of the API server means for the state.
 //!
-//! In: an [`Outcome`]. Out: changed pairs and nodes, marked dirty, so that the next plan starts from
+//! In: an [`Outcome`]. Out: changed volumes on nodes and nodes, marked dirty, so that the next plan starts from
 //! what is now known. Silence after a write never counts as "nothing happened".
 
 use std::{mem, time::Duration};
 
 use tokio::time::Instant;
 
-use super::calls::{Answer, Call, Outcome, PairRequest};
+use super::calls::{Answer, AttachmentRequest, Call, Outcome};
 use crate::{
     attach_detach::{
         actual::{
             node::Unsettled,
-            state::{Doubt, Operation, Uncertain},
-            withdrawal::{Sequence, Withdrawal},
+            state::{Operation, Uncertain, WhyRead},
+            unpublishing::{Sequence, Unpublishing},
         },
         controller::Controller,
         desired::volume_name::VolumeId,
-        guard::{force_timers::Candidate, second_controller::Suspect},
+        guard::{evidence::Target, force_timers::Candidate},
         tell::{metrics::Ending, report::Line},
     },
     controller::retry::Retry,
@@ -28,9 +28,9 @@ use crate::{
     },
 };
 
-/// After so many failures in a row that the server may not have meant, silence or its wish to be left alone for a
-/// moment, users are told: it is no accident then. (KCM tells of the first.)
-const TELLING_FAILURES: u32 = 3;
+/// After so many failures in a row that the server may not have meant, no answer or a request for a
+/// pause, an event says so: it is no accident then. (KCM records the first.)
+const RECORDED_FAILURES: u32 = 3;
 
 impl Controller {
     /// Takes an outcome. `jitter`, below 1, is for the pause after a failure.
@@ -41,18 +41,18 @@ impl Controller {
             self.note_pace(&call, now);
         }
         match call {
-            Call::Pair(volume, node, request) => {
-                self.room.give_back(request.kind());
-                self.pair(&volume, &node).call = None;
+            Call::Attachment(volume, node, request) => {
+                self.in_flight.answered(request.kind());
+                self.node_volume(&volume, &node).call = None;
                 self.touch(volume.clone(), &node);
                 match request {
-                    PairRequest::Create(_) => self.created(&volume, &node, result, now, jitter),
-                    PairRequest::Delete(uid, _) => {
+                    AttachmentRequest::Create(_) => self.created(&volume, &node, result, now, jitter),
+                    AttachmentRequest::Delete(uid, _) => {
                         match result {
                             // If the watch has told of its end already, the answer is history.
                             Ok(Answer::Attachment(attachment)) if self.knows_attachment(&attachment) => {
                                 self.deletion_accepted(&volume, &node, uid);
-                                self.absorb_attachment(attachment, now);
+                                self.attachment_answered(attachment, now);
                             }
                             Ok(_) => self.deletion_accepted(&volume, &node, uid),
                             Err(CallError::NotFound(_)) => {
@@ -62,7 +62,7 @@ impl Controller {
                             Err(error) => self.delete_failed(&volume, &node, uid, &error, now, jitter),
                         }
                     }
-                    PairRequest::Read(_) => self.attachment_read(&volume, &node, result, now, jitter),
+                    AttachmentRequest::Read(_) => self.attachment_read(&volume, &node, result, now, jitter),
                 }
             }
             Call::PatchNode(name, revision, _) => {
@@ -92,7 +92,7 @@ impl Controller {
                 self.touch_on(&name, touched);
             }
             Call::Timers(_) => self.timers_answered(result, now, jitter),
-            Call::ReadOwner(suspect, _) => self.owner_read(&suspect, result, now),
+            Call::ReadOwner(target, _) => self.owner_read(&target, result, now),
             Call::ReadNode(name) => {
                 self.node_calls -= 1;
                 self.dirty_nodes.push(name.clone());
@@ -136,7 +136,7 @@ impl Controller {
         // What a backup says of waits is of another time (E11).
         let is_restored = self.objects.restore_grace().left(now).is_some();
         let desired = &self.desired;
-        let is_unwanted = |candidate: &Candidate| desired.wish(&candidate.volume, &candidate.node).is_none();
+        let is_unwanted = |candidate: &Candidate| desired.get(&candidate.volume, &candidate.node).is_none();
         let candidates = || {
             let waiting = if is_restored { Vec::new() } else { actual.waiting_for_force() };
             waiting.into_iter().filter(is_unwanted).collect()
@@ -161,10 +161,10 @@ impl Controller {
     ) {
         match result {
             Ok(Answer::Attachment(attachment)) => {
-                let pair = self.pair(volume, node);
-                pair.uncertain = pair.uncertain.filter(|uncertain| uncertain.until > now);
-                pair.retry = Retry::default();
-                self.absorb_attachment(attachment, now);
+                let node_volume = self.node_volume(volume, node);
+                node_volume.uncertain = node_volume.uncertain.filter(|uncertain| uncertain.until > now);
+                node_volume.retry = Retry::default();
+                self.attachment_answered(attachment, now);
             }
             Ok(_) | Err(CallError::NotLeader) => {}
             Err(error @ (CallError::Unknown(_) | CallError::AlreadyExists(_))) => {
@@ -175,35 +175,37 @@ impl Controller {
                     "whether the attachment was created is unknown, reading it",
                 );
                 let settle_time = self.settle_time;
-                let pair = self.pair(volume, node);
-                if error.is_certain() && pair.uncertain.is_none() && pair.attachment.is_none() {
-                    pair.doubt = Some(Doubt::MadeByAnother);
+                let node_volume = self.node_volume(volume, node);
+                if error.is_certain() && node_volume.uncertain.is_none() && node_volume.attachment.is_none() {
+                    node_volume.why_read = Some(WhyRead::MadeByAnother);
                 }
-                pair.uncertain = Some(Uncertain { until: now + settle_time, read_absent: false });
+                node_volume.uncertain = Some(Uncertain { until: now + settle_time, read_absent: false });
                 if !error.is_certain() {
-                    let retry = mem::take(&mut pair.retry).after_failure(now, jitter, Duration::ZERO);
-                    pair.retry = noted(retry, &error);
-                    if pair.retry.message().is_some() {
-                        self.announce_failure(volume, node, &error, now);
+                    let retry = mem::take(&mut node_volume.retry).after_failure(now, jitter, Duration::ZERO);
+                    node_volume.retry = noted(retry, &error);
+                    if node_volume.retry.message().is_some() {
+                        self.record_failure(volume, node, &error, now);
                     }
                     self.operation_ended(volume, node, Operation::Attach, Ending::Failure, now);
                 }
             }
-            Err(error @ CallError::Throttled { .. }) => self.pair_failed(volume, node, &error, now, jitter),
+            Err(error @ CallError::Throttled { .. }) => {
+                self.attachment_call_failed(volume, node, &error, now, jitter)
+            }
             Err(error) => {
                 self.report_failure(volume, node, &error, "creating the attachment failed");
-                self.pair_failed(volume, node, &error, now, jitter);
+                self.attachment_call_failed(volume, node, &error, now, jitter);
                 self.operation_ended(volume, node, Operation::Attach, Ending::Failure, now);
-                self.announce_failure(volume, node, &error, now);
+                self.record_failure(volume, node, &error, now);
             }
         }
     }
 
     /// The server has accepted the deletion, if it is still about the attachment that is known.
     fn deletion_accepted(&mut self, volume: &VolumeId, node: &NodeName, uid: Uid) {
-        let pair = self.pair(volume, node);
-        if pair.attachment.as_ref().is_some_and(|attachment| attachment.metadata.uid == uid) {
-            pair.deletion_accepted = Some(uid);
+        let node_volume = self.node_volume(volume, node);
+        if node_volume.attachment.as_ref().is_some_and(|attachment| attachment.metadata.uid == uid) {
+            node_volume.deletion_accepted = Some(uid);
         }
     }
 
@@ -217,22 +219,22 @@ impl Controller {
         jitter: f64,
     ) {
         let settle_time = self.settle_time;
-        // Whatever was proven, the next try begins with a fresh look at the node.
-        let pair = self.pair(volume, node);
-        pair.withdrawal = Withdrawal::None;
+        // The next try begins with a fresh look at the node.
+        let node_volume = self.node_volume(volume, node);
+        node_volume.unpublishing = Unpublishing::None;
         if !error.is_certain() {
-            pair.deletion_doubt = Some(now + settle_time);
+            node_volume.deletion_in_doubt = Some(now + settle_time);
         }
         match error {
             CallError::NotLeader => {}
-            CallError::Throttled { .. } => self.pair_failed(volume, node, error, now, jitter),
+            CallError::Throttled { .. } => self.attachment_call_failed(volume, node, error, now, jitter),
             CallError::Conflict(_) => {
                 // Read with the next plan, if there is one: who shuts down sends nothing more.
-                pair.doubt = Some(Doubt::DeletionRefused(uid));
+                node_volume.why_read = Some(WhyRead::DeletionRefused(uid));
             }
             error => {
                 self.report_failure(volume, node, error, "deleting the attachment failed");
-                self.pair_failed(volume, node, error, now, jitter);
+                self.attachment_call_failed(volume, node, error, now, jitter);
                 self.operation_ended(volume, node, Operation::Detach, Ending::Failure, now);
             }
         }
@@ -247,60 +249,64 @@ impl Controller {
         jitter: f64,
     ) {
         // An answer that comes late shows nothing of what landed after the question.
-        let asked = self.pair(volume, node).asked_at.unwrap_or(now);
+        let asked = self.node_volume(volume, node).asked_at.unwrap_or(now);
         match result {
             Ok(Answer::Attachment(attachment)) => {
                 let name = attachment.key();
-                self.absorb_attachment(attachment, now);
+                self.attachment_answered(attachment, now);
                 let is_there = self.objects.attachments.get(&name).is_some();
-                let pair = self.pair(volume, node);
-                let doubt = pair.doubt.take();
-                pair.uncertain = pair.uncertain.filter(|uncertain| uncertain.until > asked);
-                pair.deletion_doubt = pair.deletion_doubt.filter(|until| *until > asked);
-                if is_there && pair.attachment.is_none() {
-                    let attempt = pair.retry.failures().saturating_add(1);
+                let node_volume = self.node_volume(volume, node);
+                let why_read = node_volume.why_read.take();
+                node_volume.uncertain = node_volume.uncertain.filter(|uncertain| uncertain.until > asked);
+                node_volume.deletion_in_doubt = node_volume.deletion_in_doubt.filter(|until| *until > asked);
+                if is_there && node_volume.attachment.is_none() {
+                    let attempt = node_volume.retry.failures().saturating_add(1);
                     let line = Line::NameTaken { volume: volume.clone(), node: node.clone(), attempt };
                     self.effects.reports.line(line);
-                    let pair = self.pair(volume, node);
-                    if doubt == Some(Doubt::MadeByAnother) {
-                        pair.uncertain = None;
+                    let node_volume = self.node_volume(volume, node);
+                    if why_read == Some(WhyRead::MadeByAnother) {
+                        node_volume.uncertain = None;
                     }
-                    pair.doubt = Some(Doubt::NameTaken(name));
-                    pair.retry = mem::take(&mut pair.retry).after_failure(now, jitter, Duration::ZERO);
+                    node_volume.why_read = Some(WhyRead::NameTaken(name));
+                    node_volume.retry =
+                        mem::take(&mut node_volume.retry).after_failure(now, jitter, Duration::ZERO);
                     return;
                 }
-                if let Some(Doubt::DeletionRefused(uid)) = &doubt
-                    && pair.attachment.as_ref().is_some_and(|known| known.metadata.uid == *uid)
+                if let Some(WhyRead::DeletionRefused(uid)) = &why_read
+                    && node_volume.attachment.as_ref().is_some_and(|known| known.metadata.uid == *uid)
                 {
                     // The UID was right, and the next delete would be refused like the last.
-                    pair.retry = mem::take(&mut pair.retry).after_failure(now, jitter, Duration::ZERO);
+                    node_volume.retry =
+                        mem::take(&mut node_volume.retry).after_failure(now, jitter, Duration::ZERO);
                     return;
                 }
-                pair.retry = Retry::default();
-                let uid = pair.uid().cloned();
-                if doubt == Some(Doubt::MadeByAnother)
+                node_volume.retry = Retry::default();
+                let uid = node_volume.uid().cloned();
+                if why_read == Some(WhyRead::MadeByAnother)
                     && is_there
                     && let Some(uid) = uid
                 {
-                    self.suspect(Suspect::Attachment(node.clone(), name), &uid, now);
+                    self.note_evidence(Target::Attachment(node.clone(), name), &uid, now);
                 }
             }
             Ok(_) | Err(CallError::NotLeader) => {}
             Err(CallError::NotFound(_)) => {
-                let wanted = self.desired.wish(volume, node).is_some();
+                let wanted = self.desired.get(volume, node).is_some();
                 self.attachment_not_found(volume, node, now);
-                let pair = self.pair(volume, node);
-                pair.doubt = pair.doubt.take().filter(|doubt| *doubt == Doubt::Unconfirmed);
-                if pair.attachment.is_some() {
-                    pair.retry = mem::take(&mut pair.retry).after_failure(now, 0.0, Duration::ZERO);
+                let node_volume = self.node_volume(volume, node);
+                node_volume.why_read =
+                    node_volume.why_read.take().filter(|why_read| *why_read == WhyRead::Unconfirmed);
+                if node_volume.attachment.is_some() {
+                    node_volume.retry =
+                        mem::take(&mut node_volume.retry).after_failure(now, 0.0, Duration::ZERO);
                 }
-                let Some(uncertain) = &mut pair.uncertain else { return };
+                let Some(uncertain) = &mut node_volume.uncertain else { return };
                 uncertain.read_absent = true;
                 if uncertain.until <= asked {
-                    pair.uncertain = None;
+                    node_volume.uncertain = None;
                 } else if !wanted {
                     // The create may still land; look again when it no longer can.
-                    pair.retry = mem::take(&mut pair.retry).after_failure(
+                    node_volume.retry = mem::take(&mut node_volume.retry).after_failure(
                         now,
                         0.0,
                         uncertain.until.saturating_duration_since(now),
@@ -309,10 +315,10 @@ impl Controller {
             }
             Err(error @ CallError::Unknown(_)) => {
                 self.report_failure(volume, node, &error, "the attachment could not be read");
-                let pair = self.pair(volume, node);
-                pair.retry = mem::take(&mut pair.retry).after_silence(now, jitter);
+                let node_volume = self.node_volume(volume, node);
+                node_volume.retry = mem::take(&mut node_volume.retry).after_silence(now, jitter);
             }
-            Err(error) => self.pair_failed(volume, node, &error, now, jitter),
+            Err(error) => self.attachment_call_failed(volume, node, &error, now, jitter),
         }
     }
 
@@ -343,7 +349,7 @@ impl Controller {
         jitter: f64,
     ) {
         if self.objects.prove_unconfirmed_gone::<Node>(name) {
-            self.hear_last_words(name, now);
+            self.observe_final_state(name, now);
         }
         if self.actual.node(name).is_some_and(|state| state.node.is_none()) {
             let touched = self.actual.witness_absence(name, sent);
@@ -379,7 +385,7 @@ impl Controller {
         self.touch_on(name, volumes);
     }
 
-    fn pair_failed(
+    fn attachment_call_failed(
         &mut self,
         volume: &VolumeId,
         node: &NodeName,
@@ -387,9 +393,9 @@ impl Controller {
         now: Instant,
         jitter: f64,
     ) {
-        let pair = self.pair(volume, node);
-        let retry = mem::take(&mut pair.retry).after_failure(now, jitter, asked_pause(error));
-        pair.retry = noted(retry, error);
+        let node_volume = self.node_volume(volume, node);
+        let retry = mem::take(&mut node_volume.retry).after_failure(now, jitter, asked_pause(error));
+        node_volume.retry = noted(retry, error);
     }
 
     fn knows_attachment(&self, answer: &VolumeAttachment) -> bool {
@@ -405,14 +411,14 @@ impl Controller {
         }
     }
 
-    fn absorb_attachment(&mut self, attachment: VolumeAttachment, now: Instant) {
+    fn attachment_answered(&mut self, attachment: VolumeAttachment, now: Instant) {
         let name = attachment.key();
-        self.objects.absorb(attachment);
+        self.objects.observe_response(attachment);
         self.refresh_attachment(&name, now);
     }
 
     fn node_answered(&mut self, name: &NodeName, answer: &Node, sent: Sequence, now: Instant) {
-        self.objects.absorb(answer.clone());
+        self.objects.observe_response(answer.clone());
         let latest = self.objects.nodes.get(name);
         let mut touched = self.observe_node(name, latest.as_ref(), now);
         touched.extend(self.actual.witness_node(answer, name, sent));
@@ -426,7 +432,7 @@ fn noted(retry: Retry, error: &CallError) -> Retry {
         return retry;
     }
     let is_meant = error.is_certain() && !matches!(error, CallError::Throttled { .. });
-    if is_meant || retry.failures() >= TELLING_FAILURES { retry.because(&error.to_string()) } else { retry }
+    if is_meant || retry.failures() >= RECORDED_FAILURES { retry.because(&error.to_string()) } else { retry }
 }
 
 fn asked_pause(error: &CallError) -> Duration {
@@ -438,7 +444,7 @@ fn asked_pause(error: &CallError) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::publishing::tests::controller, *};
+    use super::{super::node_status::tests::controller, *};
     use crate::kube_api::ids::DriverName;
 
     #[test]
@@ -448,14 +454,14 @@ mod tests {
         for (asked, is_uncertain) in [(9, true), (10, false)] {
             let (mut controller, node) = controller(start);
             let volume = VolumeId::csi(&DriverName::from("d"), "h");
-            controller.pair(&volume, &node).uncertain =
+            controller.node_volume(&volume, &node).uncertain =
                 Some(Uncertain { until: after(10), read_absent: false });
-            let read = PairRequest::Read(volume.attachment_name(&node));
+            let read = AttachmentRequest::Read(volume.attachment_name(&node));
             controller.send(&volume, &node, read, after(asked));
             let (sent, call) = controller.effects.calls.pop().expect("a read");
             let result = Err(CallError::NotFound("gone".to_owned()));
             controller.take_outcome(Outcome { call, sent, result }, after(12), 0.5);
-            let uncertain = controller.pair(&volume, &node).uncertain;
+            let uncertain = controller.node_volume(&volume, &node).uncertain;
             assert_eq!(uncertain.is_some(), is_uncertain, "sent after {asked} s");
         }
     }

@@ -3,7 +3,7 @@
 //! In: the attachment and the tables. Out: [`Candidates`]: the volume that its source names, be that a
 //! PersistentVolume or a spec of its own, CSI or in-tree, and for the case that the PersistentVolume is
 //! gone, what the node's status lists. Whether one of them explains the attachment's name is decided by the
-//! [actual state](super::state), which also tries every volume that comes to be wanted.
+//! [actual state](super::state), which also tries every volume that comes to be desired.
 
 use super::state::{Candidates, VolumeState};
 use crate::{
@@ -32,9 +32,9 @@ pub fn candidates(objects: &Objects, attachment: &VolumeAttachment) -> Candidate
 }
 
 /// Whether a VolumeAttachment of the volume, ours or not, names a PersistentVolume or a spec that may be on one
-/// node only, whatever those say that name the same volume and are wanted now (S1).
-pub fn is_held_exclusively(objects: &Objects, state: &VolumeState) -> bool {
-    let ours = state.pairs.values().filter_map(|pair| pair.attachment.clone());
+/// node only, also if another PersistentVolume of the same volume, which a pod needs now, says otherwise (S1).
+pub fn is_exclusive_by_attachments(objects: &Objects, state: &VolumeState) -> bool {
+    let ours = state.nodes.values().filter_map(|node_volume| node_volume.attachment.clone());
     let foreign = state.foreign.keys().filter_map(|name| objects.attachments.get(name));
     ours.chain(foreign).any(|attachment| is_exclusive(objects, &attachment))
 }
@@ -74,7 +74,7 @@ mod tests {
     use k8s_openapi::jiff::Timestamp;
     use serde_json::{Value, json};
 
-    use super::super::state::{ActualState, Pair};
+    use super::super::state::{ActualState, NodeVolume};
     use super::*;
     use crate::kube_api::{
         ids::{DriverName, NodeName},
@@ -169,7 +169,7 @@ mod tests {
             let now = Timestamp::UNIX_EPOCH;
             let found = actual.observe_attachment(&name, Some(Arc::new(attachment)), about, now);
             assert_eq!(found, Some((volume.clone(), node.clone())));
-            assert!(actual.pair(&volume, &node).is_some_and(Pair::holds));
+            assert!(actual.node_volume(&volume, &node).is_some_and(NodeVolume::may_be_attached));
         }
     }
 }

@@ -2,10 +2,10 @@
 //!
 //! * [`identification`]: which volume a VolumeAttachment is about
 //! * [`node`]: what is known of one node: health, volumes in use, requests to it
-//! * [`withdrawal`]: the proof that a volume is unpublished and unused, without which nothing is deleted
+//! * [`unpublishing`]: the proof that a volume is unpublished and unused, without which nothing is deleted
 //! * [`state`]: all volumes on all nodes
 
 pub(super) mod identification;
 pub mod node;
 pub mod state;
-pub mod withdrawal;
+pub mod unpublishing;

@@ -26,7 +26,7 @@ const TRUST_AFTER: Duration = Duration::from_mins(1);
 pub struct NodeState {
     /// The Node as last seen.
     pub node: Option<Arc<Node>>,
-    /// Volumes with a pair on this node.
+    /// Volumes of which something is known on this node.
     pub volumes: BTreeSet<VolumeId>,
     /// Whether a status patch or a read of the node is in flight: at most one of both, so that answers
     /// come in the order of requests.
@@ -46,7 +46,7 @@ pub struct NodeState {
     pub last_patch: Option<Instant>,
     /// The list that we wrote last.
     pub own_list: Option<OwnList>,
-    /// A status patch whose outcome nobody knows.
+    /// A status patch whose outcome is unknown.
     pub unsettled: Option<Unsettled>,
     /// Since when the node has not been Ready, or has been gone, as far as is proven, by this process' clock.
     pub unready_since: Option<Timestamp>,
@@ -167,7 +167,7 @@ impl NodeState {
         self.own_list = Some(OwnList { node, list, landed });
     }
 
-    /// Whether somebody else changed the list, as this newer state of the node shows (S14). Only after a
+    /// Whether another party changed the list, as this newer state of the node shows (S14). Only after a
     /// write of ours: what an earlier leader wrote may come late, but not later than that.
     #[must_use]
     pub(in crate::attach_detach) fn is_changed_by_others(&self, node: &Node) -> bool {
@@ -280,7 +280,7 @@ fn learn(known: &mut Box<str>, said: &str) {
 }
 
 /// Whether a node that is not well has not been so in between either. Of one that has another condition,
-/// or is another object, nobody knows: we may have missed that it was Ready (S4).
+/// or is another object, it is not known: it may have been Ready unseen (S4).
 fn is_the_same_failure(before: Option<&Arc<Node>>, after: Option<&Arc<Node>>) -> bool {
     match (before, after) {
         (Some(before), Some(after)) => {

@@ -1,4 +1,4 @@
-//! The rules for one volume on one node: pure, from what is wanted and what is, to what the node's
+//! The rules for one volume on one node: pure, from what is desired and what is, to what the node's
 //! status should say, at most one request, and what is waited for.
 //!
 //! Order of a detach (S2, S3): nothing is written while the kubelet reports the volume in use; then
@@ -19,11 +19,11 @@ use crate::{
     attach_detach::{
         actual::{
             node::NodeState,
-            state::{Doubt, Pair, PairCall, Publication},
-            withdrawal::{Unpublished, Withdrawal},
+            state::{AttachmentCall, NodeVolume, ReportAsAttached, WhyRead},
+            unpublishing::{Unpublished, Unpublishing},
         },
         desired::{
-            state::{AttachSource, Wish},
+            state::{AttachSource, DesiredAttachment},
             volume_name::VolumeKind,
         },
         guard::blocks::StandOff,
@@ -35,19 +35,19 @@ use crate::{
     },
 };
 
-/// What is known of one pair when it is judged.
+/// What is known of one volume on a node when it is judged.
 #[derive(Clone, Copy, Debug)]
-pub struct PairView<'a> {
+pub struct NodeVolumeView<'a> {
     /// Whether the volume has VolumeAttachments at all.
     pub kind: VolumeKind,
-    /// The pods that want the volume here, if any.
-    pub wish: Option<&'a Wish>,
-    /// The pair.
-    pub pair: &'a Pair,
+    /// The pods that need the volume here, if any.
+    pub desired: Option<&'a DesiredAttachment>,
+    /// The volume on the node.
+    pub node_volume: &'a NodeVolume,
     /// Its node.
     pub node: Option<&'a NodeState>,
     /// The node that keeps this one from attaching, if the volume is exclusive.
-    pub rival: Option<&'a Rival>,
+    pub conflict: Option<&'a ConflictingNode>,
     /// When a detach may be forced.
     pub policy: &'a ForcePolicy,
     /// The time by this process' clock.
@@ -56,20 +56,21 @@ pub struct PairView<'a> {
 
 /// Another node that has, or is to have, an exclusive volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Rival {
+#[serde(rename_all = "camelCase")]
+pub struct ConflictingNode {
     /// The node.
     pub node: NodeName,
-    /// Whether it holds the volume already, or merely comes first.
-    pub holds: bool,
+    /// Whether the volume is, or may be, attached there, or a pod there merely comes first.
+    pub is_attached: bool,
 }
 
-/// The judgement of one pair.
+/// The judgement of one volume on a node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
     /// What the node's status should say of the volume.
-    pub publication: Publication,
-    /// Whether the volume is being withdrawn from the node.
-    pub withdraws: bool,
+    pub report_as_attached: ReportAsAttached,
+    /// Whether the volume is being unpublished.
+    pub unpublishes: bool,
     /// What to do next.
     pub step: Option<Step>,
     /// What has to happen before the next step, if this is not it.
@@ -80,7 +81,7 @@ pub struct Verdict {
     pub forced: Option<ForceReason>,
 }
 
-/// What to do next for one pair: a request, or the last stroke where none is needed.
+/// What to do next for one volume on a node: a request, or the last stroke where none is needed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Create the VolumeAttachment with this source.
@@ -96,18 +97,18 @@ pub enum Step {
 }
 
 impl Step {
-    /// The request for the pair that it takes, if any.
-    pub(in crate::attach_detach) fn call(&self) -> Option<PairCall> {
+    /// The request for the volume on the node that it takes, if any.
+    pub(in crate::attach_detach) fn call(&self) -> Option<AttachmentCall> {
         match self {
-            Self::Create(_) => Some(PairCall::Create),
-            Self::Delete(..) => Some(PairCall::Delete),
-            Self::ReadAttachment => Some(PairCall::Read),
+            Self::Create(_) => Some(AttachmentCall::Create),
+            Self::Delete(..) => Some(AttachmentCall::Delete),
+            Self::ReadAttachment => Some(AttachmentCall::Read),
             Self::GiveUp(_) | Self::ReadNode => None,
         }
     }
 }
 
-/// What a pair waits for, with the facts. Printed in logs, events and diagnosis.
+/// What a volume on a node waits for, with the facts. Printed in logs, events and diagnosis.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "reason")]
 pub enum Waiting {
@@ -125,13 +126,14 @@ pub enum Waiting {
     /// For another node to be rid of an exclusive volume.
     HeldByNode {
         /// That node.
-        rival: Rival,
+        #[serde(rename = "conflictingNode")]
+        conflict: ConflictingNode,
     },
     /// For an earlier attachment of the same name to be gone.
     WaitingForDeletion,
     /// For the node's status to list the volume.
     Publishing,
-    /// For claim or volume to be whole again: the wish is kept but may not attach.
+    /// For claim or volume to be whole again: the desired attachment is kept but may not attach.
     WishNotCurrent,
     /// For the kubelet to unmount.
     DetachWaitingForUnmount {
@@ -160,7 +162,7 @@ pub enum Waiting {
     },
     /// To learn whether an attachment exists.
     Uncertain,
-    /// For another attach/detach controller, or whoever writes to this node again and again, to cease: until then
+    /// For another attach/detach controller, or an agent that writes to this node again and again, to cease: until then
     /// nothing is detached (S14).
     ForeignWriter {
         /// Who wrote what.
@@ -237,12 +239,12 @@ impl Waiting {
     }
 }
 
-/// Judges one pair.
+/// Judges one volume on a node.
 #[must_use]
-pub fn judge(view: &PairView<'_>, now: Instant) -> Verdict {
-    let mut verdict = match (view.kind, view.wish) {
+pub fn judge(view: &NodeVolumeView<'_>, now: Instant) -> Verdict {
+    let mut verdict = match (view.kind, view.desired) {
         (VolumeKind::NoOp, _) => no_op::judge(view, now),
-        (VolumeKind::Csi, Some(wish)) => wanted(view, wish, now),
+        (VolumeKind::Csi, Some(desired)) => wanted(view, desired, now),
         (VolumeKind::Csi, None) => unwanted(view, now),
     };
     let node = view.node.filter(|state| state.node.is_some());
@@ -255,128 +257,129 @@ pub fn judge(view: &PairView<'_>, now: Instant) -> Verdict {
     verdict
 }
 
-fn wanted(view: &PairView<'_>, wish: &Wish, now: Instant) -> Verdict {
-    let pair = view.pair;
-    if let Some(attachment) = &pair.attachment {
-        if pair.is_going() || pair.call == Some(PairCall::Delete) {
-            return wait(Publication::Withhold, Waiting::WaitingForDeletion);
+fn wanted(view: &NodeVolumeView<'_>, desired: &DesiredAttachment, now: Instant) -> Verdict {
+    let node_volume = view.node_volume;
+    if let Some(attachment) = &node_volume.attachment {
+        if node_volume.is_going() || node_volume.call == Some(AttachmentCall::Delete) {
+            return wait(ReportAsAttached::No, Waiting::WaitingForDeletion);
         }
-        if pair.deletion_doubt.is_some() && pair.call.is_some() {
-            return wait(Publication::Withhold, Waiting::Uncertain);
+        if node_volume.deletion_in_doubt.is_some() && node_volume.call.is_some() {
+            return wait(ReportAsAttached::No, Waiting::Uncertain);
         }
-        if let Some(until) = pair.deletion_doubt {
-            return in_doubt(pair, until, now);
+        if let Some(until) = node_volume.deletion_in_doubt {
+            return in_doubt(node_volume, until, now);
         }
         if attachment.status.attached {
             let waiting = match view.node {
-                _ if pair.listed => None,
+                _ if node_volume.listed => None,
                 Some(state) if state.node.is_some() => Some(Waiting::Publishing),
                 _ => Some(Waiting::NodeGone),
             };
-            return Verdict { waiting, ..Verdict::say(Publication::List) };
+            return Verdict { waiting, ..Verdict::say(ReportAsAttached::Yes) };
         }
         let error = attachment.status.attach_error.as_deref();
-        // Of an error that was there when the wish began nobody knows whether it is of this try; the next is written
+        // Of an error that was there when the pod came it is not known whether it is of this try; the next is written
         // anew. Times do not tell: the driver's clock is another than that of the pod's creation.
-        let is_news = pair.wanted_again_at.is_none_or(|at| attachment.metadata.resource_version > at);
+        let is_news = node_volume.desired_again_at.is_none_or(|at| attachment.metadata.resource_version > at);
         let waiting = match error.filter(|_| is_news) {
             Some(error) => Waiting::AttachError { message: error.message.to_string(), at: error.time },
             None => Waiting::WaitingForAttacher,
         };
-        return wait(Publication::Withhold, waiting);
+        return wait(ReportAsAttached::No, waiting);
     }
-    if pair.call.is_some() {
-        return wait(unattached(pair), Waiting::WaitingForVolumeAttachment);
+    if node_volume.call.is_some() {
+        return wait(unattached(node_volume), Waiting::WaitingForVolumeAttachment);
     }
-    let is_taken = matches!(pair.doubt, Some(Doubt::NameTaken(_)));
-    if !is_taken && pair.uncertain.is_some_and(|uncertain| !uncertain.read_absent) {
-        return read_attachment(pair, now);
+    let is_taken = matches!(node_volume.why_read, Some(WhyRead::NameTaken(_)));
+    if !is_taken && node_volume.uncertain.is_some_and(|uncertain| !uncertain.read_absent) {
+        return read_attachment(node_volume, now);
     }
-    if let Some(rival) = view.rival {
-        return wait(unattached(pair), Waiting::HeldByNode { rival: rival.clone() });
+    if let Some(conflict) = view.conflict {
+        return wait(unattached(node_volume), Waiting::HeldByNode { conflict: conflict.clone() });
     }
     if view.node.is_none_or(|state| state.node.is_none()) {
-        return wait(Publication::Keep, Waiting::NodeGone);
+        return wait(ReportAsAttached::Unchanged, Waiting::NodeGone);
     }
-    if pair.listed && !pair.in_use {
+    if node_volume.listed && !node_volume.in_use {
         // The attachment vanished behind our back: the kubelet must not mount what is not attached
         // (S10), so the list is mended before the volume is attached again.
-        return wait(Publication::Withhold, Waiting::DetachWaitingForUnpublish);
+        return wait(ReportAsAttached::No, Waiting::DetachWaitingForUnpublish);
     }
-    let Some(source) = wish.attachable() else {
-        return wait(unattached(pair), Waiting::WishNotCurrent);
+    let Some(source) = desired.attachable() else {
+        return wait(unattached(node_volume), Waiting::WishNotCurrent);
     };
-    if let Some(Doubt::NameTaken(name)) = &pair.doubt {
+    if let Some(WhyRead::NameTaken(name)) = &node_volume.why_read {
         let waiting = Some(Waiting::ForeignAttachment { name: name.clone() });
-        return Verdict { waiting, ..read_attachment(pair, now) };
+        return Verdict { waiting, ..read_attachment(node_volume, now) };
     }
-    if let Some(at) = pair.retry.pending(now) {
-        return Verdict { publication: unattached(pair), ..pause(&pair.retry, at) };
+    if let Some(at) = node_volume.retry.pending(now) {
+        return Verdict { report_as_attached: unattached(node_volume), ..pause(&node_volume.retry, at) };
     }
     Verdict {
         step: Some(Step::Create(source.clone())),
-        ..wait(unattached(pair), Waiting::WaitingForVolumeAttachment)
+        ..wait(unattached(node_volume), Waiting::WaitingForVolumeAttachment)
     }
 }
 
 /// What the list should say of a volume whose attachment vanished behind our back. One in use stays listed
 /// until it has an attachment again: a kubelet that starts anew and finds a mounted volume unpublished reports
 /// it in use no longer, and neither that kubelet nor the next leader would tell who has it.
-fn unattached(pair: &Pair) -> Publication {
-    if pair.in_use { Publication::Keep } else { Publication::Withhold }
+fn unattached(node_volume: &NodeVolume) -> ReportAsAttached {
+    if node_volume.in_use { ReportAsAttached::Unchanged } else { ReportAsAttached::No }
 }
 
 /// What the driver said of the detach that is under way.
 #[must_use]
 pub fn detach_error(attachment: &VolumeAttachment) -> Option<&VolumeError> {
-    // An attachment is deleted once, so whatever is said of detaching it is of this one.
+    // An attachment is deleted once, so each detach error is of this one.
     attachment.status.detach_error.as_deref()
 }
 
-fn unwanted(view: &PairView<'_>, now: Instant) -> Verdict {
-    let pair = view.pair;
-    let Some(attachment) = &pair.attachment else { return without_attachment(view, now) };
-    if pair.is_going() {
+fn unwanted(view: &NodeVolumeView<'_>, now: Instant) -> Verdict {
+    let node_volume = view.node_volume;
+    let Some(attachment) = &node_volume.attachment else { return without_attachment(view, now) };
+    if node_volume.is_going() {
         let waiting = match detach_error(attachment) {
             Some(error) => Waiting::DetachError { message: error.message.to_string(), at: error.time },
             None => Waiting::DetachWaitingForAttacher,
         };
-        return wait(Publication::Withhold, waiting);
+        return wait(ReportAsAttached::No, waiting);
     }
-    if let Some(call) = pair.call {
+    if let Some(call) = node_volume.call {
         // Only a delete has anything to do with the list: what a create or a read leaves published may be
         // mounted.
-        let publication = if call == PairCall::Delete { Publication::Withhold } else { Publication::Keep };
-        return wait(publication, Waiting::DetachWaitingForAttacher);
+        let report_as_attached =
+            if call == AttachmentCall::Delete { ReportAsAttached::No } else { ReportAsAttached::Unchanged };
+        return wait(report_as_attached, Waiting::DetachWaitingForAttacher);
     }
-    if matches!(pair.doubt, Some(Doubt::DeletionRefused(_))) {
-        return wait(Publication::Keep, Waiting::DetachWaitingForAttacher);
+    if matches!(node_volume.why_read, Some(WhyRead::DeletionRefused(_))) {
+        return wait(ReportAsAttached::Unchanged, Waiting::DetachWaitingForAttacher);
     }
     let mut forced = None;
-    if pair.in_use {
-        if let Some(until) = pair.deletion_doubt {
-            return in_doubt(pair, until, now);
+    if node_volume.in_use {
+        if let Some(until) = node_volume.deletion_in_doubt {
+            return in_doubt(node_volume, until, now);
         }
-        match force(pair, view.node, view.policy, view.wall) {
+        match force(node_volume, view.node, view.policy, view.wall) {
             Ok(reason) => forced = Some(reason),
             Err(unforced) => return still_in_use(view, attachment.status.attached, unforced, now),
         }
     }
-    let pause_ends = pair.retry.pending(now);
+    let pause_ends = node_volume.retry.pending(now);
     // Nothing is un-published for a deletion that is not to be sent yet (S11).
-    if let Some(at) = pause_ends.filter(|_| pair.listed) {
-        return Verdict { publication: Publication::Keep, ..pause(&pair.retry, at) };
+    if let Some(at) = pause_ends.filter(|_| node_volume.listed) {
+        return Verdict { report_as_attached: ReportAsAttached::Unchanged, ..pause(&node_volume.retry, at) };
     }
     let proof = match prove_unpublished(view, forced) {
         Ok(proof) => proof,
         Err(verdict) => return verdict,
     };
     match pause_ends {
-        Some(at) => Verdict { withdraws: true, ..pause(&pair.retry, at) },
+        Some(at) => Verdict { unpublishes: true, ..pause(&node_volume.retry, at) },
         None => {
             let step = Step::Delete(attachment.metadata.uid.clone(), proof);
             Verdict {
-                forced: forced.or(given_up(pair)),
+                forced: forced.or(given_up(node_volume)),
                 ..withdraw(Some(step), Waiting::DetachWaitingForAttacher)
             }
         }
@@ -386,18 +389,18 @@ fn unwanted(view: &PairView<'_>, now: Instant) -> Verdict {
 /// The proof without which nothing is detached (S2, S3), or what there is to be done for it.
 #[allow(clippy::result_large_err, reason = "the verdict is returned either way")]
 pub(in crate::attach_detach) fn prove_unpublished(
-    view: &PairView<'_>,
+    view: &NodeVolumeView<'_>,
     forced: Option<ForceReason>,
 ) -> Result<Unpublished, Verdict> {
-    if view.pair.listed {
+    if view.node_volume.listed {
         return Err(withdraw(None, Waiting::DetachWaitingForUnpublish));
     }
     if view.node.is_some_and(|state| !state.is_settled()) {
         return Err(withdraw(None, Waiting::DetachWaitingForSettlement));
     }
     let node = view.node.and_then(|state| state.node.as_deref());
-    match &view.pair.withdrawal {
-        Withdrawal::Proven(proof) if proof.is_about(node) && (proof.is_unused() || forced.is_some()) => {
+    match &view.node_volume.unpublishing {
+        Unpublishing::Proven(proof) if proof.is_about(node) && (proof.is_unused() || forced.is_some()) => {
             Ok(proof.clone())
         }
         _ => Err(withdraw(Some(Step::ReadNode), Waiting::DetachWaitingForUnpublish)),
@@ -406,19 +409,22 @@ pub(in crate::attach_detach) fn prove_unpublished(
 
 /// The volume is in use, or may be, and that may not be overruled (yet).
 pub(in crate::attach_detach) fn still_in_use(
-    view: &PairView<'_>,
+    view: &NodeVolumeView<'_>,
     attached: bool,
     unforced: Unforced,
     now: Instant,
 ) -> Verdict {
     let wake_at = wake_at(unforced, view.wall, now);
     if view.node.is_none_or(|state| state.node.is_none()) {
-        return Verdict { wake_at, ..wait(Publication::Keep, Waiting::DetachWaitingForNode { unforced }) };
+        return Verdict {
+            wake_at,
+            ..wait(ReportAsAttached::Unchanged, Waiting::DetachWaitingForNode { unforced })
+        };
     }
     // Also puts the volume back when the answer to the un-publishing patch showed it in use after all: a
     // kubelet that finds a mounted volume unpublished takes it for lost.
-    let publication = if attached { Publication::List } else { Publication::Withhold };
-    Verdict { wake_at, ..wait(publication, Waiting::DetachWaitingForUnmount { unforced }) }
+    let report_as_attached = if attached { ReportAsAttached::Yes } else { ReportAsAttached::No };
+    Verdict { wake_at, ..wait(report_as_attached, Waiting::DetachWaitingForUnmount { unforced }) }
 }
 
 fn wake_at(unforced: Unforced, wall: Timestamp, now: Instant) -> Option<Instant> {
@@ -427,22 +433,22 @@ fn wake_at(unforced: Unforced, wall: Timestamp, now: Instant) -> Option<Instant>
     now.checked_add(left)
 }
 
-/// Unwanted, and no attachment is known: either there is none, or a create may yet have made one.
-fn without_attachment(view: &PairView<'_>, now: Instant) -> Verdict {
-    let pair = view.pair;
-    if pair.call.is_some() {
-        return wait(Publication::Withhold, Waiting::Uncertain);
+/// Undesired, and no attachment is known: either there is none, or a create may yet have made one.
+fn without_attachment(view: &NodeVolumeView<'_>, now: Instant) -> Verdict {
+    let node_volume = view.node_volume;
+    if node_volume.call.is_some() {
+        return wait(ReportAsAttached::No, Waiting::Uncertain);
     }
-    if pair.uncertain.is_some() {
-        return read_attachment(pair, now);
+    if node_volume.uncertain.is_some() {
+        return read_attachment(node_volume, now);
     }
-    if !pair.held {
-        return Verdict::say(Publication::Keep);
+    if !node_volume.may_be_mounted {
+        return Verdict::say(ReportAsAttached::Unchanged);
     }
     let is_gone = view.node.is_none_or(|state| state.node.is_none());
     let mut forced = None;
-    if pair.in_use {
-        match force(pair, view.node, view.policy, view.wall) {
+    if node_volume.in_use {
+        match force(node_volume, view.node, view.policy, view.wall) {
             Ok(reason) => forced = Some(reason),
             // Where time may not force, who deletes the attachment of a node that is gone says that it is off.
             Err(Unforced::SwitchedOff) if is_gone => {}
@@ -454,7 +460,7 @@ fn without_attachment(view: &PairView<'_>, now: Instant) -> Verdict {
                 };
                 return Verdict {
                     wake_at: wake_at(unforced, view.wall, now),
-                    ..wait(Publication::Keep, waiting)
+                    ..wait(ReportAsAttached::Unchanged, waiting)
                 };
             }
         }
@@ -464,94 +470,105 @@ fn without_attachment(view: &PairView<'_>, now: Instant) -> Verdict {
 
 /// Whether the proof is of another machine than the one that may have the volume. It overrules nothing: the node
 /// that is there is not to use it either.
-fn given_up(pair: &Pair) -> Option<ForceReason> {
-    pair.given_up.then_some(ForceReason::AnotherMachine)
+fn given_up(node_volume: &NodeVolume) -> Option<ForceReason> {
+    node_volume.given_up.then_some(ForceReason::AnotherMachine)
 }
 
 /// A volume that has no attachment, or none any more, is given up on the proof on which others are detached.
-pub(in crate::attach_detach) fn give_up(view: &PairView<'_>, forced: Option<ForceReason>) -> Verdict {
+pub(in crate::attach_detach) fn give_up(view: &NodeVolumeView<'_>, forced: Option<ForceReason>) -> Verdict {
     match prove_unpublished(view, forced) {
         Ok(proof) => {
-            let forced = forced.or(given_up(view.pair));
+            let forced = forced.or(given_up(view.node_volume));
             Verdict { forced, ..withdraw(Some(Step::GiveUp(proof)), Waiting::DetachWaitingForUnpublish) }
         }
         // The list is all that there is to take by force.
-        Err(verdict) => Verdict { forced: forced.filter(|_| view.pair.listed), ..verdict },
+        Err(verdict) => Verdict { forced: forced.filter(|_| view.node_volume.listed), ..verdict },
     }
 }
 
 /// Whether a delete took effect is unknown. Publishing the volume meanwhile could have it mounted just as
 /// the delete lands.
-fn in_doubt(pair: &Pair, until: Instant, now: Instant) -> Verdict {
+fn in_doubt(node_volume: &NodeVolume, until: Instant, now: Instant) -> Verdict {
     if now < until {
         let wake_at = Some(until);
-        return Verdict { wake_at, ..wait(Publication::Withhold, Waiting::Uncertain) };
+        return Verdict { wake_at, ..wait(ReportAsAttached::No, Waiting::Uncertain) };
     }
-    read_attachment(pair, now)
+    read_attachment(node_volume, now)
 }
 
-fn read_attachment(pair: &Pair, now: Instant) -> Verdict {
-    match pair.retry.pending(now) {
-        Some(at) => pause(&pair.retry, at),
+fn read_attachment(node_volume: &NodeVolume, now: Instant) -> Verdict {
+    match node_volume.retry.pending(now) {
+        Some(at) => pause(&node_volume.retry, at),
         None => {
-            Verdict { step: Some(Step::ReadAttachment), ..wait(Publication::Withhold, Waiting::Uncertain) }
+            Verdict { step: Some(Step::ReadAttachment), ..wait(ReportAsAttached::No, Waiting::Uncertain) }
         }
     }
 }
 
-pub(in crate::attach_detach) fn wait(publication: Publication, waiting: Waiting) -> Verdict {
-    Verdict { waiting: Some(waiting), ..Verdict::say(publication) }
+pub(in crate::attach_detach) fn wait(report_as_attached: ReportAsAttached, waiting: Waiting) -> Verdict {
+    Verdict { waiting: Some(waiting), ..Verdict::say(report_as_attached) }
 }
 
 fn pause(retry: &Retry, at: Instant) -> Verdict {
     let waiting = Waiting::RetryBackoff { message: retry.message().cloned() };
-    Verdict { wake_at: Some(at), ..wait(Publication::Withhold, waiting) }
+    Verdict { wake_at: Some(at), ..wait(ReportAsAttached::No, waiting) }
 }
 
 pub(in crate::attach_detach) fn withdraw(step: Option<Step>, waiting: Waiting) -> Verdict {
-    Verdict { withdraws: true, step, ..wait(Publication::Withhold, waiting) }
+    Verdict { unpublishes: true, step, ..wait(ReportAsAttached::No, waiting) }
 }
 
 impl Verdict {
     /// The same, but nothing is taken away from the node or the driver. What was about to be is put back.
-    pub(in crate::attach_detach) fn standing_off(self, pair: &Pair, why: &StandOff) -> Self {
+    pub(in crate::attach_detach) fn standing_off(self, node_volume: &NodeVolume, why: &StandOff) -> Self {
         let deletes = matches!(self.step, Some(Step::Delete(..)));
-        let unpublishes = pair.listed && self.publication == Publication::Withhold;
-        if !(self.withdraws || deletes || unpublishes) {
+        let unpublishes = node_volume.listed && self.report_as_attached == ReportAsAttached::No;
+        if !(self.unpublishes || deletes || unpublishes) {
             return self;
         }
-        let is_attached = pair.attachment.as_deref().is_some_and(|attachment| attachment.status.attached);
-        let is_attached = is_attached && !pair.is_going();
+        let is_attached =
+            node_volume.attachment.as_deref().is_some_and(|attachment| attachment.status.attached);
+        let is_attached = is_attached && !node_volume.is_going();
         // Only what we took off ourselves is put back: what the watch says may be of yesterday (S10).
-        let is_ours = pair.withdrawal != Withdrawal::None || pair.publication == Publication::List;
-        let publication = if is_attached && is_ours { Publication::List } else { Publication::Keep };
+        let is_ours = node_volume.unpublishing != Unpublishing::None
+            || node_volume.report_as_attached == ReportAsAttached::Yes;
+        let report_as_attached =
+            if is_attached && is_ours { ReportAsAttached::Yes } else { ReportAsAttached::Unchanged };
         let waiting = match why {
             StandOff::ForeignWriter(by) => Waiting::ForeignWriter { writer: by.to_string() },
             StandOff::Restored { until } => Waiting::RestoreGrace { until: *until },
         };
-        wait(publication, waiting)
+        wait(report_as_attached, waiting)
     }
 
     /// Nothing is done: an object that the rules would have to read cannot be read.
     pub(in crate::attach_detach) fn blocked(object: &str) -> Self {
-        wait(Publication::Keep, Waiting::Unreadable { object: object.to_owned() })
+        wait(ReportAsAttached::Unchanged, Waiting::Unreadable { object: object.to_owned() })
     }
 
-    /// The same, and the attachment is read if nobody would tell of its end, or if the server says that it is
-    /// another.
-    pub(in crate::attach_detach) fn confirming(mut self, pair: &Pair, now: Instant) -> Self {
-        let is_to_be_read = matches!(pair.doubt, Some(Doubt::Unconfirmed | Doubt::DeletionRefused(_)));
-        if !is_to_be_read || pair.call.is_some() || self.step.is_some() {
+    /// The same, and the attachment is read live if no watch event would tell of its end, or if the server says that it
+    /// is another object.
+    pub(in crate::attach_detach) fn confirming(mut self, node_volume: &NodeVolume, now: Instant) -> Self {
+        let is_to_be_read =
+            matches!(node_volume.why_read, Some(WhyRead::Unconfirmed | WhyRead::DeletionRefused(_)));
+        if !is_to_be_read || node_volume.call.is_some() || self.step.is_some() {
             return self;
         }
-        match pair.retry.pending(now) {
+        match node_volume.retry.pending(now) {
             Some(at) => self.wake_at = Some(self.wake_at.map_or(at, |wake_at| wake_at.min(at))),
             None => self.step = Some(Step::ReadAttachment),
         }
         self
     }
 
-    pub(in crate::attach_detach) fn say(publication: Publication) -> Self {
-        Self { publication, withdraws: false, step: None, waiting: None, wake_at: None, forced: None }
+    pub(in crate::attach_detach) fn say(report_as_attached: ReportAsAttached) -> Self {
+        Self {
+            report_as_attached,
+            unpublishes: false,
+            step: None,
+            waiting: None,
+            wake_at: None,
+            forced: None,
+        }
     }
 }

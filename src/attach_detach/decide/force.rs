@@ -1,6 +1,6 @@
 //! Force: when a volume may be detached although its kubelet reports it in use, or cannot be asked. Pure.
 //!
-//! In: the pair, its node, the policy, the time. Out: yes and why, or no and until when. Force waives the
+//! In: the volume on the node, its node, the policy, the time. Out: yes and why, or no and until when. Force waives the
 //! in-use check and nothing else: the volume is taken off the node's status first, and an exclusive
 //! volume goes nowhere else before its attachment is gone (S1, S2, S4).
 
@@ -9,7 +9,7 @@ use std::time::Duration;
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 
-use crate::attach_detach::actual::{node::NodeState, state::Pair};
+use crate::attach_detach::actual::{node::NodeState, state::NodeVolume};
 
 /// When to force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ impl Default for ForcePolicy {
 /// Why a detach was forced; a label of KCM's metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum ForceReason {
-    /// The node was not Ready, and nobody wanted the volume there, for long enough.
+    /// The node was not Ready, and no pod needed the volume there, for long enough.
     Timeout,
     /// The node bears the taint by which an operator declares it off.
     OutOfService,
@@ -71,12 +71,12 @@ fn display<S: serde::Serializer>(at: &Timestamp, serializer: S) -> Result<S::Ok,
     serializer.collect_str(at)
 }
 
-/// Whether the detach of an unwanted volume may be forced now.
+/// Whether the detach of an undesired volume may be forced now.
 ///
 /// # Errors
 /// The reason why not.
 pub fn force(
-    pair: &Pair,
+    node_volume: &NodeVolume,
     node: Option<&NodeState>,
     policy: &ForcePolicy,
     wall: Timestamp,
@@ -93,9 +93,9 @@ pub fn force(
     }
     let patience = if object.is_some() { policy.unready } else { policy.gone };
     let unready_since = node.and_then(|state| state.unready_since).unwrap_or(wall);
-    let unwanted_since = pair.unwanted_since.unwrap_or(wall);
+    let undesired_since = node_volume.undesired_since.unwrap_or(wall);
     // An instant that cannot be represented is one that does not come.
-    let due = unready_since.max(unwanted_since).checked_add(patience).unwrap_or(Timestamp::MAX);
+    let due = unready_since.max(undesired_since).checked_add(patience).unwrap_or(Timestamp::MAX);
     if wall < due { Err(Unforced::Until(due)) } else { Ok(ForceReason::Timeout) }
 }
 
@@ -128,7 +128,7 @@ mod tests {
         let on = ForcePolicy::default();
         let off = ForcePolicy { on_timeout: false, ..on };
         let patient = ForcePolicy { gone: Duration::from_hours(1), ..on };
-        // name, node, unready since, unwanted since, policy, minute, verdict
+        // name, node, unready since, undesired since, policy, minute, verdict
         let cases = [
             (
                 "S5 a Ready node is never forced",
@@ -225,11 +225,11 @@ mod tests {
             ),
         ];
         for (name, node, unready, unwanted, policy, minute, expected) in cases {
-            let pair = Pair { unwanted_since: Some(at(unwanted)), ..Pair::default() };
+            let node_volume = NodeVolume { undesired_since: Some(at(unwanted)), ..NodeVolume::default() };
             let mut state = NodeState::default();
             state.node = node.map(Arc::new);
             state.unready_since = unready.map(at);
-            assert_eq!(force(&pair, Some(&state), &policy, at(minute)), expected, "{name}");
+            assert_eq!(force(&node_volume, Some(&state), &policy, at(minute)), expected, "{name}");
         }
     }
 }

@@ -1,20 +1,21 @@
-//! Rivalry: who has an exclusive volume, or is to have it, and whether those that wait for it have to hear news. Pure.
+//! Multi-attach: which node has an exclusive volume, or comes first, and which nodes wait for it (KCM:
+//! `IsMultiAttachAllowed`). Pure.
 //!
-//! In: the wishes and pairs of all its nodes, which is a look at each, and no judgement. Out: for each node the one
-//! that keeps it from attaching (S1), and the nodes whose judgement matters to the others. What those others are told
-//! is compared with what they were told last: as long as it is the same, what happens on one node is judged there, and
-//! at who holds the volume.
+//! In: the desired attachments and volumes on nodes of all its nodes, which is a look at each, and no judgement. Out:
+//! for each node the one that keeps it from attaching (S1), and the nodes whose judgement matters to the others. What
+//! those others are told is compared with what they were told last: as long as it is the same, what happens on one node
+//! is judged there, and at who holds the volume.
 
 use std::collections::BTreeMap;
 
-use super::csi::{Rival, Verdict, Waiting};
+use super::csi::{ConflictingNode, Verdict, Waiting};
 use crate::{
     attach_detach::{
         actual::{
             node::NodeState,
-            state::{Doubt, VolumeState},
+            state::{VolumeState, WhyRead},
         },
-        desired::{state::Wish, volume_name::VolumeId},
+        desired::{state::DesiredAttachment, volume_name::VolumeId},
     },
     kube_api::ids::{NodeName, PodKey},
     state::VecMap,
@@ -22,70 +23,76 @@ use crate::{
 
 /// What was found when all nodes of a volume were last looked at; it is not known when something may have changed that.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub enum Rivalry {
+pub enum Exclusivity {
     /// All nodes are to be judged.
     #[default]
     Unknown,
-    /// All who want or have it say that it may be on several nodes.
+    /// All who need or have it say that it may be on several nodes.
     Shared,
     /// It may be on one node at a time, and these are in the way of the others.
     Exclusive(Box<Leaders>),
 }
 
-/// What those that wait for an exclusive volume are told of.
+/// What events of the nodes that wait for an exclusive volume say.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Leaders {
-    /// Nodes that hold it, what each waits for, and the pods that want it there.
+    /// Nodes that hold it, what each waits for, and the pods that need it there.
     holders: Vec<(NodeName, Option<Waiting>, Vec<PodKey>)>,
-    /// Whose turn it is if nobody does.
+    /// Whose turn it is if no node has it.
     first: Option<NodeName>,
 }
 
 /// Who has, or is to have, a volume that may be on one node at a time only.
 #[derive(Clone, Debug)]
 pub struct Exclusive {
-    /// Nodes that hold it in whatever way, those that no longer want it first: it is their detach that
+    /// Nodes where it is, or may be, attached, those that no longer need it first: it is their detach that
     /// ends the wait.
     holders: Vec<NodeName>,
-    /// If nobody holds it, the node whose turn it is: one that reports it in use, of which a process that
+    /// If it is attached nowhere, the node whose turn it is: one that reports it in use, of which a process that
     /// starts cannot know whether it held the volume, or that of the oldest pod.
     first: Option<NodeName>,
 }
 
 impl Exclusive {
-    /// Of a volume that may be on one node only, as some say who want or have it; `None` if nobody wants it.
+    /// Of a volume that may be on one node only, as some say who need or have it; `None` if no pod needs it.
     #[must_use]
     pub fn of<'a>(
         volume: &VolumeId,
-        wishes: Option<&VecMap<NodeName, Wish>>,
+        desired_nodes: Option<&VecMap<NodeName, DesiredAttachment>>,
         state: Option<&VolumeState>,
         node: impl Fn(&NodeName) -> Option<&'a NodeState>,
     ) -> Option<Self> {
-        let wishes = wishes?;
-        let pairs = state.into_iter().flat_map(|state| &state.pairs);
-        let ours = pairs.filter(|(_, pair)| pair.holds()).map(|(name, _)| name);
+        let desired_nodes = desired_nodes?;
+        let node_volumes = state.into_iter().flat_map(|state| &state.nodes);
+        let ours =
+            node_volumes.filter(|(_, node_volume)| node_volume.may_be_attached()).map(|(name, _)| name);
         let foreign = state.into_iter().flat_map(|state| state.foreign.values());
         let mut holders: Vec<NodeName> = ours.chain(foreign).cloned().collect();
-        holders.sort_by_cached_key(|name| (wishes.contains_key(name), name.clone()));
+        holders.sort_by_cached_key(|name| (desired_nodes.contains_key(name), name.clone()));
         if !holders.is_empty() {
             return Some(Self { holders, first: None });
         }
-        // A wish that may not attach, or cannot, or is refused, must not keep the others waiting.
+        // A desired attachment that may not attach, or cannot, or is refused, must not keep the others waiting.
         let is_gone = |name| node(name).is_none_or(|state| state.node.is_none());
         let is_used = |name| node(name).is_some_and(|state| state.uses(volume));
-        let pair = |name| state.and_then(|state| state.pairs.get(name));
-        let is_taken =
-            |name| matches!(pair(name).and_then(|pair| pair.doubt.as_ref()), Some(Doubt::NameTaken(_)));
+        let node_volume = |name| state.and_then(|state| state.nodes.get(name));
+        let is_taken = |name| {
+            matches!(
+                node_volume(name).and_then(|node_volume| node_volume.why_read.as_ref()),
+                Some(WhyRead::NameTaken(_))
+            )
+        };
         // A single failure may be an accident, such as a server that is busy.
-        let failures = |name| pair(name).map_or(0, |pair| pair.retry.failures().saturating_sub(1));
-        let turn = |name, wish: &Wish| {
-            let cannot = (is_gone(name), !wish.is_current(), is_taken(name), failures(name));
+        let failures =
+            |name| node_volume(name).map_or(0, |node_volume| node_volume.retry.failures().saturating_sub(1));
+        let turn = |name, desired: &DesiredAttachment| {
+            let cannot = (is_gone(name), !desired.is_current(), is_taken(name), failures(name));
             (cannot, !is_used(name))
         };
-        let first = wishes.iter().min_by(|(name, wish), (other_name, other)| {
-            turn(name, wish)
+        let first = desired_nodes.iter().min_by(|(name, desired), (other_name, other)| {
+            turn(name, desired)
                 .cmp(&turn(other_name, other))
-                .then_with(|| wish.seniority().cmp(&other.seniority()))
+                .then_with(|| desired.seniority().cmp(&other.seniority()))
         });
         Some(Self { holders, first: first.map(|(name, _)| name.clone()) })
     }
@@ -97,24 +104,25 @@ impl Exclusive {
 
     /// The node that keeps this one from attaching.
     #[must_use]
-    pub fn rival_of(&self, node: &NodeName) -> Option<Rival> {
+    pub fn conflict_of(&self, node: &NodeName) -> Option<ConflictingNode> {
         if let Some(holder) = self.holders.iter().find(|holder| *holder != node) {
-            return Some(Rival { node: holder.clone(), holds: true });
+            return Some(ConflictingNode { node: holder.clone(), is_attached: true });
         }
         let first = self.first.as_ref().filter(|first| *first != node)?;
-        Some(Rival { node: first.clone(), holds: false })
+        Some(ConflictingNode { node: first.clone(), is_attached: false })
     }
 
-    /// What the others are told of them, when they have been judged.
+    /// What events of the other nodes say of them, once they have been judged.
     #[must_use]
     pub fn told(
         &self,
-        wishes: Option<&VecMap<NodeName, Wish>>,
+        desired_nodes: Option<&VecMap<NodeName, DesiredAttachment>>,
         verdicts: &BTreeMap<NodeName, Verdict>,
     ) -> Leaders {
         let holders = self.holders.iter().map(|name| {
-            let wish = wishes.and_then(|wishes| wishes.get(name));
-            let pods = wish.into_iter().flat_map(|wish| wish.pods.values()).map(|(pod, _)| pod.key.clone());
+            let desired = desired_nodes.and_then(|desired_nodes| desired_nodes.get(name));
+            let pods =
+                desired.into_iter().flat_map(|desired| desired.pods.values()).map(|(pod, _)| pod.key.clone());
             (name.clone(), verdicts.get(name).and_then(|verdict| verdict.waiting.clone()), pods.collect())
         });
         Leaders { holders: holders.collect(), first: self.first.clone() }

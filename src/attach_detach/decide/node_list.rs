@@ -1,6 +1,6 @@
 //! Status updater: what `volumesAttached` of one node should be, and the one patch that makes it so.
 //!
-//! In: the node as last seen and what the reconciler wants said of each volume. Out: a patch that
+//! In: the node as last seen and what the reconciler needs said of each volume. Out: a patch that
 //! carries all pending changes of the node, or nothing. The list is atomic, so it is always written
 //! whole; it is sorted, so equal sets are equal bytes; it names the node's UID and revision, so a
 //! patch that comes late, or to a re-created node, changes nothing (S13).
@@ -11,7 +11,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use crate::{
-    attach_detach::{actual::state::Publication, desired::volume_name::VolumeId},
+    attach_detach::{actual::state::ReportAsAttached, desired::volume_name::VolumeId},
     kube_api::{
         call::{Request, Verb},
         kinds::{AttachedVolume, Narrow, Node},
@@ -29,7 +29,7 @@ pub struct Change {
     /// The whole list.
     pub list: Vec<AttachedVolume>,
     /// Whether something is taken off it: a detach waits.
-    pub withholds: bool,
+    pub removes: bool,
     /// How many volumes are put on it or taken off it.
     pub volumes: usize,
 }
@@ -41,7 +41,8 @@ pub struct Gathering {
     pub pending_since: Instant,
     /// When the last patch of the node was sent.
     pub last_patch: Option<Instant>,
-    /// How far apart the patches of one node are at present ([`Pace::window`](crate::attach_detach::act::pace::Pace::window)).
+    /// How far apart the patches of one node are at present
+    /// ([`Pace::window`](crate::attach_detach::act::pace::Pace::window)).
     pub window: Duration,
     /// Whether volumes are on their way to the node and no detach waits.
     pub more_to_come: bool,
@@ -60,46 +61,48 @@ impl Change {
             return pending_since;
         }
         let apart = last_patch.map_or(pending_since, |last| pending_since.max(last + window));
-        if self.withholds || !gathering.more_to_come {
+        if self.removes || !gathering.more_to_come {
             return apart;
         }
         apart.max(pending_since + window.max(WINDOW))
     }
 }
 
-/// The change that `volumesAttached` needs, if any. Entries that no publication speaks of, those of other
+/// The change that `volumesAttached` needs, if any. Entries that no report is about, those of other
 /// plugins among them, stay as they are.
 #[must_use]
 pub fn change<'a>(
     node: &Node,
-    publications: impl Iterator<Item = (&'a VolumeId, Publication)>,
+    reports: impl Iterator<Item = (&'a VolumeId, ReportAsAttached)>,
 ) -> Option<Change> {
     let mut before: Vec<&AttachedVolume> = node.status.volumes_attached.iter().collect();
     before.sort();
     let is_listed = |name: &str| before.binary_search_by(|entry| entry.name.as_str().cmp(name)).is_ok();
-    let (mut added, mut withheld) = (Vec::new(), BTreeSet::new());
-    for (volume, publication) in publications {
+    let (mut added, mut removed) = (Vec::new(), BTreeSet::new());
+    for (volume, report_as_attached) in reports {
         let name = volume.as_str();
-        match (publication, is_listed(name)) {
-            (Publication::List, false) => added.push(name),
-            (Publication::Withhold, true) => {
-                withheld.insert(name);
+        match (report_as_attached, is_listed(name)) {
+            (ReportAsAttached::Yes, false) => added.push(name),
+            (ReportAsAttached::No, true) => {
+                removed.insert(name);
             }
-            (Publication::Keep, _) | (Publication::List, true) | (Publication::Withhold, false) => {}
+            (ReportAsAttached::Unchanged, _)
+            | (ReportAsAttached::Yes, true)
+            | (ReportAsAttached::No, false) => {}
         }
     }
     let is_listed_twice = before.windows(2).any(|two| two.first() == two.last());
-    if added.is_empty() && withheld.is_empty() && !is_listed_twice {
+    if added.is_empty() && removed.is_empty() && !is_listed_twice {
         return None;
     }
-    let volumes = added.len() + withheld.len();
-    let kept = before.into_iter().filter(|entry| !withheld.contains(entry.name.as_str())).cloned();
+    let volumes = added.len() + removed.len();
+    let kept = before.into_iter().filter(|entry| !removed.contains(entry.name.as_str())).cloned();
     let added =
         added.into_iter().map(|name| AttachedVolume { name: name.into(), device_path: Text::default() });
     let mut list: Vec<AttachedVolume> = kept.chain(added).collect();
     list.sort();
     list.dedup();
-    Some(Change { list, withholds: !withheld.is_empty(), volumes })
+    Some(Change { list, removes: !removed.is_empty(), volumes })
 }
 
 /// The patch that makes `volumesAttached` this list.
@@ -145,7 +148,7 @@ mod tests {
     fn all_changes_of_a_node_go_in_one_sorted_list() {
         let (a, b, c) = (volume("a"), volume("b"), volume("c"));
         let node = node(&["kubernetes.io/iscsi/p:i:0", c.as_str()]);
-        let said = [(&b, Publication::List), (&a, Publication::List), (&c, Publication::Withhold)];
+        let said = [(&b, ReportAsAttached::Yes), (&a, ReportAsAttached::Yes), (&c, ReportAsAttached::No)];
         let expected: Vec<String> =
             [a.as_str(), b.as_str(), "kubernetes.io/iscsi/p:i:0"].map(String::from).to_vec();
         assert_eq!(names(change(&node, said.into_iter())), Some(expected));
@@ -170,7 +173,7 @@ mod tests {
             ("an idle server", true, false, false, Some(40), 30, 0),
             ("S2 what is put back", false, true, true, Some(10), 500, 0),
         ];
-        for (name, withholds, more_to_come, puts_back, last, window, expected) in cases {
+        for (name, removes, more_to_come, puts_back, last, window, expected) in cases {
             let gathering = Gathering {
                 pending_since: start,
                 last_patch: last.map(|ago| start - MS * ago),
@@ -178,7 +181,7 @@ mod tests {
                 more_to_come,
                 puts_back,
             };
-            let due = Change { list: Vec::new(), withholds, volumes: 1 }.due(&gathering);
+            let due = Change { list: Vec::new(), removes, volumes: 1 }.due(&gathering);
             assert_eq!(due - start, MS * expected, "{name}");
         }
     }
@@ -186,21 +189,24 @@ mod tests {
     #[test]
     fn a_change_that_takes_something_off_withholds() {
         let (a, b) = (volume("a"), volume("b"));
-        let swap = [(&a, Publication::Withhold), (&b, Publication::List)];
-        let withholds =
-            |names: &[&str]| change(&node(names), swap.into_iter()).map(|change| change.withholds);
-        assert_eq!(withholds(&[a.as_str()]), Some(true));
-        assert_eq!(withholds(&[]), Some(false));
-        assert_eq!(withholds(&[b.as_str()]), None);
+        let swap = [(&a, ReportAsAttached::No), (&b, ReportAsAttached::Yes)];
+        let removes = |names: &[&str]| change(&node(names), swap.into_iter()).map(|change| change.removes);
+        assert_eq!(removes(&[a.as_str()]), Some(true));
+        assert_eq!(removes(&[]), Some(false));
+        assert_eq!(removes(&[b.as_str()]), None);
     }
 
     #[test]
     fn s39_nothing_is_written_when_nothing_changes() {
         let (a, b) = (volume("a"), volume("b"));
         let node = node(&[b.as_str(), a.as_str()]);
-        let said = [(&a, Publication::List), (&b, Publication::Keep), (&volume("c"), Publication::Withhold)]
-            .map(|(volume, publication)| (volume.clone(), publication));
-        let said = said.iter().map(|(volume, publication)| (volume, *publication));
+        let said = [
+            (&a, ReportAsAttached::Yes),
+            (&b, ReportAsAttached::Unchanged),
+            (&volume("c"), ReportAsAttached::No),
+        ]
+        .map(|(volume, report_as_attached)| (volume.clone(), report_as_attached));
+        let said = said.iter().map(|(volume, report_as_attached)| (volume, *report_as_attached));
         assert_eq!(change(&node, said), None);
     }
 

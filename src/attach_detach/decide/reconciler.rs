@@ -1,8 +1,8 @@
 //! Reconciler: compares desired and actual state of one volume over all its nodes. Pure.
 //!
-//! In: the nodes that want the volume, and its pairs. Out: a [`Verdict`] per node. What needs more
-//! than one node to decide is one rule, and comes with the view: an exclusive volume is never
-//! attached, nor about to be, nor possibly still attached, on two nodes (S1, [`super::multi_attach`]).
+//! In: the nodes for which the volume is desired, and what is known of it on each node. Out: a [`Verdict`] per node.
+//! What needs more than one node to decide is one rule, and comes with the view: an exclusive volume is never attached,
+//! nor about to be, nor possibly still attached, on two nodes (S1, [`super::multi_attach`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::{
-    csi::{self, PairView, Verdict},
+    csi::{self, NodeVolumeView, Verdict},
     force::ForcePolicy,
     multi_attach::Exclusive,
     scope::Scope,
@@ -19,9 +19,9 @@ use crate::{
     attach_detach::{
         actual::{
             node::NodeState,
-            state::{Pair, VolumeState},
+            state::{NodeVolume, VolumeState},
         },
-        desired::{state::Wish, volume_name::VolumeId},
+        desired::{state::DesiredAttachment, volume_name::VolumeId},
         guard::blocks::StandOff,
     },
     kube_api::ids::NodeName,
@@ -33,9 +33,9 @@ use crate::{
 pub struct VolumeView<'a> {
     /// The volume.
     pub volume: &'a VolumeId,
-    /// Wishes by node.
-    pub wishes: Option<&'a VecMap<NodeName, Wish>>,
-    /// Pairs by node.
+    /// Desired attachments by node.
+    pub desired_nodes: Option<&'a VecMap<NodeName, DesiredAttachment>>,
+    /// What is known of it, by node.
     pub state: Option<&'a VolumeState>,
     /// On which nodes it is judged.
     pub scope: &'a Scope,
@@ -58,18 +58,19 @@ pub struct VolumeView<'a> {
 /// Judges the nodes of the volume.
 #[must_use]
 pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, Verdict> {
-    let absent = Pair::default();
+    let absent = NodeVolume::default();
     let mut verdicts = BTreeMap::new();
-    for node in names(view.wishes, view.state, view.scope) {
-        let pair = view.state.and_then(|state| state.pairs.get(node)).map_or(&absent, |pair| &**pair);
-        let wish = view.wishes.and_then(|wishes| wishes.get(node));
-        let rival = view.exclusive.and_then(|exclusive| exclusive.rival_of(node));
-        let pair_view = PairView {
+    for node in names(view.desired_nodes, view.state, view.scope) {
+        let node_volume =
+            view.state.and_then(|state| state.nodes.get(node)).map_or(&absent, |node_volume| &**node_volume);
+        let desired = view.desired_nodes.and_then(|desired_nodes| desired_nodes.get(node));
+        let conflict = view.exclusive.and_then(|exclusive| exclusive.conflict_of(node));
+        let view_of_node = NodeVolumeView {
             kind: view.volume.kind(),
-            wish,
-            pair,
+            desired,
+            node_volume,
             node: view.nodes.get(node).copied(),
-            rival: rival.as_ref(),
+            conflict: conflict.as_ref(),
             policy: &view.policy,
             wall: view.wall,
         };
@@ -77,31 +78,32 @@ pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, Verdict> 
             verdicts.insert(node.clone(), Verdict::blocked(object));
             continue;
         }
-        let verdict = csi::judge(&pair_view, now);
+        let verdict = csi::judge(&view_of_node, now);
         let verdict = match view.stand_off.as_ref().or_else(|| view.stand_off_on.get(node)) {
-            Some(why) => verdict.standing_off(pair, why),
+            Some(why) => verdict.standing_off(node_volume, why),
             None => verdict,
         };
-        verdicts.insert(node.clone(), verdict.confirming(pair, now));
+        verdicts.insert(node.clone(), verdict.confirming(node_volume, now));
     }
     verdicts
 }
 
-/// The nodes that want or have the volume, as far as they are in the scope.
+/// The nodes that need or have the volume, as far as they are in the scope.
 #[must_use]
 pub fn names<'a>(
-    wishes: Option<&'a VecMap<NodeName, Wish>>,
+    desired_nodes: Option<&'a VecMap<NodeName, DesiredAttachment>>,
     state: Option<&'a VolumeState>,
     scope: &'a Scope,
 ) -> BTreeSet<&'a NodeName> {
     match scope {
         Scope::All => {
-            let wanted = wishes.into_iter().flat_map(VecMap::keys);
-            wanted.chain(state.into_iter().flat_map(|state| state.pairs.keys())).collect()
+            let wanted = desired_nodes.into_iter().flat_map(VecMap::keys);
+            wanted.chain(state.into_iter().flat_map(|state| state.nodes.keys())).collect()
         }
         Scope::Nodes(nodes) => {
-            let is_wanted = |node| wishes.is_some_and(|wishes| wishes.contains_key(node));
-            let is_held = |node| state.is_some_and(|state| state.pairs.contains_key(node));
+            let is_wanted =
+                |node| desired_nodes.is_some_and(|desired_nodes| desired_nodes.contains_key(node));
+            let is_held = |node| state.is_some_and(|state| state.nodes.contains_key(node));
             nodes.iter().filter(|node| is_wanted(*node) || is_held(*node)).collect()
         }
     }

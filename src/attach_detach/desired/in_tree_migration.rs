@@ -248,7 +248,7 @@ fn gce_region(zones: &str) -> Option<&str> {
     region
 }
 
-/// KCM: gce_pd.go, `backwardCompatibleAccessModes`: the in-tree plugin attached for one writer whatever
+/// KCM: gce_pd.go, `backwardCompatibleAccessModes`: the in-tree plugin attached for one writer with all
 /// the modes said, and the driver refuses what it cannot do.
 fn gce_access_modes(modes: &TextList) -> TextList {
     let has = |wanted: &str| modes.iter().any(|mode| mode == wanted);

@@ -1,6 +1,6 @@
-//! Populator: from a pod and the objects it leads to, what the pod wishes.
+//! Populator: from a pod and the objects it leads to, what the pod needs.
 //!
-//! In: one pod and the tables. Out: [`PodWishes`], or `None` when the pod contributes nothing. The
+//! In: one pod and the tables. Out: [`DesiredPod`], or `None` when the pod contributes nothing. The
 //! result names every object it depends on, so that a change of any of them brings the pod back
 //! here; there is no sweep that has to find it (KCM waits up to three minutes for one).
 
@@ -8,7 +8,7 @@ use std::{mem, sync::Arc};
 
 use super::{
     attach_required::AttachRequired,
-    state::{AttachSource, PodFacts, PodWishes, Unresolved, WantedVolume, WhyUnresolved},
+    state::{AttachSource, DesiredPod, DesiredVolume, PodFacts, Unresolved, WhyUnresolved},
     volume_name::{VolumeId, VolumeKind},
     volume_source::{self, CsiVolume, Sharing, Storage},
 };
@@ -24,22 +24,22 @@ use crate::{
     state::{Objects, Stored, VecMap},
 };
 
-/// What the pod wishes now. `before` is what it wished until now: a volume that was resolved once
-/// stays wanted while the pod lives, even if its claim or volume has vanished, because the pod may
+/// What the pod needs now. `before` is what it needed until now: a volume that was resolved once
+/// stays desired while the pod lives, even if its claim or volume has vanished, because the pod may
 /// have it mounted (attach-detach §2, pain 14). Only a driver that no longer needs attaching ends
-/// the wish (P-04, S16).
+/// the desired attachment (P-04, S16).
 #[must_use]
-pub fn wishes(
+pub fn populate(
     pod: &Pod,
     objects: &Objects,
     drivers: &AttachRequired,
-    before: Option<&PodWishes>,
-) -> Option<PodWishes> {
+    before: Option<&DesiredPod>,
+) -> Option<DesiredPod> {
     if pod.spec.node_name.is_empty() || pod.spec.volumes.is_empty() || pod.is_terminated() {
         return None;
     }
     let before = before.filter(|before| before.pod.uid == pod.metadata.uid);
-    let mut wishes = PodWishes {
+    let mut desired_pod = DesiredPod {
         pod: Arc::new(PodFacts {
             key: pod.key(),
             uid: pod.metadata.uid.clone(),
@@ -53,42 +53,42 @@ pub fn wishes(
     let mut depends_on = Vec::new();
     // KCM: a node stays managed once it was seen so; its annotation is only waited for
     // (attach_detach_controller.go, nodeUpdate).
-    let managed = objects.nodes.get(&wishes.node).is_some_and(|node| node.is_managed())
+    let managed = objects.nodes.get(&desired_pod.node).is_some_and(|node| node.is_managed())
         || before.is_some_and(|before| !before.volumes.is_empty());
     if !managed {
-        depends_on.push(ObjectRef::Node(wishes.node.clone()));
+        depends_on.push(ObjectRef::Node(desired_pod.node.clone()));
     }
     for volume in &pod.spec.volumes {
         let resolved = resolve(pod, volume, objects, drivers, &mut depends_on);
         let why = match resolved {
             Ok(Resolved::NotAttachable) => continue,
             Ok(Resolved::Attachable(id, wanted)) if managed => {
-                want(&mut wishes.volumes, id, wanted);
+                want(&mut desired_pod.volumes, id, wanted);
                 continue;
             }
-            Ok(Resolved::Attachable(..)) => WhyUnresolved::NodeNotManaged(wishes.node.clone()),
+            Ok(Resolved::Attachable(..)) => WhyUnresolved::NodeNotManaged(desired_pod.node.clone()),
             Err(why) => why,
         };
-        wishes.unresolved.push(Unresolved { pod_volume: volume.name.to_string(), why });
+        desired_pod.unresolved.push(Unresolved { pod_volume: volume.name.to_string(), why });
         let kept = before.and_then(|before| before.volume(&volume.name));
         if let Some((id, wanted)) = kept {
             let pod_volumes = [volume.name.clone()].into();
             want(
-                &mut wishes.volumes,
+                &mut desired_pod.volumes,
                 id.clone(),
-                WantedVolume { pod_volumes, current: false, ..wanted.clone() },
+                DesiredVolume { pod_volumes, current: false, ..wanted.clone() },
             );
         }
     }
     depends_on.sort();
     depends_on.dedup();
-    wishes.depends_on = depends_on.into();
-    Some(wishes)
+    desired_pod.depends_on = depends_on.into();
+    Some(desired_pod)
 }
 
-/// Adds a wish. Two volumes of one pod may be the same storage under two PersistentVolumes (pain 15):
+/// Adds a volume. Two volumes of one pod may be the same storage under two PersistentVolumes (pain 15):
 /// then what is current counts before what is stale, and what is exclusive for one is exclusive.
-fn want(volumes: &mut VecMap<VolumeId, Arc<WantedVolume>>, id: VolumeId, mut wanted: WantedVolume) {
+fn want(volumes: &mut VecMap<VolumeId, Arc<DesiredVolume>>, id: VolumeId, mut wanted: DesiredVolume) {
     if let Some(other) = volumes.remove(&id) {
         let mut other = Arc::unwrap_or_clone(other);
         if other.current || !wanted.current {
@@ -103,7 +103,7 @@ fn want(volumes: &mut VecMap<VolumeId, Arc<WantedVolume>>, id: VolumeId, mut wan
 }
 
 enum Resolved {
-    Attachable(VolumeId, WantedVolume),
+    Attachable(VolumeId, DesiredVolume),
     NotAttachable,
 }
 
@@ -148,7 +148,7 @@ fn resolve(
         (None, Some(inline)) => (Some(AttachSource::Inline(inline.spec)), inline.name.into()),
         (None, None) => (None, volume.name.clone().into()),
     };
-    let wanted = WantedVolume {
+    let wanted = DesiredVolume {
         pod_volumes: [volume.name.clone()].into(),
         source: source.filter(|_| id.kind() == VolumeKind::Csi),
         spec_name,

@@ -1,7 +1,7 @@
 //! Desired state: which volume must be on which node, and for which pods.
 //!
-//! In: per pod, what it wishes ([`PodWishes`], made by the populator). Out: per volume the nodes that
-//! want it, and which volumes a change touched. Also the index by which an object that a pod waits
+//! In: per pod, what it needs ([`DesiredPod`], made by the populator). Out: per volume the nodes that
+//! need it, and which volumes a change touched. Also the index by which an object that a pod waits
 //! for finds that pod again.
 
 use std::{
@@ -23,18 +23,18 @@ use crate::{
     state::{Relation, VecMap, give_back_room},
 };
 
-/// What one pod wishes.
+/// What one pod needs.
 #[derive(Clone, Debug, PartialEq)]
-pub struct PodWishes {
+pub struct DesiredPod {
     /// The pod.
     pub pod: Arc<PodFacts>,
     /// The node it was scheduled to.
     pub node: NodeName,
     /// Volumes to attach there.
-    pub volumes: VecMap<VolumeId, Arc<WantedVolume>>,
+    pub volumes: VecMap<VolumeId, Arc<DesiredVolume>>,
     /// Volumes that cannot be resolved yet, and why.
     pub unresolved: Vec<Unresolved>,
-    /// Objects whose change may change these wishes, in order.
+    /// Objects whose change may change these desired attachments, in order.
     pub depends_on: Box<[ObjectRef]>,
 }
 
@@ -49,9 +49,9 @@ pub struct PodFacts {
     pub created: Option<Timestamp>,
 }
 
-/// A volume that a pod wants.
+/// A volume that a pod needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WantedVolume {
+pub struct DesiredVolume {
     /// Names of the volume inside the pod: more than one if several claims of the pod lead to it.
     pub pod_volumes: TextList,
     /// What its VolumeAttachment is made of.
@@ -62,8 +62,8 @@ pub struct WantedVolume {
     pub spec_name: ArcStr,
     /// Whether it may be attached to one node at a time only (attach-detach §6.5).
     pub exclusive: bool,
-    /// Whether claim, volume and driver still say what they said when the wish was made. A wish that
-    /// went stale keeps an attachment (the pod may be using it) but makes none (S8).
+    /// Whether claim, volume and driver still say what they said when the desired attachment was made. A desired
+    /// attachment that went stale keeps an attachment (the pod may be using it) but makes none (S8).
     pub current: bool,
 }
 
@@ -85,7 +85,7 @@ pub struct Unresolved {
     pub why: WhyUnresolved,
 }
 
-/// What a pod's volume waits for before it can be wanted.
+/// What a pod's volume waits for before it can be desired.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WhyUnresolved {
     /// The pod's node is not handed to the controller by its kubelet.
@@ -110,7 +110,7 @@ pub enum WhyUnresolved {
 }
 
 impl WhyUnresolved {
-    /// Whether waiting will not help: somebody has to change the object.
+    /// Whether waiting will not help: the object has to be changed.
     #[must_use]
     pub fn is_permanent(&self) -> bool {
         matches!(self, Self::MalformedSource(..) | Self::FlexVolumeUnsupported(_))
@@ -161,11 +161,11 @@ impl WhyUnresolved {
     }
 }
 
-impl PodWishes {
-    /// What the pod's volume of this name is wanted as.
+impl DesiredPod {
+    /// What the pod's volume of this name is desired as.
     #[must_use]
-    pub fn volume(&self, pod_volume: &str) -> Option<(&VolumeId, &WantedVolume)> {
-        let named = |wanted: &WantedVolume| wanted.pod_volumes.iter().any(|name| name == pod_volume);
+    pub fn volume(&self, pod_volume: &str) -> Option<(&VolumeId, &DesiredVolume)> {
+        let named = |wanted: &DesiredVolume| wanted.pod_volumes.iter().any(|name| name == pod_volume);
         self.volumes.iter().find(|(_, wanted)| named(wanted)).map(|(id, wanted)| (id, &**wanted))
     }
 
@@ -173,7 +173,7 @@ impl PodWishes {
     /// to log and to count.
     pub fn newly_unresolved<'a>(
         &'a self,
-        before: Option<&'a PodWishes>,
+        before: Option<&'a DesiredPod>,
     ) -> impl Iterator<Item = &'a Unresolved> {
         let before = before.filter(|before| before.pod.uid == self.pod.uid);
         let known = before.map_or(&[][..], |before| &before.unresolved);
@@ -181,51 +181,51 @@ impl PodWishes {
     }
 }
 
-/// One volume on one node: who wants it there.
+/// One volume on one node, and the pods that need it there.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Wish {
-    /// The wanting pods by UID, each with its view of the volume.
-    pub pods: VecMap<Uid, (Arc<PodFacts>, Arc<WantedVolume>)>,
+pub struct DesiredAttachment {
+    /// The pods by UID, each with its view of the volume.
+    pub pods: VecMap<Uid, (Arc<PodFacts>, Arc<DesiredVolume>)>,
 }
 
-impl Wish {
+impl DesiredAttachment {
     /// Whether any of the pods sees the volume as exclusive.
     #[must_use]
     pub fn is_exclusive(&self) -> bool {
         self.pods.values().any(|(_, volume)| volume.exclusive)
     }
 
-    /// Whether at least one wish may make an attachment.
+    /// Whether at least one desired attachment may make an attachment.
     #[must_use]
     pub fn is_current(&self) -> bool {
         self.pods.values().any(|(_, volume)| volume.current)
     }
 
-    /// What the VolumeAttachment is made of, if at least one wish is current and the volume needs one.
+    /// What the VolumeAttachment is made of, if at least one desired attachment is current and the volume needs one.
     #[must_use]
     pub fn attachable(&self) -> Option<&AttachSource> {
         self.pods.values().find(|(_, volume)| volume.current).and_then(|(_, volume)| volume.source.as_ref())
     }
 
-    /// Age order of wishes: the oldest pod first, then the order of names.
+    /// Age order: the oldest pod first, then the order of names.
     #[must_use]
     pub fn seniority(&self) -> Option<(Option<Timestamp>, &PodKey)> {
         self.pods.values().map(|(pod, _)| (pod.created, &pod.key)).min()
     }
 }
 
-/// All wishes, by volume and by pod.
+/// Everything that pods need, by volume and by pod.
 #[derive(Clone, Debug, Default)]
 pub struct DesiredState {
-    pods: HashMap<PodKey, Box<PodWishes>>,
-    volumes: HashMap<VolumeId, VecMap<NodeName, Wish>>,
+    pods: HashMap<PodKey, Box<DesiredPod>>,
+    volumes: HashMap<VolumeId, VecMap<NodeName, DesiredAttachment>>,
     dependants: Relation<ObjectRef, PodKey>,
 }
 
 impl DesiredState {
-    /// Sets or (with `None`) withdraws what a pod wishes. Returns the volumes whose wishes changed.
-    pub fn set(&mut self, key: &PodKey, wishes: Option<PodWishes>) -> BTreeSet<VolumeId> {
-        if self.pods.get(key).map(|before| &**before) == wishes.as_ref() {
+    /// Sets or (with `None`) removes what a pod needs. Returns the volumes whose desired attachments changed.
+    pub fn set(&mut self, key: &PodKey, desired_pod: Option<DesiredPod>) -> BTreeSet<VolumeId> {
+        if self.pods.get(key).map(|before| &**before) == desired_pod.as_ref() {
             return BTreeSet::new();
         }
         let before = self.pods.remove(key);
@@ -235,32 +235,32 @@ impl DesiredState {
                 self.dependants.remove(object, key);
             }
             for volume in before.volumes.keys() {
-                self.withdraw(volume, &before.node, &before.pod.uid);
+                self.remove(volume, &before.node, &before.pod.uid);
                 touched.insert(volume.clone());
             }
         }
-        if let Some(wishes) = wishes {
-            for object in &wishes.depends_on {
+        if let Some(desired_pod) = desired_pod {
+            for object in &desired_pod.depends_on {
                 self.dependants.insert(object.clone(), key.clone());
             }
-            for (volume, wanted) in &wishes.volumes {
+            for (volume, wanted) in &desired_pod.volumes {
                 let nodes = self.volumes.entry(volume.clone()).or_default();
-                let pods = &mut nodes.get_or_default(&wishes.node).pods;
-                pods.insert(wishes.pod.uid.clone(), (Arc::clone(&wishes.pod), Arc::clone(wanted)));
+                let pods = &mut nodes.get_or_default(&desired_pod.node).pods;
+                pods.insert(desired_pod.pod.uid.clone(), (Arc::clone(&desired_pod.pod), Arc::clone(wanted)));
                 touched.insert(volume.clone());
             }
-            self.pods.insert(key.clone(), Box::new(wishes));
+            self.pods.insert(key.clone(), Box::new(desired_pod));
         }
         give_back_room(&mut self.pods);
         give_back_room(&mut self.volumes);
         touched
     }
 
-    fn withdraw(&mut self, volume: &VolumeId, node: &NodeName, uid: &Uid) {
+    fn remove(&mut self, volume: &VolumeId, node: &NodeName, uid: &Uid) {
         let Some(nodes) = self.volumes.get_mut(volume) else { return };
-        if let Some(wish) = nodes.get_mut(node) {
-            wish.pods.remove(uid);
-            if wish.pods.is_empty() {
+        if let Some(desired) = nodes.get_mut(node) {
+            desired.pods.remove(uid);
+            if desired.pods.is_empty() {
                 nodes.remove(node);
             }
         }
@@ -269,32 +269,32 @@ impl DesiredState {
         }
     }
 
-    /// What a pod wishes at present.
+    /// What a pod needs at present.
     #[must_use]
-    pub fn pod(&self, key: &PodKey) -> Option<&PodWishes> {
-        self.pods.get(key).map(|wishes| &**wishes)
+    pub fn pod(&self, key: &PodKey) -> Option<&DesiredPod> {
+        self.pods.get(key).map(|desired_pod| &**desired_pod)
     }
 
-    /// Pods whose wishes depend on the object.
+    /// Pods whose desired attachments depend on the object.
     #[must_use]
     pub fn dependants(&self, object: &ObjectRef) -> Vec<PodKey> {
         self.dependants.of(object.clone()).cloned().collect()
     }
 
-    /// Every wanted volume.
+    /// Every desired volume.
     pub fn volumes(&self) -> impl Iterator<Item = &VolumeId> {
         self.volumes.keys()
     }
 
-    /// The nodes that want the volume.
+    /// The nodes for which the volume is desired.
     #[must_use]
-    pub fn nodes(&self, volume: &VolumeId) -> Option<&VecMap<NodeName, Wish>> {
+    pub fn nodes(&self, volume: &VolumeId) -> Option<&VecMap<NodeName, DesiredAttachment>> {
         self.volumes.get(volume)
     }
 
-    /// Who wants the volume on the node.
+    /// The pods that need the volume on the node.
     #[must_use]
-    pub fn wish(&self, volume: &VolumeId, node: &NodeName) -> Option<&Wish> {
+    pub fn get(&self, volume: &VolumeId, node: &NodeName) -> Option<&DesiredAttachment> {
         self.volumes.get(volume)?.get(node)
     }
 }

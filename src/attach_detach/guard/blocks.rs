@@ -1,8 +1,8 @@
 //! What keeps a volume from being touched although the rules would allow it: another controller at work
 //! (S14), a restore of etcd (E11), an object that cannot be read (S42).
 //!
-//! In: the suspicion, the grace after a restore, the markers in the tables. Out: the [`StandOff`] that a plan
-//! takes as a value, and per node the object that has to be readable first.
+//! In: the evidence of a second writer, the grace after a restore, the markers in the tables. Out: the [`StandOff`]
+//! that a plan takes as a value, and per node the object that has to be readable first.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::{
     attach_detach::{
         controller::Controller,
-        desired::{state::Wish, volume_name::VolumeId},
+        desired::{state::DesiredAttachment, volume_name::VolumeId},
         tell::report::Line,
     },
     kube_api::{
@@ -28,7 +28,7 @@ use crate::{
 /// Why nothing is taken away from nodes or drivers for now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StandOff {
-    /// Another controller does our work, or somebody writes to the node again and again (S14): who, and what.
+    /// Another controller does our work, or another party writes to the node again and again (S14): who, and what.
     ForeignWriter(Arc<str>),
     /// The cluster was restored from a backup: what it says may be of the past (E11).
     Restored {
@@ -85,7 +85,7 @@ impl Controller {
 
     /// Whether nothing may be taken away now.
     pub(in crate::attach_detach) fn stand_off(&self, now: Instant) -> Option<StandOff> {
-        if let Some(by) = self.foreign.everywhere() {
+        if let Some(by) = self.second_controller.everywhere() {
             return Some(StandOff::ForeignWriter(by.to_string().into()));
         }
         let left = self.objects.restore_grace().left(now)?;
@@ -96,20 +96,20 @@ impl Controller {
     pub(in crate::attach_detach) fn stand_off_on(
         &self,
         volume: &VolumeId,
-        wishes: Option<&VecMap<NodeName, Wish>>,
+        desired_nodes: Option<&VecMap<NodeName, DesiredAttachment>>,
     ) -> BTreeMap<NodeName, StandOff> {
-        if self.foreign.everywhere().is_some() || !self.foreign.is_any_node() {
+        if self.second_controller.everywhere().is_some() || !self.second_controller.is_any_node() {
             return BTreeMap::new();
         }
-        let held = self.actual.volume(volume).into_iter().flat_map(|state| state.pairs.keys());
-        let nodes = wishes.into_iter().flat_map(VecMap::keys).chain(held);
+        let held = self.actual.volume(volume).into_iter().flat_map(|state| state.nodes.keys());
+        let nodes = desired_nodes.into_iter().flat_map(VecMap::keys).chain(held);
         nodes.filter_map(|node| Some((node.clone(), self.stand_off_of(node)?))).collect()
     }
 
     /// Whether nothing may be taken away from this node now, while elsewhere all goes on.
     pub(in crate::attach_detach) fn stand_off_of(&self, name: &NodeName) -> Option<StandOff> {
         let out_of_service = self.objects.nodes.get(name).is_some_and(|node| node.is_out_of_service());
-        let by = self.foreign.on(name, out_of_service)?;
+        let by = self.second_controller.on(name, out_of_service)?;
         Some(StandOff::ForeignWriter(by.to_string().into()))
     }
 
@@ -134,12 +134,12 @@ impl Controller {
         &self,
         volume: &VolumeId,
         attachment: Option<&AttachmentName>,
-        wishes: Option<&VecMap<NodeName, Wish>>,
+        desired_nodes: Option<&VecMap<NodeName, DesiredAttachment>>,
     ) -> BTreeMap<NodeName, String> {
         let objects = &self.objects;
         let mut blocked = BTreeMap::new();
-        let held = self.actual.volume(volume).into_iter().flat_map(|state| state.pairs.keys());
-        let nodes = || wishes.into_iter().flat_map(VecMap::keys).chain(held.clone());
+        let held = self.actual.volume(volume).into_iter().flat_map(|state| state.nodes.keys());
+        let nodes = || desired_nodes.into_iter().flat_map(VecMap::keys).chain(held.clone());
         if objects.nodes.unreadable_count() > 0 {
             let unreadable = nodes().filter(|node| objects.unreadable::<Node>(node).is_some());
             blocked.extend(unreadable.map(|node| (node.clone(), format!("node/{node}"))));

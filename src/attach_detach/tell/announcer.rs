@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     attach_detach::{
-        actual::state::{ActualState, Pair, Publication},
+        actual::state::{ActualState, NodeVolume, ReportAsAttached},
         clock::Clock,
         decide::csi::{self, Verdict, Waiting},
         desired::{state::DesiredState, volume_name::VolumeId},
@@ -121,7 +121,7 @@ impl Announcer {
     ) -> News {
         let record = self.take(volume, node);
         let mut look = Look { volume, node, known, record, news: News::default() };
-        if known.desired.wish(volume, node).is_some() {
+        if known.desired.get(volume, node).is_some() {
             look.desired(verdict, others);
         } else {
             look.undesired(verdict);
@@ -130,7 +130,7 @@ impl Announcer {
     }
 
     /// Takes something that is recorded unless it was of late.
-    pub(in crate::attach_detach) fn announce(
+    pub(in crate::attach_detach) fn record_once(
         &mut self,
         volume: &VolumeId,
         node: &NodeName,
@@ -140,7 +140,7 @@ impl Announcer {
     ) -> News {
         let record = self.take(volume, node);
         let mut look = Look { volume, node, known, record, news: News::default() };
-        look.announce(topic, announcement);
+        look.record_once(topic, announcement);
         self.keep(look)
     }
 
@@ -152,20 +152,20 @@ impl Announcer {
         actual: &ActualState,
     ) -> Vec<(VolumeId, NodeName)> {
         let pod = PodKey::new(&event.involved.namespace, &event.involved.name);
-        let Some(wishes) = desired.pod(&pod).filter(|_| event.involved.kind == Pod::KIND) else {
+        let Some(desired_pod) = desired.pod(&pod).filter(|_| event.involved.kind == Pod::KIND) else {
             return Vec::new();
         };
-        let pairs = wishes.volumes.keys().map(|volume| (volume.clone(), wishes.node.clone()));
-        let pairs: Vec<_> = pairs.filter(|(volume, node)| actual.pair(volume, node).is_some()).collect();
-        for pair in &pairs {
-            let Some(record) = self.records.get_mut(pair) else { continue };
+        let keys = desired_pod.volumes.keys().map(|volume| (volume.clone(), desired_pod.node.clone()));
+        let keys: Vec<_> = keys.filter(|(volume, node)| actual.node_volume(volume, node).is_some()).collect();
+        for node_volume in &keys {
+            let Some(record) = self.records.get_mut(node_volume) else { continue };
             if event.reason == events::ATTACHED {
                 record.attached = false;
             } else {
                 record.events.clear();
             }
         }
-        pairs
+        keys
     }
 
     /// A predecessor of this process has recorded that the volume is attached here.
@@ -209,17 +209,17 @@ struct Look<'a> {
 impl Look<'_> {
     /// No pod is there to read an event: the node's says what keeps the volume there.
     fn undesired(&mut self, verdict: &Verdict) {
-        let pair = self.known.actual.pair(self.volume, self.node);
+        let node_volume = self.known.actual.node_volume(self.volume, self.node);
         match verdict.waiting.as_ref().and_then(failure) {
             Some(message) => {
                 let announcement = Announcement::DetachFailed(self.node.clone(), message.to_string());
-                self.announce(Topic::Failure, &announcement);
+                self.record_once(Topic::Failure, &announcement);
             }
             // Between two tries it is the same failure.
-            None if pair.is_some_and(|pair| pair.retry.failures() > 0) => {}
+            None if node_volume.is_some_and(|node_volume| node_volume.retry.failures() > 0) => {}
             None => {
                 // A pod that takes the place of another finds it attached: that is no news.
-                let attached = self.record.attached && pair.is_some_and(Pair::holds);
+                let attached = self.record.attached && node_volume.is_some_and(NodeVolume::may_be_attached);
                 self.record = Record { attached, ..Record::default() };
             }
         }
@@ -227,7 +227,7 @@ impl Look<'_> {
 
     /// What changed for the pods that need the volume here.
     fn desired(&mut self, verdict: &Verdict, others: &Others<'_>) {
-        if verdict.publication == Publication::List && !self.record.attached {
+        if verdict.report_as_attached == ReportAsAttached::Yes && !self.record.attached {
             self.record.attached = true;
             self.record.events.remove(&Topic::Failure);
             self.record_event(&Announcement::Attached);
@@ -236,30 +236,32 @@ impl Look<'_> {
         }
         match &verdict.waiting {
             Some(Waiting::AttachError { message, .. }) => {
-                self.announce(Topic::Failure, &Announcement::Failed(message.clone()));
+                self.record_once(Topic::Failure, &Announcement::Failed(message.clone()));
             }
             Some(Waiting::ForeignAttachment { name }) => {
                 let message = events::name_taken(name);
-                self.announce(Topic::Failure, &Announcement::Failed(message));
+                self.record_once(Topic::Failure, &Announcement::Failed(message));
             }
             Some(Waiting::WaitingForAttacher) if self.lasts(LONG) => {
                 let message = events::timed_out(self.volume, "attach");
-                self.announce(Topic::Failure, &Announcement::Failed(message));
+                self.record_once(Topic::Failure, &Announcement::Failed(message));
             }
             Some(Waiting::WaitingForDeletion) => {
-                let pair = self.known.actual.pair(self.volume, self.node);
-                let error = pair.and_then(|pair| pair.attachment.as_deref()).and_then(csi::detach_error);
+                let node_volume = self.known.actual.node_volume(self.volume, self.node);
+                let error = node_volume
+                    .and_then(|node_volume| node_volume.attachment.as_deref())
+                    .and_then(csi::detach_error);
                 let message = events::being_deleted(error.map(|error| &*error.message));
                 if error.is_some() || self.lasts(LONG) {
-                    self.announce(Topic::Failure, &Announcement::Failed(message));
+                    self.record_once(Topic::Failure, &Announcement::Failed(message));
                 }
             }
             Some(Waiting::NodeStatusRefused { message }) => {
                 let announcement = Announcement::NotPublished(self.node.clone(), message.to_string());
-                self.announce(Topic::Failure, &announcement);
+                self.record_once(Topic::Failure, &announcement);
             }
-            Some(Waiting::HeldByNode { rival }) if rival.holds => {
-                self.held_by(&rival.node, others);
+            Some(Waiting::HeldByNode { conflict }) if conflict.is_attached => {
+                self.held_by(&conflict.node, others);
                 return;
             }
             _ => {}
@@ -271,9 +273,10 @@ impl Look<'_> {
         let known = self.known;
         self.record.held_since.get_or_insert(known.now);
         let beside = others.holders_beside(self.node);
-        let wishes = beside.filter_map(|other| known.desired.wish(self.volume, other));
-        let users = wishes.flat_map(|wish| wish.pods.values()).map(|(pod, _)| pod.key.clone()).collect();
-        self.announce(Topic::MultiAttach, &Announcement::HeldElsewhere(users));
+        let desired_pod = beside.filter_map(|other| known.desired.get(self.volume, other));
+        let users =
+            desired_pod.flat_map(|desired| desired.pods.values()).map(|(pod, _)| pod.key.clone()).collect();
+        self.record_once(Topic::MultiAttach, &Announcement::HeldElsewhere(users));
         let waiting = others.verdicts.get(holder).and_then(|verdict| verdict.waiting.as_ref());
         let patience = match waiting {
             // The driver's time, not ours.
@@ -297,7 +300,7 @@ impl Look<'_> {
                 Announcement::Holder { node: holder, waiting: waiting.cloned(), foreign, since }
             }
         };
-        self.announce(Topic::Holder, &announcement);
+        self.record_once(Topic::Holder, &announcement);
     }
 
     fn is_free(&mut self, others: &Others<'_>) {
@@ -325,7 +328,7 @@ impl Look<'_> {
         at <= self.known.now
     }
 
-    fn announce(&mut self, topic: Topic, announcement: &Announcement) {
+    fn record_once(&mut self, topic: Topic, announcement: &Announcement) {
         let now = self.known.now;
         let again_at = match self.record.events.get(&topic) {
             Some(before) if before.holds(announcement, now) => before.repeat_at(),
@@ -342,8 +345,8 @@ impl Look<'_> {
 
     fn record_event(&mut self, announcement: &Announcement) {
         let Known { objects, desired, .. } = self.known;
-        match (desired.wish(self.volume, self.node), announcement) {
-            (Some(wish), _) => self.news.events.extend(events::events(objects, wish, announcement)),
+        match (desired.get(self.volume, self.node), announcement) {
+            (Some(desired), _) => self.news.events.extend(events::events(objects, desired, announcement)),
             (None, Announcement::DetachFailed(..)) => {
                 let event = events::node_event(objects, self.volume, self.node, announcement);
                 self.news.events.extend(event);

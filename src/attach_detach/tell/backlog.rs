@@ -1,7 +1,7 @@
 //! Who keeps volumes waiting, by driver: counted from what waits when scraped.
 //!
-//! In: the waits of all pairs, and the VolumeAttachments. Out: gauges that are there on the replica alone that
-//! decides, as it alone knows.
+//! In: the waits of all volumes on nodes, and the VolumeAttachments. Out: gauges that are there on the replica alone
+//! that decides, as it alone knows.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -12,7 +12,7 @@ use prometheus::{
     proto::MetricFamily,
 };
 
-use super::standing::Standing;
+use super::diagnostics::Diagnostics;
 use crate::{
     attach_detach::{
         decide::{csi::Waiting, force::Unforced},
@@ -28,7 +28,7 @@ use crate::{
 struct Backlog {
     /// VolumeAttachments that wait for it.
     attachments: i64,
-    /// Detaches that are forced unless somebody unmounts in time.
+    /// Detaches that are forced unless the kubelet unmounts in time.
     forced: i64,
     /// When the oldest deletion under way began.
     oldest_deletion: Option<Timestamp>,
@@ -37,7 +37,7 @@ struct Backlog {
 /// The gauges.
 #[derive(Clone)]
 struct Gauges {
-    standing: Arc<Standing>,
+    diagnostics: Arc<Diagnostics>,
     objects: Arc<Objects>,
     drivers: Bounded,
     attachments: IntGaugeVec,
@@ -51,12 +51,12 @@ struct Gauges {
 /// # Errors
 /// See [`Metrics::register`].
 pub fn register(
-    standing: Arc<Standing>,
+    diagnostics: Arc<Diagnostics>,
     objects: Arc<Objects>,
     metrics: &Metrics,
 ) -> Result<(), prometheus::Error> {
     metrics.register(&Gauges {
-        standing,
+        diagnostics,
         objects,
         drivers: metrics.drivers(),
         attachments: IntGaugeVec::new(
@@ -70,7 +70,7 @@ pub fn register(
         forced: IntGaugeVec::new(
             Opts::new(
                 "mooring_force_detach_pending",
-                "Volumes on nodes that are not Ready or gone, which are detached by force if nobody unmounts them \
+                "Volumes on nodes that are not Ready or gone, which are detached by force unless they are unmounted \
                  before; of a standby, none",
             ),
             &["driver"],
@@ -120,14 +120,14 @@ impl Gauges {
     fn count(&self) -> (BTreeMap<String, Backlog>, Option<Timestamp>) {
         let mut backlogs: BTreeMap<String, Backlog> = BTreeMap::new();
         let mut next_force: Option<Timestamp> = None;
-        self.standing.for_each_wait(|pair, waiting| {
+        self.diagnostics.for_each_wait(|node_volume, waiting| {
             let forced_at = forced_at(waiting);
             if forced_at.is_none() && !is_for_attacher(waiting) {
                 return;
             }
-            let driver = match pair.volume.kind() {
-                VolumeKind::Csi => pair.volume.driver_and_handle().0,
-                VolumeKind::NoOp => pair.volume.plugin(),
+            let driver = match node_volume.volume.kind() {
+                VolumeKind::Csi => node_volume.volume.driver_and_handle().0,
+                VolumeKind::NoOp => node_volume.volume.plugin(),
             };
             let backlog = backlogs.entry(self.drivers.shown(driver).to_owned()).or_default();
             backlog.attachments += i64::from(is_for_attacher(waiting));
@@ -152,7 +152,7 @@ impl Collector for Gauges {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        let leads = self.standing.leads();
+        let leads = self.diagnostics.leads();
         let (backlogs, next_force) = if leads { self.count() } else { (BTreeMap::new(), None) };
         let now = Timestamp::now();
         self.oldest_deletion.reset();
@@ -194,7 +194,7 @@ mod tests {
     use serde_json::json;
     use tokio::time::Instant;
 
-    use super::super::standing::{PairWait, State};
+    use super::super::diagnostics::{NodeVolumeWait, State};
     use super::*;
     use crate::{
         attach_detach::desired::volume_name::VolumeId,
@@ -203,9 +203,9 @@ mod tests {
 
     #[test]
     fn a_leader_counts_by_driver_who_is_waited_for_and_what_is_to_be_forced() {
-        let (metrics, standing, objects) =
-            (Metrics::default(), Arc::new(Standing::default()), Arc::default());
-        register(Arc::clone(&standing), Arc::clone(&objects), &metrics).unwrap();
+        let (metrics, diagnostics, objects) =
+            (Metrics::default(), Arc::new(Diagnostics::default()), Arc::default());
+        register(Arc::clone(&diagnostics), Arc::clone(&objects), &metrics).unwrap();
         let now = Instant::now();
         let due = |second| Unforced::Until(Timestamp::from_second(second).unwrap());
         let failed = Waiting::AttachError { message: "no".to_owned(), at: None };
@@ -219,8 +219,8 @@ mod tests {
         let node = NodeName::from("n");
         for (driver, handle, waiting) in cases {
             let volume = VolumeId::csi(&DriverName::from(driver), handle);
-            let wait = PairWait { state: State::Attached, waiting };
-            standing.set(&volume, &node, Some((wait, None)), now);
+            let wait = NodeVolumeWait { state: State::Attached, waiting };
+            diagnostics.set(&volume, &node, Some((wait, None)), now);
         }
         let since = Timestamp::now().checked_sub(Duration::from_mins(20)).unwrap();
         let attachment = json!({
@@ -237,7 +237,7 @@ mod tests {
         for family in families {
             assert_eq!(shown(&format!("mooring_{family}")), None, "a standby counts nothing");
         }
-        standing.lead(now);
+        diagnostics.lead(now);
         assert_eq!(shown("mooring_attacher_backlog{driver=\"a\"}"), Some(2.0));
         assert_eq!(shown("mooring_attacher_backlog{driver=\"b\"}"), Some(0.0));
         assert_eq!(shown("mooring_force_detach_pending{driver=\"a\"}"), Some(1.0));

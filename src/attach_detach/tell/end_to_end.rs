@@ -3,7 +3,7 @@
 //! In: what the planner says has ended. Observed where it is carried out, not where it is planned, for that is where
 //! the trace of an operation is known.
 
-use super::phases::{Lap, Span};
+use super::phases::{PhaseDuration, Span};
 use crate::{
     attach_detach::{actual::state::Operation, desired::volume_name::VolumeId},
     metrics::{
@@ -13,8 +13,8 @@ use crate::{
     },
 };
 
-/// From a wish to its fulfilment: from what an API server needs for its answers to what a driver may take, in
-/// seconds. SLOs are measured at 1.
+/// From a pod's need to its fulfilment: from what an API server needs for its answers to what a driver may
+/// take, in seconds. SLOs are measured at 1.
 const BUCKETS: [f64; 14] =
     [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 120.0, 600.0];
 
@@ -42,12 +42,12 @@ impl EndToEnd {
         Ok(Self {
             attach: histogram(
                 "mooring_attach_e2e_seconds",
-                "Time in seconds from a pod's wish to the volume's publication, by phase, and in total",
+                "Time in seconds from a pod's need of a volume to its publication, by phase, and in total",
                 &["driver", "phase"],
             )?,
             detach: histogram(
                 "mooring_detach_e2e_seconds",
-                "Time in seconds from the end of the last wish to the attachment's absence, by phase, and in total",
+                "Time in seconds from the end of the last pod's need to the attachment's absence, by phase, and in total",
                 &["driver", "phase", "forced"],
             )?,
             attach_overhead: histogram(
@@ -67,16 +67,16 @@ impl EndToEnd {
     }
 
     /// Notes what has ended on the way of a volume, during that trace.
-    pub fn observe(&self, volume: &VolumeId, lap: Lap, trace: Option<TraceId>) {
+    pub fn observe(&self, volume: &VolumeId, duration: PhaseDuration, trace: Option<TraceId>) {
         let driver = self.drivers.shown(volume.driver_and_handle().0);
-        let took = lap.took.as_secs_f64();
-        match (lap.operation, lap.span) {
+        let took = duration.took.as_secs_f64();
+        match (duration.operation, duration.span) {
             (Operation::Attach, Span::Phase(phase)) => {
                 self.attach.observe(&[driver, phase.label()], took, trace);
             }
             (Operation::Attach, Span::Overhead) => self.attach_overhead.observe(&[driver], took, trace),
             (Operation::Detach, Span::Phase(phase)) => {
-                let forced = if lap.forced { "true" } else { "false" };
+                let forced = if duration.forced { "true" } else { "false" };
                 self.detach.observe(&[driver, phase.label(), forced], took, trace);
             }
             (Operation::Detach, Span::Overhead) => self.detach_overhead.observe(&[driver], took, trace),

@@ -11,7 +11,7 @@ use crate::{
             force::{ForceReason, Unforced},
         },
         desired::{
-            state::{PodFacts, Wish},
+            state::{DesiredAttachment, PodFacts},
             volume_name::{VolumeId, VolumeKind},
         },
     },
@@ -28,7 +28,7 @@ use crate::{
 /// Reason of the event that tells of an attach that is done.
 pub const ATTACHED: &str = "SuccessfulAttachVolume";
 
-/// Something to tell the pods that want a volume on a node.
+/// Something to tell the pods that need a volume on a node.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Announcement {
     /// The volume is attached.
@@ -41,9 +41,9 @@ pub enum Announcement {
     Holder {
         /// The node.
         node: NodeName,
-        /// What the pair there waits for; nothing if it is simply used there.
+        /// What the volume on the node there waits for; nothing if it is simply used there.
         waiting: Option<Waiting>,
-        /// The VolumeAttachment that holds it there, if it is somebody else's.
+        /// The VolumeAttachment that holds it there, if it is another party's.
         foreign: Option<AttachmentName>,
         /// Since when.
         since: Timestamp,
@@ -54,7 +54,7 @@ pub enum Announcement {
     DetachFailed(NodeName, String),
     /// The driver takes long to detach the volume from that node.
     DetachTimedOut(VolumeId, NodeName),
-    /// Nobody else holds the volume any more; so many seconds passed.
+    /// The volume is attached to no other node any more; so many seconds passed.
     Freed(u64),
     /// The volume is taken from another node although it may be in use there.
     ForcedDetach(NodeName, ForceReason),
@@ -99,7 +99,7 @@ pub fn name_taken(name: &AttachmentName) -> String {
     format!("VolumeAttachment {name} exists already and is not for this volume")
 }
 
-/// The event that tells whoever looks at the node. It names no pod and no claim (S41).
+/// The event on the node. It names no pod and no claim (S41).
 pub fn node_event(
     objects: &Objects,
     volume: &VolumeId,
@@ -115,10 +115,10 @@ pub fn node_event(
     Some(Event { involved, r#type, reason, message })
 }
 
-/// The events that tell every pod of the wish.
-pub fn events(objects: &Objects, wish: &Wish, announcement: &Announcement) -> Vec<Event> {
+/// The events that tell every pod of the desired attachment.
+pub fn events(objects: &Objects, desired: &DesiredAttachment, announcement: &Announcement) -> Vec<Event> {
     let mut events = Vec::new();
-    for (pod, volume) in wish.pods.values() {
+    for (pod, volume) in desired.pods.values() {
         let (r#type, reason, message) = text(announcement, &volume.spec_name, pod.key.namespace());
         events.push(Event { involved: involved(objects, pod), r#type, reason, message });
     }

@@ -1,4 +1,4 @@
-//! Metrics of the attach/detach subsystem: KCM's by name, and how many pairs wait for what.
+//! Metrics of the attach/detach subsystem: KCM's by name, and how many volumes on nodes wait for what.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -11,11 +11,11 @@ use tokio::time::Instant;
 use super::end_to_end::EndToEnd;
 use crate::{
     attach_detach::{
-        act::calls::{Call, PairRequest},
+        act::calls::{AttachmentRequest, Call},
         actual::state::Operation,
         decide::{csi::Waiting, force::ForceReason, scope::Scope},
         desired::volume_name::{VolumeId, VolumeKind},
-        guard::second_controller::ForeignAct,
+        guard::evidence::Evidence,
     },
     diagnostics::Kind,
     kube_api::{call::CallError, ids::NodeName},
@@ -45,7 +45,7 @@ pub enum Ending {
 /// What is looked at, as a label value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Planned {
-    /// A pod, for what it wishes.
+    /// A pod, for what it needs.
     Pod,
     /// A VolumeAttachment, for what it is about.
     Attachment,
@@ -54,7 +54,7 @@ pub enum Planned {
     /// A volume, on some or all of its nodes.
     Volume,
     /// A volume on one node, for what is to be done.
-    Pair,
+    NodeVolume,
     /// A volume on one node, to see whether it is held there.
     Holder,
     /// A node, for what its status should say.
@@ -63,7 +63,7 @@ pub enum Planned {
 
 impl Planned {
     pub(super) const ALL: [Self; 7] =
-        [Self::Pod, Self::Attachment, Self::Name, Self::Volume, Self::Pair, Self::Holder, Self::Node];
+        [Self::Pod, Self::Attachment, Self::Name, Self::Volume, Self::NodeVolume, Self::Holder, Self::Node];
 
     fn label(self) -> &'static str {
         match self {
@@ -71,7 +71,7 @@ impl Planned {
             Self::Attachment => "attachment",
             Self::Name => "name",
             Self::Volume => "volume",
-            Self::Pair => "pair",
+            Self::NodeVolume => "pair",
             Self::Holder => "holder",
             Self::Node => "node",
         }
@@ -105,8 +105,8 @@ pub struct AttachDetachMetrics {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     /// Whether the node holds it.
-    pub holds: bool,
-    /// Pods there that want it.
+    pub is_attached: bool,
+    /// Pods there that need it.
     pub users: i64,
 }
 
@@ -135,10 +135,10 @@ impl WriteOp {
 
     fn of(call: &Call) -> Option<Self> {
         match call {
-            Call::Pair(_, _, PairRequest::Delete(..)) => Some(Self::DeleteAttachment),
+            Call::Attachment(_, _, AttachmentRequest::Delete(..)) => Some(Self::DeleteAttachment),
             Call::PatchNode(..) => Some(Self::PatchNodeStatus),
             Call::Timers(_) => Some(Self::WriteForceTimers),
-            Call::Pair(_, _, PairRequest::Create(_) | PairRequest::Read(_))
+            Call::Attachment(_, _, AttachmentRequest::Create(_) | AttachmentRequest::Read(_))
             | Call::ReadNode(_)
             | Call::ReadOwner(..) => None,
         }
@@ -191,8 +191,8 @@ impl AttachDetachMetrics {
         )?;
         let foreign = ForeignWrites::new(
             metrics,
-            &[ForeignAct::ListChanged, ForeignAct::AttachmentCreated, ForeignAct::AttachmentDeleted]
-                .map(ForeignAct::label),
+            &[Evidence::ListChanged, Evidence::AttachmentCreated, Evidence::AttachmentDeleted]
+                .map(Evidence::label),
         )?;
         let planned = counter(
             "mooring_planned_keys_total",
@@ -272,12 +272,12 @@ impl AttachDetachMetrics {
         self.unresolved.with_label_values(&[reason]).inc();
     }
 
-    /// Counts writes of somebody else.
-    pub fn foreign(&self, act: ForeignAct, count: u64) {
+    /// Counts writes of another party.
+    pub fn foreign(&self, act: Evidence, count: u64) {
         self.foreign.add(act.label(), count);
     }
 
-    /// Notes that VolumeAttachments of somebody else came or went.
+    /// Notes that VolumeAttachments of another party came or went.
     pub fn foreign_attachments(&self, change: i64) {
         self.foreign_attachments.add(change);
     }
@@ -297,7 +297,7 @@ impl AttachDetachMetrics {
         self.forced.with_label_values(&[reason.label()]).inc();
     }
 
-    /// Sets which of these nodes want and hold a volume, and how many use it there; with [`Scope::All`] no others do.
+    /// Sets which of these nodes need and hold a volume, and how many use it there; with [`Scope::All`] no others do.
     pub fn count(&mut self, volume: &VolumeId, scope: &Scope, nodes: &BTreeMap<NodeName, Counted>) {
         if *scope == Scope::All {
             let counted = self.counted.get(volume).into_iter().flat_map(VecMap::keys);
@@ -331,7 +331,7 @@ impl AttachDetachMetrics {
             self.totals.with_label_values(&[plugin.as_str(), state]).add(change);
         };
         total("desired_state_of_world", now.users > 0, before.users > 0);
-        total("actual_state_of_world", now.holds, before.holds);
+        total("actual_state_of_world", now.is_attached, before.is_attached);
         if now.users != before.users {
             let labels = [node.as_str(), plugin.as_str()];
             let gauge = self.in_use.with_label_values(&labels);
@@ -383,7 +383,7 @@ impl AttachDetachMetrics {
 
     fn work(&self, call: &Call) -> Option<(&WorkQueueMetrics, String)> {
         match call {
-            Call::Pair(volume, node, _) => Some((&self.volumes, format!("{volume} {node}"))),
+            Call::Attachment(volume, node, _) => Some((&self.volumes, format!("{volume} {node}"))),
             Call::PatchNode(node, ..) | Call::ReadNode(node) => Some((&self.nodes, node.to_string())),
             Call::ReadOwner(..) | Call::Timers(_) => None,
         }
@@ -432,7 +432,7 @@ mod tests {
         metrics.observe(&volume, Operation::Attach, Ending::Success, false, minute);
         metrics.observe(&volume, Operation::Detach, Ending::Failure, true, minute);
         metrics.forced(ForceReason::Timeout);
-        let count = |node: &str, users| (NodeName::from(node), Counted { holds: true, users });
+        let count = |node: &str, users| (NodeName::from(node), Counted { is_attached: true, users });
         metrics.count(&volume, &Scope::All, &[count("n1", 1), count("n2", 3)].into());
         metrics.count(&volume, &Scope::of(&NodeName::from("n3")), &[count("n3", 1)].into());
         metrics.count(&volume, &Scope::of(&NodeName::from("n1")), &[count("n1", 2)].into());

@@ -3,7 +3,7 @@
 //! * [`events`]: reasons and texts of all events, `FailedAttachVolume` for multi-attach among them
 //! * [`announcer`], [`waits`]: which of them are recorded when, and how often
 //! * [`report`], [`reporter`]: what a plan has to say to operators, and what becomes of it
-//! * [`standing`]: `/debug/attach-detach`: what waits for what, since when
+//! * [`diagnostics`]: `/debug/attach-detach`: what waits for what, since when
 //! * [`reason`]: a sentence for each reason
 //! * [`transitions`]: a log line for each change of a volume on a node
 //! * [`phases`], [`traces`], [`end_to_end`]: how long attaches and detaches take, as values, traces and histograms
@@ -11,6 +11,7 @@
 
 pub(super) mod announcer;
 pub(super) mod backlog;
+pub mod diagnostics;
 pub mod end_to_end;
 pub(super) mod events;
 pub mod metrics;
@@ -18,7 +19,6 @@ pub mod phases;
 pub(super) mod reason;
 pub mod report;
 pub mod reporter;
-pub mod standing;
 mod traces;
 mod transitions;
 pub(super) mod waits;

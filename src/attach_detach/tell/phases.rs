@@ -1,7 +1,8 @@
-//! Journey: how long an attach or a detach takes from the wish to its fulfilment, and in which phase. Pure.
+//! Phases: how long an attach takes from the pod's need to the published volume, or a detach from its end, and where
+//! the time goes. Pure.
 //!
-//! In: the pair each time it is judged. Out: the phases that ended since. What was under way when this process
-//! started is not measured, because nobody saw it begin.
+//! In: the volume on the node each time it is judged. Out: the phases that ended since. What was under way when this
+//! process started is not measured, because its beginning was not seen.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -13,7 +14,7 @@ use super::{
 };
 use crate::{
     attach_detach::{
-        actual::state::{Operation, Pair, PairCall},
+        actual::state::{AttachmentCall, NodeVolume, Operation},
         decide::csi::Waiting,
         desired::volume_name::VolumeId,
     },
@@ -24,7 +25,7 @@ use crate::{
 /// Part of an attach or a detach. A label of the histograms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
-    /// Attach: wanted, and nothing asked for yet, because another node holds the volume or after a failure.
+    /// Attach: desired, and nothing asked for yet, because another node holds the volume or after a failure.
     Queue,
     /// Detach: the kubelet has not unmounted.
     Unmount,
@@ -55,27 +56,27 @@ impl Phase {
         }
     }
 
-    /// The phase of a pair that is wanted, or is not.
+    /// The phase of a volume on a node that is desired, or is not.
     #[must_use]
-    pub fn of(pair: &Pair, wanted: bool, withdraws: bool) -> Self {
-        let attachment = pair.attachment.as_deref();
-        let going = pair.is_going();
+    pub fn of(node_volume: &NodeVolume, wanted: bool, unpublishes: bool) -> Self {
+        let attachment = node_volume.attachment.as_deref();
+        let going = node_volume.is_going();
         match (wanted, attachment) {
             (true, Some(_)) if going => Self::Queue,
             (true, Some(attachment)) if attachment.status.attached => {
-                if pair.listed {
+                if node_volume.listed {
                     Self::Done
                 } else {
                     Self::Publish
                 }
             }
             (true, Some(_)) => Self::Attacher,
-            (true, None) if pair.call == Some(PairCall::Create) => Self::Api,
+            (true, None) if node_volume.call == Some(AttachmentCall::Create) => Self::Api,
             (true, None) => Self::Queue,
             (false, None) => Self::Done,
             (false, Some(_)) if going => Self::Attacher,
-            (false, Some(_)) if pair.call == Some(PairCall::Delete) => Self::Api,
-            (false, Some(_)) if withdraws => Self::Unpublish,
+            (false, Some(_)) if node_volume.call == Some(AttachmentCall::Delete) => Self::Api,
+            (false, Some(_)) if unpublishes => Self::Unpublish,
             (false, Some(_)) => Self::Unmount,
         }
     }
@@ -95,7 +96,7 @@ pub fn is_ours(phase: Phase, waiting: Option<&Waiting>) -> bool {
             | Waiting::RetryBackoff { .. }
             | Waiting::NodeStatusRefused { .. },
         ) => true,
-        // The driver, the kubelet, another node, another controller, whoever made the objects.
+        // The driver, the kubelet, another node, another controller, the owner of an object.
         Some(
             Waiting::WaitingForAttacher
             | Waiting::AttachError { .. }
@@ -118,7 +119,7 @@ pub fn is_ours(phase: Phase, waiting: Option<&Waiting>) -> bool {
 
 /// One under way.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Journey {
+pub struct OperationTimer {
     operation: Operation,
     began: Instant,
     phase: Phase,
@@ -135,13 +136,13 @@ pub struct Journey {
 pub enum Span {
     /// One phase; that of the end stands for the whole.
     Phase(Phase),
-    /// All in which neither driver nor kubelet, nor anybody else, had their turn.
+    /// All in which neither driver nor kubelet, nor another party, had their turn.
     Overhead,
 }
 
 /// What ended, and how long it took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lap {
+pub struct PhaseDuration {
     /// Of which operation.
     pub operation: Operation,
     /// What of it.
@@ -152,7 +153,7 @@ pub struct Lap {
     pub forced: bool,
 }
 
-/// A look at a pair.
+/// A look at a volume on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Look {
     /// What is to become of it.
@@ -165,22 +166,22 @@ pub struct Look {
     pub forced: bool,
 }
 
-impl Journey {
+impl OperationTimer {
     /// Whether it is one of this operation.
     #[must_use]
     pub fn is_of(&self, operation: Operation) -> bool {
         self.operation == operation
     }
 
-    /// The journey after another look at its pair, and the phases that have ended.
+    /// The timer after another look, and the phases that have ended.
     #[must_use]
-    pub fn proceed(before: Option<Self>, look: Look, now: Instant) -> (Option<Self>, Vec<Lap>) {
+    pub fn proceed(before: Option<Self>, look: Look, now: Instant) -> (Option<Self>, Vec<PhaseDuration>) {
         let Look { operation, phase, ours, forced } = look;
-        let begun = before.filter(|journey| journey.operation == operation);
-        let Some(mut journey) = begun else {
+        let begun = before.filter(|timer| timer.operation == operation);
+        let Some(mut timer) = begun else {
             let at_its_beginning =
                 matches!(phase, Phase::Queue | Phase::Unmount | Phase::Unpublish | Phase::Api);
-            let journey = Self {
+            let timer = Self {
                 operation,
                 began: now,
                 phase,
@@ -190,25 +191,25 @@ impl Journey {
                 looked_at: now,
                 ours,
             };
-            return (at_its_beginning.then_some(journey), Vec::new());
+            return (at_its_beginning.then_some(timer), Vec::new());
         };
-        if journey.ours {
-            journey.overhead += now - journey.looked_at;
+        if timer.ours {
+            timer.overhead += now - timer.looked_at;
         }
-        (journey.looked_at, journey.ours) = (now, ours);
-        journey.forced |= forced;
+        (timer.looked_at, timer.ours) = (now, ours);
+        timer.forced |= forced;
         // A phase that comes again, after a failure or a change of mind, belongs to the one reached.
-        if phase <= journey.phase {
-            return (Some(journey), Vec::new());
+        if phase <= timer.phase {
+            return (Some(timer), Vec::new());
         }
-        let lap = |span, took| Lap { operation, span, took, forced: journey.forced };
-        let mut laps = vec![lap(Span::Phase(journey.phase), now - journey.phase_began)];
+        let duration = |span, took| PhaseDuration { operation, span, took, forced: timer.forced };
+        let mut durations = vec![duration(Span::Phase(timer.phase), now - timer.phase_began)];
         if phase == Phase::Done {
-            laps.push(lap(Span::Phase(phase), now - journey.began));
-            laps.push(lap(Span::Overhead, journey.overhead));
-            return (None, laps);
+            durations.push(duration(Span::Phase(phase), now - timer.began));
+            durations.push(duration(Span::Overhead, timer.overhead));
+            return (None, durations);
         }
-        (Some(Self { phase, phase_began: now, ..journey }), laps)
+        (Some(Self { phase, phase_began: now, ..timer }), durations)
     }
 }
 
@@ -227,7 +228,7 @@ struct Measured {
     /// From the first request to the driver's answer.
     running: Option<Running>,
     /// From the desire to its fulfilment, if it was seen to begin.
-    journey: Option<Journey>,
+    timer: Option<OperationTimer>,
 }
 
 /// The operations and phases under way, of all volumes.
@@ -242,14 +243,14 @@ impl Phases {
         &mut self,
         volume: &VolumeId,
         node: &NodeName,
-        call: PairCall,
+        call: AttachmentCall,
         migrated: bool,
         now: Instant,
     ) {
         let begins = match call {
-            PairCall::Create => Some(Operation::Attach),
-            PairCall::Delete => Some(Operation::Detach),
-            PairCall::Read => None,
+            AttachmentCall::Create => Some(Operation::Attach),
+            AttachmentCall::Delete => Some(Operation::Detach),
+            AttachmentCall::Read => None,
         };
         let running = self.measured.get(&(volume.clone(), node.clone())).and_then(|known| known.running);
         let next = match (running, begins) {
@@ -298,16 +299,16 @@ impl Phases {
         now: Instant,
     ) -> Progress {
         let key = (volume.clone(), node.clone());
-        let before = self.measured.get_mut(&key).and_then(|measured| measured.journey.take());
-        let was_under_way = before.as_ref().is_some_and(|journey| journey.is_of(look.operation));
-        let (journey, laps) = Journey::proceed(before, look, now);
-        let is_under_way = journey.is_some();
+        let before = self.measured.get_mut(&key).and_then(|measured| measured.timer.take());
+        let was_under_way = before.as_ref().is_some_and(|timer| timer.is_of(look.operation));
+        let (timer, durations) = OperationTimer::proceed(before, look, now);
+        let is_under_way = timer.is_some();
         if is_under_way {
-            self.measured.entry(key).or_default().journey = journey;
+            self.measured.entry(key).or_default().timer = timer;
         } else {
             self.drop_if_over(volume, node);
         }
-        Progress { look, was_under_way, is_under_way, laps }
+        Progress { look, was_under_way, is_under_way, durations }
     }
 
     /// Nothing is known any more of the volume on that node.
@@ -324,7 +325,7 @@ impl Phases {
 
     fn drop_if_over(&mut self, volume: &VolumeId, node: &NodeName) {
         let measured = self.measured.get(&(volume.clone(), node.clone()));
-        if measured.is_some_and(|known| known.running.is_none() && known.journey.is_none()) {
+        if measured.is_some_and(|known| known.running.is_none() && known.timer.is_none()) {
             self.forget(volume, node);
         }
     }
@@ -345,14 +346,14 @@ mod tests {
         }
     }
 
-    fn laps(operation: Operation, seen: &[(u64, Phase)]) -> Vec<(&'static str, u64)> {
+    fn durations(operation: Operation, seen: &[(u64, Phase)]) -> Vec<(&'static str, u64)> {
         let start = Instant::now();
-        let (mut journey, mut all) = (None, Vec::new());
+        let (mut timer, mut all) = (None, Vec::new());
         for (second, phase) in seen {
             let now = start + Duration::from_secs(*second);
-            let (next, laps) = Journey::proceed(journey, look(operation, *phase, false), now);
-            all.extend(laps.into_iter().map(|lap| (label(lap.span), lap.took.as_secs())));
-            journey = next;
+            let (next, durations) = OperationTimer::proceed(timer, look(operation, *phase, false), now);
+            all.extend(durations.into_iter().map(|duration| (label(duration.span), duration.took.as_secs())));
+            timer = next;
         }
         all
     }
@@ -363,16 +364,16 @@ mod tests {
         let attach = [(0, Queue), (1, Api), (3, Attacher), (3, Attacher), (7, Publish), (8, Done), (9, Done)];
         let expected =
             [("queue", 1), ("api", 2), ("attacher", 4), ("publish", 1), ("total", 8), ("overhead", 4)];
-        assert_eq!(laps(Operation::Attach, &attach), expected);
+        assert_eq!(durations(Operation::Attach, &attach), expected);
         let detach = [(0, Unmount), (5, Unpublish), (6, Api), (7, Attacher), (9, Done)];
         let expected =
             [("unmount", 5), ("unpublish", 1), ("api", 1), ("attacher", 2), ("total", 9), ("overhead", 2)];
-        assert_eq!(laps(Operation::Detach, &detach), expected);
+        assert_eq!(durations(Operation::Detach, &detach), expected);
         let again = [(0, Api), (1, Queue), (4, Api), (5, Attacher), (6, Done)];
         let expected = [("api", 5), ("attacher", 1), ("total", 6), ("overhead", 5)];
-        assert_eq!(laps(Operation::Attach, &again), expected);
+        assert_eq!(durations(Operation::Attach, &again), expected);
         let inherited = [(0, Attacher), (5, Publish), (6, Done)];
-        assert_eq!(laps(Operation::Attach, &inherited), [("publish", 1), ("total", 1)][..0]);
+        assert_eq!(durations(Operation::Attach, &inherited), [("publish", 1), ("total", 1)][..0]);
     }
 
     /// S-1, S-3: while another node holds the volume, or after a failure, it is not the driver's turn, either.
@@ -392,36 +393,44 @@ mod tests {
             (70, Phase::Attacher, Some(&Waiting::DetachWaitingForAttacher)),
             (99, Phase::Done, None),
         ];
-        let (mut journey, mut last) = (None, Vec::new());
+        let (mut timer, mut last) = (None, Vec::new());
         for (second, phase, waiting) in seen {
             let look = Look { ours: is_ours(phase, waiting), ..look(Operation::Detach, phase, false) };
-            (journey, last) = Journey::proceed(journey, look, start + Duration::from_secs(second));
+            (timer, last) = OperationTimer::proceed(timer, look, start + Duration::from_secs(second));
         }
-        let overhead = last.into_iter().find(|lap| lap.span == Span::Overhead).map(|lap| lap.took.as_secs());
+        let overhead = last
+            .into_iter()
+            .find(|duration| duration.span == Span::Overhead)
+            .map(|duration| duration.took.as_secs());
         assert_eq!(overhead, Some(1 + 2 + 3));
     }
 
     #[test]
     fn another_operation_begins_anew() {
         let start = Instant::now();
-        let (attach, _) = Journey::proceed(None, look(Operation::Attach, Phase::Api, false), start);
+        let (attach, _) = OperationTimer::proceed(None, look(Operation::Attach, Phase::Api, false), start);
         let later = start + Duration::from_secs(9);
-        let (detach, laps) = Journey::proceed(attach, look(Operation::Detach, Phase::Unpublish, true), later);
-        assert_eq!(laps, []);
-        let (_, laps) = Journey::proceed(detach, look(Operation::Detach, Phase::Api, false), later);
+        let (detach, durations) =
+            OperationTimer::proceed(attach, look(Operation::Detach, Phase::Unpublish, true), later);
+        assert_eq!(durations, []);
+        let (_, durations) =
+            OperationTimer::proceed(detach, look(Operation::Detach, Phase::Api, false), later);
         let span = Span::Phase(Phase::Unpublish);
-        assert_eq!(laps, [Lap { operation: Operation::Detach, span, took: Duration::ZERO, forced: true }]);
+        assert_eq!(
+            durations,
+            [PhaseDuration { operation: Operation::Detach, span, took: Duration::ZERO, forced: true }]
+        );
     }
 
     #[test]
     fn what_was_forced_once_stays_so() {
         let start = Instant::now();
         let forced_in = |seen: [(Phase, bool); 3]| {
-            let (mut journey, mut last) = (None, Vec::new());
+            let (mut timer, mut last) = (None, Vec::new());
             for (phase, forced) in seen {
-                (journey, last) = Journey::proceed(journey, look(Operation::Detach, phase, forced), start);
+                (timer, last) = OperationTimer::proceed(timer, look(Operation::Detach, phase, forced), start);
             }
-            last.iter().all(|lap| lap.forced)
+            last.iter().all(|duration| duration.forced)
         };
         assert!(forced_in([(Phase::Unmount, false), (Phase::Unpublish, true), (Phase::Done, false)]));
         assert!(forced_in([(Phase::Unmount, false), (Phase::Unmount, true), (Phase::Done, false)]));
@@ -431,26 +440,31 @@ mod tests {
     #[test]
     fn the_phase_is_that_of_what_is_waited_for() {
         use Phase::{Api, Attacher, Done, Publish, Queue, Unmount, Unpublish};
-        let (none, attached) = (Pair::default, || Pair::with_attachment(true, false));
-        let accepted = || Pair { deletion_accepted: Some("1".into()), ..attached() };
+        let (none, attached) = (NodeVolume::default, || NodeVolume::with_attachment(true, false));
+        let accepted = || NodeVolume { deletion_accepted: Some("1".into()), ..attached() };
         let cases = [
             ("not asked for", none(), true, Queue),
-            ("being asked for", Pair { call: Some(PairCall::Create), ..none() }, true, Api),
-            ("being looked for", Pair { call: Some(PairCall::Read), ..none() }, true, Queue),
-            ("made", Pair::with_attachment(false, false), true, Attacher),
+            ("being asked for", NodeVolume { call: Some(AttachmentCall::Create), ..none() }, true, Api),
+            ("being looked for", NodeVolume { call: Some(AttachmentCall::Read), ..none() }, true, Queue),
+            ("made", NodeVolume::with_attachment(false, false), true, Attacher),
             ("attached", attached(), true, Publish),
-            ("attached and listed", Pair { listed: true, ..attached() }, true, Done),
-            ("wanted again while it goes", Pair::with_attachment(true, true), true, Queue),
+            ("attached and listed", NodeVolume { listed: true, ..attached() }, true, Done),
+            ("wanted again while it goes", NodeVolume::with_attachment(true, true), true, Queue),
             ("wanted again after its deletion", accepted(), true, Queue),
             ("nothing is left", none(), false, Done),
             ("not unmounted", attached(), false, Unmount),
-            ("deletion sent", Pair { call: Some(PairCall::Delete), ..attached() }, false, Api),
-            ("being looked at", Pair { call: Some(PairCall::Read), ..attached() }, false, Unmount),
+            ("deletion sent", NodeVolume { call: Some(AttachmentCall::Delete), ..attached() }, false, Api),
+            (
+                "being looked at",
+                NodeVolume { call: Some(AttachmentCall::Read), ..attached() },
+                false,
+                Unmount,
+            ),
             ("deletion accepted", accepted(), false, Attacher),
-            ("going", Pair::with_attachment(true, true), false, Attacher),
+            ("going", NodeVolume::with_attachment(true, true), false, Attacher),
         ];
-        for (name, pair, wanted, expected) in cases {
-            assert_eq!(Phase::of(&pair, wanted, false), expected, "{name}");
+        for (name, node_volume, wanted, expected) in cases {
+            assert_eq!(Phase::of(&node_volume, wanted, false), expected, "{name}");
         }
         assert_eq!(Phase::of(&attached(), false, true), Unpublish, "being taken off the list");
     }

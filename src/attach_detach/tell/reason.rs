@@ -32,11 +32,11 @@ impl fmt::Display for Waiting {
             Self::AttachError { message, .. } => {
                 write!(f, "the driver could not attach the volume and tries again: {message}")
             }
-            Self::HeldByNode { rival } if rival.holds => {
-                write!(f, "node {} holds the volume, which is for one node alone", rival.node)
+            Self::HeldByNode { conflict } if conflict.is_attached => {
+                write!(f, "node {} holds the volume, which is for one node alone", conflict.node)
             }
-            Self::HeldByNode { rival } => {
-                write!(f, "the volume is for one node alone, and a pod on node {} comes first", rival.node)
+            Self::HeldByNode { conflict } => {
+                write!(f, "the volume is for one node alone, and a pod on node {} comes first", conflict.node)
             }
             Self::WaitingForDeletion => {
                 f.write_str("an earlier VolumeAttachment of the same name has to go first")

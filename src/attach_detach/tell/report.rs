@@ -1,23 +1,23 @@
 //! What operators get to know of a plan, as values: planning counts, logs and shows nothing itself.
 //!
-//! In: facts, as they are planned or learnt. Out: [`Reports`], which the [reporter](super::reporter) turns into metrics,
-//! log lines, traces and the debug page when the plan is carried out.
+//! In: facts, as they are planned or learnt. Out: [`Reports`], which the [reporter](super::reporter) turns into
+//! metrics, log lines, traces and the debug page when the plan is carried out.
 
 use std::{collections::BTreeMap, mem, time::Duration};
 
 use serde_json::Value;
 
 use super::{
+    diagnostics::State,
     metrics::{Counted, Ending, Planned},
-    phases::{Lap, Look},
-    standing::State,
+    phases::{Look, PhaseDuration},
 };
 use crate::{
     attach_detach::{
         actual::state::Operation,
         decide::{csi::Waiting, force::ForceReason, scope::Scope},
         desired::{state::Unresolved, volume_name::VolumeId},
-        guard::second_controller::ForeignAct,
+        guard::evidence::Evidence,
     },
     kube_api::{
         call::CallError,
@@ -45,7 +45,7 @@ pub(in crate::attach_detach) struct Progress {
     /// Whether it is now.
     pub(super) is_under_way: bool,
     /// The phases that ended.
-    pub(super) laps: Vec<Lap>,
+    pub(super) durations: Vec<PhaseDuration>,
 }
 
 /// A verdict, as it is shown.
@@ -85,17 +85,17 @@ pub(in crate::attach_detach) enum Line {
     /// An object was written by another.
     WrittenByAnother { object: String, field: &'static str, manager: String },
     /// A stand-off begins that holds nothing up.
-    HoldsNothingUp { suspect: String, by: String },
+    HoldsNothingUp { target: String, by: String },
     /// A stand-off begins.
-    StandOff { suspect: String, by: String, until: String },
+    StandOff { target: String, by: String, until: String },
     /// A stand-off ends; the node is detached from again unless it is out of service.
-    StandOffEnded { suspect: String, detaches: bool },
+    StandOffEnded { target: String, detaches: bool },
     /// Another controller is at work, until then.
     AnotherController { by: String, until: String },
     /// It is not any more.
     NoOtherController,
     /// A VolumeAttachment is deleted by another.
-    DeletedByAnother { attachment: AttachmentName, act: ForeignAct },
+    DeletedByAnother { attachment: AttachmentName, act: Evidence },
     /// The grace after a restore is over.
     GraceOver,
 }
@@ -124,7 +124,7 @@ pub(in crate::attach_detach) enum Report {
     /// A detach is forced.
     Forced(VolumeId, NodeName, ForceReason, Forced),
     /// Writes of another controller.
-    ForeignActs(ForeignAct, u64),
+    SecondController(Evidence, u64),
     /// The alarm about another controller, and where nothing is detached.
     SecondWriters { alarm: Option<String>, rows: Vec<Value> },
     /// The alarm that force-detach timers cannot be kept.

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::{
+    diagnostics::{Diagnostics, NodeVolumeWait, State},
     end_to_end::EndToEnd,
     metrics::{AttachDetachMetrics, Planned},
     report::{Forced, Judged, Line, Progress, Report, Reports},
-    standing::{PairWait, Standing, State},
     traces,
     transitions::{Stood, log_change, named, named_pod},
 };
@@ -24,7 +24,7 @@ use crate::{
         ids::{AttachmentName, NodeName, PodKey},
         kinds::{Narrow, Node, VolumeAttachment},
     },
-    telemetry::transition::Named,
+    telemetry::{history::History, transition::Named},
     traces::{Traces, Trails},
 };
 
@@ -33,8 +33,9 @@ use crate::{
 pub struct Reporter {
     metrics: AttachDetachMetrics,
     end_to_end: EndToEnd,
-    standing: Arc<Standing>,
+    diagnostics: Arc<Diagnostics>,
     trails: Trails<(VolumeId, NodeName)>,
+    history: History,
 }
 
 /// A copy that goes its own way, but for the metrics.
@@ -43,8 +44,9 @@ impl Clone for Reporter {
         Self {
             metrics: self.metrics.clone(),
             end_to_end: self.end_to_end.clone(),
-            standing: Arc::new(Standing::clone(&self.standing)),
+            diagnostics: Arc::new(Diagnostics::clone(&self.diagnostics)),
             trails: self.trails.clone(),
+            history: self.history.clone(),
         }
     }
 }
@@ -54,7 +56,13 @@ impl Reporter {
     #[must_use]
     pub fn new(metrics: AttachDetachMetrics) -> Self {
         let end_to_end = metrics.end_to_end();
-        Self { metrics, end_to_end, standing: Arc::default(), trails: Trails::default() }
+        Self {
+            metrics,
+            end_to_end,
+            diagnostics: Arc::default(),
+            trails: Trails::default(),
+            history: History::default(),
+        }
     }
 
     /// Traces attaches and detaches from now on.
@@ -62,10 +70,15 @@ impl Reporter {
         self.trails = Trails::of(traces);
     }
 
+    /// Remembers changes there from now on.
+    pub fn remember(&mut self, history: History) {
+        self.history = history;
+    }
+
     /// What every volume on every node waits for.
     #[must_use]
-    pub fn standing(&self) -> Arc<Standing> {
-        Arc::clone(&self.standing)
+    pub fn diagnostics(&self) -> Arc<Diagnostics> {
+        Arc::clone(&self.diagnostics)
     }
 
     /// Reports.
@@ -81,7 +94,7 @@ impl Reporter {
     fn report(&mut self, report: Report, now: Instant) {
         match report {
             Report::Leads => {
-                self.standing.lead(now);
+                self.diagnostics.lead(now);
                 self.trails.forget_all();
             }
             Report::Ended(volume, ended) => {
@@ -99,14 +112,14 @@ impl Reporter {
             }
             Report::Unresolved { pod, before, found, new } => {
                 if before != found {
-                    self.standing.set_unresolved(&pod, &before, &found, now);
+                    self.diagnostics.set_unresolved(&pod, &before, &found, now);
                 }
                 self.unresolved(&pod, &new);
             }
             Report::Forced(volume, node, reason, forced) => self.forced(&volume, &node, reason, forced),
-            Report::ForeignActs(act, count) => self.metrics.foreign(act, count),
+            Report::SecondController(act, count) => self.metrics.foreign(act, count),
             Report::SecondWriters { alarm, rows } => {
-                if self.standing.set_second_writers(alarm.clone(), rows) {
+                if self.diagnostics.set_second_writers(alarm.clone(), rows) {
                     self.metrics.alarm(alarm.as_deref());
                 }
             }
@@ -118,10 +131,10 @@ impl Reporter {
     fn judged(&self, volume: &VolumeId, node: &NodeName, judged: Judged, now: Instant) {
         let Judged { state, waiting, next, attempt, revision } = judged;
         let settled = if waiting.is_none() { state } else { State::default() };
-        let rest = self.standing.settle(volume, node, settled, now);
+        let rest = self.diagnostics.settle(volume, node, settled, now);
         let to = waiting.as_ref().map(Waiting::code);
-        let wait = waiting.map(|waiting| (PairWait { state, waiting }, next));
-        let before = self.standing.set(volume, node, wait, now);
+        let wait = waiting.map(|waiting| (NodeVolumeWait { state, waiting }, next));
+        let before = self.diagnostics.set(volume, node, wait, now);
         let from = before.as_ref().map(|before| before.reason.code());
         if from != to
             && let Some(to) = to.filter(|to| Waiting::GUARDS.contains(to))
@@ -134,7 +147,14 @@ impl Reporter {
             }
             None => Stood::at_rest(rest),
         };
-        log_change((volume, node), before, (state, to.unwrap_or(state.code())), (attempt, revision), now);
+        log_change(
+            &self.history,
+            (volume, node),
+            before,
+            (state, to.unwrap_or(state.code())),
+            (attempt, revision),
+            now,
+        );
     }
 
     fn progress(
@@ -146,8 +166,8 @@ impl Reporter {
         now: Instant,
     ) {
         let trace = traces::follow(&mut self.trails, (volume, node), progress, attempt, now);
-        for lap in &progress.laps {
-            self.end_to_end.observe(volume, *lap, trace);
+        for duration in &progress.durations {
+            self.end_to_end.observe(volume, *duration, trace);
         }
     }
 
@@ -158,7 +178,7 @@ impl Reporter {
         node: Option<&NodeName>,
         now: Instant,
     ) {
-        let change = self.standing.set_foreign(name, volume, node, now);
+        let change = self.diagnostics.set_foreign(name, volume, node, now);
         if change == 0 {
             return;
         }
@@ -174,7 +194,7 @@ impl Reporter {
             to,
             volume,
             node,
-            "attachment of somebody else"
+            "VolumeAttachment that is not ours"
         );
     }
 
@@ -228,17 +248,17 @@ fn log(line: &Line) {
         Line::WrittenByAnother { object, field, manager } => {
             tracing::info!(%object, field, manager, "written by another");
         }
-        Line::HoldsNothingUp { suspect, by } => {
-            tracing::info!(%suspect, %by, "that holds nothing up: the node is out of service");
+        Line::HoldsNothingUp { target, by } => {
+            tracing::info!(object = %target, %by, "that holds nothing up: the node is out of service");
         }
-        Line::StandOff { suspect, by, until } => {
-            tracing::warn!(%suspect, %by, until, "nothing is detached there for a while");
+        Line::StandOff { target, by, until } => {
+            tracing::warn!(object = %target, %by, until, "nothing is detached there for a while");
         }
-        Line::StandOffEnded { suspect, detaches: false } => {
-            tracing::info!(%suspect, "nobody else was seen to write there for a while");
+        Line::StandOffEnded { target, detaches: false } => {
+            tracing::info!(object = %target, "no other writer was seen there for a while");
         }
-        Line::StandOffEnded { suspect, detaches: true } => {
-            tracing::warn!(%suspect, "nobody else was seen to write there for a while: detaching again");
+        Line::StandOffEnded { target, detaches: true } => {
+            tracing::warn!(object = %target, "no other writer was seen there for a while: detaching again");
         }
         Line::AnotherController { by, until } => {
             tracing::error!(%by, until, "another attach/detach controller is at work: nothing is detached while it is");
@@ -247,7 +267,7 @@ fn log(line: &Line) {
             tracing::warn!("no other attach/detach controller has been seen for a while: detaching again");
         }
         Line::DeletedByAnother { attachment, act } => {
-            tracing::info!(%attachment, act = act.label(), "somebody else deletes it");
+            tracing::info!(%attachment, act = act.label(), "deleted by another");
         }
         Line::GraceOver => tracing::warn!("the grace after the restore is over: detaching again"),
     }

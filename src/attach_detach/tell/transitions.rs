@@ -1,21 +1,25 @@
-//! Which changes of pairs are logged: one line each, when a pair's state or the reason for it changes.
+//! Which changes of volumes on nodes are logged: one line each, when a volume on a node's state or the reason for it
+//! changes.
 //!
-//! In: what a pair was at the last look, and what it is now. Out: a [`Transition`] on the log. A replica that comes to
-//! lead says nothing of what is at rest: that has not changed.
+//! In: what a volume on a node was at the last look, and what it is now. Out: a [`Transition`] on the log. A replica
+//! that comes to lead says nothing of what is at rest: that has not changed.
 
 use tokio::time::Instant;
 
-use super::standing::State;
+use super::diagnostics::State;
 use crate::{
     attach_detach::desired::volume_name::{VolumeId, VolumeKind},
     kube_api::{
         ids::{NodeName, PodKey, ResourceVersion},
         kinds::{Narrow, Node, Pod, VolumeAttachment},
     },
-    telemetry::transition::{Named, Transition},
+    telemetry::{
+        history::History,
+        transition::{Named, Transition},
+    },
 };
 
-/// What a pair was at the last look, and why.
+/// What a volume on a node was at the last look, and why.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stood {
     /// What it was.
@@ -39,7 +43,7 @@ pub(super) fn named_pod(pod: &PodKey) -> Named {
     Named::in_namespace(Pod::KIND, pod.namespace(), pod.name())
 }
 
-/// The attachment of a pair as logs name it, or what stands for one of a volume that has none.
+/// The attachment of a volume on a node as logs name it, or what stands for one of a volume that has none.
 pub(super) fn named(volume: &VolumeId, node: &NodeName) -> Named {
     match volume.kind() {
         VolumeKind::Csi => Named::in_cluster(VolumeAttachment::KIND, volume.attachment_name(node).as_str()),
@@ -47,8 +51,9 @@ pub(super) fn named(volume: &VolumeId, node: &NodeName) -> Named {
     }
 }
 
-/// One line for each change of state, or of the reason for it.
+/// One line for each change of state, or of the reason for it, which is remembered, too.
 pub(super) fn log_change(
+    history: &History,
     (volume, node): (&VolumeId, &NodeName),
     before: Stood,
     (state, reason): (State, &'static str),
@@ -57,7 +62,7 @@ pub(super) fn log_change(
 ) {
     // What is at rest when this process comes to lead has not changed.
     let is_inherited = before.since.is_none() && reason == state.code();
-    if (before.state, before.reason) == (state, reason) || is_inherited || !Transition::is_heard() {
+    if (before.state, before.reason) == (state, reason) || is_inherited {
         return;
     }
     let transition = Transition {
@@ -72,5 +77,5 @@ pub(super) fn log_change(
         node: Some(node.to_string()),
         claim: None,
     };
-    transition.log();
+    history.tell(&transition);
 }

@@ -104,12 +104,12 @@ impl Planner {
             (Call::ReadOwner(_), result) => self.owner_read(&op, result, now),
             // Something on the way took our change out of it: the next try would change nothing, either.
             (Call::Write(_), Ok(answer)) if op.changed_nothing(&answer) => {
-                self.absorb(answer, now);
+                self.observe_response(answer, now);
                 self.retries.failed(&op.subject, now, jitter);
                 self.release(&op, now);
             }
             (Call::Write(write), Ok(answer)) => {
-                self.absorb(answer, now);
+                self.observe_response(answer, now);
                 self.outbox.made(&op.subject, &write.then, now);
                 // What a claim was given up for still explains why it is Lost.
                 if let Target::Claim(key) = &op.subject
@@ -136,7 +136,7 @@ impl Planner {
                 self.read_again(op, Purpose::Refresh, now, jitter);
             }
             (Call::Read { purpose: Purpose::Refresh, .. }, Ok(answer)) => {
-                self.absorb(answer, now);
+                self.observe_response(answer, now);
                 self.release(&op, now);
             }
             (Call::Read { purpose: Purpose::Refresh, .. }, Err(error)) => {
@@ -178,7 +178,7 @@ impl Planner {
             }
             (_, Ok(answer)) => {
                 // An answer of another kind than asked for proves nothing.
-                self.absorb(answer, now);
+                self.observe_response(answer, now);
                 self.retries.failed(&op.subject, now, jitter);
                 self.release(&op, now);
             }
@@ -193,7 +193,7 @@ impl Planner {
         let progress = self.known.plugins.answered(&op, result, &self.known.objects, now);
         self.outbox.late(progress.late);
         if let Some(answer) = progress.answer {
-            self.absorb(answer, now);
+            self.observe_response(answer, now);
         }
         self.outbox.made(&op.subject, &progress.events, now);
         match progress.then {
@@ -319,7 +319,7 @@ impl Planner {
             }
             _ => Some(ClaimProof::Gone),
         };
-        let news = found.is_some_and(|claim| self.absorb(Answer::Claim(claim), now));
+        let news = found.is_some_and(|claim| self.observe_response(Answer::Claim(claim), now));
         if let Some(volume) = self.known.objects.volumes.get(name)
             && let Some(proof) = proof
         {
@@ -351,7 +351,7 @@ impl Planner {
                 _ => None,
             },
         };
-        let news = found.is_some_and(|volume| self.absorb(Answer::Volume(volume), now));
+        let news = found.is_some_and(|volume| self.observe_response(Answer::Volume(volume), now));
         match proof {
             Some(proof) => {
                 let seen = Seen::of(&self.known.objects, name);
@@ -379,7 +379,7 @@ impl Planner {
         let askers = || joined.iter().chain([&op.subject]);
         match result {
             Ok(answer @ Answer::Class(_)) => {
-                self.absorb(answer, now);
+                self.observe_response(answer, now);
                 if self.known.objects.classes.get(class).is_none() {
                     // It is gone again, of which the watch has told: nothing is proven, and asked again later.
                     for asker in askers() {
@@ -411,12 +411,12 @@ impl Planner {
 
     /// Puts an answer into the table and its consequences into the indexes, at once. Returns
     /// whether the answer said anything new.
-    pub(crate) fn absorb(&mut self, answer: Answer, now: Instant) -> bool {
+    pub(crate) fn observe_response(&mut self, answer: Answer, now: Instant) -> bool {
         match answer {
             Answer::Claim(claim) => {
                 let key = claim.key();
                 let was_known = self.known.objects.claims.get(&key).is_some();
-                let news = self.known.objects.absorb(claim);
+                let news = self.known.objects.observe_response(claim);
                 // A list may have lacked it meanwhile, and then no watch tells of its end.
                 if news && !was_known {
                     self.unconfirmed.insert(Object::Claim(key.clone()));
@@ -427,7 +427,7 @@ impl Planner {
             Answer::Volume(volume) => {
                 let name = volume.key();
                 let was_known = self.known.objects.volumes.get(&name).is_some();
-                let news = self.known.objects.absorb(volume);
+                let news = self.known.objects.observe_response(volume);
                 if news && !was_known {
                     self.unconfirmed.insert(Object::Volume(name.clone()));
                 }
@@ -439,13 +439,13 @@ impl Planner {
             }
             Answer::Pod(pod) => {
                 let key = pod.key();
-                let news = self.known.objects.absorb(pod);
+                let news = self.known.objects.observe_response(pod);
                 self.pod_changed(&key, now);
                 news
             }
             Answer::Class(class) => {
                 let name = class.key();
-                let news = self.known.objects.absorb(class);
+                let news = self.known.objects.observe_response(class);
                 self.class_changed(&name);
                 news
             }

@@ -1,6 +1,6 @@
 //! How long a request may take, and how much of that is left to a write within a term.
 //!
-//! Nobody else leads before `sent + lease duration`, where `sent` is the moment the last successful renewal
+//! No other process leads before `sent + lease duration`, where `sent` is the moment the last successful renewal
 //! was sent: others wait that long after they have *seen* it, and they saw it later. So a write must be
 //! carried out before
 //!
@@ -8,7 +8,7 @@
 //! end = sent + lease duration - MARGIN = term's deadline + reserve
 //! ```
 //!
-//! The server counts `?timeout=` from the moment it has read the request's head, which nobody here sees: the
+//! The server counts `?timeout=` from the moment it has read the request's head, which is not seen here: the
 //! request may lie in a queue, a proxy or a frozen process before. Therefore the body is kept back until the
 //! server says that it has begun (`100 Continue`, [`super::gate`]), and is let go at `now` only if
 //!
@@ -18,7 +18,7 @@
 //!
 //! With KCM's durations (15 s, 10 s, 2 s) a write has 11.5 s of the server's time whenever the lease is renewed
 //! as it should be. If too little is left, a write waits for the next renewal: one that is certain to be cut off
-//! helps nobody.
+//! is no help.
 
 use std::time::Duration;
 

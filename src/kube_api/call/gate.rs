@@ -31,7 +31,7 @@ use crate::kube_api::leadership::{Landing, Leadership, Term};
 /// How far a write has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Nobody keeps its body back: there is no [`Gated`] below.
+    /// Its body is not kept back: there is no [`Gated`] below.
     Unguarded,
     /// The server has not begun yet.
     Kept,
@@ -46,7 +46,7 @@ enum Stage {
 /// Why a body never left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kept {
-    /// Nobody said that the server had begun.
+    /// There is no sign that the server had begun.
     NotBegun,
     /// It had, but the lease was not renewed in time, or lost.
     ForTheLease,
@@ -80,7 +80,7 @@ impl Gate {
     /// A gate for a write over which the server may take so long.
     pub(super) fn new(leadership: Leadership, server_time: Duration) -> Arc<Self> {
         let landing = leadership.landing();
-        // Unless somebody keeps it back: it may arrive just before we give up waiting.
+        // Unless a proxy keeps it back: it may arrive just before we give up waiting.
         landing.leaves(Instant::now() + server_time + server_time);
         let state = Mutex::new(State { stage: Stage::Unguarded, body: None });
         Arc::new(Self { leadership, landing, server_time, state, changed: Notify::new() })

@@ -1,12 +1,13 @@
 //! One request to the API server, and what became of it.
 //!
-//! There are three ways a write can end: the server said yes, the server said no, or nobody knows.
+//! There are three ways a write can end: the server said yes, the server said no, or the outcome is unknown.
 //! The third is the reason for this module: [`CallError::is_certain`] tells a refusal (nothing was
 //! written) from silence (it may have been), and the subsystems treat the latter as "may exist".
 //! Nothing is retried here; who retries has to decide anew first.
 //!
-//! A server that is too busy for all of them pauses all callers of a client ([`pause`]). How long a request may take follows from the lease ([`deadline`]); that a write of a term is over before
-//! somebody else's may begin is made certain by [`gate`]; what is never answered in time is told ([`overdue`]).
+//! A server that is too busy for all of them pauses all callers of a client ([`pause`]). How long a request may take
+//! follows from the lease ([`deadline`]); that a write of a term is over before another's may begin is made certain by
+//! [`gate`]; what is never answered in time is told ([`overdue`]).
 
 pub mod answer;
 pub mod deadline;
@@ -70,8 +71,8 @@ impl Request {
     /// Whether it would do harm in the term of another leader. A create names no revision, a delete only a UID; what
     /// nodes list and what volumes and claims refer to is decided by more than the object that the patch names. So are
     /// most phases of a volume or claim: that a claim or volume is gone, or that a recycler failed. That it is bound or
-    /// available is not: at the revision that the patch names it is right whoever leads. Keeping a write back costs an
-    /// API server a tenth of what the write costs.
+    /// available is not: at the revision that the patch names it is right under any leader. Keeping a write back costs
+    /// an API server a tenth of what the write costs.
     fn must_not_be_late(&self) -> bool {
         let says = |pointer: &str| self.body.as_ref()?.pointer(pointer)?.as_str();
         let is_about = |plural: &str| self.path.contains(plural) && self.path.ends_with("/status");
@@ -165,7 +166,7 @@ impl CallError {
         !matches!(self, Self::Unknown(_))
     }
 
-    /// Whether nothing was sent because the server is too busy for all requests, whatever they are about.
+    /// Whether nothing was sent because the server is too busy for all requests of any kind.
     #[must_use]
     pub fn is_of_all(&self) -> bool {
         matches!(self, Self::Throttled { message, .. } if message == pause::OF_ALL)
@@ -289,8 +290,8 @@ impl Caller {
         Self { pause: None, ..self }
     }
 
-    /// How long a request that nobody answered may still be carried out: it reaches the server at the latest
-    /// when we stop waiting, if somebody on the way holds it up, and the server then has as much time again.
+    /// How long a request without an answer may still be carried out: it reaches the server at the latest
+    /// when we stop waiting, if a proxy on the way holds it up, and the server then has as much time again.
     #[must_use]
     pub fn settle_time(&self) -> Duration {
         self.request_timeout.saturating_mul(2)

@@ -2,7 +2,7 @@
 //!
 //! In: each request and how it ended. Out: a counter, and an alarm with a line in the log when so many of one
 //! kind in a row were not answered in time: a webhook that hangs, or an etcd that does not keep up. Another alarm is
-//! of writes that nobody began with. An alarm is lowered when one of that kind is answered, or none was tried for
+//! of writes that no server began with. An alarm is lowered when one of that kind is answered, or none was tried for
 //! long.
 
 use std::{
@@ -19,7 +19,7 @@ use crate::metrics::{Alarms, ApiMetrics};
 
 /// Name of the alarm about what is not answered in time.
 const TIMED_OUT: &str = "requests_time_out";
-/// Name of the alarm about what nobody begins with.
+/// Name of the alarm about writes that no server begins with.
 const NOT_BEGUN: &str = "writes_not_begun";
 
 /// So many in a row are no accident.
@@ -34,13 +34,13 @@ type Kind = (&'static str, &'static str);
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// In time, with whatever answer.
+    /// In time, with any answer.
     Answered,
     /// Not in time, by the server's own clock or ours.
     TimedOut,
-    /// Nobody said that the server had begun with it.
+    /// There is no sign that the server had begun with it.
     NotBegun,
-    /// It has not come to whatever takes so long, and says nothing of it.
+    /// It has not come to the step that takes so long, and says nothing of it.
     Unsaid,
 }
 
@@ -77,7 +77,7 @@ struct Streak {
 #[derive(Debug, Default)]
 struct State {
     streaks: BTreeMap<Kind, Streak>,
-    /// Whether somebody waits to forget them.
+    /// Whether a task waits to forget them.
     is_being_forgotten: bool,
 }
 

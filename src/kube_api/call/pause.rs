@@ -1,7 +1,7 @@
 //! When the whole client pauses, as the API server is too busy for all its requests (S40).
 //!
 //! In: answers, with the object asked for. Out: until when nothing is sent. One object whose requests are answered with
-//! 429 pauses itself; several in a row, and nobody else answered otherwise in between, are the server speaking for
+//! 429 pauses itself; several in a row, with no other answer in between, are the server speaking for
 //! itself. Else each of ten thousand waiting keys would send a request of its own to be refused, and all of them come
 //! back at the same moment.
 

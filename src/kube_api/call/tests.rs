@@ -183,7 +183,7 @@ async fn m8_the_body_of_a_write_leaves_when_the_server_has_begun() {
 async fn e9_m8_a_write_that_was_held_up_on_its_way_never_arrives() {
     let mut sent = Sent::create().await;
     sent.head().await;
-    // Nobody begins with it: it lies in a proxy.
+    // No server begins with it: it lies in a proxy.
     for _ in 0..30 {
         seconds(2).await;
         sent.renew();
@@ -267,7 +267,7 @@ async fn m8_a_server_need_not_see_the_body_to_refuse() {
 }
 
 thread_local! {
-    /// Whether a write is known that may land, each time that somebody asks for the term.
+    /// Whether a write is known that may land, each time that the term is asked for.
     static KNOWN: RefCell<(Option<Leadership>, Vec<bool>)> = RefCell::default();
 }
 

@@ -249,7 +249,7 @@ impl ApiServer {
     }
 }
 
-/// Host of the proxy that would have to be gone through. As with client-go nobody needs one to this machine.
+/// Host of the proxy that would have to be gone through. As with client-go none is needed to this machine.
 fn refused_proxy(config: &Config) -> Option<String> {
     let proxy = config.proxy_url.as_ref()?;
     let host = config.cluster_url.host().unwrap_or_default();

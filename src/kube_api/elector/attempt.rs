@@ -47,7 +47,7 @@ impl Elector {
     /// that reads another's name stops at once instead of trying until the deadline, and a renewal
     /// without an answer is followed by the next renewal instead of a read. Once `ended`, a candidate is not kept
     /// waiting for what it reads; but it is for what it writes, as a lease that is won by an abandoned request would
-    /// be held by nobody.
+    /// have no holder.
     pub(super) async fn attempt(
         &mut self,
         role: Role,
@@ -219,7 +219,7 @@ impl Elector {
     }
 }
 
-/// Reads the lease. What some gateway answers is none: nothing is renewed by it, and nobody has given anything up.
+/// Reads the lease. The answer of a gateway is none: nothing is renewed by it, and no holder has given the lease up.
 fn parse(body: &[u8], name: &str) -> Result<Value, CallError> {
     let unreadable = |why: &str| CallError::Unknown(format!("unreadable Lease: {why}"));
     let lease: Value = serde_json::from_slice(body).map_err(|error| unreadable(&error.to_string()))?;

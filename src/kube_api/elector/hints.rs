@@ -34,7 +34,7 @@ const FORBIDDEN_PAUSE: Duration = Duration::from_mins(1);
 const OPENING: Duration = Duration::from_secs(10);
 /// A lease that is held is renewed every few seconds: a watch that is silent for longer is broken.
 const LONGEST_SILENCE: Duration = Duration::from_secs(30);
-/// A watch that stayed open for so long was well, whatever it brought.
+/// A watch that stayed open for so long was well, with or without events.
 const WELL_AFTER: Duration = Duration::from_secs(10);
 
 /// Watches one lease.
@@ -55,7 +55,7 @@ struct Watching {
     hints: Hints,
     open: Option<Open>,
     backoff: Backoff,
-    /// The server no longer knows what happened since this revision: of a lease that nobody renews.
+    /// The server no longer knows what happened since this revision: of a lease that is not renewed.
     too_old: u64,
     is_forbidden: bool,
 }
@@ -78,7 +78,7 @@ enum Heard {
 }
 
 impl Hints {
-    /// One item for whatever happens to the lease, for ever.
+    /// One item for each change of the lease, for ever.
     pub(super) fn stream(self) -> impl Stream<Item = ()> + Send {
         let start = Watching {
             hints: self,

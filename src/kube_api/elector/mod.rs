@@ -8,8 +8,8 @@
 //! A leader that loses the lease ends (the process exits, as KCM's does): there is no way back from
 //! leading to standing by that could not overlook a request in flight. So does one that can do nothing with it:
 //! that does not come to lead, or that sees nothing any more while another replica does. That other one is asked
-//! for, and answers, by notes on the lease ([`super::lease::note`]): without an answer nothing is gained by giving it up.
-//! A standby never gives up. It stands for election only when it knows all there is.
+//! for, and answers, by notes on the lease ([`super::lease::note`]): without an answer nothing is gained by giving it
+//! up. A standby never gives up. It stands for election only when it knows all there is.
 
 mod attempt;
 mod hints;
@@ -69,7 +69,7 @@ pub struct ElectionView {
     pub leading: bool,
     /// Whether it holds the lease, but has still to read what the last leader wrote.
     pub taking_over: bool,
-    /// Who holds it; empty if nobody does, or if it could not be read yet.
+    /// Who holds it; empty without a holder, or if it could not be read yet.
     pub holder: String,
     /// Why the last attempt failed.
     pub error: Option<String>,
@@ -95,7 +95,7 @@ pub enum ElectionError {
     Taken {
         /// Namespace and name.
         lease: String,
-        /// Who holds it; empty if somebody made us give it up.
+        /// Who holds it; empty if it was taken from us.
         holder: String,
     },
     /// What the last leader wrote could not be read in time.
@@ -383,7 +383,7 @@ impl Elector {
             | AttemptError::Ended => None,
             AttemptError::Call(error) => Some(error.to_string()),
         };
-        // Somebody else renews every few seconds and an outage may last for hours: a line per change.
+        // Another holder renews every few seconds and an outage may last for hours: a line per change.
         let changed = self.view.send_if_modified(|view| {
             let next = ElectionView { holder: holder.clone(), error: reason.clone(), ..view.clone() };
             let changed = *view != next;

@@ -70,7 +70,7 @@ impl Server {
         })
     }
 
-    /// Somebody else writes the lease.
+    /// Another client writes the lease.
     fn put(&self, holder: &str, renew_time: &str) {
         self.with(|store| {
             store.store(json!({
@@ -322,7 +322,7 @@ async fn m2_a_blind_leader_goes_on_unless_another_sees() {
     let server = Server::default();
     let first = start(&server, "a", async {});
     first.wins_within(FIRST + 1).await;
-    // Without anybody else, and with somebody who sees no more.
+    // Without another replica, and with one that sees no more.
     first.sight.set(Some(Instant::now()));
     seconds(600).await;
     let second = start(&server, "b", async {});
@@ -366,7 +366,7 @@ async fn m2_who_sees_goes_before_who_is_blind() {
     blind.sight.set(Some(Instant::now()));
     seconds(17).await;
     assert_eq!(server.holder(), "dead");
-    // Nobody else wants it.
+    // No other replica wants it.
     blind.wins_within(20).await;
 }
 
@@ -439,7 +439,7 @@ async fn a_conflict_is_no_loss_while_the_lease_is_ours() {
     let running = start(&server, "a", async {});
     running.wins_within(FIRST + 1).await;
     server.log();
-    // Somebody labels the lease.
+    // A user labels the lease.
     server.with(|store| {
         let lease = store.lease.clone().unwrap();
         store.store(lease)

@@ -32,7 +32,7 @@ const QUEUE: usize = 8_192;
 pub enum EventType {
     /// Something went as planned.
     Normal,
-    /// Somebody may have to act.
+    /// A user may have to act.
     Warning,
 }
 
@@ -165,7 +165,7 @@ pub struct EventRecorder {
 }
 
 impl EventRecorder {
-    /// Records an event; when the queue is full it is counted and handed back, for whoever can tell it
+    /// Records an event; when the queue is full it is counted and handed back, for the caller that can record it
     /// again later.
     ///
     /// # Errors

@@ -14,7 +14,7 @@ use crate::kube_api::{
 /// Metadata of an object.
 ///
 /// Equality leaves the revision out: two revisions with the same content are the same object, and
-/// a change that touches nothing we keep wakes nobody.
+/// a change that touches nothing we keep wakes no subscriber.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Meta {
@@ -34,7 +34,7 @@ pub struct Meta {
     pub deletion_timestamp: Option<Box<Timestamp>>,
     /// Finalizers; kept for PersistentVolumes, claims and VolumeAttachments.
     pub finalizers: TextList,
-    /// Owners that somebody asks for: of a pod PersistentVolumes, of a claim its controller.
+    /// Owners that a rule asks for: of a pod PersistentVolumes, of a claim its controller.
     pub owner_references: Vec<OwnerReference>,
     /// Annotations of the storage domains and of our own; others are not kept.
     #[serde(deserialize_with = "storage_annotations")]

@@ -91,7 +91,7 @@ pub trait FromProtobuf: Sized {
 
 /// What is kept of an object that was read.
 pub trait Keep {
-    /// Drops what was read and nobody asks for, and the room for more.
+    /// Drops what was read and is not asked for, and the room for more.
     fn trim(&mut self);
 
     /// Whether any rule asks for the object. One that has become irrelevant is as good as deleted.
@@ -123,7 +123,7 @@ pub trait Narrow:
     }
     /// The change notice for an object of this kind.
     fn object_ref(key: Self::Key) -> ObjectRef;
-    /// Whether the last state of a deleted object is needed by whoever learns of the deletion later.
+    /// Whether the last state of a deleted object is needed by readers that learn of the deletion later.
     const HAS_LAST_WORDS: bool = false;
     /// URL path of one object (all kinds we use are `v1`).
     fn path(key: &Self::Key) -> String;

@@ -114,7 +114,7 @@ impl Node {
         self.ready().is_some_and(|condition| condition.status == "True")
     }
 
-    /// Whether an operator has declared the node off. By key alone, whatever effect or value (H10).
+    /// Whether an operator has declared the node off. By key alone, with any effect and value (H10).
     #[must_use]
     pub fn is_out_of_service(&self) -> bool {
         self.spec.taints.iter().any(|taint| taint.key == OUT_OF_SERVICE)

@@ -99,7 +99,7 @@ pub struct PodStatus {
     pub phase: PodPhase,
     /// Why, as text for people; kept of a pod that failed.
     pub message: Box<str>,
-    /// Whether a container runs, of whatever list; kept of a pod that is being deleted.
+    /// Whether a container of any list runs; kept of a pod that is being deleted.
     pub is_running: bool,
 }
 
@@ -228,7 +228,7 @@ impl Keep for Pod {
         self.metadata.drop_labels();
         self.metadata.keep_owners(is_recycled_volume);
         self.spec.volumes.shrink_to_fit();
-        // Of another pod nobody asks whether a container runs, nor why it failed.
+        // Of other pods neither running containers nor failures are asked for.
         status.is_running &= self.metadata.is_terminating();
         if status.phase != PodPhase::Failed || self.metadata.owner_references.is_empty() {
             status.message = Box::default();

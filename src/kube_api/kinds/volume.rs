@@ -139,7 +139,7 @@ pub struct ClaimRef {
     pub namespace: Text,
     /// Name of the claim.
     pub name: Text,
-    /// UID of the claim; empty while somebody only reserved the volume by name.
+    /// UID of the claim; empty while the volume is only reserved by name.
     pub uid: Uid,
 }
 

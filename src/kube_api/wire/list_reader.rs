@@ -123,7 +123,7 @@ enum Position {
 struct Protobuf {
     buffer: BytesMut,
     position: Position,
-    /// So many bytes of a field that nobody needs are still to come.
+    /// So many bytes of a field that is not needed are still to come.
     skipped: usize,
     is_list: bool,
     has_revision: bool,

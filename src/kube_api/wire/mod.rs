@@ -1,7 +1,7 @@
 //! What the API server's answers look like on the wire, in either encoding: pages of lists, events of
 //! watches, single objects, error answers. No I/O here: bytes come in, values go out.
 //!
-//! Protobuf is asked for first and JSON taken from whoever cannot speak it; each answer says which it is
+//! Protobuf is asked for first and JSON taken from servers that cannot speak it; each answer says which it is
 //! ([`Encoding::from_content_type`]). Items of a list and objects of events are handed out undecoded, as
 //! slices of the body, so that each is decoded by itself and one that cannot be read blocks itself alone
 //! (S42); [`Encoding::head`] says which one it was. Errors name the field and never quote content, which
@@ -40,7 +40,7 @@ const JSON: &str = "application/json";
 /// What answers we ask for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Accept {
-    /// Protobuf, and JSON from whoever cannot speak it.
+    /// Protobuf, and JSON from servers that cannot speak it.
     #[default]
     Protobuf,
     /// JSON alone.
@@ -210,7 +210,7 @@ impl Encoding {
         Ok(object)
     }
 
-    /// Reads what identifies an object, whatever else is wrong with it.
+    /// Reads what identifies an object, even if all else is wrong with it.
     ///
     /// # Errors
     /// If not even namespace and name can be read.
@@ -221,7 +221,7 @@ impl Encoding {
         }
     }
 
-    /// What an error answer says, whoever sent it: a `Status`, or the beginning of what is none.
+    /// What an error answer of server or proxy says: a `Status`, or the beginning of what is none.
     #[must_use]
     pub fn refusal(headers: &http::HeaderMap, body: &[u8]) -> Status {
         let is_said = headers.contains_key(http::header::CONTENT_TYPE);

@@ -2,8 +2,8 @@
 //!
 //! In: a path with its query. Out: the body with its encoding, a [`Page`] of a list part by part, a [`Stream`] of
 //! events, or [`Trouble`].
-//! Each request counts in `rest_client_*`; how long it takes to open a watch is not measured there, as with client-go. Connections are the
-//! fetcher's own, so that they can be given up: a server that froze keeps those it has.
+//! Each request counts in `rest_client_*`; how long it takes to open a watch is not measured there, as with client-go.
+//! Connections are the fetcher's own, so that they can be given up: a server that froze keeps those it has.
 
 use std::{sync::Arc, time::Duration};
 
@@ -131,7 +131,7 @@ impl Fetcher {
         Self { accept, ..self }
     }
 
-    /// The same with new connections: what is asked next does not go where nobody answers.
+    /// The same with new connections: what is asked next does not go to a server that does not answer.
     pub fn reconnect(&mut self) {
         match self.api.client() {
             Ok(client) => self.client = Connection(client),

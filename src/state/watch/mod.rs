@@ -34,7 +34,7 @@ use crate::{
     metrics::{KindMetrics, ListCause, ReopenCause},
 };
 
-/// Objects on the first page of a list, of which nobody knows how large they are.
+/// Objects on the first page of a list, whose size is not known yet.
 const FIRST_PAGE: usize = 100;
 /// So many objects are listed sooner than the server sends a bookmark.
 const FEW: usize = 500;
@@ -46,7 +46,7 @@ const LIST_DEADLINE: Duration = Duration::from_mins(5);
 const WATCH_LIFETIME: Duration = Duration::from_mins(5);
 /// A server may count the end of a watch's life from a little earlier than we do.
 const WATCH_MARGIN: Duration = Duration::from_secs(5);
-/// A watch that lived so long was well, whatever it brought.
+/// A watch that lived so long was well, with or without events.
 const WELL_AFTER: Duration = Duration::from_secs(10);
 /// Failures of a watch that speak against its revision, until a list is taken to get beyond it.
 const FAILURES_BEFORE_LIST: u32 = 5;
@@ -112,7 +112,7 @@ enum WatchEnd {
     Ended,
     /// Nothing came for too long.
     Silent,
-    /// Somebody waits for more than it has brought.
+    /// A reader waits for more than it has brought.
     Behind,
     /// Only a list helps.
     List(ListCause, Trouble),
@@ -260,7 +260,7 @@ impl<T: Stored> Reflector<T> {
                 WatchEnd::Failed(trouble) => {
                     self.metrics.reopened(ReopenCause::Failed);
                     // An outage says nothing against the revision, nor does a right that is missing: a list
-                    // every few seconds would help nobody.
+                    // every few seconds would be no help.
                     let speaks_against = match trouble {
                         Trouble::Unreadable(_) => true,
                         Trouble::Refused { code, .. } => matches!(code, 400 | 422),
@@ -342,7 +342,7 @@ impl<T: Stored> Reflector<T> {
         self.pace.watched();
     }
 
-    /// Waits until somebody wants more than this watch has brought, and it is no use to wait for it; of one that is to
+    /// Waits until a reader needs more than this watch has brought, and it is no use to wait for it; of one that is to
     /// bring it, until it should have ended. Cancel safe.
     async fn too_slow(&self, opened: Instant, is_hurried: bool) {
         self.catch_up.behind(self.revision).await;

@@ -60,7 +60,7 @@ impl<T: Stored> Reflector<T> {
     }
 
     /// Asks for a page until all of it has come. A later one that fails is asked for again with the same token: it
-    /// shows the same revision. If somebody waits for it, an answer that stops costs little and another connection
+    /// shows the same revision. If a reader waits for it, an answer that stops costs little and another connection
     /// is tried.
     async fn page(
         &mut self,
@@ -160,7 +160,7 @@ impl<T: Stored> Reflector<T> {
     }
 
     fn take_listed(&self, listing: &Listing, encoding: Encoding, item: &Bytes) -> Result<(), ListFailure> {
-        // Without its name nobody knows what it blocks, so the list tells nothing.
+        // Without its name it is not known what it blocks, so the list tells nothing.
         let head = encoding.head(item).map_err(Trouble::from)?;
         let key = head.key::<T>();
         let (Some(uid), Some(revision)) = (&head.uid, head.resource_version) else {

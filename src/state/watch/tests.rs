@@ -506,7 +506,7 @@ async fn e11_an_object_that_a_live_read_shows_older_than_it_was_proves_a_restore
         stage.objects_listed().await;
         stage.pass(Duration::from_secs(1)).await;
         // An answer to a request of our own, which the watch may have overtaken.
-        stage.objects.absorb::<StorageClass>(serde_json::from_value(class("a", 12)).unwrap());
+        stage.objects.observe_response::<StorageClass>(serde_json::from_value(class("a", 12)).unwrap());
         stage.pass(Duration::from_secs(1)).await;
         assert_eq!(stage.objects.restore_grace().left(Instant::now()).is_some(), proves, "{read}");
     }

@@ -1,16 +1,16 @@
-//! What VolumeAttachments say: which pair each is about, and whether it is ours.
+//! What VolumeAttachments say: which volume on which node each is about, and whether it is ours.
 //!
 //! In: a VolumeAttachment as last seen, or its absence, and the volumes that it may be about
-//! ([`Candidates`]). Out: the pair that changed. One whose name is not the hash of what it is about is
-//! somebody else's: it holds its volume like any other (S1) and is left alone. One that nothing explains
+//! ([`Candidates`]). Out: the volume on the node that changed. One whose name is not the hash of what it is about is
+//! another party's: it holds its volume like any other (S1) and is left alone. One that nothing explains
 //! waits for an object that does. Where name and source speak of different volumes, as after a
-//! PersistentVolume was made anew, nobody knows which one the driver has attached: it holds both.
+//! PersistentVolume was made anew, which one the driver has attached is not known: both count as attached.
 
 use std::{borrow::Cow, sync::Arc};
 
 use k8s_openapi::jiff::Timestamp;
 
-use super::{ActualState, Doubt, Pair, VolumeId};
+use super::{ActualState, NodeVolume, VolumeId, WhyRead};
 use crate::{
     kube_api::{
         ids::{AttachmentName, NodeName, Uid, VolumeName},
@@ -28,12 +28,12 @@ pub(super) struct Identity {
     node: NodeName,
     ours: bool,
     /// The other volume that it holds, if its name is of one and its source of another.
-    beside: Option<VolumeId>,
+    second_volume: Option<VolumeId>,
 }
 
 impl ActualState {
     /// Takes a VolumeAttachment as last seen, or its absence. `candidates` are the volumes that the
-    /// named PersistentVolume and the node's status suggest it may be about. Returns the pair for
+    /// named PersistentVolume and the node's status suggest it may be about. Returns the volume on the node for
     /// which something changed. The absence of one that is [replaced](Self::is_replaced_by) comes first.
     pub fn observe_attachment(
         &mut self,
@@ -43,13 +43,13 @@ impl ActualState {
         wall: Timestamp,
     ) -> Option<(VolumeId, NodeName)> {
         let Some(attachment) = attachment else {
-            self.unexplained.remove(name);
-            let Identity { volume, node, ours, beside, .. } = self.identities.remove(name)?;
+            self.unidentified.remove(name);
+            let Identity { volume, node, ours, second_volume, .. } = self.identities.remove(name)?;
             give_back_room(&mut self.identities);
             if ours {
-                self.pair_mut(&volume, &node).forget_attachment();
+                self.node_volume_mut(&volume, &node).forget_attachment();
             }
-            for held in beside.iter().chain((!ours).then_some(&volume)) {
+            for held in second_volume.iter().chain((!ours).then_some(&volume)) {
                 if let Some(state) = self.volumes.get_mut(held) {
                     state.foreign.remove(name);
                 }
@@ -61,45 +61,45 @@ impl ActualState {
             None => match identify(&attachment, candidates(&attachment)) {
                 Some(identity) => {
                     if identity.ours {
-                        self.unexplained.remove(name);
+                        self.unidentified.remove(name);
                     } else {
                         // A volume yet to come may explain its name.
-                        self.unexplained.insert(name, Arc::clone(&attachment));
+                        self.unidentified.insert(name, Arc::clone(&attachment));
                     }
-                    if let Some(beside) = &identity.beside {
-                        self.hold_beside(beside, name, &identity.node);
+                    if let Some(second_volume) = &identity.second_volume {
+                        self.note_second_volume(second_volume, name, &identity.node);
                     }
                     self.identities.insert(name.clone(), identity.clone());
                     identity
                 }
                 None => {
-                    self.unexplained.insert(name, attachment);
+                    self.unidentified.insert(name, attachment);
                     return None;
                 }
             },
         };
         if identity.ours {
-            let pair = self.pair_mut(&identity.volume, &identity.node);
-            pair.attachment = Some(attachment);
+            let node_volume = self.node_volume_mut(&identity.volume, &identity.node);
+            node_volume.attachment = Some(attachment);
             if let Some(state) = self.nodes.get_mut(&identity.node) {
                 state.note_absence(wall);
             }
         } else {
-            self.hold_beside(&identity.volume, name, &identity.node);
+            self.note_second_volume(&identity.volume, name, &identity.node);
         }
         Some((identity.volume, identity.node))
     }
 
     /// Notes that an attachment holds a volume by something else than its name, or by its name alone.
-    fn hold_beside(&mut self, volume: &VolumeId, name: &AttachmentName, node: &NodeName) {
+    fn note_second_volume(&mut self, volume: &VolumeId, name: &AttachmentName, node: &NodeName) {
         let foreign = &mut self.volumes.entry(volume.clone()).or_default().foreign;
         foreign.insert(name.clone(), node.clone());
     }
 
     /// The other volume that a VolumeAttachment holds, if its name is of one and its source of another.
     #[must_use]
-    pub fn held_beside(&self, name: &AttachmentName) -> Option<&VolumeId> {
-        self.identities.get(name)?.beside.as_ref()
+    pub fn second_volume_of(&self, name: &AttachmentName) -> Option<&VolumeId> {
+        self.identities.get(name)?.second_volume.as_ref()
     }
 
     /// Whether the VolumeAttachment last taken under this name was another object: it is gone, and this one
@@ -109,14 +109,14 @@ impl ActualState {
         self.identities.get(name).is_some_and(|identity| identity.uid != attachment.metadata.uid)
     }
 
-    /// The pair that a VolumeAttachment of ours is about, also if it is yet to be taken.
+    /// The volume on the node that a VolumeAttachment of ours is about, also if it is yet to be taken.
     #[must_use]
-    pub fn pair_of(
+    pub fn node_volume_of(
         &self,
         name: &AttachmentName,
         attachment: Option<&VolumeAttachment>,
         candidates: impl FnOnce(&VolumeAttachment) -> Candidates,
-    ) -> Option<Cow<'_, Pair>> {
+    ) -> Option<Cow<'_, NodeVolume>> {
         let is_replaced = attachment.is_some_and(|attachment| self.is_replaced_by(name, attachment));
         let identity = match self.identities.get(name).filter(|_| !is_replaced) {
             Some(identity) => identity.clone(),
@@ -125,7 +125,7 @@ impl ActualState {
         if !identity.ours {
             return None;
         }
-        Some(self.pair(&identity.volume, &identity.node).map_or_else(Cow::default, Cow::Borrowed))
+        Some(self.node_volume(&identity.volume, &identity.node).map_or_else(Cow::default, Cow::Borrowed))
     }
 
     /// The volume that a VolumeAttachment is about, as far as that is known.
@@ -135,9 +135,9 @@ impl ActualState {
     }
 
     /// Notes that a VolumeAttachment is to be asked for.
-    pub fn doubt_attachment(&mut self, name: &AttachmentName) -> Option<(VolumeId, NodeName)> {
+    pub fn read_attachment_live(&mut self, name: &AttachmentName) -> Option<(VolumeId, NodeName)> {
         let Identity { volume, node, ours: true, .. } = self.identities.get(name)? else { return None };
-        self.volumes.get_mut(volume)?.pairs.get_mut(node)?.doubt = Some(Doubt::Unconfirmed);
+        self.volumes.get_mut(volume)?.nodes.get_mut(node)?.why_read = Some(WhyRead::Unconfirmed);
         Some((volume.clone(), node.clone()))
     }
 
@@ -145,7 +145,7 @@ impl ActualState {
     #[must_use]
     pub fn attachment(&self, name: &AttachmentName) -> Option<&VolumeAttachment> {
         let identity = self.identities.get(name).filter(|identity| identity.ours)?;
-        self.pair(&identity.volume, &identity.node)?.attachment.as_deref()
+        self.node_volume(&identity.volume, &identity.node)?.attachment.as_deref()
     }
 
     /// Of a VolumeAttachment that is not ours: the volume it holds, if that is known, and its node.
@@ -153,7 +153,7 @@ impl ActualState {
     pub fn foreign(&self, name: &AttachmentName) -> Option<(Option<&VolumeId>, &NodeName)> {
         match self.identities.get(name) {
             Some(identity) => (!identity.ours).then_some((Some(&identity.volume), &identity.node)),
-            None => self.unexplained.get(name).map(|attachment| (None, &attachment.spec.node_name)),
+            None => self.unidentified.get(name).map(|attachment| (None, &attachment.spec.node_name)),
         }
     }
 
@@ -161,20 +161,20 @@ impl ActualState {
     /// PersistentVolume may be gone while another one stands for the same handle. Returns the names of those
     /// found, and how many names were computed for that.
     pub fn recognise(&mut self, volume: &VolumeId, wall: Timestamp) -> (Vec<AttachmentName>, usize) {
-        let nodes = self.unexplained.untried(volume);
+        let nodes = self.unidentified.untried(volume);
         let computed = nodes.len();
         let mut found = Vec::new();
         for node in nodes {
             let name = volume.attachment_name(&node);
-            let Some(attachment) = self.unexplained.get(&name).map(Arc::clone) else { continue };
+            let Some(attachment) = self.unidentified.get(&name).map(Arc::clone) else { continue };
             if !is_named_after(&attachment, volume) {
                 continue;
             }
             if let Some(identity) = self.identities.get_mut(&name) {
                 // Its source is of another volume, whose it stays: to detach it would take that one from the node.
-                identity.beside = Some(volume.clone());
-                self.unexplained.remove(&name);
-                self.hold_beside(volume, &name, &node);
+                identity.second_volume = Some(volume.clone());
+                self.unidentified.remove(&name);
+                self.note_second_volume(volume, &name, &node);
             } else {
                 let about = Candidates { source: Some(volume.clone()), published: Vec::new() };
                 self.observe_attachment(&name, Some(attachment), |_| about, wall);
@@ -186,14 +186,14 @@ impl ActualState {
 
     /// VolumeAttachments on the node that no known volume explains: worth another look when it changes.
     #[must_use]
-    pub fn unexplained_on(&self, node: &NodeName) -> Vec<AttachmentName> {
-        self.unexplained.on(node)
+    pub fn unidentified_on(&self, node: &NodeName) -> Vec<AttachmentName> {
+        self.unidentified.on(node)
     }
 
     /// VolumeAttachments that name the PersistentVolume, which does not explain them, likewise.
     #[must_use]
-    pub fn unexplained_of(&self, volume: &VolumeName) -> Vec<AttachmentName> {
-        self.unexplained.of(volume)
+    pub fn unidentified_of(&self, volume: &VolumeName) -> Vec<AttachmentName> {
+        self.unidentified.of(volume)
     }
 }
 
@@ -207,17 +207,22 @@ pub struct Candidates {
 }
 
 /// Ours is an attachment whose name is the hash of the volume it is about. One that its source
-/// explains, but under another name, is somebody else's (S12, conformance tests make such).
+/// explains, but under another name, is another party's (S12, conformance tests make such).
 fn identify(attachment: &VolumeAttachment, candidates: Candidates) -> Option<Identity> {
     let node = &attachment.spec.node_name;
     let uid = &attachment.metadata.uid;
-    let identity =
-        |volume, ours, beside| Identity { uid: uid.clone(), volume, node: node.clone(), ours, beside };
+    let identity = |volume, ours, second_volume| Identity {
+        uid: uid.clone(),
+        volume,
+        node: node.clone(),
+        ours,
+        second_volume,
+    };
     let Candidates { source, published } = candidates;
     if let Some(volume) = source.iter().chain(&published).find(|volume| is_named_after(attachment, volume)) {
         let volume = volume.clone();
-        let beside = source.filter(|source| *source != volume);
-        return Some(identity(volume, true, beside));
+        let second_volume = source.filter(|source| *source != volume);
+        return Some(identity(volume, true, second_volume));
     }
     source.map(|volume| identity(volume, false, None))
 }

@@ -12,8 +12,8 @@ use crate::{
 };
 
 impl ActualState {
-    /// The pairs of which a predecessor of this process may know that they have waited for longer than we know: on
-    /// nodes that are not Ready, or gone, and not wanted since this process leads.
+    /// The volumes on nodes of which a predecessor of this process may know that they have waited for longer than we
+    /// know: on nodes that are not Ready, or gone, and not desired since this process leads.
     #[must_use]
     pub fn waiting_for_force(&self) -> Vec<Candidate> {
         let mut waiting = Vec::new();
@@ -24,14 +24,16 @@ impl ActualState {
             }
             let failure = node.and_then(Failure::of);
             for volume in &state.volumes {
-                let pair = self.pair(volume, name).filter(|pair| pair.holds() && !pair.was_wanted);
-                let Some(pair) = pair else { continue };
+                let node_volume = self
+                    .node_volume(volume, name)
+                    .filter(|node_volume| node_volume.may_be_attached() && !node_volume.was_desired);
+                let Some(node_volume) = node_volume else { continue };
                 waiting.push(Candidate {
                     volume: volume.clone(),
                     node: name.clone(),
                     failure: failure.clone(),
-                    attachment: pair.uid().cloned(),
-                    wish_ended: pair.wish_ended,
+                    attachment: node_volume.uid().cloned(),
+                    desired_until: node_volume.desired_until,
                 });
             }
         }
@@ -41,8 +43,9 @@ impl ActualState {
     /// Takes what a predecessor of this process has proven of a wait.
     pub fn inherit(&mut self, proven: &Inherited, wall: Timestamp) {
         let since = wall.checked_sub(proven.elapsed).unwrap_or(wall);
-        let pair = self.pair_mut(&proven.volume, &proven.node);
-        pair.unwanted_since = Some(pair.unwanted_since.map_or(since, |known| known.min(since)));
+        let node_volume = self.node_volume_mut(&proven.volume, &proven.node);
+        node_volume.undesired_since =
+            Some(node_volume.undesired_since.map_or(since, |known| known.min(since)));
         if proven.is_unready_as_long {
             let state = self.node_mut(&proven.node);
             state.unready_since = state.unready_since.map(|known| known.min(since));

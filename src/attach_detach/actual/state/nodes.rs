@@ -8,7 +8,9 @@ use std::{collections::BTreeSet, sync::Arc};
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::{ActualState, ForcePolicy, NodeState, Publication, Sequence, Unpublished, VolumeId, Withdrawal};
+use super::{
+    ActualState, ForcePolicy, NodeState, ReportAsAttached, Sequence, Unpublished, Unpublishing, VolumeId,
+};
 use crate::kube_api::{ids::NodeName, kinds::Node};
 
 impl ActualState {
@@ -24,8 +26,8 @@ impl ActualState {
         let known = state.volumes.clone();
         let used = || {
             let in_use = |volume: &&VolumeId| {
-                let pair = volumes.get(*volume).and_then(|volume| volume.pairs.get(name));
-                pair.is_some_and(|pair| pair.in_use)
+                let node_volume = volumes.get(*volume).and_then(|volume| volume.nodes.get(name));
+                node_volume.is_some_and(|node_volume| node_volume.in_use)
             };
             known.iter().filter(in_use).cloned().collect()
         };
@@ -38,20 +40,20 @@ impl ActualState {
         let entries = node.map(|node| node.status.volumes_attached.as_slice()).unwrap_or_default();
         let listed_now: BTreeSet<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
         for volume in listed_now.iter().filter_map(|name| VolumeId::parse(name)) {
-            self.pair_mut(&volume, name);
+            self.node_volume_mut(&volume, name);
         }
-        self.each_pair_of(name, |state, volume, pair| {
+        self.each_volume_on(name, |state, volume, node_volume| {
             let listed = listed_now.contains(volume.as_str());
             let nothing_pends = !state.busy && state.is_settled();
-            if nothing_pends && std::mem::take(&mut pair.may_be_listed) {
+            if nothing_pends && std::mem::take(&mut node_volume.may_be_listed) {
                 touched.insert(volume.clone());
             }
             // Of a node that is gone, the last report stands.
-            let in_use = if node.is_some() { state.uses(volume) } else { pair.in_use };
-            let before = (pair.listed, pair.in_use);
-            pair.left_listed = node.is_none() && (pair.left_listed || pair.listed);
-            pair.take_report(volume.kind(), listed, in_use);
-            let vanished = listed && pair.attachment.is_none() && pair.call.is_none();
+            let in_use = if node.is_some() { state.uses(volume) } else { node_volume.in_use };
+            let before = (node_volume.listed, node_volume.in_use);
+            node_volume.left_listed = node.is_none() && (node_volume.left_listed || node_volume.listed);
+            node_volume.take_report(volume.kind(), listed, in_use);
+            let vanished = listed && node_volume.attachment.is_none() && node_volume.call.is_none();
             if before != (listed, in_use) || vanished {
                 touched.insert(volume.clone());
             }
@@ -59,18 +61,19 @@ impl ActualState {
         touched
     }
 
-    /// Notes that a patch is sent which says of every volume what its publication is.
+    /// Notes that a patch is sent which reports every volume as it should be.
     pub(in crate::attach_detach) fn note_listing(&mut self, name: &NodeName) {
-        self.each_pair_of(name, |_, _, pair| {
-            pair.may_be_listed |= pair.publication == Publication::List && !pair.listed;
+        self.each_volume_on(name, |_, _, node_volume| {
+            node_volume.may_be_listed |=
+                node_volume.report_as_attached == ReportAsAttached::Yes && !node_volume.listed;
         });
     }
 
     /// Takes note that a request to the node has ended. Returns the volumes that no patch can list any more.
     pub fn node_call_ended(&mut self, name: &NodeName) -> BTreeSet<VolumeId> {
         let mut volumes = BTreeSet::new();
-        self.each_pair_of(name, |state, volume, pair| {
-            if state.is_settled() && std::mem::take(&mut pair.may_be_listed) {
+        self.each_volume_on(name, |state, volume, node_volume| {
+            if state.is_settled() && std::mem::take(&mut node_volume.may_be_listed) {
                 volumes.insert(volume.clone());
             }
         });
@@ -85,14 +88,14 @@ impl ActualState {
         }
     }
 
-    /// Notes that a node went unseen: whatever is on it may be in use.
+    /// Notes that a node went unseen: all its volumes may be in use.
     pub fn distrust_node(&mut self, name: &NodeName) -> BTreeSet<VolumeId> {
         let Some(state) = self.nodes.get_mut(name) else { return BTreeSet::new() };
         // Nor whether it was Ready until then (S4).
         state.unready_since = None;
         let volumes = state.volumes.clone();
         for volume in &volumes {
-            self.pair_mut(volume, name).distrust();
+            self.node_volume_mut(volume, name).distrust();
         }
         volumes
     }
@@ -101,13 +104,13 @@ impl ActualState {
     /// earlier object of theirs reported in use is not known.
     pub fn distrust_younger_nodes(&mut self) {
         for (volume, state) in &mut self.volumes {
-            for (name, pair) in state.pairs.iter_mut() {
-                let Some(attachment) = &pair.attachment else { continue };
+            for (name, node_volume) in state.nodes.iter_mut() {
+                let Some(attachment) = &node_volume.attachment else { continue };
                 let Some(state) = self.nodes.get_mut(name) else { continue };
                 let made = state.node.as_ref().and_then(|node| node.metadata.creation_timestamp);
                 if made > attachment.metadata.creation_timestamp {
                     state.distrust(volume);
-                    pair.distrust();
+                    node_volume.distrust();
                 }
             }
         }
@@ -130,9 +133,9 @@ impl ActualState {
         let volumes = state.trust(policy, wall);
         for volume in &volumes {
             let in_use = self.nodes.get(name).is_some_and(|state| state.uses(volume));
-            let pair = self.pair_mut(volume, name);
-            pair.given_up = is_another_machine && pair.holds();
-            pair.take_report(volume.kind(), pair.listed, in_use);
+            let node_volume = self.node_volume_mut(volume, name);
+            node_volume.given_up = is_another_machine && node_volume.may_be_attached();
+            node_volume.take_report(volume.kind(), node_volume.listed, in_use);
         }
         volumes
     }
@@ -148,12 +151,12 @@ impl ActualState {
     }
 
     /// Takes a node as an answer to a request of ours: besides what [`Self::observe_node`] does, it
-    /// proves what it shows for the pairs that were being withdrawn when the request was sent.
+    /// proves what it shows for the volumes that were being unpublished when the request was sent.
     pub fn witness_node(&mut self, answer: &Node, name: &NodeName, sent: Sequence) -> BTreeSet<VolumeId> {
         self.prove(name, sent, |volume| Unpublished::witnessed_by(answer, volume))
     }
 
-    /// Takes the answer "not found" to a live read of a node, likewise. Whatever patch is on its way names
+    /// Takes the answer "not found" to a live read of a node, likewise. Every patch on its way names
     /// an object that is gone, and lands nowhere.
     pub fn witness_absence(&mut self, name: &NodeName, sent: Sequence) -> BTreeSet<VolumeId> {
         let Some(state) = self.nodes.get_mut(name) else { return BTreeSet::new() };
@@ -171,12 +174,12 @@ impl ActualState {
         proof: impl Fn(&VolumeId) -> Option<Unpublished>,
     ) -> BTreeSet<VolumeId> {
         let mut touched = BTreeSet::new();
-        self.each_pair_of(node, |_, volume, pair| {
-            if let Withdrawal::Since(since) = pair.withdrawal
+        self.each_volume_on(node, |_, volume, node_volume| {
+            if let Unpublishing::Since(since) = node_volume.unpublishing
                 && since < sent
             {
                 if let Some(proof) = proof(volume) {
-                    pair.withdrawal = Withdrawal::Proven(proof);
+                    node_volume.unpublishing = Unpublishing::Proven(proof);
                 }
                 touched.insert(volume.clone());
             }

@@ -1,13 +1,13 @@
 //! Standby: what a replica that does not lead forgets, and what begins when it leads.
 //!
-//! In: the time, and that this process leads from now on. Out: pairs that hold no longer what another replica has
-//! given up, or would have, and in which nothing is measured that began before.
+//! In: the time, and that this process leads from now on. Out: volumes that no longer count as attached where another
+//! replica has given up, or would have, and in which nothing is measured that began before.
 
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
 
-use super::{ActualState, NodeName, Pair, VolumeId, VolumeKind};
+use super::{ActualState, NodeName, NodeVolume, VolumeId, VolumeKind};
 
 impl ActualState {
     /// Since when something is undesired counts from now on.
@@ -18,28 +18,35 @@ impl ActualState {
         wall: Timestamp,
     ) {
         self.forget_given_up(gone, wanted, wall);
-        for pair in self.volumes.values_mut().flat_map(|state| state.pairs.iter_mut().map(|(_, pair)| pair)) {
-            pair.unwanted_since = None;
+        for node_volume in self
+            .volumes
+            .values_mut()
+            .flat_map(|state| state.nodes.iter_mut().map(|(_, node_volume)| node_volume))
+        {
+            node_volume.undesired_since = None;
         }
     }
 
     /// What is attached and published: a predecessor of this process has recorded that.
     pub(in crate::attach_detach) fn published(&self) -> impl Iterator<Item = (&VolumeId, &NodeName)> {
         self.volumes.iter().flat_map(|(volume, state)| {
-            let published = state.pairs.iter().filter(|(_, pair)| pair.listed && pair.attachment.is_some());
+            let published = state
+                .nodes
+                .iter()
+                .filter(|(_, node_volume)| node_volume.listed && node_volume.attachment.is_some());
             published.map(move |(node, _)| (volume, node))
         })
     }
 
-    /// Notes that no pod wants a volume here any more, if anything is known of it.
-    pub(in crate::attach_detach) fn note_wish_ended(
+    /// Notes that no pod needs a volume here any more, if anything is known of it.
+    pub(in crate::attach_detach) fn note_desire_ended(
         &mut self,
         volume: &VolumeId,
         node: &NodeName,
         wall: Timestamp,
     ) {
-        if self.pair(volume, node).is_some() {
-            self.pair_mut(volume, node).wish_ended = Some(wall);
+        if self.node_volume(volume, node).is_some() {
+            self.node_volume_mut(volume, node).desired_until = Some(wall);
         }
     }
 
@@ -56,28 +63,28 @@ impl ActualState {
     ) -> Option<Timestamp> {
         let mut next = None;
         let state = self.volumes.get_mut(volume)?;
-        let is_listed = state.pairs.values().any(|pair| pair.listed);
-        for (name, pair) in state.pairs.iter_mut() {
-            if pair.given_up && pair.attachment.is_none() {
-                pair.held = pair.listed;
+        let is_listed = state.nodes.values().any(|node_volume| node_volume.listed);
+        for (name, node_volume) in state.nodes.iter_mut() {
+            if node_volume.given_up && node_volume.attachment.is_none() {
+                node_volume.may_be_mounted = node_volume.listed;
                 continue;
             }
-            if pair.attachment.is_some() || !pair.held {
+            if node_volume.attachment.is_some() || !node_volume.may_be_mounted {
                 continue;
             }
             let node = self.nodes.get(name);
             if volume.kind() == VolumeKind::NoOp {
                 let is_there = node.is_some_and(|state| state.node.is_some());
-                pair.held = pair.listed || !(is_there || is_listed);
+                node_volume.may_be_mounted = node_volume.listed || !(is_there || is_listed);
                 continue;
             }
             let node = node.filter(|state| state.node.is_none());
             let Some(since) = node.and_then(|state| state.unready_since).filter(|_| !wanted(name)) else {
                 continue;
             };
-            let due = due(since, pair, gone);
+            let due = due(since, node_volume, gone);
             if due <= wall {
-                pair.held = false;
+                node_volume.may_be_mounted = false;
             } else {
                 next = next.max(Some(due));
             }
@@ -86,9 +93,10 @@ impl ActualState {
     }
 
     /// Forgets what a predecessor of this process gave up: what it took off a list, and what was on a node that
-    /// is gone once it listed that elsewhere, or deleted the attachment. It had its reasons, such as force, that
-    /// do not show. But it takes off the list before it deletes, and forces nothing before its time: what a node still
-    /// listed when it went, and nobody has elsewhere, it had not given up until then, whoever deleted the attachment.
+    /// is gone once it listed that elsewhere, or deleted the attachment. Why, force for one, does not
+    /// show. But it takes off the list before it deletes, and forces nothing before its time: what a node still
+    /// listed when it went, and is on no other node, it had not given up until then, also if its attachment was
+    /// deleted.
     fn forget_given_up(
         &mut self,
         gone: Duration,
@@ -96,29 +104,30 @@ impl ActualState {
         wall: Timestamp,
     ) {
         for (volume, state) in &mut self.volumes {
-            let is_listed = state.pairs.values().any(|pair| pair.listed);
-            let stays = |pair: &Pair| pair.attachment.is_some() && !pair.is_going();
-            let is_attached = state.pairs.values().any(|pair| stays(pair));
-            for (name, pair) in state.pairs.iter_mut() {
+            let is_listed = state.nodes.values().any(|node_volume| node_volume.listed);
+            let stays =
+                |node_volume: &NodeVolume| node_volume.attachment.is_some() && !node_volume.is_going();
+            let is_attached = state.nodes.values().any(|node_volume| stays(node_volume));
+            for (name, node_volume) in state.nodes.iter_mut() {
                 let node = self.nodes.get(name);
                 let since = node.and_then(|state| state.unready_since);
                 let is_early =
-                    since.is_some_and(|since| wanted(volume, name) || wall < due(since, pair, gone));
-                let is_kept = pair.left_listed && is_early && !is_listed && !is_attached;
+                    since.is_some_and(|since| wanted(volume, name) || wall < due(since, node_volume, gone));
+                let is_kept = node_volume.left_listed && is_early && !is_listed && !is_attached;
                 let is_given_up = match (volume.kind(), node.filter(|state| state.node.is_some())) {
                     (VolumeKind::Csi, Some(state)) => !state.distrusts(volume),
-                    (VolumeKind::Csi, None) => !stays(pair) && !is_kept,
+                    (VolumeKind::Csi, None) => !stays(node_volume) && !is_kept,
                     (VolumeKind::NoOp, Some(_)) => true,
                     (VolumeKind::NoOp, None) => is_listed,
                 };
-                pair.held &= pair.listed || !is_given_up;
+                node_volume.may_be_mounted &= node_volume.listed || !is_given_up;
             }
         }
     }
 }
 
 /// When what is on a node is given up that has been gone since then.
-fn due(since: Timestamp, pair: &Pair, gone: Duration) -> Timestamp {
-    let since = pair.wish_ended.map_or(since, |ended| ended.max(since));
+fn due(since: Timestamp, node_volume: &NodeVolume, gone: Duration) -> Timestamp {
+    let since = node_volume.desired_until.map_or(since, |ended| ended.max(since));
     since.checked_add(gone).unwrap_or(Timestamp::MAX)
 }

@@ -29,14 +29,14 @@ fn s1_an_attachment_whose_volume_is_gone_is_recognised_when_the_handle_is_wanted
     let (volume, node) = (VolumeId::csi(&DriverName::from("d"), "h"), NodeName::from("n1"));
     let name = volume.attachment_name(&node);
     let mut actual = ActualState::default();
-    let unexplained = |_: &VolumeAttachment| Candidates::default();
+    let unidentified = |_: &VolumeAttachment| Candidates::default();
     assert_eq!(
-        actual.observe_attachment(&name, Some(attachment(name.as_str(), &node)), unexplained, NOW),
+        actual.observe_attachment(&name, Some(attachment(name.as_str(), &node)), unidentified, NOW),
         None
     );
-    assert!(actual.pair(&volume, &node).is_none());
+    assert!(actual.node_volume(&volume, &node).is_none());
     actual.recognise(&volume, NOW);
-    assert!(actual.pair(&volume, &node).is_some_and(Pair::holds));
+    assert!(actual.node_volume(&volume, &node).is_some_and(NodeVolume::may_be_attached));
 }
 
 #[test]
@@ -48,10 +48,10 @@ fn s9_one_of_the_same_name_for_another_driver_is_not() {
     foreign.spec.attacher = DriverName::from("e");
     actual.observe_attachment(&name, Some(Arc::new(foreign)), |_| Candidates::default(), NOW);
     actual.recognise(&volume, NOW);
-    assert!(actual.pair(&volume, &node).is_none());
+    assert!(actual.node_volume(&volume, &node).is_none());
 }
 
-fn pair() -> (VolumeId, NodeName) {
+fn node_volume() -> (VolumeId, NodeName) {
     (VolumeId::csi(&DriverName::from("d"), "h"), NodeName::from("n1"))
 }
 
@@ -60,9 +60,9 @@ fn s2_a_patch_of_unknown_outcome_is_settled_when_it_can_no_longer_land() {
     let until = Instant::now() + std::time::Duration::from_secs(10);
     let second = std::time::Duration::from_secs(1);
     for (now, is_settled) in [(until - second, false), (until, true), (until + second, true)] {
-        let (volume, node) = pair();
+        let (volume, node) = node_volume();
         let mut actual = ActualState::default();
-        actual.pair_mut(&volume, &node);
+        actual.node_volume_mut(&volume, &node);
         assert!(actual.settle_node(&node, now).is_empty(), "there is nothing to settle");
         let revision = ResourceVersion(1);
         actual.node_mut(&node).unsettled = Some(Unsettled { revision, until });
@@ -77,32 +77,40 @@ fn s1_a_list_may_say_so_until_no_patch_of_ours_can_land() {
     for (is_busy, unsettled, may_be_listed) in
         [(true, None, true), (false, Some(unsettled), true), (false, None, false)]
     {
-        let (volume, node) = pair();
+        let (volume, node) = node_volume();
         let mut actual = ActualState::default();
-        actual.pair_mut(&volume, &node).may_be_listed = true;
+        actual.node_volume_mut(&volume, &node).may_be_listed = true;
         let state = actual.node_mut(&node);
         (state.busy, state.unsettled) = (is_busy, unsettled);
         actual.observe_node(&node, Some(&Arc::default()), NOW);
-        assert_eq!(actual.pair_mut(&volume, &node).may_be_listed, may_be_listed, "{is_busy} {unsettled:?}");
+        assert_eq!(
+            actual.node_volume_mut(&volume, &node).may_be_listed,
+            may_be_listed,
+            "{is_busy} {unsettled:?}"
+        );
     }
 }
 
 #[test]
 fn s1_a_patch_may_list_what_it_adds_and_nothing_else() {
     let cases = [
-        (Publication::List, false, true),
-        (Publication::List, true, false),
-        (Publication::Withhold, false, false),
-        (Publication::Withhold, true, false),
-        (Publication::Keep, false, false),
+        (ReportAsAttached::Yes, false, true),
+        (ReportAsAttached::Yes, true, false),
+        (ReportAsAttached::No, false, false),
+        (ReportAsAttached::No, true, false),
+        (ReportAsAttached::Unchanged, false, false),
     ];
-    for (publication, listed, expected) in cases {
-        let (volume, node) = pair();
+    for (report_as_attached, listed, expected) in cases {
+        let (volume, node) = node_volume();
         let mut actual = ActualState::default();
-        let pair = actual.pair_mut(&volume, &node);
-        (pair.publication, pair.listed) = (publication, listed);
+        let node_volume = actual.node_volume_mut(&volume, &node);
+        (node_volume.report_as_attached, node_volume.listed) = (report_as_attached, listed);
         actual.note_listing(&node);
-        assert_eq!(actual.pair_mut(&volume, &node).may_be_listed, expected, "{publication:?}, {listed}");
+        assert_eq!(
+            actual.node_volume_mut(&volume, &node).may_be_listed,
+            expected,
+            "{report_as_attached:?}, {listed}"
+        );
     }
 }
 
@@ -112,27 +120,27 @@ fn only_what_the_driver_has_yet_to_attach_is_on_its_way() {
     for (attached, terminating, expected) in
         [(false, false, true), (false, true, false), (true, false, false), (true, true, false)]
     {
-        let pair = Pair::with_attachment(attached, terminating);
-        assert_eq!(pair.is_on_its_way(), expected, "{attached} {terminating}");
+        let node_volume = NodeVolume::with_attachment(attached, terminating);
+        assert_eq!(node_volume.is_on_its_way(), expected, "{attached} {terminating}");
     }
-    assert!(!Pair::default().is_on_its_way());
+    assert!(!NodeVolume::default().is_on_its_way());
 }
 
 #[test]
 fn s2_only_an_answer_to_what_was_sent_later_proves_a_withdrawal() {
     for (sent, is_proven) in [(4, false), (5, false), (6, true)] {
-        let (volume, node) = pair();
+        let (volume, node) = node_volume();
         let mut actual = ActualState::default();
-        actual.pair_mut(&volume, &node).withdrawal = Withdrawal::Since(Sequence(5));
+        actual.node_volume_mut(&volume, &node).unpublishing = Unpublishing::Since(Sequence(5));
         actual.witness_node(&Node::default(), &node, Sequence(sent));
-        let withdrawal = &actual.pair_mut(&volume, &node).withdrawal;
-        assert_eq!(matches!(withdrawal, Withdrawal::Proven(_)), is_proven, "sent as number {sent}");
+        let unpublishing = &actual.node_volume_mut(&volume, &node).unpublishing;
+        assert_eq!(matches!(unpublishing, Unpublishing::Proven(_)), is_proven, "sent as number {sent}");
     }
 }
 
 #[test]
 fn s7_what_is_known_of_a_deletion_is_about_one_attachment() {
-    let (volume, node) = pair();
+    let (volume, node) = node_volume();
     let name = volume.attachment_name(&node);
     for (uid, is_kept) in [("1", true), ("2", false)] {
         let of_uid = |uid: &str| {
@@ -143,13 +151,13 @@ fn s7_what_is_known_of_a_deletion_is_about_one_attachment() {
         let mut actual = ActualState::default();
         let about = Candidates { source: Some(volume.clone()), published: Vec::new() };
         actual.observe_attachment(&name, of_uid("1"), |_| about, NOW);
-        actual.pair_mut(&volume, &node).deletion_accepted = Some("1".into());
+        actual.node_volume_mut(&volume, &node).deletion_accepted = Some("1".into());
         if of_uid(uid).is_some_and(|object| actual.is_replaced_by(&name, &object)) {
             actual.observe_attachment(&name, None, |_| Candidates::default(), NOW);
         }
         let about = Candidates { source: Some(volume.clone()), published: Vec::new() };
         actual.observe_attachment(&name, of_uid(uid), |_| about, NOW);
-        assert_eq!(actual.pair_mut(&volume, &node).deletion_accepted.is_some(), is_kept);
+        assert_eq!(actual.node_volume_mut(&volume, &node).deletion_accepted.is_some(), is_kept);
     }
 }
 
@@ -161,10 +169,10 @@ fn h5_what_nothing_explains_is_looked_at_when_its_volume_or_node_changes() {
         object.spec.source.persistent_volume_name = volume.map(VolumeName::from);
         actual.observe_attachment(&name.into(), Some(Arc::new(object)), |_| Candidates::default(), NOW);
     }
-    assert_eq!(actual.unexplained_of(&"pv1".into()), ["a".into()]);
-    assert_eq!(actual.unexplained_on(&"n2".into()), ["b".into()]);
-    assert_eq!(actual.unexplained_of(&"pv3".into()), []);
-    assert_eq!(actual.unexplained_on(&"n4".into()), []);
+    assert_eq!(actual.unidentified_of(&"pv1".into()), ["a".into()]);
+    assert_eq!(actual.unidentified_on(&"n2".into()), ["b".into()]);
+    assert_eq!(actual.unidentified_of(&"pv3".into()), []);
+    assert_eq!(actual.unidentified_on(&"n4".into()), []);
 }
 
 #[test]
@@ -172,10 +180,10 @@ fn s3_on_a_node_that_went_unseen_everything_may_be_in_use() {
     let (volume, node) = (VolumeId::csi(&DriverName::from("d"), "h"), NodeName::from("n1"));
     let mut actual = ActualState::default();
     actual.observe_node(&node, Some(&Arc::default()), Timestamp::UNIX_EPOCH);
-    assert!(!actual.pair_mut(&volume, &node).in_use);
+    assert!(!actual.node_volume_mut(&volume, &node).in_use);
     actual.node_mut(&node).unready_since = Some(NOW);
     assert_eq!(actual.distrust_node(&node), BTreeSet::from([volume.clone()]));
-    assert!(actual.pair_mut(&volume, &node).in_use);
+    assert!(actual.node_volume_mut(&volume, &node).in_use);
     assert_eq!(actual.node_mut(&node).unready_since, None, "S4 it may have been Ready");
 }
 
@@ -187,9 +195,9 @@ fn s1_there_what_has_no_attachment_is_held_if_a_list_may_have_said_so() {
     {
         let node = NodeName::from("n1");
         let mut actual = ActualState::default();
-        actual.pair_mut(volume, &node).may_be_listed = may_be_listed;
+        actual.node_volume_mut(volume, &node).may_be_listed = may_be_listed;
         actual.distrust_node(&node);
-        assert_eq!(actual.pair_mut(volume, &node).held, held, "{volume} {may_be_listed}");
+        assert_eq!(actual.node_volume_mut(volume, &node).may_be_mounted, held, "{volume} {may_be_listed}");
     }
 }
 
@@ -199,7 +207,7 @@ fn a_node_that_is_gone_is_forgotten_with_its_last_volume() {
     for is_first in [true, false] {
         let mut actual = ActualState::default();
         actual.observe_node(&node, Some(&Arc::default()), Timestamp::UNIX_EPOCH);
-        actual.pair_mut(&volume, &node);
+        actual.node_volume_mut(&volume, &node);
         if is_first {
             actual.prune(&volume, &Scope::All, |_| false);
             assert!(actual.node(&node).is_some(), "it exists");
@@ -217,7 +225,7 @@ fn s12_an_attachment_of_another_name_holds_its_volume_but_is_not_ours() {
     let mut actual = ActualState::default();
     let about = Candidates { source: Some(volume.clone()), published: Vec::new() };
     actual.observe_attachment(&name, Some(attachment("va-e2e-1", &node)), |_| about, NOW);
-    assert!(actual.pair(&volume, &node).is_none());
+    assert!(actual.node_volume(&volume, &node).is_none());
     assert_eq!(actual.volume(&volume).map(|state| state.foreign.len()), Some(1));
     actual.observe_attachment(&name, None, |_| Candidates::default(), NOW);
     actual.prune(&volume, &Scope::All, |_| false);
@@ -226,21 +234,25 @@ fn s12_an_attachment_of_another_name_holds_its_volume_but_is_not_ours() {
 
 #[test]
 fn s2_what_is_listed_again_after_a_withdrawal_is_put_back_until_it_is_listed() {
-    let since = Withdrawal::Since(Sequence(1));
-    // name, withdrawal before, put back before, listed, what is to be said, withdraws, is put back
+    let since = Unpublishing::Since(Sequence(1));
+    // name, unpublishing before, put back before, listed, what is to be reported, unpublishes, is put back
     let cases = [
-        ("an attach", Withdrawal::None, false, false, Publication::List, false, false),
-        ("in use after all", since.clone(), false, false, Publication::List, false, true),
-        ("judged again", Withdrawal::None, true, false, Publication::List, false, true),
-        ("listed", Withdrawal::None, true, true, Publication::List, false, false),
-        ("not taken off yet", since.clone(), false, true, Publication::List, false, false),
-        ("being withdrawn", since, false, false, Publication::Withhold, true, false),
-        ("withdrawn anew", Withdrawal::None, true, false, Publication::Withhold, true, false),
+        ("an attach", Unpublishing::None, false, false, ReportAsAttached::Yes, false, false),
+        ("in use after all", since.clone(), false, false, ReportAsAttached::Yes, false, true),
+        ("judged again", Unpublishing::None, true, false, ReportAsAttached::Yes, false, true),
+        ("listed", Unpublishing::None, true, true, ReportAsAttached::Yes, false, false),
+        ("not taken off yet", since.clone(), false, true, ReportAsAttached::Yes, false, false),
+        ("being withdrawn", since, false, false, ReportAsAttached::No, true, false),
+        ("withdrawn anew", Unpublishing::None, true, false, ReportAsAttached::No, true, false),
     ];
-    for (name, withdrawal, put_back, listed, publication, withdraws, expected) in cases {
-        let mut pair = Pair { listed, withdrawal, put_back, ..Pair::default() };
-        pair.publish(publication, withdraws);
-        assert_eq!((pair.publication, pair.put_back), (publication, expected), "{name}");
+    for (name, unpublishing, put_back, listed, report_as_attached, unpublishes, expected) in cases {
+        let mut node_volume = NodeVolume { listed, unpublishing, put_back, ..NodeVolume::default() };
+        node_volume.publish(report_as_attached, unpublishes);
+        assert_eq!(
+            (node_volume.report_as_attached, node_volume.put_back),
+            (report_as_attached, expected),
+            "{name}"
+        );
     }
 }
 
@@ -256,20 +268,21 @@ fn s1_h9_a_standby_gives_no_listed_volume_up_before_the_leader_has() {
     {
         let mut actual = ActualState::default();
         actual.observe_node(&gone, Some(&Arc::new(Node::default())), NOW);
-        actual.pair_mut(&volume, &gone).held = true;
-        actual.pair_mut(&volume, &other).listed = is_elsewhere;
+        actual.node_volume_mut(&volume, &gone).may_be_mounted = true;
+        actual.node_volume_mut(&volume, &other).listed = is_elsewhere;
         if !is_there {
             actual.observe_node(&gone, None, NOW);
         }
         assert_eq!(actual.forget_lost(&volume, patience, |_| false, day), None);
-        let is_held = actual.pair(&volume, &gone).is_some_and(|pair| pair.held);
+        let is_held =
+            actual.node_volume(&volume, &gone).is_some_and(|node_volume| node_volume.may_be_mounted);
         assert_eq!(is_held, expected, "there: {is_there}, listed elsewhere: {is_elsewhere}");
     }
 }
 
 #[test]
 fn s1_h9_a_standby_keeps_nothing_of_a_machine_whose_time_is_up() {
-    let (volume, name) = pair();
+    let (volume, name) = node_volume();
     let node = |machine: &str, reports: bool| {
         let mut node = Node::default();
         node.status.node_info.system_uuid = machine.into();
@@ -287,15 +300,23 @@ fn s1_h9_a_standby_keeps_nothing_of_a_machine_whose_time_is_up() {
         let about = || Candidates { source: Some(volume.clone()), published: Vec::new() };
         let va = volume.attachment_name(&name);
         actual.observe_attachment(&va, Some(attachment(va.as_str(), &name)), |_| about(), NOW);
-        actual.pair_mut(&volume, &name).held = true;
+        actual.node_volume_mut(&volume, &name).may_be_mounted = true;
         actual.observe_node(&name, Some(&node("1", true)), NOW);
         actual.observe_node(&name, Some(&node("2", false)), NOW);
-        assert!(actual.pair(&volume, &name).is_some_and(|pair| pair.in_use && !pair.given_up));
+        assert!(
+            actual
+                .node_volume(&volume, &name)
+                .is_some_and(|node_volume| node_volume.in_use && !node_volume.given_up)
+        );
         if goes_before {
             actual.observe_attachment(&va, None, |_| about(), NOW);
         }
         assert_eq!(actual.trust_node(&name, &policy, later), BTreeSet::from([volume.clone()]));
-        assert!(actual.pair(&volume, &name).is_some_and(|pair| pair.holds() && pair.given_up));
+        assert!(
+            actual
+                .node_volume(&volume, &name)
+                .is_some_and(|node_volume| node_volume.may_be_attached() && node_volume.given_up)
+        );
         if !goes_before {
             actual.observe_attachment(&va, None, |_| about(), later);
         }

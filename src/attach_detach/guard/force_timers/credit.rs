@@ -1,11 +1,11 @@
 //! Credit: whether what the ConfigMap tells of waits is to be believed. Pure.
 //!
-//! An entry is too long only if its wait was broken off after it was written: somebody wanted the volume again. That can
-//! be told on the ConfigMap itself only as long as it can be written. So whoever keeps it counts the waits that were
-//! broken off of which it may tell, and says with everything it writes how many those were. The count is on the lease,
-//! too, with each renewal ([`crate::kube_api::tally`]). A successor believes a map that knows of all that the lease
-//! knows of, of the same process: none of its waits was broken off before the last renewal. However old it is, each has
-//! lasted for at least as long, and no clock says so.
+//! An entry is too long only if its wait was broken off after it was written: a pod needed the volume again. That can
+//! be told on the ConfigMap itself only as long as it can be written. So the leader that keeps it counts the waits that
+//! were broken off of which it may tell, and says with everything it writes how many those were. The count is on the
+//! lease, too, with each renewal ([`crate::kube_api::tally`]). A successor believes a map that knows of all that the
+//! lease knows of, of the same process: none of its waits was broken off before the last renewal. However old it is,
+//! each has lasted for at least as long, and no clock says so.
 //!
 //! Where there is no lease, a map is believed that can be written as it was read, by the first request: who came before
 //! could write it, too, for all that is known.
@@ -21,7 +21,7 @@ pub(super) const STAMPED_BY: &str = "stamped-by";
 /// What is known of who kept the map before.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Predecessor {
-    /// Nothing: nobody is elected.
+    /// Nothing: there is no election.
     #[default]
     Unknown,
     /// What the lease told.
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn s4_a_map_is_believed_that_knows_of_all_that_its_writer_has_told_on_the_lease() {
         use Belief::{Believed, Disbelieved, IfClaimed};
-        // What the lease told, if anybody is elected, what the map says, and whether it is believed.
+        // What the lease told, if there is an election, what the map says, and whether it is believed.
         let cases = [
             ("it knows of all", Some(tally("2 a")), Some("2 a"), Believed),
             ("and of more, which the lease was not told yet", Some(tally("2 a")), Some("3 a"), Believed),

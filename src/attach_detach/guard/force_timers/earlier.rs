@@ -49,7 +49,7 @@ impl EarlierMap {
             }
             (Self::Unread(path) | Self::Read(path, _), Err(error)) => {
                 if !matches!(error, CallError::NotFound(_) | CallError::NotLeader) {
-                    tracing::info!(config_map = %path, %error, "left, which an earlier version kept and nobody reads");
+                    tracing::info!(config_map = %path, %error, "left, which an earlier version kept and no version reads");
                 }
                 Self::Done
             }

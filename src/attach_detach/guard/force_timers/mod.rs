@@ -3,8 +3,8 @@
 //!
 //! In: which detaches wait for such a node, and what became of our requests. Out: the one request that is needed, if
 //! any. It is about a ConfigMap beside the lease, by [`WaitKey`], written only while a detach waits in this way, and
-//! then stamped again every [`STAMP_PERIOD`]. A successor goes on from the last stamp, if it believes it ([`credit`]): of
-//! the time since then it knows nothing, and so a wait is longer by that, and never shorter.
+//! then stamped again every [`STAMP_PERIOD`]. A successor goes on from the last stamp, if it believes it ([`credit`]):
+//! of the time since then it knows nothing, and so a wait is longer by that, and never shorter.
 
 mod credit;
 mod earlier;
@@ -43,7 +43,7 @@ use crate::{
 const MOST: usize = 9_000;
 
 /// How often what is written is stamped again while something waits: by so much a restart makes a wait longer, besides
-/// the time in which nobody leads.
+/// the time in which no replica leads.
 pub const STAMP_PERIOD: Duration = Duration::from_secs(5);
 
 /// Time between two writes at least: each has etcd store the whole map.
@@ -51,7 +51,7 @@ pub const WRITE_PERIOD: Duration = Duration::from_secs(1);
 
 /// Where the ConfigMap is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TimersPlace {
+pub struct TimersConfigMap {
     /// Namespace.
     pub namespace: String,
     /// Name.
@@ -60,7 +60,7 @@ pub struct TimersPlace {
     pub earlier_name: Option<String>,
 }
 
-/// A pair that may be waited for, when what a predecessor wrote is read.
+/// A volume on a node whose detach may wait, when what a predecessor wrote is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// The volume.
@@ -71,18 +71,18 @@ pub struct Candidate {
     pub failure: Option<Failure>,
     /// What is attached now.
     pub attachment: Option<Uid>,
-    /// When this process last saw a pod cease to want it there: what was counted before is of an earlier wait (S4).
-    pub wish_ended: Option<Timestamp>,
+    /// When this process last saw a pod cease to need it there: what was counted before is of an earlier wait (S4).
+    pub desired_until: Option<Timestamp>,
 }
 
-/// What a predecessor has proven of a pair.
+/// What a predecessor has proven of a volume on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inherited {
     /// The volume.
     pub volume: VolumeId,
     /// The node.
     pub node: NodeName,
-    /// For how long at least nobody has wanted the volume there.
+    /// For how long at least no pod has needed the volume there.
     pub elapsed: Duration,
     /// Whether the node has not been Ready for as long either.
     pub is_unready_as_long: bool,
@@ -91,7 +91,7 @@ pub struct Inherited {
 /// What is remembered, and what of it is written.
 #[derive(Clone, Debug, Default)]
 pub struct ForceTimers {
-    place: Option<TimersPlace>,
+    place: Option<TimersConfigMap>,
     /// How long a wait is at most: what has lasted as long need not be stamped again.
     patience: Duration,
     waits: HashMap<WaitKey, Wait>,
@@ -145,13 +145,13 @@ enum Written {
 impl ForceTimers {
     /// Timers that are kept there by a process of that identity, for waits that last so long at most.
     #[must_use]
-    pub fn kept_in(place: TimersPlace, identity: String, patience: Duration) -> Self {
+    pub fn kept_in(place: TimersConfigMap, identity: String, patience: Duration) -> Self {
         let earlier = EarlierMap::named(place.earlier_name.as_ref().map(|name| path(&place.namespace, name)));
         Self { place: Some(place), patience, earlier, credit: Credit::of(identity), ..Self::default() }
     }
 
-    /// The lease told this of who led before: what that one wrote is judged by it. Where nothing says so, nobody is
-    /// elected.
+    /// Takes what the lease says of the previous leader, by which its ConfigMap is judged. Not called where there is no
+    /// election.
     pub fn succeed(&mut self, told: Option<Tally>) {
         self.before = Predecessor::OnLease(told);
     }
@@ -170,14 +170,14 @@ impl ForceTimers {
         }
     }
 
-    /// The volume is wanted again, or being detached, or gone.
+    /// The volume is desired again, or being detached, or gone.
     pub fn forget(&mut self, volume: &VolumeId, node: &NodeName) {
         if !self.waits.is_empty() {
             self.changed |= self.waits.remove(&WaitKey::new(volume, node)).is_some();
         }
     }
 
-    /// Somebody wants the volume: what may have been written of its wait does not go on, whether or not the
+    /// a pod needs the volume: what may have been written of its wait does not go on, whether or not the
     /// ConfigMap can be written (S4).
     pub fn break_off(&mut self, volume: &VolumeId, node: &NodeName) {
         if !self.waits.is_empty() || !self.credit.is_empty() {
@@ -238,7 +238,7 @@ impl ForceTimers {
         let request = self.write(path, wall);
         self.changed = false;
         if request.is_none() {
-            // It says what it should, whoever saw to that.
+            // It says what it should, by our hand or another.
             self.trouble.is_over();
         }
         if request.is_some() || self.runs {
@@ -302,7 +302,7 @@ impl ForceTimers {
     }
 
     /// Takes what became of the request; `Ok(None)` for a deletion. Returns what predecessors have proven, once, of
-    /// the `candidates`, which are asked for only then; none may be among them that somebody has wanted since this
+    /// the `candidates`, which are asked for only then; none may be among them that a pod has needed since this
     /// process leads.
     pub fn take(
         &mut self,
@@ -378,15 +378,15 @@ impl ForceTimers {
         };
         let mut all = Vec::new();
         for candidate in candidates() {
-            let Candidate { volume, node, failure, attachment, wish_ended } = candidate;
+            let Candidate { volume, node, failure, attachment, desired_until } = candidate;
             let key = WaitKey::new(&volume, &node);
             let waited = data.get(key.as_str()).and_then(|text| Waited::parse(text));
             let Some(waited) = waited.filter(|waited| waited.is_for(attachment.as_ref())) else { continue };
             let elapsed = waited.elapsed.min(self.patience);
             let since = wall.checked_sub(elapsed).unwrap_or(wall);
-            let since = wish_ended.map_or(since, |ended| ended.min(wall).max(since));
+            let since = desired_until.map_or(since, |ended| ended.min(wall).max(since));
             let elapsed = wall.duration_since(since).try_into().unwrap_or_default();
-            // Noted at once: it may take a while until the pair is judged, and the map is written before.
+            // Noted at once: it may take a while until the volume on the node is judged, and the map is written before.
             let known = self.waits.entry(key);
             let known = known.or_insert(Wait { since, failure: waited.failure.clone(), attachment });
             known.since = known.since.min(since);
@@ -397,7 +397,7 @@ impl ForceTimers {
     }
 
     fn failed(&mut self, error: &CallError, verb: Verb, jitter: f64, now: Instant) {
-        // Whatever it is now, it is not what we took it for.
+        // It is not what it was taken for.
         self.written = Written::Unknown;
         if *error == CallError::NotLeader {
             return;

@@ -129,7 +129,7 @@ impl Process {
         }
     }
 
-    /// Works whenever it wants to, for so long.
+    /// Works whenever it needs to, for so long.
     fn works_for(&mut self, time: Duration, store: &mut Store) {
         let end = self.now + time;
         self.works(store);
@@ -141,7 +141,7 @@ impl Process {
         self.pass(end - self.now);
     }
 
-    /// A volume has not been wanted from now on.
+    /// A volume has not been desired from now on.
     fn waits(&mut self, number: usize, attachment: &str) {
         let wait = Wait {
             since: self.wall,
@@ -152,8 +152,8 @@ impl Process {
     }
 }
 
-fn place() -> TimersPlace {
-    TimersPlace { namespace: "ns".to_owned(), name: "c".to_owned(), earlier_name: None }
+fn place() -> TimersConfigMap {
+    TimersConfigMap { namespace: "ns".to_owned(), name: "c".to_owned(), earlier_name: None }
 }
 
 fn at(second: i64) -> Timestamp {
@@ -194,7 +194,7 @@ fn candidate(number: usize) -> Candidate {
         node: node(),
         failure: failure(0),
         attachment: Some("a".into()),
-        wish_ended: None,
+        desired_until: None,
     }
 }
 
@@ -259,7 +259,7 @@ fn s4_s6_e10_a_successor_goes_on_from_the_last_stamp_whatever_its_clock_shows() 
         let (mut store, mut process) = (Store::default(), Process::started(10 * hour));
         process.waits(1, "a");
         process.works_for(seconds(43), &mut store);
-        // Nobody leads for some time, of which nothing is known.
+        // No replica leads for some time, of which nothing is known.
         let mut successor = Process::started(wall);
         successor.works(&mut store);
         let proven =
@@ -273,7 +273,7 @@ fn s4_s6_e10_a_successor_goes_on_from_the_last_stamp_whatever_its_clock_shows() 
 #[test]
 fn s4_s6_a_wait_is_gone_on_with_for_its_own_attachment_and_for_what_that_leaves_in_a_list() {
     // What was written of, what is attached now, as what the node is not Ready now, and what is inherited: for how
-    // long nobody has wanted it, and whether the node has not been Ready for as long.
+    // long no pod has needed it, and whether the node has not been Ready for as long.
     let cases = [
         ("the same", "a", Some("a"), failure(0), Some(true)),
         ("S4 another attachment", "a", Some("b"), failure(0), None),
@@ -306,7 +306,7 @@ fn s4_of_a_wait_that_a_pod_interrupted_while_nobody_led_only_what_came_after_it_
         process.waits(1, "a");
         process.works_for(seconds(43), &mut store);
         let mut successor = Process::started(started);
-        successor.candidates = vec![Candidate { wish_ended: ended.map(at), ..candidate(1) }];
+        successor.candidates = vec![Candidate { desired_until: ended.map(at), ..candidate(1) }];
         successor.works(&mut store);
         let inherited: Vec<_> = successor.inherited.iter().map(|proven| proven.elapsed).collect();
         assert_eq!(inherited, [seconds(expected)], "a pod ceased to want it at {ended:?}");
@@ -323,7 +323,7 @@ fn s4_what_nobody_waits_for_any_more_is_not_inherited_but_removed() {
     let data = &mut store.maps.values_mut().next().unwrap()["data"];
     data[key(2).as_str()] = json!("1970-01-01T00:00:00Z a");
     let mut successor = Process::started(0);
-    // The first was wanted again before this was read, and is not wanted now.
+    // The first was desired again before this was read, and is not desired now.
     successor.candidates.retain(|candidate| candidate.volume != lun(1));
     successor.waits(1, "a");
     successor.works(&mut store);
@@ -344,7 +344,7 @@ fn s4_more_than_the_patience_is_not_believed_and_nothing_is_inherited_twice() {
     successor.works(&mut store);
     assert_eq!(successor.inherited.iter().map(|proven| proven.elapsed).collect::<Vec<_>>(), [PATIENCE]);
     successor.inherited.clear();
-    // Somebody edits it meanwhile, and it is read again.
+    // A user edits it meanwhile, and it is read again.
     store.revision += 1;
     store.maps.values_mut().next().unwrap()["metadata"]["resourceVersion"] = json!("77");
     successor.waits(2, "a");
@@ -426,7 +426,7 @@ fn what_an_earlier_version_kept_is_read_once_and_deleted_as_it_was_read() {
         if is_there {
             store.maps.insert(old.to_owned(), map.clone());
         }
-        let place = TimersPlace { earlier_name: earlier_name.clone(), ..place() };
+        let place = TimersConfigMap { earlier_name: earlier_name.clone(), ..place() };
         process.timers = ForceTimers::kept_in(place, process.identity.clone(), PATIENCE);
         process.waits(1, "a");
         process.works(&mut store);
@@ -440,7 +440,7 @@ fn what_an_earlier_version_kept_is_read_once_and_deleted_as_it_was_read() {
     for in_vain in [1, 2] {
         let (mut store, mut process) = (Store::default(), Process::started(0));
         store.maps.insert(old.to_owned(), map.clone());
-        let place = TimersPlace { earlier_name: earlier_name.clone(), ..place() };
+        let place = TimersConfigMap { earlier_name: earlier_name.clone(), ..place() };
         process.timers = ForceTimers::kept_in(place, process.identity.clone(), PATIENCE);
         process.waits(1, "a");
         for number in 0.. {

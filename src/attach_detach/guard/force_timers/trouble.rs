@@ -2,7 +2,7 @@
 
 use crate::kube_api::call::{CallError, Verb};
 
-use super::TimersPlace;
+use super::TimersConfigMap;
 
 /// So many requests in a row without an answer are no accident.
 const SILENCES: u32 = 3;
@@ -17,7 +17,7 @@ pub(super) struct Trouble {
 
 impl Trouble {
     /// A request was in vain.
-    pub(super) fn goes_on(&mut self, verb: Verb, error: &CallError, place: &TimersPlace) {
+    pub(super) fn goes_on(&mut self, verb: Verb, error: &CallError, place: &TimersConfigMap) {
         // A conflict is settled by reading, and who is asked to wait waits.
         if matches!(error, CallError::Conflict(_) | CallError::AlreadyExists(_) | CallError::Throttled { .. })
         {
@@ -28,7 +28,7 @@ impl Trouble {
         if self.alarm.is_some() || (!error.is_certain() && self.silences < SILENCES) {
             return;
         }
-        let TimersPlace { namespace, name, .. } = place;
+        let TimersConfigMap { namespace, name, .. } = place;
         tracing::warn!(
             config_map = %format_args!("{namespace}/{name}"),
             %error,

@@ -55,7 +55,7 @@ impl From<&str> for WaitKey {
 }
 
 /// One stretch of time in which a node was not Ready: of a node object, and since a transition of its condition. As
-/// long as both are the same, the node has not been Ready in between, whatever clock wrote the time of the
+/// long as both are the same, the node has not been Ready in between, by any clock that wrote the time of the
 /// transition: it is compared for equality alone.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Failure(String);
@@ -77,7 +77,7 @@ impl Failure {
 /// A detach that waits for force, as the process knows it that waits.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Wait {
-    /// Since when nobody has wanted the volume, and the node has not been Ready, by this process' own clock.
+    /// Since when no pod has needed the volume, and the node has not been Ready, by this process' own clock.
     pub since: Timestamp,
     /// As what its node is not Ready.
     pub failure: Option<Failure>,
@@ -100,7 +100,7 @@ impl Wait {
 /// Ready, and the UID of the attachment, if there was one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waited {
-    /// For how long nobody had wanted the volume and the node had not been Ready.
+    /// For how long no pod had needed the volume and the node had not been Ready.
     pub elapsed: Duration,
     /// As what its node was not Ready.
     pub failure: Option<Failure>,
@@ -109,7 +109,7 @@ pub struct Waited {
 }
 
 impl Waited {
-    /// Reads what the ConfigMap has; `None` for what nobody of us wrote.
+    /// Reads what the ConfigMap has; `None` for what no mooring wrote.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut words = text.split(' ');
@@ -120,8 +120,8 @@ impl Waited {
         words.next().is_none().then_some(Self { elapsed, failure, attachment })
     }
 
-    /// Whether it is about what is, or may be, attached now. With another attachment it is not: somebody may have
-    /// wanted that one. Without any it is: the attachment is gone, and the node's list is left.
+    /// Whether it is about what is, or may be, attached now. With another attachment it is not: a pod may have
+    /// desired that one. Without any it is: the attachment is gone, and the node's list is left.
     #[must_use]
     pub fn is_for(&self, attachment: Option<&Uid>) -> bool {
         attachment.is_none_or(|attachment| self.attachment.as_ref() == Some(attachment))

@@ -1,4 +1,4 @@
-//! Somebody deletes the lease.
+//! A user deletes the lease.
 
 use super::*;
 
@@ -7,7 +7,7 @@ async fn s10_who_never_saw_the_lease_leaves_a_holder_the_time_to_make_it_anew() 
     let server = Server::default();
     let leader = start(&server, "a", async {});
     leader.wins_within(FIRST + 1).await;
-    // Somebody deletes the lease while another replica starts, and the API server does not take it at once.
+    // A user deletes the lease while another replica starts, and the API server does not take it at once.
     server.with(|store| (store.lease, store.refuses_creation) = (None, true));
     let newcomer = start(&server, "b", async {});
     seconds(7).await;

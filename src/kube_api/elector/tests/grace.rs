@@ -53,7 +53,7 @@ async fn e11_a_standby_that_saw_a_restore_tells_the_leader() {
     assert!(leader.grace.left(Instant::now()).unwrap() > Duration::from_secs(280));
 }
 
-/// However often somebody else changes the lease, and makes the holder read what it noted there itself.
+/// However often another client changes the lease, and makes the holder read what it noted there itself.
 #[tokio::test(start_paused = true)]
 async fn e11_a_grace_ends_for_two_replicas_that_look_often() {
     let server = Server::default();

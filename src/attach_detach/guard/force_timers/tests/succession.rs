@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What happens after a volume has not been wanted for a moment.
+/// What happens after a volume has not been desired for a moment.
 #[derive(Clone, Copy)]
 enum Happens {
     Pass(u64),
@@ -12,7 +12,7 @@ enum Happens {
     Visited(usize),
     /// It is detached.
     Detached(usize),
-    /// Nobody wants it.
+    /// No pod needs it.
     Waits(usize),
 }
 
@@ -135,8 +135,8 @@ fn s4_without_a_lease_a_map_is_believed_that_can_be_written_as_it_was_read() {
     }
 }
 
-/// Whatever is refused, lost or late, and whenever the process dies: what a successor that saw nothing of it counts
-/// is no more than has passed since somebody wanted the volume, as far as its predecessor had seen when it last
+/// With every refusal, loss and delay, and every moment of death: what a successor that saw nothing of it counts
+/// is no more than has passed since a pod needed the volume, as far as its predecessor had seen when it last
 /// renewed the lease.
 #[test]
 fn s4_s6_in_no_history_is_more_credited_than_was_waited() {
@@ -146,7 +146,7 @@ fn s4_s6_in_no_history_is_more_credited_than_was_waited() {
         let mut store = Store::default();
         let mut process = Process::succeeding(&store, 0);
         let mut late: Vec<Request> = Vec::new();
-        // Since when nobody has wanted it, by the clock of the process.
+        // Since when no pod has needed it, by the clock of the process.
         let mut unwanted = BTreeMap::new();
         for _ in 0..60 {
             let number = rng.usize(1..4);

@@ -19,11 +19,11 @@ use crate::kube_api::{
 
 /// The attachments, and where to find them.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Unexplained {
+pub(super) struct Unidentified {
     attachments: HashMap<AttachmentName, Arc<VolumeAttachment>>,
     by_node: HashMap<NodeName, BTreeSet<AttachmentName>>,
     by_source: HashMap<VolumeName, BTreeSet<AttachmentName>>,
-    by_place: HashMap<DriverName, BTreeMap<NodeName, Place>>,
+    by_driver: HashMap<DriverName, BTreeMap<NodeName, Place>>,
     /// The last arrival.
     last: Arrival,
     /// Up to which arrival each volume has been held against all.
@@ -41,7 +41,7 @@ struct Place {
     last: Arrival,
 }
 
-impl Unexplained {
+impl Unidentified {
     /// Takes one as last seen. What it is about never changes while it is the same object.
     pub(super) fn insert(&mut self, name: &AttachmentName, attachment: Arc<VolumeAttachment>) {
         if let Some(known) = self.attachments.get_mut(name)
@@ -57,7 +57,7 @@ impl Unexplained {
         if let Some(source) = &spec.source.persistent_volume_name {
             self.by_source.entry(source.clone()).or_default().insert(name.clone());
         }
-        let places = self.by_place.entry(spec.attacher.clone()).or_default();
+        let places = self.by_driver.entry(spec.attacher.clone()).or_default();
         let place = places.entry(spec.node_name.clone()).or_default();
         place.count += 1;
         place.last = self.last;
@@ -72,7 +72,7 @@ impl Unexplained {
         if let Some(source) = &spec.source.persistent_volume_name {
             drop_from(&mut self.by_source, source, name);
         }
-        let Some(places) = self.by_place.get_mut(&spec.attacher) else { return };
+        let Some(places) = self.by_driver.get_mut(&spec.attacher) else { return };
         if let Entry::Occupied(mut place) = places.entry(spec.node_name.clone()) {
             place.get_mut().count -= 1;
             if place.get().count == 0 {
@@ -80,7 +80,7 @@ impl Unexplained {
             }
         }
         if places.is_empty() {
-            self.by_place.remove(&spec.attacher);
+            self.by_driver.remove(&spec.attacher);
         }
     }
 
@@ -107,7 +107,7 @@ impl Unexplained {
         }
         self.tried.insert(volume.clone(), self.last);
         let (driver, _) = volume.driver_and_handle();
-        let places = self.by_place.get(driver).into_iter().flatten();
+        let places = self.by_driver.get(driver).into_iter().flatten();
         places.filter(|(_, place)| place.last > tried).map(|(node, _)| node.clone()).collect()
     }
 
@@ -143,47 +143,47 @@ mod tests {
         Arc::new(attachment)
     }
 
-    fn nodes(unexplained: &mut Unexplained, volume: &VolumeId) -> Vec<String> {
-        unexplained.untried(volume).iter().map(ToString::to_string).collect()
+    fn nodes(unidentified: &mut Unidentified, volume: &VolumeId) -> Vec<String> {
+        unidentified.untried(volume).iter().map(ToString::to_string).collect()
     }
 
     #[test]
     fn a_volume_is_held_against_what_is_new_and_of_its_driver_only() {
-        let mut unexplained = Unexplained::default();
+        let mut unidentified = Unidentified::default();
         let volume = VolumeId::csi(&"d".into(), "h");
-        assert_eq!(nodes(&mut unexplained, &volume), [""; 0]);
-        unexplained.insert(&"other".into(), attachment("o", "e", "n2", None));
+        assert_eq!(nodes(&mut unidentified, &volume), [""; 0]);
+        unidentified.insert(&"other".into(), attachment("o", "e", "n2", None));
         for number in 0..100 {
             let name = AttachmentName::from(format!("va{number}").as_str());
-            unexplained.insert(&name, attachment(&format!("u{number}"), "d", "n1", None));
+            unidentified.insert(&name, attachment(&format!("u{number}"), "d", "n1", None));
         }
-        assert_eq!(nodes(&mut unexplained, &volume), ["n1"], "once for a hundred");
-        assert_eq!(nodes(&mut unexplained, &volume), [""; 0], "and once for all");
-        unexplained.insert(&"more".into(), attachment("m", "d", "n3", None));
-        assert_eq!(nodes(&mut unexplained, &volume), ["n3"]);
-        unexplained.insert(&"more".into(), attachment("m", "d", "n3", None));
-        assert_eq!(nodes(&mut unexplained, &volume), [""; 0], "it is the same");
-        unexplained.insert(&"more".into(), attachment("anew", "d", "n4", None));
-        assert_eq!(nodes(&mut unexplained, &volume), ["n4"], "it was made anew");
-        unexplained.forget(&volume);
-        assert_eq!(nodes(&mut unexplained, &volume), ["n1", "n4"]);
+        assert_eq!(nodes(&mut unidentified, &volume), ["n1"], "once for a hundred");
+        assert_eq!(nodes(&mut unidentified, &volume), [""; 0], "and once for all");
+        unidentified.insert(&"more".into(), attachment("m", "d", "n3", None));
+        assert_eq!(nodes(&mut unidentified, &volume), ["n3"]);
+        unidentified.insert(&"more".into(), attachment("m", "d", "n3", None));
+        assert_eq!(nodes(&mut unidentified, &volume), [""; 0], "it is the same");
+        unidentified.insert(&"more".into(), attachment("anew", "d", "n4", None));
+        assert_eq!(nodes(&mut unidentified, &volume), ["n4"], "it was made anew");
+        unidentified.forget(&volume);
+        assert_eq!(nodes(&mut unidentified, &volume), ["n1", "n4"]);
     }
 
     #[test]
     fn what_is_explained_or_gone_leaves_nothing_behind() {
-        let mut unexplained = Unexplained::default();
-        unexplained.insert(&"a".into(), attachment("a", "d", "n1", Some("pv1")));
-        unexplained.insert(&"b".into(), attachment("b", "d", "n1", Some("pv1")));
-        assert_eq!(unexplained.on(&"n1".into()), ["a".into(), "b".into()]);
-        assert_eq!(unexplained.of(&"pv1".into()), ["a".into(), "b".into()]);
-        unexplained.remove(&"a".into());
-        assert_eq!(unexplained.on(&"n1".into()), ["b".into()]);
-        assert_eq!(unexplained.of(&"pv1".into()), ["b".into()]);
-        assert_eq!(nodes(&mut unexplained, &VolumeId::csi(&"d".into(), "h")), ["n1"]);
-        unexplained.remove(&"b".into());
-        unexplained.remove(&"b".into());
-        assert_eq!(nodes(&mut unexplained, &VolumeId::csi(&"d".into(), "other")), [""; 0]);
-        let Unexplained { attachments, by_node, by_source, by_place, .. } = unexplained;
-        assert!(attachments.is_empty() && by_node.is_empty() && by_source.is_empty() && by_place.is_empty());
+        let mut unidentified = Unidentified::default();
+        unidentified.insert(&"a".into(), attachment("a", "d", "n1", Some("pv1")));
+        unidentified.insert(&"b".into(), attachment("b", "d", "n1", Some("pv1")));
+        assert_eq!(unidentified.on(&"n1".into()), ["a".into(), "b".into()]);
+        assert_eq!(unidentified.of(&"pv1".into()), ["a".into(), "b".into()]);
+        unidentified.remove(&"a".into());
+        assert_eq!(unidentified.on(&"n1".into()), ["b".into()]);
+        assert_eq!(unidentified.of(&"pv1".into()), ["b".into()]);
+        assert_eq!(nodes(&mut unidentified, &VolumeId::csi(&"d".into(), "h")), ["n1"]);
+        unidentified.remove(&"b".into());
+        unidentified.remove(&"b".into());
+        assert_eq!(nodes(&mut unidentified, &VolumeId::csi(&"d".into(), "other")), [""; 0]);
+        let Unidentified { attachments, by_node, by_source, by_driver, .. } = unidentified;
+        assert!(attachments.is_empty() && by_node.is_empty() && by_source.is_empty() && by_driver.is_empty());
     }
 }

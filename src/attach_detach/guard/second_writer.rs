@@ -1,4 +1,4 @@
-//! The controller's eye on others who do its work (S14): recognises their acts, asks who they are, and stands off
+//! Second writer: recognises writes of another attach/detach controller (S14), reads who made them, and stands off
 //! where that says so.
 //!
 //! In: changes that the watch tells of, against what we have asked for ourselves; what a live read says about who
@@ -10,13 +10,13 @@ use std::collections::BTreeMap;
 
 use tokio::time::Instant;
 
-use super::second_controller::{ForeignAct, Suspect};
+use super::evidence::{Evidence, Target};
 use crate::{
     attach_detach::{
         act::calls::{Answer, Call},
         actual::{
             identification::candidates,
-            state::{Pair, PairCall},
+            state::{AttachmentCall, NodeVolume},
         },
         controller::Controller,
         tell::report::{Line, Report},
@@ -27,20 +27,21 @@ use crate::{
         ids::{AttachmentName, NodeName, Uid},
         kinds::{Node, VolumeAttachment},
     },
-    second_writer::{Asks, Changes, Owner, SecondWriters, StandOff, Target, seconds},
+    second_writer::{Asks, Changes, Owner, SecondWriters, StandOff, Target as _, seconds},
 };
 
 /// Who else writes what only we should.
 #[derive(Clone, Debug, Default)]
-pub(in crate::attach_detach) struct ForeignActs {
-    writers: SecondWriters<Suspect>,
-    /// Nodes to read before they are written to: our own patch would take the list from whoever changed it.
+pub(in crate::attach_detach) struct SecondController {
+    writers: SecondWriters<Target>,
+    /// Nodes to read before they are written to: our own patch would take the list's ownership from the manager that
+    /// changed it.
     to_read: BTreeMap<NodeName, Uid>,
     /// Reads under way of objects that are not nodes.
     reads: usize,
 }
 
-impl ForeignActs {
+impl SecondController {
     /// What others did while this process did not lead is no act against it.
     pub(in crate::attach_detach) fn take_over(&mut self, now: Instant) {
         self.writers.take_over(now);
@@ -65,13 +66,13 @@ impl ForeignActs {
     /// Why nothing may be taken away from a node, of what concerns it alone. One that is `out_of_service` is held up
     /// only by what its own kubelet cannot have done.
     pub(in crate::attach_detach) fn on(&self, node: &NodeName, out_of_service: bool) -> Option<&StandOff> {
-        let list = Suspect::Node(node.clone());
+        let list = Target::Node(node.clone());
         let on_list = self.writers.here(&list).filter(|by| holds(&list, by, out_of_service));
-        let first = Suspect::Attachment(node.clone(), AttachmentName::default());
+        let first = Target::Attachment(node.clone(), AttachmentName::default());
         let created = || {
             let created = self.writers.stand_offs_from(&first);
-            let mut created = created.take_while(|(suspect, _)| suspect.node() == node);
-            created.find(|(suspect, by)| holds(suspect, by, out_of_service)).map(|(_, by)| by)
+            let mut created = created.take_while(|(target, _)| target.node() == node);
+            created.find(|(target, by)| holds(target, by, out_of_service)).map(|(_, by)| by)
         };
         on_list.or_else(created)
     }
@@ -88,30 +89,30 @@ impl ForeignActs {
 }
 
 /// Whether a stand-off for what was seen there holds up its node.
-fn holds(suspect: &Suspect, by: &StandOff, out_of_service: bool) -> bool {
-    !out_of_service || (by.is_proven() && suspect.is_beyond_agents())
+fn holds(target: &Target, by: &StandOff, out_of_service: bool) -> bool {
+    !out_of_service || (by.is_proven() && target.is_beyond_agents())
 }
 
 impl Controller {
-    /// Notes an act of somebody else on an object with this UID, if it was ours to do.
-    pub(in crate::attach_detach) fn suspect(&mut self, suspect: Suspect, uid: &Uid, now: Instant) {
+    /// Notes an act of another party on an object with this UID, if it was ours to do.
+    pub(in crate::attach_detach) fn note_evidence(&mut self, target: Target, uid: &Uid, now: Instant) {
         if !self.leads {
             return;
         }
-        match self.foreign.writers.note(&suspect, suspect.field(), now) {
+        match self.second_controller.writers.note(&target, target.field(), now) {
             Asks::Later => {}
             Asks::Judged(changes) => {
-                self.effects.reports.push(Report::ForeignActs(suspect.act(), changes.acts));
+                self.effects.reports.push(Report::SecondController(target.act(), changes.acts));
                 self.stands_off(&changes);
             }
-            Asks::Read => match suspect {
-                Suspect::Node(name) => {
-                    self.foreign.to_read.insert(name.clone(), uid.clone());
+            Asks::Read => match target {
+                Target::Node(name) => {
+                    self.second_controller.to_read.insert(name.clone(), uid.clone());
                     self.dirty_nodes.push(name);
                 }
-                Suspect::Attachment(..) => {
-                    self.foreign.reads += 1;
-                    self.call(Call::ReadOwner(suspect, uid.clone()));
+                Target::Attachment(..) => {
+                    self.second_controller.reads += 1;
+                    self.call(Call::ReadOwner(target, uid.clone()));
                 }
             },
         }
@@ -120,7 +121,7 @@ impl Controller {
     /// Takes the answer to the question who did it.
     pub(in crate::attach_detach) fn owner_read(
         &mut self,
-        suspect: &Suspect,
+        target: &Target,
         result: Result<Answer, CallError>,
         now: Instant,
     ) {
@@ -128,60 +129,60 @@ impl Controller {
             Ok(Answer::Owners(managers)) => Owner::of(&managers),
             _ => Owner::Unknown,
         };
-        match suspect {
-            Suspect::Node(name) => {
+        match target {
+            Target::Node(name) => {
                 self.node_calls -= 1;
                 self.dirty_nodes.push(name.clone());
                 self.actual.node_mut(name).busy = false;
                 let touched = self.actual.node_call_ended(name);
                 self.touch_on(name, touched);
             }
-            Suspect::Attachment(..) => self.foreign.reads -= 1,
+            Target::Attachment(..) => self.second_controller.reads -= 1,
         }
         if !self.leads {
             return;
         }
         self.effects.reports.line(Line::WrittenByAnother {
-            object: suspect.to_string(),
-            field: suspect.field().as_str(),
+            object: target.to_string(),
+            field: target.field().as_str(),
             manager: owner.manager().unwrap_or_default().to_owned(),
         });
-        let changes = self.foreign.writers.learn(suspect, &owner, now);
-        self.effects.reports.push(Report::ForeignActs(suspect.act(), changes.acts));
+        let changes = self.second_controller.writers.learn(target, &owner, now);
+        self.effects.reports.push(Report::SecondController(target.act(), changes.acts));
         self.stands_off(&changes);
     }
 
     /// Ends what is over.
-    pub(in crate::attach_detach) fn calm_down(&mut self, now: Instant) {
-        let changes = self.foreign.writers.settle(now);
+    pub(in crate::attach_detach) fn end_stand_offs(&mut self, now: Instant) {
+        let changes = self.second_controller.writers.settle(now);
         if !changes.is_empty() {
             self.stands_off(&changes);
         }
     }
 
     /// Tells of stand-offs that begin or end, and looks again at what they concern.
-    fn stands_off(&mut self, changes: &Changes<Suspect>) {
-        for suspect in &changes.begun {
-            let Some(stand_off) = self.foreign.writers.here(suspect).cloned() else { continue };
-            if !self.holds_up(suspect, &stand_off) {
-                let (suspect, by) = (suspect.to_string(), stand_off.to_string());
-                self.effects.reports.line(Line::HoldsNothingUp { suspect, by });
+    fn stands_off(&mut self, changes: &Changes<Target>) {
+        for target in &changes.begun {
+            let Some(stand_off) = self.second_controller.writers.here(target).cloned() else { continue };
+            if !self.holds_up(target, &stand_off) {
+                let (target, by) = (target.to_string(), stand_off.to_string());
+                self.effects.reports.line(Line::HoldsNothingUp { target, by });
                 continue;
             }
             let until = seconds(self.clock.wall(stand_off.until));
             self.effects.reports.line(Line::StandOff {
-                suspect: suspect.to_string(),
+                target: target.to_string(),
                 by: stand_off.to_string(),
                 until: until.clone(),
             });
-            self.tell_of_stand_off(suspect, &stand_off, &until);
+            self.record_stand_off(target, &stand_off, &until);
         }
-        for suspect in &changes.ended {
-            let detaches = !self.is_out_of_service(suspect.node());
-            self.effects.reports.line(Line::StandOffEnded { suspect: suspect.to_string(), detaches });
+        for target in &changes.ended {
+            let detaches = !self.is_out_of_service(target.node());
+            self.effects.reports.line(Line::StandOffEnded { target: target.to_string(), detaches });
         }
         if changes.everywhere {
-            self.effects.reports.line(match self.foreign.everywhere() {
+            self.effects.reports.line(match self.second_controller.everywhere() {
                 Some(by) => {
                     Line::AnotherController { by: by.to_string(), until: seconds(self.clock.wall(by.until)) }
                 }
@@ -193,8 +194,8 @@ impl Controller {
             self.look_at_everything();
             return;
         }
-        for suspect in changes.begun.iter().chain(&changes.ended) {
-            let name = suspect.node();
+        for target in changes.begun.iter().chain(&changes.ended) {
+            let name = target.node();
             let volumes = self.actual.node(name).map(|state| state.volumes.clone());
             self.touch_on(name, volumes.into_iter().flatten());
             self.dirty_nodes.push(name.clone());
@@ -203,7 +204,7 @@ impl Controller {
 
     fn show_stand_offs(&mut self) {
         let wall = |stand_off: &StandOff| self.clock.wall(stand_off.until);
-        let writers = &self.foreign.writers;
+        let writers = &self.second_controller.writers;
         let alarm = writers.everywhere().map(|by| {
             format!(
                 "another attach/detach controller is at work ({by}): nothing is detached until {} at the earliest",
@@ -214,13 +215,13 @@ impl Controller {
         self.effects.reports.push(Report::SecondWriters { alarm, rows });
     }
 
-    fn holds_up(&self, suspect: &Suspect, by: &StandOff) -> bool {
-        let node = self.objects.nodes.get(suspect.node());
-        holds(suspect, by, node.is_some_and(|node| node.is_out_of_service()))
+    fn holds_up(&self, target: &Target, by: &StandOff) -> bool {
+        let node = self.objects.nodes.get(target.node());
+        holds(target, by, node.is_some_and(|node| node.is_out_of_service()))
     }
 
-    fn tell_of_stand_off(&mut self, suspect: &Suspect, stand_off: &StandOff, until: &str) {
-        let Some(node) = self.objects.nodes.get(suspect.node()) else { return };
+    fn record_stand_off(&mut self, target: &Target, stand_off: &StandOff, until: &str) {
+        let Some(node) = self.objects.nodes.get(target.node()) else { return };
         self.effects.events.push(Event {
             involved: Involved::object::<Node>(&node),
             r#type: EventType::Warning,
@@ -233,7 +234,7 @@ impl Controller {
     }
 
     /// Looks at what the watch says of an attachment, before the state takes it.
-    pub(in crate::attach_detach) fn suspect_attachment(&mut self, name: &AttachmentName, now: Instant) {
+    pub(in crate::attach_detach) fn look_at_attachment(&mut self, name: &AttachmentName, now: Instant) {
         if !self.leads {
             let attachment = self.objects.attachments.get(name);
             let revision = attachment.map(|attachment| attachment.metadata.resource_version);
@@ -242,10 +243,11 @@ impl Controller {
         }
         let objects = &self.objects;
         let attachment = objects.attachments.get(name);
-        let pair =
-            self.actual.pair_of(name, attachment.as_deref(), |attachment| candidates(objects, attachment));
-        let Some(pair) = pair else { return };
-        let act = foreign_act(&pair, attachment.as_deref());
+        let node_volume = self
+            .actual
+            .node_volume_of(name, attachment.as_deref(), |attachment| candidates(objects, attachment));
+        let Some(node_volume) = node_volume else { return };
+        let act = evidence_of(&node_volume, attachment.as_deref());
         if let Some(attachment) = &attachment {
             // A watch may begin again in the past, where what we did ourselves looks like news.
             let revision = attachment.metadata.resource_version;
@@ -255,38 +257,38 @@ impl Controller {
             self.newest_attachment = revision;
         }
         match (act, attachment) {
-            (Some(ForeignAct::AttachmentCreated), Some(attachment)) => {
-                let suspect = Suspect::Attachment(attachment.spec.node_name.clone(), name.clone());
-                self.suspect(suspect, &attachment.metadata.uid, now);
+            (Some(Evidence::AttachmentCreated), Some(attachment)) => {
+                let target = Target::Attachment(attachment.spec.node_name.clone(), name.clone());
+                self.note_evidence(target, &attachment.metadata.uid, now);
             }
             // Of the one that led before, the watch may tell late.
-            (Some(act), _) if !self.foreign.writers.took_over_just_now(now) => {
+            (Some(act), _) if !self.second_controller.writers.took_over_just_now(now) => {
                 self.effects.reports.line(Line::DeletedByAnother { attachment: name.clone(), act });
-                self.effects.reports.push(Report::ForeignActs(act, 1));
+                self.effects.reports.push(Report::SecondController(act, 1));
             }
             _ => {}
         }
     }
 }
 
-/// What the new state of the attachment of a pair shows that we did not ask for.
-fn foreign_act(pair: &Pair, attachment: Option<&VolumeAttachment>) -> Option<ForeignAct> {
-    let known = pair.attachment.as_deref();
+/// What the new state of an attachment shows that we did not ask for.
+fn evidence_of(node_volume: &NodeVolume, attachment: Option<&VolumeAttachment>) -> Option<Evidence> {
+    let known = node_volume.attachment.as_deref();
     let is_new = match (known, attachment) {
         (Some(known), Some(attachment)) => known.metadata.uid != attachment.metadata.uid,
         (None, Some(_)) => true,
         (_, None) => false,
     };
     if is_new {
-        let asked = pair.call == Some(PairCall::Create) || pair.uncertain.is_some();
-        return (!asked).then_some(ForeignAct::AttachmentCreated);
+        let asked = node_volume.call == Some(AttachmentCall::Create) || node_volume.uncertain.is_some();
+        return (!asked).then_some(Evidence::AttachmentCreated);
     }
     let was_staying = known.is_some_and(|known| !known.metadata.is_terminating());
     let is_staying = attachment.is_some_and(|attachment| !attachment.metadata.is_terminating());
-    let asked = pair.call == Some(PairCall::Delete)
-        || pair.deletion_accepted.is_some()
-        || pair.deletion_doubt.is_some();
-    (was_staying && !is_staying && !asked).then_some(ForeignAct::AttachmentDeleted)
+    let asked = node_volume.call == Some(AttachmentCall::Delete)
+        || node_volume.deletion_accepted.is_some()
+        || node_volume.deletion_in_doubt.is_some();
+    (was_staying && !is_staying && !asked).then_some(Evidence::AttachmentDeleted)
 }
 
 #[cfg(test)]
@@ -301,7 +303,7 @@ mod tests {
     use super::*;
     use crate::{
         attach_detach::{
-            act::publishing::tests::controller,
+            act::node_status::tests::controller,
             actual::state::Uncertain,
             tell::{metrics::AttachDetachMetrics, reporter::Reporter},
         },
@@ -346,13 +348,13 @@ mod tests {
             let log = Log::default();
             let writer = log.clone();
             let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
-            let suspect = Suspect::Node(name);
+            let target = Target::Node(name);
             tracing::subscriber::with_default(subscriber, || {
                 for _ in 0..3 {
-                    controller.suspect(suspect.clone(), &"u".into(), now);
+                    controller.note_evidence(target.clone(), &"u".into(), now);
                     let owners = Ok(Answer::Owners(vec![manager.to_owned()]));
                     controller.node_calls += 1;
-                    controller.owner_read(&suspect, owners, now);
+                    controller.owner_read(&target, owners, now);
                 }
                 reporter().take(controller.effects.reports.take(), now);
             });
@@ -376,41 +378,52 @@ mod tests {
     #[test]
     fn s14_only_what_we_did_not_ask_for_is_foreign() {
         let [one, other, going] = [attachment("1", false), attachment("2", false), attachment("1", true)];
-        let with = |known: Option<&VolumeAttachment>, change: fn(&mut Pair)| {
-            let mut pair = Pair { attachment: known.cloned().map(Arc::new), ..Pair::default() };
-            change(&mut pair);
-            pair
+        let with = |known: Option<&VolumeAttachment>, change: fn(&mut NodeVolume)| {
+            let mut node_volume =
+                NodeVolume { attachment: known.cloned().map(Arc::new), ..NodeVolume::default() };
+            change(&mut node_volume);
+            node_volume
         };
-        let uncertain = |pair: &mut Pair| {
-            pair.uncertain = Some(Uncertain { until: Instant::now(), read_absent: false });
+        let uncertain = |node_volume: &mut NodeVolume| {
+            node_volume.uncertain = Some(Uncertain { until: Instant::now(), read_absent: false });
         };
-        let (created, deleted) = (Some(ForeignAct::AttachmentCreated), Some(ForeignAct::AttachmentDeleted));
+        let (created, deleted) = (Some(Evidence::AttachmentCreated), Some(Evidence::AttachmentDeleted));
         let cases = [
             ("the driver attached it", with(Some(&one), |_| ()), Some(&one), None),
             ("created by others", with(None, |_| ()), Some(&one), created),
-            ("created by us", with(None, |pair| pair.call = Some(PairCall::Create)), Some(&one), None),
+            (
+                "created by us",
+                with(None, |node_volume| node_volume.call = Some(AttachmentCall::Create)),
+                Some(&one),
+                None,
+            ),
             ("created by us, unanswered", with(None, uncertain), Some(&one), None),
             ("replaced by others", with(Some(&one), |_| ()), Some(&other), created),
             ("being deleted by others", with(Some(&one), |_| ()), Some(&going), deleted),
             ("deleted by others", with(Some(&one), |_| ()), None, deleted),
             ("being deleted for long", with(Some(&going), |_| ()), Some(&going), None),
             ("gone at last", with(Some(&going), |_| ()), None, None),
-            ("deletion sent", with(Some(&one), |pair| pair.call = Some(PairCall::Delete)), None, None),
+            (
+                "deletion sent",
+                with(Some(&one), |node_volume| node_volume.call = Some(AttachmentCall::Delete)),
+                None,
+                None,
+            ),
             (
                 "deletion accepted",
-                with(Some(&one), |pair| pair.deletion_accepted = Some("1".into())),
+                with(Some(&one), |node_volume| node_volume.deletion_accepted = Some("1".into())),
                 Some(&going),
                 None,
             ),
             (
                 "deletion unanswered",
-                with(Some(&one), |pair| pair.deletion_doubt = Some(Instant::now())),
+                with(Some(&one), |node_volume| node_volume.deletion_in_doubt = Some(Instant::now())),
                 None,
                 None,
             ),
         ];
-        for (name, pair, seen, expected) in cases {
-            assert_eq!(foreign_act(&pair, seen), expected, "{name}");
+        for (name, node_volume, seen, expected) in cases {
+            assert_eq!(evidence_of(&node_volume, seen), expected, "{name}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Withdrawal: the way of a volume from "may be mounted" to proven not to be.
+//! Unpublishing: the way of a volume from "may be mounted" to proven not to be.
 //!
 //! The proof is a type that only an answer of the API server makes, and without which the request that
 //! deletes a VolumeAttachment cannot be built (S2, S3).
@@ -8,13 +8,13 @@ use crate::{
     kube_api::{ids::Uid, kinds::Node},
 };
 
-/// How far a withdrawal has come.
+/// How far the unpublishing of a volume has come.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Withdrawal {
-    /// Not being withdrawn.
+pub enum Unpublishing {
+    /// Not being unpublished.
     #[default]
     None,
-    /// Being withdrawn; only an answer to a request sent after this point in our own order counts.
+    /// Being unpublished; only an answer to a request sent after this point in our own order counts.
     Since(Sequence),
     /// Proven.
     Proven(Unpublished),

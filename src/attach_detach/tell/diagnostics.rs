@@ -1,7 +1,7 @@
 //! What every volume on every node waits for, since when, and when it is looked at again.
 //!
-//! Written by the controller with each verdict, read by whoever explains: `/debug/attach-detach` prints the
-//! very values that the rules returned, so it cannot drift from what is done.
+//! Written by the controller with each verdict, read by the debug page and explanations: `/debug/attach-detach` prints
+//! the very values that the rules returned, so it cannot drift from what is done.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use crate::{
     attach_detach::{
-        actual::state::{Pair, PairCall},
+        actual::state::{AttachmentCall, NodeVolume},
         decide::csi::Waiting,
         desired::{
             state::{Unresolved, WhyUnresolved},
@@ -30,7 +30,7 @@ use crate::{
     metrics::Metrics,
 };
 
-/// What a pair is, whatever it waits for.
+/// The state of a volume on a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub enum State {
     /// Neither attached nor on its way.
@@ -42,7 +42,7 @@ pub enum State {
     Attached,
     /// To be detached by the driver.
     Detaching,
-    /// Nobody knows: a request of ours had no answer.
+    /// Unknown: a request of ours had no answer.
     Uncertain,
 }
 
@@ -59,21 +59,21 @@ impl State {
         }
     }
 
-    /// The state of a pair.
+    /// The state of a volume on a node.
     #[must_use]
-    pub fn of(pair: &Pair) -> Self {
-        let Some(attachment) = &pair.attachment else {
-            return match pair.call {
-                _ if pair.uncertain.is_some() => Self::Uncertain,
-                Some(PairCall::Create) => Self::Attaching,
-                _ if pair.listed || pair.held => Self::Attached,
+    pub fn of(node_volume: &NodeVolume) -> Self {
+        let Some(attachment) = &node_volume.attachment else {
+            return match node_volume.call {
+                _ if node_volume.uncertain.is_some() => Self::Uncertain,
+                Some(AttachmentCall::Create) => Self::Attaching,
+                _ if node_volume.listed || node_volume.may_be_mounted => Self::Attached,
                 _ => Self::Detached,
             };
         };
-        match pair.call {
-            _ if pair.is_going() => Self::Detaching,
-            Some(PairCall::Delete) => Self::Detaching,
-            _ if pair.deletion_doubt.is_some() => Self::Uncertain,
+        match node_volume.call {
+            _ if node_volume.is_going() => Self::Detaching,
+            Some(AttachmentCall::Delete) => Self::Detaching,
+            _ if node_volume.deletion_in_doubt.is_some() => Self::Uncertain,
             _ if attachment.status.attached => Self::Attached,
             _ => Self::Attaching,
         }
@@ -82,14 +82,14 @@ impl State {
 
 /// A volume on a node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct NodeVolume {
+pub struct NodeVolumeKey {
     /// The volume.
     pub volume: VolumeId,
     /// The node.
     pub node: NodeName,
 }
 
-impl Subject for NodeVolume {
+impl Subject for NodeVolumeKey {
     fn names(&self) -> Map<String, Value> {
         Map::from_iter([("volume".to_owned(), json!(self.volume)), ("node".to_owned(), json!(self.node))])
     }
@@ -111,16 +111,16 @@ impl Subject for PodVolume {
     }
 }
 
-/// What a pair waits for, and what it is meanwhile.
+/// What a volume on a node waits for, and what it is meanwhile.
 #[derive(Clone, Debug, PartialEq)]
-pub struct PairWait {
+pub struct NodeVolumeWait {
     /// What it is meanwhile.
     pub state: State,
     /// What it waits for.
     pub waiting: Waiting,
 }
 
-impl Reason for PairWait {
+impl Reason for NodeVolumeWait {
     fn code(&self) -> &'static str {
         self.waiting.code()
     }
@@ -159,7 +159,7 @@ impl Reason for WhyUnresolved {
     }
 }
 
-/// One pair that is settled.
+/// A volume on a node that waits for nothing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Settled {
     state: State,
@@ -174,19 +174,19 @@ struct Foreign {
     since: Instant,
 }
 
-/// All pairs: those that wait, and those that are settled.
+/// All volumes on nodes: those that wait, and those that do not.
 #[derive(Debug, Default)]
-pub struct Standing {
-    waits: Arc<Waits<NodeVolume, PairWait>>,
+pub struct Diagnostics {
+    waits: Arc<Waits<NodeVolumeKey, NodeVolumeWait>>,
     unresolved: Arc<Waits<PodVolume, WhyUnresolved>>,
-    settled: Mutex<BTreeMap<NodeVolume, Settled>>,
+    settled: Mutex<BTreeMap<NodeVolumeKey, Settled>>,
     foreign: Mutex<BTreeMap<AttachmentName, Foreign>>,
     second_writers: Mutex<(Option<String>, Vec<Value>)>,
     leads: AtomicBool,
 }
 
 /// A copy as of now, which goes its own way.
-impl Clone for Standing {
+impl Clone for Diagnostics {
     fn clone(&self) -> Self {
         fn copy<T: Clone>(value: &Mutex<T>) -> Mutex<T> {
             Mutex::new(value.lock().unwrap_or_else(PoisonError::into_inner).clone())
@@ -203,7 +203,7 @@ impl Clone for Standing {
     }
 }
 
-impl Standing {
+impl Diagnostics {
     /// Registers the gauges of what waits.
     ///
     /// # Errors
@@ -213,19 +213,19 @@ impl Standing {
         self.unresolved.register(Kind::PodVolume, metrics)
     }
 
-    /// Sets what a pair waits for, and when it is looked at again. Returns how it waited before.
+    /// Sets what a volume on a node waits for, and when it is looked at again. Returns how it waited before.
     pub(in crate::attach_detach) fn set(
         &self,
         volume: &VolumeId,
         node: &NodeName,
-        wait: Option<(PairWait, Option<Instant>)>,
+        wait: Option<(NodeVolumeWait, Option<Instant>)>,
         now: Instant,
-    ) -> Option<Wait<PairWait>> {
+    ) -> Option<Wait<NodeVolumeWait>> {
         self.waits.set(&key(volume, node), wait, now)
     }
 
-    /// Notes that a pair waits for nothing, and what it is. Returns what it was, and since when, if it waited for
-    /// nothing before and was not detached.
+    /// Notes that a volume on a node waits for nothing, and what it is. Returns what it was, and since when, if it
+    /// waited for nothing before and was not detached.
     pub(in crate::attach_detach) fn settle(
         &self,
         volume: &VolumeId,
@@ -244,7 +244,7 @@ impl Standing {
         before
     }
 
-    /// Notes which volumes of a pod cannot even be wanted yet, in place of those that could not before.
+    /// Notes which volumes of a pod cannot even be desired yet, in place of those that could not before.
     pub(in crate::attach_detach) fn set_unresolved(
         &self,
         pod: &PodKey,
@@ -300,7 +300,7 @@ impl Standing {
         is_news
     }
 
-    /// What to tell operators whatever volume they look at: that another controller is at work (S14).
+    /// That another controller is at work (S14), which concerns every volume.
     #[must_use]
     pub fn alarm(&self) -> Option<String> {
         self.second_writers.lock().unwrap_or_else(PoisonError::into_inner).0.clone()
@@ -312,9 +312,9 @@ impl Standing {
         self.second_writers.lock().unwrap_or_else(PoisonError::into_inner).1.clone()
     }
 
-    /// Looks at every pair that waits, in any order and without a copy.
-    pub(in crate::attach_detach) fn for_each_wait(&self, mut look: impl FnMut(&NodeVolume, &Waiting)) {
-        self.waits.for_each(|pair, wait| look(pair, &wait.reason.waiting));
+    /// Looks at every wait, in any order and without a copy.
+    pub(in crate::attach_detach) fn for_each_wait(&self, mut look: impl FnMut(&NodeVolumeKey, &Waiting)) {
+        self.waits.for_each(|node_volume, wait| look(node_volume, &wait.reason.waiting));
     }
 
     /// Whether this process decides.
@@ -323,14 +323,14 @@ impl Standing {
         self.leads.load(Ordering::Relaxed)
     }
 
-    /// Every pair that waits.
+    /// Every volume on a node that waits.
     #[must_use]
-    pub fn waits(&self) -> BTreeMap<NodeVolume, Wait<PairWait>> {
+    pub fn waits(&self) -> BTreeMap<NodeVolumeKey, Wait<NodeVolumeWait>> {
         self.waits.snapshot()
     }
 
-    /// As JSON: whether this replica decides; what waits, pairs and volumes of pods alike; the pairs that do not; and
-    /// VolumeAttachments that are not ours.
+    /// As JSON: whether this replica decides; what waits, volumes on nodes and volumes of pods alike; the volumes on
+    /// nodes that do not; and VolumeAttachments that are not ours.
     #[must_use]
     pub fn page(&self) -> Page {
         self.page_at(WallClock::now())
@@ -345,7 +345,7 @@ impl Standing {
             leads: self.leads(),
             second_writers: self.second_writers(),
             settled: self.settled.lock().unwrap_or_else(PoisonError::into_inner).clone(),
-            pairs: self.waits.snapshot(),
+            node_volumes: self.waits.snapshot(),
             pod_volumes: self.unresolved.snapshot(),
         }
     }
@@ -359,8 +359,8 @@ pub struct Page {
     foreign: BTreeMap<AttachmentName, Foreign>,
     leads: bool,
     second_writers: Vec<Value>,
-    settled: BTreeMap<NodeVolume, Settled>,
-    pairs: BTreeMap<NodeVolume, Wait<PairWait>>,
+    settled: BTreeMap<NodeVolumeKey, Settled>,
+    node_volumes: BTreeMap<NodeVolumeKey, Wait<NodeVolumeWait>>,
     pod_volumes: BTreeMap<PodVolume, Wait<WhyUnresolved>>,
 }
 
@@ -374,14 +374,15 @@ impl Serialize for Page {
             })
         };
         let settled = || {
-            self.settled.iter().map(|(NodeVolume { volume, node }, Settled { state, since })| {
+            self.settled.iter().map(|(NodeVolumeKey { volume, node }, Settled { state, since })| {
                 json!({ "volume": volume, "node": node, "state": state, "since": clock.at(*since).to_string() })
             })
         };
         let waiting = || {
-            let pairs = self.pairs.iter().map(|(key, wait)| row(Kind::Attachment, key, wait, clock));
+            let node_volumes =
+                self.node_volumes.iter().map(|(key, wait)| row(Kind::Attachment, key, wait, clock));
             let volumes = self.pod_volumes.iter().map(|(key, wait)| row(Kind::PodVolume, key, wait, clock));
-            pairs.chain(volumes)
+            node_volumes.chain(volumes)
         };
         let mut page = serializer.serialize_struct("Page", 6)?;
         page.serialize_field("alarm", &self.alarm)?;
@@ -394,8 +395,8 @@ impl Serialize for Page {
     }
 }
 
-fn key(volume: &VolumeId, node: &NodeName) -> NodeVolume {
-    NodeVolume { volume: volume.clone(), node: node.clone() }
+fn key(volume: &VolumeId, node: &NodeName) -> NodeVolumeKey {
+    NodeVolumeKey { volume: volume.clone(), node: node.clone() }
 }
 
 #[cfg(test)]
@@ -404,7 +405,7 @@ mod tests {
     use crate::{
         attach_detach::{
             actual::state::Uncertain,
-            decide::{csi::Rival, force::Unforced},
+            decide::{csi::ConflictingNode, force::Unforced},
             desired::{state::WhyUnresolved, volume_source::SourceError},
         },
         kube_api::ids::{ClaimKey, DriverName},
@@ -415,18 +416,18 @@ mod tests {
         let start = Instant::now();
         let at = |second| start + std::time::Duration::from_secs(second);
         let clock = WallClock::new(Timestamp::UNIX_EPOCH, start);
-        let standing = Standing::default();
+        let diagnostics = Diagnostics::default();
         let volume = VolumeId::csi(&DriverName::from("d"), "h");
         let (a, b) = (NodeName::from("a"), NodeName::from("b"));
-        let wait = |state, waiting| PairWait { state, waiting };
-        let held = Waiting::HeldByNode { rival: Rival { node: a.clone(), holds: true } };
-        standing.set(&volume, &b, Some((wait(State::Detached, held), None)), at(5));
-        standing.settle(&volume, &NodeName::from("c"), State::Attached, at(7));
-        standing.settle(&volume, &NodeName::from("c"), State::Attached, at(8));
+        let wait = |state, waiting| NodeVolumeWait { state, waiting };
+        let held = Waiting::HeldByNode { conflict: ConflictingNode { node: a.clone(), is_attached: true } };
+        diagnostics.set(&volume, &b, Some((wait(State::Detached, held), None)), at(5));
+        diagnostics.settle(&volume, &NodeName::from("c"), State::Attached, at(7));
+        diagnostics.settle(&volume, &NodeName::from("c"), State::Attached, at(8));
         let due = Timestamp::from_second(360).unwrap();
         for (second, unforced) in [(0, Unforced::NodeReady), (9, Unforced::Until(due))] {
             let waiting = Waiting::DetachWaitingForUnmount { unforced };
-            standing.set(&volume, &a, Some((wait(State::Attached, waiting), Some(at(360)))), at(second));
+            diagnostics.set(&volume, &a, Some((wait(State::Attached, waiting), Some(at(360)))), at(second));
         }
         let pod = PodKey::new("ns", "p");
         let no_claim = WhyUnresolved::ClaimMissing(ClaimKey::new("ns", "c"));
@@ -434,16 +435,16 @@ mod tests {
         let no_handle = WhyUnresolved::MalformedSource(None, SourceError::NoHandle);
         let no_handle = Unresolved { pod_volume: "more".to_owned(), why: no_handle };
         let (before, found) = ([no_claim.clone()], [no_claim, no_handle]);
-        standing.set_unresolved(&pod, &[], &before, at(3));
-        standing.set_unresolved(&pod, &before, &found, at(4));
+        diagnostics.set_unresolved(&pod, &[], &before, at(3));
+        diagnostics.set_unresolved(&pod, &before, &found, at(4));
         let (ours, theirs) = (AttachmentName::from("csi-1"), AttachmentName::from("made-by-hand"));
-        assert_eq!(standing.set_foreign(&ours, None, Some(&a), at(6)), 1);
-        assert_eq!(standing.set_foreign(&ours, None, None, at(7)), -1);
-        assert_eq!(standing.set_foreign(&theirs, None, Some(&a), at(6)), 1);
-        assert_eq!(standing.set_foreign(&theirs, Some(&volume), Some(&a), at(7)), 0);
+        assert_eq!(diagnostics.set_foreign(&ours, None, Some(&a), at(6)), 1);
+        assert_eq!(diagnostics.set_foreign(&ours, None, None, at(7)), -1);
+        assert_eq!(diagnostics.set_foreign(&theirs, None, Some(&a), at(6)), 1);
+        assert_eq!(diagnostics.set_foreign(&theirs, Some(&volume), Some(&a), at(7)), 0);
         let time = |second: i64| Timestamp::from_second(second).unwrap().to_string();
         assert_eq!(
-            json!(standing.page_at(clock)),
+            json!(diagnostics.page_at(clock)),
             json!({ "waiting": [
                 {
                     "kind": "attachment", "volume": "kubernetes.io/csi/d^h", "node": "a",
@@ -456,7 +457,7 @@ mod tests {
                     "kind": "attachment", "volume": "kubernetes.io/csi/d^h", "node": "b",
                     "reason": "HeldByNode", "message": "node a holds the volume, which is for one node alone",
                     "since": time(5), "next": null, "until": null,
-                    "facts": { "state": "Detached", "rival": { "node": "a", "holds": true } },
+                    "facts": { "state": "Detached", "conflictingNode": { "node": "a", "isAttached": true } },
                 },
                 {
                     "kind": "pod_volume", "pod": "ns/p", "podVolume": "data", "reason": "ClaimMissing",
@@ -475,61 +476,69 @@ mod tests {
                 { "attachment": "made-by-hand", "volume": "kubernetes.io/csi/d^h", "node": "a", "since": time(6) },
             ], "alarm": null, "secondWriters": [], "leads": false})
         );
-        standing.set_unresolved(&pod, &found, &[], at(5));
-        standing.set(&volume, &a, None, at(5));
-        assert_eq!(json!(standing.page_at(clock))["waiting"].as_array().map(Vec::len), Some(1));
+        diagnostics.set_unresolved(&pod, &found, &[], at(5));
+        diagnostics.set(&volume, &a, None, at(5));
+        assert_eq!(json!(diagnostics.page_at(clock))["waiting"].as_array().map(Vec::len), Some(1));
     }
 
     #[test]
     fn l18_the_state_shown_is_what_is_known_of_the_pair() {
-        let (none, attached) = (Pair::default, || Pair::with_attachment(true, false));
+        let (none, attached) = (NodeVolume::default, || NodeVolume::with_attachment(true, false));
         let now = Instant::now();
         let uncertain = Some(Uncertain { until: now, read_absent: false });
         let cases = [
             ("nothing", none(), State::Detached),
-            ("create sent", Pair { call: Some(PairCall::Create), ..none() }, State::Attaching),
+            ("create sent", NodeVolume { call: Some(AttachmentCall::Create), ..none() }, State::Attaching),
             (
                 "create sent, listed of old",
-                Pair { call: Some(PairCall::Create), listed: true, ..none() },
+                NodeVolume { call: Some(AttachmentCall::Create), listed: true, ..none() },
                 State::Attaching,
             ),
-            ("create unanswered", Pair { uncertain, ..none() }, State::Uncertain),
+            ("create unanswered", NodeVolume { uncertain, ..none() }, State::Uncertain),
             (
                 "create unanswered, sent again",
-                Pair { uncertain, call: Some(PairCall::Create), ..none() },
+                NodeVolume { uncertain, call: Some(AttachmentCall::Create), ..none() },
                 State::Uncertain,
             ),
-            ("listed", Pair { listed: true, ..none() }, State::Attached),
-            ("made", Pair::with_attachment(false, false), State::Attaching),
+            ("listed", NodeVolume { listed: true, ..none() }, State::Attached),
+            ("made", NodeVolume::with_attachment(false, false), State::Attaching),
             ("attached", attached(), State::Attached),
-            ("deletion sent", Pair { call: Some(PairCall::Delete), ..attached() }, State::Detaching),
+            (
+                "deletion sent",
+                NodeVolume { call: Some(AttachmentCall::Delete), ..attached() },
+                State::Detaching,
+            ),
             (
                 "deletion accepted",
-                Pair { deletion_accepted: Some("1".into()), ..attached() },
+                NodeVolume { deletion_accepted: Some("1".into()), ..attached() },
                 State::Detaching,
             ),
-            ("deletion unanswered", Pair { deletion_doubt: Some(now), ..attached() }, State::Uncertain),
+            (
+                "deletion unanswered",
+                NodeVolume { deletion_in_doubt: Some(now), ..attached() },
+                State::Uncertain,
+            ),
             (
                 "deletion unanswered, sent again",
-                Pair { deletion_doubt: Some(now), call: Some(PairCall::Delete), ..attached() },
+                NodeVolume { deletion_in_doubt: Some(now), call: Some(AttachmentCall::Delete), ..attached() },
                 State::Detaching,
             ),
-            ("going", Pair::with_attachment(true, true), State::Detaching),
+            ("going", NodeVolume::with_attachment(true, true), State::Detaching),
         ];
-        for (name, pair, expected) in cases {
-            assert_eq!(State::of(&pair), expected, "{name}");
+        for (name, node_volume, expected) in cases {
+            assert_eq!(State::of(&node_volume), expected, "{name}");
         }
     }
 
     #[test]
     fn s14_it_shows_whether_another_controller_is_at_work_and_whether_this_one_decides() {
-        let standing = Standing::default();
+        let diagnostics = Diagnostics::default();
         for (leads, alarm) in [(false, false), (true, true), (true, false)] {
             if leads {
-                standing.lead(Instant::now());
+                diagnostics.lead(Instant::now());
             }
-            standing.set_second_writers(alarm.then(|| "another".to_owned()), Vec::new());
-            let shown = json!(standing.page());
+            diagnostics.set_second_writers(alarm.then(|| "another".to_owned()), Vec::new());
+            let shown = json!(diagnostics.page());
             assert_eq!((&shown["leads"], shown["alarm"].is_string()), (&json!(leads), alarm));
         }
     }

@@ -10,11 +10,11 @@ use tokio::time::Instant;
 use super::calls::Call;
 use crate::{
     attach_detach::{
-        actual::state::{Pair, Publication},
+        actual::state::{NodeVolume, ReportAsAttached},
         controller::{Controller, Dirty},
         decide::node_list::{self, Gathering},
         desired::volume_name::VolumeId,
-        guard::second_controller::Suspect,
+        guard::evidence::Target,
         tell::{metrics::Planned, report::Report},
     },
     kube_api::{ids::NodeName, kinds::Node},
@@ -30,7 +30,9 @@ impl Controller {
     /// Takes note of how long the answer to a request took.
     pub(in crate::attach_detach) fn note_pace(&mut self, call: &Call, now: Instant) {
         let asked = match call {
-            Call::Pair(volume, node, _) => self.actual.pair(volume, node).and_then(|pair| pair.asked_at),
+            Call::Attachment(volume, node, _) => {
+                self.actual.node_volume(volume, node).and_then(|node_volume| node_volume.asked_at)
+            }
             Call::PatchNode(node, ..) | Call::ReadNode(node) => {
                 self.actual.node(node).and_then(|state| state.asked_at)
             }
@@ -52,13 +54,13 @@ impl Controller {
         if let (Some(state), Some(node)) = (state, node)
             && state.is_changed_by_others(node)
         {
-            self.suspect(Suspect::Node(name.clone()), &node.metadata.uid, now);
+            self.note_evidence(Target::Node(name.clone()), &node.metadata.uid, now);
         }
         self.actual.observe_node(name, node, self.clock.wall(now))
     }
 
     /// Brings the node up to the table before it is written to. A kubelet's heartbeat is a new revision
-    /// whose content is none of ours and wakes nobody, but a patch that names the revision before it is
+    /// whose content is not ours and changes no decision, but a patch that names the revision before it is
     /// refused. Returns the volumes for which something changed.
     fn catch_up(&mut self, name: &NodeName, now: Instant) -> BTreeSet<VolumeId> {
         let Some(latest) = self.objects.nodes.get(name) else { return BTreeSet::new() };
@@ -84,16 +86,16 @@ impl Controller {
         believed
     }
 
-    /// Looks at a node, and sends what it needs. Returns how many pairs were judged for that.
+    /// Looks at a node, and sends what it needs. Returns how many volumes on nodes were judged for that.
     pub(in crate::attach_detach) fn reconcile_node(&mut self, name: &NodeName, now: Instant) -> usize {
         self.effects.reports.planned(Planned::Node);
         let mut judged = 0;
         // Planned here and now: the volumes' turn is over, and nothing else may happen for a long time.
         for volume in self.catch_up(name, now) {
-            judged += self.reconcile_pair(&volume, name, now);
+            judged += self.reconcile_node_volume(&volume, name, now);
         }
         for volume in self.believe_node(name, now) {
-            judged += self.reconcile_pair(&volume, name, now);
+            judged += self.reconcile_node_volume(&volume, name, now);
         }
         self.ask_node(name, now);
         judged
@@ -109,34 +111,35 @@ impl Controller {
             self.wake_at.insert((at, Dirty::Node(name.clone())));
             return;
         }
-        if let Some(uid) = self.foreign.take_read(name) {
+        if let Some(uid) = self.second_controller.take_read(name) {
             self.actual.node_mut(name).busy = true;
             self.node_calls += 1;
-            self.call(Call::ReadOwner(Suspect::Node(name.clone()), uid));
+            self.call(Call::ReadOwner(Target::Node(name.clone()), uid));
             return;
         }
         let alarmed = self.stand_off(now).is_some() || self.stand_off_of(name).is_some();
-        let publication = |volume| match self.actual.pair(volume, name)?.publication {
-            Publication::Withhold if alarmed => Some(Publication::Keep),
-            publication => Some(publication),
+        let report_as_attached = |volume| match self.actual.node_volume(volume, name)?.report_as_attached {
+            ReportAsAttached::No if alarmed => Some(ReportAsAttached::Unchanged),
+            report_as_attached => Some(report_as_attached),
         };
         let volumes = state.volumes.iter();
-        let publications = volumes.filter_map(|volume| Some((volume, publication(volume)?)));
+        let reports = volumes.filter_map(|volume| Some((volume, report_as_attached(volume)?)));
         let node = state.node.as_deref().filter(|_| !state.stale);
-        let change = node.and_then(|node| Some((node, node_list::change(node, publications)?)));
+        let change = node.and_then(|node| Some((node, node_list::change(node, reports)?)));
         let settle_at = state.unsettled.map(|unsettled| unsettled.until);
         let detach_waits = self.actual.needs_proof(name);
         let pending_since = state.pending_since.unwrap_or(now);
         let mut own_list = None;
         let call = match change {
             Some((node, change)) => {
-                let pairs = || state.volumes.iter().filter_map(|volume| self.actual.pair(volume, name));
+                let node_volumes =
+                    || state.volumes.iter().filter_map(|volume| self.actual.node_volume(volume, name));
                 let due = change.due(&Gathering {
                     pending_since,
                     last_patch: state.last_patch,
                     window: self.window(),
-                    more_to_come: !detach_waits && pairs().any(Pair::is_on_its_way),
-                    puts_back: pairs().any(|pair| pair.put_back),
+                    more_to_come: !detach_waits && node_volumes().any(NodeVolume::is_on_its_way),
+                    puts_back: node_volumes().any(|node_volume| node_volume.put_back),
                 });
                 if now < due {
                     // The pace moves it with every answer. A look too early is repeated, none is late.
@@ -187,13 +190,13 @@ pub(in crate::attach_detach) mod tests {
 
     use super::super::{
         calls::{Answer, Outcome},
+        in_flight::NODE_CALLS,
         pace::Pace,
-        room::NODE_CALLS,
     };
     use super::*;
     use crate::{
         attach_detach::{
-            actual::{node::Unsettled, state::PairCall},
+            actual::{node::Unsettled, state::AttachmentCall},
             clock::Clock,
             controller::AttachDetachOptions,
             decide::scope::Scope,
@@ -238,17 +241,18 @@ pub(in crate::attach_detach) mod tests {
         lists
     }
 
-    fn publish(controller: &mut Controller, handle: &str, publication: Publication) {
-        controller.actual.pair_mut(&volume(handle), &NodeName::from("n1")).publication = publication;
+    fn publish(controller: &mut Controller, handle: &str, report_as_attached: ReportAsAttached) {
+        controller.actual.node_volume_mut(&volume(handle), &NodeName::from("n1")).report_as_attached =
+            report_as_attached;
     }
 
-    fn on_its_way(controller: &mut Controller, handle: &str, call: Option<PairCall>) {
-        controller.actual.pair_mut(&volume(handle), &NodeName::from("n1")).call = call;
+    fn on_its_way(controller: &mut Controller, handle: &str, call: Option<AttachmentCall>) {
+        controller.actual.node_volume_mut(&volume(handle), &NodeName::from("n1")).call = call;
     }
 
     #[test]
     fn l4_a_lone_volume_is_listed_at_once() {
-        let alone = lists(|_, controller| publish(controller, "a", Publication::List), &[0, 1]);
+        let alone = lists(|_, controller| publish(controller, "a", ReportAsAttached::Yes), &[0, 1]);
         assert_eq!(alone, [(0, 2)]);
     }
 
@@ -256,8 +260,8 @@ pub(in crate::attach_detach) mod tests {
     fn volumes_on_their_way_share_a_patch() {
         let attach = |at: u64, controller: &mut Controller| {
             let is_last = at == 9;
-            publish(controller, &at.to_string(), Publication::List);
-            on_its_way(controller, "last", (!is_last).then_some(PairCall::Create));
+            publish(controller, &at.to_string(), ReportAsAttached::Yes);
+            on_its_way(controller, "last", (!is_last).then_some(AttachmentCall::Create));
         };
         assert_eq!(lists(attach, &[0, 3, 6, 9]), [(9, 5)]);
     }
@@ -265,8 +269,8 @@ pub(in crate::attach_detach) mod tests {
     #[test]
     fn l4_l15_what_takes_long_keeps_others_waiting_for_a_moment_only() {
         let attach = |_: u64, controller: &mut Controller| {
-            publish(controller, "a", Publication::List);
-            on_its_way(controller, "slow", Some(PairCall::Create));
+            publish(controller, "a", ReportAsAttached::Yes);
+            on_its_way(controller, "slow", Some(AttachmentCall::Create));
         };
         assert_eq!(lists(attach, &[0, 10, 24, 25, 40]), [(25, 2)]);
     }
@@ -274,10 +278,10 @@ pub(in crate::attach_detach) mod tests {
     #[test]
     fn a_detach_waits_for_nobody() {
         let attach_and_detach = |at: u64, controller: &mut Controller| {
-            publish(controller, "a", Publication::List);
-            on_its_way(controller, "slow", Some(PairCall::Create));
+            publish(controller, "a", ReportAsAttached::Yes);
+            on_its_way(controller, "slow", Some(AttachmentCall::Create));
             if at == 5 {
-                publish(controller, "old", Publication::Withhold);
+                publish(controller, "old", ReportAsAttached::No);
             }
         };
         assert_eq!(lists(attach_and_detach, &[0, 4, 5]), [(5, 1)]);
@@ -285,11 +289,11 @@ pub(in crate::attach_detach) mod tests {
 
     /// When patches are sent while the volumes of a node change one after the other and the server is busy. Each
     /// patch is answered at once.
-    fn patches(publication: Publication, put_back: bool) -> Vec<u64> {
+    fn patches(report_as_attached: ReportAsAttached, put_back: bool) -> Vec<u64> {
         let start = Instant::now();
         let (mut controller, node) = controller(start);
         let moments = || (0..=1_000).step_by(50);
-        if publication == Publication::Withhold {
+        if report_as_attached == ReportAsAttached::No {
             let mut object = Node::clone(&controller.objects.nodes.get(&node).unwrap());
             object.metadata.resource_version.0 += 1;
             let name = |at: u64| volume(&at.to_string()).as_str().to_owned();
@@ -301,8 +305,8 @@ pub(in crate::attach_detach) mod tests {
         let mut sent_at = Vec::new();
         for at in moments() {
             let handle = at.to_string();
-            publish(&mut controller, &handle, publication);
-            controller.actual.pair_mut(&volume(&handle), &node).put_back = put_back;
+            publish(&mut controller, &handle, report_as_attached);
+            controller.actual.node_volume_mut(&volume(&handle), &node).put_back = put_back;
             controller.pace = Pace::default();
             (0..100).for_each(|_| controller.pace.note(Duration::from_millis(30)));
             let now = start + Duration::from_millis(at);
@@ -317,20 +321,20 @@ pub(in crate::attach_detach) mod tests {
                 let result = Ok(Answer::Node(answer));
                 controller.take_outcome(Outcome { call, sent, result }, now, 0.5);
             }
-            controller.actual.pair_mut(&volume(&handle), &node).put_back = false;
+            controller.actual.node_volume_mut(&volume(&handle), &node).put_back = false;
         }
         sent_at
     }
 
     #[test]
     fn under_load_the_changes_of_a_node_share_patches() {
-        assert_eq!(patches(Publication::List, false), [0, 400, 800]);
-        assert_eq!(patches(Publication::Withhold, false), [0, 400, 800]);
+        assert_eq!(patches(ReportAsAttached::Yes, false), [0, 400, 800]);
+        assert_eq!(patches(ReportAsAttached::No, false), [0, 400, 800]);
     }
 
     #[test]
     fn s2_what_is_put_back_waits_for_nobody_under_load() {
-        assert_eq!(patches(Publication::List, true).len(), 21);
+        assert_eq!(patches(ReportAsAttached::Yes, true).len(), 21);
     }
 
     #[test]
@@ -368,7 +372,7 @@ pub(in crate::attach_detach) mod tests {
     fn s40_patches_that_are_never_answered_come_at_longer_intervals_though_reads_between_them_are_answered() {
         let mut now = Instant::now();
         let (mut controller, node) = controller(now);
-        publish(&mut controller, "a", Publication::List);
+        publish(&mut controller, "a", ReportAsAttached::Yes);
         let mut pauses = Vec::new();
         for _ in 0..8 {
             now += Duration::from_hours(1);
@@ -385,7 +389,10 @@ pub(in crate::attach_detach) mod tests {
             }
         }
         assert_eq!(pauses.len(), 4, "{pauses:?}");
-        assert!(pauses.windows(2).all(|pair| pair[1] >= pair[0] * 1.5 - 1e-6), "{pauses:?}");
+        assert!(
+            pauses.windows(2).all(|node_volume| node_volume[1] >= node_volume[0] * 1.5 - 1e-6),
+            "{pauses:?}"
+        );
     }
 
     #[test]
@@ -393,7 +400,7 @@ pub(in crate::attach_detach) mod tests {
         let now = Instant::now();
         for error in [CallError::Unknown("cut".to_owned()), CallError::Conflict("modified".to_owned())] {
             let (mut controller, node) = controller(now);
-            publish(&mut controller, "old", Publication::Withhold);
+            publish(&mut controller, "old", ReportAsAttached::No);
             controller.reconcile_node(&node, now);
             let patch = controller.effects.calls.pop().expect("a patch");
             controller.actual.observe_node(&node, None, Timestamp::UNIX_EPOCH);

@@ -9,12 +9,12 @@ use crate::{
         ids::{AttachmentName, NodeName},
         managed_fields::OwnedField,
     },
-    second_writer::Target,
+    second_writer,
 };
 
-/// What somebody else did. A label of the metric.
+/// What another party did. A label of the metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ForeignAct {
+pub enum Evidence {
     /// `volumesAttached` of a node changed after we had written it (S14).
     ListChanged,
     /// A VolumeAttachment appeared under a name that we compute, and we did not ask for it.
@@ -25,7 +25,7 @@ pub enum ForeignAct {
     AttachmentDeleted,
 }
 
-impl ForeignAct {
+impl Evidence {
     /// Value of the label `kind`.
     #[must_use]
     pub fn label(self) -> &'static str {
@@ -39,14 +39,14 @@ impl ForeignAct {
 
 /// The object of an act, which tells who did it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Suspect {
+pub enum Target {
     /// Its list was changed.
     Node(NodeName),
     /// It was created, for this node.
     Attachment(NodeName, AttachmentName),
 }
 
-impl Suspect {
+impl Target {
     /// The field whose owner did it.
     #[must_use]
     pub fn field(&self) -> OwnedField {
@@ -58,10 +58,10 @@ impl Suspect {
 
     /// What was done to it.
     #[must_use]
-    pub fn act(&self) -> ForeignAct {
+    pub fn act(&self) -> Evidence {
         match self {
-            Self::Node(_) => ForeignAct::ListChanged,
-            Self::Attachment(..) => ForeignAct::AttachmentCreated,
+            Self::Node(_) => Evidence::ListChanged,
+            Self::Attachment(..) => Evidence::AttachmentCreated,
         }
     }
 
@@ -75,7 +75,7 @@ impl Suspect {
 }
 
 /// Each kubelet may write the list of its own node; `NodeRestriction` lets none create VolumeAttachments.
-impl Target for Suspect {
+impl second_writer::Target for Target {
     type Place = NodeName;
 
     fn place(&self) -> NodeName {
@@ -87,7 +87,7 @@ impl Target for Suspect {
     }
 }
 
-impl fmt::Display for Suspect {
+impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Node(name) => write!(f, "node/{name}"),
