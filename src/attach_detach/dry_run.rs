@@ -21,8 +21,8 @@ use super::{
     decide::{csi::Waiting, force::ForceReason},
     desired::{state::WhyUnresolved, volume_name::VolumeId},
     tell::{
-        report::{Forced, Judged, Report},
         diagnostics::State,
+        report::{Forced, Judged, Report},
     },
 };
 use crate::{

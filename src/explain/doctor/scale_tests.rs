@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::doctor;
 use crate::{
     attach_detach::desired::volume_name::VolumeId,
-    explain::{assumptions::Assumptions, snapshot::Snapshot},
+    explain::{assumptions::Assumptions, outlook::ask, snapshot::Snapshot},
     kube_api::{
         ids::{DriverName, NodeName},
         kinds::{
@@ -150,6 +150,10 @@ fn a_large_cluster() {
     let began = Instant::now();
     let snapshot = large();
     println!("read in {:?}: {}", began.elapsed(), memory());
+    let began = Instant::now();
+    let outlooks = ask(&snapshot, &Assumptions::default());
+    println!("of that, both dry runs {:?}: {}", began.elapsed(), memory());
+    drop(outlooks);
     let began = Instant::now();
     let findings = doctor(&snapshot, &Assumptions::default());
     println!("doctor in {:?}: {}\n{findings}", began.elapsed(), memory());
