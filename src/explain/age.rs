@@ -30,6 +30,16 @@ pub fn short(seconds: i64) -> String {
     }
 }
 
+/// A number of things: `1 pod`, `2 pods`.
+#[must_use]
+pub fn counted(count: usize, thing: &str) -> String {
+    match (count, thing.ends_with('s')) {
+        (1, _) => format!("1 {thing}"),
+        (_, true) => format!("{count} {thing}es"),
+        (_, false) => format!("{count} {thing}s"),
+    }
+}
+
 /// Bytes with a binary unit.
 #[must_use]
 pub fn bytes(bytes: f64) -> String {

@@ -6,9 +6,9 @@
 //! ```
 //!
 //! In: a [`snapshot::Snapshot`] (what was read of a cluster, and what could not be read) and a [`subject::Subject`]. Out:
-//! a [`report::Explanation`]. Everything here but [`read`] is a function of values. What a controller would do next is
-//! asked of the controllers themselves ([`crate::attach_detach::dry_run`], [`crate::binder::dry_run`]): a reason is what a decision
-//! returned, never worked out anew.
+//! a [`report::Explanation`]. Everything here but [`read`] is a function of values. What a controller would do
+//! next is asked of the controllers themselves ([`crate::attach_detach::dry_run`], [`crate::binder::dry_run`]): a reason
+//! is what a decision returned, never worked out anew.
 
 mod actions;
 pub mod age;
@@ -18,6 +18,8 @@ mod attachment;
 mod candidates;
 mod claim;
 mod class;
+pub mod doctor;
+pub mod drain;
 #[cfg(test)]
 mod dry_run_tests;
 mod evidence;
@@ -28,6 +30,7 @@ pub mod page;
 mod pod;
 pub mod read;
 pub mod reasons;
+pub mod repair;
 pub mod report;
 pub mod sidecars;
 pub mod snapshot;
@@ -35,5 +38,6 @@ pub mod subject;
 pub mod text;
 mod view;
 mod volume;
+pub mod whatif;
 
 pub use answer::explain;

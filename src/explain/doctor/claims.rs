@@ -1,0 +1,237 @@
+//! Claims and volumes that wait, by what they wait for.
+//!
+//! In: the binder's outlook, and which side-cars are there. Out: groups by reason and by class, provisioner or volume;
+//! pods that do not start for want of their claim count with its cause.
+
+use std::collections::BTreeMap;
+
+use super::{
+    Severity,
+    groups::{Cause, Groups, Victim},
+};
+use crate::{
+    binder::{
+        dry_run::Outlook,
+        matching::predicate::{claim_class, volume_class},
+        tell::reason::{ClaimReason, VolumeReason},
+    },
+    explain::{
+        age,
+        sidecars::{Presence, Sidecar, Sidecars},
+        snapshot::Snapshot,
+        subject::Subject,
+    },
+    kube_api::{
+        ids::ClaimKey,
+        kinds::{ClaimPhase, PersistentVolumeClaim, PodPhase},
+    },
+};
+
+pub(super) fn look(
+    snapshot: &Snapshot,
+    outlook: &Outlook,
+    sidecars: &Sidecars<'_>,
+    groups: &mut Groups,
+    fine: &mut Vec<String>,
+) {
+    let (mut bound, mut first_consumer) = (0_usize, 0_usize);
+    let mut waiting: BTreeMap<&ClaimKey, usize> = BTreeMap::new();
+    for (key, place) in &outlook.claims {
+        let Some(claim) = snapshot.objects.claims.get(key) else { continue };
+        // What has no reason is settled.
+        let Some(reason) = place.reason.as_deref() else {
+            bound += usize::from(claim.status.phase == ClaimPhase::Bound);
+            continue;
+        };
+        match reason {
+            ClaimReason::Bound(_) => bound += 1,
+            ClaimReason::WaitsForFirstConsumer => first_consumer += 1,
+            reason => {
+                let judged = judge(reason, &claim, sidecars, groups);
+                // When a claim was lost is not kept anywhere.
+                let is_new = claim.status.phase == ClaimPhase::Pending;
+                let since = claim.metadata.creation_timestamp.filter(|_| is_new);
+                let victim =
+                    Victim { subject: Subject::Claim(key.clone()), unit: "claim", since, next_at: None };
+                let index = groups.note(judged.cause, victim, || judged.summary);
+                groups.explained_by(index, judged.class);
+                waiting.insert(key, index);
+            }
+        }
+    }
+    if !waiting.is_empty() {
+        snapshot.objects.pods.for_each(|pod| {
+            if pod.status.phase != PodPhase::Pending || pod.metadata.is_terminating() {
+                return;
+            }
+            for volume in &pod.spec.volumes {
+                if let Some(index) = pod.claim_of(volume).and_then(|claim| waiting.get(&claim)) {
+                    let key = crate::kube_api::ids::PodKey::new(&pod.metadata.namespace, &pod.metadata.name);
+                    groups.suffers(*index, &key);
+                }
+            }
+        });
+    }
+    let volumes = volumes(snapshot, outlook, groups);
+    let settled = [
+        (bound, "claim", "bound"),
+        (first_consumer, "claim", "waiting for a first pod, as the class wants it"),
+        (volumes, "volume", "settled"),
+    ];
+    for (count, thing, how) in settled.into_iter().filter(|(count, ..)| *count > 0) {
+        fine.push(format!("{} {how}", age::counted(count, thing)));
+    }
+}
+
+struct Judged<'a> {
+    cause: Cause,
+    class: &'a str,
+    summary: String,
+}
+
+fn judge<'a>(
+    reason: &ClaimReason,
+    claim: &'a PersistentVolumeClaim,
+    sidecars: &Sidecars<'_>,
+    groups: &Groups,
+) -> Judged<'a> {
+    use Severity::{Blocked, Waiting};
+    let class = claim_class(claim);
+    let stuck = groups.is_stuck(claim.metadata.creation_timestamp);
+    let of_class = |severity, text: String| (severity, class.to_owned(), text);
+    let mut code = reason.code();
+    let (severity, about, summary) = match reason {
+        ClaimReason::WaitsForProvisioner(provisioner) => {
+            let presence = sidecars.presence(provisioner, Sidecar::Provisioner);
+            let (severity, text) = match presence {
+                Presence::NotSeen => {
+                    code = "ProvisionerNotSeen";
+                    (
+                        Blocked,
+                        "is served by no provisioner: no lease, CSIDriver object or event of".to_owned(),
+                    )
+                }
+                Presence::Gone(since) => {
+                    code = "ProvisionerNotSeen";
+                    let age = age::between(since, groups.now);
+                    (Blocked, format!("waits for a provisioner that was seen last {age} ago:"))
+                }
+                Presence::Seen | Presence::Unknown if stuck => (Blocked, "has waited long for".to_owned()),
+                Presence::Seen | Presence::Unknown => (Waiting, "waits for".to_owned()),
+            };
+            of_class(severity, format!("class {class:?} {text} {provisioner}"))
+        }
+        ClaimReason::NoVolume => {
+            of_class(Blocked, format!("no volume fits, and class {class:?} provides none"))
+        }
+        ClaimReason::NoClass(name) => of_class(Blocked, format!("class {name:?} does not exist")),
+        ClaimReason::NoProvisioner(name) => of_class(Blocked, format!("there is no provisioner {name:?}")),
+        ClaimReason::CannotProvision(name) => of_class(Blocked, format!("{name} makes no volumes")),
+        ClaimReason::ProvisioningOff => {
+            of_class(Blocked, "the binder runs with provisioning switched off".to_owned())
+        }
+        ClaimReason::UnknownBindingMode(name) => {
+            of_class(Blocked, format!("class {name:?} does not say when to bind"))
+        }
+        ClaimReason::OtherProvisioner { asked, wanted } => {
+            of_class(Blocked, format!("handed to {asked}, and the class now names {wanted}"))
+        }
+        ClaimReason::WaitsForPods(_) => {
+            of_class(Waiting, "pods that use them are not scheduled yet".to_owned())
+        }
+        ClaimReason::NotProvisioned(_) => {
+            of_class(Waiting, "the plugin made no volume; it tries again".to_owned())
+        }
+        ClaimReason::NamedMissing(name) => {
+            (Blocked, name.to_string(), format!("the volume {name}, which the claim names, does not exist"))
+        }
+        ClaimReason::NamedTaken(name, other) => {
+            let text = format!("the volume {name}, which the claim names, belongs to {other}");
+            (Blocked, name.to_string(), text)
+        }
+        ClaimReason::NamedMismatched(name, mismatch) | ClaimReason::HoldsMismatched(name, mismatch) => {
+            (Blocked, name.to_string(), format!("the volume {name} does not suit: {}", mismatch.code()))
+        }
+        ClaimReason::NoCapacity(name) => {
+            (Blocked, name.to_string(), format!("the volume {name} has no size"))
+        }
+        ClaimReason::LostReference => {
+            (Blocked, String::new(), "bound once, and the claim no longer says to what".to_owned())
+        }
+        ClaimReason::LostVolume(name) => {
+            (Blocked, name.to_string(), format!("bound to the volume {name}, which is gone"))
+        }
+        ClaimReason::Misbound(name, _) => {
+            let text = format!("the volume {name} is bound to another claim (typical after a restore)");
+            (Blocked, name.to_string(), text)
+        }
+        ClaimReason::Unreadable(error) => (Blocked, String::new(), error.to_string()),
+        ClaimReason::ObjectUnreadable(what) => (Blocked, what.clone(), format!("{what} cannot be read")),
+        ClaimReason::ProvingClass(name) => {
+            of_class(Waiting, format!("whether class {name:?} exists was not looked up"))
+        }
+        ClaimReason::ProvingLost(name) => {
+            (Waiting, name.to_string(), format!("whether the volume {name} exists was not looked up"))
+        }
+        ClaimReason::Binding(..)
+        | ClaimReason::VolumeBusy(_)
+        | ClaimReason::HoldsOther(_)
+        | ClaimReason::Uncertain(_) => (
+            if stuck { Blocked } else { Waiting },
+            String::new(),
+            if stuck { "the binder has not acted for long: is it at work?" } else { "the binder is at it" }
+                .to_owned(),
+        ),
+        ClaimReason::Bound(_)
+        | ClaimReason::Annotating
+        | ClaimReason::HeldBack(_)
+        | ClaimReason::AssigningClass(_)
+        | ClaimReason::WaitsForFirstConsumer
+        | ClaimReason::Provisioning(_) => (Waiting, String::new(), "the binder is at it".to_owned()),
+    };
+    Judged { cause: Cause { severity, reason: code, about }, class, summary }
+}
+
+/// Volumes that cannot be reclaimed, or whose reservation does not suit. Returns how many are settled.
+fn volumes(snapshot: &Snapshot, outlook: &Outlook, groups: &mut Groups) -> usize {
+    let mut settled = 0;
+    for (name, place) in &outlook.volumes {
+        let Some(reason) = place.reason.as_deref() else {
+            settled += 1;
+            continue;
+        };
+        let (severity, summary) = match reason {
+            VolumeReason::NotReclaimable(_) => {
+                (Severity::Blocked, "Released, and nothing here can reclaim them".to_owned())
+            }
+            VolumeReason::DeleteFailed(error) | VolumeReason::RecycleFailed(error) => {
+                (Severity::Blocked, error.clone())
+            }
+            VolumeReason::ModesDiffer(claim) => (
+                Severity::Blocked,
+                format!("file system and block device are confused: reserved for {claim}"),
+            ),
+            VolumeReason::Unreadable(what) => {
+                (Severity::Blocked, format!("what holds the data cannot be read: {}", what.error))
+            }
+            VolumeReason::ObjectUnreadable(what) => (Severity::Blocked, format!("{what} cannot be read")),
+            VolumeReason::LeftToProvisioner => {
+                (Severity::Waiting, "Released; the provisioner that made them deletes them".to_owned())
+            }
+            VolumeReason::UsedByPods(pods) => {
+                (Severity::Waiting, format!("Released, and not recycled while {} pods use them", pods.len()))
+            }
+            _ => {
+                settled += usize::from(reason.is_settled());
+                continue;
+            }
+        };
+        let Some(volume) = snapshot.objects.volumes.get(name) else { continue };
+        let about = volume_class(&volume).to_owned();
+        // When a volume was released is not kept in what is listed.
+        let victim =
+            Victim { subject: Subject::Volume(name.clone()), unit: "volume", since: None, next_at: None };
+        groups.note(Cause { severity, reason: reason.code(), about }, victim, || summary);
+    }
+    settled
+}

@@ -1,0 +1,151 @@
+//! Findings, gathered: objects that wait for the same cause are one.
+//!
+//! In: an object, what is wrong with it and why. Out: findings in the order in which people want to read them.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+};
+
+use k8s_openapi::jiff::Timestamp;
+
+use super::{Finding, STUCK_AFTER, Severity};
+use crate::{
+    explain::subject::Subject,
+    kube_api::ids::{ClassName, PodKey},
+};
+
+/// So many objects are named; the others are counted.
+const EXAMPLES: usize = 3;
+
+/// What makes objects belong together.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Cause {
+    pub severity: Severity,
+    pub reason: &'static str,
+    /// The class, driver or node.
+    pub about: String,
+}
+
+/// One object that suffers.
+pub(super) struct Victim {
+    pub subject: Subject,
+    /// What is counted: `claim`.
+    pub unit: &'static str,
+    pub since: Option<Timestamp>,
+    pub next_at: Option<Timestamp>,
+}
+
+struct Group {
+    finding: Finding,
+    pods: BTreeSet<PodKey>,
+}
+
+/// All causes so far.
+pub(super) struct Groups {
+    pub now: Timestamp,
+    groups: Vec<Group>,
+    by_cause: BTreeMap<Cause, usize>,
+}
+
+impl Groups {
+    pub(super) fn new(now: Timestamp) -> Self {
+        Self { now, groups: Vec::new(), by_cause: BTreeMap::new() }
+    }
+
+    /// Whether a time is so long ago that what began then needs a person.
+    pub(super) fn is_stuck(&self, since: Option<Timestamp>) -> bool {
+        since.and_then(|since| since.checked_add(STUCK_AFTER).ok()).is_some_and(|until| until < self.now)
+    }
+
+    /// Adds an object to its cause. The sentence is that of the first.
+    pub(super) fn note(&mut self, cause: Cause, victim: Victim, summary: impl FnOnce() -> String) -> usize {
+        let Victim { subject, unit, since, next_at } = victim;
+        let index = *self.by_cause.entry(cause).or_insert_with_key(|cause| {
+            let finding = Finding {
+                severity: cause.severity,
+                reason: cause.reason,
+                about: cause.about.clone(),
+                count: 0,
+                unit,
+                pods: 0,
+                oldest: None,
+                next_at: None,
+                summary: summary(),
+                examples: Vec::new(),
+                command: explain(&subject),
+            };
+            self.groups.push(Group { finding, pods: BTreeSet::new() });
+            self.groups.len() - 1
+        });
+        if let Some(Group { finding, .. }) = self.groups.get_mut(index) {
+            finding.count += 1;
+            finding.oldest = earlier(finding.oldest, since);
+            finding.next_at = earlier(finding.next_at, next_at);
+            if finding.examples.len() < EXAMPLES {
+                finding.examples.push(subject.json());
+            }
+        }
+        index
+    }
+
+    /// Adds a finding that is no group of objects.
+    pub(super) fn tell(&mut self, finding: Finding) {
+        self.groups.push(Group { finding, pods: BTreeSet::new() });
+    }
+
+    /// Whether something waits for this already.
+    pub(super) fn has(&self, reason: &str, about: &str) -> bool {
+        self.by_cause.keys().any(|cause| cause.reason == reason && cause.about == about)
+    }
+
+    /// A pod waits because of this cause.
+    pub(super) fn suffers(&mut self, index: usize, pod: &PodKey) {
+        if let Some(group) = self.groups.get_mut(index) {
+            group.pods.insert(pod.clone());
+        }
+    }
+
+    /// The class explains more than one of many claims does.
+    pub(super) fn explained_by(&mut self, index: usize, class: &str) {
+        if let Some(Group { finding, .. }) = self.groups.get_mut(index)
+            && finding.count == 2
+            && !class.is_empty()
+        {
+            finding.command = explain(&Subject::Class(ClassName::from(class)));
+        }
+    }
+
+    /// The findings, the worst first, and how many pods wait in each namespace.
+    pub(super) fn finish(self) -> (Vec<Finding>, BTreeMap<String, usize>) {
+        let pods: BTreeSet<&PodKey> = self.groups.iter().flat_map(|group| &group.pods).collect();
+        let mut by_namespace = BTreeMap::new();
+        for pod in pods {
+            *by_namespace.entry(pod.namespace().to_owned()).or_default() += 1;
+        }
+        let counted =
+            self.groups.into_iter().map(|group| Finding { pods: group.pods.len(), ..group.finding });
+        let mut findings: Vec<Finding> = counted.collect();
+        findings.sort_by(|one, other| {
+            let key = |finding: &Finding| {
+                let oldest = finding.oldest.unwrap_or(Timestamp::MAX);
+                (finding.severity, Reverse(finding.pods), oldest, Reverse(finding.count), finding.reason)
+            };
+            key(one).cmp(&key(other)).then_with(|| one.about.cmp(&other.about))
+        });
+        (findings, by_namespace)
+    }
+}
+
+fn earlier(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp> {
+    one.into_iter().chain(other).min()
+}
+
+/// The command that explains an object.
+pub(super) fn explain(subject: &Subject) -> Vec<String> {
+    let mut words = vec!["mooring".to_owned(), "explain".to_owned(), subject.to_string()];
+    if let Some(namespace) = subject.namespace() {
+        words.extend(["-n".to_owned(), namespace.to_owned()]);
+    }
+    words
+}

@@ -1,0 +1,280 @@
+//! What nobody waits for and yet should not be: one handle in two volumes, an exclusive volume on two nodes, attachments
+//! of others and of nodes that are gone, finalizers whose owner is gone, space that is kept.
+//!
+//! In: the tables, and what the controllers say of them. Out: groups. Each table is read once.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::jiff::Timestamp;
+use serde_json::Value;
+
+use super::{
+    Severity,
+    groups::{Cause, Groups, Victim},
+};
+use crate::{
+    attach_detach::desired::volume_name::VolumeId,
+    binder::{matching::predicate::capacity, tell::reason::VolumeReason},
+    explain::{
+        age,
+        outlook::Outlooks,
+        sidecars::{Presence, Sidecar, Sidecars, attacher_finalizer},
+        snapshot::Snapshot,
+        subject::Subject,
+    },
+    kube_api::{
+        ids::{AttachmentName, ClaimKey, NodeName, VolumeName},
+        kinds::{
+            Meta, ObjectRef, PersistentVolume, Pod, ReclaimPolicy, VolumeAttachment, VolumePhase, VolumeSpec,
+        },
+    },
+};
+
+const PV_PROTECTION: &str = "kubernetes.io/pv-protection";
+const PVC_PROTECTION: &str = "kubernetes.io/pvc-protection";
+const PROVISIONER_FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
+
+pub(super) fn look(snapshot: &Snapshot, outlooks: &Outlooks, sidecars: &Sidecars<'_>, groups: &mut Groups) {
+    let volumes = snapshot.objects.volumes.snapshot();
+    let attachments = snapshot.objects.attachments.snapshot();
+    let mut handles: BTreeMap<(&str, &str), Vec<&VolumeName>> = BTreeMap::new();
+    let mut kept = Kept::default();
+    for (name, volume) in &volumes {
+        if let Some(csi) = &volume.spec.csi {
+            handles.entry((csi.driver.as_str(), &csi.volume_handle)).or_default().push(name);
+        }
+        let place = outlooks.binder.volumes.get(name);
+        let reason = place.and_then(|place| place.reason.as_deref());
+        let is_kept = volume.status.phase == VolumePhase::Released
+            && volume.spec.reclaim_policy == ReclaimPolicy::Retain
+            && matches!(reason, None | Some(VolumeReason::Retained));
+        if is_kept {
+            kept.take(snapshot, name, volume);
+        }
+        if let Some(deleted) = &volume.metadata.deletion_timestamp {
+            let subject = Subject::Volume(name.clone());
+            let owner = |finalizer: &str| volume_finalizer(finalizer, volume, sidecars);
+            finalizers(&volume.metadata, **deleted, &subject, "volume", owner, groups);
+        }
+    }
+    handles.retain(|_, names| names.len() > 1);
+    shared_handles(&handles, groups);
+    kept.tell(groups);
+    look_at_attachments(snapshot, outlooks, sidecars, &volumes, &attachments, groups);
+    look_at_claims(snapshot, groups);
+}
+
+fn shared_handles(handles: &BTreeMap<(&str, &str), Vec<&VolumeName>>, groups: &mut Groups) {
+    for ((driver, handle), names) in handles {
+        for name in names {
+            let victim = Victim {
+                subject: Subject::Volume((*name).clone()),
+                unit: "volume",
+                since: None,
+                next_at: None,
+            };
+            let cause = Cause {
+                severity: Severity::Risk,
+                reason: "HandleShared",
+                // Many handles of a driver are one mistake.
+                about: if handles.len() > 5 { (*driver).to_owned() } else { (*handle).to_owned() },
+            };
+            groups.note(cause, victim, || {
+                let names: Vec<&str> = names.iter().map(|name| name.as_str()).take(4).collect();
+                format!("{} stand for one volume {handle} of {driver}", names.join(", "))
+            });
+        }
+    }
+}
+
+/// Volumes that are Released and kept.
+#[derive(Default)]
+struct Kept {
+    volumes: Vec<(Option<Timestamp>, VolumeName)>,
+    bytes: f64,
+    released: Option<Timestamp>,
+}
+
+impl Kept {
+    fn take(&mut self, snapshot: &Snapshot, name: &VolumeName, volume: &PersistentVolume) {
+        self.bytes += capacity(volume).unwrap_or_default().bytes();
+        // Since when it is so, the narrow object does not say.
+        let whole = snapshot.details.get(&ObjectRef::Volume(name.clone()));
+        let at = whole.and_then(|whole| whole.pointer("/status/lastPhaseTransitionTime"));
+        let at: Option<Timestamp> = at.and_then(Value::as_str).and_then(|at| at.parse().ok());
+        self.released = self.released.into_iter().chain(at).min();
+        self.volumes.push((volume.metadata.creation_timestamp, name.clone()));
+    }
+
+    fn tell(self, groups: &mut Groups) {
+        let created = self.volumes.iter().filter_map(|(created, _)| *created).min();
+        let age = created.map(|at| format!(", the oldest made {} ago", age::between(at, groups.now)));
+        let size = age::bytes(self.bytes);
+        for (_, name) in self.volumes {
+            let victim = Victim {
+                subject: Subject::Volume(name),
+                unit: "volume",
+                since: self.released,
+                next_at: None,
+            };
+            let cause = Cause { severity: Severity::Risk, reason: "Retained", about: String::new() };
+            let age = age.as_deref().unwrap_or_default();
+            groups.note(cause, victim, || format!("{size} of Released volumes are kept{age}"));
+        }
+    }
+}
+
+/// The volume that an attachment is of.
+fn source<'a>(
+    attachment: &'a VolumeAttachment,
+    volumes: &'a BTreeMap<VolumeName, std::sync::Arc<PersistentVolume>>,
+) -> Option<&'a VolumeSpec> {
+    let source = &attachment.spec.source;
+    match &source.persistent_volume_name {
+        Some(name) => volumes.get(name).map(|volume| &volume.spec),
+        None => source.inline_volume_spec.as_deref(),
+    }
+}
+
+/// S1: neither ReadWriteMany nor ReadOnlyMany.
+fn is_exclusive(spec: &VolumeSpec) -> bool {
+    !spec.access_modes.iter().any(|mode| matches!(mode.as_str(), "ReadWriteMany" | "ReadOnlyMany"))
+}
+
+fn look_at_attachments(
+    snapshot: &Snapshot,
+    outlooks: &Outlooks,
+    sidecars: &Sidecars<'_>,
+    volumes: &BTreeMap<VolumeName, std::sync::Arc<PersistentVolume>>,
+    attachments: &BTreeMap<AttachmentName, std::sync::Arc<VolumeAttachment>>,
+    groups: &mut Groups,
+) {
+    let mut places: BTreeMap<(&str, &str), BTreeSet<&NodeName>> = BTreeMap::new();
+    for (name, attachment) in attachments {
+        let node = &attachment.spec.node_name;
+        let driver = &attachment.spec.attacher;
+        let csi =
+            source(attachment, volumes).filter(|spec| is_exclusive(spec)).and_then(|spec| spec.csi.as_ref());
+        if let Some(csi) = csi {
+            places.entry((csi.driver.as_str(), &csi.volume_handle)).or_default().insert(node);
+        }
+        let subject = Subject::Attachment(name.clone());
+        let created = attachment.metadata.creation_timestamp;
+        let victim = |since| Victim { subject: subject.clone(), unit: "attachment", since, next_at: None };
+        let is_of_gone_node = snapshot.is_absent(&ObjectRef::Node(node.clone()));
+        let is_foreign = outlooks.attach_detach.foreign.contains_key(name);
+        if is_foreign {
+            let reason = if is_of_gone_node { "AttachmentOfGoneNode" } else { "ForeignAttachment" };
+            let about = if is_of_gone_node { node.to_string() } else { driver.to_string() };
+            let cause = Cause { severity: Severity::Risk, reason, about };
+            groups.note(cause, victim(created), || {
+                if is_of_gone_node {
+                    format!("node {node} is gone, and no controller knows the volume")
+                } else {
+                    format!("of {driver}, under names that no controller makes: not touched")
+                }
+            });
+        }
+        // Of the others, the controller tells what they wait for.
+        if let (true, Some(deleted)) = (is_foreign, &attachment.metadata.deletion_timestamp) {
+            let own = attacher_finalizer(driver.as_str());
+            let owner = |finalizer: &str| {
+                let is_gone = finalizer == own && is_absent(sidecars, driver.as_str(), Sidecar::Attacher);
+                is_gone.then(|| format!("the attacher of {driver}, which is not there"))
+            };
+            finalizers(&attachment.metadata, **deleted, &subject, "attachment", owner, groups);
+        }
+    }
+    for ((driver, handle), nodes) in places.into_iter().filter(|(_, nodes)| nodes.len() > 1) {
+        let names: Vec<&str> = nodes.iter().map(|node| node.as_str()).collect();
+        let id = VolumeId::csi(&driver.into(), handle);
+        for node in nodes {
+            let victim = Victim {
+                subject: Subject::Attachment(id.attachment_name(node)),
+                unit: "attachment",
+                since: None,
+                next_at: None,
+            };
+            let cause = Cause {
+                severity: Severity::Blocked,
+                reason: "ExclusiveAttachedTwice",
+                about: handle.to_owned(),
+            };
+            groups.note(cause, victim, || {
+                format!("{handle} is for one node alone and attached to {}", names.join(", "))
+            });
+        }
+    }
+}
+
+fn is_absent(sidecars: &Sidecars<'_>, driver: &str, sidecar: Sidecar) -> bool {
+    matches!(sidecars.presence(driver, sidecar), Presence::NotSeen | Presence::Gone(_))
+}
+
+/// Who would have to take a finalizer from a volume, if it will not.
+fn volume_finalizer(finalizer: &str, volume: &PersistentVolume, sidecars: &Sidecars<'_>) -> Option<String> {
+    if finalizer == PV_PROTECTION && volume.status.phase != VolumePhase::Bound {
+        return Some("the pv-protection controller, though the volume is not Bound".to_owned());
+    }
+    let csi = volume.spec.csi.as_ref()?;
+    let driver = csi.driver.as_str();
+    if finalizer == attacher_finalizer(driver) && is_absent(sidecars, driver, Sidecar::Attacher) {
+        return Some(format!("the attacher of {driver}, which is not there"));
+    }
+    if finalizer == PROVISIONER_FINALIZER && is_absent(sidecars, driver, Sidecar::Provisioner) {
+        return Some(format!("the provisioner of {driver}, which is not there"));
+    }
+    None
+}
+
+/// What is being deleted and held by a finalizer that will not be taken off.
+fn finalizers(
+    metadata: &Meta,
+    deleted: Timestamp,
+    subject: &Subject,
+    unit: &'static str,
+    owner: impl Fn(&str) -> Option<String>,
+    groups: &mut Groups,
+) {
+    if !groups.is_stuck(Some(deleted)) {
+        return;
+    }
+    for finalizer in metadata.finalizers.iter() {
+        let Some(who) = owner(finalizer.as_str()) else { continue };
+        let victim = Victim { subject: subject.clone(), unit, since: Some(deleted), next_at: None };
+        let cause = Cause {
+            severity: Severity::Blocked,
+            reason: "FinalizerWithoutOwner",
+            about: finalizer.as_str().to_owned(),
+        };
+        groups.note(cause, victim, || format!("deleted, and {finalizer} is to be taken off by {who}"));
+    }
+}
+
+/// Claims that are being deleted and that nothing uses.
+fn look_at_claims(snapshot: &Snapshot, groups: &mut Groups) {
+    let mut deleted: BTreeMap<ClaimKey, (Timestamp, Meta)> = BTreeMap::new();
+    snapshot.objects.claims.for_each(|claim| {
+        if let Some(at) = &claim.metadata.deletion_timestamp {
+            let key = ClaimKey::new(&claim.metadata.namespace, &claim.metadata.name);
+            deleted.insert(key, (**at, claim.metadata.clone()));
+        }
+    });
+    if deleted.is_empty() || !snapshot.is_listed::<Pod>() {
+        return;
+    }
+    snapshot.objects.pods.for_each(|pod| {
+        for volume in &pod.spec.volumes {
+            if let Some(claim) = pod.claim_of(volume) {
+                deleted.remove(&claim);
+            }
+        }
+    });
+    for (key, (at, metadata)) in deleted {
+        let owner = |finalizer: &str| {
+            (finalizer == PVC_PROTECTION)
+                .then(|| "the pvc-protection controller, though no pod uses the claim".to_owned())
+        };
+        finalizers(&metadata, at, &Subject::Claim(key), "claim", owner, groups);
+    }
+}

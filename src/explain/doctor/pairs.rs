@@ -1,0 +1,288 @@
+//! Volumes on nodes that wait, by what they wait for.
+//!
+//! In: the outlook of attach/detach, and which attachers are there. Out: groups by reason and by driver or node; pods
+//! that do not start for want of an attachment count with its cause.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::jiff::Timestamp;
+
+use super::{
+    Severity,
+    groups::{Cause, Groups, Victim},
+};
+use crate::{
+    attach_detach::{
+        decide::{csi::Waiting, force::Unforced},
+        desired::{state::WhyUnresolved, volume_name::VolumeId},
+        dry_run::{NextWrite, Outlook, PairOutlook},
+        tell::standing::State,
+    },
+    explain::{
+        age,
+        sidecars::{Presence, Sidecar, Sidecars},
+        snapshot::Snapshot,
+        subject::Subject,
+    },
+    kube_api::{
+        ids::{NodeName, PodKey},
+        kinds::PodPhase,
+    },
+};
+
+/// The pods that want each of these volumes on a node.
+type Wanting<'a> = BTreeMap<(&'a VolumeId, &'a NodeName), Vec<&'a PodKey>>;
+
+pub(super) fn look(
+    snapshot: &Snapshot,
+    outlook: &Outlook,
+    sidecars: &Sidecars<'_>,
+    groups: &mut Groups,
+    fine: &mut Vec<String>,
+) {
+    let wanting = wanting(outlook);
+    let mut attached = 0_usize;
+    for ((volume, node), pair) in &outlook.pairs {
+        if pair.waiting.is_none() && pair.write.is_none() {
+            attached += usize::from(pair.state == State::Attached);
+            continue;
+        }
+        let pods = wanting.get(&(volume, node)).map(Vec::as_slice).unwrap_or_default();
+        let found = Found { snapshot, outlook, sidecars, wanting: &wanting, volume, node, pair, pods };
+        let since = found.since();
+        let is_stuck = groups.is_stuck(since);
+        let (cause, next_at, summary) = found.judge(is_stuck, groups.now);
+        let victim = Victim { subject: found.subject(), unit: "volume", since, next_at };
+        let index = groups.note(cause, victim, || summary);
+        for pod in pods {
+            groups.suffers(index, pod);
+        }
+    }
+    unresolved(snapshot, outlook, groups);
+    if attached > 0 {
+        fine.push(format!("{} attached where they are wanted", age::counted(attached, "volume")));
+    }
+}
+
+/// Only of volumes that some node waits for.
+fn wanting(outlook: &Outlook) -> Wanting<'_> {
+    let mut wanting = Wanting::new();
+    for ((volume, node), pair) in &outlook.pairs {
+        if pair.waiting.is_none() && pair.write.is_none() {
+            continue;
+        }
+        wanting.entry((volume, node)).or_default();
+        if let Some(Waiting::HeldByNode { rival }) = &pair.waiting {
+            wanting.entry((volume, &rival.node)).or_default();
+        }
+    }
+    for (pod, desired) in &outlook.desired {
+        for wish in desired {
+            if let Some(pods) = wanting.get_mut(&(&wish.volume, &wish.node)) {
+                pods.push(pod);
+            }
+        }
+    }
+    wanting
+}
+
+/// One volume on one node that waits.
+struct Found<'a> {
+    snapshot: &'a Snapshot,
+    outlook: &'a Outlook,
+    sidecars: &'a Sidecars<'a>,
+    wanting: &'a Wanting<'a>,
+    volume: &'a VolumeId,
+    node: &'a NodeName,
+    pair: &'a PairOutlook,
+    pods: &'a [&'a PodKey],
+}
+
+impl Found<'_> {
+    /// Since when, as objects show it: never later than it began.
+    fn since(&self) -> Option<Timestamp> {
+        let name = self.volume.attachment_name(self.node);
+        if let Some(attachment) = self.snapshot.objects.attachments.get(&name) {
+            let metadata = &attachment.metadata;
+            if let Some(deleted) = &metadata.deletion_timestamp {
+                return Some(**deleted);
+            }
+            // Of an attachment that has to go, only its end is known to be near.
+            return metadata
+                .creation_timestamp
+                .filter(|_| !self.pods.is_empty() && !attachment.status.attached);
+        }
+        let created = |pod: &&PodKey| self.snapshot.objects.pods.get(pod)?.metadata.creation_timestamp;
+        self.pods.iter().filter_map(created).min()
+    }
+
+    fn subject(&self) -> Subject {
+        match self.pods.first() {
+            Some(pod) => Subject::Pod((*pod).clone()),
+            None => Subject::Attachment(self.volume.attachment_name(self.node)),
+        }
+    }
+
+    fn driver(&self) -> String {
+        match self.volume.driver_and_handle() {
+            ("", _) => self.volume.plugin().to_owned(),
+            (driver, _) => driver.to_owned(),
+        }
+    }
+
+    fn judge(&self, is_stuck: bool, now: Timestamp) -> (Cause, Option<Timestamp>, String) {
+        use Severity::{Blocked, Waiting as Waits};
+        let node = self.node;
+        let driver = self.driver();
+        let if_stuck = if is_stuck { Blocked } else { Waits };
+        let of_node = |severity, text: String| (severity, node.to_string(), None, text);
+        let mut code = self.pair.waiting.as_ref().map_or("", Waiting::code);
+        let (severity, about, next_at, text) = match &self.pair.waiting {
+            None => {
+                let (word, text) = match self.pair.write {
+                    Some(NextWrite::DeleteAttachment) => ("DetachWaitingForAttacher", "detached"),
+                    Some(NextWrite::CreateAttachment) | None => ("WaitingForVolumeAttachment", "attached"),
+                };
+                code = word;
+                (if_stuck, driver, None, next_write(text, is_stuck))
+            }
+            Some(Waiting::WaitingForVolumeAttachment) => {
+                (if_stuck, driver, None, next_write("attached", is_stuck))
+            }
+            Some(Waiting::WaitingForAttacher | Waiting::DetachWaitingForAttacher) => {
+                match self.sidecars.presence(&driver, Sidecar::Attacher) {
+                    Presence::NotSeen => {
+                        code = "AttacherNotSeen";
+                        let text =
+                            format!("no attacher answers to {driver}: no lease, CSIDriver object or event");
+                        (Blocked, driver, None, text)
+                    }
+                    Presence::Gone(since) => {
+                        code = "AttacherNotSeen";
+                        let age = age::between(since, now);
+                        let text = format!("the attacher of {driver} was seen last {age} ago");
+                        (Blocked, driver, None, text)
+                    }
+                    Presence::Seen | Presence::Unknown => {
+                        let text = format!("the attacher of {driver} has not answered yet");
+                        (if_stuck, driver, None, text)
+                    }
+                }
+            }
+            Some(Waiting::AttachError { message, .. } | Waiting::DetachError { message, .. }) => {
+                (if_stuck, driver, None, first_line(message))
+            }
+            Some(Waiting::HeldByNode { rival }) => {
+                let holders = self.wanting.get(&(self.volume, &rival.node)).map_or(0, Vec::len);
+                let text = if holders > 0 {
+                    let holders = age::counted(holders, "pod");
+                    format!("exclusive, and in use by {holders} on {}, which must end first", rival.node)
+                } else {
+                    format!("exclusive, and still on {}", rival.node)
+                };
+                let next_at = self.forced_at(&rival.node);
+                let severity = if holders > 0 && rival.holds { Blocked } else { Waits };
+                (severity, rival.node.to_string(), next_at, text)
+            }
+            Some(
+                Waiting::DetachWaitingForUnmount { unforced } | Waiting::DetachWaitingForNode { unforced },
+            ) => match unforced {
+                Unforced::NodeReady => of_node(if_stuck, format!("the kubelet of {node} has to unmount")),
+                Unforced::SwitchedOff => {
+                    of_node(Blocked, format!("{node} is silent, and time may not force a detach"))
+                }
+                Unforced::Until(at) => {
+                    // The controller's own clock began between the pod's end and now.
+                    (
+                        Waits,
+                        node.to_string(),
+                        Some(*at),
+                        format!("{node} is silent: forced when its time is up"),
+                    )
+                }
+            },
+            Some(Waiting::NodeGone) => {
+                of_node(Blocked, format!("node {node} is gone, and pods are bound to it"))
+            }
+            Some(Waiting::ForeignAttachment { name }) => {
+                (Blocked, name.to_string(), None, format!("{name} stands for another volume or node"))
+            }
+            Some(Waiting::Unreadable { object }) => {
+                (Blocked, object.clone(), None, format!("{object} cannot be read"))
+            }
+            Some(Waiting::ForeignWriter { writer }) => {
+                (Blocked, writer.clone(), None, format!("{writer} also writes here (migration unfinished?)"))
+            }
+            Some(Waiting::NodeStatusRefused { message }) => of_node(if_stuck, first_line(message)),
+            Some(Waiting::RestoreGrace { until }) => {
+                (Waits, String::new(), Some(*until), "etcd was restored a short while ago".to_owned())
+            }
+            Some(
+                Waiting::WaitingForDeletion
+                | Waiting::Publishing
+                | Waiting::WishNotCurrent
+                | Waiting::DetachWaitingForUnpublish
+                | Waiting::DetachWaitingForSettlement
+                | Waiting::Uncertain
+                | Waiting::RetryBackoff { .. },
+            ) => (if_stuck, driver, None, "the controller is at it".to_owned()),
+        };
+        (Cause { severity, reason: code, about }, next_at, text)
+    }
+
+    /// When the volume is taken from the node that holds it, if time decides.
+    fn forced_at(&self, holder: &NodeName) -> Option<Timestamp> {
+        let pair = self.outlook.pairs.get(&(self.volume.clone(), holder.clone()))?;
+        match pair.waiting.as_ref()? {
+            Waiting::DetachWaitingForUnmount { unforced: Unforced::Until(at) }
+            | Waiting::DetachWaitingForNode { unforced: Unforced::Until(at) } => Some(*at),
+            _ => None,
+        }
+    }
+}
+
+fn next_write(what: &str, is_stuck: bool) -> String {
+    if is_stuck {
+        format!("to be {what} at once, and were not for long: is the attach/detach controller at work?")
+    } else {
+        format!("to be {what} next")
+    }
+}
+
+fn first_line(message: &str) -> String {
+    message.lines().next().unwrap_or_default().to_owned()
+}
+
+/// Volumes of pods that lead nowhere. A claim that is not bound is told with the claim.
+fn unresolved(snapshot: &Snapshot, outlook: &Outlook, groups: &mut Groups) {
+    for ((pod, _), why) in &outlook.unresolved {
+        if matches!(why, WhyUnresolved::ClaimNotBound(_)) {
+            continue;
+        }
+        let Some(object) = snapshot.objects.pods.get(pod) else { continue };
+        // What a pod runs without, it does not wait for.
+        if object.status.phase != PodPhase::Pending || object.metadata.is_terminating() {
+            continue;
+        }
+        let about = match why {
+            WhyUnresolved::NodeNotManaged(node) => node.to_string(),
+            WhyUnresolved::FlexVolumeUnsupported(driver) => driver.to_string(),
+            why => why.object().map(|object| object.to_string()).unwrap_or_default(),
+        };
+        let summary = why.problem().unwrap_or_else(|| match why {
+            WhyUnresolved::NodeNotManaged(node) => {
+                format!("the kubelet of {node} attaches by itself (or has not come up)")
+            }
+            _ => format!("pods name {about}, which is not there or not theirs"),
+        });
+        let cause = Cause { severity: Severity::Blocked, reason: why.code(), about };
+        let victim = Victim {
+            subject: Subject::Pod(pod.clone()),
+            unit: "volume",
+            since: object.metadata.creation_timestamp,
+            next_at: None,
+        };
+        let index = groups.note(cause, victim, || summary);
+        groups.suffers(index, pod);
+    }
+}

@@ -1,0 +1,381 @@
+//! One node: which volumes it has, and what still holds those that are to leave it.
+//!
+//! In: a snapshot, the node's name, and an earlier snapshot if there is one. Out: counts, a row for each volume, and for
+//! each attacher how many are in its queue; how fast they leave only if two snapshots show it.
+
+mod text;
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::jiff::Timestamp;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{
+    assumptions::Assumptions,
+    doctor::STUCK_AFTER,
+    outlook::ask,
+    report::{API_VERSION, Observed, Source, Verdict},
+    sidecars::{Presence, Sidecar, Sidecars},
+    snapshot::{Snapshot, Unseen},
+};
+use crate::{
+    attach_detach::{
+        decide::{csi::Waiting, force::Unforced},
+        desired::volume_name::VolumeId,
+        dry_run::Outlook,
+    },
+    kube_api::{
+        ids::{ClaimKey, NodeName, PodKey, VolumeName},
+        kinds::{Node, ObjectRef, Pod, VolumeAttachment},
+    },
+};
+
+/// How far a volume is from having left the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub enum Stage {
+    /// A pod that nobody has asked to end uses it.
+    InUse,
+    /// A pod that is ending uses it, or the kubelet has not unmounted it.
+    Mounted,
+    /// It is unmounted, and taken off the node's status next.
+    DetachesNext,
+    /// The driver's attacher is asked to detach it.
+    Detaching,
+    /// On its way to the node.
+    Attaching,
+}
+
+impl Stage {
+    /// For a table.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::InUse => "in use",
+            Self::Mounted => "still mounted",
+            Self::DetachesNext => "detaches next",
+            Self::Detaching => "detaching (attacher)",
+            Self::Attaching => "attaching",
+        }
+    }
+}
+
+/// A volume of the node.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeVolume {
+    /// The PersistentVolume, or the handle if there is none.
+    pub volume: String,
+    /// The driver, or the plugin.
+    pub driver: String,
+    /// Its claim.
+    pub claim: Option<String>,
+    /// A pod here that uses it.
+    pub pod: Option<String>,
+    /// How far it is.
+    pub stage: Stage,
+    /// Since when, if that is known.
+    pub since: Option<Timestamp>,
+    /// What has to happen.
+    pub waits_for: String,
+    /// When it is taken away in any case.
+    pub forced_at: Option<Timestamp>,
+}
+
+/// What an attacher has to do, on all nodes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Queue {
+    /// The driver.
+    pub driver: String,
+    /// Attachments that it has yet to make or take away, on all nodes: it works through one queue.
+    pub waiting: usize,
+    /// How many it took away in a second, if two snapshots show it.
+    pub per_second: Option<f64>,
+    /// How long the queue takes at this rate.
+    pub seconds_left: Option<u64>,
+    /// Whether it runs with the default limit of requests.
+    pub is_limited: bool,
+    /// Whether there is such a program at all; none if that could not be told.
+    pub is_there: Option<bool>,
+}
+
+/// The answer.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DrainView {
+    /// Version of the form.
+    pub api_version: &'static str,
+    /// `NodeVolumes`.
+    pub kind: &'static str,
+    /// The node.
+    pub node: String,
+    /// How it stands with the drain.
+    pub verdict: Verdict,
+    /// What was looked at.
+    pub observed: Observed,
+    /// Whether there is such a node; none if that could not be told.
+    pub exists: Option<bool>,
+    /// Whether its kubelet reports that it is well.
+    pub ready: bool,
+    /// Since when it is not.
+    pub unready_since: Option<Timestamp>,
+    /// Whether new pods are kept away; none if the node was not read whole.
+    pub cordoned: Option<bool>,
+    /// How many left it since the earlier look, if there was one.
+    pub detached: Option<usize>,
+    /// Each volume, those that hold the node longest first.
+    pub volumes: Vec<NodeVolume>,
+    /// Each attacher with something to do here.
+    pub attachers: Vec<Queue>,
+    /// What could not be read.
+    pub unseen: Vec<Unseen>,
+    /// What cannot be known, a sentence each.
+    pub unknown: Vec<String>,
+}
+
+/// Looks at one node.
+#[must_use]
+pub fn drain(
+    snapshot: &Snapshot,
+    assumptions: &Assumptions,
+    name: &NodeName,
+    earlier: Option<&Snapshot>,
+) -> DrainView {
+    let outlook = ask(snapshot, assumptions).attach_detach;
+    let node = snapshot.objects.nodes.get(name);
+    let look = Look { snapshot, outlook: &outlook, name, node: node.as_deref(), pods: pods(&outlook, name) };
+    let mut volumes: Vec<NodeVolume> = outlook
+        .pairs
+        .keys()
+        .filter(|(_, node)| node == name)
+        .filter_map(|(volume, _)| look.volume(volume))
+        .collect();
+    volumes.sort_by(|one, other| {
+        let key = |it: &NodeVolume| (it.stage, it.since.unwrap_or(Timestamp::MAX));
+        key(one).cmp(&key(other)).then_with(|| one.volume.cmp(&other.volume))
+    });
+    let attachers = queues(snapshot, earlier, &volumes);
+    let detached = earlier.map(|earlier| left(earlier, snapshot, |it| it.spec.node_name == *name));
+    let mut unknown = Vec::new();
+    if earlier.is_none() && !volumes.is_empty() {
+        unknown.push("how fast volumes leave: one look shows no rate".to_owned());
+    }
+    let is_missing = snapshot.is_absent(&ObjectRef::Node(name.clone()));
+    let exists = if node.is_some() { Some(true) } else { is_missing.then_some(false) };
+    let verdict = verdict(snapshot, exists, &volumes, &attachers);
+    let ready = node.as_ref().and_then(|node| node.ready().cloned());
+    let is_ready = node.as_ref().is_some_and(|node| node.is_ready());
+    let whole = snapshot.details.get(&ObjectRef::Node(name.clone()));
+    let unschedulable = whole.map(|it| it.pointer("/spec/unschedulable").and_then(Value::as_bool));
+    DrainView {
+        api_version: API_VERSION,
+        kind: "NodeVolumes",
+        node: name.to_string(),
+        verdict,
+        observed: Observed {
+            resource_version: snapshot.revision.map(|revision| revision.0.to_string()),
+            at: snapshot.taken_at,
+            source: Source::Offline,
+            leader: None,
+        },
+        exists,
+        ready: is_ready,
+        unready_since: ready.filter(|_| !is_ready).and_then(|ready| ready.last_transition_time),
+        cordoned: unschedulable.map(Option::unwrap_or_default),
+        detached,
+        volumes,
+        attachers,
+        unseen: snapshot.unseen.clone(),
+        unknown,
+    }
+}
+
+fn verdict(
+    snapshot: &Snapshot,
+    exists: Option<bool>,
+    volumes: &[NodeVolume],
+    attachers: &[Queue],
+) -> Verdict {
+    if volumes.is_empty() {
+        return match exists {
+            Some(false) => Verdict::NotFound,
+            _ if !snapshot.is_listed::<Pod>() || !snapshot.is_listed::<VolumeAttachment>() => {
+                Verdict::Forbidden
+            }
+            _ => Verdict::Healthy,
+        };
+    }
+    let is_stuck = |volume: &NodeVolume| {
+        let until = volume.since.and_then(|since| since.checked_add(STUCK_AFTER).ok());
+        volume.stage != Stage::InUse
+            && volume.forced_at.is_none()
+            && until.is_some_and(|until| until < snapshot.taken_at)
+    };
+    let lacks_attacher = attachers.iter().any(|queue| queue.is_there == Some(false));
+    if lacks_attacher || volumes.iter().any(is_stuck) { Verdict::Blocked } else { Verdict::Waiting }
+}
+
+fn pods<'a>(outlook: &'a Outlook, name: &NodeName) -> BTreeMap<&'a VolumeId, Vec<&'a PodKey>> {
+    let mut pods: BTreeMap<&VolumeId, Vec<&PodKey>> = BTreeMap::new();
+    for (pod, desired) in &outlook.desired {
+        for wish in desired.iter().filter(|wish| wish.node == *name) {
+            pods.entry(&wish.volume).or_default().push(pod);
+        }
+    }
+    pods
+}
+
+struct Look<'a> {
+    snapshot: &'a Snapshot,
+    outlook: &'a Outlook,
+    name: &'a NodeName,
+    node: Option<&'a Node>,
+    pods: BTreeMap<&'a VolumeId, Vec<&'a PodKey>>,
+}
+
+impl Look<'_> {
+    fn volume(&self, volume: &VolumeId) -> Option<NodeVolume> {
+        let pair = self.outlook.pairs.get(&(volume.clone(), self.name.clone()))?;
+        let attachment = self.snapshot.objects.attachments.get(&volume.attachment_name(self.name));
+        let pods = self.pods.get(volume).map(Vec::as_slice).unwrap_or_default();
+        let is_used = self.node.is_some_and(|node| node.uses(volume.as_str()));
+        let is_listed = self.node.is_some_and(|node| node.lists(volume.as_str()));
+        if attachment.is_none() && !is_used && !is_listed && pods.is_empty() {
+            return None;
+        }
+        let persistent = attachment.as_ref().and_then(|it| it.spec.source.persistent_volume_name.clone());
+        let (driver, handle) = volume.driver_and_handle();
+        let object = persistent.as_ref().and_then(|name| self.snapshot.objects.volumes.get(name));
+        let claim = object.as_ref().and_then(|it| it.spec.claim_ref.as_ref().map(|claim| claim.key()));
+        let claim = claim.or_else(|| self.claim_of_pod(pods));
+        let deleted = attachment.as_ref().and_then(|it| it.metadata.deletion_timestamp.as_deref().copied());
+        let forced_at = match pair.waiting.as_ref() {
+            Some(
+                Waiting::DetachWaitingForUnmount { unforced: Unforced::Until(at) }
+                | Waiting::DetachWaitingForNode { unforced: Unforced::Until(at) },
+            ) => Some(*at),
+            _ => None,
+        };
+        let ending = pods.iter().filter_map(|pod| self.snapshot.objects.pods.get(pod));
+        let ending: Vec<_> = ending.filter(|pod| pod.metadata.is_terminating()).collect();
+        let (stage, since, waits_for) = if let Some(deleted) = deleted {
+            let error = attachment.as_ref().and_then(|it| it.status.detach_error.as_ref());
+            let text = error.map_or_else(
+                || format!("attacher of {driver}"),
+                |error| format!("attacher: {}", error.message.lines().next().unwrap_or_default()),
+            );
+            (Stage::Detaching, Some(deleted), text)
+        } else if let Some(pod) = ending.first() {
+            let (since, text) = self.container_exit(pod);
+            (Stage::Mounted, since, text)
+        } else if let Some(pod) = pods.first() {
+            let is_attached = attachment.as_ref().is_some_and(|it| it.status.attached);
+            let created = self.snapshot.objects.pods.get(pod).and_then(|it| it.metadata.creation_timestamp);
+            let code = pair.waiting.as_ref().map(Waiting::code);
+            match code {
+                Some(code) if !is_attached => (Stage::Attaching, created, code.to_owned()),
+                _ => (Stage::InUse, created, "the pod is not asked to end".to_owned()),
+            }
+        } else if is_used {
+            let text = if self.node.is_some_and(Node::is_ready) {
+                "kubelet unmount"
+            } else {
+                "kubelet unmount, but the kubelet is silent"
+            };
+            (Stage::Mounted, None, text.to_owned())
+        } else {
+            let code = pair.waiting.as_ref().map_or("the controller", Waiting::code);
+            (Stage::DetachesNext, None, code.to_owned())
+        };
+        Some(NodeVolume {
+            volume: persistent.map_or_else(|| handle.to_owned(), |name: VolumeName| name.to_string()),
+            driver: if driver.is_empty() { volume.plugin() } else { driver }.to_owned(),
+            claim: claim.map(|claim: ClaimKey| claim.to_string()),
+            pod: pods.first().map(ToString::to_string),
+            stage,
+            since,
+            waits_for,
+            forced_at,
+        })
+    }
+
+    fn claim_of_pod(&self, pods: &[&PodKey]) -> Option<ClaimKey> {
+        let pod = self.snapshot.objects.pods.get(pods.first()?)?;
+        match pod.spec.volumes.as_slice() {
+            [only] => pod.claim_of(only),
+            _ => None,
+        }
+    }
+
+    /// `deletionTimestamp` of a pod is when its grace ends.
+    fn container_exit(&self, pod: &Pod) -> (Option<Timestamp>, String) {
+        let Some(end) = pod.metadata.deletion_timestamp.as_deref().copied() else {
+            return (None, "container exit".to_owned());
+        };
+        let key = PodKey::new(&pod.metadata.namespace, &pod.metadata.name);
+        let whole = self.snapshot.details.get(&ObjectRef::Pod(key));
+        let grace = whole.and_then(|it| it.pointer("/metadata/deletionGracePeriodSeconds")?.as_i64());
+        let left = end.as_second().saturating_sub(self.snapshot.taken_at.as_second());
+        let said = grace.map(|grace| format!("grace {grace}s, ")).unwrap_or_default();
+        let text = if left >= 0 {
+            format!("container exit ({said}{left}s left)")
+        } else {
+            format!("container exit ({said}over since {}s)", left.unsigned_abs())
+        };
+        let since =
+            grace.and_then(|grace| Timestamp::from_second(end.as_second().saturating_sub(grace)).ok());
+        (since, text)
+    }
+}
+
+/// Attachments of the earlier look that are gone in the later one.
+fn left(earlier: &Snapshot, later: &Snapshot, counts: impl Fn(&VolumeAttachment) -> bool) -> usize {
+    let mut count = 0;
+    earlier.objects.attachments.for_each(|attachment| {
+        let is_same = |now: &VolumeAttachment| now.metadata.uid == attachment.metadata.uid;
+        let key = attachment.metadata.name.clone().into();
+        let is_there = later.objects.attachments.get(&key).is_some_and(|now| is_same(&now));
+        count += usize::from(!is_there && counts(attachment));
+    });
+    count
+}
+
+fn queues(snapshot: &Snapshot, earlier: Option<&Snapshot>, volumes: &[NodeVolume]) -> Vec<Queue> {
+    let mut waiting: BTreeMap<&str, usize> = BTreeMap::new();
+    for volume in volumes.iter().filter(|it| matches!(it.stage, Stage::Detaching | Stage::Attaching)) {
+        waiting.insert(&volume.driver, 0);
+    }
+    snapshot.objects.attachments.for_each(|attachment| {
+        let is_waiting = attachment.metadata.is_terminating() || !attachment.status.attached;
+        if let Some(count) = waiting.get_mut(attachment.spec.attacher.as_str()) {
+            *count += usize::from(is_waiting);
+        }
+    });
+    let sidecars = Sidecars::new(snapshot);
+    let queue = |(driver, waiting): (&str, usize)| {
+        let per_second = earlier.and_then(|earlier| {
+            let seconds = snapshot.taken_at.as_second() - earlier.taken_at.as_second();
+            let gone = left(earlier, snapshot, |it| it.spec.attacher.as_str() == driver);
+            let (gone, seconds) = (u32::try_from(gone).ok()?, u32::try_from(seconds).ok()?);
+            (gone > 0 && seconds > 0).then(|| f64::from(gone) / f64::from(seconds))
+        });
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an estimate for people")]
+        let seconds_left = per_second.and_then(|rate| {
+            u32::try_from(waiting).ok().map(|waiting| (f64::from(waiting) / rate).ceil() as u64)
+        });
+        Queue {
+            driver: driver.to_owned(),
+            waiting,
+            per_second,
+            seconds_left,
+            is_limited: sidecars.is_limited(driver, Sidecar::Attacher),
+            is_there: match sidecars.presence(driver, Sidecar::Attacher) {
+                Presence::Seen => Some(true),
+                Presence::Gone(_) | Presence::NotSeen => Some(false),
+                Presence::Unknown => None,
+            },
+        }
+    };
+    waiting.into_iter().map(queue).collect()
+}

@@ -1,0 +1,136 @@
+//! A node's volumes for a terminal: all of them, or what a drain still waits for.
+//!
+//! In: the view. Out: lines.
+
+use std::fmt;
+
+use super::{DrainView, NodeVolume, Queue, Stage};
+use crate::explain::{age, doctor::write_wrapped};
+
+/// So many rows are printed; JSON has all of them.
+const ROWS: usize = 40;
+
+impl DrainView {
+    /// What a drain still waits for.
+    #[must_use]
+    pub fn to_drain_text(&self) -> String {
+        struct Drain<'a>(&'a DrainView);
+        impl fmt::Display for Drain<'_> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.head(f)?;
+                let held = |it: &&NodeVolume| it.stage <= Stage::Mounted;
+                self.0.table(f, "STILL HERE", self.0.volumes.iter().filter(held).collect())?;
+                self.0.tail(f)
+            }
+        }
+        Drain(self).to_string()
+    }
+
+    fn head(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut state = match (self.exists, self.ready) {
+            (Some(false), _) => "gone".to_owned(),
+            (None, _) => "not read".to_owned(),
+            (Some(true), true) => "Ready".to_owned(),
+            (Some(true), false) => match self.unready_since {
+                Some(since) => format!("not Ready for {}", age::between(since, self.observed.at)),
+                None => "not Ready".to_owned(),
+            },
+        };
+        match self.cordoned {
+            Some(true) => state.push_str(", cordoned"),
+            Some(false) => state.push_str(", takes new pods"),
+            None => {}
+        }
+        let count = |stage| self.volumes.iter().filter(|it| it.stage == stage).count();
+        let mut counts = vec![age::counted(self.volumes.len(), "volume")];
+        if let Some(detached) = self.detached {
+            counts.push(format!("{detached} detached"));
+        }
+        let stages = [Stage::Detaching, Stage::DetachesNext, Stage::Mounted, Stage::InUse, Stage::Attaching];
+        for stage in stages.into_iter().filter(|stage| count(*stage) > 0) {
+            counts.push(format!("{} {}", count(stage), stage.as_str()));
+        }
+        write_wrapped(f, "", &format!("{}  {state}", self.node))?;
+        write_wrapped(f, "    ", &counts.join(" · "))
+    }
+
+    fn table(&self, f: &mut fmt::Formatter<'_>, title: &str, rows: Vec<&NodeVolume>) -> fmt::Result {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let more = rows.len().saturating_sub(ROWS);
+        let cells: Vec<[String; 5]> = rows
+            .into_iter()
+            .take(ROWS)
+            .map(|it| {
+                let since = it.since.map(|since| age::between(since, self.observed.at));
+                let mut waits = it.waits_for.clone();
+                if let Some(at) = it.forced_at {
+                    waits = format!("{waits}; forced by {}", at.strftime("%H:%M:%SZ"));
+                }
+                let claim = it.claim.clone().unwrap_or_else(|| "-".to_owned());
+                let pod = it.pod.clone().unwrap_or_else(|| "(no pod)".to_owned());
+                [it.volume.clone(), claim, pod, since.unwrap_or_else(|| "-".to_owned()), waits]
+            })
+            .collect();
+        let heads = [title, "CLAIM", "POD", "SINCE", "WAITS FOR"].map(str::to_owned);
+        let mut widths = [0_usize; 4];
+        for row in std::iter::once(&heads).chain(&cells) {
+            for (width, cell) in widths.iter_mut().zip(row) {
+                *width = (*width).max(cell.chars().count());
+            }
+        }
+        for row in std::iter::once(&heads).chain(&cells) {
+            let [first @ .., last] = row;
+            for (cell, width) in first.iter().zip(widths) {
+                write!(f, "{cell:<width$}  ")?;
+            }
+            writeln!(f, "{last}")?;
+        }
+        if more > 0 {
+            writeln!(f, "… and {more} more: -o json")?;
+        }
+        Ok(())
+    }
+
+    fn tail(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for queue in &self.attachers {
+            write_wrapped(f, "", &queue.line())?;
+        }
+        for unknown in &self.unknown {
+            write_wrapped(f, "not known: ", unknown)?;
+        }
+        for unseen in &self.unseen {
+            write_wrapped(f, "not checked: ", &format!("{} ({})", unseen.what, unseen.why))?;
+        }
+        Ok(())
+    }
+}
+
+impl Queue {
+    fn line(&self) -> String {
+        let mut line = format!("attacher {}: {} in queue", self.driver, self.waiting);
+        if let (Some(rate), Some(left)) = (self.per_second, self.seconds_left) {
+            line = format!(
+                "{line}, {rate:.1}/s → about {}",
+                age::short(i64::try_from(left).unwrap_or(i64::MAX))
+            );
+        }
+        if self.is_there == Some(false) {
+            line.push_str(", and it is not there: nothing will be detached");
+        }
+        if self.is_limited {
+            line.push_str("  hint: runs with --kube-api-qps=5");
+        }
+        line
+    }
+}
+
+/// All volumes of the node.
+impl fmt::Display for DrainView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.head(f)?;
+        self.table(f, "VOLUME", self.volumes.iter().collect())?;
+        self.tail(f)
+    }
+}

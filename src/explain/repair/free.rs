@@ -1,0 +1,129 @@
+//! A volume that was released and kept is made available again, with the data that is on it.
+//!
+//! In: the volume, and all that might still use it. Out: the reference loses its UID, or goes.
+
+use serde_json::json;
+
+use super::{Findings, FreeFor, Proposal, attached_to, claimants, listed, patch, relink::next, twins};
+use crate::{
+    binder::{
+        act::write::WriteKind,
+        annotations::{BOUND_BY_CONTROLLER, has},
+        tell::reason::ClaimReason,
+    },
+    explain::{assumptions::Assumptions, outlook::ask, snapshot::Snapshot},
+    kube_api::{
+        ids::{Uid, VolumeName},
+        kinds::{
+            ObjectRef, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy, VolumeAttachment, VolumePhase,
+        },
+    },
+};
+
+pub(super) fn propose(
+    snapshot: &Snapshot,
+    assumptions: &Assumptions,
+    name: &VolumeName,
+    whom: FreeFor,
+    findings: &mut Findings,
+) -> Option<Proposal> {
+    let volume = findings.demand_object::<PersistentVolume>(snapshot, name);
+    findings.demand_list::<PersistentVolume>(snapshot);
+    findings.demand_list::<PersistentVolumeClaim>(snapshot);
+    findings.demand_list::<VolumeAttachment>(snapshot);
+    let volume = volume?;
+    findings.refuse_if(volume.metadata.is_terminating(), format!("pv/{name} is being deleted"));
+    findings.demand(
+        volume.status.phase == VolumePhase::Released,
+        format!("pv/{name} is Released"),
+        format!("pv/{name} is {}, not Released", volume.status.phase.as_str()),
+    );
+    findings.demand(
+        volume.spec.reclaim_policy == ReclaimPolicy::Retain,
+        "its reclaim policy is Retain: nothing else is about to delete it",
+        "its reclaim policy is not Retain: it is about to be deleted or scrubbed",
+    );
+    let Some(reference) = volume.spec.claim_ref.clone() else {
+        findings.against.push(format!("pv/{name} refers to no claim: there is nothing to free"));
+        return None;
+    };
+    let owner = reference.key();
+    match snapshot.objects.claims.get(&owner) {
+        Some(claim) => findings.demand(
+            !reference.uid.is_empty() && claim.metadata.uid != reference.uid,
+            format!("the claim it had is gone: {owner} is another one now"),
+            format!("{owner} still is the claim that it belongs to"),
+        ),
+        None => findings.demand(
+            snapshot.is_absent(&ObjectRef::Claim(owner.clone())),
+            format!("the claim it had, {owner}, is gone"),
+            format!("whether {owner} is gone could not be read"),
+        ),
+    }
+    findings.refuse_if(
+        reference.uid.is_empty() && whom == FreeFor::SameName,
+        format!("it is reserved for {owner} by name already: the binder makes it available"),
+    );
+    let lists = snapshot.is_listed::<PersistentVolume>()
+        && snapshot.is_listed::<PersistentVolumeClaim>()
+        && snapshot.is_listed::<VolumeAttachment>();
+    if !lists {
+        return None;
+    }
+    let others = claimants(snapshot, name, None);
+    findings.demand(
+        others.is_empty(),
+        "no claim names it",
+        format!("{} name it: mooring repair relink is what leads them to it", listed(&others)),
+    );
+    let nodes = attached_to(snapshot, &volume);
+    findings.demand(
+        nodes.is_empty(),
+        "it is attached to no node",
+        format!("it is still attached to {}: its last user may write yet", listed(&nodes)),
+    );
+    let twins = twins(snapshot, &volume);
+    findings.demand(
+        twins.is_empty(),
+        "no other volume has its handle",
+        format!("its handle is that of {}, too: two claims would write to one disk", listed(&twins)),
+    );
+    if !findings.against.is_empty() {
+        return None;
+    }
+
+    let marked = has(&volume.metadata, BOUND_BY_CONTROLLER);
+    let metadata = if marked { json!({ "annotations": { BOUND_BY_CONTROLLER: null } }) } else { json!({}) };
+    let freed_reference = match whom {
+        FreeFor::Anyone => json!(null),
+        FreeFor::SameName => json!({ "uid": null, "resourceVersion": null }),
+    };
+    let request = patch(&*volume, metadata, json!({ "spec": { "claimRef": freed_reference } }));
+
+    // The binder is asked what it makes of it.
+    let changed = snapshot.fork();
+    let mut freed = (*volume).clone();
+    freed.spec.claim_ref = match whom {
+        FreeFor::Anyone => None,
+        FreeFor::SameName => Some(crate::kube_api::kinds::ClaimRef { uid: Uid::default(), ..reference }),
+    };
+    let kept = freed.metadata.annotations.iter().filter(|(key, _)| key.as_str() != BOUND_BY_CONTROLLER);
+    freed.metadata.annotations = kept.map(|(key, value)| (key.clone(), value.clone())).collect();
+    freed.metadata.resource_version = next(freed.metadata.resource_version);
+    changed.objects.apply(freed);
+    let outlook = ask(&changed, assumptions).binder;
+    let write = outlook.volumes.get(name).and_then(|place| place.write);
+    let taken = outlook.claims.values().any(
+        |place| matches!(place.reason.as_deref(), Some(ClaimReason::Binding(volume, _)) if volume == name),
+    );
+    findings.demand(
+        taken || matches!(write, Some(WriteKind::VolumeAvailable)),
+        "asked over a copy with this change, the binder makes it available or gives it to a claim",
+        "the binder would not make it available",
+    );
+    let whom = match whom {
+        FreeFor::Anyone => "whichever claim fits gets it, from whatever namespace".to_owned(),
+        FreeFor::SameName => format!("a claim {owner} gets it, and no other"),
+    };
+    Some((vec![request], format!("It still holds the former claim's data: {whom}, WITH that data.")))
+}

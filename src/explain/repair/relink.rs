@@ -1,0 +1,171 @@
+//! A claim that is Lost because its volume, or it itself, was made anew by a restore.
+//!
+//! In: both, and all others that might have a say. Out: the volume refers to the claim by its UID again; a claim that is
+//! said to be bound and does not say to what is taken for unbound first.
+
+use serde_json::json;
+
+use super::{Findings, Proposal, claimants, listed, patch, twins};
+use crate::{
+    binder::{
+        annotations::{BIND_COMPLETED, has},
+        matching::predicate::{Wish, mismatch_for_named},
+        tell::reason::ClaimReason,
+    },
+    explain::{assumptions::Assumptions, outlook::ask, snapshot::Snapshot},
+    kube_api::{
+        ids::{ClaimKey, ResourceVersion, VolumeName},
+        kinds::{ClaimPhase, ClaimRef, Narrow, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy},
+    },
+};
+
+pub(super) fn propose(
+    snapshot: &Snapshot,
+    assumptions: &Assumptions,
+    key: &ClaimKey,
+    name: &VolumeName,
+    findings: &mut Findings,
+) -> Option<Proposal> {
+    let claim = findings.demand_object::<PersistentVolumeClaim>(snapshot, key);
+    let volume = findings.demand_object::<PersistentVolume>(snapshot, name);
+    findings.demand_list::<PersistentVolume>(snapshot);
+    findings.demand_list::<PersistentVolumeClaim>(snapshot);
+    let (claim, volume) = (claim?, volume?);
+    look(snapshot, &claim, &volume, findings);
+    if !findings.against.is_empty() {
+        return None;
+    }
+
+    let mut requests = Vec::new();
+    let reference = json!({
+        "kind": PersistentVolumeClaim::KIND, "apiVersion": "v1", "namespace": key.namespace(),
+        "name": key.name(), "uid": claim.metadata.uid, "resourceVersion": null,
+    });
+    requests.push(patch(&*volume, json!({}), json!({ "spec": { "claimRef": reference } })));
+    let forgets = claim.spec.volume_name.is_empty() && has(&claim.metadata, BIND_COMPLETED);
+    if forgets {
+        requests.push(patch(&*claim, json!({ "annotations": { BIND_COMPLETED: null } }), json!({})));
+    }
+
+    // The binder is asked what it makes of it.
+    let changed = snapshot.fork();
+    let mut relinked = (*volume).clone();
+    relinked.spec.claim_ref = Some(ClaimRef {
+        namespace: key.namespace().into(),
+        name: key.name().into(),
+        uid: claim.metadata.uid.clone(),
+    });
+    relinked.metadata.resource_version = next(relinked.metadata.resource_version);
+    changed.objects.apply(relinked);
+    if forgets {
+        let mut unbound = (*claim).clone();
+        let kept = unbound.metadata.annotations.iter().filter(|(key, _)| key.as_str() != BIND_COMPLETED);
+        unbound.metadata.annotations = kept.map(|(key, value)| (key.clone(), value.clone())).collect();
+        unbound.metadata.resource_version = next(unbound.metadata.resource_version);
+        changed.objects.apply(unbound);
+    }
+    let outlook = ask(&changed, assumptions).binder;
+    let reason = outlook.claims.get(key).and_then(|place| place.reason.as_deref());
+    let binds = match reason {
+        None | Some(ClaimReason::Bound(_)) => true,
+        Some(ClaimReason::Binding(chosen, _)) => chosen == name,
+        Some(_) => false,
+    };
+    findings.demand(
+        binds,
+        format!("asked over a copy with these changes, the binder binds {key} to {name}"),
+        format!("the binder would not bind it: {}", reason.map_or("Bound", ClaimReason::code)),
+    );
+    Some((requests, format!("The binder then sets both to Bound. The data on {name} is not touched.")))
+}
+
+fn look(
+    snapshot: &Snapshot,
+    claim: &PersistentVolumeClaim,
+    volume: &PersistentVolume,
+    findings: &mut Findings,
+) {
+    let key = ClaimKey::new(&claim.metadata.namespace, &claim.metadata.name);
+    let name = VolumeName::from(volume.metadata.name.clone());
+    findings.refuse_if(claim.metadata.is_terminating(), format!("pvc/{} is being deleted", key.name()));
+    findings.refuse_if(volume.metadata.is_terminating(), format!("pv/{name} is being deleted"));
+    findings.refuse_if(
+        claim.status.phase == ClaimPhase::Bound && has(&claim.metadata, BIND_COMPLETED),
+        format!("pvc/{} is Bound: there is nothing to repair", key.name()),
+    );
+    let named = &claim.spec.volume_name;
+    findings.demand(
+        named.is_empty() || *named == name,
+        format!("pvc/{} names no other volume", key.name()),
+        format!("pvc/{} names {named}, and spec.volumeName cannot be changed", key.name()),
+    );
+    match &volume.spec.claim_ref {
+        None => findings.proof.push(format!("pv/{name} is reserved for no claim")),
+        Some(reference) if reference.key() != key => {
+            findings.against.push(format!("pv/{name} belongs to {}: another claim", reference.key()));
+        }
+        Some(reference) if reference.uid == claim.metadata.uid => {
+            findings.against.push(format!("pv/{name} refers to this very claim already"));
+        }
+        Some(reference) => findings.proof.push(format!(
+            "pv/{name} refers to {key} of UID {}, which is gone: of that name there is {}",
+            reference.uid, claim.metadata.uid
+        )),
+    }
+    findings.demand(
+        volume.spec.reclaim_policy == ReclaimPolicy::Retain,
+        format!("pv/{name} is kept when released (Retain)"),
+        format!("pv/{name} is not kept (its reclaim policy is not Retain): it may be deleted meanwhile. Set Retain first"),
+    );
+    suits(claim, volume, findings);
+    if !snapshot.is_listed::<PersistentVolume>() || !snapshot.is_listed::<PersistentVolumeClaim>() {
+        return;
+    }
+    let others = claimants(snapshot, &name, Some(&key));
+    findings.demand(
+        others.is_empty(),
+        format!("no other claim names pv/{name}"),
+        format!("pv/{name} is named by {}, too", listed(&others)),
+    );
+    let mut held = Vec::new();
+    snapshot.objects.volumes.for_each(|other| {
+        let reference = other.spec.claim_ref.as_ref();
+        if other.metadata.name != volume.metadata.name
+            && reference.is_some_and(|reference| reference.uid == claim.metadata.uid)
+        {
+            held.push(VolumeName::from(other.metadata.name.clone()));
+        }
+    });
+    held.sort();
+    findings.demand(
+        held.is_empty(),
+        format!("pvc/{} holds no other volume", key.name()),
+        format!("{} refers to this pvc/{}, and a claim holds one volume", listed(&held), key.name()),
+    );
+    let twins = twins(snapshot, volume);
+    findings.demand(
+        twins.is_empty(),
+        "no other volume has its handle".to_owned(),
+        format!("its handle is that of {}, too: two claims would write to one disk", listed(&twins)),
+    );
+}
+
+fn suits(claim: &PersistentVolumeClaim, volume: &PersistentVolume, findings: &mut Findings) {
+    let misfit = Wish::of(claim).map(|wish| {
+        let mut reserved = volume.clone();
+        reserved.spec.claim_ref = None;
+        mismatch_for_named(&reserved, &wish)
+    });
+    match misfit {
+        Ok(None) => findings.proof.push("size, modes and class suit".to_owned()),
+        Ok(Some(mismatch)) => {
+            findings.against.push(format!("pv/{} does not suit: {}", volume.metadata.name, mismatch.code()))
+        }
+        Err(unreadable) => findings.against.push(format!("the claim cannot be read: {unreadable}")),
+    }
+}
+
+/// Later than what was read.
+pub(super) fn next(revision: ResourceVersion) -> ResourceVersion {
+    ResourceVersion(revision.0.saturating_add(1))
+}

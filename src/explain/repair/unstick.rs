@@ -1,0 +1,103 @@
+//! An attachment that nothing will take away: its node is gone, its driver was removed, and it never was attached.
+//!
+//! In: the attachment and all that it leads to. Out: the attacher's finalizer goes, and only where a disk cannot come to
+//! be written from two machines by it (S1, S4): not attached and without an error, its node gone, its attacher proven to
+//! be gone, and no claim bound to its volume. A node's absence does not prove its machine off (H9), so that whatever may
+//! be attached stays until its driver says otherwise.
+
+use serde_json::json;
+
+use super::{Findings, Proposal, patch};
+use crate::{
+    explain::{
+        assumptions::Assumptions,
+        doctor::STUCK_AFTER,
+        outlook::ask,
+        sidecars::{Presence, Sidecar, Sidecars, attacher_finalizer},
+        snapshot::Snapshot,
+    },
+    kube_api::{
+        ids::AttachmentName,
+        kinds::{Node, ObjectRef, PersistentVolume, Pod, VolumeAttachment, VolumePhase},
+    },
+};
+
+pub(super) fn propose(
+    snapshot: &Snapshot,
+    assumptions: &Assumptions,
+    name: &AttachmentName,
+    findings: &mut Findings,
+) -> Option<Proposal> {
+    let attachment = findings.demand_object::<VolumeAttachment>(snapshot, name);
+    findings.demand_list::<Node>(snapshot);
+    findings.demand_list::<Pod>(snapshot);
+    findings.demand_list::<PersistentVolume>(snapshot);
+    let attachment = attachment?;
+    let node = &attachment.spec.node_name;
+    let driver = attachment.spec.attacher.as_str();
+    let now = snapshot.taken_at;
+    let deleted = attachment.metadata.deletion_timestamp.as_deref().copied();
+    let is_stuck = deleted.and_then(|at| at.checked_add(STUCK_AFTER).ok()).is_some_and(|until| until < now);
+    findings.demand(
+        is_stuck,
+        "it has been deleted for more than ten minutes",
+        "it is not deleted, or has been for less than ten minutes: the controller or its attacher is at it",
+    );
+    let status = &attachment.status;
+    findings.demand(
+        !status.attached,
+        "it is not attached",
+        "it is ATTACHED: without its finalizer the disk may be written from two machines. Bring the attacher back",
+    );
+    findings.demand(
+        status.attach_error.is_none() && status.detach_error.is_none(),
+        "its driver reported no error",
+        "its driver reported an error: the volume may be attached all the same. Bring the attacher back",
+    );
+    findings.demand(
+        snapshot.is_absent(&ObjectRef::Node(node.clone())),
+        format!("node {node} is gone"),
+        format!("node {node} is there: only its driver may say that the volume has left it"),
+    );
+    let presence = Sidecars::new(snapshot).presence(driver, Sidecar::Attacher);
+    let is_gone = match presence {
+        Presence::NotSeen => true,
+        Presence::Gone(since) => since.checked_add(STUCK_AFTER).is_ok_and(|until| until < now),
+        Presence::Seen | Presence::Unknown => false,
+    };
+    findings.demand(
+        is_gone,
+        format!("the attacher of {driver} is gone: no lease is renewed"),
+        format!("whether the attacher of {driver} is gone is not proven: it may be about to detach"),
+    );
+    findings.is_unseen |= presence == Presence::Unknown && snapshot.unseen.iter().any(|it| it.forbidden);
+    let own = attacher_finalizer(driver);
+    let finalizers: Vec<&str> = attachment.metadata.finalizers.iter().map(|it| it.as_str()).collect();
+    findings.demand(
+        finalizers == [own.as_str()],
+        format!("what holds it is {own} alone"),
+        format!("it is held by {finalizers:?}, not by {own} alone"),
+    );
+    let source = attachment.spec.source.persistent_volume_name.as_ref();
+    let volume = source.and_then(|name| snapshot.objects.volumes.get(name));
+    let is_free = source.is_some() && volume.is_none_or(|volume| volume.status.phase != VolumePhase::Bound);
+    findings.demand(
+        is_free,
+        "no claim is bound to its volume",
+        "a claim is bound to its volume, or the volume is unknown: a pod could write to it elsewhere",
+    );
+    let outlook = ask(snapshot, assumptions).attach_detach;
+    let is_wanted = outlook.desired.values().flatten().any(|wish| {
+        wish.volume.attachment_name(&wish.node) == *name
+            || source.is_some_and(|source| {
+                let volume = snapshot.objects.volumes.get(source);
+                let csi = volume.as_ref().and_then(|volume| volume.spec.csi.as_ref());
+                csi.is_some_and(|csi| {
+                    wish.volume.driver_and_handle() == (csi.driver.as_str(), &*csi.volume_handle)
+                })
+            })
+    });
+    findings.demand(!is_wanted, "no pod wants its volume", "a pod wants its volume");
+    let request = patch(&*attachment, json!({ "finalizers": null }), json!({}));
+    Some((vec![request], "The object goes. The driver is not asked: look at the storage itself.".to_owned()))
+}

@@ -1,0 +1,168 @@
+//! Which volume a claim would get, before it is created.
+//!
+//! In: a manifest. Out: the volume, and the next best; or who would be asked for one; or why there is none.
+
+use serde_json::{Value, json};
+
+use super::{Story, When, remove};
+use crate::{
+    binder::{
+        dry_run::{Outlook, all_mismatches},
+        tell::reason::ClaimReason,
+    },
+    explain::{
+        assumptions::Assumptions,
+        outlook::ask,
+        report::{Risk, Verdict},
+        snapshot::Snapshot,
+    },
+    kube_api::{
+        ids::{ClaimKey, ClassName, VolumeName},
+        kinds::{PersistentVolume, PersistentVolumeClaim, StorageClass},
+        text::Text,
+    },
+};
+
+/// So many volumes that do not fit are told of.
+const NEAREST: usize = 5;
+
+pub(super) fn story(
+    snapshot: &Snapshot,
+    assumptions: &Assumptions,
+    namespace: &str,
+    manifest: &Value,
+) -> Story {
+    let mut claim = match read(namespace, manifest) {
+        Ok(claim) => claim,
+        Err(why) => return Story { summary: why, verdict: Some(Verdict::Blocked), ..Story::default() },
+    };
+    let key = ClaimKey::new(&claim.metadata.namespace, &claim.metadata.name);
+    let mut story = Story::default();
+    if snapshot.objects.claims.get(&key).is_some() {
+        story.summary = format!("pvc/{key} exists already: mooring explain pvc/{} tells of it", key.name());
+        story.verdict = Some(Verdict::Blocked);
+        return story;
+    }
+    if !snapshot.is_listed::<PersistentVolume>() || !snapshot.is_listed::<StorageClass>() {
+        story.assume("not all volumes and classes could be read: there may be others that fit");
+    }
+    story.assume("the manifest passes validation and admission as it is");
+    let before = ask(snapshot, assumptions).binder;
+    let copy = snapshot.fork();
+    copy.objects.apply(claim.clone());
+    let mut reason = reason(&ask(&copy, assumptions).binder, &key);
+    if let Some(ClaimReason::AssigningClass(class)) = &reason {
+        story.tell(When::Now, Risk::Safe, "AssignClass", &key, format!("gets the default class {class}"));
+        claim.spec.storage_class_name = Some(Text::from(ClassName::as_str(class)));
+        claim.metadata.resource_version = super::later(&claim);
+        copy.objects.apply(claim.clone());
+        reason = self::reason(&ask(&copy, assumptions).binder, &key);
+    }
+    let after = ask(&copy, assumptions).binder;
+    told(&mut story, &key, reason.as_ref());
+    if let Some(ClaimReason::Binding(first, _)) = &reason {
+        second(&mut story, &copy, assumptions, &key, first);
+    } else {
+        nearest(&mut story, snapshot, &claim);
+    }
+    for (other, place) in &before.claims {
+        let was = place.reason.as_deref();
+        let is = after.claims.get(other).and_then(|place| place.reason.as_deref());
+        if let (Some(ClaimReason::Binding(volume, _)), true) = (was, was != is) {
+            let text = format!("wants {volume}, too: the first to be looked at gets it");
+            story.tell(When::Now, Risk::Care, "OtherClaimWants", other, text);
+        }
+    }
+    story
+}
+
+fn read(namespace: &str, manifest: &Value) -> Result<PersistentVolumeClaim, String> {
+    if manifest.get("kind").and_then(Value::as_str) != Some("PersistentVolumeClaim") {
+        return Err("the manifest is no PersistentVolumeClaim".to_owned());
+    }
+    let mut manifest = manifest.clone();
+    let Some(metadata) = manifest.get_mut("metadata").and_then(Value::as_object_mut) else {
+        return Err("the manifest has no metadata".to_owned());
+    };
+    if !metadata.get("name").is_some_and(Value::is_string) {
+        return Err("the manifest has no metadata.name".to_owned());
+    }
+    metadata.entry("namespace").or_insert_with(|| json!(namespace));
+    // What the server gives it.
+    metadata.insert("uid".to_owned(), json!("not-created-yet"));
+    metadata.insert("resourceVersion".to_owned(), json!("1"));
+    if let Some(object) = manifest.as_object_mut() {
+        object.insert("status".to_owned(), json!({ "phase": "Pending" }));
+    }
+    serde_json::from_value(manifest).map_err(|error| format!("the manifest cannot be read: {error}"))
+}
+
+fn reason(outlook: &Outlook, key: &ClaimKey) -> Option<ClaimReason> {
+    outlook.claims.get(key)?.reason.as_deref().cloned()
+}
+
+fn told(story: &mut Story, key: &ClaimKey, reason: Option<&ClaimReason>) {
+    let (verdict, summary) = match reason {
+        Some(ClaimReason::Binding(volume, _) | ClaimReason::Bound(volume)) => {
+            let text = "is the smallest that fits, or reserved for the claim";
+            story.tell(When::Now, Risk::Safe, "Bind", volume, text);
+            (Verdict::Healthy, format!("{key} would be bound to {volume}"))
+        }
+        Some(ClaimReason::WaitsForProvisioner(provisioner)) => {
+            let text = format!("would be asked to make a volume for {key}");
+            story.tell(When::Now, Risk::Safe, "AskProvisioner", provisioner, text);
+            (Verdict::Waiting, format!("no volume fits; {provisioner} would be asked to make one"))
+        }
+        Some(ClaimReason::WaitsForFirstConsumer | ClaimReason::WaitsForPods(_)) => {
+            (Verdict::Waiting, format!("{key} would wait for a pod that uses it: its class binds then"))
+        }
+        Some(reason) => (Verdict::Blocked, format!("{key} would be given nothing: {}", reason.code())),
+        None => (Verdict::Forbidden, "the binder says nothing of it".to_owned()),
+    };
+    story.verdict = Some(verdict);
+    story.summary = summary;
+}
+
+/// What it would get if the first were not there.
+fn second(story: &mut Story, copy: &Snapshot, assumptions: &Assumptions, key: &ClaimKey, first: &VolumeName) {
+    let Some(volume) = copy.objects.volumes.get(first) else { return };
+    let mut without = copy.fork();
+    remove::<PersistentVolume>(&mut without, first, (*volume).clone(), |volume, revision| {
+        volume.metadata.resource_version = revision;
+    });
+    match reason(&ask(&without, assumptions).binder, key) {
+        Some(ClaimReason::Binding(next, _)) => {
+            story.tell(
+                When::Later,
+                Risk::Safe,
+                "SecondBest",
+                next,
+                format!("would be taken if {first} were not there"),
+            );
+        }
+        Some(reason) => {
+            let text = format!("if {first} were not there: {}", reason.code());
+            story.tell(When::Later, Risk::Safe, "SecondBest", "none", text);
+        }
+        None => {}
+    }
+}
+
+/// Volumes that fit but for the fewest things.
+fn nearest(story: &mut Story, snapshot: &Snapshot, claim: &PersistentVolumeClaim) {
+    let mut misses: Vec<(usize, String, Vec<&'static str>)> = Vec::new();
+    snapshot.objects.volumes.for_each(|volume| {
+        let Ok(faults) = all_mismatches(volume, claim) else { return };
+        let codes: Vec<&'static str> = faults.into_iter().map(|fault| fault.code()).collect();
+        misses.push((codes.len(), volume.metadata.name.to_string(), codes));
+        // Few are told of: few are kept.
+        if misses.len() > 4 * NEAREST {
+            misses.sort();
+            misses.truncate(NEAREST);
+        }
+    });
+    misses.sort();
+    for (_, name, codes) in misses.into_iter().take(NEAREST) {
+        story.tell(When::Later, Risk::Safe, "DoesNotFit", name, codes.join(", "));
+    }
+}

@@ -1,0 +1,226 @@
+//! What happens to the volumes of a node that is declared off, deleted or cordoned.
+//!
+//! In: a snapshot and the node. Out: detaches by force, now and when the pods are gone; when time would force; pods that
+//! are removed, and those that may still write.
+
+use std::collections::BTreeSet;
+
+use super::{Effect, Story, When, later, remove};
+use crate::{
+    attach_detach::{
+        decide::{csi::Waiting, force::Unforced},
+        desired::volume_name::VolumeId,
+        dry_run::{NextWrite, Outlook},
+    },
+    explain::{age, assumptions::Assumptions, outlook::ask, report::Risk, snapshot::Snapshot},
+    kube_api::{
+        ids::{NodeName, PodKey},
+        kinds::{Node, ObjectRef, Pod, Taint},
+    },
+};
+
+/// KCM: pkg/util/taints, `TaintNodeOutOfService`.
+const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+
+pub(super) fn taint(snapshot: &Snapshot, assumptions: &Assumptions, name: &NodeName) -> Story {
+    let Some(node) = snapshot.objects.nodes.get(name) else {
+        return Story::missing(snapshot, &ObjectRef::Node(name.clone()));
+    };
+    let mut story = Story::default();
+    let before = ask(snapshot, assumptions).attach_detach;
+    let mut copy = snapshot.fork();
+    let mut tainted = (*node).clone();
+    tainted.spec.taints.push(Taint { key: OUT_OF_SERVICE.into() });
+    tainted.metadata.resource_version = later(&*node);
+    copy.objects.apply(tainted);
+    let now = ask(&copy, assumptions).attach_detach;
+    let forced_now = forced(&before, &now, name);
+    for volume in &forced_now {
+        story.tell(When::Now, risk(&node), "ForceDetach", handle(volume), "not wanted by any pod here");
+    }
+    let pods = pods(snapshot, name);
+    for (pod, is_ending) in &pods {
+        if node.is_ready() {
+            story.tell(
+                When::Now,
+                Risk::Danger,
+                "PodStillRuns",
+                pod,
+                "the kubelet is alive: while the pod ends its volumes may be taken away under it",
+            );
+        } else {
+            let text =
+                if *is_ending { "removed without asking its kubelet" } else { "evicted, then removed" };
+            story.tell(When::Then, Risk::Care, "PodRemoved", pod, text);
+        }
+        remove_pod(&mut copy, pod);
+    }
+    let then = ask(&copy, assumptions).attach_detach;
+    let forced_then = forced(&before, &then, name).difference(&forced_now).cloned().collect::<BTreeSet<_>>();
+    for volume in &forced_then {
+        story.tell(When::Then, risk(&node), "ForceDetach", handle(volume), "as soon as its pods are removed");
+    }
+    freed(&mut story, &before, name, forced_now.union(&forced_then));
+    story.summary = format!(
+        "{} detached by force at once, {} more when the pods are removed from {name} ({}){}",
+        age::counted(forced_now.len(), "volume"),
+        forced_then.len(),
+        pods.len(),
+        if node.is_ready() { ", which is READY: pods may still write" } else { "" },
+    );
+    story.assume("taint eviction removes pods that do not tolerate the taint (effect NoExecute)");
+    story.assume(
+        "pod garbage collection removes ending pods of a node that is not Ready, without its kubelet",
+    );
+    story.assume("the machine is off: no object shows whether it is");
+    story
+}
+
+fn risk(node: &Node) -> Risk {
+    if node.is_ready() { Risk::Danger } else { Risk::Care }
+}
+
+pub(super) fn delete(snapshot: &Snapshot, assumptions: &Assumptions, name: &NodeName) -> Story {
+    let Some(node) = snapshot.objects.nodes.get(name) else {
+        return Story::missing(snapshot, &ObjectRef::Node(name.clone()));
+    };
+    let mut story = Story::default();
+    let before = ask(snapshot, assumptions).attach_detach;
+    let mut copy = snapshot.fork();
+    let is_ready = node.is_ready();
+    remove(&mut copy, name, (*node).clone(), |node, revision| node.metadata.resource_version = revision);
+    let pods = pods(snapshot, name);
+    for (pod, _) in &pods {
+        let (risk, text) = if is_ready {
+            (Risk::Danger, "its object goes, and its containers may run on: the machine is alive")
+        } else {
+            (Risk::Care, "removed, as its node is gone")
+        };
+        story.tell(When::Then, risk, "PodRemoved", pod, text);
+        remove_pod(&mut copy, pod);
+    }
+    let then = ask(&copy, assumptions).attach_detach;
+    let mut late = BTreeSet::new();
+    for ((volume, node), pair) in &then.pairs {
+        if node != name {
+            continue;
+        }
+        match &pair.waiting {
+            Some(
+                Waiting::DetachWaitingForNode { unforced: Unforced::Until(at) }
+                | Waiting::DetachWaitingForUnmount { unforced: Unforced::Until(at) },
+            ) => {
+                let risk = if is_ready { Risk::Danger } else { Risk::Care };
+                let text = "by force, unless the node comes back";
+                story.effects.push(Effect {
+                    when: When::Later,
+                    at: Some(*at),
+                    risk,
+                    action: "ForceDetach",
+                    object: handle(volume).to_owned(),
+                    text: text.to_owned(),
+                });
+                late.insert(volume.clone());
+            }
+            Some(Waiting::DetachWaitingForNode { unforced: Unforced::SwitchedOff }) => {
+                let text = "stays attached: time may not force a detach";
+                story.tell(When::Later, Risk::Care, "StaysAttached", handle(volume), text);
+            }
+            _ => {}
+        }
+    }
+    freed(&mut story, &before, name, late.iter());
+    let alive = if is_ready { "; it is READY, and its kubelet makes the object anew" } else { "" };
+    story.summary = format!(
+        "{} removed, {} detached by force when time is up{alive}",
+        age::counted(pods.len(), "pod"),
+        age::counted(late.len(), "volume")
+    );
+    story.assume("pod garbage collection removes the pods of a node that is gone, after some forty seconds");
+    story.assume("six minutes begin when the node is gone and no pod wants the volume there");
+    story
+}
+
+pub(super) fn cordon(snapshot: &Snapshot, assumptions: &Assumptions, name: &NodeName) -> Story {
+    if snapshot.objects.nodes.get(name).is_none() {
+        return Story::missing(snapshot, &ObjectRef::Node(name.clone()));
+    }
+    let outlook = ask(snapshot, assumptions).attach_detach;
+    let volumes = outlook.pairs.keys().filter(|(_, node)| node == name).count();
+    let mut story = Story {
+        summary: format!(
+            "nothing is detached: {volumes} volumes and {} pods stay",
+            pods(snapshot, name).len()
+        ),
+        ..Story::default()
+    };
+    story.assume("the scheduler gives the node no new pods; those it has run on");
+    story.assume("a pod that ends here may not come back here, where its volume can be on this node alone");
+    story
+}
+
+/// Volumes that would be taken from a node, and would not be without the change. The first step is to take them off the
+/// node's status; where the dry run ends, as nothing answers.
+fn forced(before: &Outlook, after: &Outlook, name: &NodeName) -> BTreeSet<VolumeId> {
+    let is_taken = |outlook: &Outlook, key: &(VolumeId, NodeName)| {
+        outlook.pairs.get(key).is_some_and(|pair| {
+            pair.forced.is_some()
+                || pair.write == Some(NextWrite::DeleteAttachment)
+                || matches!(
+                    pair.waiting,
+                    Some(Waiting::DetachWaitingForUnpublish | Waiting::DetachWaitingForSettlement)
+                )
+        })
+    };
+    let changed = after.pairs.keys().filter(|key| key.1 == *name);
+    let taken = changed.filter(|key| is_taken(after, key) && !is_taken(before, key));
+    taken.map(|(volume, _)| volume.clone()).collect()
+}
+
+/// Pods elsewhere that wait for these volumes.
+fn freed<'a>(
+    story: &mut Story,
+    before: &Outlook,
+    name: &NodeName,
+    volumes: impl Iterator<Item = &'a VolumeId>,
+) {
+    let volumes: BTreeSet<&VolumeId> = volumes.collect();
+    for (pod, desired) in &before.desired {
+        for wish in desired.iter().filter(|wish| wish.node != *name && volumes.contains(&wish.volume)) {
+            let key = (wish.volume.clone(), wish.node.clone());
+            let waiting = before.pairs.get(&key).and_then(|pair| pair.waiting.as_ref());
+            if matches!(waiting, Some(Waiting::HeldByNode { .. })) {
+                let text =
+                    format!("gets {} on {} when it is gone from {name}", handle(&wish.volume), wish.node);
+                story.tell(When::Later, Risk::Safe, "PodGetsVolume", pod, text);
+            }
+        }
+    }
+}
+
+/// Pods of a node that have volumes, and whether they are ending.
+fn pods(snapshot: &Snapshot, name: &NodeName) -> Vec<(PodKey, bool)> {
+    let mut pods = Vec::new();
+    snapshot.objects.pods.for_each(|pod| {
+        if pod.spec.node_name == *name && !pod.is_terminated() {
+            let key = PodKey::new(&pod.metadata.namespace, &pod.metadata.name);
+            pods.push((key, pod.metadata.is_terminating()));
+        }
+    });
+    pods.sort();
+    pods
+}
+
+pub(super) fn remove_pod(copy: &mut Snapshot, key: &PodKey) {
+    if let Some(pod) = copy.objects.pods.get(key) {
+        remove::<Pod>(copy, key, (*pod).clone(), |pod, revision| pod.metadata.resource_version = revision);
+    }
+}
+
+/// As people know a volume.
+pub(super) fn handle(volume: &VolumeId) -> &str {
+    match volume.driver_and_handle() {
+        ("", _) => volume.as_str(),
+        (_, handle) => handle,
+    }
+}

@@ -1,0 +1,188 @@
+//! What happens when a claim or a pod is deleted.
+//!
+//! In: a snapshot and the object. Out: what becomes of the data; which volumes are let go, and who gets them.
+
+use std::sync::Arc;
+
+use super::{Story, When, later, nodes, remove};
+use crate::{
+    attach_detach::decide::csi::Waiting,
+    binder::{act::write::WriteKind, tell::reason::VolumeReason},
+    explain::{age, assumptions::Assumptions, outlook::ask, report::Risk, snapshot::Snapshot},
+    kube_api::{
+        ids::{ClaimKey, PodKey, VolumeName},
+        kinds::{
+            Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, ReclaimPolicy, VolumePhase,
+        },
+    },
+};
+
+pub(super) fn delete_claim(snapshot: &Snapshot, assumptions: &Assumptions, key: &ClaimKey) -> Story {
+    let Some(claim) = snapshot.objects.claims.get(key) else {
+        return Story::missing(snapshot, &ObjectRef::Claim(key.clone()));
+    };
+    let mut story = Story::default();
+    let users = users(snapshot, key);
+    let when = if users.is_empty() { When::Now } else { When::Then };
+    for pod in &users {
+        let text = "uses the claim: it stays, deleted, until the pod is gone; no new pod may use it";
+        story.tell(When::Now, Risk::Care, "ClaimProtected", pod, text);
+    }
+    if !snapshot.is_listed::<Pod>() {
+        story.assume("whether pods use the claim is not known: not all could be read");
+    }
+    let mut copy = snapshot.fork();
+    remove::<PersistentVolumeClaim>(&mut copy, key, (*claim).clone(), |claim, revision| {
+        claim.metadata.resource_version = revision;
+    });
+    for pod in &users {
+        nodes::remove_pod(&mut copy, pod);
+    }
+    let mut lost = 0;
+    let before = ask(snapshot, assumptions).binder;
+    let after = ask(&copy, assumptions).binder;
+    for (name, place) in &after.volumes {
+        let released = matches!(place.write, Some(WriteKind::VolumeReleased | WriteKind::VolumeFailed));
+        let did = before.volumes.get(name).and_then(|place| place.write);
+        let Some(volume) = snapshot.objects.volumes.get(name) else { continue };
+        if released && did != place.write {
+            lost += usize::from(released_volume(&mut story, &mut copy, assumptions, name, &volume, when));
+        } else if place.write == Some(WriteKind::VolumeAvailable) && did != place.write {
+            story.tell(when, Risk::Safe, "VolumeAvailable", name, "is free again: it was never bound");
+        }
+    }
+    story.summary = match (users.len(), lost) {
+        (0, 0) => format!("{key} goes at once; no data is deleted"),
+        (0, _) => format!("{key} goes at once, and its DATA WITH IT"),
+        (pods, 0) => format!("{key} goes after {}; no data is deleted", age::counted(pods, "pod")),
+        (pods, _) => format!("{key} goes after {}, and its DATA WITH IT", age::counted(pods, "pod")),
+    };
+    story.assume("pvc-protection keeps the claim while a pod uses it");
+    story
+}
+
+/// What becomes of a volume that is released. Whether its data is lost.
+fn released_volume(
+    story: &mut Story,
+    copy: &mut Snapshot,
+    assumptions: &Assumptions,
+    name: &VolumeName,
+    volume: &Arc<PersistentVolume>,
+    when: When,
+) -> bool {
+    let mut released = PersistentVolume::clone(volume);
+    released.status.phase = VolumePhase::Released;
+    released.metadata.resource_version = later(&**volume);
+    copy.objects.apply(released);
+    let outlook = ask(copy, assumptions).binder;
+    let place = outlook.volumes.get(name);
+    let reason = place.and_then(|place| place.reason.as_deref());
+    match (&volume.spec.reclaim_policy, reason) {
+        (ReclaimPolicy::Retain, _) => {
+            let text = "Released and kept with its data; no claim gets it before a person frees it";
+            story.tell(when, Risk::Safe, "VolumeReleased", name, text);
+            false
+        }
+        (ReclaimPolicy::Delete, Some(VolumeReason::NotReclaimable(_) | VolumeReason::DeleteFailed(_))) => {
+            story.tell(
+                when,
+                Risk::Care,
+                "VolumeFailed",
+                name,
+                "cannot be deleted here: kept, in phase Failed",
+            );
+            false
+        }
+        (ReclaimPolicy::Delete, _) => {
+            let who = volume.spec.csi.as_ref().map_or("its plugin", |csi| csi.driver.as_str());
+            let text = format!("its DATA WOULD BE DELETED by the provisioner of {who}");
+            story.assume(format!("the provisioner of {who} does what its policy Delete asks for"));
+            story.tell(when, Risk::Danger, "DataDeleted", name, text);
+            true
+        }
+        (ReclaimPolicy::Recycle, _) => {
+            story.tell(when, Risk::Danger, "DataDeleted", name, "its data would be scrubbed (Recycle)");
+            true
+        }
+        (ReclaimPolicy::Other(policy), _) => {
+            story.tell(when, Risk::Care, "VolumeFailed", name, format!("{policy} is no policy: kept"));
+            false
+        }
+    }
+}
+
+/// Pods that use a claim and have not ended.
+fn users(snapshot: &Snapshot, key: &ClaimKey) -> Vec<PodKey> {
+    let mut users = Vec::new();
+    snapshot.objects.pods.for_each(|pod| {
+        let uses = pod.spec.volumes.iter().any(|volume| pod.claim_of(volume).as_ref() == Some(key));
+        if uses && !pod.is_terminated() {
+            users.push(PodKey::new(&pod.metadata.namespace, &pod.metadata.name));
+        }
+    });
+    users.sort();
+    users
+}
+
+pub(super) fn delete_pod(snapshot: &Snapshot, assumptions: &Assumptions, key: &PodKey) -> Story {
+    let Some(pod) = snapshot.objects.pods.get(key) else {
+        return Story::missing(snapshot, &ObjectRef::Pod(key.clone()));
+    };
+    let mut story = Story::default();
+    let before = ask(snapshot, assumptions).attach_detach;
+    let mut copy = snapshot.fork();
+    nodes::remove_pod(&mut copy, key);
+    let after = ask(&copy, assumptions).attach_detach;
+    let mine = before.desired.get(key).map(Vec::as_slice).unwrap_or_default();
+    let mut let_go = 0;
+    for wish in mine {
+        let is_wanted = after
+            .desired
+            .values()
+            .flatten()
+            .any(|other| other.volume == wish.volume && other.node == wish.node);
+        if is_wanted {
+            let text = format!("stays on {}: other pods there use it", wish.node);
+            story.tell(When::Now, Risk::Safe, "StaysAttached", nodes::handle(&wish.volume), text);
+            continue;
+        }
+        let_go += 1;
+        let node = snapshot.objects.nodes.get(&wish.node);
+        let is_alive = node.as_deref().is_some_and(Node::is_ready);
+        let (when, risk, text) = if is_alive {
+            (When::Then, Risk::Safe, format!("leaves {} when its kubelet has unmounted it", wish.node))
+        } else {
+            (When::Later, Risk::Care, format!("leaves {} only by force: its kubelet is silent", wish.node))
+        };
+        story.tell(when, risk, "Detach", nodes::handle(&wish.volume), text);
+        for (other, desired) in &before.desired {
+            let waits = desired.iter().filter(|it| it.volume == wish.volume && it.node != wish.node);
+            for it in waits {
+                let pair = before.pairs.get(&(it.volume.clone(), it.node.clone()));
+                if matches!(pair.and_then(|pair| pair.waiting.as_ref()), Some(Waiting::HeldByNode { .. })) {
+                    let text = format!("gets {} on {} then", nodes::handle(&it.volume), it.node);
+                    story.tell(When::Later, Risk::Safe, "PodGetsVolume", other, text);
+                }
+            }
+        }
+    }
+    for volume in &pod.spec.volumes {
+        let Some(claim) = pod.claim_of(volume).and_then(|claim| snapshot.objects.claims.get(&claim)) else {
+            continue;
+        };
+        let claim_key = ClaimKey::new(&claim.metadata.namespace, &claim.metadata.name);
+        if claim.metadata.is_terminating() && users(&copy, &claim_key).is_empty() {
+            let text = "is deleted already, and goes with its last pod: see whatif delete pvc";
+            story.tell(When::Then, Risk::Danger, "ClaimGoes", &claim_key, text);
+        } else if claim.metadata.controller().is_some_and(|owner| owner.kind == Pod::KIND) {
+            let text = "was made for this pod alone (ephemeral) and goes with it: see whatif delete pvc";
+            story.tell(When::Then, Risk::Danger, "ClaimGoes", &claim_key, text);
+        }
+    }
+    story.summary = format!("{key} ends; {let_go} of its {} volumes leave its node", mine.len());
+    story.assume("the kubelet ends the containers and unmounts within the pod's grace");
+    story.assume(
+        "what owns the pod (a StatefulSet, a Deployment) may make another, which takes the volumes again",
+    );
+    story
+}

@@ -1,0 +1,59 @@
+//! What a proposed repair does: its requests are carried out on a copy, and the binder is asked anew.
+//!
+//! In: the cluster, the repair and the proposal. Out: whether the promise holds, and the first that does not.
+
+use libtest_mimic::Failed;
+use mooring::{
+    binder::act::write::WriteKind,
+    explain::{
+        assumptions::Assumptions,
+        outlook::ask,
+        repair::{Advice, Repair, repair},
+    },
+};
+
+use crate::cluster::Cluster;
+
+pub fn check(given: &Cluster, what: &Repair, advice: &Advice) -> Result<(), Failed> {
+    let patches: Vec<_> = advice.requests.iter().map(|it| (it.path.as_str(), &it.body)).collect();
+    let (before, after) = (given.snapshot(), given.snapshot_after(&patches));
+    let assumptions = Assumptions::default();
+    let outlook = ask(&after, &assumptions);
+    match what {
+        Repair::Relink(claim, volume) => {
+            // Which one it binds to, the volumes say below.
+            let reason = outlook.binder.claims[claim].reason.as_deref().map(|reason| reason.code());
+            if !matches!(reason, None | Some("Bound" | "Binding")) {
+                return Err(format!("the claim is not bound: {reason:?}").into());
+            }
+            let holders = after.objects.volumes.snapshot();
+            let uid = &after.objects.claims.get(claim).unwrap().metadata.uid;
+            let refers = |it: &mooring::kube_api::kinds::PersistentVolume| {
+                it.spec.claim_ref.as_ref().is_some_and(|reference| reference.uid == *uid)
+            };
+            let held: Vec<_> = holders.iter().filter(|(_, it)| refers(it)).map(|(name, _)| name).collect();
+            if held != [volume] {
+                return Err(format!("S19: the claim holds {held:?}").into());
+            }
+        }
+        Repair::Free(volume, _) => {
+            let write = outlook.binder.volumes[volume].write;
+            let is_taken =
+                outlook.binder.claims.values().any(|it| it.write == Some(WriteKind::ReserveVolume));
+            if !is_taken && write != Some(WriteKind::VolumeAvailable) {
+                return Err(format!("the volume does not become available: {write:?}").into());
+            }
+        }
+        Repair::Unstick(name) => {
+            let attachment = before.objects.attachments.get(name).unwrap();
+            if attachment.status.attached || !attachment.metadata.is_terminating() {
+                return Err("S1: a finalizer is taken from what may be attached".into());
+            }
+        }
+    }
+    // A second look finds nothing to do that was done.
+    if !matches!(what, Repair::Unstick(_)) && !repair(&after, &assumptions, what).requests.is_empty() {
+        return Err("the same is proposed again after it was done".into());
+    }
+    Ok(())
+}

@@ -1,0 +1,144 @@
+//! Runs `tests/cases/explain/{doctor,drain,whatif,repair}/*.yaml`: clusters in, text and JSON out.
+//!
+//! The answers are beside the cases, in `.txt`. `MOORING_BLESS=1` writes them anew; what changed is then to be read.
+
+// A failed expectation ends the test, which is what a failed expectation is for.
+#![allow(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unwrap_used, missing_docs)]
+
+mod applied;
+mod cluster;
+
+use std::{env, fs, path::Path};
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use mooring::{
+    explain::{
+        assumptions::Assumptions,
+        doctor::doctor,
+        drain::drain,
+        repair::{FreeFor, Repair, repair},
+        report::Verdict,
+        whatif::{Change, whatif},
+    },
+    kube_api::ids::{ClaimKey, PodKey},
+};
+use serde::Deserialize;
+use test_support::cases;
+
+use cluster::Cluster;
+
+/// The variable that has the answers written anew.
+const BLESS: &str = "MOORING_BLESS";
+
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Case {
+    /// What it shows.
+    name: String,
+    /// The question, as it is typed after `mooring`.
+    ask: String,
+    given: Cluster,
+    /// An earlier look, for rates.
+    #[serde(default)]
+    earlier: Option<Cluster>,
+    /// The manifest, for `whatif bind`.
+    #[serde(default)]
+    manifest: serde_json::Value,
+}
+
+struct Answer {
+    text: String,
+    json: serde_json::Value,
+    exit: u8,
+}
+
+fn main() {
+    let mut trials = Vec::new();
+    for suite in ["doctor", "drain", "whatif", "repair"] {
+        for path in cases::files(&format!("explain/{suite}")) {
+            let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+            trials.push(Trial::test(format!("{suite}: {name}"), move || file(&path)));
+        }
+    }
+    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+}
+
+fn file(path: &Path) -> Result<(), Failed> {
+    let mut found = String::new();
+    for case in cases::read::<Vec<Case>>(path) {
+        let Answer { text, json, exit } = ask(&case)?;
+        // A table is as wide as its names, requests are one line.
+        let is_free = |line: &str| {
+            let begins = ["mooring ", "PATCH ", "{"];
+            let has_hash = line.contains("csi-");
+            has_hash
+                || begins.iter().any(|word| line.trim_start().starts_with(word))
+                || case.ask.starts_with("node ")
+        };
+        let too_long = text.lines().find(|line| line.chars().count() > 80 && line.trim().contains(' '));
+        if let Some(line) = too_long.filter(|line| !is_free(line)) {
+            return Err(format!("{}: longer than a terminal: {line:?}", case.name).into());
+        }
+        let json = serde_json::to_string_pretty(&json).unwrap();
+        found += &format!("=== {}\n$ mooring {}\n{text}exit {exit}\n{json}\n\n", case.name, case.ask);
+    }
+    let answers = path.with_extension("txt");
+    if env::var_os(BLESS).is_some() {
+        return Ok(fs::write(&answers, found)?);
+    }
+    let known = fs::read_to_string(&answers).unwrap_or_default();
+    let differing = known.lines().zip(found.lines()).enumerate().find(|(_, (known, found))| known != found);
+    if let Some((line, (known, found))) = differing {
+        return Err(format!("{}:{}: {known:?}, now {found:?}", answers.display(), line + 1).into());
+    }
+    if known != found {
+        return Err(format!("{} ends too early or too late", answers.display()).into());
+    }
+    Ok(())
+}
+
+fn ask(case: &Case) -> Result<Answer, Failed> {
+    let snapshot = case.given.snapshot();
+    let assumptions = Assumptions::default();
+    let words: Vec<&str> = case.ask.split(' ').collect();
+    let claim = |name: &str| ClaimKey::new("shop", name);
+    let change = match words.as_slice() {
+        ["doctor"] => {
+            let found = doctor(&snapshot, &assumptions);
+            return answer(found.to_string(), &found, found.verdict);
+        }
+        ["node", name, rest @ ..] => {
+            let earlier = case.earlier.as_ref().map(Cluster::snapshot);
+            let found = drain(&snapshot, &assumptions, &(*name).into(), earlier.as_ref());
+            let text = if rest == ["--drain"] { found.to_drain_text() } else { found.to_string() };
+            return answer(text, &found, found.verdict);
+        }
+        ["repair", rest @ ..] => {
+            let what = match rest {
+                ["relink", name, volume] => Repair::Relink(claim(name), (*volume).into()),
+                ["free", volume] => Repair::Free((*volume).into(), FreeFor::SameName),
+                ["free", volume, "--for-anyone"] => Repair::Free((*volume).into(), FreeFor::Anyone),
+                ["unstick", volume, "on", node] => Repair::Unstick(cluster::attachment_name(volume, node)),
+                other => return Err(format!("{other:?} is no repair").into()),
+            };
+            let found = repair(&snapshot, &assumptions, &what);
+            if !found.requests.is_empty() {
+                applied::check(&case.given, &what, &found)?;
+            }
+            return answer(found.to_string(), &found, found.verdict);
+        }
+        ["whatif", "bind"] => Change::Bind("shop".to_owned(), Box::new(case.manifest.clone())),
+        ["whatif", "taint", node] => Change::Taint((*node).into()),
+        ["whatif", "delete-node", node] => Change::DeleteNode((*node).into()),
+        ["whatif", "cordon", node] => Change::Cordon((*node).into()),
+        ["whatif", "delete", "pvc", name] => Change::DeleteClaim(claim(name)),
+        ["whatif", "delete", "pod", name] => Change::DeletePod(PodKey::new("shop", name)),
+        other => return Err(format!("{other:?} is no question").into()),
+    };
+    let found = whatif(&snapshot, &assumptions, &change);
+    answer(found.to_string(), &found, found.verdict)
+}
+
+fn answer(text: String, found: &impl serde::Serialize, verdict: Verdict) -> Result<Answer, Failed> {
+    Ok(Answer { text, json: serde_json::to_value(found)?, exit: verdict.exit_code() })
+}
