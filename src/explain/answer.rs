@@ -35,12 +35,14 @@ pub fn explain(snapshot: &Snapshot, subject: &Subject, assumptions: &Assumptions
     let is_well = worst == Verdict::Healthy;
     for (index, link) in links.iter_mut().enumerate() {
         link.step.is_blocker = !is_well && index == deciding;
-        link.step.docs = reasons::page(&link.step.reason).map(|_| format!("docs/reasons/{}.md", link.step.reason));
+        link.step.docs =
+            reasons::page(&link.step.reason).map(|_| format!("docs/reasons/{}.md", link.step.reason));
     }
     let verdict = if is_missing { Verdict::NotFound } else { worst };
     // What is well is told from its own end of the chain.
     let told = if is_well { links.first() } else { links.get(deciding) };
-    let (reason, summary) = told.map_or_else(Default::default, |link| (link.step.reason.clone(), sentence(link)));
+    let (reason, summary) =
+        told.map_or_else(Default::default, |link| (link.step.reason.clone(), sentence(link)));
     let (candidates, others) = match subject {
         Subject::Claim(key) => claim::candidates(&view, key),
         _ => (Vec::new(), 0),
@@ -127,15 +129,22 @@ fn of_attachment(view: &View<'_>, name: &AttachmentName) -> Vec<Link> {
     };
     let node = &attachment.spec.node_name;
     if view.attach_detach.foreign.contains_key(name) {
-        let message = format!("it was not made by the attach/detach controller, and stays until it is deleted: on {node}");
-        return vec![Link::new(&subject, "ForeignAttachment", message, Verdict::Blocked).detail(format!("on {node}"))];
+        let message = format!(
+            "it was not made by the attach/detach controller, and stays until it is deleted: on {node}"
+        );
+        return vec![
+            Link::new(&subject, "ForeignAttachment", message, Verdict::Blocked).detail(format!("on {node}")),
+        ];
     }
     let volume = attachment.spec.source.persistent_volume_name.as_ref();
     let id = volume.and_then(|volume| volume_of(view.objects(), volume));
     let links = id.map_or_else(Vec::new, |id| attachment::links(view, &id, node));
     if links.is_empty() {
-        let message = format!("the volume that it is about could not be read: nothing can be said of it on {node}");
-        return vec![Link::new(&subject, "VolumeMissing", message, Verdict::Blocked).detail(format!("on {node}"))];
+        let message =
+            format!("the volume that it is about could not be read: nothing can be said of it on {node}");
+        return vec![
+            Link::new(&subject, "VolumeMissing", message, Verdict::Blocked).detail(format!("on {node}")),
+        ];
     }
     links
 }
@@ -155,7 +164,11 @@ fn sentence(link: &Link) -> String {
 /// What may be done, the safest first, each once.
 fn actions(links: &[Link]) -> Vec<Action> {
     let mut all: Vec<Action> = Vec::new();
-    for action in links.iter().filter(|link| link.verdict != Verdict::Healthy || links.len() == 1).flat_map(|link| &link.actions) {
+    for action in links
+        .iter()
+        .filter(|link| link.verdict != Verdict::Healthy || links.len() == 1)
+        .flat_map(|link| &link.actions)
+    {
         if !all.contains(action) {
             all.push(action.clone());
         }

@@ -106,9 +106,12 @@ fn written_next(subject: &Subject, write: NextWrite, pair: &PairOutlook) -> Link
 
 fn at_rest(subject: &Subject, node: &NodeName, state: State) -> Link {
     match state {
-        State::Attached => {
-            Link::new(subject, "Attached", format!("attached to {node}; its kubelet may mount"), Verdict::Healthy)
-        }
+        State::Attached => Link::new(
+            subject,
+            "Attached",
+            format!("attached to {node}; its kubelet may mount"),
+            Verdict::Healthy,
+        ),
         _ => Link::new(subject, state.code(), format!("not attached to {node}"), Verdict::Healthy),
     }
 }
@@ -193,7 +196,10 @@ fn unmounts(view: &View<'_>, link: Link, node: &NodeName, unforced: Unforced, ob
     match unforced {
         Unforced::NodeReady => link
             .blocked_by(object, "its kubelet has not unmounted the volume")
-            .next("Detach", Some("the kubelet reports that it has unmounted the volume: within seconds as a rule"))
+            .next(
+                "Detach",
+                Some("the kubelet reports that it has unmounted the volume: within seconds as a rule"),
+            )
             .act(safe(
                 "if it lasts: see what the kubelet says, and whether a container of the old pod still runs",
                 &["kubectl", "get", "pods", "-A", "--field-selector", &format!("spec.nodeName={node}")],
@@ -201,9 +207,11 @@ fn unmounts(view: &View<'_>, link: Link, node: &NodeName, unforced: Unforced, ob
             .act(never_by_hand()),
         Unforced::Until(at) => {
             let condition = format!("node {node} is still not Ready");
-            let mut link = link
-                .blocked_by(object, format!("is not Ready{since}"))
-                .next_at("ForceDetach", at, Some(&condition));
+            let mut link = link.blocked_by(object, format!("is not Ready{since}")).next_at(
+                "ForceDetach",
+                at,
+                Some(&condition),
+            );
             for action in of_silent_node(node.as_str()) {
                 link = link.act(action);
             }
@@ -227,7 +235,9 @@ fn absent_attacher(view: &View<'_>, subject: &Subject, driver: &str) -> Option<L
             format!("attacher {driver} was asked, and was seen last at {since}: its lease is not renewed")
         }
         Presence::NotSeen => {
-            format!("attacher {driver} was asked, and nothing of that name is there: no lease, no CSIDriver, no event")
+            format!(
+                "attacher {driver} was asked, and nothing of that name is there: no lease, no CSIDriver, no event"
+            )
         }
     };
     let link = Link::new(subject, "AttacherNotSeen", message, Verdict::Blocked);

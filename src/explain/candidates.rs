@@ -48,7 +48,10 @@ pub(super) fn candidates(
             })
             .collect();
         if faults.is_empty() && chosen.is_some_and(|chosen| *chosen != volume.key()) {
-            faults.push(Fault { reason: "LargerThanBest".to_owned(), detail: "another fits better".to_owned() });
+            faults.push(Fault {
+                reason: "LargerThanBest".to_owned(),
+                detail: "another fits better".to_owned(),
+            });
         }
         found.push(Candidate {
             name: volume.metadata.name.to_string(),
@@ -79,7 +82,11 @@ fn detail(
             let since = volume.metadata.deletion_timestamp.as_deref();
             let since = since.map_or(String::new(), |since| format!("since {}", age::between(*since, now)));
             let finalizers: Vec<&str> = volume.metadata.finalizers.iter().map(|it| &**it).collect();
-            if finalizers.is_empty() { since } else { format!("{since}, finalizer {}", finalizers.join(", ")) }
+            if finalizers.is_empty() {
+                since
+            } else {
+                format!("{since}, finalizer {}", finalizers.join(", "))
+            }
         }
         Mismatch::TooSmall => {
             format!("{} < {}", quantity(&volume.spec.capacity), quantity(&claim.spec.resources.requests))
@@ -112,7 +119,8 @@ fn detail(
 
 /// What of a selector the labels lack.
 fn unselected(selector: &LabelSelector, labels: &TextMap) -> String {
-    let has = |key: &str| labels.get(key).map_or("no such label".to_owned(), |value| format!("{key}={value}"));
+    let has =
+        |key: &str| labels.get(key).map_or("no such label".to_owned(), |value| format!("{key}={value}"));
     let labels_differ = selector
         .match_labels
         .iter()

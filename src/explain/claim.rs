@@ -24,12 +24,9 @@ pub(super) fn link(view: &View<'_>, key: &ClaimKey) -> Link {
     let subject = Subject::Claim(key.clone());
     let Some(claim) = get::<PersistentVolumeClaim>(view, key) else {
         return match view.missing::<PersistentVolumeClaim>(key) {
-            Missing::Absent => Link::new(
-                &subject,
-                "ClaimMissing",
-                format!("claim {key} does not exist"),
-                Verdict::Blocked,
-            ),
+            Missing::Absent => {
+                Link::new(&subject, "ClaimMissing", format!("claim {key} does not exist"), Verdict::Blocked)
+            }
             Missing::Unreadable(error) => Link::new(
                 &subject,
                 "ObjectUnreadable",
@@ -237,9 +234,7 @@ fn waits_for(key: &ClaimKey, reason: &ClaimReason) -> Option<(serde_json::Value,
             let pod = pods.first()?;
             (Subject::Pod(pod.clone()).json(), "is not scheduled".to_owned())
         }
-        ClaimReason::NoClass(class) => {
-            (Subject::Class(class.clone()).json(), "does not exist".to_owned())
-        }
+        ClaimReason::NoClass(class) => (Subject::Class(class.clone()).json(), "does not exist".to_owned()),
         ClaimReason::NamedMissing(name) | ClaimReason::LostVolume(name) => {
             (volume(name), "does not exist".to_owned())
         }
@@ -271,18 +266,18 @@ fn actions(key: &ClaimKey, claim: &PersistentVolumeClaim, reason: &ClaimReason) 
             .collect(),
         ClaimReason::NoVolume | ClaimReason::ProvisioningOff => vec![
             safe("create a volume that fits, or change one that nearly does (see the candidates)", &[]),
-            safe("or make a new claim of a class that has a provisioner: a claim's class cannot be changed", &[
-                "kubectl",
-                "get",
-                "storageclass",
-            ]),
-        ],
-        ClaimReason::NoClass(class) => vec![
             safe(
-                format!("create the class {class:?}, or make a new claim of one that exists", class = class.as_str()),
+                "or make a new claim of a class that has a provisioner: a claim's class cannot be changed",
                 &["kubectl", "get", "storageclass"],
             ),
         ],
+        ClaimReason::NoClass(class) => vec![safe(
+            format!(
+                "create the class {class:?}, or make a new claim of one that exists",
+                class = class.as_str()
+            ),
+            &["kubectl", "get", "storageclass"],
+        )],
         ClaimReason::WaitsForProvisioner(driver) => vec![safe(
             format!("if it lasts: see what provisioner {driver} says"),
             &["kubectl", "describe", "pvc", name, "-n", namespace],

@@ -37,13 +37,17 @@ pub(super) fn links(view: &View<'_>, name: &ClassName) -> Vec<Link> {
                 format!("class {name} cannot be read: {error}"),
                 Verdict::Blocked,
             ),
-            Missing::Unseen(why) => {
-                Link::new(&subject, "Forbidden", format!("class {name} could not be read: {why}"), Verdict::Forbidden)
-            }
+            Missing::Unseen(why) => Link::new(
+                &subject,
+                "Forbidden",
+                format!("class {name} could not be read: {why}"),
+                Verdict::Forbidden,
+            ),
         }];
     };
     let driver = class.provisioner.as_str();
-    let when = class.volume_binding_mode.map_or_else(|| "no binding mode".to_owned(), |mode| format!("{mode:?}"));
+    let when =
+        class.volume_binding_mode.map_or_else(|| "no binding mode".to_owned(), |mode| format!("{mode:?}"));
     let first = match view.sidecars.presence(driver, Sidecar::Provisioner) {
         _ if driver == NO_PROVISIONER => {
             Link::new(&subject, "NoProvisioner", "its volumes are made by hand", Verdict::Healthy)
@@ -52,7 +56,8 @@ pub(super) fn links(view: &View<'_>, name: &ClassName) -> Vec<Link> {
             Link::new(&subject, "ProvisionerSeen", format!("provisioner {driver} is there"), Verdict::Healthy)
         }
         Presence::Unknown => {
-            let message = format!("served by {driver}; whether it is there cannot be told from what was read");
+            let message =
+                format!("served by {driver}; whether it is there cannot be told from what was read");
             Link::new(&subject, "ProvisionerUnknown", message, Verdict::Healthy)
         }
         Presence::Gone(since) => {
@@ -60,8 +65,7 @@ pub(super) fn links(view: &View<'_>, name: &ClassName) -> Vec<Link> {
             absent(&subject, driver, message)
         }
         Presence::NotSeen => {
-            let message =
-                format!("nothing answers to the name {driver}: no lease, no CSIDriver, no event");
+            let message = format!("nothing answers to the name {driver}: no lease, no CSIDriver, no event");
             absent(&subject, driver, message)
         }
     };

@@ -32,6 +32,7 @@ pub mod report;
 pub mod sidecars;
 pub mod snapshot;
 pub mod subject;
+pub mod text;
 mod view;
 mod volume;
 

@@ -15,9 +15,12 @@ pub(super) fn links(view: &View<'_>, name: &NodeName) -> Vec<Link> {
     let pairs = || view.attach_detach.pairs.iter().filter(|((_, node), _)| node == name);
     let Some(node) = get::<Node>(view, name) else {
         let first = match view.missing::<Node>(name) {
-            Missing::Absent if pairs().next().is_some() => {
-                Link::new(&subject, "NodeGone", format!("node {name} has no object, and volumes may be on it"), Verdict::Blocked)
-            }
+            Missing::Absent if pairs().next().is_some() => Link::new(
+                &subject,
+                "NodeGone",
+                format!("node {name} has no object, and volumes may be on it"),
+                Verdict::Blocked,
+            ),
             Missing::Absent => {
                 Link::new(&subject, "NotFound", format!("node {name} does not exist"), Verdict::NotFound)
             }
@@ -27,9 +30,12 @@ pub(super) fn links(view: &View<'_>, name: &NodeName) -> Vec<Link> {
                 format!("node {name} cannot be read: {error}"),
                 Verdict::Blocked,
             ),
-            Missing::Unseen(why) => {
-                Link::new(&subject, "Forbidden", format!("node {name} could not be read: {why}"), Verdict::Forbidden)
-            }
+            Missing::Unseen(why) => Link::new(
+                &subject,
+                "Forbidden",
+                format!("node {name} could not be read: {why}"),
+                Verdict::Forbidden,
+            ),
         };
         return std::iter::once(first).chain(waiting(view, name)).collect();
     };

@@ -92,13 +92,16 @@ pub(super) fn of_volume(view: &View<'_>, name: &VolumeName, node: Option<&NodeNa
 
 fn of_pod(view: &View<'_>, subject: &Subject, pod: &Pod) -> Link {
     let whole = view.whole(subject);
-    let text = |path: &str| whole.and_then(|pod| pod.pointer(path)).and_then(Value::as_str).unwrap_or_default();
+    let text =
+        |path: &str| whole.and_then(|pod| pod.pointer(path)).and_then(Value::as_str).unwrap_or_default();
     let since = pod.metadata.creation_timestamp;
     if pod.spec.node_name.is_empty() {
         let said = whole
             .and_then(|pod| pod.pointer("/status/conditions"))
             .and_then(Value::as_array)
-            .and_then(|all| all.iter().find(|one| one.get("type").and_then(Value::as_str) == Some("PodScheduled")))
+            .and_then(|all| {
+                all.iter().find(|one| one.get("type").and_then(Value::as_str) == Some("PodScheduled"))
+            })
             .and_then(|scheduled| scheduled.get("message"))
             .and_then(Value::as_str)
             .map_or(String::new(), |message| format!(": {message}"));

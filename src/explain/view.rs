@@ -73,7 +73,10 @@ impl<'a> View<'a> {
     }
 
     /// All nodes on which a volume is, may be, or is to be.
-    pub fn nodes_of<'b>(&'b self, volume: &'b VolumeId) -> impl Iterator<Item = (&'b NodeName, &'b PairOutlook)> {
+    pub fn nodes_of<'b>(
+        &'b self,
+        volume: &'b VolumeId,
+    ) -> impl Iterator<Item = (&'b NodeName, &'b PairOutlook)> {
         let pairs = self.attach_detach.pairs.iter().filter(move |((of, _), _)| of == volume);
         pairs.map(|((_, node), pair)| (node, pair))
     }

@@ -51,7 +51,8 @@ pub(super) fn link(view: &View<'_>, name: &VolumeName) -> Link {
     let link = match volume.metadata.deletion_timestamp.as_deref() {
         Some(deleted) => {
             let finalizers: Vec<&str> = volume.metadata.finalizers.iter().map(|it| &**it).collect();
-            let message = format!("{}; it is being deleted and waits for {}", link.step.message, finalizers.join(", "));
+            let message =
+                format!("{}; it is being deleted and waits for {}", link.step.message, finalizers.join(", "));
             let verdict = link.verdict.max(Verdict::Waiting);
             Link::new(&subject, "Terminating", message, verdict)
                 .next("Delete", Some("the finalizers are gone"))
@@ -77,8 +78,9 @@ fn settled(subject: &Subject, volume: &PersistentVolume) -> Link {
         }
         (VolumePhase::Released, Some(claim)) => {
             let name = volume.metadata.name.as_str();
-            let message =
-                format!("claim {claim} is gone, and the volume is kept with its data: no other claim takes it");
+            let message = format!(
+                "claim {claim} is gone, and the volume is kept with its data: no other claim takes it"
+            );
             Link::new(subject, "Retained", message, Verdict::Healthy)
                 .act(care(
                     "to give it to a new claim WITH the data that is on it; the command shows the request and sends \

@@ -1,0 +1,339 @@
+//! The answer as text, for a terminal or a ticket.
+//!
+//! In: an [`Explanation`] and a [`Style`]. Out: lines that fit the width where words allow it; names are never cut. What
+//! others wrote (a driver's error, a label) cannot steer the terminal: control characters are shown as a replacement.
+
+use std::fmt::Write;
+
+use k8s_openapi::jiff::Timestamp;
+use serde_json::Value;
+
+use super::{
+    age,
+    report::{Action, Candidate, Explanation, Next, Risk, Step, Verdict},
+};
+
+/// How text is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
+pub struct Style {
+    /// Colours, for a terminal.
+    pub color: bool,
+    /// No characters beyond ASCII.
+    pub ascii: bool,
+    /// Times in full beside ages.
+    pub utc: bool,
+    /// Everything: evidence and all candidates.
+    pub wide: bool,
+    /// Columns.
+    pub width: usize,
+}
+
+impl Default for Style {
+    fn default() -> Self {
+        Self { color: false, ascii: false, utc: false, wide: false, width: 80 }
+    }
+}
+
+/// Candidates that are shown unless everything is.
+const CANDIDATES: usize = 8;
+
+/// Lines of the past that are shown unless everything is.
+const PAST: usize = 8;
+
+/// Columns of a label at the beginning of a line.
+const LABEL: usize = 9;
+
+/// Prints an answer.
+#[must_use]
+pub fn text(explanation: &Explanation, style: Style) -> String {
+    let mut page = Page { text: String::new(), style, now: explanation.observed.at };
+    page.head(explanation);
+    page.said("WHY", &format!("{}: {}", explanation.reason, explanation.summary));
+    let blocker = explanation.steps.iter().find(|step| step.is_blocker);
+    if let Some(next) = blocker.and_then(|step| step.next.as_ref()) {
+        let next = page.next(next);
+        page.said("NEXT", &next);
+    }
+    page.candidates(explanation);
+    page.chain(&explanation.steps);
+    page.timeline(explanation);
+    page.evidence(explanation);
+    for (risk, title) in [(Risk::Safe, "SAFE TO DO"), (Risk::Care, "NEEDS CARE"), (Risk::Danger, "NEVER")] {
+        page.actions(title, explanation.actions.iter().filter(|action| action.risk == risk));
+    }
+    let unseen: Vec<String> =
+        explanation.unseen.iter().map(|unseen| format!("{}: {}", unseen.what, unseen.why)).collect();
+    page.list("NOT SEEN", &unseen);
+    page.list("NOT KNOWN", &explanation.unknown);
+    if explanation.redacted > 0 {
+        let text = format!("{} more objects count that you may not see.", explanation.redacted);
+        page.list("REDACTED", &[text]);
+    }
+    page.text
+}
+
+struct Page {
+    text: String,
+    style: Style,
+    now: Timestamp,
+}
+
+impl Page {
+    fn head(&mut self, explanation: &Explanation) {
+        let verdict = match explanation.verdict {
+            Verdict::Healthy => self.paint("32", "Healthy"),
+            Verdict::Waiting => self.paint("33", "Waiting"),
+            Verdict::Blocked => self.paint("31", "Blocked"),
+            Verdict::NotFound => self.paint("31", "NotFound"),
+            Verdict::Forbidden => self.paint("31", "Forbidden"),
+        };
+        let name = self.paint("1", &clean(&name(&explanation.subject)));
+        let since = explanation.steps.first().and_then(|step| step.since);
+        let age = since.map_or(String::new(), |since| format!("  {}", self.since(since)));
+        let _ = writeln!(self.text, "{name}  {}  {verdict}{age}", clean(&explanation.headline));
+    }
+
+    fn next(&self, next: &Next) -> String {
+        let when = match (next.not_before, next.at) {
+            (Some(from), Some(to)) => format!(" between {} and {}", stamp(from), stamp(to)),
+            (None, Some(to)) => format!(" by {} (in {})", stamp(to), age::between(self.now, to)),
+            (Some(from), None) => format!(" not before {}", stamp(from)),
+            (None, None) => String::new(),
+        };
+        let condition = next.condition.as_ref().map_or(String::new(), |condition| {
+            let word = if next.at.is_some() { "if" } else { "when" };
+            format!(", {word} {condition}")
+        });
+        format!("{}{when}{condition}", next.action)
+    }
+
+    fn candidates(&mut self, explanation: &Explanation) {
+        let all = &explanation.candidates;
+        if all.is_empty() {
+            return;
+        }
+        let most = if self.style.wide { all.len() } else { CANDIDATES };
+        let _ = writeln!(self.text, "\nCANDIDATES ({})", all.len());
+        let shown: Vec<&Candidate> = all.iter().take(most).collect();
+        let widest =
+            |of: fn(&Candidate) -> &str| shown.iter().map(|one| of(one).chars().count()).max().unwrap_or(0);
+        let widths =
+            [widest(|it| &it.name), widest(|it| &it.size), widest(|it| &it.modes), widest(|it| &it.class)];
+        let [name, size, modes, class] = widths;
+        for one in &shown {
+            let faults: Vec<String> =
+                one.faults.iter().map(|fault| format!("{} {}", fault.reason, fault.detail)).collect();
+            let faults = if faults.is_empty() { "Chosen".to_owned() } else { faults.join("; ") };
+            let Candidate { name: of, size: large, modes: able, class: kind, .. } = one;
+            let head = format!("  {of:name$}  {large:size$}  {able:modes$}  {kind:class$}  ");
+            self.hanging(&head, &faults);
+        }
+        if all.len() > most {
+            let _ = writeln!(self.text, "  and {} more (-o wide)", all.len() - most);
+        }
+    }
+
+    fn chain(&mut self, steps: &[Step]) {
+        if steps.is_empty() {
+            return;
+        }
+        self.text.push_str("\nCHAIN\n");
+        for step in steps {
+            let mark = match (step.is_blocker, self.style.ascii) {
+                (true, false) => "✗",
+                (true, true) => "x",
+                (false, false) => "·",
+                (false, true) => "-",
+            };
+            let mark = if step.is_blocker { self.paint("31", mark) } else { mark.to_owned() };
+            let _ = writeln!(self.text, "  {mark} {}  {}", clean(&name(&step.object)), clean(&step.detail));
+            self.hanging("      ", &format!("{}: {}", step.reason, step.message));
+            for blocker in &step.blocked_by {
+                self.hanging("      ", &format!("waits for {} ({})", name(&blocker.object), blocker.why));
+            }
+        }
+    }
+
+    fn timeline(&mut self, explanation: &Explanation) {
+        let all = &explanation.timeline;
+        let most = if self.style.wide { all.len() } else { PAST };
+        if all.is_empty() {
+            return;
+        }
+        self.text.push_str("\nTIMELINE\n");
+        for happened in all.iter().skip(all.len().saturating_sub(most)) {
+            let at = format!("  {}  ", stamp(happened.at));
+            self.hanging(&at, &happened.text);
+        }
+    }
+
+    fn evidence(&mut self, explanation: &Explanation) {
+        if explanation.evidence.is_empty() || !self.style.wide {
+            return;
+        }
+        self.text.push_str("\nEVIDENCE\n");
+        for evidence in &explanation.evidence {
+            let at = evidence.at.map_or_else(|| "-".to_owned(), stamp);
+            self.hanging(&format!("  {at}  "), &format!("{} ({})", evidence.text, evidence.from));
+        }
+    }
+
+    fn actions<'a>(&mut self, title: &str, actions: impl Iterator<Item = &'a Action>) {
+        let mut actions = actions.peekable();
+        if actions.peek().is_none() {
+            return;
+        }
+        let _ = writeln!(self.text, "\n{title}");
+        for action in actions {
+            let mark = if self.style.ascii { "  - " } else { "  • " };
+            self.hanging(mark, &action.text);
+            if !action.command.is_empty() {
+                let _ = writeln!(self.text, "      {}", clean(&command(&action.command)));
+            }
+        }
+    }
+
+    fn list(&mut self, title: &str, lines: &[String]) {
+        if lines.is_empty() {
+            return;
+        }
+        let _ = writeln!(self.text, "\n{title}");
+        for line in lines {
+            self.hanging("  ", line);
+        }
+    }
+
+    /// A line with a label.
+    fn said(&mut self, label: &str, text: &str) {
+        let head = format!("{label:LABEL$}");
+        self.hanging(&head, text);
+    }
+
+    /// Words after a head, wrapped below each other.
+    fn hanging(&mut self, head: &str, text: &str) {
+        let (head, text) = (clean(head), clean(text));
+        let indent = head.chars().count();
+        // A head that takes most of the line leaves the words a line of their own.
+        let indent = if indent * 2 > self.style.width { 6 } else { indent };
+        let mut column = head.chars().count();
+        self.text.push_str(&head);
+        let mut is_first = true;
+        for word in text.split_whitespace() {
+            let length = word.chars().count();
+            if !is_first && column + 1 + length > self.style.width {
+                let _ = write!(self.text, "\n{:indent$}", "");
+                column = indent;
+            } else if !is_first {
+                self.text.push(' ');
+                column += 1;
+            }
+            self.text.push_str(word);
+            column += length;
+            is_first = false;
+        }
+        self.text.push('\n');
+    }
+
+    fn since(&self, at: Timestamp) -> String {
+        let age = age::between(at, self.now);
+        if self.style.utc { format!("{age} (since {})", stamp(at)) } else { age }
+    }
+
+    fn paint(&self, code: &str, text: &str) -> String {
+        if self.style.color { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text.to_owned() }
+    }
+}
+
+/// RFC 3339, to the second.
+fn stamp(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+/// Kind and name as they are typed, with the namespace.
+fn name(object: &Value) -> String {
+    let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default();
+    let kind = match text("kind") {
+        "PersistentVolumeClaim" => "pvc",
+        "PersistentVolume" => "pv",
+        "VolumeAttachment" => "va",
+        "StorageClass" => "sc",
+        "Pod" => "pod",
+        "Node" => "node",
+        other => other,
+    };
+    match text("namespace") {
+        "" => format!("{kind}/{}", text("name")),
+        namespace => format!("{kind}/{}  -n {namespace}", text("name")),
+    }
+}
+
+/// A command to be copied: words that a shell would take apart are quoted.
+#[must_use]
+pub fn command(words: &[String]) -> String {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./=:,@%+".contains(letter);
+    let quoted = words.iter().map(|word| {
+        let is_plain = !word.is_empty() && word.chars().all(is_plain);
+        if is_plain { word.clone() } else { format!("'{}'", word.replace('\'', r"'\''")) }
+    });
+    quoted.collect::<Vec<_>>().join(" ")
+}
+
+/// Text of strangers without what steers a terminal.
+fn clean(text: &str) -> String {
+    let is_deceiving = |letter: char| {
+        letter.is_control()
+            || matches!(letter, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+    };
+    let shown = |letter: char| match letter {
+        '\n' | '\t' | '\r' => ' ',
+        letter if is_deceiving(letter) => char::REPLACEMENT_CHARACTER,
+        letter => letter,
+    };
+    text.chars().map(shown).collect()
+}
+
+/// The chain as a graph in the language of Graphviz.
+#[must_use]
+pub fn dot(explanation: &Explanation) -> String {
+    let quoted = |text: &str| format!("\"{}\"", clean(text).replace('\\', "\\\\").replace('"', "\\\""));
+    let mut graph = String::from("digraph explanation {\n  rankdir=LR;\n  node [shape=box];\n");
+    let mut before: Option<String> = None;
+    for step in &explanation.steps {
+        let node = name(&step.object);
+        let label = quoted(&format!("{node}\n{}", step.reason)).replace(' ', " ");
+        let color = if step.is_blocker { ", color=red" } else { "" };
+        let _ = writeln!(graph, "  {} [label={label}{color}];", quoted(&node));
+        if let Some(before) = before.filter(|before| *before != node) {
+            let _ = writeln!(graph, "  {} -> {};", quoted(&before), quoted(&node));
+        }
+        for blocker in &step.blocked_by {
+            let other = name(&blocker.object);
+            let _ = writeln!(
+                graph,
+                "  {} -> {} [style=dashed, label={}];",
+                quoted(&node),
+                quoted(&other),
+                quoted(&blocker.why)
+            );
+        }
+        before = Some(node);
+    }
+    graph.push_str("}\n");
+    graph
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_can_be_copied_and_text_of_strangers_steers_no_terminal() {
+        let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
+        assert_eq!(
+            command(&words(&["kubectl", "get", "pv", "a b", "it's", ""])),
+            r"kubectl get pv 'a b' 'it'\''s' ''"
+        );
+        assert_eq!(clean("\u{1b}[31mred\nnext \u{202e}x"), "\u{fffd}[31mred next \u{fffd}x");
+    }
+}
