@@ -7,6 +7,7 @@
 //! Anything clap objects to becomes one line that names the flag.
 
 pub mod arguments;
+pub mod asking;
 #[cfg(test)]
 mod flag_docs;
 pub mod kcm_flags;
@@ -14,6 +15,7 @@ pub mod kcm_flags;
 use std::{collections::BTreeMap, ffi::OsString, path::PathBuf, time::Duration};
 
 use arguments::Ignored;
+use asking::{ASKING, ExplainArgs};
 
 use clap::{ArgMatches, Args, CommandFactory, Parser, Subcommand, ValueEnum, error::ErrorKind};
 
@@ -35,6 +37,19 @@ pub struct Cli {
 pub enum Command {
     /// Run the daemon.
     Run(Box<RunArgs>),
+    /// Say why a pod, a claim, a volume, an attachment, a node or a class waits, who has to act, and what is safe. Reads
+    /// with your own rights, on any cluster, and writes nothing.
+    Explain(Box<ExplainArgs>),
+}
+
+impl Command {
+    /// The flags of `mooring run`, if that is it.
+    pub fn run_args(&mut self) -> Option<&mut RunArgs> {
+        match self {
+            Self::Run(args) => Some(args),
+            Self::Explain(_) => None,
+        }
+    }
 }
 
 /// How objects travel between the API server and the daemon.
@@ -236,6 +251,8 @@ pub enum Stop {
     Print(String),
     /// A mistake: print this one line on stderr and exit 2.
     Mistake(String),
+    /// A mistake in a command that asks: the same, and exit 4.
+    Usage(String),
 }
 
 /// Parses the command line, the program's name first.
@@ -247,10 +264,7 @@ where
     I: IntoIterator,
     I::Item: Into<OsString> + Clone,
 {
-    parse_as(arguments, |cli: &mut Cli| {
-        let Command::Run(run) = &mut cli.command;
-        Some(run)
-    })
+    parse_as(arguments, |cli: &mut Cli| cli.command.run_args())
 }
 
 /// The same for a program that can do more; `run` finds the flags of `mooring run` in what it was told.
@@ -270,6 +284,11 @@ where
         words.extend(sorted.arguments);
         ignored = sorted.ignored;
     }
+    let asks = words.get(1).is_some_and(|word| ASKING.iter().any(|asking| word == asking));
+    let stop = |error: &clap::Error| match stop(error) {
+        Stop::Mistake(line) if asks => Stop::Usage(line),
+        stop => stop,
+    };
     let matches = C::command().try_get_matches_from(words).map_err(|error| stop(&error))?;
     let mut cli = C::from_arg_matches(&matches).map_err(|error| stop(&error))?;
     if let Some(run) = run(&mut cli) {
@@ -371,8 +390,10 @@ mod tests {
     use super::*;
 
     fn run(arguments: &[&str]) -> Result<RunArgs, Stop> {
-        let Command::Run(args) = parse(["mooring", "run"].iter().chain(arguments))?.command;
-        Ok(*args)
+        match parse(["mooring", "run"].iter().chain(arguments))?.command {
+            Command::Run(args) => Ok(*args),
+            Command::Explain(_) => panic!("{arguments:?}"),
+        }
     }
 
     fn mistake(arguments: &[&str]) -> String {

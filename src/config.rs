@@ -350,7 +350,10 @@ mod tests {
     };
 
     pub(super) fn config(arguments: &[&str]) -> Result<Config, ConfigError> {
-        let Command::Run(args) = cli::parse(["mooring", "run"].iter().chain(arguments)).unwrap().command;
+        let Command::Run(args) = cli::parse(["mooring", "run"].iter().chain(arguments)).unwrap().command
+        else {
+            panic!("it is run")
+        };
         Config::try_from(*args)
     }
 

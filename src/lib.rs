@@ -13,7 +13,7 @@
 //! - The skeleton of every controller: [`controller`].
 //! - The controllers, which never import each other: [`attach_detach`], [`binder`] and [`protection`].
 //! - Explanations, made of dry runs of the controllers: [`explain`].
-//! - The process: [`program`], [`cli`], [`config`], [`app`], [`supervise`], [`routes`], [`zpages`], [`telemetry`],
+//! - The process: [`program`], [`cli`], [`asking`], [`config`], [`app`], [`supervise`], [`routes`], [`zpages`], [`telemetry`],
 //!   [`traces`].
 //!
 //! Beside this crate: `testbed`, an API server in the process with stand-ins for everything around the daemon, which knows
@@ -24,6 +24,7 @@
 //! A crash after any write is therefore recovered by planning again.
 
 pub mod app;
+pub mod asking;
 pub mod attach_detach;
 pub mod binder;
 pub mod build_info;

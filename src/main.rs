@@ -3,13 +3,13 @@
 use std::process::ExitCode;
 
 use mooring::{
-    cli::{self, Cli, Command},
+    cli::{self, Cli},
     program, telemetry,
 };
 
 fn main() -> ExitCode {
     let exit = match cli::parse(std::env::args_os()) {
-        Ok(Cli { command: Command::Run(args) }) => program::run(*args),
+        Ok(Cli { command }) => program::execute(command),
         Err(stop) => program::stop(&stop),
     };
     telemetry::flush();

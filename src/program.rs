@@ -1,8 +1,8 @@
 //! The process around the daemon, for every program that can run it: from its arguments to its exit code.
 //!
-//! Exit codes: 0 after an orderly end; 1 when a part died or the lease was lost; 2 when it could not
+//! Exit codes of `run`: 0 after an orderly end; 1 when a part died or the lease was lost; 2 when it could not
 //! start as told to (flags, kubeconfig, address); 128 + signal when a second signal cut the shutdown
-//! short.
+//! short. The commands that ask have their own ([`asking`]).
 
 use std::{
     backtrace::Backtrace,
@@ -12,7 +12,8 @@ use std::{
 
 use crate::{
     app::{self, Failure},
-    cli::{RunArgs, Stop, arguments::Ignored},
+    asking,
+    cli::{Command, RunArgs, Stop, arguments::Ignored},
     config::Config,
     supervise, telemetry,
 };
@@ -21,6 +22,15 @@ const FAILED: u8 = 1;
 const MISTAKE: u8 = 2;
 /// In the log, this is the program and not one of its parts.
 const TARGET: &str = "mooring";
+
+/// A command, to its end.
+#[must_use]
+pub fn execute(command: Command) -> ExitCode {
+    match command {
+        Command::Run(args) => run(*args),
+        Command::Explain(args) => asking::run(&args),
+    }
+}
 
 /// `mooring run`, to its end.
 #[must_use]
@@ -61,6 +71,10 @@ pub fn stop(stop: &Stop) -> ExitCode {
             ExitCode::SUCCESS
         }
         Stop::Mistake(line) => mistake(line),
+        Stop::Usage(line) => {
+            complain(line);
+            ExitCode::from(asking::USAGE)
+        }
     }
 }
 

@@ -221,7 +221,10 @@ mod tests {
     use crate::cli::{self, Command};
 
     fn options(arguments: &[&str]) -> Result<Options, ConfigError> {
-        let Command::Run(args) = cli::parse(["mooring", "run"].iter().chain(arguments)).unwrap().command;
+        let Command::Run(args) = cli::parse(["mooring", "run"].iter().chain(arguments)).unwrap().command
+        else {
+            panic!("it is run")
+        };
         Options::try_from(args.serving)
     }
 

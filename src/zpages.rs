@@ -260,7 +260,10 @@ mod tests {
     use crate::cli::{self, Command};
 
     fn config(arguments: &[&str]) -> Config {
-        let Command::Run(args) = cli::parse(["mooring", "run"].iter().chain(arguments)).unwrap().command;
+        let Command::Run(args) = cli::parse(["mooring", "run"].iter().chain(arguments)).unwrap().command
+        else {
+            panic!("it is run")
+        };
         Config::try_from(*args).unwrap()
     }
 

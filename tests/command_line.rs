@@ -66,6 +66,53 @@ fn a_mistake_is_one_line_and_exit_2() {
     assert_eq!(mooring().arg("--version").output().unwrap().status.code(), Some(0));
 }
 
+#[test]
+fn who_asks_gets_one_line_and_an_exit_code_of_its_own() {
+    let folder = folder("asking");
+    let nowhere = unreachable_api(&folder);
+    let nowhere = nowhere.to_str().unwrap();
+    let cases: [(&[&str], i32, &str); 8] = [
+        (&["explain"], 4, "mooring: the following required arguments were not provided:"),
+        (&["explain", "pvc/a", "-o", "xml"], 4, "mooring: invalid value 'xml' for '--output <FORM>'"),
+        (&["explain", "job/a"], 4, "mooring: \"job\" cannot be explained"),
+        (&["explain", "pvc/"], 4, "mooring: pvc: the name is missing"),
+        (
+            &["explain", "pvc/a", "--insecure-skip-tls-verify", "--server=https://x"],
+            4,
+            "mooring: --insecure-skip-",
+        ),
+        (
+            &["explain", "pvc/a", "--kubeconfig=/nonexistent/kubeconfig"],
+            5,
+            "mooring: --kubeconfig /nonexistent/",
+        ),
+        (&["explain", "pvc/a"], 5, "mooring: no --kubeconfig, not in a cluster"),
+        (
+            &["explain", "pvc/a", "--kubeconfig", nowhere],
+            5,
+            "mooring: cannot reach the API server 127.0.0.1:9: ",
+        ),
+    ];
+    // As a plugin of kubectl, which goes by the file's name.
+    let plugin = folder.join("kubectl-mooring");
+    let _ = fs::remove_file(&plugin);
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_mooring"), &plugin).unwrap();
+    for (arguments, code, expected) in cases {
+        for program in [Path::new(env!("CARGO_BIN_EXE_mooring")), &plugin] {
+            let mut command = Command::new(program);
+            command
+                .env_remove("KUBECONFIG")
+                .env_remove("KUBERNETES_SERVICE_HOST")
+                .env("HOME", "/nonexistent");
+            let output = command.args(arguments).output().unwrap();
+            let stderr = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(code), "{arguments:?}: {stderr}");
+            assert!(stderr.starts_with(expected), "{arguments:?}: {stderr}");
+            assert_eq!((stderr.lines().count(), output.stdout.len()), (1, 0), "{arguments:?}: {stderr}");
+        }
+    }
+}
+
 /// A folder for a test.
 fn folder(name: &str) -> PathBuf {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);

@@ -55,6 +55,7 @@ const LAYERS: [Layer; 5] = [
         name: "process: what puts the parts together",
         modules: &[
             "app",
+            "asking",
             "cli",
             "config",
             "debugging",

@@ -80,7 +80,7 @@ pub enum DemoOutput {
 /// See [`Stop`].
 pub fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Cli, Stop> {
     cli::parse_as(arguments, |cli: &mut Cli| match &mut cli.command {
-        Command::Mooring(cli::Command::Run(run)) => Some(run),
+        Command::Mooring(command) => command.run_args(),
         Command::Demo(_) => None,
     })
 }

@@ -29,11 +29,11 @@ mod waits;
 use std::{process::ExitCode, thread};
 
 use arguments::{Cli, Command, DemoArgs};
-use mooring::{cli, program, telemetry};
+use mooring::{program, telemetry};
 
 fn main() -> ExitCode {
     let exit = match arguments::parse(std::env::args_os()) {
-        Ok(Cli { command: Command::Mooring(cli::Command::Run(args)) }) => program::run(*args),
+        Ok(Cli { command: Command::Mooring(command) }) => program::execute(command),
         Ok(Cli { command: Command::Demo(args) }) => demo(&args),
         Err(stop) => program::stop(&stop),
     };

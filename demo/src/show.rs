@@ -255,6 +255,6 @@ async fn perform(client: &Client, stage: &Stage, act: Act, observer: &mut Observ
 fn daemon_config(args: &DemoArgs, place: &Place) -> anyhow::Result<Config> {
     match cli::parse(output::daemon_command(args, place)) {
         Ok(Cli { command: Command::Run(args) }) => Ok(Config::try_from(*args)?),
-        Err(stop) => Err(anyhow!("the daemon's own flags are wrong: {stop:?}")),
+        other => Err(anyhow!("the daemon's own flags are wrong: {other:?}")),
     }
 }

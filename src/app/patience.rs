@@ -33,7 +33,9 @@ mod tests {
     use crate::cli::{self, Command};
 
     fn patience(flags: &[&str]) -> Patience {
-        let Command::Run(args) = cli::parse(["mooring", "run"].iter().chain(flags)).unwrap().command;
+        let Command::Run(args) = cli::parse(["mooring", "run"].iter().chain(flags)).unwrap().command else {
+            panic!("it is run")
+        };
         Patience::of(&Config::try_from(*args).unwrap())
     }
 

@@ -172,6 +172,7 @@ impl Snapshot {
             revision: self.revision,
             listed: self.listed.clone(),
             absent: self.absent.clone(),
+            unreadable: self.unreadable.clone(),
         }
     }
 

@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 pub fn start(arguments: &[String], client: Client) -> Box<dyn daemon::InProcess> {
     let words = ["mooring".to_owned()].into_iter().chain(arguments.iter().cloned());
     let parsed = cli::parse(words).unwrap_or_else(|_| panic!("{arguments:?}"));
-    let Command::Run(arguments) = parsed.command;
+    let Command::Run(arguments) = parsed.command else { panic!("it is run") };
     let config = Config::try_from(*arguments).expect("flags that go together");
     Box::new(InProcess::start(config, client))
 }

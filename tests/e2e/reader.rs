@@ -24,7 +24,7 @@ use test_support::{
     control_plane::User,
 };
 
-use crate::stage::{Place, Stage, Story, story};
+use crate::stage::{PROGRAM, Place, Stage, Story, story};
 
 /// Where the claims of the stories are.
 const NAMESPACE: &str = "default";
@@ -34,6 +34,11 @@ pub fn stories() -> Vec<Story> {
         story("reader_asks_by_name_where_it_can", asks_by_name),
         story("reader_lists_volumes_for_a_claim_that_looks_for_one", lists_candidates),
         story("reader_finds_who_holds_a_volume", finds_the_holder),
+        story(
+            "reader_finds_who_holds_a_volume_under_the_stock_loops",
+            finds_the_holder_under_the_stock_loops,
+        )
+        .at(Place::RealServer),
         story("reader_sees_an_attachment_that_does_not_go", sees_a_stuck_attachment),
         story("reader_of_one_namespace_says_what_it_may_not_see", one_namespace).at(Place::RealServer),
     ]
@@ -133,8 +138,22 @@ async fn lists_candidates(stage: Stage) {
 }
 
 async fn finds_the_holder(stage: Stage) {
-    let (_attacher, _kubelets) = (stage.attacher(), stage.kubelets());
     let _daemon = stage.daemon().await;
+    holder(&stage).await;
+}
+
+/// The stock loops rule, and no daemon runs.
+async fn finds_the_holder_under_the_stock_loops(stage: Stage) {
+    let loops = ["persistentvolume-attach-detach-controller", "persistentvolume-binder-controller"];
+    let _stock = stage.real().plane.controller_manager(
+        &loops,
+        &["--kube-api-qps=-1", "--kube-api-burst=-1", "--pvclaimbinder-sync-period=500ms"],
+    );
+    holder(&stage).await;
+}
+
+async fn holder(stage: &Stage) {
+    let (_attacher, _kubelets) = (stage.attacher(), stage.kubelets());
     let cluster = &stage.cluster;
     cluster.node("n1").await;
     cluster.node("n2").await;
@@ -145,7 +164,7 @@ async fn finds_the_holder(stage: Stage) {
     cluster.event("p2", "FailedAttachVolume").await;
 
     for (kind, name) in [("pod", "p2"), ("pvc", "c1"), ("pv", "v1")] {
-        let (reader, _) = reader(&stage);
+        let (reader, _) = reader(stage);
         let reading = read(&reader, kind, name).await;
         assert_eq!(reading.snapshot.unseen, [], "{kind}");
         let pairs = pairs(&reading);
@@ -154,7 +173,7 @@ async fn finds_the_holder(stage: Stage) {
         assert_eq!(code, Some("HeldByNode"), "{kind}: {pairs:?}");
         assert!(pairs.iter().any(|(node, ..)| node == "n1"), "{kind}: {pairs:?}");
     }
-    let (reader, _) = reader(&stage);
+    let (reader, _) = reader(stage);
     let reading = read(&reader, "pod", "p2").await;
     let told =
         |event: &k8s_openapi::api::core::v1::Event| event.reason.as_deref() == Some("FailedAttachVolume");
@@ -229,11 +248,32 @@ async fn one_namespace(stage: Stage) {
     assert_eq!(forbidden("pvc", "c1").await, ["pv/v1"]);
     assert_eq!(
         forbidden("pvc", "c2").await,
-        ["leases", "leases in kube-system", "persistentvolumes", "storageclasses"]
+        ["csidrivers", "leases", "leases in kube-system", "persistentvolumes", "storageclasses"]
     );
     assert_eq!(forbidden("pod", "p1").await, ["csinode/n1", "node/n1", "pv/v1"]);
     // Events about nodes are in the namespace.
     assert_eq!(forbidden("node", "n1").await, ["csinode/n1", "node/n1", "pods on n1"]);
+    // The program says the same, and its exit code tells it from an answer.
+    let asked = async |words: &[&str]| {
+        let mut command = tokio::process::Command::new(PROGRAM);
+        command.arg("explain").args(words).arg("--kubeconfig").arg(choice.kubeconfig.as_ref().unwrap());
+        let output = command.output().await.unwrap();
+        let stdout = String::from_utf8(output.stdout).unwrap();
+        (output.status.code(), stdout, String::from_utf8(output.stderr).unwrap())
+    };
+    let (code, stdout, stderr) = asked(&["pvc", "c2", "-o", "json"]).await;
+    let answer: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!((code, answer["verdict"].as_str()), (Some(6), Some("Forbidden")), "{stdout}{stderr}");
+    assert_eq!(answer["unseen"][3]["what"], "persistentvolumes");
+    let admin_token = plane.token(User::Admin);
+    let (code, stdout, stderr) = asked(&["pvc/c2", "--token", &admin_token]).await;
+    assert_eq!(code, Some(2), "{stdout}{stderr}");
+    assert!(stdout.contains("NoClassAndNoMatch") && !stdout.contains('\u{1b}'), "{stdout}");
+    assert!(stdout.lines().all(|line| line.chars().count() <= 80), "{stdout}");
+    let (code, stdout, stderr) = asked(&["pvc/none", "--token", &admin_token, "-o", "yaml"]).await;
+    assert_eq!(code, Some(3), "{stdout}{stderr}");
+    let (code, stdout, stderr) = asked(&["pvc/c1", "--token", "stranger"]).await;
+    assert_eq!((code, stdout.as_str()), (Some(5), ""), "{stderr}");
     // A server that does not know who asks.
     let stranger = Choice { token: Some("stranger".to_owned()), ..choice };
     let reader = Reader::new(&ApiServer::choose(&stranger).await.unwrap(), None).unwrap();

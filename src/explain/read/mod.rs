@@ -28,7 +28,7 @@ use tokio::time::{Instant, timeout};
 pub use self::plan::{List, Read, needed};
 use self::requests::{Request, kind, page, request};
 use super::{
-    snapshot::{Snapshot, Unseen},
+    snapshot::{LEASES, Snapshot, Unseen},
     subject::Subject,
 };
 use crate::{
@@ -37,7 +37,8 @@ use crate::{
         error_chain,
         ids::ResourceVersion,
         kinds::{
-            ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, VolumeAttachment, api_root,
+            CsiDriver, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
+            VolumeAttachment, api_root,
         },
         wire::{Encoding, ListPart, Status},
     },
@@ -276,6 +277,7 @@ impl Reader {
             (Request::Whole, Read::All(List::Attachments)) => {
                 self.whole::<VolumeAttachment>(objects, progress).await
             }
+            (Request::Whole, Read::All(List::Drivers)) => self.whole::<CsiDriver>(objects, progress).await,
             (Request::Whole, _) => self.whole::<StorageClass>(objects, progress).await,
         };
         match found {
@@ -456,6 +458,9 @@ fn take(snapshot: &mut Snapshot, read: &Read, found: Found) {
             }
         }
         Found::Few(items) => {
+            if *read == Read::Leases(None) {
+                snapshot.note_read(LEASES);
+            }
             for item in items {
                 if let Err(error) = snapshot.take(item) {
                     snapshot.unseen.push(not_seen(error, false));
@@ -473,6 +478,7 @@ fn take(snapshot: &mut Snapshot, read: &Read, found: Found) {
                 Read::All(List::Claims) => snapshot.note_listed::<PersistentVolumeClaim>(),
                 Read::All(List::Attachments) => snapshot.note_listed::<VolumeAttachment>(),
                 Read::All(List::Classes) => snapshot.note_listed::<StorageClass>(),
+                Read::All(List::Drivers) => snapshot.note_listed::<CsiDriver>(),
                 // Only some of the pods.
                 _ => {}
             }

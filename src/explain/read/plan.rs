@@ -40,6 +40,8 @@ pub enum List {
     Attachments,
     /// StorageClasses: which is the default, and whether there is any.
     Classes,
+    /// CSIDrivers: which drivers there are.
+    Drivers,
 }
 
 /// One question to the API server.
@@ -76,6 +78,7 @@ impl fmt::Display for Read {
             Self::All(List::Claims) => f.write_str("persistentvolumeclaims"),
             Self::All(List::Attachments) => f.write_str("volumeattachments"),
             Self::All(List::Classes) => f.write_str("storageclasses"),
+            Self::All(List::Drivers) => f.write_str("csidrivers"),
         }
     }
 }
@@ -111,8 +114,10 @@ impl Plan<'_> {
         self.reads.insert(Read::All(list));
     }
 
-    /// Leases of all namespaces, or, of who may not see them, at least those where most are.
-    fn leases(&mut self) {
+    /// What shows that an attacher or provisioner is there: the drivers, and leases of all namespaces, or, of who may not
+    /// see those, at least where most are.
+    fn programs(&mut self) {
+        self.list(List::Drivers);
         self.reads.insert(Read::Leases(None));
         if self.is_unseen(&Read::Leases(None)) {
             self.reads.insert(Read::Leases(Some(SYSTEM_NAMESPACE)));
@@ -149,7 +154,7 @@ impl Plan<'_> {
         if claim.spec.volume_name.is_empty() {
             self.list(List::Volumes);
             self.list(List::Classes);
-            self.leases();
+            self.programs();
             let class = claim_class(&claim);
             if !class.is_empty() {
                 self.class(&ClassName::from(class));
@@ -184,7 +189,7 @@ impl Plan<'_> {
     fn class_alone(&mut self, name: &ClassName) {
         self.class(name);
         self.list(List::Classes);
-        self.leases();
+        self.programs();
     }
 
     fn pod(&mut self, key: &PodKey) {
@@ -220,7 +225,7 @@ impl Plan<'_> {
         self.reads.insert(Read::PodsOn(attachment.spec.node_name.clone()));
         self.object(ObjectRef::Driver(attachment.spec.attacher.clone()));
         if !is_settled(&attachment) {
-            self.leases();
+            self.programs();
         }
         let Some(volume) = &attachment.spec.source.persistent_volume_name else { return };
         let claim = self.volume(volume).and_then(|volume| Some(volume.spec.claim_ref.as_ref()?.key()));
@@ -323,7 +328,7 @@ impl Plan<'_> {
             if !self.is_waited_for(&attachment) {
                 continue;
             }
-            self.leases();
+            self.programs();
             if is_exclusive(&volume) {
                 self.list(List::Attachments);
                 self.holders(name);
@@ -356,7 +361,7 @@ impl Plan<'_> {
         for (node, is_settled) in unsettled {
             self.node(node);
             if !is_settled {
-                self.leases();
+                self.programs();
             }
         }
     }
@@ -640,6 +645,12 @@ mod tests {
             ),
         ];
         for (name, subject, seen, expected) in cases {
+            let mut expected = expected.to_vec();
+            // Whether a program is there, its lease and its driver tell together.
+            if expected.contains(&"leases") {
+                expected.push("csidrivers");
+                expected.sort_unstable();
+            }
             assert_eq!(reads(subject, &seen), expected, "{name}");
         }
     }
@@ -654,7 +665,7 @@ mod tests {
             ["csidriver/d", "csinode/a", "node/a", "pods on a", "pv/pv1", "pvc/shop/data", "va on a"];
         assert_eq!(reads(&subject, &seen([attachment("a", true), volume("ReadWriteOnce")])), common);
         let mut expected = common.to_vec();
-        expected.extend(["leases", "pods in shop"]);
+        expected.extend(["csidrivers", "leases", "pods in shop"]);
         expected.sort_unstable();
         assert_eq!(reads(&subject, &seen([going, volume("ReadWriteOnce")])), expected);
     }

@@ -1,0 +1,216 @@
+//! Flags of the commands that ask: whom, as whom, and how the answer is printed.
+//!
+//! In: the words of the command line. Out: [`ExplainArgs`]. Names and notation are kubectl's, so that what is typed after
+//! `kubectl` can be typed here.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::{Args, ValueEnum};
+
+use super::parse_duration;
+use crate::kube_api::connect::Choice;
+
+/// Commands that ask, whose exit codes are their own.
+pub const ASKING: [&str; 1] = ["explain"];
+
+/// Exit codes of the commands that ask, for their help.
+const EXIT_CODES: &str = "Exit codes: 0 as it should be; 1 it waits and goes on by itself; 2 a person has to act; 3 not found; \
+    4 usage; 5 the API server cannot be reached; 6 you may not see enough to tell.";
+
+/// kubectl's flags for connections.
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Connection, as for kubectl")]
+pub struct ConnectionArgs {
+    /// Kubeconfig file [default: $KUBECONFIG, else ~/.kube/config, else the pod's service account].
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// Context of the kubeconfig [default: its current one].
+    #[arg(long, value_name = "NAME")]
+    pub context: Option<String>,
+
+    /// Cluster of the kubeconfig [default: the context's].
+    #[arg(long, value_name = "NAME")]
+    pub cluster: Option<String>,
+
+    /// User of the kubeconfig [default: the context's].
+    #[arg(long, value_name = "NAME")]
+    pub user: Option<String>,
+
+    /// Address of the API server.
+    #[arg(long, short, value_name = "URL")]
+    pub server: Option<String>,
+
+    /// Bearer token, in place of the user's credentials.
+    #[arg(long, value_name = "TOKEN", hide_default_value = true)]
+    pub token: Option<String>,
+
+    /// User to impersonate.
+    #[arg(long = "as", value_name = "USER")]
+    pub impersonated: Option<String>,
+
+    /// Group to impersonate; may be given more than once.
+    #[arg(long = "as-group", value_name = "GROUP", action = clap::ArgAction::Append)]
+    pub impersonated_groups: Vec<String>,
+
+    /// Refused unless the kubeconfig says the same of its cluster.
+    #[arg(long)]
+    pub insecure_skip_tls_verify: bool,
+
+    /// How long an answer of the API server may take [default: 1m].
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub request_timeout: Option<Duration>,
+
+    /// Namespace [default: the context's].
+    #[arg(long, short, value_name = "NAMESPACE")]
+    pub namespace: Option<String>,
+}
+
+impl ConnectionArgs {
+    /// Which API server, and as whom.
+    #[must_use]
+    pub fn choice(&self) -> Choice {
+        Choice {
+            kubeconfig: self.kubeconfig.clone(),
+            context: self.context.clone(),
+            cluster: self.cluster.clone(),
+            user: self.user.clone(),
+            server: self.server.clone(),
+            token: self.token.clone(),
+            impersonated: self.impersonated.clone(),
+            impersonated_groups: self.impersonated_groups.clone(),
+            skips_verification: self.insecure_skip_tls_verify,
+        }
+    }
+
+    /// How long an answer may take; as kubectl's, 0 is no limit of ours.
+    #[must_use]
+    pub fn patience(&self) -> Option<Duration> {
+        self.request_timeout.filter(|time| !time.is_zero())
+    }
+}
+
+/// How an answer is printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum OutputForm {
+    /// For people.
+    #[default]
+    Text,
+    /// For people, with all evidence and all candidates.
+    Wide,
+    /// `explain/v1`.
+    Json,
+    /// The same as YAML.
+    Yaml,
+    /// The chain, for Graphviz.
+    Dot,
+}
+
+/// Flags of `mooring explain`.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
+pub struct ExplainArgs {
+    /// What to explain: pod, pvc, pv, va, node or sc, and its name.
+    #[arg(value_name = "KIND/NAME | KIND NAME", required = true, num_args = 1..=2)]
+    pub subject: Vec<String>,
+
+    /// How the answer is printed.
+    #[arg(long, short, value_name = "FORM", value_enum, default_value_t)]
+    pub output: OutputForm,
+
+    /// Wait until it is as it should be, at most that long, and print the last answer.
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, conflicts_with = "watch")]
+    #[arg(num_args = 0..=1, require_equals = true)]
+    pub wait: Option<Option<Duration>>,
+
+    /// Print the answer again whenever it has changed.
+    #[arg(long, short)]
+    pub watch: bool,
+
+    /// Times in full beside ages.
+    #[arg(long)]
+    pub utc: bool,
+
+    /// No characters beyond ASCII.
+    #[arg(long)]
+    pub ascii: bool,
+
+    /// No colours, as with NO_COLOR.
+    #[arg(long)]
+    pub no_color: bool,
+
+    /// Whom to ask.
+    #[command(flatten)]
+    pub connection: ConnectionArgs,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Command, Stop, parse};
+    use super::*;
+
+    fn explain(words: &[&str]) -> Result<ExplainArgs, Stop> {
+        match parse(["mooring", "explain"].iter().chain(words))?.command {
+            Command::Explain(args) => Ok(*args),
+            Command::Run(_) => panic!("{words:?}"),
+        }
+    }
+
+    #[test]
+    fn what_is_typed_after_kubectl_can_be_typed_here() {
+        let words = [
+            "pvc/data",
+            "-n",
+            "shop",
+            "--context",
+            "c",
+            "-s",
+            "https://x",
+            "--as",
+            "alice",
+            "--as-group=a",
+            "--as-group",
+            "b",
+            "--request-timeout=5s",
+            "-o",
+            "json",
+        ];
+        let args = explain(&words).unwrap();
+        assert_eq!((args.subject.as_slice(), args.output), (&["pvc/data".to_owned()][..], OutputForm::Json));
+        let connection = &args.connection;
+        assert_eq!(connection.namespace.as_deref(), Some("shop"));
+        assert_eq!(connection.patience(), Some(Duration::from_secs(5)));
+        let choice = connection.choice();
+        assert_eq!((choice.context.as_deref(), choice.server.as_deref()), (Some("c"), Some("https://x")));
+        assert_eq!((choice.impersonated.as_deref(), choice.impersonated_groups.len()), (Some("alice"), 2));
+        let args = explain(&["-w", "pod", "web-0", "--request-timeout=0"]).unwrap();
+        assert!(args.watch && args.connection.patience().is_none());
+        assert_eq!(args.subject, ["pod", "web-0"]);
+    }
+
+    #[test]
+    fn waiting_takes_a_time_or_none() {
+        assert_eq!(explain(&["pvc/a"]).unwrap().wait, None);
+        assert_eq!(explain(&["--wait", "pvc/a"]).unwrap().wait, Some(None));
+        assert_eq!(explain(&["pvc/a", "--wait=90s"]).unwrap().wait, Some(Some(Duration::from_secs(90))));
+    }
+
+    #[test]
+    fn a_mistake_of_one_who_asks_is_no_mistake_of_the_daemons() {
+        let cases: [&[&str]; 5] = [
+            &[],
+            &["pvc/a", "-o", "xml"],
+            &["a", "b", "c"],
+            &["pvc/a", "-w", "--wait"],
+            &["pvc/a", "--bogus"],
+        ];
+        for words in cases {
+            let Err(Stop::Usage(line)) = explain(words) else { panic!("{words:?}") };
+            assert!(!line.contains('\n'), "{line}");
+        }
+        assert!(matches!(parse(["mooring", "run", "--bogus"]), Err(Stop::Mistake(_))));
+        let Err(Stop::Print(help)) = explain(&["--help"]) else { panic!("no help") };
+        assert!(help.contains("Exit codes: 0 as it should be; 1 it waits"), "{help}");
+    }
+}
