@@ -172,7 +172,6 @@ impl Snapshot {
             revision: self.revision,
             listed: self.listed.clone(),
             absent: self.absent.clone(),
-            unreadable: self.unreadable.clone(),
         }
     }
 

@@ -16,7 +16,7 @@ use crate::{
         decide::{csi::Waiting, force::Unforced},
         desired::{state::WhyUnresolved, volume_name::VolumeId},
         dry_run::{NextWrite, Outlook, PairOutlook},
-        tell::standing::State,
+        tell::diagnostics::State,
     },
     explain::{
         age,
@@ -72,8 +72,8 @@ fn wanting(outlook: &Outlook) -> Wanting<'_> {
             continue;
         }
         wanting.entry((volume, node)).or_default();
-        if let Some(Waiting::HeldByNode { rival }) = &pair.waiting {
-            wanting.entry((volume, &rival.node)).or_default();
+        if let Some(Waiting::HeldByNode { conflict }) = &pair.waiting {
+            wanting.entry((volume, &conflict.node)).or_default();
         }
     }
     for (pod, desired) in &outlook.desired {
@@ -172,17 +172,17 @@ impl Found<'_> {
             Some(Waiting::AttachError { message, .. } | Waiting::DetachError { message, .. }) => {
                 (if_stuck, driver, None, first_line(message))
             }
-            Some(Waiting::HeldByNode { rival }) => {
-                let holders = self.wanting.get(&(self.volume, &rival.node)).map_or(0, Vec::len);
+            Some(Waiting::HeldByNode { conflict }) => {
+                let holders = self.wanting.get(&(self.volume, &conflict.node)).map_or(0, Vec::len);
                 let text = if holders > 0 {
                     let holders = age::counted(holders, "pod");
-                    format!("exclusive, and in use by {holders} on {}, which must end first", rival.node)
+                    format!("exclusive, and in use by {holders} on {}, which must end first", conflict.node)
                 } else {
-                    format!("exclusive, and still on {}", rival.node)
+                    format!("exclusive, and still on {}", conflict.node)
                 };
-                let next_at = self.forced_at(&rival.node);
-                let severity = if holders > 0 && rival.holds { Blocked } else { Waits };
-                (severity, rival.node.to_string(), next_at, text)
+                let next_at = self.forced_at(&conflict.node);
+                let severity = if holders > 0 && conflict.is_attached { Blocked } else { Waits };
+                (severity, conflict.node.to_string(), next_at, text)
             }
             Some(
                 Waiting::DetachWaitingForUnmount { unforced } | Waiting::DetachWaitingForNode { unforced },
@@ -210,9 +210,12 @@ impl Found<'_> {
             Some(Waiting::Unreadable { object }) => {
                 (Blocked, object.clone(), None, format!("{object} cannot be read"))
             }
-            Some(Waiting::ForeignWriter { writer }) => {
-                (Blocked, writer.clone(), None, format!("{writer} also writes here (migration unfinished?)"))
-            }
+            Some(Waiting::ForeignWriter { writer, until }) => (
+                Blocked,
+                writer.clone(),
+                Some(*until),
+                format!("{writer} also writes here (migration unfinished?)"),
+            ),
             Some(Waiting::NodeStatusRefused { message }) => of_node(if_stuck, first_line(message)),
             Some(Waiting::RestoreGrace { until }) => {
                 (Waits, String::new(), Some(*until), "etcd was restored a short while ago".to_owned())
