@@ -74,7 +74,11 @@ pub(super) fn links(view: &View<'_>, name: &ClassName) -> Vec<Link> {
     });
     waiting.sort();
     let claims = waiting.iter().take(MOST).map(|key| claim::link(view, key));
-    let detail = format!("{driver}  {when}  {:?}  {} claims wait", class.reclaim_policy, waiting.len());
+    let waiting = match waiting.len() {
+        1 => "1 claim waits".to_owned(),
+        count => format!("{count} claims wait"),
+    };
+    let detail = format!("{driver}  {when}  {:?}  {waiting}", class.reclaim_policy);
     std::iter::once(first.detail(detail)).chain(claims).collect()
 }
 

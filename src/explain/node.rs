@@ -1,7 +1,8 @@
 //! A node: what it holds, and what waits there.
 
 use super::{
-    attachment,
+    actions::of_silent_node,
+    age, attachment,
     links::Link,
     report::Verdict,
     subject::Subject,
@@ -41,12 +42,19 @@ pub(super) fn links(view: &View<'_>, name: &NodeName) -> Vec<Link> {
     };
     let ready = if node.is_ready() { "Ready" } else { "not Ready" };
     let (listed, used) = (node.status.volumes_attached.len(), node.status.volumes_in_use.iter().count());
-    let message = format!("{ready}; {listed} volumes attached, {used} in use");
-    let link = if node.is_managed() {
-        Link::new(&subject, if node.is_ready() { "Ready" } else { "NotReady" }, message, Verdict::Healthy)
-    } else {
-        let message = format!("{message}; its kubelet attaches volumes itself");
-        Link::new(&subject, "NodeNotManaged", message, Verdict::Healthy)
+    let message = format!("{ready}; {} attached, {used} in use", age::counted(listed, "volume"));
+    let link = match (node.is_managed(), node.is_ready()) {
+        (false, _) => {
+            let message = format!("{message}; its kubelet attaches volumes itself");
+            Link::new(&subject, "NodeNotManaged", message, Verdict::Healthy)
+        }
+        (true, true) => Link::new(&subject, "Ready", message, Verdict::Healthy),
+        (true, false) => {
+            // Nothing waits there: it is told, and is no one's trouble yet.
+            let link = Link::new(&subject, "NotReady", message, Verdict::Waiting)
+                .next("Recheck", Some("its kubelet reports again, or a pod there is deleted"));
+            of_silent_node(name.as_str()).into_iter().fold(link, Link::act)
+        }
     };
     let since = node.ready().and_then(|ready| ready.last_transition_time);
     std::iter::once(link.detail(ready).since(since)).chain(waiting(view, name)).collect()

@@ -218,9 +218,10 @@ fn volumes(snapshot: &Snapshot, outlook: &Outlook, groups: &mut Groups) -> usize
             VolumeReason::LeftToProvisioner => {
                 (Severity::Waiting, "Released; the provisioner that made them deletes them".to_owned())
             }
-            VolumeReason::UsedByPods(pods) => {
-                (Severity::Waiting, format!("Released, and not recycled while {} pods use them", pods.len()))
-            }
+            VolumeReason::UsedByPods(pods) => (
+                Severity::Waiting,
+                format!("Released, and not recycled while {} use them", age::counted(pods.len(), "pod")),
+            ),
             _ => {
                 settled += usize::from(reason.is_settled());
                 continue;

@@ -149,8 +149,9 @@ pub(super) fn cordon(snapshot: &Snapshot, assumptions: &Assumptions, name: &Node
     let volumes = outlook.pairs.keys().filter(|(_, node)| node == name).count();
     let mut story = Story {
         summary: format!(
-            "nothing is detached: {volumes} volumes and {} pods stay",
-            pods(snapshot, name).len()
+            "nothing is detached: {} and {} stay",
+            age::counted(volumes, "volume"),
+            age::counted(pods(snapshot, name).len(), "pod")
         ),
         ..Story::default()
     };

@@ -8,7 +8,7 @@ use super::{Story, When, later, nodes, remove};
 use crate::{
     attach_detach::decide::csi::Waiting,
     binder::{act::write::WriteKind, tell::reason::VolumeReason},
-    explain::{age, assumptions::Assumptions, outlook::ask, report::Risk, snapshot::Snapshot},
+    explain::{assumptions::Assumptions, outlook::ask, report::Risk, snapshot::Snapshot},
     kube_api::{
         ids::{ClaimKey, PodKey, VolumeName},
         kinds::{
@@ -179,7 +179,7 @@ pub(super) fn delete_pod(snapshot: &Snapshot, assumptions: &Assumptions, key: &P
             story.tell(When::Then, Risk::Danger, "ClaimGoes", &claim_key, text);
         }
     }
-    story.summary = format!("{key} ends; {let_go} of its {} volumes leave its node", mine.len());
+    story.summary = format!("{key} ends; volumes that leave its node: {let_go} of {}", mine.len());
     story.assume("the kubelet ends the containers and unmounts within the pod's grace");
     story.assume(
         "what owns the pod (a StatefulSet, a Deployment) may make another, which takes the volumes again",
