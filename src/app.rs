@@ -185,8 +185,7 @@ impl Daemon {
         let watches = WatchMetrics::new(&metrics)?;
         let catch_ups = CatchUps::default();
         start_watches(&mut tasks, fetchers, &watches, &objects, &catch_ups)?;
-        let namespace = config.own_namespace.clone().or_else(|| api.own_namespace.clone());
-        let namespace = namespace.unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
+        let namespace = own_namespace(&config, api);
         let tally = config.election.is_some().then(LeaseTally::default);
         let mut runtimes = vec![Handle::current()];
         runtimes.extend(workplace.runtime());
@@ -291,6 +290,11 @@ impl Daemon {
         tracing::info!("stopped");
         Ok(())
     }
+}
+
+fn own_namespace(config: &Config, api: &ApiServer) -> String {
+    let namespace = config.own_namespace.as_ref().or(api.own_namespace.as_ref());
+    namespace.cloned().unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned())
 }
 
 fn log_start(api: &ApiServer, address: Option<SocketAddr>, identity: &str) {

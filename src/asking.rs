@@ -97,7 +97,7 @@ async fn answer(args: &ExplainArgs) -> Result<Verdict, Stop> {
 
     let until = args.wait.flatten().map(|time| Instant::now() + time);
     let mut printed = String::new();
-    let mut noted = Vec::new();
+    let mut told = Vec::new();
     loop {
         let started = Instant::now();
         let reading = reader.read(&subject, &progress).await?;
@@ -110,9 +110,11 @@ async fn answer(args: &ExplainArgs) -> Result<Verdict, Stop> {
             }
         };
         let notes = reading.server.notes();
-        if notes.len() > noted.len() {
-            notes.iter().for_each(|note| complain(note));
-            noted = notes;
+        if notes.len() > told.len() {
+            for note in &notes {
+                complain(note);
+            }
+            told = notes;
         }
         if is_last || args.watch {
             let form = form(&explanation, args)?;

@@ -20,7 +20,7 @@ use crate::{
     attach_detach::dry_run::volume_of,
     kube_api::{
         ids::AttachmentName,
-        kinds::{ObjectRef, PersistentVolume, PersistentVolumeClaim, VolumeAttachment},
+        kinds::{ClaimRef, ObjectRef, PersistentVolume, PersistentVolumeClaim, VolumeAttachment},
     },
 };
 
@@ -94,7 +94,7 @@ fn links(view: &View<'_>, subject: &Subject) -> Vec<Link> {
         Subject::Claim(key) => pod::of_claim(view, key, None),
         Subject::Volume(name) => {
             let claim = get::<PersistentVolume>(view, name)
-                .and_then(|volume| volume.spec.claim_ref.as_ref().map(|reference| reference.key()))
+                .and_then(|volume| volume.spec.claim_ref.as_ref().map(ClaimRef::key))
                 .filter(|key| get::<PersistentVolumeClaim>(view, key).is_some());
             let mut links = pod::of_volume(view, name, None);
             links.extend(claim.map(|key| claim::link(view, &key)));

@@ -2,6 +2,8 @@
 //!
 //! In: the objects of the chain as they were read, events, leases. Out: [`Evidence`], and the past in its order.
 
+use std::cmp::Reverse;
+
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
@@ -45,7 +47,7 @@ pub(super) fn evidence(view: &View<'_>, chain: &[ObjectRef], drivers: &[String])
             found.push(Evidence { at, from: "lease".to_owned(), text });
         }
     }
-    found.sort_by(|one, other| other.at.cmp(&one.at));
+    found.sort_by_key(|event| Reverse(event.at));
     found
 }
 

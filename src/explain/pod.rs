@@ -101,7 +101,7 @@ pub(super) fn of_volume(view: &View<'_>, name: &VolumeName, node: Option<&NodeNa
     };
     match node.filter(|node| !node.is_empty()) {
         Some(node) if view.on_node(&id, node).is_none() => {
-            links.extend(attachment::not_required(view, &id, node))
+            links.extend(attachment::not_required(view, &id, node));
         }
         Some(node) => links.extend(attachment::links(view, &id, node)),
         None => {

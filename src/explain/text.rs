@@ -301,7 +301,7 @@ pub fn dot(explanation: &Explanation) -> String {
     let mut before: Option<String> = None;
     for step in &explanation.steps {
         let node = name(&step.object);
-        let label = quoted(&format!("{node}\n{}", step.reason)).replace(' ', " ");
+        let label = quoted(&format!("{node}\n{}", step.reason));
         let color = if step.is_blocker { ", color=red" } else { "" };
         let _ = writeln!(graph, "  {} [label={label}{color}];", quoted(&node));
         if let Some(before) = before.filter(|before| *before != node) {

@@ -14,7 +14,7 @@ use crate::{
     binder::{matching::predicate::volume_class, tell::reason::VolumeReason},
     kube_api::{
         ids::VolumeName,
-        kinds::{PersistentVolume, VolumePhase},
+        kinds::{ClaimRef, PersistentVolume, VolumePhase},
     },
 };
 
@@ -71,7 +71,7 @@ pub(super) fn link(view: &View<'_>, name: &VolumeName) -> Link {
 }
 
 fn settled(subject: &Subject, volume: &PersistentVolume) -> Link {
-    let claim = volume.spec.claim_ref.as_ref().map(|reference| reference.key());
+    let claim = volume.spec.claim_ref.as_ref().map(ClaimRef::key);
     match (volume.status.phase, claim) {
         (VolumePhase::Bound, Some(claim)) => {
             Link::new(subject, "Bound", format!("bound to claim {claim}"), Verdict::Healthy)

@@ -230,19 +230,19 @@ impl Case {
             let default = form.default.to_string();
             all.push(json!({
                 "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
-                "metadata": metadata(name, json!({ "annotations": { "storageclass.kubernetes.io/is-default-class": default } })),
+                "metadata": metadata(name, &json!({ "annotations": { "storageclass.kubernetes.io/is-default-class": default } })),
                 "provisioner": form.provisioner, "volumeBindingMode": form.binding, "reclaimPolicy": "Delete",
             }));
         }
         for name in &self.drivers {
             all.push(json!({
-                "apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": metadata(name, Value::Null),
+                "apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": metadata(name, &Value::Null),
                 "spec": { "attachRequired": true },
             }));
         }
         for (name, form) in &self.leases {
             all.push(json!({
-                "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata(name, Value::Null),
+                "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata(name, &Value::Null),
                 "spec": { "holderIdentity": form.holder, "renewTime": form.renewed, "leaseDurationSeconds": 15 },
             }));
         }
@@ -251,13 +251,13 @@ impl Case {
     }
 }
 
-fn metadata(name: &str, more: Value) -> Value {
+fn metadata(name: &str, more: &Value) -> Value {
     let (namespace, name) = name.split_once('/').unwrap_or(("", name));
     let mut metadata = json!({ "name": name, "uid": format!("uid-{name}"), "resourceVersion": "7" });
     if !namespace.is_empty() {
         metadata["namespace"] = json!(namespace);
     }
-    merge(&mut metadata, &more);
+    merge(&mut metadata, more);
     metadata
 }
 
@@ -269,7 +269,7 @@ fn node(name: &str, form: &NodeForm) -> Value {
     };
     let attached = form.attached.iter().map(|volume| json!({ "name": handle(volume), "devicePath": "" }));
     let mut node = json!({
-        "apiVersion": "v1", "kind": "Node", "metadata": metadata(name, managed),
+        "apiVersion": "v1", "kind": "Node", "metadata": metadata(name, &managed),
         "spec": { "taints": form.taints.iter().map(|key| json!({ "key": key })).collect::<Vec<_>>() },
         "status": {
             "conditions": [{
@@ -296,7 +296,7 @@ fn volume(name: &str, form: &VolumeForm) -> Value {
         .unwrap_or_else(|| if reference.is_some() { "Bound".to_owned() } else { "Available".to_owned() });
     let mut volume = json!({
         "apiVersion": "v1", "kind": "PersistentVolume",
-        "metadata": metadata(name, json!({ "labels": form.labels })),
+        "metadata": metadata(name, &json!({ "labels": form.labels })),
         "spec": {
             "capacity": { "storage": form.size.as_deref().unwrap_or("20Gi") },
             "accessModes": modes(form.modes.as_ref()),
@@ -320,7 +320,7 @@ fn claim(name: &str, form: &ClaimForm) -> Value {
         .clone()
         .unwrap_or_else(|| if form.volume.is_some() { "Bound".to_owned() } else { "Pending".to_owned() });
     let mut claim = json!({
-        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata(name, Value::Null),
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata(name, &Value::Null),
         "spec": {
             "accessModes": modes(form.modes.as_ref()),
             "storageClassName": form.class.as_deref().unwrap_or("fast"), "volumeMode": "Filesystem",
@@ -352,7 +352,7 @@ fn pod(name: &str, form: &PodForm) -> Value {
     );
     let mut pod = json!({
         "apiVersion": "v1", "kind": "Pod",
-        "metadata": metadata(name, json!({ "creationTimestamp": form.created })),
+        "metadata": metadata(name, &json!({ "creationTimestamp": form.created })),
         "spec": { "nodeName": form.on.as_deref().unwrap_or_default(), "volumes": volumes.collect::<Vec<_>>() },
         "status": { "phase": "Pending" },
     });
@@ -365,7 +365,7 @@ fn attachment(form: &AttachmentForm) -> Value {
     let more = json!({ "creationTimestamp": form.created, "deletionTimestamp": form.deleted });
     let mut attachment = json!({
         "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment",
-        "metadata": metadata(name.as_str(), more),
+        "metadata": metadata(name.as_str(), &more),
         "spec": {
             "attacher": DRIVER, "nodeName": form.node, "source": { "persistentVolumeName": form.volume },
         },

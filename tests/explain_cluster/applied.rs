@@ -22,8 +22,8 @@ pub fn check(given: &Cluster, what: &Repair, advice: &Advice) -> Result<(), Fail
     match what {
         Repair::Relink(claim, volume) => {
             // Which one it binds to, the volumes say below.
-            let reason = outlook.binder.claims[claim].reason.as_deref().map(|reason| reason.code());
-            if !matches!(reason, None | Some("Bound" | "Binding")) {
+            let reason = &outlook.binder.claims[claim].reason;
+            if reason.as_ref().is_some_and(|reason| !["Bound", "Binding"].contains(&reason.code())) {
                 return Err(format!("the claim is not bound: {reason:?}").into());
             }
             let holders = after.objects.volumes.snapshot();

@@ -8,7 +8,7 @@
 mod applied;
 mod cluster;
 
-use std::{env, fs, path::Path};
+use std::{env, fmt::Write as _, fs, path::Path};
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use mooring::{
@@ -80,7 +80,7 @@ fn file(path: &Path) -> Result<(), Failed> {
             return Err(format!("{}: longer than a terminal: {line:?}", case.name).into());
         }
         let json = serde_json::to_string_pretty(&json).unwrap();
-        found += &format!("=== {}\n$ mooring {}\n{text}exit {exit}\n{json}\n\n", case.name, case.ask);
+        let _ = writeln!(found, "=== {}\n$ mooring {}\n{text}exit {exit}\n{json}\n", case.name, case.ask);
     }
     let answers = path.with_extension("txt");
     if env::var_os(BLESS).is_some() {

@@ -44,13 +44,13 @@ struct Group {
 /// All causes so far.
 pub(super) struct Groups {
     pub now: Timestamp,
-    groups: Vec<Group>,
+    all: Vec<Group>,
     by_cause: BTreeMap<Cause, usize>,
 }
 
 impl Groups {
     pub(super) fn new(now: Timestamp) -> Self {
-        Self { now, groups: Vec::new(), by_cause: BTreeMap::new() }
+        Self { now, all: Vec::new(), by_cause: BTreeMap::new() }
     }
 
     /// Whether a time is so long ago that what began then needs a person.
@@ -75,10 +75,10 @@ impl Groups {
                 examples: Vec::new(),
                 command: explain(&subject),
             };
-            self.groups.push(Group { finding, pods: BTreeSet::new() });
-            self.groups.len() - 1
+            self.all.push(Group { finding, pods: BTreeSet::new() });
+            self.all.len() - 1
         });
-        if let Some(Group { finding, .. }) = self.groups.get_mut(index) {
+        if let Some(Group { finding, .. }) = self.all.get_mut(index) {
             finding.count += 1;
             finding.oldest = earlier(finding.oldest, since);
             finding.next_at = earlier(finding.next_at, next_at);
@@ -91,7 +91,7 @@ impl Groups {
 
     /// Adds a finding that is no group of objects.
     pub(super) fn tell(&mut self, finding: Finding) {
-        self.groups.push(Group { finding, pods: BTreeSet::new() });
+        self.all.push(Group { finding, pods: BTreeSet::new() });
     }
 
     /// Whether something waits for this already.
@@ -101,14 +101,14 @@ impl Groups {
 
     /// A pod waits because of this cause.
     pub(super) fn suffers(&mut self, index: usize, pod: &PodKey) {
-        if let Some(group) = self.groups.get_mut(index) {
+        if let Some(group) = self.all.get_mut(index) {
             group.pods.insert(pod.clone());
         }
     }
 
     /// The class explains more than one of many claims does.
     pub(super) fn explained_by(&mut self, index: usize, class: &str) {
-        if let Some(Group { finding, .. }) = self.groups.get_mut(index)
+        if let Some(Group { finding, .. }) = self.all.get_mut(index)
             && finding.count == 2
             && !class.is_empty()
         {
@@ -118,13 +118,12 @@ impl Groups {
 
     /// The findings, the worst first, and how many pods wait in each namespace.
     pub(super) fn finish(self) -> (Vec<Finding>, BTreeMap<String, usize>) {
-        let pods: BTreeSet<&PodKey> = self.groups.iter().flat_map(|group| &group.pods).collect();
+        let pods: BTreeSet<&PodKey> = self.all.iter().flat_map(|group| &group.pods).collect();
         let mut by_namespace = BTreeMap::new();
         for pod in pods {
             *by_namespace.entry(pod.namespace().to_owned()).or_default() += 1;
         }
-        let counted =
-            self.groups.into_iter().map(|group| Finding { pods: group.pods.len(), ..group.finding });
+        let counted = self.all.into_iter().map(|group| Finding { pods: group.pods.len(), ..group.finding });
         let mut findings: Vec<Finding> = counted.collect();
         findings.sort_by(|one, other| {
             let key = |finding: &Finding| {

@@ -239,7 +239,7 @@ fn finalizers(
     if !groups.is_stuck(Some(deleted)) {
         return;
     }
-    for finalizer in metadata.finalizers.iter() {
+    for finalizer in &metadata.finalizers {
         let Some(who) = owner(finalizer.as_str()) else { continue };
         let victim = Victim { subject: subject.clone(), unit, since: Some(deleted), next_at: None };
         let cause = Cause {

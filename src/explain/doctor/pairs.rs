@@ -134,7 +134,7 @@ impl Found<'_> {
         use Severity::{Blocked, Waiting as Waits};
         let node = self.node;
         let driver = self.driver();
-        let if_stuck = if is_stuck { Blocked } else { Waits };
+        let severity_of_wait = if is_stuck { Blocked } else { Waits };
         let of_node = |severity, text: String| (severity, node.to_string(), None, text);
         let mut code = self.pair.waiting.as_ref().map_or("", Waiting::code);
         let (severity, about, next_at, text) = match &self.pair.waiting {
@@ -144,33 +144,25 @@ impl Found<'_> {
                     Some(NextWrite::CreateAttachment) | None => ("WaitingForVolumeAttachment", "attached"),
                 };
                 code = word;
-                (if_stuck, driver, None, next_write(text, is_stuck))
+                (severity_of_wait, driver, None, next_write(text, is_stuck))
             }
             Some(Waiting::WaitingForVolumeAttachment) => {
-                (if_stuck, driver, None, next_write("attached", is_stuck))
+                (severity_of_wait, driver, None, next_write("attached", is_stuck))
             }
             Some(Waiting::WaitingForAttacher | Waiting::DetachWaitingForAttacher) => {
-                match self.sidecars.presence(&driver, Sidecar::Attacher) {
-                    Presence::NotSeen => {
+                match self.absent_attacher(&driver, now) {
+                    Some(text) => {
                         code = "AttacherNotSeen";
-                        let text =
-                            format!("no attacher answers to {driver}: no lease, CSIDriver object or event");
                         (Blocked, driver, None, text)
                     }
-                    Presence::Gone(since) => {
-                        code = "AttacherNotSeen";
-                        let age = age::between(since, now);
-                        let text = format!("the attacher of {driver} was seen last {age} ago");
-                        (Blocked, driver, None, text)
-                    }
-                    Presence::Seen | Presence::Unknown => {
+                    None => {
                         let text = format!("the attacher of {driver} has not answered yet");
-                        (if_stuck, driver, None, text)
+                        (severity_of_wait, driver, None, text)
                     }
                 }
             }
             Some(Waiting::AttachError { message, .. } | Waiting::DetachError { message, .. }) => {
-                (if_stuck, driver, None, first_line(message))
+                (severity_of_wait, driver, None, first_line(message))
             }
             Some(Waiting::HeldByNode { conflict }) => {
                 let holders = self.wanting.get(&(self.volume, &conflict.node)).map_or(0, Vec::len);
@@ -187,7 +179,9 @@ impl Found<'_> {
             Some(
                 Waiting::DetachWaitingForUnmount { unforced } | Waiting::DetachWaitingForNode { unforced },
             ) => match unforced {
-                Unforced::NodeReady => of_node(if_stuck, format!("the kubelet of {node} has to unmount")),
+                Unforced::NodeReady => {
+                    of_node(severity_of_wait, format!("the kubelet of {node} has to unmount"))
+                }
                 Unforced::SwitchedOff => {
                     of_node(Blocked, format!("{node} is silent, and time may not force a detach"))
                 }
@@ -216,7 +210,7 @@ impl Found<'_> {
                 Some(*until),
                 format!("{writer} also writes here (migration unfinished?)"),
             ),
-            Some(Waiting::NodeStatusRefused { message }) => of_node(if_stuck, first_line(message)),
+            Some(Waiting::NodeStatusRefused { message }) => of_node(severity_of_wait, first_line(message)),
             Some(Waiting::RestoreGrace { until }) => {
                 (Waits, String::new(), Some(*until), "etcd was restored a short while ago".to_owned())
             }
@@ -228,9 +222,23 @@ impl Found<'_> {
                 | Waiting::DetachWaitingForSettlement
                 | Waiting::Uncertain
                 | Waiting::RetryBackoff { .. },
-            ) => (if_stuck, driver, None, "the controller is at it".to_owned()),
+            ) => (severity_of_wait, driver, None, "the controller is at it".to_owned()),
         };
         (Cause { severity, reason: code, about }, next_at, text)
+    }
+
+    /// That the attacher is not there, if that is known.
+    fn absent_attacher(&self, driver: &str, now: Timestamp) -> Option<String> {
+        match self.sidecars.presence(driver, Sidecar::Attacher) {
+            Presence::NotSeen => {
+                Some(format!("no attacher answers to {driver}: no lease, CSIDriver object or event"))
+            }
+            Presence::Gone(since) => {
+                let age = age::between(since, now);
+                Some(format!("the attacher of {driver} was seen last {age} ago"))
+            }
+            Presence::Seen | Presence::Unknown => None,
+        }
     }
 
     /// When the volume is taken from the node that holds it, if time decides.

@@ -1,9 +1,10 @@
 //! What `doctor` needs on a large cluster: printed, not judged.
 
-use std::{fs, time::Instant};
+use std::fs;
 
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::doctor;
 use crate::{
@@ -145,6 +146,7 @@ fn memory() -> String {
 }
 
 #[test]
+#[expect(clippy::print_stdout, reason = "its numbers are all that it is for")]
 #[ignore = "takes half a minute and judges nothing: prints time and memory"]
 fn a_large_cluster() {
     let began = Instant::now();

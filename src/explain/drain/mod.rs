@@ -27,7 +27,7 @@ use crate::{
     },
     kube_api::{
         ids::{ClaimKey, NodeName, PodKey, VolumeName},
-        kinds::{Node, ObjectRef, Pod, VolumeAttachment},
+        kinds::{ClaimRef, Node, ObjectRef, Pod, VolumeAttachment},
     },
 };
 
@@ -247,7 +247,7 @@ impl Look<'_> {
         let persistent = attachment.as_ref().and_then(|it| it.spec.source.persistent_volume_name.clone());
         let (driver, handle) = volume.driver_and_handle();
         let object = persistent.as_ref().and_then(|name| self.snapshot.objects.volumes.get(name));
-        let claim = object.as_ref().and_then(|it| it.spec.claim_ref.as_ref().map(|claim| claim.key()));
+        let claim = object.as_ref().and_then(|it| it.spec.claim_ref.as_ref().map(ClaimRef::key));
         let claim = claim.or_else(|| self.claim_of_pod(pods));
         let deleted = attachment.as_ref().and_then(|it| it.metadata.deletion_timestamp.as_deref().copied());
         let forced_at = match pair.waiting.as_ref() {

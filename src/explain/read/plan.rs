@@ -473,6 +473,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::too_many_lines, reason = "a table")]
     fn each_answer_leads_to_the_reads_that_it_calls_for_and_to_no_others() {
         let absent = |mut snapshot: Snapshot, node: &str| {
             let name = VolumeId::csi(&"d".into(), "h").attachment_name(&node.into());

@@ -159,7 +159,7 @@ fn suits(claim: &PersistentVolumeClaim, volume: &PersistentVolume, findings: &mu
     match misfit {
         Ok(None) => findings.proof.push("size, modes and class suit".to_owned()),
         Ok(Some(mismatch)) => {
-            findings.against.push(format!("pv/{} does not suit: {}", volume.metadata.name, mismatch.code()))
+            findings.against.push(format!("pv/{} does not suit: {}", volume.metadata.name, mismatch.code()));
         }
         Err(unreadable) => findings.against.push(format!("the claim cannot be read: {unreadable}")),
     }

@@ -19,6 +19,7 @@ use crate::{
     kube_api::{
         ids::AttachmentName,
         kinds::{Node, ObjectRef, PersistentVolume, Pod, VolumeAttachment, VolumePhase},
+        text::Text,
     },
 };
 
@@ -72,7 +73,7 @@ pub(super) fn propose(
     );
     findings.is_unseen |= presence == Presence::Unknown && snapshot.unseen.iter().any(|it| it.forbidden);
     let own = attacher_finalizer(driver);
-    let finalizers: Vec<&str> = attachment.metadata.finalizers.iter().map(|it| it.as_str()).collect();
+    let finalizers: Vec<&str> = attachment.metadata.finalizers.iter().map(Text::as_str).collect();
     findings.demand(
         finalizers == [own.as_str()],
         format!("what holds it is {own} alone"),

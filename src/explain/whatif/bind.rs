@@ -8,6 +8,7 @@ use super::{Story, When, remove};
 use crate::{
     binder::{
         dry_run::{Outlook, all_mismatches},
+        matching::predicate::Mismatch,
         tell::reason::ClaimReason,
     },
     explain::{
@@ -136,7 +137,7 @@ fn second(story: &mut Story, copy: &Snapshot, assumptions: &Assumptions, key: &C
                 When::Later,
                 Risk::Safe,
                 "SecondBest",
-                next,
+                &next,
                 format!("would be taken if {first} were not there"),
             );
         }
@@ -153,7 +154,7 @@ fn nearest(story: &mut Story, snapshot: &Snapshot, claim: &PersistentVolumeClaim
     let mut misses: Vec<(usize, String, Vec<&'static str>)> = Vec::new();
     snapshot.objects.volumes.for_each(|volume| {
         let Ok(faults) = all_mismatches(volume, claim) else { return };
-        let codes: Vec<&'static str> = faults.into_iter().map(|fault| fault.code()).collect();
+        let codes: Vec<&'static str> = faults.into_iter().map(Mismatch::code).collect();
         misses.push((codes.len(), volume.metadata.name.to_string(), codes));
         // Few are told of: few are kept.
         if misses.len() > 4 * NEAREST {
@@ -163,6 +164,6 @@ fn nearest(story: &mut Story, snapshot: &Snapshot, claim: &PersistentVolumeClaim
     });
     misses.sort();
     for (_, name, codes) in misses.into_iter().take(NEAREST) {
-        story.tell(When::Later, Risk::Safe, "DoesNotFit", name, codes.join(", "));
+        story.tell(When::Later, Risk::Safe, "DoesNotFit", &name, codes.join(", "));
     }
 }

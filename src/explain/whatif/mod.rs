@@ -112,7 +112,7 @@ impl Story {
         when: When,
         risk: Risk,
         action: &'static str,
-        object: impl ToString,
+        object: &(impl ToString + ?Sized),
         text: impl Into<String>,
     ) {
         self.effects.push(Effect {

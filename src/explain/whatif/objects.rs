@@ -8,7 +8,7 @@ use super::{Story, When, later, nodes, remove};
 use crate::{
     attach_detach::decide::csi::Waiting,
     binder::{act::write::WriteKind, tell::reason::VolumeReason},
-    explain::{assumptions::Assumptions, outlook::ask, report::Risk, snapshot::Snapshot},
+    explain::{age, assumptions::Assumptions, outlook::ask, report::Risk, snapshot::Snapshot},
     kube_api::{
         ids::{ClaimKey, PodKey, VolumeName},
         kinds::{
@@ -115,8 +115,8 @@ fn released_volume(
 fn users(snapshot: &Snapshot, key: &ClaimKey) -> Vec<PodKey> {
     let mut users = Vec::new();
     snapshot.objects.pods.for_each(|pod| {
-        let uses = pod.spec.volumes.iter().any(|volume| pod.claim_of(volume).as_ref() == Some(key));
-        if uses && !pod.is_terminated() {
+        let names_it = pod.spec.volumes.iter().any(|volume| pod.claim_of(volume).as_ref() == Some(key));
+        if names_it && !pod.is_terminated() {
             users.push(PodKey::new(&pod.metadata.namespace, &pod.metadata.name));
         }
     });

@@ -220,6 +220,7 @@ mod tests {
         Ok(*config)
     }
 
+    #[expect(clippy::unnecessary_wraps, reason = "short for each field of a choice")]
     fn is(text: &str) -> Option<String> {
         Some(text.to_owned())
     }
