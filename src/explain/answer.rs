@@ -158,7 +158,9 @@ fn sentence(link: &Link) -> String {
     let message = &link.step.message;
     match &link.step.next {
         Some(next) => match (next.at, &next.condition) {
-            (None, Some(condition)) => format!("{message}; it goes on when {condition}"),
+            (None, Some(condition)) => {
+                format!("{}; it goes on when {condition}", message.trim_end_matches('.'))
+            }
             _ => message.clone(),
         },
         None => message.clone(),

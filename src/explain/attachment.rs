@@ -3,14 +3,15 @@
 //! In: the verdict that attach/detach returned. Out: a [`Link`]; for a volume that another node holds, the link of that
 //! node, too, for there is where somebody has to act.
 
+use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
 use super::{
     actions::{never_by_hand, of_absent_program, of_silent_node, safe},
     age,
     links::{Link, program},
-    report::Verdict,
-    sidecars::{Presence, Sidecar},
+    report::{Action, Verdict},
+    sidecars::Sidecar,
     subject::Subject,
     view::{View, get},
 };
@@ -155,7 +156,7 @@ fn waits(
     volume: &VolumeId,
     node: &NodeName,
     waiting: &Waiting,
-    since: Option<k8s_openapi::jiff::Timestamp>,
+    since: Option<Timestamp>,
 ) -> Link {
     let subject = subject(volume, node);
     let code = waiting.code();
@@ -164,8 +165,12 @@ fn waits(
     let (driver, _) = volume.driver_and_handle();
     match waiting {
         Waiting::WaitingForAttacher | Waiting::DetachWaitingForAttacher => {
-            absent_attacher(view, &subject, driver).unwrap_or_else(|| {
-                let link = link(Verdict::Waiting).blocked_by(program("Attacher", driver), "has been asked");
+            let asked_for = if matches!(waiting, Waiting::WaitingForAttacher) { "Attach" } else { "Detach" };
+            absent_attacher(view, &subject, driver, since).unwrap_or_else(|| {
+                let asked = since.map_or(String::new(), |since| format!(" {} ago", age::between(since, view.now())));
+                let link = link(Verdict::Waiting)
+                    .blocked_by(program("Attacher", driver), format!("has been asked{asked}"))
+                    .next(asked_for, Some("the attacher answers: within seconds as a rule"));
                 let link = if view.sidecars.is_limited(driver, Sidecar::Attacher) {
                     link.act(safe(
                         "many volumes at once wait for its --kube-api-qps=5, the default: raise it in the driver's controller",
@@ -178,16 +183,14 @@ fn waits(
             })
         }
         Waiting::AttachError { at, .. } | Waiting::DetachError { at, .. } => {
-            let is_old = since.is_some_and(|since| view.now().as_second() - since.as_second() > LONGEST_PAUSE);
+            let is_old =
+                since.is_some_and(|since| view.now().as_second() - since.as_second() > LONGEST_PAUSE);
             let verdict = if is_old { Verdict::Blocked } else { Verdict::Waiting };
             let told = at.map_or(String::new(), |at| format!(", told {} ago", age::between(at, view.now())));
             link(verdict)
                 .blocked_by(program("Attacher", driver), format!("gets an error{told}"))
-                .next("Retry", Some("the attacher's own back-off, five minutes at most"))
-                .act(safe(
-                    format!("read the log of {driver}'s controller, and the storage's own console"),
-                    &["kubectl", "get", "pods", "-A", "-l", "app"],
-                ))
+                .next("Retry", Some("the attacher's own pause is over: five minutes at most"))
+                .act(logs_of(view, driver))
                 .act(never_by_hand())
         }
         Waiting::HeldByNode { conflict } => link(Verdict::Waiting)
@@ -196,21 +199,24 @@ fn waits(
         Waiting::DetachWaitingForUnmount { unforced } | Waiting::DetachWaitingForNode { unforced } => {
             unmounts(view, link(Verdict::Waiting), node, *unforced, node_object())
         }
-        Waiting::NodeGone => link(Verdict::Blocked)
-            .blocked_by(node_object(), "has no object")
-            .act(safe("see why the node object is gone, or let the pod's controller make a pod on another", &[])),
-        Waiting::Unreadable { object } => link(Verdict::Blocked).act(safe(
-            format!("mend {object}: what is wrong with it is in the message"),
+        Waiting::NodeGone => link(Verdict::Blocked).blocked_by(node_object(), "has no object").act(safe(
+            "see why the node object is gone, or let the pod's controller make a pod on another",
             &[],
         )),
+        Waiting::Unreadable { object } => link(Verdict::Blocked)
+            .act(safe(format!("mend {object}: what is wrong with it is in the message"), &[])),
         Waiting::ForeignAttachment { name } => link(Verdict::Blocked)
             .blocked_by(Subject::Attachment(name.clone()).json(), "has the name and is for something else")
-            .act(safe("find out who made it", &["kubectl", "get", "volumeattachment", name.as_str(), "-o", "yaml"])),
+            .act(safe(
+                "find out who made it",
+                &["kubectl", "get", "volumeattachment", name.as_str(), "-o", "yaml"],
+            )),
         Waiting::ForeignWriter { until, .. } | Waiting::RestoreGrace { until } => {
             link(Verdict::Waiting).next_at("Detach", *until, None)
         }
-        Waiting::WishNotCurrent => link(Verdict::Blocked)
-            .act(safe("see why claim and volume do not belong together any more", &[])),
+        Waiting::WishNotCurrent => {
+            link(Verdict::Blocked).act(safe("see why claim and volume do not belong together any more", &[]))
+        }
         Waiting::Publishing => link(Verdict::Waiting).next("WriteNodeStatus", None),
         Waiting::WaitingForVolumeAttachment => link(Verdict::Waiting).next("CreateVolumeAttachment", None),
         Waiting::WaitingForDeletion
@@ -261,18 +267,24 @@ fn unmounts(view: &View<'_>, link: Link, node: &NodeName, unforced: Unforced, ob
     }
 }
 
-fn absent_attacher(view: &View<'_>, subject: &Subject, driver: &str) -> Option<Link> {
-    let message = match view.sidecars.presence(driver, Sidecar::Attacher) {
-        Presence::Seen | Presence::Unknown => return None,
-        Presence::Gone(since) => {
-            format!("attacher {driver} was asked, and was seen last at {since}: its lease is not renewed")
+/// Where the attacher says more than it writes into the object.
+fn logs_of(view: &View<'_>, driver: &str) -> Action {
+    let text = format!("read the log of {driver}'s controller, and the storage's own console");
+    match view.sidecars.holder(driver, Sidecar::Attacher) {
+        Some((namespace, pod)) => {
+            safe(text, &["kubectl", "logs", "-n", namespace, pod, "--all-containers", "--tail=50"])
         }
-        Presence::NotSeen => {
-            format!(
-                "attacher {driver} was asked, and nothing of that name is there: no lease, no CSIDriver, no event"
-            )
-        }
-    };
+        None => safe(text, &["kubectl", "get", "leases,pods", "-A"]),
+    }
+}
+
+fn absent_attacher(
+    view: &View<'_>,
+    subject: &Subject,
+    driver: &str,
+    asked: Option<Timestamp>,
+) -> Option<Link> {
+    let message = view.sidecars.absence(driver, Sidecar::Attacher, asked)?;
     let link = Link::new(subject, "AttacherNotSeen", message, Verdict::Blocked);
     let link = link.blocked_by(program("Attacher", driver), "not seen").act(of_absent_program(driver));
     Some(link.act(never_by_hand()))

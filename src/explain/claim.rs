@@ -2,19 +2,21 @@
 //!
 //! In: the reason that the binder's decision returned. Out: a [`Link`], and for a claim without volume its candidates.
 
+use k8s_openapi::{api::core::v1::Event, jiff::Timestamp};
+
 use super::{
     actions::{care, never, of_absent_program, safe},
     candidates::{self, modes, quantity},
     links::{Link, program},
     report::{Action, Candidate, Verdict},
-    sidecars::{Presence, Sidecar},
+    sidecars::Sidecar,
     subject::Subject,
     view::{Missing, View, get},
 };
 use crate::{
     binder::{matching::predicate::claim_class, tell::reason::ClaimReason},
     kube_api::{
-        ids::ClaimKey,
+        ids::{ClaimKey, Uid},
         kinds::{PersistentVolume, PersistentVolumeClaim},
     },
 };
@@ -30,6 +32,11 @@ pub(super) fn link(view: &View<'_>, key: &ClaimKey) -> Link {
         return match view.missing::<PersistentVolumeClaim>(key) {
             Missing::Absent => {
                 Link::new(&subject, "ClaimMissing", format!("claim {key} does not exist"), Verdict::Blocked)
+                    .next("Recheck", Some("the claim appears"))
+                    .act(safe(
+                        "create the claim, or mend the name in the pod's template; see which there are",
+                        &["kubectl", "get", "pvc", "-n", key.namespace()],
+                    ))
             }
             Missing::Unreadable(error) => Link::new(
                 &subject,
@@ -92,15 +99,17 @@ fn settled(view: &View<'_>, claim: &PersistentVolumeClaim) -> Link {
             .filter(|pod| uses(view, pod, claim))
             .map(ToString::to_string)
             .collect();
-        let users = if users.is_empty() {
-            String::new()
+        let (told, until) = if users.is_empty() {
+            (String::new(), "the finalizers are gone".to_owned())
         } else {
-            format!("; pods that use it: {}", users.join(", "))
+            let users = users.join(", ");
+            (format!("; pods that use it: {users}"), format!("these pods have ended: {users}"))
         };
-        let message = format!("it is being deleted and waits for {}{users}", finalizers.join(", "));
+        let message = format!("it is being deleted and waits for {}{told}", finalizers.join(", "));
         return Link::new(&subject, "Terminating", message, Verdict::Waiting)
-            .next("Delete", Some("the finalizers are gone"))
-            .since(Some(*deleted));
+            .next("Delete", Some(&until))
+            .since(Some(*deleted))
+            .act(never("take the finalizer off by hand: a pod may still write to the volume"));
     }
     Link::new(&subject, "Bound", format!("bound to {volume}"), Verdict::Healthy)
 }
@@ -129,13 +138,20 @@ fn of_reason(view: &View<'_>, claim: &PersistentVolumeClaim, reason: &ClaimReaso
         return Link::new(&subject, "Forbidden", message, Verdict::Forbidden);
     }
     if let ClaimReason::WaitsForProvisioner(driver) = reason
-        && let Some(absent) = absent_provisioner(view, &subject, driver)
+        && let Some(absent) = absent_provisioner(view, &subject, driver, asked(view, claim))
     {
         return absent;
     }
     let message = match reason {
         ClaimReason::NoVolume => no_volume(claim),
         ClaimReason::NoProvisioner(name) if name == NO_PROVISIONER => no_volume(claim),
+        ClaimReason::WaitsForProvisioner(driver) => {
+            format!("provisioner {driver} was asked for a volume, and has not made it yet")
+        }
+        ClaimReason::NamedTaken(name, other) if *other == key => format!(
+            "volume {name:?}, which the claim names, still belongs to an earlier claim of the same name that is gone",
+            name = name.as_str()
+        ),
         reason => reason.to_string(),
     };
     let mut link = Link::new(&subject, reason.code(), message, verdict(reason));
@@ -160,19 +176,31 @@ fn no_volume(claim: &PersistentVolumeClaim) -> String {
     }
 }
 
-fn absent_provisioner(view: &View<'_>, subject: &Subject, driver: &str) -> Option<Link> {
-    let message = match view.sidecars.presence(driver, Sidecar::Provisioner) {
-        Presence::Seen | Presence::Unknown => return None,
-        Presence::Gone(since) => {
-            format!("provisioner {driver} was asked, and was seen last at {since}: its lease is not renewed")
-        }
-        Presence::NotSeen => format!(
-            "provisioner {driver} was asked, and nothing of that name is there: no lease, no CSIDriver, no event"
-        ),
-    };
+fn absent_provisioner(
+    view: &View<'_>,
+    subject: &Subject,
+    driver: &str,
+    asked: Option<Timestamp>,
+) -> Option<Link> {
+    let message = view.sidecars.absence(driver, Sidecar::Provisioner, asked)?;
     let link = Link::new(subject, "ProvisionerNotSeen", message, Verdict::Blocked);
     let link = link.blocked_by(program("Provisioner", driver), "not seen").act(of_absent_program(driver));
     Some(link.next("Bind", Some("the provisioner makes a volume")))
+}
+
+/// Since when a provisioner has been asked: since the first event that says so, or at the earliest since the claim is there.
+fn asked(view: &View<'_>, claim: &PersistentVolumeClaim) -> Option<Timestamp> {
+    let is_about = |event: &&Event| {
+        event.involved_object.uid.as_deref().is_some_and(|uid| Uid::from(uid) == claim.metadata.uid)
+            && event.reason.as_deref() == Some("ExternalProvisioning")
+    };
+    let told = view
+        .snapshot
+        .events
+        .iter()
+        .filter(is_about)
+        .filter_map(|event| event.first_timestamp.as_ref().map(|time| time.0));
+    told.min().or(claim.metadata.creation_timestamp)
 }
 
 /// Whether somebody has to act.
@@ -248,6 +276,9 @@ fn waits_for(key: &ClaimKey, reason: &ClaimReason) -> Option<(serde_json::Value,
         ClaimReason::NamedMissing(name) | ClaimReason::LostVolume(name) => {
             (volume(name), "does not exist".to_owned())
         }
+        ClaimReason::NamedTaken(name, other) if other == key => {
+            (volume(name), "belongs to the earlier claim by its UID".to_owned())
+        }
         ClaimReason::NamedTaken(name, other) => (volume(name), format!("belongs to claim {other}")),
         ClaimReason::Misbound(name, uid) => {
             (volume(name), format!("names a claim of uid {uid}, and {key} has another"))
@@ -296,6 +327,14 @@ fn actions(key: &ClaimKey, claim: &PersistentVolumeClaim, reason: &ClaimReason) 
             format!("create the volume {volume}, or make a new claim that names one that exists"),
             &["kubectl", "get", "pv"],
         )],
+        ClaimReason::NamedTaken(volume, other) if other == key => vec![
+            care(
+                "if this claim is to have the data of the earlier one, link them; the command shows the requests and \
+                 sends nothing without --yes",
+                &["mooring", "repair", "free", volume.as_str()],
+            ),
+            never("free it for another tenant: the earlier claim's data is on it"),
+        ],
         ClaimReason::NamedTaken(volume, _) | ClaimReason::NamedMismatched(volume, _) => {
             let command = explain("pv", volume.as_str());
             let command: Vec<&str> = command.iter().map(String::as_str).collect();

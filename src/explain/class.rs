@@ -52,6 +52,12 @@ pub(super) fn links(view: &View<'_>, name: &ClassName) -> Vec<Link> {
         Presence::Seen => {
             Link::new(&subject, "ProvisionerSeen", format!("provisioner {driver} is there"), Verdict::Healthy)
         }
+        Presence::NoLease => {
+            let message = format!(
+                "served by {driver}; there is no lease of it: it runs without leader election, or not"
+            );
+            Link::new(&subject, "ProvisionerUnknown", message, Verdict::Healthy)
+        }
         Presence::Unknown => {
             let message =
                 format!("served by {driver}; whether it is there cannot be told from what was read");

@@ -5,6 +5,7 @@
 use serde_json::Value;
 
 use super::{
+    actions::safe,
     attachment, claim,
     links::Link,
     report::Verdict,
@@ -16,7 +17,7 @@ use crate::{
     attach_detach::{desired::state::WhyUnresolved, dry_run::volume_of},
     kube_api::{
         ids::{ClaimKey, NodeName, PodKey, VolumeName},
-        kinds::{PersistentVolume, PersistentVolumeClaim, Pod, PodVolumeSource},
+        kinds::{Node, PersistentVolume, PersistentVolumeClaim, Pod, PodVolumeSource},
     },
 };
 
@@ -49,7 +50,7 @@ pub(super) fn links(view: &View<'_>, key: &PodKey) -> Vec<Link> {
     for volume in &pod.spec.volumes {
         let name: &str = &volume.name;
         let why = view.attach_detach.unresolved.get(&(key.clone(), name.to_owned()));
-        let unresolved = why.and_then(|why| unresolved(&subject, name, why));
+        let unresolved = why.and_then(|why| unresolved(view, &subject, name, why));
         if let Some(blocked) = unresolved.clone().filter(|link| link.verdict == Verdict::Blocked) {
             links.push(blocked);
             continue;
@@ -135,6 +136,18 @@ fn of_pod(view: &View<'_>, subject: &Subject, pod: &Pod) -> Link {
             Verdict::Waiting,
         )
         .detail("no node")
+        .next("Schedule", Some("the scheduler finds a node for it"))
+        .act(safe(
+            "see what the scheduler says, and whether one runs",
+            &[
+                "kubectl",
+                "describe",
+                "pod",
+                pod.metadata.name.as_str(),
+                "-n",
+                pod.metadata.namespace.as_str(),
+            ],
+        ))
         .since(since);
     }
     let phase = format!("{:?}", pod.status.phase);
@@ -153,8 +166,25 @@ fn of_pod(view: &View<'_>, subject: &Subject, pod: &Pod) -> Link {
 }
 
 /// A volume that cannot be attached yet; what the claim or volume says itself is left to it.
-fn unresolved(pod: &Subject, name: &str, why: &WhyUnresolved) -> Option<Link> {
+fn unresolved(view: &View<'_>, pod: &Subject, name: &str, why: &WhyUnresolved) -> Option<Link> {
     match why {
+        WhyUnresolved::NodeNotManaged(node)
+            if get::<Node>(view, node).is_none() && matches!(view.missing::<Node>(node), Missing::Absent) =>
+        {
+            let message = format!("volume {name}: node {node} does not exist, so nothing is attached there");
+            Some(
+                Link::new(pod, "NodeGone", message, Verdict::Waiting)
+                    .blocked_by(Subject::Node(node.clone()).json(), "does not exist")
+                    .next(
+                        "DeletePod",
+                        Some("the pod garbage collector finds the pod: within a minute as a rule"),
+                    )
+                    .act(safe(
+                        "or see whether the node is to come back under that name",
+                        &["kubectl", "get", "nodes"],
+                    )),
+            )
+        }
         WhyUnresolved::ClaimMissing(_)
         | WhyUnresolved::ClaimNotBound(_)
         | WhyUnresolved::VolumeMissing(_) => None,

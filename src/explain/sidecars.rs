@@ -1,8 +1,9 @@
 //! Whether the side-cars of a CSI driver are there, and how they run.
 //!
-//! In: leases, events and the pods of drivers, as far as they were read. Out: seen, gone, not seen, or not known. A
-//! side-car may run without leader election, so that without a lease it counts as absent only when nothing else shows
-//! the driver, either: no CSIDriver object, no event.
+//! In: leases, events and the pods of drivers, as far as they were read. Out: seen, gone, without lease, not seen, or not
+//! known. A side-car may run without leader election, so that without a lease it counts as absent at once only when
+//! nothing else shows the driver, either (no CSIDriver object, no event), and otherwise when it was asked and has long
+//! said nothing.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,7 +13,10 @@ use std::{
 use k8s_openapi::{api::coordination::v1::Lease, jiff::Timestamp};
 use serde_json::Value;
 
-use super::snapshot::{LEASES, Snapshot};
+use super::{
+    age,
+    snapshot::{LEASES, Snapshot},
+};
 use crate::kube_api::{
     ids::DriverName,
     kinds::{CsiDriver, Narrow, ObjectRef, Pod},
@@ -34,6 +38,8 @@ pub enum Presence {
     Seen,
     /// Its lease was renewed last at this time.
     Gone(Timestamp),
+    /// It has no lease, though its driver is installed: it runs without leader election, or it does not run.
+    NoLease,
     /// Nothing shows that there ever was one.
     NotSeen,
     /// It could not be told from what was read.
@@ -45,6 +51,9 @@ const DEFAULT_QPS: f64 = 5.0;
 
 /// For how long after its term a lease still counts: a side-car may just be restarting.
 const ALLOWANCE: Duration = Duration::from_mins(1);
+
+/// A side-car that runs does something about a request in that time, and be it that it reports an error.
+pub(super) const SILENCE: Duration = Duration::from_mins(2);
 
 /// The term of a lease that does not say (client-go).
 const TERM_SECONDS: i32 = 15;
@@ -78,11 +87,21 @@ impl<'a> Sidecars<'a> {
     /// The lease of a side-car.
     #[must_use]
     pub fn lease(&self, driver: &str, sidecar: Sidecar) -> Option<&'a Lease> {
-        let name = match sidecar {
-            Sidecar::Attacher => format!("external-attacher-leader-{}", sanitized(driver)),
-            Sidecar::Provisioner => sanitized(driver),
+        let names = match sidecar {
+            Sidecar::Attacher => vec![format!("external-attacher-leader-{}", sanitized(driver))],
+            // Provisioners that are not CSI's only take the slashes out (sig-storage-lib-external-provisioner).
+            Sidecar::Provisioner => vec![sanitized(driver), driver.replace('/', "-")],
         };
-        self.leases.get(name.as_str()).copied()
+        names.iter().find_map(|name| self.leases.get(name.as_str()).copied())
+    }
+
+    /// Namespace and name of the pod that holds the lease of a side-car, as far as the lease tells.
+    #[must_use]
+    pub fn holder(&self, driver: &str, sidecar: Sidecar) -> Option<(&'a str, &'a str)> {
+        let lease = self.lease(driver, sidecar)?;
+        // Some identities go on after the name of the pod.
+        let pod = lease.spec.as_ref()?.holder_identity.as_deref()?.split('_').next()?;
+        Some((lease.metadata.namespace.as_deref()?, pod)).filter(|(_, pod)| !pod.is_empty())
     }
 
     /// Whether a side-car is there.
@@ -100,10 +119,45 @@ impl<'a> Sidecars<'a> {
             let until = renewed.checked_add(term + ALLOWANCE).unwrap_or(Timestamp::MAX);
             return if held && now <= until { Presence::Seen } else { Presence::Gone(renewed) };
         }
-        let is_shown = self.snapshot.objects.drivers.get(&DriverName::from(driver)).is_some()
-            || self.event_sources.contains(driver);
+        let is_installed = self.snapshot.objects.drivers.get(&DriverName::from(driver)).is_some();
+        let has_spoken = sidecar == Sidecar::Provisioner && self.event_sources.contains(driver);
         let was_looked_for = self.snapshot.was_read(LEASES) && self.snapshot.is_listed::<CsiDriver>();
-        if was_looked_for && !is_shown { Presence::NotSeen } else { Presence::Unknown }
+        match (was_looked_for, has_spoken, is_installed) {
+            (false, _, _) | (true, true, _) => Presence::Unknown,
+            (true, false, true) => Presence::NoLease,
+            (true, false, false) => Presence::NotSeen,
+        }
+    }
+
+    /// Why a side-car that was asked for something at that time counts as absent, if it does.
+    #[must_use]
+    pub fn absence(&self, driver: &str, sidecar: Sidecar, asked: Option<Timestamp>) -> Option<String> {
+        let now = self.snapshot.taken_at;
+        let name = match sidecar {
+            Sidecar::Attacher => "attacher",
+            Sidecar::Provisioner => "provisioner",
+        };
+        match self.presence(driver, sidecar) {
+            Presence::Seen | Presence::Unknown => None,
+            Presence::Gone(since) => {
+                let age = age::between(since, now);
+                Some(format!(
+                    "{name} {driver} was asked, and was seen last {age} ago: its lease is not renewed"
+                ))
+            }
+            Presence::NoLease => {
+                let asked =
+                    asked.filter(|asked| asked.checked_add(SILENCE).is_ok_and(|until| until < now))?;
+                let age = age::between(asked, now);
+                Some(format!(
+                    "{name} {driver} was asked {age} ago and has not answered, and there is no lease of it: it does not \
+                     run, or runs without leader election and does not get on"
+                ))
+            }
+            Presence::NotSeen => Some(format!(
+                "{name} {driver} was asked, and nothing of that name is there: no lease, no CSIDriver, no event"
+            )),
+        }
     }
 
     /// The limit of requests per second with which the side-car that holds the lease runs, if its pod was read.

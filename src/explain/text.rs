@@ -113,9 +113,13 @@ impl Page {
         if all.is_empty() {
             return;
         }
-        let most = if self.style.wide { all.len() } else { CANDIDATES };
+        let is_of_class = |one: &&Candidate| !one.faults.iter().any(|fault| fault.reason == "ClassMismatch");
+        let shown: Vec<&Candidate> = if self.style.wide {
+            all.iter().collect()
+        } else {
+            all.iter().filter(is_of_class).take(CANDIDATES).collect()
+        };
         let _ = writeln!(self.text, "\nCANDIDATES ({})", all.len());
-        let shown: Vec<&Candidate> = all.iter().take(most).collect();
         let widest =
             |of: fn(&Candidate) -> &str| shown.iter().map(|one| of(one).chars().count()).max().unwrap_or(0);
         let widths =
@@ -129,8 +133,12 @@ impl Page {
             let head = format!("  {of:name$}  {large:size$}  {able:modes$}  {kind:class$}  ");
             self.hanging(&head, &faults);
         }
-        if all.len() > most {
-            let _ = writeln!(self.text, "  and {} more (-o wide)", all.len() - most);
+        match (shown.len(), all.len() - shown.len()) {
+            (_, 0) => {}
+            (0, _) => self.text.push_str("  none of this class (-o wide shows those of others)\n"),
+            (_, left) => {
+                let _ = writeln!(self.text, "  and {left} more (-o wide)");
+            }
         }
     }
 
@@ -147,7 +155,8 @@ impl Page {
                 (false, true) => "-",
             };
             let mark = if step.is_blocker { self.paint("31", mark) } else { mark.to_owned() };
-            let _ = writeln!(self.text, "  {mark} {}  {}", clean(&name(&step.object)), clean(&step.detail));
+            let head = format!("{}  {}", clean(&name(&step.object)), clean(&step.detail));
+            let _ = writeln!(self.text, "  {mark} {}", head.trim_end());
             self.hanging("      ", &format!("{}: {}", step.reason, step.message));
             for blocker in &step.blocked_by {
                 self.hanging("      ", &format!("waits for {} ({})", name(&blocker.object), blocker.why));

@@ -116,8 +116,12 @@ fn judge<'a>(
                     let age = age::between(since, groups.now);
                     (Blocked, format!("waits for a provisioner that was seen last {age} ago:"))
                 }
+                Presence::NoLease if stuck => {
+                    code = "ProvisionerNotSeen";
+                    (Blocked, "has waited long for a provisioner that has no lease:".to_owned())
+                }
                 Presence::Seen | Presence::Unknown if stuck => (Blocked, "has waited long for".to_owned()),
-                Presence::Seen | Presence::Unknown => (Waiting, "waits for".to_owned()),
+                Presence::Seen | Presence::NoLease | Presence::Unknown => (Waiting, "waits for".to_owned()),
             };
             of_class(severity, format!("class {class:?} {text} {provisioner}"))
         }

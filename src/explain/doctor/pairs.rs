@@ -20,7 +20,7 @@ use crate::{
     },
     explain::{
         age,
-        sidecars::{Presence, Sidecar, Sidecars},
+        sidecars::{Presence, SILENCE, Sidecar, Sidecars},
         snapshot::Snapshot,
         subject::Subject,
     },
@@ -150,7 +150,7 @@ impl Found<'_> {
                 (severity_of_wait, driver, None, next_write("attached", is_stuck))
             }
             Some(Waiting::WaitingForAttacher | Waiting::DetachWaitingForAttacher) => {
-                match self.absent_attacher(&driver, now) {
+                match self.absent_attacher(&driver, self.since(), now) {
                     Some(text) => {
                         code = "AttacherNotSeen";
                         (Blocked, driver, None, text)
@@ -228,7 +228,7 @@ impl Found<'_> {
     }
 
     /// That the attacher is not there, if that is known.
-    fn absent_attacher(&self, driver: &str, now: Timestamp) -> Option<String> {
+    fn absent_attacher(&self, driver: &str, asked: Option<Timestamp>, now: Timestamp) -> Option<String> {
         match self.sidecars.presence(driver, Sidecar::Attacher) {
             Presence::NotSeen => {
                 Some(format!("no attacher answers to {driver}: no lease, CSIDriver object or event"))
@@ -236,6 +236,10 @@ impl Found<'_> {
             Presence::Gone(since) => {
                 let age = age::between(since, now);
                 Some(format!("the attacher of {driver} was seen last {age} ago"))
+            }
+            Presence::NoLease => {
+                let is_long = asked.is_some_and(|asked| asked.checked_add(SILENCE).is_ok_and(|it| it < now));
+                is_long.then(|| format!("the attacher of {driver} does not answer, and has no lease"))
             }
             Presence::Seen | Presence::Unknown => None,
         }

@@ -373,7 +373,7 @@ fn queues(snapshot: &Snapshot, earlier: Option<&Snapshot>, volumes: &[NodeVolume
             is_there: match sidecars.presence(driver, Sidecar::Attacher) {
                 Presence::Seen => Some(true),
                 Presence::Gone(_) | Presence::NotSeen => Some(false),
-                Presence::Unknown => None,
+                Presence::NoLease | Presence::Unknown => None,
             },
         }
     };

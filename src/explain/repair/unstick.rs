@@ -64,7 +64,7 @@ pub(super) fn propose(
     let is_gone = match presence {
         Presence::NotSeen => true,
         Presence::Gone(since) => since.checked_add(STUCK_AFTER).is_ok_and(|until| until < now),
-        Presence::Seen | Presence::Unknown => false,
+        Presence::Seen | Presence::NoLease | Presence::Unknown => false,
     };
     findings.demand(
         is_gone,
