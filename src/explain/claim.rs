@@ -6,9 +6,11 @@ use k8s_openapi::{api::core::v1::Event, jiff::Timestamp};
 
 use super::{
     actions::{care, never, of_absent_program, safe},
+    age,
     candidates::{self, modes, quantity},
     links::{Link, program},
     report::{Action, Candidate, Verdict},
+    said::last_warning,
     sidecars::Sidecar,
     subject::Subject,
     view::{Missing, View, get},
@@ -24,6 +26,9 @@ use crate::{
 /// The provisioner of classes that have none.
 // KCM: pkg/volume/util/storageclass.go and pkg/apis/storage, NotSupportedProvisioner.
 pub(super) const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
+
+/// The longest pause between two tries of an external-provisioner (its default, `--retry-interval-max`), in seconds.
+const LONGEST_PAUSE: i64 = 5 * 60;
 
 /// The link of a claim.
 pub(super) fn link(view: &View<'_>, key: &ClaimKey) -> Link {
@@ -137,10 +142,12 @@ fn of_reason(view: &View<'_>, claim: &PersistentVolumeClaim, reason: &ClaimReaso
         let message = format!("it cannot be told why the claim waits: {what} may not be read");
         return Link::new(&subject, "Forbidden", message, Verdict::Forbidden);
     }
-    if let ClaimReason::WaitsForProvisioner(driver) = reason
-        && let Some(absent) = absent_provisioner(view, &subject, driver, asked(view, claim))
-    {
-        return absent;
+    if let ClaimReason::WaitsForProvisioner(driver) = reason {
+        let asked = asked(view, claim);
+        let told = failed_provisioner(view, &subject, driver, (claim, asked));
+        if let Some(link) = told.or_else(|| absent_provisioner(view, &subject, driver, asked)) {
+            return link;
+        }
     }
     let message = match reason {
         ClaimReason::NoVolume => no_volume(claim),
@@ -174,6 +181,30 @@ fn no_volume(claim: &PersistentVolumeClaim) -> String {
             "no volume of class {class:?} fits, and the class has no provisioner: its volumes are made by hand"
         ),
     }
+}
+
+/// The provisioner says that it cannot.
+fn failed_provisioner(
+    view: &View<'_>,
+    subject: &Subject,
+    driver: &str,
+    (claim, asked): (&PersistentVolumeClaim, Option<Timestamp>),
+) -> Option<Link> {
+    let warning = last_warning(view, &claim.metadata.uid, &["ProvisioningFailed"])?;
+    let is_long = asked.is_some_and(|asked| view.now().as_second() - asked.as_second() > LONGEST_PAUSE);
+    let verdict = if is_long { Verdict::Blocked } else { Verdict::Waiting };
+    let message = format!("the provisioner could not make the volume, and tries again: {}", warning.message);
+    let told = format!("got an error, told {} ago", age::between(warning.at, view.now()));
+    let text = format!("read the log of {driver}'s controller, and the storage's own console");
+    let logs = match view.sidecars.holder(driver, Sidecar::Provisioner) {
+        Some((namespace, pod)) => {
+            safe(text, &["kubectl", "logs", "-n", namespace, pod, "--all-containers", "--tail=50"])
+        }
+        None => safe(text, &["kubectl", "get", "leases,pods", "-A"]),
+    };
+    let link = Link::new(subject, "ProvisionerError", message, verdict);
+    let link = link.blocked_by(program("Provisioner", driver), told).act(logs);
+    Some(link.next("Retry", Some("the provisioner's own pause is over: five minutes at most")))
 }
 
 fn absent_provisioner(

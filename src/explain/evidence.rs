@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::{
     report::{Evidence, Happened},
+    said,
     view::View,
 };
 use crate::kube_api::{ids::Uid, kinds::ObjectRef};
@@ -86,9 +87,7 @@ pub(super) fn timeline(view: &View<'_>, chain: &[ObjectRef]) -> Vec<Happened> {
         uid.is_some_and(|uid| uids.contains(&uid.as_str()) && !Uid::from(uid.as_str()).is_empty())
     };
     for event in view.snapshot.events.iter().filter(|event| about(event.involved_object.uid.as_ref())) {
-        let at = event.last_timestamp.as_ref().or(event.first_timestamp.as_ref()).map(|time| time.0);
-        let at = at.or(event.event_time.as_ref().map(|time| time.0));
-        let Some(at) = at else { continue };
+        let Some(at) = said::at(event) else { continue };
         let count =
             event.count.filter(|count| *count > 1).map_or(String::new(), |count| format!(" ({count} times)"));
         let reason = event.reason.as_deref().unwrap_or_default();

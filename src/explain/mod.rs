@@ -32,6 +32,7 @@ pub mod read;
 pub mod reasons;
 pub mod repair;
 pub mod report;
+mod said;
 pub mod sidecars;
 pub mod snapshot;
 pub mod subject;

@@ -6,9 +6,10 @@ use serde_json::Value;
 
 use super::{
     actions::safe,
-    attachment, claim,
+    age, attachment, claim,
     links::Link,
     report::Verdict,
+    said::last_warning,
     subject::Subject,
     view::{Missing, View, get},
     volume,
@@ -17,12 +18,15 @@ use crate::{
     attach_detach::{desired::state::WhyUnresolved, dry_run::volume_of},
     kube_api::{
         ids::{ClaimKey, NodeName, PodKey, VolumeName},
-        kinds::{Node, PersistentVolume, PersistentVolumeClaim, Pod, PodVolumeSource},
+        kinds::{Node, PersistentVolume, PersistentVolumeClaim, Pod, PodPhase, PodVolumeSource},
     },
 };
 
 /// Reasons of claims that end when the pod has a node.
 const WAITS_FOR_POD: [&str; 2] = ["WaitingForFirstConsumer", "WaitingForScheduling"];
+
+/// A kubelet that has failed to mount for longer than that, in seconds, needs a person: its pauses are two minutes at most.
+const LONG: i64 = 5 * 60;
 
 /// The chain of a pod.
 pub(super) fn links(view: &View<'_>, key: &PodKey) -> Vec<Link> {
@@ -67,6 +71,9 @@ pub(super) fn links(view: &View<'_>, key: &PodKey) -> Vec<Link> {
         let Some(claim) = claim else { continue };
         links.extend(of_claim(view, &claim, Some(&pod.spec.node_name)));
         links.extend(unresolved);
+    }
+    if links.iter().all(|link| link.verdict == Verdict::Healthy) {
+        links.extend(not_mounted(view, &pod));
     }
     if pod.spec.node_name.is_empty() {
         // What waits for the pod to be scheduled is not what it waits for.
@@ -163,6 +170,28 @@ fn of_pod(view: &View<'_>, subject: &Subject, pod: &Pod) -> Link {
     Link::new(subject, "Scheduled", message, Verdict::Healthy)
         .detail(format!("on {}  {state}{ends}", pod.spec.node_name))
         .since(since)
+}
+
+/// All is where it should be, and the kubelet says that it cannot mount it.
+fn not_mounted(view: &View<'_>, pod: &Pod) -> Option<Link> {
+    if pod.status.phase != PodPhase::Pending || pod.spec.node_name.is_empty() {
+        return None;
+    }
+    let node = &pod.spec.node_name;
+    let warning = last_warning(view, &pod.metadata.uid, &["FailedMount", "FailedMapVolume"])?;
+    let age = view.now().as_second() - pod.metadata.creation_timestamp?.as_second();
+    let verdict = if age > LONG { Verdict::Blocked } else { Verdict::Waiting };
+    let message = format!("the kubelet of {node} could not mount, and tries again: {}", warning.message);
+    let told = format!("got an error, told {} ago", age::between(warning.at, view.now()));
+    let field = format!("spec.nodeName={node}");
+    let link = Link::new(&Subject::Node(node.clone()), "MountError", message, verdict)
+        .blocked_by(Subject::Node(node.clone()).json(), told)
+        .next("Mount", Some("the kubelet's own pause is over: two minutes at most"))
+        .act(safe(
+            "read the kubelet's log there, and that of the driver's node plugin",
+            &["kubectl", "get", "pods", "-A", "--field-selector", &field],
+        ));
+    Some(link.detail(format!("on {node}")))
 }
 
 /// A volume that cannot be attached yet; what the claim or volume says itself is left to it.

@@ -18,10 +18,10 @@ const PAGES: &[(&str, &str)] = pages! {
     DriverNotRegistered DynamicProvisioningDisabled FlexVolumeUnsupported Forbidden ForeignAttachment
     ForeignWriter HandleShared HeldByNode HoldsOtherVolume HoldsUnfitVolume LargerThanBest
     LeftToProvisioner LeftoverRecyclerPod LostMisbound LostReference LostVolumeMissing MalformedClaim
-    MalformedSource ModeMismatch NamedVolumeMismatch NamedVolumeMissing NamedVolumeTaken NoCapacity
+    MalformedSource ModeMismatch MountError NamedVolumeMismatch NamedVolumeMissing NamedVolumeTaken NoCapacity
     NoClassAndNoMatch NoPodScheduled NoProvisioner NodeGone NodeNotManaged
     NodeStatusRefused NotAttachable NotFound NotReady NotReclaimable ObjectUnreadable PhaseNotAvailable
-    ProvisionerChanged ProvisionerNotSeen ProvisionerSeen ProvisionerUnknown Provisioning
+    ProvisionerChanged ProvisionerError ProvisionerNotSeen ProvisionerSeen ProvisionerUnknown Provisioning
     ProvisioningError ProvisioningUnsupported Publishing Ready RecycleFailed Recycling Releasing
     Reserved ReservedForOther RestoreGrace Retained RetryBackoff SelectorMismatch Terminating TooSmall
     Unbinding Uncertain UnknownBindingMode UsedByPods VolumeBoundElsewhere VolumeBusy VolumeMissing

@@ -34,7 +34,7 @@ const GROUPS: [Group; 7] = [
     Group {
         title: "Claims",
         sources: &[("src/binder/tell/reason.rs", "impl ClaimReason ")],
-        added: &["ProvisionerNotSeen"],
+        added: &["ProvisionerError", "ProvisionerNotSeen"],
     },
     Group {
         title: "Volumes",
@@ -54,7 +54,7 @@ const GROUPS: [Group; 7] = [
     Group {
         title: "Volumes of pods that cannot be attached yet",
         sources: &[("src/attach_detach/desired/state.rs", "impl WhyUnresolved ")],
-        added: &["NoPodScheduled", "NotAttachable"],
+        added: &["MountError", "NoPodScheduled", "NotAttachable"],
     },
     Group {
         title: "All of these",

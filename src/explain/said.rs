@@ -1,0 +1,46 @@
+//! What the provisioner and the kubelet said last, in their events: they write no status that could be read.
+//!
+//! In: events as they were read. Out: the latest warning about an object.
+
+use k8s_openapi::{api::core::v1::Event, jiff::Timestamp};
+
+use super::view::View;
+use crate::kube_api::ids::Uid;
+
+/// The stock binder, whose events about provisioning tell nothing of the provisioner itself.
+// KCM: pkg/controller/volume/persistentvolume/pv_controller_base.go.
+const BINDER: &str = "persistentvolume-controller";
+
+/// A warning.
+pub(super) struct Warning<'a> {
+    /// When it was given last.
+    pub at: Timestamp,
+    /// In the program's own words.
+    pub message: &'a str,
+}
+
+/// The latest warning about an object for one of the reasons, unless the binder itself gave it.
+pub(super) fn last_warning<'a>(view: &View<'a>, uid: &Uid, reasons: &[&str]) -> Option<Warning<'a>> {
+    let is_meant = |event: &&Event| {
+        event.type_.as_deref() == Some("Warning")
+            && event.reason.as_deref().is_some_and(|reason| reasons.contains(&reason))
+            && event.involved_object.uid.as_deref().is_some_and(|of| Uid::from(of) == *uid)
+            && source(event) != Some(BINDER)
+    };
+    let told = view.snapshot.events.iter().filter(is_meant);
+    let dated = told.filter_map(|event| Some(Warning { at: at(event)?, message: event.message.as_deref()? }));
+    dated.max_by_key(|warning| warning.at)
+}
+
+/// When an event was last given.
+pub(super) fn at(event: &Event) -> Option<Timestamp> {
+    let series =
+        event.series.as_ref().and_then(|series| series.last_observed_time.as_ref()).map(|time| time.0);
+    let last = event.last_timestamp.as_ref().or(event.first_timestamp.as_ref()).map(|time| time.0);
+    series.or(last).or(event.event_time.as_ref().map(|time| time.0))
+}
+
+fn source(event: &Event) -> Option<&str> {
+    let component = event.source.as_ref().and_then(|source| source.component.as_deref());
+    component.or(event.reporting_component.as_deref())
+}
