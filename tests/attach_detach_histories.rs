@@ -29,6 +29,9 @@ use libtest_mimic::{Arguments, Failed, Trial};
 /// Histories per run; `MOORING_HISTORIES` asks for more.
 const HISTORIES: u64 = 1_000;
 
+/// Histories about whose states explanations are asked for.
+const EXPLAINED: u64 = 100;
+
 /// Seeds beyond those that found something: a doubt about a create was ended by a read that had been
 /// answered before it was over, and was heard of after (S1); a deletion arrived when a node that had been gone
 /// was back, which is nobody's fault; a volume was wanted and no longer before the predecessor's timers were read (S4);
@@ -49,6 +52,14 @@ fn main() {
     let random = Trial::test("S1–S11 S13–S17 L8 L9 and convergence over random histories", move || {
         for seed in &seeds {
             histories::play(*seed).map_err(|error| Failed::from(format!("MOORING_SEED={seed}: {error}")))?;
+        }
+        Ok(())
+    });
+    let explained = Trial::test("what explanations say of random histories is what happens", move || {
+        let seeds = number("MOORING_SEED").map_or(0..EXPLAINED, |seed| seed..seed + 1);
+        for seed in seeds {
+            let told = |error| Failed::from(format!("MOORING_SEED={seed}: {error}"));
+            histories::explained::play(seed).map_err(told)?;
         }
         Ok(())
     });
@@ -98,6 +109,7 @@ fn main() {
     };
     trials.push(explore(name.to_owned(), bounds));
     trials.push(random);
+    trials.push(explained);
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 

@@ -134,7 +134,8 @@ fn of_attachment(view: &View<'_>, name: &AttachmentName) -> Vec<Link> {
     let node = &attachment.spec.node_name;
     if view.attach_detach.foreign.contains_key(name) {
         let message = format!(
-            "it was not made by the attach/detach controller, and stays until it is deleted: on {node}"
+            "by its name it was not made for its volume on {node} by the attach/detach controller, which leaves it: it stays \
+             until it is deleted"
         );
         return vec![
             Link::new(&subject, "ForeignAttachment", message, Verdict::Blocked).detail(format!("on {node}")),

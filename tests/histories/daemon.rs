@@ -406,6 +406,13 @@ impl Daemon {
             })
     }
 
+    /// Attachments that wait for something of these codes, as the daemon says.
+    pub fn waiting_for(&self, codes: &[&str]) -> BTreeSet<String> {
+        let waits = self.reporter.diagnostics().waits();
+        let of_these = waits.iter().filter(|(_, wait)| codes.contains(&wait.reason.waiting.code()));
+        of_these.map(|(key, _)| key.volume.attachment_name(&key.node).to_string()).collect()
+    }
+
     /// What the daemon says it waits for.
     pub fn waits_for(&self) -> String {
         format!("{:?}", self.reporter.diagnostics().waits())

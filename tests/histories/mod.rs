@@ -3,6 +3,7 @@
 mod actors;
 mod clocks;
 mod daemon;
+pub mod explained;
 pub mod explore;
 mod fingerprint;
 mod justified;
@@ -35,21 +36,7 @@ const INHERITED: usize = 3;
 
 /// Plays the history of a seed. The error is the first broken promise.
 pub fn play(seed: u64) -> Result<(), String> {
-    fastrand::seed(seed);
-    let mut server = Server::new();
-    // Of their own, so that the histories themselves stay those of their seeds.
-    let mut clocks = Rng::with_seed(!seed);
-    server.clocks.step_all(&mut clocks);
-    let mut history = History {
-        daemon: Daemon::stand_by(&server).going_at(Clocks::rate(&mut clocks)),
-        standby: Daemon::stand_by(&server).going_at(Clocks::rate(&mut clocks)),
-        server,
-        rng: Rng::with_seed(seed),
-        clocks,
-        policy: (seed % 8 == 6).then(|| Rng::with_seed(seed ^ 0x5eed)),
-        ending: Ending::AllIsWell,
-    };
-    history.daemon.wins(&history.server)?;
+    let mut history = History::begin(seed)?;
     let rivalry = history.rng.u32(0..4) == 0;
     // In some histories somebody deletes attachments by hand. The others are what they were before.
     let meddling = seed % 8 == 3;
@@ -91,6 +78,25 @@ struct History {
 }
 
 impl History {
+    fn begin(seed: u64) -> Result<Self, String> {
+        fastrand::seed(seed);
+        let mut server = Server::new();
+        // Of their own, so that the histories themselves stay those of their seeds.
+        let mut clocks = Rng::with_seed(!seed);
+        server.clocks.step_all(&mut clocks);
+        let mut history = Self {
+            daemon: Daemon::stand_by(&server).going_at(Clocks::rate(&mut clocks)),
+            standby: Daemon::stand_by(&server).going_at(Clocks::rate(&mut clocks)),
+            server,
+            rng: Rng::with_seed(seed),
+            clocks,
+            policy: (seed % 8 == 6).then(|| Rng::with_seed(seed ^ 0x5eed)),
+            ending: Ending::AllIsWell,
+        };
+        history.daemon.wins(&history.server)?;
+        Ok(history)
+    }
+
     fn step(&mut self, rivalry: bool) -> Result<(), String> {
         let Self { server, daemon, standby, rng, clocks, policy, .. } = self;
         if clocks.u32(0..20) == 0 {
