@@ -379,7 +379,9 @@ impl Caller {
             (timeout(server_time + ANSWER, exchange).await.ok(), None)
         };
         let ending = match (&exchanged, kept) {
-            (Some((code, result)), _) => Ending::of(*code, result.as_ref().err()),
+            (Some((code, result)), _) => {
+                Ending::of(*code, result.as_ref().err(), server_time <= started.elapsed())
+            }
             (None, None) => Ending::TimedOut,
             (None, Some(Kept::NotBegun)) => Ending::NotBegun,
             (None, Some(Kept::ForTheLease)) => Ending::Unsaid,

@@ -45,13 +45,16 @@ pub(super) enum Ending {
 }
 
 impl Ending {
-    /// Of an answer with this status, 0 if the connection failed.
+    /// Of an answer with this status, 0 if the connection failed, and whether the server's time was over by then.
     ///
+    /// apiserver: server/filters/timeout.go: a handler that is late is answered with 504, or, if it had begun to answer,
+    /// by an end of the connection.
     /// apiserver: admission/plugin/webhook/errors/statuserror.go and its dispatchers: a webhook that fails closed when
     /// its time is over makes an internal error, of which the message alone tells.
-    pub(super) fn of(code: u16, error: Option<&CallError>) -> Self {
+    pub(super) fn of(code: u16, error: Option<&CallError>, is_over: bool) -> Self {
         match (code, error) {
             (408 | 504, _) => Self::TimedOut,
+            (0, Some(CallError::Unknown(_))) if is_over => Self::TimedOut,
             (0 | 401 | 403 | 429, _) => Self::Unsaid,
             (500, Some(CallError::Unknown(message))) if is_late_webhook(message) => Self::TimedOut,
             _ => Self::Answered,
@@ -293,9 +296,12 @@ mod tests {
             (409, String::new(), Ending::Answered),
         ];
         for (code, message, expected) in cases {
-            assert_eq!(Ending::of(code, Some(&CallError::Unknown(message))), expected, "{code}");
+            assert_eq!(Ending::of(code, Some(&CallError::Unknown(message)), false), expected, "{code}");
         }
-        assert_eq!(Ending::of(200, None), Ending::Answered);
+        let cut = CallError::Unknown("connection closed before message completed".to_owned());
+        assert_eq!(Ending::of(0, Some(&cut), true), Ending::TimedOut);
+        assert_eq!(Ending::of(0, Some(&cut), false), Ending::Unsaid);
+        assert_eq!(Ending::of(200, None, true), Ending::Answered);
     }
 
     #[test]
