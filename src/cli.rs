@@ -15,7 +15,7 @@ pub mod kcm_flags;
 use std::{collections::BTreeMap, ffi::OsString, path::PathBuf, time::Duration};
 
 use arguments::Ignored;
-use asking::{ASKING, ExplainArgs};
+use asking::{ASKING, DoctorArgs, ExplainArgs, NodeArgs, RepairArgs, WhatifArgs};
 
 use clap::{ArgMatches, Args, CommandFactory, Parser, Subcommand, ValueEnum, error::ErrorKind};
 
@@ -40,6 +40,15 @@ pub enum Command {
     /// Say why a pod, a claim, a volume, an attachment, a node or a class waits, who has to act, and what is safe. Reads
     /// with your own rights, on any cluster, and writes nothing.
     Explain(Box<ExplainArgs>),
+    /// Look at the whole cluster: what is blocked, waits or is at risk, those first that hold up most, each with the command
+    /// that explains it.
+    Doctor(Box<DoctorArgs>),
+    /// Show a node's volumes; with --drain what still holds the node, how fast it goes, and how long it will take.
+    Node(Box<NodeArgs>),
+    /// Say what would happen if, from a copy of the cluster: nothing is written.
+    Whatif(Box<WhatifArgs>),
+    /// Propose one of the few patches that people make by hand, with its proof; --yes sends it.
+    Repair(Box<RepairArgs>),
 }
 
 impl Command {
@@ -47,7 +56,7 @@ impl Command {
     pub fn run_args(&mut self) -> Option<&mut RunArgs> {
         match self {
             Self::Run(args) => Some(args),
-            Self::Explain(_) => None,
+            Self::Explain(_) | Self::Doctor(_) | Self::Node(_) | Self::Whatif(_) | Self::Repair(_) => None,
         }
     }
 }
@@ -392,7 +401,7 @@ mod tests {
     fn run(arguments: &[&str]) -> Result<RunArgs, Stop> {
         match parse(["mooring", "run"].iter().chain(arguments))?.command {
             Command::Run(args) => Ok(*args),
-            Command::Explain(_) => panic!("{arguments:?}"),
+            _ => panic!("{arguments:?}"),
         }
     }
 

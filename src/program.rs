@@ -29,6 +29,10 @@ pub fn execute(command: Command) -> ExitCode {
     match command {
         Command::Run(args) => run(*args),
         Command::Explain(args) => asking::run(&args),
+        Command::Doctor(args) => asking::run_doctor(&args),
+        Command::Node(args) => asking::run_node(&args),
+        Command::Whatif(args) => asking::run_whatif(&args),
+        Command::Repair(args) => asking::run_repair(&args),
     }
 }
 

@@ -134,8 +134,8 @@ fn of_attachment(view: &View<'_>, name: &AttachmentName) -> Vec<Link> {
     let node = &attachment.spec.node_name;
     if view.attach_detach.foreign.contains_key(name) {
         let message = format!(
-            "by its name it was not made for its volume on {node} by the attach/detach controller, which leaves it: it stays \
-             until it is deleted"
+            "its name is not that of its volume on {node}: the attach/detach controller did not make it and leaves it, and \
+             it stays until it is deleted"
         );
         return vec![
             Link::new(&subject, "ForeignAttachment", message, Verdict::Blocked).detail(format!("on {node}")),

@@ -362,7 +362,7 @@ fn actions(key: &ClaimKey, claim: &PersistentVolumeClaim, reason: &ClaimReason) 
             care(
                 "if this claim is to have the data of the earlier one, link them; the command shows the requests and \
                  sends nothing without --yes",
-                &["mooring", "repair", "free", volume.as_str()],
+                &["mooring", "repair", "relink", name, volume.as_str(), "-n", namespace],
             ),
             never("free it for another tenant: the earlier claim's data is on it"),
         ],

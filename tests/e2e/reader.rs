@@ -40,6 +40,7 @@ pub fn stories() -> Vec<Story> {
         )
         .at(Place::RealServer),
         story("reader_sees_an_attachment_that_does_not_go", sees_a_stuck_attachment),
+        story("commands_answer_where_the_stock_loops_rule", commands).at(Place::RealServer),
         story("reader_of_one_namespace_says_what_it_may_not_see", one_namespace).at(Place::RealServer),
     ]
 }
@@ -280,4 +281,56 @@ async fn one_namespace(stage: Stage) {
     let subject = Subject::new("pvc", NAMESPACE, "c1").unwrap();
     let error = reader.read(&subject, &|_| {}).await.unwrap_err().to_string();
     assert!(error.contains("does not accept the credentials"), "{error}");
+}
+
+/// `doctor`, `node`, `whatif` and `repair` as they are typed, and a repair that the stock binder finishes.
+async fn commands(stage: Stage) {
+    let plane = &stage.real().plane;
+    let loops = ["persistentvolume-attach-detach-controller", "persistentvolume-binder-controller"];
+    let quick = ["--kube-api-qps=-1", "--kube-api-burst=-1", "--pvclaimbinder-sync-period=500ms"];
+    let _stock = plane.controller_manager(&loops, &quick);
+    let (_attacher, _kubelets) = (stage.attacher(), stage.kubelets());
+    let cluster = &stage.cluster;
+    cluster.node("n1").await;
+    cluster.bound_pair("v1", "c1").await;
+    cluster.pod("p1", "n1", &["c1"]).await;
+    cluster.running("p1").await;
+    cluster.published("n1", &["v1"]).await;
+    let kubeconfig = plane.kubeconfig(plane.url(), &plane.token(User::Admin));
+    let asked = async |words: &str| {
+        let mut command = tokio::process::Command::new(PROGRAM);
+        command.args(words.split(' ')).arg("--kubeconfig").arg(&kubeconfig);
+        let output = command.output().await.unwrap();
+        let stdout = String::from_utf8(output.stdout).unwrap();
+        (output.status.code(), stdout, String::from_utf8(output.stderr).unwrap())
+    };
+
+    let (code, stdout, stderr) = asked("node n1").await;
+    assert_eq!(code, Some(0), "{stdout}{stderr}");
+    assert!(stdout.contains("n1  Ready") && stdout.contains("default/p1"), "{stdout}");
+    let (code, stdout, stderr) = asked("whatif delete pod p1 -o json").await;
+    let answer: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!(
+        (code, answer["effects"][0]["action"].as_str()),
+        (Some(0), Some("Detach")),
+        "{stdout}{stderr}"
+    );
+    let (code, stdout, _) = asked("repair free v1").await;
+    assert!(code == Some(2) && stdout.starts_with("REFUSED"), "{stdout}");
+    cluster.claim("c2").await;
+    let (code, stdout, stderr) = asked("doctor").await;
+    assert_eq!(code, Some(2), "{stdout}{stderr}");
+    assert!(stdout.contains("NoClassAndNoMatch") && stdout.contains("mooring explain pvc/c2"), "{stdout}");
+
+    // A claim that was deleted and made anew finds its volume with the former claim's data.
+    cluster.bound_pair("v3", "c3").await;
+    cluster.delete_claim("c3").await;
+    cluster.volume_phase("v3", "Released").await;
+    cluster.claim_for("c3", "v3").await;
+    let (code, proposed, stderr) = asked("repair relink c3 v3").await;
+    assert!(code == Some(0) && proposed.contains("PATCH /api/v1/persistentvolumes/v3"), "{proposed}{stderr}");
+    cluster.volume_phase("v3", "Released").await;
+    let (code, stdout, stderr) = asked("repair relink c3 v3 --yes").await;
+    assert!(code == Some(0) && stderr.contains("sent; now it is"), "{stdout}{stderr}");
+    cluster.bound("c3", "v3").await;
 }

@@ -125,8 +125,14 @@ fn judge<'a>(
             };
             of_class(severity, format!("class {class:?} {text} {provisioner}"))
         }
+        ClaimReason::NoVolume if class.is_empty() => {
+            of_class(Blocked, "no volume without a class fits, and no class would provide one".to_owned())
+        }
         ClaimReason::NoVolume => {
             of_class(Blocked, format!("no volume fits, and class {class:?} provides none"))
+        }
+        ClaimReason::NoProvisioner(name) if name == crate::explain::claim::NO_PROVISIONER => {
+            of_class(Blocked, format!("no volume fits, and those of class {class:?} are made by hand"))
         }
         ClaimReason::NoClass(name) => of_class(Blocked, format!("class {name:?} does not exist")),
         ClaimReason::NoProvisioner(name) => of_class(Blocked, format!("there is no provisioner {name:?}")),
@@ -151,6 +157,8 @@ fn judge<'a>(
         }
         ClaimReason::NamedTaken(name, other) => {
             let text = format!("the volume {name}, which the claim names, belongs to {other}");
+            let own = ClaimKey::new(&claim.metadata.namespace, &claim.metadata.name);
+            let text = if *other == own { format!("{text} of an earlier claim, by its UID") } else { text };
             (Blocked, name.to_string(), text)
         }
         ClaimReason::NamedMismatched(name, mismatch) | ClaimReason::HoldsMismatched(name, mismatch) => {

@@ -26,7 +26,7 @@ use crate::{
     },
     kube_api::{
         ids::{NodeName, PodKey},
-        kinds::PodPhase,
+        kinds::{ObjectRef, PodPhase},
     },
 };
 
@@ -279,18 +279,29 @@ fn unresolved(snapshot: &Snapshot, outlook: &Outlook, groups: &mut Groups) {
         if object.status.phase != PodPhase::Pending || object.metadata.is_terminating() {
             continue;
         }
+        let is_gone = match why {
+            WhyUnresolved::NodeNotManaged(node) => snapshot.is_absent(&ObjectRef::Node(node.clone())),
+            _ => false,
+        };
         let about = match why {
             WhyUnresolved::NodeNotManaged(node) => node.to_string(),
             WhyUnresolved::FlexVolumeUnsupported(driver) => driver.to_string(),
             why => why.object().map(|object| object.to_string()).unwrap_or_default(),
         };
         let summary = why.problem().unwrap_or_else(|| match why {
+            WhyUnresolved::NodeNotManaged(node) if is_gone => {
+                format!("node {node} does not exist, and pods are bound to it: pod garbage collection deletes them")
+            }
             WhyUnresolved::NodeNotManaged(node) => {
                 format!("the kubelet of {node} attaches by itself (or has not come up)")
             }
             _ => format!("pods name {about}, which is not there or not theirs"),
         });
-        let cause = Cause { severity: Severity::Blocked, reason: why.code(), about };
+        let cause = Cause {
+            severity: Severity::Blocked,
+            reason: if is_gone { "NodeGone" } else { why.code() },
+            about,
+        };
         let victim = Victim {
             subject: Subject::Pod(pod.clone()),
             unit: "volume",

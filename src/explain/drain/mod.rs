@@ -17,7 +17,7 @@ use super::{
     outlook::ask,
     report::{API_VERSION, Observed, Source, Verdict},
     sidecars::{Presence, Sidecar, Sidecars},
-    snapshot::{Snapshot, Unseen},
+    snapshot::{SOME_PODS, Snapshot, Unseen},
 };
 use crate::{
     attach_detach::{
@@ -200,7 +200,9 @@ fn verdict(
     if volumes.is_empty() {
         return match exists {
             Some(false) => Verdict::NotFound,
-            _ if !snapshot.is_listed::<Pod>() || !snapshot.is_listed::<VolumeAttachment>() => {
+            _ if !(snapshot.is_listed::<Pod>() || snapshot.was_read(SOME_PODS))
+                || !snapshot.is_listed::<VolumeAttachment>() =>
+            {
                 Verdict::Forbidden
             }
             _ => Verdict::Healthy,

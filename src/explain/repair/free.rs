@@ -74,7 +74,7 @@ pub(super) fn propose(
     findings.demand(
         others.is_empty(),
         "no claim names it",
-        format!("{} name it: mooring repair relink is what leads them to it", listed(&others)),
+        format!("it is named by {}: mooring repair relink is what leads a claim to it", listed(&others)),
     );
     let nodes = attached_to(snapshot, &volume);
     findings.demand(
