@@ -176,7 +176,7 @@ fn absent_provisioner(view: &View<'_>, subject: &Subject, driver: &str) -> Optio
 }
 
 /// Whether somebody has to act.
-fn verdict(reason: &ClaimReason) -> Verdict {
+pub(super) fn verdict(reason: &ClaimReason) -> Verdict {
     match reason {
         ClaimReason::Bound(_) => Verdict::Healthy,
         ClaimReason::Annotating
