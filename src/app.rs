@@ -25,6 +25,10 @@ use crate::traces::export::Exporter;
 use crate::{
     config::Config,
     debugging,
+    explain::{
+        assumptions::Assumptions,
+        online::{self, Knowledge, Online},
+    },
     http::{self, Gate, Measures, OwnCertificate, Pages, Router},
     kube_api::{
         call::Caller,
@@ -62,6 +66,7 @@ mod subsystems;
 pub use life::Life;
 use patience::{EVENTS_TIMEOUT, HTTP_TIMEOUT, Patience};
 use serving::{BoundServer, bind_server, build_auth, serving};
+use subsystems::Board;
 pub use subsystems::{Parts, Subsystem, subsystems};
 
 /// The alarm about a restore of etcd.
@@ -245,13 +250,20 @@ impl Daemon {
             history: History::default(),
             planning: planning.clone(),
         };
-        let mut router = build_router(&parts, view, tasks.dead())?;
-        for Subsystem { name, running, explained } in subsystems(&parts)? {
+        let mut router = build_router(&parts, view.clone(), tasks.dead())?;
+        let mut knowledge = knowledge(&parts, view);
+        for Subsystem { name, running, explained, board } in subsystems(&parts)? {
             tasks.spawn(Stage::Subsystem, name, running);
+            match board {
+                Some(Board::AttachDetach(board)) => knowledge.attach_detach = Some(board),
+                Some(Board::Binder(board)) => knowledge.binder = Some(board),
+                None => {}
+            }
             if let Some((path, explanation)) = explained {
                 router = router.page(path, explanation);
             }
         }
+        let router = router.personal(online::PATH, Arc::new(Online::new(knowledge)));
         let router = zpages::add(router, &parts.config);
         let gate = Arc::new(Gate::new(Pages::new(Arc::new(router)), auth, serving, measures));
         if let Some(BoundServer { server, tls, own }) = server {
@@ -326,6 +338,23 @@ fn build_router(
     };
     let router = routes::router(&sources);
     Ok(if parts.config.profiling { debugging::add(router) } else { router })
+}
+
+/// What explanations are made from; the boards are added as the subsystems are built.
+fn knowledge(parts: &Parts, election: Option<watch::Receiver<ElectionView>>) -> Knowledge {
+    Knowledge {
+        objects: Arc::clone(&parts.objects),
+        assumptions: Assumptions {
+            attach_detach: parts.config.attach_detach,
+            binder: parts.config.binder.clone(),
+        },
+        attach_detach: None,
+        binder: None,
+        history: parts.history.clone(),
+        identity: parts.identity.clone(),
+        election,
+        stopping: parts.planning.clone(),
+    }
 }
 
 /// Sends what is traced, if anything is, from a thread of its own.

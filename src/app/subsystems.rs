@@ -7,8 +7,8 @@ use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    attach_detach::{AttachDetach, TimersConfigMap},
-    binder::Binder,
+    attach_detach::{self, AttachDetach, TimersConfigMap},
+    binder::{self, Binder},
     config::{Config, Controllers},
     http::Answer,
     kube_api::{call::Caller, events::EventQueue, leadership::Leadership, tally::LeaseTally},
@@ -59,6 +59,16 @@ pub struct Subsystem {
     pub(super) name: &'static str,
     pub(super) running: BoxFuture<'static, ()>,
     pub(super) explained: Option<Explained>,
+    pub(super) board: Option<Board>,
+}
+
+/// What a subsystem says of the objects that wait for it.
+#[derive(Clone, Debug)]
+pub(super) enum Board {
+    /// Of volumes on nodes.
+    AttachDetach(Arc<attach_detach::tell::diagnostics::Diagnostics>),
+    /// Of claims and volumes.
+    Binder(Arc<binder::tell::diagnostics::Diagnostics>),
 }
 
 /// Where and how a subsystem explains what it does.
@@ -86,7 +96,7 @@ impl Subsystem {
     /// One that explains nothing.
     #[must_use]
     pub fn unexplained(name: &'static str, running: impl Future<Output = ()> + Send + 'static) -> Self {
-        Self { name, running: Box::pin(running), explained: None }
+        Self { name, running: Box::pin(running), explained: None, board: None }
     }
 }
 
@@ -142,12 +152,11 @@ fn attach_detach_subsystem(parts: &Parts) -> anyhow::Result<Subsystem> {
     .with_traces(parts.traces.clone())
     .with_history(parts.history.clone());
     let attachments = attach_detach.diagnostics();
-    Ok(Subsystem::new(
-        "attach-detach",
-        attach_detach.run(parts.planning.clone()),
-        "/debug/attach-detach",
-        move || attachments.page(),
-    ))
+    let board = Board::AttachDetach(Arc::clone(&attachments));
+    let running = attach_detach.run(parts.planning.clone());
+    let subsystem =
+        Subsystem::new("attach-detach", running, "/debug/attach-detach", move || attachments.page());
+    Ok(Subsystem { board: Some(board), ..subsystem })
 }
 
 fn binder_subsystem(parts: &Parts) -> anyhow::Result<Subsystem> {
@@ -163,6 +172,8 @@ fn binder_subsystem(parts: &Parts) -> anyhow::Result<Subsystem> {
     .with_traces(parts.traces.clone())
     .with_history(parts.history.clone());
     let claims = binder.diagnostics();
+    let board = Board::Binder(Arc::clone(&claims));
     let running = binder.run(parts.planning.clone());
-    Ok(Subsystem::new("binder", running, "/debug/binder", move || claims.page()))
+    let subsystem = Subsystem::new("binder", running, "/debug/binder", move || claims.page());
+    Ok(Subsystem { board: Some(board), ..subsystem })
 }

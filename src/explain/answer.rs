@@ -11,7 +11,7 @@ use super::{
     evidence::{evidence, timeline},
     links::Link,
     node, pod, reasons,
-    report::{API_VERSION, Action, Explanation, Observed, Source, Verdict},
+    report::{API_VERSION, Action, Explanation, Observed, Source, Step, Verdict},
     snapshot::Snapshot,
     subject::Subject,
     view::{Missing, View, get},
@@ -24,6 +24,10 @@ use crate::{
     },
 };
 
+/// What is said of the six minutes by who does not count them.
+pub(super) const UNSEEN_CLOCK: &str =
+    "When the controller began to count the six minutes cannot be seen from outside";
+
 /// Explains one object.
 #[must_use]
 pub fn explain(snapshot: &Snapshot, subject: &Subject, assumptions: &Assumptions) -> Explanation {
@@ -35,8 +39,7 @@ pub fn explain(snapshot: &Snapshot, subject: &Subject, assumptions: &Assumptions
     let is_well = worst == Verdict::Healthy;
     for (index, link) in links.iter_mut().enumerate() {
         link.step.is_blocker = !is_well && index == deciding;
-        link.step.docs =
-            reasons::page(&link.step.reason).map(|_| format!("docs/reasons/{}.md", link.step.reason));
+        link.step.docs = docs(&link.step.reason);
     }
     let verdict = if is_missing { Verdict::NotFound } else { worst };
     // What is well is told from its own end of the chain.
@@ -46,7 +49,7 @@ pub fn explain(snapshot: &Snapshot, subject: &Subject, assumptions: &Assumptions
         _ => links.get(deciding),
     };
     let (reason, summary) =
-        told.map_or_else(Default::default, |link| (link.step.reason.clone(), sentence(link)));
+        told.map_or_else(Default::default, |link| (link.step.reason.clone(), sentence(&link.step)));
     let (candidates, others) = match subject {
         Subject::Claim(key) => claim::candidates(&view, key),
         _ => (Vec::new(), 0),
@@ -79,6 +82,11 @@ pub fn explain(snapshot: &Snapshot, subject: &Subject, assumptions: &Assumptions
         redacted: 0,
         steps: links.into_iter().map(|link| link.step).collect(),
     }
+}
+
+/// Where the page about a reason is.
+pub(super) fn docs(reason: &str) -> Option<String> {
+    reasons::page(reason).map(|_| format!("docs/reasons/{reason}.md"))
 }
 
 fn links(view: &View<'_>, subject: &Subject) -> Vec<Link> {
@@ -154,10 +162,10 @@ fn of_attachment(view: &View<'_>, name: &AttachmentName) -> Vec<Link> {
     links
 }
 
-/// What a link says, until when, and on which condition.
-fn sentence(link: &Link) -> String {
-    let message = &link.step.message;
-    match &link.step.next {
+/// What a step says, and on which condition it goes on.
+pub(super) fn sentence(step: &Step) -> String {
+    let message = &step.message;
+    match &step.next {
         Some(next) => match (next.at, &next.condition) {
             (None, Some(condition)) => {
                 format!("{}; it goes on when {condition}", message.trim_end_matches('.'))
@@ -189,10 +197,7 @@ fn unknown(links: &[Link]) -> Vec<String> {
     let mut all = Vec::new();
     for next in links.iter().filter_map(|link| link.step.next.as_ref()) {
         if let Some(at) = next.at.filter(|_| next.action == "ForceDetach") {
-            let text = format!(
-                "When the controller began to count the six minutes cannot be seen from outside: the forced detach comes \
-                 between now and {at}."
-            );
+            let text = format!("{UNSEEN_CLOCK}: the forced detach comes between now and {at}.");
             if !all.contains(&text) {
                 all.push(text);
             }

@@ -235,7 +235,7 @@ fn asked(view: &View<'_>, claim: &PersistentVolumeClaim) -> Option<Timestamp> {
 }
 
 /// Whether somebody has to act.
-fn verdict(reason: &ClaimReason) -> Verdict {
+pub(super) fn verdict(reason: &ClaimReason) -> Verdict {
     match reason {
         ClaimReason::Bound(_) => Verdict::Healthy,
         ClaimReason::Annotating

@@ -25,6 +25,7 @@ mod dry_run_tests;
 mod evidence;
 mod links;
 mod node;
+pub mod online;
 pub mod outlook;
 pub mod page;
 mod pod;

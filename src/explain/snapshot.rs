@@ -66,6 +66,8 @@ pub struct Snapshot {
     pub taken_at: Timestamp,
     /// The revision of the newest list.
     pub revision: Option<ResourceVersion>,
+    /// Tables of which this is a part: what they lack is not there.
+    whole: Option<Arc<Objects>>,
     listed: BTreeSet<&'static str>,
     absent: BTreeSet<ObjectRef>,
     unreadable: BTreeSet<ObjectRef>,
@@ -84,10 +86,17 @@ impl Snapshot {
             unseen: Vec::new(),
             taken_at,
             revision: None,
+            whole: None,
             listed: BTreeSet::new(),
             absent: BTreeSet::new(),
             unreadable: BTreeSet::new(),
         }
+    }
+
+    /// A part of these tables, nothing of which has been taken yet.
+    #[must_use]
+    pub fn part_of(whole: Arc<Objects>, taken_at: Timestamp) -> Self {
+        Self { whole: Some(whole), ..Self::new(taken_at) }
     }
 
     /// Takes an object that was read whole. Objects of kinds without a table are kept as they are.
@@ -172,31 +181,55 @@ impl Snapshot {
             unreadable: self.unreadable.clone(),
             taken_at: self.taken_at,
             revision: self.revision,
+            whole: self.whole.clone(),
             listed: self.listed.clone(),
             absent: self.absent.clone(),
+        }
+    }
+
+    /// Whether an object was taken.
+    #[must_use]
+    pub fn holds(&self, object: &ObjectRef) -> bool {
+        let objects = &self.objects;
+        match object {
+            ObjectRef::Node(key) => objects.nodes.get(key).is_some(),
+            ObjectRef::Pod(key) => objects.pods.get(key).is_some(),
+            ObjectRef::Volume(key) => objects.volumes.get(key).is_some(),
+            ObjectRef::Claim(key) => objects.claims.get(key).is_some(),
+            ObjectRef::Attachment(key) => objects.attachments.get(key).is_some(),
+            ObjectRef::Class(key) => objects.classes.get(key).is_some(),
+            ObjectRef::Driver(key) => objects.drivers.get(key).is_some(),
         }
     }
 
     /// Whether an object is known not to be there.
     #[must_use]
     pub fn is_absent(&self, object: &ObjectRef) -> bool {
-        let objects = &self.objects;
         let is_missing = match object {
-            ObjectRef::Node(key) => self.is_listed::<Node>() && objects.nodes.get(key).is_none(),
-            ObjectRef::Pod(key) => self.is_listed::<Pod>() && objects.pods.get(key).is_none(),
-            ObjectRef::Volume(key) => {
-                self.is_listed::<PersistentVolume>() && objects.volumes.get(key).is_none()
-            }
-            ObjectRef::Claim(key) => {
-                self.is_listed::<PersistentVolumeClaim>() && objects.claims.get(key).is_none()
-            }
-            ObjectRef::Attachment(key) => {
-                self.is_listed::<VolumeAttachment>() && objects.attachments.get(key).is_none()
-            }
-            ObjectRef::Class(key) => self.is_listed::<StorageClass>() && objects.classes.get(key).is_none(),
-            ObjectRef::Driver(key) => self.is_listed::<CsiDriver>() && objects.drivers.get(key).is_none(),
+            ObjectRef::Node(key) => self.lacks::<Node>(key),
+            ObjectRef::Pod(key) => self.lacks::<Pod>(key),
+            ObjectRef::Volume(key) => self.lacks::<PersistentVolume>(key),
+            ObjectRef::Claim(key) => self.lacks::<PersistentVolumeClaim>(key),
+            ObjectRef::Attachment(key) => self.lacks::<VolumeAttachment>(key),
+            ObjectRef::Class(key) => self.lacks::<StorageClass>(key),
+            ObjectRef::Driver(key) => self.lacks::<CsiDriver>(key),
         };
         (is_missing && !self.unreadable.contains(object)) || self.absent.contains(object)
+    }
+
+    /// Whether an object is not among those of its kind that there are.
+    fn lacks<T: Stored>(&self, key: &T::Key) -> bool {
+        if self.objects.get::<T>(key).is_some() {
+            return false;
+        }
+        match &self.whole {
+            Some(whole) => {
+                whole.is_listed::<T>()
+                    && whole.get::<T>(key).is_none()
+                    && whole.unreadable::<T>(key).is_none()
+            }
+            None => self.is_listed::<T>(),
+        }
     }
 }
 

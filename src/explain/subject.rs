@@ -14,7 +14,7 @@ use crate::kube_api::{
 };
 
 /// An object that can be explained.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Subject {
     /// A Pod.
     Pod(PodKey),

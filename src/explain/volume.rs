@@ -93,12 +93,9 @@ fn settled(subject: &Subject, volume: &PersistentVolume) -> Link {
     }
 }
 
-fn of_reason(view: &View<'_>, subject: &Subject, reason: &VolumeReason) -> Link {
-    if let (VolumeReason::Proving(_), Some(what)) = (reason, view.lacks_rights()) {
-        let message = format!("it cannot be told whether its claim is there: {what} may not be read");
-        return Link::new(subject, "Forbidden", message, Verdict::Forbidden);
-    }
-    let verdict = match reason {
+/// Whether somebody has to act.
+pub(super) fn verdict(reason: &VolumeReason) -> Verdict {
+    match reason {
         VolumeReason::Available | VolumeReason::Bound(_) | VolumeReason::Retained => Verdict::Healthy,
         VolumeReason::Annotating
         | VolumeReason::HeldBack(_)
@@ -118,8 +115,15 @@ fn of_reason(view: &View<'_>, subject: &Subject, reason: &VolumeReason) -> Link 
         | VolumeReason::RecycleFailed(_)
         | VolumeReason::LeftoverPod(_)
         | VolumeReason::DeleteFailed(_) => Verdict::Blocked,
-    };
-    let mut link = Link::new(subject, reason.code(), reason.to_string(), verdict);
+    }
+}
+
+fn of_reason(view: &View<'_>, subject: &Subject, reason: &VolumeReason) -> Link {
+    if let (VolumeReason::Proving(_), Some(what)) = (reason, view.lacks_rights()) {
+        let message = format!("it cannot be told whether its claim is there: {what} may not be read");
+        return Link::new(subject, "Forbidden", message, Verdict::Forbidden);
+    }
+    let mut link = Link::new(subject, reason.code(), reason.to_string(), verdict(reason));
     link = match reason {
         VolumeReason::Reserved(claim) => {
             link.blocked_by(Subject::Claim(claim.clone()).json(), "has not taken the volume")

@@ -12,10 +12,12 @@ use hyper::body::{Body, Bytes};
 
 use super::{
     auth::{DelegatedAuth, Denial, TlsPeer},
+    connections::Peer,
     health::{Audience, is_verbose},
     measures::Measures,
     options::Options,
     pages::{Pages, Sent},
+    personal::{Personal, Rights, Visit},
     router::{Answer, Router, told},
 };
 
@@ -40,7 +42,7 @@ pub struct Reply {
 #[derive(Debug)]
 pub struct Gate {
     pages: Pages,
-    auth: DelegatedAuth,
+    auth: Arc<DelegatedAuth>,
     options: Options,
     measures: Measures,
 }
@@ -49,7 +51,7 @@ impl Gate {
     /// A gate before these pages.
     #[must_use]
     pub fn new(pages: Pages, auth: DelegatedAuth, options: Options, measures: Measures) -> Self {
-        Self { pages, auth, options, measures }
+        Self { pages, auth: Arc::new(auth), options, measures }
     }
 
     /// The pages behind it, for who is in the same process.
@@ -96,6 +98,11 @@ impl Gate {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let found = self.pages.router().find(head.uri.path());
+        if let Some(personal) = found.and_then(|index| self.pages.router().personally(index)) {
+            let reply = self.personal(peer, head, personal).await;
+            self.measures.requested(reply.sent.answer().status);
+            return reply;
+        }
         let settable = found.filter(|index| self.pages.router().settable(*index).is_some());
         let reply = match settable {
             Some(index) if head.method == Method::PUT => self.set(peer, head, index, body).await,
@@ -140,6 +147,22 @@ impl Gate {
             tracing::warn!(path, user = user.username, answer, "set while running");
         }
         Reply { sent: Sent::of(told(result)), known: true }
+    }
+
+    /// Answers to each in their own way. Never to everybody, whatever paths are open.
+    async fn personal(&self, peer: &TlsPeer, head: &request::Parts, answers: &Arc<dyn Personal>) -> Reply {
+        let user = match self.auth.identify(peer, &head.headers).await {
+            Ok(user) => user,
+            Err(denial) => {
+                let (status, text) = denial.told(head.uri.path());
+                return Reply { sent: Sent::of(Answer::text(status, text)), known: false };
+            }
+        };
+        if !matches!(head.method, Method::GET | Method::HEAD) {
+            return Reply { sent: Sent::of(Router::method_not_allowed()), known: false };
+        }
+        let rights = Rights::new(Arc::clone(&self.auth), Peer::from(peer.address), user);
+        answers.answer(Visit { head: Arc::new(head.clone()), rights }).await
     }
 
     async fn reply(&self, peer: &TlsPeer, head: &request::Parts) -> Reply {

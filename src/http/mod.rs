@@ -21,6 +21,7 @@ pub mod health;
 mod measures;
 mod options;
 mod pages;
+mod personal;
 mod reviews;
 mod router;
 mod server;
@@ -28,12 +29,15 @@ mod tls;
 mod ttl_cache;
 mod user;
 
-pub use auth::{DelegatedAuth, TlsPeer};
+pub use auth::{DelegatedAuth, Denial, TlsPeer};
 pub use certificates::{CertificateError, OwnCertificate, expiry_of_pem};
 pub use gate::{Gate, Reply};
 pub use measures::Measures;
+#[cfg(test)]
+pub(crate) use options::for_tests as options_for_tests;
 pub use options::{CertificateSource, MinVersion, Options};
 pub use pages::{Pages, Sent};
+pub use personal::{Personal, Resource, Rights, Visit};
 pub use reviews::Reviewer;
 pub use router::{Answer, Router, Setting, Slow};
 pub use server::{BindError, Server};

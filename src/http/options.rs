@@ -88,7 +88,7 @@ fn without_slash(path: &str) -> &str {
 }
 
 #[cfg(test)]
-pub(super) fn for_tests() -> Options {
+pub(crate) fn for_tests() -> Options {
     Options {
         address: "127.0.0.1".parse().unwrap(),
         port: 0,

@@ -11,10 +11,10 @@ use std::{
     time::Duration,
 };
 
-use http::StatusCode;
+use http::{HeaderMap, StatusCode};
 use hyper::body::{Body, Bytes, Frame, SizeHint};
 use tokio::{
-    sync::{Mutex, OwnedSemaphorePermit, Semaphore},
+    sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc},
     task::spawn_blocking,
     time::Instant,
 };
@@ -80,7 +80,7 @@ impl Pages {
         let Some(kind) = self.kinds.get(index) else { return Sent::of(Router::not_found()) };
         let mut latest = Arc::clone(&kind.latest).lock_owned().await;
         if let Some(edition) = latest.as_ref().filter(|edition| edition.made.elapsed() < FRESH) {
-            return Sent { page: Arc::clone(&edition.page), offset: 0 };
+            return Sent::from(Arc::clone(&edition.page));
         }
         *latest = None;
         let Ok(permit) = Arc::clone(&kind.editions).try_acquire_owned() else {
@@ -101,7 +101,7 @@ impl Pages {
             return Sent::of(Answer::text(StatusCode::INTERNAL_SERVER_ERROR, text));
         };
         forget_later(Arc::clone(&kind.latest), Arc::downgrade(&page));
-        Sent { page, offset: 0 }
+        Sent::from(page)
     }
 }
 
@@ -116,25 +116,59 @@ fn forget_later(latest: Arc<Mutex<Option<Edition>>>, page: Weak<Page>) {
     });
 }
 
-/// A page on its way.
+/// A page on its way, or what is still being made while it is sent.
 #[derive(Debug)]
 pub struct Sent {
     page: Arc<Page>,
     offset: usize,
+    headers: HeaderMap,
+    /// What is told bit by bit, for how long at most.
+    stream: Option<(mpsc::Receiver<Bytes>, Duration)>,
+}
+
+impl From<Arc<Page>> for Sent {
+    fn from(page: Arc<Page>) -> Self {
+        Self { page, offset: 0, headers: HeaderMap::new(), stream: None }
+    }
 }
 
 impl Sent {
     /// An answer that was made at once.
     #[must_use]
     pub fn of(answer: Answer) -> Self {
-        Self { page: Arc::new(Page { answer, binary: None, permit: None }), offset: 0 }
+        Self::from(Arc::new(Page { answer, binary: None, permit: None }))
     }
 
     /// An answer that is no text.
     #[must_use]
     pub fn binary(content_type: &'static str, body: Vec<u8>) -> Self {
         let answer = Answer { status: StatusCode::OK, content_type, body: String::new() };
-        Self { page: Arc::new(Page { answer, binary: Some(body.into()), permit: None }), offset: 0 }
+        Self::from(Arc::new(Page { answer, binary: Some(body.into()), permit: None }))
+    }
+
+    /// What is told bit by bit, until the other end of the channel is dropped, for so long at most.
+    #[must_use]
+    pub fn stream(content_type: &'static str, told: mpsc::Receiver<Bytes>, longest: Duration) -> Self {
+        let answer = Answer { status: StatusCode::OK, content_type, body: String::new() };
+        Self { stream: Some((told, longest)), ..Self::of(answer) }
+    }
+
+    /// With headers beside those that every answer has.
+    #[must_use]
+    pub fn with_headers(self, headers: HeaderMap) -> Self {
+        Self { headers, ..self }
+    }
+
+    /// Those headers.
+    #[must_use]
+    pub fn headers(&self) -> &HeaderMap {
+        &self.headers
+    }
+
+    /// How long it is told bit by bit at most; `None` for what is there whole.
+    #[must_use]
+    pub fn lasts(&self) -> Option<Duration> {
+        self.stream.as_ref().map(|(_, longest)| *longest)
     }
 
     fn bytes(&self) -> &[u8] {
@@ -154,8 +188,11 @@ impl Body for Sent {
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
+        context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        if let Some((told, _)) = &mut self.stream {
+            return told.poll_recv(context).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))));
+        }
         let rest = self.bytes().get(self.offset..).unwrap_or_default();
         if rest.is_empty() {
             return Poll::Ready(None);
@@ -167,10 +204,13 @@ impl Body for Sent {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.offset >= self.bytes().len()
+        self.stream.is_none() && self.offset >= self.bytes().len()
     }
 
     fn size_hint(&self) -> SizeHint {
+        if self.stream.is_some() {
+            return SizeHint::default();
+        }
         SizeHint::with_exact(self.bytes().len().saturating_sub(self.offset) as u64)
     }
 }

@@ -27,6 +27,7 @@ use tokio::{
 
 use super::{
     measures::{Measures, Review},
+    personal::Resource,
     user::User,
 };
 
@@ -44,6 +45,11 @@ const PER_SECOND: usize = 20;
 const BURST: usize = 40;
 /// Bytes of an answer: a user with its groups is some hundred, a ConfigMap with authorities some thousand.
 const MAX_ANSWER: usize = 256 * 1024;
+
+/// Reviews of objects a second: four new answers of a dozen objects each. They are asked for in the share of all who look.
+const OBJECTS_PER_SECOND: usize = 50;
+/// Reviews of objects that may come at once after a quiet time: twice the most that one answer asks for.
+const OBJECTS_BURST: usize = 100;
 
 const TOKEN_REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
 const ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
@@ -68,6 +74,22 @@ pub enum Share {
     Known,
     /// Anybody.
     Stranger,
+    /// Somebody known, about the objects of an answer: there are many of them, and they must not stand in the way of scrapes.
+    Objects,
+}
+
+/// What somebody may do or not.
+#[derive(Clone, Copy, Debug)]
+pub enum Question<'a> {
+    /// Something to a path.
+    Path {
+        /// The method, in small letters.
+        verb: &'a str,
+        /// The path.
+        path: &'a str,
+    },
+    /// To get an object.
+    Get(&'a Resource),
 }
 
 /// A share of what may be asked.
@@ -79,13 +101,23 @@ struct Bounds {
 
 impl Default for Bounds {
     fn default() -> Self {
+        Self::new(AT_ONCE, PER_SECOND, BURST)
+    }
+}
+
+impl Bounds {
+    fn new(at_once: usize, per_second: usize, burst: usize) -> Self {
         let rate = RateLimiter::builder()
-            .initial(BURST)
-            .max(BURST)
-            .refill(PER_SECOND / 10)
+            .initial(burst)
+            .max(burst)
+            .refill(per_second / 10)
             .interval(Duration::from_millis(100))
             .build();
-        Self { at_once: Semaphore::new(AT_ONCE), rate }
+        Self { at_once: Semaphore::new(at_once), rate }
+    }
+
+    fn of_objects() -> Self {
+        Self::new(AT_ONCE, OBJECTS_PER_SECOND, OBJECTS_BURST)
     }
 }
 
@@ -120,6 +152,7 @@ pub struct Reviewer {
     client: Client,
     known: Bounds,
     strangers: Bounds,
+    objects: Bounds,
     failing: Failing,
     measures: Measures,
 }
@@ -167,8 +200,8 @@ impl Reviewer {
     /// Asks with this client.
     #[must_use]
     pub fn new(client: Client, measures: Measures) -> Self {
-        let (known, strangers) = (Bounds::default(), Bounds::default());
-        Self { client, known, strangers, failing: Failing::default(), measures }
+        let (known, strangers, objects) = (Bounds::default(), Bounds::default(), Bounds::of_objects());
+        Self { client, known, strangers, objects, failing: Failing::default(), measures }
     }
 
     /// Whose token it is; `None` if it is nobody's.
@@ -192,20 +225,30 @@ impl Reviewer {
         Ok(None)
     }
 
-    /// Whether a user may do this to a path.
+    /// Whether a user may do this.
     ///
     /// # Errors
     /// See [`ReviewError`].
     pub async fn access(
         &self,
         user: &User,
-        verb: &str,
-        path: &str,
+        question: &Question<'_>,
         share: Share,
     ) -> Result<bool, ReviewError> {
         let mut spec = serde_json::to_value(user).unwrap_or_default();
+        let (field, attributes) = match question {
+            Question::Path { verb, path } => ("nonResourceAttributes", json!({ "path": path, "verb": verb })),
+            Question::Get(resource) => {
+                let mut attributes = serde_json::to_value(resource).unwrap_or_default();
+                if let Some(attributes) = attributes.as_object_mut() {
+                    attributes
+                        .extend([("verb".to_owned(), json!("get")), ("version".to_owned(), json!("v1"))]);
+                }
+                ("resourceAttributes", attributes)
+            }
+        };
         if let Some(spec) = spec.as_object_mut() {
-            spec.insert("nonResourceAttributes".to_owned(), json!({ "path": path, "verb": verb }));
+            spec.insert(field.to_owned(), attributes);
         }
         let body = json!({
             "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec,
@@ -239,6 +282,7 @@ impl Reviewer {
         let bounds = match share {
             Share::Known => &self.known,
             Share::Stranger => &self.strangers,
+            Share::Objects => &self.objects,
         };
         if !bounds.rate.try_acquire(1) {
             return Err(ReviewError::Busy);

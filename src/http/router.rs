@@ -1,12 +1,15 @@
 //! Which path is answered by what.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 use http::{Method, StatusCode};
 use serde::Serialize;
 
-use super::health::{Audience, Checks};
+use super::{
+    health::{Audience, Checks},
+    personal::Personal,
+};
 
 /// An answer with its status and content type.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +55,8 @@ enum Handler {
     Slow(Slow),
     /// Cheap, and in the form that is asked for.
     Negotiated(Box<dyn Fn(&str) -> Answer + Send + Sync>),
+    /// Other for each who asks, also for all paths below this one.
+    Personal(Arc<dyn Personal>),
 }
 
 /// What takes a while to make, and is made for each who asks.
@@ -157,6 +162,22 @@ impl Router {
         self
     }
 
+    /// Answers a path and all below it, to each according to what they may see.
+    #[must_use]
+    pub fn personal(mut self, path: &'static str, answers: Arc<dyn Personal>) -> Self {
+        self.routes.push(Route { path, handler: Handler::Personal(answers) });
+        self
+    }
+
+    /// What answers a path to each in their own way.
+    #[must_use]
+    pub fn personally(&self, index: usize) -> Option<&Arc<dyn Personal>> {
+        match &self.routes.get(index)?.handler {
+            Handler::Personal(answers) => Some(answers),
+            _ => None,
+        }
+    }
+
     /// All paths.
     pub fn paths(&self) -> impl Iterator<Item = &'static str> {
         self.routes.iter().map(|route| route.path)
@@ -181,7 +202,11 @@ impl Router {
     /// Position of a path's route.
     #[must_use]
     pub fn find(&self, path: &str) -> Option<usize> {
-        self.routes.iter().position(|route| route.path == path)
+        let is_below = |route: &Route| {
+            let rest = path.strip_prefix(route.path);
+            matches!(route.handler, Handler::Personal(_)) && rest.is_some_and(|rest| rest.starts_with('/'))
+        };
+        self.routes.iter().position(|route| route.path == path || is_below(route))
     }
 
     /// Answers with health checks, or with what is set; `None` if the route is a page.
@@ -190,7 +215,7 @@ impl Router {
         match &self.routes.get(index)?.handler {
             Handler::Checks(checks) => Some(checks.answer(query, audience)),
             Handler::Setting(setting) => Some(told((setting.show)())),
-            Handler::Page(_) | Handler::Negotiated(_) | Handler::Slow(_) => None,
+            Handler::Page(_) | Handler::Negotiated(_) | Handler::Slow(_) | Handler::Personal(_) => None,
         }
     }
 
@@ -208,7 +233,13 @@ impl Router {
     pub fn make(&self, index: usize) -> Answer {
         match self.routes.get(index).map(|route| &route.handler) {
             Some(Handler::Page(page)) => page(),
-            Some(Handler::Checks(_) | Handler::Negotiated(_) | Handler::Setting(_) | Handler::Slow(_))
+            Some(
+                Handler::Checks(_)
+                | Handler::Negotiated(_)
+                | Handler::Setting(_)
+                | Handler::Slow(_)
+                | Handler::Personal(_),
+            )
             | None => Self::not_found(),
         }
     }

@@ -128,7 +128,7 @@ impl Links {
 }
 
 /// Whether Kubernetes would allow it in a name.
-fn is_name(part: &str) -> bool {
+pub(in crate::explain) fn is_name(part: &str) -> bool {
     let is_sign = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '.' | '_');
     !part.is_empty()
         && part.len() <= LONGEST

@@ -10,7 +10,7 @@
 
 pub mod guard;
 mod layout;
-mod links;
+pub(super) mod links;
 mod node;
 mod object;
 mod reason;

@@ -157,6 +157,7 @@ impl Plan<'_> {
     /// Whether more can become known of an object.
     fn is_open(&self, object: &ObjectRef) -> bool {
         !self.seen.details.contains_key(object)
+            && !self.seen.holds(object)
             && !self.seen.is_absent(object)
             && !self.is_unseen(&Read::Object(object.clone()))
     }

@@ -1,0 +1,326 @@
+//! Paths in, answers out: `GET /explain/v1/…`, and the page at `/explain/`.
+//!
+//! In: a request of somebody known. Out: a [`Reply`]. First it is asked whether this one may get the object that the path names;
+//! one who may not is told the same whether there is such an object or not, and nothing is looked up. Of each user only so
+//! many requests are answered at once.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use k8s_openapi::jiff::Timestamp;
+use serde::Serialize;
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
+use super::{
+    Knowledge, access,
+    desk::{Busy, Desk},
+    openapi,
+    places::Places,
+    redact::{Answer as Whole, redacted},
+    site, summary, watching,
+};
+use crate::{
+    explain::{
+        page::links::is_name,
+        reasons,
+        report::{API_VERSION, Explanation, Observed, Source, Verdict},
+        subject::Subject,
+    },
+    http::{Answer, Denial, Personal, Reply, Rights, Router, Sent, Visit},
+};
+
+/// Where all of it is.
+pub const PATH: &str = "/explain";
+/// What the paths of the API begin with.
+pub(super) const API: &str = "/explain/v1/";
+
+/// Requests that are answered at once, of all and of one user.
+const REQUESTS: (usize, usize) = (64, 8);
+/// Watches at once, of all and of one user.
+const WATCHES: (usize, usize) = (32, 4);
+
+/// See the module. A clone is the same one.
+#[derive(Clone, Debug)]
+pub struct Online {
+    desk: Arc<Desk>,
+    requests: Places,
+    watches: Places,
+}
+
+/// What a path of the API asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// An object.
+    Object(Subject),
+    /// What waits now.
+    Summary,
+    /// All codes.
+    Reasons,
+    /// What this API is.
+    OpenApi,
+}
+
+impl Asked {
+    /// From what follows [`API`].
+    pub fn parse(path: &str) -> Option<Self> {
+        let parts: Vec<&str> = path.split('/').collect();
+        if !parts.iter().all(|part| is_name(part)) {
+            return None;
+        }
+        match parts.as_slice() {
+            ["summary"] => Some(Self::Summary),
+            ["reasons"] => Some(Self::Reasons),
+            ["openapi.json"] => Some(Self::OpenApi),
+            ["namespaces", namespace, kind @ ("persistentvolumeclaims" | "pods"), name] => {
+                Subject::new(kind, namespace, name).ok().map(Self::Object)
+            }
+            [kind @ ("persistentvolumes" | "volumeattachments" | "nodes" | "storageclasses"), name] => {
+                Subject::new(kind, "", name).ok().map(Self::Object)
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Personal for Online {
+    fn answer(&self, visit: Visit) -> BoxFuture<'static, Reply> {
+        let online = self.clone();
+        Box::pin(async move { online.reply(visit).await })
+    }
+}
+
+impl Online {
+    /// Answers from what the daemon knows.
+    pub(crate) fn new(knowledge: Knowledge) -> Self {
+        let (requests, watches) = (Places::new(REQUESTS.0, REQUESTS.1), Places::new(WATCHES.0, WATCHES.1));
+        Self { desk: Arc::new(Desk::new(knowledge)), requests, watches }
+    }
+
+    async fn reply(&self, visit: Visit) -> Reply {
+        let Some(_place) = self.requests.take(visit.rights.user()) else {
+            return text(
+                StatusCode::TOO_MANY_REQUESTS,
+                "too many of your requests are being answered: try later\n",
+            );
+        };
+        let path = visit.head.uri.path();
+        let Some(rest) = path.strip_prefix(API) else {
+            return site::reply(&self.desk, &visit).await;
+        };
+        match Asked::parse(rest) {
+            None => Reply { sent: Sent::of(Router::not_found()), known: false },
+            Some(Asked::OpenApi) => fixed(&visit, &openapi::document(), true),
+            Some(Asked::Reasons) => fixed(&visit, &catalogue(), true),
+            Some(Asked::Summary) => match summary::of(&self.desk, &visit.rights).await {
+                Ok(summary) => {
+                    let is_known = !summary.is_empty();
+                    let etag = etag(&summary.without_time());
+                    document(&visit, &summary, &etag, StatusCode::OK, is_known)
+                }
+                Err(trouble) => trouble.reply(path),
+            },
+            Some(Asked::Object(subject)) if watches(&visit) => self.watch(subject, &visit).await,
+            Some(Asked::Object(subject)) => match object(&self.desk, &subject, &visit.rights).await {
+                Ok((explanation, _)) => {
+                    let status = status(explanation.verdict);
+                    let known = status != StatusCode::FORBIDDEN;
+                    document(&visit, &explanation, &etag_of(&explanation), status, known)
+                }
+                Err(trouble) => trouble.reply(path),
+            },
+        }
+    }
+
+    /// Tells of an object again whenever the answer changes.
+    async fn watch(&self, subject: Subject, visit: &Visit) -> Reply {
+        let path = visit.head.uri.path();
+        match visit.rights.may_ask_for(&access::resource(&subject.object())).await {
+            Ok(true) => {}
+            Ok(false) => {
+                let forbidden = forbidden(&subject);
+                return document(visit, &forbidden, &etag_of(&forbidden), StatusCode::FORBIDDEN, false);
+            }
+            Err(denial) => return Trouble::from(denial).reply(path),
+        }
+        let Some(place) = self.watches.take(visit.rights.user()) else {
+            return text(
+                StatusCode::TOO_MANY_REQUESTS,
+                "too many watches: end one, or ask again and again\n",
+            );
+        };
+        let sent = watching::begin(Arc::clone(&self.desk), subject, visit.rights.clone(), place);
+        Reply { sent, known: true }
+    }
+}
+
+/// Why there is no answer.
+#[derive(Clone, Debug)]
+pub(super) enum Trouble {
+    /// It cannot be told what may be seen.
+    Denied(Denial),
+    /// Too many ask.
+    Busy,
+}
+
+impl From<Denial> for Trouble {
+    fn from(denial: Denial) -> Self {
+        Self::Denied(denial)
+    }
+}
+
+impl From<Busy> for Trouble {
+    fn from(_: Busy) -> Self {
+        Self::Busy
+    }
+}
+
+impl Trouble {
+    /// As it is answered.
+    pub fn told(&self, path: &str) -> (StatusCode, String) {
+        match self {
+            Self::Denied(denial) => denial.told(path),
+            Self::Busy => {
+                (StatusCode::SERVICE_UNAVAILABLE, "too much is being explained: try later\n".to_owned())
+            }
+        }
+    }
+
+    fn reply(&self, path: &str) -> Reply {
+        let (status, told) = self.told(path);
+        text(status, &told)
+    }
+}
+
+/// What is said of an object to one who may ask about it, with what it was made from; or that this one may not.
+pub(super) async fn object(
+    desk: &Desk,
+    subject: &Subject,
+    rights: &Rights,
+) -> Result<(Explanation, Option<Arc<Whole>>), Trouble> {
+    if !rights.may_ask_for(&access::resource(&subject.object())).await? {
+        return Ok((forbidden(subject), None));
+    }
+    let answer = desk.answer(subject).await?;
+    let hidden = access::hidden(answer.mentioned.keys().cloned(), rights).await?;
+    Ok((redacted(&answer, &hidden), Some(answer)))
+}
+
+/// What is said to one who may not get an object, whether it is there or not.
+fn forbidden(subject: &Subject) -> Explanation {
+    let name = match subject.namespace() {
+        Some(namespace) => format!("{namespace}/{}", subject.name()),
+        None => subject.name().to_owned(),
+    };
+    Explanation {
+        api_version: API_VERSION,
+        kind: "Explanation",
+        subject: subject.json(),
+        headline: String::new(),
+        verdict: Verdict::Forbidden,
+        reason: "Forbidden".to_owned(),
+        summary: format!(
+            "you may not get {} {name}: ask for the right that kubectl get would need",
+            subject.kind()
+        ),
+        observed: Observed {
+            resource_version: None,
+            at: Timestamp::now(),
+            source: Source::Daemon,
+            leader: None,
+        },
+        steps: Vec::new(),
+        candidates: Vec::new(),
+        evidence: Vec::new(),
+        timeline: Vec::new(),
+        actions: Vec::new(),
+        unseen: Vec::new(),
+        unknown: Vec::new(),
+        redacted: 0,
+    }
+}
+
+/// All codes, with their pages.
+fn catalogue() -> serde_json::Value {
+    let page = |code: &'static str| json!({ "code": code, "page": reasons::page(code) });
+    json!({
+        "apiVersion": API_VERSION, "kind": "Reasons", "reasons": reasons::codes().map(page).collect::<Vec<_>>(),
+    })
+}
+
+fn watches(visit: &Visit) -> bool {
+    let query = visit.head.uri.query().unwrap_or_default();
+    let is_asked = |(key, value): (std::borrow::Cow<'_, str>, std::borrow::Cow<'_, str>)| {
+        key == "watch" && matches!(&*value, "1" | "true")
+    };
+    visit.head.method == Method::GET && form_urlencoded::parse(query.as_bytes()).any(is_asked)
+}
+
+/// What is not there, or not to be seen, is said to programs, too.
+fn status(verdict: Verdict) -> StatusCode {
+    match verdict {
+        Verdict::Healthy | Verdict::Waiting | Verdict::Blocked => StatusCode::OK,
+        Verdict::NotFound => StatusCode::NOT_FOUND,
+        Verdict::Forbidden => StatusCode::FORBIDDEN,
+    }
+}
+
+/// By what an answer is known again: all of it but when and at which revision of the tables it was made.
+pub(super) fn etag_of(explanation: &Explanation) -> String {
+    let mut same = explanation.clone();
+    same.observed.at = Timestamp::UNIX_EPOCH;
+    same.observed.resource_version = None;
+    etag(&same)
+}
+
+fn etag(value: &impl Serialize) -> String {
+    let digest = Sha256::digest(serde_json::to_vec(value).unwrap_or_default());
+    // Half of it: it tells answers apart, and protects nothing.
+    let half = digest.iter().take(16).fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
+    format!("W/\"{half}\"")
+}
+
+fn fixed(visit: &Visit, value: &serde_json::Value, known: bool) -> Reply {
+    document(visit, value, &etag(value), StatusCode::OK, known)
+}
+
+/// A document, unless the one who asks has it already.
+fn document(visit: &Visit, value: &impl Serialize, etag: &str, status: StatusCode, known: bool) -> Reply {
+    let has_it = status == StatusCode::OK
+        && visit.head.headers.get_all(header::IF_NONE_MATCH).iter().any(|known| {
+            let known = known.to_str().unwrap_or_default();
+            known.split(',').map(str::trim).any(|known| known == "*" || weak(known) == weak(etag))
+        });
+    let answer = if has_it {
+        Answer { status: StatusCode::NOT_MODIFIED, content_type: "application/json", body: String::new() }
+    } else {
+        Answer { status, ..Answer::json(value) }
+    };
+    let mut headers = HeaderMap::new();
+    headers.insert(header::VARY, HeaderValue::from_static("Authorization"));
+    if let Ok(etag) = HeaderValue::try_from(etag) {
+        headers.insert(header::ETAG, etag);
+    }
+    protect(&mut headers);
+    Reply { sent: Sent::of(answer).with_headers(headers), known }
+}
+
+fn weak(etag: &str) -> &str {
+    etag.strip_prefix("W/").unwrap_or(etag)
+}
+
+/// What keeps a browser that is led here from making anything of the answer.
+pub(super) fn protect(headers: &mut HeaderMap) {
+    const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
+    headers.insert(
+        header::CONTENT_SECURITY_POLICY,
+        HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'"),
+    );
+    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    headers.insert(RESOURCE_POLICY, HeaderValue::from_static("same-origin"));
+}
+
+fn text(status: StatusCode, told: &str) -> Reply {
+    Reply { sent: Sent::of(Answer::text(status, told.to_owned())), known: false }
+}
