@@ -25,7 +25,7 @@ pub fn stories() -> Vec<Story> {
 }
 
 /// A volume in use on n1 that nobody wants there any more, while a pod on n2 waits for it.
-async fn stuck_volume(stage: &Stage) {
+pub async fn stuck_volume(stage: &Stage) {
     let cluster = &stage.cluster;
     cluster.node("n1").await;
     cluster.node("n2").await;
@@ -38,7 +38,7 @@ async fn stuck_volume(stage: &Stage) {
 }
 
 /// The node's kubelet is heard of no more, or again.
-async fn set_ready(stage: &Stage, status: &str, since: Timestamp) {
+pub async fn set_ready(stage: &Stage, status: &str, since: Timestamp) {
     let condition = json!({
         "type": "Ready", "status": status, "reason": "Told", "message": "",
         "lastHeartbeatTime": null, "lastTransitionTime": since.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),

@@ -28,6 +28,7 @@ mod in_process;
 mod in_tree;
 mod logs;
 mod mass_move;
+mod online;
 mod permissions;
 mod protection;
 mod reader;
@@ -76,6 +77,7 @@ fn main() {
     stories.extend(slow::stories());
     stories.extend(force_timers::stories());
     stories.extend(serving::stories());
+    stories.extend(online::stories());
     stories.extend(logs::stories());
     stories.extend(traces::stories());
     stories.extend(deploy::stories());

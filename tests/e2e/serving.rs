@@ -76,7 +76,9 @@ async fn z_pages(stage: Stage) {
         assert_eq!(daemon.visit(path, None).await.0, StatusCode::UNAUTHORIZED, "{path}");
     }
     daemon.page_says("/flagz", "\nleader-elect=false\n").await;
-    daemon.page_says("/statusz", "\nPaths: /configz /debug /explain /flagz /healthz /livez /metrics /readyz").await;
+    daemon
+        .page_says("/statusz", "\nPaths: /configz /debug /explain /flagz /healthz /livez /metrics /readyz")
+        .await;
     daemon.page_says("/version", &format!("\"gitVersion\":\"v{}\"", env!("CARGO_PKG_VERSION"))).await;
     daemon.page_says("/configz", "\"leaderElect\":false").await;
 }

@@ -272,6 +272,16 @@ impl Stage {
         self.backend.visitor(name, may_read).await
     }
 
+    /// Lets a visitor get objects of these kinds, in a namespace or everywhere.
+    pub async fn grant(
+        &self,
+        name: &'static str,
+        namespace: Option<&'static str>,
+        resources: &'static [&'static str],
+    ) {
+        self.backend.grant(name, namespace, resources).await;
+    }
+
     /// An external-attacher that does as it is asked.
     pub fn attacher(&self) -> Attacher {
         Attacher::start(self.backend.client(User::Attacher), DRIVER, AttacherBehaviour::default())

@@ -11,7 +11,7 @@ use super::{
     cluster::within_deadline,
     control_plane::free_ports,
     process::{Log, Process},
-    visitor::{Authority, Credentials, ask},
+    visitor::{Authority, Coming, Credentials, ask, come},
 };
 
 /// How a daemon is started; the same again after a crash.
@@ -107,6 +107,9 @@ pub trait InProcess: Debug + Send + Sync {
 
     /// What a visitor is answered who shows a token, or nothing.
     fn visit<'a>(&'a self, path: &'a str, token: Option<&'a str>) -> BoxFuture<'a, (StatusCode, String)>;
+
+    /// The same with headers, and as it comes.
+    fn come<'a>(&'a self, path: &'a str, headers: &'a [(&'a str, &'a str)]) -> BoxFuture<'a, Coming>;
 
     /// Asks it to end and waits until it has; returns what would be its exit code.
     fn stop(self: Box<Self>) -> BoxFuture<'static, Option<i32>>;
@@ -204,6 +207,22 @@ impl Daemon {
                 ask(&client, path).await.expect("an answer")
             }
             Life::InProcess(life) => life.visit(path, token).await,
+        }
+    }
+
+    /// What somebody with a token is answered, as it comes.
+    pub async fn come(&self, path: &str, token: &str, headers: &[(&str, &str)]) -> Coming {
+        match &self.life {
+            Life::Process(process) => {
+                let client = Credentials::token(token).client(&address(process).await);
+                come(&client, path, headers).await
+            }
+            Life::InProcess(life) => {
+                let shown = format!("Bearer {token}");
+                let headers: Vec<(&str, &str)> =
+                    headers.iter().copied().chain([("authorization", shown.as_str())]).collect();
+                life.come(path, &headers).await
+            }
         }
     }
 

@@ -37,6 +37,14 @@ pub trait Backend: Send + Sync {
     /// A token of somebody new, who may read `/metrics` of the daemon or not.
     fn visitor(&self, name: &'static str, may_read: bool) -> BoxFuture<'_, String>;
 
+    /// Lets a visitor get objects of these kinds (`resource`, or `resource.group`), in a namespace or everywhere.
+    fn grant(
+        &self,
+        name: &'static str,
+        namespace: Option<&'static str>,
+        resources: &'static [&'static str],
+    ) -> BoxFuture<'_, ()>;
+
     /// Starts a daemon behind a proxy.
     fn start(&self, launch: &Launch, proxy: &Proxy) -> Daemon;
 

@@ -89,6 +89,44 @@ impl Backend for Real {
         })
     }
 
+    fn grant(
+        &self,
+        name: &'static str,
+        namespace: Option<&'static str>,
+        resources: &'static [&'static str],
+    ) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            let cluster = Cluster::new(self.plane.client(User::Admin));
+            let rules: Vec<_> = resources
+                .iter()
+                .map(|resource| {
+                    let (resource, group) = resource.split_once('.').unwrap_or((resource, ""));
+                    json!({ "apiGroups": [group], "resources": [resource], "verbs": ["get"] })
+                })
+                .collect();
+            let mut metadata = json!({ "name": format!("{name}-gets") });
+            let (role, binding) = match namespace {
+                Some(namespace) => {
+                    metadata["namespace"] = json!(namespace);
+                    ("Role", "RoleBinding")
+                }
+                None => ("ClusterRole", "ClusterRoleBinding"),
+            };
+            let api_version = "rbac.authorization.k8s.io/v1";
+            let made =
+                json!({ "apiVersion": api_version, "kind": role, "metadata": metadata, "rules": rules });
+            cluster.apply(&made.to_string()).await;
+            let bound = json!({
+                "apiVersion": api_version, "kind": binding, "metadata": metadata,
+                "roleRef": {
+                    "apiGroup": "rbac.authorization.k8s.io", "kind": role, "name": format!("{name}-gets"),
+                },
+                "subjects": [{ "kind": "ServiceAccount", "name": name, "namespace": "default" }],
+            });
+            cluster.apply(&bound.to_string()).await;
+        })
+    }
+
     fn start(&self, launch: &Launch, proxy: &Proxy) -> Daemon {
         launch.start_process(self.program, &self.plane.kubeconfig(url(proxy), &self.token))
     }

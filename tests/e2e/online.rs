@@ -1,0 +1,236 @@
+//! Explanations from the daemon: who is told what, what only the daemon knows, and answers that come again when they change.
+
+use http::{StatusCode, header};
+use k8s_openapi::jiff::Timestamp;
+use serde_json::{Value, json};
+use test_support::{
+    actors::attachment_name,
+    cluster::{DRIVER, within_deadline},
+    daemon::Daemon,
+};
+
+use crate::{
+    force::{set_ready, stuck_volume},
+    replicas::{leader, replica},
+    stage::{Stage, Story, story},
+};
+
+pub fn stories() -> Vec<Story> {
+    vec![
+        story("online_each_is_told_what_they_may_get", each),
+        story("online_l18_a_wait_is_told_with_its_end_and_its_past", wait),
+        story("online_a_standby_answers_and_names_the_leader", standby),
+        story("online_a_watch_tells_when_the_claim_binds", watch),
+        story("online_the_page_shows_each_what_they_may_get", page),
+    ]
+}
+
+/// What a namespace's user may get, as the ClusterRole `view` has it.
+const OF_NAMESPACE: &[&str] = &["persistentvolumeclaims", "pods"];
+/// All that is shown.
+const ALL: &[&str] = &[
+    "persistentvolumeclaims",
+    "pods",
+    "persistentvolumes",
+    "nodes",
+    "volumeattachments.storage.k8s.io",
+    "storageclasses.storage.k8s.io",
+];
+
+const CLAIM: &str = "/explain/v1/namespaces/default/persistentvolumeclaims/c1";
+
+async fn told(daemon: &Daemon, path: &str, token: &str) -> (StatusCode, Value) {
+    let (status, body) = daemon.visit(path, Some(token)).await;
+    (status, serde_json::from_str(&body).unwrap_or(Value::String(body)))
+}
+
+/// An answer of which something is true by and by.
+async fn told_until(
+    daemon: &Daemon,
+    path: &str,
+    token: &str,
+    what: &str,
+    is: impl Fn(&Value) -> bool,
+) -> Value {
+    let asking = async {
+        loop {
+            let (_, answer) = told(daemon, path, token).await;
+            if is(&answer) {
+                return answer;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+        }
+    };
+    match within_deadline(what, asking).await {
+        Ok(answer) => answer,
+        Err(late) => panic!("{late}: {:#}", told(daemon, path, token).await.1),
+    }
+}
+
+/// A pod on n1 has the volume, and one on n2 wants it.
+async fn held(stage: &Stage) {
+    let cluster = &stage.cluster;
+    cluster.node("n1").await;
+    cluster.node("n2").await;
+    cluster.bound_pair("v1", "c1").await;
+    cluster.pod("p1", "n1", &["c1"]).await;
+    cluster.running("p1").await;
+    cluster.pod("p2", "n2", &["c1"]).await;
+}
+
+async fn each(stage: Stage) {
+    let (_attacher, _kubelets) = (stage.attacher(), stage.kubelets());
+    let daemon = stage.daemon().await;
+    let [admin, keeper, neighbour] = [
+        stage.visitor("explain-admin", false).await,
+        stage.visitor("explain-keeper", false).await,
+        stage.visitor("explain-neighbour", false).await,
+    ];
+    stage.grant("explain-admin", None, ALL).await;
+    stage.grant("explain-keeper", Some("default"), OF_NAMESPACE).await;
+    stage.cluster.make_elsewhere().await;
+    stage.grant("explain-neighbour", Some(test_support::cluster::ELSEWHERE), OF_NAMESPACE).await;
+    held(&stage).await;
+
+    assert_eq!(daemon.visit(CLAIM, None).await.0, StatusCode::UNAUTHORIZED);
+    assert_eq!(daemon.visit(CLAIM, Some("made-up")).await.0, StatusCode::UNAUTHORIZED);
+    let is_held = |answer: &Value| answer["reason"] == "HeldByNode";
+    let whole = told_until(&daemon, CLAIM, &admin, "it is held", is_held).await;
+    let text = whole.to_string();
+    assert!(text.contains("\"v1\"") && text.contains("n1") && text.contains("default/p1"), "{whole:#}");
+    assert_eq!((&whole["redacted"], &whole["observed"]["source"]), (&json!(0), &json!("daemon")));
+
+    let (status, shown) = told(&daemon, CLAIM, &keeper).await;
+    assert_eq!((status, &shown["reason"]), (StatusCode::OK, &json!("HeldByNode")), "{shown:#}");
+    for secret in ["\"v1\"", " v1", "n1", "n2", "csi-"] {
+        assert!(!shown.to_string().contains(secret), "{secret} is in {shown:#}");
+    }
+    assert!(shown["redacted"].as_u64().is_some_and(|count| count > 0), "{shown:#}");
+    assert!(shown.to_string().contains("default/p1"), "pods of the namespace are shown: {shown:#}");
+
+    for path in [CLAIM, "/explain/v1/namespaces/default/persistentvolumeclaims/none"] {
+        let (status, refused) = told(&daemon, path, &neighbour).await;
+        assert_eq!((status, &refused["verdict"]), (StatusCode::FORBIDDEN, &json!("Forbidden")), "{path}");
+    }
+    assert_eq!(told(&daemon, "/explain/v1/persistentvolumes/v1", &keeper).await.0, StatusCode::FORBIDDEN);
+    assert_eq!(told(&daemon, "/explain/v1/persistentvolumes/v1", &admin).await.0, StatusCode::OK);
+    let none = "/explain/v1/namespaces/default/pods/none";
+    assert_eq!(told(&daemon, none, &keeper).await.0, StatusCode::NOT_FOUND);
+    assert_eq!(told(&daemon, "/explain/v1/reasons", &neighbour).await.0, StatusCode::OK);
+
+    let (_, summary) = told(&daemon, "/explain/v1/summary", &admin).await;
+    assert!(summary["reasons"]["HeldByNode"].as_u64() >= Some(1), "{summary:#}");
+    let (_, summary) = told(&daemon, "/explain/v1/summary", &neighbour).await;
+    assert!(summary["rows"] == json!([]) && summary["redacted"].as_u64() >= Some(1), "{summary:#}");
+
+    // The same answer is not sent twice.
+    let first = daemon.come(CLAIM, &keeper, &[]).await;
+    let etag = first.headers[header::ETAG].to_str().unwrap().to_owned();
+    let second = daemon.come(CLAIM, &keeper, &[("if-none-match", &etag)]).await;
+    assert_eq!(second.status, StatusCode::NOT_MODIFIED);
+    assert_eq!(second.text().await, "");
+}
+
+async fn wait(stage: Stage) {
+    // To the checkers, who know no time, the volume is still in use.
+    stage.expect_violations();
+    let _attacher = stage.attacher();
+    let daemon = stage.daemon().await;
+    let admin = stage.visitor("explain-waiter", false).await;
+    stage.grant("explain-waiter", None, ALL).await;
+    stuck_volume(&stage).await;
+    set_ready(&stage, "Unknown", Timestamp::now()).await;
+    stage.cluster.remove_pod("p1").await;
+
+    let pod = "/explain/v1/namespaces/default/pods/p2";
+    let is_timed = |answer: &Value| {
+        let steps = answer["steps"].as_array().cloned().unwrap_or_default();
+        steps.iter().any(|step| step["reason"] == "DetachWaitingForUnmount" && step["next"]["at"].is_string())
+    };
+    let told = told_until(&daemon, pod, &admin, "the forced detach has a time", is_timed).await;
+    let step =
+        told["steps"].as_array().unwrap().iter().find(|step| step["reason"] == "DetachWaitingForUnmount");
+    let step = step.unwrap();
+    let time = |value: &Value| value.as_str().unwrap().parse::<Timestamp>().unwrap().as_second();
+    let lasts = time(&step["next"]["at"]) - time(&step["since"]);
+    assert!((350..=362).contains(&lasts), "six minutes from when it is not wanted: {lasts} s in {step:#}");
+    assert!(
+        !told["unknown"].to_string().contains("cannot be seen from outside"),
+        "the daemon counts: {told:#}"
+    );
+    let attachment = attachment_name("v1", DRIVER, "n1");
+    let past = told["timeline"].to_string();
+    assert!(past.contains(&format!("volumeattachment/{attachment}: ")), "{past}");
+    assert!(past.contains("(DetachWaitingForUnmount)"), "{past}");
+}
+
+async fn standby(stage: Stage) {
+    let (_proxy, _leads, holder) = leader(&stage).await;
+    let (proxy, launch) = replica(&stage).await;
+    let standby = stage.start_daemon(&launch, &proxy).await;
+    let admin = stage.visitor("explain-second", false).await;
+    stage.grant("explain-second", None, ALL).await;
+    stage.cluster.bound_pair("v1", "c1").await;
+    let is_bound = |answer: &Value| answer["reason"] == "Bound" && answer["observed"]["leader"].is_string();
+    let told = told_until(&standby, CLAIM, &admin, "it knows the claim and the leader", is_bound).await;
+    assert_eq!(told["observed"]["leader"], holder.as_str());
+    assert!(told["unknown"].to_string().contains("stands by"), "{told:#}");
+}
+
+async fn watch(stage: Stage) {
+    let daemon = stage.daemon().await;
+    let keeper = stage.visitor("explain-watcher", false).await;
+    stage.grant("explain-watcher", Some("default"), OF_NAMESPACE).await;
+    stage.cluster.claim("c1").await;
+    let waits = |answer: &Value| answer["reason"] == "NoClassAndNoMatch";
+    told_until(&daemon, CLAIM, &keeper, "it waits", waits).await;
+
+    let mut coming = daemon.come(&format!("{CLAIM}?watch=1"), &keeper, &[]).await;
+    assert_eq!(coming.status, StatusCode::OK);
+    let first = coming.event().await.unwrap();
+    assert!(first.contains("\nevent: explanation\n") && first.contains("NoClassAndNoMatch"), "{first}");
+    stage.cluster.volume("v1").await;
+    let binds = async {
+        loop {
+            let event = coming.event().await.expect("the watch goes on");
+            if event.contains("\"reason\":\"Bound\"") {
+                return event;
+            }
+        }
+    };
+    let event = within_deadline("the watch tells that the claim is bound", binds).await.unwrap();
+    assert!(event.starts_with("id: W/") && event.ends_with("}\n\n"), "{event}");
+    assert!(!event.contains("\"v1\""), "{event}");
+
+    // It ends with the daemon, which says so.
+    let (stopped, last) = tokio::join!(daemon.terminate(), async {
+        let mut last = String::new();
+        while let Some(event) = coming.event().await {
+            last = event;
+        }
+        last
+    });
+    assert_eq!(stopped, Some(0));
+    assert!(last.contains("the daemon ends"), "{last}");
+}
+
+async fn page(stage: Stage) {
+    let (_attacher, _kubelets) = (stage.attacher(), stage.kubelets());
+    let daemon = stage.daemon().await;
+    let keeper = stage.visitor("explain-reader", false).await;
+    stage.grant("explain-reader", Some("default"), OF_NAMESPACE).await;
+    held(&stage).await;
+    told_until(&daemon, CLAIM, &keeper, "it is held", |answer| answer["reason"] == "HeldByNode").await;
+
+    assert_eq!(daemon.visit("/explain/", None).await.0, StatusCode::UNAUTHORIZED);
+    let object = daemon.come("/explain/o/pvc/default/c1", &keeper, &[]).await;
+    assert_eq!(object.status, StatusCode::OK);
+    let policy = object.headers[header::CONTENT_SECURITY_POLICY].to_str().unwrap().to_owned();
+    assert!(policy.contains("default-src 'self'") && policy.contains("frame-ancestors 'none'"), "{policy}");
+    let page = object.text().await;
+    assert!(page.starts_with("<!DOCTYPE html>") && page.contains("HeldByNode"), "{page}");
+    assert!(!page.contains(">v1<") && !page.contains("n2"), "{page}");
+    assert_eq!(daemon.come("/explain/o/pv/v1", &keeper, &[]).await.status, StatusCode::FORBIDDEN);
+    let waiting = daemon.come("/explain/", &keeper, &[]).await.text().await;
+    assert!(waiting.contains("objects that you may not see"), "{waiting}");
+}
