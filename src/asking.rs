@@ -4,6 +4,7 @@
 //! verdict. `repair --yes` alone writes to the cluster.
 
 mod cluster;
+pub mod completion;
 mod words;
 
 pub use cluster::{run_doctor, run_node, run_repair, run_whatif};

@@ -49,6 +49,16 @@ pub enum Command {
     Whatif(Box<WhatifArgs>),
     /// Propose one of the few patches that people make by hand, with its proof; --yes sends it.
     Repair(Box<RepairArgs>),
+    /// Print the completion script of a shell.
+    Completion {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual, or write a page for each command into a folder.
+    Man {
+        /// The folder.
+        folder: Option<PathBuf>,
+    },
 }
 
 impl Command {
@@ -56,7 +66,7 @@ impl Command {
     pub fn run_args(&mut self) -> Option<&mut RunArgs> {
         match self {
             Self::Run(args) => Some(args),
-            Self::Explain(_) | Self::Doctor(_) | Self::Node(_) | Self::Whatif(_) | Self::Repair(_) => None,
+            _ => None,
         }
     }
 }
@@ -253,6 +263,16 @@ pub struct RunArgs {
     pub values: BTreeMap<String, String>,
 }
 
+/// The file name under which kubectl finds the program as a plugin.
+const PLUGIN: &str = "kubectl-mooring";
+
+/// Whether the program was called by this file name.
+#[must_use]
+pub fn is_called(program: Option<&OsString>, name: &str) -> bool {
+    let file = program.map(std::path::Path::new).and_then(|path| path.file_stem());
+    file.is_some_and(|file| file == name)
+}
+
 /// Why there are no arguments to run with.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Stop {
@@ -298,7 +318,11 @@ where
         Stop::Mistake(line) if asks => Stop::Usage(line),
         stop => stop,
     };
-    let matches = C::command().try_get_matches_from(words).map_err(|error| stop(&error))?;
+    let mut command = C::command();
+    if is_called(words.first(), PLUGIN) {
+        command = command.bin_name("kubectl mooring");
+    }
+    let matches = command.try_get_matches_from(words).map_err(|error| stop(&error))?;
     let mut cli = C::from_arg_matches(&matches).map_err(|error| stop(&error))?;
     if let Some(run) = run(&mut cli) {
         run.ignored = ignored;

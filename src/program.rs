@@ -33,6 +33,8 @@ pub fn execute(command: Command) -> ExitCode {
         Command::Node(args) => asking::run_node(&args),
         Command::Whatif(args) => asking::run_whatif(&args),
         Command::Repair(args) => asking::run_repair(&args),
+        Command::Completion { shell } => asking::completion::script(shell),
+        Command::Man { folder } => asking::completion::manual(folder.as_deref()),
     }
 }
 
