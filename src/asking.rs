@@ -1,19 +1,12 @@
 //! The commands that ask, from their arguments to their exit code.
 //!
-//! In: arguments. Out: an answer on stdout, what is worth a line beside it on stderr, and the exit code of the
-//! verdict. `repair --yes` alone writes to the cluster.
-
-mod cluster;
-pub mod completion;
-mod words;
-
-pub use cluster::{run_doctor, run_node, run_repair, run_whatif};
+//! In: [`ExplainArgs`]. Out: an answer on stdout, what is worth a line beside it on stderr, and the exit code of the
+//! verdict. Nothing is written to the cluster.
 
 use std::{
     env,
     io::{self, IsTerminal, Write},
     process::ExitCode,
-    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
@@ -21,11 +14,11 @@ use rustix::termios::tcgetwinsize;
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    cli::asking::{ConnectionArgs, ExplainArgs, OutputForm},
+    cli::asking::{ExplainArgs, OutputForm},
     explain::{
         assumptions::Assumptions,
         explain,
-        read::{Question, Reader, Reading, Unreachable},
+        read::{Reader, Unreachable},
         report::{Explanation, Verdict},
         subject::Subject,
         text::{Style, dot, text},
@@ -68,51 +61,11 @@ impl From<Unreachable> for Stop {
     }
 }
 
-/// One who asks: a reader, and what is told beside answers.
-struct Asker {
-    api: ApiServer,
-    reader: Reader,
-    /// The namespace that is meant where none is said.
-    namespace: String,
-    is_watched: bool,
-    told: Mutex<Vec<String>>,
-}
-
-impl Asker {
-    async fn new(connection: &ConnectionArgs) -> Result<Self, Stop> {
-        let api = ApiServer::choose(&connection.choice()).await?;
-        let namespace = connection.namespace.as_deref().unwrap_or_else(|| api.default_namespace()).to_owned();
-        let reader = Reader::new(&api, connection.patience())?;
-        let is_watched = io::stderr().is_terminal();
-        Ok(Self { api, reader, namespace, is_watched, told: Mutex::default() })
-    }
-
-    /// A line for a person who waits.
-    fn say(&self, line: &str) {
-        if self.is_watched {
-            complain(line);
-        }
-    }
-
-    /// Reads, and tells what the server says of itself, each thing once.
-    async fn look(&self, question: &Question) -> Result<Reading, Stop> {
-        let reading = self.reader.look(question, &|line| self.say(line)).await?;
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let notes = reading.server.notes();
-        // Their words change with each second: one look's are enough.
-        if notes.len() > told.len() {
-            for note in &notes {
-                complain(note);
-            }
-            *told = notes;
-        }
-        Ok(reading)
-    }
-}
-
-/// Runs a command to its exit code.
-fn finish(command: impl Future<Output = Result<Verdict, Stop>>) -> ExitCode {
-    match block_on(1, command) {
+/// `mooring explain`, to its end.
+#[must_use]
+pub fn run(args: &ExplainArgs) -> ExitCode {
+    let answer = block_on(1, answer(args));
+    match answer {
         Ok(Ok(verdict)) => ExitCode::from(verdict.exit_code()),
         Ok(Err(Stop(code, line))) => {
             complain(&line);
@@ -125,26 +78,29 @@ fn finish(command: impl Future<Output = Result<Verdict, Stop>>) -> ExitCode {
     }
 }
 
-/// `mooring explain`, to its end.
-#[must_use]
-pub fn run(args: &ExplainArgs) -> ExitCode {
-    finish(answer(args))
-}
-
 async fn answer(args: &ExplainArgs) -> Result<Verdict, Stop> {
+    let connection = &args.connection;
     let words: Vec<&str> = args.subject.iter().map(String::as_str).collect();
     let usage = |line| Stop(USAGE, line);
     // Before a server is looked for: the words may be wrong without one.
     Subject::parse(&words, "").map_err(usage)?;
-    let asker = Asker::new(&args.ask.connection).await?;
-    let subject = Subject::parse(&words, &asker.namespace).map_err(usage)?;
-    let question = Question::About(subject.clone());
+    let api = ApiServer::choose(&connection.choice()).await?;
+    let namespace = connection.namespace.as_deref().unwrap_or_else(|| api.default_namespace());
+    let subject = Subject::parse(&words, namespace).map_err(usage)?;
+    let reader = Reader::new(&api, connection.patience())?;
+    let is_watched = io::stderr().is_terminal();
+    let progress = |line: &str| {
+        if is_watched {
+            complain(line);
+        }
+    };
 
     let until = args.wait.flatten().map(|time| Instant::now() + time);
     let mut printed = String::new();
+    let mut told = Vec::new();
     loop {
         let started = Instant::now();
-        let reading = asker.look(&question).await?;
+        let reading = reader.read(&subject, &progress).await?;
         let explanation = explain(&reading.snapshot, &subject, &Assumptions::default());
         let is_last = match (args.watch, args.wait) {
             (true, _) => false,
@@ -153,6 +109,13 @@ async fn answer(args: &ExplainArgs) -> Result<Verdict, Stop> {
                 explanation.verdict == Verdict::Healthy || until.is_some_and(|until| Instant::now() >= until)
             }
         };
+        let notes = reading.server.notes();
+        if notes.len() > told.len() {
+            for note in &notes {
+                complain(note);
+            }
+            told = notes;
+        }
         if is_last || args.watch {
             let form = form(&explanation, args)?;
             if form != printed && !print(&form) {
@@ -171,7 +134,7 @@ async fn answer(args: &ExplainArgs) -> Result<Verdict, Stop> {
 
 fn form(explanation: &Explanation, args: &ExplainArgs) -> Result<String, Stop> {
     let unprintable = |error: String| Stop(UNREACHABLE, format!("the answer cannot be printed: {error}"));
-    Ok(match args.ask.output {
+    Ok(match args.output {
         OutputForm::Text | OutputForm::Wide => text(explanation, style(args)),
         OutputForm::Json => {
             let json = serde_json::to_string_pretty(explanation);
@@ -191,10 +154,10 @@ fn style(args: &ExplainArgs) -> Style {
     let is_dumb = env::var_os("TERM").is_some_and(|value| value == "dumb");
     let columns = tcgetwinsize(io::stdout()).ok().map(|size| usize::from(size.ws_col)).filter(|it| *it > 0);
     Style {
-        color: is_terminal && !args.ask.no_color && !asks_for_none && !is_dumb,
-        ascii: args.ask.ascii,
-        utc: args.ask.utc,
-        wide: args.ask.output == OutputForm::Wide,
+        color: is_terminal && !args.no_color && !asks_for_none && !is_dumb,
+        ascii: args.ascii,
+        utc: args.utc,
+        wide: args.output == OutputForm::Wide,
         width: columns.unwrap_or(WIDTH).max(WIDTH),
     }
 }

@@ -15,7 +15,7 @@ pub mod kcm_flags;
 use std::{collections::BTreeMap, ffi::OsString, path::PathBuf, time::Duration};
 
 use arguments::Ignored;
-use asking::{ASKING, DoctorArgs, ExplainArgs, NodeArgs, RepairArgs, WhatifArgs};
+use asking::{ASKING, ExplainArgs};
 
 use clap::{ArgMatches, Args, CommandFactory, Parser, Subcommand, ValueEnum, error::ErrorKind};
 
@@ -40,25 +40,6 @@ pub enum Command {
     /// Say why a pod, a claim, a volume, an attachment, a node or a class waits, who has to act, and what is safe. Reads
     /// with your own rights, on any cluster, and writes nothing.
     Explain(Box<ExplainArgs>),
-    /// Look at the whole cluster: what is blocked, waits or is at risk, those first that hold up most, each with the command
-    /// that explains it.
-    Doctor(Box<DoctorArgs>),
-    /// Show a node's volumes; with --drain what still holds the node, how fast it goes, and how long it will take.
-    Node(Box<NodeArgs>),
-    /// Say what would happen if, from a copy of the cluster: nothing is written.
-    Whatif(Box<WhatifArgs>),
-    /// Propose one of the few patches that people make by hand, with its proof; --yes sends it.
-    Repair(Box<RepairArgs>),
-    /// Print the completion script of a shell.
-    Completion {
-        /// The shell.
-        shell: clap_complete::Shell,
-    },
-    /// Print the manual, or write a page for each command into a folder.
-    Man {
-        /// The folder.
-        folder: Option<PathBuf>,
-    },
 }
 
 impl Command {
@@ -66,7 +47,7 @@ impl Command {
     pub fn run_args(&mut self) -> Option<&mut RunArgs> {
         match self {
             Self::Run(args) => Some(args),
-            _ => None,
+            Self::Explain(_) => None,
         }
     }
 }
@@ -263,16 +244,6 @@ pub struct RunArgs {
     pub values: BTreeMap<String, String>,
 }
 
-/// The file name under which kubectl finds the program as a plugin.
-const PLUGIN: &str = "kubectl-mooring";
-
-/// Whether the program was called by this file name.
-#[must_use]
-pub fn is_called(program: Option<&OsString>, name: &str) -> bool {
-    let file = program.map(std::path::Path::new).and_then(|path| path.file_stem());
-    file.is_some_and(|file| file == name)
-}
-
 /// Why there are no arguments to run with.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Stop {
@@ -318,11 +289,7 @@ where
         Stop::Mistake(line) if asks => Stop::Usage(line),
         stop => stop,
     };
-    let mut command = C::command();
-    if is_called(words.first(), PLUGIN) {
-        command = command.bin_name("kubectl mooring");
-    }
-    let matches = command.try_get_matches_from(words).map_err(|error| stop(&error))?;
+    let matches = C::command().try_get_matches_from(words).map_err(|error| stop(&error))?;
     let mut cli = C::from_arg_matches(&matches).map_err(|error| stop(&error))?;
     if let Some(run) = run(&mut cli) {
         run.ignored = ignored;
@@ -425,7 +392,7 @@ mod tests {
     fn run(arguments: &[&str]) -> Result<RunArgs, Stop> {
         match parse(["mooring", "run"].iter().chain(arguments))?.command {
             Command::Run(args) => Ok(*args),
-            _ => panic!("{arguments:?}"),
+            Command::Explain(_) => panic!("{arguments:?}"),
         }
     }
 

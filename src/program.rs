@@ -29,12 +29,6 @@ pub fn execute(command: Command) -> ExitCode {
     match command {
         Command::Run(args) => run(*args),
         Command::Explain(args) => asking::run(&args),
-        Command::Doctor(args) => asking::run_doctor(&args),
-        Command::Node(args) => asking::run_node(&args),
-        Command::Whatif(args) => asking::run_whatif(&args),
-        Command::Repair(args) => asking::run_repair(&args),
-        Command::Completion { shell } => asking::completion::script(shell),
-        Command::Man { folder } => asking::completion::manual(folder.as_deref()),
     }
 }
 

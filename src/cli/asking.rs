@@ -11,7 +11,7 @@ use super::parse_duration;
 use crate::kube_api::connect::Choice;
 
 /// Commands that ask, whose exit codes are their own.
-pub const ASKING: [&str; 5] = ["doctor", "explain", "node", "repair", "whatif"];
+pub const ASKING: [&str; 1] = ["explain"];
 
 /// Exit codes of the commands that ask, for their help.
 const EXIT_CODES: &str = "Exit codes: 0 as it should be; 1 it waits and goes on by itself; 2 a person has to act; 3 not found; \
@@ -106,12 +106,27 @@ pub enum OutputForm {
     Dot,
 }
 
-/// What all commands that ask take.
-#[derive(Debug, Default, Args)]
-pub struct AskArgs {
-    /// How the answer is printed; dot is for explain.
+/// Flags of `mooring explain`.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
+pub struct ExplainArgs {
+    /// What to explain: pod, pvc, pv, va, node or sc, and its name.
+    #[arg(value_name = "KIND/NAME | KIND NAME", required = true, num_args = 1..=2)]
+    pub subject: Vec<String>,
+
+    /// How the answer is printed.
     #[arg(long, short, value_name = "FORM", value_enum, default_value_t)]
     pub output: OutputForm,
+
+    /// Wait until it is as it should be, at most that long, and print the last answer.
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, conflicts_with = "watch")]
+    #[arg(num_args = 0..=1, require_equals = true)]
+    pub wait: Option<Option<Duration>>,
+
+    /// Print the answer again whenever it has changed.
+    #[arg(long, short)]
+    pub watch: bool,
 
     /// Times in full beside ages.
     #[arg(long)]
@@ -130,108 +145,6 @@ pub struct AskArgs {
     pub connection: ConnectionArgs,
 }
 
-/// Flags of `mooring explain`.
-#[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
-pub struct ExplainArgs {
-    /// What to explain: pod, pvc, pv, va, node or sc, and its name.
-    #[arg(value_name = "KIND/NAME | KIND NAME", required = true, num_args = 1..=2)]
-    pub subject: Vec<String>,
-
-    /// Wait until it is as it should be, at most that long, and print the last answer.
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration, conflicts_with = "watch")]
-    #[arg(num_args = 0..=1, require_equals = true)]
-    pub wait: Option<Option<Duration>>,
-
-    /// Print the answer again whenever it has changed.
-    #[arg(long, short)]
-    pub watch: bool,
-
-    /// The rest.
-    #[command(flatten)]
-    pub ask: AskArgs,
-}
-
-/// Flags of `mooring doctor`.
-#[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
-pub struct DoctorArgs {
-    /// All namespaces, which is also what is looked at without -n.
-    #[arg(long, short = 'A', conflicts_with = "namespace")]
-    pub all_namespaces: bool,
-
-    /// Look again and again, and print what has changed.
-    #[arg(long, short)]
-    pub watch: bool,
-
-    /// The rest.
-    #[command(flatten)]
-    pub ask: AskArgs,
-}
-
-/// Flags of `mooring node`.
-#[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
-pub struct NodeArgs {
-    /// The node.
-    #[arg(value_name = "NODE")]
-    pub name: String,
-
-    /// Only what a drain still waits for, and how fast it goes.
-    #[arg(long)]
-    pub drain: bool,
-
-    /// Look again and again, and print what has changed.
-    #[arg(long, short)]
-    pub watch: bool,
-
-    /// The rest.
-    #[command(flatten)]
-    pub ask: AskArgs,
-}
-
-/// Flags of `mooring whatif`.
-#[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
-pub struct WhatifArgs {
-    /// bind -f FILE; taint, delete-node or cordon NODE; delete pvc or pod NAME.
-    #[arg(value_name = "CHANGE", required = true, num_args = 1..=3)]
-    pub change: Vec<String>,
-
-    /// Manifest of the claim, for bind; - is stdin.
-    #[arg(long = "filename", short = 'f', value_name = "FILE")]
-    pub file: Option<String>,
-
-    /// The rest.
-    #[command(flatten)]
-    pub ask: AskArgs,
-}
-
-/// Flags of `mooring repair`.
-#[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
-pub struct RepairArgs {
-    /// relink CLAIM VOLUME; free VOLUME; unstick ATTACHMENT.
-    #[arg(value_name = "REPAIR", required = true, num_args = 1..=3)]
-    pub repair: Vec<String>,
-
-    /// Free the volume for any claim that fits, in place of one of the name that it had.
-    #[arg(long)]
-    pub for_anyone: bool,
-
-    /// Print the proof and the requests, and send nothing: so it is without --yes.
-    #[arg(long, conflicts_with = "yes")]
-    pub dry_run: bool,
-
-    /// Send the requests that are printed.
-    #[arg(long)]
-    pub yes: bool,
-
-    /// The rest.
-    #[command(flatten)]
-    pub ask: AskArgs,
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::{Command, Stop, parse};
@@ -240,7 +153,7 @@ mod tests {
     fn explain(words: &[&str]) -> Result<ExplainArgs, Stop> {
         match parse(["mooring", "explain"].iter().chain(words))?.command {
             Command::Explain(args) => Ok(*args),
-            _ => panic!("{words:?}"),
+            Command::Run(_) => panic!("{words:?}"),
         }
     }
 
@@ -264,18 +177,15 @@ mod tests {
             "json",
         ];
         let args = explain(&words).unwrap();
-        assert_eq!(
-            (args.subject.as_slice(), args.ask.output),
-            (&["pvc/data".to_owned()][..], OutputForm::Json)
-        );
-        let connection = &args.ask.connection;
+        assert_eq!((args.subject.as_slice(), args.output), (&["pvc/data".to_owned()][..], OutputForm::Json));
+        let connection = &args.connection;
         assert_eq!(connection.namespace.as_deref(), Some("shop"));
         assert_eq!(connection.patience(), Some(Duration::from_secs(5)));
         let choice = connection.choice();
         assert_eq!((choice.context.as_deref(), choice.server.as_deref()), (Some("c"), Some("https://x")));
         assert_eq!((choice.impersonated.as_deref(), choice.impersonated_groups.len()), (Some("alice"), 2));
         let args = explain(&["-w", "pod", "web-0", "--request-timeout=0"]).unwrap();
-        assert!(args.watch && args.ask.connection.patience().is_none());
+        assert!(args.watch && args.connection.patience().is_none());
         assert_eq!(args.subject, ["pod", "web-0"]);
     }
 

@@ -42,8 +42,6 @@ pub struct Unseen {
 pub const LEASES: &str = "leases";
 /// The pods in which the side-cars of CSI drivers run, for [`Snapshot::note_read`].
 pub const DRIVER_PODS: &str = "pods of CSI drivers";
-/// The pods that the question is about (of a node, of a namespace), for [`Snapshot::note_read`].
-pub const SOME_PODS: &str = "pods in question";
 /// Events, for [`Snapshot::note_read`].
 pub const EVENTS: &str = "events";
 

@@ -17,7 +17,7 @@ use super::{
     outlook::ask,
     report::{API_VERSION, Observed, Source, Verdict},
     sidecars::{Presence, Sidecar, Sidecars},
-    snapshot::{SOME_PODS, Snapshot, Unseen},
+    snapshot::{Snapshot, Unseen},
 };
 use crate::{
     attach_detach::{
@@ -163,13 +163,11 @@ pub fn drain(
     }
     let is_missing = snapshot.is_absent(&ObjectRef::Node(name.clone()));
     let exists = if node.is_some() { Some(true) } else { is_missing.then_some(false) };
-
+    let verdict = verdict(snapshot, exists, &volumes, &attachers);
     let ready = node.as_ref().and_then(|node| node.ready().cloned());
     let is_ready = node.as_ref().is_some_and(|node| node.is_ready());
     let whole = snapshot.details.get(&ObjectRef::Node(name.clone()));
     let unschedulable = whole.map(|it| it.pointer("/spec/unschedulable").and_then(Value::as_bool));
-    let cordoned = unschedulable.map(Option::unwrap_or_default);
-    let verdict = verdict(snapshot, exists, &volumes, &attachers, cordoned == Some(true) || !is_ready);
     DrainView {
         api_version: API_VERSION,
         kind: "NodeVolumes",
@@ -184,7 +182,7 @@ pub fn drain(
         exists,
         ready: is_ready,
         unready_since: ready.filter(|_| !is_ready).and_then(|ready| ready.last_transition_time),
-        cordoned,
+        cordoned: unschedulable.map(Option::unwrap_or_default),
         detached,
         volumes,
         attachers,
@@ -198,14 +196,11 @@ fn verdict(
     exists: Option<bool>,
     volumes: &[NodeVolume],
     attachers: &[Queue],
-    is_leaving: bool,
 ) -> Verdict {
     if volumes.is_empty() {
         return match exists {
             Some(false) => Verdict::NotFound,
-            _ if !(snapshot.is_listed::<Pod>() || snapshot.was_read(SOME_PODS))
-                || !snapshot.is_listed::<VolumeAttachment>() =>
-            {
+            _ if !snapshot.is_listed::<Pod>() || !snapshot.is_listed::<VolumeAttachment>() => {
                 Verdict::Forbidden
             }
             _ => Verdict::Healthy,
@@ -217,9 +212,6 @@ fn verdict(
             && volume.forced_at.is_none()
             && until.is_some_and(|until| until < snapshot.taken_at)
     };
-    if !is_leaving && volumes.iter().all(|volume| volume.stage == Stage::InUse) {
-        return Verdict::Healthy;
-    }
     let lacks_attacher = attachers.iter().any(|queue| queue.is_there == Some(false));
     if lacks_attacher || volumes.iter().any(is_stuck) { Verdict::Blocked } else { Verdict::Waiting }
 }

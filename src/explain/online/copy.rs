@@ -130,9 +130,7 @@ impl Copying<'_> {
                 self.lists.insert(read.clone());
             }
             // The daemon does not watch them.
-            Read::CsiNode(_) | Read::EventsAbout(_) | Read::EventsOfClaims | Read::Leases(_) => {}
-            // No answer about one object needs them.
-            Read::All(List::Nodes | List::Pods) | Read::ClaimsIn(_) => {}
+            Read::CsiNode(_) | Read::EventsAbout(_) | Read::Leases(_) => {}
         }
     }
 

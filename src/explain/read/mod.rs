@@ -6,7 +6,6 @@
 //! reading, and never stands for an object that is not there: that alone the server's own "not found" does.
 
 mod plan;
-mod question;
 mod requests;
 #[cfg(test)]
 mod tests;
@@ -26,13 +25,10 @@ use serde_json::{Value, json};
 use thiserror::Error;
 use tokio::time::{Instant, timeout};
 
+pub use self::plan::{List, Read, needed};
 use self::requests::{Request, kind, page, request};
-pub use self::{
-    plan::{List, Read, needed},
-    question::{Question, reads},
-};
 use super::{
-    snapshot::{DRIVER_PODS, EVENTS, LEASES, SOME_PODS, Snapshot, Unseen},
+    snapshot::{LEASES, Snapshot, Unseen},
     subject::Subject,
 };
 use crate::{
@@ -41,7 +37,7 @@ use crate::{
         error_chain,
         ids::ResourceVersion,
         kinds::{
-            CsiDriver, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
+            CsiDriver, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
             VolumeAttachment, api_root,
         },
         wire::{Encoding, ListPart, Status},
@@ -211,19 +207,11 @@ impl Reader {
     /// # Errors
     /// See [`Unreachable`].
     pub async fn read(&self, subject: &Subject, progress: Progress<'_>) -> Result<Reading, Unreachable> {
-        self.look(&Question::About(subject.clone()), progress).await
-    }
-
-    /// Reads what an answer to a question needs.
-    ///
-    /// # Errors
-    /// See [`Unreachable`].
-    pub async fn look(&self, question: &Question, progress: Progress<'_>) -> Result<Reading, Unreachable> {
         let version = self.version().await?;
         let mut snapshot = Snapshot::new(Timestamp::now());
         let mut done = BTreeSet::new();
         for _ in 0..MOST_ROUNDS {
-            let new: Vec<Read> = reads(question, &snapshot).difference(&done).cloned().collect();
+            let new: Vec<Read> = needed(subject, &snapshot).difference(&done).cloned().collect();
             if new.is_empty() {
                 break;
             }
@@ -280,9 +268,6 @@ impl Reader {
             }
             (Request::Few(path, kind), _) => self.few(&path, kind).await.map(Found::Few),
             (Request::Pods(path), _) => self.list::<Pod>(&path, objects, progress).await.map(Found::Narrow),
-            (Request::Claims(path), _) => {
-                self.list::<PersistentVolumeClaim>(&path, objects, progress).await.map(Found::Narrow)
-            }
             (Request::Whole, Read::All(List::Volumes)) => {
                 self.whole::<PersistentVolume>(objects, progress).await
             }
@@ -292,8 +277,6 @@ impl Reader {
             (Request::Whole, Read::All(List::Attachments)) => {
                 self.whole::<VolumeAttachment>(objects, progress).await
             }
-            (Request::Whole, Read::All(List::Nodes)) => self.whole::<Node>(objects, progress).await,
-            (Request::Whole, Read::All(List::Pods)) => self.whole::<Pod>(objects, progress).await,
             (Request::Whole, Read::All(List::Drivers)) => self.whole::<CsiDriver>(objects, progress).await,
             (Request::Whole, _) => self.whole::<StorageClass>(objects, progress).await,
         };
@@ -475,14 +458,8 @@ fn take(snapshot: &mut Snapshot, read: &Read, found: Found) {
             }
         }
         Found::Few(items) => {
-            match read {
-                Read::Leases(None) => {
-                    snapshot.note_read(LEASES);
-                    // Each that holds one is asked for by name.
-                    snapshot.note_read(DRIVER_PODS);
-                }
-                Read::EventsOfClaims => snapshot.note_read(EVENTS),
-                _ => {}
+            if *read == Read::Leases(None) {
+                snapshot.note_read(LEASES);
             }
             for item in items {
                 if let Err(error) = snapshot.take(item) {
@@ -502,10 +479,7 @@ fn take(snapshot: &mut Snapshot, read: &Read, found: Found) {
                 Read::All(List::Attachments) => snapshot.note_listed::<VolumeAttachment>(),
                 Read::All(List::Classes) => snapshot.note_listed::<StorageClass>(),
                 Read::All(List::Drivers) => snapshot.note_listed::<CsiDriver>(),
-                Read::All(List::Nodes) => snapshot.note_listed::<Node>(),
-                Read::All(List::Pods) => snapshot.note_listed::<Pod>(),
-                Read::PodsOn(_) | Read::PodsIn(_) => snapshot.note_read(SOME_PODS),
-                // Only some of the claims.
+                // Only some of the pods.
                 _ => {}
             }
         }

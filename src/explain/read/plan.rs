@@ -42,23 +42,6 @@ pub enum List {
     Classes,
     /// CSIDrivers: which drivers there are.
     Drivers,
-    /// Nodes.
-    Nodes,
-    /// Pods of all namespaces.
-    Pods,
-}
-
-impl List {
-    /// Every kind.
-    pub const ALL: [Self; 7] = [
-        Self::Volumes,
-        Self::Claims,
-        Self::Attachments,
-        Self::Classes,
-        Self::Drivers,
-        Self::Nodes,
-        Self::Pods,
-    ];
 }
 
 /// One question to the API server.
@@ -76,10 +59,6 @@ pub enum Read {
     PodsOn(NodeName),
     /// Pods of a namespace, narrow.
     PodsIn(String),
-    /// Claims of a namespace, narrow.
-    ClaimsIn(String),
-    /// The latest events about claims of all namespaces: provisioners show by them that they are there.
-    EventsOfClaims,
     /// A whole kind, narrow.
     All(List),
 }
@@ -95,15 +74,11 @@ impl fmt::Display for Read {
             Self::Leases(Some(namespace)) => write!(f, "leases in {namespace}"),
             Self::PodsOn(node) => write!(f, "pods on {node}"),
             Self::PodsIn(namespace) => write!(f, "pods in {namespace}"),
-            Self::ClaimsIn(namespace) => write!(f, "persistentvolumeclaims in {namespace}"),
-            Self::EventsOfClaims => f.write_str("events about claims"),
             Self::All(List::Volumes) => f.write_str("persistentvolumes"),
             Self::All(List::Claims) => f.write_str("persistentvolumeclaims"),
             Self::All(List::Attachments) => f.write_str("volumeattachments"),
             Self::All(List::Classes) => f.write_str("storageclasses"),
             Self::All(List::Drivers) => f.write_str("csidrivers"),
-            Self::All(List::Nodes) => f.write_str("nodes"),
-            Self::All(List::Pods) => f.write_str("pods"),
         }
     }
 }

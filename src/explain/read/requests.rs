@@ -18,9 +18,6 @@ const DEFAULT_NAMESPACE: &str = "default";
 /// Most events of one object that are read: the API server keeps them for an hour, and each counts repetitions.
 const MOST_EVENTS: usize = 500;
 
-/// Most events of all claims: enough for each provisioner of a cluster to be among them.
-const MOST_EVENTS_OF_ALL: usize = 5_000;
-
 /// How a read is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Request {
@@ -30,8 +27,6 @@ pub(super) enum Request {
     Few(String, &'static str),
     /// Pods that are narrowed down, in pages.
     Pods(String),
-    /// Claims of a namespace, in pages.
-    Claims(String),
     /// A whole kind, in pages.
     Whole,
     /// No object can have such a name.
@@ -107,14 +102,7 @@ pub(super) fn request(read: &Read) -> Request {
         Read::PodsIn(namespace) if is_name(namespace) => {
             Request::Pods(format!("/api/v1/namespaces/{namespace}/pods?"))
         }
-        Read::ClaimsIn(namespace) if is_name(namespace) => {
-            Request::Claims(format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims?"))
-        }
-        Read::PodsIn(_) | Read::ClaimsIn(_) => Request::Impossible,
-        Read::EventsOfClaims => {
-            let selector = selected("involvedObject.kind=PersistentVolumeClaim");
-            Request::Few(format!("/api/v1/events?{selector}&limit={MOST_EVENTS_OF_ALL}"), "Event")
-        }
+        Read::PodsIn(_) => Request::Impossible,
         Read::All(_) => Request::Whole,
     }
 }
