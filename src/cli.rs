@@ -15,7 +15,10 @@ pub mod kcm_flags;
 use std::{collections::BTreeMap, ffi::OsString, path::PathBuf, time::Duration};
 
 use arguments::Ignored;
-use asking::{ASKING, ExplainArgs};
+use asking::{
+    ASKING, ExplainArgs,
+    questions::{DoctorArgs, NodeArgs, RepairArgs, WhatIfArgs},
+};
 
 use clap::{ArgMatches, Args, CommandFactory, Parser, Subcommand, ValueEnum, error::ErrorKind};
 
@@ -40,6 +43,15 @@ pub enum Command {
     /// Say why a pod, a claim, a volume, an attachment, a node or a class waits, who has to act, and what is safe. Reads
     /// with your own rights, on any cluster, and writes nothing.
     Explain(Box<ExplainArgs>),
+    /// Look at the whole cluster: what is blocked, what waits, what is at risk; from which most pods suffer first.
+    Doctor(Box<DoctorArgs>),
+    /// A node's volumes: what still holds them, and which pods.
+    Node(Box<NodeArgs>),
+    /// What would follow if something were done. Nothing is written.
+    #[command(name = "whatif")]
+    WhatIf(Box<WhatIfArgs>),
+    /// The few patches that people make by hand, each with the proof it demands. Nothing is sent without --yes.
+    Repair(Box<RepairArgs>),
 }
 
 impl Command {
@@ -47,7 +59,7 @@ impl Command {
     pub fn run_args(&mut self) -> Option<&mut RunArgs> {
         match self {
             Self::Run(args) => Some(args),
-            Self::Explain(_) => None,
+            _ => None,
         }
     }
 }
@@ -392,7 +404,7 @@ mod tests {
     fn run(arguments: &[&str]) -> Result<RunArgs, Stop> {
         match parse(["mooring", "run"].iter().chain(arguments))?.command {
             Command::Run(args) => Ok(*args),
-            Command::Explain(_) => panic!("{arguments:?}"),
+            _ => panic!("{arguments:?}"),
         }
     }
 

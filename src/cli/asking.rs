@@ -3,6 +3,8 @@
 //! In: the words of the command line. Out: [`ExplainArgs`]. Names and notation are kubectl's, so that what is typed after
 //! `kubectl` can be typed here.
 
+pub mod questions;
+
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
@@ -11,7 +13,7 @@ use super::parse_duration;
 use crate::kube_api::connect::Choice;
 
 /// Commands that ask, whose exit codes are their own.
-pub const ASKING: [&str; 1] = ["explain"];
+pub const ASKING: [&str; 5] = ["explain", "doctor", "node", "whatif", "repair"];
 
 /// Exit codes of the commands that ask, for their help.
 const EXIT_CODES: &str = "Exit codes: 0 as it should be; 1 it waits and goes on by itself; 2 a person has to act; 3 not found; \
@@ -153,7 +155,7 @@ mod tests {
     fn explain(words: &[&str]) -> Result<ExplainArgs, Stop> {
         match parse(["mooring", "explain"].iter().chain(words))?.command {
             Command::Explain(args) => Ok(*args),
-            Command::Run(_) => panic!("{words:?}"),
+            _ => panic!("{words:?}"),
         }
     }
 

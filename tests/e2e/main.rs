@@ -30,6 +30,7 @@ mod logs;
 mod mass_move;
 mod permissions;
 mod protection;
+mod questions;
 mod reader;
 mod recycle;
 mod refusals;
@@ -81,6 +82,7 @@ fn main() {
     stories.extend(deploy::stories());
     stories.extend(troubles::stories());
     stories.extend(protection::stories());
+    stories.extend(questions::stories());
     stories.extend(reader::stories());
     stories.extend(permissions::stories());
 

@@ -113,9 +113,9 @@ pub struct Findings {
     pub unchecked: Vec<Unseen>,
 }
 
-/// Looks at everything that was read.
+/// Looks at everything that was read; of one namespace, tells what something of it suffers from.
 #[must_use]
-pub fn doctor(snapshot: &Snapshot, assumptions: &Assumptions) -> Findings {
+pub fn doctor(snapshot: &Snapshot, assumptions: &Assumptions, of: Option<&str>) -> Findings {
     let outlooks = ask(snapshot, assumptions);
     let sidecars = Sidecars::new(snapshot);
     let mut groups = Groups::new(snapshot.taken_at);
@@ -125,7 +125,7 @@ pub fn doctor(snapshot: &Snapshot, assumptions: &Assumptions) -> Findings {
     leftovers::look(snapshot, &outlooks, &sidecars, &mut groups);
     programs::look(snapshot, &sidecars, &mut groups, &mut fine);
     let unchecked = unchecked(snapshot);
-    let (findings, waiting_pods) = groups.finish();
+    let (findings, waiting_pods) = groups.finish(of);
     let worst = findings.first().map(|finding| finding.severity);
     let verdict = match worst {
         Some(Severity::Blocked) => Verdict::Blocked,

@@ -18,6 +18,9 @@ const DEFAULT_NAMESPACE: &str = "default";
 /// Most events of one object that are read: the API server keeps them for an hour, and each counts repetitions.
 const MOST_EVENTS: usize = 500;
 
+/// Most events about claims that are read, of all namespaces: some megabytes.
+const MOST_CLAIM_EVENTS: usize = 5_000;
+
 /// How a read is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Request {
@@ -27,6 +30,8 @@ pub(super) enum Request {
     Few(String, &'static str),
     /// Pods that are narrowed down, in pages.
     Pods(String),
+    /// Claims that are narrowed down, in pages.
+    Claims(String),
     /// A whole kind, in pages.
     Whole,
     /// No object can have such a name.
@@ -102,7 +107,14 @@ pub(super) fn request(read: &Read) -> Request {
         Read::PodsIn(namespace) if is_name(namespace) => {
             Request::Pods(format!("/api/v1/namespaces/{namespace}/pods?"))
         }
-        Read::PodsIn(_) => Request::Impossible,
+        Read::ClaimsIn(namespace) if is_name(namespace) => {
+            Request::Claims(format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims?"))
+        }
+        Read::PodsIn(_) | Read::ClaimsIn(_) => Request::Impossible,
+        Read::ClaimEvents => {
+            let selector = selected(&format!("involvedObject.kind={}", PersistentVolumeClaim::KIND));
+            Request::Few(format!("/api/v1/events?{selector}&limit={MOST_CLAIM_EVENTS}"), "Event")
+        }
         Read::All(_) => Request::Whole,
     }
 }
