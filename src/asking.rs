@@ -5,6 +5,7 @@
 
 pub mod questions;
 pub mod repair;
+mod serve;
 
 use std::{
     env,
@@ -68,7 +69,10 @@ impl From<Unreachable> for Stop {
 /// `mooring explain`, to its end.
 #[must_use]
 pub fn run(args: &ExplainArgs) -> ExitCode {
-    finish(answer(args))
+    match args.serve {
+        Some(port) => finish(serve::serve(args, port)),
+        None => finish(answer(args)),
+    }
 }
 
 /// From an answer to the exit code of its verdict.
@@ -99,7 +103,7 @@ async fn answer(args: &ExplainArgs) -> Result<Verdict, Stop> {
 
     let until = args.wait.flatten().map(|time| Instant::now() + time);
     let mut printed = String::new();
-    let mut noted = Vec::new();
+    let mut told = 0;
     loop {
         let started = Instant::now();
         let reading = reader.read(&subject, &progress).await?;
@@ -112,9 +116,11 @@ async fn answer(args: &ExplainArgs) -> Result<Verdict, Stop> {
             }
         };
         let notes = reading.server.notes();
-        if notes.len() > noted.len() {
-            notes.iter().for_each(|note| complain(note));
-            noted = notes;
+        if notes.len() > told {
+            for note in &notes {
+                complain(note);
+            }
+            told = notes.len();
         }
         if is_last || args.watch {
             let form = form(&explanation, args)?;

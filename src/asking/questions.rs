@@ -73,7 +73,9 @@ impl Connection {
         let reading = self.reader.look(question, &progress).await?;
         let notes = reading.server.notes();
         if notes.len() > self.noted {
-            notes.iter().for_each(|note| complain(note));
+            for note in &notes {
+                complain(note);
+            }
             self.noted = notes.len();
         }
         Ok(reading)

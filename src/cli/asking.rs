@@ -114,7 +114,7 @@ pub enum OutputForm {
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub struct ExplainArgs {
     /// What to explain: pod, pvc, pv, va, node or sc, and its name.
-    #[arg(value_name = "KIND/NAME | KIND NAME", required = true, num_args = 1..=2)]
+    #[arg(value_name = "KIND/NAME | KIND NAME", required_unless_present = "serve", num_args = 1..=2)]
     pub subject: Vec<String>,
 
     /// How the answer is printed.
@@ -129,6 +129,11 @@ pub struct ExplainArgs {
     /// Print the answer again whenever it has changed.
     #[arg(long, short)]
     pub watch: bool,
+
+    /// Serve the answers as a page, for you alone, on this port of 127.0.0.1 [default: any], and print its address.
+    #[arg(long, value_name = "PORT", num_args = 0..=1, require_equals = true, default_missing_value = "0")]
+    #[arg(conflicts_with_all = ["watch", "wait", "subject"])]
+    pub serve: Option<u16>,
 
     /// Times in full beside ages.
     #[arg(long)]
@@ -189,6 +194,14 @@ mod tests {
         let args = explain(&["-w", "pod", "web-0", "--request-timeout=0"]).unwrap();
         assert!(args.watch && args.connection.patience().is_none());
         assert_eq!(args.subject, ["pod", "web-0"]);
+    }
+
+    #[test]
+    fn a_page_is_of_no_single_object() {
+        assert_eq!(explain(&["--serve"]).unwrap().serve, Some(0));
+        assert_eq!(explain(&["--serve=8080", "--context=c"]).unwrap().serve, Some(8080));
+        assert!(matches!(explain(&["pvc/a", "--serve"]), Err(Stop::Usage(_))));
+        assert!(matches!(explain(&["--serve", "-w"]), Err(Stop::Usage(_))));
     }
 
     #[test]

@@ -120,8 +120,18 @@ pub fn doctor(snapshot: &Snapshot, assumptions: &Assumptions, of: Option<&str>) 
     let sidecars = Sidecars::new(snapshot);
     let mut groups = Groups::new(snapshot.taken_at);
     let mut fine = Vec::new();
-    claims::look(snapshot, &outlooks.binder, &sidecars, &mut groups, &mut fine);
-    pairs::look(snapshot, &outlooks.attach_detach, &sidecars, &mut groups, &mut fine);
+    // Without these the controllers would be asked over a world that is not: nothing is concluded from what is missing.
+    if snapshot.is_listed::<PersistentVolume>() {
+        claims::look(snapshot, &outlooks.binder, &sidecars, &mut groups, &mut fine);
+    }
+    let sees_world = snapshot.is_listed::<PersistentVolume>()
+        && snapshot.is_listed::<PersistentVolumeClaim>()
+        && snapshot.is_listed::<VolumeAttachment>()
+        && snapshot.is_listed::<Node>()
+        && snapshot.is_listed::<Pod>();
+    if sees_world {
+        pairs::look(snapshot, &outlooks.attach_detach, &sidecars, &mut groups, &mut fine);
+    }
     leftovers::look(snapshot, &outlooks, &sidecars, &mut groups);
     programs::look(snapshot, &sidecars, &mut groups, &mut fine);
     let unchecked = unchecked(snapshot);
