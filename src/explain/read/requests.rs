@@ -211,6 +211,61 @@ mod tests {
     }
 
     #[test]
+    fn the_role_for_those_who_ask_has_all_that_is_read() {
+        let role = include_str!("../../../deploy/optional/explain-reader/rbac.yaml");
+        let role: serde_json::Value = serde_saphyr::from_str(role).unwrap();
+        let allows = |group: &str, resource: &str, verb: &str| {
+            let has = |rule: &serde_json::Value, field: &str, word: &str| {
+                rule[field].as_array().unwrap().iter().any(|it| it == word)
+            };
+            let rules = role["rules"].as_array().unwrap();
+            rules.iter().any(|rule| {
+                has(rule, "apiGroups", group) && has(rule, "resources", resource) && has(rule, "verbs", verb)
+            })
+        };
+        // `list` of one namespace, and `get` by name, are of the same resources.
+        let claim = || ObjectRef::Claim(ClaimKey::new("shop", "data"));
+        let reads = [
+            Read::Object(claim()),
+            Read::Object(ObjectRef::Node("a".into())),
+            Read::Object(ObjectRef::Pod(crate::kube_api::ids::PodKey::new("shop", "p"))),
+            Read::Object(ObjectRef::Volume("v".into())),
+            Read::Object(ObjectRef::Class("c".into())),
+            Read::Object(ObjectRef::Driver("d".into())),
+            attachment("csi-1"),
+            Read::CsiNode("a".into()),
+            Read::EventsAbout(claim()),
+            Read::ClaimEvents,
+            Read::Leases(None),
+            Read::Leases(Some("kube-system")),
+            Read::PodsOn("a".into()),
+            Read::PodsIn("shop".to_owned()),
+            Read::ClaimsIn("shop".to_owned()),
+        ];
+        for read in &reads {
+            let (path, verb) = match request(read) {
+                Request::Object(path) => (path, "get"),
+                Request::Few(path, _) | Request::Pods(path) | Request::Claims(path) => (path, "list"),
+                other => panic!("{read}: {other:?}"),
+            };
+            let path = path.split('?').next().unwrap();
+            let mut parts: Vec<&str> = path.split('/').skip(1).collect();
+            let group = if parts.remove(0) == "api" { "" } else { parts.remove(0) };
+            parts.remove(0);
+            if parts[0] == "namespaces" {
+                parts.drain(..2);
+            }
+            assert!(allows(group, parts[0], verb), "{verb} {path}");
+        }
+        for kind in ["nodes", "pods", "persistentvolumes", "persistentvolumeclaims"] {
+            assert!(allows("", kind, "list"), "{kind}");
+        }
+        for kind in ["volumeattachments", "storageclasses", "csidrivers"] {
+            assert!(allows("storage.k8s.io", kind, "list"), "{kind}");
+        }
+    }
+
+    #[test]
     fn pages_are_asked_for_with_the_token_of_the_last() {
         assert_eq!(page("/api/v1/pods", 5, None), "/api/v1/pods?limit=5");
         assert_eq!(page("/api/v1/pods?", 5, None), "/api/v1/pods?limit=5");

@@ -41,7 +41,7 @@ pub fn needed_by(question: &Question, seen: &Snapshot) -> BTreeSet<Read> {
             plan.cluster();
             plan.or_in(namespace);
         }
-        Question::Drain(node) => plan.drain(node),
+        Question::Drain(node) | Question::Change(Change::Cordon(node)) => plan.drain(node),
         Question::Change(Change::Bind(..)) => {
             plan.lists(&[List::Volumes, List::Claims, List::Classes]);
         }
@@ -50,7 +50,6 @@ pub fn needed_by(question: &Question, seen: &Snapshot) -> BTreeSet<Read> {
             // Who gets the volumes then may be anywhere.
             plan.cluster();
         }
-        Question::Change(Change::Cordon(node)) => plan.drain(node),
         Question::Change(Change::DeleteClaim(claim)) => plan.deleted_claim(claim),
         Question::Change(Change::DeletePod(pod)) => {
             plan.reads = needed(&Subject::Pod(pod.clone()), seen);
