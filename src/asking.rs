@@ -1,7 +1,12 @@
 //! The commands that ask, from their arguments to their exit code.
 //!
 //! In: [`ExplainArgs`]. Out: an answer on stdout, what is worth a line beside it on stderr, and the exit code of the
-//! verdict. Nothing is written to the cluster.
+//! verdict. Only [`repair`] writes to the cluster, and only what it was told to.
+
+pub mod completion;
+pub mod questions;
+pub mod repair;
+mod serve;
 
 use std::{
     env,
@@ -11,6 +16,7 @@ use std::{
 };
 
 use rustix::termios::tcgetwinsize;
+use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
 use crate::{
@@ -64,8 +70,15 @@ impl From<Unreachable> for Stop {
 /// `mooring explain`, to its end.
 #[must_use]
 pub fn run(args: &ExplainArgs) -> ExitCode {
-    let answer = block_on(1, answer(args));
-    match answer {
+    match args.serve {
+        Some(port) => finish(serve::serve(args, port)),
+        None => finish(answer(args)),
+    }
+}
+
+/// From an answer to the exit code of its verdict.
+fn finish(answer: impl Future<Output = Result<Verdict, Stop>>) -> ExitCode {
+    match block_on(1, answer) {
         Ok(Ok(verdict)) => ExitCode::from(verdict.exit_code()),
         Ok(Err(Stop(code, line))) => {
             complain(&line);
@@ -88,16 +101,10 @@ async fn answer(args: &ExplainArgs) -> Result<Verdict, Stop> {
     let namespace = connection.namespace.as_deref().unwrap_or_else(|| api.default_namespace());
     let subject = Subject::parse(&words, namespace).map_err(usage)?;
     let reader = Reader::new(&api, connection.patience())?;
-    let is_watched = io::stderr().is_terminal();
-    let progress = |line: &str| {
-        if is_watched {
-            complain(line);
-        }
-    };
 
     let until = args.wait.flatten().map(|time| Instant::now() + time);
     let mut printed = String::new();
-    let mut told = Vec::new();
+    let mut told = 0;
     loop {
         let started = Instant::now();
         let reading = reader.read(&subject, &progress).await?;
@@ -110,11 +117,11 @@ async fn answer(args: &ExplainArgs) -> Result<Verdict, Stop> {
             }
         };
         let notes = reading.server.notes();
-        if notes.len() > told.len() {
+        if notes.len() > told {
             for note in &notes {
                 complain(note);
             }
-            told = notes;
+            told = notes.len();
         }
         if is_last || args.watch {
             let form = form(&explanation, args)?;
@@ -132,19 +139,32 @@ async fn answer(args: &ExplainArgs) -> Result<Verdict, Stop> {
     }
 }
 
+/// Of lists that take long a line is worth it where one looks on.
+fn progress(line: &str) {
+    if io::stderr().is_terminal() {
+        complain(line);
+    }
+}
+
 fn form(explanation: &Explanation, args: &ExplainArgs) -> Result<String, Stop> {
-    let unprintable = |error: String| Stop(UNREACHABLE, format!("the answer cannot be printed: {error}"));
-    Ok(match args.output {
-        OutputForm::Text | OutputForm::Wide => text(explanation, style(args)),
-        OutputForm::Json => {
-            let json = serde_json::to_string_pretty(explanation);
-            json.map_err(|error| unprintable(error.to_string()))? + "\n"
-        }
-        OutputForm::Yaml => {
-            serde_saphyr::to_string(explanation).map_err(|error| unprintable(error.to_string()))?
-        }
-        OutputForm::Dot => dot(explanation),
-    })
+    match args.output {
+        OutputForm::Text | OutputForm::Wide => Ok(text(explanation, style(args))),
+        OutputForm::Json => json(explanation),
+        OutputForm::Yaml => yaml(explanation),
+        OutputForm::Dot => Ok(dot(explanation)),
+    }
+}
+
+fn unprintable(error: &dyn std::error::Error) -> Stop {
+    Stop(UNREACHABLE, format!("the answer cannot be printed: {error}"))
+}
+
+fn json(answer: &impl Serialize) -> Result<String, Stop> {
+    Ok(serde_json::to_string_pretty(answer).map_err(|error| unprintable(&error))? + "\n")
+}
+
+fn yaml(answer: &impl Serialize) -> Result<String, Stop> {
+    serde_saphyr::to_string(answer).map_err(|error| unprintable(&error))
 }
 
 /// How text is printed here.

@@ -15,7 +15,10 @@ pub mod kcm_flags;
 use std::{collections::BTreeMap, ffi::OsString, path::PathBuf, time::Duration};
 
 use arguments::Ignored;
-use asking::{ASKING, ExplainArgs};
+use asking::{
+    ASKING, ExplainArgs,
+    questions::{DoctorArgs, NodeArgs, RepairArgs, WhatIfArgs},
+};
 
 use clap::{ArgMatches, Args, CommandFactory, Parser, Subcommand, ValueEnum, error::ErrorKind};
 
@@ -40,6 +43,25 @@ pub enum Command {
     /// Say why a pod, a claim, a volume, an attachment, a node or a class waits, who has to act, and what is safe. Reads
     /// with your own rights, on any cluster, and writes nothing.
     Explain(Box<ExplainArgs>),
+    /// Look at the whole cluster: what is blocked, what waits, what is at risk; from which most pods suffer first.
+    Doctor(Box<DoctorArgs>),
+    /// A node's volumes: what still holds them, and which pods.
+    Node(Box<NodeArgs>),
+    /// What would follow if something were done. Nothing is written.
+    #[command(name = "whatif")]
+    WhatIf(Box<WhatIfArgs>),
+    /// The few patches that people make by hand, each with the proof it demands. Nothing is sent without --yes.
+    Repair(Box<RepairArgs>),
+    /// Print the completion script of a shell.
+    Completion {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual, or write a page for each command into a folder.
+    Man {
+        /// The folder.
+        folder: Option<PathBuf>,
+    },
 }
 
 impl Command {
@@ -47,7 +69,7 @@ impl Command {
     pub fn run_args(&mut self) -> Option<&mut RunArgs> {
         match self {
             Self::Run(args) => Some(args),
-            Self::Explain(_) => None,
+            _ => None,
         }
     }
 }
@@ -244,6 +266,16 @@ pub struct RunArgs {
     pub values: BTreeMap<String, String>,
 }
 
+/// The file name under which kubectl finds the program as a plugin.
+const PLUGIN: &str = "kubectl-mooring";
+
+/// Whether the program was called by this file name.
+#[must_use]
+pub fn is_called(program: Option<&OsString>, name: &str) -> bool {
+    let file = program.map(std::path::Path::new).and_then(|path| path.file_stem());
+    file.is_some_and(|file| file == name)
+}
+
 /// Why there are no arguments to run with.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Stop {
@@ -289,7 +321,11 @@ where
         Stop::Mistake(line) if asks => Stop::Usage(line),
         stop => stop,
     };
-    let matches = C::command().try_get_matches_from(words).map_err(|error| stop(&error))?;
+    let mut command = C::command();
+    if is_called(words.first(), PLUGIN) {
+        command = command.bin_name("kubectl mooring");
+    }
+    let matches = command.try_get_matches_from(words).map_err(|error| stop(&error))?;
     let mut cli = C::from_arg_matches(&matches).map_err(|error| stop(&error))?;
     if let Some(run) = run(&mut cli) {
         run.ignored = ignored;
@@ -392,7 +428,7 @@ mod tests {
     fn run(arguments: &[&str]) -> Result<RunArgs, Stop> {
         match parse(["mooring", "run"].iter().chain(arguments))?.command {
             Command::Run(args) => Ok(*args),
-            Command::Explain(_) => panic!("{arguments:?}"),
+            _ => panic!("{arguments:?}"),
         }
     }
 

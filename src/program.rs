@@ -29,6 +29,12 @@ pub fn execute(command: Command) -> ExitCode {
     match command {
         Command::Run(args) => run(*args),
         Command::Explain(args) => asking::run(&args),
+        Command::Doctor(args) => asking::questions::doctor(&args),
+        Command::Node(args) => asking::questions::node(&args),
+        Command::WhatIf(args) => asking::questions::whatif(&args),
+        Command::Repair(args) => asking::repair::run(&args),
+        Command::Completion { shell } => asking::completion::script(shell),
+        Command::Man { folder } => asking::completion::manual(folder.as_deref()),
     }
 }
 

@@ -71,7 +71,14 @@ fn who_asks_gets_one_line_and_an_exit_code_of_its_own() {
     let folder = folder("asking");
     let nowhere = unreachable_api(&folder);
     let nowhere = nowhere.to_str().unwrap();
-    let cases: [(&[&str], i32, &str); 8] = [
+    let cases: [(&[&str], i32, &str); 15] = [
+        (&["doctor", "-A", "-n", "shop"], 4, "mooring: the argument '--all-namespaces' cannot be used with"),
+        (&["doctor", "--kubeconfig", nowhere], 5, "mooring: cannot reach the API server 127.0.0.1:9: "),
+        (&["node"], 4, "mooring: the following required arguments were not provided:"),
+        (&["node", "pvc/a"], 4, "mooring: pvc/a is no node"),
+        (&["whatif", "melt", "a"], 4, "mooring: \"melt a\": want bind -f FILE, taint NODE, "),
+        (&["whatif", "bind", "-f", "/nonexistent/claim"], 4, "mooring: -f /nonexistent/claim: No such file"),
+        (&["repair", "free", "pvc/a"], 4, "mooring: \"free pvc/a\": want relink pvc/NAME pv/NAME, "),
         (&["explain"], 4, "mooring: the following required arguments were not provided:"),
         (&["explain", "pvc/a", "-o", "xml"], 4, "mooring: invalid value 'xml' for '--output <FORM>'"),
         (&["explain", "job/a"], 4, "mooring: \"job\" cannot be explained"),

@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use mooring::explain::text::command;
 use testbed::troubles::{
     script::SHOWN_SEAT,
     stage::{HOPELESS_CLAIM, QUARANTINE, TOLERATION},
@@ -111,6 +112,13 @@ pub fn daemon_command(args: &DemoArgs, place: &Place) -> Vec<String> {
     command
 }
 
+/// What asks this program about the whole cluster, as it can be typed.
+fn doctor() -> String {
+    let found = std::env::current_exe().ok();
+    let program = found.map_or_else(|| "mooring-demo".to_owned(), |path| path.display().to_string());
+    command(&[program, "doctor".to_owned()])
+}
+
 /// What to try beside the demo.
 #[must_use]
 pub fn commands() -> [String; 3] {
@@ -125,6 +133,7 @@ pub fn commands() -> [String; 3] {
 #[must_use]
 pub fn opening(args: &DemoArgs, seed: u64, place: &Place) -> String {
     let [get, describe, delete] = commands();
+    let doctor = doctor();
     let metrics = args.metrics.map_or_else(String::new, |_| {
         let [prometheus, grafana] = scraped::commands(place.folder());
         format!("See its dashboards on a Prometheus and a Grafana that are installed here, at http://127.0.0.1:3000:\n  {prometheus}\n  {grafana}\n")
@@ -135,7 +144,7 @@ pub fn opening(args: &DemoArgs, seed: u64, place: &Place) -> String {
          Some patience is cut short here: pods leave a dead node after {toleration} s (in a cluster: 300 s);\n\
          those of a removed node go after {quarantine} s (40 s), its volumes after {GONE_NODE_AFTER} s (6 min).\n\
          Look at it from another terminal:\n  \
-         export KUBECONFIG={kubeconfig}\n  {get}\n  {describe}\n  {delete}\n\
+         export KUBECONFIG={kubeconfig}\n  {get}\n  {describe}\n  {delete}\n  {doctor}\n\
          {metrics}",
         nodes = args.nodes,
         volumes = args.volumes,

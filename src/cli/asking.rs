@@ -3,6 +3,8 @@
 //! In: the words of the command line. Out: [`ExplainArgs`]. Names and notation are kubectl's, so that what is typed after
 //! `kubectl` can be typed here.
 
+pub mod questions;
+
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
@@ -11,7 +13,7 @@ use super::parse_duration;
 use crate::kube_api::connect::Choice;
 
 /// Commands that ask, whose exit codes are their own.
-pub const ASKING: [&str; 1] = ["explain"];
+pub const ASKING: [&str; 5] = ["explain", "doctor", "node", "whatif", "repair"];
 
 /// Exit codes of the commands that ask, for their help.
 const EXIT_CODES: &str = "Exit codes: 0 as it should be; 1 it waits and goes on by itself; 2 a person has to act; 3 not found; \
@@ -112,7 +114,7 @@ pub enum OutputForm {
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub struct ExplainArgs {
     /// What to explain: pod, pvc, pv, va, node or sc, and its name.
-    #[arg(value_name = "KIND/NAME | KIND NAME", required = true, num_args = 1..=2)]
+    #[arg(value_name = "KIND/NAME | KIND NAME", required_unless_present = "serve", num_args = 1..=2)]
     pub subject: Vec<String>,
 
     /// How the answer is printed.
@@ -127,6 +129,11 @@ pub struct ExplainArgs {
     /// Print the answer again whenever it has changed.
     #[arg(long, short)]
     pub watch: bool,
+
+    /// Serve the answers as a page, for you alone, on this port of 127.0.0.1 [default: any], and print its address.
+    #[arg(long, value_name = "PORT", num_args = 0..=1, require_equals = true, default_missing_value = "0")]
+    #[arg(conflicts_with_all = ["watch", "wait", "subject"])]
+    pub serve: Option<u16>,
 
     /// Times in full beside ages.
     #[arg(long)]
@@ -153,7 +160,7 @@ mod tests {
     fn explain(words: &[&str]) -> Result<ExplainArgs, Stop> {
         match parse(["mooring", "explain"].iter().chain(words))?.command {
             Command::Explain(args) => Ok(*args),
-            Command::Run(_) => panic!("{words:?}"),
+            _ => panic!("{words:?}"),
         }
     }
 
@@ -187,6 +194,14 @@ mod tests {
         let args = explain(&["-w", "pod", "web-0", "--request-timeout=0"]).unwrap();
         assert!(args.watch && args.connection.patience().is_none());
         assert_eq!(args.subject, ["pod", "web-0"]);
+    }
+
+    #[test]
+    fn a_page_is_of_no_single_object() {
+        assert_eq!(explain(&["--serve"]).unwrap().serve, Some(0));
+        assert_eq!(explain(&["--serve=8080", "--context=c"]).unwrap().serve, Some(8080));
+        assert!(matches!(explain(&["pvc/a", "--serve"]), Err(Stop::Usage(_))));
+        assert!(matches!(explain(&["--serve", "-w"]), Err(Stop::Usage(_))));
     }
 
     #[test]

@@ -42,6 +42,8 @@ pub struct Unseen {
 pub const LEASES: &str = "leases";
 /// The pods in which the side-cars of CSI drivers run, for [`Snapshot::note_read`].
 pub const DRIVER_PODS: &str = "pods of CSI drivers";
+/// All pods of the one node or namespace that was asked about, for [`Snapshot::note_read`].
+pub const PODS_THERE: &str = "pods there";
 /// Events, for [`Snapshot::note_read`].
 pub const EVENTS: &str = "events";
 

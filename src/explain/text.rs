@@ -289,7 +289,8 @@ pub fn command(words: &[String]) -> String {
 }
 
 /// Text of strangers without what steers a terminal.
-fn clean(text: &str) -> String {
+#[must_use]
+pub fn clean(text: &str) -> String {
     let is_deceiving = |letter: char| {
         letter.is_control()
             || matches!(letter, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')

@@ -31,6 +31,7 @@ mod mass_move;
 mod online;
 mod permissions;
 mod protection;
+mod questions;
 mod reader;
 mod recycle;
 mod refusals;
@@ -83,6 +84,7 @@ fn main() {
     stories.extend(deploy::stories());
     stories.extend(troubles::stories());
     stories.extend(protection::stories());
+    stories.extend(questions::stories());
     stories.extend(reader::stories());
     stories.extend(permissions::stories());
 

@@ -257,24 +257,32 @@ async fn one_namespace(stage: Stage) {
     // The program says the same, and its exit code tells it from an answer.
     let asked = async |words: &[&str]| {
         let mut command = tokio::process::Command::new(PROGRAM);
-        command.arg("explain").args(words).arg("--kubeconfig").arg(choice.kubeconfig.as_ref().unwrap());
+        command.args(words).arg("--kubeconfig").arg(choice.kubeconfig.as_ref().unwrap());
         let output = command.output().await.unwrap();
         let stdout = String::from_utf8(output.stdout).unwrap();
         (output.status.code(), stdout, String::from_utf8(output.stderr).unwrap())
     };
-    let (code, stdout, stderr) = asked(&["pvc", "c2", "-o", "json"]).await;
+    let (code, stdout, stderr) = asked(&["explain", "pvc", "c2", "-o", "json"]).await;
     let answer: serde_json::Value = serde_json::from_str(&stdout).unwrap();
     assert_eq!((code, answer["verdict"].as_str()), (Some(6), Some("Forbidden")), "{stdout}{stderr}");
     assert_eq!(answer["unseen"][3]["what"], "persistentvolumes");
     let admin_token = plane.token(User::Admin);
-    let (code, stdout, stderr) = asked(&["pvc/c2", "--token", &admin_token]).await;
+    let (code, stdout, stderr) = asked(&["explain", "pvc/c2", "--token", &admin_token]).await;
     assert_eq!(code, Some(2), "{stdout}{stderr}");
     assert!(stdout.contains("NoClassAndNoMatch") && !stdout.contains('\u{1b}'), "{stdout}");
     assert!(stdout.lines().all(|line| line.chars().count() <= 80), "{stdout}");
-    let (code, stdout, stderr) = asked(&["pvc/none", "--token", &admin_token, "-o", "yaml"]).await;
+    let (code, stdout, stderr) = asked(&["explain", "pvc/none", "--token", &admin_token, "-o", "yaml"]).await;
     assert_eq!(code, Some(3), "{stdout}{stderr}");
-    let (code, stdout, stderr) = asked(&["pvc/c1", "--token", "stranger"]).await;
+    let (code, stdout, stderr) = asked(&["explain", "pvc/c1", "--token", "stranger"]).await;
     assert_eq!((code, stdout.as_str()), (Some(5), ""), "{stderr}");
+    // Of a cluster of which one sees one namespace, that is told, and what could not be checked.
+    let (code, stdout, stderr) = asked(&["doctor"]).await;
+    assert_eq!(code, Some(6), "{stdout}{stderr}");
+    for what in ["nodes", "pods", "persistentvolumes", "volumeattachments", "leases"] {
+        assert!(stdout.contains(&format!("not checked: {what} (")), "{what}: {stdout}");
+    }
+    let (code, stdout, stderr) = asked(&["repair", "free", "pv/v1", "--yes"]).await;
+    assert!(code == Some(6) && stdout.starts_with("REFUSED"), "{stdout}{stderr}");
     // A server that does not know who asks.
     let stranger = Choice { token: Some("stranger".to_owned()), ..choice };
     let reader = Reader::new(&ApiServer::choose(&stranger).await.unwrap(), None).unwrap();

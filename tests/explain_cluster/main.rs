@@ -103,8 +103,12 @@ fn ask(case: &Case) -> Result<Answer, Failed> {
     let words: Vec<&str> = case.ask.split(' ').collect();
     let claim = |name: &str| ClaimKey::new("shop", name);
     let change = match words.as_slice() {
-        ["doctor"] => {
-            let found = doctor(&snapshot, &assumptions);
+        ["doctor", rest @ ..] => {
+            let of = match rest {
+                ["-n", namespace] => Some(*namespace),
+                _ => None,
+            };
+            let found = doctor(&snapshot, &assumptions, of);
             return answer(found.to_string(), &found, found.verdict);
         }
         ["node", name, rest @ ..] => {

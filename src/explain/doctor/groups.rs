@@ -39,6 +39,8 @@ pub(super) struct Victim {
 struct Group {
     finding: Finding,
     pods: BTreeSet<PodKey>,
+    /// Namespaces of those who suffer.
+    namespaces: BTreeSet<String>,
 }
 
 /// All causes so far.
@@ -75,10 +77,13 @@ impl Groups {
                 examples: Vec::new(),
                 command: explain(&subject),
             };
-            self.all.push(Group { finding, pods: BTreeSet::new() });
+            self.all.push(Group { finding, pods: BTreeSet::new(), namespaces: BTreeSet::new() });
             self.all.len() - 1
         });
-        if let Some(Group { finding, .. }) = self.all.get_mut(index) {
+        if let Some(Group { finding, namespaces, .. }) = self.all.get_mut(index) {
+            if let Some(namespace) = subject.namespace().filter(|it| !namespaces.contains(*it)) {
+                namespaces.insert(namespace.to_owned());
+            }
             finding.count += 1;
             finding.oldest = earlier(finding.oldest, since);
             finding.next_at = earlier(finding.next_at, next_at);
@@ -91,7 +96,7 @@ impl Groups {
 
     /// Adds a finding that is no group of objects.
     pub(super) fn tell(&mut self, finding: Finding) {
-        self.all.push(Group { finding, pods: BTreeSet::new() });
+        self.all.push(Group { finding, pods: BTreeSet::new(), namespaces: BTreeSet::new() });
     }
 
     /// Whether something waits for this already.
@@ -116,9 +121,16 @@ impl Groups {
         }
     }
 
-    /// The findings, the worst first, and how many pods wait in each namespace.
-    pub(super) fn finish(self) -> (Vec<Finding>, BTreeMap<String, usize>) {
-        let pods: BTreeSet<&PodKey> = self.all.iter().flat_map(|group| &group.pods).collect();
+    /// The findings, the worst first, and how many pods wait in each namespace. Of one namespace: causes from which
+    /// something of it suffers, with all that suffers.
+    pub(super) fn finish(mut self, of: Option<&str>) -> (Vec<Finding>, BTreeMap<String, usize>) {
+        if let Some(of) = of {
+            self.all.retain(|group| {
+                group.namespaces.contains(of) || group.pods.iter().any(|pod| pod.namespace() == of)
+            });
+        }
+        let pods = self.all.iter().flat_map(|group| &group.pods);
+        let pods: BTreeSet<&PodKey> = pods.filter(|pod| of.is_none_or(|of| pod.namespace() == of)).collect();
         let mut by_namespace = BTreeMap::new();
         for pod in pods {
             *by_namespace.entry(pod.namespace().to_owned()).or_default() += 1;

@@ -113,19 +113,29 @@ pub struct Findings {
     pub unchecked: Vec<Unseen>,
 }
 
-/// Looks at everything that was read.
+/// Looks at everything that was read; of one namespace, tells what something of it suffers from.
 #[must_use]
-pub fn doctor(snapshot: &Snapshot, assumptions: &Assumptions) -> Findings {
+pub fn doctor(snapshot: &Snapshot, assumptions: &Assumptions, of: Option<&str>) -> Findings {
     let outlooks = ask(snapshot, assumptions);
     let sidecars = Sidecars::new(snapshot);
     let mut groups = Groups::new(snapshot.taken_at);
     let mut fine = Vec::new();
-    claims::look(snapshot, &outlooks.binder, &sidecars, &mut groups, &mut fine);
-    pairs::look(snapshot, &outlooks.attach_detach, &sidecars, &mut groups, &mut fine);
+    // Without these the controllers would be asked over a world that is not: nothing is concluded from what is missing.
+    if snapshot.is_listed::<PersistentVolume>() {
+        claims::look(snapshot, &outlooks.binder, &sidecars, &mut groups, &mut fine);
+    }
+    let sees_world = snapshot.is_listed::<PersistentVolume>()
+        && snapshot.is_listed::<PersistentVolumeClaim>()
+        && snapshot.is_listed::<VolumeAttachment>()
+        && snapshot.is_listed::<Node>()
+        && snapshot.is_listed::<Pod>();
+    if sees_world {
+        pairs::look(snapshot, &outlooks.attach_detach, &sidecars, &mut groups, &mut fine);
+    }
     leftovers::look(snapshot, &outlooks, &sidecars, &mut groups);
     programs::look(snapshot, &sidecars, &mut groups, &mut fine);
     let unchecked = unchecked(snapshot);
-    let (findings, waiting_pods) = groups.finish();
+    let (findings, waiting_pods) = groups.finish(of);
     let worst = findings.first().map(|finding| finding.severity);
     let verdict = match worst {
         Some(Severity::Blocked) => Verdict::Blocked,

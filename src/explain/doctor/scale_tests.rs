@@ -157,7 +157,7 @@ fn a_large_cluster() {
     println!("of that, both dry runs {:?}: {}", began.elapsed(), memory());
     drop(outlooks);
     let began = Instant::now();
-    let findings = doctor(&snapshot, &Assumptions::default());
+    let findings = doctor(&snapshot, &Assumptions::default(), None);
     println!("doctor in {:?}: {}\n{findings}", began.elapsed(), memory());
     assert!(!findings.findings.is_empty());
 }

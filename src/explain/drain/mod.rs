@@ -17,7 +17,7 @@ use super::{
     outlook::ask,
     report::{API_VERSION, Observed, Source, Verdict},
     sidecars::{Presence, Sidecar, Sidecars},
-    snapshot::{Snapshot, Unseen},
+    snapshot::{PODS_THERE, Snapshot, Unseen},
 };
 use crate::{
     attach_detach::{
@@ -200,9 +200,7 @@ fn verdict(
     if volumes.is_empty() {
         return match exists {
             Some(false) => Verdict::NotFound,
-            _ if !snapshot.is_listed::<Pod>() || !snapshot.is_listed::<VolumeAttachment>() => {
-                Verdict::Forbidden
-            }
+            _ if !sees_pods(snapshot) || !snapshot.is_listed::<VolumeAttachment>() => Verdict::Forbidden,
             _ => Verdict::Healthy,
         };
     }
@@ -214,6 +212,11 @@ fn verdict(
     };
     let lacks_attacher = attachers.iter().any(|queue| queue.is_there == Some(false));
     if lacks_attacher || volumes.iter().any(is_stuck) { Verdict::Blocked } else { Verdict::Waiting }
+}
+
+/// Whether all pods of the node were read.
+fn sees_pods(snapshot: &Snapshot) -> bool {
+    snapshot.is_listed::<Pod>() || snapshot.was_read(PODS_THERE)
 }
 
 fn pods<'a>(outlook: &'a Outlook, name: &NodeName) -> BTreeMap<&'a VolumeId, Vec<&'a PodKey>> {

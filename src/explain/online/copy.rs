@@ -130,7 +130,9 @@ impl Copying<'_> {
                 self.lists.insert(read.clone());
             }
             // The daemon does not watch them.
-            Read::CsiNode(_) | Read::EventsAbout(_) | Read::Leases(_) => {}
+            Read::CsiNode(_) | Read::EventsAbout(_) | Read::ClaimEvents | Read::Leases(_) => {}
+            // No answer about one object needs them.
+            Read::All(List::Nodes | List::Pods) | Read::ClaimsIn(_) => {}
         }
     }
 

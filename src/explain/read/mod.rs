@@ -9,6 +9,7 @@ mod plan;
 mod requests;
 #[cfg(test)]
 mod tests;
+mod whole;
 
 use std::{
     collections::BTreeSet,
@@ -25,10 +26,13 @@ use serde_json::{Value, json};
 use thiserror::Error;
 use tokio::time::{Instant, timeout};
 
-pub use self::plan::{List, Read, needed};
 use self::requests::{Request, kind, page, request};
+pub use self::{
+    plan::{List, Read, needed},
+    whole::{Question, needed_by},
+};
 use super::{
-    snapshot::{LEASES, Snapshot, Unseen},
+    snapshot::{DRIVER_PODS, EVENTS, LEASES, PODS_THERE, Snapshot, Unseen},
     subject::Subject,
 };
 use crate::{
@@ -37,7 +41,7 @@ use crate::{
         error_chain,
         ids::ResourceVersion,
         kinds::{
-            CsiDriver, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
+            CsiDriver, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
             VolumeAttachment, api_root,
         },
         wire::{Encoding, ListPart, Status},
@@ -159,7 +163,8 @@ struct Clock {
 /// What became of a read.
 enum Found {
     Object(Box<Value>),
-    Few(Vec<Value>),
+    /// A list, and whether that is all of it.
+    Few(Vec<Value>, bool),
     /// It is in the tables.
     Narrow(Listed),
     Absent,
@@ -207,11 +212,33 @@ impl Reader {
     /// # Errors
     /// See [`Unreachable`].
     pub async fn read(&self, subject: &Subject, progress: Progress<'_>) -> Result<Reading, Unreachable> {
+        self.gather(&|seen| needed(subject, seen), progress).await
+    }
+
+    /// Reads what a question about more than one object needs.
+    ///
+    /// # Errors
+    /// See [`Unreachable`].
+    pub async fn look(&self, question: &Question, progress: Progress<'_>) -> Result<Reading, Unreachable> {
+        let mut reading = self.gather(&|seen| needed_by(question, seen), progress).await?;
+        if reading.snapshot.was_read(LEASES) {
+            // Each program's pod was asked for by its lease.
+            reading.snapshot.note_read(DRIVER_PODS);
+        }
+        Ok(reading)
+    }
+
+    /// In rounds, until nothing more is wanted.
+    async fn gather(
+        &self,
+        needed: &(dyn Fn(&Snapshot) -> BTreeSet<Read> + Sync),
+        progress: Progress<'_>,
+    ) -> Result<Reading, Unreachable> {
         let version = self.version().await?;
         let mut snapshot = Snapshot::new(Timestamp::now());
         let mut done = BTreeSet::new();
         for _ in 0..MOST_ROUNDS {
-            let new: Vec<Read> = needed(subject, &snapshot).difference(&done).cloned().collect();
+            let new: Vec<Read> = needed(&snapshot).difference(&done).cloned().collect();
             if new.is_empty() {
                 break;
             }
@@ -266,8 +293,13 @@ impl Reader {
             (Request::Object(path), _) => {
                 self.json(&path).await.map(|object| Found::Object(Box::new(object)))
             }
-            (Request::Few(path, kind), _) => self.few(&path, kind).await.map(Found::Few),
+            (Request::Few(path, kind), _) => self.few(&path, kind).await,
             (Request::Pods(path), _) => self.list::<Pod>(&path, objects, progress).await.map(Found::Narrow),
+            (Request::Claims(path), _) => {
+                self.list::<PersistentVolumeClaim>(&path, objects, progress).await.map(Found::Narrow)
+            }
+            (Request::Whole, Read::All(List::Nodes)) => self.whole::<Node>(objects, progress).await,
+            (Request::Whole, Read::All(List::Pods)) => self.whole::<Pod>(objects, progress).await,
             (Request::Whole, Read::All(List::Volumes)) => {
                 self.whole::<PersistentVolume>(objects, progress).await
             }
@@ -293,8 +325,10 @@ impl Reader {
         }
     }
 
-    async fn few(&self, path: &str, kind: &str) -> Result<Vec<Value>, Failure> {
+    async fn few(&self, path: &str, kind: &str) -> Result<Found, Failure> {
         let mut list = self.json(path).await?;
+        let more = list.pointer("/metadata/continue").and_then(Value::as_str).unwrap_or_default();
+        let is_whole = more.is_empty();
         let items =
             list.get_mut("items").and_then(Value::as_array_mut).map(std::mem::take).unwrap_or_default();
         let named = items.into_iter().map(|mut item| {
@@ -304,7 +338,7 @@ impl Reader {
             }
             item
         });
-        Ok(named.collect())
+        Ok(Found::Few(named.collect(), is_whole))
     }
 
     async fn whole<T: Stored>(&self, objects: &Objects, progress: Progress<'_>) -> Result<Found, Failure> {
@@ -457,9 +491,11 @@ fn take(snapshot: &mut Snapshot, read: &Read, found: Found) {
                 snapshot.unseen.push(not_seen(error, false));
             }
         }
-        Found::Few(items) => {
-            if *read == Read::Leases(None) {
-                snapshot.note_read(LEASES);
+        Found::Few(items, is_whole) => {
+            match read {
+                Read::Leases(None) if is_whole => snapshot.note_read(LEASES),
+                Read::ClaimEvents if is_whole => snapshot.note_read(EVENTS),
+                _ => {}
             }
             for item in items {
                 if let Err(error) = snapshot.take(item) {
@@ -479,7 +515,10 @@ fn take(snapshot: &mut Snapshot, read: &Read, found: Found) {
                 Read::All(List::Attachments) => snapshot.note_listed::<VolumeAttachment>(),
                 Read::All(List::Classes) => snapshot.note_listed::<StorageClass>(),
                 Read::All(List::Drivers) => snapshot.note_listed::<CsiDriver>(),
-                // Only some of the pods.
+                Read::All(List::Nodes) => snapshot.note_listed::<Node>(),
+                Read::All(List::Pods) => snapshot.note_listed::<Pod>(),
+                Read::PodsOn(_) | Read::PodsIn(_) => snapshot.note_read(PODS_THERE),
+                // Only some of them.
                 _ => {}
             }
         }

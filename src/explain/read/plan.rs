@@ -42,6 +42,10 @@ pub enum List {
     Classes,
     /// CSIDrivers: which drivers there are.
     Drivers,
+    /// Nodes.
+    Nodes,
+    /// Pods.
+    Pods,
 }
 
 /// One question to the API server.
@@ -59,6 +63,10 @@ pub enum Read {
     PodsOn(NodeName),
     /// Pods of a namespace, narrow.
     PodsIn(String),
+    /// Claims of a namespace, narrow.
+    ClaimsIn(String),
+    /// Events about claims, as far as they fit an answer.
+    ClaimEvents,
     /// A whole kind, narrow.
     All(List),
 }
@@ -74,6 +82,10 @@ impl fmt::Display for Read {
             Self::Leases(Some(namespace)) => write!(f, "leases in {namespace}"),
             Self::PodsOn(node) => write!(f, "pods on {node}"),
             Self::PodsIn(namespace) => write!(f, "pods in {namespace}"),
+            Self::ClaimsIn(namespace) => write!(f, "persistentvolumeclaims in {namespace}"),
+            Self::ClaimEvents => f.write_str("events about claims"),
+            Self::All(List::Nodes) => f.write_str("nodes"),
+            Self::All(List::Pods) => f.write_str("pods"),
             Self::All(List::Volumes) => f.write_str("persistentvolumes"),
             Self::All(List::Claims) => f.write_str("persistentvolumeclaims"),
             Self::All(List::Attachments) => f.write_str("volumeattachments"),
@@ -100,23 +112,23 @@ pub fn needed(subject: &Subject, seen: &Snapshot) -> BTreeSet<Read> {
     plan.reads
 }
 
-struct Plan<'a> {
-    seen: &'a Snapshot,
-    reads: BTreeSet<Read>,
+pub(super) struct Plan<'a> {
+    pub(super) seen: &'a Snapshot,
+    pub(super) reads: BTreeSet<Read>,
 }
 
 impl Plan<'_> {
-    fn object(&mut self, object: ObjectRef) {
+    pub(super) fn object(&mut self, object: ObjectRef) {
         self.reads.insert(Read::Object(object));
     }
 
-    fn list(&mut self, list: List) {
+    pub(super) fn list(&mut self, list: List) {
         self.reads.insert(Read::All(list));
     }
 
     /// What shows that an attacher or provisioner is there: the drivers, and leases of all namespaces, or, of who may not
     /// see those, at least where most are.
-    fn programs(&mut self) {
+    pub(super) fn programs(&mut self) {
         self.list(List::Drivers);
         self.reads.insert(Read::Leases(None));
         if self.is_unseen(&Read::Leases(None)) {
@@ -124,7 +136,7 @@ impl Plan<'_> {
         }
     }
 
-    fn is_unseen(&self, read: &Read) -> bool {
+    pub(super) fn is_unseen(&self, read: &Read) -> bool {
         let what = read.to_string();
         self.seen.unseen.iter().any(|unseen| unseen.what == what)
     }
@@ -167,7 +179,7 @@ impl Plan<'_> {
     }
 
     /// A volume with the claim it is for.
-    fn volume(&mut self, name: &VolumeName) -> Option<std::sync::Arc<PersistentVolume>> {
+    pub(super) fn volume(&mut self, name: &VolumeName) -> Option<std::sync::Arc<PersistentVolume>> {
         self.object(ObjectRef::Volume(name.clone()));
         let volume = self.seen.objects.volumes.get(name)?;
         if let Some(claim) = &volume.spec.claim_ref {
@@ -369,7 +381,7 @@ impl Plan<'_> {
 }
 
 /// The claims of a pod's volumes.
-fn claims_of(pod: &Pod) -> impl Iterator<Item = ClaimKey> {
+pub(super) fn claims_of(pod: &Pod) -> impl Iterator<Item = ClaimKey> {
     pod.spec.volumes.iter().filter_map(|volume| pod.claim_of(volume))
 }
 

@@ -18,6 +18,9 @@ const DEFAULT_NAMESPACE: &str = "default";
 /// Most events of one object that are read: the API server keeps them for an hour, and each counts repetitions.
 const MOST_EVENTS: usize = 500;
 
+/// Most events about claims that are read, of all namespaces: some megabytes.
+const MOST_CLAIM_EVENTS: usize = 5_000;
+
 /// How a read is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Request {
@@ -27,6 +30,8 @@ pub(super) enum Request {
     Few(String, &'static str),
     /// Pods that are narrowed down, in pages.
     Pods(String),
+    /// Claims that are narrowed down, in pages.
+    Claims(String),
     /// A whole kind, in pages.
     Whole,
     /// No object can have such a name.
@@ -102,7 +107,14 @@ pub(super) fn request(read: &Read) -> Request {
         Read::PodsIn(namespace) if is_name(namespace) => {
             Request::Pods(format!("/api/v1/namespaces/{namespace}/pods?"))
         }
-        Read::PodsIn(_) => Request::Impossible,
+        Read::ClaimsIn(namespace) if is_name(namespace) => {
+            Request::Claims(format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims?"))
+        }
+        Read::PodsIn(_) | Read::ClaimsIn(_) => Request::Impossible,
+        Read::ClaimEvents => {
+            let selector = selected(&format!("involvedObject.kind={}", PersistentVolumeClaim::KIND));
+            Request::Few(format!("/api/v1/events?{selector}&limit={MOST_CLAIM_EVENTS}"), "Event")
+        }
         Read::All(_) => Request::Whole,
     }
 }
@@ -195,6 +207,61 @@ mod tests {
             assert_eq!(request(&Read::PodsIn(name.to_owned())), Request::Impossible, "{name:?}");
             let claim = ObjectRef::Claim(ClaimKey::new(name, "data"));
             assert_eq!(request(&Read::EventsAbout(claim)), Request::Impossible, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn the_role_for_those_who_ask_has_all_that_is_read() {
+        let role = include_str!("../../../deploy/optional/explain-reader/rbac.yaml");
+        let role: serde_json::Value = serde_saphyr::from_str(role).unwrap();
+        let allows = |group: &str, resource: &str, verb: &str| {
+            let has = |rule: &serde_json::Value, field: &str, word: &str| {
+                rule[field].as_array().unwrap().iter().any(|it| it == word)
+            };
+            let rules = role["rules"].as_array().unwrap();
+            rules.iter().any(|rule| {
+                has(rule, "apiGroups", group) && has(rule, "resources", resource) && has(rule, "verbs", verb)
+            })
+        };
+        // `list` of one namespace, and `get` by name, are of the same resources.
+        let claim = || ObjectRef::Claim(ClaimKey::new("shop", "data"));
+        let reads = [
+            Read::Object(claim()),
+            Read::Object(ObjectRef::Node("a".into())),
+            Read::Object(ObjectRef::Pod(crate::kube_api::ids::PodKey::new("shop", "p"))),
+            Read::Object(ObjectRef::Volume("v".into())),
+            Read::Object(ObjectRef::Class("c".into())),
+            Read::Object(ObjectRef::Driver("d".into())),
+            attachment("csi-1"),
+            Read::CsiNode("a".into()),
+            Read::EventsAbout(claim()),
+            Read::ClaimEvents,
+            Read::Leases(None),
+            Read::Leases(Some("kube-system")),
+            Read::PodsOn("a".into()),
+            Read::PodsIn("shop".to_owned()),
+            Read::ClaimsIn("shop".to_owned()),
+        ];
+        for read in &reads {
+            let (path, verb) = match request(read) {
+                Request::Object(path) => (path, "get"),
+                Request::Few(path, _) | Request::Pods(path) | Request::Claims(path) => (path, "list"),
+                other => panic!("{read}: {other:?}"),
+            };
+            let path = path.split('?').next().unwrap();
+            let mut parts: Vec<&str> = path.split('/').skip(1).collect();
+            let group = if parts.remove(0) == "api" { "" } else { parts.remove(0) };
+            parts.remove(0);
+            if parts[0] == "namespaces" {
+                parts.drain(..2);
+            }
+            assert!(allows(group, parts[0], verb), "{verb} {path}");
+        }
+        for kind in ["nodes", "pods", "persistentvolumes", "persistentvolumeclaims"] {
+            assert!(allows("", kind, "list"), "{kind}");
+        }
+        for kind in ["volumeattachments", "storageclasses", "csidrivers"] {
+            assert!(allows("storage.k8s.io", kind, "list"), "{kind}");
         }
     }
 

@@ -18,7 +18,9 @@ use crate::{
     },
     kube_api::{
         ids::AttachmentName,
-        kinds::{Node, ObjectRef, PersistentVolume, Pod, VolumeAttachment, VolumePhase},
+        kinds::{
+            Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment, VolumePhase,
+        },
         text::Text,
     },
 };
@@ -33,6 +35,8 @@ pub(super) fn propose(
     findings.demand_list::<Node>(snapshot);
     findings.demand_list::<Pod>(snapshot);
     findings.demand_list::<PersistentVolume>(snapshot);
+    // Whether a pod wants the volume, its claim tells.
+    findings.demand_list::<PersistentVolumeClaim>(snapshot);
     let attachment = attachment?;
     let node = &attachment.spec.node_name;
     let driver = attachment.spec.attacher.as_str();

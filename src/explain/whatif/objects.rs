@@ -8,7 +8,13 @@ use super::{Story, When, later, nodes, remove};
 use crate::{
     attach_detach::decide::csi::Waiting,
     binder::{act::write::WriteKind, tell::reason::VolumeReason},
-    explain::{age, assumptions::Assumptions, outlook::ask, report::Risk, snapshot::Snapshot},
+    explain::{
+        age,
+        assumptions::Assumptions,
+        outlook::ask,
+        report::Risk,
+        snapshot::{PODS_THERE, Snapshot},
+    },
     kube_api::{
         ids::{ClaimKey, PodKey, VolumeName},
         kinds::{
@@ -28,7 +34,7 @@ pub(super) fn delete_claim(snapshot: &Snapshot, assumptions: &Assumptions, key: 
         let text = "uses the claim: it stays, deleted, until the pod is gone; no new pod may use it";
         story.tell(When::Now, Risk::Care, "ClaimProtected", pod, text);
     }
-    if !snapshot.is_listed::<Pod>() {
+    if !snapshot.is_listed::<Pod>() && !snapshot.was_read(PODS_THERE) {
         story.assume("whether pods use the claim is not known: not all could be read");
     }
     let mut copy = snapshot.fork();

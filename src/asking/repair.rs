@@ -1,0 +1,139 @@
+//! `mooring repair`: says what would be sent, and sends it if it was told to.
+//!
+//! In: its arguments. Out: the proof, the exact requests, and with `--yes` what became of each. A request names the UID and
+//! revision that it was decided on, so that it does nothing to what has changed since; the first that is not accepted
+//! ends it.
+
+use std::process::ExitCode;
+
+use bytes::Bytes;
+use http::{StatusCode, header};
+use http_body_util::{BodyExt, Limited};
+use kube::{Client, client::Body};
+use tokio::time::timeout;
+
+use super::{
+    Stop, UNREACHABLE, USAGE, finish, print,
+    questions::{Connection, form},
+};
+use crate::{
+    cli::asking::questions::{PlainForm, RepairArgs},
+    explain::{
+        assumptions::Assumptions,
+        explain,
+        read::Question,
+        repair::{Advice, Repair, Write, repair},
+        report::Verdict,
+        subject::Subject,
+        text::clean,
+    },
+    kube_api::{error_chain, wire::Encoding},
+    program::complain,
+};
+
+/// How long an answer to a write may take, unless the user says otherwise: as long as the server itself takes at most.
+const PATIENCE: std::time::Duration = std::time::Duration::from_mins(1);
+/// Most of an answer, in bytes.
+const LARGEST_ANSWER: usize = 4 << 20;
+
+/// `mooring repair`, to its end.
+#[must_use]
+pub fn run(args: &RepairArgs) -> ExitCode {
+    finish(answer(args))
+}
+
+async fn answer(args: &RepairArgs) -> Result<Verdict, Stop> {
+    let usage = |line| Stop(USAGE, line);
+    // Before a server is looked for: the words may be wrong without one.
+    args.asked("").map_err(usage)?;
+    let mut connection = Connection::new(&args.view.connection).await?;
+    let what = args.asked(&connection.namespace).map_err(usage)?;
+    let reading = connection.look(&Question::Repair(what.clone())).await?;
+    let advice: Advice = repair(&reading.snapshot, &Assumptions::default(), &what);
+    let is_printed = print(&form(&advice, &advice, &args.view)?);
+    if advice.requests.is_empty() {
+        return Ok(advice.verdict);
+    }
+    if !args.yes {
+        if args.view.output == PlainForm::Text {
+            print("Nothing was sent. The same command with --yes sends it.\n");
+        }
+        return Ok(advice.verdict);
+    }
+    if !is_printed {
+        // What no one could see is not sent.
+        return Err(Stop(UNREACHABLE, "stdout is closed: nothing was sent".to_owned()));
+    }
+    let client = connection.api.client()?;
+    let patience = args.view.connection.patience().unwrap_or(PATIENCE);
+    for (sent, write) in advice.requests.iter().enumerate() {
+        let said = timeout(patience, send(&client, write)).await;
+        let said = said.unwrap_or_else(|_| {
+            let line = format!("no answer within {patience:?}: whether it was carried out is not known");
+            Err(Stop(UNREACHABLE, line))
+        });
+        if let Err(Stop(code, why)) = said {
+            let before = if sent == 0 { "nothing before it".to_owned() } else { format!("{sent} before it") };
+            let line = format!("{} {}: {} ({before} was carried out)", write.method, write.path, clean(&why));
+            return Err(Stop(code, line));
+        }
+        complain(&format!("accepted: {} {}", write.method, write.path));
+    }
+    came_of_it(&connection, &what, args.view.output).await
+}
+
+/// Sends one request. What the server refuses was not carried out.
+async fn send(client: &Client, write: &Write) -> Result<(), Stop> {
+    let unreachable = |why: String| Stop(UNREACHABLE, why);
+    let Some(request) = write.request() else {
+        return Err(unreachable(format!("{} is not sent", write.method)));
+    };
+    let body = Bytes::from(request.body.unwrap_or_default().to_string());
+    let request = http::Request::patch(format!("{}?fieldManager=mooring-repair", request.path))
+        .header(header::ACCEPT, "application/json")
+        .header(header::CONTENT_TYPE, "application/merge-patch+json")
+        .body(Body::from(body.to_vec()))
+        .map_err(|error| unreachable(error.to_string()))?;
+    let in_doubt = |why: String| {
+        unreachable(format!("{why}: whether it was carried out is not known; ask again before you repeat it"))
+    };
+    let answer = client.send(request).await.map_err(|error| in_doubt(error_chain(&error)))?;
+    let (parts, body) = answer.into_parts();
+    let body = Limited::new(body, LARGEST_ANSWER).collect().await;
+    let body = body.map_err(|error| in_doubt(error.to_string()))?.to_bytes();
+    if parts.status == StatusCode::OK {
+        return Ok(());
+    }
+    let said = Encoding::refusal(&parts.headers, &body).message;
+    let said = if said.is_empty() { format!("HTTP status {}", parts.status.as_u16()) } else { said };
+    Err(match parts.status.as_u16() {
+        409 => Stop(
+            Verdict::Blocked.exit_code(),
+            format!("it has changed since it was looked at, and is left alone: {said}"),
+        ),
+        403 => Stop(Verdict::Forbidden.exit_code(), said),
+        404 => Stop(Verdict::NotFound.exit_code(), said),
+        500.. => in_doubt(said),
+        _ => Stop(Verdict::Blocked.exit_code(), said),
+    })
+}
+
+/// Reads again: how it stands now.
+async fn came_of_it(connection: &Connection, what: &Repair, form: PlainForm) -> Result<Verdict, Stop> {
+    let subject = match what {
+        Repair::Relink(claim, _) => Subject::Claim(claim.clone()),
+        Repair::Free(volume, _) => Subject::Volume(volume.clone()),
+        Repair::Unstick(name) => Subject::Attachment(name.clone()),
+    };
+    let reading = connection.reader.read(&subject, &|_| {}).await?;
+    let now = explain(&reading.snapshot, &subject, &Assumptions::default());
+    let is_gone = matches!(what, Repair::Unstick(_)) && reading.snapshot.is_absent(&subject.object());
+    let line = if is_gone { "it is gone".to_owned() } else { clean(&now.summary) };
+    let namespace = subject.namespace().map(|namespace| format!(" -n {namespace}")).unwrap_or_default();
+    if form == PlainForm::Text {
+        print(&format!("SENT  {subject} now: {line}\nmooring explain {subject}{namespace}\n"));
+    } else {
+        complain(&format!("sent; {subject} now: {line}"));
+    }
+    Ok(Verdict::Healthy)
+}

@@ -1,0 +1,295 @@
+//! Flags of the commands that ask about more than one object: `doctor`, `node`, `whatif`, `repair`.
+//!
+//! In: the words of the command line. Out: the arguments of each, and what their words ask for.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use super::{ConnectionArgs, EXIT_CODES};
+use crate::{
+    explain::{
+        repair::{FreeFor, Repair},
+        subject::Subject,
+        whatif::Change,
+    },
+    kube_api::ids::NodeName,
+};
+
+/// How an answer is printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum PlainForm {
+    /// For people.
+    #[default]
+    Text,
+    /// `explain/v1`.
+    Json,
+    /// The same as YAML.
+    Yaml,
+}
+
+/// How and where.
+#[derive(Debug, Args)]
+pub struct ViewArgs {
+    /// How the answer is printed.
+    #[arg(long, short, value_name = "FORM", value_enum, default_value_t)]
+    pub output: PlainForm,
+
+    /// No characters beyond ASCII.
+    #[arg(long)]
+    pub ascii: bool,
+
+    /// Whom to ask.
+    #[command(flatten)]
+    pub connection: ConnectionArgs,
+}
+
+/// Flags of `mooring doctor`.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct DoctorArgs {
+    /// All namespaces, as without -n.
+    #[arg(long, short = 'A', conflicts_with = "namespace")]
+    pub all_namespaces: bool,
+
+    /// Print the answer again whenever it has changed.
+    #[arg(long, short)]
+    pub watch: bool,
+
+    /// How and where.
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+/// Flags of `mooring node`.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct NodeArgs {
+    /// The node.
+    #[arg(value_name = "NAME")]
+    pub node: String,
+
+    /// Only what a drain still waits for.
+    #[arg(long)]
+    pub drain: bool,
+
+    /// Print the answer again whenever it has changed, with how fast volumes leave.
+    #[arg(long, short)]
+    pub watch: bool,
+
+    /// How and where.
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+/// What can be asked of `mooring whatif`.
+const CHANGES: &str =
+    "want bind -f FILE, taint NODE, delete-node NODE, cordon NODE, delete pvc NAME or delete pod NAME";
+
+/// Flags of `mooring whatif`.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct WhatIfArgs {
+    /// What would be done.
+    #[arg(value_name = "bind -f FILE | taint NODE | delete-node NODE | cordon NODE | delete pvc|pod NAME")]
+    #[arg(required = true, num_args = 1..=3)]
+    pub change: Vec<String>,
+
+    /// Manifest of a PersistentVolumeClaim, for bind; - is stdin.
+    #[arg(long, short, value_name = "FILE")]
+    pub filename: Option<PathBuf>,
+
+    /// How and where.
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+/// What words ask for; of a claim to be created, that alone.
+#[derive(Debug, PartialEq)]
+pub enum Asked {
+    /// A claim is created, as its manifest says.
+    Bind(PathBuf),
+    /// Anything else.
+    Change(Change),
+}
+
+impl WhatIfArgs {
+    /// What would be done.
+    ///
+    /// # Errors
+    /// What is wrong with the words.
+    pub fn asked(&self, namespace: &str) -> Result<Asked, String> {
+        let words: Vec<&str> = self.change.iter().map(String::as_str).collect();
+        if let ["bind"] = words.as_slice() {
+            return self.filename.clone().map(Asked::Bind).ok_or_else(|| "bind: want -f FILE".to_owned());
+        }
+        if self.filename.is_some() {
+            return Err("-f goes with bind alone".to_owned());
+        }
+        let change = match words.as_slice() {
+            ["taint", node] => Change::Taint(node_name(node)?),
+            ["delete-node", node] => Change::DeleteNode(node_name(node)?),
+            ["cordon", node] => Change::Cordon(node_name(node)?),
+            ["delete", object @ ..] if !object.is_empty() => match Subject::parse(object, namespace)? {
+                Subject::Claim(key) => Change::DeleteClaim(key),
+                Subject::Pod(key) => Change::DeletePod(key),
+                Subject::Node(name) => Change::DeleteNode(name),
+                other => return Err(format!("delete {other}: {CHANGES}")),
+            },
+            other => return Err(format!("{:?}: {CHANGES}", other.join(" "))),
+        };
+        Ok(Asked::Change(change))
+    }
+}
+
+/// What can be repaired.
+const REPAIRS: &str = "want relink pvc/NAME pv/NAME, free pv/NAME or unstick va/NAME";
+
+/// Flags of `mooring repair`.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct RepairArgs {
+    /// What to repair.
+    #[arg(value_name = "relink pvc/NAME pv/NAME | free pv/NAME | unstick va/NAME")]
+    #[arg(required = true, num_args = 1..=3)]
+    pub repair: Vec<String>,
+
+    /// Of free: for whichever claim fits, rather than one of the name that it had.
+    #[arg(long)]
+    pub for_anyone: bool,
+
+    /// Only print what would be sent, as without --yes.
+    #[arg(long, conflicts_with = "yes")]
+    pub dry_run: bool,
+
+    /// Send what was printed.
+    #[arg(long)]
+    pub yes: bool,
+
+    /// How and where.
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+impl RepairArgs {
+    /// What is to be repaired.
+    ///
+    /// # Errors
+    /// What is wrong with the words.
+    pub fn asked(&self, namespace: &str) -> Result<Repair, String> {
+        let words: Vec<&str> = self.repair.iter().map(String::as_str).collect();
+        let subject = |word: &str| Subject::parse(&[word], namespace);
+        let wrong = || format!("{:?}: {REPAIRS}", words.join(" "));
+        if self.for_anyone && words.first() != Some(&"free") {
+            return Err("--for-anyone goes with free alone".to_owned());
+        }
+        match words.as_slice() {
+            ["relink", claim, volume] => match (subject(claim)?, subject(volume)?) {
+                (Subject::Claim(claim), Subject::Volume(volume)) => Ok(Repair::Relink(claim, volume)),
+                _ => Err(wrong()),
+            },
+            ["free", volume] => match subject(volume)? {
+                Subject::Volume(volume) => {
+                    let whom = if self.for_anyone { FreeFor::Anyone } else { FreeFor::SameName };
+                    Ok(Repair::Free(volume, whom))
+                }
+                _ => Err(wrong()),
+            },
+            ["unstick", attachment] => match subject(attachment)? {
+                Subject::Attachment(name) => Ok(Repair::Unstick(name)),
+                _ => Err(wrong()),
+            },
+            _ => Err(wrong()),
+        }
+    }
+}
+
+/// The name of a node, also as `node/NAME`.
+///
+/// # Errors
+/// It is that of something else.
+pub fn node_name(word: &str) -> Result<NodeName, String> {
+    if !word.contains('/') && !word.is_empty() {
+        return Ok(word.into());
+    }
+    match Subject::parse(&[word], "")? {
+        Subject::Node(name) => Ok(name),
+        other => Err(format!("{other} is no node")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::{Command, Stop, parse};
+    use super::*;
+    use crate::kube_api::ids::{ClaimKey, PodKey};
+
+    fn command(line: &str) -> Result<Command, Stop> {
+        Ok(parse(["mooring"].into_iter().chain(line.split(' ')))?.command)
+    }
+
+    fn whatif(line: &str) -> Result<Asked, String> {
+        match command(line).unwrap() {
+            Command::WhatIf(args) => args.asked("shop"),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn repair(line: &str) -> Result<Repair, String> {
+        match command(line).unwrap() {
+            Command::Repair(args) => args.asked("shop"),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_would_be_done_is_said_in_words() {
+        let node = || NodeName::from("a");
+        let claim = || ClaimKey::new("shop", "data");
+        let cases = [
+            ("whatif bind -f c.yaml", Asked::Bind("c.yaml".into())),
+            ("whatif taint a", Asked::Change(Change::Taint(node()))),
+            ("whatif delete-node node/a", Asked::Change(Change::DeleteNode(node()))),
+            ("whatif delete node a", Asked::Change(Change::DeleteNode(node()))),
+            ("whatif cordon a", Asked::Change(Change::Cordon(node()))),
+            ("whatif delete pvc data", Asked::Change(Change::DeleteClaim(claim()))),
+            ("whatif delete pvc/data", Asked::Change(Change::DeleteClaim(claim()))),
+            ("whatif delete pod p", Asked::Change(Change::DeletePod(PodKey::new("shop", "p")))),
+        ];
+        for (line, expected) in cases {
+            assert_eq!(whatif(line), Ok(expected), "{line}");
+        }
+        let wrong = [
+            "whatif bind",
+            "whatif taint",
+            "whatif taint a -f x",
+            "whatif taint pvc/a",
+            "whatif delete pv a",
+            "whatif melt a",
+        ];
+        for line in wrong {
+            assert!(whatif(line).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_is_to_be_repaired_is_said_in_words() {
+        let claim = ClaimKey::new("shop", "data");
+        let cases = [
+            ("repair relink pvc/data pv/v --dry-run", Repair::Relink(claim, "v".into())),
+            ("repair free pv/v --yes", Repair::Free("v".into(), FreeFor::SameName)),
+            ("repair free pv/v --for-anyone", Repair::Free("v".into(), FreeFor::Anyone)),
+            ("repair unstick va/csi-1", Repair::Unstick("csi-1".into())),
+        ];
+        for (line, expected) in cases {
+            assert_eq!(repair(line), Ok(expected), "{line}");
+        }
+        let wrong =
+            ["repair relink pv/v pvc/data", "repair free pvc/data", "repair unstick va/a --for-anyone"];
+        for line in wrong {
+            assert!(repair(line).is_err(), "{line}");
+        }
+        assert!(matches!(command("repair free pv/v --yes --dry-run"), Err(Stop::Usage(_))));
+        assert!(matches!(command("doctor -A -n shop"), Err(Stop::Usage(_))));
+    }
+}

@@ -1,0 +1,321 @@
+//! What a question about more than one object needs: a cluster, a node that is drained, a change, a repair.
+//!
+//! In: a [`Question`] and what has been read so far. Out: all [`Read`]s that are wanted with what is known now. A proof
+//! wants whole lists, so repairs list what they conclude from; a drain reads the node's pods and what these name. Where
+//! all pods and claims may not be listed, those of one namespace are.
+
+use std::collections::BTreeSet;
+
+use super::plan::{List, Plan, Read, claims_of, needed};
+use crate::{
+    explain::{repair::Repair, snapshot::Snapshot, subject::Subject, whatif::Change},
+    kube_api::{
+        ids::{ClaimKey, NodeName, PodKey},
+        kinds::ObjectRef,
+    },
+};
+
+/// How leases of attachers begin.
+const ATTACHER_LEASE: &str = "external-attacher-leader-";
+
+/// A question about more than one object.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Question {
+    /// The whole cluster; of who may not see all of it, this namespace.
+    Cluster(String),
+    /// A node and what holds it.
+    Drain(NodeName),
+    /// What would follow from a change.
+    Change(Change),
+    /// Whether, and how, something can be repaired.
+    Repair(Repair),
+}
+
+/// All reads that an answer needs, as far as that is known by now.
+#[must_use]
+pub fn needed_by(question: &Question, seen: &Snapshot) -> BTreeSet<Read> {
+    let mut plan = Plan { seen, reads: BTreeSet::new() };
+    match question {
+        Question::Cluster(namespace) => {
+            plan.reads.insert(Read::ClaimEvents);
+            plan.cluster();
+            plan.or_in(namespace);
+        }
+        Question::Drain(node) | Question::Change(Change::Cordon(node)) => plan.drain(node),
+        Question::Change(Change::Bind(..)) => {
+            plan.lists(&[List::Volumes, List::Claims, List::Classes]);
+        }
+        Question::Change(Change::Taint(node) | Change::DeleteNode(node)) => {
+            plan.object(ObjectRef::Node(node.clone()));
+            // Who gets the volumes then may be anywhere.
+            plan.cluster();
+        }
+        Question::Change(Change::DeleteClaim(claim)) => plan.deleted_claim(claim),
+        Question::Change(Change::DeletePod(pod)) => {
+            plan.reads = needed(&Subject::Pod(pod.clone()), seen);
+            plan.others_of(pod);
+        }
+        Question::Repair(Repair::Relink(..) | Repair::Free(..)) => {
+            plan.lists(&[List::Volumes, List::Claims, List::Attachments, List::Classes]);
+        }
+        Question::Repair(Repair::Unstick(name)) => {
+            plan.object(ObjectRef::Attachment(name.clone()));
+            plan.lists(&[List::Nodes, List::Pods, List::Volumes, List::Claims]);
+            plan.programs();
+        }
+    }
+    plan.reads
+}
+
+impl Plan<'_> {
+    fn lists(&mut self, lists: &[List]) {
+        for list in lists {
+            self.list(*list);
+        }
+    }
+
+    fn cluster(&mut self) {
+        self.lists(&[List::Nodes, List::Pods, List::Volumes, List::Claims, List::Attachments, List::Classes]);
+        self.programs();
+        self.program_pods();
+    }
+
+    /// What may be seen of one namespace, if not of all.
+    fn or_in(&mut self, namespace: &str) {
+        if self.is_unseen(&Read::All(List::Pods)) {
+            self.reads.insert(Read::PodsIn(namespace.to_owned()));
+        }
+        if self.is_unseen(&Read::All(List::Claims)) {
+            self.reads.insert(Read::ClaimsIn(namespace.to_owned()));
+        }
+    }
+
+    /// The pods that hold the leases of attachers and provisioners: with which flags these run.
+    fn program_pods(&mut self) {
+        let mut drivers: BTreeSet<String> = BTreeSet::new();
+        self.seen.objects.drivers.for_each(|driver| {
+            drivers.insert(driver.metadata.name.replace('.', "-"));
+        });
+        for lease in &self.seen.leases {
+            let name = lease.metadata.name.as_deref().unwrap_or_default();
+            let namespace = lease.metadata.namespace.as_deref().unwrap_or_default();
+            let spec = lease.spec.as_ref();
+            let holder = spec.and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default();
+            let holder = holder.split('_').next().unwrap_or_default();
+            if (name.starts_with(ATTACHER_LEASE) || drivers.contains(name)) && !holder.is_empty() {
+                self.object(ObjectRef::Pod(PodKey::new(namespace, holder)));
+            }
+        }
+    }
+
+    fn drain(&mut self, name: &NodeName) {
+        self.object(ObjectRef::Node(name.clone()));
+        self.reads.insert(Read::PodsOn(name.clone()));
+        self.list(List::Attachments);
+        self.programs();
+        self.program_pods();
+        let (mut claims, mut ending) = (BTreeSet::new(), BTreeSet::new());
+        self.seen.objects.pods.for_each(|pod| {
+            if pod.spec.node_name != *name || pod.is_terminated() {
+                return;
+            }
+            let before = claims.len();
+            claims.extend(claims_of(pod));
+            if pod.metadata.is_terminating() && claims.len() > before {
+                ending.insert(PodKey::new(&pod.metadata.namespace, &pod.metadata.name));
+            }
+        });
+        // The time that they were given, only the whole object says.
+        for pod in ending {
+            self.object(ObjectRef::Pod(pod));
+        }
+        for claim in claims {
+            self.bound(&claim);
+        }
+        let mut volumes = BTreeSet::new();
+        self.seen.objects.attachments.for_each(|attachment| {
+            let source = &attachment.spec.source.persistent_volume_name;
+            if let Some(volume) = source.as_ref().filter(|_| attachment.spec.node_name == *name) {
+                volumes.insert(volume.clone());
+            }
+        });
+        for volume in volumes {
+            self.volume(&volume);
+        }
+    }
+
+    /// A claim, and its volume.
+    fn bound(&mut self, key: &ClaimKey) {
+        self.object(ObjectRef::Claim(key.clone()));
+        let Some(claim) = self.seen.objects.claims.get(key) else { return };
+        if !claim.spec.volume_name.is_empty() {
+            self.volume(&claim.spec.volume_name);
+        }
+    }
+
+    fn deleted_claim(&mut self, key: &ClaimKey) {
+        self.bound(key);
+        self.reads.insert(Read::PodsIn(key.namespace().to_owned()));
+    }
+
+    /// Who else wants a pod's volumes, and where they are.
+    fn others_of(&mut self, key: &PodKey) {
+        self.reads.insert(Read::PodsIn(key.namespace().to_owned()));
+        let Some(pod) = self.seen.objects.pods.get(key) else { return };
+        if claims_of(&pod).next().is_none() {
+            return;
+        }
+        self.list(List::Attachments);
+        let wanted: BTreeSet<ClaimKey> = claims_of(&pod).collect();
+        let mut nodes = BTreeSet::new();
+        self.seen.objects.pods.for_each(|other| {
+            if !other.spec.node_name.is_empty() && claims_of(other).any(|claim| wanted.contains(&claim)) {
+                nodes.insert(other.spec.node_name.clone());
+            }
+        });
+        for node in nodes {
+            self.object(ObjectRef::Node(node));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::jiff::Timestamp;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::explain::{repair::FreeFor, snapshot::Unseen};
+
+    fn seen(objects: impl IntoIterator<Item = Value>) -> Snapshot {
+        let mut snapshot = Snapshot::new(Timestamp::UNIX_EPOCH);
+        for (number, mut object) in objects.into_iter().enumerate() {
+            object["metadata"]["uid"] = json!(format!("u{number}"));
+            object["metadata"]["resourceVersion"] = json!("7");
+            snapshot.take(object).unwrap();
+        }
+        snapshot
+    }
+
+    fn reads(question: &Question, seen: &Snapshot) -> Vec<String> {
+        let mut reads: Vec<String> = needed_by(question, seen).iter().map(ToString::to_string).collect();
+        reads.sort();
+        reads
+    }
+
+    fn pod(name: &str, node: &str) -> Value {
+        json!({
+            "kind": "Pod", "metadata": { "name": name, "namespace": "shop" },
+            "spec": {
+                "nodeName": node,
+                "volumes": [{ "name": "v", "persistentVolumeClaim": { "claimName": "data" } }],
+            },
+        })
+    }
+
+    const CLUSTER: [&str; 9] = [
+        "csidrivers",
+        "events about claims",
+        "leases",
+        "nodes",
+        "persistentvolumeclaims",
+        "persistentvolumes",
+        "pods",
+        "storageclasses",
+        "volumeattachments",
+    ];
+
+    #[test]
+    fn a_cluster_is_read_in_lists_and_where_that_is_forbidden_one_namespace_is() {
+        let question = Question::Cluster("shop".to_owned());
+        let mut seen = seen([
+            json!({ "kind": "CSIDriver", "metadata": { "name": "a.b" }, "spec": {} }),
+            json!({
+                "kind": "Lease", "metadata": { "name": "a-b", "namespace": "csi" },
+                "spec": { "holderIdentity": "ctl-0_a.b" },
+            }),
+            json!({
+                "kind": "Lease", "metadata": { "name": "other", "namespace": "x" },
+                "spec": { "holderIdentity": "y" },
+            }),
+        ]);
+        let mut expected = CLUSTER.to_vec();
+        // With which flags a side-car runs, its pod says; leases of others are none of ours.
+        expected.push("pod/csi/ctl-0");
+        expected.sort_unstable();
+        assert_eq!(reads(&question, &seen), expected);
+        for what in ["pods", "persistentvolumeclaims"] {
+            let why = "no".to_owned();
+            seen.unseen.push(Unseen { what: what.to_owned(), why, forbidden: true });
+        }
+        expected.extend(["pods in shop", "persistentvolumeclaims in shop"]);
+        expected.sort_unstable();
+        assert_eq!(reads(&question, &seen), expected);
+    }
+
+    #[test]
+    fn a_drain_reads_the_nodes_pods_and_what_they_and_its_attachments_name() {
+        let question = Question::Drain("a".into());
+        let common = ["csidrivers", "leases", "node/a", "pods on a", "volumeattachments"];
+        assert_eq!(reads(&question, &seen([])), common);
+        let mut ending = pod("p", "a");
+        ending["metadata"]["deletionTimestamp"] = json!("1970-01-02T00:00:00Z");
+        ending["status"] = json!({ "containerStatuses": [{ "state": { "running": {} } }] });
+        let attachment = |volume: &str, node: &str| {
+            json!({
+                "kind": "VolumeAttachment", "metadata": { "name": format!("{volume}-{node}") },
+                "spec": { "attacher": "d", "nodeName": node, "source": { "persistentVolumeName": volume } },
+            })
+        };
+        let claim = json!({
+            "kind": "PersistentVolumeClaim", "metadata": { "name": "data", "namespace": "shop" },
+            "spec": { "volumeName": "pv1" },
+        });
+        let seen = seen([ending, claim, attachment("pv2", "a"), attachment("pv3", "b")]);
+        let mut expected = common.to_vec();
+        expected.extend(["pod/shop/p", "pvc/shop/data", "pv/pv1", "pv/pv2"]);
+        expected.sort_unstable();
+        assert_eq!(reads(&question, &seen), expected);
+    }
+
+    #[test]
+    fn a_change_and_a_repair_read_what_they_conclude_from() {
+        let claim = ClaimKey::new("shop", "data");
+        let lists = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let bind = Question::Change(Change::Bind("shop".to_owned(), Box::new(json!({}))));
+        let relink = Question::Repair(Repair::Relink(claim.clone(), "pv1".into()));
+        let free = Question::Repair(Repair::Free("pv1".into(), FreeFor::SameName));
+        let unstick = Question::Repair(Repair::Unstick("csi-1".into()));
+        let four = ["persistentvolumeclaims", "persistentvolumes", "storageclasses", "volumeattachments"];
+        let stuck = [
+            "csidrivers",
+            "leases",
+            "nodes",
+            "persistentvolumeclaims",
+            "persistentvolumes",
+            "pods",
+            "volumeattachment/csi-1",
+        ];
+        let nothing = seen([]);
+        assert_eq!(reads(&bind, &nothing), ["persistentvolumeclaims", "persistentvolumes", "storageclasses"]);
+        assert_eq!(reads(&relink, &nothing), four);
+        assert_eq!(reads(&free, &nothing), four);
+        assert_eq!(reads(&unstick, &nothing), stuck);
+        let mut cluster = lists(&CLUSTER);
+        cluster.retain(|read| !read.starts_with("events"));
+        cluster.push("node/a".to_owned());
+        cluster.sort();
+        for change in [Change::Taint("a".into()), Change::DeleteNode("a".into())] {
+            assert_eq!(reads(&Question::Change(change), &nothing), cluster);
+        }
+        let cordon = Question::Change(Change::Cordon("a".into()));
+        assert_eq!(reads(&cordon, &nothing), reads(&Question::Drain("a".into()), &nothing));
+        let delete = Question::Change(Change::DeleteClaim(claim));
+        assert_eq!(reads(&delete, &nothing), ["pods in shop", "pvc/shop/data"]);
+        let delete = Question::Change(Change::DeletePod(PodKey::new("shop", "p")));
+        let found = reads(&delete, &seen([pod("p", "a"), pod("q", "b")]));
+        for read in ["node/a", "node/b", "pods in shop", "pvc/shop/data", "volumeattachments"] {
+            assert!(found.contains(&read.to_owned()), "{read}: {found:?}");
+        }
+    }
+}
