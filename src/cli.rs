@@ -12,7 +12,12 @@ pub mod asking;
 mod flag_docs;
 pub mod kcm_flags;
 
-use std::{collections::BTreeMap, ffi::OsString, path::PathBuf, time::Duration};
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use arguments::Ignored;
 use asking::{
@@ -267,6 +272,9 @@ pub enum Stop {
     Usage(String),
 }
 
+/// The file's name as a plugin of kubectl; its help says what is typed then.
+const PLUGIN: &str = "kubectl-mooring";
+
 /// Parses the command line, the program's name first.
 ///
 /// # Errors
@@ -301,7 +309,11 @@ where
         Stop::Mistake(line) if asks => Stop::Usage(line),
         stop => stop,
     };
-    let matches = C::command().try_get_matches_from(words).map_err(|error| stop(&error))?;
+    let mut command = C::command();
+    if words.first().is_some_and(|program| Path::new(program).file_name() == Some(PLUGIN.as_ref())) {
+        command = command.bin_name("kubectl mooring");
+    }
+    let matches = command.try_get_matches_from(words).map_err(|error| stop(&error))?;
     let mut cli = C::from_arg_matches(&matches).map_err(|error| stop(&error))?;
     if let Some(run) = run(&mut cli) {
         run.ignored = ignored;
@@ -492,6 +504,16 @@ mod tests {
         let given: Vec<_> = args.ignored.iter().map(|ignored| ignored.flag.as_str()).collect();
         assert_eq!(given, ["--min-resync-period", "--contention-profiling"]);
         assert!(mistake(&["--leader-elect-resource-lock=endpoints"]).contains("[possible values: leases]"));
+    }
+
+    #[test]
+    fn the_help_of_a_plugin_says_what_is_typed() {
+        let help = |program: &str| match parse([program, "doctor", "--help"]) {
+            Err(Stop::Print(help)) => help,
+            other => panic!("{other:?}"),
+        };
+        assert!(help("/usr/bin/kubectl-mooring").contains("Usage: kubectl mooring doctor [OPTIONS]"));
+        assert!(help("/usr/bin/mooring").contains("Usage: mooring doctor [OPTIONS]"));
     }
 
     #[test]
