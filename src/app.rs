@@ -250,20 +250,8 @@ impl Daemon {
             history: History::default(),
             planning: planning.clone(),
         };
-        let mut router = build_router(&parts, view.clone(), tasks.dead())?;
-        let mut knowledge = knowledge(&parts, view);
-        for Subsystem { name, running, explained, board } in subsystems(&parts)? {
-            tasks.spawn(Stage::Subsystem, name, running);
-            match board {
-                Some(Board::AttachDetach(board)) => knowledge.attach_detach = Some(board),
-                Some(Board::Binder(board)) => knowledge.binder = Some(board),
-                None => {}
-            }
-            if let Some((path, explanation)) = explained {
-                router = router.page(path, explanation);
-            }
-        }
-        let router = router.personal(online::PATH, Arc::new(Online::new(knowledge)));
+        let router = build_router(&parts, view.clone(), tasks.dead())?;
+        let router = start_subsystems(&parts, &mut tasks, router, knowledge(&parts, view))?;
         let router = zpages::add(router, &parts.config);
         let gate = Arc::new(Gate::new(Pages::new(Arc::new(router)), auth, serving, measures));
         if let Some(BoundServer { server, tls, own }) = server {
@@ -302,6 +290,27 @@ impl Daemon {
         tracing::info!("stopped");
         Ok(())
     }
+}
+
+/// Starts the subsystems. What they know is on their pages, and is what explanations are made of.
+fn start_subsystems(
+    parts: &Parts,
+    tasks: &mut Supervisor,
+    mut router: Router,
+    mut knowledge: Knowledge,
+) -> anyhow::Result<Router> {
+    for Subsystem { name, running, explained, board } in subsystems(parts)? {
+        tasks.spawn(Stage::Subsystem, name, running);
+        match board {
+            Some(Board::AttachDetach(board)) => knowledge.attach_detach = Some(board),
+            Some(Board::Binder(board)) => knowledge.binder = Some(board),
+            None => {}
+        }
+        if let Some((path, explanation)) = explained {
+            router = router.page(path, explanation);
+        }
+    }
+    Ok(router.personal(online::PATH, Arc::new(Online::new(knowledge))))
 }
 
 fn own_namespace(config: &Config, api: &ApiServer) -> String {

@@ -519,6 +519,16 @@ mod tests {
     }
 
     #[test]
+    fn the_help_of_a_plugin_says_what_is_typed() {
+        let help = |program: &str| match parse([program, "doctor", "--help"]) {
+            Err(Stop::Print(help)) => help,
+            other => panic!("{other:?}"),
+        };
+        assert!(help("/usr/bin/kubectl-mooring").contains("Usage: kubectl mooring doctor [OPTIONS]"));
+        assert!(help("/usr/bin/mooring").contains("Usage: mooring doctor [OPTIONS]"));
+    }
+
+    #[test]
     fn help_and_version_are_not_mistakes() {
         for words in [&["mooring", "--help"][..], &["mooring", "--version"], &["mooring", "run", "--version"]]
         {

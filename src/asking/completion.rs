@@ -72,11 +72,12 @@ pub fn script(shell: Shell) -> ExitCode {
 /// Prints the manual as a page for each command, or writes the pages into a folder.
 #[must_use]
 pub fn manual(folder: Option<&Path>) -> ExitCode {
-    let written = match folder {
-        Some(folder) => clap_mangen::generate_to(Cli::command(), folder),
-        None => clap_mangen::Man::new(Cli::command()).render(&mut io::stdout()),
+    let Some(folder) = folder else {
+        // A closed pipe is no failure.
+        let _ = clap_mangen::Man::new(Cli::command()).render(&mut io::stdout());
+        return ExitCode::SUCCESS;
     };
-    match written {
+    match clap_mangen::generate_to(Cli::command(), folder) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => crate::program::failure(&format!("the manual cannot be written: {error}")),
     }
@@ -95,8 +96,9 @@ pub fn complete(words: &[OsString]) -> ExitCode {
         }
         Wanted::Namespaces => listed(&words, "namespace"),
     };
-    let lines: String = found.iter().filter(|it| it.starts_with(begun)).map(|it| format!("{it}\n")).collect();
-    let _ = io::stdout().write_all(format!("{lines}{NO_FILES}\n").as_bytes());
+    let mut lines: Vec<&str> = found.iter().map(String::as_str).filter(|it| it.starts_with(begun)).collect();
+    lines.extend([NO_FILES, ""]);
+    let _ = io::stdout().write_all(lines.join("\n").as_bytes());
     ExitCode::SUCCESS
 }
 

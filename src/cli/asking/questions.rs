@@ -178,24 +178,31 @@ impl RepairArgs {
     /// What is wrong with the words.
     pub fn asked(&self, namespace: &str) -> Result<Repair, String> {
         let words: Vec<&str> = self.repair.iter().map(String::as_str).collect();
-        let subject = |word: &str| Subject::parse(&[word], namespace);
+        // As explanations print them: the kind is known by the place.
+        let subject = |kind: &str, word: &str| {
+            if word.contains('/') {
+                Subject::parse(&[word], namespace)
+            } else {
+                Subject::new(kind, namespace, word)
+            }
+        };
         let wrong = || format!("{:?}: {REPAIRS}", words.join(" "));
         if self.for_anyone && words.first() != Some(&"free") {
             return Err("--for-anyone goes with free alone".to_owned());
         }
         match words.as_slice() {
-            ["relink", claim, volume] => match (subject(claim)?, subject(volume)?) {
+            ["relink", claim, volume] => match (subject("pvc", claim)?, subject("pv", volume)?) {
                 (Subject::Claim(claim), Subject::Volume(volume)) => Ok(Repair::Relink(claim, volume)),
                 _ => Err(wrong()),
             },
-            ["free", volume] => match subject(volume)? {
+            ["free", volume] => match subject("pv", volume)? {
                 Subject::Volume(volume) => {
                     let whom = if self.for_anyone { FreeFor::Anyone } else { FreeFor::SameName };
                     Ok(Repair::Free(volume, whom))
                 }
                 _ => Err(wrong()),
             },
-            ["unstick", attachment] => match subject(attachment)? {
+            ["unstick", attachment] => match subject("va", attachment)? {
                 Subject::Attachment(name) => Ok(Repair::Unstick(name)),
                 _ => Err(wrong()),
             },
@@ -277,6 +284,7 @@ mod tests {
         let claim = ClaimKey::new("shop", "data");
         let cases = [
             ("repair relink pvc/data pv/v --dry-run", Repair::Relink(claim, "v".into())),
+            ("repair relink data v", Repair::Relink(ClaimKey::new("shop", "data"), "v".into())),
             ("repair free pv/v --yes", Repair::Free("v".into(), FreeFor::SameName)),
             ("repair free pv/v --for-anyone", Repair::Free("v".into(), FreeFor::Anyone)),
             ("repair unstick va/csi-1", Repair::Unstick("csi-1".into())),

@@ -5,6 +5,8 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::jiff::Timestamp;
+
 use super::{
     Severity,
     groups::{Cause, Groups, Victim},
@@ -89,6 +91,30 @@ struct Judged<'a> {
     summary: String,
 }
 
+/// How bad it is that a provisioner has not answered yet, whether it is absent, and what is said before its name.
+fn of_provisioner(
+    provisioner: &str,
+    stuck: bool,
+    sidecars: &Sidecars<'_>,
+    now: Timestamp,
+) -> (Severity, bool, String) {
+    use Severity::{Blocked, Waiting};
+    match sidecars.presence(provisioner, Sidecar::Provisioner) {
+        Presence::NotSeen => {
+            (Blocked, true, "is served by no provisioner: no lease, CSIDriver object or event of".to_owned())
+        }
+        Presence::Gone(since) => {
+            let age = age::between(since, now);
+            (Blocked, true, format!("waits for a provisioner that was seen last {age} ago:"))
+        }
+        Presence::NoLease if stuck => {
+            (Blocked, true, "has waited long for a provisioner that has no lease:".to_owned())
+        }
+        Presence::Seen | Presence::Unknown if stuck => (Blocked, false, "has waited long for".to_owned()),
+        Presence::Seen | Presence::NoLease | Presence::Unknown => (Waiting, false, "waits for".to_owned()),
+    }
+}
+
 fn judge<'a>(
     reason: &ClaimReason,
     claim: &'a PersistentVolumeClaim,
@@ -102,27 +128,10 @@ fn judge<'a>(
     let mut code = reason.code();
     let (severity, about, summary) = match reason {
         ClaimReason::WaitsForProvisioner(provisioner) => {
-            let presence = sidecars.presence(provisioner, Sidecar::Provisioner);
-            let (severity, text) = match presence {
-                Presence::NotSeen => {
-                    code = "ProvisionerNotSeen";
-                    (
-                        Blocked,
-                        "is served by no provisioner: no lease, CSIDriver object or event of".to_owned(),
-                    )
-                }
-                Presence::Gone(since) => {
-                    code = "ProvisionerNotSeen";
-                    let age = age::between(since, groups.now);
-                    (Blocked, format!("waits for a provisioner that was seen last {age} ago:"))
-                }
-                Presence::NoLease if stuck => {
-                    code = "ProvisionerNotSeen";
-                    (Blocked, "has waited long for a provisioner that has no lease:".to_owned())
-                }
-                Presence::Seen | Presence::Unknown if stuck => (Blocked, "has waited long for".to_owned()),
-                Presence::Seen | Presence::NoLease | Presence::Unknown => (Waiting, "waits for".to_owned()),
-            };
+            let (severity, is_absent, text) = of_provisioner(provisioner, stuck, sidecars, groups.now);
+            if is_absent {
+                code = "ProvisionerNotSeen";
+            }
             of_class(severity, format!("class {class:?} {text} {provisioner}"))
         }
         ClaimReason::NoVolume if class.is_empty() => {

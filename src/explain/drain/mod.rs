@@ -163,11 +163,12 @@ pub fn drain(
     }
     let is_missing = snapshot.is_absent(&ObjectRef::Node(name.clone()));
     let exists = if node.is_some() { Some(true) } else { is_missing.then_some(false) };
-    let verdict = verdict(snapshot, exists, &volumes, &attachers);
     let ready = node.as_ref().and_then(|node| node.ready().cloned());
     let is_ready = node.as_ref().is_some_and(|node| node.is_ready());
     let whole = snapshot.details.get(&ObjectRef::Node(name.clone()));
     let unschedulable = whole.map(|it| it.pointer("/spec/unschedulable").and_then(Value::as_bool));
+    let cordoned = unschedulable.map(Option::unwrap_or_default);
+    let verdict = verdict(snapshot, exists, &volumes, &attachers, cordoned == Some(true) || !is_ready);
     DrainView {
         api_version: API_VERSION,
         kind: "NodeVolumes",
@@ -182,7 +183,7 @@ pub fn drain(
         exists,
         ready: is_ready,
         unready_since: ready.filter(|_| !is_ready).and_then(|ready| ready.last_transition_time),
-        cordoned: unschedulable.map(Option::unwrap_or_default),
+        cordoned,
         detached,
         volumes,
         attachers,
@@ -196,6 +197,7 @@ fn verdict(
     exists: Option<bool>,
     volumes: &[NodeVolume],
     attachers: &[Queue],
+    is_leaving: bool,
 ) -> Verdict {
     if volumes.is_empty() {
         return match exists {
@@ -210,6 +212,9 @@ fn verdict(
             && volume.forced_at.is_none()
             && until.is_some_and(|until| until < snapshot.taken_at)
     };
+    if !is_leaving && volumes.iter().all(|volume| volume.stage == Stage::InUse) {
+        return Verdict::Healthy;
+    }
     let lacks_attacher = attachers.iter().any(|queue| queue.is_there == Some(false));
     if lacks_attacher || volumes.iter().any(is_stuck) { Verdict::Blocked } else { Verdict::Waiting }
 }

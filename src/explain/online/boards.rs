@@ -98,7 +98,7 @@ fn tell(step: &mut Step, said: &Said) -> bool {
     }
     step.since = Some(said.since);
     if is_news {
-        step.reason = said.code.to_owned();
+        said.code.clone_into(&mut step.reason);
         step.docs = docs(said.code);
         step.next = None;
     }
@@ -206,10 +206,10 @@ pub(super) fn past(
 
 /// What the object itself says of its past.
 fn dates(object: &ObjectRef, snapshot: &Snapshot) -> Vec<Happened> {
-    let objects = &snapshot.objects;
     fn of<T: Stored>(objects: &Objects, key: &T::Key) -> Option<Meta> {
         objects.get::<T>(key).map(|object| object.metadata().clone())
     }
+    let objects = &snapshot.objects;
     let metadata = by_kind!(object, of(objects));
     let Some(metadata) = metadata else { return Vec::new() };
     let mut dates = Vec::new();

@@ -129,10 +129,13 @@ impl Copying<'_> {
             Read::All(List::Attachments) | Read::PodsOn(_) | Read::PodsIn(_) => {
                 self.lists.insert(read.clone());
             }
-            // The daemon does not watch them.
-            Read::CsiNode(_) | Read::EventsAbout(_) | Read::ClaimEvents | Read::Leases(_) => {}
-            // No answer about one object needs them.
-            Read::All(List::Nodes | List::Pods) | Read::ClaimsIn(_) => {}
+            // The daemon does not watch them; and what no answer about one object needs.
+            Read::CsiNode(_)
+            | Read::EventsAbout(_)
+            | Read::Leases(_)
+            | Read::All(List::Nodes | List::Pods)
+            | Read::ClaimsIn(_)
+            | Read::ClaimEvents => {}
         }
     }
 

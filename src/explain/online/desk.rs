@@ -134,10 +134,10 @@ impl Desk {
     ) -> Result<T, Busy> {
         let knowledge = self.knowledge.clone();
         let making = spawn_blocking(move || {
-            let made = make(&knowledge);
+            let answer = make(&knowledge);
             // Kept until it is made, also if the one who asked has left.
             drop(place);
-            made
+            answer
         });
         making.await.map_err(|_| Busy)
     }
@@ -167,10 +167,10 @@ pub(super) fn answer(subject: &Subject, knowledge: &Knowledge) -> Answer {
     }
     boards::add(&mut explanation, snapshot, knowledge);
     note_limits(&mut explanation, knowledge, part.is_cut);
-    let past = boards::past(&explanation, snapshot, knowledge);
+    let timeline = boards::past(&explanation, snapshot, knowledge);
     let mentioned = mentioned(&explanation, snapshot);
     let signs = signs(&explanation, snapshot, knowledge);
-    Answer { explanation, past, mentioned, signs }
+    Answer { explanation, past: timeline, mentioned, signs }
 }
 
 pub(super) fn observed(knowledge: &Knowledge, snapshot: &Snapshot) -> Observed {

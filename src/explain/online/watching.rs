@@ -107,7 +107,7 @@ async fn another_leads(
 ) {
     let Some(view) = election else { return std::future::pending().await };
     if view.wait_for(|view| view.leading != led).await.is_err() {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 

@@ -1,6 +1,8 @@
 //! What an answer costs on a large cluster: printed, not judged.
 
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
+
+use tokio::time::Instant;
 
 use super::world::{World, attachment, claim, common, node, pod, volume};
 use crate::{

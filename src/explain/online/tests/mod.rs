@@ -245,7 +245,7 @@ async fn a_watch_tells_again_when_something_has_changed_and_ends_when_another_le
     assert_eq!(refused, 1, "four watches of one user");
     assert_eq!(ask(&gate, &path, "neighbour", None).await.sent.answer().status, 403);
     people.forget("shopkeeper");
-    tokio::time::advance(std::time::Duration::from_secs(60)).await;
+    tokio::time::advance(std::time::Duration::from_mins(1)).await;
     let mut watch = watches.into_iter().next().unwrap().sent;
     let last = loop {
         match event(&mut watch).await {
