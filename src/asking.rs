@@ -4,6 +4,7 @@
 //! verdict. Only [`repair`] writes to the cluster, and only what it was told to.
 
 pub mod completion;
+mod daemon;
 pub mod questions;
 pub mod repair;
 mod serve;
@@ -19,6 +20,7 @@ use rustix::termios::tcgetwinsize;
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
+use self::daemon::Daemon;
 use crate::{
     cli::asking::{ExplainArgs, OutputForm},
     explain::{
@@ -101,14 +103,31 @@ async fn answer(args: &ExplainArgs) -> Result<Verdict, Stop> {
     let namespace = connection.namespace.as_deref().unwrap_or_else(|| api.default_namespace());
     let subject = Subject::parse(&words, namespace).map_err(usage)?;
     let reader = Reader::new(&api, connection.patience())?;
+    let mut daemon = args.daemon.as_deref().and_then(|url| {
+        let daemon = Daemon::new(&api, url, args.daemon_ca.as_deref());
+        daemon.inspect_err(|line| complain(&format!("{line}; the cluster is read instead"))).ok()
+    });
 
     let until = args.wait.flatten().map(|time| Instant::now() + time);
     let mut printed = String::new();
     let mut told = 0;
     loop {
         let started = Instant::now();
-        let reading = reader.read(&subject, &progress).await?;
-        let explanation = explain(&reading.snapshot, &subject, &Assumptions::default());
+        let online = match &daemon {
+            Some(daemon) => Some(daemon.ask(&subject).await),
+            None => None,
+        };
+        let (explanation, notes) = match online {
+            Some(Ok(explanation)) => (explanation, Vec::new()),
+            offline => {
+                if let Some(Err(line)) = offline {
+                    complain(&format!("{line}; the cluster is read instead"));
+                    daemon = None;
+                }
+                let reading = reader.read(&subject, &progress).await?;
+                (explain(&reading.snapshot, &subject, &Assumptions::default()), reading.server.notes())
+            }
+        };
         let is_last = match (args.watch, args.wait) {
             (true, _) => false,
             (false, None) => true,
@@ -116,7 +135,6 @@ async fn answer(args: &ExplainArgs) -> Result<Verdict, Stop> {
                 explanation.verdict == Verdict::Healthy || until.is_some_and(|until| Instant::now() >= until)
             }
         };
-        let notes = reading.server.notes();
         if notes.len() > told {
             for note in &notes {
                 complain(note);

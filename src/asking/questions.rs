@@ -111,7 +111,11 @@ async fn look_at(args: &NodeArgs) -> Result<Verdict, Stop> {
     loop {
         let started = Instant::now();
         let reading = connection.look(&question).await?;
-        let view = drain(&reading.snapshot, &Assumptions::default(), &name, earlier.as_ref());
+        let mut view = drain(&reading.snapshot, &Assumptions::default(), &name, earlier.as_ref());
+        if args.drain && !view.volumes.is_empty() {
+            // What is as it should be on a node that stays is waited for on one that is to go.
+            view.verdict = view.verdict.max(Verdict::Waiting);
+        }
         let text = if args.drain { view.to_drain_text() } else { view.to_string() };
         let form = form(&view, &text, &args.view)?;
         if !again(&mut printed, form, args.watch, started).await {

@@ -135,6 +135,15 @@ pub struct ExplainArgs {
     #[arg(conflicts_with_all = ["watch", "wait", "subject"])]
     pub serve: Option<u16>,
 
+    /// Ask this daemon, which knows timers and what was before. It is shown your token or certificate, and so has to be
+    /// verified: see --daemon-ca. If it gives no answer the cluster is read.
+    #[arg(long, value_name = "URL", conflicts_with = "serve")]
+    pub daemon: Option<String>,
+
+    /// Certificate authority that vouches for the daemon, as PEM.
+    #[arg(long, value_name = "FILE", requires = "daemon")]
+    pub daemon_ca: Option<PathBuf>,
+
     /// Times in full beside ages.
     #[arg(long)]
     pub utc: bool,

@@ -6,13 +6,14 @@ use serde_json::{Value, json};
 use test_support::{
     actors::attachment_name,
     cluster::{DRIVER, within_deadline},
-    daemon::Daemon,
+    daemon::{Daemon, Launch},
+    visitor::Authority,
 };
 
 use crate::{
     force::{set_ready, stuck_volume},
     replicas::{leader, replica},
-    stage::{Stage, Story, story},
+    stage::{PROGRAM, Place, Stage, Story, story},
 };
 
 pub fn stories() -> Vec<Story> {
@@ -22,6 +23,7 @@ pub fn stories() -> Vec<Story> {
         story("online_a_standby_answers_and_names_the_leader", standby),
         story("online_a_watch_tells_when_the_claim_binds", watch),
         story("online_the_page_shows_each_what_they_may_get", page),
+        story("online_a_daemon_is_asked_only_if_it_can_be_verified", verified).at(Place::RealServer),
     ]
 }
 
@@ -233,4 +235,47 @@ async fn page(stage: Stage) {
     assert_eq!(daemon.come("/explain/o/pv/v1", &keeper, &[]).await.status, StatusCode::FORBIDDEN);
     let waiting = daemon.come("/explain/", &keeper, &[]).await.text().await;
     assert!(waiting.contains("objects that you may not see"), "{waiting}");
+}
+
+/// The program asks a daemon: it is shown the token only if the authority that was given vouches for it. If not, the cluster
+/// is read, and that is said.
+async fn verified(stage: Stage) {
+    let authority = Authority::another();
+    let server = authority.vouch_for_server();
+    let launch = Launch::alone()
+        .with(&format!("--tls-cert-file={}", server.certificate.display()))
+        .with(&format!("--tls-private-key-file={}", server.key.display()));
+    let daemon = stage.start_daemon(&launch, &stage.proxy).await;
+    stage.cluster.claim("c1").await;
+    let admin = stage.visitor("explain-asker", false).await;
+    stage.grant("explain-asker", None, ALL).await;
+    let plane = &stage.real().plane;
+    let kubeconfig = plane.kubeconfig(plane.url(), &admin);
+    let url = daemon.url().await;
+    let asked = async |flags: &[&str]| {
+        let mut command = tokio::process::Command::new(PROGRAM);
+        command.args(["explain", "pvc/c1", "-o", "json", "--kubeconfig"]).arg(&kubeconfig).args(flags);
+        let output = command.output().await.unwrap();
+        let answer: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        (answer["observed"]["source"].clone(), String::from_utf8(output.stderr).unwrap())
+    };
+    let known = authority.file().display().to_string();
+    let stranger = Authority::another().file().display().to_string();
+    told_until(&daemon, CLAIM, &admin, "it is known", |answer| answer["reason"] == "NoClassAndNoMatch").await;
+
+    let (source, said) = asked(&["--daemon", &url, "--daemon-ca", &known]).await;
+    assert_eq!(source, json!("daemon"), "{said}");
+    let (source, said) = asked(&["--daemon", &url, "--daemon-ca", &stranger]).await;
+    assert!(source == json!("offline") && said.contains("the cluster is read instead"), "{source} {said}");
+    let (source, said) = asked(&["--daemon", &url]).await;
+    assert!(
+        source == json!("offline") && said.contains("--daemon-ca says who vouches for it"),
+        "{source} {said}"
+    );
+    let plain = url.replace("https://", "http://");
+    let (source, said) = asked(&["--daemon", &plain, "--daemon-ca", &known]).await;
+    assert!(
+        source == json!("offline") && said.contains("credentials go over HTTPS alone"),
+        "{source} {said}"
+    );
 }

@@ -80,8 +80,8 @@ async fn reads_enough(stage: Stage) {
     assert_eq!(view.volumes[0].pod.as_deref(), Some("default/p1"), "{view}");
 
     for (change, told) in [
-        (Change::Cordon("n1".into()), "nothing is detached: 1 volumes and 1 pods stay"),
-        (Change::DeletePod(PodKey::new(NAMESPACE, "p1")), "1 of its 1 volumes leave its node"),
+        (Change::Cordon("n1".into()), "nothing is detached: 1 volume and 1 pod stay"),
+        (Change::DeletePod(PodKey::new(NAMESPACE, "p1")), "volumes that leave its node: 1 of 1"),
         (Change::DeleteClaim(ClaimKey::new(NAMESPACE, "c1")), "default/c1 goes after 1 pod"),
         (Change::Taint("n1".into()), "1 more when the pods are removed from n1"),
         (Change::DeleteNode("n1".into()), "1 pod removed"),

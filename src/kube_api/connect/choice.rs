@@ -180,7 +180,7 @@ impl Choice {
 }
 
 /// An address as kubectl takes it: without a scheme it is https.
-fn uri(server: &str) -> Result<http::Uri, ConnectError> {
+pub(super) fn uri(server: &str) -> Result<http::Uri, ConnectError> {
     let with_scheme = if server.contains("://") { server.to_owned() } else { format!("https://{server}") };
     let uri: http::Uri =
         with_scheme.parse().map_err(|error| refused("--server", &format!("{server:?}: {error}")))?;
@@ -190,7 +190,7 @@ fn uri(server: &str) -> Result<http::Uri, ConnectError> {
     }
 }
 
-fn refused(flag: &'static str, why: &str) -> ConnectError {
+pub(super) fn refused(flag: &'static str, why: &str) -> ConnectError {
     ConnectError::Refused { flag, why: why.to_owned() }
 }
 

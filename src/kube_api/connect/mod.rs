@@ -13,6 +13,7 @@
 //! client certificates are taken ([`reload`]); tokens and certificates of authorities kube reloads itself.
 
 mod choice;
+mod other;
 mod read_ahead;
 mod reload;
 

@@ -64,6 +64,10 @@ impl Authority {
             params.distinguished_name.push(DnType::OrganizationName, *group);
         }
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        self.write(name, &params)
+    }
+
+    fn write(&self, name: &str, params: &CertificateParams) -> Identity {
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
         let [certificate_file, key_file] =
@@ -71,6 +75,13 @@ impl Authority {
         std::fs::write(&certificate_file, pem("CERTIFICATE", certificate.der())).unwrap();
         std::fs::write(&key_file, pem("PRIVATE KEY", &key.serialize_der())).unwrap();
         Identity { certificate: certificate_file, key: key_file }
+    }
+
+    /// A certificate for a server on this machine.
+    pub fn vouch_for_server(&self) -> Identity {
+        let mut params = CertificateParams::new(["127.0.0.1".to_owned(), "localhost".to_owned()]).unwrap();
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        self.write("server", &params)
     }
 
     /// Somebody who may read everything, and about whom nobody has to be asked.
