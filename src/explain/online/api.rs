@@ -111,8 +111,8 @@ impl Online {
         };
         match Asked::parse(rest) {
             None => Reply { sent: Sent::of(Router::not_found()), known: false },
-            Some(Asked::OpenApi) => fixed(&visit, &openapi::document(), true),
-            Some(Asked::Reasons) => fixed(&visit, &catalogue(), true),
+            Some(Asked::OpenApi) => fixed(&visit, &openapi::document(), false),
+            Some(Asked::Reasons) => fixed(&visit, &catalogue(), false),
             Some(Asked::Summary) => match summary::of(&self.desk, &visit.rights).await {
                 Ok(summary) => {
                     let is_known = !summary.is_empty();

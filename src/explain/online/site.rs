@@ -43,7 +43,8 @@ struct ForOne {
 pub(super) async fn reply(desk: &Arc<Desk>, visit: &Visit) -> Reply {
     let site = Site::new(ForOne { desk: Arc::clone(desk), rights: visit.rights.clone() });
     let (parts, body) = site.answer(&visit.head).await.into_parts();
-    let known = parts.status.is_success();
+    // What all may see makes nobody known: the connection of a stranger gives way first.
+    let known = parts.status.is_success() && site.is_of_object(visit.head.uri.path());
     let mut headers: HeaderMap = parts.headers;
     // The same address says different things to different people.
     headers.insert(http::header::VARY, http::HeaderValue::from_static("Authorization"));

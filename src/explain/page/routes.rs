@@ -44,6 +44,11 @@ impl<S: Source> Site<S> {
         Self { source, links: Links::new(&guard.base()), guard: Some(guard) }
     }
 
+    /// Whether a page is about an object, and so for those alone who may get it.
+    pub fn is_of_object(&self, path: &str) -> bool {
+        matches!(self.links.asked(path), Some(Asked::Object(_) | Asked::Node(_)))
+    }
+
     /// Answers a request.
     pub async fn answer(&self, request: &Parts) -> Response<String> {
         let path = request.uri.path();

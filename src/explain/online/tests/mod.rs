@@ -289,3 +289,15 @@ async fn the_page_shows_each_what_the_api_does() {
     let page = ask(&gate, "/explain/node/n1", "admin", None).await;
     assert!(page.sent.answer().body.contains("pv-1"), "{}", page.sent.answer().body);
 }
+
+/// Only one who may get something is known, and keeps a connection while strangers come.
+#[tokio::test(start_paused = true)]
+async fn what_all_may_see_makes_nobody_known() {
+    let gate = People::default().gate(World::held().knowledge());
+    for path in ["/explain/v1/reasons", "/explain/v1/openapi.json", "/explain/page.css", "/explain/"] {
+        let reply = ask(&gate, path, "neighbour", None).await;
+        assert_eq!((reply.sent.answer().status.as_u16(), reply.known), (200, false), "{path}");
+    }
+    assert!(ask(&gate, CLAIM, "shopkeeper", None).await.known);
+    assert!(!ask(&gate, CLAIM, "neighbour", None).await.known);
+}
