@@ -74,7 +74,9 @@ fn step(links: &Links, it: &Explanation, step: &Step) -> Markup {
                         (Some(first), None) => { ", not before " (text::until(first, it.observed.at)) },
                         (None, None) => {},
                     }
-                    @if let Some(condition) = &next.condition { ", if " (Text(condition)) }
+                    @if let Some(condition) = &next.condition {
+                        (if next.at.is_some() { ", if " } else { ", when " }) (Text(condition))
+                    }
                 }
             }
         }
