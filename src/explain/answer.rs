@@ -6,12 +6,14 @@
 use serde_json::{Value, json};
 
 use super::{
+    actions::safe,
     assumptions::Assumptions,
     attachment, claim, class,
     evidence::{evidence, timeline},
     links::Link,
     node, pod, reasons,
     report::{API_VERSION, Action, Explanation, Observed, Source, Step, Verdict},
+    said::last_word,
     snapshot::Snapshot,
     subject::Subject,
     view::{Missing, View, get},
@@ -48,8 +50,19 @@ pub fn explain(snapshot: &Snapshot, subject: &Subject, assumptions: &Assumptions
         _ if is_well => links.first(),
         _ => links.get(deciding),
     };
-    let (reason, summary) =
+    let (reason, mut summary) =
         told.map_or_else(Default::default, |link| (link.step.reason.clone(), sentence(&link.step)));
+    let mut actions = actions(&links);
+    if verdict == Verdict::Forbidden {
+        let uid = view.whole(subject).and_then(|object| object.pointer("/metadata/uid")?.as_str());
+        if let Some(word) = uid.and_then(|uid| last_word(&view, uid)) {
+            summary = format!("{summary}; {word}");
+        }
+        actions.push(safe(
+            "ask one who may read these, or have the rights granted: deploy/optional/explain-reader is a role with all",
+            &[],
+        ));
+    }
     let (candidates, others) = match subject {
         Subject::Claim(key) => claim::candidates(&view, key),
         _ => (Vec::new(), 0),
@@ -76,7 +89,7 @@ pub fn explain(snapshot: &Snapshot, subject: &Subject, assumptions: &Assumptions
         candidates,
         evidence: evidence(&view, &chain, &drivers(&links)),
         timeline: timeline(&view, &chain),
-        actions: actions(&links),
+        actions,
         unseen: snapshot.unseen.clone(),
         unknown,
         redacted: 0,

@@ -19,7 +19,7 @@ use crate::{
     binder::{matching::predicate::claim_class, tell::reason::ClaimReason},
     kube_api::{
         ids::{ClaimKey, Uid},
-        kinds::{PersistentVolume, PersistentVolumeClaim},
+        kinds::{ClaimPhase, PersistentVolume, PersistentVolumeClaim},
     },
 };
 
@@ -138,8 +138,15 @@ fn of_reason(view: &View<'_>, claim: &PersistentVolumeClaim, reason: &ClaimReaso
     let subject = Subject::Claim(key.clone());
     let not_seen = reason.wants_volume() && !view.snapshot.is_listed::<PersistentVolume>();
     let is_proving = matches!(reason, ClaimReason::ProvingClass(_) | ClaimReason::ProvingLost(_));
-    if let Some(what) = view.lacks_rights().filter(|_| not_seen || is_proving) {
-        let message = format!("it cannot be told why the claim waits: {what} may not be read");
+    let needed = |what: &str| {
+        what.starts_with("persistentvolume") || what.starts_with("storageclass") || what.starts_with("pv/")
+    };
+    if let Some(what) = view.lacks_rights(needed).filter(|_| not_seen || is_proving) {
+        if claim.status.phase == ClaimPhase::Bound && !claim.spec.volume_name.is_empty() {
+            let message = format!("bound to {}, as it says itself", claim.spec.volume_name);
+            return Link::new(&subject, "Bound", message, Verdict::Healthy);
+        }
+        let message = format!("why the claim waits is told by what you may not read: {what}");
         return Link::new(&subject, "Forbidden", message, Verdict::Forbidden);
     }
     if let ClaimReason::WaitsForProvisioner(driver) = reason {

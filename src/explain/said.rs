@@ -4,7 +4,7 @@
 
 use k8s_openapi::{api::core::v1::Event, jiff::Timestamp};
 
-use super::view::View;
+use super::{age, view::View};
 use crate::kube_api::ids::Uid;
 
 /// The stock binder, whose events about provisioning tell nothing of the provisioner itself.
@@ -30,6 +30,18 @@ pub(super) fn last_warning<'a>(view: &View<'a>, uid: &Uid, reasons: &[&str]) -> 
     let told = view.snapshot.events.iter().filter(is_meant);
     let dated = told.filter_map(|event| Some(Warning { at: at(event)?, message: event.message.as_deref()? }));
     dated.max_by_key(|warning| warning.at)
+}
+
+/// What was said last about an object, by whichever program, as a sentence's end: all that one may know who may read
+/// nothing but events.
+pub(super) fn last_word(view: &View<'_>, uid: &str) -> Option<String> {
+    let told = view.snapshot.events.iter().filter(|event| event.involved_object.uid.as_deref() == Some(uid));
+    let (at, event) = told.filter_map(|event| Some((at(event)?, event))).max_by_key(|(at, _)| *at)?;
+    let by = source(event).unwrap_or("an event");
+    let reason = event.reason.as_deref().unwrap_or_default();
+    let message = event.message.as_deref().unwrap_or_default();
+    let age = age::between(at, view.now());
+    Some(format!("the last word about it, {age} ago, was {by}'s: {reason}: {message}"))
 }
 
 /// When an event was last given.

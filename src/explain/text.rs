@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::{
     age,
     report::{Action, Candidate, Explanation, Next, Risk, Step, Verdict},
+    snapshot::Unseen,
 };
 
 /// How text is printed.
@@ -62,15 +63,26 @@ pub fn text(explanation: &Explanation, style: Style) -> String {
     for (risk, title) in [(Risk::Safe, "SAFE TO DO"), (Risk::Care, "NEEDS CARE"), (Risk::Danger, "NEVER")] {
         page.actions(title, explanation.actions.iter().filter(|action| action.risk == risk));
     }
-    let unseen: Vec<String> =
-        explanation.unseen.iter().map(|unseen| format!("{}: {}", unseen.what, unseen.why)).collect();
-    page.list("NOT SEEN", &unseen);
+    page.list("NOT SEEN", &unseen(&explanation.unseen, page.style.wide));
     page.list("NOT KNOWN", &explanation.unknown);
     if explanation.redacted > 0 {
         let text = format!("{} more objects count that you may not see.", explanation.redacted);
         page.list("REDACTED", &[text]);
     }
     page.text
+}
+
+/// What was not seen, a line each; what one may not read in one line, and with the server's words if they are wanted.
+pub(super) fn unseen(all: &[Unseen], is_wide: bool) -> Vec<String> {
+    let (forbidden, others): (Vec<&Unseen>, Vec<&Unseen>) =
+        all.iter().partition(|unseen| unseen.forbidden && !is_wide);
+    let mut lines = Vec::new();
+    if !forbidden.is_empty() {
+        let names: Vec<&str> = forbidden.iter().map(|unseen| unseen.what.as_str()).collect();
+        lines.push(format!("you may not read: {}", names.join(", ")));
+    }
+    lines.extend(others.iter().map(|unseen| format!("{}: {}", unseen.what, unseen.why)));
+    lines
 }
 
 struct Page {

@@ -103,13 +103,20 @@ impl<'a> View<'a> {
         }
         let about = [object.to_string(), T::PLURAL.to_owned()];
         let unseen = self.snapshot.unseen.iter().find(|unseen| about.contains(&unseen.what));
+        if unseen.is_some_and(|unseen| unseen.forbidden) {
+            return Missing::Unseen("you may not read it".to_owned());
+        }
         let unseen = unseen.or(self.snapshot.unseen.first());
         Missing::Unseen(unseen.map_or_else(|| "it was not read".to_owned(), |unseen| unseen.why.clone()))
     }
 
-    /// Whether something that the reader has no right to see leaves the answer open.
-    pub fn lacks_rights(&self) -> Option<&'a str> {
-        self.snapshot.unseen.iter().find(|unseen| unseen.forbidden).map(|unseen| unseen.what.as_str())
+    /// What the reader has no right to see: what matters to the question, or, if nothing of that is missing, the rest.
+    pub fn lacks_rights(&self, matters: impl Fn(&str) -> bool) -> Option<String> {
+        let lacking = self.snapshot.unseen.iter().filter(|unseen| unseen.forbidden);
+        let all: Vec<&str> = lacking.map(|unseen| unseen.what.as_str()).collect();
+        let these: Vec<&str> = all.iter().copied().filter(|what| matters(what)).collect();
+        let told = if these.is_empty() { all } else { these };
+        (!told.is_empty()).then(|| told.join(", "))
     }
 }
 

@@ -119,7 +119,10 @@ pub(super) fn verdict(reason: &VolumeReason) -> Verdict {
 }
 
 fn of_reason(view: &View<'_>, subject: &Subject, reason: &VolumeReason) -> Link {
-    if let (VolumeReason::Proving(_), Some(what)) = (reason, view.lacks_rights()) {
+    if let (VolumeReason::Proving(_), Some(what)) = (
+        reason,
+        view.lacks_rights(|what| what.starts_with("pvc/") || what.starts_with("persistentvolumeclaim")),
+    ) {
         let message = format!("it cannot be told whether its claim is there: {what} may not be read");
         return Link::new(subject, "Forbidden", message, Verdict::Forbidden);
     }

@@ -5,7 +5,7 @@
 use std::fmt;
 
 use super::{Finding, Findings};
-use crate::explain::age;
+use crate::explain::{age, text::unseen};
 
 /// Room on a terminal.
 const WIDTH: usize = 80;
@@ -29,8 +29,8 @@ impl fmt::Display for Findings {
         for line in &self.fine {
             write_wrapped(f, "OK  ", line)?;
         }
-        for unseen in &self.unchecked {
-            write_wrapped(f, "not checked: ", &format!("{} ({})", unseen.what, unseen.why))?;
+        for line in unseen(&self.unchecked, false) {
+            write_wrapped(f, "not checked: ", &line)?;
         }
         Ok(())
     }

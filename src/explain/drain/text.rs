@@ -5,7 +5,7 @@
 use std::fmt;
 
 use super::{DrainView, NodeVolume, Queue, Stage};
-use crate::explain::{age, doctor::write_wrapped};
+use crate::explain::{age, doctor::write_wrapped, text::unseen};
 
 /// So many rows are printed; JSON has all of them.
 const ROWS: usize = 40;
@@ -100,8 +100,8 @@ impl DrainView {
         for unknown in &self.unknown {
             write_wrapped(f, "not known: ", unknown)?;
         }
-        for unseen in &self.unseen {
-            write_wrapped(f, "not checked: ", &format!("{} ({})", unseen.what, unseen.why))?;
+        for line in unseen(&self.unseen, false) {
+            write_wrapped(f, "not checked: ", &line)?;
         }
         Ok(())
     }

@@ -5,7 +5,7 @@
 use std::fmt;
 
 use super::{Consequences, When};
-use crate::explain::{doctor::write_wrapped, report::Risk};
+use crate::explain::{doctor::write_wrapped, report::Risk, text::unseen};
 
 /// So many effects of a time are printed; JSON has all of them.
 const ROWS: usize = 20;
@@ -37,8 +37,8 @@ impl fmt::Display for Consequences {
         for assumed in &self.assumed {
             write_wrapped(f, "assumed: ", assumed)?;
         }
-        for unseen in &self.unseen {
-            write_wrapped(f, "not checked: ", &format!("{} ({})", unseen.what, unseen.why))?;
+        for line in unseen(&self.unseen, false) {
+            write_wrapped(f, "not checked: ", &line)?;
         }
         Ok(())
     }
