@@ -129,6 +129,9 @@ impl Replica {
             self.now += SWEEP;
             self.looks();
         }
+        // As the daemon does every five minutes.
+        self.objects.give_back_room();
+        mooring::kube_api::text::give_back_room();
     }
 }
 

@@ -192,7 +192,7 @@
           '10m',
           'max %s (mooring_waiting_oldest_seconds{kind="claim", reason=~"ProvisionerUnknown|WaitingForProvisioner", %s}) > 600' % [by(['job', 'reason']), job],
           'A claim waits for a provisioner that does not answer.',
-          'The oldest claim with the reason {{ $labels.reason }} has waited for {{ $value | humanizeDuration }}: its external-provisioner does not run or does not serve the class. About the reason: %s' % config.reasonURL
+          'The oldest claim with the reason {{ $labels.reason }} has waited for {{ $value | humanizeDuration }}: its external-provisioner does not run or does not serve the class. See %s for what the reason means.' % config.reasonURL
         ),
         alert(
           'MooringClaimsLost',
@@ -200,7 +200,7 @@
           '1m',
           'max %s (mooring_waiting{kind="claim", reason=~"Lost.*", %s}) > 0' % [by(['job', 'reason']), job],
           'Claims have lost their volume.',
-          '{{ $value }} claims are Lost ({{ $labels.reason }}). Nothing was deleted because of this, and the data is usually still there. About the reason: %s' % config.reasonURL
+          '{{ $value }} claims are Lost ({{ $labels.reason }}). Nothing was deleted because of this, and the data is usually still there. See %s for what the reason means.' % config.reasonURL
         ),
         alert(
           'MooringWaitingLong',
@@ -208,7 +208,7 @@
           '5m',
           'max %s (mooring_waiting_oldest_seconds{reason!~"%s", %s}) > 1800' % [by(['job', 'kind', 'reason']), list(config.expectedWaits + config.alertedWaits), job],
           'Something waits for more than half an hour.',
-          'The oldest {{ $labels.kind }} with the reason {{ $labels.reason }} has waited for {{ $value | humanizeDuration }}. About the reason: %s' % config.reasonURL
+          'The oldest {{ $labels.kind }} with the reason {{ $labels.reason }} has waited for {{ $value | humanizeDuration }}. See %s for what the reason means.' % config.reasonURL
         ),
       ],
     },
