@@ -177,6 +177,7 @@ fn now(view: &DrainView) -> NodeNow {
         summary,
         holdings: Vec::new(),
         redacted: 0,
+        unseen: Vec::new(),
     }
 }
 
@@ -194,5 +195,6 @@ fn forbidden(name: &str) -> NodeNow {
         summary: "You may not get this node.".to_owned(),
         holdings: Vec::new(),
         redacted: 0,
+        unseen: Vec::new(),
     }
 }
