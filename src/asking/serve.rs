@@ -13,6 +13,7 @@ use super::{Stop, UNREACHABLE, USAGE, print, questions::Connection};
 use crate::{
     cli::asking::ExplainArgs,
     explain::{
+        age::counted,
         assumptions::Assumptions,
         doctor::{Finding, Findings, Severity, doctor},
         drain::{DrainView, NodeVolume, drain},
@@ -40,7 +41,8 @@ pub(super) async fn serve(args: &ExplainArgs, port: u16) -> Result<Verdict, Stop
         return Err(Stop(UNREACHABLE, "stdout is closed: there is no one to tell the address".to_owned()));
     }
     let stop = CancellationToken::new();
-    let source = Reads { reader, namespace, last: Mutex::new(None) };
+    let of = args.connection.namespace.clone();
+    let source = Reads { reader, namespace, of, last: Mutex::new(None) };
     let serving = place.serve(source, stop.clone());
     let interrupted = async {
         // Without signals it is served until the process ends.
@@ -56,7 +58,10 @@ pub(super) async fn serve(args: &ExplainArgs, port: u16) -> Result<Verdict, Stop
 /// Reads with the user's own rights.
 struct Reads {
     reader: Reader,
+    /// What is read of who may not see all.
     namespace: String,
+    /// The only namespace whose waits are wanted, if one was named.
+    of: Option<String>,
     last: Mutex<Option<(Instant, Told<WaitingNow>)>>,
 }
 
@@ -71,7 +76,7 @@ impl Source for Reads {
             }
             let question = Question::Cluster(self.namespace.clone());
             let reading = self.reader.look(&question, &|_| {}).await.map_err(trouble)?;
-            let findings = doctor(&reading.snapshot, &Assumptions::default(), None);
+            let findings = doctor(&reading.snapshot, &Assumptions::default(), self.of.as_deref());
             let told = Told { text: findings.to_string(), value: waiting_now(findings) };
             *last = Some((Instant::now(), told.clone()));
             Ok(told)
@@ -105,13 +110,14 @@ fn trouble(error: Unreachable) -> Trouble {
     Trouble(error.to_string())
 }
 
-/// A row for each cause that something waits for. What could not be read counts as hidden: it may wait, too.
+/// A row for each cause that something waits for.
 fn waiting_now(findings: Findings) -> WaitingNow {
     WaitingNow {
         observed: findings.observed,
         rows: findings.findings.into_iter().filter_map(row).collect(),
         last_change: None,
-        redacted: findings.unchecked.len(),
+        redacted: 0,
+        unseen: findings.unchecked,
     }
 }
 
@@ -158,10 +164,11 @@ fn node_now(view: DrainView) -> NodeNow {
         observed: view.observed,
         headline,
         verdict: view.verdict,
-        summary: format!("{} volumes", view.volumes.len()),
+        summary: format!("It has {}.", counted(view.volumes.len(), "volume")),
         holdings: view.volumes.into_iter().map(holding).collect(),
         name: view.node,
-        redacted: view.unseen.len(),
+        redacted: 0,
+        unseen: view.unseen,
     }
 }
 

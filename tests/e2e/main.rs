@@ -29,6 +29,7 @@ mod in_tree;
 mod logs;
 mod mass_move;
 mod online;
+mod page;
 mod permissions;
 mod protection;
 mod questions;
@@ -85,6 +86,7 @@ fn main() {
     stories.extend(troubles::stories());
     stories.extend(protection::stories());
     stories.extend(questions::stories());
+    stories.extend(page::stories());
     stories.extend(reader::stories());
     stories.extend(permissions::stories());
 

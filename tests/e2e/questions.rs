@@ -1,7 +1,7 @@
 //! `doctor`, `node`, `whatif` and `repair` on a cluster that is there: what they read is enough to answer, and what is
 //! proposed is what is sent.
 
-use std::{path::PathBuf, process::Stdio};
+use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::Api;
@@ -22,10 +22,6 @@ use mooring::{
 };
 use serde_json::json;
 use test_support::{cluster::VolumeShape, control_plane::User};
-use tokio::{
-    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
-    net::TcpStream,
-};
 
 use crate::stage::{PROGRAM, Place, Stage, Story, story};
 
@@ -115,7 +111,6 @@ async fn program(stage: Stage) {
     let (code, stdout) = asked("doctor").await;
     assert!(code == 0 && stdout.contains("Retained"), "{code}: {stdout}");
     assert!(!stdout.contains("not checked"), "{stdout}");
-    page(&kubeconfig).await;
     let (code, stdout) = asked("doctor -n other").await;
     assert!(code == 0 && stdout.starts_with("Nothing is blocked, waits or is at risk."), "{code}: {stdout}");
     let (code, stdout) = asked("doctor -o json").await;
@@ -157,28 +152,6 @@ async fn program(stage: Stage) {
     stage.cluster.volume_phase("v2", "Available").await;
     let (code, stdout) = asked("repair free pv/v2 --yes").await;
     assert!(code == 2 && stdout.starts_with("REFUSED"), "{code}: {stdout}");
-}
-
-/// The page that the printed address leads to shows what waits; without its token there is none.
-async fn page(kubeconfig: &PathBuf) {
-    let mut command = tokio::process::Command::new(PROGRAM);
-    command.args(["explain", "--serve", "--kubeconfig"]).arg(kubeconfig);
-    let mut serving = command.stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
-    let mut address = String::new();
-    BufReader::new(serving.stdout.take().unwrap()).read_line(&mut address).await.unwrap();
-    let (host, path) = address.trim().strip_prefix("http://").unwrap().split_once('/').unwrap();
-    let get = async |path: &str, cookie: &str| {
-        let mut stream = TcpStream::connect(host).await.unwrap();
-        let head = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{cookie}\r\n");
-        stream.write_all(head.as_bytes()).await.unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.unwrap();
-        answer
-    };
-    let answer = get(&format!("/{path}"), "").await;
-    assert!(answer.starts_with("HTTP/1.1 200 ") || answer.starts_with("HTTP/1.1 30"), "{answer}");
-    assert!(get("/", "").await.starts_with("HTTP/1.1 40"));
-    serving.kill().await.unwrap();
 }
 
 /// The exit code, and stdout, which has no line that a terminal of eighty columns breaks but commands and requests.

@@ -178,6 +178,7 @@ fn now(view: &DrainView) -> NodeNow {
         summary,
         holdings: Vec::new(),
         redacted: 0,
+        unseen: Vec::new(),
     }
 }
 
@@ -195,5 +196,6 @@ fn forbidden(name: &str) -> NodeNow {
         summary: "You may not get this node.".to_owned(),
         holdings: Vec::new(),
         redacted: 0,
+        unseen: Vec::new(),
     }
 }

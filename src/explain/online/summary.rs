@@ -100,6 +100,7 @@ pub(super) async fn of(desk: &Desk, rights: &Rights) -> Result<Summary, Trouble>
         rows: shown,
         last_change: knowledge.history.latest(),
         redacted,
+        unseen: Vec::new(),
     };
     Ok(Summary { api_version: API_VERSION, kind: "Summary", now, reasons, left_out })
 }

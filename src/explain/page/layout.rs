@@ -6,7 +6,10 @@ use super::{
     links::Links,
     text::{self, Text},
 };
-use crate::explain::report::{Observed, Source, Verdict};
+use crate::explain::{
+    report::{Observed, Source, Verdict},
+    snapshot::Unseen,
+};
 
 /// A page around its content.
 pub(super) fn page(links: &Links, title: &str, observed: Option<&Observed>, content: &Markup) -> String {
@@ -90,6 +93,18 @@ pub(super) fn verdict(verdict: Verdict) -> Markup {
 /// A table that may be wider than the window: it is scrolled on its own, also by keyboard.
 pub(super) fn scrolled(label: &str, table: &Markup) -> Markup {
     html! { div .scrolled role="region" aria-label=(label) tabindex="0" { (table) } }
+}
+
+/// What could not be read, and why.
+pub(super) fn unseen(unseen: &[Unseen]) -> Markup {
+    html! {
+        @if !unseen.is_empty() {
+            section aria-labelledby="unseen" {
+                h2 #unseen { "What is not known" }
+                ul { @for one in unseen { li { (Text(&one.what)) ": " (Text(&one.why)) } } }
+            }
+        }
+    }
 }
 
 /// A page that says why there is none.

@@ -25,6 +25,7 @@ pub(super) fn page(links: &Links, told: &Told<NodeNow>) -> String {
         @if let Some(path) = object.filter(|_| now.verdict != Verdict::NotFound) { p { a href=(path) { "Why, for the node itself" } } }
         (holdings(links, now))
         @if now.redacted > 0 { p { (now.redacted) " more volumes belong to objects that you may not see." } }
+        (layout::unseen(&now.unseen))
         (layout::as_text(&told.text))
     };
     layout::page(links, &title, Some(&now.observed), &content)
@@ -56,7 +57,8 @@ fn holdings(links: &Links, now: &NodeNow) -> Markup {
     html! {
         section aria-labelledby="holdings" {
             h2 #holdings { "What it still holds " span .count { "(" (now.holdings.len()) ")" } }
-            @if now.holdings.is_empty() { p .nothing { "Nothing: no volume is attached here, or about to be." } }
+            @if now.holdings.is_empty() && !now.unseen.is_empty() { p .nothing { "Nothing that could be read." } }
+            @else if now.holdings.is_empty() { p .nothing { "Nothing: no volume is attached here, or about to be." } }
             @else { (layout::scrolled("Volumes of this node", &table)) }
         }
     }

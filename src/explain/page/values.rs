@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::explain::{
     report::{Explanation, Observed, Verdict},
+    snapshot::Unseen,
     subject::Subject,
 };
 
@@ -58,6 +59,9 @@ pub struct WaitingNow {
     /// Waits that the reader may not see.
     #[serde(default)]
     pub redacted: usize,
+    /// What could not be read: nothing is said of it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unseen: Vec<Unseen>,
 }
 
 /// A volume that a node still has, or is to have.
@@ -99,6 +103,9 @@ pub struct NodeNow {
     /// Holdings that the reader may not see.
     #[serde(default)]
     pub redacted: usize,
+    /// What could not be read: nothing is said of it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unseen: Vec<Unseen>,
 }
 
 /// An answer, and what the command line prints of it.

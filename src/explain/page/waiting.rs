@@ -94,6 +94,7 @@ pub(super) fn page(links: &Links, told: &Told<WaitingNow>, query: &Query) -> Str
         @if now.redacted > 0 {
             p { (count(now.redacted, "more wait is", "more waits are")) " of objects that you may not see." }
         }
+        (layout::unseen(&now.unseen))
         (layout::as_text(&told.text))
     };
     layout::page(links, "Waiting now", Some(&now.observed), &content)
@@ -106,6 +107,8 @@ fn nothing(now: &WaitingNow, query: &Query, links: &Links) -> Markup {
                 p .nothing { "Nothing is waiting for the reason " (reason) "." }
                 p { a href=(links.path("")) { "All reasons" } }
             },
+            // What was not read may wait, too.
+            None if !now.unseen.is_empty() => p .nothing { "Nothing that could be read is waiting." },
             None => p .nothing { "Nothing is waiting." },
         }
         @if let Some(at) = now.last_change { p { "Last change: " (text::at(at)) "." } }
