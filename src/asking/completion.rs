@@ -131,7 +131,7 @@ pub fn complete(words: &[OsString]) -> ExitCode {
         lines.push_str(candidate);
         lines.push('\n');
     }
-    let _ = write!(io::stdout(), "{lines}:{}\n", directive as u8);
+    let _ = writeln!(io::stdout(), "{lines}:{}", directive as u8);
     ExitCode::SUCCESS
 }
 

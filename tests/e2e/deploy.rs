@@ -8,10 +8,13 @@ use std::{
     process::Command,
 };
 
-use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
+use k8s_openapi::{
+    api::{apps::v1::Deployment, core::v1::Pod},
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
 use kube::{Api, api::DeleteParams, api::PostParams};
 use serde_json::{Value, json};
-use test_support::control_plane::User;
+use test_support::{cluster::until, control_plane::User};
 
 use mooring::config::Controllers;
 
@@ -78,14 +81,22 @@ fn definitions_of_the_operator() -> PathBuf {
     Path::new(folder.trim()).join("example/prometheus-operator-crd")
 }
 
+fn established(definition: Option<&CustomResourceDefinition>) -> bool {
+    let status = definition.and_then(|definition| definition.status.as_ref());
+    let conditions = status.and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+    conditions.iter().any(|condition| condition.type_ == "Established" && condition.status == "True")
+}
+
 /// The API server itself holds them against the schemas; a field that is not in these is an error, too.
 async fn monitors(stage: Stage) {
-    let definitions = definitions_of_the_operator();
+    let folder = definitions_of_the_operator();
+    let definitions = Api::<CustomResourceDefinition>::all(stage.cluster.client.clone());
     for kind in ["podmonitors", "servicemonitors", "prometheusrules"] {
-        let file = definitions.join(format!("monitoring.coreos.com_{kind}.yaml"));
-        let name = format!("customresourcedefinitions/{kind}.monitoring.coreos.com");
+        let file = folder.join(format!("monitoring.coreos.com_{kind}.yaml"));
+        let name = format!("{kind}.monitoring.coreos.com");
         kubectl(&stage, &["apply", "--server-side", "-f", file.to_str().unwrap()]);
-        kubectl(&stage, &["wait", "--for=condition=Established", "--timeout=60s", &name]);
+        // `kubectl wait` fails on a definition that has no conditions yet.
+        until(definitions.clone(), &name, "a definition that is served", established).await;
     }
     let components = ["pod-monitor", "service-monitor", "prometheus-rules", "scrape-annotations"];
     let objects = overlay(&stage, &components);

@@ -120,7 +120,7 @@ impl<'a> Typed<'a> {
         match value {
             Some(value) => values.push(value.to_owned()),
             None if flag.get_action().takes_values() && !flag.is_require_equals_set() => {
-                self.open = Some(flag)
+                self.open = Some(flag);
             }
             None => {}
         }
@@ -161,14 +161,14 @@ impl<'a> Typed<'a> {
                 .command
                 .get_positionals()
                 .nth(plain.len())
-                .filter(is_general)
+                .filter(|positional| is_general(positional))
                 .map_or_else(nothing, values),
         }
     }
 }
 
 /// Whether what may stand there does not depend on the words before.
-fn is_general(positional: &&Arg) -> bool {
+fn is_general(positional: &Arg) -> bool {
     !matches!(positional.get_id().as_str(), "subject" | "words")
 }
 
