@@ -46,6 +46,11 @@ impl Kind {
     }
 }
 
+/// The program: as built with the benchmark, unless another build is named.
+pub fn mooring(other: Option<&Path>) -> &Path {
+    other.unwrap_or(Path::new(env!("CARGO_BIN_EXE_mooring")))
+}
+
 /// A running subject; killed when dropped.
 pub enum Subject {
     /// One that has to find out by itself what there is to do.
@@ -70,8 +75,7 @@ impl Subject {
                 if kind == Kind::MooringJson {
                     arguments.push("--kube-api-content-type=application/json".to_owned());
                 }
-                let ours = Path::new(env!("CARGO_BIN_EXE_mooring"));
-                Process::start("mooring", mooring.unwrap_or(ours), &arguments, &[])
+                Process::start("mooring", self::mooring(mooring), &arguments, &[])
             }
             Kind::Kcm => plane.controller_manager(
                 &["persistentvolume-attach-detach-controller", "persistentvolume-binder-controller"],

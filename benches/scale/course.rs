@@ -23,11 +23,13 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::{
     Options,
+    asking::{self, Asked},
+    bare_watch,
     bout::{Bout, Measured},
     cost::{self, Requests},
     load::{Load, name},
     sightings::{Sight, Sightings},
-    subject::{Kind, Subject},
+    subject::{self, Kind, Subject},
     world,
 };
 
@@ -55,6 +57,10 @@ pub struct Outcome {
     pub idle_cores: f64,
     pub node_update: PerUpdate,
     pub pod_update: PerUpdate,
+    /// What hearing of a node costs one who only reads.
+    pub bare_update: PerUpdate,
+    /// Answers of the command line, while the cluster is at rest.
+    pub asked: Vec<Asked>,
     /// What the API server itself needs for one status patch of a node, of the bench's own, one after the other.
     pub bare_patches: Vec<Duration>,
     pub bind: Measured,
@@ -115,10 +121,15 @@ pub async fn run(assets: &Assets, seeder: &Assets, kind: Kind, nodes: usize, opt
         world::node_updates(&plane, nodes, options.updates).await;
     });
     let node_update = node_update.await;
+    let bare_update = bare_updates(&plane, nodes, options.updates).await;
     let pods = world::some_pods(&plane, options.updates).await;
     let pod_update = updates(process, pods.len(), async || world::pod_updates(&plane, &pods).await).await;
 
     let bare_patches = bare_patches(&plane, options).await;
+    let asked = match kind {
+        Kind::Mooring => asking::all(&plane, &load, subject::mooring(options.mooring.as_deref())).await,
+        _ => Vec::new(),
+    };
 
     forget_peak_memory(process);
     load.volumes(0..all).await;
@@ -149,6 +160,8 @@ pub async fn run(assets: &Assets, seeder: &Assets, kind: Kind, nodes: usize, opt
         idle_cores,
         node_update,
         pod_update,
+        bare_update,
+        asked,
         bare_patches,
         bind,
         attach,
@@ -217,6 +230,14 @@ async fn updates(process: u32, count: usize, make: impl AsyncFn()) -> PerUpdate 
         cpu: cost::cpu(process).saturating_sub(before) / count,
         instructions: instructions.map(|counted| counted / u64::from(count)),
     }
+}
+
+/// What the updates of nodes cost one who only reads them.
+async fn bare_updates(plane: &ControlPlane, nodes: usize, count: usize) -> PerUpdate {
+    let watching = bare_watch::start(plane).await;
+    // All nodes come first.
+    rest(watching.id()).await;
+    updates(watching.id(), count, async || world::node_updates(plane, nodes, count).await).await
 }
 
 /// Waits until a process does next to nothing.

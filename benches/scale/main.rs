@@ -4,7 +4,7 @@
 //!
 //! For each size and subject etcd is filled with a whole cluster before the API server starts. Then the subject
 //! starts, comes to rest, hears of what does not concern it, does some work, and loses all its watches. What
-//! comes out is one table; there is no threshold in here. With 5 000 nodes the API server needs 10 GiB.
+//! comes out is one table, and one of questions that the command line is asked meanwhile; there is no threshold in here. With 5 000 nodes the API server needs 10 GiB.
 //!
 //! [`world`] is the cluster, [`course`] what the subject goes through, [`report`] prints. The rest is the duel's, of
 //! which this needs a part.
@@ -15,6 +15,8 @@
 // Counts and ticks become rates and quotients; they are far below 2^52.
 #![allow(clippy::cast_precision_loss)]
 
+mod asking;
+mod bare_watch;
 #[expect(dead_code, reason = "the duel's")]
 #[path = "../duel/bout.rs"]
 mod bout;
@@ -83,6 +85,9 @@ pub struct Options {
     /// Another build of mooring, to be compared with this one.
     #[arg(long)]
     mooring: Option<PathBuf>,
+    /// Watches nodes and does nothing else, for the benchmark's own use.
+    #[arg(long, hide = true)]
+    bare_watch: Option<PathBuf>,
     /// Cargo passes this to every benchmark.
     #[arg(long, hide = true)]
     bench: bool,
@@ -91,6 +96,9 @@ pub struct Options {
 #[tokio::main]
 async fn main() {
     let options = Options::parse();
+    if let Some(kubeconfig) = &options.bare_watch {
+        return bare_watch::watch(kubeconfig).await;
+    }
     let (assets, seeder) = match Assets::find().and_then(|assets| Ok((assets, Assets::seed()?))) {
         Ok(found) => found,
         Err(reason) => {

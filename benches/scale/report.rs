@@ -8,7 +8,7 @@ use super::{
     course::{Outcome, PerUpdate},
 };
 
-const COLUMNS: [&str; 19] = [
+const COLUMNS: [&str; 20] = [
     "nodes",
     "subject",
     "first write s",
@@ -21,6 +21,7 @@ const COLUMNS: [&str; 19] = [
     "CPU s of those",
     "idle cores",
     "CPU ms/node update",
+    "CPU ms/node update, only read",
     "CPU ms/pod update",
     "bind",
     "attach",
@@ -52,11 +53,31 @@ pub fn render(results: &[Outcome]) -> String {
             one.start_requests.list()
         );
     }
+    for one in results.iter().filter(|one| !one.asked.is_empty()) {
+        let _ = writeln!(text, "\nAsked with {} nodes:\n", one.nodes);
+        text.push_str("| question | s | CPU s | peak MiB | exit code | first line |\n");
+        text.push_str("| --- | --- | --- | --- | --- | --- |\n");
+        for asked in &one.asked {
+            let _ = writeln!(
+                text,
+                "| `{}` | {:.2} | {:.2} | {} | {} | {} |",
+                asked.question,
+                asked.wall.as_secs_f64(),
+                asked.cpu.as_secs_f64(),
+                mebibytes(asked.peak),
+                asked.code.map_or_else(String::new, |code| code.to_string()),
+                asked.first_line,
+            );
+        }
+    }
     text
 }
 
+fn mebibytes(bytes: u64) -> String {
+    format!("{:.0}", bytes as f64 / 1024.0 / 1024.0)
+}
+
 fn cells(one: &Outcome) -> Vec<String> {
-    let mebibytes = |bytes: u64| format!("{:.0}", bytes as f64 / 1024.0 / 1024.0);
     let milliseconds = |latencies: &[Duration], percent: usize| {
         let rank = (latencies.len() * percent).div_ceil(100).saturating_sub(1);
         format!("{:.1}", latencies.get(rank).copied().unwrap_or_default().as_secs_f64() * 1e3)
@@ -74,6 +95,7 @@ fn cells(one: &Outcome) -> Vec<String> {
         format!("{:.1}", one.relist_cpu.as_secs_f64()),
         format!("{:.4}", one.idle_cores),
         update(one.node_update),
+        update(one.bare_update),
         update(one.pod_update),
         operation(&one.bind),
         operation(&one.attach),

@@ -397,7 +397,7 @@ fn next_look(
         Waiting::Publishing | Waiting::DetachWaitingForUnpublish | Waiting::NodeStatusRefused { .. } => {
             state.retry.pending(now)
         }
-        Waiting::DetachWaitingForSettlement => state.unsettled.map(|unsettled| unsettled.until),
+        Waiting::DetachWaitingForSettlement => state.unsettled.map(|patch| patch.until),
         _ => None,
     };
     verdict.wake_at.or(of_node)

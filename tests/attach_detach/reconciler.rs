@@ -7,7 +7,6 @@ use libtest_mimic::{Failed, Trial};
 use mooring::{
     attach_detach::{
         actual::{
-            node::Unsettled,
             state::{ActualState, AttachmentCall, Candidates, Desire, ReportAsAttached, Uncertain},
             unpublishing::{Sequence, Unpublishing},
         },
@@ -24,6 +23,7 @@ use mooring::{
         },
         guard::blocks::StandOff,
     },
+    controller::in_doubt::InDoubt,
     kube_api::{
         ids::{DriverName, NodeName, PodKey, ResourceVersion, VolumeName},
         kinds::{AttachedVolume, Node, NodeCondition, Taint, VolumeAttachment, VolumeError},
@@ -300,7 +300,7 @@ fn hold(actual: &mut ActualState, volume: &VolumeId, name: &NodeName, given: &Gi
     }
     if given.unsettled {
         let until = now + Duration::from_secs(10);
-        actual.node_mut(name).unsettled = Some(Unsettled { revision: ResourceVersion(9), until });
+        actual.node_mut(name).unsettled = Some(InDoubt { revision: ResourceVersion(9), until });
     }
     if given.listed {
         node.status.volumes_attached =

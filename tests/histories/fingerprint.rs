@@ -18,14 +18,14 @@ use mooring::{
     attach_detach::{
         act::calls::{Answer, AttachmentRequest, Call, Outcome},
         actual::{
-            node::{NodeState, Unsettled},
+            node::NodeState,
             state::{Deletion, KnownAttachment, NodeVolume, Uncertain, WhyRead},
             unpublishing::Unpublishing,
         },
         decide::node_list::WINDOW,
         desired::volume_name::VolumeId,
     },
-    controller::retry::Retry,
+    controller::{in_doubt::InDoubt, retry::Retry},
     kube_api::{
         ids::{NodeName, ResourceVersion, Uid},
         kinds::{Narrow, Node, NodeCondition, Pod, VolumeAttachment},
@@ -345,7 +345,7 @@ impl<'a> Print<'a> {
         if let Some(last) = last_patch {
             self.moment(*last + window);
         }
-        if let Some(Unsettled { revision, until }) = unsettled {
+        if let Some(InDoubt { revision, until }) = unsettled {
             self.revision(*revision);
             self.plain(asked_at.filter(|_| *busy).map(|at| at >= *until));
             self.moment(*until);

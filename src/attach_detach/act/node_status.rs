@@ -126,7 +126,7 @@ impl Controller {
         let reports = volumes.filter_map(|volume| Some((volume, report_as_attached(volume)?)));
         let node = state.node.as_deref().filter(|_| !state.stale);
         let change = node.and_then(|node| Some((node, node_list::change(node, reports)?)));
-        let settle_at = state.unsettled.map(|unsettled| unsettled.until);
+        let settle_at = state.unsettled.map(|patch| patch.until);
         let detach_waits = self.actual.needs_proof(name);
         let pending_since = state.pending_since.unwrap_or(now);
         let mut own_list = None;
@@ -196,11 +196,10 @@ pub(in crate::attach_detach) mod tests {
     use super::*;
     use crate::{
         attach_detach::{
-            actual::{node::Unsettled, state::AttachmentCall},
-            clock::Clock,
-            controller::AttachDetachOptions,
+            actual::state::AttachmentCall, clock::Clock, controller::AttachDetachOptions,
             decide::scope::Scope,
         },
+        controller::in_doubt::InDoubt,
         kube_api::{call::CallError, ids::DriverName, kinds::AttachedVolume},
         state::Objects,
     };
@@ -346,7 +345,7 @@ pub(in crate::attach_detach) mod tests {
             let object = controller.objects.nodes.get(&node).unwrap();
             let revision = object.metadata.resource_version;
             let state = controller.actual.node_mut(&node);
-            (state.stale, state.unsettled) = (true, Some(Unsettled { revision, until: after(10) }));
+            (state.stale, state.unsettled) = (true, Some(InDoubt { revision, until: after(10) }));
             controller.reconcile_node(&node, after(asked));
             let (sent, call) = controller.effects.calls.pop().expect("a read");
             let result = Ok(Answer::Node((*object).clone()));

@@ -11,7 +11,6 @@ use super::calls::{Answer, AttachmentRequest, Call, Outcome};
 use crate::{
     attach_detach::{
         actual::{
-            node::Unsettled,
             state::{Deletion, Operation, Uncertain, WhyRead},
             unpublishing::{Sequence, Unpublishing},
         },
@@ -20,7 +19,7 @@ use crate::{
         guard::{evidence::Target, force_timers::Candidate},
         tell::{metrics::Ending, report::Line},
     },
-    controller::retry::Retry,
+    controller::{in_doubt::InDoubt, retry::Retry},
     kube_api::{
         call::CallError,
         ids::{NodeName, ResourceVersion, Uid},
@@ -330,9 +329,8 @@ impl Controller {
     ) {
         self.node_failed(name, error, now, jitter);
         if !error.is_certain() {
-            let until = now + self.settle_time;
             let state = self.actual.node_mut(name);
-            state.unsettled = Some(Unsettled { revision, until });
+            state.unsettled = Some(InDoubt::since(now, self.settle_time, revision));
             state.stale = true;
         }
     }

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::{
     attach_detach::{decide::force::ForcePolicy, desired::volume_name::VolumeId},
-    controller::retry::Retry,
+    controller::{in_doubt::InDoubt, retry::Retry},
     kube_api::{
         ids::{ResourceVersion, Uid},
         kinds::{AttachedVolume, Node, NodeInfo},
@@ -47,7 +47,7 @@ pub struct NodeState {
     /// The list that we wrote last.
     pub own_list: Option<OwnList>,
     /// A status patch whose outcome is unknown.
-    pub unsettled: Option<Unsettled>,
+    pub unsettled: Option<InDoubt>,
     /// Since when the node has not been Ready, or has been gone, as far as is proven, by this process' clock.
     pub unready_since: Option<Timestamp>,
     /// Pause after failures.
@@ -75,15 +75,6 @@ pub struct OwnList {
     pub landed: bool,
 }
 
-/// A status patch that may still land.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unsettled {
-    /// The revision it names; once the node is past it, the patch has landed or never will.
-    pub revision: ResourceVersion,
-    /// After this, the server has given it up.
-    pub until: Instant,
-}
-
 impl NodeState {
     /// Whether no earlier patch of ours can land any more.
     #[must_use]
@@ -109,7 +100,7 @@ impl NodeState {
             (before, after) => before.is_some() != after.is_some(),
         };
         let settled = match (&self.unsettled, node) {
-            (Some(unsettled), Some(node)) => node.metadata.resource_version > unsettled.revision,
+            (Some(patch), Some(node)) => patch.is_settled_at(node.metadata.resource_version),
             _ => false,
         };
         if settled {
@@ -328,7 +319,7 @@ mod tests {
         for (seen, is_settled) in [(4, false), (5, false), (6, true)] {
             let mut state = NodeState::default();
             state.observe(Some(&at_revision("1", 4)), BTreeSet::new, at(0));
-            state.unsettled = Some(Unsettled { revision: ResourceVersion(5), until: Instant::now() });
+            state.unsettled = Some(InDoubt { revision: ResourceVersion(5), until: Instant::now() });
             assert_eq!(state.observe(Some(&at_revision("1", seen)), BTreeSet::new, at(0)), is_settled);
             assert_eq!(state.is_settled(), is_settled, "at revision {seen}");
         }

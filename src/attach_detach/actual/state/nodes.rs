@@ -147,7 +147,7 @@ impl ActualState {
     /// Takes note that the node was read live: a patch that the server has given up by now will not land.
     pub fn settle_node(&mut self, name: &NodeName, asked: Instant) -> BTreeSet<VolumeId> {
         let Some(state) = self.nodes.get_mut(name) else { return BTreeSet::new() };
-        if state.unsettled.is_none_or(|unsettled| unsettled.until > asked) {
+        if !state.unsettled.is_some_and(|patch| patch.is_settled_by_read(asked)) {
             return BTreeSet::new();
         }
         state.unsettled = None;

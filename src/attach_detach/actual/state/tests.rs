@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::{
-    attach_detach::actual::node::Unsettled,
+    controller::in_doubt::InDoubt,
     kube_api::{
         ids::{DriverName, ResourceVersion, VolumeName},
         kinds::{Node, NodeCondition, VolumeAttachment},
@@ -66,7 +66,7 @@ fn s2_a_patch_of_unknown_outcome_is_settled_when_it_can_no_longer_land() {
         actual.node_volume_mut(&volume, &node);
         assert!(actual.settle_node(&node, now).is_empty(), "there is nothing to settle");
         let revision = ResourceVersion(1);
-        actual.node_mut(&node).unsettled = Some(Unsettled { revision, until });
+        actual.node_mut(&node).unsettled = Some(InDoubt { revision, until });
         assert_eq!(!actual.settle_node(&node, now).is_empty(), is_settled);
         assert_eq!(actual.node_mut(&node).is_settled(), is_settled);
     }
@@ -74,7 +74,7 @@ fn s2_a_patch_of_unknown_outcome_is_settled_when_it_can_no_longer_land() {
 
 #[test]
 fn s1_a_list_may_say_so_until_no_patch_of_ours_can_land() {
-    let unsettled = Unsettled { revision: ResourceVersion(1), until: Instant::now() };
+    let unsettled = InDoubt { revision: ResourceVersion(1), until: Instant::now() };
     for (is_busy, unsettled, may_be_listed) in
         [(true, None, true), (false, Some(unsettled), true), (false, None, false)]
     {
