@@ -23,21 +23,12 @@ use std::{
 const LAYERS: [Layer; 5] = [
     Layer {
         name: "floor: the edges of the process",
-        modules: &[
-            "build_info",
-            "diagnostics",
-            "http",
-            "kube_api",
-            "metrics",
-            "profile",
-            "telemetry",
-            "traces",
-        ],
+        modules: &["build_info", "http", "kube_api", "metrics", "profile", "telemetry", "traces"],
         among_themselves: true,
     },
     Layer {
         name: "controller: what all subsystems stand on",
-        modules: &["controller", "second_writer", "state"],
+        modules: &["controller", "state"],
         among_themselves: true,
     },
     Layer {

@@ -21,7 +21,10 @@ use super::{
     tell::{diagnostics::Diagnostics, metrics::BinderMetrics, transitions},
 };
 use crate::{
-    controller::{Controller, Executor, Plan, Runner},
+    controller::{
+        Controller, Executor, Plan, Runner,
+        second_writer::{StandOff, seconds},
+    },
     kube_api::{
         call::{CallError, Caller, Verb},
         events::{Event, EventRecorder},
@@ -30,7 +33,6 @@ use crate::{
         managed_fields::OwnedField,
     },
     metrics::{Alarms, Metrics, Subsystem},
-    second_writer::{StandOff, seconds},
     state::Objects,
     telemetry::{history::History, transition::Named},
     traces::Traces,

@@ -33,13 +33,12 @@ use super::{
     tell::{diagnostics::Diagnostics, latency::Sample, outbox::Outbox, record::Record},
 };
 use crate::{
-    controller::retry::RetryMap,
+    controller::{retry::RetryMap, second_writer::StandOff},
     kube_api::{
         events::{Event, Involved},
         ids::{ClaimKey, PodKey, Uid, VolumeName},
         kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
     },
-    second_writer::StandOff,
     state::Objects,
     telemetry::transition::Transition,
     traces::Traces,

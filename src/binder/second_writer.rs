@@ -14,12 +14,12 @@ use tokio::time::Instant;
 
 use super::act::write::Target;
 use crate::{
+    controller::second_writer::{self, Asks, Changes, Owner, SecondWriters, StandOff},
     kube_api::{
         ids::{ResourceVersion, Uid},
         kinds::{ClaimPhase, Meta, Narrow, PersistentVolume, PersistentVolumeClaim, VolumePhase},
         managed_fields::OwnedField,
     },
-    second_writer::{self, Asks, Changes, Owner, SecondWriters, StandOff},
 };
 
 /// No agent of a place writes phases: each claim and each volume stands for itself.

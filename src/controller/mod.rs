@@ -17,9 +17,12 @@
 //! - The [`Runner`] joins both, and is the same for all: the one loop, leadership, and the end.
 //!
 //! To build a controller from: [`queue`] (keys to look at), [`retry`] (pauses after failures), [`in_doubt`] (writes
-//! without an answer), [`event_dedup`] (what was told, and when it is told again). What is common to all controllers
-//! changes here; what two controllers do differently stays with them.
+//! without an answer), [`event_dedup`] (what was told, and when it is told again), [`diagnostics`] (what waits, for what,
+//! since when), [`decisions`] (how often each reason was the answer), [`second_writer`] (another controller of the same
+//! objects). What is common to all controllers changes here; what two controllers do differently stays with them.
 
+pub mod decisions;
+pub mod diagnostics;
 pub mod event_dedup;
 pub mod in_doubt;
 pub mod queue;
@@ -27,6 +30,7 @@ pub mod retry;
 mod runner;
 #[cfg(test)]
 mod runner_tests;
+pub mod second_writer;
 
 use std::collections::BTreeSet;
 

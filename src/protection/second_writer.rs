@@ -16,8 +16,8 @@ use std::{
 use tokio::time::Instant;
 
 use crate::{
+    controller::second_writer::Owner,
     kube_api::{ids::Uid, kinds::Meta},
-    second_writer::Owner,
 };
 
 /// After so long without another proof the alarm ends, as that of a second binder does.

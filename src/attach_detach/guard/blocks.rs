@@ -18,11 +18,11 @@ use crate::{
         desired::{state::DesiredAttachment, volume_name::VolumeId},
         tell::report::Line,
     },
+    controller::second_writer,
     kube_api::{
         ids::{AttachmentName, NodeName},
         kinds::{Node, VolumeAttachment},
     },
-    second_writer,
     state::VecMap,
 };
 

@@ -1,15 +1,15 @@
 //! What shows that another attach/detach controller may be at work (S14): the acts, and the objects they are seen on.
 //!
-//! What follows from them is decided in [`crate::second_writer`].
+//! What follows from them is decided in [`crate::controller::second_writer`].
 
 use std::fmt;
 
 use crate::{
+    controller::second_writer,
     kube_api::{
         ids::{AttachmentName, NodeName},
         managed_fields::OwnedField,
     },
-    second_writer,
 };
 
 /// What another party did. A label of the metric.

@@ -21,13 +21,13 @@ use crate::{
         controller::Controller,
         tell::report::{Line, Report},
     },
+    controller::second_writer::{Asks, Changes, Owner, SecondWriters, StandOff, Target as _, seconds},
     kube_api::{
         call::CallError,
         events::{Event, EventType, Involved},
         ids::{AttachmentName, NodeName, Uid},
         kinds::{Node, VolumeAttachment},
     },
-    second_writer::{Asks, Changes, Owner, SecondWriters, StandOff, Target as _, seconds},
 };
 
 /// Who else writes what only we should.

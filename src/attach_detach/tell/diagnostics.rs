@@ -25,7 +25,7 @@ use crate::{
             volume_name::VolumeId,
         },
     },
-    diagnostics::{Kind, Reason, Rows, Subject, Wait, Waits, WallClock, row},
+    controller::diagnostics::{Kind, Reason, Rows, Subject, Wait, Waits, WallClock, row},
     kube_api::ids::{AttachmentName, NodeName, PodKey},
     metrics::Metrics,
 };

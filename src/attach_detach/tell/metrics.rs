@@ -17,10 +17,10 @@ use crate::{
         desired::volume_name::{VolumeId, VolumeKind},
         guard::evidence::Evidence,
     },
-    diagnostics::Kind,
+    controller::{decisions::Decisions, diagnostics::Kind},
     kube_api::{call::CallError, ids::NodeName},
     metrics::{
-        Alarms, Decisions, ForeignWrites, Metrics, QueueCounts, STORAGE_OPERATION_BUCKETS, WorkQueueMetrics,
+        Alarms, ForeignWrites, Metrics, QueueCounts, STORAGE_OPERATION_BUCKETS, WorkQueueMetrics,
         WriteConflicts,
         bounded::{Bounded, OTHER, PLUGINS},
     },

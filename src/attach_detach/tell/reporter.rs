@@ -20,7 +20,7 @@ use crate::{
         desired::{state::Unresolved, volume_name::VolumeId},
         guard::force_timers::Said,
     },
-    diagnostics::Reason,
+    controller::diagnostics::Reason,
     kube_api::{
         ids::{AttachmentName, NodeName, PodKey},
         kinds::{Narrow, Node, VolumeAttachment},

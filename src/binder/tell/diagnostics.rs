@@ -29,7 +29,7 @@ use crate::{
             predicate::Wish,
         },
     },
-    diagnostics::{Kind, Reason, Rows, Subject, Wait, Waits, WallClock, row},
+    controller::diagnostics::{Kind, Reason, Rows, Subject, Wait, Waits, WallClock, row},
     kube_api::{
         ids::{ClaimKey, VolumeName},
         kinds::{ClaimPhase, Narrow, PersistentVolumeClaim},

@@ -18,9 +18,9 @@ use crate::{
         act::write::{Target, WriteKind},
         queue::Tallies,
     },
-    diagnostics::Kind,
+    controller::{decisions::Decisions, diagnostics::Kind},
     metrics::{
-        Decisions, ForeignWrites, Metrics, STORAGE_OPERATION_BUCKETS, WorkQueueMetrics, WriteConflicts,
+        ForeignWrites, Metrics, STORAGE_OPERATION_BUCKETS, WorkQueueMetrics, WriteConflicts,
         bounded::{Bounded, OTHER, PLUGINS},
         exemplar::TracedHistogram,
     },

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::Knowledge;
 use crate::{
     attach_detach::{desired::volume_name::VolumeId, dry_run::volume_of},
-    diagnostics::{Reason, Wait, WallClock},
+    controller::diagnostics::{Reason, Wait, WallClock},
     explain::{
         answer::{UNSEEN_CLOCK, docs, sentence},
         report::{Explanation, Happened, Next, Step, Verdict},

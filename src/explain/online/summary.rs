@@ -20,7 +20,7 @@ use crate::{
         decide::{csi::Waiting, force::Unforced},
         desired::{state::WhyUnresolved, volume_name::VolumeKind},
     },
-    diagnostics::WallClock,
+    controller::diagnostics::WallClock,
     explain::{
         claim,
         page::values::{Named, WaitingNow, WaitingRow},

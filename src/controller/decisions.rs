@@ -2,8 +2,8 @@
 
 use prometheus::{IntCounterVec, Opts};
 
-use super::Metrics;
-use crate::diagnostics::Kind;
+use super::diagnostics::Kind;
+use crate::metrics::Metrics;
 
 /// `mooring_decisions_total` of one kind. Those of several kinds differ in the label `kind` alone.
 #[derive(Clone, Debug)]
