@@ -1,0 +1,69 @@
+//! One copy of what repeats, and the small collections of it.
+
+use super::*;
+
+#[test]
+fn equal_texts_are_one() {
+    let [one, other] = ["a namespace", "a namespace"].map(share);
+    assert!(ArcStr::ptr_eq(&one, &other));
+    let read: Text = serde_json::from_str(r#""a namespace""#).unwrap();
+    assert!(ArcStr::ptr_eq(&one, &read.0));
+    assert!(ArcStr::ptr_eq(&Text::default().0, &share("")), "nothing is allocated for nothing");
+}
+
+#[test]
+fn what_nobody_holds_is_let_go_and_the_rest_is_not() {
+    let store = Store::<ArcStr>::default();
+    let held: Vec<ArcStr> = (0..10).map(|number| store.share(format!("held {number}").as_str())).collect();
+    for number in 0..10 * SMALLEST_STORE {
+        let _ = store.share(format!("passing {number}").as_str());
+        assert!(store.kept.len() <= SMALLEST_STORE + held.len() + 1);
+    }
+    for (number, text) in held.iter().enumerate() {
+        assert!(ArcStr::ptr_eq(text, &store.share(format!("held {number}").as_str())));
+    }
+    let held: Vec<_> =
+        (0..10 * SMALLEST_STORE).map(|number| store.share(format!("kept {number}").as_str())).collect();
+    assert!(store.kept.len() >= held.len());
+}
+
+#[test]
+fn a_map_is_sorted_and_the_last_value_counts() {
+    let map: TextMap = [("b", "1"), ("a", "2"), ("b", "3"), ("b", "4")].into();
+    assert_eq!(serde_json::to_string(&map).unwrap(), r#"{"a":"2","b":"4"}"#);
+    assert_eq!(serde_json::from_str::<TextMap>(r#"{"b": "0", "a": "2", "b": "4"}"#).unwrap(), map);
+    assert_eq!((map.get("a").unwrap().as_str(), map.get("c")), ("2", None));
+    assert!(map.contains_key("b") && !map.contains_key(""));
+    let mut map = map;
+    map.insert("aa", "5");
+    map.insert("a", "6");
+    let entries: Vec<String> = map.iter().map(|(key, value)| format!("{key}{value}")).collect();
+    assert_eq!(entries, ["a6", "aa5", "b4"]);
+}
+
+#[test]
+fn equal_lists_and_maps_are_one() {
+    let [one, other] = [(); 2].map(|()| TextList::from(["ReadWriteOnce", "ReadOnlyMany"]));
+    assert!(Arc::ptr_eq(&one.0.0, &other.0.0));
+    let [one, other] = [(); 2].map(|()| TextMap::from([("storage", "1Gi")]));
+    assert!(Arc::ptr_eq(&one.0.0, &other.0.0));
+    assert!(Arc::ptr_eq(&TextMap::from([("", ""); 0]).0.0, &TextMap::default().0.0));
+    assert!(Arc::ptr_eq(&TextList::from([""; 0]).0.0, &TextList::default().0.0));
+    let mut list: TextList = serde_json::from_str(r#"["b", "a", "b"]"#).unwrap();
+    list.push("c");
+    assert_eq!(serde_json::to_string(&list).unwrap(), r#"["b","a","b","c"]"#);
+    list.clear();
+    assert!(list.is_empty());
+}
+
+#[test]
+fn a_set_is_sorted_and_has_each_text_once() {
+    let mut set: TextSet = serde_json::from_str(r#"["b", "a", "b"]"#).unwrap();
+    assert_eq!(serde_json::to_string(&set).unwrap(), r#"["a","b"]"#);
+    assert!(set.contains("a") && !set.contains("c"));
+    set.insert("aa");
+    set.insert("b");
+    assert_eq!(set.iter().map(Text::as_str).collect::<Vec<_>>(), ["a", "aa", "b"]);
+    set.clear();
+    assert!(set.is_empty());
+}
