@@ -1,5 +1,10 @@
 //! Explanations from the daemon: who is told what, what only the daemon knows, and answers that come again when they change.
 
+use std::{
+    process::Stdio,
+    sync::{Arc, Mutex},
+};
+
 use http::{StatusCode, header};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
@@ -9,6 +14,13 @@ use test_support::{
     daemon::{Daemon, Launch},
     visitor::Authority,
 };
+use tokio::{
+    io::{AsyncBufReadExt, BufReader, Lines},
+    net::{TcpListener, TcpStream},
+    process::ChildStdout,
+    task::JoinSet,
+};
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
     force::{set_ready, stuck_volume},
@@ -24,6 +36,8 @@ pub fn stories() -> Vec<Story> {
         story("online_a_watch_tells_when_the_claim_binds", watch),
         story("online_the_page_shows_each_what_they_may_get", page),
         story("online_a_daemon_is_asked_only_if_it_can_be_verified", verified).at(Place::RealServer),
+        story("online_a_daemon_is_followed_also_over_connections_that_are_cut", followed)
+            .at(Place::RealServer),
     ]
 }
 
@@ -235,6 +249,110 @@ async fn page(stage: Stage) {
     assert_eq!(daemon.come("/explain/o/pv/v1", &keeper, &[]).await.status, StatusCode::FORBIDDEN);
     let waiting = daemon.come("/explain/", &keeper, &[]).await.text().await;
     assert!(waiting.contains("objects that you may not see"), "{waiting}");
+}
+
+/// Hands connections on to a daemon, until they are cut.
+struct Relay {
+    port: u16,
+    open: Arc<Mutex<JoinSet<()>>>,
+    _accepting: AbortOnDropHandle<()>,
+}
+
+impl Relay {
+    async fn to(url: &str) -> Self {
+        let daemon = url.strip_prefix("https://").unwrap().to_owned();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let open = Arc::<Mutex<JoinSet<()>>>::default();
+        let kept = Arc::clone(&open);
+        let accepting = tokio::spawn(async move {
+            while let Ok((mut theirs, _)) = listener.accept().await {
+                let mut ours = TcpStream::connect(&daemon).await.unwrap();
+                kept.lock().unwrap().spawn(async move {
+                    let _ = tokio::io::copy_bidirectional(&mut theirs, &mut ours).await;
+                });
+            }
+        });
+        Self { port, open, _accepting: AbortOnDropHandle::new(accepting) }
+    }
+
+    fn url(&self) -> String {
+        format!("https://localhost:{}", self.port)
+    }
+
+    /// Cuts all connections.
+    async fn cut(&self) {
+        let mut open = std::mem::take(&mut *self.open.lock().unwrap());
+        assert!(!open.is_empty(), "one is open");
+        open.shutdown().await;
+    }
+}
+
+/// The next answer of a program that prints one after the other as JSON.
+async fn printed(lines: &mut Lines<BufReader<ChildStdout>>) -> Value {
+    let mut text = String::new();
+    let printing = async {
+        while let Some(line) = lines.next_line().await.unwrap() {
+            text.push_str(&line);
+            if line == "}" {
+                break;
+            }
+        }
+    };
+    within_deadline("an answer is printed", printing).await.unwrap();
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// What a program that follows a daemon prints comes when it changes, and a cut connection loses nothing.
+async fn followed(stage: Stage) {
+    let authority = Authority::another();
+    let server = authority.vouch_for_server();
+    let launch = Launch::alone()
+        .with(&format!("--tls-cert-file={}", server.certificate.display()))
+        .with(&format!("--tls-private-key-file={}", server.key.display()));
+    let daemon = stage.start_daemon(&launch, &stage.proxy).await;
+    stage.cluster.claim("c1").await;
+    let admin = stage.visitor("explain-follower", false).await;
+    stage.grant("explain-follower", None, ALL).await;
+    told_until(&daemon, CLAIM, &admin, "it is known", |answer| answer["reason"] == "NoClassAndNoMatch").await;
+    let relay = Relay::to(&daemon.url().await).await;
+    let plane = &stage.real().plane;
+    let kubeconfig = plane.kubeconfig(plane.url(), &admin);
+    let start = |flag: &str| {
+        let mut command = tokio::process::Command::new(PROGRAM);
+        command.args(["explain", "pvc/c1", "-o", "json", flag, "--daemon", &relay.url(), "--daemon-ca"]);
+        command.arg(authority.file()).arg("--kubeconfig").arg(&kubeconfig);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true).spawn().unwrap()
+    };
+    let mut watching = start("-w");
+    let mut answers = BufReader::new(watching.stdout.take().unwrap()).lines();
+    let first = printed(&mut answers).await;
+    assert_eq!(
+        (&first["reason"], &first["observed"]["source"]),
+        (&json!("NoClassAndNoMatch"), &json!("daemon"))
+    );
+    relay.cut().await;
+    let waiting = start("--wait=2m");
+    stage.cluster.volume("v1").await;
+    let bound = loop {
+        let answer = printed(&mut answers).await;
+        assert_eq!(answer["observed"]["source"], json!("daemon"), "{answer:#}");
+        if answer["reason"] == "Bound" {
+            break answer;
+        }
+    };
+    assert_eq!(bound["verdict"], json!("Healthy"), "{bound:#}");
+    let waited =
+        within_deadline("what waits for it ends", waiting.wait_with_output()).await.unwrap().unwrap();
+    let last: Value = serde_json::from_slice(&waited.stdout).unwrap();
+    assert_eq!((waited.status.code(), &last["reason"]), (Some(0), &json!("Bound")), "{last:#}");
+    assert_eq!(last["observed"]["source"], json!("daemon"));
+
+    watching.start_kill().unwrap();
+    let said = watching.wait_with_output().await.unwrap().stderr;
+    let said = String::from_utf8(said).unwrap();
+    assert_eq!(said.matches("is lost: ").count(), 1, "{said}");
+    assert!(said.contains("it is opened anew") && !said.contains("the cluster is read"), "{said}");
 }
 
 /// The program asks a daemon: it is shown the token only if the authority that was given vouches for it. If not, the cluster
