@@ -111,7 +111,7 @@ async fn answer(args: &ExplainArgs) -> Result<Verdict, Stop> {
         subject,
     };
     if let Some(url) = &args.daemon {
-        match Daemon::new(&api, url, args.daemon_ca.as_deref()) {
+        match Daemon::find(&api, url, args.daemon_ca.as_deref()).await {
             Ok(daemon) => {
                 let subject = answers.subject.clone();
                 answers.daemon = Some(Following::new(daemon, subject, Box::new(complain)));

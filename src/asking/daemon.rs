@@ -15,7 +15,10 @@ use tokio::time::timeout;
 
 use crate::{
     explain::{report::Explanation, subject::Subject},
-    kube_api::{connect::ApiServer, error_chain},
+    kube_api::{
+        connect::{ApiServer, Authority},
+        error_chain,
+    },
 };
 
 /// Most of an answer, in bytes.
@@ -30,9 +33,24 @@ pub(super) struct Daemon {
 }
 
 impl Daemon {
-    /// One at this address. Nothing is asked yet.
-    pub(super) fn new(api: &ApiServer, url: &str, authority: Option<&Path>) -> Result<Self, String> {
-        let client = api.client_of(url, authority).map_err(|error| error.to_string())?;
+    /// One at this address, verified by the authority of a file, or else by the one that is published in the cluster. The
+    /// daemon is not asked yet.
+    pub(super) async fn find(api: &ApiServer, url: &str, file: Option<&Path>) -> Result<Self, String> {
+        let finding = async {
+            api.check_other(url)?;
+            let authority = match file {
+                Some(file) => Authority::of_file(file)?,
+                None => api.published_authority().await?,
+            };
+            api.client_of(url, &authority)
+        };
+        let client = timeout(PATIENCE, finding).await.map_err(|_| {
+            format!(
+                "--daemon: the API server does not say within {} s who vouches for it",
+                PATIENCE.as_secs()
+            )
+        })?;
+        let client = client.map_err(|error| error.to_string())?;
         Ok(Self { client, url: url.to_owned() })
     }
 
