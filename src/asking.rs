@@ -21,6 +21,7 @@ use rustix::termios::tcgetwinsize;
 use serde::Serialize;
 use tokio::time::{Instant, sleep, timeout_at};
 
+pub use self::serve::Page;
 use self::{daemon::Daemon, following::Following};
 use crate::{
     cli::asking::{ExplainArgs, OutputForm},
