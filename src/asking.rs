@@ -3,6 +3,7 @@
 //! In: [`ExplainArgs`]. Out: an answer on stdout, what is worth a line beside it on stderr, and the exit code of the
 //! verdict. Only [`repair`] writes to the cluster, and only what it was told to.
 
+mod called;
 pub mod completion;
 mod daemon;
 mod following;
@@ -22,7 +23,7 @@ use serde::Serialize;
 use tokio::time::{Instant, sleep, timeout_at};
 
 pub use self::serve::Page;
-use self::{daemon::Daemon, following::Following};
+use self::{called::Called, daemon::Daemon, following::Following};
 use crate::{
     cli::asking::{ExplainArgs, OutputForm},
     explain::{
@@ -206,7 +207,9 @@ fn progress(line: &str) {
 
 fn form(explanation: &Explanation, args: &ExplainArgs) -> Result<String, Stop> {
     match args.output {
-        OutputForm::Text | OutputForm::Wide => Ok(text(explanation, style(args))),
+        OutputForm::Text | OutputForm::Wide => {
+            Ok(text(&Called::here().explanation(explanation.clone()), style(args)))
+        }
         OutputForm::Json => json(explanation),
         OutputForm::Yaml => yaml(explanation),
         OutputForm::Dot => Ok(dot(explanation)),

@@ -10,7 +10,7 @@ use futures::FutureExt;
 use tokio::{signal::ctrl_c, sync::Mutex, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::{Stop, UNREACHABLE, USAGE, print, questions::Connection};
+use super::{Stop, UNREACHABLE, USAGE, called::Called, print, questions::Connection};
 use crate::{
     cli::asking::ExplainArgs,
     explain::{
@@ -110,6 +110,7 @@ impl Source for Reads {
             let question = Question::Cluster(self.namespace.clone());
             let reading = self.reader.look(&question, &|_| {}).await.map_err(trouble)?;
             let findings = doctor(&reading.snapshot, &self.assumptions, self.of.as_deref());
+            let findings = Called::here().findings(findings);
             let told = Told { text: findings.to_string(), value: waiting_now(findings) };
             *last = Some((Instant::now(), told.clone()));
             Ok(told)
@@ -121,6 +122,7 @@ impl Source for Reads {
         async move {
             let reading = self.reader.read(subject, &|_| {}).await.map_err(trouble)?;
             let value = explain(&reading.snapshot, subject, &self.assumptions);
+            let value = Called::here().explanation(value);
             let style = Style { color: false, ascii: false, utc: true, wide: true, width: super::WIDTH };
             Ok(Told { text: text(&value, style), value })
         }

@@ -126,7 +126,7 @@ async function enhanced(page, name) {
 
 /** The script tells ages as the program does: the rows of its unit test. */
 async function alike(page) {
-  const rows = [...readFileSync(join(source, 'text.rs'), 'utf8').matchAll(/^\s+\(([\d_]+), "(\w+)"\),$/gm)];
+  const rows = [...readFileSync(join(root, 'src/explain/age.rs'), 'utf8').matchAll(/^\s+\(([\d_]+), "(\w+)"\),$/gm)];
   expect('ages', `only ${rows.length} rows of the unit test can be read`, rows.length > 8);
   for (const [, seconds, told] of rows) {
     const found = await page.evaluate((it) => age(it), Number(seconds.replaceAll('_', '')));
