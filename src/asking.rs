@@ -3,8 +3,10 @@
 //! In: [`ExplainArgs`]. Out: an answer on stdout, what is worth a line beside it on stderr, and the exit code of the
 //! verdict. Only [`repair`] writes to the cluster, and only what it was told to.
 
+mod called;
 pub mod completion;
 mod daemon;
+mod following;
 pub mod questions;
 pub mod repair;
 mod serve;
@@ -18,9 +20,10 @@ use std::{
 
 use rustix::termios::tcgetwinsize;
 use serde::Serialize;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout_at};
 
-use self::daemon::Daemon;
+pub use self::serve::Page;
+use self::{called::Called, daemon::Daemon, following::Following};
 use crate::{
     cli::asking::{ExplainArgs, OutputForm},
     explain::{
@@ -102,32 +105,29 @@ async fn answer(args: &ExplainArgs) -> Result<Verdict, Stop> {
     let api = ApiServer::choose(&connection.choice()).await?;
     let namespace = connection.namespace.as_deref().unwrap_or_else(|| api.default_namespace());
     let subject = Subject::parse(&words, namespace).map_err(usage)?;
-    let reader = Reader::new(&api, connection.patience())?;
-    let mut daemon = args.daemon.as_deref().and_then(|url| {
-        let daemon = Daemon::new(&api, url, args.daemon_ca.as_deref());
-        daemon.inspect_err(|line| complain(&format!("{line}; the cluster is read instead"))).ok()
-    });
+    let mut answers = Answers {
+        reader: Reader::new(&api, connection.patience())?,
+        daemon: None,
+        follows: args.watch || args.wait.is_some(),
+        last: None,
+        subject,
+    };
+    if let Some(url) = &args.daemon {
+        match Daemon::find(&api, url, args.daemon_ca.as_deref()).await {
+            Ok(daemon) => {
+                let subject = answers.subject.clone();
+                answers.daemon = Some(Following::new(daemon, subject, Box::new(complain)));
+            }
+            Err(line) => complain(&format!("{line}; the cluster is read instead")),
+        }
+    }
 
     let until = args.wait.flatten().map(|time| Instant::now() + time);
     let mut printed = String::new();
     let mut told = 0;
     loop {
         let started = Instant::now();
-        let online = match &daemon {
-            Some(daemon) => Some(daemon.ask(&subject).await),
-            None => None,
-        };
-        let (explanation, notes) = match online {
-            Some(Ok(explanation)) => (explanation, Vec::new()),
-            offline => {
-                if let Some(Err(line)) = offline {
-                    complain(&format!("{line}; the cluster is read instead"));
-                    daemon = None;
-                }
-                let reading = reader.read(&subject, &progress).await?;
-                (explain(&reading.snapshot, &subject, &Assumptions::default()), reading.server.notes())
-            }
-        };
+        let (explanation, notes) = answers.next(until).await?;
         let is_last = match (args.watch, args.wait) {
             (true, _) => false,
             (false, None) => true,
@@ -152,8 +152,49 @@ async fn answer(args: &ExplainArgs) -> Result<Verdict, Stop> {
         if is_last {
             return Ok(explanation.verdict);
         }
-        let pause = PAUSE.max(started.elapsed() * SHARE);
-        sleep(until.map_or(pause, |until| pause.min(until.saturating_duration_since(Instant::now())))).await;
+        if answers.daemon.is_none() {
+            let pause = PAUSE.max(started.elapsed() * SHARE);
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            sleep(left.map_or(pause, |left| pause.min(left))).await;
+        }
+    }
+}
+
+/// Where answers come from: a daemon, and the cluster when there is none, or no longer.
+struct Answers {
+    reader: Reader,
+    subject: Subject,
+    daemon: Option<Following>,
+    /// Whether more than one answer is asked for.
+    follows: bool,
+    /// The daemon's last one.
+    last: Option<Explanation>,
+}
+
+impl Answers {
+    /// The next answer, with what is worth a line beside it. A daemon that is followed has one when something has changed, or
+    /// gives its last one again when the time is over.
+    async fn next(&mut self, until: Option<Instant>) -> Result<(Explanation, Vec<String>), Stop> {
+        if let Some(daemon) = &mut self.daemon {
+            let online = match (until, &self.last) {
+                _ if !self.follows => daemon.once().await,
+                (Some(until), Some(last)) => {
+                    timeout_at(until, daemon.next()).await.unwrap_or_else(|_| Ok(last.clone()))
+                }
+                _ => daemon.next().await,
+            };
+            match online {
+                Ok(explanation) => {
+                    self.last = Some(explanation.clone());
+                    return Ok((explanation, Vec::new()));
+                }
+                Err(line) => complain(&format!("{line}; the cluster is read instead")),
+            }
+            self.daemon = None;
+        }
+        let reading = self.reader.read(&self.subject, &progress).await?;
+        let explanation = explain(&reading.snapshot, &self.subject, &Assumptions::default());
+        Ok((explanation, reading.server.notes()))
     }
 }
 
@@ -166,7 +207,9 @@ fn progress(line: &str) {
 
 fn form(explanation: &Explanation, args: &ExplainArgs) -> Result<String, Stop> {
     match args.output {
-        OutputForm::Text | OutputForm::Wide => Ok(text(explanation, style(args))),
+        OutputForm::Text | OutputForm::Wide => {
+            Ok(text(&Called::here().explanation(explanation.clone()), style(args)))
+        }
         OutputForm::Json => json(explanation),
         OutputForm::Yaml => yaml(explanation),
         OutputForm::Dot => Ok(dot(explanation)),

@@ -86,11 +86,16 @@ pub enum ContentType {
     Json,
 }
 
+/// Exit codes of the daemon, and of the demo, for their help.
+pub const EXIT_CODES_OF_RUN: &str = "Exit codes: 0 ended in order; 1 a part died, or the lease was lost; \
+    2 it cannot start as told to: flags, kubeconfig, address.";
+
+const AFTER_RUN: &str = "kube-controller-manager's other flags are ignored if they cannot change what the two loops do, else \
+    refused: docs/flags.md";
+
 /// Flags of `mooring run`.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "kube-controller-manager's other flags are ignored if they cannot change what the two loops do, else refused: docs/flags.md"
-)]
+#[command(after_help = format!("{AFTER_RUN}\n\n{EXIT_CODES_OF_RUN}"))]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub struct RunArgs {
     /// Kubeconfig file. Without it: the pod's service account inside a cluster, else $KUBECONFIG or
@@ -267,7 +272,7 @@ pub struct RunArgs {
 }
 
 /// The file name under which kubectl finds the program as a plugin.
-const PLUGIN: &str = "kubectl-mooring";
+pub const PLUGIN: &str = "kubectl-mooring";
 
 /// Whether the program was called by this file name.
 #[must_use]
@@ -526,6 +531,16 @@ mod tests {
         };
         assert!(help("/usr/bin/kubectl-mooring").contains("Usage: kubectl mooring doctor [OPTIONS]"));
         assert!(help("/usr/bin/mooring").contains("Usage: mooring doctor [OPTIONS]"));
+    }
+
+    #[test]
+    fn the_help_of_the_daemon_has_its_exit_codes() {
+        let Err(Stop::Print(help)) = parse(["mooring", "run", "--help"]) else { panic!("no help") };
+        assert!(
+            help.contains("Exit codes: 0 ended in order; 1 a part died, or the lease was lost; 2 it"),
+            "{help}"
+        );
+        assert!(help.contains("docs/flags.md"), "{help}");
     }
 
     #[test]

@@ -27,6 +27,7 @@ pub enum Command {
 
 /// Flags of `mooring demo`.
 #[derive(Clone, Debug, Args)]
+#[command(after_help = cli::EXIT_CODES_OF_RUN)]
 pub struct DemoArgs {
     /// Number of nodes, at least 2.
     #[arg(long, value_name = "COUNT", default_value_t = 5)]

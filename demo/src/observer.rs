@@ -49,6 +49,7 @@ pub struct Observer {
     begin: Instant,
     seed: u64,
     kubeconfig: String,
+    page: String,
     changes: BoxStream<'static, Change>,
     explanations: Arc<Router>,
     nodes: Mirror<Node>,
@@ -73,7 +74,7 @@ pub struct Observer {
 impl Observer {
     /// Begins to watch; `explanations` are the daemon's pages, the rest is merely shown.
     #[must_use]
-    pub fn new(client: &Client, explanations: Arc<Router>, seed: u64, kubeconfig: &Path) -> Self {
+    pub fn new(client: &Client, explanations: Arc<Router>, seed: u64, kubeconfig: &Path, page: &str) -> Self {
         let changes = futures::stream::select_all([
             events::<Node>(client).map(Change::Node).boxed(),
             events::<Pod>(client).map(Change::Pod).boxed(),
@@ -86,6 +87,7 @@ impl Observer {
             begin: Instant::now(),
             seed,
             kubeconfig: kubeconfig.display().to_string(),
+            page: page.to_owned(),
             changes: changes.boxed(),
             explanations,
             nodes: Mirror::default(),
@@ -216,6 +218,7 @@ impl Observer {
             elapsed,
             seed: self.seed,
             kubeconfig: self.kubeconfig.clone(),
+            page: self.page.clone(),
             volumes: self.volumes_by_state(),
             claims: count(
                 &["Bound", "Pending", "Lost"],

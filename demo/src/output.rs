@@ -131,7 +131,7 @@ pub fn commands() -> [String; 3] {
 
 /// What is said before the first line.
 #[must_use]
-pub fn opening(args: &DemoArgs, seed: u64, place: &Place) -> String {
+pub fn opening(args: &DemoArgs, seed: u64, place: &Place, page: &str) -> String {
     let [get, describe, delete] = commands();
     let doctor = doctor();
     let metrics = args.metrics.map_or_else(String::new, |_| {
@@ -143,6 +143,7 @@ pub fn opening(args: &DemoArgs, seed: u64, place: &Place) -> String {
          {daemon}\n\
          Some patience is cut short here: pods leave a dead node after {toleration} s (in a cluster: 300 s);\n\
          those of a removed node go after {quarantine} s (40 s), its volumes after {GONE_NODE_AFTER} s (6 min).\n\
+         What waits, and why, in a browser:\n  {page}\n\
          Look at it from another terminal:\n  \
          export KUBECONFIG={kubeconfig}\n  {get}\n  {describe}\n  {delete}\n  {doctor}\n\
          {metrics}",

@@ -17,8 +17,10 @@ use anyhow::{Context, anyhow};
 use kube::Client;
 use mooring::{
     app::Daemon,
+    asking::Page,
     cli::{self, Cli, Command},
     config::Config,
+    explain::assumptions::Assumptions,
     kube_api::{connect::ApiServer, restore::RestoreGrace},
     supervise::Threads,
     telemetry,
@@ -107,7 +109,7 @@ async fn show(
 ) -> anyhow::Result<String> {
     let mut demo = Demo::start(args, listener, place).await?;
     let mut output = if is_view { Output::view()? } else { Output::Lines };
-    let opening = output.open(&output::opening(args, demo.seed, place));
+    let opening = output.open(&output::opening(args, demo.seed, place, &demo.page));
     let played = match opening {
         Ok(()) => demo.play(args.duration, &mut output, signals).await,
         Err(error) => Err(error.into()),
@@ -149,6 +151,8 @@ impl Signals {
 /// All parts, running.
 struct Demo {
     seed: u64,
+    /// Address of the page.
+    page: String,
     client: Client,
     script: Peekable<Script>,
     stage: Stage,
@@ -178,10 +182,15 @@ impl Demo {
         let client = server.client();
         let script = Script::new(seed, args.nodes, args.volumes, args.rate);
         let api = ApiServer::find(Some(&place.kubeconfig())).await?;
+        let assumptions = Assumptions { attach_detach: config.attach_detach, binder: config.binder.clone() };
+        let page = Page::over(&api, assumptions).await.context("cannot serve the page")?;
+        let address = page.url();
+        tokio::spawn(page.serve(serving.clone()));
         let daemon = Daemon::start(config, &api, &RestoreGrace::default(), Threads::Shared).await?;
-        let observer = Observer::new(&client, Arc::clone(daemon.gate().router()), seed, &place.kubeconfig());
+        let explanations = Arc::clone(daemon.gate().router());
+        let observer = Observer::new(&client, explanations, seed, &place.kubeconfig(), &address);
         let stage = Stage::set(&client, &script).await.context("cannot set up the cluster")?;
-        Ok(Self { seed, client, script: script.peekable(), stage, daemon, observer, serving })
+        Ok(Self { seed, page: address, client, script: script.peekable(), stage, daemon, observer, serving })
     }
 
     /// Plays until somebody wants it to end.

@@ -19,6 +19,8 @@ pub struct Snapshot {
     pub seed: u64,
     /// Path of the kubeconfig.
     pub kubeconfig: String,
+    /// Address of the page.
+    pub page: String,
     /// Volumes by state.
     pub volumes: Vec<Count>,
     /// Claims by phase.

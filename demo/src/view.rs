@@ -52,7 +52,7 @@ const DIM: Style = Style::new().add_modifier(Modifier::DIM);
 pub fn render(frame: &mut Frame<'_>, snapshot: &Snapshot) {
     let area = frame.area();
     let area = Rect { x: area.x + 1.min(area.width), width: area.width.saturating_sub(2), ..area };
-    let footer = if area.height < TALL { 2 } else { 4 };
+    let footer = if area.height < TALL { 3 } else { 5 };
     let rows = snapshot.nodes.len().max(2 * snapshot.waiting.len());
     let rows = u16::try_from(rows.saturating_add(1)).unwrap_or(u16::MAX);
     let others = 1 + COUNTS_HEIGHT + EVENTS_HEIGHT + footer + 4 * GAP;
@@ -79,9 +79,10 @@ pub fn render(frame: &mut Frame<'_>, snapshot: &Snapshot) {
 fn render_footer(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot) {
     let [get, describe, delete] = commands();
     let export = format!("export KUBECONFIG={}", snapshot.kubeconfig);
+    let page = snapshot.page.clone();
     let lines = match area.height {
-        4.. => vec![export, get, describe, delete],
-        _ => vec![format!("{export}   {delete}"), format!("{get}   {describe}")],
+        5.. => vec![page, export, get, describe, delete],
+        _ => vec![page, format!("{export}   {delete}"), format!("{get}   {describe}")],
     };
     let lines: Vec<Text<'_>> = lines.into_iter().map(Text::from).collect();
     frame.render_widget(Paragraph::new(lines).style(DIM), area);
@@ -233,6 +234,7 @@ mod tests {
             elapsed: Duration::from_secs(75),
             seed: 7,
             kubeconfig: "/tmp/mooring-demo-4711/kubeconfig".to_owned(),
+            page: "http://127.0.0.1:40123/t/0123456789abcdef0123456789abcdef/explain/".to_owned(),
             volumes: vec![
                 ("attached", 21),
                 ("attaching", 1),
@@ -292,9 +294,13 @@ mod tests {
     #[test]
     fn a_larger_one_shows_more() {
         let drawn = drawn(120, 40);
-        for text in
-            ["node-3  not ready      14 ■■■■■■■■", "HeldByNode: node-3", " 0:59 ", "kubectl delete pod"]
-        {
+        for text in [
+            "node-3  not ready      14 ■■■■■■■■",
+            "HeldByNode: node-3",
+            " 0:59 ",
+            "kubectl delete pod",
+            "cdef/explain/",
+        ] {
             assert!(drawn.contains(text), "{text}:\n{drawn}");
         }
     }

@@ -3,12 +3,14 @@
 #![allow(
     clippy::expect_used,
     clippy::indexing_slicing,
+    clippy::print_stdout,
     clippy::unwrap_used,
     reason = "a failed test is a panic"
 )]
 
 use std::{
-    io::{BufRead, BufReader, Lines},
+    io::{BufRead, BufReader, Lines, Read, Write},
+    net::TcpStream,
     path::Path,
     process::{Child, ChildStdout, Command, Stdio},
 };
@@ -94,6 +96,47 @@ fn it_shows_the_main_job_and_ends_when_interrupted() {
         "{last}"
     );
     assert!(!Path::new(kubeconfig).exists());
+}
+
+/// The page that the demo names shows what its own lines tell. With `MOORING_BROWSER=1` in a real browser, too: without
+/// script, by keyboard, and for those who cannot see it.
+#[test]
+fn it_names_the_address_of_its_page() {
+    let mut demo = Demo::start(&["--output=log", "--seed=7", "--rate=0"]);
+    let lines = demo.lines.as_mut().unwrap();
+    let mut next = || lines.next().expect("it goes on").unwrap();
+    let address = loop {
+        let line = next();
+        if line.trim().starts_with("http://127.0.0.1:") && line.ends_with("/explain/") {
+            break line.trim().to_owned();
+        }
+    };
+    while !next().contains("needs-gold: ProvisioningFailed") {}
+    let page = get(&address);
+    assert!(page.contains("needs-gold") && page.contains("<!DOCTYPE html>"), "{page}");
+    let claim = format!("{address}o/pvc/default/needs-gold");
+    let page = get(&claim);
+    assert!(page.starts_with("HTTP/1.1 200 ") && page.contains("gold"), "{page}");
+    if std::env::var("MOORING_BROWSER").is_ok_and(|value| value == "1") {
+        let run = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/page/run");
+        let node = format!("{address}node/node-1");
+        let output = Command::new(run).args([&address, &claim, &node]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+        println!("{said}");
+    }
+    demo.signal("-INT");
+    demo.end();
+}
+
+/// The whole answer, head and body.
+fn get(address: &str) -> String {
+    let (host, path) = address.strip_prefix("http://").unwrap().split_once('/').unwrap();
+    let mut stream = TcpStream::connect(host).unwrap();
+    write!(stream, "GET /{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
 }
 
 #[test]

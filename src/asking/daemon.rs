@@ -5,20 +5,26 @@
 
 use std::{path::Path, time::Duration};
 
-use http::{StatusCode, header::ACCEPT};
+use http::{
+    Response, StatusCode,
+    header::{ACCEPT, ETAG},
+};
 use http_body_util::{BodyExt, Limited};
 use kube::{Client, client::Body};
 use tokio::time::timeout;
 
 use crate::{
     explain::{report::Explanation, subject::Subject},
-    kube_api::{connect::ApiServer, error_chain},
+    kube_api::{
+        connect::{ApiServer, Authority},
+        error_chain,
+    },
 };
 
 /// Most of an answer, in bytes.
-const LARGEST: usize = 16 << 20;
+pub(super) const LARGEST: usize = 16 << 20;
 /// A daemon answers from what it has; one that takes longer is not there.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A daemon.
 pub(super) struct Daemon {
@@ -27,33 +33,77 @@ pub(super) struct Daemon {
 }
 
 impl Daemon {
-    /// One at this address. Nothing is asked yet.
-    pub(super) fn new(api: &ApiServer, url: &str, authority: Option<&Path>) -> Result<Self, String> {
-        let client = api.client_of(url, authority).map_err(|error| error.to_string())?;
+    /// One at this address, verified by the authority of a file, or else by the one that is published in the cluster. The
+    /// daemon is not asked yet.
+    pub(super) async fn find(api: &ApiServer, url: &str, file: Option<&Path>) -> Result<Self, String> {
+        let finding = async {
+            api.check_other(url)?;
+            let authority = match file {
+                Some(file) => Authority::of_file(file)?,
+                None => api.published_authority().await?,
+            };
+            api.client_of(url, &authority)
+        };
+        let client = timeout(PATIENCE, finding).await.map_err(|_| {
+            format!(
+                "--daemon: the API server does not say within {} s who vouches for it",
+                PATIENCE.as_secs()
+            )
+        })?;
+        let client = client.map_err(|error| error.to_string())?;
         Ok(Self { client, url: url.to_owned() })
     }
 
-    /// Its answer.
-    pub(super) async fn ask(&self, subject: &Subject) -> Result<Explanation, String> {
-        let failed = |why: String| format!("the daemon {} gives no answer: {why}", self.url);
-        let request = http::Request::get(path(subject)).header(ACCEPT, "application/json");
-        let request = request.body(Body::empty()).map_err(|error| failed(error.to_string()))?;
+    /// One that is reached otherwise.
+    #[cfg(test)]
+    pub(super) fn of(client: Client, url: &str) -> Self {
+        Self { client, url: url.to_owned() }
+    }
+
+    /// Its address.
+    pub(super) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// That there is no answer.
+    pub(super) fn gives_none(&self, why: &str) -> String {
+        format!("the daemon {} gives no answer: {why}", self.url)
+    }
+
+    /// Its answer, and the name by which it is known again.
+    pub(super) async fn ask(&self, subject: &Subject) -> Result<(String, Explanation), String> {
         let asking = async {
-            let answer = self.client.send(request).await.map_err(|error| failed(error_chain(&error)))?;
-            let (parts, body) = answer.into_parts();
-            let body =
-                Limited::new(body, LARGEST).collect().await.map_err(|error| failed(error.to_string()))?;
-            Ok::<_, String>((parts.status, body.to_bytes()))
+            let (parts, body) = self.send(subject, "", "application/json").await?.into_parts();
+            let body = Limited::new(body, LARGEST).collect().await.map_err(|error| error.to_string())?;
+            Ok((parts, body.to_bytes()))
         };
-        let late = || failed(format!("none within {} s", PATIENCE.as_secs()));
-        let (status, body) = timeout(PATIENCE, asking).await.map_err(|_| late())??;
-        match status {
+        let (parts, body) = timeout(PATIENCE, asking).await.unwrap_or_else(|_| Err(late()))?;
+        match parts.status {
             StatusCode::OK | StatusCode::FORBIDDEN | StatusCode::NOT_FOUND => {
-                serde_json::from_slice(&body).map_err(|error| failed(format!("{status}, and {error}")))
+                let explanation = serde_json::from_slice(&body);
+                let name = parts.headers.get(ETAG).and_then(|name| name.to_str().ok()).unwrap_or_default();
+                let explanation = explanation.map_err(|error| format!("{}, and {error}", parts.status))?;
+                Ok((name.to_owned(), explanation))
             }
-            _ => Err(failed(format!("{status} {}", String::from_utf8_lossy(&body).trim()))),
+            status => Err(format!("{status} {}", String::from_utf8_lossy(&body).trim())),
         }
     }
+
+    /// Begins to ask for its answer again whenever it changes.
+    pub(super) async fn watch(&self, subject: &Subject) -> Result<Response<Body>, String> {
+        let sending = self.send(subject, "?watch=1", "text/event-stream");
+        timeout(PATIENCE, sending).await.unwrap_or_else(|_| Err(late()))
+    }
+
+    async fn send(&self, subject: &Subject, query: &str, form: &str) -> Result<Response<Body>, String> {
+        let request = http::Request::get(path(subject) + query).header(ACCEPT, form);
+        let request = request.body(Body::empty()).map_err(|error| error.to_string())?;
+        self.client.send(request).await.map_err(|error| error_chain(&error))
+    }
+}
+
+fn late() -> String {
+    format!("none within {} s", PATIENCE.as_secs())
 }
 
 /// Where a daemon answers about an object. Names were checked when they were parsed.

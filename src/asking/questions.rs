@@ -13,7 +13,7 @@ use std::{
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
-use super::{PAUSE, SHARE, Stop, USAGE, finish, json, print, progress, yaml};
+use super::{PAUSE, SHARE, Stop, USAGE, called::Called, finish, json, print, progress, yaml};
 use crate::{
     cli::asking::{
         ConnectionArgs,
@@ -91,10 +91,11 @@ async fn examine(args: &DoctorArgs) -> Result<Verdict, Stop> {
         let started = Instant::now();
         let reading = connection.look(&question).await?;
         let findings: Findings = doctor::doctor(&reading.snapshot, &Assumptions::default(), of.as_deref());
-        let text = if findings.findings.is_empty() && findings.unchecked.is_empty() {
-            format!("Nothing is blocked, waits or is at risk.\n{findings}")
+        let named = Called::here().findings(findings.clone());
+        let text = if named.findings.is_empty() && named.unchecked.is_empty() {
+            format!("Nothing is blocked, waits or is at risk.\n{named}")
         } else {
-            findings.to_string()
+            named.to_string()
         };
         let form = form(&findings, &text, &args.view)?;
         if !again(&mut printed, form, args.watch, started).await {
@@ -140,7 +141,9 @@ async fn try_out(args: &WhatIfArgs) -> Result<Verdict, Stop> {
     };
     let reading = connection.look(&Question::Change(change.clone())).await?;
     let found: Consequences = whatif::whatif(&reading.snapshot, &Assumptions::default(), &change);
-    print(&form(&found, &found, &args.view)?);
+    let mut named = found.clone();
+    named.summary = Called::here().sentence(&named.summary);
+    print(&form(&found, &named, &args.view)?);
     Ok(found.verdict)
 }
 

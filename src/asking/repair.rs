@@ -13,7 +13,9 @@ use kube::{Client, client::Body};
 use tokio::time::timeout;
 
 use super::{
-    Stop, UNREACHABLE, USAGE, finish, print,
+    Stop, UNREACHABLE, USAGE,
+    called::Called,
+    finish, print,
     questions::{Connection, form},
 };
 use crate::{
@@ -50,7 +52,10 @@ async fn answer(args: &RepairArgs) -> Result<Verdict, Stop> {
     let what = args.asked(&connection.namespace).map_err(usage)?;
     let reading = connection.look(&Question::Repair(what.clone())).await?;
     let advice: Advice = repair(&reading.snapshot, &Assumptions::default(), &what);
-    let is_printed = print(&form(&advice, &advice, &args.view)?);
+    let called = Called::here();
+    let mut named = advice.clone();
+    named.refused = named.refused.iter().map(|against| called.sentence(against)).collect();
+    let is_printed = print(&form(&advice, &named, &args.view)?);
     if advice.requests.is_empty() {
         return Ok(advice.verdict);
     }
@@ -131,7 +136,8 @@ async fn came_of_it(connection: &Connection, what: &Repair, form: PlainForm) -> 
     let line = if is_gone { "it is gone".to_owned() } else { clean(&now.summary) };
     let namespace = subject.namespace().map(|namespace| format!(" -n {namespace}")).unwrap_or_default();
     if form == PlainForm::Text {
-        print(&format!("SENT  {subject} now: {line}\nmooring explain {subject}{namespace}\n"));
+        let next = Called::here().sentence(&format!("mooring explain {subject}{namespace}"));
+        print(&format!("SENT  {subject} now: {line}\n{next}\n"));
     } else {
         complain(&format!("sent; {subject} now: {line}"));
     }

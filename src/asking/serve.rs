@@ -1,15 +1,16 @@
 //! `mooring explain --serve`: the page of the one who asks, over what this one may read.
 //!
 //! In: a port and a connection. Out: the page's address on stdout, and answers until it is interrupted. Each view is read
-//! anew from the API server, one at a time, and what waits is looked at again at most every few seconds.
+//! anew from the API server, one at a time, and what waits is looked at again at most every few seconds. [`Page`] is the same
+//! for a program that has a cluster of its own.
 
-use std::time::Duration;
+use std::{io, time::Duration};
 
 use futures::FutureExt;
 use tokio::{signal::ctrl_c, sync::Mutex, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::{Stop, UNREACHABLE, USAGE, print, questions::Connection};
+use super::{Stop, UNREACHABLE, USAGE, called::Called, print, questions::Connection};
 use crate::{
     cli::asking::ExplainArgs,
     explain::{
@@ -27,6 +28,7 @@ use crate::{
         subject::Subject,
         text::{Style, text},
     },
+    kube_api::connect::ApiServer,
 };
 
 /// How long what waits counts as just looked at: a whole cluster is read for it.
@@ -42,7 +44,7 @@ pub(super) async fn serve(args: &ExplainArgs, port: u16) -> Result<Verdict, Stop
     }
     let stop = CancellationToken::new();
     let of = args.connection.namespace.clone();
-    let source = Reads { reader, namespace, of, last: Mutex::new(None) };
+    let source = Reads { reader, namespace, of, assumptions: Assumptions::default(), last: Mutex::new(None) };
     let serving = place.serve(source, stop.clone());
     let interrupted = async {
         // Without signals it is served until the process ends.
@@ -55,9 +57,40 @@ pub(super) async fn serve(args: &ExplainArgs, port: u16) -> Result<Verdict, Stop
     Ok(Verdict::Healthy)
 }
 
+/// A page over an API server.
+pub struct Page {
+    place: Place,
+    source: Reads,
+}
+
+impl Page {
+    /// One on any free port of the loopback address. The controllers of that cluster are known.
+    ///
+    /// # Errors
+    /// There is no port or no secret for it, or nothing to connect with.
+    pub async fn over(api: &ApiServer, assumptions: Assumptions) -> io::Result<Self> {
+        let reader = Reader::new(api, None).map_err(io::Error::other)?;
+        let namespace = api.default_namespace().to_owned();
+        let source = Reads { reader, namespace, of: None, assumptions, last: Mutex::new(None) };
+        Ok(Self { place: Place::take(0).await?, source })
+    }
+
+    /// What is told to the one who may read it.
+    #[must_use]
+    pub fn url(&self) -> String {
+        self.place.url()
+    }
+
+    /// Answers until it is told to stop.
+    pub async fn serve(self, stop: CancellationToken) {
+        self.place.serve(self.source, stop).await;
+    }
+}
+
 /// Reads with the user's own rights.
 struct Reads {
     reader: Reader,
+    assumptions: Assumptions,
     /// What is read of who may not see all.
     namespace: String,
     /// The only namespace whose waits are wanted, if one was named.
@@ -76,7 +109,8 @@ impl Source for Reads {
             }
             let question = Question::Cluster(self.namespace.clone());
             let reading = self.reader.look(&question, &|_| {}).await.map_err(trouble)?;
-            let findings = doctor(&reading.snapshot, &Assumptions::default(), self.of.as_deref());
+            let findings = doctor(&reading.snapshot, &self.assumptions, self.of.as_deref());
+            let findings = Called::here().findings(findings);
             let told = Told { text: findings.to_string(), value: waiting_now(findings) };
             *last = Some((Instant::now(), told.clone()));
             Ok(told)
@@ -87,7 +121,8 @@ impl Source for Reads {
     fn explain<'a>(&'a self, subject: &'a Subject) -> Answer<'a, Explanation> {
         async move {
             let reading = self.reader.read(subject, &|_| {}).await.map_err(trouble)?;
-            let value = explain(&reading.snapshot, subject, &Assumptions::default());
+            let value = explain(&reading.snapshot, subject, &self.assumptions);
+            let value = Called::here().explanation(value);
             let style = Style { color: false, ascii: false, utc: true, wide: true, width: super::WIDTH };
             Ok(Told { text: text(&value, style), value })
         }
@@ -98,7 +133,7 @@ impl Source for Reads {
         async move {
             let question = Question::Drain(name.into());
             let reading = self.reader.look(&question, &|_| {}).await.map_err(trouble)?;
-            let view = drain(&reading.snapshot, &Assumptions::default(), &name.into(), None);
+            let view = drain(&reading.snapshot, &self.assumptions, &name.into(), None);
             Ok(Told { text: view.to_string(), value: node_now(view) })
         }
         .boxed()

@@ -140,7 +140,8 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "URL", conflicts_with = "serve")]
     pub daemon: Option<String>,
 
-    /// Certificate authority that vouches for the daemon, as PEM.
+    /// Certificate authority that vouches for the daemon, as PEM [default: what the ConfigMap mooring-explain-ca of the namespace
+    /// mooring-system has under ca.crt].
     #[arg(long, value_name = "FILE", requires = "daemon")]
     pub daemon_ca: Option<PathBuf>,
 

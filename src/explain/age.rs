@@ -14,19 +14,23 @@ pub fn between(since: Timestamp, now: Timestamp) -> String {
     short(now.as_second().saturating_sub(since.as_second()))
 }
 
-/// Seconds, in the two units that matter.
+/// Seconds as kubectl shows ages: two units at most, and no more than the age is good for. The page's script has the same rule.
 #[must_use]
 pub fn short(seconds: i64) -> String {
+    let two = |big: i64, name: &str, small: i64, rest_name: &str| match (seconds / big, seconds % big / small)
+    {
+        (whole, 0) => format!("{whole}{name}"),
+        (whole, rest) => format!("{whole}{name}{rest}{rest_name}"),
+    };
     match seconds {
-        ..0 => "0s".to_owned(),
-        0..120 => format!("{seconds}s"),
-        120..600 => match (seconds / MINUTE, seconds % MINUTE) {
-            (minutes, 0) => format!("{minutes}m"),
-            (minutes, rest) => format!("{minutes}m{rest}s"),
-        },
-        600..10_800 => format!("{}m", seconds / MINUTE),
-        10_800..172_800 => format!("{}h", seconds / HOUR),
-        _ => format!("{}d", seconds / DAY),
+        ..=0 => "0s".to_owned(),
+        seconds if seconds < 2 * MINUTE => format!("{seconds}s"),
+        seconds if seconds < 10 * MINUTE => two(MINUTE, "m", 1, "s"),
+        seconds if seconds < 3 * HOUR => format!("{}m", seconds / MINUTE),
+        seconds if seconds < 8 * HOUR => two(HOUR, "h", MINUTE, "m"),
+        seconds if seconds < 2 * DAY => format!("{}h", seconds / HOUR),
+        seconds if seconds < 8 * DAY => two(DAY, "d", HOUR, "h"),
+        seconds => format!("{}d", seconds / DAY),
     }
 }
 
@@ -62,15 +66,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ages_and_sizes_are_short() {
+    fn ages_are_kubectls_and_sizes_are_short() {
         let ages = [
             (-5, "0s"),
             (0, "0s"),
             (119, "119s"),
             (120, "2m"),
             (130, "2m10s"),
+            (222, "3m42s"),
             (840, "14m"),
+            (10_799, "179m"),
             (10_800, "3h"),
+            (18_720, "5h12m"),
+            (100_000, "27h"),
+            (262_800, "3d1h"),
             (18_230_400, "211d"),
         ];
         for (seconds, text) in ages {

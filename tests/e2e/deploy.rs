@@ -14,7 +14,7 @@ use k8s_openapi::{
 };
 use kube::{Api, api::DeleteParams, api::PostParams};
 use serde_json::{Value, json};
-use test_support::{cluster::until, control_plane::User};
+use test_support::{cluster::until, control_plane::User, visitor::Authority};
 
 use mooring::config::Controllers;
 
@@ -24,6 +24,7 @@ pub fn stories() -> Vec<Story> {
     vec![
         story("deploy_manifests_are_accepted", accepted).at(Place::RealServer),
         story("deploy_components_add_a_flag_and_its_rights", components).at(Place::RealServer),
+        story("deploy_publishes_who_vouches_for_the_daemon", authority).at(Place::RealServer),
         story("deploy_monitors_and_rules_fit_the_operators_definitions", monitors).at(Place::RealServer),
         story("deploy_flags_of_kube_controller_manager_are_those_pinned", pinned_flags).at(Place::RealServer),
     ]
@@ -143,21 +144,28 @@ async fn monitors(stage: Stage) {
 /// The overlay of an operator, as kubectl prints it.
 fn overlay(stage: &Stage, components: &[&str]) -> Vec<Value> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("overlay-{}", components.len()));
-    fs::create_dir_all(&folder).unwrap();
+    overlay_with(stage, components, &folder, json!({}))
+}
+
+/// One that brings more, in a folder of its own.
+fn overlay_with(stage: &Stage, components: &[&str], folder: &Path, more: Value) -> Vec<Value> {
+    fs::create_dir_all(folder).unwrap();
     // Kustomize takes folders by relative path only.
     let to_root = "../".repeat(folder.canonicalize().unwrap().components().count() - 1);
     let here = fs::canonicalize(env!("CARGO_MANIFEST_DIR")).unwrap();
     let path = |folder: &str| format!("{to_root}{}/{folder}", here.strip_prefix("/").unwrap().display());
-    let kustomization = json!({
+    let mut kustomization = json!({
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
         "resources": [path("deploy")],
         "components": components.iter().map(|name| path(&format!("deploy/optional/{name}"))).collect::<Vec<_>>(),
         "images": [{ "name": "mooring", "newName": "registry.example/mooring", "newTag": "built" }],
     });
+    let Value::Object(more) = more else { panic!("{more}") };
+    kustomization.as_object_mut().unwrap().extend(more);
     fs::write(folder.join("kustomization.yaml"), kustomization.to_string()).unwrap();
     let kubectl = stage.real().assets.binary("kubectl");
-    let output = Command::new(kubectl).arg("kustomize").arg(&folder).output().expect("run kubectl");
+    let output = Command::new(kubectl).arg("kustomize").arg(folder).output().expect("run kubectl");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_saphyr::from_multiple(std::str::from_utf8(&output.stdout).unwrap()).unwrap()
 }
@@ -205,6 +213,69 @@ async fn components(stage: Stage) {
         "{added:?}"
     );
     assert_eq!(rights(&protection), [roles, cluster_roles]);
+}
+
+/// As deploy/README.md has it: the operator brings a certificate and its authority, under names that the component knows.
+async fn authority(stage: Stage) {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("overlay-explain-ca");
+    fs::create_dir_all(&folder).unwrap();
+    let authority = Authority::another();
+    let identity = authority.vouch_for_server();
+    for (from, to) in
+        [(&authority.file(), "ca.crt"), (&identity.certificate, "tls.crt"), (&identity.key, "tls.key")]
+    {
+        fs::copy(from, folder.join(to)).unwrap();
+    }
+    let readme = include_str!("../../deploy/README.md");
+    let (_, generators) = readme.split_once("```yaml\ngeneratorOptions").unwrap();
+    let (generators, _) = generators.split_once("```").unwrap();
+    let generators: Value = serde_saphyr::from_str(&format!("generatorOptions{generators}")).unwrap();
+    let objects = overlay_with(&stage, &["explain-ca"], &folder, generators);
+
+    let find = |kind: &str, name: &str| {
+        let is_it = |object: &&Value| object["kind"] == kind && object["metadata"]["name"] == name;
+        objects.iter().find(is_it).unwrap_or_else(|| panic!("{kind} {name} of {objects:#?}"))
+    };
+    let pod = &find("Deployment", "mooring")["spec"]["template"]["spec"];
+    let container = &pod["containers"][0];
+    let folder_of = |flag: &str| {
+        let arguments = container["args"].as_array().unwrap().iter().filter_map(Value::as_str);
+        let files: Vec<&str> = arguments.filter_map(|argument| argument.strip_prefix(flag)).collect();
+        let [file] = files.as_slice() else { panic!("{container:#}") };
+        file.rsplit_once('/').map(|(folder, name)| (folder.to_owned(), name.to_owned())).unwrap()
+    };
+    let mount = &container["volumeMounts"][0];
+    let mounted = mount["mountPath"].as_str().unwrap().to_owned();
+    assert_eq!(folder_of("--tls-cert-file="), (mounted.clone(), "tls.crt".to_owned()));
+    assert_eq!(folder_of("--tls-private-key-file="), (mounted, "tls.key".to_owned()));
+    let volume = &pod["volumes"][0];
+    assert_eq!(volume["name"], mount["name"]);
+    let secret = find("Secret", volume["secret"]["secretName"].as_str().unwrap());
+    assert!(secret["data"]["tls.crt"].is_string() && secret["data"]["tls.key"].is_string(), "{secret:#}");
+    let published = find("ConfigMap", "mooring-explain-ca");
+    assert_eq!(published["data"]["ca.crt"], fs::read_to_string(authority.file()).unwrap());
+    assert_eq!(
+        find("Role", "mooring-explain-ca")["rules"][0]["resourceNames"],
+        json!(["mooring-explain-ca"])
+    );
+    for object in [secret, published] {
+        assert_eq!(object["metadata"]["namespace"], "mooring-system");
+    }
+    let file = folder.join("all.json");
+    let list = json!({ "apiVersion": "v1", "kind": "List", "items": objects });
+    fs::write(&file, list.to_string()).unwrap();
+    kubectl(
+        &stage,
+        &[
+            "apply",
+            "--server-side",
+            "--dry-run=server",
+            "--validate=strict",
+            "--force-conflicts",
+            "-f",
+            file.to_str().unwrap(),
+        ],
+    );
 }
 
 /// The list is made by this test: on a new release it says what to write there.

@@ -1,5 +1,11 @@
 //! Explanations from the daemon: who is told what, what only the daemon knows, and answers that come again when they change.
 
+use std::{
+    path::Path,
+    process::Stdio,
+    sync::{Arc, Mutex},
+};
+
 use http::{StatusCode, header};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
@@ -9,6 +15,20 @@ use test_support::{
     daemon::{Daemon, Launch},
     visitor::Authority,
 };
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, BufReader, Lines},
+    net::{TcpListener, TcpStream},
+    process::ChildStdout,
+    task::JoinSet,
+};
+use tokio_rustls::{
+    TlsAcceptor,
+    rustls::{
+        ServerConfig,
+        pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    },
+};
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
     force::{set_ready, stuck_volume},
@@ -24,6 +44,9 @@ pub fn stories() -> Vec<Story> {
         story("online_a_watch_tells_when_the_claim_binds", watch),
         story("online_the_page_shows_each_what_they_may_get", page),
         story("online_a_daemon_is_asked_only_if_it_can_be_verified", verified).at(Place::RealServer),
+        story("online_a_published_authority_alone_vouches_for_the_daemon", published).at(Place::RealServer),
+        story("online_a_daemon_is_followed_also_over_connections_that_are_cut", followed)
+            .at(Place::RealServer),
     ]
 }
 
@@ -237,6 +260,216 @@ async fn page(stage: Stage) {
     assert!(waiting.contains("objects that you may not see"), "{waiting}");
 }
 
+/// Hands connections on to a daemon, until they are cut.
+struct Relay {
+    port: u16,
+    open: Arc<Mutex<JoinSet<()>>>,
+    _accepting: AbortOnDropHandle<()>,
+}
+
+impl Relay {
+    async fn to(url: &str) -> Self {
+        let daemon = url.strip_prefix("https://").unwrap().to_owned();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let open = Arc::<Mutex<JoinSet<()>>>::default();
+        let kept = Arc::clone(&open);
+        let accepting = tokio::spawn(async move {
+            while let Ok((mut theirs, _)) = listener.accept().await {
+                let mut ours = TcpStream::connect(&daemon).await.unwrap();
+                kept.lock().unwrap().spawn(async move {
+                    let _ = tokio::io::copy_bidirectional(&mut theirs, &mut ours).await;
+                });
+            }
+        });
+        Self { port, open, _accepting: AbortOnDropHandle::new(accepting) }
+    }
+
+    fn url(&self) -> String {
+        format!("https://localhost:{}", self.port)
+    }
+
+    /// Cuts all connections.
+    async fn cut(&self) {
+        let mut open = std::mem::take(&mut *self.open.lock().unwrap());
+        assert!(!open.is_empty(), "one is open");
+        open.shutdown().await;
+    }
+}
+
+/// The next answer of a program that prints one after the other as JSON.
+async fn printed(lines: &mut Lines<BufReader<ChildStdout>>) -> Value {
+    let mut text = String::new();
+    let printing = async {
+        while let Some(line) = lines.next_line().await.unwrap() {
+            text.push_str(&line);
+            if line == "}" {
+                break;
+            }
+        }
+    };
+    within_deadline("an answer is printed", printing).await.unwrap();
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// What a program that follows a daemon prints comes when it changes, and a cut connection loses nothing.
+async fn followed(stage: Stage) {
+    let authority = Authority::another();
+    let server = authority.vouch_for_server();
+    let launch = Launch::alone()
+        .with(&format!("--tls-cert-file={}", server.certificate.display()))
+        .with(&format!("--tls-private-key-file={}", server.key.display()));
+    let daemon = stage.start_daemon(&launch, &stage.proxy).await;
+    stage.cluster.claim("c1").await;
+    let admin = stage.visitor("explain-follower", false).await;
+    stage.grant("explain-follower", None, ALL).await;
+    told_until(&daemon, CLAIM, &admin, "it is known", |answer| answer["reason"] == "NoClassAndNoMatch").await;
+    let relay = Relay::to(&daemon.url().await).await;
+    let plane = &stage.real().plane;
+    let kubeconfig = plane.kubeconfig(plane.url(), &admin);
+    let start = |flag: &str| {
+        let mut command = tokio::process::Command::new(PROGRAM);
+        command.args(["explain", "pvc/c1", "-o", "json", flag, "--daemon", &relay.url(), "--daemon-ca"]);
+        command.arg(authority.file()).arg("--kubeconfig").arg(&kubeconfig);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true).spawn().unwrap()
+    };
+    let mut watching = start("-w");
+    let mut answers = BufReader::new(watching.stdout.take().unwrap()).lines();
+    let first = printed(&mut answers).await;
+    assert_eq!(
+        (&first["reason"], &first["observed"]["source"]),
+        (&json!("NoClassAndNoMatch"), &json!("daemon"))
+    );
+    relay.cut().await;
+    let waiting = start("--wait=2m");
+    stage.cluster.volume("v1").await;
+    let bound = loop {
+        let answer = printed(&mut answers).await;
+        assert_eq!(answer["observed"]["source"], json!("daemon"), "{answer:#}");
+        if answer["reason"] == "Bound" {
+            break answer;
+        }
+    };
+    assert_eq!(bound["verdict"], json!("Healthy"), "{bound:#}");
+    let waited =
+        within_deadline("what waits for it ends", waiting.wait_with_output()).await.unwrap().unwrap();
+    let last: Value = serde_json::from_slice(&waited.stdout).unwrap();
+    assert_eq!((waited.status.code(), &last["reason"]), (Some(0), &json!("Bound")), "{last:#}");
+    assert_eq!(last["observed"]["source"], json!("daemon"));
+
+    watching.start_kill().unwrap();
+    let said = watching.wait_with_output().await.unwrap().stderr;
+    let said = String::from_utf8(said).unwrap();
+    assert_eq!(said.matches("is lost: ").count(), 1, "{said}");
+    assert!(said.contains("it is opened anew") && !said.contains("the cluster is read"), "{said}");
+}
+
+/// Who answers the program, and what it says beside the answer.
+async fn asked(kubeconfig: &Path, flags: &[&str]) -> (Value, String) {
+    let mut command = tokio::process::Command::new(PROGRAM);
+    command.args(["explain", "pvc/c1", "-o", "json", "--kubeconfig"]).arg(kubeconfig).args(flags);
+    let output = command.output().await.unwrap();
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    (answer["observed"]["source"].clone(), String::from_utf8(output.stderr).unwrap())
+}
+
+/// A server that another authority vouches for: how many have come, and what they have shown.
+struct Impostor {
+    url: String,
+    come: Arc<Mutex<(usize, Vec<u8>)>>,
+    _serving: AbortOnDropHandle<()>,
+}
+
+impl Impostor {
+    async fn start() -> Self {
+        let identity = Authority::another().vouch_for_server();
+        let certificate = CertificateDer::from_pem_file(&identity.certificate).unwrap();
+        let key = PrivateKeyDer::from_pem_file(&identity.key).unwrap();
+        let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
+        let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let config = config.unwrap().with_no_client_auth().with_single_cert(vec![certificate], key).unwrap();
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("https://localhost:{}", listener.local_addr().unwrap().port());
+        let come = Arc::<Mutex<(usize, Vec<u8>)>>::default();
+        let record = Arc::clone(&come);
+        let serving = tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                record.lock().unwrap().0 += 1;
+                let mut shown = Vec::new();
+                if let Ok(mut stream) = acceptor.accept(stream).await {
+                    let mut buffer = [0; 4096];
+                    while let Ok(count @ 1..) = stream.read(&mut buffer).await {
+                        shown.extend_from_slice(&buffer[..count]);
+                    }
+                }
+                record.lock().unwrap().1.extend(shown);
+            }
+        });
+        Self { url, come, _serving: AbortOnDropHandle::new(serving) }
+    }
+}
+
+/// Without `--daemon-ca` the authority that the deployment has published counts, and nobody else.
+async fn published(stage: Stage) {
+    let authority = Authority::another();
+    let server = authority.vouch_for_server();
+    let launch = Launch::alone()
+        .with(&format!("--tls-cert-file={}", server.certificate.display()))
+        .with(&format!("--tls-private-key-file={}", server.key.display()));
+    let daemon = stage.start_daemon(&launch, &stage.proxy).await;
+    stage.cluster.claim("c1").await;
+    let admin = stage.visitor("explain-finder", false).await;
+    stage.grant("explain-finder", None, ALL).await;
+    told_until(&daemon, CLAIM, &admin, "it is known", |answer| answer["reason"] == "NoClassAndNoMatch").await;
+    let plane = &stage.real().plane;
+    let kubeconfig = plane.kubeconfig(plane.url(), &admin);
+    let url = daemon.url().await;
+    let asks = async |url: &str| asked(&kubeconfig, &["--daemon", url]).await;
+    let maps: kube::Api<k8s_openapi::api::core::v1::ConfigMap> =
+        kube::Api::namespaced(stage.cluster.client.clone(), "mooring-system");
+    let withdraw = async || maps.delete("mooring-explain-ca", &kube::api::DeleteParams::default()).await;
+    let publish = async |authority: &Authority| {
+        let pem = std::fs::read_to_string(authority.file()).unwrap();
+        let map = json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": { "name": "mooring-explain-ca", "namespace": "mooring-system" },
+            "data": { "ca.crt": pem },
+        });
+        stage.cluster.apply(&map.to_string()).await;
+    };
+
+    let (source, said) = asks(&url).await;
+    assert!(
+        source == json!("offline") && said.contains("mooring-explain-ca, which cannot be read"),
+        "{said}"
+    );
+    // The rights that the component brings, for all.
+    stage.cluster.apply(include_str!("../../deploy/optional/explain-ca/rbac.yaml")).await;
+    let (source, said) = asks(&url).await;
+    assert!(source == json!("offline") && said.contains("which is not there"), "{said}");
+    assert!(said.contains("the cluster is read instead"), "{said}");
+
+    publish(&authority).await;
+    let (source, said) = asks(&url).await;
+    assert_eq!((source, said.as_str()), (json!("daemon"), ""));
+    // Nobody else has the published authority's word, and so learns nothing.
+    let impostor = Impostor::start().await;
+    let (source, said) = asks(&impostor.url).await;
+    assert!(source == json!("offline") && said.contains("the cluster is read instead"), "{said}");
+    withdraw().await.unwrap();
+    publish(&Authority::another()).await;
+    let (source, said) = asks(&url).await;
+    assert!(source == json!("offline") && said.contains("the cluster is read instead"), "{said}");
+    // A file goes before it.
+    let (source, said) =
+        asked(&kubeconfig, &["--daemon", &url, "--daemon-ca", &authority.file().display().to_string()]).await;
+    assert_eq!(source, json!("daemon"), "{said}");
+    let (come, shown) = impostor.come.lock().unwrap().clone();
+    assert!(come > 0 && shown.is_empty(), "{come} have shown {:?}", String::from_utf8_lossy(&shown));
+    withdraw().await.unwrap();
+}
+
 /// The program asks a daemon: it is shown the token only if the authority that was given vouches for it. If not, the cluster
 /// is read, and that is said.
 async fn verified(stage: Stage) {
@@ -252,13 +485,7 @@ async fn verified(stage: Stage) {
     let plane = &stage.real().plane;
     let kubeconfig = plane.kubeconfig(plane.url(), &admin);
     let url = daemon.url().await;
-    let asked = async |flags: &[&str]| {
-        let mut command = tokio::process::Command::new(PROGRAM);
-        command.args(["explain", "pvc/c1", "-o", "json", "--kubeconfig"]).arg(&kubeconfig).args(flags);
-        let output = command.output().await.unwrap();
-        let answer: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-        (answer["observed"]["source"].clone(), String::from_utf8(output.stderr).unwrap())
-    };
+    let asked = async |flags: &[&str]| asked(&kubeconfig, flags).await;
     let known = authority.file().display().to_string();
     let stranger = Authority::another().file().display().to_string();
     told_until(&daemon, CLAIM, &admin, "it is known", |answer| answer["reason"] == "NoClassAndNoMatch").await;

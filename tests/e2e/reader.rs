@@ -332,6 +332,14 @@ async fn commands(stage: Stage) {
     assert_eq!(code, Some(2), "{stdout}{stderr}");
     assert!(stdout.contains("NoClassAndNoMatch") && stdout.contains("mooring explain pvc/c2"), "{stdout}");
 
+    // Under the name by which kubectl finds it, what it names can be typed.
+    let plugin = kubeconfig.with_file_name("kubectl-mooring");
+    std::os::unix::fs::symlink(PROGRAM, &plugin).unwrap();
+    let mut command = tokio::process::Command::new(&plugin);
+    let output = command.arg("doctor").arg("--kubeconfig").arg(&kubeconfig).output().await.unwrap();
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    assert!(stdout.contains(" kubectl mooring explain pvc/c2"), "{stdout}");
+
     // A claim that was deleted and made anew finds its volume with the former claim's data.
     cluster.bound_pair("v3", "c3").await;
     cluster.delete_claim("c3").await;

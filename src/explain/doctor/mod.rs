@@ -13,7 +13,7 @@ mod programs;
 mod scale_tests;
 mod text;
 
-pub(super) use self::text::write_wrapped;
+pub(super) use self::text::{WIDTH, write_wrapped};
 
 use std::{collections::BTreeMap, time::Duration};
 

@@ -8,7 +8,7 @@ use super::{Finding, Findings};
 use crate::explain::{age, text::unseen};
 
 /// Room on a terminal.
-const WIDTH: usize = 80;
+pub(in crate::explain) const WIDTH: usize = 80;
 
 /// So many findings are printed, the worst first; JSON has all of them.
 const PRINTED: usize = 25;

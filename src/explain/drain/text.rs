@@ -2,13 +2,19 @@
 //!
 //! In: the view. Out: lines.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use super::{DrainView, NodeVolume, Queue, Stage};
-use crate::explain::{age, doctor::write_wrapped, text::unseen};
+use crate::explain::{
+    age,
+    doctor::{WIDTH, write_wrapped},
+    text::unseen,
+};
 
 /// So many rows are printed; JSON has all of them.
 const ROWS: usize = 40;
+/// Least room for what a volume waits for, beside its names.
+const LEAST: usize = 24;
 
 impl DrainView {
     /// What a drain still waits for.
@@ -80,12 +86,23 @@ impl DrainView {
                 *width = (*width).max(cell.chars().count());
             }
         }
-        for row in std::iter::once(&heads).chain(&cells) {
-            let [first @ .., last] = row;
-            for (cell, width) in first.iter().zip(widths) {
-                write!(f, "{cell:<width$}  ")?;
+        if widths.iter().sum::<usize>() + 2 * widths.len() + LEAST <= WIDTH {
+            for row in std::iter::once(&heads).chain(&cells) {
+                let [first @ .., last] = row;
+                let mut label = String::new();
+                for (cell, width) in first.iter().zip(widths) {
+                    write!(label, "{cell:<width$}  ")?;
+                }
+                write_wrapped(f, &label, last)?;
             }
-            writeln!(f, "{last}")?;
+        } else {
+            // A name that a provisioner gave takes half of it. Names stay whole, to be copied.
+            writeln!(f, "{title}")?;
+            for [volume, claim, pod, since, waits] in &cells {
+                writeln!(f, "{volume}")?;
+                let facts = format!("claim {claim} · pod {pod} · since {since} · waits for: {waits}");
+                write_wrapped(f, "    ", &facts)?;
+            }
         }
         if more > 0 {
             writeln!(f, "… and {more} more: -o json")?;

@@ -4,15 +4,16 @@
 //! neither the planner nor a probe waits for it; who asks for the same one meanwhile shares it.
 
 use std::{
+    collections::HashMap,
     num::NonZeroUsize,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, Weak},
     time::Duration,
 };
 
 use k8s_openapi::jiff::Timestamp;
 use lru::LruCache;
 use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore},
+    sync::{Mutex as AsyncMutex, OwnedSemaphorePermit, Semaphore},
     task::spawn_blocking,
     time::{Instant, timeout},
 };
@@ -77,13 +78,16 @@ impl Signs {
 #[derive(Debug)]
 pub(super) struct Desk {
     knowledge: Knowledge,
-    fresh: Mutex<LruCache<Subject, (Instant, Arc<Answer>)>>,
+    fresh: Arc<Mutex<LruCache<Subject, (Instant, Arc<Answer>)>>>,
+    /// Whose turn it is to make the answer about a subject that is being asked about.
+    turns: Mutex<HashMap<Subject, Weak<AsyncMutex<()>>>>,
     making: Arc<Semaphore>,
 }
 
 impl Desk {
     pub fn new(knowledge: Knowledge) -> Self {
-        Self { knowledge, fresh: Mutex::new(LruCache::new(KEPT)), making: Arc::new(Semaphore::new(AT_ONCE)) }
+        let fresh = Arc::new(Mutex::new(LruCache::new(KEPT)));
+        Self { knowledge, fresh, turns: Mutex::default(), making: Arc::new(Semaphore::new(AT_ONCE)) }
     }
 
     pub fn knowledge(&self) -> &Knowledge {
@@ -95,15 +99,33 @@ impl Desk {
         if let Some(answer) = self.fresh(subject) {
             return Ok(answer);
         }
-        let (asked, place) = (subject.clone(), self.place().await?);
-        // Others may have waited for the same.
+        let turn = timeout(QUEUE, self.turn(subject).lock_owned()).await.map_err(|_| Busy)?;
+        // The one before may have made it.
         if let Some(answer) = self.fresh(subject) {
             return Ok(answer);
         }
-        let answer = self.make(place, move |knowledge| Arc::new(answer(&asked, knowledge))).await?;
-        let mut fresh = self.fresh.lock().unwrap_or_else(PoisonError::into_inner);
-        fresh.put(subject.clone(), (Instant::now(), Arc::clone(&answer)));
-        Ok(answer)
+        let place = self.place().await?;
+        let (asked, fresh) = (subject.clone(), Arc::clone(&self.fresh));
+        self.make(place, move |knowledge| {
+            let answer = Arc::new(answer(&asked, knowledge));
+            let mut fresh = fresh.lock().unwrap_or_else(PoisonError::into_inner);
+            fresh.put(asked, (Instant::now(), Arc::clone(&answer)));
+            // Also if the one who asked has left.
+            drop(turn);
+            answer
+        })
+        .await
+    }
+
+    fn turn(&self, subject: &Subject) -> Arc<AsyncMutex<()>> {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        turns.retain(|_, turn| turn.strong_count() > 0);
+        if let Some(turn) = turns.get(subject).and_then(Weak::upgrade) {
+            return turn;
+        }
+        let turn = Arc::<AsyncMutex<()>>::default();
+        turns.insert(subject.clone(), Arc::downgrade(&turn));
+        turn
     }
 
     /// What a node holds.

@@ -61,19 +61,31 @@ pub(super) fn taint(snapshot: &Snapshot, assumptions: &Assumptions, name: &NodeN
         story.tell(When::Then, risk(&node), "ForceDetach", handle(volume), "as soon as its pods are removed");
     }
     freed(&mut story, &before, name, forced_now.union(&forced_then));
-    story.summary = format!(
-        "{} detached by force at once, {} more when the pods are removed from {name} ({}){}",
-        age::counted(forced_now.len(), "volume"),
-        forced_then.len(),
-        pods.len(),
-        if node.is_ready() { ", which is READY: pods may still write" } else { "" },
-    );
+    story.summary = taint_summary(name, forced_now.len(), forced_then.len(), pods.len());
+    if node.is_ready() {
+        story.summary.push_str("; the node is READY: pods may still write");
+    }
     story.assume("taint eviction removes pods that do not tolerate the taint (effect NoExecute)");
     story.assume(
         "pod garbage collection removes ending pods of a node that is not Ready, without its kubelet",
     );
     story.assume("the machine is off: no object shows whether it is");
     story
+}
+
+fn taint_summary(name: &NodeName, forced_now: usize, then: usize, pods: usize) -> String {
+    let volumes = |count| if count == 0 { "no volume".to_owned() } else { age::counted(count, "volume") };
+    let at_once = format!("{} detached by force at once", volumes(forced_now));
+    if pods == 0 {
+        return format!("{at_once}; {name} has no pods");
+    }
+    let then = match (forced_now, then) {
+        (0, then) => volumes(then),
+        (_, 0) => "no more".to_owned(),
+        (_, then) => format!("{then} more"),
+    };
+    let are = if pods == 1 { "is" } else { "are" };
+    format!("{at_once}, {then} when the {} of {name} {are} removed", age::counted(pods, "pod"))
 }
 
 fn risk(node: &Node) -> Risk {
@@ -223,5 +235,23 @@ pub(super) fn handle(volume: &VolumeId) -> &str {
     match volume.driver_and_handle() {
         ("", _) => volume.as_str(),
         (_, handle) => handle,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_taint_does_is_one_sentence_without_riddles() {
+        let node = NodeName::from("n");
+        for (at_once, then, pods, expected) in [
+            (0, 3, 6, "no volume detached by force at once, 3 volumes when the 6 pods of n are removed"),
+            (1, 0, 1, "1 volume detached by force at once, no more when the 1 pod of n is removed"),
+            (1, 2, 2, "1 volume detached by force at once, 2 more when the 2 pods of n are removed"),
+            (2, 0, 0, "2 volumes detached by force at once; n has no pods"),
+        ] {
+            assert_eq!(taint_summary(&node, at_once, then, pods), expected);
+        }
     }
 }

@@ -38,8 +38,8 @@ use kube::{
 use thiserror::Error;
 use tower::{BoxError, ServiceBuilder, ServiceExt};
 
-pub use self::choice::Choice;
 use self::read_ahead::ReadAhead;
+pub use self::{choice::Choice, other::Authority};
 use super::call::gate::Gated;
 
 /// Who asks. The server makes the name of a manager of the part before the slash.

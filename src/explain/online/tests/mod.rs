@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use self::{people::People, world::World};
-use super::{api::Asked, copy::part};
+use super::{api::Asked, copy::part, desk::Desk};
 use crate::{
     binder::tell::reason::{ClaimReason, HeldBack},
     explain::subject::Subject,
@@ -144,6 +144,17 @@ async fn who_guesses_names_is_refused_before_anyone_is_asked() {
     assert!(asked <= 12, "{asked} questions");
     assert_eq!(get(&gate, CLAIM, "shopkeeper").await.0, 200);
     assert_eq!(people.questions() - before, asked, "answers count for a while");
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_who_ask_at_the_same_moment_share_one_answer() {
+    let desk = Desk::new(World::held().knowledge());
+    let subject = Subject::Claim(ClaimKey::new("shop", "data"));
+    let answers = futures::future::join_all((0..20).map(|_| desk.answer(&subject))).await;
+    let first = answers[0].as_ref().unwrap();
+    assert!(answers.iter().all(|answer| std::sync::Arc::ptr_eq(answer.as_ref().unwrap(), first)));
+    let later = desk.answer(&subject).await.unwrap();
+    assert!(std::sync::Arc::ptr_eq(&later, first), "a second has not passed");
 }
 
 #[tokio::test(start_paused = true)]
