@@ -329,7 +329,8 @@ fn claim(name: &str, form: &ClaimForm) -> Value {
         },
         "status": { "phase": phase },
     });
-    if form.volume.is_some() {
+    // One that merely names a volume has nothing yet.
+    if form.volume.is_some() && claim["status"]["phase"] != "Pending" {
         let bound = json!({
             "metadata": {
                 "annotations": { "pv.kubernetes.io/bind-completed": "yes" },
