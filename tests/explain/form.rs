@@ -211,7 +211,8 @@ impl Case {
         snapshot
     }
 
-    fn everything(&self) -> Vec<Value> {
+    /// All objects, in the order in which they can be created.
+    pub fn everything(&self) -> Vec<Value> {
         let mut all = Vec::new();
         for (name, form) in &self.nodes {
             all.push(node(name, form));
