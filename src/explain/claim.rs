@@ -14,9 +14,10 @@ use super::{
     sidecars::Sidecar,
     subject::Subject,
     view::{Missing, View, get},
+    writes,
 };
 use crate::{
-    binder::{matching::predicate::claim_class, tell::reason::ClaimReason},
+    binder::{act::write::WriteKind, matching::predicate::claim_class, tell::reason::ClaimReason},
     kube_api::{
         ids::{ClaimKey, Uid},
         kinds::{ClaimPhase, PersistentVolume, PersistentVolumeClaim},
@@ -59,8 +60,8 @@ pub(super) fn link(view: &View<'_>, key: &ClaimKey) -> Link {
     };
     let place = view.claim(key);
     let link = match place.reason.as_deref() {
-        Some(reason) => of_reason(view, &claim, reason),
-        None => settled(view, &claim),
+        Some(reason) => of_reason(view, &claim, (reason, place.write)),
+        None => writes::of_claim(settled(view, &claim), place.write),
     };
     let detail = [
         quantity(&claim.spec.resources.requests),
@@ -133,7 +134,11 @@ fn claim_key(claim: &PersistentVolumeClaim) -> ClaimKey {
 }
 
 /// The link of a claim that waits.
-fn of_reason(view: &View<'_>, claim: &PersistentVolumeClaim, reason: &ClaimReason) -> Link {
+fn of_reason(
+    view: &View<'_>,
+    claim: &PersistentVolumeClaim,
+    (reason, write): (&ClaimReason, Option<WriteKind>),
+) -> Link {
     let key = claim_key(claim);
     let subject = Subject::Claim(key.clone());
     let not_seen = reason.wants_volume() && !view.snapshot.is_listed::<PersistentVolume>();
@@ -153,12 +158,15 @@ fn of_reason(view: &View<'_>, claim: &PersistentVolumeClaim, reason: &ClaimReaso
         let asked = asked(view, claim);
         let told = failed_provisioner(view, &subject, driver, (claim, asked));
         if let Some(link) = told.or_else(|| absent_provisioner(view, &subject, driver, asked)) {
-            return link;
+            return writes::of_claim(link, write);
         }
     }
     let message = match reason {
         ClaimReason::NoVolume => no_volume(claim),
         ClaimReason::NoProvisioner(name) if name == NO_PROVISIONER => no_volume(claim),
+        ClaimReason::WaitsForProvisioner(driver) if write == Some(WriteKind::AskProvisioner) => {
+            format!("provisioner {driver} is about to be asked for a volume")
+        }
         ClaimReason::WaitsForProvisioner(driver) => {
             format!("provisioner {driver} was asked for a volume, and has not made it yet")
         }
@@ -173,12 +181,14 @@ fn of_reason(view: &View<'_>, claim: &PersistentVolumeClaim, reason: &ClaimReaso
         link = link.next(action, condition);
     }
     if let Some((object, why)) = waits_for(&key, reason) {
+        let is_asked_next = write == Some(WriteKind::AskProvisioner);
+        let why = if is_asked_next { "is about to be asked for a volume".to_owned() } else { why };
         link = link.blocked_by(object, why);
     }
     for action in actions(&key, claim, reason) {
         link = link.act(action);
     }
-    link
+    writes::of_claim(link, write)
 }
 
 fn no_volume(claim: &PersistentVolumeClaim) -> String {
@@ -362,7 +372,10 @@ fn actions(key: &ClaimKey, claim: &PersistentVolumeClaim, reason: &ClaimReason) 
             &["kubectl", "describe", "pvc", name, "-n", namespace],
         )],
         ClaimReason::NamedMissing(volume) => vec![safe(
-            format!("create the volume {volume}, or make a new claim that names one that exists"),
+            format!(
+                "create the volume {volume} with a claimRef to {key} (without one another claim may take it), or make a \
+                 new claim that names one that exists"
+            ),
             &["kubectl", "get", "pv"],
         )],
         ClaimReason::NamedTaken(volume, other) if other == key => vec![

@@ -41,5 +41,6 @@ pub mod text;
 mod view;
 mod volume;
 pub mod whatif;
+mod writes;
 
 pub use answer::explain;

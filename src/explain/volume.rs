@@ -5,16 +5,24 @@
 use super::{
     actions::{care, never, safe},
     candidates::{modes, quantity},
+    claim,
     links::Link,
     report::Verdict,
     subject::Subject,
     view::{Missing, View, get},
+    writes,
 };
 use crate::{
-    binder::{matching::predicate::volume_class, tell::reason::VolumeReason},
+    binder::{
+        act::write::WriteKind,
+        annotations::{BOUND_BY_CONTROLLER, MIGRATED_TO, PROVISIONED_BY, has},
+        dry_run::all_mismatches,
+        matching::predicate::{Mismatch, volume_class},
+        tell::reason::VolumeReason,
+    },
     kube_api::{
-        ids::VolumeName,
-        kinds::{ClaimRef, PersistentVolume, VolumePhase},
+        ids::{ClaimKey, VolumeName},
+        kinds::{ClaimRef, Narrow, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy, VolumePhase},
     },
 };
 
@@ -45,8 +53,8 @@ pub(super) fn link(view: &View<'_>, name: &VolumeName) -> Link {
     };
     let place = view.volume(name);
     let link = match place.reason.as_deref() {
-        Some(reason) => of_reason(view, &subject, reason),
-        None => settled(&subject, &volume),
+        Some(reason) => of_reason(view, &subject, (reason, place.write)),
+        None => writes::of_volume(settled(&subject, &volume), place.write),
     };
     let link = match volume.metadata.deletion_timestamp.as_deref() {
         Some(deleted) => {
@@ -118,7 +126,11 @@ pub(super) fn verdict(reason: &VolumeReason) -> Verdict {
     }
 }
 
-fn of_reason(view: &View<'_>, subject: &Subject, reason: &VolumeReason) -> Link {
+fn of_reason(
+    view: &View<'_>,
+    subject: &Subject,
+    (reason, write): (&VolumeReason, Option<WriteKind>),
+) -> Link {
     if let (VolumeReason::Proving(_), Some(what)) = (
         reason,
         view.lacks_rights(|what| what.starts_with("pvc/") || what.starts_with("persistentvolumeclaim")),
@@ -128,14 +140,98 @@ fn of_reason(view: &View<'_>, subject: &Subject, reason: &VolumeReason) -> Link 
     }
     let mut link = Link::new(subject, reason.code(), reason.to_string(), verdict(reason));
     link = match reason {
-        VolumeReason::Reserved(claim) => {
-            link.blocked_by(Subject::Claim(claim.clone()).json(), "has not taken the volume")
+        VolumeReason::Reserved(claim) => of_reservation(view, link, subject, claim),
+        VolumeReason::ClaimBindsNext(claim) | VolumeReason::Undoing(claim) => {
+            of_claim_elsewhere(view, link, subject, claim)
         }
-        VolumeReason::Releasing(_) => link.next("Release", None),
+        VolumeReason::LeftToProvisioner if is_nobodys(view, subject) => made_by_hand(subject, &link),
         VolumeReason::LeftToProvisioner => link
             .next("Delete", Some("the provisioner deletes it"))
             .act(safe("if it lasts: see what the provisioner says", &["kubectl", "get", "events", "-A"])),
         _ => link,
     };
+    writes::of_volume(link, write)
+}
+
+/// Whether no provisioner takes a volume for its own.
+// external-provisioner: sig-storage-lib-external-provisioner, controller/controller.go, shouldDelete.
+fn is_nobodys(view: &View<'_>, subject: &Subject) -> bool {
+    let Subject::Volume(name) = subject else { return false };
+    get::<PersistentVolume>(view, name).is_some_and(|volume| {
+        volume.spec.reclaim_policy == ReclaimPolicy::Delete
+            && !has(&volume.metadata, PROVISIONED_BY)
+            && !has(&volume.metadata, MIGRATED_TO)
+    })
+}
+
+/// A volume that is to be deleted and was made by hand.
+fn made_by_hand(subject: &Subject, link: &Link) -> Link {
+    let name = subject.name();
+    let message = format!(
+        "released, and to be deleted, but no provisioner does it: it lacks the annotation {PROVISIONED_BY}, by which one \
+         knows its own"
+    );
+    Link::new(subject, &link.step.reason, message, Verdict::Blocked)
+        .act(safe(
+            "look at it, and at the storage behind it: with its data it stays until a person deletes both",
+            &["kubectl", "describe", "pv", name],
+        ))
+        .act(care(
+            "to keep its data: set the policy to Retain, and then free it for a new claim",
+            &["kubectl", "patch", "pv", name, "-p", r#"{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}"#],
+        ))
+}
+
+/// A volume that is reserved by name. It waits for a claim that is to come; one that is there and goes elsewhere never
+/// takes it.
+fn of_reservation(view: &View<'_>, link: Link, subject: &Subject, key: &ClaimKey) -> Link {
+    let waits = |link: Link| link.blocked_by(Subject::Claim(key.clone()).json(), "has not taken the volume");
+    let (Subject::Volume(name), Some(claim)) = (subject, get::<PersistentVolumeClaim>(view, key)) else {
+        return waits(link);
+    };
+    let misfits = get::<PersistentVolume>(view, name)
+        .and_then(|volume| all_mismatches(&volume, &claim).ok())
+        .unwrap_or_default();
+    let misfits: Vec<&str> =
+        misfits.iter().filter(|misfit| **misfit != Mismatch::Phase).map(|misfit| misfit.code()).collect();
+    match other_volume(view, &claim, name) {
+        Some(other) => stays_reserved(&link, subject, key, format!("has {other}")),
+        None if misfits.is_empty() => waits(link),
+        None => stays_reserved(&link, subject, key, format!("is not suited by it ({})", misfits.join(", "))),
+    }
+}
+
+/// A volume that has its claim's UID, while the claim may have found another.
+fn of_claim_elsewhere(view: &View<'_>, mut link: Link, subject: &Subject, key: &ClaimKey) -> Link {
+    let (Subject::Volume(name), Some(claim)) = (subject, get::<PersistentVolumeClaim>(view, key)) else {
+        return link;
+    };
+    let Some(other) = other_volume(view, &claim, name) else { return link };
+    let is_made_by_binder =
+        get::<PersistentVolume>(view, name).is_some_and(|volume| has(&volume.metadata, BOUND_BY_CONTROLLER));
+    if !is_made_by_binder {
+        return stays_reserved(&link, subject, key, format!("has {other}"));
+    }
+    link.step.message = format!("claim {key} has {other}: the reservation for it is undone");
     link
+}
+
+/// Which other volume a claim has, or is bound to next.
+fn other_volume(view: &View<'_>, claim: &PersistentVolumeClaim, name: &VolumeName) -> Option<VolumeName> {
+    let named = Some(claim.spec.volume_name.clone()).filter(|named| !named.is_empty());
+    let next = || claim::chosen(view.claim(&claim.key()).reason.as_deref()).cloned();
+    named.or_else(next).filter(|other| other != name)
+}
+
+/// What a person reserved for a claim that goes elsewhere.
+fn stays_reserved(link: &Link, subject: &Subject, key: &ClaimKey, why: String) -> Link {
+    let message =
+        format!("reserved for {key}, which {why}: no claim gets it as long as the reservation stays");
+    let patch = r#"[{"op":"remove","path":"/spec/claimRef"}]"#;
+    Link::new(subject, &link.step.reason, message, Verdict::Blocked)
+        .blocked_by(Subject::Claim(key.clone()).json(), why)
+        .act(care(
+            "take the reservation off; then whichever claim fits gets the volume, WITH the data that is on it",
+            &["kubectl", "patch", "pv", subject.name(), "--type=json", "-p", patch],
+        ))
 }

@@ -34,21 +34,21 @@ use crate::{
 /// Histories per run.
 const HISTORIES: u64 = 300;
 /// Steps with trouble.
-const STEPS: usize = 120;
+pub const STEPS: usize = 120;
 /// Rounds without, in which everything must have come to rest.
 const ROUNDS: usize = 400;
 
-const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims/";
-const VOLUMES: &str = "/api/v1/persistentvolumes/";
-const CLASSES: &str = "/apis/storage.k8s.io/v1/storageclasses/";
-const PODS: &str = "/api/v1/namespaces/default/pods/";
+pub const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims/";
+pub const VOLUMES: &str = "/api/v1/persistentvolumes/";
+pub const CLASSES: &str = "/apis/storage.k8s.io/v1/storageclasses/";
+pub const PODS: &str = "/api/v1/namespaces/default/pods/";
 const KINDS: [&str; 4] = [CLAIMS, VOLUMES, CLASSES, PODS];
 /// For how long a request that was not answered may still take effect.
 const LATE: Duration = Duration::from_secs(10);
 /// Longer than any history.
 const NEVER: Duration = Duration::from_hours(24 * 365);
-const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
-const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
+pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+pub const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 
 /// Seeds beyond those that found something: the late answer to a write about a claim that a list lacked.
 const FOUND: [u64; 1] = [10_820];
@@ -72,56 +72,83 @@ pub fn trial() -> Trial {
 }
 
 fn play(seed: u64) -> Result<(), String> {
-    let mut rng = Rng::with_seed(seed);
-    let mut server = Server::new(BTreeMap::new());
-    for (name, provisioner, mode) in [
-        ("gold", "d", "Immediate"),
-        ("wait", "d", "WaitForFirstConsumer"),
-        ("none", "kubernetes.io/no-provisioner", "WaitForFirstConsumer"),
-    ] {
-        let class = json!({
-            "metadata": {"name": name, "uid": name},
-            "provisioner": provisioner,
-            "volumeBindingMode": mode,
-        });
-        server.put(&format!("{CLASSES}{name}"), class);
-    }
-    // A wake-up that is missed must not be made up for by the resync.
-    let sync_period = if seed.is_multiple_of(2) { NEVER } else { BinderOptions::default().sync_period };
-    let mut daemon = Daemon::start(&mut server, Instant::now(), sync_period);
-    let bad_network = seed.is_multiple_of(3);
+    let mut history = History::begin(seed);
     for _ in 0..STEPS {
+        history.step();
+    }
+    comes_to_rest(&mut history.server, &mut history.daemon, &mut history.rng)?;
+    let told = |error| format!("{error}; it waits for {}", history.daemon.waits_for());
+    settled(&history.server).map_err(told)
+}
+
+/// A world with its binder, and the steps that a seed decides.
+pub struct History {
+    pub server: Server,
+    pub daemon: Daemon,
+    pub rng: Rng,
+    pub sync_period: Duration,
+    bad_network: bool,
+}
+
+impl History {
+    pub fn begin(seed: u64) -> Self {
+        let mut server = Server::new(BTreeMap::new());
+        for (name, provisioner, mode) in [
+            ("gold", "d", "Immediate"),
+            ("wait", "d", "WaitForFirstConsumer"),
+            ("none", "kubernetes.io/no-provisioner", "WaitForFirstConsumer"),
+        ] {
+            let class = json!({
+                "metadata": {"name": name, "uid": name},
+                "provisioner": provisioner,
+                "volumeBindingMode": mode,
+            });
+            server.put(&format!("{CLASSES}{name}"), class);
+        }
+        // A wake-up that is missed must not be made up for by the resync.
+        let sync_period = if seed.is_multiple_of(2) { NEVER } else { BinderOptions::default().sync_period };
+        let daemon = Daemon::start(&mut server, Instant::now(), sync_period);
+        let (rng, bad_network) = (Rng::with_seed(seed), seed.is_multiple_of(3));
+        Self { server, daemon, rng, sync_period, bad_network }
+    }
+
+    pub fn step(&mut self) {
+        let Self { server, daemon, rng, sync_period, bad_network } = self;
         match rng.u32(0..100) {
-            0..25 => somebody_acts(&mut server, &mut rng),
-            25..45 => daemon.watch_delivers(&server, &mut rng),
-            45..50 if bad_network => daemon.request_is_lost(&mut server, &mut rng),
-            65..68 if bad_network => daemon.late_request_arrives(&mut server, &mut rng),
-            45..65 => daemon.request_arrives(&mut server, &mut rng),
-            65..85 => daemon.reply_arrives(&mut rng),
-            85..88 => daemon.request_is_lost(&mut server, &mut rng),
-            98..100 => daemon.late_request_arrives(&mut server, &mut rng),
-            88..90 => daemon.watch_is_cut(&server, &mut rng),
-            90..92 => touch_any(&mut server, &mut rng),
-            92..95 => daemon.time_passes(Duration::from_millis(rng.u64(1..3_000)), &mut server, &mut rng),
-            95..96 => daemon.time_passes(Duration::from_mins(6), &mut server, &mut rng),
+            0..25 => somebody_acts(server, rng),
+            25..45 => daemon.watch_delivers(server, rng),
+            45..50 if *bad_network => daemon.request_is_lost(server, rng),
+            65..68 if *bad_network => daemon.late_request_arrives(server, rng),
+            45..65 => daemon.request_arrives(server, rng),
+            65..85 => daemon.reply_arrives(rng),
+            85..88 => daemon.request_is_lost(server, rng),
+            98..100 => daemon.late_request_arrives(server, rng),
+            88..90 => daemon.watch_is_cut(server, rng),
+            90..92 => touch_any(server, rng),
+            92..95 => daemon.time_passes(Duration::from_millis(rng.u64(1..3_000)), server, rng),
+            95..96 => daemon.time_passes(Duration::from_mins(6), server, rng),
             96..98 => {
-                daemon.dies(&mut server, &mut rng);
-                daemon = Daemon::start(&mut server, daemon.now, sync_period);
+                daemon.dies(server, rng);
+                *daemon = Daemon::start(server, daemon.now, *sync_period);
             }
             _ => {}
         }
     }
+}
+
+/// Everybody does all there is to do, until nothing happens any more.
+pub fn comes_to_rest(server: &mut Server, daemon: &mut Daemon, rng: &mut Rng) -> Result<(), String> {
     let mut quiet = 0;
     for _ in 0..ROUNDS {
         let before = server.revision();
-        provisioner_acts(&mut server);
-        kubelet_acts(&mut server, true);
-        daemon.everything_arrives(&mut server, &mut rng)?;
-        daemon.time_passes(LATE, &mut server, &mut rng);
+        provisioner_acts(server);
+        kubelet_acts(server, true);
+        daemon.everything_arrives(server, rng)?;
+        daemon.time_passes(LATE, server, rng);
         quiet = if server.revision() == before { quiet + 1 } else { 0 };
         // Longer than any back-off and the resync.
         if quiet > 40 {
-            return settled(&server).map_err(|error| format!("{error}; it waits for {}", daemon.waits_for()));
+            return Ok(());
         }
     }
     Err(format!("not at rest after {ROUNDS} rounds; it waits for {}", daemon.waits_for()))
@@ -131,7 +158,7 @@ fn pick<T: Clone>(rng: &mut Rng, of: &[T]) -> T {
     of[rng.usize(0..of.len())].clone()
 }
 
-fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+pub fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or("")
 }
 
@@ -368,12 +395,21 @@ fn touch_any(server: &mut Server, rng: &mut Rng) {
     server.touch(&path);
 }
 
+fn is_write(op: &Op) -> bool {
+    op.call.write_kind().is_some()
+}
+
+/// Options of the binder in all histories.
+pub fn options() -> BinderOptions {
+    BinderOptions { recyclers: Some(recyclers()), ..BinderOptions::default() }
+}
+
 /// The daemon: the real tables and the real planner, and requests on their way.
-struct Daemon {
+pub struct Daemon {
     objects: Arc<Objects>,
     changes: Arc<ChangeSet>,
     planner: Planner,
-    now: Instant,
+    pub now: Instant,
     /// How far each watch has delivered.
     delivered: BTreeMap<&'static str, usize>,
     on_their_way: Vec<Sent>,
@@ -397,11 +433,11 @@ impl Sent {
 }
 
 impl Daemon {
-    fn start(server: &mut Server, now: Instant, sync_period: Duration) -> Self {
+    pub fn start(server: &mut Server, now: Instant, sync_period: Duration) -> Self {
         server.reads.clear();
         let objects = Arc::new(Objects::default());
         let changes = objects.subscribe();
-        let options = BinderOptions { recyclers: Some(recyclers()), sync_period, ..BinderOptions::default() };
+        let options = BinderOptions { sync_period, ..options() };
         let mut daemon = Self {
             planner: Planner::new(Arc::clone(&objects), options),
             objects,
@@ -578,7 +614,29 @@ impl Daemon {
         Err(format!("S39: requests without end: {:?}", self.on_their_way))
     }
 
-    fn waits_for(&self) -> String {
+    /// Whether a request is on its way, or its answer.
+    pub fn is_busy(&self) -> bool {
+        !(self.on_their_way.is_empty() && self.answered.is_empty() && self.late.is_empty())
+    }
+
+    /// What it does next when it has heard of everything: reads are answered, and writes are not.
+    pub fn next_writes(&mut self, server: &mut Server, patience: Duration) -> Vec<Op> {
+        while KINDS.iter().any(|kind| self.deliver(server, kind)) {}
+        self.plan();
+        for wait in [Duration::ZERO, patience] {
+            self.now += wait;
+            self.plan();
+            while let Some(read) = self.on_their_way.iter().position(|sent| !is_write(&sent.op)) {
+                let sent = self.on_their_way.swap_remove(read);
+                let result = sent.arrives(server);
+                self.planner.outcome(sent.op, result, self.now, 0.5);
+                self.plan();
+            }
+        }
+        self.on_their_way.iter().map(|sent| sent.op.clone()).collect()
+    }
+
+    pub fn waits_for(&self) -> String {
         let diagnostics = self.planner.diagnostics();
         format!("{:?} {:?}", diagnostics.claims(), diagnostics.volumes())
     }

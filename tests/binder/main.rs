@@ -13,6 +13,7 @@ mod case;
 mod cost;
 mod coverage;
 mod exhaustive;
+mod explained;
 mod form;
 mod history;
 mod invariants;
@@ -30,6 +31,7 @@ use world::{Fault, World, chosen, plain};
 fn main() {
     let mut trials: Vec<Trial> = exhaustive::trials().collect();
     trials.push(history::trial());
+    trials.push(explained::trial());
     trials.extend(cost::trials());
     let mut coverage = None;
     let mut ids = Vec::new();

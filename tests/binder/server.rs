@@ -53,7 +53,7 @@ pub struct Seen {
 }
 
 /// A server.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Server {
     /// By URL path.
     pub objects: BTreeMap<String, Value>,

@@ -23,6 +23,8 @@ mod exclusive;
 mod faults;
 mod force;
 mod force_timers;
+#[path = "../explain/form.rs"]
+mod form;
 mod harness;
 mod in_process;
 mod in_tree;
@@ -34,6 +36,7 @@ mod permissions;
 mod protection;
 mod questions;
 mod reader;
+mod recorded;
 mod recycle;
 mod refusals;
 mod release;
@@ -88,6 +91,7 @@ fn main() {
     stories.extend(questions::stories());
     stories.extend(page::stories());
     stories.extend(reader::stories());
+    stories.extend(recorded::stories());
     stories.extend(permissions::stories());
 
     let real_name = |story: &Story| format!("real::{}", story.name);

@@ -211,7 +211,8 @@ impl Case {
         snapshot
     }
 
-    fn everything(&self) -> Vec<Value> {
+    /// All objects, in the order in which they can be created.
+    pub fn everything(&self) -> Vec<Value> {
         let mut all = Vec::new();
         for (name, form) in &self.nodes {
             all.push(node(name, form));
@@ -329,7 +330,8 @@ fn claim(name: &str, form: &ClaimForm) -> Value {
         },
         "status": { "phase": phase },
     });
-    if form.volume.is_some() {
+    // One that merely names a volume has nothing yet.
+    if form.volume.is_some() && claim["status"]["phase"] != "Pending" {
         let bound = json!({
             "metadata": {
                 "annotations": { "pv.kubernetes.io/bind-completed": "yes" },

@@ -223,7 +223,15 @@ impl Plan<'_> {
     fn volume_alone(&mut self, name: &VolumeName) {
         let Some(volume) = self.volume(name) else { return };
         match &volume.spec.claim_ref {
-            Some(claim) => self.wanted_by(name, &claim.key()),
+            Some(reference) => {
+                let key = reference.key();
+                self.wanted_by(name, &key);
+                let claim = self.seen.objects.claims.get(&key);
+                if claim.is_some_and(|claim| claim.spec.volume_name != *name) {
+                    // What it waits for, or has in this one's place.
+                    self.claim(&key);
+                }
+            }
             None => self.list(List::Claims),
         }
         if volume.spec.csi.is_some() || volume.spec.in_tree.is_some() {
@@ -267,6 +275,15 @@ impl Plan<'_> {
         if self.seen.is_absent(&ObjectRef::Node(name.clone())) {
             // Nothing else says what is still attached there.
             self.list(List::Attachments);
+            let mut volumes = Vec::new();
+            self.seen.objects.attachments.for_each(|attachment| {
+                if attachment.spec.node_name == *name {
+                    volumes.extend(attachment.spec.source.persistent_volume_name.clone());
+                }
+            });
+            for volume in volumes {
+                self.volume(&volume);
+            }
         }
         let mut named: Vec<VolumeId> = Vec::new();
         if let Some(node) = self.seen.objects.nodes.get(name) {

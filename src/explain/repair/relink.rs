@@ -8,7 +8,7 @@ use serde_json::json;
 use super::{Findings, Proposal, claimants, listed, patch, twins};
 use crate::{
     binder::{
-        annotations::{BIND_COMPLETED, has},
+        annotations::{BETA_STORAGE_PROVISIONER, BIND_COMPLETED, STORAGE_PROVISIONER, has},
         matching::predicate::{Wish, mismatch_for_named},
         tell::reason::ClaimReason,
     },
@@ -18,6 +18,9 @@ use crate::{
         kinds::{ClaimPhase, ClaimRef, Narrow, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy},
     },
 };
+
+/// What a claim has to forget to be open, and to be nobody's but the binder's.
+const FORGOTTEN: [&str; 3] = [BIND_COMPLETED, STORAGE_PROVISIONER, BETA_STORAGE_PROVISIONER];
 
 pub(super) fn propose(
     snapshot: &Snapshot,
@@ -44,7 +47,13 @@ pub(super) fn propose(
     requests.push(patch(&*volume, json!({}), json!({ "spec": { "claimRef": reference } })));
     let forgets = claim.spec.volume_name.is_empty() && has(&claim.metadata, BIND_COMPLETED);
     if forgets {
-        requests.push(patch(&*claim, json!({ "annotations": { BIND_COMPLETED: null } }), json!({})));
+        // An open claim that a provisioner was asked about would get a new volume as well.
+        let forgotten: serde_json::Map<String, serde_json::Value> = FORGOTTEN
+            .into_iter()
+            .filter(|key| has(&claim.metadata, key))
+            .map(|key| (key.to_owned(), json!(null)))
+            .collect();
+        requests.push(patch(&*claim, json!({ "annotations": forgotten }), json!({})));
     }
 
     // The binder is asked what it makes of it.
@@ -59,7 +68,7 @@ pub(super) fn propose(
     changed.objects.apply(relinked);
     if forgets {
         let mut unbound = (*claim).clone();
-        let kept = unbound.metadata.annotations.iter().filter(|(key, _)| key.as_str() != BIND_COMPLETED);
+        let kept = unbound.metadata.annotations.iter().filter(|(key, _)| !FORGOTTEN.contains(&key.as_str()));
         unbound.metadata.annotations = kept.map(|(key, value)| (key.clone(), value.clone())).collect();
         unbound.metadata.resource_version = next(unbound.metadata.resource_version);
         changed.objects.apply(unbound);
@@ -98,6 +107,15 @@ fn look(
         named.is_empty() || *named == name,
         format!("pvc/{} names no other volume", key.name()),
         format!("pvc/{} names {named}, and spec.volumeName cannot be changed", key.name()),
+    );
+    let is_asked =
+        has(&claim.metadata, STORAGE_PROVISIONER) || has(&claim.metadata, BETA_STORAGE_PROVISIONER);
+    findings.refuse_if(
+        named.is_empty() && is_asked && !has(&claim.metadata, BIND_COMPLETED),
+        format!(
+            "a provisioner was asked for a volume for pvc/{}, and may make one at any moment: the claim would have two",
+            key.name()
+        ),
     );
     match &volume.spec.claim_ref {
         None => findings.proof.push(format!("pv/{name} is reserved for no claim")),

@@ -1,0 +1,53 @@
+//! The binder's next write about a claim or a volume, in the words of an answer.
+//!
+//! In: what the write is for, as the dry run says it. Out: the action that comes next, and it comes without any condition:
+//! whatever the reason waits for, this is done first.
+
+use super::{links::Link, report::Verdict};
+use crate::binder::act::write::WriteKind;
+
+/// Says of a claim what the binder writes next.
+pub(super) fn of_claim(link: Link, write: Option<WriteKind>) -> Link {
+    comes(link, write, "WriteClaim")
+}
+
+/// Says of a volume what the binder writes next.
+pub(super) fn of_volume(link: Link, write: Option<WriteKind>) -> Link {
+    comes(link, write, "WriteVolume")
+}
+
+fn comes(link: Link, write: Option<WriteKind>, own: &'static str) -> Link {
+    let Some(write) = write else { return link };
+    let waits_for = link.step.next.as_ref().and_then(|next| next.condition.clone());
+    let mut link = link.next(action(write, own), None);
+    if let Some(condition) = waits_for.filter(|_| link.verdict == Verdict::Blocked) {
+        // That is not the end of it.
+        link.step.message =
+            format!("{}; it goes on when {condition}", link.step.message.trim_end_matches('.'));
+    }
+    // What is still to be written is not as it should be yet.
+    link.verdict = link.verdict.max(Verdict::Waiting);
+    link
+}
+
+/// What a write is called; `own` if it does no more than to put the object itself right.
+fn action(write: WriteKind, own: &'static str) -> &'static str {
+    match write {
+        WriteKind::ReserveVolume | WriteKind::VolumeBound | WriteKind::NameVolume | WriteKind::ClaimBound => {
+            "Bind"
+        }
+        WriteKind::Annotate
+        | WriteKind::AssignClass
+        | WriteKind::ClaimPending
+        | WriteKind::VolumeAvailable
+        | WriteKind::VolumeFailed => own,
+        WriteKind::ClaimLost => "DeclareLost",
+        WriteKind::AskProvisioner => "AskProvisioner",
+        WriteKind::CreateVolume => "Provision",
+        WriteKind::Reschedule => "Reschedule",
+        WriteKind::VolumeReleased => "Release",
+        WriteKind::Unbind => "Unbind",
+        WriteKind::CreatePod | WriteKind::StartPod | WriteKind::DeletePod => "Recycle",
+        WriteKind::DeleteVolume => "Delete",
+    }
+}
