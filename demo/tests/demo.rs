@@ -155,6 +155,14 @@ fn lines_that_nobody_reads_end_it() {
 }
 
 #[test]
+fn its_help_has_its_exit_codes() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mooring-demo"));
+    let output = command.args(["demo", "--help"]).output().unwrap();
+    let help = String::from_utf8(output.stdout).unwrap();
+    assert!(help.contains("Exit codes: 0 ended in order; 1 a part died"), "{help}");
+}
+
+#[test]
 fn flags_that_cannot_be_are_one_line_and_exit_2() {
     let cases: [(&[&str], &str); 6] = [
         (&["--output=view"], "mooring: --output=view: stdout is no terminal"),

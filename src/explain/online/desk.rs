@@ -74,11 +74,14 @@ impl Signs {
     }
 }
 
+/// The last answers, and when each was made.
+type Fresh = LruCache<Subject, (Instant, Arc<Answer>)>;
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Desk {
     knowledge: Knowledge,
-    fresh: Arc<Mutex<LruCache<Subject, (Instant, Arc<Answer>)>>>,
+    fresh: Arc<Mutex<Fresh>>,
     /// Whose turn it is to make the answer about a subject that is being asked about.
     turns: Mutex<HashMap<Subject, Weak<AsyncMutex<()>>>>,
     making: Arc<Semaphore>,
