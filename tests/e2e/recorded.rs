@@ -137,6 +137,12 @@ const ELSEWISE: &[Different] = &[
         "Waiting MountError",
         "the server says when an object was made: now",
     ),
+    (
+        "pods-that-cannot",
+        "pod/orphan -n shop",
+        "Waiting NodeGone",
+        "the server says when an object was made: now",
+    ),
 ];
 
 /// At rest, where kube-controller-manager's loops rule.
@@ -239,6 +245,12 @@ const RULED: &[Different] = &[
     ("volumes-in-progress", "pv/pv-next", "Healthy Bound", "the volume has been bound"),
     ("volumes-in-progress", "pv/pv-unbound", "Healthy Available", "the volume has been freed"),
     ("volumes-in-progress", "pv/pv-new", "Healthy Available", "the volume's phase has been written"),
+    (
+        "pods-that-cannot",
+        "pod/orphan -n shop",
+        "Waiting NodeGone",
+        "the server says when an object was made: now",
+    ),
 ];
 
 pub fn stories() -> Vec<Story> {
