@@ -122,23 +122,22 @@ impl Kept {
         };
         let long: Vec<f64> =
             self.volumes.iter().filter(|(since, ..)| is_long(*since)).map(|(.., size)| *size).collect();
-        let mut summary = format!(
-            "{} of Released volumes are kept",
-            bytes(&mut self.volumes.iter().map(|(.., size)| *size))
-        );
+        let size = bytes(&mut self.volumes.iter().map(|(.., size)| *size));
         let created = self.volumes.iter().filter_map(|(_, created, ..)| *created).min();
-        match (self.volumes.first().and_then(|(since, ..)| *since), created) {
-            (Some(since), _) => summary += &format!(", the first for {}", age::between(since, now)),
+        let first = match (self.volumes.first().and_then(|(since, ..)| *since), created) {
+            (Some(since), _) => format!(", the first for {}", age::between(since, now)),
             (None, Some(created)) => {
-                summary +=
-                    &format!(", the oldest made {} ago, since when is not known", age::between(created, now));
+                format!(", the oldest made {} ago, since when is not known", age::between(created, now))
             }
-            (None, None) => {}
-        }
-        if !long.is_empty() {
+            (None, None) => String::new(),
+        };
+        let for_long = if long.is_empty() {
+            String::new()
+        } else {
             let size = bytes(&mut long.iter().copied());
-            summary += &format!("; {} ({size}) for more than 30d", age::counted(long.len(), "volume"));
-        }
+            format!("; {} ({size}) for more than 30d", age::counted(long.len(), "volume"))
+        };
+        let summary = format!("{size} of Released volumes are kept{first}{for_long}");
         for (since, _, name, _) in self.volumes {
             let victim = Victim { subject: Subject::Volume(name), unit: "volume", since, next_at: None };
             let cause = Cause { severity: Severity::Risk, reason: "Retained", about: String::new() };
