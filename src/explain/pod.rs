@@ -2,10 +2,11 @@
 //!
 //! In: the pod's volumes as they were read. Out: the chain of links, one volume after the other.
 
+use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
 use super::{
-    actions::safe,
+    actions::{care, safe},
     age, attachment, claim,
     links::Link,
     report::Verdict,
@@ -25,7 +26,8 @@ use crate::{
 /// Reasons of claims that end when the pod has a node.
 const WAITS_FOR_POD: [&str; 2] = ["WaitingForFirstConsumer", "WaitingForScheduling"];
 
-/// A kubelet that has failed to mount for longer than that, in seconds, needs a person: its pauses are two minutes at most.
+/// What a kubelet has failed to mount for longer than that, in seconds, needs a person, since its pauses are two minutes at
+/// most; and so does a pod that nobody has taken up or away: the garbage collector looks every 20 seconds.
 const LONG: i64 = 5 * 60;
 
 /// The chain of a pod.
@@ -200,19 +202,7 @@ fn unresolved(view: &View<'_>, pod: &Subject, name: &str, why: &WhyUnresolved) -
         WhyUnresolved::NodeNotManaged(node)
             if get::<Node>(view, node).is_none() && matches!(view.missing::<Node>(node), Missing::Absent) =>
         {
-            let message = format!("volume {name}: node {node} does not exist, so nothing is attached there");
-            Some(
-                Link::new(pod, "NodeGone", message, Verdict::Waiting)
-                    .blocked_by(Subject::Node(node.clone()).json(), "does not exist")
-                    .next(
-                        "DeletePod",
-                        Some("the pod garbage collector finds the pod: within a minute as a rule"),
-                    )
-                    .act(safe(
-                        "or see whether the node is to come back under that name",
-                        &["kubectl", "get", "nodes"],
-                    )),
-            )
+            Some(node_gone(view, pod, name, node))
         }
         WhyUnresolved::ClaimMissing(_)
         | WhyUnresolved::ClaimNotBound(_)
@@ -228,4 +218,40 @@ fn unresolved(view: &View<'_>, pod: &Subject, name: &str, why: &WhyUnresolved) -
             Some(Link::new(pod, why.code(), format!("volume {name}: {why}"), Verdict::Blocked))
         }
     }
+}
+
+/// The node of a pod is not there. Since when, no object says; but a pod that no kubelet has ever taken up was never on it.
+fn node_gone(view: &View<'_>, pod: &Subject, name: &str, node: &NodeName) -> Link {
+    let whole = view.whole(pod);
+    let made = whole.and_then(|pod| pod.pointer("/metadata/creationTimestamp")).and_then(Value::as_str);
+    let made: Option<Timestamp> = made.and_then(|at| at.parse().ok());
+    let was_taken_up = whole.is_none_or(|pod| pod.pointer("/status/startTime").is_some());
+    let waits = made.map_or(0, |made| view.now().as_second() - made.as_second());
+    let come_back =
+        safe("or see whether the node is to come back under that name", &["kubectl", "get", "nodes"]);
+    let gone = Subject::Node(node.clone()).json();
+    if was_taken_up || waits <= LONG {
+        let message = format!("volume {name}: node {node} does not exist, so nothing is attached there");
+        return Link::new(pod, "NodeGone", message, Verdict::Waiting)
+            .blocked_by(gone, "does not exist")
+            .next("DeletePod", Some("the pod garbage collector finds the pod: within a minute as a rule"))
+            .act(come_back);
+    }
+    let waits = age::short(waits);
+    let message = format!(
+        "volume {name}: node {node} does not exist, and no kubelet has taken the pod up for {waits}: no pod garbage \
+         collector has removed it"
+    );
+    let namespace = pod.namespace().unwrap_or_default();
+    Link::new(pod, "NodeGone", message, Verdict::Blocked)
+        .blocked_by(gone, "does not exist")
+        .act(safe(
+            "see whether kube-controller-manager runs, with its pod-garbage-collector-controller",
+            &["kubectl", "get", "leases", "-n", "kube-system", "kube-controller-manager"],
+        ))
+        .act(come_back)
+        .act(care(
+            "or, only if no machine of that name runs it, delete the pod: there is no kubelet that would end it",
+            &["kubectl", "delete", "pod", pod.name(), "-n", namespace, "--grace-period=0", "--force"],
+        ))
 }

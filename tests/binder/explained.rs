@@ -487,14 +487,15 @@ fn action(subject: &Target, kind: WriteKind) -> &'static str {
             WriteKind::ReserveVolume | WriteKind::VolumeBound | WriteKind::NameVolume | WriteKind::ClaimBound,
             _,
         ) => "Bind",
-        (WriteKind::ClaimPending | WriteKind::AssignClass, _) => "WriteClaim",
+        (WriteKind::ClaimPending | WriteKind::AssignClass, _) | (WriteKind::Annotate, Target::Claim(_)) => {
+            "WriteClaim"
+        }
         (WriteKind::ClaimLost, _) => "DeclareLost",
-        (WriteKind::Annotate, Target::Claim(_)) => "WriteClaim",
         (WriteKind::AskProvisioner, _) => "AskProvisioner",
         (WriteKind::CreateVolume, _) => "Provision",
         (WriteKind::Reschedule, _) => "Reschedule",
-        (WriteKind::VolumeAvailable | WriteKind::VolumeFailed, _) => "WriteVolume",
-        (WriteKind::Annotate, Target::Volume(_)) => "WriteVolume",
+        (WriteKind::VolumeAvailable | WriteKind::VolumeFailed, _)
+        | (WriteKind::Annotate, Target::Volume(_)) => "WriteVolume",
         (WriteKind::VolumeReleased, _) => "Release",
         (WriteKind::Unbind, _) => "Unbind",
         (WriteKind::CreatePod | WriteKind::StartPod | WriteKind::DeletePod, _) => "Recycle",

@@ -3,14 +3,17 @@
 //!
 //! In: the tables, and what the controllers say of them. Out: groups. Each table is read once.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use k8s_openapi::jiff::Timestamp;
-use serde_json::Value;
 
 use super::{
     Severity,
     groups::{Cause, Groups, Victim},
+    writers::in_phase_since,
 };
 use crate::{
     attach_detach::desired::volume_name::VolumeId,
@@ -87,39 +90,58 @@ fn shared_handles(handles: &BTreeMap<(&str, &str), Vec<&VolumeName>>, groups: &m
     }
 }
 
+/// What has been kept for longer is hardly kept on purpose.
+const LONG: Duration = Duration::from_hours(30 * 24);
+
 /// Volumes that are Released and kept.
 #[derive(Default)]
 struct Kept {
-    volumes: Vec<(Option<Timestamp>, VolumeName)>,
-    bytes: f64,
-    released: Option<Timestamp>,
+    /// Since when, when made, which, and its size.
+    volumes: Vec<(Option<Timestamp>, Option<Timestamp>, VolumeName, f64)>,
 }
 
 impl Kept {
     fn take(&mut self, snapshot: &Snapshot, name: &VolumeName, volume: &PersistentVolume) {
-        self.bytes += capacity(volume).unwrap_or_default().bytes();
         // Since when it is so, the narrow object does not say.
         let whole = snapshot.details.get(&ObjectRef::Volume(name.clone()));
-        let at = whole.and_then(|whole| whole.pointer("/status/lastPhaseTransitionTime"));
-        let at: Option<Timestamp> = at.and_then(Value::as_str).and_then(|at| at.parse().ok());
-        self.released = self.released.into_iter().chain(at).min();
-        self.volumes.push((volume.metadata.creation_timestamp, name.clone()));
+        let since = whole.and_then(in_phase_since);
+        let size = capacity(volume).unwrap_or_default().bytes();
+        self.volumes.push((since, volume.metadata.creation_timestamp, name.clone(), size));
     }
 
-    fn tell(self, groups: &mut Groups) {
-        let created = self.volumes.iter().filter_map(|(created, _)| *created).min();
-        let age = created.map(|at| format!(", the oldest made {} ago", age::between(at, groups.now)));
-        let size = age::bytes(self.bytes);
-        for (_, name) in self.volumes {
-            let victim = Victim {
-                subject: Subject::Volume(name),
-                unit: "volume",
-                since: self.released,
-                next_at: None,
-            };
+    /// The longest kept first; of what is not known since when, the oldest.
+    fn tell(mut self, groups: &mut Groups) {
+        let now = groups.now;
+        self.volumes.sort_by(|one, other| {
+            let key = |since: Option<Timestamp>| since.unwrap_or(Timestamp::MAX);
+            (key(one.0), key(one.1), &one.2).cmp(&(key(other.0), key(other.1), &other.2))
+        });
+        let bytes = |all: &mut dyn Iterator<Item = f64>| age::bytes(all.sum());
+        let is_long = |since: Option<Timestamp>| {
+            since.and_then(|since| since.checked_add(LONG).ok()).is_some_and(|until| until < now)
+        };
+        let long: Vec<f64> =
+            self.volumes.iter().filter(|(since, ..)| is_long(*since)).map(|(.., size)| *size).collect();
+        let size = bytes(&mut self.volumes.iter().map(|(.., size)| *size));
+        let created = self.volumes.iter().filter_map(|(_, created, ..)| *created).min();
+        let first = match (self.volumes.first().and_then(|(since, ..)| *since), created) {
+            (Some(since), _) => format!(", the first for {}", age::between(since, now)),
+            (None, Some(created)) => {
+                format!(", the oldest made {} ago, since when is not known", age::between(created, now))
+            }
+            (None, None) => String::new(),
+        };
+        let for_long = if long.is_empty() {
+            String::new()
+        } else {
+            let size = bytes(&mut long.iter().copied());
+            format!("; {} ({size}) for more than 30d", age::counted(long.len(), "volume"))
+        };
+        let summary = format!("{size} of Released volumes are kept{first}{for_long}");
+        for (since, _, name, _) in self.volumes {
+            let victim = Victim { subject: Subject::Volume(name), unit: "volume", since, next_at: None };
             let cause = Cause { severity: Severity::Risk, reason: "Retained", about: String::new() };
-            let age = age.as_deref().unwrap_or_default();
-            groups.note(cause, victim, || format!("{size} of Released volumes are kept{age}"));
+            groups.note(cause, victim, || summary.clone());
         }
     }
 }

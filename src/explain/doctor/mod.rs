@@ -12,6 +12,7 @@ mod programs;
 #[cfg(test)]
 mod scale_tests;
 mod text;
+mod writers;
 
 pub(super) use self::text::{WIDTH, write_wrapped};
 
@@ -134,7 +135,8 @@ pub fn doctor(snapshot: &Snapshot, assumptions: &Assumptions, of: Option<&str>) 
     }
     leftovers::look(snapshot, &outlooks, &sidecars, &mut groups);
     programs::look(snapshot, &sidecars, &mut groups, &mut fine);
-    let unchecked = unchecked(snapshot);
+    let untold = writers::look(snapshot, &mut groups, &mut fine);
+    let mut unchecked = unchecked(snapshot);
     let (findings, waiting_pods) = groups.finish(of);
     let worst = findings.first().map(|finding| finding.severity);
     let verdict = match worst {
@@ -143,6 +145,8 @@ pub fn doctor(snapshot: &Snapshot, assumptions: &Assumptions, of: Option<&str>) 
         _ if !unchecked.is_empty() => Verdict::Forbidden,
         Some(Severity::Risk) | None => Verdict::Healthy,
     };
+    // That nobody writes down who wrote is no lack of rights.
+    unchecked.extend(untold);
     Findings {
         api_version: API_VERSION,
         kind: "Findings",

@@ -1,18 +1,14 @@
-//! Classes, drivers, side-cars, clocks and controllers: what the whole cluster stands on.
+//! Classes, drivers, side-cars and clocks: what the whole cluster stands on.
 //!
-//! In: classes, drivers, leases and who wrote what. Out: findings that are about no single volume.
+//! In: classes, drivers and leases. Out: findings that are about no single volume.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use k8s_openapi::jiff::Timestamp;
-use serde_json::{Value, json};
 
 use super::{
     Finding, Severity,
-    groups::{Cause, Groups, Victim, explain},
+    groups::{Groups, explain},
 };
 use crate::{
     binder::annotations::is_default_class,
@@ -31,13 +27,6 @@ use crate::{
 /// Clocks that differ by less do no harm: times of objects are whole seconds.
 const SKEW: Duration = Duration::from_secs(2);
 
-/// Whoever wrote within this time is at work.
-const AT_WORK: Duration = Duration::from_hours(1);
-
-/// As the two controllers call themselves in `managedFields`.
-const STOCK: &str = "kube-controller-manager";
-const OURS: &str = "mooring";
-
 pub(super) fn look(
     snapshot: &Snapshot,
     sidecars: &Sidecars<'_>,
@@ -47,7 +36,6 @@ pub(super) fn look(
     default_classes(snapshot, groups);
     drivers(snapshot, sidecars, groups);
     clocks(snapshot, groups, fine);
-    writers(snapshot, groups);
 }
 
 fn finding(reason: &'static str, about: &str, count: usize, unit: &'static str, summary: String) -> Finding {
@@ -169,63 +157,4 @@ fn clocks(snapshot: &Snapshot, groups: &mut Groups, fine: &mut Vec<String>) {
 /// Whether `late` is later by more than clocks may differ.
 fn differs(early: Timestamp, late: Timestamp) -> bool {
     early.checked_add(SKEW).is_ok_and(|limit| late > limit)
-}
-
-/// Both controllers wrote within the last hour (S14). Only of objects that were read whole.
-fn writers(snapshot: &Snapshot, groups: &mut Groups) {
-    let mut at_work: BTreeSet<&str> = BTreeSet::new();
-    let mut last_stock: Option<(Timestamp, &ObjectRef)> = None;
-    for (object, whole) in &snapshot.details {
-        for (manager, fields, at) in entries(whole) {
-            let is_recent = at.checked_add(AT_WORK).is_ok_and(|until| until >= snapshot.taken_at);
-            if !is_recent || !is_of_these_loops(object, fields) {
-                continue;
-            }
-            if manager == OURS {
-                at_work.insert(OURS);
-            } else if manager == STOCK {
-                at_work.insert(STOCK);
-                if last_stock.is_none_or(|(last, _)| at > last) {
-                    last_stock = Some((at, object));
-                }
-            }
-        }
-    }
-    if let (true, Some((at, object))) = (at_work.contains(OURS), last_stock) {
-        let age = age::between(at, groups.now);
-        let cause = Cause { severity: Severity::Blocked, reason: "ForeignWriter", about: STOCK.to_owned() };
-        let subject = match object.clone() {
-            ObjectRef::Node(name) => Subject::Node(name),
-            ObjectRef::Pod(key) => Subject::Pod(key),
-            ObjectRef::Volume(name) => Subject::Volume(name),
-            ObjectRef::Claim(key) => Subject::Claim(key),
-            ObjectRef::Attachment(name) => Subject::Attachment(name),
-            ObjectRef::Class(name) => Subject::Class(name),
-            ObjectRef::Driver(_) => return,
-        };
-        let victim = Victim { subject, unit: "object", since: Some(at), next_at: None };
-        groups.note(cause, victim, || {
-            format!("{STOCK} wrote {object} {age} ago, and {OURS} is at work, too (migration unfinished?)")
-        });
-    }
-}
-
-fn entries(whole: &Value) -> impl Iterator<Item = (&str, &Value, Timestamp)> {
-    let entries = whole.pointer("/metadata/managedFields").and_then(Value::as_array);
-    entries.into_iter().flatten().filter_map(|entry| {
-        let manager = entry.get("manager").and_then(Value::as_str)?;
-        let at = entry.get("time").and_then(Value::as_str)?.parse().ok()?;
-        Some((manager, entry.get("fieldsV1")?, at))
-    })
-}
-
-/// Whether one of the two loops writes these fields; kube-controller-manager has others.
-fn is_of_these_loops(object: &ObjectRef, fields: &Value) -> bool {
-    let pointer = match object {
-        ObjectRef::Node(_) => "/f:status/f:volumesAttached",
-        ObjectRef::Attachment(_) => "/f:spec",
-        ObjectRef::Volume(_) | ObjectRef::Claim(_) => "/f:status/f:phase",
-        ObjectRef::Pod(_) | ObjectRef::Class(_) | ObjectRef::Driver(_) => return false,
-    };
-    fields.pointer(pointer) != Some(&json!(null)) && fields.pointer(pointer).is_some()
 }

@@ -10,9 +10,10 @@ use super::plan::{List, Plan, Read, claims_of, needed};
 use crate::{
     explain::{repair::Repair, snapshot::Snapshot, subject::Subject, whatif::Change},
     kube_api::{
-        ids::{ClaimKey, NodeName, PodKey},
-        kinds::ObjectRef,
+        ids::{ClaimKey, NodeName, PodKey, ResourceVersion},
+        kinds::{Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, VolumeAttachment, VolumePhase},
     },
+    state::Stored,
 };
 
 /// How leases of attachers begin.
@@ -40,6 +41,8 @@ pub fn needed_by(question: &Question, seen: &Snapshot) -> BTreeSet<Read> {
             plan.reads.insert(Read::ClaimEvents);
             plan.cluster();
             plan.or_in(namespace);
+            plan.last_written();
+            plan.longest_released();
         }
         Question::Drain(node) | Question::Change(Change::Cordon(node)) => plan.drain(node),
         Question::Change(Change::Bind(..)) => {
@@ -67,7 +70,72 @@ pub fn needed_by(question: &Question, seen: &Snapshot) -> BTreeSet<Read> {
     plan.reads
 }
 
+/// Objects of each kind that are read whole for who wrote them: those that were written last tell who is at work.
+const LAST_WRITTEN: usize = 10;
+
+/// Released volumes that are read whole for since when they are.
+const LONGEST_RELEASED: usize = 100;
+
+/// Keeps those with the lowest or highest revisions: what was written first, or last.
+struct Extreme<K> {
+    most: usize,
+    is_last: bool,
+    kept: BTreeSet<(ResourceVersion, K)>,
+}
+
+impl<K: Ord> Extreme<K> {
+    fn new(most: usize, is_last: bool) -> Self {
+        Self { most, is_last, kept: BTreeSet::new() }
+    }
+
+    fn take(&mut self, revision: ResourceVersion, key: K) {
+        self.kept.insert((revision, key));
+        if self.kept.len() > self.most {
+            let _surplus = if self.is_last { self.kept.pop_first() } else { self.kept.pop_last() };
+        }
+    }
+
+    fn keys(self) -> impl Iterator<Item = K> {
+        self.kept.into_iter().map(|(_, key)| key)
+    }
+}
+
 impl Plan<'_> {
+    /// What was written last of each kind that the controllers write. Lists are read without `managedFields`: of 100 000
+    /// objects these would be most of what there is to keep.
+    fn last_written(&mut self) {
+        fn of<T: Stored>(seen: &Snapshot) -> Vec<ObjectRef> {
+            let mut last = Extreme::new(LAST_WRITTEN, true);
+            if seen.is_listed::<T>() {
+                T::table(&seen.objects).for_each(|object| {
+                    last.take(object.metadata().resource_version, object.key());
+                });
+            }
+            last.keys().map(T::object_ref).collect()
+        }
+        let seen = self.seen;
+        let last =
+            [of::<PersistentVolume>(seen), of::<PersistentVolumeClaim>(seen), of::<VolumeAttachment>(seen)];
+        for object in last.into_iter().flatten() {
+            self.object(object);
+        }
+    }
+
+    /// Nothing is written to a volume that is kept, so that the longest kept have the lowest revisions.
+    fn longest_released(&mut self) {
+        let mut first = Extreme::new(LONGEST_RELEASED, false);
+        if self.seen.is_listed::<PersistentVolume>() {
+            self.seen.objects.volumes.for_each(|volume: &PersistentVolume| {
+                if volume.status.phase == VolumePhase::Released {
+                    first.take(volume.metadata.resource_version, volume.key());
+                }
+            });
+        }
+        for name in first.keys() {
+            self.object(ObjectRef::Volume(name));
+        }
+    }
+
     fn lists(&mut self, lists: &[List]) {
         for list in lists {
             self.list(*list);
@@ -251,6 +319,30 @@ mod tests {
         expected.extend(["pods in shop", "persistentvolumeclaims in shop"]);
         expected.sort_unstable();
         assert_eq!(reads(&question, &seen), expected);
+    }
+
+    #[test]
+    fn of_a_cluster_what_was_written_last_and_what_was_released_first_is_read_whole() {
+        let volume = |name: String, revision: u64, phase: &str| {
+            json!({
+                "kind": "PersistentVolume", "status": { "phase": phase },
+                "metadata": { "name": name, "uid": name, "resourceVersion": revision.to_string() },
+            })
+        };
+        let mut seen = Snapshot::new(Timestamp::UNIX_EPOCH);
+        for number in 0..200_u64 {
+            seen.take(volume(format!("kept-{number}"), 1_000 + number, "Released")).unwrap();
+            seen.take(volume(format!("used-{number}"), 2_000 + number, "Bound")).unwrap();
+        }
+        let question = Question::Cluster("shop".to_owned());
+        let volumes = |seen: &Snapshot| -> BTreeSet<String> {
+            reads(&question, seen).into_iter().filter(|read| read.starts_with("pv/")).collect()
+        };
+        assert_eq!(volumes(&seen), BTreeSet::new(), "of what is known in part nothing is the last");
+        seen.note_listed::<PersistentVolume>();
+        let mut expected: BTreeSet<String> = (190..200).map(|number| format!("pv/used-{number}")).collect();
+        expected.extend((0..100).map(|number| format!("pv/kept-{number}")));
+        assert_eq!(volumes(&seen), expected);
     }
 
     #[test]

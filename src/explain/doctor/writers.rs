@@ -1,0 +1,104 @@
+//! Who wrote what, and when, as `managedFields` of a few objects tell: two controllers at work, and since when space is kept.
+//!
+//! In: the objects that were read whole, which are those that were written last. Out: a finding if both controllers wrote
+//! within the last hour, with what and when; what was looked at; and that nothing can be said where a server or a proxy
+//! leaves `managedFields` out.
+
+use std::time::Duration;
+
+use k8s_openapi::jiff::Timestamp;
+use serde_json::Value;
+
+use super::{
+    Severity,
+    groups::{Cause, Groups, Victim},
+};
+use crate::{
+    explain::{
+        age,
+        snapshot::{Snapshot, Unseen},
+        subject::Subject,
+    },
+    kube_api::kinds::ObjectRef,
+};
+
+/// Whoever wrote within this time is at work.
+const AT_WORK: Duration = Duration::from_hours(1);
+
+/// As the two controllers call themselves in `managedFields`.
+const STOCK: &str = "kube-controller-manager";
+const OURS: &str = "mooring";
+
+/// Both controllers wrote within the last hour (S14). Returns what cannot be told.
+pub(super) fn look(snapshot: &Snapshot, groups: &mut Groups, fine: &mut Vec<String>) -> Option<Unseen> {
+    let (mut looked, mut told) = (0_usize, 0_usize);
+    let mut last: [Option<(Timestamp, Subject)>; 2] = [None, None];
+    for (object, whole) in &snapshot.details {
+        let Some((field, subject)) = of_these_loops(object) else { continue };
+        looked += 1;
+        told += usize::from(entries(whole).next().is_some());
+        for (manager, fields, at) in entries(whole) {
+            let [stock, ours] = &mut last;
+            let last = match manager {
+                STOCK => stock,
+                OURS => ours,
+                _ => continue,
+            };
+            let is_recent = at.checked_add(AT_WORK).is_ok_and(|until| until >= snapshot.taken_at);
+            let is_later = last.as_ref().is_none_or(|(before, _)| at > *before);
+            if is_recent && is_later && fields.pointer(field).is_some() {
+                *last = Some((at, subject.clone()));
+            }
+        }
+    }
+    if let [Some((at, subject)), Some((ours, other))] = last {
+        let cause = Cause { severity: Severity::Blocked, reason: "ForeignWriter", about: STOCK.to_owned() };
+        let now = groups.now;
+        let summary = format!(
+            "{STOCK} wrote {subject} {} ago, and {OURS} wrote {other} {} ago (migration unfinished?)",
+            age::between(at, now),
+            age::between(ours, now)
+        );
+        let victim = Victim { subject, unit: "object", since: Some(at), next_at: None };
+        groups.note(cause, victim, || summary);
+    }
+    if told > 0 {
+        fine.push(format!("{} looked at for who wrote last", age::counted(told, "object")));
+    }
+    (looked > 0 && told == 0).then(|| Unseen {
+        what: "who writes".to_owned(),
+        why: "the objects carry no managedFields: whether two controllers are at work is not told".to_owned(),
+        forbidden: false,
+    })
+}
+
+/// Since when a volume has had its phase: as its status says, or as its last writer's time does.
+pub(super) fn in_phase_since(whole: &Value) -> Option<Timestamp> {
+    let said = whole.pointer("/status/lastPhaseTransitionTime").and_then(Value::as_str);
+    let written = || {
+        let phases = entries(whole).filter(|(_, fields, _)| fields.pointer("/f:status/f:phase").is_some());
+        phases.map(|(.., at)| at).max()
+    };
+    said.and_then(|at| at.parse().ok()).or_else(written)
+}
+
+/// Manager, fields and time of each writer.
+fn entries(whole: &Value) -> impl Iterator<Item = (&str, &Value, Timestamp)> {
+    let entries = whole.pointer("/metadata/managedFields").and_then(Value::as_array);
+    entries.into_iter().flatten().filter_map(|entry| {
+        let manager = entry.get("manager").and_then(Value::as_str)?;
+        let at = entry.get("time").and_then(Value::as_str)?.parse().ok()?;
+        Some((manager, entry.get("fieldsV1")?, at))
+    })
+}
+
+/// The field that one of the two loops alone writes; kube-controller-manager has other loops.
+fn of_these_loops(object: &ObjectRef) -> Option<(&'static str, Subject)> {
+    Some(match object {
+        ObjectRef::Node(name) => ("/f:status/f:volumesAttached", Subject::Node(name.clone())),
+        ObjectRef::Attachment(name) => ("/f:spec", Subject::Attachment(name.clone())),
+        ObjectRef::Volume(name) => ("/f:status/f:phase", Subject::Volume(name.clone())),
+        ObjectRef::Claim(key) => ("/f:status/f:phase", Subject::Claim(key.clone())),
+        ObjectRef::Pod(_) | ObjectRef::Class(_) | ObjectRef::Driver(_) => return None,
+    })
+}
