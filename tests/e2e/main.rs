@@ -48,6 +48,7 @@ mod serving;
 mod slow;
 mod stage;
 mod standby_memory;
+mod stock_metrics;
 mod traces;
 mod troubles;
 
@@ -91,6 +92,7 @@ fn main() {
     stories.extend(questions::stories());
     stories.extend(page::stories());
     stories.extend(reader::stories());
+    stories.extend(stock_metrics::stories());
     stories.extend(recorded::stories());
     stories.extend(permissions::stories());
 

@@ -79,7 +79,7 @@ async fn reads_enough(stage: Stage) {
         (Change::Cordon("n1".into()), "nothing is detached: 1 volume and 1 pod stay"),
         (Change::DeletePod(PodKey::new(NAMESPACE, "p1")), "volumes that leave its node: 1 of 1"),
         (Change::DeleteClaim(ClaimKey::new(NAMESPACE, "c1")), "default/c1 goes after 1 pod"),
-        (Change::Taint("n1".into()), "1 more when the pods are removed from n1"),
+        (Change::Taint("n1".into()), "1 volume when the 1 pod of n1 is removed"),
         (Change::DeleteNode("n1".into()), "1 pod removed"),
         (Change::Taint("gone".into()), "node/gone does not exist"),
     ] {
