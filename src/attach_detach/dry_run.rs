@@ -111,12 +111,12 @@ pub fn dry_run(
     now += GATHERING;
     settle(&mut controller, &mut outlook, &mut asked, is_absent, now);
     for pod in objects.pods.snapshot().into_keys() {
-        let Some(wishes) = controller.desired.pod(&pod) else { continue };
-        let desired = wishes.volumes.iter().filter(|(_, wanted)| wanted.source.is_some());
+        let Some(desired_pod) = controller.desired.pod(&pod) else { continue };
+        let desired = desired_pod.volumes.iter().filter(|(_, wanted)| wanted.source.is_some());
         let desired = desired.map(|(volume, wanted)| Desired {
             pod_volumes: wanted.pod_volumes.iter().map(ToString::to_string).collect(),
             volume: volume.clone(),
-            node: wishes.node.clone(),
+            node: desired_pod.node.clone(),
             exclusive: wanted.exclusive,
         });
         outlook.desired.insert(pod, desired.collect());

@@ -17,7 +17,7 @@ use super::{
         write::{Object, Target, WriteKind},
     },
     decide::view::BinderOptions,
-    matching::predicate::{Mismatch, Wish, mismatches},
+    matching::predicate::{Mismatch, Requirements, mismatches},
     planner::Planner,
     tell::reason::{ClaimReason, VolumeReason},
 };
@@ -144,8 +144,8 @@ pub fn all_mismatches(
     volume: &PersistentVolume,
     claim: &PersistentVolumeClaim,
 ) -> Result<Vec<Mismatch>, String> {
-    let wish = Wish::of(claim).map_err(|unreadable| unreadable.to_string())?;
-    Ok(mismatches(volume, &wish))
+    let requirements = Requirements::of(claim).map_err(|unreadable| unreadable.to_string())?;
+    Ok(mismatches(volume, &requirements))
 }
 
 /// The answer to a read, each question once: one that settles nothing the first time does not the second time, either.

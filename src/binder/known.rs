@@ -15,7 +15,7 @@ use super::{
     matching::{
         choose_claim::{ClaimIndex, PodIndex},
         choose_volume::VolumeIndex,
-        predicate::{Comparisons, Wish},
+        predicate::{Comparisons, Requirements},
     },
     plugins::HostPlugins,
 };
@@ -104,8 +104,8 @@ impl Known {
     }
 
     /// Whether a claim takes no free volume, but only one that is reserved for it.
-    pub(crate) fn is_delayed(&self, wish: &Wish<'_>) -> bool {
-        let class = self.objects.classes.get(&ClassName::from(wish.class));
+    pub(crate) fn is_delayed(&self, requirements: &Requirements<'_>) -> bool {
+        let class = self.objects.classes.get(&ClassName::from(requirements.class));
         class.is_some_and(|class| class.volume_binding_mode == Some(BindingMode::WaitForFirstConsumer))
     }
 

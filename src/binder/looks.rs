@@ -15,7 +15,7 @@ use super::{
         reclaim::deletion_plugin,
         view::Plugins,
     },
-    matching::predicate::{Wish, volume_class},
+    matching::predicate::{Requirements, volume_class},
     observe::unreadable,
     planner::{Plan, Planner},
     tell::{
@@ -104,10 +104,10 @@ impl Planner {
     /// A claim without volume takes the next free one that fits.
     fn note_candidate(&mut self, claim: &PersistentVolumeClaim, reason: &ClaimReason) {
         if reason.wants_volume()
-            && let Ok(wish) = Wish::of(claim)
-            && !self.known.is_delayed(&wish)
+            && let Ok(requirements) = Requirements::of(claim)
+            && !self.known.is_delayed(&requirements)
         {
-            self.known.claims.wait(&wish);
+            self.known.claims.wait(&requirements);
         }
     }
 

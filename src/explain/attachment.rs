@@ -214,7 +214,7 @@ fn waits(
         Waiting::ForeignWriter { until, .. } | Waiting::RestoreGrace { until } => {
             link(Verdict::Waiting).next_at("Detach", *until, None)
         }
-        Waiting::WishNotCurrent => {
+        Waiting::ClaimOrVolumeChanged => {
             link(Verdict::Blocked).act(safe("see why claim and volume do not belong together any more", &[]))
         }
         Waiting::Publishing => link(Verdict::Waiting).next("WriteNodeStatus", None),

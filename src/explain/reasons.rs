@@ -12,7 +12,7 @@ macro_rules! pages {
 const PAGES: &[(&str, &str)] = pages! {
     AccessModeMissing Annotating AssigningDefaultClass AttachError AttachNotRequired Attached
     AttacherNotSeen AttributesClassMismatch Available Binding Bound BoundToOther Chosen ClaimBindsNext
-    ClaimMissing ClaimNotBound ClaimNotOwnedByPod ClassMismatch ClassNotFound ConfirmingClaimGone
+    ClaimMissing ClaimNotBound ClaimNotOwnedByPod ClaimOrVolumeChanged ClassMismatch ClassNotFound ConfirmingClaimGone
     ConfirmingClass ConfirmingLost DeleteFailed Deleting DetachError DetachWaitingForAttacher
     DetachWaitingForNode DetachWaitingForSettlement DetachWaitingForUnmount DetachWaitingForUnpublish
     DriverNotRegistered DynamicProvisioningDisabled FlexVolumeUnsupported Forbidden ForeignAttachment
@@ -26,7 +26,7 @@ const PAGES: &[(&str, &str)] = pages! {
     Reserved ReservedForOther RestoreGrace Retained RetryBackoff SelectorMismatch Terminating TooSmall
     Unbinding Uncertain UnknownBindingMode UsedByPods VolumeBoundElsewhere VolumeBusy VolumeMissing
     WaitingForAttacher WaitingForDeletion WaitingForFirstConsumer WaitingForProvisioner
-    WaitingForScheduling WaitingForVolumeAttachment WishNotCurrent
+    WaitingForScheduling WaitingForVolumeAttachment
 };
 
 /// All codes that have a page.

@@ -52,7 +52,7 @@ const MANIFESTS: [&str; 6] = [
     include_str!("../../deploy/optional/host-path/rbac.yaml"),
 ];
 
-/// Longer than any story takes; only ends those that wait in vain.
+/// Longer than any story takes unless it says otherwise; only ends those that wait in vain.
 const DEADLINE: Duration = Duration::from_mins(20);
 
 type Play = dyn Fn(Stage) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync;
@@ -75,6 +75,7 @@ pub enum Place {
 pub struct Story {
     pub name: String,
     pub place: Place,
+    deadline: Duration,
     play: Arc<Play>,
 }
 
@@ -88,13 +89,23 @@ pub fn story<F>(name: impl Into<String>, play: impl Fn(Stage) -> F + Send + Sync
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    Story { name: name.into(), place: Place::Anywhere, play: Arc::new(move |stage| Box::pin(play(stage))) }
+    Story {
+        name: name.into(),
+        place: Place::Anywhere,
+        deadline: DEADLINE,
+        play: Arc::new(move |stage| Box::pin(play(stage))),
+    }
 }
 
 impl Story {
     /// The same with a place of its own.
     pub fn at(self, place: Place) -> Self {
         Self { place, ..self }
+    }
+
+    /// The same, given that long if that is more than others have.
+    pub fn given(self, time: Duration) -> Self {
+        Self { deadline: self.deadline.max(time), ..self }
     }
 }
 
@@ -165,7 +176,7 @@ async fn play(backend: Arc<dyn Backend>, log: Log, story: &Story) -> Result<(), 
         backend,
         expects_violations: Arc::default(),
     };
-    let playing = tokio::time::timeout(DEADLINE, (story.play)(stage.clone()));
+    let playing = tokio::time::timeout(story.deadline, (story.play)(stage.clone()));
     let mut report = match AssertUnwindSafe(playing).catch_unwind().await {
         Ok(Ok(())) => String::new(),
         Ok(Err(_)) => "the story waited in vain".to_owned(),

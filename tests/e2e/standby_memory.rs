@@ -20,13 +20,20 @@ use crate::stage::{DAEMON_NAMESPACE, Place, Stage, Story, story};
 
 const WAVE: usize = 250;
 const WAVES: usize = 7;
+/// More than a wave takes.
+const TIME_OF_A_WAVE: Duration = Duration::from_mins(1);
 const NODES: usize = 5;
 /// So many requests at once.
 const AT_ONCE: usize = 32;
 
 pub fn stories() -> Vec<Story> {
     let name = "standby_keeps_as_much_as_a_process_that_saw_nothing_come_and_go";
-    vec![story(name, churn).at(Place::RealServer)]
+    let time = TIME_OF_A_WAVE * u32::try_from(waves()).unwrap_or(u32::MAX);
+    vec![story(name, churn).at(Place::RealServer).given(time)]
+}
+
+fn waves() -> usize {
+    std::env::var("MOORING_WAVES").ok().and_then(|text| text.parse().ok()).unwrap_or(WAVES)
 }
 
 fn node(number: usize) -> String {
@@ -82,7 +89,7 @@ fn memory(daemon: &Daemon) -> u64 {
 }
 
 async fn churn(stage: Stage) {
-    let waves = std::env::var("MOORING_WAVES").ok().and_then(|text| text.parse().ok()).unwrap_or(WAVES);
+    let waves = waves();
     let _attacher = stage.attacher();
     for number in 0..NODES {
         stage.cluster.node(&node(number)).await;

@@ -133,7 +133,7 @@ const UNSHOWN: &[(&str, &str)] = &[
     ("Uncertain", "known to the daemon alone: a write without an answer"),
     ("VolumeBusy", "between two writes"),
     ("WaitingForDeletion", "between two writes"),
-    ("WishNotCurrent", "of a pod that was attached before its claim changed"),
+    ("ClaimOrVolumeChanged", "of a pod that was attached before its claim changed"),
     ("Annotating", "between two writes"),
     ("ObjectUnreadable", "of a list; a single object that cannot be read is an error of the reader"),
     ("DeleteFailed", "of a daemon with plugins of its own"),

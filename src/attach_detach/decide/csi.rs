@@ -134,7 +134,7 @@ pub enum Waiting {
     /// For the node's status to list the volume.
     Publishing,
     /// For claim or volume to be whole again: the desired attachment is kept but may not attach.
-    WishNotCurrent,
+    ClaimOrVolumeChanged,
     /// For the kubelet to unmount.
     DetachWaitingForUnmount {
         /// Why it is not forced.
@@ -205,7 +205,7 @@ impl Waiting {
         "DetachWaitingForNode",
         "DetachWaitingForSettlement",
         "Uncertain",
-        "WishNotCurrent",
+        "ClaimOrVolumeChanged",
         "ForeignWriter",
         "RestoreGrace",
         "ObjectUnreadable",
@@ -234,7 +234,7 @@ impl Waiting {
             Self::HeldByNode { .. } => "HeldByNode",
             Self::WaitingForDeletion => "WaitingForDeletion",
             Self::Publishing => "Publishing",
-            Self::WishNotCurrent => "WishNotCurrent",
+            Self::ClaimOrVolumeChanged => "ClaimOrVolumeChanged",
             Self::DetachWaitingForUnmount { .. } => "DetachWaitingForUnmount",
             Self::DetachWaitingForUnpublish => "DetachWaitingForUnpublish",
             Self::DetachWaitingForSettlement => "DetachWaitingForSettlement",
@@ -321,7 +321,7 @@ fn wanted(view: &NodeVolumeView<'_>, desired: &DesiredAttachment, now: Instant) 
         return wait(ReportAsAttached::No, Waiting::DetachWaitingForUnpublish);
     }
     let Some(source) = desired.attachable() else {
-        return wait(unattached(node_volume), Waiting::WishNotCurrent);
+        return wait(unattached(node_volume), Waiting::ClaimOrVolumeChanged);
     };
     if let Some(WhyRead::NameTaken(name)) = &node_volume.why_read {
         let waiting = Some(Waiting::ForeignAttachment { name: name.clone() });

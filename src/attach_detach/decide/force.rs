@@ -161,7 +161,7 @@ mod tests {
                 Ok(ForceReason::Timeout),
             ),
             (
-                "S4 the wish began later",
+                "S4 the desire began later",
                 Some(node("False", None)),
                 Some(0),
                 3,

@@ -34,7 +34,7 @@ fn wanted(view: &NodeVolumeView<'_>, desired: &DesiredAttachment) -> Verdict {
     }
     // What was listed before may be mounted, and is put back.
     if !(desired.is_current() || view.node_volume.may_be_mounted) {
-        return wait(ReportAsAttached::No, Waiting::WishNotCurrent);
+        return wait(ReportAsAttached::No, Waiting::ClaimOrVolumeChanged);
     }
     wait(ReportAsAttached::Yes, Waiting::Publishing)
 }

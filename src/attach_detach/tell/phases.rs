@@ -102,7 +102,7 @@ pub fn is_ours(phase: Phase, waiting: Option<&Waiting>) -> bool {
             | Waiting::AttachError { .. }
             | Waiting::HeldByNode { .. }
             | Waiting::WaitingForDeletion
-            | Waiting::WishNotCurrent
+            | Waiting::ClaimOrVolumeChanged
             | Waiting::DetachWaitingForUnmount { .. }
             | Waiting::DetachWaitingForAttacher
             | Waiting::DetachError { .. }

@@ -43,7 +43,7 @@ impl fmt::Display for Waiting {
                 f.write_str("an earlier VolumeAttachment of the same name has to go first")
             }
             Self::Publishing => f.write_str("the volume is attached; the node's status is about to say so"),
-            Self::WishNotCurrent => f.write_str(
+            Self::ClaimOrVolumeChanged => f.write_str(
                 "the pod's claim or its volume is not bound as it was: nothing is attached for it",
             ),
             Self::DetachWaitingForUnmount { unforced } => {

@@ -20,7 +20,7 @@ use crate::{
         annotations::{self, BIND_COMPLETED, BOUND_BY_CONTROLLER, SELECTED_NODE},
         matching::{
             choose_volume::Search,
-            predicate::{Wish, held_by, mismatch_for_named, refers_to},
+            predicate::{Requirements, held_by, mismatch_for_named, refers_to},
         },
         tell::{events, reason::ClaimReason},
     },
@@ -39,32 +39,36 @@ pub fn sync_claim(claim: &PersistentVolumeClaim, view: &View<'_>) -> ClaimDecisi
     if annotations::has(&claim.metadata, BIND_COMPLETED) {
         return sync_bound(claim, view);
     }
-    let wish = match Wish::of(claim) {
-        Ok(wish) => wish,
+    let requirements = match Requirements::of(claim) {
+        Ok(requirements) => requirements,
         Err(unreadable) => return ClaimDecision::waiting(claim, ClaimReason::Unreadable(unreadable)),
     };
-    if claim.spec.volume_name.is_empty() { sync_open(&wish, view) } else { sync_named(&wish, view) }
+    if claim.spec.volume_name.is_empty() {
+        sync_open(&requirements, view)
+    } else {
+        sync_named(&requirements, view)
+    }
 }
 
 /// Never bound, names no volume.
-fn sync_open(wish: &Wish<'_>, view: &View<'_>) -> ClaimDecision {
-    let decision = find_volume(wish, view);
+fn sync_open(requirements: &Requirements<'_>, view: &View<'_>) -> ClaimDecision {
+    let decision = find_volume(requirements, view);
     if !decision.reason.lacks_volume() {
         return decision;
     }
-    let near = view.volumes.unbound().nearest(wish, 1, &|name| {
+    let near = view.volumes.unbound().nearest(requirements, 1, &|name| {
         view.compared.note();
         view.volume(name)
     });
-    near.iter().fold(decision, |decision, near| decision.telling(events::nearest(wish, near)))
+    near.iter().fold(decision, |decision, near| decision.telling(events::nearest(requirements, near)))
 }
 
-fn find_volume(wish: &Wish<'_>, view: &View<'_>) -> ClaimDecision {
-    let claim = wish.claim;
-    let class = view.class(wish.class);
-    if class.is_none() && !wish.class.is_empty() {
+fn find_volume(requirements: &Requirements<'_>, view: &View<'_>) -> ClaimDecision {
+    let claim = requirements.claim;
+    let class = view.class(requirements.class);
+    if class.is_none() && !requirements.class.is_empty() {
         // A class that its watch has not delivered yet may delay the bind (S28).
-        let name = ClassName::from(wish.class);
+        let name = ClassName::from(requirements.class);
         if !view.proofs.is_without_class(&name, claim.metadata.resource_version) {
             return Decision::step(ClaimReason::ProvingClass(name.clone()), Step::ProveClass { class: name });
         }
@@ -75,11 +79,11 @@ fn find_volume(wish: &Wish<'_>, view: &View<'_>) -> ClaimDecision {
         Some(None | Some(BindingMode::Unknown)) => {
             return ClaimDecision::waiting(
                 claim,
-                ClaimReason::UnknownBindingMode(ClassName::from(wish.class)),
+                ClaimReason::UnknownBindingMode(ClassName::from(requirements.class)),
             );
         }
     };
-    match view.volumes.search(wish, delayed, &|name| view.volume(name), view.busy, view.compared) {
+    match view.volumes.search(requirements, delayed, &|name| view.volume(name), view.busy, view.compared) {
         Search::Found(volume) => return bind(&volume, claim, view),
         Search::Busy(volume) => return Decision::rest(ClaimReason::VolumeBusy(volume)),
         Search::Held(volume, mismatch) => {
@@ -105,23 +109,23 @@ fn find_volume(wish: &Wish<'_>, view: &View<'_>) -> ClaimDecision {
         };
         return ClaimDecision::waiting(claim, reason).writing(pending(claim));
     }
-    if !wish.class.is_empty() {
-        return provisioning::provision(claim, &ClassName::from(wish.class), class.as_deref(), view);
+    if !requirements.class.is_empty() {
+        return provisioning::provision(claim, &ClassName::from(requirements.class), class.as_deref(), view);
     }
     ClaimDecision::waiting(claim, ClaimReason::NoVolume).writing(pending(claim))
 }
 
 /// Never bound, names a volume: a user's choice, which class and selector do not overrule once the
 /// volume names the claim too.
-fn sync_named(wish: &Wish<'_>, view: &View<'_>) -> ClaimDecision {
-    let claim = wish.claim;
+fn sync_named(requirements: &Requirements<'_>, view: &View<'_>) -> ClaimDecision {
+    let claim = requirements.claim;
     let name = &claim.spec.volume_name;
     let Some(volume) = view.volume(name) else {
         let reason = ClaimReason::NamedMissing(name.clone());
         return ClaimDecision::waiting(claim, reason).writing(pending(claim));
     };
     let Some(reference) = &volume.spec.claim_ref else {
-        if let Some(mismatch) = mismatch_for_named(&volume, wish) {
+        if let Some(mismatch) = mismatch_for_named(&volume, requirements) {
             let reason = ClaimReason::NamedMismatched(name.clone(), mismatch);
             return ClaimDecision::waiting(claim, reason).writing(pending(claim));
         }

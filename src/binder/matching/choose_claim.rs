@@ -14,7 +14,7 @@ use std::{
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
-    predicate::{AccessModes, Group, Label, Wish, capacity, claim_class, mismatch_for_search},
+    predicate::{AccessModes, Group, Label, Requirements, capacity, claim_class, mismatch_for_search},
     quantity::Quantity,
 };
 use crate::{
@@ -103,14 +103,15 @@ impl ClaimIndex {
     }
 
     /// Notes that a claim found no volume and takes the next one that fits.
-    pub fn wait(&mut self, wish: &Wish<'_>) {
-        let key = wish.claim.key();
+    pub fn wait(&mut self, requirements: &Requirements<'_>) {
+        let key = requirements.claim.key();
         self.forget(&key);
-        let rank = (wish.request, Reverse((wish.claim.metadata.creation_timestamp, key.clone())));
-        let queue = (wish.group(), wish.labels().next());
+        let rank =
+            (requirements.request, Reverse((requirements.claim.metadata.creation_timestamp, key.clone())));
+        let queue = (requirements.group(), requirements.labels().next());
         let sets = self.waiting.entry(queue.clone()).or_default();
-        sets.entry(wish.modes).or_default().insert(rank.clone());
-        self.positions.insert(key, (queue, wish.modes, rank));
+        sets.entry(requirements.modes).or_default().insert(rank.clone());
+        self.positions.insert(key, (queue, requirements.modes, rank));
     }
 
     /// Notes that a claim no longer waits.
@@ -149,7 +150,8 @@ impl ClaimIndex {
             let fitting = ranks.range(..=most).rev().find(|rank| {
                 let (_, Reverse((_, key))) = rank;
                 let suits = |claim: Arc<PersistentVolumeClaim>| {
-                    Wish::of(&claim).is_ok_and(|wish| mismatch_for_search(volume, &wish).is_none())
+                    Requirements::of(&claim)
+                        .is_ok_and(|requirements| mismatch_for_search(volume, &requirements).is_none())
                 };
                 current(key).is_some_and(suits) && !declined.contains(key)
             });

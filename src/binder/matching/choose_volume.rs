@@ -16,8 +16,8 @@ use std::{
 use super::{
     nearest::Unbound,
     predicate::{
-        AccessModes, Comparisons, Group, Label, Mismatch, Wish, capacity, held_by, mismatch_for_reserved,
-        mismatch_for_search, selects,
+        AccessModes, Comparisons, Group, Label, Mismatch, Requirements, capacity, held_by,
+        mismatch_for_reserved, mismatch_for_search, selects,
     },
     quantity::Quantity,
 };
@@ -209,11 +209,11 @@ impl VolumeIndex {
     }
 
     /// The shortest bucket that holds every free volume for the claim, if there is any volume.
-    fn bucket_for(&self, wish: &Wish<'_>) -> Option<&BTreeMap<AccessModes, BySize>> {
-        let group = wish.group();
+    fn bucket_for(&self, requirements: &Requirements<'_>) -> Option<&BTreeMap<AccessModes, BySize>> {
+        let group = requirements.group();
         let mut shortest = self.free.get(&(group.clone(), None))?;
         let length = |sets: &BTreeMap<AccessModes, BySize>| sets.values().map(BTreeSet::len).sum::<usize>();
-        for label in wish.labels() {
+        for label in requirements.labels() {
             let bucket = self.free.get(&(group.clone(), Some(label)))?;
             if length(bucket) < length(shortest) {
                 shortest = bucket;
@@ -224,8 +224,8 @@ impl VolumeIndex {
 
     /// Whether the claim selects the labels that the volume is known to bear: most of many volumes are told apart by
     /// that, without a look at each.
-    fn is_selected(&self, name: &VolumeName, wish: &Wish<'_>) -> bool {
-        let Some(selector) = wish.claim.spec.selector.as_deref() else { return true };
+    fn is_selected(&self, name: &VolumeName, requirements: &Requirements<'_>) -> bool {
+        let Some(selector) = requirements.claim.spec.selector.as_deref() else { return true };
         let free = self.entries.get(name).and_then(|entry| entry.free.as_ref());
         free.is_some_and(|free| selects(selector, &free.labels))
     }
@@ -237,7 +237,7 @@ impl VolumeIndex {
     /// reserved for the claim, else the smallest free one. With `delayed` nothing free is taken.
     pub fn search(
         &self,
-        wish: &Wish<'_>,
+        requirements: &Requirements<'_>,
         delayed: bool,
         current: &dyn Fn(&VolumeName) -> Option<Arc<PersistentVolume>>,
         busy: &dyn Fn(&VolumeName) -> bool,
@@ -245,11 +245,11 @@ impl VolumeIndex {
     ) -> Search {
         let mut reserved: BTreeMap<(bool, u32), Arc<PersistentVolume>> = BTreeMap::new();
         let mut mismatched = None;
-        for name in self.referring_to(&wish.claim.key()) {
+        for name in self.referring_to(&requirements.claim.key()) {
             compared.note();
             let Some(volume) = current(name) else { continue };
-            let held = held_by(&volume, wish.claim);
-            match mismatch_for_reserved(&volume, wish) {
+            let held = held_by(&volume, requirements.claim);
+            match mismatch_for_reserved(&volume, requirements) {
                 None => {
                     let modes = AccessModes::known(&volume.spec.access_modes).count();
                     reserved.entry((held, modes)).or_insert(volume);
@@ -270,8 +270,8 @@ impl VolumeIndex {
         if let Some((volume, mismatch)) = mismatched {
             return Search::Held(volume, mismatch);
         }
-        let bucket = self.bucket_for(wish);
-        for modes in wish.modes.count()..=AccessModes::MOST {
+        let bucket = self.bucket_for(requirements);
+        for modes in requirements.modes.count()..=AccessModes::MOST {
             if let Some(volume) = reserved.get(&(false, modes)) {
                 return found(volume);
             }
@@ -280,15 +280,15 @@ impl VolumeIndex {
             }
             let mut best: Option<(&(Quantity, VolumeName), Arc<PersistentVolume>)> = None;
             for (set, sizes) in bucket.into_iter().flatten() {
-                if set.count() != modes || !set.contains(wish.modes) {
+                if set.count() != modes || !set.contains(requirements.modes) {
                     continue;
                 }
                 let first = sizes
-                    .range((wish.request, VolumeName::default())..)
+                    .range((requirements.request, VolumeName::default())..)
                     .inspect(|_| compared.note())
-                    .filter(|(_, name)| self.is_selected(name, wish) && !busy(name))
+                    .filter(|(_, name)| self.is_selected(name, requirements) && !busy(name))
                     .filter_map(|entry| Some((entry, current(&entry.1)?)))
-                    .find(|(_, volume)| mismatch_for_search(volume, wish).is_none());
+                    .find(|(_, volume)| mismatch_for_search(volume, requirements).is_none());
                 if let Some((entry, volume)) = first
                     && best.as_ref().is_none_or(|(least, _)| entry < *least)
                 {

@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::{
-    predicate::{Mismatch, Wish, capacity, mismatches, volume_class},
+    predicate::{Mismatch, Requirements, capacity, mismatches, volume_class},
     quantity::Quantity,
 };
 use crate::{
@@ -60,27 +60,27 @@ impl Unbound {
     /// At most so many volumes that do not fit, the nearest first.
     pub fn nearest(
         &self,
-        wish: &Wish<'_>,
+        requirements: &Requirements<'_>,
         most: usize,
         current: &dyn Fn(&VolumeName) -> Option<Arc<PersistentVolume>>,
     ) -> Vec<Near> {
-        let from = (wish.request, VolumeName::default());
+        let from = (requirements.request, VolumeName::default());
         let around = |volumes| {
             let volumes: &BTreeSet<(Quantity, VolumeName)> = volumes;
             volumes.range(from.clone()..).take(REACH).chain(volumes.range(..from.clone()).rev().take(REACH))
         };
-        let own = self.classes.get(wish.class).into_iter().flat_map(around);
+        let own = self.classes.get(requirements.class).into_iter().flat_map(around);
         let others = self
             .classes
             .iter()
-            .filter(|(class, _)| **class != wish.class)
+            .filter(|(class, _)| **class != requirements.class)
             .flat_map(|(_, volumes)| around(volumes))
             .take(2 * REACH);
         let mut found: Vec<_> = own
             .chain(others)
             .filter_map(|position| {
                 let volume = current(&position.1)?;
-                let mismatches = mismatches(&volume, wish);
+                let mismatches = mismatches(&volume, requirements);
                 (!mismatches.is_empty()).then_some((position, volume, mismatches))
             })
             .collect();

@@ -1,6 +1,6 @@
 //! Whether one volume suits one claim, and why not.
 //!
-//! In: one PersistentVolume and what a claim asks for ([`Wish`]). Out: nothing, or the first
+//! In: one PersistentVolume and what a claim asks for ([`Requirements`]). Out: nothing, or the first
 //! [`Mismatch`]. The two upstream checks are kept apart: [`mismatch_for_search`] judges volumes the
 //! binder picks itself, [`mismatch_for_named`] the one a user picked by name, where selector and
 //! phase do not count (pv-binder §2.1.B, §4.2).
@@ -28,7 +28,7 @@ impl AccessModes {
     pub const MOST: u32 = 4;
 
     /// The known modes of a list. A mode this version does not know is left out: a volume is not
-    /// trusted to offer it, and a claim that asks for it is refused by [`Wish::of`].
+    /// trusted to offer it, and a claim that asks for it is refused by [`Requirements::of`].
     #[must_use]
     pub fn known(modes: &[Text]) -> Self {
         Self(modes.iter().filter_map(|mode| bit(mode)).fold(0, |set, bit| set | bit))
@@ -134,7 +134,7 @@ impl fmt::Display for Unreadable {
 
 /// What a claim asks for, read once.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Wish<'a> {
+pub struct Requirements<'a> {
     pub claim: &'a PersistentVolumeClaim,
     /// Size; nothing asked for is zero.
     pub request: Quantity,
@@ -144,7 +144,7 @@ pub struct Wish<'a> {
     pub class: &'a str,
 }
 
-impl<'a> Wish<'a> {
+impl<'a> Requirements<'a> {
     /// Reads a claim.
     ///
     /// # Errors
@@ -198,7 +198,7 @@ impl Group {
 /// A label, as selectors ask for it.
 pub type Label = (Text, Text);
 
-impl Wish<'_> {
+impl Requirements<'_> {
     /// The group that a volume has to be of.
     #[must_use]
     pub fn group(&self) -> Group {
@@ -296,8 +296,8 @@ pub fn modes_differ(volume: &PersistentVolume, claim: &PersistentVolumeClaim) ->
     VolumeMode::of(volume.spec.volume_mode.as_deref()) != VolumeMode::of(claim.spec.volume_mode.as_deref())
 }
 
-fn too_small(volume: &PersistentVolume, wish: &Wish<'_>) -> bool {
-    capacity(volume).is_none_or(|capacity| capacity < wish.request)
+fn too_small(volume: &PersistentVolume, requirements: &Requirements<'_>) -> bool {
+    capacity(volume).is_none_or(|capacity| capacity < requirements.request)
 }
 
 fn attributes_differ(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
@@ -305,28 +305,28 @@ fn attributes_differ(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -
         != claim.spec.volume_attributes_class_name.as_deref().unwrap_or_default()
 }
 
-fn lacks_access_mode(volume: &PersistentVolume, wish: &Wish<'_>) -> bool {
-    !AccessModes::known(&volume.spec.access_modes).contains(wish.modes)
+fn lacks_access_mode(volume: &PersistentVolume, requirements: &Requirements<'_>) -> bool {
+    !AccessModes::known(&volume.spec.access_modes).contains(requirements.modes)
 }
 
 /// What speaks against a volume that already refers to the claim: class, selector and phase do
 /// not (pv-binder §4.2-6).
 // KCM: component-helpers/storage/volume/pv_helpers.go, FindMatchingVolume.
 #[must_use]
-pub fn mismatch_for_reserved(volume: &PersistentVolume, wish: &Wish<'_>) -> Option<Mismatch> {
-    if volume.spec.claim_ref.as_ref().is_some_and(|reference| !refers_to(reference, wish.claim)) {
+pub fn mismatch_for_reserved(volume: &PersistentVolume, requirements: &Requirements<'_>) -> Option<Mismatch> {
+    if volume.spec.claim_ref.as_ref().is_some_and(|reference| !refers_to(reference, requirements.claim)) {
         return Some(Mismatch::Taken);
     }
-    if lacks_access_mode(volume, wish) {
+    if lacks_access_mode(volume, requirements) {
         return Some(Mismatch::AccessModes);
     }
-    if too_small(volume, wish) {
+    if too_small(volume, requirements) {
         return Some(Mismatch::TooSmall);
     }
-    if VolumeMode::of(volume.spec.volume_mode.as_deref()) != wish.volume_mode {
+    if VolumeMode::of(volume.spec.volume_mode.as_deref()) != requirements.volume_mode {
         return Some(Mismatch::VolumeMode);
     }
-    if attributes_differ(volume, wish.claim) {
+    if attributes_differ(volume, requirements.claim) {
         return Some(Mismatch::Attributes);
     }
     volume.metadata.is_terminating().then_some(Mismatch::Terminating)
@@ -334,41 +334,50 @@ pub fn mismatch_for_reserved(volume: &PersistentVolume, wish: &Wish<'_>) -> Opti
 
 /// What speaks against a volume that is not reserved (pv-binder §4.2).
 #[must_use]
-pub fn mismatch_for_search(volume: &PersistentVolume, wish: &Wish<'_>) -> Option<Mismatch> {
+pub fn mismatch_for_search(volume: &PersistentVolume, requirements: &Requirements<'_>) -> Option<Mismatch> {
     if volume.spec.claim_ref.is_some() {
         return Some(Mismatch::Taken);
     }
-    if let Some(mismatch) = mismatch_for_reserved(volume, wish) {
+    if let Some(mismatch) = mismatch_for_reserved(volume, requirements) {
         return Some(mismatch);
     }
     if volume.status.phase != VolumePhase::Available {
         return Some(Mismatch::Phase);
     }
-    if wish.claim.spec.selector.as_ref().is_some_and(|selector| !selects(selector, &volume.metadata.labels)) {
+    if requirements
+        .claim
+        .spec
+        .selector
+        .as_ref()
+        .is_some_and(|selector| !selects(selector, &volume.metadata.labels))
+    {
         return Some(Mismatch::Selector);
     }
-    (volume_class(volume) != wish.class).then_some(Mismatch::Class)
+    (volume_class(volume) != requirements.class).then_some(Mismatch::Class)
 }
 
 /// Everything that speaks against a volume the binder might pick, for explanations. Nothing speaks
 /// against one that [`mismatch_for_search`] finds nothing against.
 #[must_use]
-pub fn mismatches(volume: &PersistentVolume, wish: &Wish<'_>) -> Vec<Mismatch> {
+pub fn mismatches(volume: &PersistentVolume, requirements: &Requirements<'_>) -> Vec<Mismatch> {
     let reserved = volume.spec.claim_ref.as_ref();
-    let taken = reserved.is_some_and(|reference| !refers_to(reference, wish.claim));
+    let taken = reserved.is_some_and(|reference| !refers_to(reference, requirements.claim));
     // Class, selector and phase of a volume that is reserved for the claim do not count, and no claim
     // asks for those of one that is reserved for another.
     let free = reserved.is_none();
-    let selector = wish.claim.spec.selector.as_ref();
+    let selector = requirements.claim.spec.selector.as_ref();
     [
         (taken, Mismatch::Taken),
         (volume.metadata.is_terminating(), Mismatch::Terminating),
         (free && volume.status.phase != VolumePhase::Available, Mismatch::Phase),
-        (free && volume_class(volume) != wish.class, Mismatch::Class),
-        (too_small(volume, wish), Mismatch::TooSmall),
-        (lacks_access_mode(volume, wish), Mismatch::AccessModes),
-        (VolumeMode::of(volume.spec.volume_mode.as_deref()) != wish.volume_mode, Mismatch::VolumeMode),
-        (attributes_differ(volume, wish.claim), Mismatch::Attributes),
+        (free && volume_class(volume) != requirements.class, Mismatch::Class),
+        (too_small(volume, requirements), Mismatch::TooSmall),
+        (lacks_access_mode(volume, requirements), Mismatch::AccessModes),
+        (
+            VolumeMode::of(volume.spec.volume_mode.as_deref()) != requirements.volume_mode,
+            Mismatch::VolumeMode,
+        ),
+        (attributes_differ(volume, requirements.claim), Mismatch::Attributes),
         (
             free && selector.is_some_and(|selector| !selects(selector, &volume.metadata.labels)),
             Mismatch::Selector,
@@ -383,23 +392,23 @@ pub fn mismatches(volume: &PersistentVolume, wish: &Wish<'_>) -> Vec<Mismatch> {
 /// (pv-binder §2.1.B-2).
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, checkVolumeSatisfyClaim.
 #[must_use]
-pub fn mismatch_for_named(volume: &PersistentVolume, wish: &Wish<'_>) -> Option<Mismatch> {
+pub fn mismatch_for_named(volume: &PersistentVolume, requirements: &Requirements<'_>) -> Option<Mismatch> {
     if volume.metadata.is_terminating() {
         return Some(Mismatch::Terminating);
     }
-    if too_small(volume, wish) {
+    if too_small(volume, requirements) {
         return Some(Mismatch::TooSmall);
     }
-    if volume_class(volume) != wish.class {
+    if volume_class(volume) != requirements.class {
         return Some(Mismatch::Class);
     }
-    if attributes_differ(volume, wish.claim) {
+    if attributes_differ(volume, requirements.claim) {
         return Some(Mismatch::Attributes);
     }
-    if VolumeMode::of(volume.spec.volume_mode.as_deref()) != wish.volume_mode {
+    if VolumeMode::of(volume.spec.volume_mode.as_deref()) != requirements.volume_mode {
         return Some(Mismatch::VolumeMode);
     }
-    lacks_access_mode(volume, wish).then_some(Mismatch::AccessModes)
+    lacks_access_mode(volume, requirements).then_some(Mismatch::AccessModes)
 }
 
 /// Whether a claim's selector accepts these labels of a volume.
@@ -415,7 +424,7 @@ pub fn selects(selector: &LabelSelector, labels: &TextMap) -> bool {
             "NotIn" => value.is_none_or(|value| !expression.values.contains(value)),
             "Exists" => value.is_some(),
             "DoesNotExist" => value.is_none(),
-            // `Wish::of` has refused every other operator.
+            // `Requirements::of` has refused every other operator.
             _ => false,
         }
     })

@@ -26,7 +26,7 @@ use crate::{
         act::write::Target,
         matching::{
             nearest::{Near, Unbound},
-            predicate::Wish,
+            predicate::Requirements,
         },
     },
     controller::diagnostics::{Kind, Reason, Rows, Subject, Wait, Waits, WallClock, row},
@@ -280,10 +280,10 @@ pub struct Page {
 }
 
 impl Page {
-    fn nearest(&self, wish: &Wish<'_>) -> Vec<Value> {
-        let near = self.unbound.nearest(wish, NEAREST, &|name| self.objects.volumes.get(name));
+    fn nearest(&self, requirements: &Requirements<'_>) -> Vec<Value> {
+        let near = self.unbound.nearest(requirements, NEAREST, &|name| self.objects.volumes.get(name));
         let row = |near: &Near| {
-            let text = |mismatch| events::wrong(mismatch, &near.volume, wish);
+            let text = |mismatch| events::wrong(mismatch, &near.volume, requirements);
             let wrong = near
                 .mismatches
                 .iter()
@@ -300,8 +300,8 @@ impl Page {
         wait: Option<&Wait<Standing<ClaimReason>>>,
     ) -> Value {
         let open = claim.spec.volume_name.is_empty();
-        let near = match Wish::of(claim) {
-            Ok(wish) if open => self.nearest(&wish),
+        let near = match Requirements::of(claim) {
+            Ok(requirements) if open => self.nearest(&requirements),
             _ => Vec::new(),
         };
         let mut row = match wait {

@@ -15,7 +15,7 @@ use crate::{
         act::write::WriteKind,
         matching::{
             nearest::Near,
-            predicate::{Mismatch, STORAGE, Wish, volume_class},
+            predicate::{Mismatch, Requirements, STORAGE, volume_class},
         },
     },
     kube_api::{
@@ -193,17 +193,17 @@ pub fn lost(claim: &PersistentVolumeClaim, why: &ClaimReason) -> [Event; 2] {
 
 /// Which volume comes closest to what a claim asks for.
 #[must_use]
-pub fn nearest(wish: &Wish<'_>, near: &Near) -> Event {
+pub fn nearest(requirements: &Requirements<'_>, near: &Near) -> Event {
     let wrong: Vec<String> =
-        near.mismatches.iter().map(|mismatch| wrong(*mismatch, &near.volume, wish)).collect();
+        near.mismatches.iter().map(|mismatch| wrong(*mismatch, &near.volume, requirements)).collect();
     let text = format!("the nearest volume is {:?}, but {}", &*near.volume.metadata.name, wrong.join(", "));
-    normal(wish.claim, "NearestVolume", text)
+    normal(requirements.claim, "NearestVolume", text)
 }
 
 /// What is wrong with a volume for a claim, with the facts. Names no other claim: the reader may not be allowed to see
 /// it (S41).
 #[must_use]
-pub fn wrong(mismatch: Mismatch, volume: &PersistentVolume, wish: &Wish<'_>) -> String {
+pub fn wrong(mismatch: Mismatch, volume: &PersistentVolume, requirements: &Requirements<'_>) -> String {
     match mismatch {
         Mismatch::Taken if volume.status.phase == VolumePhase::Released => {
             "it is Released and still refers to the claim that used it".to_owned()
@@ -212,17 +212,17 @@ pub fn wrong(mismatch: Mismatch, volume: &PersistentVolume, wish: &Wish<'_>) -> 
         Mismatch::Terminating => "it is being deleted".to_owned(),
         Mismatch::TooSmall => {
             let size = |map: &TextMap| map.get(STORAGE).cloned().unwrap_or_default();
-            let requests = &wish.claim.spec.resources.requests;
+            let requests = &requirements.claim.spec.resources.requests;
             format!("it has {:?} of the {:?} asked for", size(&volume.spec.capacity), size(requests))
         }
         Mismatch::Class => {
-            format!("its class is {:?} and the claim's {:?}", volume_class(volume), wish.class)
+            format!("its class is {:?} and the claim's {:?}", volume_class(volume), requirements.class)
         }
         Mismatch::Attributes => "its VolumeAttributesClass is another".to_owned(),
         Mismatch::VolumeMode => "its volumeMode is another".to_owned(),
         Mismatch::AccessModes => {
             let offered = &volume.spec.access_modes;
-            let missing: Vec<&str> = wish
+            let missing: Vec<&str> = requirements
                 .claim
                 .spec
                 .access_modes

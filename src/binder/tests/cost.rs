@@ -73,14 +73,14 @@ fn a_selector_costs_its_own_candidates() {
             let number = name.as_str().trim_start_matches("pv").parse().unwrap();
             Some(Arc::new(labelled(number)))
         };
-        let wish = Wish::of(&claim).unwrap();
-        let found = index.search(&wish, false, &current, &|_| false, &Comparisons::default());
+        let requirements = Requirements::of(&claim).unwrap();
+        let found = index.search(&requirements, false, &current, &|_| false, &Comparisons::default());
         assert!(matches!(found, Search::Found(volume) if *volume.metadata.name == *format!("pv{number:04}")));
         assert_eq!(looked.get(), 1);
     }
     let mut waiting = ClaimIndex::default();
     for number in 0..PAIRS {
-        waiting.wait(&Wish::of(&selecting(number)).unwrap());
+        waiting.wait(&Requirements::of(&selecting(number)).unwrap());
     }
     let looked = Cell::new(0);
     let current = |key: &ClaimKey| {
@@ -119,14 +119,19 @@ fn a_size_costs_its_own_candidates() {
         Some(Arc::new(sized(name.as_str(), size)))
     };
     let claim = asking("c", "3Gi");
-    let found =
-        index.search(&Wish::of(&claim).unwrap(), false, &current, &|_| false, &Comparisons::default());
+    let found = index.search(
+        &Requirements::of(&claim).unwrap(),
+        false,
+        &current,
+        &|_| false,
+        &Comparisons::default(),
+    );
     assert!(matches!(found, Search::Found(volume) if *volume.metadata.name == *"large"));
     assert_eq!(looked.get(), 1);
 
     let mut waiting = ClaimIndex::default();
     for claim in names().map(|name| asking(&name, "5Gi")).chain([asking("least", "3Gi")]) {
-        waiting.wait(&Wish::of(&claim).unwrap());
+        waiting.wait(&Requirements::of(&claim).unwrap());
     }
     let looked = Cell::new(0);
     let current = |key: &ClaimKey| {

@@ -49,7 +49,7 @@ fn labels_that_a_selector_insists_on() {
             {"key": "fast", "operator": "Exists"},
         ],
     }))));
-    let labels: Vec<_> = Wish::of(&claim).unwrap().labels().collect();
+    let labels: Vec<_> = Requirements::of(&claim).unwrap().labels().collect();
     assert_eq!(labels, [("kind".into(), "disk".into()), ("zone".into(), "a".into())]);
 }
 
@@ -62,7 +62,7 @@ fn s42_what_cannot_be_read_in_a_claim_is_named() {
     let of = |change: &dyn Fn(&mut PersistentVolumeClaim)| {
         let mut claim = claim("c");
         change(&mut claim);
-        Wish::of(&claim).unwrap_err().to_string()
+        Requirements::of(&claim).unwrap_err().to_string()
     };
     let size = of(&|claim| {
         claim.spec.resources.requests.insert("storage".to_owned(), "lots".to_owned());
@@ -99,11 +99,11 @@ fn only_what_nobody_has_and_nobody_deletes_is_free() {
         index.update(&name, Some(&other));
         assert!(!index.is_free(&name), "{row}");
         let claim = claim("other");
-        let wish = Wish::of(&claim).unwrap();
-        assert!(mismatch_for_search(&other, &wish).is_some(), "{row}");
+        let requirements = Requirements::of(&claim).unwrap();
+        assert!(mismatch_for_search(&other, &requirements).is_some(), "{row}");
         let current = |_: &VolumeName| panic!("a volume that is {row} is looked at");
         assert_eq!(
-            index.search(&wish, false, &current, &|_| false, &Comparisons::default()),
+            index.search(&requirements, false, &current, &|_| false, &Comparisons::default()),
             Search::Nothing,
             "{row}"
         );
@@ -157,7 +157,7 @@ fn a_volume_is_offered_to_who_waits_has_not_declined_and_still_fits() {
         claim
     });
     for claim in [&old, &large] {
-        index.wait(&Wish::of(claim).unwrap());
+        index.wait(&Requirements::of(claim).unwrap());
     }
     let none = BTreeSet::new();
     let candidate =

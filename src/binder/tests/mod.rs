@@ -25,7 +25,7 @@ use super::{
     matching::{
         choose_claim::ClaimIndex,
         choose_volume::{Search, VolumeIndex},
-        predicate::{Comparisons, Wish},
+        predicate::{Comparisons, Requirements},
     },
     planner::{Plan, Planner},
     tell::{diagnostics::Diagnostics, latency::Sample},

@@ -77,8 +77,8 @@ fn wanting(outlook: &Outlook) -> Wanting<'_> {
         }
     }
     for (pod, desired) in &outlook.desired {
-        for wish in desired {
-            if let Some(pods) = wanting.get_mut(&(&wish.volume, &wish.node)) {
+        for wanted in desired {
+            if let Some(pods) = wanting.get_mut(&(&wanted.volume, &wanted.node)) {
                 pods.push(pod);
             }
         }
@@ -217,7 +217,7 @@ impl Found<'_> {
             Some(
                 Waiting::WaitingForDeletion
                 | Waiting::Publishing
-                | Waiting::WishNotCurrent
+                | Waiting::ClaimOrVolumeChanged
                 | Waiting::DetachWaitingForUnpublish
                 | Waiting::DetachWaitingForSettlement
                 | Waiting::Uncertain

@@ -227,8 +227,8 @@ fn sees_pods(snapshot: &Snapshot) -> bool {
 fn pods<'a>(outlook: &'a Outlook, name: &NodeName) -> BTreeMap<&'a VolumeId, Vec<&'a PodKey>> {
     let mut pods: BTreeMap<&VolumeId, Vec<&PodKey>> = BTreeMap::new();
     for (pod, desired) in &outlook.desired {
-        for wish in desired.iter().filter(|wish| wish.node == *name) {
-            pods.entry(&wish.volume).or_default().push(pod);
+        for wanted in desired.iter().filter(|wanted| wanted.node == *name) {
+            pods.entry(&wanted.volume).or_default().push(pod);
         }
     }
     pods

@@ -167,7 +167,7 @@ fn of_attachment(waiting: &Waiting) -> Verdict {
         Waiting::NodeGone
         | Waiting::Unreadable { .. }
         | Waiting::ForeignAttachment { .. }
-        | Waiting::WishNotCurrent
+        | Waiting::ClaimOrVolumeChanged
         | Waiting::DetachWaitingForUnmount { unforced: Unforced::SwitchedOff }
         | Waiting::DetachWaitingForNode { unforced: Unforced::SwitchedOff } => Verdict::Blocked,
         _ => Verdict::Waiting,

@@ -9,7 +9,7 @@ use super::{Findings, Proposal, claimants, listed, patch, twins};
 use crate::{
     binder::{
         annotations::{BETA_STORAGE_PROVISIONER, BIND_COMPLETED, STORAGE_PROVISIONER, has},
-        matching::predicate::{Wish, mismatch_for_named},
+        matching::predicate::{Requirements, mismatch_for_named},
         tell::reason::ClaimReason,
     },
     explain::{assumptions::Assumptions, outlook::ask, snapshot::Snapshot},
@@ -169,10 +169,10 @@ fn look(
 }
 
 fn suits(claim: &PersistentVolumeClaim, volume: &PersistentVolume, findings: &mut Findings) {
-    let misfit = Wish::of(claim).map(|wish| {
+    let misfit = Requirements::of(claim).map(|requirements| {
         let mut reserved = volume.clone();
         reserved.spec.claim_ref = None;
-        mismatch_for_named(&reserved, &wish)
+        mismatch_for_named(&reserved, &requirements)
     });
     match misfit {
         Ok(None) => findings.proof.push("size, modes and class suit".to_owned()),

@@ -92,13 +92,13 @@ pub(super) fn propose(
         "a claim is bound to its volume, or the volume is unknown: a pod could write to it elsewhere",
     );
     let outlook = ask(snapshot, assumptions).attach_detach;
-    let is_wanted = outlook.desired.values().flatten().any(|wish| {
-        wish.volume.attachment_name(&wish.node) == *name
+    let is_wanted = outlook.desired.values().flatten().any(|wanted| {
+        wanted.volume.attachment_name(&wanted.node) == *name
             || source.is_some_and(|source| {
                 let volume = snapshot.objects.volumes.get(source);
                 let csi = volume.as_ref().and_then(|volume| volume.spec.csi.as_ref());
                 csi.is_some_and(|csi| {
-                    wish.volume.driver_and_handle() == (csi.driver.as_str(), &*csi.volume_handle)
+                    wanted.volume.driver_and_handle() == (csi.driver.as_str(), &*csi.volume_handle)
                 })
             })
     });

@@ -199,12 +199,13 @@ fn freed<'a>(
 ) {
     let volumes: BTreeSet<&VolumeId> = volumes.collect();
     for (pod, desired) in &before.desired {
-        for wish in desired.iter().filter(|wish| wish.node != *name && volumes.contains(&wish.volume)) {
-            let key = (wish.volume.clone(), wish.node.clone());
+        for wanted in desired.iter().filter(|wanted| wanted.node != *name && volumes.contains(&wanted.volume))
+        {
+            let key = (wanted.volume.clone(), wanted.node.clone());
             let waiting = before.pairs.get(&key).and_then(|pair| pair.waiting.as_ref());
             if matches!(waiting, Some(Waiting::HeldByNode { .. })) {
                 let text =
-                    format!("gets {} on {} when it is gone from {name}", handle(&wish.volume), wish.node);
+                    format!("gets {} on {} when it is gone from {name}", handle(&wanted.volume), wanted.node);
                 story.tell(When::Later, Risk::Safe, "PodGetsVolume", pod, text);
             }
         }

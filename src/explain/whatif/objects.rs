@@ -141,28 +141,28 @@ pub(super) fn delete_pod(snapshot: &Snapshot, assumptions: &Assumptions, key: &P
     let after = ask(&copy, assumptions).attach_detach;
     let mine = before.desired.get(key).map(Vec::as_slice).unwrap_or_default();
     let mut let_go = 0;
-    for wish in mine {
+    for wanted in mine {
         let is_wanted = after
             .desired
             .values()
             .flatten()
-            .any(|other| other.volume == wish.volume && other.node == wish.node);
+            .any(|other| other.volume == wanted.volume && other.node == wanted.node);
         if is_wanted {
-            let text = format!("stays on {}: other pods there use it", wish.node);
-            story.tell(When::Now, Risk::Safe, "StaysAttached", nodes::handle(&wish.volume), text);
+            let text = format!("stays on {}: other pods there use it", wanted.node);
+            story.tell(When::Now, Risk::Safe, "StaysAttached", nodes::handle(&wanted.volume), text);
             continue;
         }
         let_go += 1;
-        let node = snapshot.objects.nodes.get(&wish.node);
+        let node = snapshot.objects.nodes.get(&wanted.node);
         let is_alive = node.as_deref().is_some_and(Node::is_ready);
         let (when, risk, text) = if is_alive {
-            (When::Then, Risk::Safe, format!("leaves {} when its kubelet has unmounted it", wish.node))
+            (When::Then, Risk::Safe, format!("leaves {} when its kubelet has unmounted it", wanted.node))
         } else {
-            (When::Later, Risk::Care, format!("leaves {} only by force: its kubelet is silent", wish.node))
+            (When::Later, Risk::Care, format!("leaves {} only by force: its kubelet is silent", wanted.node))
         };
-        story.tell(when, risk, "Detach", nodes::handle(&wish.volume), text);
+        story.tell(when, risk, "Detach", nodes::handle(&wanted.volume), text);
         for (other, desired) in &before.desired {
-            let waits = desired.iter().filter(|it| it.volume == wish.volume && it.node != wish.node);
+            let waits = desired.iter().filter(|it| it.volume == wanted.volume && it.node != wanted.node);
             for it in waits {
                 let pair = before.pairs.get(&(it.volume.clone(), it.node.clone()));
                 if matches!(pair.and_then(|pair| pair.waiting.as_ref()), Some(Waiting::HeldByNode { .. })) {
