@@ -29,11 +29,11 @@ pub(super) fn never_by_hand() -> Action {
     never("delete the VolumeAttachment or its finalizer by hand: the disk may be written from two machines")
 }
 
-/// A node that is not Ready holds a volume.
-pub(super) fn of_silent_node(node: &str) -> [Action; 3] {
+/// A node that is not Ready holds a volume, or is to; and what follows when it is back.
+pub(super) fn of_silent_node(node: &str, then: &str) -> [Action; 3] {
     let taint = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute";
     [
-        safe(format!("bring {node} back: the detach follows when its kubelet reports"), &[]),
+        safe(format!("bring {node} back: {then} when its kubelet reports"), &[]),
         care(
             format!(
                 "only if {node} is proven off (powered down or fenced): its pods are removed, and its volumes are \

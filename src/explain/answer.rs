@@ -21,8 +21,11 @@ use super::{
 use crate::{
     attach_detach::dry_run::volume_of,
     kube_api::{
-        ids::AttachmentName,
-        kinds::{ClaimRef, ObjectRef, PersistentVolume, PersistentVolumeClaim, VolumeAttachment},
+        ids::{AttachmentName, Uid},
+        kinds::{
+            ClaimRef, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, StorageClass,
+            VolumeAttachment,
+        },
     },
 };
 
@@ -37,7 +40,12 @@ pub fn explain(snapshot: &Snapshot, subject: &Subject, assumptions: &Assumptions
     let mut links = links(&view, subject);
     let is_missing = snapshot.is_absent(&subject.object()) && !matches!(subject, Subject::Node(_));
     let worst = links.iter().map(|link| link.verdict).max().unwrap_or(Verdict::Healthy);
-    let deciding = links.iter().rposition(|link| link.verdict == worst).unwrap_or_default();
+    // Of a claim that is being deleted people ask why it is still there, not why its volume gets nowhere.
+    let is_own = |link: &Link| matches!(subject, Subject::Claim(_)) && link.step.reason == claim::TERMINATING;
+    let (worst, deciding) = match links.first().filter(|link| is_own(link)) {
+        Some(own) => (own.verdict, 0),
+        None => (worst, links.iter().rposition(|link| link.verdict == worst).unwrap_or_default()),
+    };
     let is_well = worst == Verdict::Healthy;
     for (index, link) in links.iter_mut().enumerate() {
         link.step.is_blocker = !is_well && index == deciding;
@@ -55,7 +63,7 @@ pub fn explain(snapshot: &Snapshot, subject: &Subject, assumptions: &Assumptions
     let mut actions = actions(&links);
     if verdict == Verdict::Forbidden {
         let uid = view.whole(subject).and_then(|object| object.pointer("/metadata/uid")?.as_str());
-        if let Some(word) = uid.and_then(|uid| last_word(&view, uid)) {
+        if let Some(word) = uid.and_then(|uid| last_word(&view, &Uid::from(uid))) {
             summary = format!("{summary}; {word}");
         }
         actions.push(safe(
@@ -69,6 +77,7 @@ pub fn explain(snapshot: &Snapshot, subject: &Subject, assumptions: &Assumptions
     };
     let chain = chain(subject, &links);
     let mut unknown = unknown(&links);
+    unknown.extend(not_looked_for(&view, subject));
     if others > 0 && !candidates.is_empty() {
         unknown.push(format!("{others} more volumes are bound to other claims and are not shown."));
     }
@@ -217,6 +226,27 @@ fn unknown(links: &[Link]) -> Vec<String> {
         }
     }
     all
+}
+
+/// What a reading by name leaves out, and the command that has it.
+fn not_looked_for(view: &View<'_>, subject: &Subject) -> Option<String> {
+    match subject {
+        Subject::Class(name)
+            if !view.snapshot.is_listed::<PersistentVolumeClaim>()
+                && get::<StorageClass>(view, name).is_some() =>
+        {
+            Some("Which claims of the class wait was not looked for: mooring doctor tells.".to_owned())
+        }
+        Subject::Node(name)
+            if !view.snapshot.is_listed::<VolumeAttachment>() && get::<Node>(view, name).is_some() =>
+        {
+            Some(format!(
+                "Attachments that neither the node's lists nor its pods name were not looked for: mooring node {name} \
+                 lists all."
+            ))
+        }
+        _ => None,
+    }
 }
 
 /// Drivers that the chain waits for.

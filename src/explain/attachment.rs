@@ -251,7 +251,7 @@ fn unmounts(view: &View<'_>, link: Link, node: &NodeName, unforced: Unforced, ob
                 at,
                 Some(&condition),
             );
-            for action in of_silent_node(node.as_str()) {
+            for action in of_silent_node(node.as_str(), "the detach follows") {
                 link = link.act(action);
             }
             link
@@ -259,7 +259,7 @@ fn unmounts(view: &View<'_>, link: Link, node: &NodeName, unforced: Unforced, ob
         Unforced::SwitchedOff => {
             let mut link = link.blocked_by(object, format!("is not Ready{since}"));
             link.verdict = Verdict::Blocked;
-            for action in of_silent_node(node.as_str()) {
+            for action in of_silent_node(node.as_str(), "the detach follows") {
                 link = link.act(action);
             }
             link

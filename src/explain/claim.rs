@@ -17,16 +17,26 @@ use super::{
     writes,
 };
 use crate::{
-    binder::{act::write::WriteKind, matching::predicate::claim_class, tell::reason::ClaimReason},
-    kube_api::{
-        ids::{ClaimKey, Uid},
-        kinds::{ClaimPhase, PersistentVolume, PersistentVolumeClaim},
+    binder::{
+        act::write::WriteKind, annotations::SELECTED_NODE, matching::predicate::claim_class,
+        tell::reason::ClaimReason,
     },
+    kube_api::{
+        ids::{ClaimKey, PodKey, Uid},
+        kinds::{ClaimPhase, Narrow, PersistentVolume, PersistentVolumeClaim, Pod},
+    },
+    state::Objects,
 };
 
 /// The provisioner of classes that have none.
 // KCM: pkg/volume/util/storageclass.go and pkg/apis/storage, NotSupportedProvisioner.
 pub(super) const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
+
+/// An object that is being deleted.
+pub(super) const TERMINATING: &str = "Terminating";
+
+/// The finalizer that keeps a claim as long as a pod uses it.
+pub(super) const PROTECTION: &str = "kubernetes.io/pvc-protection";
 
 /// The longest pause between two tries of an external-provisioner (its default, `--retry-interval-max`), in seconds.
 const LONGEST_PAUSE: i64 = 5 * 60;
@@ -93,44 +103,45 @@ pub(super) fn candidates(view: &View<'_>, key: &ClaimKey) -> (Vec<Candidate>, us
 }
 
 fn settled(view: &View<'_>, claim: &PersistentVolumeClaim) -> Link {
-    let subject = Subject::Claim(claim_key(claim));
-    let volume = &claim.spec.volume_name;
-    if let Some(deleted) = claim.metadata.deletion_timestamp.as_deref() {
-        let finalizers: Vec<&str> = claim.metadata.finalizers.iter().map(|it| &**it).collect();
-        let users: Vec<String> = view
-            .attach_detach
-            .desired
-            .keys()
-            .filter(|pod| pod.namespace() == claim.metadata.namespace.as_str())
-            .filter(|pod| uses(view, pod, claim))
-            .map(ToString::to_string)
-            .collect();
-        let (told, until) = if users.is_empty() {
-            (String::new(), "the finalizers are gone".to_owned())
-        } else {
-            let users = users.join(", ");
-            (format!("; pods that use it: {users}"), format!("these pods have ended: {users}"))
-        };
-        let message = format!("it is being deleted and waits for {}{told}", finalizers.join(", "));
-        return Link::new(&subject, "Terminating", message, Verdict::Waiting)
-            .next("Delete", Some(&until))
-            .since(Some(*deleted))
-            .act(never("take the finalizer off by hand: a pod may still write to the volume"));
-    }
-    Link::new(&subject, "Bound", format!("bound to {volume}"), Verdict::Healthy)
+    let key = claim.key();
+    let subject = Subject::Claim(key.clone());
+    let Some(deleted) = claim.metadata.deletion_timestamp.as_deref() else {
+        let message = format!("bound to {}", claim.spec.volume_name);
+        return Link::new(&subject, "Bound", message, Verdict::Healthy);
+    };
+    let finalizers: Vec<&str> = claim.metadata.finalizers.iter().map(|it| &**it).collect();
+    let users: Vec<String> = users(view.objects(), &key).iter().map(ToString::to_string).collect();
+    let (told, until) = if users.is_empty() {
+        (String::new(), "the finalizers are gone".to_owned())
+    } else {
+        let users = users.join(", ");
+        (format!("; pods that use it: {users}"), format!("these pods have ended: {users}"))
+    };
+    let message = format!("claim {key} is being deleted and waits for {}{told}", finalizers.join(", "));
+    Link::new(&subject, TERMINATING, message, Verdict::Waiting)
+        .next("Delete", Some(&until))
+        .since(Some(*deleted))
+        .act(never("take the finalizer off by hand: a pod may still write to the volume"))
 }
 
-fn uses(view: &View<'_>, pod: &crate::kube_api::ids::PodKey, claim: &PersistentVolumeClaim) -> bool {
-    use crate::kube_api::kinds::{Pod, PodVolumeSource};
-    let Some(pod) = get::<Pod>(view, pod) else { return false };
-    pod.spec.volumes.iter().any(|volume| match &volume.source {
-        PodVolumeSource::PersistentVolumeClaim(source) => *source.claim_name == *claim.metadata.name,
-        _ => false,
-    })
+/// Whether kubelets start pods with a claim although it is being deleted.
+// kubelet: pkg/kubelet/volumemanager/populator, getPVCExtractPV.
+pub(super) fn may_be_mounted(claim: &PersistentVolumeClaim) -> bool {
+    claim.metadata.finalizers.iter().any(|finalizer| &**finalizer == PROTECTION)
 }
 
-fn claim_key(claim: &PersistentVolumeClaim) -> ClaimKey {
-    ClaimKey::new(&claim.metadata.namespace, &claim.metadata.name)
+/// Pods on nodes that use a claim and have not ended: those for which it is protected.
+// KCM: pkg/controller/volume/pvcprotection, podUsesPVC.
+pub(super) fn users(objects: &Objects, key: &ClaimKey) -> Vec<PodKey> {
+    let mut users = Vec::new();
+    objects.pods.for_each(|pod| {
+        let uses = || pod.spec.volumes.iter().any(|volume| pod.claim_of(volume).as_ref() == Some(key));
+        if !pod.spec.node_name.is_empty() && !pod.is_terminated() && uses() {
+            users.push(pod.key());
+        }
+    });
+    users.sort();
+    users
 }
 
 /// The link of a claim that waits.
@@ -139,7 +150,7 @@ fn of_reason(
     claim: &PersistentVolumeClaim,
     (reason, write): (&ClaimReason, Option<WriteKind>),
 ) -> Link {
-    let key = claim_key(claim);
+    let key = claim.key();
     let subject = Subject::Claim(key.clone());
     let not_seen = reason.wants_volume() && !view.snapshot.is_listed::<PersistentVolume>();
     let is_proving = matches!(reason, ClaimReason::ProvingClass(_) | ClaimReason::ProvingLost(_));
@@ -147,6 +158,9 @@ fn of_reason(
         what.starts_with("persistentvolume") || what.starts_with("storageclass") || what.starts_with("pv/")
     };
     if let Some(what) = view.lacks_rights(needed).filter(|_| not_seen || is_proving) {
+        if claim.metadata.is_terminating() {
+            return settled(view, claim);
+        }
         if claim.status.phase == ClaimPhase::Bound && !claim.spec.volume_name.is_empty() {
             let message = format!("bound to {}, as it says itself", claim.spec.volume_name);
             return Link::new(&subject, "Bound", message, Verdict::Healthy);
@@ -160,6 +174,9 @@ fn of_reason(
         if let Some(link) = told.or_else(|| absent_provisioner(view, &subject, driver, asked)) {
             return writes::of_claim(link, write);
         }
+    }
+    if let (ClaimReason::WaitsForFirstConsumer, Some(pod)) = (reason, users(view.objects(), &key).first()) {
+        return not_scheduled(view, claim, pod);
     }
     let message = match reason {
         ClaimReason::NoVolume => no_volume(claim),
@@ -189,6 +206,32 @@ fn of_reason(
         link = link.act(action);
     }
     writes::of_claim(link, write)
+}
+
+/// A pod that uses the claim is on a node, and the scheduler, which would have chosen one for the claim, was not asked.
+fn not_scheduled(view: &View<'_>, claim: &PersistentVolumeClaim, pod: &PodKey) -> Link {
+    let node = get::<Pod>(view, pod).map(|pod| pod.spec.node_name.to_string()).unwrap_or_default();
+    let message = format!(
+        "pod {pod} is on node {node} without the scheduler, which alone chooses a node for the claim: the pod's maker set \
+         spec.nodeName, or the claim is younger than the pod"
+    );
+    let (name, namespace) = (claim.metadata.name.as_str(), claim.metadata.namespace.as_str());
+    let chosen = format!("{SELECTED_NODE}={node}");
+    let link = Link::new(&Subject::Claim(claim.key()), "WaitingForFirstConsumer", message, Verdict::Blocked)
+        .blocked_by(Subject::Pod(pod.clone()).json(), "is on a node without the scheduler")
+        .next("Bind", Some("the claim names its node, or a pod that uses it is scheduled"))
+        .act(safe(
+            "make the pod anew without spec.nodeName (a nodeSelector for kubernetes.io/hostname keeps it on its node): the \
+             scheduler then chooses for pod and claim",
+            &["kubectl", "get", "pod", pod.name(), "-n", pod.namespace(), "-o", "yaml"],
+        ));
+    let by_hand = care(
+        format!(
+            "or, if a provisioner makes the volume, say what the scheduler would: the volume is made for {node}"
+        ),
+        &["kubectl", "annotate", "pvc", name, "-n", namespace, &chosen],
+    );
+    link.act(by_hand)
 }
 
 fn no_volume(claim: &PersistentVolumeClaim) -> String {

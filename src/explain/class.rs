@@ -10,10 +10,10 @@ use super::{
     view::{Missing, View, get},
 };
 use crate::{
-    binder::matching::predicate::claim_class,
+    binder::{annotations::csi_name, matching::predicate::claim_class},
     kube_api::{
         ids::{ClaimKey, ClassName},
-        kinds::{ClaimPhase, StorageClass},
+        kinds::{ClaimPhase, Narrow, PersistentVolumeClaim, StorageClass},
     },
 };
 
@@ -42,7 +42,9 @@ pub(super) fn links(view: &View<'_>, name: &ClassName) -> Vec<Link> {
             ),
         }];
     };
-    let driver = class.provisioner.as_str();
+    // By the name of the CSI driver that took it over.
+    let named = class.provisioner.as_str();
+    let driver = csi_name(named).unwrap_or(named);
     let when =
         class.volume_binding_mode.map_or_else(|| "no binding mode".to_owned(), |mode| format!("{mode:?}"));
     let first = match view.sidecars.presence(driver, Sidecar::Provisioner) {
@@ -72,10 +74,15 @@ pub(super) fn links(view: &View<'_>, name: &ClassName) -> Vec<Link> {
             absent(&subject, driver, message)
         }
     };
+    let detail = format!("{named}  {when}  {:?}", class.reclaim_policy);
+    // Who reads by name has not seen the claims.
+    if !view.snapshot.is_listed::<PersistentVolumeClaim>() {
+        return vec![first.detail(detail)];
+    }
     let mut waiting: Vec<ClaimKey> = Vec::new();
     view.objects().claims.for_each(|claim| {
         if claim.status.phase != ClaimPhase::Bound && *claim_class(claim) == *name.as_str() {
-            waiting.push(ClaimKey::new(&claim.metadata.namespace, &claim.metadata.name));
+            waiting.push(claim.key());
         }
     });
     waiting.sort();
@@ -84,8 +91,7 @@ pub(super) fn links(view: &View<'_>, name: &ClassName) -> Vec<Link> {
         1 => "1 claim waits".to_owned(),
         count => format!("{count} claims wait"),
     };
-    let detail = format!("{driver}  {when}  {:?}  {waiting}", class.reclaim_policy);
-    std::iter::once(first.detail(detail)).chain(claims).collect()
+    std::iter::once(first.detail(format!("{detail}  {waiting}"))).chain(claims).collect()
 }
 
 fn absent(subject: &Subject, driver: &str, message: String) -> Link {

@@ -53,7 +53,7 @@ pub(super) fn links(view: &View<'_>, name: &NodeName) -> Vec<Link> {
             // Nothing waits there: it is told, and is no one's trouble yet.
             let link = Link::new(&subject, "NotReady", message, Verdict::Waiting)
                 .next("Recheck", Some("its kubelet reports again, or a pod there is deleted"));
-            of_silent_node(name.as_str()).into_iter().fold(link, Link::act)
+            of_silent_node(name.as_str(), "the detach follows").into_iter().fold(link, Link::act)
         }
     };
     let since = node.ready().and_then(|ready| ready.last_transition_time);

@@ -6,7 +6,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
 use super::{
-    actions::{care, safe},
+    actions::{care, of_silent_node, safe},
     age, attachment, claim,
     links::Link,
     report::Verdict,
@@ -74,8 +74,14 @@ pub(super) fn links(view: &View<'_>, key: &PodKey) -> Vec<Link> {
         links.extend(of_claim(view, &claim, Some(&pod.spec.node_name)));
         links.extend(unresolved);
     }
+    if !pod.spec.node_name.is_empty() {
+        // It is still mounted: what it waits for is the pod's end.
+        for link in links.iter_mut().filter(|link| is_protected(view, link)) {
+            link.verdict = Verdict::Healthy;
+        }
+    }
     if links.iter().all(|link| link.verdict == Verdict::Healthy) {
-        links.extend(not_mounted(view, &pod));
+        links.extend(not_mounted(view, &pod).or_else(|| not_started(view, &pod)));
     }
     if pod.spec.node_name.is_empty() {
         // What waits for the pod to be scheduled is not what it waits for.
@@ -194,6 +200,30 @@ fn not_mounted(view: &View<'_>, pod: &Pod) -> Option<Link> {
             &["kubectl", "get", "pods", "-A", "--field-selector", &field],
         ));
     Some(link.detail(format!("on {node}")))
+}
+
+/// Whether a link is that of a claim which is being deleted and which kubelets mount all the same.
+fn is_protected(view: &View<'_>, link: &Link) -> bool {
+    let name = |field| link.step.object.get(field).and_then(Value::as_str).unwrap_or_default();
+    link.step.reason == claim::TERMINATING
+        && get::<PersistentVolumeClaim>(view, &ClaimKey::new(name("namespace"), name("name")))
+            .is_some_and(|claim| claim::may_be_mounted(&claim))
+}
+
+/// All is where it should be, and no kubelet is there to start the pod.
+fn not_started(view: &View<'_>, pod: &Pod) -> Option<Link> {
+    let node = get::<Node>(view, &pod.spec.node_name).filter(|node| !node.is_ready())?;
+    let name = &pod.spec.node_name;
+    if pod.status.phase != PodPhase::Pending {
+        return None;
+    }
+    let message = format!("node {name} is not Ready: its kubelet starts no pods");
+    let since = node.ready().and_then(|ready| ready.last_transition_time);
+    let link = Link::new(&Subject::Node(name.clone()), "NotReady", message, Verdict::Waiting)
+        .detail("not Ready")
+        .since(since)
+        .next("Start", Some("its kubelet reports again"));
+    Some(of_silent_node(name.as_str(), "the pod starts").into_iter().fold(link, Link::act))
 }
 
 /// A volume that cannot be attached yet; what the claim or volume says itself is left to it.

@@ -37,8 +37,16 @@ pub fn codes() -> impl Iterator<Item = &'static str> {
 /// The page about a code.
 #[must_use]
 pub fn page(code: &str) -> Option<&'static str> {
-    let found = PAGES.binary_search_by_key(&code, |(code, _)| code).ok()?;
-    PAGES.get(found).map(|(_, text)| *text)
+    entry(code).map(|(_, text)| *text)
+}
+
+/// A code that has a page.
+pub(super) fn code(code: &str) -> Option<&'static str> {
+    entry(code).map(|(code, _)| *code)
+}
+
+fn entry(code: &str) -> Option<&'static (&'static str, &'static str)> {
+    PAGES.get(PAGES.binary_search_by_key(&code, |(code, _)| code).ok()?)
 }
 
 #[cfg(test)]

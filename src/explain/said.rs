@@ -24,7 +24,7 @@ pub(super) fn last_warning<'a>(view: &View<'a>, uid: &Uid, reasons: &[&str]) -> 
     let is_meant = |event: &&Event| {
         event.type_.as_deref() == Some("Warning")
             && event.reason.as_deref().is_some_and(|reason| reasons.contains(&reason))
-            && event.involved_object.uid.as_deref().is_some_and(|of| Uid::from(of) == *uid)
+            && is_about(event, uid)
             && source(event) != Some(BINDER)
     };
     let told = view.snapshot.events.iter().filter(is_meant);
@@ -34,8 +34,8 @@ pub(super) fn last_warning<'a>(view: &View<'a>, uid: &Uid, reasons: &[&str]) -> 
 
 /// What was said last about an object, by whichever program, as a sentence's end: all that one may know who may read
 /// nothing but events.
-pub(super) fn last_word(view: &View<'_>, uid: &str) -> Option<String> {
-    let told = view.snapshot.events.iter().filter(|event| event.involved_object.uid.as_deref() == Some(uid));
+pub(super) fn last_word(view: &View<'_>, uid: &Uid) -> Option<String> {
+    let told = view.snapshot.events.iter().filter(|event| is_about(event, uid));
     let (at, event) = told.filter_map(|event| Some((at(event)?, event))).max_by_key(|(at, _)| *at)?;
     let by = source(event).unwrap_or("an event");
     let reason = event.reason.as_deref().unwrap_or_default();
@@ -50,6 +50,10 @@ pub(super) fn at(event: &Event) -> Option<Timestamp> {
         event.series.as_ref().and_then(|series| series.last_observed_time.as_ref()).map(|time| time.0);
     let last = event.last_timestamp.as_ref().or(event.first_timestamp.as_ref()).map(|time| time.0);
     series.or(last).or(event.event_time.as_ref().map(|time| time.0))
+}
+
+fn is_about(event: &Event, uid: &Uid) -> bool {
+    event.involved_object.uid.as_deref().is_some_and(|of| Uid::from(of) == *uid)
 }
 
 fn source(event: &Event) -> Option<&str> {

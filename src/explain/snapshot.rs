@@ -46,6 +46,10 @@ pub const DRIVER_PODS: &str = "pods of CSI drivers";
 pub const PODS_THERE: &str = "pods there";
 /// Events, for [`Snapshot::note_read`].
 pub const EVENTS: &str = "events";
+/// All claims of the one namespace that was asked about, for [`Snapshot::note_read`].
+pub const CLAIMS_THERE: &str = "claims there";
+/// Events of the one namespace that was asked about, for [`Snapshot::note_read`].
+pub const EVENTS_THERE: &str = "events there";
 
 /// What was read.
 #[derive(Debug)]
@@ -97,6 +101,11 @@ impl Snapshot {
     #[must_use]
     pub fn part_of(whole: Arc<Objects>, taken_at: Timestamp) -> Self {
         Self { whole: Some(whole), ..Self::new(taken_at) }
+    }
+
+    /// Whether it is taken from tables that hold all there is.
+    pub(super) fn is_part(&self) -> bool {
+        self.whole.is_some()
     }
 
     /// Takes an object that was read whole. Objects of kinds without a table are kept as they are.

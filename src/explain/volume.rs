@@ -59,10 +59,13 @@ pub(super) fn link(view: &View<'_>, name: &VolumeName) -> Link {
     let link = match volume.metadata.deletion_timestamp.as_deref() {
         Some(deleted) => {
             let finalizers: Vec<&str> = volume.metadata.finalizers.iter().map(|it| &**it).collect();
-            let message =
-                format!("{}; it is being deleted and waits for {}", link.step.message, finalizers.join(", "));
+            let message = format!(
+                "{}; volume {name} is being deleted and waits for {}",
+                link.step.message,
+                finalizers.join(", ")
+            );
             let verdict = link.verdict.max(Verdict::Waiting);
-            Link::new(&subject, "Terminating", message, verdict)
+            Link::new(&subject, claim::TERMINATING, message, verdict)
                 .next("Delete", Some("the finalizers are gone"))
                 .since(Some(*deleted))
         }

@@ -8,11 +8,14 @@ use std::{collections::BTreeMap, time::Duration};
 use k8s_openapi::jiff::Timestamp;
 use mooring::{
     attach_detach::desired::volume_name::VolumeId,
-    explain::snapshot::{DRIVER_PODS, EVENTS, LEASES, Snapshot, Unseen},
+    explain::snapshot::{
+        CLAIMS_THERE, DRIVER_PODS, EVENTS, EVENTS_THERE, LEASES, PODS_THERE, Snapshot, Unseen,
+    },
     kube_api::{
-        ids::{AttachmentName, DriverName, NodeName},
+        ids::{AttachmentName, ClaimKey, DriverName, NodeName},
         kinds::{
-            CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, VolumeAttachment,
+            CsiDriver, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
+            VolumeAttachment,
         },
     },
 };
@@ -26,6 +29,8 @@ pub struct Cluster {
     at: Option<Timestamp>,
     /// What was not read; everything else was.
     unseen: Vec<Hidden>,
+    /// Whether pods, claims and events of the namespace were read all the same.
+    reads_namespace: bool,
     nodes: BTreeMap<String, Value>,
     classes: BTreeMap<String, Value>,
     drivers: BTreeMap<String, Value>,
@@ -87,6 +92,16 @@ impl Cluster {
         );
         for what in [LEASES, DRIVER_PODS, EVENTS].into_iter().filter(|what| is_seen(what)) {
             snapshot.note_read(what);
+        }
+        for what in [PODS_THERE, CLAIMS_THERE, EVENTS_THERE].into_iter().filter(|_| self.reads_namespace) {
+            snapshot.note_read(what);
+        }
+        let used = self.pods.values().flat_map(|pod| pod["uses"].as_array().into_iter().flatten());
+        for claim in used
+            .filter_map(Value::as_str)
+            .filter(|claim| self.reads_namespace && !self.claims.contains_key(*claim))
+        {
+            snapshot.note_absent(ObjectRef::Claim(ClaimKey::new("shop", claim)));
         }
         for Hidden { what, why } in &self.unseen {
             snapshot.unseen.push(Unseen { what: what.clone(), why: why.clone(), forbidden: true });

@@ -3,7 +3,7 @@
 //! In: the binder's outlook, and which side-cars are there. Out: groups by reason and by class, provisioner or volume;
 //! pods that do not start for want of their claim count with its cause.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::jiff::Timestamp;
 
@@ -25,7 +25,7 @@ use crate::{
     },
     kube_api::{
         ids::ClaimKey,
-        kinds::{ClaimPhase, PersistentVolumeClaim, PodPhase},
+        kinds::{ClaimPhase, Narrow, PersistentVolumeClaim, PodPhase},
     },
 };
 
@@ -36,7 +36,7 @@ pub(super) fn look(
     groups: &mut Groups,
     fine: &mut Vec<String>,
 ) {
-    let (mut bound, mut first_consumer) = (0_usize, 0_usize);
+    let (mut bound, mut first_consumer) = (0_usize, BTreeSet::new());
     let mut waiting: BTreeMap<&ClaimKey, usize> = BTreeMap::new();
     for (key, place) in &outlook.claims {
         let Some(claim) = snapshot.objects.claims.get(key) else { continue };
@@ -47,7 +47,9 @@ pub(super) fn look(
         };
         match reason {
             ClaimReason::Bound(_) => bound += 1,
-            ClaimReason::WaitsForFirstConsumer => first_consumer += 1,
+            ClaimReason::WaitsForFirstConsumer => {
+                first_consumer.insert(key);
+            }
             reason => {
                 let judged = judge(reason, &claim, sidecars, groups);
                 // When a claim was lost is not kept anywhere.
@@ -61,6 +63,20 @@ pub(super) fn look(
             }
         }
     }
+    for key in placed(snapshot, &first_consumer) {
+        let Some(claim) = snapshot.objects.claims.get(key) else { continue };
+        first_consumer.remove(key);
+        let cause = Cause {
+            severity: Severity::Blocked,
+            reason: ClaimReason::WaitsForFirstConsumer.code(),
+            about: claim_class(&claim).to_owned(),
+        };
+        let since = claim.metadata.creation_timestamp;
+        let victim = Victim { subject: Subject::Claim(key.clone()), unit: "claim", since, next_at: None };
+        let summary =
+            || "their pods are on nodes without the scheduler, which would have chosen one".to_owned();
+        waiting.insert(key, groups.note(cause, victim, summary));
+    }
     if !waiting.is_empty() {
         snapshot.objects.pods.for_each(|pod| {
             if pod.status.phase != PodPhase::Pending || pod.metadata.is_terminating() {
@@ -68,8 +84,7 @@ pub(super) fn look(
             }
             for volume in &pod.spec.volumes {
                 if let Some(index) = pod.claim_of(volume).and_then(|claim| waiting.get(&claim)) {
-                    let key = crate::kube_api::ids::PodKey::new(&pod.metadata.namespace, &pod.metadata.name);
-                    groups.suffers(*index, &key);
+                    groups.suffers(*index, &pod.key());
                 }
             }
         });
@@ -77,12 +92,26 @@ pub(super) fn look(
     let volumes = volumes(snapshot, outlook, groups);
     let settled = [
         (bound, "claim", "bound"),
-        (first_consumer, "claim", "waiting for a first pod, as the class wants it"),
+        (first_consumer.len(), "claim", "waiting for a first pod, as the class wants it"),
         (volumes, "volume", "settled"),
     ];
     for (count, thing, how) in settled.into_iter().filter(|(count, ..)| *count > 0) {
         fine.push(format!("{} {how}", age::counted(count, thing)));
     }
+}
+
+/// Of claims that wait for the scheduler, those with a pod that was put on a node without it.
+fn placed<'a>(snapshot: &Snapshot, claims: &BTreeSet<&'a ClaimKey>) -> BTreeSet<&'a ClaimKey> {
+    let mut placed = BTreeSet::new();
+    if !claims.is_empty() {
+        snapshot.objects.pods.for_each(|pod| {
+            if !pod.spec.node_name.is_empty() && !pod.is_terminated() {
+                let used = pod.spec.volumes.iter().filter_map(|volume| pod.claim_of(volume));
+                placed.extend(used.filter_map(|claim| claims.get(&claim).copied()));
+            }
+        });
+    }
+    placed
 }
 
 struct Judged<'a> {

@@ -19,7 +19,7 @@ use crate::{
     attach_detach::desired::volume_name::VolumeId,
     binder::{matching::predicate::capacity, tell::reason::VolumeReason},
     explain::{
-        age,
+        age, claim,
         outlook::Outlooks,
         sidecars::{Presence, Sidecar, Sidecars, attacher_finalizer},
         snapshot::Snapshot,
@@ -34,7 +34,6 @@ use crate::{
 };
 
 const PV_PROTECTION: &str = "kubernetes.io/pv-protection";
-const PVC_PROTECTION: &str = "kubernetes.io/pvc-protection";
 const PROVISIONER_FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
 
 pub(super) fn look(snapshot: &Snapshot, outlooks: &Outlooks, sidecars: &Sidecars<'_>, groups: &mut Groups) {
@@ -294,7 +293,7 @@ fn look_at_claims(snapshot: &Snapshot, groups: &mut Groups) {
     });
     for (key, (at, metadata)) in deleted {
         let owner = |finalizer: &str| {
-            (finalizer == PVC_PROTECTION)
+            (finalizer == claim::PROTECTION)
                 .then(|| "the pvc-protection controller, though no pod uses the claim".to_owned())
         };
         finalizers(&metadata, at, &Subject::Claim(key), "claim", owner, groups);

@@ -7,6 +7,7 @@
 mod claims;
 mod groups;
 mod leftovers;
+mod one_namespace;
 mod pairs;
 mod programs;
 #[cfg(test)]
@@ -28,11 +29,11 @@ use super::{
     outlook::ask,
     report::{API_VERSION, Observed, Source, Verdict},
     sidecars::Sidecars,
-    snapshot::{DRIVER_PODS, EVENTS, LEASES, Snapshot, Unseen},
+    snapshot::{CLAIMS_THERE, DRIVER_PODS, EVENTS, EVENTS_THERE, LEASES, PODS_THERE, Snapshot, Unseen},
 };
 use crate::{
     kube_api::kinds::{
-        CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, VolumeAttachment,
+        CsiDriver, Narrow, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, VolumeAttachment,
     },
     state::Stored,
 };
@@ -40,6 +41,9 @@ use crate::{
 /// What goes on by itself and has not after this time needs a person: two of the longest pauses of the side-cars, which
 /// are five minutes.
 pub(super) const STUCK_AFTER: Duration = Duration::from_mins(10);
+
+/// As the read of them is named.
+const EVENTS_ABOUT_CLAIMS: &str = "events about claims";
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -132,6 +136,8 @@ pub fn doctor(snapshot: &Snapshot, assumptions: &Assumptions, of: Option<&str>) 
         && snapshot.is_listed::<Pod>();
     if sees_world {
         pairs::look(snapshot, &outlooks.attach_detach, &sidecars, &mut groups, &mut fine);
+    } else {
+        one_namespace::look(snapshot, assumptions, &mut groups);
     }
     leftovers::look(snapshot, &outlooks, &sidecars, &mut groups);
     programs::look(snapshot, &sidecars, &mut groups, &mut fine);
@@ -180,6 +186,16 @@ fn unchecked(snapshot: &Snapshot) -> Vec<Unseen> {
         kind::<CsiDriver>(snapshot),
     ];
     let mut unchecked = snapshot.unseen.clone();
+    let there = [
+        (Pod::PLURAL, PODS_THERE),
+        (PersistentVolumeClaim::PLURAL, CLAIMS_THERE),
+        (EVENTS_ABOUT_CLAIMS, EVENTS_THERE),
+    ];
+    for unseen in &mut unchecked {
+        if there.iter().any(|(what, there)| unseen.what == *what && snapshot.was_read(there)) {
+            unseen.what.push_str(" of other namespaces");
+        }
+    }
     for (what, was_read) in looked.into_iter().chain(others) {
         let is_told = unchecked.iter().any(|unseen| unseen.what.split(' ').next() == what.split(' ').next());
         if !was_read && !is_told {

@@ -135,7 +135,8 @@ impl Copying<'_> {
             | Read::Leases(_)
             | Read::All(List::Nodes | List::Pods)
             | Read::ClaimsIn(_)
-            | Read::ClaimEvents => {}
+            | Read::ClaimEvents
+            | Read::EventsIn(_) => {}
         }
     }
 

@@ -32,7 +32,7 @@ pub use self::{
     whole::{Question, needed_by},
 };
 use super::{
-    snapshot::{DRIVER_PODS, EVENTS, LEASES, PODS_THERE, Snapshot, Unseen},
+    snapshot::{CLAIMS_THERE, DRIVER_PODS, EVENTS, EVENTS_THERE, LEASES, PODS_THERE, Snapshot, Unseen},
     subject::Subject,
 };
 use crate::{
@@ -495,6 +495,7 @@ fn take(snapshot: &mut Snapshot, read: &Read, found: Found) {
             match read {
                 Read::Leases(None) if is_whole => snapshot.note_read(LEASES),
                 Read::ClaimEvents if is_whole => snapshot.note_read(EVENTS),
+                Read::EventsIn(_) if is_whole => snapshot.note_read(EVENTS_THERE),
                 _ => {}
             }
             for item in items {
@@ -518,6 +519,7 @@ fn take(snapshot: &mut Snapshot, read: &Read, found: Found) {
                 Read::All(List::Nodes) => snapshot.note_listed::<Node>(),
                 Read::All(List::Pods) => snapshot.note_listed::<Pod>(),
                 Read::PodsOn(_) | Read::PodsIn(_) => snapshot.note_read(PODS_THERE),
+                Read::ClaimsIn(_) => snapshot.note_read(CLAIMS_THERE),
                 // Only some of them.
                 _ => {}
             }

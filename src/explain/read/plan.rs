@@ -67,6 +67,8 @@ pub enum Read {
     ClaimsIn(String),
     /// Events about claims, as far as they fit an answer.
     ClaimEvents,
+    /// Events of a namespace, as far as they fit an answer.
+    EventsIn(String),
     /// A whole kind, narrow.
     All(List),
 }
@@ -84,6 +86,7 @@ impl fmt::Display for Read {
             Self::PodsIn(namespace) => write!(f, "pods in {namespace}"),
             Self::ClaimsIn(namespace) => write!(f, "persistentvolumeclaims in {namespace}"),
             Self::ClaimEvents => f.write_str("events about claims"),
+            Self::EventsIn(namespace) => write!(f, "events in {namespace}"),
             Self::All(List::Nodes) => f.write_str("nodes"),
             Self::All(List::Pods) => f.write_str("pods"),
             Self::All(List::Volumes) => f.write_str("persistentvolumes"),
@@ -203,6 +206,10 @@ impl Plan<'_> {
         self.class(name);
         self.list(List::Classes);
         self.programs();
+        if self.seen.is_part() {
+            // They are there, and need not be asked for.
+            self.list(List::Claims);
+        }
     }
 
     fn pod(&mut self, key: &PodKey) {

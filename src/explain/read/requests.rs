@@ -18,8 +18,8 @@ const DEFAULT_NAMESPACE: &str = "default";
 /// Most events of one object that are read: the API server keeps them for an hour, and each counts repetitions.
 const MOST_EVENTS: usize = 500;
 
-/// Most events about claims that are read, of all namespaces: some megabytes.
-const MOST_CLAIM_EVENTS: usize = 5_000;
+/// Most events about claims, or of one namespace, that are read: some megabytes.
+const MOST_LISTED_EVENTS: usize = 5_000;
 
 /// How a read is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,10 +110,13 @@ pub(super) fn request(read: &Read) -> Request {
         Read::ClaimsIn(namespace) if is_name(namespace) => {
             Request::Claims(format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims?"))
         }
-        Read::PodsIn(_) | Read::ClaimsIn(_) => Request::Impossible,
+        Read::EventsIn(namespace) if is_name(namespace) => {
+            Request::Few(format!("/api/v1/namespaces/{namespace}/events?limit={MOST_LISTED_EVENTS}"), "Event")
+        }
+        Read::PodsIn(_) | Read::ClaimsIn(_) | Read::EventsIn(_) => Request::Impossible,
         Read::ClaimEvents => {
             let selector = selected(&format!("involvedObject.kind={}", PersistentVolumeClaim::KIND));
-            Request::Few(format!("/api/v1/events?{selector}&limit={MOST_CLAIM_EVENTS}"), "Event")
+            Request::Few(format!("/api/v1/events?{selector}&limit={MOST_LISTED_EVENTS}"), "Event")
         }
         Read::All(_) => Request::Whole,
     }
@@ -253,6 +256,7 @@ mod tests {
             Read::PodsOn("a".into()),
             Read::PodsIn("shop".to_owned()),
             Read::ClaimsIn("shop".to_owned()),
+            Read::EventsIn("shop".to_owned()),
         ];
         for read in &reads {
             let (path, verb) = match request(read) {

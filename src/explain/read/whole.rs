@@ -8,10 +8,18 @@ use std::collections::BTreeSet;
 
 use super::plan::{List, Plan, Read, claims_of, needed};
 use crate::{
-    explain::{repair::Repair, snapshot::Snapshot, subject::Subject, whatif::Change},
+    explain::{
+        repair::Repair,
+        snapshot::{CLAIMS_THERE, Snapshot},
+        subject::Subject,
+        whatif::Change,
+    },
     kube_api::{
         ids::{ClaimKey, NodeName, PodKey, ResourceVersion},
-        kinds::{Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, VolumeAttachment, VolumePhase},
+        kinds::{
+            Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, PodPhase, VolumeAttachment,
+            VolumePhase,
+        },
     },
     state::Stored,
 };
@@ -72,6 +80,9 @@ pub fn needed_by(question: &Question, seen: &Snapshot) -> BTreeSet<Read> {
 
 /// Objects of each kind that are read whole for who wrote them: those that were written last tell who is at work.
 const LAST_WRITTEN: usize = 10;
+
+/// Claims of pending pods that are looked for by name where no list shows them.
+const MOST_MISSING: usize = 100;
 
 /// Released volumes that are read whole for since when they are.
 const LONGEST_RELEASED: usize = 100;
@@ -155,6 +166,22 @@ impl Plan<'_> {
         }
         if self.is_unseen(&Read::All(List::Claims)) {
             self.reads.insert(Read::ClaimsIn(namespace.to_owned()));
+        }
+        if self.is_unseen(&Read::ClaimEvents) {
+            self.reads.insert(Read::EventsIn(namespace.to_owned()));
+        }
+        if self.seen.was_read(CLAIMS_THERE) {
+            // A list of some does not show what is missing.
+            let mut missing = BTreeSet::new();
+            self.seen.objects.pods.for_each(|pod| {
+                if pod.status.phase == PodPhase::Pending {
+                    missing
+                        .extend(claims_of(pod).filter(|claim| self.seen.objects.claims.get(claim).is_none()));
+                }
+            });
+            for claim in missing.into_iter().take(MOST_MISSING) {
+                self.object(ObjectRef::Claim(claim));
+            }
         }
     }
 
@@ -312,11 +339,11 @@ mod tests {
         expected.push("pod/csi/ctl-0");
         expected.sort_unstable();
         assert_eq!(reads(&question, &seen), expected);
-        for what in ["pods", "persistentvolumeclaims"] {
+        for what in ["pods", "persistentvolumeclaims", "events about claims"] {
             let why = "no".to_owned();
             seen.unseen.push(Unseen { what: what.to_owned(), why, forbidden: true });
         }
-        expected.extend(["pods in shop", "persistentvolumeclaims in shop"]);
+        expected.extend(["pods in shop", "persistentvolumeclaims in shop", "events in shop"]);
         expected.sort_unstable();
         assert_eq!(reads(&question, &seen), expected);
     }

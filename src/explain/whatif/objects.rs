@@ -11,6 +11,7 @@ use crate::{
     explain::{
         age,
         assumptions::Assumptions,
+        claim,
         outlook::ask,
         report::Risk,
         snapshot::{PODS_THERE, Snapshot},
@@ -28,7 +29,7 @@ pub(super) fn delete_claim(snapshot: &Snapshot, assumptions: &Assumptions, key: 
         return Story::missing(snapshot, &ObjectRef::Claim(key.clone()));
     };
     let mut story = Story::default();
-    let users = users(snapshot, key);
+    let users = claim::users(&snapshot.objects, key);
     let when = if users.is_empty() { When::Now } else { When::Then };
     for pod in &users {
         let text = "uses the claim: it stays, deleted, until the pod is gone; no new pod may use it";
@@ -117,19 +118,6 @@ fn released_volume(
     }
 }
 
-/// Pods that use a claim and have not ended.
-fn users(snapshot: &Snapshot, key: &ClaimKey) -> Vec<PodKey> {
-    let mut users = Vec::new();
-    snapshot.objects.pods.for_each(|pod| {
-        let names_it = pod.spec.volumes.iter().any(|volume| pod.claim_of(volume).as_ref() == Some(key));
-        if names_it && !pod.is_terminated() {
-            users.push(PodKey::new(&pod.metadata.namespace, &pod.metadata.name));
-        }
-    });
-    users.sort();
-    users
-}
-
 pub(super) fn delete_pod(snapshot: &Snapshot, assumptions: &Assumptions, key: &PodKey) -> Story {
     let Some(pod) = snapshot.objects.pods.get(key) else {
         return Story::missing(snapshot, &ObjectRef::Pod(key.clone()));
@@ -177,7 +165,7 @@ pub(super) fn delete_pod(snapshot: &Snapshot, assumptions: &Assumptions, key: &P
             continue;
         };
         let claim_key = ClaimKey::new(&claim.metadata.namespace, &claim.metadata.name);
-        if claim.metadata.is_terminating() && users(&copy, &claim_key).is_empty() {
+        if claim.metadata.is_terminating() && claim::users(&copy.objects, &claim_key).is_empty() {
             let text = "is deleted already, and goes with its last pod: see whatif delete pvc";
             story.tell(When::Then, Risk::Danger, "ClaimGoes", &claim_key, text);
         } else if claim.metadata.controller().is_some_and(|owner| owner.kind == Pod::KIND) {
