@@ -7,13 +7,13 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
 use super::{
-    actions::{never_by_hand, of_absent_program, of_silent_node, safe},
+    actions::{never_by_hand, of_absent_program, of_gone_node, of_silent_node, safe},
     age,
     links::{Link, program},
     report::{Action, Verdict},
     sidecars::Sidecar,
     subject::Subject,
-    view::{View, get},
+    view::{Missing, View, get},
 };
 use crate::{
     attach_detach::{
@@ -232,6 +232,15 @@ fn waits(
 fn unmounts(view: &View<'_>, link: Link, node: &NodeName, unforced: Unforced, object: Value) -> Link {
     let silent = get::<Node>(view, node).and_then(|node| node.ready()?.last_transition_time);
     let since = silent.map_or(String::new(), |since| format!(" for {}", age::between(since, view.now())));
+    let is_gone = matches!(view.missing::<Node>(node), Missing::Absent) && get::<Node>(view, node).is_none();
+    let state = if is_gone { "does not exist".to_owned() } else { format!("is not Ready{since}") };
+    let act = |link: Link| {
+        if is_gone {
+            of_gone_node(node.as_str()).into_iter().fold(link, Link::act)
+        } else {
+            of_silent_node(node.as_str(), "the detach follows").into_iter().fold(link, Link::act)
+        }
+    };
     match unforced {
         Unforced::NodeReady => link
             .blocked_by(object, "its kubelet has not unmounted the volume")
@@ -245,24 +254,17 @@ fn unmounts(view: &View<'_>, link: Link, node: &NodeName, unforced: Unforced, ob
             ))
             .act(never_by_hand()),
         Unforced::Until(at) => {
-            let condition = format!("node {node} is still not Ready");
-            let mut link = link.blocked_by(object, format!("is not Ready{since}")).next_at(
-                "ForceDetach",
-                at,
-                Some(&condition),
-            );
-            for action in of_silent_node(node.as_str(), "the detach follows") {
-                link = link.act(action);
-            }
-            link
+            let condition = if is_gone {
+                format!("node {node} has not come back")
+            } else {
+                format!("node {node} is still not Ready")
+            };
+            act(link.blocked_by(object, state).next_at("ForceDetach", at, Some(&condition)))
         }
         Unforced::SwitchedOff => {
-            let mut link = link.blocked_by(object, format!("is not Ready{since}"));
+            let mut link = link.blocked_by(object, state);
             link.verdict = Verdict::Blocked;
-            for action in of_silent_node(node.as_str(), "the detach follows") {
-                link = link.act(action);
-            }
-            link
+            act(link)
         }
     }
 }
