@@ -278,11 +278,17 @@ async fn one_namespace(stage: Stage) {
     // Of a cluster of which one sees one namespace, that is told, and what could not be checked.
     let (code, stdout, stderr) = asked(&["doctor"]).await;
     assert_eq!(code, Some(6), "{stdout}{stderr}");
-    let (_, unchecked) = stdout.split_once("not checked: you may not read: ").unwrap_or_default();
-    for what in ["nodes", "pods", "persistentvolumes", "volumeattachments", "leases"] {
-        let is_named = unchecked.split([',', '\n']).any(|named| named.trim() == what);
-        assert!(is_named, "{what}: {stdout}");
+    let unchecked = stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    let (_, unchecked) = unchecked.split_once("not checked: you may not read: ").unwrap_or_default();
+    for what in ["nodes", "pods of other namespaces", "persistentvolumes", "volumeattachments", "leases"] {
+        assert!(unchecked.split(", ").any(|named| named == what), "{what}: {stdout}");
     }
+    // What of it needs a person is found all the same.
+    stage.cluster.pod("p2", "n1", &["nowhere"]).await;
+    let (code, stdout, stderr) = asked(&["doctor"]).await;
+    assert_eq!(code, Some(2), "{stdout}{stderr}");
+    let found = "1 BLOCKED  ClaimMissing pvc/nowhere  1 pod  1 pod waiting";
+    assert!(stdout.contains(found) && stdout.contains("mooring explain pod/p2 -n"), "{stdout}");
     let (code, stdout, stderr) = asked(&["repair", "free", "pv/v1", "--yes"]).await;
     assert!(code == Some(6) && stdout.starts_with("REFUSED"), "{stdout}{stderr}");
     // A server that does not know who asks.
