@@ -135,8 +135,8 @@ pub(super) fn may_be_mounted(claim: &PersistentVolumeClaim) -> bool {
 pub(super) fn users(objects: &Objects, key: &ClaimKey) -> Vec<PodKey> {
     let mut users = Vec::new();
     objects.pods.for_each(|pod| {
-        let uses = || pod.spec.volumes.iter().any(|volume| pod.claim_of(volume).as_ref() == Some(key));
-        if !pod.spec.node_name.is_empty() && !pod.is_terminated() && uses() {
+        let names_it = || pod.spec.volumes.iter().any(|volume| pod.claim_of(volume).as_ref() == Some(key));
+        if !pod.spec.node_name.is_empty() && !pod.is_terminated() && names_it() {
             users.push(pod.key());
         }
     });

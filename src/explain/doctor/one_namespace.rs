@@ -98,7 +98,9 @@ fn pods(view: &View<'_>, waiting: &BTreeMap<ClaimKey, usize>, groups: &mut Group
         let causes: BTreeSet<usize> =
             claims_of(&pod).filter_map(|claim| waiting.get(&claim)).copied().collect();
         if !causes.is_empty() {
-            causes.into_iter().for_each(|index| groups.suffers(index, &key));
+            for index in causes {
+                groups.suffers(index, &key);
+            }
             continue;
         }
         let links = pod::links(view, &key);
