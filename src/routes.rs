@@ -121,13 +121,13 @@ fn readiness(sources: &Sources) -> Vec<Check> {
         }));
     }
     let election = sources.election.clone();
-    checks.push(Check::new("leader-election", move || Ok(Some(standing(election.as_ref())))));
+    checks.push(Check::new("leader-election", move || Ok(Some(leadership(election.as_ref())))));
     let alarms = sources.alarms.clone();
     // A remark, not a condition: a restart would not help, and an operator needs the pages of a replica that
     // stands off more than ever.
-    checks.push(Check::new("alarms", move || match alarms.standing() {
-        standing if standing.is_empty() => Ok(None),
-        standing => Ok(Some(standing.join("; "))),
+    checks.push(Check::new("alarms", move || match alarms.raised() {
+        raised if raised.is_empty() => Ok(None),
+        raised => Ok(Some(raised.join("; "))),
     }));
     let stopping = sources.stopping.clone();
     checks.push(Check::new("shutdown", move || {
@@ -153,7 +153,7 @@ fn watched(status: &KindStatus, report: &WatchReport, now: Instant) -> Finding {
 }
 
 /// A standby is as ready as a leader, so this is a remark, not a condition.
-fn standing(election: Option<&(watch::Receiver<ElectionView>, Timing)>) -> String {
+fn leadership(election: Option<&(watch::Receiver<ElectionView>, Timing)>) -> String {
     let Some((view, _)) = election else { return "switched off".to_owned() };
     let ElectionView { leading, taking_over, holder, error, fitness } = view.borrow().clone();
     let mut text = match (leading, holder.as_str()) {

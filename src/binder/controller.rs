@@ -76,7 +76,7 @@ impl Binder {
             leadership: leadership.clone(),
             metrics: BinderMetrics::new(metrics, &objects, &planner.diagnostics())?,
             alarms,
-            rivals: (None, Vec::new()),
+            second_writers: (None, Vec::new()),
             pod_events: PodEvents::new(caller.client(), events.clone()),
             history: History::default(),
         };
@@ -155,7 +155,7 @@ struct Requests {
     metrics: BinderMetrics,
     alarms: Alarms,
     /// What was last shown about others who write: one at work everywhere, and on objects alone.
-    rivals: (Option<StandOff>, Vec<StandOff>),
+    second_writers: (Option<StandOff>, Vec<StandOff>),
     pod_events: PodEvents,
     history: History,
 }
@@ -211,28 +211,28 @@ impl Executor<Planner> for Requests {
 impl Requests {
     /// Raises or lowers the alarm about another binder.
     fn alarm(&mut self, planner: &Planner, now: Instant) {
-        let rivals = (planner.second_writer().cloned(), planner.stand_offs().cloned().collect());
-        if rivals != self.rivals {
+        let second_writers = (planner.second_writer().cloned(), planner.stand_offs().cloned().collect());
+        if second_writers != self.second_writers {
             let wall = Timestamp::now();
             let until = |by: &StandOff| {
                 wall.checked_add(by.until.saturating_duration_since(now)).unwrap_or(Timestamp::MAX)
             };
-            let alarm = rivals.0.as_ref().map(|by| {
+            let alarm = second_writers.0.as_ref().map(|by| {
                 format!(
                     "{by}: is its persistentvolume-binder-controller still running? Nothing is released or given \
                      up until {} at the earliest",
                     seconds(until(by))
                 )
             });
-            match (&self.rivals.0, &alarm) {
-                (None, Some(rival)) => tracing::error!(%rival, "another binder is at work"),
+            match (&self.second_writers.0, &alarm) {
+                (None, Some(other)) => tracing::error!(%other, "another binder is at work"),
                 (Some(_), None) => tracing::warn!("no other binder has been seen for a while: going on"),
                 _ => {}
             }
-            let rows = rivals.1.iter().map(|by| by.json(until(by))).collect();
+            let rows = second_writers.1.iter().map(|by| by.json(until(by))).collect();
             planner.diagnostics().set_second_writers(alarm.clone(), rows);
             self.alarms.set(SECOND_BINDER, alarm);
-            self.rivals = rivals;
+            self.second_writers = second_writers;
         }
         self.metrics.sighted(planner.sightings());
     }

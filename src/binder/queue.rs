@@ -37,7 +37,7 @@ impl Tallies {
 pub enum Next {
     /// Look at this.
     Look(Target),
-    /// Find a taker for this free volume.
+    /// Find a claim for this free volume.
     Offer(VolumeName),
 }
 

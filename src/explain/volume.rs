@@ -192,15 +192,20 @@ fn of_reservation(view: &View<'_>, link: Link, subject: &Subject, key: &ClaimKey
     let (Subject::Volume(name), Some(claim)) = (subject, get::<PersistentVolumeClaim>(view, key)) else {
         return waits(link);
     };
-    let misfits = get::<PersistentVolume>(view, name)
+    let mismatches = get::<PersistentVolume>(view, name)
         .and_then(|volume| all_mismatches(&volume, &claim).ok())
         .unwrap_or_default();
-    let misfits: Vec<&str> =
-        misfits.iter().filter(|misfit| **misfit != Mismatch::Phase).map(|misfit| misfit.code()).collect();
+    let mismatches: Vec<&str> = mismatches
+        .iter()
+        .filter(|mismatch| **mismatch != Mismatch::Phase)
+        .map(|mismatch| mismatch.code())
+        .collect();
     match other_volume(view, &claim, name) {
         Some(other) => stays_reserved(&link, subject, key, format!("has {other}")),
-        None if misfits.is_empty() => waits(link),
-        None => stays_reserved(&link, subject, key, format!("is not suited by it ({})", misfits.join(", "))),
+        None if mismatches.is_empty() => waits(link),
+        None => {
+            stays_reserved(&link, subject, key, format!("is not suited by it ({})", mismatches.join(", ")))
+        }
     }
 }
 

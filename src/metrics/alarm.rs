@@ -16,7 +16,7 @@ use super::Metrics;
 #[derive(Clone, Debug)]
 pub struct Alarms {
     gauge: IntGaugeVec,
-    standing: Arc<Mutex<BTreeMap<&'static str, String>>>,
+    raised: Arc<Mutex<BTreeMap<&'static str, String>>>,
 }
 
 impl Alarms {
@@ -30,7 +30,7 @@ impl Alarms {
             &["alarm"],
         )?;
         metrics.register(&gauge)?;
-        Ok(Self { gauge, standing: Arc::default() })
+        Ok(Self { gauge, raised: Arc::default() })
     }
 
     /// Raises an alarm, says more about one that stands, or lowers it with `None`.
@@ -44,13 +44,13 @@ impl Alarms {
 
     /// The alarms that stand, as `name: text`.
     #[must_use]
-    pub fn standing(&self) -> Vec<String> {
+    pub fn raised(&self) -> Vec<String> {
         self.lock().iter().map(|(alarm, text)| format!("{alarm}: {text}")).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, String>> {
         // The map is valid between any two statements, so a panic elsewhere cannot spoil it.
-        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+        self.raised.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -65,9 +65,9 @@ mod tests {
         alarms.set("second_binder", None);
         assert!(metrics.text().unwrap().contains("mooring_alarm{alarm=\"second_binder\"} 0\n"));
         alarms.set("second_binder", Some("pv/a changed".to_owned()));
-        assert_eq!(alarms.standing(), ["second_binder: pv/a changed"]);
+        assert_eq!(alarms.raised(), ["second_binder: pv/a changed"]);
         assert!(metrics.text().unwrap().contains("mooring_alarm{alarm=\"second_binder\"} 1\n"));
         alarms.set("second_binder", None);
-        assert!(alarms.standing().is_empty());
+        assert!(alarms.raised().is_empty());
     }
 }

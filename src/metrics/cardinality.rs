@@ -101,9 +101,9 @@ fn a_page_of_a_large_cluster_has_at_most_two_mebibytes_but_for_what_is_by_node()
     let metrics = Metrics::default();
     let mut of_attachments = AttachDetachMetrics::new(&metrics, Alarms::new(&metrics).unwrap()).unwrap();
     attach_and_detach(&mut of_attachments);
-    let standing = Arc::new(Diagnostics::default());
-    standing.lead(Instant::now());
-    let binder = BinderMetrics::new(&metrics, &objects(), &standing).unwrap();
+    let diagnostics = Arc::new(Diagnostics::default());
+    diagnostics.lead(Instant::now());
+    let binder = BinderMetrics::new(&metrics, &objects(), &diagnostics).unwrap();
     for number in 0..MANY_DRIVERS {
         let plugin = format!("csi-{number:03}.example.com");
         for operation in [latency::Operation::Provision, latency::Operation::Delete] {

@@ -60,7 +60,7 @@ const GROUPS: [Group; 7] = [
         title: "All of these",
         sources: &[
             ("src/binder/tell/reason.rs", "impl HeldBack "),
-            ("src/binder/tell/diagnostics.rs", "Reason for Standing<R> "),
+            ("src/binder/tell/diagnostics.rs", "Reason for WaitReason<R> "),
         ],
         added: &[],
     },

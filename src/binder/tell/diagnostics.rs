@@ -89,7 +89,7 @@ impl Reason for VolumeReason {
 
 /// Where a claim or volume stands, and the request about it that fails, if one does: that is why it waits then.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Standing<R> {
+pub struct WaitReason<R> {
     /// Where it stands.
     pub reason: Arc<R>,
     /// What fails.
@@ -99,14 +99,14 @@ pub struct Standing<R> {
 /// A request that fails, and when the next is sent, if that has been settled.
 pub(crate) type Failing = (Failure, Option<Instant>);
 
-impl<R> Standing<R> {
+impl<R> WaitReason<R> {
     fn of(reason: &Arc<R>, failing: Option<&Failing>) -> (Self, Option<Instant>) {
         let (failure, next) = failing.cloned().unzip();
         (Self { reason: Arc::clone(reason), failure }, next.flatten())
     }
 }
 
-impl<R: Reason + Send + Sync> Reason for Standing<R> {
+impl<R: Reason + Send + Sync> Reason for WaitReason<R> {
     fn code(&self) -> &'static str {
         if self.failure.is_some() { "RetryBackoff" } else { self.reason.code() }
     }
@@ -134,8 +134,8 @@ impl<R: Reason + Send + Sync> Reason for Standing<R> {
 #[derive(Debug, Default)]
 pub struct Diagnostics {
     objects: Arc<Objects>,
-    claims: Arc<Waits<ClaimKey, Standing<ClaimReason>>>,
-    volumes: Arc<Waits<VolumeName, Standing<VolumeReason>>>,
+    claims: Arc<Waits<ClaimKey, WaitReason<ClaimReason>>>,
+    volumes: Arc<Waits<VolumeName, WaitReason<VolumeReason>>>,
     alarm: Mutex<Option<String>>,
     second_writers: Mutex<Vec<Value>>,
     leads: AtomicBool,
@@ -171,25 +171,25 @@ impl Diagnostics {
 
     /// How a claim waits.
     #[must_use]
-    pub fn claim_wait(&self, key: &ClaimKey) -> Option<Wait<Standing<ClaimReason>>> {
+    pub fn claim_wait(&self, key: &ClaimKey) -> Option<Wait<WaitReason<ClaimReason>>> {
         self.claims.get(key)
     }
 
     /// How a volume waits.
     #[must_use]
-    pub fn volume_wait(&self, name: &VolumeName) -> Option<Wait<Standing<VolumeReason>>> {
+    pub fn volume_wait(&self, name: &VolumeName) -> Option<Wait<WaitReason<VolumeReason>>> {
         self.volumes.get(name)
     }
 
     /// Every claim that waits.
     #[must_use]
-    pub fn claims(&self) -> BTreeMap<ClaimKey, Wait<Standing<ClaimReason>>> {
+    pub fn claims(&self) -> BTreeMap<ClaimKey, Wait<WaitReason<ClaimReason>>> {
         self.claims.snapshot()
     }
 
     /// Every volume that waits.
     #[must_use]
-    pub fn volumes(&self) -> BTreeMap<VolumeName, Wait<Standing<VolumeReason>>> {
+    pub fn volumes(&self) -> BTreeMap<VolumeName, Wait<WaitReason<VolumeReason>>> {
         self.volumes.snapshot()
     }
 
@@ -245,7 +245,7 @@ impl Diagnostics {
         wait: Option<(&Arc<ClaimReason>, Option<&Failing>)>,
         now: Instant,
     ) {
-        self.claims.set(key, wait.map(|(reason, failing)| Standing::of(reason, failing)), now);
+        self.claims.set(key, wait.map(|(reason, failing)| WaitReason::of(reason, failing)), now);
     }
 
     pub(crate) fn set_volume(
@@ -254,7 +254,7 @@ impl Diagnostics {
         wait: Option<(&Arc<VolumeReason>, Option<&Failing>)>,
         now: Instant,
     ) {
-        self.volumes.set(name, wait.map(|(reason, failing)| Standing::of(reason, failing)), now);
+        self.volumes.set(name, wait.map(|(reason, failing)| WaitReason::of(reason, failing)), now);
     }
 
     pub(crate) fn forget(&self, target: &Target) {
@@ -275,8 +275,8 @@ pub struct Page {
     alarm: Option<String>,
     leads: bool,
     second_writers: Vec<Value>,
-    claims: BTreeMap<ClaimKey, Wait<Standing<ClaimReason>>>,
-    volumes: BTreeMap<VolumeName, Wait<Standing<VolumeReason>>>,
+    claims: BTreeMap<ClaimKey, Wait<WaitReason<ClaimReason>>>,
+    volumes: BTreeMap<VolumeName, Wait<WaitReason<VolumeReason>>>,
 }
 
 impl Page {
@@ -297,7 +297,7 @@ impl Page {
         &self,
         key: &ClaimKey,
         claim: &PersistentVolumeClaim,
-        wait: Option<&Wait<Standing<ClaimReason>>>,
+        wait: Option<&Wait<WaitReason<ClaimReason>>>,
     ) -> Value {
         let open = claim.spec.volume_name.is_empty();
         let near = match Requirements::of(claim) {

@@ -169,12 +169,12 @@ fn look(
 }
 
 fn suits(claim: &PersistentVolumeClaim, volume: &PersistentVolume, findings: &mut Findings) {
-    let misfit = Requirements::of(claim).map(|requirements| {
+    let mismatch = Requirements::of(claim).map(|requirements| {
         let mut reserved = volume.clone();
         reserved.spec.claim_ref = None;
         mismatch_for_named(&reserved, &requirements)
     });
-    match misfit {
+    match mismatch {
         Ok(None) => findings.proof.push("size, modes and class suit".to_owned()),
         Ok(Some(mismatch)) => {
             findings.against.push(format!("pv/{} does not suit: {}", volume.metadata.name, mismatch.code()));

@@ -230,7 +230,7 @@ mod tests {
         let create = request(Verb::Create, "/apis/storage.k8s.io/v1/volumeattachments");
         let patch = request(Verb::Patch, "/api/v1/nodes/n1/status");
         let now = Instant::now();
-        let told = || alarms.standing().pop().unwrap_or_default();
+        let told = || alarms.raised().pop().unwrap_or_default();
         for _ in 0..2 {
             overdue.note(&create, Ending::TimedOut, now);
         }
@@ -273,11 +273,11 @@ mod tests {
         for ending in [Ending::TimedOut, Ending::TimedOut, Ending::NotBegun, Ending::NotBegun] {
             overdue.note(&create, ending, Instant::now());
         }
-        assert!(alarms.standing().is_empty());
+        assert!(alarms.raised().is_empty());
         overdue.note(&create, Ending::NotBegun, Instant::now());
         let expected = "writes_not_begun: create volumeattachments (3 in a row): no 100 Continue, so nothing was sent; \
                         does the API server hang, or is a proxy in between?";
-        assert_eq!(alarms.standing(), [expected]);
+        assert_eq!(alarms.raised(), [expected]);
     }
 
     #[test]
