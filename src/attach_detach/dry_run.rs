@@ -38,7 +38,7 @@ use crate::{
 /// Longer than a change of a node's list waits for others to be written with it.
 const GATHERING: Duration = Duration::from_secs(2);
 
-/// Requests for pairs that may be under way at once: as many as there are.
+/// Requests for volumes on nodes that may be under way at once: as many as there are.
 const NO_LIMIT: usize = usize::MAX / 2;
 
 /// A write that would come next.
@@ -52,7 +52,7 @@ pub enum NextWrite {
 
 /// Where a volume on a node stands.
 #[derive(Clone, Debug, PartialEq)]
-pub struct PairOutlook {
+pub struct NodeVolumeOutlook {
     /// What it is.
     pub state: State,
     /// What it waits for.
@@ -80,7 +80,7 @@ pub struct Desired {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outlook {
     /// Each volume on each node where it is, may be, or is to be.
-    pub pairs: BTreeMap<(VolumeId, NodeName), PairOutlook>,
+    pub node_volumes: BTreeMap<(VolumeId, NodeName), NodeVolumeOutlook>,
     /// What each pod wants attached.
     pub desired: BTreeMap<PodKey, Vec<Desired>>,
     /// Volumes of pods that cannot be attached yet, by pod and the volume's name in the pod.
@@ -208,9 +208,9 @@ impl Outlook {
     fn take(&mut self, report: Report) {
         match report {
             Report::Judged(volume, node, Judged { state, waiting, .. }) => {
-                let before = self.pairs.remove(&(volume.clone(), node.clone()));
+                let before = self.node_volumes.remove(&(volume.clone(), node.clone()));
                 let (write, forced) = before.map_or((None, None), |before| (before.write, before.forced));
-                self.pairs.insert((volume, node), PairOutlook { state, waiting, write, forced });
+                self.node_volumes.insert((volume, node), NodeVolumeOutlook { state, waiting, write, forced });
             }
             Report::Unresolved { pod, before, found, .. } => {
                 for gone in before {
@@ -225,18 +225,23 @@ impl Outlook {
                 None => drop(self.foreign.remove(&name)),
             },
             Report::Forced(volume, node, reason, Forced::Begins | Forced::Tainted) => {
-                self.pair(&volume, &node).forced = Some(reason);
+                self.node_volume(&volume, &node).forced = Some(reason);
             }
             _ => {}
         }
     }
 
     fn will_write(&mut self, volume: &VolumeId, node: &NodeName, write: NextWrite) {
-        self.pair(volume, node).write = Some(write);
+        self.node_volume(volume, node).write = Some(write);
     }
 
-    fn pair(&mut self, volume: &VolumeId, node: &NodeName) -> &mut PairOutlook {
-        let pair = self.pairs.entry((volume.clone(), node.clone()));
-        pair.or_insert(PairOutlook { state: State::default(), waiting: None, write: None, forced: None })
+    fn node_volume(&mut self, volume: &VolumeId, node: &NodeName) -> &mut NodeVolumeOutlook {
+        let node_volume = self.node_volumes.entry((volume.clone(), node.clone()));
+        node_volume.or_insert(NodeVolumeOutlook {
+            state: State::default(),
+            waiting: None,
+            write: None,
+            forced: None,
+        })
     }
 }

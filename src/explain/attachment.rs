@@ -19,7 +19,7 @@ use crate::{
     attach_detach::{
         decide::{csi::Waiting, force::Unforced},
         desired::volume_name::VolumeId,
-        dry_run::{NextWrite, PairOutlook},
+        dry_run::{NextWrite, NodeVolumeOutlook},
         tell::diagnostics::State,
     },
     kube_api::{
@@ -33,9 +33,9 @@ const LONGEST_PAUSE: i64 = 5 * 60;
 
 /// The links of a volume on a node: the one itself, and those that it waits for.
 pub(super) fn links(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Vec<Link> {
-    let Some(pair) = view.on_node(volume, node) else { return Vec::new() };
-    let mut links = vec![link(view, volume, node, pair)];
-    if let Some(Waiting::HeldByNode { conflict }) = &pair.waiting {
+    let Some(node_volume) = view.on_node(volume, node) else { return Vec::new() };
+    let mut links = vec![link(view, volume, node, node_volume)];
+    if let Some(Waiting::HeldByNode { conflict }) = &node_volume.waiting {
         links.extend(holder(view, volume, &conflict.node));
     }
     links.extend(unregistered(view, volume, node));
@@ -76,12 +76,12 @@ fn unregistered(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Option<L
 
 /// The link of the node that holds an exclusive volume.
 fn holder(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Option<Link> {
-    let pair = view.on_node(volume, node)?;
+    let node_volume = view.on_node(volume, node)?;
     let mut users = view.users(volume, node).peekable();
-    if pair.waiting.is_none() && pair.write.is_none() && users.peek().is_none() {
-        return Some(link(view, volume, node, pair));
+    if node_volume.waiting.is_none() && node_volume.write.is_none() && users.peek().is_none() {
+        return Some(link(view, volume, node, node_volume));
     }
-    let Some(user) = users.next() else { return Some(link(view, volume, node, pair)) };
+    let Some(user) = users.next() else { return Some(link(view, volume, node, node_volume)) };
     let message = format!(
         "pod {user} uses the volume on node {node}, which is for one node alone: it stays there until that pod has ended"
     );
@@ -99,23 +99,23 @@ fn subject(volume: &VolumeId, node: &NodeName) -> Subject {
 }
 
 /// The link of one volume on one node.
-fn link(view: &View<'_>, volume: &VolumeId, node: &NodeName, pair: &PairOutlook) -> Link {
+fn link(view: &View<'_>, volume: &VolumeId, node: &NodeName, node_volume: &NodeVolumeOutlook) -> Link {
     let subject = subject(volume, node);
     let attachment = get::<VolumeAttachment>(view, &volume.attachment_name(node));
     let since = attachment.as_ref().and_then(|attachment| {
         let metadata = &attachment.metadata;
         metadata.deletion_timestamp.as_deref().copied().or(metadata.creation_timestamp)
     });
-    let link = match (&pair.waiting, pair.write) {
-        (_, Some(write)) => written_next(&subject, write, pair),
+    let link = match (&node_volume.waiting, node_volume.write) {
+        (_, Some(write)) => written_next(&subject, write, node_volume),
         (Some(waiting), None) => waits(view, volume, node, waiting, since),
-        (None, None) => at_rest(&subject, node, pair.state),
+        (None, None) => at_rest(&subject, node, node_volume.state),
     };
-    let state = attachment.map_or("no VolumeAttachment", |_| pair.state.code());
+    let state = attachment.map_or("no VolumeAttachment", |_| node_volume.state.code());
     link.detail(format!("on {node}  {state}")).since(since)
 }
 
-fn written_next(subject: &Subject, write: NextWrite, pair: &PairOutlook) -> Link {
+fn written_next(subject: &Subject, write: NextWrite, node_volume: &NodeVolumeOutlook) -> Link {
     let (reason, message, action) = match write {
         NextWrite::CreateAttachment => (
             "WaitingForVolumeAttachment",
@@ -128,7 +128,7 @@ fn written_next(subject: &Subject, write: NextWrite, pair: &PairOutlook) -> Link
             "DeleteVolumeAttachment",
         ),
     };
-    let message = match pair.forced {
+    let message = match node_volume.forced {
         Some(forced) => format!("{message}, by force ({})", forced.label()),
         None => message.to_owned(),
     };

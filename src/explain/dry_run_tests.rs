@@ -9,7 +9,7 @@ use crate::{
         self, AttachDetachOptions,
         decide::csi::Waiting,
         desired::volume_name::VolumeId,
-        dry_run::{NextWrite, PairOutlook},
+        dry_run::{NextWrite, NodeVolumeOutlook},
         tell::diagnostics::State,
     },
     binder::{self, BinderOptions, act::write::WriteKind, tell::reason::ClaimReason},
@@ -128,17 +128,17 @@ fn attachment() -> Value {
     })
 }
 
-fn of_pairs(snapshot: &Snapshot) -> Vec<(String, PairOutlook)> {
+fn of_pairs(snapshot: &Snapshot) -> Vec<(String, NodeVolumeOutlook)> {
     let is_absent = |object: &_| snapshot.is_absent(object);
     let options = AttachDetachOptions::default();
     let outlook = attach_detach::dry_run::dry_run(&snapshot.objects, options, &is_absent, snapshot.taken_at);
-    outlook.pairs.into_iter().map(|((_, node), pair)| (node.to_string(), pair)).collect()
+    outlook.node_volumes.into_iter().map(|((_, node), node_volume)| (node.to_string(), node_volume)).collect()
 }
 
 #[test]
 fn the_attach_detach_controller_says_what_it_would_write_next() {
-    let pairs = of_pairs(&snapshot(moved()));
-    let [(a, on_a), (b, on_b)] = pairs.as_slice() else { panic!("{pairs:?}") };
+    let node_volumes = of_pairs(&snapshot(moved()));
+    let [(a, on_a), (b, on_b)] = node_volumes.as_slice() else { panic!("{node_volumes:?}") };
     assert_eq!(
         (a.as_str(), on_a.state, on_a.write),
         ("a", State::Attaching, Some(NextWrite::CreateAttachment))
@@ -149,8 +149,9 @@ fn the_attach_detach_controller_says_what_it_would_write_next() {
 
 #[test]
 fn s1_it_says_which_node_holds_an_exclusive_volume() {
-    let pairs = of_pairs(&snapshot(moved().into_iter().chain([attachment()])));
-    let on_b = pairs.iter().find(|(node, _)| node == "b").map(|(_, pair)| pair.waiting.clone());
-    let Some(Some(Waiting::HeldByNode { conflict })) = on_b else { panic!("{pairs:?}") };
+    let node_volumes = of_pairs(&snapshot(moved().into_iter().chain([attachment()])));
+    let on_b =
+        node_volumes.iter().find(|(node, _)| node == "b").map(|(_, node_volume)| node_volume.waiting.clone());
+    let Some(Some(Waiting::HeldByNode { conflict })) = on_b else { panic!("{node_volumes:?}") };
     assert_eq!((conflict.node.as_str(), conflict.is_attached), ("a", true));
 }

@@ -13,10 +13,10 @@ use crate::kube_api::{ids::NodeName, kinds::Node};
 /// The chain of a node: itself, and each volume that waits there.
 pub(super) fn links(view: &View<'_>, name: &NodeName) -> Vec<Link> {
     let subject = Subject::Node(name.clone());
-    let pairs = || view.attach_detach.pairs.iter().filter(|((_, node), _)| node == name);
+    let node_volumes = || view.attach_detach.node_volumes.iter().filter(|((_, node), _)| node == name);
     let Some(node) = get::<Node>(view, name) else {
         let first = match view.missing::<Node>(name) {
-            Missing::Absent if pairs().next().is_some() => Link::new(
+            Missing::Absent if node_volumes().next().is_some() => Link::new(
                 &subject,
                 "NodeGone",
                 format!("node {name} has no object, and volumes may be on it"),
@@ -61,7 +61,8 @@ pub(super) fn links(view: &View<'_>, name: &NodeName) -> Vec<Link> {
 }
 
 fn waiting(view: &View<'_>, name: &NodeName) -> Vec<Link> {
-    let pairs = view.attach_detach.pairs.iter().filter(|((_, node), _)| node == name);
-    let waiting = pairs.filter(|(_, pair)| pair.waiting.is_some() || pair.write.is_some());
+    let node_volumes = view.attach_detach.node_volumes.iter().filter(|((_, node), _)| node == name);
+    let waiting =
+        node_volumes.filter(|(_, node_volume)| node_volume.waiting.is_some() || node_volume.write.is_some());
     waiting.flat_map(|((volume, node), _)| attachment::links(view, volume, node)).collect()
 }

@@ -12,7 +12,7 @@ use crate::{
     attach_detach::{
         self,
         desired::volume_name::VolumeId,
-        dry_run::{Desired, PairOutlook},
+        dry_run::{Desired, NodeVolumeOutlook},
     },
     binder::{
         self,
@@ -68,17 +68,17 @@ impl<'a> View<'a> {
     }
 
     /// Where a volume on a node stands.
-    pub fn on_node(&self, volume: &VolumeId, node: &NodeName) -> Option<&PairOutlook> {
-        self.attach_detach.pairs.get(&(volume.clone(), node.clone()))
+    pub fn on_node(&self, volume: &VolumeId, node: &NodeName) -> Option<&NodeVolumeOutlook> {
+        self.attach_detach.node_volumes.get(&(volume.clone(), node.clone()))
     }
 
     /// All nodes on which a volume is, may be, or is to be.
     pub fn nodes_of<'b>(
         &'b self,
         volume: &'b VolumeId,
-    ) -> impl Iterator<Item = (&'b NodeName, &'b PairOutlook)> {
-        let pairs = self.attach_detach.pairs.iter().filter(move |((of, _), _)| of == volume);
-        pairs.map(|((_, node), pair)| (node, pair))
+    ) -> impl Iterator<Item = (&'b NodeName, &'b NodeVolumeOutlook)> {
+        let node_volumes = self.attach_detach.node_volumes.iter().filter(move |((of, _), _)| of == volume);
+        node_volumes.map(|((_, node), node_volume)| (node, node_volume))
     }
 
     /// Pods that want a volume on a node.

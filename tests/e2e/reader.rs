@@ -67,13 +67,17 @@ async fn read(reader: &Reader, kind: &str, name: &str) -> Reading {
     reader.read(&subject, &|_| {}).await.unwrap()
 }
 
-/// How each pair of volume and node stands, by node: what it waits for, and the next write.
-fn pairs(reading: &Reading) -> Vec<(String, Option<Waiting>, Option<NextWrite>)> {
+/// How the volume stands on each node: what it waits for, and the next write.
+fn node_volumes(reading: &Reading) -> Vec<(String, Option<Waiting>, Option<NextWrite>)> {
     let snapshot = &reading.snapshot;
     let is_absent = |object: &ObjectRef| snapshot.is_absent(object);
     let options = AttachDetachOptions::default();
     let outlook = attach_detach::dry_run::dry_run(&snapshot.objects, options, &is_absent, snapshot.taken_at);
-    outlook.pairs.into_iter().map(|((_, node), pair)| (node.to_string(), pair.waiting, pair.write)).collect()
+    outlook
+        .node_volumes
+        .into_iter()
+        .map(|((_, node), node_volume)| (node.to_string(), node_volume.waiting, node_volume.write))
+        .collect()
 }
 
 /// The code of a claim's reason; none if it is settled.
@@ -113,11 +117,11 @@ async fn asks_by_name(stage: Stage) {
             .collect();
         assert!(lists.is_empty(), "{kind}: {lists:?}");
         assert!(asked.len() <= 14, "{kind}: {} requests: {asked:#?}", asked.len());
-        // The other pair is none of its business.
+        // The volume on the other node is none of its business.
         assert!(reading.snapshot.objects.volumes.get(&VolumeName::from("v2")).is_none(), "{kind}");
         assert!(reading.snapshot.objects.attachments.get(&attachment.as_str().into()).is_some(), "{kind}");
-        let pairs = pairs(&reading);
-        assert_eq!(pairs, [("n1".to_owned(), None, None)], "{kind}");
+        let node_volumes = node_volumes(&reading);
+        assert_eq!(node_volumes, [("n1".to_owned(), None, None)], "{kind}");
         if kind != "node" {
             assert_eq!(reason(&reading, "c1"), None, "{kind}");
         }
@@ -168,11 +172,12 @@ async fn holder(stage: &Stage) {
         let (reader, _) = reader(stage);
         let reading = read(&reader, kind, name).await;
         assert_eq!(reading.snapshot.unseen, [], "{kind}");
-        let pairs = pairs(&reading);
-        let waiting = pairs.iter().find(|(node, ..)| node == "n2").map(|(_, waiting, _)| waiting.clone());
+        let node_volumes = node_volumes(&reading);
+        let waiting =
+            node_volumes.iter().find(|(node, ..)| node == "n2").map(|(_, waiting, _)| waiting.clone());
         let code = waiting.flatten().map(|waiting| waiting.code());
-        assert_eq!(code, Some("HeldByNode"), "{kind}: {pairs:?}");
-        assert!(pairs.iter().any(|(node, ..)| node == "n1"), "{kind}: {pairs:?}");
+        assert_eq!(code, Some("HeldByNode"), "{kind}: {node_volumes:?}");
+        assert!(node_volumes.iter().any(|(node, ..)| node == "n1"), "{kind}: {node_volumes:?}");
     }
     let (reader, _) = reader(stage);
     let reading = read(&reader, "pod", "p2").await;
@@ -199,8 +204,8 @@ async fn sees_a_stuck_attachment(stage: Stage) {
     assert_eq!(reading.snapshot.unseen, []);
     let found = reading.snapshot.objects.attachments.get(&attachment.as_str().into()).unwrap();
     assert!(found.metadata.is_terminating() && found.status.detach_error.is_some());
-    let pairs = pairs(&reading);
-    let [(node, Some(waiting), None)] = pairs.as_slice() else { panic!("{pairs:?}") };
+    let node_volumes = node_volumes(&reading);
+    let [(node, Some(waiting), None)] = node_volumes.as_slice() else { panic!("{node_volumes:?}") };
     assert_eq!((node.as_str(), waiting.code()), ("n1", "DetachError"));
     attacher.change(|behaviour| behaviour.detach = Reaction::Succeed(std::time::Duration::ZERO));
     cluster.detached("v1", "n1").await;

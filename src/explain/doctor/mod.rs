@@ -4,11 +4,11 @@
 //! suffer, and longest; what was looked at and is fine; and what could not be looked at. Each object is looked at a fixed
 //! number of times, however large the cluster.
 
+mod attachments;
 mod claims;
 mod groups;
 mod leftovers;
 mod one_namespace;
-mod pairs;
 mod programs;
 #[cfg(test)]
 mod scale_tests;
@@ -135,7 +135,7 @@ pub fn doctor(snapshot: &Snapshot, assumptions: &Assumptions, of: Option<&str>) 
         && snapshot.is_listed::<Node>()
         && snapshot.is_listed::<Pod>();
     if sees_world {
-        pairs::look(snapshot, &outlooks.attach_detach, &sidecars, &mut groups, &mut fine);
+        attachments::look(snapshot, &outlooks.attach_detach, &sidecars, &mut groups, &mut fine);
     } else {
         one_namespace::look(snapshot, assumptions, &mut groups);
     }

@@ -146,7 +146,7 @@ pub fn drain(
     let node = snapshot.objects.nodes.get(name);
     let look = Look { snapshot, outlook: &outlook, name, node: node.as_deref(), pods: pods(&outlook, name) };
     let mut volumes: Vec<NodeVolume> = outlook
-        .pairs
+        .node_volumes
         .keys()
         .filter(|(_, node)| node == name)
         .filter_map(|(volume, _)| look.volume(volume))
@@ -244,7 +244,7 @@ struct Look<'a> {
 
 impl Look<'_> {
     fn volume(&self, volume: &VolumeId) -> Option<NodeVolume> {
-        let pair = self.outlook.pairs.get(&(volume.clone(), self.name.clone()))?;
+        let node_volume = self.outlook.node_volumes.get(&(volume.clone(), self.name.clone()))?;
         let attachment = self.snapshot.objects.attachments.get(&volume.attachment_name(self.name));
         let pods = self.pods.get(volume).map(Vec::as_slice).unwrap_or_default();
         let is_used = self.node.is_some_and(|node| node.uses(volume.as_str()));
@@ -258,7 +258,7 @@ impl Look<'_> {
         let claim = object.as_ref().and_then(|it| it.spec.claim_ref.as_ref().map(ClaimRef::key));
         let claim = claim.or_else(|| self.claim_of_pod(pods));
         let deleted = attachment.as_ref().and_then(|it| it.metadata.deletion_timestamp.as_deref().copied());
-        let forced_at = match pair.waiting.as_ref() {
+        let forced_at = match node_volume.waiting.as_ref() {
             Some(
                 Waiting::DetachWaitingForUnmount { unforced: Unforced::Until(at) }
                 | Waiting::DetachWaitingForNode { unforced: Unforced::Until(at) },
@@ -280,7 +280,7 @@ impl Look<'_> {
         } else if let Some(pod) = pods.first() {
             let is_attached = attachment.as_ref().is_some_and(|it| it.status.attached);
             let created = self.snapshot.objects.pods.get(pod).and_then(|it| it.metadata.creation_timestamp);
-            let code = pair.waiting.as_ref().map(Waiting::code);
+            let code = node_volume.waiting.as_ref().map(Waiting::code);
             match code {
                 Some(code) if !is_attached => (Stage::Attaching, created, code.to_owned()),
                 _ => (Stage::InUse, created, "the pod is not asked to end".to_owned()),
@@ -293,7 +293,7 @@ impl Look<'_> {
             };
             (Stage::Mounted, None, text.to_owned())
         } else {
-            let code = pair.waiting.as_ref().map_or("the controller", Waiting::code);
+            let code = node_volume.waiting.as_ref().map_or("the controller", Waiting::code);
             (Stage::DetachesNext, None, code.to_owned())
         };
         Some(NodeVolume {

@@ -113,11 +113,11 @@ pub(super) fn delete(snapshot: &Snapshot, assumptions: &Assumptions, name: &Node
     }
     let then = ask(&copy, assumptions).attach_detach;
     let mut late = BTreeSet::new();
-    for ((volume, node), pair) in &then.pairs {
+    for ((volume, node), node_volume) in &then.node_volumes {
         if node != name {
             continue;
         }
-        match &pair.waiting {
+        match &node_volume.waiting {
             Some(
                 Waiting::DetachWaitingForNode { unforced: Unforced::Until(at) }
                 | Waiting::DetachWaitingForUnmount { unforced: Unforced::Until(at) },
@@ -158,7 +158,7 @@ pub(super) fn cordon(snapshot: &Snapshot, assumptions: &Assumptions, name: &Node
         return Story::missing(snapshot, &ObjectRef::Node(name.clone()));
     }
     let outlook = ask(snapshot, assumptions).attach_detach;
-    let volumes = outlook.pairs.keys().filter(|(_, node)| node == name).count();
+    let volumes = outlook.node_volumes.keys().filter(|(_, node)| node == name).count();
     let mut story = Story {
         summary: format!(
             "nothing is detached: {} and {} stay",
@@ -176,16 +176,16 @@ pub(super) fn cordon(snapshot: &Snapshot, assumptions: &Assumptions, name: &Node
 /// node's status; where the dry run ends, as nothing answers.
 fn forced(before: &Outlook, after: &Outlook, name: &NodeName) -> BTreeSet<VolumeId> {
     let is_taken = |outlook: &Outlook, key: &(VolumeId, NodeName)| {
-        outlook.pairs.get(key).is_some_and(|pair| {
-            pair.forced.is_some()
-                || pair.write == Some(NextWrite::DeleteAttachment)
+        outlook.node_volumes.get(key).is_some_and(|node_volume| {
+            node_volume.forced.is_some()
+                || node_volume.write == Some(NextWrite::DeleteAttachment)
                 || matches!(
-                    pair.waiting,
+                    node_volume.waiting,
                     Some(Waiting::DetachWaitingForUnpublish | Waiting::DetachWaitingForSettlement)
                 )
         })
     };
-    let changed = after.pairs.keys().filter(|key| key.1 == *name);
+    let changed = after.node_volumes.keys().filter(|key| key.1 == *name);
     let taken = changed.filter(|key| is_taken(after, key) && !is_taken(before, key));
     taken.map(|(volume, _)| volume.clone()).collect()
 }
@@ -202,7 +202,7 @@ fn freed<'a>(
         for wanted in desired.iter().filter(|wanted| wanted.node != *name && volumes.contains(&wanted.volume))
         {
             let key = (wanted.volume.clone(), wanted.node.clone());
-            let waiting = before.pairs.get(&key).and_then(|pair| pair.waiting.as_ref());
+            let waiting = before.node_volumes.get(&key).and_then(|node_volume| node_volume.waiting.as_ref());
             if matches!(waiting, Some(Waiting::HeldByNode { .. })) {
                 let text =
                     format!("gets {} on {} when it is gone from {name}", handle(&wanted.volume), wanted.node);

@@ -152,8 +152,11 @@ pub(super) fn delete_pod(snapshot: &Snapshot, assumptions: &Assumptions, key: &P
         for (other, desired) in &before.desired {
             let waits = desired.iter().filter(|it| it.volume == wanted.volume && it.node != wanted.node);
             for it in waits {
-                let pair = before.pairs.get(&(it.volume.clone(), it.node.clone()));
-                if matches!(pair.and_then(|pair| pair.waiting.as_ref()), Some(Waiting::HeldByNode { .. })) {
+                let node_volume = before.node_volumes.get(&(it.volume.clone(), it.node.clone()));
+                if matches!(
+                    node_volume.and_then(|node_volume| node_volume.waiting.as_ref()),
+                    Some(Waiting::HeldByNode { .. })
+                ) {
                     let text = format!("gets {} on {} then", nodes::handle(&it.volume), it.node);
                     story.tell(When::Later, Risk::Safe, "PodGetsVolume", other, text);
                 }

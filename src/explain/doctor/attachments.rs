@@ -15,7 +15,7 @@ use crate::{
     attach_detach::{
         decide::{csi::Waiting, force::Unforced},
         desired::{state::WhyUnresolved, volume_name::VolumeId},
-        dry_run::{NextWrite, Outlook, PairOutlook},
+        dry_run::{NextWrite, NodeVolumeOutlook, Outlook},
         tell::diagnostics::State,
     },
     explain::{
@@ -42,13 +42,13 @@ pub(super) fn look(
 ) {
     let wanting = wanting(outlook);
     let mut attached = 0_usize;
-    for ((volume, node), pair) in &outlook.pairs {
-        if pair.waiting.is_none() && pair.write.is_none() {
-            attached += usize::from(pair.state == State::Attached);
+    for ((volume, node), node_volume) in &outlook.node_volumes {
+        if node_volume.waiting.is_none() && node_volume.write.is_none() {
+            attached += usize::from(node_volume.state == State::Attached);
             continue;
         }
         let pods = wanting.get(&(volume, node)).map(Vec::as_slice).unwrap_or_default();
-        let found = Found { snapshot, outlook, sidecars, wanting: &wanting, volume, node, pair, pods };
+        let found = Found { snapshot, outlook, sidecars, wanting: &wanting, volume, node, node_volume, pods };
         let since = found.since();
         let is_stuck = groups.is_stuck(since);
         let (cause, next_at, summary) = found.judge(is_stuck, groups.now);
@@ -67,12 +67,12 @@ pub(super) fn look(
 /// Only of volumes that some node waits for.
 fn wanting(outlook: &Outlook) -> Wanting<'_> {
     let mut wanting = Wanting::new();
-    for ((volume, node), pair) in &outlook.pairs {
-        if pair.waiting.is_none() && pair.write.is_none() {
+    for ((volume, node), node_volume) in &outlook.node_volumes {
+        if node_volume.waiting.is_none() && node_volume.write.is_none() {
             continue;
         }
         wanting.entry((volume, node)).or_default();
-        if let Some(Waiting::HeldByNode { conflict }) = &pair.waiting {
+        if let Some(Waiting::HeldByNode { conflict }) = &node_volume.waiting {
             wanting.entry((volume, &conflict.node)).or_default();
         }
     }
@@ -94,7 +94,7 @@ struct Found<'a> {
     wanting: &'a Wanting<'a>,
     volume: &'a VolumeId,
     node: &'a NodeName,
-    pair: &'a PairOutlook,
+    node_volume: &'a NodeVolumeOutlook,
     pods: &'a [&'a PodKey],
 }
 
@@ -136,10 +136,10 @@ impl Found<'_> {
         let driver = self.driver();
         let severity_of_wait = if is_stuck { Blocked } else { Waits };
         let of_node = |severity, text: String| (severity, node.to_string(), None, text);
-        let mut code = self.pair.waiting.as_ref().map_or("", Waiting::code);
-        let (severity, about, next_at, text) = match &self.pair.waiting {
+        let mut code = self.node_volume.waiting.as_ref().map_or("", Waiting::code);
+        let (severity, about, next_at, text) = match &self.node_volume.waiting {
             None => {
-                let (word, text) = match self.pair.write {
+                let (word, text) = match self.node_volume.write {
                     Some(NextWrite::DeleteAttachment) => ("DetachWaitingForAttacher", "detached"),
                     Some(NextWrite::CreateAttachment) | None => ("WaitingForVolumeAttachment", "attached"),
                 };
@@ -247,8 +247,8 @@ impl Found<'_> {
 
     /// When the volume is taken from the node that holds it, if time decides.
     fn forced_at(&self, holder: &NodeName) -> Option<Timestamp> {
-        let pair = self.outlook.pairs.get(&(self.volume.clone(), holder.clone()))?;
-        match pair.waiting.as_ref()? {
+        let node_volume = self.outlook.node_volumes.get(&(self.volume.clone(), holder.clone()))?;
+        match node_volume.waiting.as_ref()? {
             Waiting::DetachWaitingForUnmount { unforced: Unforced::Until(at) }
             | Waiting::DetachWaitingForNode { unforced: Unforced::Until(at) } => Some(*at),
             _ => None,
