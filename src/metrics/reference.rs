@@ -242,7 +242,7 @@ fn table() -> Vec<Row> {
         alpha("mooring_node_status_volumes_per_patch", vec![]),
         alpha(
             "mooring_planned_keys_total",
-            vec![("kind", of(&["pod", "attachment", "name", "volume", "pair", "holder", "node"]))],
+            vec![("kind", of(&["pod", "attachment", "name", "volume", "node_volume", "holder", "node"]))],
         ),
         stable("mooring_released_bytes", vec![("storage_class", said("name, empty for none, `_other`"))]),
         stable(

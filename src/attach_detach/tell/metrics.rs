@@ -71,7 +71,7 @@ impl Planned {
             Self::Attachment => "attachment",
             Self::Name => "name",
             Self::Volume => "volume",
-            Self::NodeVolume => "pair",
+            Self::NodeVolume => "node_volume",
             Self::Holder => "holder",
             Self::Node => "node",
         }
