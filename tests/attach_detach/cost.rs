@@ -359,6 +359,6 @@ impl Cluster {
             .filter_map(|line| line.strip_prefix("mooring_planned_keys_total{kind=\"")?.split_once("\"} "))
             .map(|(kind, count)| (kind, count.parse().unwrap()))
             .collect();
-        ["pod", "attachment", "name", "volume", "pair", "node", "holder"].map(|kind| counts[kind])
+        ["pod", "attachment", "name", "volume", "node_volume", "node", "holder"].map(|kind| counts[kind])
     }
 }
