@@ -22,12 +22,7 @@ use super::{
     },
     clock::Clock,
     decide::{force::ForcePolicy, multi_attach::Exclusivity, scope::Scope},
-    desired::{
-        attach_required::AttachRequired,
-        populator,
-        state::{DesiredPod, DesiredState},
-        volume_name::VolumeId,
-    },
+    desired::{attach_required::AttachRequired, populator, state::DesiredState, volume_name::VolumeId},
     guard::{
         blocks::UnreadableAttachments,
         force_timers::{ForceTimers, TimersConfigMap},
@@ -36,11 +31,9 @@ use super::{
     queue::Lanes,
     sweep::Survey,
     tell::{
-        announcer::Announcer,
         metrics::{Ending, Planned},
-        phases::Phases,
+        recorder::Recorder,
         report::{Line, Report, Reports},
-        waits::Waits,
     },
 };
 use crate::{
@@ -99,12 +92,10 @@ pub struct Controller {
     pub(super) survey: Survey,
     /// Set while there is more to plan than was planned at once.
     pub(super) goes_on_at: Option<Instant>,
-    pub(super) effects: Effects,
+    pub(super) calls: Vec<(Sequence, Call)>,
     pub(super) last_sent: Sequence,
     pub(super) wake_at: BTreeSet<(Instant, Dirty)>,
-    pub(super) announcer: Announcer,
-    pub(super) phases: Phases,
-    pub(super) waits: Waits,
+    pub(super) recorder: Recorder,
     pub(super) second_writer: SecondController,
     /// Until when nothing is taken away after a restore of etcd.
     pub(super) graced_until: Option<Instant>,
@@ -146,12 +137,10 @@ impl Controller {
             dirty_nodes: Queue::default(),
             survey: Survey::default(),
             goes_on_at: None,
-            effects: Effects::default(),
+            calls: Vec::new(),
             last_sent: Sequence::default(),
             wake_at: BTreeSet::new(),
-            announcer: Announcer::default(),
-            phases: Phases::default(),
-            waits: Waits::default(),
+            recorder: Recorder::default(),
             second_writer: SecondController::default(),
             graced_until: None,
             newest_attachment: ResourceVersion::default(),
@@ -251,12 +240,12 @@ impl Controller {
             self.refresh_pod(&key, now);
         }
         let (attachments, pods) = (self.objects.attachments.len(), self.objects.pods.len());
-        self.effects.reports.line(Line::Loaded { attachments, pods });
+        self.recorder.log(Line::Loaded { attachments, pods });
     }
 
     /// What there is to report of what was learnt since the last plan.
     pub fn take_reports(&mut self) -> Reports {
-        self.effects.reports.take()
+        self.recorder.take_reports()
     }
 
     /// What there was to look at since this was last asked: volumes, and nodes.
@@ -352,11 +341,11 @@ impl Controller {
     }
 
     pub(super) fn refresh_pod(&mut self, key: &PodKey, now: Instant) {
-        self.effects.reports.planned(Planned::Pod);
+        self.recorder.planned(Planned::Pod, 1);
         let pod = self.objects.pods.get(key);
         let before = self.desired.pod(key);
         let desired_pod = pod.and_then(|pod| populator::populate(&pod, &self.objects, &self.drivers, before));
-        report_unresolved(&mut self.effects.reports, key, before, desired_pod.as_ref());
+        self.recorder.populated(key, before, desired_pod.as_ref());
         let nodes: BTreeSet<NodeName> = before
             .into_iter()
             .chain(desired_pod.as_ref())
@@ -370,7 +359,7 @@ impl Controller {
     }
 
     pub(super) fn refresh_attachment(&mut self, name: &AttachmentName, now: Instant) {
-        self.effects.reports.planned(Planned::Attachment);
+        self.recorder.planned(Planned::Attachment, 1);
         let attachment = self.objects.attachments.get(name);
         if attachment.as_deref().is_some_and(|attachment| self.actual.is_replaced_by(name, attachment)) {
             self.take_attachment(name, None, now);
@@ -394,19 +383,19 @@ impl Controller {
         let was_foreign = self.actual.foreign(name).is_some();
         let touched = self.actual.observe_attachment(name, attachment, candidates, self.clock.wall(now));
         if was_foreign || self.actual.foreign(name).is_some() {
-            self.report_foreign(name);
+            self.recorder.foreign(name, &self.actual);
         }
         let Some((volume, node)) = touched else { return };
         self.note_exclusive(&volume, name);
         match attached {
             Some(true) => {
                 self.actual.node_volume_mut(&volume, &node);
-                self.operation_ended(&volume, &node, Operation::Attach, Ending::Success, now);
+                self.recorder.ended(&volume, &node, Operation::Attach, Ending::Success, now);
             }
             Some(false) => {}
             None => {
-                self.operation_ended(&volume, &node, Operation::Detach, Ending::Success, now);
-                self.forced_detach_done(&volume, &node);
+                self.recorder.ended(&volume, &node, Operation::Detach, Ending::Success, now);
+                self.forced_detach_done(&volume, &node, now);
             }
         }
         self.touch(volume, &node);
@@ -437,7 +426,8 @@ impl Controller {
         }
         self.plan_dirty(now);
         self.write_timers(now);
-        mem::take(&mut self.effects)
+        let (events, reports) = self.recorder.take();
+        Effects { calls: mem::take(&mut self.calls), events, reports }
     }
 
     fn write_timers(&mut self, now: Instant) {
@@ -453,20 +443,13 @@ impl Controller {
     /// Reports what there is to log of the force-detach timers.
     pub(super) fn report_timers(&mut self) {
         for said in self.force_timers.take_said() {
-            self.effects.reports.line(Line::Timers(said));
+            self.recorder.log(Line::Timers(said));
         }
     }
 
     pub(super) fn report_timers_alarm(&mut self) {
         let alarm = self.force_timers.alarm().map(str::to_owned);
-        self.effects.reports.push(Report::TimersAlarm(alarm));
-    }
-
-    /// Reports a VolumeAttachment that is not ours, or is no longer there, or not any more.
-    pub(super) fn report_foreign(&mut self, name: &AttachmentName) {
-        let (volume, node) = self.actual.foreign(name).unzip();
-        let (volume, node) = (volume.flatten().cloned(), node.cloned());
-        self.effects.reports.push(Report::Foreign { name: name.clone(), volume, node });
+        self.recorder.report(Report::TimersAlarm(alarm));
     }
 
     pub(super) fn send(
@@ -477,8 +460,8 @@ impl Controller {
         now: Instant,
     ) {
         let call = request.kind();
-        let migrated = self.is_migrated(volume, node);
-        self.phases.sent(volume, node, call, migrated, now);
+        let (recorder, known) = self.recording(now);
+        recorder.sent(volume, node, call, known);
         let node_volume = self.actual.node_volume_mut(volume, node);
         node_volume.call = Some(call);
         node_volume.asked_at = Some(now);
@@ -488,29 +471,11 @@ impl Controller {
 
     pub(super) fn call(&mut self, call: Call) {
         self.last_sent.0 += 1;
-        self.effects.calls.push((self.last_sent, call));
+        self.calls.push((self.last_sent, call));
     }
 
     /// The volume on the node of an outcome.
     pub(super) fn node_volume(&mut self, volume: &VolumeId, node: &NodeName) -> &mut NodeVolume {
         self.actual.node_volume_mut(volume, node)
-    }
-}
-
-/// Reports which volumes of a pod cannot be attached yet, and which of them are new.
-fn report_unresolved(
-    reports: &mut Reports,
-    pod: &PodKey,
-    before: Option<&DesiredPod>,
-    desired_pod: Option<&DesiredPod>,
-) {
-    let unresolved = |desired_pod: Option<&DesiredPod>| {
-        desired_pod.map_or(Vec::new(), |desired_pod| desired_pod.unresolved.clone())
-    };
-    let new: Vec<_> =
-        desired_pod.iter().flat_map(|desired_pod| desired_pod.newly_unresolved(before)).cloned().collect();
-    let (before, found) = (unresolved(before), unresolved(desired_pod));
-    if before != found || !new.is_empty() {
-        reports.push(Report::Unresolved { pod: pod.clone(), before, found, new });
     }
 }

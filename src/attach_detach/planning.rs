@@ -13,7 +13,7 @@ use super::{
     act::in_flight::NODE_CALLS,
     actual::{
         identification::{is_exclusive, is_exclusive_by_attachments},
-        state::{AttachmentCall, NodeVolume},
+        state::AttachmentCall,
     },
     controller::Controller,
     decide::{
@@ -23,11 +23,7 @@ use super::{
         scope::Scope,
     },
     desired::{state::DesiredAttachment, volume_name::VolumeId},
-    tell::{
-        announcer::Others,
-        metrics::{Counted, Planned},
-        report::Report,
-    },
+    tell::metrics::Planned,
 };
 use crate::{
     kube_api::ids::{AttachmentName, NodeName},
@@ -161,15 +157,15 @@ impl Controller {
     /// news of that, or there are too many for once, they have another turn. Returns for how many volumes on nodes that
     /// was work.
     fn reconcile_volume(&mut self, volume: &VolumeId, scope: Scope, now: Instant) -> usize {
-        self.effects.reports.planned(Planned::Volume);
+        self.recorder.planned(Planned::Volume, 1);
         let unreadable = self.unreadable_attachment(volume);
         let wall = self.clock.wall(now);
         if self.desired.nodes(volume).is_some() {
             let (found, computed) = self.actual.recognise(volume, wall);
-            self.effects.reports.planned_many(Planned::Name, computed);
+            self.recorder.planned(Planned::Name, computed);
             for attachment in found {
                 self.actual.note_exclusivity(volume, Exclusivity::Unknown);
-                self.report_foreign(&attachment);
+                self.recorder.foreign(&attachment, &self.actual);
             }
         }
         let turn = self.turn(volume, scope, unreadable.is_some());
@@ -200,7 +196,7 @@ impl Controller {
         let verdicts = reconciler::plan(&view, now);
         // When an object can be read again, all are looked at that it held up.
         let is_readable = view.unreadable.is_empty();
-        self.effects.reports.planned_many(Planned::NodeVolume, verdicts.len());
+        self.recorder.planned(Planned::NodeVolume, verdicts.len());
         let mut makes_way = false;
         for (node, verdict) in &verdicts {
             makes_way |= self.apply(volume, node, verdict, now);
@@ -224,21 +220,13 @@ impl Controller {
             self.judge_others_later(volume, &verdicts);
         }
         let is_exclusive = exclusive.is_some();
-        let others = Others { verdicts: &verdicts, holders: self.holders(volume, &scope, is_exclusive) };
-        for (node, verdict) in &verdicts {
-            self.report_decision(volume, node, verdict);
-            self.report_progress(volume, node, verdict, now);
-            self.record_verdict(volume, node, verdict, &others, now);
+        let (recorder, known) = self.recording(now);
+        for (node, at) in recorder.judged(volume, &scope, is_exclusive, &verdicts, known) {
+            self.look_at(volume, &node, [at]);
         }
         self.prune(volume, &scope);
-        let desired = &self.desired;
-        let counted = verdicts.keys().map(|node| {
-            let is_attached = self.actual.node_volume(volume, node).is_some_and(NodeVolume::may_be_attached);
-            let users = desired.get(volume, node).map_or(0, |desired| desired.pods.len());
-            (node.clone(), Counted { is_attached, users: i64::try_from(users).unwrap_or(i64::MAX) })
-        });
-        let nodes = counted.collect();
-        self.effects.reports.push(Report::Counted { volume: volume.clone(), scope, nodes });
+        let (recorder, known) = self.recording(now);
+        recorder.counted(volume, scope, verdicts.keys(), known);
         work
     }
 

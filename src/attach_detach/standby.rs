@@ -14,7 +14,6 @@ use super::{
     decide::scope::Scope,
     desired::volume_name::VolumeId,
     planning::AT_ONCE,
-    tell::report::Report,
 };
 use crate::{kube_api::ids::NodeName, state::VecMap};
 
@@ -60,14 +59,10 @@ impl Controller {
         self.tick(now);
         self.leads = true;
         self.second_writer.take_over(now);
-        self.effects.reports.push(Report::Leads);
         let desired = &self.desired;
         let wanted = |volume: &VolumeId, node: &NodeName| desired.get(volume, node).is_some();
         self.actual.begin_to_lead(self.options.force.gone, wanted, self.clock.wall(now));
-        self.phases.forget_all();
-        for (volume, node) in self.actual.published() {
-            self.announcer.inherit_attached(volume, node);
-        }
+        self.recorder.lead(&self.actual);
         self.dirty_nodes.extend(self.actual.distrusted_nodes().cloned());
         let (mut begun, mut new, mut settled) = (Vec::new(), Vec::new(), Vec::new());
         for volume in self.desired.volumes() {

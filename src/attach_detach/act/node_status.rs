@@ -88,7 +88,7 @@ impl Controller {
 
     /// Looks at a node, and sends what it needs. Returns how many volumes on nodes were judged for that.
     pub(in crate::attach_detach) fn reconcile_node(&mut self, name: &NodeName, now: Instant) -> usize {
-        self.effects.reports.planned(Planned::Node);
+        self.recorder.planned(Planned::Node, 1);
         let mut judged = 0;
         // Planned here and now: the volumes' turn is over, and nothing else may happen for a long time.
         for volume in self.catch_up(name, now) {
@@ -152,7 +152,7 @@ impl Controller {
                     }
                     return;
                 }
-                self.effects.reports.push(Report::Patched(change.volumes));
+                self.recorder.report(Report::Patched(change.volumes));
                 let request = node_list::patch(node, &change.list);
                 own_list = Some((node.metadata.uid.clone(), change.list));
                 Call::PatchNode(name.clone(), node.metadata.resource_version, request)
@@ -231,7 +231,7 @@ pub(in crate::attach_detach) mod tests {
         for at in millis {
             say(*at, &mut controller);
             controller.reconcile_node(&node, start + Duration::from_millis(*at));
-            for (_, call) in std::mem::take(&mut controller.effects.calls) {
+            for (_, call) in std::mem::take(&mut controller.calls) {
                 let Call::PatchNode(_, _, request) = call else { continue };
                 let list = &request.body.unwrap()["status"]["volumesAttached"];
                 lists.push((*at, list.as_array().map_or(0, Vec::len)));
@@ -310,7 +310,7 @@ pub(in crate::attach_detach) mod tests {
             (0..100).for_each(|_| controller.pace.note(Duration::from_millis(30)));
             let now = start + Duration::from_millis(at);
             controller.reconcile_node(&node, now);
-            for (sent, call) in std::mem::take(&mut controller.effects.calls) {
+            for (sent, call) in std::mem::take(&mut controller.calls) {
                 let Call::PatchNode(_, _, request) = &call else { panic!("{call:?}") };
                 sent_at.push(at);
                 let mut answer = Node::clone(&controller.objects.nodes.get(&node).unwrap());
@@ -347,7 +347,7 @@ pub(in crate::attach_detach) mod tests {
             let state = controller.actual.node_mut(&node);
             (state.stale, state.unsettled) = (true, Some(InDoubt { revision, until: after(10) }));
             controller.reconcile_node(&node, after(asked));
-            let (sent, call) = controller.effects.calls.pop().expect("a read");
+            let (sent, call) = controller.calls.pop().expect("a read");
             let result = Ok(Answer::Node((*object).clone()));
             controller.take_outcome(Outcome { call, sent, result }, after(12), 0.5);
             assert_eq!(controller.actual.node_mut(&node).is_settled(), is_settled, "sent after {asked} s");
@@ -376,7 +376,7 @@ pub(in crate::attach_detach) mod tests {
         for _ in 0..8 {
             now += Duration::from_hours(1);
             controller.reconcile_node(&node, now);
-            let (sent, call) = controller.effects.calls.pop().expect("a request");
+            let (sent, call) = controller.calls.pop().expect("a request");
             let is_patch = matches!(call, Call::PatchNode(..));
             let object = controller.objects.nodes.get(&node).unwrap();
             let silence = Err(CallError::Unknown("cut".to_owned()));
@@ -401,13 +401,13 @@ pub(in crate::attach_detach) mod tests {
             let (mut controller, node) = controller(now);
             publish(&mut controller, "old", ReportAsAttached::No);
             controller.reconcile_node(&node, now);
-            let patch = controller.effects.calls.pop().expect("a patch");
+            let patch = controller.calls.pop().expect("a patch");
             controller.actual.observe_node(&node, None, Timestamp::UNIX_EPOCH);
             controller.actual.prune(&volume("old"), &Scope::All, |_| false);
             let answer = |controller: &mut Controller, (sent, call), error| {
                 controller.take_outcome(Outcome { call, sent, result: Err(error) }, now, 0.5);
                 controller.reconcile_node(&node, now + Duration::from_hours(1));
-                controller.effects.calls.pop()
+                controller.calls.pop()
             };
             let read = answer(&mut controller, patch, error);
             if let Some(read) = read {

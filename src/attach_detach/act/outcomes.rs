@@ -168,11 +168,12 @@ impl Controller {
             }
             Ok(_) | Err(CallError::NotLeader) => {}
             Err(error @ (CallError::Unknown(_) | CallError::AlreadyExists(_))) => {
-                self.report_failure(
+                self.recorder.log_failure(
                     volume,
                     node,
                     &error,
                     "whether the attachment was created is unknown, reading it",
+                    &self.actual,
                 );
                 let settle_time = self.settle_time;
                 let node_volume = self.node_volume(volume, node);
@@ -186,16 +187,22 @@ impl Controller {
                     if node_volume.retry.message().is_some() {
                         self.record_failure(volume, node, &error, now);
                     }
-                    self.operation_ended(volume, node, Operation::Attach, Ending::Failure, now);
+                    self.recorder.ended(volume, node, Operation::Attach, Ending::Failure, now);
                 }
             }
             Err(error @ CallError::Throttled { .. }) => {
                 self.attachment_call_failed(volume, node, &error, now, jitter);
             }
             Err(error) => {
-                self.report_failure(volume, node, &error, "creating the attachment failed");
+                self.recorder.log_failure(
+                    volume,
+                    node,
+                    &error,
+                    "creating the attachment failed",
+                    &self.actual,
+                );
                 self.attachment_call_failed(volume, node, &error, now, jitter);
-                self.operation_ended(volume, node, Operation::Attach, Ending::Failure, now);
+                self.recorder.ended(volume, node, Operation::Attach, Ending::Failure, now);
                 self.record_failure(volume, node, &error, now);
             }
         }
@@ -230,9 +237,15 @@ impl Controller {
                 node_volume.why_read = Some(WhyRead::DeletionRefused(uid));
             }
             error => {
-                self.report_failure(volume, node, error, "deleting the attachment failed");
+                self.recorder.log_failure(
+                    volume,
+                    node,
+                    error,
+                    "deleting the attachment failed",
+                    &self.actual,
+                );
                 self.attachment_call_failed(volume, node, error, now, jitter);
-                self.operation_ended(volume, node, Operation::Detach, Ending::Failure, now);
+                self.recorder.ended(volume, node, Operation::Detach, Ending::Failure, now);
             }
         }
     }
@@ -259,7 +272,7 @@ impl Controller {
                 if is_there && node_volume.known.is_none() {
                     let attempt = node_volume.retry.failures().saturating_add(1);
                     let line = Line::NameTaken { volume: volume.clone(), node: node.clone(), attempt };
-                    self.effects.reports.line(line);
+                    self.recorder.log(line);
                     let node_volume = self.node_volume(volume, node);
                     if why_read == Some(WhyRead::MadeByAnother) {
                         node_volume.uncertain = None;
@@ -311,7 +324,13 @@ impl Controller {
                 }
             }
             Err(error @ CallError::Unknown(_)) => {
-                self.report_failure(volume, node, &error, "the attachment could not be read");
+                self.recorder.log_failure(
+                    volume,
+                    node,
+                    &error,
+                    "the attachment could not be read",
+                    &self.actual,
+                );
                 let node_volume = self.node_volume(volume, node);
                 node_volume.retry = mem::take(&mut node_volume.retry).after_silence(now, jitter);
             }
@@ -372,7 +391,7 @@ impl Controller {
         if *error != CallError::NotLeader {
             let attempt = self.actual.node_mut(name).retry.failures().saturating_add(1);
             let line = Line::NodeFailed { node: name.clone(), attempt, error: error.clone() };
-            self.effects.reports.line(line);
+            self.recorder.log(line);
         }
         let state = self.actual.node_mut(name);
         state.retry = pause(mem::take(&mut state.retry));
@@ -454,7 +473,7 @@ mod tests {
                 Some(Uncertain { until: after(10), read_absent: false });
             let read = AttachmentRequest::Read(volume.attachment_name(&node));
             controller.send(&volume, &node, read, after(asked));
-            let (sent, call) = controller.effects.calls.pop().expect("a read");
+            let (sent, call) = controller.calls.pop().expect("a read");
             let result = Err(CallError::NotFound("gone".to_owned()));
             controller.take_outcome(Outcome { call, sent, result }, after(12), 0.5);
             let uncertain = controller.node_volume(&volume, &node).uncertain;

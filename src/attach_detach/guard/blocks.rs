@@ -132,7 +132,7 @@ impl Controller {
     pub(in crate::attach_detach) fn end_grace(&mut self, now: Instant) {
         let left = self.objects.restore_grace().left(now);
         if left.is_none() && self.graced_until.is_some() {
-            self.effects.reports.line(Line::GraceOver);
+            self.recorder.log(Line::GraceOver);
             self.look_at_everything();
         }
         self.graced_until = left.map(|left| now + left);

@@ -102,7 +102,7 @@ impl Controller {
         match self.second_writer.writers.note(&target, target.field(), now) {
             Asks::Later => {}
             Asks::Judged(changes) => {
-                self.effects.reports.push(Report::SecondController(target.act(), changes.acts));
+                self.recorder.report(Report::SecondController(target.act(), changes.acts));
                 self.stands_off(&changes);
             }
             Asks::Read => match target {
@@ -142,13 +142,13 @@ impl Controller {
         if !self.leads {
             return;
         }
-        self.effects.reports.line(Line::WrittenByAnother {
+        self.recorder.log(Line::WrittenByAnother {
             object: target.to_string(),
             field: target.field().as_str(),
             manager: owner.manager().unwrap_or_default().to_owned(),
         });
         let changes = self.second_writer.writers.learn(target, &owner, now);
-        self.effects.reports.push(Report::SecondController(target.act(), changes.acts));
+        self.recorder.report(Report::SecondController(target.act(), changes.acts));
         self.stands_off(&changes);
     }
 
@@ -166,11 +166,11 @@ impl Controller {
             let Some(stand_off) = self.second_writer.writers.here(target).cloned() else { continue };
             if !self.holds_up(target, &stand_off) {
                 let (target, by) = (target.to_string(), stand_off.to_string());
-                self.effects.reports.line(Line::HoldsNothingUp { target, by });
+                self.recorder.log(Line::HoldsNothingUp { target, by });
                 continue;
             }
             let until = seconds(self.clock.wall(stand_off.until));
-            self.effects.reports.line(Line::StandOff {
+            self.recorder.log(Line::StandOff {
                 target: target.to_string(),
                 by: stand_off.to_string(),
                 until: until.clone(),
@@ -179,10 +179,10 @@ impl Controller {
         }
         for target in &changes.ended {
             let detaches = !self.is_out_of_service(target.node());
-            self.effects.reports.line(Line::StandOffEnded { target: target.to_string(), detaches });
+            self.recorder.log(Line::StandOffEnded { target: target.to_string(), detaches });
         }
         if changes.everywhere {
-            self.effects.reports.line(match self.second_writer.everywhere() {
+            self.recorder.log(match self.second_writer.everywhere() {
                 Some(by) => {
                     Line::AnotherController { by: by.to_string(), until: seconds(self.clock.wall(by.until)) }
                 }
@@ -212,7 +212,7 @@ impl Controller {
             )
         });
         let rows = writers.stand_offs().map(|(_, stand_off)| stand_off.json(wall(stand_off))).collect();
-        self.effects.reports.push(Report::SecondWriters { alarm, rows });
+        self.recorder.report(Report::SecondWriters { alarm, rows });
     }
 
     fn holds_up(&self, target: &Target, by: &StandOff) -> bool {
@@ -222,7 +222,7 @@ impl Controller {
 
     fn record_stand_off(&mut self, target: &Target, stand_off: &StandOff, until: &str) {
         let Some(node) = self.objects.nodes.get(target.node()) else { return };
-        self.effects.events.push(Event {
+        self.recorder.event(Event {
             involved: Involved::object::<Node>(&node),
             r#type: EventType::Warning,
             reason: "ForeignWriter",
@@ -263,8 +263,8 @@ impl Controller {
             }
             // Of the one that led before, the watch may tell late.
             (Some(act), _) if !self.second_writer.writers.took_over_just_now(now) => {
-                self.effects.reports.line(Line::DeletedByAnother { attachment: name.clone(), act });
-                self.effects.reports.push(Report::SecondController(act, 1));
+                self.recorder.log(Line::DeletedByAnother { attachment: name.clone(), act });
+                self.recorder.report(Report::SecondController(act, 1));
             }
             _ => {}
         }
@@ -355,11 +355,12 @@ mod tests {
                     controller.node_calls += 1;
                     controller.owner_read(&target, owners, now);
                 }
-                reporter().take(controller.effects.reports.take(), now);
+                reporter().take(controller.take_reports(), now);
             });
             let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
             assert!(log.contains(expected), "{out_of_service} {manager}: {log}");
-            let told = controller.effects.events.iter().filter(|event| event.reason == "ForeignWriter");
+            let (events, _) = controller.recorder.take();
+            let told = events.iter().filter(|event| event.reason == "ForeignWriter");
             assert_eq!(
                 (log.contains("nothing is detached"), told.count()),
                 (!out_of_service, usize::from(!out_of_service))
