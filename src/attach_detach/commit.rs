@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::{
     act::calls::{self, AttachmentRequest},
     actual::{state::ReportAsAttached, unpublishing::Unpublishing},
-    controller::{Controller, Dirty},
+    controller::Controller,
     decide::{
         csi::{Step, Verdict},
         force::ForceReason,
@@ -46,11 +46,9 @@ impl Controller {
             ReportAsAttached::No => node_volume.is_listed(),
         };
         if stale_list {
-            self.dirty_nodes.push(node.clone());
+            self.queue.add_node(node.clone());
         }
-        if let Some(at) = verdict.wake_at {
-            self.wake_at.insert((at, Dirty::NodeVolume(volume.clone(), node.clone())));
-        }
+        self.queue.add_node_volume_at(verdict.wake_at, volume, node);
         if self.actual.node_volume_mut(volume, node).known.is_none() {
             self.force_off_the_list(volume, node, verdict.forced, now);
         }
@@ -59,7 +57,7 @@ impl Controller {
         let has_room = call.is_none_or(|call| self.in_flight.has_room_for(call));
         let (recorder, known) = self.recording(now);
         let look_at = recorder.waits_for(volume, node, verdict, call.filter(|_| has_room), known);
-        self.look_at(volume, node, look_at);
+        self.queue.add_node_volume_at(look_at, volume, node);
         match verdict.step.as_ref().filter(|_| has_room) {
             None => {}
             Some(Step::Create(source)) => {
@@ -93,7 +91,7 @@ impl Controller {
                 if matches!(node_volume.unpublishing, Unpublishing::Proven(_)) {
                     node_volume.unpublishing = Unpublishing::Since(sent);
                 }
-                self.dirty_nodes.push(node.clone());
+                self.queue.add_node(node.clone());
             }
             Some(Step::GiveUp(_)) => self.actual.node_volume_mut(volume, node).may_be_mounted = false,
         }
@@ -154,7 +152,7 @@ impl Controller {
     pub fn not_told(&mut self, lost: &Event, now: Instant) {
         let (recorder, known) = self.recording(now);
         for (volume, node) in recorder.lost(lost, known) {
-            self.look_at(&volume, &node, [now + AFTER_LOSS]);
+            self.queue.add_node_volume_at([now + AFTER_LOSS], &volume, &node);
         }
     }
 
@@ -168,18 +166,7 @@ impl Controller {
     ) {
         let (recorder, known) = self.recording(now);
         let look_at = recorder.record_failure(volume, node, error, known);
-        self.look_at(volume, node, look_at);
-    }
-
-    /// Looks at a volume on a node at these times, although nothing happened.
-    pub(super) fn look_at(
-        &mut self,
-        volume: &VolumeId,
-        node: &NodeName,
-        times: impl IntoIterator<Item = Instant>,
-    ) {
-        let times = times.into_iter();
-        self.wake_at.extend(times.map(|at| (at, Dirty::NodeVolume(volume.clone(), node.clone()))));
+        self.queue.add_node_volume_at(look_at, volume, node);
     }
 
     /// Forgets what has ended, and with it all that was recorded and measured of it.

@@ -28,8 +28,7 @@ use super::{
         force_timers::{ForceTimers, TimersConfigMap},
         second_writer::SecondController,
     },
-    queue::Lanes,
-    sweep::Survey,
+    queue::{Key, Surveyed, WorkQueue},
     tell::{
         metrics::{Ending, Planned},
         recorder::Recorder,
@@ -37,7 +36,7 @@ use super::{
     },
 };
 use crate::{
-    controller::{in_doubt::SETTLE_TIME, queue::Queue},
+    controller::in_doubt::SETTLE_TIME,
     kube_api::{
         events::Event,
         ids::{AttachmentName, DriverName, NodeName, PodKey, ResourceVersion},
@@ -81,20 +80,12 @@ pub struct Controller {
     pub(super) actual: ActualState,
     pub(super) clock: Clock,
     pub(super) options: AttachDetachOptions,
-    /// When everything is looked at again although nothing happened.
-    pub(super) sweep_at: Option<Instant>,
+    pub(super) queue: WorkQueue,
     pub(super) leads: bool,
     pub(super) in_flight: InFlight,
     pub(super) node_calls: usize,
-    pub(super) dirty_volumes: Lanes,
-    pub(super) dirty_nodes: Queue<NodeName>,
-    /// What is yet to be marked dirty of all there is.
-    pub(super) survey: Survey,
-    /// Set while there is more to plan than was planned at once.
-    pub(super) goes_on_at: Option<Instant>,
     pub(super) calls: Vec<(Sequence, Call)>,
     pub(super) last_sent: Sequence,
-    pub(super) wake_at: BTreeSet<(Instant, Dirty)>,
     pub(super) recorder: Recorder,
     pub(super) second_writer: SecondController,
     /// Until when nothing is taken away after a restore of etcd.
@@ -109,15 +100,6 @@ pub struct Controller {
     pub(super) unreadable_attachments: UnreadableAttachments,
 }
 
-/// What a timer makes dirty.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Dirty {
-    Volume(VolumeId),
-    NodeVolume(VolumeId, NodeName),
-    Node(NodeName),
-    Driver(DriverName),
-}
-
 impl Controller {
     /// A controller over the shared tables, which must be synced before it is loaded.
     #[must_use]
@@ -129,17 +111,12 @@ impl Controller {
             actual: ActualState::default(),
             clock,
             options,
-            sweep_at: None,
+            queue: WorkQueue::sweeping(options.sweep_period),
             leads: false,
             in_flight: InFlight::new(options.attachment_calls),
             node_calls: 0,
-            dirty_volumes: Lanes::default(),
-            dirty_nodes: Queue::default(),
-            survey: Survey::default(),
-            goes_on_at: None,
             calls: Vec::new(),
             last_sent: Sequence::default(),
-            wake_at: BTreeSet::new(),
             recorder: Recorder::default(),
             second_writer: SecondController::default(),
             graced_until: None,
@@ -211,10 +188,9 @@ impl Controller {
     /// When to call [`Self::reconcile`] although nothing happened.
     #[must_use]
     pub fn wake_at(&self) -> Option<Instant> {
-        let timer = self.wake_at.first().map(|(at, _)| *at);
         let timers = self.force_timers.due_at().filter(|_| self.leads);
         let alarms = self.second_writer.ends_at().into_iter().chain(self.grace_ends_at());
-        timer.into_iter().chain(self.sweep_at).chain(alarms).chain(timers).chain(self.goes_on_at).min()
+        self.queue.next_at().into_iter().chain(alarms).chain(timers).min()
     }
 
     /// Where volumes are attached, or may be.
@@ -250,19 +226,13 @@ impl Controller {
 
     /// What there was to look at since this was last asked: volumes, and nodes.
     pub fn take_counts(&mut self) -> [QueueCounts; 2] {
-        [self.dirty_volumes.take_counts(), self.dirty_nodes.take_counts()]
-    }
-
-    /// It is that time, for what becomes dirty now.
-    pub(super) fn tick(&mut self, now: Instant) {
-        self.dirty_volumes.at(now);
-        self.dirty_nodes.at(now);
+        self.queue.take_counts()
     }
 
     /// Takes changed objects. Pods are taken node by node: what is desired on one node is then asked for in
     /// a row, becomes attached together, and is published with few patches.
     pub fn take_changes(&mut self, changed: BTreeSet<ObjectRef>, now: Instant) {
-        self.tick(now);
+        self.queue.at(now);
         let mut pods = BTreeSet::new();
         for object in changed {
             match &object {
@@ -274,8 +244,8 @@ impl Controller {
                     }
                     let node = self.objects.nodes.get(name);
                     let touched = self.observe_node(name, node.as_ref(), now);
-                    self.touch_on(name, touched);
-                    self.dirty_nodes.push(name.clone());
+                    self.queue.add_on(name, touched, &self.actual);
+                    self.queue.add_node(name.clone());
                     for attachment in self.actual.unidentified_on(name) {
                         self.refresh_attachment(&attachment, now);
                     }
@@ -297,7 +267,7 @@ impl Controller {
                     let volume = volume_of(&self.objects, name);
                     if let Some(volume) = volume.filter(|volume| self.actual.volume(volume).is_some()) {
                         self.actual.note_exclusivity(&volume, Exclusivity::Unknown);
-                        self.dirty_volumes.push(volume, Scope::All);
+                        self.queue.add(volume, Scope::All);
                     }
                 }
                 ObjectRef::Driver(name) => self.refresh_driver(name, now),
@@ -322,21 +292,21 @@ impl Controller {
             Some(FinalState::Known(node)) => self.actual.observe_node(name, Some(&node), wall),
             Some(FinalState::Unknown) => self.actual.distrust_node(name),
         };
-        self.touch_on(name, touched);
+        self.queue.add_on(name, touched, &self.actual);
         let touched = self.actual.observe_node(name, None, wall);
-        self.touch_on(name, touched);
+        self.queue.add_on(name, touched, &self.actual);
     }
 
     /// A node that is known from answers of its own alone is read.
     pub(super) fn read_node_live(&mut self, name: &NodeName) {
         self.actual.node_mut(name).stale = true;
-        self.dirty_nodes.push(name.clone());
+        self.queue.add_node(name.clone());
     }
 
     /// Likewise a VolumeAttachment of ours.
     pub(super) fn read_attachment_live(&mut self, name: &AttachmentName) {
         if let Some((volume, node)) = self.actual.read_attachment_live(name) {
-            self.touch(volume, &node);
+            self.queue.add_on(&node, [volume], &self.actual);
         }
     }
 
@@ -367,6 +337,24 @@ impl Controller {
         self.take_attachment(name, attachment, now);
     }
 
+    /// Looks at a CSIDriver, or at its absence.
+    fn refresh_driver(&mut self, name: &DriverName, now: Instant) {
+        let driver = self.objects.drivers.get(name);
+        let due = self.drivers.observe(name, driver.as_deref(), now);
+        if let Some(at) = due {
+            self.queue.add_at(at, Key::Driver(name.clone()));
+        }
+    }
+
+    /// Of a driver whose CSIDriver stays away nothing is remembered any more.
+    fn forget_driver(&mut self, name: &DriverName, now: Instant) {
+        if self.drivers.forget(name, now) {
+            for pod in self.desired.dependants(&ObjectRef::Driver(name.clone())) {
+                self.refresh_pod(&pod, now);
+            }
+        }
+    }
+
     fn take_attachment(
         &mut self,
         name: &AttachmentName,
@@ -378,7 +366,7 @@ impl Controller {
         let candidates = |attachment: &VolumeAttachment| candidates(&objects, attachment);
         if let Some(volume) = self.actual.second_volume_of(name).cloned() {
             self.actual.note_exclusivity(&volume, Exclusivity::Unknown);
-            self.dirty_volumes.push(volume, Scope::All);
+            self.queue.add(volume, Scope::All);
         }
         let was_foreign = self.actual.foreign(name).is_some();
         let touched = self.actual.observe_attachment(name, attachment, candidates, self.clock.wall(now));
@@ -398,28 +386,20 @@ impl Controller {
                 self.forced_detach_done(&volume, &node, now);
             }
         }
-        self.touch(volume, &node);
+        self.queue.add_on(&node, [volume], &self.actual);
     }
 
     /// Plans what is dirty, as far as there is room to send, and no more of it than takes a moment: what is left has
     /// its turn when what came in meanwhile has been taken ([`Self::wake_at`] is now then).
     pub fn reconcile(&mut self, now: Instant) -> Effects {
-        self.tick(now);
-        while let Some((at, _)) = self.wake_at.first()
-            && *at <= now
-        {
-            match self.wake_at.pop_first() {
-                Some((_, Dirty::Volume(volume))) => self.dirty_volumes.push(volume, Scope::All),
-                Some((_, Dirty::NodeVolume(volume, node))) => self.touch(volume, &node),
-                Some((_, Dirty::Node(node))) => self.dirty_nodes.push(node),
-                Some((_, Dirty::Driver(driver))) => self.forget_driver(&driver, now),
-                None => break,
-            }
+        self.queue.at(now);
+        while let Some(driver) = self.queue.add_due(now, &self.actual) {
+            self.forget_driver(&driver, now);
         }
-        self.sweep(now);
+        self.queue.sweep(now);
         self.end_stand_offs(now);
         self.end_grace(now);
-        self.look_on(now);
+        self.survey(now);
         if !self.leads {
             self.stand_by(now);
             return Effects { reports: self.take_reports(), ..Effects::default() };
@@ -428,6 +408,21 @@ impl Controller {
         self.write_timers(now);
         let (events, reports) = self.recorder.take();
         Effects { calls: mem::take(&mut self.calls), events, reports }
+    }
+
+    /// Looks at some of what is yet to be looked at of all there is.
+    fn survey(&mut self, now: Instant) {
+        let Surveyed { pods, unconfirmed_nodes, unconfirmed_attachments } =
+            self.queue.survey(&self.objects, &self.desired, &self.actual);
+        for key in pods {
+            self.refresh_pod(&key, now);
+        }
+        for name in unconfirmed_nodes {
+            self.read_node_live(&name);
+        }
+        for name in unconfirmed_attachments {
+            self.read_attachment_live(&name);
+        }
     }
 
     fn write_timers(&mut self, now: Instant) {

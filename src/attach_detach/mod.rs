@@ -29,10 +29,9 @@ pub mod desired;
 pub mod dry_run;
 pub mod guard;
 mod planning;
-pub mod queue;
+mod queue;
 mod standby;
 mod subsystem;
-mod sweep;
 pub mod tell;
 
 pub use controller::AttachDetachOptions;

@@ -11,10 +11,11 @@ use super::calls::Call;
 use crate::{
     attach_detach::{
         actual::state::{NodeVolume, ReportAsAttached},
-        controller::{Controller, Dirty},
+        controller::Controller,
         decide::node_list::{self, Gathering},
         desired::volume_name::VolumeId,
         guard::evidence::Target,
+        queue::Key,
         tell::{metrics::Planned, report::Report},
     },
     kube_api::{ids::NodeName, kinds::Node},
@@ -81,7 +82,7 @@ impl Controller {
         let believed = self.actual.trust_node(name, &self.options.force, self.clock.wall(now));
         let trusted_at = self.actual.node(name).and_then(|state| state.trusted_at(&self.options.force));
         if let Some(at) = trusted_at.and_then(|at| self.clock.instant(at)) {
-            self.wake_at.insert((at, Dirty::Node(name.clone())));
+            self.queue.add_at(at, Key::Node(name.clone()));
         }
         believed
     }
@@ -108,7 +109,7 @@ impl Controller {
             return;
         }
         if let Some(at) = state.retry.pending(now) {
-            self.wake_at.insert((at, Dirty::Node(name.clone())));
+            self.queue.add_at(at, Key::Node(name.clone()));
             return;
         }
         if let Some(uid) = self.second_writer.take_read(name) {
@@ -148,7 +149,7 @@ impl Controller {
                     state.pending_since = Some(pending_since);
                     if is_late {
                         state.gathers_until = Some(due);
-                        self.wake_at.insert((due, Dirty::Node(name.clone())));
+                        self.queue.add_at(due, Key::Node(name.clone()));
                     }
                     return;
                 }
@@ -162,7 +163,7 @@ impl Controller {
             }
             None => {
                 if let Some(at) = settle_at {
-                    self.wake_at.insert((at, Dirty::Node(name.clone())));
+                    self.queue.add_at(at, Key::Node(name.clone()));
                 }
                 self.actual.node_mut(name).pending_since = None;
                 return;
@@ -361,7 +362,7 @@ pub(in crate::attach_detach) mod tests {
         for number in 0..=NODE_CALLS {
             let node = NodeName::from(format!("node{number}").as_str());
             controller.actual.node_mut(&node).stale = true;
-            controller.dirty_nodes.push(node);
+            controller.queue.add_node(node);
         }
         assert_eq!(controller.reconcile(now).calls.len(), NODE_CALLS);
         assert_eq!(controller.in_flight(), NODE_CALLS);

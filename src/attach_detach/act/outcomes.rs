@@ -34,7 +34,7 @@ const RECORDED_FAILURES: u32 = 3;
 impl Controller {
     /// Takes an outcome. `jitter`, below 1, is for the pause after a failure.
     pub fn take_outcome(&mut self, outcome: Outcome, now: Instant, jitter: f64) {
-        self.tick(now);
+        self.queue.at(now);
         let Outcome { call, sent, result } = outcome;
         if result.is_ok() {
             self.note_pace(&call, now);
@@ -43,7 +43,7 @@ impl Controller {
             Call::Attachment(volume, node, request) => {
                 self.in_flight.answered(request.kind());
                 self.node_volume(&volume, &node).call = None;
-                self.touch(volume.clone(), &node);
+                self.queue.add_on(&node, [volume.clone()], &self.actual);
                 match request {
                     AttachmentRequest::Create(_) => self.created(&volume, &node, result, now, jitter),
                     AttachmentRequest::Delete(uid, _) => {
@@ -66,7 +66,7 @@ impl Controller {
             }
             Call::PatchNode(name, revision, _) => {
                 self.node_calls -= 1;
-                self.dirty_nodes.push(name.clone());
+                self.queue.add_node(name.clone());
                 self.actual.node_mut(&name).busy = false;
                 match result {
                     Ok(Answer::Node(node)) => {
@@ -88,13 +88,13 @@ impl Controller {
                     Err(error) => self.node_patch_failed(&name, revision, &error, now, jitter),
                 }
                 let touched = self.actual.node_call_ended(&name);
-                self.touch_on(&name, touched);
+                self.queue.add_on(&name, touched, &self.actual);
             }
             Call::Timers(_) => self.timers_answered(result, now, jitter),
             Call::ReadOwner(target, _) => self.owner_read(&target, result, now),
             Call::ReadNode(name) => {
                 self.node_calls -= 1;
-                self.dirty_nodes.push(name.clone());
+                self.queue.add_node(name.clone());
                 self.actual.node_mut(&name).busy = false;
                 match result {
                     Ok(Answer::Node(node)) => {
@@ -110,7 +110,7 @@ impl Controller {
                         }
                         let asked = self.actual.node_mut(&name).asked_at.unwrap_or(now);
                         let touched = self.actual.settle_node(&name, asked);
-                        self.touch_on(&name, touched);
+                        self.queue.add_on(&name, touched, &self.actual);
                         self.node_answered(&name, &node, sent, now);
                     }
                     Ok(_) => {}
@@ -120,7 +120,7 @@ impl Controller {
                     Err(error) => self.node_not_read(&name, &error, now, jitter),
                 }
                 let touched = self.actual.node_call_ended(&name);
-                self.touch_on(&name, touched);
+                self.queue.add_on(&name, touched, &self.actual);
             }
         }
     }
@@ -147,7 +147,7 @@ impl Controller {
             self.actual.inherit(proven, wall);
         }
         if !inherited.is_empty() {
-            self.look_at_everything();
+            self.queue.add_all();
         }
     }
 
@@ -368,7 +368,7 @@ impl Controller {
         }
         if self.actual.node(name).is_some_and(|state| state.node.is_none()) {
             let touched = self.actual.witness_absence(name, sent);
-            self.touch_on(name, touched);
+            self.queue.add_on(name, touched, &self.actual);
         } else {
             self.node_failed(name, error, now, jitter);
         }
@@ -397,7 +397,7 @@ impl Controller {
         state.retry = pause(mem::take(&mut state.retry));
         // What waits for the node is looked at, so that it can say until when.
         let volumes = state.volumes.clone();
-        self.touch_on(name, volumes);
+        self.queue.add_on(name, volumes, &self.actual);
     }
 
     fn attachment_call_failed(
@@ -437,7 +437,7 @@ impl Controller {
         let latest = self.objects.nodes.get(name);
         let mut touched = self.observe_node(name, latest.as_ref(), now);
         touched.extend(self.actual.witness_node(answer, name, sent));
-        self.touch_on(name, touched);
+        self.queue.add_on(name, touched, &self.actual);
     }
 }
 

@@ -133,7 +133,7 @@ impl Controller {
         let left = self.objects.restore_grace().left(now);
         if left.is_none() && self.graced_until.is_some() {
             self.recorder.log(Line::GraceOver);
-            self.look_at_everything();
+            self.queue.add_all();
         }
         self.graced_until = left.map(|left| now + left);
     }

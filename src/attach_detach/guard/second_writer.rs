@@ -108,7 +108,7 @@ impl Controller {
             Asks::Read => match target {
                 Target::Node(name) => {
                     self.second_writer.to_read.insert(name.clone(), uid.clone());
-                    self.dirty_nodes.push(name);
+                    self.queue.add_node(name);
                 }
                 Target::Attachment(..) => {
                     self.second_writer.reads += 1;
@@ -132,10 +132,10 @@ impl Controller {
         match target {
             Target::Node(name) => {
                 self.node_calls -= 1;
-                self.dirty_nodes.push(name.clone());
+                self.queue.add_node(name.clone());
                 self.actual.node_mut(name).busy = false;
                 let touched = self.actual.node_call_ended(name);
-                self.touch_on(name, touched);
+                self.queue.add_on(name, touched, &self.actual);
             }
             Target::Attachment(..) => self.second_writer.reads -= 1,
         }
@@ -191,14 +191,14 @@ impl Controller {
         }
         self.show_stand_offs();
         if changes.everywhere {
-            self.look_at_everything();
+            self.queue.add_all();
             return;
         }
         for target in changes.begun.iter().chain(&changes.ended) {
             let name = target.node();
             let volumes = self.actual.node(name).map(|state| state.volumes.clone());
-            self.touch_on(name, volumes.into_iter().flatten());
-            self.dirty_nodes.push(name.clone());
+            self.queue.add_on(name, volumes.into_iter().flatten(), &self.actual);
+            self.queue.add_node(name.clone());
         }
     }
 
