@@ -31,7 +31,7 @@ impl Controller {
         verdict: &Verdict,
         now: Instant,
     ) -> bool {
-        let sent = self.last_sent;
+        let sent = self.dispatcher.last_sent();
         let node_volume = self.actual.node_volume_mut(volume, node);
         let held = node_volume.may_be_attached();
         node_volume.publish(verdict.report_as_attached, verdict.unpublishes);
@@ -54,7 +54,7 @@ impl Controller {
         }
         self.force_timers.judged(volume, node, verdict, &self.actual);
         let call = verdict.step.as_ref().and_then(Step::call);
-        let has_room = call.is_none_or(|call| self.in_flight.has_room_for(call));
+        let has_room = call.is_none_or(|call| self.dispatcher.has_room_for(call));
         let (recorder, known) = self.recording(now);
         let look_at = recorder.waits_for(volume, node, verdict, call.filter(|_| has_room), known);
         self.queue.add_node_volume_at(look_at, volume, node);

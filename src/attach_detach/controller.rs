@@ -5,15 +5,14 @@
 //! while a request [may be sent](super::act::in_flight), so no decision waits in a queue and goes stale there
 //! (S15). Time comes in as an argument, and nothing in here waits, so a whole history can be played in a test.
 
-use std::{collections::BTreeSet, mem, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
 use super::{
     act::{
         calls::{AttachmentRequest, Call},
-        in_flight::InFlight,
-        pace::Pace,
+        dispatcher::Dispatcher,
     },
     actual::{
         identification::{candidates, volume_of},
@@ -36,7 +35,6 @@ use super::{
     },
 };
 use crate::{
-    controller::in_doubt::SETTLE_TIME,
     kube_api::{
         events::Event,
         ids::{AttachmentName, DriverName, NodeName, PodKey, ResourceVersion},
@@ -82,10 +80,7 @@ pub struct Controller {
     pub(super) options: AttachDetachOptions,
     pub(super) queue: WorkQueue,
     pub(super) leads: bool,
-    pub(super) in_flight: InFlight,
-    pub(super) node_calls: usize,
-    pub(super) calls: Vec<(Sequence, Call)>,
-    pub(super) last_sent: Sequence,
+    pub(super) dispatcher: Dispatcher,
     pub(super) recorder: Recorder,
     pub(super) second_writer: SecondController,
     /// Until when nothing is taken away after a restore of etcd.
@@ -94,9 +89,6 @@ pub struct Controller {
     pub(super) newest_attachment: ResourceVersion,
     pub(super) force_timers: ForceTimers,
     lease: Option<LeaseTally>,
-    /// How long a request of unknown outcome may still be carried out.
-    pub(super) settle_time: Duration,
-    pub(super) pace: Pace,
     pub(super) unreadable_attachments: UnreadableAttachments,
 }
 
@@ -113,18 +105,13 @@ impl Controller {
             options,
             queue: WorkQueue::sweeping(options.sweep_period),
             leads: false,
-            in_flight: InFlight::new(options.attachment_calls),
-            node_calls: 0,
-            calls: Vec::new(),
-            last_sent: Sequence::default(),
+            dispatcher: Dispatcher::new(options.attachment_calls),
             recorder: Recorder::default(),
             second_writer: SecondController::default(),
             graced_until: None,
             newest_attachment: ResourceVersion::default(),
             force_timers: ForceTimers::default(),
             lease: None,
-            settle_time: SETTLE_TIME,
-            pace: Pace::default(),
             unreadable_attachments: UnreadableAttachments::default(),
         }
     }
@@ -132,7 +119,7 @@ impl Controller {
     /// Requests of unknown outcome may still be carried out for so long.
     #[must_use]
     pub fn with_settle_time(self, settle_time: Duration) -> Self {
-        Self { settle_time, ..self }
+        Self { dispatcher: self.dispatcher.with_settle_time(settle_time), ..self }
     }
 
     /// A copy that goes its own way, over a copy of the tables.
@@ -179,10 +166,7 @@ impl Controller {
     /// Requests whose outcome has not been taken yet.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.in_flight.count_all()
-            + self.node_calls
-            + self.second_writer.reads()
-            + usize::from(self.force_timers.is_busy())
+        self.dispatcher.in_flight()
     }
 
     /// When to call [`Self::reconcile`] although nothing happened.
@@ -407,7 +391,7 @@ impl Controller {
         self.plan_dirty(now);
         self.write_timers(now);
         let (events, reports) = self.recorder.take();
-        Effects { calls: mem::take(&mut self.calls), events, reports }
+        Effects { calls: self.dispatcher.take(), events, reports }
     }
 
     /// Looks at some of what is yet to be looked at of all there is.
@@ -428,7 +412,7 @@ impl Controller {
     fn write_timers(&mut self, now: Instant) {
         let was_alarmed = self.force_timers.alarm().is_some();
         if let Some(request) = self.force_timers.next(now, self.clock.wall(now)) {
-            self.call(Call::Timers(request));
+            self.dispatcher.send(Call::Timers(request));
         } else if was_alarmed {
             self.report_timers_alarm();
         }
@@ -460,13 +444,7 @@ impl Controller {
         let node_volume = self.actual.node_volume_mut(volume, node);
         node_volume.call = Some(call);
         node_volume.asked_at = Some(now);
-        self.in_flight.sent(call);
-        self.call(Call::Attachment(volume.clone(), node.clone(), request));
-    }
-
-    pub(super) fn call(&mut self, call: Call) {
-        self.last_sent.0 += 1;
-        self.calls.push((self.last_sent, call));
+        self.dispatcher.send(Call::Attachment(volume.clone(), node.clone(), request));
     }
 
     /// The volume on the node of an outcome.

@@ -10,7 +10,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use tokio::time::Instant;
 
 use super::{
-    act::in_flight::{NODE_CALLS, Room},
     actual::{
         identification::{is_exclusive, is_exclusive_by_attachments},
         state::AttachmentCall,
@@ -80,30 +79,21 @@ impl Controller {
         }
     }
 
-    /// For how many keys there is room.
-    fn room(&self) -> Room {
-        Room {
-            volumes: self.in_flight.left(),
-            new_volumes: self.in_flight.left_for_creates(),
-            nodes: NODE_CALLS.saturating_sub(self.node_calls),
-        }
-    }
-
     /// Plans dirty volumes and nodes until there is no room, or it was enough for once.
     pub(super) fn plan_dirty(&mut self, now: Instant) {
         let mut judged = 0;
         while judged < AT_ONCE
-            && let Some((volume, scope)) = self.queue.get(self.room())
+            && let Some((volume, scope)) = self.queue.get(self.dispatcher.room())
         {
             judged += self.reconcile_volume(&volume, scope, now).max(1);
         }
         let mut looked_at = 0;
         while looked_at < AT_ONCE
-            && let Some(node) = self.queue.get_node(self.room())
+            && let Some(node) = self.queue.get_node(self.dispatcher.room())
         {
             looked_at += self.reconcile_node(&node, now).max(1);
         }
-        self.queue.end_turn(self.room(), now);
+        self.queue.end_turn(self.dispatcher.room(), now);
     }
 
     /// Plans one volume on a node out of turn. Returns how many volumes on nodes were judged for that.

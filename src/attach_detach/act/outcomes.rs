@@ -36,12 +36,9 @@ impl Controller {
     pub fn take_outcome(&mut self, outcome: Outcome, now: Instant, jitter: f64) {
         self.queue.at(now);
         let Outcome { call, sent, result } = outcome;
-        if result.is_ok() {
-            self.note_pace(&call, now);
-        }
+        self.dispatcher.ended(&call, result.is_ok(), &self.actual, now);
         match call {
             Call::Attachment(volume, node, request) => {
-                self.in_flight.answered(request.kind());
                 self.node_volume(&volume, &node).call = None;
                 self.queue.add_on(&node, [volume.clone()], &self.actual);
                 match request {
@@ -65,7 +62,6 @@ impl Controller {
                 }
             }
             Call::PatchNode(name, revision, _) => {
-                self.node_calls -= 1;
                 self.queue.add_node(name.clone());
                 self.actual.node_mut(&name).busy = false;
                 match result {
@@ -93,7 +89,6 @@ impl Controller {
             Call::Timers(_) => self.timers_answered(result, now, jitter),
             Call::ReadOwner(target, _) => self.owner_read(&target, result, now),
             Call::ReadNode(name) => {
-                self.node_calls -= 1;
                 self.queue.add_node(name.clone());
                 self.actual.node_mut(&name).busy = false;
                 match result {
@@ -175,7 +170,7 @@ impl Controller {
                     "whether the attachment was created is unknown, reading it",
                     &self.actual,
                 );
-                let settle_time = self.settle_time;
+                let settle_time = self.dispatcher.settle_time();
                 let node_volume = self.node_volume(volume, node);
                 if error.is_certain() && node_volume.uncertain.is_none() && node_volume.known.is_none() {
                     node_volume.why_read = Some(WhyRead::MadeByAnother);
@@ -222,7 +217,7 @@ impl Controller {
         now: Instant,
         jitter: f64,
     ) {
-        let settle_time = self.settle_time;
+        let settle_time = self.dispatcher.settle_time();
         // The next try begins with a fresh look at the node.
         let node_volume = self.node_volume(volume, node);
         node_volume.unpublishing = Unpublishing::None;
@@ -349,7 +344,7 @@ impl Controller {
         self.node_failed(name, error, now, jitter);
         if !error.is_certain() {
             let state = self.actual.node_mut(name);
-            state.unsettled = Some(InDoubt::since(now, self.settle_time, revision));
+            state.unsettled = Some(InDoubt::since(now, self.dispatcher.settle_time(), revision));
             state.stale = true;
         }
     }
@@ -473,7 +468,7 @@ mod tests {
                 Some(Uncertain { until: after(10), read_absent: false });
             let read = AttachmentRequest::Read(volume.attachment_name(&node));
             controller.send(&volume, &node, read, after(asked));
-            let (sent, call) = controller.calls.pop().expect("a read");
+            let (sent, call) = controller.dispatcher.take().pop().expect("a read");
             let result = Err(CallError::NotFound("gone".to_owned()));
             controller.take_outcome(Outcome { call, sent, result }, after(12), 0.5);
             let uncertain = controller.node_volume(&volume, &node).uncertain;

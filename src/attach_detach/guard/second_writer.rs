@@ -37,8 +37,6 @@ pub(in crate::attach_detach) struct SecondController {
     /// Nodes to read before they are written to: our own patch would take the list's ownership from the manager that
     /// changed it.
     to_read: BTreeMap<NodeName, Uid>,
-    /// Reads under way of objects that are not nodes.
-    reads: usize,
 }
 
 impl SecondController {
@@ -46,11 +44,6 @@ impl SecondController {
     pub(in crate::attach_detach) fn take_over(&mut self, now: Instant) {
         self.writers.take_over(now);
         self.to_read.clear();
-    }
-
-    /// Reads under way that count for no node.
-    pub(in crate::attach_detach) fn reads(&self) -> usize {
-        self.reads
     }
 
     /// When the next stand-off ends.
@@ -110,10 +103,7 @@ impl Controller {
                     self.second_writer.to_read.insert(name.clone(), uid.clone());
                     self.queue.add_node(name);
                 }
-                Target::Attachment(..) => {
-                    self.second_writer.reads += 1;
-                    self.call(Call::ReadOwner(target, uid.clone()));
-                }
+                Target::Attachment(..) => self.dispatcher.send(Call::ReadOwner(target, uid.clone())),
             },
         }
     }
@@ -129,15 +119,11 @@ impl Controller {
             Ok(Answer::Owners(managers)) => Owner::of(&managers),
             _ => Owner::Unknown,
         };
-        match target {
-            Target::Node(name) => {
-                self.node_calls -= 1;
-                self.queue.add_node(name.clone());
-                self.actual.node_mut(name).busy = false;
-                let touched = self.actual.node_call_ended(name);
-                self.queue.add_on(name, touched, &self.actual);
-            }
-            Target::Attachment(..) => self.second_writer.reads -= 1,
+        if let Target::Node(name) = target {
+            self.queue.add_node(name.clone());
+            self.actual.node_mut(name).busy = false;
+            let touched = self.actual.node_call_ended(name);
+            self.queue.add_on(name, touched, &self.actual);
         }
         if !self.leads {
             return;
@@ -352,7 +338,6 @@ mod tests {
                 for _ in 0..3 {
                     controller.note_evidence(target.clone(), &"u".into(), now);
                     let owners = Ok(Answer::Owners(vec![manager.to_owned()]));
-                    controller.node_calls += 1;
                     controller.owner_read(&target, owners, now);
                 }
                 reporter().take(controller.take_reports(), now);
@@ -373,7 +358,6 @@ mod tests {
         let now = Instant::now();
         let (mut controller, name) = controller(now);
         let target = Target::Node(name.clone());
-        controller.node_calls += 1;
         controller.note_evidence(target.clone(), &"u".into(), now);
         let owners = vec!["kube-controller-manager".to_owned()];
         controller.owner_read(&target, Ok(Answer::Owners(owners)), now);
