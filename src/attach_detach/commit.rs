@@ -14,11 +14,7 @@ use super::{
         scope::Scope,
     },
     desired::volume_name::VolumeId,
-    tell::{
-        announcer::{AFTER_LOSS, Known},
-        recorder::Recorder,
-        report::Forced,
-    },
+    tell::{announcer::AFTER_LOSS, report::Forced},
 };
 use crate::kube_api::{call::CallError, events::Event, ids::NodeName, kinds::Node};
 
@@ -101,12 +97,6 @@ impl Controller {
     pub(super) fn is_out_of_service(&self, node: &NodeName) -> bool {
         let object = self.actual.node(node).and_then(|state| state.node.as_deref());
         object.is_some_and(Node::is_out_of_service)
-    }
-
-    /// The recorder, and what is known when it records.
-    pub(super) fn recording(&mut self, now: Instant) -> (&mut Recorder, Known<'_>) {
-        let Self { objects, desired, actual, clock, recorder, .. } = self;
-        (recorder, Known { objects, desired, actual, clock, now })
     }
 
     fn record_forced(

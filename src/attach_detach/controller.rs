@@ -23,10 +23,11 @@ use super::{
     decide::{force::ForcePolicy, multi_attach::Exclusivity, scope::Scope},
     desired::{attach_required::AttachRequired, populator, state::DesiredState, volume_name::VolumeId},
     guard::{
-        blocks::UnreadableAttachments,
+        blocks::{Blocks, Grace, UnreadableAttachments},
         force_timers::{ForceTimers, TimersConfigMap},
         second_writer::SecondController,
     },
+    known::Known,
     queue::{Key, Surveyed, WorkQueue},
     tell::{
         metrics::{Ending, Planned},
@@ -37,7 +38,7 @@ use super::{
 use crate::{
     kube_api::{
         events::Event,
-        ids::{AttachmentName, DriverName, NodeName, PodKey, ResourceVersion},
+        ids::{AttachmentName, DriverName, NodeName, PodKey},
         kinds::{ObjectRef, VolumeAttachment},
         tally::{LeaseTally, Tally},
     },
@@ -83,13 +84,10 @@ pub struct Controller {
     pub(super) dispatcher: Dispatcher,
     pub(super) recorder: Recorder,
     pub(super) second_writer: SecondController,
-    /// Until when nothing is taken away after a restore of etcd.
-    pub(super) graced_until: Option<Instant>,
-    /// The newest revision of any VolumeAttachment that the watch has told of.
-    pub(super) newest_attachment: ResourceVersion,
+    grace: Grace,
     pub(super) force_timers: ForceTimers,
     lease: Option<LeaseTally>,
-    pub(super) unreadable_attachments: UnreadableAttachments,
+    pub(super) unreadable: UnreadableAttachments,
 }
 
 impl Controller {
@@ -108,11 +106,10 @@ impl Controller {
             dispatcher: Dispatcher::new(options.attachment_calls),
             recorder: Recorder::default(),
             second_writer: SecondController::default(),
-            graced_until: None,
-            newest_attachment: ResourceVersion::default(),
+            grace: Grace::default(),
             force_timers: ForceTimers::default(),
             lease: None,
-            unreadable_attachments: UnreadableAttachments::default(),
+            unreadable: UnreadableAttachments::default(),
         }
     }
 
@@ -173,8 +170,25 @@ impl Controller {
     #[must_use]
     pub fn wake_at(&self) -> Option<Instant> {
         let timers = self.force_timers.due_at().filter(|_| self.leads);
-        let alarms = self.second_writer.ends_at().into_iter().chain(self.grace_ends_at());
+        let alarms = self.second_writer.ends_at().into_iter().chain(self.grace.ends_at());
         self.queue.next_at().into_iter().chain(alarms).chain(timers).min()
+    }
+
+    /// What is known now.
+    pub(super) fn known(&self, now: Instant) -> Known<'_> {
+        let Self { objects, desired, actual, clock, .. } = self;
+        Known { objects, desired, actual, clock, now }
+    }
+
+    /// The recorder, and what is known when it records.
+    pub(super) fn recording(&mut self, now: Instant) -> (&mut Recorder, Known<'_>) {
+        let Self { objects, desired, actual, clock, recorder, .. } = self;
+        (recorder, Known { objects, desired, actual, clock, now })
+    }
+
+    /// What holds writes back now.
+    pub(super) fn blocks(&self, now: Instant) -> Blocks<'_> {
+        Blocks::new(&self.second_writer, self.known(now))
     }
 
     /// Where volumes are attached, or may be.
@@ -189,7 +203,7 @@ impl Controller {
             self.actual.observe_node(&name, Some(&node), self.clock.wall(now));
         }
         for (name, attachment) in self.objects.attachments.snapshot() {
-            self.newest_attachment = self.newest_attachment.max(attachment.metadata.resource_version);
+            self.second_writer.listed(attachment.metadata.resource_version);
             self.refresh_attachment(&name, now);
         }
         self.actual.distrust_younger_nodes();
@@ -221,7 +235,7 @@ impl Controller {
         for object in changed {
             match &object {
                 ObjectRef::Node(name) => {
-                    self.unreadable_attachments.forget();
+                    self.unreadable.forget();
                     self.observe_final_state(name, now);
                     if self.objects.nodes.is_missing(name) {
                         self.read_node_live(name);
@@ -382,7 +396,11 @@ impl Controller {
         }
         self.queue.sweep(now);
         self.end_stand_offs(now);
-        self.end_grace(now);
+        if self.grace.ends(self.objects.restore_grace().left(now), now) {
+            // All is judged anew.
+            self.recorder.log(Line::GraceOver);
+            self.queue.add_all();
+        }
         self.survey(now);
         if !self.leads {
             self.stand_by(now);

@@ -28,6 +28,7 @@ pub mod decide;
 pub mod desired;
 pub mod dry_run;
 pub mod guard;
+mod known;
 mod planning;
 mod queue;
 mod standby;

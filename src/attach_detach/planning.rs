@@ -112,7 +112,7 @@ impl Controller {
     /// was work.
     fn reconcile_volume(&mut self, volume: &VolumeId, scope: Scope, now: Instant) -> usize {
         self.recorder.planned(Planned::Volume, 1);
-        let unreadable = self.unreadable_attachment(volume);
+        let unreadable = self.unreadable.of(volume, &self.objects, &self.actual);
         let wall = self.clock.wall(now);
         if self.desired.nodes(volume).is_some() {
             let (found, computed) = self.actual.recognise(volume, wall);
@@ -134,6 +134,7 @@ impl Controller {
         let state = self.actual.volume(volume);
         let names = reconciler::names(desired_nodes, state, &scope);
         let nodes = names.into_iter().filter_map(|name| self.actual.node(name).map(|node| (name, node)));
+        let blocks = self.blocks(now);
         let view = VolumeView {
             volume,
             desired_nodes,
@@ -142,9 +143,9 @@ impl Controller {
             nodes: nodes.collect(),
             policy: self.options.force,
             exclusive: exclusive.as_ref(),
-            stand_off: self.stand_off(now),
-            stand_off_on: self.stand_off_on(volume, desired_nodes),
-            unreadable: self.unreadable(volume, unreadable.as_ref(), desired_nodes),
+            stand_off: blocks.everywhere(),
+            stand_off_on: blocks.on_nodes_of(volume),
+            unreadable: blocks.unreadable(volume, unreadable.as_ref()),
             wall,
         };
         let verdicts = reconciler::plan(&view, now);

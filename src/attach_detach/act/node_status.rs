@@ -101,7 +101,8 @@ impl Controller {
             self.dispatcher.send(Call::ReadOwner(Target::Node(name.clone()), uid));
             return;
         }
-        let alarmed = self.stand_off(now).is_some() || self.stand_off_of(name).is_some();
+        let blocks = self.blocks(now);
+        let alarmed = blocks.everywhere().is_some() || blocks.on(name).is_some();
         let report_as_attached = |volume| match self.actual.node_volume(volume, name)?.report_as_attached {
             ReportAsAttached::No if alarmed => Some(ReportAsAttached::Unchanged),
             report_as_attached => Some(report_as_attached),

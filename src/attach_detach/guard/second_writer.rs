@@ -18,14 +18,16 @@ use crate::{
             identification::candidates,
             state::{AttachmentCall, Deletion, NodeVolume},
         },
+        clock::Clock,
         controller::Controller,
+        known::Known,
         tell::report::{Line, Report},
     },
     controller::second_writer::{Asks, Changes, Owner, SecondWriters, StandOff, Target as _, seconds},
     kube_api::{
         call::CallError,
         events::{Event, EventType, Involved},
-        ids::{AttachmentName, NodeName, Uid},
+        ids::{AttachmentName, NodeName, ResourceVersion, Uid},
         kinds::{Node, VolumeAttachment},
     },
 };
@@ -37,6 +39,8 @@ pub(in crate::attach_detach) struct SecondController {
     /// Nodes to read before they are written to: our own patch would take the list's ownership from the manager that
     /// changed it.
     to_read: BTreeMap<NodeName, Uid>,
+    /// The newest revision of any VolumeAttachment that the watch has told of.
+    newest_attachment: ResourceVersion,
 }
 
 impl SecondController {
@@ -79,11 +83,155 @@ impl SecondController {
     pub(in crate::attach_detach) fn take_read(&mut self, name: &NodeName) -> Option<Uid> {
         self.to_read.remove(name)
     }
+
+    /// Notes an act of another party on an object with this UID.
+    pub(in crate::attach_detach) fn note(&mut self, target: Target, uid: &Uid, now: Instant) -> Noted {
+        match self.writers.note(&target, target.field(), now) {
+            Asks::Later => Noted::Nothing,
+            Asks::Judged(changes) => Noted::Judged(target.act(), changes),
+            Asks::Read => match target {
+                Target::Node(name) => {
+                    self.to_read.insert(name.clone(), uid.clone());
+                    Noted::ReadsNode(name)
+                }
+                Target::Attachment(..) => Noted::Reads(Call::ReadOwner(target, uid.clone())),
+            },
+        }
+    }
+
+    /// Takes who did it.
+    pub(in crate::attach_detach) fn learn(
+        &mut self,
+        target: &Target,
+        owner: &Owner,
+        now: Instant,
+    ) -> Changes<Target> {
+        self.writers.learn(target, owner, now)
+    }
+
+    /// Ends what is over.
+    pub(in crate::attach_detach) fn settle(&mut self, now: Instant) -> Changes<Target> {
+        self.writers.settle(now)
+    }
+
+    /// Takes a VolumeAttachment of a list, or seen while another process leads: no act against this one.
+    pub(in crate::attach_detach) fn listed(&mut self, revision: ResourceVersion) {
+        self.newest_attachment = self.newest_attachment.max(revision);
+    }
+
+    /// Looks at what the watch says of an attachment, before the state takes it. Returns what another party has done.
+    pub(in crate::attach_detach) fn look_at(
+        &mut self,
+        name: &AttachmentName,
+        attachment: Option<&VolumeAttachment>,
+        node_volume: &NodeVolume,
+        now: Instant,
+    ) -> Option<Sighting> {
+        let act = evidence_of(node_volume, attachment);
+        if let Some(attachment) = attachment {
+            // A watch may begin again in the past, where what we did ourselves looks like news.
+            let revision = attachment.metadata.resource_version;
+            if revision <= self.newest_attachment {
+                return None;
+            }
+            self.newest_attachment = revision;
+        }
+        match (act?, attachment) {
+            (Evidence::AttachmentCreated, Some(attachment)) => {
+                let target = Target::Attachment(attachment.spec.node_name.clone(), name.clone());
+                Some(Sighting::Created(target, attachment.metadata.uid.clone()))
+            }
+            // Of the one that led before, the watch may tell late.
+            (act, _) => (!self.writers.took_over_just_now(now)).then_some(Sighting::Deleted(act)),
+        }
+    }
+
+    /// What there is to tell of stand-offs that begin or end.
+    pub(in crate::attach_detach) fn tell(
+        &self,
+        changes: &Changes<Target>,
+        known: Known<'_>,
+    ) -> (Vec<Event>, Vec<Report>) {
+        let (mut events, mut reports) = (Vec::new(), Vec::new());
+        for target in &changes.begun {
+            let Some(stand_off) = self.writers.here(target) else { continue };
+            let (name, by) = (target.to_string(), stand_off.to_string());
+            let node = known.objects.nodes.get(target.node());
+            if !holds(target, stand_off, node.as_ref().is_some_and(|node| node.is_out_of_service())) {
+                reports.push(Report::Line(Line::HoldsNothingUp { target: name, by }));
+                continue;
+            }
+            let until = seconds(known.clock.wall(stand_off.until));
+            events.extend(node.map(|node| event(&node, stand_off, &until)));
+            reports.push(Report::Line(Line::StandOff { target: name, by, until }));
+        }
+        for target in &changes.ended {
+            let node = known.actual.node(target.node()).and_then(|state| state.node.as_deref());
+            let detaches = !node.is_some_and(Node::is_out_of_service);
+            reports.push(Report::Line(Line::StandOffEnded { target: target.to_string(), detaches }));
+        }
+        if changes.everywhere {
+            reports.push(Report::Line(match self.everywhere() {
+                Some(by) => {
+                    Line::AnotherController { by: by.to_string(), until: seconds(known.clock.wall(by.until)) }
+                }
+                None => Line::NoOtherController,
+            }));
+        }
+        reports.push(self.show(known.clock));
+        (events, reports)
+    }
+
+    fn show(&self, clock: &Clock) -> Report {
+        let wall = |stand_off: &StandOff| clock.wall(stand_off.until);
+        let alarm = self.everywhere().map(|by| {
+            format!(
+                "another attach/detach controller is at work ({by}): nothing is detached until {} at the earliest",
+                seconds(wall(by))
+            )
+        });
+        let rows = self.writers.stand_offs().map(|(_, stand_off)| stand_off.json(wall(stand_off))).collect();
+        Report::SecondWriters { alarm, rows }
+    }
+}
+
+fn event(node: &Node, stand_off: &StandOff, until: &str) -> Event {
+    Event {
+        involved: Involved::object::<Node>(node),
+        r#type: EventType::Warning,
+        reason: "ForeignWriter",
+        message: format!(
+            "Nothing is detached from this node until {until}: {stand_off}, which only the attach/detach \
+             controller should"
+        ),
+    }
 }
 
 /// Whether a stand-off for what was seen there holds up its node.
 fn holds(target: &Target, by: &StandOff, out_of_service: bool) -> bool {
     !out_of_service || (by.is_proven() && target.is_beyond_agents())
+}
+
+/// What follows from an act.
+#[derive(Debug)]
+pub(in crate::attach_detach) enum Noted {
+    /// Nothing yet.
+    Nothing,
+    /// The node is to be read before it is written to.
+    ReadsNode(NodeName),
+    /// This is to be sent.
+    Reads(Call),
+    /// Such acts are counted, and stand-offs begin or end.
+    Judged(Evidence, Changes<Target>),
+}
+
+/// What another party has done to an attachment.
+#[derive(Debug)]
+pub(in crate::attach_detach) enum Sighting {
+    /// It was created, with this UID.
+    Created(Target, Uid),
+    /// Something from which nothing follows.
+    Deleted(Evidence),
 }
 
 impl Controller {
@@ -92,19 +240,14 @@ impl Controller {
         if !self.leads {
             return;
         }
-        match self.second_writer.writers.note(&target, target.field(), now) {
-            Asks::Later => {}
-            Asks::Judged(changes) => {
-                self.recorder.report(Report::SecondController(target.act(), changes.acts));
-                self.stands_off(&changes);
+        match self.second_writer.note(target, uid, now) {
+            Noted::Nothing => {}
+            Noted::ReadsNode(name) => self.queue.add_node(name),
+            Noted::Reads(call) => self.dispatcher.send(call),
+            Noted::Judged(act, changes) => {
+                self.recorder.report(Report::SecondController(act, changes.acts));
+                self.stands_off(&changes, now);
             }
-            Asks::Read => match target {
-                Target::Node(name) => {
-                    self.second_writer.to_read.insert(name.clone(), uid.clone());
-                    self.queue.add_node(name);
-                }
-                Target::Attachment(..) => self.dispatcher.send(Call::ReadOwner(target, uid.clone())),
-            },
         }
     }
 
@@ -115,10 +258,6 @@ impl Controller {
         result: Result<Answer, CallError>,
         now: Instant,
     ) {
-        let owner = match result {
-            Ok(Answer::Owners(managers)) => Owner::of(&managers),
-            _ => Owner::Unknown,
-        };
         if let Target::Node(name) = target {
             self.queue.add_node(name.clone());
             self.actual.node_mut(name).busy = false;
@@ -128,54 +267,32 @@ impl Controller {
         if !self.leads {
             return;
         }
+        let owner = match result {
+            Ok(Answer::Owners(managers)) => Owner::of(&managers),
+            _ => Owner::Unknown,
+        };
         self.recorder.log(Line::WrittenByAnother {
             object: target.to_string(),
             field: target.field().as_str(),
             manager: owner.manager().unwrap_or_default().to_owned(),
         });
-        let changes = self.second_writer.writers.learn(target, &owner, now);
+        let changes = self.second_writer.learn(target, &owner, now);
         self.recorder.report(Report::SecondController(target.act(), changes.acts));
-        self.stands_off(&changes);
+        self.stands_off(&changes, now);
     }
 
     /// Ends what is over.
     pub(in crate::attach_detach) fn end_stand_offs(&mut self, now: Instant) {
-        let changes = self.second_writer.writers.settle(now);
+        let changes = self.second_writer.settle(now);
         if !changes.is_empty() {
-            self.stands_off(&changes);
+            self.stands_off(&changes, now);
         }
     }
 
-    /// Tells of stand-offs that begin or end, and looks again at what they concern.
-    fn stands_off(&mut self, changes: &Changes<Target>) {
-        for target in &changes.begun {
-            let Some(stand_off) = self.second_writer.writers.here(target).cloned() else { continue };
-            if !self.holds_up(target, &stand_off) {
-                let (target, by) = (target.to_string(), stand_off.to_string());
-                self.recorder.log(Line::HoldsNothingUp { target, by });
-                continue;
-            }
-            let until = seconds(self.clock.wall(stand_off.until));
-            self.recorder.log(Line::StandOff {
-                target: target.to_string(),
-                by: stand_off.to_string(),
-                until: until.clone(),
-            });
-            self.record_stand_off(target, &stand_off, &until);
-        }
-        for target in &changes.ended {
-            let detaches = !self.is_out_of_service(target.node());
-            self.recorder.log(Line::StandOffEnded { target: target.to_string(), detaches });
-        }
-        if changes.everywhere {
-            self.recorder.log(match self.second_writer.everywhere() {
-                Some(by) => {
-                    Line::AnotherController { by: by.to_string(), until: seconds(self.clock.wall(by.until)) }
-                }
-                None => Line::NoOtherController,
-            });
-        }
-        self.show_stand_offs();
+    /// Stand-offs begin or end: looks again at what they concern.
+    fn stands_off(&mut self, changes: &Changes<Target>, now: Instant) {
+        let (events, reports) = self.second_writer.tell(changes, self.known(now));
+        self.recorder.extend(events, reports);
         if changes.everywhere {
             self.queue.add_all();
             return;
@@ -188,71 +305,26 @@ impl Controller {
         }
     }
 
-    fn show_stand_offs(&mut self) {
-        let wall = |stand_off: &StandOff| self.clock.wall(stand_off.until);
-        let writers = &self.second_writer.writers;
-        let alarm = writers.everywhere().map(|by| {
-            format!(
-                "another attach/detach controller is at work ({by}): nothing is detached until {} at the earliest",
-                seconds(wall(by))
-            )
-        });
-        let rows = writers.stand_offs().map(|(_, stand_off)| stand_off.json(wall(stand_off))).collect();
-        self.recorder.report(Report::SecondWriters { alarm, rows });
-    }
-
-    fn holds_up(&self, target: &Target, by: &StandOff) -> bool {
-        let node = self.objects.nodes.get(target.node());
-        holds(target, by, node.is_some_and(|node| node.is_out_of_service()))
-    }
-
-    fn record_stand_off(&mut self, target: &Target, stand_off: &StandOff, until: &str) {
-        let Some(node) = self.objects.nodes.get(target.node()) else { return };
-        self.recorder.event(Event {
-            involved: Involved::object::<Node>(&node),
-            r#type: EventType::Warning,
-            reason: "ForeignWriter",
-            message: format!(
-                "Nothing is detached from this node until {until}: {stand_off}, which only the attach/detach \
-                 controller should"
-            ),
-        });
-    }
-
     /// Looks at what the watch says of an attachment, before the state takes it.
     pub(in crate::attach_detach) fn look_at_attachment(&mut self, name: &AttachmentName, now: Instant) {
-        if !self.leads {
-            let attachment = self.objects.attachments.get(name);
-            let revision = attachment.map(|attachment| attachment.metadata.resource_version);
-            self.newest_attachment = self.newest_attachment.max(revision.unwrap_or_default());
-            return;
-        }
         let objects = &self.objects;
         let attachment = objects.attachments.get(name);
+        if !self.leads {
+            let revision = attachment.map(|attachment| attachment.metadata.resource_version);
+            self.second_writer.listed(revision.unwrap_or_default());
+            return;
+        }
         let node_volume = self
             .actual
             .node_volume_of(name, attachment.as_deref(), |attachment| candidates(objects, attachment));
         let Some(node_volume) = node_volume else { return };
-        let act = evidence_of(&node_volume, attachment.as_deref());
-        if let Some(attachment) = &attachment {
-            // A watch may begin again in the past, where what we did ourselves looks like news.
-            let revision = attachment.metadata.resource_version;
-            if revision <= self.newest_attachment {
-                return;
-            }
-            self.newest_attachment = revision;
-        }
-        match (act, attachment) {
-            (Some(Evidence::AttachmentCreated), Some(attachment)) => {
-                let target = Target::Attachment(attachment.spec.node_name.clone(), name.clone());
-                self.note_evidence(target, &attachment.metadata.uid, now);
-            }
-            // Of the one that led before, the watch may tell late.
-            (Some(act), _) if !self.second_writer.writers.took_over_just_now(now) => {
+        match self.second_writer.look_at(name, attachment.as_deref(), &node_volume, now) {
+            None => {}
+            Some(Sighting::Created(target, uid)) => self.note_evidence(target, &uid, now),
+            Some(Sighting::Deleted(act)) => {
                 self.recorder.log(Line::DeletedByAnother { attachment: name.clone(), act });
                 self.recorder.report(Report::SecondController(act, 1));
             }
-            _ => {}
         }
     }
 }
@@ -361,7 +433,7 @@ mod tests {
         controller.note_evidence(target.clone(), &"u".into(), now);
         let owners = vec!["kube-controller-manager".to_owned()];
         controller.owner_read(&target, Ok(Answer::Owners(owners)), now);
-        let why = controller.stand_off_of(&name).expect("a stand-off");
+        let why = controller.blocks(now).on(&name).expect("a stand-off");
         let mut node_volume = NodeVolume::with_attachment(true, false);
         node_volume.listed = Listed::Yes;
         let verdict = Verdict { unpublishes: true, ..Verdict::say(ReportAsAttached::No) };

@@ -18,9 +18,9 @@ use super::{
 use crate::{
     attach_detach::{
         actual::state::{ActualState, NodeVolume, ReportAsAttached},
-        clock::Clock,
         decide::csi::{self, Verdict, Waiting},
         desired::{state::DesiredState, volume_name::VolumeId},
+        known::Known,
     },
     controller::event_dedup::Recorded,
     kube_api::{
@@ -28,7 +28,7 @@ use crate::{
         ids::{NodeName, PodKey},
         kinds::{Narrow, Pod},
     },
-    state::{Objects, give_back_room},
+    state::give_back_room,
 };
 
 /// How long the driver may take before users are told that it takes long.
@@ -72,16 +72,6 @@ impl Record {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Announcer {
     records: HashMap<(VolumeId, NodeName), Record>,
-}
-
-/// What is known when events are made.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::attach_detach) struct Known<'a> {
-    pub(in crate::attach_detach) objects: &'a Objects,
-    pub(in crate::attach_detach) desired: &'a DesiredState,
-    pub(in crate::attach_detach) actual: &'a ActualState,
-    pub(in crate::attach_detach) clock: &'a Clock,
-    pub(in crate::attach_detach) now: Instant,
 }
 
 /// What is known of all nodes of a volume when the events of one of them are made.

@@ -13,7 +13,7 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    announcer::{Announcer, Known, LONG, News, Others, Topic},
+    announcer::{Announcer, LONG, News, Others, Topic},
     diagnostics::State,
     events::{self, Announcement},
     metrics::{Counted, Ending, Planned},
@@ -33,6 +33,7 @@ use crate::{
             state::{AttachSource, DesiredAttachment, DesiredPod},
             volume_name::{VolumeId, VolumeKind},
         },
+        known::Known,
     },
     kube_api::{
         call::CallError,
@@ -77,9 +78,10 @@ impl Recorder {
         self.report(Report::Line(line));
     }
 
-    /// Likewise tells users.
-    pub(in crate::attach_detach) fn event(&mut self, event: Event) {
-        self.events.push(event);
+    /// Tells users and operators of something that rests on nothing before, either.
+    pub(in crate::attach_detach) fn extend(&mut self, events: Vec<Event>, reports: Vec<Report>) {
+        self.events.extend(events);
+        reports.into_iter().for_each(|report| self.report(report));
     }
 
     /// This process leads from now on. What was under way before was not seen to begin, and a predecessor has told of
