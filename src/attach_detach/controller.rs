@@ -166,6 +166,12 @@ impl Controller {
         self.dispatcher.in_flight()
     }
 
+    /// When a request was sent whose outcome has not been taken yet.
+    #[must_use]
+    pub fn asked_at(&self, sent: Sequence) -> Option<Instant> {
+        self.dispatcher.asked_at(sent)
+    }
+
     /// When to call [`Self::reconcile`] although nothing happened.
     #[must_use]
     pub fn wake_at(&self) -> Option<Instant> {
@@ -430,7 +436,7 @@ impl Controller {
     fn write_timers(&mut self, now: Instant) {
         let was_alarmed = self.force_timers.alarm().is_some();
         if let Some(request) = self.force_timers.next(now, self.clock.wall(now)) {
-            self.dispatcher.send(Call::Timers(request));
+            self.dispatcher.send(Call::Timers(request), now);
         } else if was_alarmed {
             self.report_timers_alarm();
         }
@@ -459,10 +465,8 @@ impl Controller {
         let call = request.kind();
         let (recorder, known) = self.recording(now);
         recorder.sent(volume, node, call, known);
-        let node_volume = self.actual.node_volume_mut(volume, node);
-        node_volume.call = Some(call);
-        node_volume.asked_at = Some(now);
-        self.dispatcher.send(Call::Attachment(volume.clone(), node.clone(), request));
+        self.actual.node_volume_mut(volume, node).call = Some(call);
+        self.dispatcher.send(Call::Attachment(volume.clone(), node.clone(), request), now);
     }
 
     /// The volume on the node of an outcome.

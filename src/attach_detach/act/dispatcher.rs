@@ -3,7 +3,7 @@
 //! In: calls, and that they were answered. Out: those to send, each with its place in the order of sending; for how
 //! many more there is room; and from how long answers take, the window in which the changes of a node are gathered.
 
-use std::{mem, time::Duration};
+use std::{collections::BTreeMap, mem, time::Duration};
 
 use tokio::time::Instant;
 
@@ -14,10 +14,7 @@ use super::{
 };
 use crate::{
     attach_detach::{
-        actual::{
-            state::{ActualState, AttachmentCall},
-            unpublishing::Sequence,
-        },
+        actual::{state::AttachmentCall, unpublishing::Sequence},
         guard::evidence::Target,
     },
     controller::in_doubt::SETTLE_TIME,
@@ -28,9 +25,10 @@ use crate::{
 pub(in crate::attach_detach) struct Dispatcher {
     to_send: Vec<(Sequence, Call)>,
     last_sent: Sequence,
+    /// When each that is under way was sent: what a read shows may be as old as that, however late its answer.
+    under_way: BTreeMap<Sequence, Instant>,
     attachments: InFlight,
     nodes: usize,
-    others: usize,
     pub(super) pace: Pace,
     /// How long a request of unknown outcome may still be carried out.
     settle_time: Duration,
@@ -42,9 +40,9 @@ impl Dispatcher {
         Self {
             to_send: Vec::new(),
             last_sent: Sequence::default(),
+            under_way: BTreeMap::new(),
             attachments: InFlight::new(attachment_calls),
             nodes: 0,
-            others: 0,
             pace: Pace::default(),
             settle_time: SETTLE_TIME,
         }
@@ -61,45 +59,46 @@ impl Dispatcher {
     }
 
     /// Sends a request.
-    pub(in crate::attach_detach) fn send(&mut self, call: Call) {
-        match &call {
-            Call::Attachment(_, _, request) => self.attachments.sent(request.kind()),
-            other => *self.count(other) += 1,
+    pub(in crate::attach_detach) fn send(&mut self, call: Call, now: Instant) {
+        match Budget::of(&call) {
+            Budget::Attachment(kind) => self.attachments.sent(kind),
+            Budget::Node => self.nodes += 1,
+            Budget::None => {}
         }
         self.last_sent.0 += 1;
+        self.under_way.insert(self.last_sent, now);
         self.to_send.push((self.last_sent, call));
     }
 
-    /// A request has ended, maybe with an answer that says how quick the server is.
+    /// A request has ended, maybe with an answer that says how quick the server is. Returns when it was sent.
     pub(in crate::attach_detach) fn ended(
         &mut self,
         call: &Call,
+        sent: Sequence,
         is_answered: bool,
-        actual: &ActualState,
         now: Instant,
-    ) {
-        self.give_up(call);
-        if let Some(asked) = asked_at(call, actual).filter(|_| is_answered) {
+    ) -> Instant {
+        let asked = self.give_up(call, sent).unwrap_or(now);
+        if is_answered && matches!(call, Call::Attachment(..) | Call::PatchNode(..) | Call::ReadNode(_)) {
             self.pace.note(now.saturating_duration_since(asked));
         }
+        asked
     }
 
-    /// A request is not counted any more.
-    pub(in crate::attach_detach) fn give_up(&mut self, call: &Call) {
-        match call {
-            Call::Attachment(_, _, request) => self.attachments.answered(request.kind()),
-            other => *self.count(other) -= 1,
+    /// A request is not waited for any more. Returns when it was sent.
+    pub(in crate::attach_detach) fn give_up(&mut self, call: &Call, sent: Sequence) -> Option<Instant> {
+        let asked = self.under_way.remove(&sent)?;
+        match Budget::of(call) {
+            Budget::Attachment(kind) => self.attachments.answered(kind),
+            Budget::Node => self.nodes -= 1,
+            Budget::None => {}
         }
+        Some(asked)
     }
 
-    /// How many requests of that kind are under way, if they are not for volumes on nodes.
-    fn count(&mut self, call: &Call) -> &mut usize {
-        match call {
-            Call::PatchNode(..) | Call::ReadNode(_) | Call::ReadOwner(Target::Node(_), _) => &mut self.nodes,
-            Call::Attachment(..) | Call::ReadOwner(Target::Attachment(..), _) | Call::Timers(_) => {
-                &mut self.others
-            }
-        }
+    /// When a request was sent that is under way.
+    pub(in crate::attach_detach) fn asked_at(&self, sent: Sequence) -> Option<Instant> {
+        self.under_way.get(&sent).copied()
     }
 
     /// For how many keys there is room.
@@ -118,7 +117,7 @@ impl Dispatcher {
 
     /// How many requests are under way.
     pub(in crate::attach_detach) fn in_flight(&self) -> usize {
-        self.attachments.count_all() + self.nodes + self.others
+        self.under_way.len()
     }
 
     /// The place of the last request in the order of sending.
@@ -137,13 +136,19 @@ impl Dispatcher {
     }
 }
 
-/// When a request was sent.
-fn asked_at(call: &Call, actual: &ActualState) -> Option<Instant> {
-    match call {
-        Call::Attachment(volume, node, _) => {
-            actual.node_volume(volume, node).and_then(|node_volume| node_volume.asked_at)
+/// What limits how many such requests are under way.
+enum Budget {
+    Attachment(AttachmentCall),
+    Node,
+    None,
+}
+
+impl Budget {
+    fn of(call: &Call) -> Self {
+        match call {
+            Call::Attachment(_, _, request) => Self::Attachment(request.kind()),
+            Call::PatchNode(..) | Call::ReadNode(_) | Call::ReadOwner(Target::Node(_), _) => Self::Node,
+            Call::ReadOwner(Target::Attachment(..), _) | Call::Timers(_) => Self::None,
         }
-        Call::PatchNode(node, ..) | Call::ReadNode(node) => actual.node(node)?.asked_at,
-        Call::Timers(_) | Call::ReadOwner(..) => None,
     }
 }

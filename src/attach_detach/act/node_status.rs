@@ -98,7 +98,7 @@ impl Controller {
         }
         if let Some(uid) = self.second_writer.take_read(name) {
             self.actual.node_mut(name).busy = true;
-            self.dispatcher.send(Call::ReadOwner(Target::Node(name.clone()), uid));
+            self.dispatcher.send(Call::ReadOwner(Target::Node(name.clone()), uid), now);
             return;
         }
         let blocks = self.blocks(now);
@@ -154,7 +154,6 @@ impl Controller {
             }
         };
         let state = self.actual.node_mut(name);
-        state.asked_at = Some(now);
         state.busy = true;
         state.pending_since = None;
         state.gathers_until = None;
@@ -163,7 +162,7 @@ impl Controller {
             state.note_own_list(node, list);
             self.actual.note_listing(name);
         }
-        self.dispatcher.send(call);
+        self.dispatcher.send(call, now);
     }
 }
 

@@ -36,7 +36,7 @@ impl Controller {
     pub fn take_outcome(&mut self, outcome: Outcome, now: Instant, jitter: f64) {
         self.queue.at(now);
         let Outcome { call, sent, result } = outcome;
-        self.dispatcher.ended(&call, result.is_ok(), &self.actual, now);
+        let asked = self.dispatcher.ended(&call, sent, result.is_ok(), now);
         match call {
             Call::Attachment(volume, node, request) => {
                 self.node_volume(&volume, &node).call = None;
@@ -58,7 +58,9 @@ impl Controller {
                             Err(error) => self.delete_failed(&volume, &node, uid, &error, now, jitter),
                         }
                     }
-                    AttachmentRequest::Read(_) => self.attachment_read(&volume, &node, result, now, jitter),
+                    AttachmentRequest::Read(_) => {
+                        self.attachment_read(&volume, &node, result, asked, now, jitter);
+                    }
                 }
             }
             Call::PatchNode(name, revision, _) => {
@@ -103,7 +105,6 @@ impl Controller {
                             // A patch that was not answered is a failure until one is.
                             state.retry = Retry::default();
                         }
-                        let asked = self.actual.node_mut(&name).asked_at.unwrap_or(now);
                         let touched = self.actual.settle_node(&name, asked);
                         self.queue.add_on(&name, touched, &self.actual);
                         self.node_answered(&name, &node, sent, now);
@@ -245,16 +246,16 @@ impl Controller {
         }
     }
 
+    /// An answer that comes late shows nothing of what landed after the question was `asked`.
     fn attachment_read(
         &mut self,
         volume: &VolumeId,
         node: &NodeName,
         result: Result<Answer, CallError>,
+        asked: Instant,
         now: Instant,
         jitter: f64,
     ) {
-        // An answer that comes late shows nothing of what landed after the question.
-        let asked = self.node_volume(volume, node).asked_at.unwrap_or(now);
         match result {
             Ok(Answer::Attachment(attachment)) => {
                 let name = attachment.key();

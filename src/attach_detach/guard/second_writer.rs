@@ -243,7 +243,7 @@ impl Controller {
         match self.second_writer.note(target, uid, now) {
             Noted::Nothing => {}
             Noted::ReadsNode(name) => self.queue.add_node(name),
-            Noted::Reads(call) => self.dispatcher.send(call),
+            Noted::Reads(call) => self.dispatcher.send(call, now),
             Noted::Judged(act, changes) => {
                 self.recorder.report(Report::SecondController(act, changes.acts));
                 self.stands_off(&changes, now);

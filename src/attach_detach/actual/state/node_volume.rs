@@ -37,8 +37,6 @@ pub struct NodeVolume {
     pub in_use: bool,
     /// The request in flight for its VolumeAttachment.
     pub call: Option<AttachmentCall>,
-    /// When that, or the last one, was sent: what a read shows may be as old as that, however late its answer.
-    pub asked_at: Option<Instant>,
     /// A create was sent whose outcome is unknown: until that is settled the attachment may exist
     /// (S17).
     pub uncertain: Option<Uncertain>,
