@@ -16,7 +16,7 @@ use super::{
     },
     actual::{
         identification::{candidates, volume_of},
-        state::{ActualState, NodeVolume, Operation},
+        state::{ActualState, Operation},
         unpublishing::Sequence,
     },
     clock::Clock,
@@ -467,10 +467,5 @@ impl Controller {
         recorder.sent(volume, node, call, known);
         self.actual.node_volume_mut(volume, node).call = Some(call);
         self.dispatcher.send(Call::Attachment(volume.clone(), node.clone(), request), now);
-    }
-
-    /// The volume on the node of an outcome.
-    pub(super) fn node_volume(&mut self, volume: &VolumeId, node: &NodeName) -> &mut NodeVolume {
-        self.actual.node_volume_mut(volume, node)
     }
 }

@@ -7,10 +7,10 @@ use crate::state::Objects;
 
 /// The tables, both states, and the time.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Known<'a> {
-    pub(super) objects: &'a Objects,
-    pub(super) desired: &'a DesiredState,
-    pub(super) actual: &'a ActualState,
-    pub(super) clock: &'a Clock,
-    pub(super) now: Instant,
+pub struct Known<'a> {
+    pub objects: &'a Objects,
+    pub desired: &'a DesiredState,
+    pub actual: &'a ActualState,
+    pub clock: &'a Clock,
+    pub now: Instant,
 }

@@ -22,7 +22,7 @@ use crate::{
 
 /// What is to be sent, and what is under way.
 #[derive(Clone, Debug)]
-pub(in crate::attach_detach) struct Dispatcher {
+pub struct Dispatcher {
     to_send: Vec<(Sequence, Call)>,
     last_sent: Sequence,
     /// When each that is under way was sent: what a read shows may be as old as that, however late its answer.
@@ -36,7 +36,7 @@ pub(in crate::attach_detach) struct Dispatcher {
 
 impl Dispatcher {
     /// One that has so many requests for volumes on nodes under way at most; see [`InFlight::new`].
-    pub(in crate::attach_detach) fn new(attachment_calls: Option<usize>) -> Self {
+    pub fn new(attachment_calls: Option<usize>) -> Self {
         Self {
             to_send: Vec::new(),
             last_sent: Sequence::default(),
@@ -49,17 +49,17 @@ impl Dispatcher {
     }
 
     /// Requests of unknown outcome may still be carried out for so long.
-    pub(in crate::attach_detach) fn with_settle_time(self, settle_time: Duration) -> Self {
+    pub fn with_settle_time(self, settle_time: Duration) -> Self {
         Self { settle_time, ..self }
     }
 
     /// See [`Self::with_settle_time`].
-    pub(in crate::attach_detach) fn settle_time(&self) -> Duration {
+    pub fn settle_time(&self) -> Duration {
         self.settle_time
     }
 
     /// Sends a request.
-    pub(in crate::attach_detach) fn send(&mut self, call: Call, now: Instant) {
+    pub fn send(&mut self, call: Call, now: Instant) {
         match Budget::of(&call) {
             Budget::Attachment(kind) => self.attachments.sent(kind),
             Budget::Node => self.nodes += 1,
@@ -71,13 +71,7 @@ impl Dispatcher {
     }
 
     /// A request has ended, maybe with an answer that says how quick the server is. Returns when it was sent.
-    pub(in crate::attach_detach) fn ended(
-        &mut self,
-        call: &Call,
-        sent: Sequence,
-        is_answered: bool,
-        now: Instant,
-    ) -> Instant {
+    pub fn ended(&mut self, call: &Call, sent: Sequence, is_answered: bool, now: Instant) -> Instant {
         let asked = self.give_up(call, sent).unwrap_or(now);
         if is_answered && matches!(call, Call::Attachment(..) | Call::PatchNode(..) | Call::ReadNode(_)) {
             self.pace.note(now.saturating_duration_since(asked));
@@ -86,7 +80,7 @@ impl Dispatcher {
     }
 
     /// A request is not waited for any more. Returns when it was sent.
-    pub(in crate::attach_detach) fn give_up(&mut self, call: &Call, sent: Sequence) -> Option<Instant> {
+    pub fn give_up(&mut self, call: &Call, sent: Sequence) -> Option<Instant> {
         let asked = self.under_way.remove(&sent)?;
         match Budget::of(call) {
             Budget::Attachment(kind) => self.attachments.answered(kind),
@@ -97,12 +91,12 @@ impl Dispatcher {
     }
 
     /// When a request was sent that is under way.
-    pub(in crate::attach_detach) fn asked_at(&self, sent: Sequence) -> Option<Instant> {
+    pub fn asked_at(&self, sent: Sequence) -> Option<Instant> {
         self.under_way.get(&sent).copied()
     }
 
     /// For how many keys there is room.
-    pub(in crate::attach_detach) fn room(&self) -> Room {
+    pub fn room(&self) -> Room {
         Room {
             volumes: self.attachments.left(),
             new_volumes: self.attachments.left_for_creates(),
@@ -111,27 +105,27 @@ impl Dispatcher {
     }
 
     /// Whether such a request may be sent.
-    pub(in crate::attach_detach) fn has_room_for(&self, call: AttachmentCall) -> bool {
+    pub fn has_room_for(&self, call: AttachmentCall) -> bool {
         self.attachments.has_room_for(call)
     }
 
     /// How many requests are under way.
-    pub(in crate::attach_detach) fn in_flight(&self) -> usize {
+    pub fn in_flight(&self) -> usize {
         self.under_way.len()
     }
 
     /// The place of the last request in the order of sending.
-    pub(in crate::attach_detach) fn last_sent(&self) -> Sequence {
+    pub fn last_sent(&self) -> Sequence {
         self.last_sent
     }
 
     /// How far apart the status patches of one node are at present.
-    pub(in crate::attach_detach) fn window(&self) -> Duration {
+    pub fn window(&self) -> Duration {
         self.pace.window()
     }
 
     /// Takes what is to be sent.
-    pub(in crate::attach_detach) fn take(&mut self) -> Vec<(Sequence, Call)> {
+    pub fn take(&mut self) -> Vec<(Sequence, Call)> {
         mem::take(&mut self.to_send)
     }
 }

@@ -39,24 +39,12 @@ impl Controller {
         let asked = self.dispatcher.ended(&call, sent, result.is_ok(), now);
         match call {
             Call::Attachment(volume, node, request) => {
-                self.node_volume(&volume, &node).call = None;
+                self.actual.node_volume_mut(&volume, &node).call = None;
                 self.queue.add_on(&node, [volume.clone()], &self.actual);
                 match request {
                     AttachmentRequest::Create(_) => self.created(&volume, &node, result, now, jitter),
                     AttachmentRequest::Delete(uid, _) => {
-                        match result {
-                            // If the watch has told of its end already, the answer is history.
-                            Ok(Answer::Attachment(attachment)) if self.knows_attachment(&attachment) => {
-                                self.deletion_accepted(&volume, &node, &uid);
-                                self.attachment_answered(attachment, now);
-                            }
-                            Ok(_) => self.deletion_accepted(&volume, &node, &uid),
-                            Err(CallError::NotFound(_)) => {
-                                self.deletion_accepted(&volume, &node, &uid);
-                                self.attachment_not_found(&volume, &node, now);
-                            }
-                            Err(error) => self.delete_failed(&volume, &node, uid, &error, now, jitter),
-                        }
+                        self.deleted(&volume, &node, uid, result, now, jitter);
                     }
                     AttachmentRequest::Read(_) => {
                         self.attachment_read(&volume, &node, result, asked, now, jitter);
@@ -157,7 +145,7 @@ impl Controller {
     ) {
         match result {
             Ok(Answer::Attachment(attachment)) => {
-                let node_volume = self.node_volume(volume, node);
+                let node_volume = self.actual.node_volume_mut(volume, node);
                 node_volume.uncertain = node_volume.uncertain.filter(|uncertain| uncertain.until > now);
                 node_volume.retry = Retry::default();
                 self.attachment_answered(attachment, now);
@@ -172,15 +160,14 @@ impl Controller {
                     &self.actual,
                 );
                 let settle_time = self.dispatcher.settle_time();
-                let node_volume = self.node_volume(volume, node);
+                let node_volume = self.actual.node_volume_mut(volume, node);
                 if error.is_certain() && node_volume.uncertain.is_none() && node_volume.known.is_none() {
                     node_volume.why_read = Some(WhyRead::MadeByAnother);
                 }
                 node_volume.uncertain = Some(Uncertain { until: now + settle_time, read_absent: false });
                 if !error.is_certain() {
-                    let retry = mem::take(&mut node_volume.retry).after_failure(now, jitter, Duration::ZERO);
-                    node_volume.retry = noted(retry, &error);
-                    if node_volume.retry.message().is_some() {
+                    self.attachment_call_failed(volume, node, &error, now, jitter);
+                    if self.actual.node_volume_mut(volume, node).retry.message().is_some() {
                         self.record_failure(volume, node, &error, now);
                     }
                     self.recorder.ended(volume, node, Operation::Attach, Ending::Failure, now);
@@ -204,43 +191,51 @@ impl Controller {
         }
     }
 
-    /// The server has accepted the deletion, if it is still about the attachment that is known.
-    fn deletion_accepted(&mut self, volume: &VolumeId, node: &NodeName, uid: &Uid) {
-        self.node_volume(volume, node).note_deletion(uid, Deletion::Accepted);
-    }
-
-    fn delete_failed(
+    fn deleted(
         &mut self,
         volume: &VolumeId,
         node: &NodeName,
         uid: Uid,
-        error: &CallError,
+        result: Result<Answer, CallError>,
         now: Instant,
         jitter: f64,
     ) {
-        let settle_time = self.dispatcher.settle_time();
+        let node_volume = self.actual.node_volume_mut(volume, node);
+        let error = match result {
+            Ok(answer) => {
+                node_volume.note_deletion(&uid, Deletion::Accepted);
+                // If the watch has told of its end already, the answer is history.
+                if let Answer::Attachment(attachment) = answer
+                    && let Some(known) = self.objects.attachments.get(&attachment.key())
+                    && known.metadata.uid == attachment.metadata.uid
+                {
+                    self.attachment_answered(attachment, now);
+                }
+                return;
+            }
+            Err(CallError::NotFound(_)) => {
+                node_volume.note_deletion(&uid, Deletion::Accepted);
+                return self.attachment_not_found(volume, node, now);
+            }
+            Err(error) => error,
+        };
         // The next try begins with a fresh look at the node.
-        let node_volume = self.node_volume(volume, node);
         node_volume.unpublishing = Unpublishing::None;
         if !error.is_certain() {
-            node_volume.note_deletion(&uid, Deletion::InDoubt { until: now + settle_time });
+            let until = now + self.dispatcher.settle_time();
+            node_volume.note_deletion(&uid, Deletion::InDoubt { until });
         }
         match error {
             CallError::NotLeader => {}
-            CallError::Throttled { .. } => self.attachment_call_failed(volume, node, error, now, jitter),
+            CallError::Throttled { .. } => self.attachment_call_failed(volume, node, &error, now, jitter),
             CallError::Conflict(_) => {
                 // Read with the next plan, if there is one: who shuts down sends nothing more.
                 node_volume.why_read = Some(WhyRead::DeletionRefused(uid));
             }
             error => {
-                self.recorder.log_failure(
-                    volume,
-                    node,
-                    error,
-                    "deleting the attachment failed",
-                    &self.actual,
-                );
-                self.attachment_call_failed(volume, node, error, now, jitter);
+                let what = "deleting the attachment failed";
+                self.recorder.log_failure(volume, node, &error, what, &self.actual);
+                self.attachment_call_failed(volume, node, &error, now, jitter);
                 self.recorder.ended(volume, node, Operation::Detach, Ending::Failure, now);
             }
         }
@@ -261,7 +256,7 @@ impl Controller {
                 let name = attachment.key();
                 self.attachment_answered(attachment, now);
                 let is_there = self.objects.attachments.get(&name).is_some();
-                let node_volume = self.node_volume(volume, node);
+                let node_volume = self.actual.node_volume_mut(volume, node);
                 let why_read = node_volume.why_read.take();
                 node_volume.uncertain = node_volume.uncertain.filter(|uncertain| uncertain.until > asked);
                 node_volume.settle_deletion(asked);
@@ -269,21 +264,19 @@ impl Controller {
                     let attempt = node_volume.retry.failures().saturating_add(1);
                     let line = Line::NameTaken { volume: volume.clone(), node: node.clone(), attempt };
                     self.recorder.log(line);
-                    let node_volume = self.node_volume(volume, node);
+                    let node_volume = self.actual.node_volume_mut(volume, node);
                     if why_read == Some(WhyRead::MadeByAnother) {
                         node_volume.uncertain = None;
                     }
                     node_volume.why_read = Some(WhyRead::NameTaken(name));
-                    node_volume.retry =
-                        mem::take(&mut node_volume.retry).after_failure(now, jitter, Duration::ZERO);
+                    node_volume.pause(|retry| retry.after_failure(now, jitter, Duration::ZERO));
                     return;
                 }
                 if let Some(WhyRead::DeletionRefused(uid)) = &why_read
                     && node_volume.uid() == Some(uid)
                 {
                     // The UID was right, and the next delete would be refused like the last.
-                    node_volume.retry =
-                        mem::take(&mut node_volume.retry).after_failure(now, jitter, Duration::ZERO);
+                    node_volume.pause(|retry| retry.after_failure(now, jitter, Duration::ZERO));
                     return;
                 }
                 node_volume.retry = Retry::default();
@@ -299,12 +292,11 @@ impl Controller {
             Err(CallError::NotFound(_)) => {
                 let wanted = self.desired.get(volume, node).is_some();
                 self.attachment_not_found(volume, node, now);
-                let node_volume = self.node_volume(volume, node);
+                let node_volume = self.actual.node_volume_mut(volume, node);
                 node_volume.why_read =
                     node_volume.why_read.take().filter(|why_read| *why_read == WhyRead::Unconfirmed);
                 if node_volume.known.is_some() {
-                    node_volume.retry =
-                        mem::take(&mut node_volume.retry).after_failure(now, 0.0, Duration::ZERO);
+                    node_volume.pause(|retry| retry.after_failure(now, 0.0, Duration::ZERO));
                 }
                 let Some(uncertain) = &mut node_volume.uncertain else { return };
                 uncertain.read_absent = true;
@@ -312,11 +304,8 @@ impl Controller {
                     node_volume.uncertain = None;
                 } else if !wanted {
                     // The create may still land; look again when it no longer can.
-                    node_volume.retry = mem::take(&mut node_volume.retry).after_failure(
-                        now,
-                        0.0,
-                        uncertain.until.saturating_duration_since(now),
-                    );
+                    let left = uncertain.until.saturating_duration_since(now);
+                    node_volume.pause(|retry| retry.after_failure(now, 0.0, left));
                 }
             }
             Err(error @ CallError::Unknown(_)) => {
@@ -327,8 +316,7 @@ impl Controller {
                     "the attachment could not be read",
                     &self.actual,
                 );
-                let node_volume = self.node_volume(volume, node);
-                node_volume.retry = mem::take(&mut node_volume.retry).after_silence(now, jitter);
+                self.actual.node_volume_mut(volume, node).pause(|retry| retry.after_silence(now, jitter));
             }
             Err(error) => self.attachment_call_failed(volume, node, &error, now, jitter),
         }
@@ -404,14 +392,8 @@ impl Controller {
         now: Instant,
         jitter: f64,
     ) {
-        let node_volume = self.node_volume(volume, node);
-        let retry = mem::take(&mut node_volume.retry).after_failure(now, jitter, asked_pause(error));
-        node_volume.retry = noted(retry, error);
-    }
-
-    fn knows_attachment(&self, answer: &VolumeAttachment) -> bool {
-        let known = self.objects.attachments.get(&answer.key());
-        known.is_some_and(|known| known.metadata.uid == answer.metadata.uid)
+        let node_volume = self.actual.node_volume_mut(volume, node);
+        node_volume.pause(|retry| noted(retry.after_failure(now, jitter, asked_pause(error)), error));
     }
 
     /// The attachment is gone. The watch is about to say so, unless it began anew without it.
@@ -465,14 +447,14 @@ mod tests {
         for (asked, is_uncertain) in [(9, true), (10, false)] {
             let (mut controller, node) = controller(start);
             let volume = VolumeId::csi(&DriverName::from("d"), "h");
-            controller.node_volume(&volume, &node).uncertain =
+            controller.actual.node_volume_mut(&volume, &node).uncertain =
                 Some(Uncertain { until: after(10), read_absent: false });
             let read = AttachmentRequest::Read(volume.attachment_name(&node));
             controller.send(&volume, &node, read, after(asked));
             let (sent, call) = controller.dispatcher.take().pop().expect("a read");
             let result = Err(CallError::NotFound("gone".to_owned()));
             controller.take_outcome(Outcome { call, sent, result }, after(12), 0.5);
-            let uncertain = controller.node_volume(&volume, &node).uncertain;
+            let uncertain = controller.actual.node_volume_mut(&volume, &node).uncertain;
             assert_eq!(uncertain.is_some(), is_uncertain, "sent after {asked} s");
         }
     }

@@ -34,7 +34,7 @@ use crate::{
 
 /// Who else writes what only we should.
 #[derive(Clone, Debug, Default)]
-pub(in crate::attach_detach) struct SecondController {
+pub struct SecondController {
     writers: SecondWriters<Target>,
     /// Nodes to read before they are written to: our own patch would take the list's ownership from the manager that
     /// changed it.
@@ -45,24 +45,24 @@ pub(in crate::attach_detach) struct SecondController {
 
 impl SecondController {
     /// What others did while this process did not lead is no act against it.
-    pub(in crate::attach_detach) fn take_over(&mut self, now: Instant) {
+    pub fn take_over(&mut self, now: Instant) {
         self.writers.take_over(now);
         self.to_read.clear();
     }
 
     /// When the next stand-off ends.
-    pub(in crate::attach_detach) fn ends_at(&self) -> Option<Instant> {
+    pub fn ends_at(&self) -> Option<Instant> {
         self.writers.ends_at()
     }
 
     /// Why nothing may be taken away anywhere.
-    pub(in crate::attach_detach) fn everywhere(&self) -> Option<&StandOff> {
+    pub fn everywhere(&self) -> Option<&StandOff> {
         self.writers.everywhere()
     }
 
     /// Why nothing may be taken away from a node, of what concerns it alone. One that is `out_of_service` is held up
     /// only by what its own kubelet cannot have done.
-    pub(in crate::attach_detach) fn on(&self, node: &NodeName, out_of_service: bool) -> Option<&StandOff> {
+    pub fn on(&self, node: &NodeName, out_of_service: bool) -> Option<&StandOff> {
         let list = Target::Node(node.clone());
         let on_list = self.writers.here(&list).filter(|by| holds(&list, by, out_of_service));
         let first = Target::Attachment(node.clone(), AttachmentName::default());
@@ -75,17 +75,17 @@ impl SecondController {
     }
 
     /// Whether there is any such node.
-    pub(in crate::attach_detach) fn is_any_node(&self) -> bool {
+    pub fn is_any_node(&self) -> bool {
         self.writers.stand_offs().next().is_some()
     }
 
     /// The UID of a node that has to be read before it is written to.
-    pub(in crate::attach_detach) fn take_read(&mut self, name: &NodeName) -> Option<Uid> {
+    pub fn take_read(&mut self, name: &NodeName) -> Option<Uid> {
         self.to_read.remove(name)
     }
 
     /// Notes an act of another party on an object with this UID.
-    pub(in crate::attach_detach) fn note(&mut self, target: Target, uid: &Uid, now: Instant) -> Noted {
+    pub fn note(&mut self, target: Target, uid: &Uid, now: Instant) -> Noted {
         match self.writers.note(&target, target.field(), now) {
             Asks::Later => Noted::Nothing,
             Asks::Judged(changes) => Noted::Judged(target.act(), changes),
@@ -100,27 +100,22 @@ impl SecondController {
     }
 
     /// Takes who did it.
-    pub(in crate::attach_detach) fn learn(
-        &mut self,
-        target: &Target,
-        owner: &Owner,
-        now: Instant,
-    ) -> Changes<Target> {
+    pub fn learn(&mut self, target: &Target, owner: &Owner, now: Instant) -> Changes<Target> {
         self.writers.learn(target, owner, now)
     }
 
     /// Ends what is over.
-    pub(in crate::attach_detach) fn settle(&mut self, now: Instant) -> Changes<Target> {
+    pub fn settle(&mut self, now: Instant) -> Changes<Target> {
         self.writers.settle(now)
     }
 
     /// Takes a VolumeAttachment of a list, or seen while another process leads: no act against this one.
-    pub(in crate::attach_detach) fn listed(&mut self, revision: ResourceVersion) {
+    pub fn listed(&mut self, revision: ResourceVersion) {
         self.newest_attachment = self.newest_attachment.max(revision);
     }
 
     /// Looks at what the watch says of an attachment, before the state takes it. Returns what another party has done.
-    pub(in crate::attach_detach) fn look_at(
+    pub fn look_at(
         &mut self,
         name: &AttachmentName,
         attachment: Option<&VolumeAttachment>,
@@ -147,11 +142,7 @@ impl SecondController {
     }
 
     /// What there is to tell of stand-offs that begin or end.
-    pub(in crate::attach_detach) fn tell(
-        &self,
-        changes: &Changes<Target>,
-        known: Known<'_>,
-    ) -> (Vec<Event>, Vec<Report>) {
+    pub fn tell(&self, changes: &Changes<Target>, known: Known<'_>) -> (Vec<Event>, Vec<Report>) {
         let (mut events, mut reports) = (Vec::new(), Vec::new());
         for target in &changes.begun {
             let Some(stand_off) = self.writers.here(target) else { continue };
@@ -214,7 +205,7 @@ fn holds(target: &Target, by: &StandOff, out_of_service: bool) -> bool {
 
 /// What follows from an act.
 #[derive(Debug)]
-pub(in crate::attach_detach) enum Noted {
+pub enum Noted {
     /// Nothing yet.
     Nothing,
     /// The node is to be read before it is written to.
@@ -227,7 +218,7 @@ pub(in crate::attach_detach) enum Noted {
 
 /// What another party has done to an attachment.
 #[derive(Debug)]
-pub(in crate::attach_detach) enum Sighting {
+pub enum Sighting {
     /// It was created, with this UID.
     Created(Target, Uid),
     /// Something from which nothing follows.

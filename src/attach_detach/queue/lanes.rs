@@ -70,20 +70,20 @@ impl Lane {
 /// Volumes with which something has begun, and those that are new. A volume, or a node of one that is shared, is in
 /// one of them.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Lanes {
+pub struct Lanes {
     begun: Lane,
     new: Lane,
 }
 
 impl Lanes {
     /// It is that time.
-    pub(super) fn at(&mut self, now: Instant) {
+    pub fn at(&mut self, now: Instant) {
         self.begun.volumes.at(now);
         self.new.volumes.at(now);
     }
 
     /// What was counted since this was last asked.
-    pub(super) fn take_counts(&mut self) -> QueueCounts {
+    pub fn take_counts(&mut self) -> QueueCounts {
         let (mut counts, new) = (self.begun.volumes.take_counts(), self.new.volumes.take_counts());
         counts.adds += new.adds;
         counts.waits.add(&new.waits);
@@ -92,13 +92,13 @@ impl Lanes {
     }
 
     /// Adds a volume with which something has begun.
-    pub(super) fn push(&mut self, volume: VolumeId, scope: Scope) {
+    pub fn push(&mut self, volume: VolumeId, scope: Scope) {
         self.new.forget(&volume, &scope);
         self.begun.push(volume, scope);
     }
 
     /// Adds a volume with which nothing may have begun yet.
-    pub(super) fn push_new(&mut self, volume: VolumeId, scope: Scope) {
+    pub fn push_new(&mut self, volume: VolumeId, scope: Scope) {
         if self.begun.is_whole(&volume) {
             return;
         }
@@ -113,28 +113,28 @@ impl Lanes {
 
     /// Takes the oldest volume of those with which something has begun, with at most so many nodes unless it is to be
     /// looked at on all.
-    pub(super) fn pop_begun(&mut self, most: usize) -> Option<(VolumeId, Scope)> {
+    pub fn pop_begun(&mut self, most: usize) -> Option<(VolumeId, Scope)> {
         self.begun.pop(most)
     }
 
     /// Likewise the oldest of the others.
-    pub(super) fn pop_new(&mut self, most: usize) -> Option<(VolumeId, Scope)> {
+    pub fn pop_new(&mut self, most: usize) -> Option<(VolumeId, Scope)> {
         self.new.pop(most)
     }
 
     /// Takes a volume out of turn.
-    pub(super) fn forget(&mut self, volume: &VolumeId) {
+    pub fn forget(&mut self, volume: &VolumeId) {
         self.begun.forget(volume, &Scope::All);
         self.new.forget(volume, &Scope::All);
     }
 
     /// Whether something has begun with no volume.
-    pub(super) fn none_begun(&self) -> bool {
+    pub fn none_begun(&self) -> bool {
         self.begun.volumes.is_empty()
     }
 
     /// Whether no volume is new.
-    pub(super) fn none_new(&self) -> bool {
+    pub fn none_new(&self) -> bool {
         self.new.volumes.is_empty()
     }
 }

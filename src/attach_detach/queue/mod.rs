@@ -25,16 +25,16 @@ use crate::{
 };
 use lanes::Lanes;
 use survey::Survey;
-pub(super) use survey::Surveyed;
+pub use survey::Surveyed;
 
 /// So many volumes on nodes are judged, and so many nodes and objects looked at, before what came in meanwhile is
 /// taken. Without optimisation one took 0.16 ms at most where that was measured, so a turn is 50 ms (L15), and with it
 /// a tenth of that. A volume on more nodes has several turns.
-pub(super) const AT_ONCE: usize = 300;
+pub const AT_ONCE: usize = 300;
 
 /// What is looked at when it is time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Key {
+pub enum Key {
     Volume(VolumeId),
     NodeVolume(VolumeId, NodeName),
     Node(NodeName),
@@ -43,7 +43,7 @@ pub(super) enum Key {
 
 /// What is to be looked at, now and later.
 #[derive(Clone, Debug, Default)]
-pub(super) struct WorkQueue {
+pub struct WorkQueue {
     volumes: Lanes,
     nodes: Queue<NodeName>,
     later: BTreeSet<(Instant, Key)>,
@@ -58,33 +58,33 @@ pub(super) struct WorkQueue {
 
 impl WorkQueue {
     /// One that looks at everything once in a while.
-    pub(super) fn sweeping(sweep_period: Option<Duration>) -> Self {
+    pub fn sweeping(sweep_period: Option<Duration>) -> Self {
         Self { sweep_period, ..Self::default() }
     }
 
     /// It is that time, for what is added and taken from now on.
-    pub(super) fn at(&mut self, now: Instant) {
+    pub fn at(&mut self, now: Instant) {
         self.volumes.at(now);
         self.nodes.at(now);
     }
 
     /// What there was to look at since this was last asked: volumes, and nodes.
-    pub(super) fn take_counts(&mut self) -> [QueueCounts; 2] {
+    pub fn take_counts(&mut self) -> [QueueCounts; 2] {
         [self.volumes.take_counts(), self.nodes.take_counts()]
     }
 
     /// Adds a volume with which something has begun.
-    pub(super) fn add(&mut self, volume: VolumeId, scope: Scope) {
+    pub fn add(&mut self, volume: VolumeId, scope: Scope) {
         self.volumes.push(volume, scope);
     }
 
     /// Adds a volume with which nothing may have begun yet.
-    pub(super) fn add_new(&mut self, volume: VolumeId, scope: Scope) {
+    pub fn add_new(&mut self, volume: VolumeId, scope: Scope) {
         self.volumes.push_new(volume, scope);
     }
 
     /// Adds volumes with which something happened on a node.
-    pub(super) fn add_on(
+    pub fn add_on(
         &mut self,
         node: &NodeName,
         volumes: impl IntoIterator<Item = VolumeId>,
@@ -97,17 +97,17 @@ impl WorkQueue {
     }
 
     /// Adds a node.
-    pub(super) fn add_node(&mut self, node: NodeName) {
+    pub fn add_node(&mut self, node: NodeName) {
         self.nodes.push(node);
     }
 
     /// Adds a key when it is that time.
-    pub(super) fn add_at(&mut self, at: Instant, key: Key) {
+    pub fn add_at(&mut self, at: Instant, key: Key) {
         self.later.insert((at, key));
     }
 
     /// The same for a volume on a node, at each of these times.
-    pub(super) fn add_node_volume_at(
+    pub fn add_node_volume_at(
         &mut self,
         times: impl IntoIterator<Item = Instant>,
         volume: &VolumeId,
@@ -119,7 +119,7 @@ impl WorkQueue {
     }
 
     /// Adds what is due, up to a driver, for whose pods somebody else has to care.
-    pub(super) fn add_due(&mut self, now: Instant, actual: &ActualState) -> Option<DriverName> {
+    pub fn add_due(&mut self, now: Instant, actual: &ActualState) -> Option<DriverName> {
         while self.later.first().is_some_and(|(at, _)| *at <= now) {
             match self.later.pop_first()? {
                 (_, Key::Volume(volume)) => self.add(volume, Scope::All),
@@ -132,7 +132,7 @@ impl WorkQueue {
     }
 
     /// Takes the volume whose turn it is, with as many nodes as there is room, for each may need a request.
-    pub(super) fn get(&mut self, room: Room) -> Option<(VolumeId, Scope)> {
+    pub fn get(&mut self, room: Room) -> Option<(VolumeId, Scope)> {
         let begun = if room.volumes > 0 { self.volumes.pop_begun(room.volumes) } else { None };
         if begun.is_some() || room.new_volumes == 0 {
             return begun;
@@ -141,17 +141,17 @@ impl WorkQueue {
     }
 
     /// Takes the node whose turn it is.
-    pub(super) fn get_node(&mut self, room: Room) -> Option<NodeName> {
+    pub fn get_node(&mut self, room: Room) -> Option<NodeName> {
         if room.nodes > 0 { self.nodes.pop() } else { None }
     }
 
     /// Takes a volume out of turn.
-    pub(super) fn forget(&mut self, volume: &VolumeId) {
+    pub fn forget(&mut self, volume: &VolumeId) {
         self.volumes.forget(volume);
     }
 
     /// A turn is over. What it has left, and there is room for, has another one at once.
-    pub(super) fn end_turn(&mut self, room: Room, now: Instant) {
+    pub fn end_turn(&mut self, room: Room, now: Instant) {
         let has_volumes = (!self.volumes.none_begun() && room.volumes > 0)
             || (!self.volumes.none_new() && room.new_volumes > 0);
         let has_nodes = !self.nodes.is_empty() && room.nodes > 0;
@@ -159,14 +159,14 @@ impl WorkQueue {
     }
 
     /// When the next turn is although nothing happened.
-    pub(super) fn next_at(&self) -> Option<Instant> {
+    pub fn next_at(&self) -> Option<Instant> {
         let due = self.later.first().map(|(at, _)| *at);
         due.into_iter().chain(self.sweep_at).chain(self.goes_on_at).min()
     }
 
     /// Begins to look at everything if it is time. Nothing depends on it: it is there for the change that some
     /// mistake of ours overlooked, and while there is none it sends nothing (S39).
-    pub(super) fn sweep(&mut self, now: Instant) {
+    pub fn sweep(&mut self, now: Instant) {
         let Some(period) = self.sweep_period else { return };
         let due = *self.sweep_at.get_or_insert(now + period);
         if now < due {
@@ -177,18 +177,13 @@ impl WorkQueue {
     }
 
     /// Begins to look at all volumes and nodes, which an alarm may have held up.
-    pub(super) fn add_all(&mut self) {
+    pub fn add_all(&mut self) {
         self.survey.begin_held_up();
     }
 
     /// Adds some of what is yet to be looked at, unless some of that is left: there was no room for it. Returns what
     /// it found that is no volume and no node to look at.
-    pub(super) fn survey(
-        &mut self,
-        objects: &Objects,
-        desired: &DesiredState,
-        actual: &ActualState,
-    ) -> Surveyed {
+    pub fn survey(&mut self, objects: &Objects, desired: &DesiredState, actual: &ActualState) -> Surveyed {
         if !self.has_more_to_survey() {
             return Surveyed::default();
         }

@@ -15,7 +15,7 @@ use crate::{
 
 /// What is yet to be looked at.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Survey {
+pub struct Survey {
     /// What is yet to be gathered, the next last. Each takes a turn of its own: the keys of a large cluster are many.
     stages: Vec<Stage>,
     others: Surveyed,
@@ -25,11 +25,11 @@ pub(super) struct Survey {
 
 /// Objects to look at that are no work of their own.
 #[derive(Clone, Debug, Default)]
-pub(in crate::attach_detach) struct Surveyed {
-    pub(in crate::attach_detach) pods: Vec<PodKey>,
+pub struct Surveyed {
+    pub pods: Vec<PodKey>,
     /// Objects that only answers to our own requests have told of.
-    pub(in crate::attach_detach) unconfirmed_nodes: Vec<NodeName>,
-    pub(in crate::attach_detach) unconfirmed_attachments: Vec<AttachmentName>,
+    pub unconfirmed_nodes: Vec<NodeName>,
+    pub unconfirmed_attachments: Vec<AttachmentName>,
 }
 
 /// A part of a survey.
@@ -49,17 +49,17 @@ const HELD_UP: [Stage; 2] = [Stage::Nodes, Stage::Volumes];
 
 impl Survey {
     /// Begins anew, with everything.
-    pub(super) fn begin(&mut self) {
+    pub fn begin(&mut self) {
         self.stages = ALL.to_vec();
     }
 
     /// Looks at all volumes and nodes, after what it is about to look at.
-    pub(super) fn begin_held_up(&mut self) {
+    pub fn begin_held_up(&mut self) {
         self.stages.retain(|stage| !HELD_UP.contains(stage));
         self.stages.splice(0..0, HELD_UP);
     }
 
-    pub(super) fn is_over(&self) -> bool {
+    pub fn is_over(&self) -> bool {
         self.stages.is_empty() && self.is_handed_out()
     }
 
@@ -75,7 +75,7 @@ impl Survey {
     }
 
     /// Hands some out: volumes and nodes to look at, and other objects. If there are none, gathers the next.
-    pub(super) fn next(
+    pub fn next(
         &mut self,
         objects: &Objects,
         desired: &DesiredState,

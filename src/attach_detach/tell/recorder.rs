@@ -44,7 +44,7 @@ use crate::{
 
 /// What is told, and what was.
 #[derive(Clone, Debug, Default)]
-pub(in crate::attach_detach) struct Recorder {
+pub struct Recorder {
     announcer: Announcer,
     phases: Phases,
     waits: Waits,
@@ -54,39 +54,39 @@ pub(in crate::attach_detach) struct Recorder {
 
 impl Recorder {
     /// Takes all there is to tell.
-    pub(in crate::attach_detach) fn take(&mut self) -> (Vec<Event>, Reports) {
+    pub fn take(&mut self) -> (Vec<Event>, Reports) {
         (mem::take(&mut self.events), self.take_reports())
     }
 
     /// Takes what there is for operators alone.
-    pub(in crate::attach_detach) fn take_reports(&mut self) -> Reports {
+    pub fn take_reports(&mut self) -> Reports {
         self.reports.take()
     }
 
     /// Counts keys that are looked at.
-    pub(in crate::attach_detach) fn planned(&mut self, kind: Planned, count: usize) {
+    pub fn planned(&mut self, kind: Planned, count: usize) {
         self.reports.planned(kind, count);
     }
 
     /// Tells operators of something that rests on nothing before.
-    pub(in crate::attach_detach) fn report(&mut self, report: Report) {
+    pub fn report(&mut self, report: Report) {
         self.reports.push(report);
     }
 
     /// The same, in the log alone.
-    pub(in crate::attach_detach) fn log(&mut self, line: Line) {
+    pub fn log(&mut self, line: Line) {
         self.report(Report::Line(line));
     }
 
     /// Tells users and operators of something that rests on nothing before, either.
-    pub(in crate::attach_detach) fn extend(&mut self, events: Vec<Event>, reports: Vec<Report>) {
+    pub fn extend(&mut self, events: Vec<Event>, reports: Vec<Report>) {
         self.events.extend(events);
         reports.into_iter().for_each(|report| self.report(report));
     }
 
     /// This process leads from now on. What was under way before was not seen to begin, and a predecessor has told of
     /// what is published.
-    pub(in crate::attach_detach) fn lead(&mut self, actual: &ActualState) {
+    pub fn lead(&mut self, actual: &ActualState) {
         self.report(Report::Leads);
         self.phases.forget_all();
         for (volume, node) in actual.published() {
@@ -95,12 +95,7 @@ impl Recorder {
     }
 
     /// Reports which volumes of a pod cannot be attached yet, and which of them are new.
-    pub(in crate::attach_detach) fn populated(
-        &mut self,
-        pod: &PodKey,
-        before: Option<&DesiredPod>,
-        desired_pod: Option<&DesiredPod>,
-    ) {
+    pub fn populated(&mut self, pod: &PodKey, before: Option<&DesiredPod>, desired_pod: Option<&DesiredPod>) {
         let unresolved = |desired_pod: Option<&DesiredPod>| {
             desired_pod.map_or(Vec::new(), |desired_pod| desired_pod.unresolved.clone())
         };
@@ -116,7 +111,7 @@ impl Recorder {
     }
 
     /// Reports a VolumeAttachment that is not ours, or is no longer there, or not any more.
-    pub(in crate::attach_detach) fn foreign(&mut self, name: &AttachmentName, actual: &ActualState) {
+    pub fn foreign(&mut self, name: &AttachmentName, actual: &ActualState) {
         let (volume, node) = actual.foreign(name).unzip();
         let (volume, node) = (volume.flatten().cloned(), node.cloned());
         self.report(Report::Foreign { name: name.clone(), volume, node });
@@ -124,7 +119,7 @@ impl Recorder {
 
     /// Takes what a verdict waits for, before it is carried out; `sent` is the request that it sends now. Counts
     /// operations that fail or take long. Returns when to look again.
-    pub(in crate::attach_detach) fn waits_for(
+    pub fn waits_for(
         &mut self,
         volume: &VolumeId,
         node: &NodeName,
@@ -186,7 +181,7 @@ impl Recorder {
     }
 
     /// Takes the verdicts on a volume, after all of them have been carried out. Returns where to look again, and when.
-    pub(in crate::attach_detach) fn judged(
+    pub fn judged(
         &mut self,
         volume: &VolumeId,
         scope: &Scope,
@@ -248,7 +243,7 @@ impl Recorder {
     }
 
     /// Counts where a volume is desired and attached, of the nodes on which it was judged.
-    pub(in crate::attach_detach) fn counted<'a>(
+    pub fn counted<'a>(
         &mut self,
         volume: &VolumeId,
         scope: Scope,
@@ -265,18 +260,12 @@ impl Recorder {
     }
 
     /// A request about a volume on a node is sent.
-    pub(in crate::attach_detach) fn sent(
-        &mut self,
-        volume: &VolumeId,
-        node: &NodeName,
-        call: AttachmentCall,
-        known: Known<'_>,
-    ) {
+    pub fn sent(&mut self, volume: &VolumeId, node: &NodeName, call: AttachmentCall, known: Known<'_>) {
         self.phases.sent(volume, node, call, is_migrated(volume, node, known), known.now);
     }
 
     /// Logs that one failed.
-    pub(in crate::attach_detach) fn log_failure(
+    pub fn log_failure(
         &mut self,
         volume: &VolumeId,
         node: &NodeName,
@@ -290,7 +279,7 @@ impl Recorder {
     }
 
     /// Tells users that it did. Returns when to look again.
-    pub(in crate::attach_detach) fn record_failure(
+    pub fn record_failure(
         &mut self,
         volume: &VolumeId,
         node: &NodeName,
@@ -308,7 +297,7 @@ impl Recorder {
     }
 
     /// Measures an operation, if it is the one in progress.
-    pub(in crate::attach_detach) fn ended(
+    pub fn ended(
         &mut self,
         volume: &VolumeId,
         node: &NodeName,
@@ -322,7 +311,7 @@ impl Recorder {
     }
 
     /// A detach is forced: when it begins and when it is done, the pods that wait for it, and the node, have an event.
-    pub(in crate::attach_detach) fn forced(
+    pub fn forced(
         &mut self,
         volume: &VolumeId,
         node: &NodeName,
@@ -344,7 +333,7 @@ impl Recorder {
     }
 
     /// An event was lost: what it said of a pod's volumes is to be recorded again. Returns of which, and where.
-    pub(in crate::attach_detach) fn lost(
+    pub fn lost(
         &mut self,
         event: &Event,
         Known { actual, desired, .. }: Known<'_>,
@@ -353,7 +342,7 @@ impl Recorder {
     }
 
     /// Nothing is known any more of the volume on that node.
-    pub(in crate::attach_detach) fn forget(&mut self, volume: &VolumeId, node: &NodeName) {
+    pub fn forget(&mut self, volume: &VolumeId, node: &NodeName) {
         self.announcer.forget(volume, node);
         self.phases.forget(volume, node);
     }
