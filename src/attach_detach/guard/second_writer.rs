@@ -1,10 +1,8 @@
-//! Second writer: recognises writes of another attach/detach controller (S14), reads who made them, and stands off
-//! where that says so.
+//! Second writer: recognises writes of another attach/detach controller (S14), and where to stand off.
 //!
 //! In: changes that the watch tells of, against what we have asked for ourselves; what a live read says about who
-//! made them. Out: stand-offs, in the alarm, in the metrics, in the log, in an event of the node, under `/readyz` and
-//! `/debug/attach-detach`; what they concern is judged anew when one begins and when it ends. Only a leader looks: to
-//! one that stands by every act is another's.
+//! made them. Out: objects to read; stand-offs, and what to tell of them: in the alarm, in the metrics, in the log, in an
+//! event of the node, under `/readyz` and `/debug/attach-detach`.
 
 use std::collections::BTreeMap;
 
@@ -13,19 +11,14 @@ use tokio::time::Instant;
 use super::evidence::{Evidence, Target};
 use crate::{
     attach_detach::{
-        act::calls::{Answer, Call},
-        actual::{
-            identification::candidates,
-            state::{AttachmentCall, Deletion, NodeVolume},
-        },
+        act::calls::Call,
+        actual::state::{AttachmentCall, Deletion, NodeVolume},
         clock::Clock,
-        controller::Controller,
         known::Known,
         tell::report::{Line, Report},
     },
     controller::second_writer::{Asks, Changes, Owner, SecondWriters, StandOff, Target as _, seconds},
     kube_api::{
-        call::CallError,
         events::{Event, EventType, Involved},
         ids::{AttachmentName, NodeName, ResourceVersion, Uid},
         kinds::{Node, VolumeAttachment},
@@ -225,101 +218,6 @@ pub enum Sighting {
     Deleted(Evidence),
 }
 
-impl Controller {
-    /// Notes an act of another party on an object with this UID, if it was ours to do.
-    pub(in crate::attach_detach) fn note_evidence(&mut self, target: Target, uid: &Uid, now: Instant) {
-        if !self.leads {
-            return;
-        }
-        match self.second_writer.note(target, uid, now) {
-            Noted::Nothing => {}
-            Noted::ReadsNode(name) => self.queue.add_node(name),
-            Noted::Reads(call) => self.dispatcher.send(call, now),
-            Noted::Judged(act, changes) => {
-                self.recorder.report(Report::SecondController(act, changes.acts));
-                self.stands_off(&changes, now);
-            }
-        }
-    }
-
-    /// Takes the answer to the question who did it.
-    pub(in crate::attach_detach) fn owner_read(
-        &mut self,
-        target: &Target,
-        result: Result<Answer, CallError>,
-        now: Instant,
-    ) {
-        if let Target::Node(name) = target {
-            self.queue.add_node(name.clone());
-            self.actual.node_mut(name).busy = false;
-            let touched = self.actual.node_call_ended(name);
-            self.queue.add_on(name, touched, &self.actual);
-        }
-        if !self.leads {
-            return;
-        }
-        let owner = match result {
-            Ok(Answer::Owners(managers)) => Owner::of(&managers),
-            _ => Owner::Unknown,
-        };
-        self.recorder.log(Line::WrittenByAnother {
-            object: target.to_string(),
-            field: target.field().as_str(),
-            manager: owner.manager().unwrap_or_default().to_owned(),
-        });
-        let changes = self.second_writer.learn(target, &owner, now);
-        self.recorder.report(Report::SecondController(target.act(), changes.acts));
-        self.stands_off(&changes, now);
-    }
-
-    /// Ends what is over.
-    pub(in crate::attach_detach) fn end_stand_offs(&mut self, now: Instant) {
-        let changes = self.second_writer.settle(now);
-        if !changes.is_empty() {
-            self.stands_off(&changes, now);
-        }
-    }
-
-    /// Stand-offs begin or end: looks again at what they concern.
-    fn stands_off(&mut self, changes: &Changes<Target>, now: Instant) {
-        let (events, reports) = self.second_writer.tell(changes, self.known(now));
-        self.recorder.extend(events, reports);
-        if changes.everywhere {
-            self.queue.add_all();
-            return;
-        }
-        for target in changes.begun.iter().chain(&changes.ended) {
-            let name = target.node();
-            let volumes = self.actual.node(name).map(|state| state.volumes.clone());
-            self.queue.add_on(name, volumes.into_iter().flatten(), &self.actual);
-            self.queue.add_node(name.clone());
-        }
-    }
-
-    /// Looks at what the watch says of an attachment, before the state takes it.
-    pub(in crate::attach_detach) fn look_at_attachment(&mut self, name: &AttachmentName, now: Instant) {
-        let objects = &self.objects;
-        let attachment = objects.attachments.get(name);
-        if !self.leads {
-            let revision = attachment.map(|attachment| attachment.metadata.resource_version);
-            self.second_writer.listed(revision.unwrap_or_default());
-            return;
-        }
-        let node_volume = self
-            .actual
-            .node_volume_of(name, attachment.as_deref(), |attachment| candidates(objects, attachment));
-        let Some(node_volume) = node_volume else { return };
-        match self.second_writer.look_at(name, attachment.as_deref(), &node_volume, now) {
-            None => {}
-            Some(Sighting::Created(target, uid)) => self.note_evidence(target, &uid, now),
-            Some(Sighting::Deleted(act)) => {
-                self.recorder.log(Line::DeletedByAnother { attachment: name.clone(), act });
-                self.recorder.report(Report::SecondController(act, 1));
-            }
-        }
-    }
-}
-
 /// What the new state of an attachment shows that we did not ask for.
 fn evidence_of(node_volume: &NodeVolume, attachment: Option<&VolumeAttachment>) -> Option<Evidence> {
     let known = node_volume.attachment();
@@ -350,7 +248,7 @@ mod tests {
     use super::*;
     use crate::{
         attach_detach::{
-            act::node_status::tests::controller,
+            act::{calls::Answer, node_status::tests::controller},
             actual::state::{Listed, ReportAsAttached, Uncertain},
             decide::csi::Verdict,
             tell::{metrics::AttachDetachMetrics, reporter::Reporter},
