@@ -146,3 +146,54 @@ impl Budget {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attach_detach::{act::calls::AttachmentRequest, desired::volume_name::VolumeId};
+
+    #[test]
+    fn s40_a_request_counts_until_it_has_ended_and_only_once() {
+        let start = Instant::now();
+        let second = |second| start + Duration::from_secs(second);
+        let volume = VolumeId::csi(&"d".into(), "h");
+        // what is limited of it, whether its answer says how quick the server is
+        let calls = [
+            (
+                Call::ReadOwner(Target::Attachment("n1".into(), "va".into()), "u".into()),
+                [8, NODE_CALLS],
+                false,
+            ),
+            (Call::ReadOwner(Target::Node("n1".into()), "u".into()), [8, NODE_CALLS - 1], false),
+            (Call::ReadNode("n1".into()), [8, NODE_CALLS - 1], true),
+            (
+                Call::Attachment(volume, "n1".into(), AttachmentRequest::Read("va".into())),
+                [7, NODE_CALLS],
+                true,
+            ),
+        ];
+        for (call, room, sets_pace) in calls {
+            let mut dispatcher = Dispatcher::new(Some(8));
+            let left = |dispatcher: &Dispatcher| [dispatcher.room().volumes, dispatcher.room().nodes];
+            dispatcher.send(call.clone(), second(1));
+            let sent = dispatcher.take().into_iter().map(|(sent, _)| sent).collect::<Vec<_>>();
+            assert_eq!((sent, dispatcher.take().len()), (vec![Sequence(1)], 0), "{call:?}");
+            assert_eq!((dispatcher.in_flight(), left(&dispatcher)), (1, room), "{call:?}");
+            assert_eq!(dispatcher.asked_at(Sequence(1)), Some(second(1)), "{call:?}");
+            assert_eq!(dispatcher.ended(&call, Sequence(1), true, second(3)), second(1), "{call:?}");
+            assert_eq!(dispatcher.give_up(&call, Sequence(1)), None, "{call:?}");
+            assert_eq!((dispatcher.in_flight(), left(&dispatcher)), (0, [8, NODE_CALLS]), "{call:?}");
+            assert_eq!(!dispatcher.window().is_zero(), sets_pace, "{call:?}");
+        }
+    }
+
+    #[test]
+    fn what_has_failed_says_nothing_of_how_quick_the_server_is() {
+        let start = Instant::now();
+        let mut dispatcher = Dispatcher::new(None);
+        let call = Call::ReadNode("n1".into());
+        dispatcher.send(call.clone(), start);
+        dispatcher.ended(&call, Sequence(1), false, start + Duration::from_secs(1));
+        assert!(dispatcher.window().is_zero());
+    }
+}

@@ -202,3 +202,52 @@ impl WorkQueue {
         !self.survey.is_over() && self.volumes.none_begun()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn l15_a_turn_has_another_one_at_once_only_for_what_there_is_room_for() {
+        let (now, volume) = (Instant::now(), VolumeId::csi(&"d".into(), "h"));
+        let room = |volumes, new_volumes, nodes| Room { volumes, new_volumes, nodes };
+        type Fill = fn(&mut WorkQueue, VolumeId);
+        let begun: Fill = |queue, volume| queue.add(volume, Scope::All);
+        let new: Fill = |queue, volume| queue.add_new(volume, Scope::All);
+        let node: Fill = |queue, _| queue.add_node("n1".into());
+        let survey: Fill = |queue, _| queue.add_all();
+        let cases = [
+            ("nothing", (|_, _| ()) as Fill, room(1, 1, 1), false),
+            ("begun", begun, room(1, 0, 0), true),
+            ("begun, and no room", begun, room(0, 1, 1), false),
+            ("new", new, room(0, 1, 0), true),
+            ("new, and no room", new, room(1, 0, 1), false),
+            ("a node", node, room(0, 0, 1), true),
+            ("a node, and no room", node, room(1, 1, 0), false),
+            ("all there is, which may be none", survey, room(0, 0, 0), true),
+        ];
+        for (name, fill, room, goes_on) in cases {
+            let mut queue = WorkQueue::default();
+            fill(&mut queue, volume.clone());
+            queue.end_turn(room, now);
+            assert_eq!(queue.next_at(), goes_on.then_some(now), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_added_for_a_time_comes_then_and_in_that_order() {
+        let start = Instant::now();
+        let second = |second| start + Duration::from_secs(second);
+        let (mut queue, actual) = (WorkQueue::default(), ActualState::default());
+        queue.add_at(second(3), Key::Node("late".into()));
+        queue.add_at(second(2), Key::Driver("d".into()));
+        queue.add_at(second(1), Key::Node("early".into()));
+        let room = Room::of_each(1);
+        assert_eq!((queue.add_due(start, &actual), queue.get_node(room)), (None, None));
+        assert_eq!(queue.next_at(), Some(second(1)));
+        assert_eq!(queue.add_due(second(2), &actual), Some("d".into()));
+        assert_eq!(queue.add_due(second(2), &actual), None);
+        assert_eq!((queue.get_node(room), queue.get_node(room)), (Some("early".into()), None));
+        assert_eq!(queue.next_at(), Some(second(3)));
+    }
+}
