@@ -5,49 +5,40 @@
 //! while a request [may be sent](super::act::in_flight), so no decision waits in a queue and goes stale there
 //! (S15). Time comes in as an argument, and nothing in here waits, so a whole history can be played in a test.
 
-use std::{collections::BTreeSet, mem, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
 use super::{
     act::{
         calls::{AttachmentRequest, Call},
-        in_flight::InFlight,
-        pace::Pace,
+        dispatcher::Dispatcher,
     },
     actual::{
         identification::{candidates, volume_of},
-        state::{ActualState, NodeVolume, Operation},
+        state::{ActualState, Operation},
         unpublishing::Sequence,
     },
     clock::Clock,
     decide::{force::ForcePolicy, multi_attach::Exclusivity, scope::Scope},
-    desired::{
-        attach_required::AttachRequired,
-        populator,
-        state::{DesiredPod, DesiredState},
-        volume_name::VolumeId,
-    },
+    desired::{attach_required::AttachRequired, populator, state::DesiredState, volume_name::VolumeId},
     guard::{
-        blocks::UnreadableAttachments,
+        blocks::{Blocks, Grace, UnreadableAttachments},
         force_timers::{ForceTimers, TimersConfigMap},
         second_writer::SecondController,
     },
-    queue::Lanes,
-    sweep::Survey,
+    known::Known,
+    queue::{Key, Surveyed, WorkQueue},
     tell::{
-        announcer::Announcer,
         metrics::{Ending, Planned},
-        phases::Phases,
+        recorder::Recorder,
         report::{Line, Report, Reports},
-        waits::Waits,
     },
 };
 use crate::{
-    controller::{in_doubt::SETTLE_TIME, queue::Queue},
     kube_api::{
         events::Event,
-        ids::{AttachmentName, DriverName, NodeName, PodKey, ResourceVersion},
+        ids::{AttachmentName, DriverName, NodeName, PodKey},
         kinds::{ObjectRef, VolumeAttachment},
         tally::{LeaseTally, Tally},
     },
@@ -88,43 +79,15 @@ pub struct Controller {
     pub(super) actual: ActualState,
     pub(super) clock: Clock,
     pub(super) options: AttachDetachOptions,
-    /// When everything is looked at again although nothing happened.
-    pub(super) sweep_at: Option<Instant>,
+    pub(super) queue: WorkQueue,
     pub(super) leads: bool,
-    pub(super) in_flight: InFlight,
-    pub(super) node_calls: usize,
-    pub(super) dirty_volumes: Lanes,
-    pub(super) dirty_nodes: Queue<NodeName>,
-    /// What is yet to be marked dirty of all there is.
-    pub(super) survey: Survey,
-    /// Set while there is more to plan than was planned at once.
-    pub(super) goes_on_at: Option<Instant>,
-    pub(super) effects: Effects,
-    pub(super) last_sent: Sequence,
-    pub(super) wake_at: BTreeSet<(Instant, Dirty)>,
-    pub(super) announcer: Announcer,
-    pub(super) phases: Phases,
-    pub(super) waits: Waits,
+    pub(super) dispatcher: Dispatcher,
+    pub(super) recorder: Recorder,
     pub(super) second_writer: SecondController,
-    /// Until when nothing is taken away after a restore of etcd.
-    pub(super) graced_until: Option<Instant>,
-    /// The newest revision of any VolumeAttachment that the watch has told of.
-    pub(super) newest_attachment: ResourceVersion,
+    grace: Grace,
     pub(super) force_timers: ForceTimers,
     lease: Option<LeaseTally>,
-    /// How long a request of unknown outcome may still be carried out.
-    pub(super) settle_time: Duration,
-    pub(super) pace: Pace,
-    pub(super) unreadable_attachments: UnreadableAttachments,
-}
-
-/// What a timer makes dirty.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Dirty {
-    Volume(VolumeId),
-    NodeVolume(VolumeId, NodeName),
-    Node(NodeName),
-    Driver(DriverName),
+    pub(super) unreadable: UnreadableAttachments,
 }
 
 impl Controller {
@@ -138,35 +101,22 @@ impl Controller {
             actual: ActualState::default(),
             clock,
             options,
-            sweep_at: None,
+            queue: WorkQueue::sweeping(options.sweep_period),
             leads: false,
-            in_flight: InFlight::new(options.attachment_calls),
-            node_calls: 0,
-            dirty_volumes: Lanes::default(),
-            dirty_nodes: Queue::default(),
-            survey: Survey::default(),
-            goes_on_at: None,
-            effects: Effects::default(),
-            last_sent: Sequence::default(),
-            wake_at: BTreeSet::new(),
-            announcer: Announcer::default(),
-            phases: Phases::default(),
-            waits: Waits::default(),
+            dispatcher: Dispatcher::new(options.attachment_calls),
+            recorder: Recorder::default(),
             second_writer: SecondController::default(),
-            graced_until: None,
-            newest_attachment: ResourceVersion::default(),
+            grace: Grace::default(),
             force_timers: ForceTimers::default(),
             lease: None,
-            settle_time: SETTLE_TIME,
-            pace: Pace::default(),
-            unreadable_attachments: UnreadableAttachments::default(),
+            unreadable: UnreadableAttachments::default(),
         }
     }
 
     /// Requests of unknown outcome may still be carried out for so long.
     #[must_use]
     pub fn with_settle_time(self, settle_time: Duration) -> Self {
-        Self { settle_time, ..self }
+        Self { dispatcher: self.dispatcher.with_settle_time(settle_time), ..self }
     }
 
     /// A copy that goes its own way, over a copy of the tables.
@@ -213,19 +163,38 @@ impl Controller {
     /// Requests whose outcome has not been taken yet.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.in_flight.count_all()
-            + self.node_calls
-            + self.second_writer.reads()
-            + usize::from(self.force_timers.is_busy())
+        self.dispatcher.in_flight()
+    }
+
+    /// When a request was sent whose outcome has not been taken yet.
+    #[must_use]
+    pub fn asked_at(&self, sent: Sequence) -> Option<Instant> {
+        self.dispatcher.asked_at(sent)
     }
 
     /// When to call [`Self::reconcile`] although nothing happened.
     #[must_use]
     pub fn wake_at(&self) -> Option<Instant> {
-        let timer = self.wake_at.first().map(|(at, _)| *at);
         let timers = self.force_timers.due_at().filter(|_| self.leads);
-        let alarms = self.second_writer.ends_at().into_iter().chain(self.grace_ends_at());
-        timer.into_iter().chain(self.sweep_at).chain(alarms).chain(timers).chain(self.goes_on_at).min()
+        let alarms = self.second_writer.ends_at().into_iter().chain(self.grace.ends_at());
+        self.queue.next_at().into_iter().chain(alarms).chain(timers).min()
+    }
+
+    /// What is known now.
+    pub(super) fn known(&self, now: Instant) -> Known<'_> {
+        let Self { objects, desired, actual, clock, .. } = self;
+        Known { objects, desired, actual, clock, now }
+    }
+
+    /// The recorder, and what is known when it records.
+    pub(super) fn recording(&mut self, now: Instant) -> (&mut Recorder, Known<'_>) {
+        let Self { objects, desired, actual, clock, recorder, .. } = self;
+        (recorder, Known { objects, desired, actual, clock, now })
+    }
+
+    /// What holds writes back now.
+    pub(super) fn blocks(&self, now: Instant) -> Blocks<'_> {
+        Blocks::new(&self.second_writer, self.known(now))
     }
 
     /// Where volumes are attached, or may be.
@@ -240,7 +209,7 @@ impl Controller {
             self.actual.observe_node(&name, Some(&node), self.clock.wall(now));
         }
         for (name, attachment) in self.objects.attachments.snapshot() {
-            self.newest_attachment = self.newest_attachment.max(attachment.metadata.resource_version);
+            self.second_writer.listed(attachment.metadata.resource_version);
             self.refresh_attachment(&name, now);
         }
         self.actual.distrust_younger_nodes();
@@ -251,42 +220,36 @@ impl Controller {
             self.refresh_pod(&key, now);
         }
         let (attachments, pods) = (self.objects.attachments.len(), self.objects.pods.len());
-        self.effects.reports.line(Line::Loaded { attachments, pods });
+        self.recorder.log(Line::Loaded { attachments, pods });
     }
 
     /// What there is to report of what was learnt since the last plan.
     pub fn take_reports(&mut self) -> Reports {
-        self.effects.reports.take()
+        self.recorder.take_reports()
     }
 
     /// What there was to look at since this was last asked: volumes, and nodes.
     pub fn take_counts(&mut self) -> [QueueCounts; 2] {
-        [self.dirty_volumes.take_counts(), self.dirty_nodes.take_counts()]
-    }
-
-    /// It is that time, for what becomes dirty now.
-    pub(super) fn tick(&mut self, now: Instant) {
-        self.dirty_volumes.at(now);
-        self.dirty_nodes.at(now);
+        self.queue.take_counts()
     }
 
     /// Takes changed objects. Pods are taken node by node: what is desired on one node is then asked for in
     /// a row, becomes attached together, and is published with few patches.
     pub fn take_changes(&mut self, changed: BTreeSet<ObjectRef>, now: Instant) {
-        self.tick(now);
+        self.queue.at(now);
         let mut pods = BTreeSet::new();
         for object in changed {
             match &object {
                 ObjectRef::Node(name) => {
-                    self.unreadable_attachments.forget();
+                    self.unreadable.forget();
                     self.observe_final_state(name, now);
                     if self.objects.nodes.is_missing(name) {
                         self.read_node_live(name);
                     }
                     let node = self.objects.nodes.get(name);
                     let touched = self.observe_node(name, node.as_ref(), now);
-                    self.touch_on(name, touched);
-                    self.dirty_nodes.push(name.clone());
+                    self.queue.add_on(name, touched, &self.actual);
+                    self.queue.add_node(name.clone());
                     for attachment in self.actual.unidentified_on(name) {
                         self.refresh_attachment(&attachment, now);
                     }
@@ -308,7 +271,7 @@ impl Controller {
                     let volume = volume_of(&self.objects, name);
                     if let Some(volume) = volume.filter(|volume| self.actual.volume(volume).is_some()) {
                         self.actual.note_exclusivity(&volume, Exclusivity::Unknown);
-                        self.dirty_volumes.push(volume, Scope::All);
+                        self.queue.add(volume, Scope::All);
                     }
                 }
                 ObjectRef::Driver(name) => self.refresh_driver(name, now),
@@ -333,30 +296,30 @@ impl Controller {
             Some(FinalState::Known(node)) => self.actual.observe_node(name, Some(&node), wall),
             Some(FinalState::Unknown) => self.actual.distrust_node(name),
         };
-        self.touch_on(name, touched);
+        self.queue.add_on(name, touched, &self.actual);
         let touched = self.actual.observe_node(name, None, wall);
-        self.touch_on(name, touched);
+        self.queue.add_on(name, touched, &self.actual);
     }
 
     /// A node that is known from answers of its own alone is read.
     pub(super) fn read_node_live(&mut self, name: &NodeName) {
         self.actual.node_mut(name).stale = true;
-        self.dirty_nodes.push(name.clone());
+        self.queue.add_node(name.clone());
     }
 
     /// Likewise a VolumeAttachment of ours.
     pub(super) fn read_attachment_live(&mut self, name: &AttachmentName) {
         if let Some((volume, node)) = self.actual.read_attachment_live(name) {
-            self.touch(volume, &node);
+            self.queue.add_on(&node, [volume], &self.actual);
         }
     }
 
     pub(super) fn refresh_pod(&mut self, key: &PodKey, now: Instant) {
-        self.effects.reports.planned(Planned::Pod);
+        self.recorder.planned(Planned::Pod, 1);
         let pod = self.objects.pods.get(key);
         let before = self.desired.pod(key);
         let desired_pod = pod.and_then(|pod| populator::populate(&pod, &self.objects, &self.drivers, before));
-        report_unresolved(&mut self.effects.reports, key, before, desired_pod.as_ref());
+        self.recorder.populated(key, before, desired_pod.as_ref());
         let nodes: BTreeSet<NodeName> = before
             .into_iter()
             .chain(desired_pod.as_ref())
@@ -370,12 +333,30 @@ impl Controller {
     }
 
     pub(super) fn refresh_attachment(&mut self, name: &AttachmentName, now: Instant) {
-        self.effects.reports.planned(Planned::Attachment);
+        self.recorder.planned(Planned::Attachment, 1);
         let attachment = self.objects.attachments.get(name);
         if attachment.as_deref().is_some_and(|attachment| self.actual.is_replaced_by(name, attachment)) {
             self.take_attachment(name, None, now);
         }
         self.take_attachment(name, attachment, now);
+    }
+
+    /// Looks at a CSIDriver, or at its absence.
+    fn refresh_driver(&mut self, name: &DriverName, now: Instant) {
+        let driver = self.objects.drivers.get(name);
+        let due = self.drivers.observe(name, driver.as_deref(), now);
+        if let Some(at) = due {
+            self.queue.add_at(at, Key::Driver(name.clone()));
+        }
+    }
+
+    /// Of a driver whose CSIDriver stays away nothing is remembered any more.
+    fn forget_driver(&mut self, name: &DriverName, now: Instant) {
+        if self.drivers.forget(name, now) {
+            for pod in self.desired.dependants(&ObjectRef::Driver(name.clone())) {
+                self.refresh_pod(&pod, now);
+            }
+        }
     }
 
     fn take_attachment(
@@ -389,61 +370,73 @@ impl Controller {
         let candidates = |attachment: &VolumeAttachment| candidates(&objects, attachment);
         if let Some(volume) = self.actual.second_volume_of(name).cloned() {
             self.actual.note_exclusivity(&volume, Exclusivity::Unknown);
-            self.dirty_volumes.push(volume, Scope::All);
+            self.queue.add(volume, Scope::All);
         }
         let was_foreign = self.actual.foreign(name).is_some();
         let touched = self.actual.observe_attachment(name, attachment, candidates, self.clock.wall(now));
         if was_foreign || self.actual.foreign(name).is_some() {
-            self.report_foreign(name);
+            self.recorder.foreign(name, &self.actual);
         }
         let Some((volume, node)) = touched else { return };
         self.note_exclusive(&volume, name);
         match attached {
             Some(true) => {
                 self.actual.node_volume_mut(&volume, &node);
-                self.operation_ended(&volume, &node, Operation::Attach, Ending::Success, now);
+                self.recorder.ended(&volume, &node, Operation::Attach, Ending::Success, now);
             }
             Some(false) => {}
             None => {
-                self.operation_ended(&volume, &node, Operation::Detach, Ending::Success, now);
-                self.forced_detach_done(&volume, &node);
+                self.recorder.ended(&volume, &node, Operation::Detach, Ending::Success, now);
+                self.forced_detach_done(&volume, &node, now);
             }
         }
-        self.touch(volume, &node);
+        self.queue.add_on(&node, [volume], &self.actual);
     }
 
     /// Plans what is dirty, as far as there is room to send, and no more of it than takes a moment: what is left has
     /// its turn when what came in meanwhile has been taken ([`Self::wake_at`] is now then).
     pub fn reconcile(&mut self, now: Instant) -> Effects {
-        self.tick(now);
-        while let Some((at, _)) = self.wake_at.first()
-            && *at <= now
-        {
-            match self.wake_at.pop_first() {
-                Some((_, Dirty::Volume(volume))) => self.dirty_volumes.push(volume, Scope::All),
-                Some((_, Dirty::NodeVolume(volume, node))) => self.touch(volume, &node),
-                Some((_, Dirty::Node(node))) => self.dirty_nodes.push(node),
-                Some((_, Dirty::Driver(driver))) => self.forget_driver(&driver, now),
-                None => break,
-            }
+        self.queue.at(now);
+        while let Some(driver) = self.queue.add_due(now, &self.actual) {
+            self.forget_driver(&driver, now);
         }
-        self.sweep(now);
+        self.queue.sweep(now);
         self.end_stand_offs(now);
-        self.end_grace(now);
-        self.look_on(now);
+        if self.grace.ends(self.objects.restore_grace().left(now), now) {
+            // All is judged anew.
+            self.recorder.log(Line::GraceOver);
+            self.queue.add_all();
+        }
+        self.survey(now);
         if !self.leads {
             self.stand_by(now);
             return Effects { reports: self.take_reports(), ..Effects::default() };
         }
         self.plan_dirty(now);
         self.write_timers(now);
-        mem::take(&mut self.effects)
+        let (events, reports) = self.recorder.take();
+        Effects { calls: self.dispatcher.take(), events, reports }
+    }
+
+    /// Looks at some of what is yet to be looked at of all there is.
+    fn survey(&mut self, now: Instant) {
+        let Surveyed { pods, unconfirmed_nodes, unconfirmed_attachments } =
+            self.queue.survey(&self.objects, &self.desired, &self.actual);
+        for key in pods {
+            self.refresh_pod(&key, now);
+        }
+        for name in unconfirmed_nodes {
+            self.read_node_live(&name);
+        }
+        for name in unconfirmed_attachments {
+            self.read_attachment_live(&name);
+        }
     }
 
     fn write_timers(&mut self, now: Instant) {
         let was_alarmed = self.force_timers.alarm().is_some();
         if let Some(request) = self.force_timers.next(now, self.clock.wall(now)) {
-            self.call(Call::Timers(request));
+            self.dispatcher.send(Call::Timers(request), now);
         } else if was_alarmed {
             self.report_timers_alarm();
         }
@@ -453,20 +446,13 @@ impl Controller {
     /// Reports what there is to log of the force-detach timers.
     pub(super) fn report_timers(&mut self) {
         for said in self.force_timers.take_said() {
-            self.effects.reports.line(Line::Timers(said));
+            self.recorder.log(Line::Timers(said));
         }
     }
 
     pub(super) fn report_timers_alarm(&mut self) {
         let alarm = self.force_timers.alarm().map(str::to_owned);
-        self.effects.reports.push(Report::TimersAlarm(alarm));
-    }
-
-    /// Reports a VolumeAttachment that is not ours, or is no longer there, or not any more.
-    pub(super) fn report_foreign(&mut self, name: &AttachmentName) {
-        let (volume, node) = self.actual.foreign(name).unzip();
-        let (volume, node) = (volume.flatten().cloned(), node.cloned());
-        self.effects.reports.push(Report::Foreign { name: name.clone(), volume, node });
+        self.recorder.report(Report::TimersAlarm(alarm));
     }
 
     pub(super) fn send(
@@ -477,40 +463,9 @@ impl Controller {
         now: Instant,
     ) {
         let call = request.kind();
-        let migrated = self.is_migrated(volume, node);
-        self.phases.sent(volume, node, call, migrated, now);
-        let node_volume = self.actual.node_volume_mut(volume, node);
-        node_volume.call = Some(call);
-        node_volume.asked_at = Some(now);
-        self.in_flight.sent(call);
-        self.call(Call::Attachment(volume.clone(), node.clone(), request));
-    }
-
-    pub(super) fn call(&mut self, call: Call) {
-        self.last_sent.0 += 1;
-        self.effects.calls.push((self.last_sent, call));
-    }
-
-    /// The volume on the node of an outcome.
-    pub(super) fn node_volume(&mut self, volume: &VolumeId, node: &NodeName) -> &mut NodeVolume {
-        self.actual.node_volume_mut(volume, node)
-    }
-}
-
-/// Reports which volumes of a pod cannot be attached yet, and which of them are new.
-fn report_unresolved(
-    reports: &mut Reports,
-    pod: &PodKey,
-    before: Option<&DesiredPod>,
-    desired_pod: Option<&DesiredPod>,
-) {
-    let unresolved = |desired_pod: Option<&DesiredPod>| {
-        desired_pod.map_or(Vec::new(), |desired_pod| desired_pod.unresolved.clone())
-    };
-    let new: Vec<_> =
-        desired_pod.iter().flat_map(|desired_pod| desired_pod.newly_unresolved(before)).cloned().collect();
-    let (before, found) = (unresolved(before), unresolved(desired_pod));
-    if before != found || !new.is_empty() {
-        reports.push(Report::Unresolved { pod: pod.clone(), before, found, new });
+        let (recorder, known) = self.recording(now);
+        recorder.sent(volume, node, call, known);
+        self.actual.node_volume_mut(volume, node).call = Some(call);
+        self.dispatcher.send(Call::Attachment(volume.clone(), node.clone(), request), now);
     }
 }

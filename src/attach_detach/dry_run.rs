@@ -155,7 +155,7 @@ fn settle(
                 Call::PatchNode(node, ..) => {
                     outlook.node_writes.insert(node.clone());
                     // A node whose write is left without an answer keeps no other from being looked at.
-                    controller.node_calls = controller.node_calls.saturating_sub(1);
+                    controller.dispatcher.give_up(&call, sent);
                 }
                 Call::Attachment(_, _, AttachmentRequest::Read(_))
                 | Call::ReadNode(_)

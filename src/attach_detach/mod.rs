@@ -15,9 +15,10 @@
 //! * [`tell`]: events, metrics, logs, phases and the debug page
 //! * [`guard`]: what holds writes back or outlives a restart: a second controller, force-detach timers
 //!
-//! [`controller`] owns both states and takes changes in; [`planning`] gives dirty volumes their turn; [`commit`] does
-//! what follows from a verdict;
-//! [`AttachDetach`] is all of that at run time.
+//! [`controller`] owns both states and takes changes in; [`planning`] gives the volumes of the work [`queue`] their turn;
+//! [`commit`] does what follows from a verdict; [`AttachDetach`] is all of that at run time. The parts that remember
+//! something else are handed what they need to see ([`known`]): work queue, dispatcher, recorder, second controller,
+//! force-detach timers.
 
 pub mod act;
 pub mod actual;
@@ -28,11 +29,12 @@ pub mod decide;
 pub mod desired;
 pub mod dry_run;
 pub mod guard;
+mod known;
 mod planning;
-pub mod queue;
+mod queue;
+mod stand_off;
 mod standby;
 mod subsystem;
-mod sweep;
 pub mod tell;
 
 pub use controller::AttachDetachOptions;

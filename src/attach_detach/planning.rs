@@ -10,10 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use tokio::time::Instant;
 
 use super::{
-    act::in_flight::NODE_CALLS,
     actual::{
         identification::{is_exclusive, is_exclusive_by_attachments},
-        state::{AttachmentCall, NodeVolume},
+        state::AttachmentCall,
     },
     controller::Controller,
     decide::{
@@ -23,21 +22,13 @@ use super::{
         scope::Scope,
     },
     desired::{state::DesiredAttachment, volume_name::VolumeId},
-    tell::{
-        announcer::Others,
-        metrics::{Counted, Planned},
-        report::Report,
-    },
+    queue::AT_ONCE,
+    tell::metrics::Planned,
 };
 use crate::{
     kube_api::ids::{AttachmentName, NodeName},
     state::VecMap,
 };
-
-/// So many volumes on nodes are judged, and so many nodes and objects looked at, before what came in meanwhile is
-/// taken. Without optimisation one took 0.16 ms at most where that was measured, so a turn is 50 ms (L15), and with it
-/// a tenth of that. A volume on more nodes has several turns.
-pub(super) const AT_ONCE: usize = 300;
 
 /// So many nodes are seen in the time in which one is judged: whether each holds an exclusive volume.
 const SEEN_FOR_ONE: usize = 32;
@@ -55,33 +46,20 @@ struct Turn {
 }
 
 impl Controller {
-    /// Marks a volume dirty with which something happened on a node.
-    pub(super) fn touch(&mut self, volume: VolumeId, node: &NodeName) {
-        let scope = self.scope_of(&volume, node);
-        self.dirty_volumes.push(volume, scope);
-    }
-
-    /// Marks several.
-    pub(super) fn touch_on(&mut self, node: &NodeName, volumes: impl IntoIterator<Item = VolumeId>) {
-        for volume in volumes {
-            self.touch(volume, node);
-        }
-    }
-
     /// Marks a volume dirty that pods need on a node, or no longer do. To be rid of it is something that has begun.
     pub(super) fn touch_desired(&mut self, volume: &VolumeId, node: &NodeName, now: Instant) {
         let desired = self.desired.get(volume, node);
         let (is_wanted, is_exclusive) =
             (desired.is_some(), desired.is_some_and(DesiredAttachment::is_exclusive));
         if is_exclusive {
-            self.is_shared_no_more(volume);
+            self.actual.note_not_shared(volume);
         }
         if is_wanted {
             self.note_desired(volume, node, now);
-            self.dirty_volumes.push_new(volume.clone(), self.scope_of(volume, node));
+            self.queue.add_new(volume.clone(), self.actual.scope_of(volume, node));
         } else {
             self.actual.note_desire_ended(volume, node, self.clock.wall(now));
-            self.touch(volume.clone(), node);
+            self.queue.add_on(node, [volume.clone()], &self.actual);
         }
     }
 
@@ -97,21 +75,7 @@ impl Controller {
     pub(super) fn note_exclusive(&mut self, volume: &VolumeId, name: &AttachmentName) {
         let attachment = self.objects.attachments.get(name);
         if attachment.is_some_and(|attachment| is_exclusive(&self.objects, &attachment)) {
-            self.is_shared_no_more(volume);
-        }
-    }
-
-    fn is_shared_no_more(&mut self, volume: &VolumeId) {
-        if self.actual.volume(volume).is_some_and(|state| state.exclusivity == Exclusivity::Shared) {
-            self.actual.note_exclusivity(volume, Exclusivity::Unknown);
-        }
-    }
-
-    /// What there is to look at when something happened on a node.
-    fn scope_of(&self, volume: &VolumeId, node: &NodeName) -> Scope {
-        match self.actual.volume(volume).map(|state| &state.exclusivity) {
-            Some(Exclusivity::Shared | Exclusivity::Exclusive(_)) => Scope::of(node),
-            Some(Exclusivity::Unknown) | None => Scope::All,
+            self.actual.note_not_shared(volume);
         }
     }
 
@@ -119,31 +83,17 @@ impl Controller {
     pub(super) fn plan_dirty(&mut self, now: Instant) {
         let mut judged = 0;
         while judged < AT_ONCE
-            && let Some((volume, scope)) = self.next_volume()
+            && let Some((volume, scope)) = self.queue.get(self.dispatcher.room())
         {
             judged += self.reconcile_volume(&volume, scope, now).max(1);
         }
         let mut looked_at = 0;
         while looked_at < AT_ONCE
-            && self.node_calls < NODE_CALLS
-            && let Some(node) = self.dirty_nodes.pop()
+            && let Some(node) = self.queue.get_node(self.dispatcher.room())
         {
             looked_at += self.reconcile_node(&node, now).max(1);
         }
-        let has_volumes = (!self.dirty_volumes.none_begun() && self.in_flight.left() > 0)
-            || (!self.dirty_volumes.none_new() && self.in_flight.left_for_creates() > 0);
-        let has_nodes = !self.dirty_nodes.is_empty() && self.node_calls < NODE_CALLS;
-        self.goes_on_at = (has_volumes || has_nodes || self.has_more_to_survey()).then_some(now);
-    }
-
-    /// The volume whose turn it is, with as many nodes as there is room, for each may need a request.
-    fn next_volume(&mut self) -> Option<(VolumeId, Scope)> {
-        let (left, for_creates) = (self.in_flight.left(), self.in_flight.left_for_creates());
-        let begun = if left > 0 { self.dirty_volumes.pop_begun(left) } else { None };
-        if begun.is_some() || for_creates == 0 {
-            return begun;
-        }
-        self.dirty_volumes.pop_new(for_creates)
+        self.queue.end_turn(self.dispatcher.room(), now);
     }
 
     /// Plans one volume on a node out of turn. Returns how many volumes on nodes were judged for that.
@@ -153,7 +103,7 @@ impl Controller {
         node: &NodeName,
         now: Instant,
     ) -> usize {
-        let scope = self.scope_of(volume, node);
+        let scope = self.actual.scope_of(volume, node);
         self.reconcile_volume(volume, scope, now)
     }
 
@@ -161,21 +111,21 @@ impl Controller {
     /// news of that, or there are too many for once, they have another turn. Returns for how many volumes on nodes that
     /// was work.
     fn reconcile_volume(&mut self, volume: &VolumeId, scope: Scope, now: Instant) -> usize {
-        self.effects.reports.planned(Planned::Volume);
-        let unreadable = self.unreadable_attachment(volume);
+        self.recorder.planned(Planned::Volume, 1);
+        let unreadable = self.unreadable.of(volume, &self.objects, &self.actual);
         let wall = self.clock.wall(now);
         if self.desired.nodes(volume).is_some() {
             let (found, computed) = self.actual.recognise(volume, wall);
-            self.effects.reports.planned_many(Planned::Name, computed);
+            self.recorder.planned(Planned::Name, computed);
             for attachment in found {
                 self.actual.note_exclusivity(volume, Exclusivity::Unknown);
-                self.report_foreign(&attachment);
+                self.recorder.foreign(&attachment, &self.actual);
             }
         }
         let turn = self.turn(volume, scope, unreadable.is_some());
         let (scope, exclusive) = (turn.scope, turn.exclusive);
         if scope == Scope::All || turn.is_cut {
-            self.dirty_volumes.forget(volume);
+            self.queue.forget(volume);
         }
         let desired_nodes = self.desired.nodes(volume);
         let wanted =
@@ -184,6 +134,7 @@ impl Controller {
         let state = self.actual.volume(volume);
         let names = reconciler::names(desired_nodes, state, &scope);
         let nodes = names.into_iter().filter_map(|name| self.actual.node(name).map(|node| (name, node)));
+        let blocks = self.blocks(now);
         let view = VolumeView {
             volume,
             desired_nodes,
@@ -192,15 +143,15 @@ impl Controller {
             nodes: nodes.collect(),
             policy: self.options.force,
             exclusive: exclusive.as_ref(),
-            stand_off: self.stand_off(now),
-            stand_off_on: self.stand_off_on(volume, desired_nodes),
-            unreadable: self.unreadable(volume, unreadable.as_ref(), desired_nodes),
+            stand_off: blocks.everywhere(),
+            stand_off_on: blocks.on_nodes_of(volume),
+            unreadable: blocks.unreadable(volume, unreadable.as_ref()),
             wall,
         };
         let verdicts = reconciler::plan(&view, now);
         // When an object can be read again, all are looked at that it held up.
         let is_readable = view.unreadable.is_empty();
-        self.effects.reports.planned_many(Planned::NodeVolume, verdicts.len());
+        self.recorder.planned(Planned::NodeVolume, verdicts.len());
         let mut makes_way = false;
         for (node, verdict) in &verdicts {
             makes_way |= self.apply(volume, node, verdict, now);
@@ -224,21 +175,13 @@ impl Controller {
             self.judge_others_later(volume, &verdicts);
         }
         let is_exclusive = exclusive.is_some();
-        let others = Others { verdicts: &verdicts, holders: self.holders(volume, &scope, is_exclusive) };
-        for (node, verdict) in &verdicts {
-            self.report_decision(volume, node, verdict);
-            self.report_progress(volume, node, verdict, now);
-            self.record_verdict(volume, node, verdict, &others, now);
+        let (recorder, known) = self.recording(now);
+        for (node, at) in recorder.judged(volume, &scope, is_exclusive, &verdicts, known) {
+            self.queue.add_node_volume_at([at], volume, &node);
         }
         self.prune(volume, &scope);
-        let desired = &self.desired;
-        let counted = verdicts.keys().map(|node| {
-            let is_attached = self.actual.node_volume(volume, node).is_some_and(NodeVolume::may_be_attached);
-            let users = desired.get(volume, node).map_or(0, |desired| desired.pods.len());
-            (node.clone(), Counted { is_attached, users: i64::try_from(users).unwrap_or(i64::MAX) })
-        });
-        let nodes = counted.collect();
-        self.effects.reports.push(Report::Counted { volume: volume.clone(), scope, nodes });
+        let (recorder, known) = self.recording(now);
+        recorder.counted(volume, scope, verdicts.keys(), known);
         work
     }
 
@@ -307,7 +250,7 @@ impl Controller {
         let others: BTreeSet<NodeName> =
             names.into_iter().filter(|name| !judged.contains_key(*name)).cloned().collect();
         if !others.is_empty() {
-            self.dirty_volumes.push_new(volume.clone(), Scope::Nodes(others));
+            self.queue.add_new(volume.clone(), Scope::Nodes(others));
         }
     }
 
@@ -317,11 +260,11 @@ impl Controller {
         if self.actual.node_volume(volume, node).is_some_and(|node_volume| node_volume.call.is_some()) {
             return;
         }
-        let scope = self.scope_of(volume, node);
+        let scope = self.actual.scope_of(volume, node);
         if call == AttachmentCall::Create {
-            self.dirty_volumes.push_new(volume.clone(), scope);
+            self.queue.add_new(volume.clone(), scope);
         } else {
-            self.dirty_volumes.push(volume.clone(), scope);
+            self.queue.add(volume.clone(), scope);
         }
     }
 }

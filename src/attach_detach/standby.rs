@@ -9,12 +9,12 @@
 use tokio::time::Instant;
 
 use super::{
+    act::in_flight::Room,
     actual::state::NodeVolume,
-    controller::{Controller, Dirty},
+    controller::Controller,
     decide::scope::Scope,
     desired::volume_name::VolumeId,
-    planning::AT_ONCE,
-    tell::report::Report,
+    queue::{AT_ONCE, Key},
 };
 use crate::{kube_api::ids::NodeName, state::VecMap};
 
@@ -22,26 +22,17 @@ impl Controller {
     /// Forgets what has ended, in place of planning.
     pub(super) fn stand_by(&mut self, now: Instant) {
         let mut left = AT_ONCE;
-        while left > 0
-            && let Some(node) = self.dirty_nodes.pop()
-        {
+        while let Some(node) = self.queue.get_node(Room::of_each(left)) {
             left -= 1;
             let believed = self.believe_node(&node, now);
-            self.touch_on(&node, believed);
+            self.queue.add_on(&node, believed, &self.actual);
         }
-        while left > 0
-            && let Some((volume, scope)) =
-                self.dirty_volumes.pop_begun(left).or_else(|| self.dirty_volumes.pop_new(left))
-        {
+        while let Some((volume, scope)) = self.queue.get(Room::of_each(left)) {
             left -= 1;
             self.forget_lost(&volume, now);
             self.prune(&volume, &scope);
         }
-        let has_more = !self.dirty_volumes.none_begun()
-            || !self.dirty_volumes.none_new()
-            || !self.dirty_nodes.is_empty()
-            || self.has_more_to_survey();
-        self.goes_on_at = has_more.then_some(now);
+        self.queue.end_turn(Room::of_each(AT_ONCE), now);
     }
 
     /// A leader gives up what was on a node that is gone, in time, and nothing tells of it.
@@ -50,25 +41,23 @@ impl Controller {
         let wanted = |node: &NodeName| desired.get(volume, node).is_some();
         let due = self.actual.forget_lost(volume, self.options.force.gone, wanted, self.clock.wall(now));
         if let Some(at) = due.and_then(|due| self.clock.instant(due)) {
-            self.wake_at.insert((at, Dirty::Volume(volume.clone())));
+            self.queue.add_at(at, Key::Volume(volume.clone()));
         }
     }
 
     /// Starts to plan: this process may write from now on. Volumes that pods wait for come first, node by
     /// node, then those that no pod needs, then those that are as they should be.
     pub fn take_over(&mut self, now: Instant) {
-        self.tick(now);
+        self.queue.at(now);
         self.leads = true;
         self.second_writer.take_over(now);
-        self.effects.reports.push(Report::Leads);
         let desired = &self.desired;
         let wanted = |volume: &VolumeId, node: &NodeName| desired.get(volume, node).is_some();
         self.actual.begin_to_lead(self.options.force.gone, wanted, self.clock.wall(now));
-        self.phases.forget_all();
-        for (volume, node) in self.actual.published() {
-            self.announcer.inherit_attached(volume, node);
+        self.recorder.lead(&self.actual);
+        for node in self.actual.distrusted_nodes() {
+            self.queue.add_node(node.clone());
         }
-        self.dirty_nodes.extend(self.actual.distrusted_nodes().cloned());
         let (mut begun, mut new, mut settled) = (Vec::new(), Vec::new(), Vec::new());
         for volume in self.desired.volumes() {
             let nodes = self.desired.nodes(volume).into_iter().flat_map(VecMap::keys);
@@ -87,12 +76,12 @@ impl Controller {
             volumes.sort();
         }
         for volume in names(&begun) {
-            self.dirty_volumes.push(volume.clone(), Scope::All);
+            self.queue.add(volume.clone(), Scope::All);
         }
         let unwanted = self.actual.volumes().map(|(volume, _)| volume);
         let unwanted = unwanted.filter(|volume| self.desired.nodes(volume).is_none());
         for volume in names(&new).chain(unwanted).chain(names(&settled)) {
-            self.dirty_volumes.push_new(volume.clone(), Scope::All);
+            self.queue.add_new(volume.clone(), Scope::All);
         }
     }
 }

@@ -10,18 +10,14 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Display,
     mem,
-    time::Duration,
 };
 
 use tokio::time::Instant;
 
 use crate::{
-    controller::second_writer::Owner,
+    controller::second_writer::{MEMORY, Owner},
     kube_api::{ids::Uid, kinds::Meta},
 };
-
-/// After so long without another proof the alarm ends, as that of a second binder does.
-const MEMORY: Duration = Duration::from_mins(10);
 
 /// So many objects wait to be read, at most: one proof is enough.
 const READS: usize = 16;
@@ -67,6 +63,7 @@ pub(super) struct SecondWriter<K> {
     patched: BTreeSet<K>,
     to_read: BTreeMap<K, Uid>,
     reading: Option<K>,
+    /// When the alarm ends, unless there is another proof.
     alarm_until: Option<Instant>,
     seen: Seen,
 }

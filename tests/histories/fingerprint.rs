@@ -265,8 +265,7 @@ impl<'a> Print<'a> {
     }
 
     fn node_volume(&mut self, volume: &VolumeId, name: &NodeName, node_volume: &NodeVolume) {
-        let NodeVolume { known, may_be_listed, may_be_mounted, in_use, call, asked_at, uncertain, .. } =
-            node_volume;
+        let NodeVolume { known, may_be_listed, may_be_mounted, in_use, call, uncertain, .. } = node_volume;
         let NodeVolume { why_read, unpublishing, retry, report_as_attached, .. } = node_volume;
         // And why it is forced; events that were recorded and what is measured are kept elsewhere.
         let (listed, undesired_since) = (node_volume.is_listed(), node_volume.undesired_since());
@@ -276,16 +275,18 @@ impl<'a> Print<'a> {
             let known = daemon.objects.attachments.get(&attachment.key());
             self.known_attachment(attachment, known.as_deref());
         }
-        let asked_at = asked_at.filter(|_| call.is_some());
+        let asked_at = || {
+            asked_at(daemon, |call| matches!(call, Call::Attachment(of, on, _) if of == volume && on == name))
+        };
         if let Some(Uncertain { until, read_absent }) = uncertain {
             // What is asked when it is over settles it.
-            self.plain((read_absent, asked_at.map(|at| at >= *until)));
+            self.plain((read_absent, asked_at().map(|at| at >= *until)));
             self.moment(*until);
         }
         match node_volume.deletion() {
             Deletion::None => {}
             Deletion::InDoubt { until } => {
-                self.plain(("doubt", asked_at.map(|at| at >= until)));
+                self.plain(("doubt", asked_at().map(|at| at >= until)));
                 self.moment(until);
             }
             Deletion::Accepted => self.plain("accepted"),
@@ -328,8 +329,7 @@ impl<'a> Print<'a> {
 
     /// A node and our requests to it. What belongs to nodes that are made anew is left out: here none is.
     fn node_state(&mut self, name: &NodeName, state: &NodeState) {
-        let NodeState { node, volumes, busy, asked_at, stale, refused, pending_since, last_patch, .. } =
-            state;
+        let NodeState { node, volumes, busy, stale, refused, pending_since, last_patch, .. } = state;
         let NodeState { own_list, unsettled, unready_since, retry, .. } = state;
         self.plain((name, volumes, busy, stale));
         if let Some(node) = node {
@@ -347,7 +347,11 @@ impl<'a> Print<'a> {
         }
         if let Some(InDoubt { revision, until }) = unsettled {
             self.revision(*revision);
-            self.plain(asked_at.filter(|_| *busy).map(|at| at >= *until));
+            let asked_at = asked_at(
+                self.daemon,
+                |call| matches!(call, Call::PatchNode(node, ..) | Call::ReadNode(node) if node == name),
+            );
+            self.plain(asked_at.map(|at| at >= *until));
             self.moment(*until);
         }
         self.retry(retry);
@@ -465,6 +469,14 @@ impl<'a> Print<'a> {
             Answer::Gone => {}
         }
     }
+}
+
+/// When a request was sent that is under way.
+fn asked_at(daemon: &Daemon, is_it: impl Fn(&Call) -> bool) -> Option<Instant> {
+    let calls = daemon.on_their_way.iter().map(|(sent, call)| (*sent, call));
+    let mut calls = calls.chain(daemon.answered.iter().map(|outcome| (outcome.sent, &outcome.call)));
+    let (sent, _) = calls.find(|(_, call)| is_it(call))?;
+    daemon.controller.asked_at(sent)
 }
 
 /// What a request is about.

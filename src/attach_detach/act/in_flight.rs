@@ -14,6 +14,24 @@ pub const NODE_CALLS: usize = 32;
 /// slow webhook holds each of them up for seconds; a detach must not wait for that.
 const KEPT: usize = 8;
 
+/// For how many keys there is room, each of which may need a request.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::attach_detach) struct Room {
+    /// Volumes on nodes with which something has begun.
+    pub(in crate::attach_detach) volumes: usize,
+    /// Those that are new: their requests are creates.
+    pub(in crate::attach_detach) new_volumes: usize,
+    /// Nodes.
+    pub(in crate::attach_detach) nodes: usize,
+}
+
+impl Room {
+    /// Room for so many of each.
+    pub(in crate::attach_detach) fn of_each(count: usize) -> Self {
+        Self { volumes: count, new_volumes: count, nodes: count }
+    }
+}
+
 /// Requests for volumes on nodes under way.
 #[derive(Clone, Debug)]
 pub(in crate::attach_detach) struct InFlight {

@@ -11,10 +11,11 @@ use super::calls::Call;
 use crate::{
     attach_detach::{
         actual::state::{NodeVolume, ReportAsAttached},
-        controller::{Controller, Dirty},
+        controller::Controller,
         decide::node_list::{self, Gathering},
         desired::volume_name::VolumeId,
         guard::evidence::Target,
+        queue::Key,
         tell::{metrics::Planned, report::Report},
     },
     kube_api::{ids::NodeName, kinds::Node},
@@ -24,23 +25,7 @@ impl Controller {
     /// How far apart the status patches of one node are at present.
     #[must_use]
     pub fn window(&self) -> Duration {
-        self.pace.window()
-    }
-
-    /// Takes note of how long the answer to a request took.
-    pub(in crate::attach_detach) fn note_pace(&mut self, call: &Call, now: Instant) {
-        let asked = match call {
-            Call::Attachment(volume, node, _) => {
-                self.actual.node_volume(volume, node).and_then(|node_volume| node_volume.asked_at)
-            }
-            Call::PatchNode(node, ..) | Call::ReadNode(node) => {
-                self.actual.node(node).and_then(|state| state.asked_at)
-            }
-            Call::Timers(_) | Call::ReadOwner(..) => None,
-        };
-        if let Some(asked) = asked {
-            self.pace.note(now.saturating_duration_since(asked));
-        }
+        self.dispatcher.window()
     }
 
     /// Takes a node as last seen, or its absence. Returns the volumes for which something changed.
@@ -81,14 +66,14 @@ impl Controller {
         let believed = self.actual.trust_node(name, &self.options.force, self.clock.wall(now));
         let trusted_at = self.actual.node(name).and_then(|state| state.trusted_at(&self.options.force));
         if let Some(at) = trusted_at.and_then(|at| self.clock.instant(at)) {
-            self.wake_at.insert((at, Dirty::Node(name.clone())));
+            self.queue.add_at(at, Key::Node(name.clone()));
         }
         believed
     }
 
     /// Looks at a node, and sends what it needs. Returns how many volumes on nodes were judged for that.
     pub(in crate::attach_detach) fn reconcile_node(&mut self, name: &NodeName, now: Instant) -> usize {
-        self.effects.reports.planned(Planned::Node);
+        self.recorder.planned(Planned::Node, 1);
         let mut judged = 0;
         // Planned here and now: the volumes' turn is over, and nothing else may happen for a long time.
         for volume in self.catch_up(name, now) {
@@ -108,16 +93,16 @@ impl Controller {
             return;
         }
         if let Some(at) = state.retry.pending(now) {
-            self.wake_at.insert((at, Dirty::Node(name.clone())));
+            self.queue.add_at(at, Key::Node(name.clone()));
             return;
         }
         if let Some(uid) = self.second_writer.take_read(name) {
             self.actual.node_mut(name).busy = true;
-            self.node_calls += 1;
-            self.call(Call::ReadOwner(Target::Node(name.clone()), uid));
+            self.dispatcher.send(Call::ReadOwner(Target::Node(name.clone()), uid), now);
             return;
         }
-        let alarmed = self.stand_off(now).is_some() || self.stand_off_of(name).is_some();
+        let blocks = self.blocks(now);
+        let alarmed = blocks.everywhere().is_some() || blocks.on(name).is_some();
         let report_as_attached = |volume| match self.actual.node_volume(volume, name)?.report_as_attached {
             ReportAsAttached::No if alarmed => Some(ReportAsAttached::Unchanged),
             report_as_attached => Some(report_as_attached),
@@ -137,7 +122,7 @@ impl Controller {
                 let due = change.due(&Gathering {
                     pending_since,
                     last_patch: state.last_patch,
-                    window: self.window(),
+                    window: self.dispatcher.window(),
                     more_to_come: !detach_waits && node_volumes().any(NodeVolume::is_on_its_way),
                     puts_back: node_volumes().any(|node_volume| node_volume.put_back),
                 });
@@ -148,11 +133,11 @@ impl Controller {
                     state.pending_since = Some(pending_since);
                     if is_late {
                         state.gathers_until = Some(due);
-                        self.wake_at.insert((due, Dirty::Node(name.clone())));
+                        self.queue.add_at(due, Key::Node(name.clone()));
                     }
                     return;
                 }
-                self.effects.reports.push(Report::Patched(change.volumes));
+                self.recorder.report(Report::Patched(change.volumes));
                 let request = node_list::patch(node, &change.list);
                 own_list = Some((node.metadata.uid.clone(), change.list));
                 Call::PatchNode(name.clone(), node.metadata.resource_version, request)
@@ -162,14 +147,13 @@ impl Controller {
             }
             None => {
                 if let Some(at) = settle_at {
-                    self.wake_at.insert((at, Dirty::Node(name.clone())));
+                    self.queue.add_at(at, Key::Node(name.clone()));
                 }
                 self.actual.node_mut(name).pending_since = None;
                 return;
             }
         };
         let state = self.actual.node_mut(name);
-        state.asked_at = Some(now);
         state.busy = true;
         state.pending_since = None;
         state.gathers_until = None;
@@ -178,8 +162,7 @@ impl Controller {
             state.note_own_list(node, list);
             self.actual.note_listing(name);
         }
-        self.node_calls += 1;
-        self.call(call);
+        self.dispatcher.send(call, now);
     }
 }
 
@@ -231,7 +214,7 @@ pub(in crate::attach_detach) mod tests {
         for at in millis {
             say(*at, &mut controller);
             controller.reconcile_node(&node, start + Duration::from_millis(*at));
-            for (_, call) in std::mem::take(&mut controller.effects.calls) {
+            for (_, call) in controller.dispatcher.take() {
                 let Call::PatchNode(_, _, request) = call else { continue };
                 let list = &request.body.unwrap()["status"]["volumesAttached"];
                 lists.push((*at, list.as_array().map_or(0, Vec::len)));
@@ -306,11 +289,11 @@ pub(in crate::attach_detach) mod tests {
             let handle = at.to_string();
             publish(&mut controller, &handle, report_as_attached);
             controller.actual.node_volume_mut(&volume(&handle), &node).put_back = put_back;
-            controller.pace = Pace::default();
-            (0..100).for_each(|_| controller.pace.note(Duration::from_millis(30)));
+            controller.dispatcher.pace = Pace::default();
+            (0..100).for_each(|_| controller.dispatcher.pace.note(Duration::from_millis(30)));
             let now = start + Duration::from_millis(at);
             controller.reconcile_node(&node, now);
-            for (sent, call) in std::mem::take(&mut controller.effects.calls) {
+            for (sent, call) in controller.dispatcher.take() {
                 let Call::PatchNode(_, _, request) = &call else { panic!("{call:?}") };
                 sent_at.push(at);
                 let mut answer = Node::clone(&controller.objects.nodes.get(&node).unwrap());
@@ -347,7 +330,7 @@ pub(in crate::attach_detach) mod tests {
             let state = controller.actual.node_mut(&node);
             (state.stale, state.unsettled) = (true, Some(InDoubt { revision, until: after(10) }));
             controller.reconcile_node(&node, after(asked));
-            let (sent, call) = controller.effects.calls.pop().expect("a read");
+            let (sent, call) = controller.dispatcher.take().pop().expect("a read");
             let result = Ok(Answer::Node((*object).clone()));
             controller.take_outcome(Outcome { call, sent, result }, after(12), 0.5);
             assert_eq!(controller.actual.node_mut(&node).is_settled(), is_settled, "sent after {asked} s");
@@ -361,7 +344,7 @@ pub(in crate::attach_detach) mod tests {
         for number in 0..=NODE_CALLS {
             let node = NodeName::from(format!("node{number}").as_str());
             controller.actual.node_mut(&node).stale = true;
-            controller.dirty_nodes.push(node);
+            controller.queue.add_node(node);
         }
         assert_eq!(controller.reconcile(now).calls.len(), NODE_CALLS);
         assert_eq!(controller.in_flight(), NODE_CALLS);
@@ -376,7 +359,7 @@ pub(in crate::attach_detach) mod tests {
         for _ in 0..8 {
             now += Duration::from_hours(1);
             controller.reconcile_node(&node, now);
-            let (sent, call) = controller.effects.calls.pop().expect("a request");
+            let (sent, call) = controller.dispatcher.take().pop().expect("a request");
             let is_patch = matches!(call, Call::PatchNode(..));
             let object = controller.objects.nodes.get(&node).unwrap();
             let silence = Err(CallError::Unknown("cut".to_owned()));
@@ -401,13 +384,13 @@ pub(in crate::attach_detach) mod tests {
             let (mut controller, node) = controller(now);
             publish(&mut controller, "old", ReportAsAttached::No);
             controller.reconcile_node(&node, now);
-            let patch = controller.effects.calls.pop().expect("a patch");
+            let patch = controller.dispatcher.take().pop().expect("a patch");
             controller.actual.observe_node(&node, None, Timestamp::UNIX_EPOCH);
             controller.actual.prune(&volume("old"), &Scope::All, |_| false);
             let answer = |controller: &mut Controller, (sent, call), error| {
                 controller.take_outcome(Outcome { call, sent, result: Err(error) }, now, 0.5);
                 controller.reconcile_node(&node, now + Duration::from_hours(1));
-                controller.effects.calls.pop()
+                controller.dispatcher.take().pop()
             };
             let read = answer(&mut controller, patch, error);
             if let Some(read) = read {

@@ -34,39 +34,25 @@ const RECORDED_FAILURES: u32 = 3;
 impl Controller {
     /// Takes an outcome. `jitter`, below 1, is for the pause after a failure.
     pub fn take_outcome(&mut self, outcome: Outcome, now: Instant, jitter: f64) {
-        self.tick(now);
+        self.queue.at(now);
         let Outcome { call, sent, result } = outcome;
-        if result.is_ok() {
-            self.note_pace(&call, now);
-        }
+        let asked = self.dispatcher.ended(&call, sent, result.is_ok(), now);
         match call {
             Call::Attachment(volume, node, request) => {
-                self.in_flight.answered(request.kind());
-                self.node_volume(&volume, &node).call = None;
-                self.touch(volume.clone(), &node);
+                self.actual.node_volume_mut(&volume, &node).call = None;
+                self.queue.add_on(&node, [volume.clone()], &self.actual);
                 match request {
                     AttachmentRequest::Create(_) => self.created(&volume, &node, result, now, jitter),
                     AttachmentRequest::Delete(uid, _) => {
-                        match result {
-                            // If the watch has told of its end already, the answer is history.
-                            Ok(Answer::Attachment(attachment)) if self.knows_attachment(&attachment) => {
-                                self.deletion_accepted(&volume, &node, &uid);
-                                self.attachment_answered(attachment, now);
-                            }
-                            Ok(_) => self.deletion_accepted(&volume, &node, &uid),
-                            Err(CallError::NotFound(_)) => {
-                                self.deletion_accepted(&volume, &node, &uid);
-                                self.attachment_not_found(&volume, &node, now);
-                            }
-                            Err(error) => self.delete_failed(&volume, &node, uid, &error, now, jitter),
-                        }
+                        self.deleted(&volume, &node, uid, result, now, jitter);
                     }
-                    AttachmentRequest::Read(_) => self.attachment_read(&volume, &node, result, now, jitter),
+                    AttachmentRequest::Read(_) => {
+                        self.attachment_read(&volume, &node, result, asked, now, jitter);
+                    }
                 }
             }
             Call::PatchNode(name, revision, _) => {
-                self.node_calls -= 1;
-                self.dirty_nodes.push(name.clone());
+                self.queue.add_node(name.clone());
                 self.actual.node_mut(&name).busy = false;
                 match result {
                     Ok(Answer::Node(node)) => {
@@ -88,13 +74,12 @@ impl Controller {
                     Err(error) => self.node_patch_failed(&name, revision, &error, now, jitter),
                 }
                 let touched = self.actual.node_call_ended(&name);
-                self.touch_on(&name, touched);
+                self.queue.add_on(&name, touched, &self.actual);
             }
             Call::Timers(_) => self.timers_answered(result, now, jitter),
             Call::ReadOwner(target, _) => self.owner_read(&target, result, now),
             Call::ReadNode(name) => {
-                self.node_calls -= 1;
-                self.dirty_nodes.push(name.clone());
+                self.queue.add_node(name.clone());
                 self.actual.node_mut(&name).busy = false;
                 match result {
                     Ok(Answer::Node(node)) => {
@@ -108,9 +93,8 @@ impl Controller {
                             // A patch that was not answered is a failure until one is.
                             state.retry = Retry::default();
                         }
-                        let asked = self.actual.node_mut(&name).asked_at.unwrap_or(now);
                         let touched = self.actual.settle_node(&name, asked);
-                        self.touch_on(&name, touched);
+                        self.queue.add_on(&name, touched, &self.actual);
                         self.node_answered(&name, &node, sent, now);
                     }
                     Ok(_) => {}
@@ -120,7 +104,7 @@ impl Controller {
                     Err(error) => self.node_not_read(&name, &error, now, jitter),
                 }
                 let touched = self.actual.node_call_ended(&name);
-                self.touch_on(&name, touched);
+                self.queue.add_on(&name, touched, &self.actual);
             }
         }
     }
@@ -147,7 +131,7 @@ impl Controller {
             self.actual.inherit(proven, wall);
         }
         if !inherited.is_empty() {
-            self.look_at_everything();
+            self.queue.add_all();
         }
     }
 
@@ -161,120 +145,138 @@ impl Controller {
     ) {
         match result {
             Ok(Answer::Attachment(attachment)) => {
-                let node_volume = self.node_volume(volume, node);
+                let node_volume = self.actual.node_volume_mut(volume, node);
                 node_volume.uncertain = node_volume.uncertain.filter(|uncertain| uncertain.until > now);
                 node_volume.retry = Retry::default();
                 self.attachment_answered(attachment, now);
             }
             Ok(_) | Err(CallError::NotLeader) => {}
             Err(error @ (CallError::Unknown(_) | CallError::AlreadyExists(_))) => {
-                self.report_failure(
+                self.recorder.log_failure(
                     volume,
                     node,
                     &error,
                     "whether the attachment was created is unknown, reading it",
+                    &self.actual,
                 );
-                let settle_time = self.settle_time;
-                let node_volume = self.node_volume(volume, node);
+                let settle_time = self.dispatcher.settle_time();
+                let node_volume = self.actual.node_volume_mut(volume, node);
                 if error.is_certain() && node_volume.uncertain.is_none() && node_volume.known.is_none() {
                     node_volume.why_read = Some(WhyRead::MadeByAnother);
                 }
                 node_volume.uncertain = Some(Uncertain { until: now + settle_time, read_absent: false });
                 if !error.is_certain() {
-                    let retry = mem::take(&mut node_volume.retry).after_failure(now, jitter, Duration::ZERO);
-                    node_volume.retry = noted(retry, &error);
-                    if node_volume.retry.message().is_some() {
+                    self.attachment_call_failed(volume, node, &error, now, jitter);
+                    if self.actual.node_volume_mut(volume, node).retry.message().is_some() {
                         self.record_failure(volume, node, &error, now);
                     }
-                    self.operation_ended(volume, node, Operation::Attach, Ending::Failure, now);
+                    self.recorder.ended(volume, node, Operation::Attach, Ending::Failure, now);
                 }
             }
             Err(error @ CallError::Throttled { .. }) => {
                 self.attachment_call_failed(volume, node, &error, now, jitter);
             }
             Err(error) => {
-                self.report_failure(volume, node, &error, "creating the attachment failed");
+                self.recorder.log_failure(
+                    volume,
+                    node,
+                    &error,
+                    "creating the attachment failed",
+                    &self.actual,
+                );
                 self.attachment_call_failed(volume, node, &error, now, jitter);
-                self.operation_ended(volume, node, Operation::Attach, Ending::Failure, now);
+                self.recorder.ended(volume, node, Operation::Attach, Ending::Failure, now);
                 self.record_failure(volume, node, &error, now);
             }
         }
     }
 
-    /// The server has accepted the deletion, if it is still about the attachment that is known.
-    fn deletion_accepted(&mut self, volume: &VolumeId, node: &NodeName, uid: &Uid) {
-        self.node_volume(volume, node).note_deletion(uid, Deletion::Accepted);
-    }
-
-    fn delete_failed(
+    fn deleted(
         &mut self,
         volume: &VolumeId,
         node: &NodeName,
         uid: Uid,
-        error: &CallError,
+        result: Result<Answer, CallError>,
         now: Instant,
         jitter: f64,
     ) {
-        let settle_time = self.settle_time;
+        let node_volume = self.actual.node_volume_mut(volume, node);
+        let error = match result {
+            Ok(answer) => {
+                node_volume.note_deletion(&uid, Deletion::Accepted);
+                // If the watch has told of its end already, the answer is history.
+                if let Answer::Attachment(attachment) = answer
+                    && let Some(known) = self.objects.attachments.get(&attachment.key())
+                    && known.metadata.uid == attachment.metadata.uid
+                {
+                    self.attachment_answered(attachment, now);
+                }
+                return;
+            }
+            Err(CallError::NotFound(_)) => {
+                node_volume.note_deletion(&uid, Deletion::Accepted);
+                return self.attachment_not_found(volume, node, now);
+            }
+            Err(error) => error,
+        };
         // The next try begins with a fresh look at the node.
-        let node_volume = self.node_volume(volume, node);
         node_volume.unpublishing = Unpublishing::None;
         if !error.is_certain() {
-            node_volume.note_deletion(&uid, Deletion::InDoubt { until: now + settle_time });
+            let until = now + self.dispatcher.settle_time();
+            node_volume.note_deletion(&uid, Deletion::InDoubt { until });
         }
         match error {
             CallError::NotLeader => {}
-            CallError::Throttled { .. } => self.attachment_call_failed(volume, node, error, now, jitter),
+            CallError::Throttled { .. } => self.attachment_call_failed(volume, node, &error, now, jitter),
             CallError::Conflict(_) => {
                 // Read with the next plan, if there is one: who shuts down sends nothing more.
                 node_volume.why_read = Some(WhyRead::DeletionRefused(uid));
             }
             error => {
-                self.report_failure(volume, node, error, "deleting the attachment failed");
-                self.attachment_call_failed(volume, node, error, now, jitter);
-                self.operation_ended(volume, node, Operation::Detach, Ending::Failure, now);
+                let what = "deleting the attachment failed";
+                self.recorder.log_failure(volume, node, &error, what, &self.actual);
+                self.attachment_call_failed(volume, node, &error, now, jitter);
+                self.recorder.ended(volume, node, Operation::Detach, Ending::Failure, now);
             }
         }
     }
 
+    /// An answer that comes late shows nothing of what landed after the question was `asked`.
     fn attachment_read(
         &mut self,
         volume: &VolumeId,
         node: &NodeName,
         result: Result<Answer, CallError>,
+        asked: Instant,
         now: Instant,
         jitter: f64,
     ) {
-        // An answer that comes late shows nothing of what landed after the question.
-        let asked = self.node_volume(volume, node).asked_at.unwrap_or(now);
         match result {
             Ok(Answer::Attachment(attachment)) => {
                 let name = attachment.key();
                 self.attachment_answered(attachment, now);
                 let is_there = self.objects.attachments.get(&name).is_some();
-                let node_volume = self.node_volume(volume, node);
+                let node_volume = self.actual.node_volume_mut(volume, node);
                 let why_read = node_volume.why_read.take();
                 node_volume.uncertain = node_volume.uncertain.filter(|uncertain| uncertain.until > asked);
                 node_volume.settle_deletion(asked);
                 if is_there && node_volume.known.is_none() {
                     let attempt = node_volume.retry.failures().saturating_add(1);
                     let line = Line::NameTaken { volume: volume.clone(), node: node.clone(), attempt };
-                    self.effects.reports.line(line);
-                    let node_volume = self.node_volume(volume, node);
+                    self.recorder.log(line);
+                    let node_volume = self.actual.node_volume_mut(volume, node);
                     if why_read == Some(WhyRead::MadeByAnother) {
                         node_volume.uncertain = None;
                     }
                     node_volume.why_read = Some(WhyRead::NameTaken(name));
-                    node_volume.retry =
-                        mem::take(&mut node_volume.retry).after_failure(now, jitter, Duration::ZERO);
+                    node_volume.pause(|retry| retry.after_failure(now, jitter, Duration::ZERO));
                     return;
                 }
                 if let Some(WhyRead::DeletionRefused(uid)) = &why_read
                     && node_volume.uid() == Some(uid)
                 {
                     // The UID was right, and the next delete would be refused like the last.
-                    node_volume.retry =
-                        mem::take(&mut node_volume.retry).after_failure(now, jitter, Duration::ZERO);
+                    node_volume.pause(|retry| retry.after_failure(now, jitter, Duration::ZERO));
                     return;
                 }
                 node_volume.retry = Retry::default();
@@ -290,12 +292,11 @@ impl Controller {
             Err(CallError::NotFound(_)) => {
                 let wanted = self.desired.get(volume, node).is_some();
                 self.attachment_not_found(volume, node, now);
-                let node_volume = self.node_volume(volume, node);
+                let node_volume = self.actual.node_volume_mut(volume, node);
                 node_volume.why_read =
                     node_volume.why_read.take().filter(|why_read| *why_read == WhyRead::Unconfirmed);
                 if node_volume.known.is_some() {
-                    node_volume.retry =
-                        mem::take(&mut node_volume.retry).after_failure(now, 0.0, Duration::ZERO);
+                    node_volume.pause(|retry| retry.after_failure(now, 0.0, Duration::ZERO));
                 }
                 let Some(uncertain) = &mut node_volume.uncertain else { return };
                 uncertain.read_absent = true;
@@ -303,17 +304,19 @@ impl Controller {
                     node_volume.uncertain = None;
                 } else if !wanted {
                     // The create may still land; look again when it no longer can.
-                    node_volume.retry = mem::take(&mut node_volume.retry).after_failure(
-                        now,
-                        0.0,
-                        uncertain.until.saturating_duration_since(now),
-                    );
+                    let left = uncertain.until.saturating_duration_since(now);
+                    node_volume.pause(|retry| retry.after_failure(now, 0.0, left));
                 }
             }
             Err(error @ CallError::Unknown(_)) => {
-                self.report_failure(volume, node, &error, "the attachment could not be read");
-                let node_volume = self.node_volume(volume, node);
-                node_volume.retry = mem::take(&mut node_volume.retry).after_silence(now, jitter);
+                self.recorder.log_failure(
+                    volume,
+                    node,
+                    &error,
+                    "the attachment could not be read",
+                    &self.actual,
+                );
+                self.actual.node_volume_mut(volume, node).pause(|retry| retry.after_silence(now, jitter));
             }
             Err(error) => self.attachment_call_failed(volume, node, &error, now, jitter),
         }
@@ -330,7 +333,7 @@ impl Controller {
         self.node_failed(name, error, now, jitter);
         if !error.is_certain() {
             let state = self.actual.node_mut(name);
-            state.unsettled = Some(InDoubt::since(now, self.settle_time, revision));
+            state.unsettled = Some(InDoubt::since(now, self.dispatcher.settle_time(), revision));
             state.stale = true;
         }
     }
@@ -349,7 +352,7 @@ impl Controller {
         }
         if self.actual.node(name).is_some_and(|state| state.node.is_none()) {
             let touched = self.actual.witness_absence(name, sent);
-            self.touch_on(name, touched);
+            self.queue.add_on(name, touched, &self.actual);
         } else {
             self.node_failed(name, error, now, jitter);
         }
@@ -372,13 +375,13 @@ impl Controller {
         if *error != CallError::NotLeader {
             let attempt = self.actual.node_mut(name).retry.failures().saturating_add(1);
             let line = Line::NodeFailed { node: name.clone(), attempt, error: error.clone() };
-            self.effects.reports.line(line);
+            self.recorder.log(line);
         }
         let state = self.actual.node_mut(name);
         state.retry = pause(mem::take(&mut state.retry));
         // What waits for the node is looked at, so that it can say until when.
         let volumes = state.volumes.clone();
-        self.touch_on(name, volumes);
+        self.queue.add_on(name, volumes, &self.actual);
     }
 
     fn attachment_call_failed(
@@ -389,14 +392,8 @@ impl Controller {
         now: Instant,
         jitter: f64,
     ) {
-        let node_volume = self.node_volume(volume, node);
-        let retry = mem::take(&mut node_volume.retry).after_failure(now, jitter, asked_pause(error));
-        node_volume.retry = noted(retry, error);
-    }
-
-    fn knows_attachment(&self, answer: &VolumeAttachment) -> bool {
-        let known = self.objects.attachments.get(&answer.key());
-        known.is_some_and(|known| known.metadata.uid == answer.metadata.uid)
+        let node_volume = self.actual.node_volume_mut(volume, node);
+        node_volume.pause(|retry| noted(retry.after_failure(now, jitter, asked_pause(error)), error));
     }
 
     /// The attachment is gone. The watch is about to say so, unless it began anew without it.
@@ -418,7 +415,7 @@ impl Controller {
         let latest = self.objects.nodes.get(name);
         let mut touched = self.observe_node(name, latest.as_ref(), now);
         touched.extend(self.actual.witness_node(answer, name, sent));
-        self.touch_on(name, touched);
+        self.queue.add_on(name, touched, &self.actual);
     }
 }
 
@@ -450,14 +447,14 @@ mod tests {
         for (asked, is_uncertain) in [(9, true), (10, false)] {
             let (mut controller, node) = controller(start);
             let volume = VolumeId::csi(&DriverName::from("d"), "h");
-            controller.node_volume(&volume, &node).uncertain =
+            controller.actual.node_volume_mut(&volume, &node).uncertain =
                 Some(Uncertain { until: after(10), read_absent: false });
             let read = AttachmentRequest::Read(volume.attachment_name(&node));
             controller.send(&volume, &node, read, after(asked));
-            let (sent, call) = controller.effects.calls.pop().expect("a read");
+            let (sent, call) = controller.dispatcher.take().pop().expect("a read");
             let result = Err(CallError::NotFound("gone".to_owned()));
             controller.take_outcome(Outcome { call, sent, result }, after(12), 0.5);
-            let uncertain = controller.node_volume(&volume, &node).uncertain;
+            let uncertain = controller.actual.node_volume_mut(&volume, &node).uncertain;
             assert_eq!(uncertain.is_some(), is_uncertain, "sent after {asked} s");
         }
     }

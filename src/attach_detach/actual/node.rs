@@ -31,8 +31,6 @@ pub struct NodeState {
     /// Whether a status patch or a read of the node is in flight: at most one of both, so that answers
     /// come in the order of requests.
     pub busy: bool,
-    /// When the last request about it was sent: what a read shows may be as old as that.
-    pub asked_at: Option<Instant>,
     /// Whether the node is known to have moved past what we last saw: nothing is written before it was
     /// read live.
     pub stale: bool,

@@ -151,6 +151,22 @@ impl ActualState {
         }
     }
 
+    /// Notes that the volume may be for one node alone (S1).
+    pub fn note_not_shared(&mut self, volume: &VolumeId) {
+        if self.volume(volume).is_some_and(|state| state.exclusivity == Exclusivity::Shared) {
+            self.note_exclusivity(volume, Exclusivity::Unknown);
+        }
+    }
+
+    /// What there is to look at when something happened on a node.
+    #[must_use]
+    pub fn scope_of(&self, volume: &VolumeId, node: &NodeName) -> Scope {
+        match self.volume(volume).map(|state| &state.exclusivity) {
+            Some(Exclusivity::Shared | Exclusivity::Exclusive(_)) => Scope::of(node),
+            Some(Exclusivity::Unknown) | None => Scope::All,
+        }
+    }
+
     /// Forgets the volume on nodes where it is not attached and no pod `wants` it. Returns on which.
     pub fn prune(
         &mut self,

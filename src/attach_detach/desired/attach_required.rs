@@ -9,13 +9,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use tokio::time::Instant;
 
-use crate::{
-    attach_detach::controller::{Controller, Dirty},
-    kube_api::{
-        ids::DriverName,
-        kinds::{CsiDriver, ObjectRef},
-    },
-};
+use crate::kube_api::{ids::DriverName, kinds::CsiDriver};
 
 /// How long what a CSIDriver said last holds on: many times what its replacement takes, and less than the three
 /// minutes after which KCM looks.
@@ -65,24 +59,6 @@ impl AttachRequired {
             self.needless.remove(driver);
         }
         is_due
-    }
-}
-
-impl Controller {
-    /// Looks at a CSIDriver, or at its absence.
-    pub(in crate::attach_detach) fn refresh_driver(&mut self, name: &DriverName, now: Instant) {
-        let driver = self.objects.drivers.get(name);
-        let due = self.drivers.observe(name, driver.as_deref(), now);
-        self.wake_at.extend(due.map(|at| (at, Dirty::Driver(name.clone()))));
-    }
-
-    /// Of a driver whose CSIDriver stays away nothing is remembered any more.
-    pub(in crate::attach_detach) fn forget_driver(&mut self, name: &DriverName, now: Instant) {
-        if self.drivers.forget(name, now) {
-            for pod in self.desired.dependants(&ObjectRef::Driver(name.clone())) {
-                self.refresh_pod(&pod, now);
-            }
-        }
     }
 }
 

@@ -6,24 +6,23 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    mem,
     sync::Arc,
+    time::Duration,
 };
 
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
+use super::second_writer::SecondController;
 use crate::{
-    attach_detach::{
-        controller::Controller,
-        desired::{state::DesiredAttachment, volume_name::VolumeId},
-        tell::report::Line,
-    },
+    attach_detach::{actual::state::ActualState, desired::volume_name::VolumeId, known::Known},
     controller::second_writer,
     kube_api::{
         ids::{AttachmentName, NodeName},
         kinds::{Node, VolumeAttachment},
     },
-    state::VecMap,
+    state::{Objects, VecMap},
 };
 
 /// Why nothing is taken away from nodes or drivers for now.
@@ -57,25 +56,24 @@ impl UnreadableAttachments {
     pub(in crate::attach_detach) fn forget(&mut self) {
         self.found.clear();
     }
-}
 
-impl Controller {
     /// A VolumeAttachment that cannot be read and that is, or may be, about this volume.
-    pub(in crate::attach_detach) fn unreadable_attachment(
+    pub(in crate::attach_detach) fn of(
         &mut self,
         volume: &VolumeId,
+        objects: &Objects,
+        actual: &ActualState,
     ) -> Option<AttachmentName> {
-        if self.objects.attachments.unreadable_count() == 0 {
-            self.unreadable_attachments = UnreadableAttachments::default();
+        if objects.attachments.unreadable_count() == 0 {
+            *self = Self::default();
             return None;
         }
-        let unreadable = self.objects.attachments.all_unreadable();
+        let unreadable = objects.attachments.all_unreadable();
         let names: Vec<AttachmentName> = unreadable.into_iter().map(|(name, _)| name).collect();
-        let (objects, actual, memory) = (&self.objects, &self.actual, &mut self.unreadable_attachments);
-        if memory.names != names {
-            *memory = UnreadableAttachments { names, found: HashMap::new() };
+        if self.names != names {
+            *self = Self { names, found: HashMap::new() };
         }
-        let names = &memory.names;
+        let names = &self.names;
         let find = || {
             if let Some(name) = names.iter().find(|name| actual.volume_of(name) == Some(volume)) {
                 return Some(name.clone());
@@ -86,72 +84,86 @@ impl Controller {
             let computed = objects.nodes.snapshot().into_keys().map(|node| volume.attachment_name(&node));
             computed.into_iter().find(|name| names.binary_search(name).is_ok())
         };
-        memory.found.entry(volume.clone()).or_insert_with(find).clone()
+        self.found.entry(volume.clone()).or_insert_with(find).clone()
+    }
+}
+
+/// Until when nothing is taken away after a restore of etcd.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::attach_detach) struct Grace(Option<Instant>);
+
+impl Grace {
+    /// When it ends, if there is one.
+    pub(in crate::attach_detach) fn ends_at(self) -> Option<Instant> {
+        self.0
+    }
+
+    /// Takes how much of it is left. Returns whether it has just ended.
+    pub(in crate::attach_detach) fn ends(&mut self, left: Option<Duration>, now: Instant) -> bool {
+        let before = mem::replace(&mut self.0, left.map(|left| now + left));
+        before.is_some() && left.is_none()
+    }
+}
+
+/// What holds writes back now.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::attach_detach) struct Blocks<'a> {
+    second_writer: &'a SecondController,
+    known: Known<'a>,
+}
+
+impl<'a> Blocks<'a> {
+    /// What these say.
+    pub(in crate::attach_detach) fn new(second_writer: &'a SecondController, known: Known<'a>) -> Self {
+        Self { second_writer, known }
     }
 
     /// Whether nothing may be taken away now.
-    pub(in crate::attach_detach) fn stand_off(&self, now: Instant) -> Option<StandOff> {
+    pub(in crate::attach_detach) fn everywhere(self) -> Option<StandOff> {
         if let Some(by) = self.second_writer.everywhere() {
             return Some(self.for_second_writer(by));
         }
-        let left = self.objects.restore_grace().left(now)?;
-        Some(StandOff::Restored { until: self.clock.wall(now + left) })
-    }
-
-    /// The nodes of a volume from which nothing may be taken away now, while elsewhere all goes on.
-    pub(in crate::attach_detach) fn stand_off_on(
-        &self,
-        volume: &VolumeId,
-        desired_nodes: Option<&VecMap<NodeName, DesiredAttachment>>,
-    ) -> BTreeMap<NodeName, StandOff> {
-        if self.second_writer.everywhere().is_some() || !self.second_writer.is_any_node() {
-            return BTreeMap::new();
-        }
-        let held = self.actual.volume(volume).into_iter().flat_map(|state| state.nodes.keys());
-        let nodes = desired_nodes.into_iter().flat_map(VecMap::keys).chain(held);
-        nodes.filter_map(|node| Some((node.clone(), self.stand_off_of(node)?))).collect()
+        let Known { objects, clock, now, .. } = self.known;
+        let left = objects.restore_grace().left(now)?;
+        Some(StandOff::Restored { until: clock.wall(now + left) })
     }
 
     /// Whether nothing may be taken away from this node now, while elsewhere all goes on.
-    pub(in crate::attach_detach) fn stand_off_of(&self, name: &NodeName) -> Option<StandOff> {
-        let out_of_service = self.objects.nodes.get(name).is_some_and(|node| node.is_out_of_service());
-        let by = self.second_writer.on(name, out_of_service)?;
+    pub(in crate::attach_detach) fn on(self, node: &NodeName) -> Option<StandOff> {
+        let object = self.known.objects.nodes.get(node);
+        let by = self.second_writer.on(node, object.is_some_and(|node| node.is_out_of_service()))?;
         Some(self.for_second_writer(by))
     }
 
-    fn for_second_writer(&self, by: &second_writer::StandOff) -> StandOff {
-        StandOff::ForeignWriter { by: by.to_string().into(), until: self.clock.wall(by.until) }
+    fn for_second_writer(self, by: &second_writer::StandOff) -> StandOff {
+        StandOff::ForeignWriter { by: by.to_string().into(), until: self.known.clock.wall(by.until) }
     }
 
-    /// When the grace after a restore ends, if there is one.
-    pub(in crate::attach_detach) fn grace_ends_at(&self) -> Option<Instant> {
-        self.graced_until
-    }
-
-    /// Judges everything anew when the grace after a restore has ended.
-    pub(in crate::attach_detach) fn end_grace(&mut self, now: Instant) {
-        let left = self.objects.restore_grace().left(now);
-        if left.is_none() && self.graced_until.is_some() {
-            self.effects.reports.line(Line::GraceOver);
-            self.look_at_everything();
+    /// The nodes of a volume from which nothing may be taken away now, while elsewhere all goes on.
+    pub(in crate::attach_detach) fn on_nodes_of(self, volume: &VolumeId) -> BTreeMap<NodeName, StandOff> {
+        if self.second_writer.everywhere().is_some() || !self.second_writer.is_any_node() {
+            return BTreeMap::new();
         }
-        self.graced_until = left.map(|left| now + left);
+        self.nodes_of(volume).filter_map(|node| Some((node.clone(), self.on(node)?))).collect()
+    }
+
+    fn nodes_of(self, volume: &VolumeId) -> impl Iterator<Item = &'a NodeName> {
+        let Known { desired, actual, .. } = self.known;
+        let held = actual.volume(volume).into_iter().flat_map(|state| state.nodes.keys());
+        desired.nodes(volume).into_iter().flat_map(VecMap::keys).chain(held)
     }
 
     /// The nodes on which nothing may be done about a volume, each with the object that cannot be read: the node
     /// itself, or an `attachment` of the volume.
     pub(in crate::attach_detach) fn unreadable(
-        &self,
+        self,
         volume: &VolumeId,
         attachment: Option<&AttachmentName>,
-        desired_nodes: Option<&VecMap<NodeName, DesiredAttachment>>,
     ) -> BTreeMap<NodeName, String> {
-        let objects = &self.objects;
+        let objects = self.known.objects;
         let mut blocked = BTreeMap::new();
-        let held = self.actual.volume(volume).into_iter().flat_map(|state| state.nodes.keys());
-        let nodes = || desired_nodes.into_iter().flat_map(VecMap::keys).chain(held.clone());
         if objects.nodes.unreadable_count() > 0 {
-            let unreadable = nodes().filter(|node| objects.unreadable::<Node>(node).is_some());
+            let unreadable = self.nodes_of(volume).filter(|node| objects.unreadable::<Node>(node).is_some());
             blocked.extend(unreadable.map(|node| (node.clone(), format!("node/{node}"))));
         }
         // On whichever node the volume may be by it, it must not get to another.
@@ -160,10 +172,11 @@ impl Controller {
             let is_unreadable =
                 |name: &AttachmentName| objects.unreadable::<VolumeAttachment>(name).is_some();
             let any = objects.attachments.unreadable_count() > 0;
-            any.then(|| nodes().map(named).find(is_unreadable)).flatten()
+            any.then(|| self.nodes_of(volume).map(named).find(is_unreadable)).flatten()
         };
         if let Some(name) = attachment.cloned().or_else(of_unknown_node) {
-            blocked.extend(nodes().map(|node| (node.clone(), format!("volumeattachment/{name}"))));
+            let nodes = self.nodes_of(volume);
+            blocked.extend(nodes.map(|node| (node.clone(), format!("volumeattachment/{name}"))));
         }
         blocked
     }
@@ -177,9 +190,11 @@ mod tests {
 
     use super::*;
     use crate::{
-        attach_detach::{clock::Clock, controller::AttachDetachOptions},
+        attach_detach::{
+            clock::Clock,
+            controller::{AttachDetachOptions, Controller},
+        },
         kube_api::{ids::ResourceVersion, kinds::ObjectRef},
-        state::Objects,
     };
 
     #[test]
@@ -192,16 +207,19 @@ mod tests {
         let now = Instant::now();
         let clock = Clock::new(Timestamp::UNIX_EPOCH, now);
         let mut controller = Controller::new(Arc::clone(&objects), AttachDetachOptions::default(), clock);
+        let unreadable = |controller: &mut Controller, volume: &VolumeId| {
+            controller.unreadable.of(volume, &controller.objects, &controller.actual)
+        };
         let [volume, other] = ["a", "b"].map(|handle| VolumeId::csi(&"d".into(), handle));
         node("n1");
-        assert_eq!(controller.unreadable_attachment(&volume), None);
+        assert_eq!(unreadable(&mut controller, &volume), None);
         let name = volume.attachment_name(&"n2".into());
         let revision = Some(ResourceVersion(5));
         objects.note_unreadable::<VolumeAttachment>(None, &name, None, revision, "bad".to_owned());
-        assert_eq!(controller.unreadable_attachment(&volume), None, "nobody knows that node yet");
+        assert_eq!(unreadable(&mut controller, &volume), None, "nobody knows that node yet");
         node("n2");
         controller.take_changes(BTreeSet::from([ObjectRef::Node("n2".into())]), now);
-        assert_eq!(controller.unreadable_attachment(&volume), Some(name));
-        assert_eq!(controller.unreadable_attachment(&other), None);
+        assert_eq!(unreadable(&mut controller, &volume), Some(name));
+        assert_eq!(unreadable(&mut controller, &other), None);
     }
 }

@@ -1,10 +1,8 @@
-//! Second writer: recognises writes of another attach/detach controller (S14), reads who made them, and stands off
-//! where that says so.
+//! Second writer: recognises writes of another attach/detach controller (S14), and where to stand off.
 //!
 //! In: changes that the watch tells of, against what we have asked for ourselves; what a live read says about who
-//! made them. Out: stand-offs, in the alarm, in the metrics, in the log, in an event of the node, under `/readyz` and
-//! `/debug/attach-detach`; what they concern is judged anew when one begins and when it ends. Only a leader looks: to
-//! one that stands by every act is another's.
+//! made them. Out: objects to read; stand-offs, and what to tell of them: in the alarm, in the metrics, in the log, in an
+//! event of the node, under `/readyz` and `/debug/attach-detach`.
 
 use std::collections::BTreeMap;
 
@@ -13,59 +11,51 @@ use tokio::time::Instant;
 use super::evidence::{Evidence, Target};
 use crate::{
     attach_detach::{
-        act::calls::{Answer, Call},
-        actual::{
-            identification::candidates,
-            state::{AttachmentCall, Deletion, NodeVolume},
-        },
-        controller::Controller,
+        act::calls::Call,
+        actual::state::{AttachmentCall, Deletion, NodeVolume},
+        clock::Clock,
+        known::Known,
         tell::report::{Line, Report},
     },
     controller::second_writer::{Asks, Changes, Owner, SecondWriters, StandOff, Target as _, seconds},
     kube_api::{
-        call::CallError,
         events::{Event, EventType, Involved},
-        ids::{AttachmentName, NodeName, Uid},
+        ids::{AttachmentName, NodeName, ResourceVersion, Uid},
         kinds::{Node, VolumeAttachment},
     },
 };
 
 /// Who else writes what only we should.
 #[derive(Clone, Debug, Default)]
-pub(in crate::attach_detach) struct SecondController {
+pub struct SecondController {
     writers: SecondWriters<Target>,
     /// Nodes to read before they are written to: our own patch would take the list's ownership from the manager that
     /// changed it.
     to_read: BTreeMap<NodeName, Uid>,
-    /// Reads under way of objects that are not nodes.
-    reads: usize,
+    /// The newest revision of any VolumeAttachment that the watch has told of.
+    newest_attachment: ResourceVersion,
 }
 
 impl SecondController {
     /// What others did while this process did not lead is no act against it.
-    pub(in crate::attach_detach) fn take_over(&mut self, now: Instant) {
+    pub fn take_over(&mut self, now: Instant) {
         self.writers.take_over(now);
         self.to_read.clear();
     }
 
-    /// Reads under way that count for no node.
-    pub(in crate::attach_detach) fn reads(&self) -> usize {
-        self.reads
-    }
-
     /// When the next stand-off ends.
-    pub(in crate::attach_detach) fn ends_at(&self) -> Option<Instant> {
+    pub fn ends_at(&self) -> Option<Instant> {
         self.writers.ends_at()
     }
 
     /// Why nothing may be taken away anywhere.
-    pub(in crate::attach_detach) fn everywhere(&self) -> Option<&StandOff> {
+    pub fn everywhere(&self) -> Option<&StandOff> {
         self.writers.everywhere()
     }
 
     /// Why nothing may be taken away from a node, of what concerns it alone. One that is `out_of_service` is held up
     /// only by what its own kubelet cannot have done.
-    pub(in crate::attach_detach) fn on(&self, node: &NodeName, out_of_service: bool) -> Option<&StandOff> {
+    pub fn on(&self, node: &NodeName, out_of_service: bool) -> Option<&StandOff> {
         let list = Target::Node(node.clone());
         let on_list = self.writers.here(&list).filter(|by| holds(&list, by, out_of_service));
         let first = Target::Attachment(node.clone(), AttachmentName::default());
@@ -78,13 +68,126 @@ impl SecondController {
     }
 
     /// Whether there is any such node.
-    pub(in crate::attach_detach) fn is_any_node(&self) -> bool {
+    pub fn is_any_node(&self) -> bool {
         self.writers.stand_offs().next().is_some()
     }
 
     /// The UID of a node that has to be read before it is written to.
-    pub(in crate::attach_detach) fn take_read(&mut self, name: &NodeName) -> Option<Uid> {
+    pub fn take_read(&mut self, name: &NodeName) -> Option<Uid> {
         self.to_read.remove(name)
+    }
+
+    /// Notes an act of another party on an object with this UID.
+    pub fn note(&mut self, target: Target, uid: &Uid, now: Instant) -> Noted {
+        match self.writers.note(&target, target.field(), now) {
+            Asks::Later => Noted::Nothing,
+            Asks::Judged(changes) => Noted::Judged(target.act(), changes),
+            Asks::Read => match target {
+                Target::Node(name) => {
+                    self.to_read.insert(name.clone(), uid.clone());
+                    Noted::ReadsNode(name)
+                }
+                Target::Attachment(..) => Noted::Reads(Call::ReadOwner(target, uid.clone())),
+            },
+        }
+    }
+
+    /// Takes who did it.
+    pub fn learn(&mut self, target: &Target, owner: &Owner, now: Instant) -> Changes<Target> {
+        self.writers.learn(target, owner, now)
+    }
+
+    /// Ends what is over.
+    pub fn settle(&mut self, now: Instant) -> Changes<Target> {
+        self.writers.settle(now)
+    }
+
+    /// Takes a VolumeAttachment of a list, or seen while another process leads: no act against this one.
+    pub fn listed(&mut self, revision: ResourceVersion) {
+        self.newest_attachment = self.newest_attachment.max(revision);
+    }
+
+    /// Looks at what the watch says of an attachment, before the state takes it. Returns what another party has done.
+    pub fn look_at(
+        &mut self,
+        name: &AttachmentName,
+        attachment: Option<&VolumeAttachment>,
+        node_volume: &NodeVolume,
+        now: Instant,
+    ) -> Option<Sighting> {
+        let act = evidence_of(node_volume, attachment);
+        if let Some(attachment) = attachment {
+            // A watch may begin again in the past, where what we did ourselves looks like news.
+            let revision = attachment.metadata.resource_version;
+            if revision <= self.newest_attachment {
+                return None;
+            }
+            self.newest_attachment = revision;
+        }
+        match (act?, attachment) {
+            (Evidence::AttachmentCreated, Some(attachment)) => {
+                let target = Target::Attachment(attachment.spec.node_name.clone(), name.clone());
+                Some(Sighting::Created(target, attachment.metadata.uid.clone()))
+            }
+            // Of the one that led before, the watch may tell late.
+            (act, _) => (!self.writers.took_over_just_now(now)).then_some(Sighting::Deleted(act)),
+        }
+    }
+
+    /// What there is to tell of stand-offs that begin or end.
+    pub fn tell(&self, changes: &Changes<Target>, known: Known<'_>) -> (Vec<Event>, Vec<Report>) {
+        let (mut events, mut reports) = (Vec::new(), Vec::new());
+        for target in &changes.begun {
+            let Some(stand_off) = self.writers.here(target) else { continue };
+            let (name, by) = (target.to_string(), stand_off.to_string());
+            let node = known.objects.nodes.get(target.node());
+            if !holds(target, stand_off, node.as_ref().is_some_and(|node| node.is_out_of_service())) {
+                reports.push(Report::Line(Line::HoldsNothingUp { target: name, by }));
+                continue;
+            }
+            let until = seconds(known.clock.wall(stand_off.until));
+            events.extend(node.map(|node| event(&node, stand_off, &until)));
+            reports.push(Report::Line(Line::StandOff { target: name, by, until }));
+        }
+        for target in &changes.ended {
+            let node = known.actual.node(target.node()).and_then(|state| state.node.as_deref());
+            let detaches = !node.is_some_and(Node::is_out_of_service);
+            reports.push(Report::Line(Line::StandOffEnded { target: target.to_string(), detaches }));
+        }
+        if changes.everywhere {
+            reports.push(Report::Line(match self.everywhere() {
+                Some(by) => {
+                    Line::AnotherController { by: by.to_string(), until: seconds(known.clock.wall(by.until)) }
+                }
+                None => Line::NoOtherController,
+            }));
+        }
+        reports.push(self.show(known.clock));
+        (events, reports)
+    }
+
+    fn show(&self, clock: &Clock) -> Report {
+        let wall = |stand_off: &StandOff| clock.wall(stand_off.until);
+        let alarm = self.everywhere().map(|by| {
+            format!(
+                "another attach/detach controller is at work ({by}): nothing is detached until {} at the earliest",
+                seconds(wall(by))
+            )
+        });
+        let rows = self.writers.stand_offs().map(|(_, stand_off)| stand_off.json(wall(stand_off))).collect();
+        Report::SecondWriters { alarm, rows }
+    }
+}
+
+fn event(node: &Node, stand_off: &StandOff, until: &str) -> Event {
+    Event {
+        involved: Involved::object::<Node>(node),
+        r#type: EventType::Warning,
+        reason: "ForeignWriter",
+        message: format!(
+            "Nothing is detached from this node until {until}: {stand_off}, which only the attach/detach \
+             controller should"
+        ),
     }
 }
 
@@ -93,182 +196,26 @@ fn holds(target: &Target, by: &StandOff, out_of_service: bool) -> bool {
     !out_of_service || (by.is_proven() && target.is_beyond_agents())
 }
 
-impl Controller {
-    /// Notes an act of another party on an object with this UID, if it was ours to do.
-    pub(in crate::attach_detach) fn note_evidence(&mut self, target: Target, uid: &Uid, now: Instant) {
-        if !self.leads {
-            return;
-        }
-        match self.second_writer.writers.note(&target, target.field(), now) {
-            Asks::Later => {}
-            Asks::Judged(changes) => {
-                self.effects.reports.push(Report::SecondController(target.act(), changes.acts));
-                self.stands_off(&changes);
-            }
-            Asks::Read => match target {
-                Target::Node(name) => {
-                    self.second_writer.to_read.insert(name.clone(), uid.clone());
-                    self.dirty_nodes.push(name);
-                }
-                Target::Attachment(..) => {
-                    self.second_writer.reads += 1;
-                    self.call(Call::ReadOwner(target, uid.clone()));
-                }
-            },
-        }
-    }
+/// What follows from an act.
+#[derive(Debug)]
+pub enum Noted {
+    /// Nothing yet.
+    Nothing,
+    /// The node is to be read before it is written to.
+    ReadsNode(NodeName),
+    /// This is to be sent.
+    Reads(Call),
+    /// Such acts are counted, and stand-offs begin or end.
+    Judged(Evidence, Changes<Target>),
+}
 
-    /// Takes the answer to the question who did it.
-    pub(in crate::attach_detach) fn owner_read(
-        &mut self,
-        target: &Target,
-        result: Result<Answer, CallError>,
-        now: Instant,
-    ) {
-        let owner = match result {
-            Ok(Answer::Owners(managers)) => Owner::of(&managers),
-            _ => Owner::Unknown,
-        };
-        match target {
-            Target::Node(name) => {
-                self.node_calls -= 1;
-                self.dirty_nodes.push(name.clone());
-                self.actual.node_mut(name).busy = false;
-                let touched = self.actual.node_call_ended(name);
-                self.touch_on(name, touched);
-            }
-            Target::Attachment(..) => self.second_writer.reads -= 1,
-        }
-        if !self.leads {
-            return;
-        }
-        self.effects.reports.line(Line::WrittenByAnother {
-            object: target.to_string(),
-            field: target.field().as_str(),
-            manager: owner.manager().unwrap_or_default().to_owned(),
-        });
-        let changes = self.second_writer.writers.learn(target, &owner, now);
-        self.effects.reports.push(Report::SecondController(target.act(), changes.acts));
-        self.stands_off(&changes);
-    }
-
-    /// Ends what is over.
-    pub(in crate::attach_detach) fn end_stand_offs(&mut self, now: Instant) {
-        let changes = self.second_writer.writers.settle(now);
-        if !changes.is_empty() {
-            self.stands_off(&changes);
-        }
-    }
-
-    /// Tells of stand-offs that begin or end, and looks again at what they concern.
-    fn stands_off(&mut self, changes: &Changes<Target>) {
-        for target in &changes.begun {
-            let Some(stand_off) = self.second_writer.writers.here(target).cloned() else { continue };
-            if !self.holds_up(target, &stand_off) {
-                let (target, by) = (target.to_string(), stand_off.to_string());
-                self.effects.reports.line(Line::HoldsNothingUp { target, by });
-                continue;
-            }
-            let until = seconds(self.clock.wall(stand_off.until));
-            self.effects.reports.line(Line::StandOff {
-                target: target.to_string(),
-                by: stand_off.to_string(),
-                until: until.clone(),
-            });
-            self.record_stand_off(target, &stand_off, &until);
-        }
-        for target in &changes.ended {
-            let detaches = !self.is_out_of_service(target.node());
-            self.effects.reports.line(Line::StandOffEnded { target: target.to_string(), detaches });
-        }
-        if changes.everywhere {
-            self.effects.reports.line(match self.second_writer.everywhere() {
-                Some(by) => {
-                    Line::AnotherController { by: by.to_string(), until: seconds(self.clock.wall(by.until)) }
-                }
-                None => Line::NoOtherController,
-            });
-        }
-        self.show_stand_offs();
-        if changes.everywhere {
-            self.look_at_everything();
-            return;
-        }
-        for target in changes.begun.iter().chain(&changes.ended) {
-            let name = target.node();
-            let volumes = self.actual.node(name).map(|state| state.volumes.clone());
-            self.touch_on(name, volumes.into_iter().flatten());
-            self.dirty_nodes.push(name.clone());
-        }
-    }
-
-    fn show_stand_offs(&mut self) {
-        let wall = |stand_off: &StandOff| self.clock.wall(stand_off.until);
-        let writers = &self.second_writer.writers;
-        let alarm = writers.everywhere().map(|by| {
-            format!(
-                "another attach/detach controller is at work ({by}): nothing is detached until {} at the earliest",
-                seconds(wall(by))
-            )
-        });
-        let rows = writers.stand_offs().map(|(_, stand_off)| stand_off.json(wall(stand_off))).collect();
-        self.effects.reports.push(Report::SecondWriters { alarm, rows });
-    }
-
-    fn holds_up(&self, target: &Target, by: &StandOff) -> bool {
-        let node = self.objects.nodes.get(target.node());
-        holds(target, by, node.is_some_and(|node| node.is_out_of_service()))
-    }
-
-    fn record_stand_off(&mut self, target: &Target, stand_off: &StandOff, until: &str) {
-        let Some(node) = self.objects.nodes.get(target.node()) else { return };
-        self.effects.events.push(Event {
-            involved: Involved::object::<Node>(&node),
-            r#type: EventType::Warning,
-            reason: "ForeignWriter",
-            message: format!(
-                "Nothing is detached from this node until {until}: {stand_off}, which only the attach/detach \
-                 controller should"
-            ),
-        });
-    }
-
-    /// Looks at what the watch says of an attachment, before the state takes it.
-    pub(in crate::attach_detach) fn look_at_attachment(&mut self, name: &AttachmentName, now: Instant) {
-        if !self.leads {
-            let attachment = self.objects.attachments.get(name);
-            let revision = attachment.map(|attachment| attachment.metadata.resource_version);
-            self.newest_attachment = self.newest_attachment.max(revision.unwrap_or_default());
-            return;
-        }
-        let objects = &self.objects;
-        let attachment = objects.attachments.get(name);
-        let node_volume = self
-            .actual
-            .node_volume_of(name, attachment.as_deref(), |attachment| candidates(objects, attachment));
-        let Some(node_volume) = node_volume else { return };
-        let act = evidence_of(&node_volume, attachment.as_deref());
-        if let Some(attachment) = &attachment {
-            // A watch may begin again in the past, where what we did ourselves looks like news.
-            let revision = attachment.metadata.resource_version;
-            if revision <= self.newest_attachment {
-                return;
-            }
-            self.newest_attachment = revision;
-        }
-        match (act, attachment) {
-            (Some(Evidence::AttachmentCreated), Some(attachment)) => {
-                let target = Target::Attachment(attachment.spec.node_name.clone(), name.clone());
-                self.note_evidence(target, &attachment.metadata.uid, now);
-            }
-            // Of the one that led before, the watch may tell late.
-            (Some(act), _) if !self.second_writer.writers.took_over_just_now(now) => {
-                self.effects.reports.line(Line::DeletedByAnother { attachment: name.clone(), act });
-                self.effects.reports.push(Report::SecondController(act, 1));
-            }
-            _ => {}
-        }
-    }
+/// What another party has done to an attachment.
+#[derive(Debug)]
+pub enum Sighting {
+    /// It was created, with this UID.
+    Created(Target, Uid),
+    /// Something from which nothing follows.
+    Deleted(Evidence),
 }
 
 /// What the new state of an attachment shows that we did not ask for.
@@ -301,7 +248,7 @@ mod tests {
     use super::*;
     use crate::{
         attach_detach::{
-            act::node_status::tests::controller,
+            act::{calls::Answer, node_status::tests::controller},
             actual::state::{Listed, ReportAsAttached, Uncertain},
             decide::csi::Verdict,
             tell::{metrics::AttachDetachMetrics, reporter::Reporter},
@@ -352,14 +299,14 @@ mod tests {
                 for _ in 0..3 {
                     controller.note_evidence(target.clone(), &"u".into(), now);
                     let owners = Ok(Answer::Owners(vec![manager.to_owned()]));
-                    controller.node_calls += 1;
                     controller.owner_read(&target, owners, now);
                 }
-                reporter().take(controller.effects.reports.take(), now);
+                reporter().take(controller.take_reports(), now);
             });
             let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
             assert!(log.contains(expected), "{out_of_service} {manager}: {log}");
-            let told = controller.effects.events.iter().filter(|event| event.reason == "ForeignWriter");
+            let (events, _) = controller.recorder.take();
+            let told = events.iter().filter(|event| event.reason == "ForeignWriter");
             assert_eq!(
                 (log.contains("nothing is detached"), told.count()),
                 (!out_of_service, usize::from(!out_of_service))
@@ -372,11 +319,10 @@ mod tests {
         let now = Instant::now();
         let (mut controller, name) = controller(now);
         let target = Target::Node(name.clone());
-        controller.node_calls += 1;
         controller.note_evidence(target.clone(), &"u".into(), now);
         let owners = vec!["kube-controller-manager".to_owned()];
         controller.owner_read(&target, Ok(Answer::Owners(owners)), now);
-        let why = controller.stand_off_of(&name).expect("a stand-off");
+        let why = controller.blocks(now).on(&name).expect("a stand-off");
         let mut node_volume = NodeVolume::with_attachment(true, false);
         node_volume.listed = Listed::Yes;
         let verdict = Verdict { unpublishes: true, ..Verdict::say(ReportAsAttached::No) };

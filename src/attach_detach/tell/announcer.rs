@@ -18,9 +18,9 @@ use super::{
 use crate::{
     attach_detach::{
         actual::state::{ActualState, NodeVolume, ReportAsAttached},
-        clock::Clock,
         decide::csi::{self, Verdict, Waiting},
         desired::{state::DesiredState, volume_name::VolumeId},
+        known::Known,
     },
     controller::event_dedup::Recorded,
     kube_api::{
@@ -28,13 +28,13 @@ use crate::{
         ids::{NodeName, PodKey},
         kinds::{Narrow, Pod},
     },
-    state::{Objects, give_back_room},
+    state::give_back_room,
 };
 
 /// How long the driver may take before users are told that it takes long.
 ///
 /// KCM: pkg/volume/csi/csi_attacher.go, the timeout of waitForVolumeAttachment (two minutes).
-pub(in crate::attach_detach) const LONG: Duration = Duration::from_mins(2);
+pub(super) const LONG: Duration = Duration::from_mins(2);
 
 /// After this long a lost event is recorded again: the queue that had no room has some by then.
 pub(in crate::attach_detach) const AFTER_LOSS: Duration = Duration::from_secs(30);
@@ -44,7 +44,7 @@ const NOTEWORTHY: Duration = Duration::from_secs(10);
 
 /// What there may be to record of a volume on a node at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::attach_detach) enum Topic {
+pub(super) enum Topic {
     /// That the attach fails, or takes long.
     Failure,
     /// That another node holds the volume, in KCM's words.
@@ -70,28 +70,17 @@ impl Record {
 
 /// What was recorded, of all volumes.
 #[derive(Clone, Debug, Default)]
-pub(in crate::attach_detach) struct Announcer {
+pub(super) struct Announcer {
     records: HashMap<(VolumeId, NodeName), Record>,
-}
-
-/// What is known when events are made.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::attach_detach) struct Known<'a> {
-    pub(in crate::attach_detach) objects: &'a Objects,
-    pub(in crate::attach_detach) desired: &'a DesiredState,
-    pub(in crate::attach_detach) actual: &'a ActualState,
-    pub(in crate::attach_detach) waits: &'a Waits,
-    pub(in crate::attach_detach) clock: &'a Clock,
-    pub(in crate::attach_detach) now: Instant,
 }
 
 /// What is known of all nodes of a volume when the events of one of them are made.
 #[derive(Debug)]
-pub(in crate::attach_detach) struct Others<'a> {
+pub(super) struct Others<'a> {
     /// What was decided on each.
-    pub(in crate::attach_detach) verdicts: &'a BTreeMap<NodeName, Verdict>,
+    pub(super) verdicts: &'a BTreeMap<NodeName, Verdict>,
     /// Nodes that hold the volume, if that is known.
-    pub(in crate::attach_detach) holders: Option<BTreeSet<NodeName>>,
+    pub(super) holders: Option<BTreeSet<NodeName>>,
 }
 
 impl Others<'_> {
@@ -102,25 +91,26 @@ impl Others<'_> {
 
 /// What follows from a look.
 #[derive(Debug, Default)]
-pub(in crate::attach_detach) struct News {
+pub(super) struct News {
     /// To be recorded.
-    pub(in crate::attach_detach) events: Vec<Event>,
+    pub(super) events: Vec<Event>,
     /// When there may be more.
-    pub(in crate::attach_detach) look_at: Vec<Instant>,
+    pub(super) look_at: Vec<Instant>,
 }
 
 impl Announcer {
     /// Takes the verdict on a volume on a node.
-    pub(in crate::attach_detach) fn judged(
+    pub(super) fn judged(
         &mut self,
         volume: &VolumeId,
         node: &NodeName,
         verdict: &Verdict,
         others: &Others<'_>,
+        waits: &Waits,
         known: Known<'_>,
     ) -> News {
         let record = self.take(volume, node);
-        let mut look = Look { volume, node, known, record, news: News::default() };
+        let mut look = Look { volume, node, waits, known, record, news: News::default() };
         if known.desired.get(volume, node).is_some() {
             look.desired(verdict, others);
         } else {
@@ -130,22 +120,23 @@ impl Announcer {
     }
 
     /// Takes something that is recorded unless it was of late.
-    pub(in crate::attach_detach) fn record_once(
+    pub(super) fn record_once(
         &mut self,
         volume: &VolumeId,
         node: &NodeName,
         topic: Topic,
         announcement: &Announcement,
+        waits: &Waits,
         known: Known<'_>,
     ) -> News {
         let record = self.take(volume, node);
-        let mut look = Look { volume, node, known, record, news: News::default() };
+        let mut look = Look { volume, node, waits, known, record, news: News::default() };
         look.record_once(topic, announcement);
         self.keep(look)
     }
 
     /// An event was lost: what it said of a pod's volumes is to be recorded again. Returns of which, and where.
-    pub(in crate::attach_detach) fn lost(
+    pub(super) fn lost(
         &mut self,
         event: &Event,
         desired: &DesiredState,
@@ -169,12 +160,12 @@ impl Announcer {
     }
 
     /// A predecessor of this process has recorded that the volume is attached here.
-    pub(in crate::attach_detach) fn inherit_attached(&mut self, volume: &VolumeId, node: &NodeName) {
+    pub(super) fn inherit_attached(&mut self, volume: &VolumeId, node: &NodeName) {
         self.records.entry((volume.clone(), node.clone())).or_default().attached = true;
     }
 
     /// Nothing is known any more of the volume on that node.
-    pub(in crate::attach_detach) fn forget(&mut self, volume: &VolumeId, node: &NodeName) {
+    pub(super) fn forget(&mut self, volume: &VolumeId, node: &NodeName) {
         if self.records.remove(&(volume.clone(), node.clone())).is_some() {
             give_back_room(&mut self.records);
         }
@@ -201,6 +192,7 @@ impl Announcer {
 struct Look<'a> {
     volume: &'a VolumeId,
     node: &'a NodeName,
+    waits: &'a Waits,
     known: Known<'a>,
     record: Record,
     news: News,
@@ -283,8 +275,8 @@ impl Look<'_> {
             Some(Waiting::DetachWaitingForAttacher | Waiting::WaitingForDeletion) => LONG,
             _ => NOTEWORTHY,
         };
-        let began = known.waits.since(self.volume, holder);
-        let Some(since) = began.or_else(|| known.waits.since(self.volume, self.node)) else { return };
+        let began = self.waits.since(self.volume, holder);
+        let Some(since) = began.or_else(|| self.waits.since(self.volume, self.node)) else { return };
         if !self.lasts_since(since, patience) {
             return;
         }
@@ -316,7 +308,7 @@ impl Look<'_> {
 
     /// Whether the wait here has lasted that long; if not, there is another look then.
     fn lasts(&mut self, long: Duration) -> bool {
-        let since = self.known.waits.since(self.volume, self.node);
+        let since = self.waits.since(self.volume, self.node);
         since.is_some_and(|since| self.lasts_since(since, long))
     }
 

@@ -1,7 +1,8 @@
 //! Tell: what users and operators see of a volume on a node.
 //!
 //! * [`events`]: reasons and texts of all events, `FailedAttachVolume` for multi-attach among them
-//! * [`announcer`], [`waits`]: which of them are recorded when, and how often
+//! * [`recorder`]: the way in, for all that happens; [`announcer`], [`waits`]: which events are recorded when, and how
+//!   often
 //! * [`report`], [`reporter`]: what a plan has to say to operators, and what becomes of it
 //! * [`diagnostics`]: `/debug/attach-detach`: what waits for what, since when
 //! * [`reason`]: a sentence for each reason
@@ -17,8 +18,9 @@ pub(super) mod events;
 pub mod metrics;
 pub mod phases;
 pub(super) mod reason;
+pub(super) mod recorder;
 pub mod report;
 pub mod reporter;
 mod traces;
 mod transitions;
-pub(super) mod waits;
+mod waits;

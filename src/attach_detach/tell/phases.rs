@@ -233,13 +233,13 @@ struct Measured {
 
 /// The operations and phases under way, of all volumes.
 #[derive(Clone, Debug, Default)]
-pub(in crate::attach_detach) struct Phases {
+pub(super) struct Phases {
     measured: HashMap<(VolumeId, NodeName), Measured>,
 }
 
 impl Phases {
     /// A request is sent.
-    pub(in crate::attach_detach) fn sent(
+    pub(super) fn sent(
         &mut self,
         volume: &VolumeId,
         node: &NodeName,
@@ -266,7 +266,7 @@ impl Phases {
 
     /// An operation ended, if it is the one in progress. What failed goes on: the driver tries again, and that is an
     /// operation of its own.
-    pub(in crate::attach_detach) fn ended(
+    pub(super) fn ended(
         &mut self,
         volume: &VolumeId,
         node: &NodeName,
@@ -282,16 +282,12 @@ impl Phases {
     }
 
     /// Since when an operation has been in progress.
-    pub(in crate::attach_detach) fn running_since(
-        &self,
-        volume: &VolumeId,
-        node: &NodeName,
-    ) -> Option<Instant> {
+    pub(super) fn running_since(&self, volume: &VolumeId, node: &NodeName) -> Option<Instant> {
         Some(self.measured.get(&(volume.clone(), node.clone()))?.running?.began)
     }
 
     /// Takes a look.
-    pub(in crate::attach_detach) fn judged(
+    pub(super) fn judged(
         &mut self,
         volume: &VolumeId,
         node: &NodeName,
@@ -312,14 +308,14 @@ impl Phases {
     }
 
     /// Nothing is known any more of the volume on that node.
-    pub(in crate::attach_detach) fn forget(&mut self, volume: &VolumeId, node: &NodeName) {
+    pub(super) fn forget(&mut self, volume: &VolumeId, node: &NodeName) {
         if self.measured.remove(&(volume.clone(), node.clone())).is_some() {
             give_back_room(&mut self.measured);
         }
     }
 
     /// What was under way before this process led was not seen to begin.
-    pub(in crate::attach_detach) fn forget_all(&mut self) {
+    pub(super) fn forget_all(&mut self) {
         self.measured.clear();
     }
 

@@ -148,18 +148,8 @@ impl Reports {
         self.reports.push(report);
     }
 
-    /// Adds a log line.
-    pub(in crate::attach_detach) fn line(&mut self, line: Line) {
-        self.push(Report::Line(line));
-    }
-
-    /// Counts a key that is looked at.
-    pub(in crate::attach_detach) fn planned(&mut self, kind: Planned) {
-        self.planned_many(kind, 1);
-    }
-
-    /// Counts several.
-    pub(in crate::attach_detach) fn planned_many(&mut self, kind: Planned, count: usize) {
+    /// Counts keys that are looked at.
+    pub(in crate::attach_detach) fn planned(&mut self, kind: Planned, count: usize) {
         if let Some((_, counted)) =
             Planned::ALL.iter().zip(&mut self.planned).find(|(known, _)| **known == kind)
         {

@@ -15,11 +15,11 @@ use crate::{
 
 /// The waits of all volumes.
 #[derive(Clone, Debug, Default)]
-pub(in crate::attach_detach) struct Waits(HashMap<(VolumeId, NodeName), (Waiting, Instant)>);
+pub(super) struct Waits(HashMap<(VolumeId, NodeName), (Waiting, Instant)>);
 
 impl Waits {
     /// Takes what the last verdict waits for, if it does. Returns what the one before waited for.
-    pub(in crate::attach_detach) fn judged(
+    pub(super) fn judged(
         &mut self,
         volume: &VolumeId,
         node: &NodeName,
@@ -43,7 +43,7 @@ impl Waits {
     }
 
     /// Since when there is a wait.
-    pub(in crate::attach_detach) fn since(&self, volume: &VolumeId, node: &NodeName) -> Option<Instant> {
+    pub(super) fn since(&self, volume: &VolumeId, node: &NodeName) -> Option<Instant> {
         self.0.get(&(volume.clone(), node.clone())).map(|(_, since)| *since)
     }
 }

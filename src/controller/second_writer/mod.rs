@@ -29,7 +29,7 @@ use crate::kube_api::managed_fields::OwnedField;
 /// Acts within this time count together, and after this long without any a stand-off ends. Longer than the pauses
 /// of a stock controller on a quiet object (resync 15 s, back-off up to 2 min), so that one that is there is seen
 /// again before it ends.
-const MEMORY: Duration = Duration::from_mins(10);
+pub const MEMORY: Duration = Duration::from_mins(10);
 
 /// So many acts on one object are a pattern, of any author: people do it once, and perhaps again.
 const PATTERN: usize = 3;

@@ -3,7 +3,7 @@
 //! In: objects as last seen and outcomes of our requests, each by a method. Out: whether the volume is, or may be,
 //! attached here. Fields that only mean something together are one value, so that only states can be written that occur.
 
-use std::sync::Arc;
+use std::{mem, sync::Arc};
 
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
@@ -37,8 +37,6 @@ pub struct NodeVolume {
     pub in_use: bool,
     /// The request in flight for its VolumeAttachment.
     pub call: Option<AttachmentCall>,
-    /// When that, or the last one, was sent: what a read shows may be as old as that, however late its answer.
-    pub asked_at: Option<Instant>,
     /// A create was sent whose outcome is unknown: until that is settled the attachment may exist
     /// (S17).
     pub uncertain: Option<Uncertain>,
@@ -287,6 +285,11 @@ impl NodeVolume {
     pub fn is_going(&self) -> bool {
         let is_terminating = |attachment: &Arc<VolumeAttachment>| attachment.metadata.is_terminating();
         self.deletion() == Deletion::Accepted || self.attachment().is_some_and(is_terminating)
+    }
+
+    /// Pauses, longer each time.
+    pub(in crate::attach_detach) fn pause(&mut self, pause: impl FnOnce(Retry) -> Retry) {
+        self.retry = pause(mem::take(&mut self.retry));
     }
 
     /// Whether the node's status lists it.

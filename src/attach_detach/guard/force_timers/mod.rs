@@ -32,7 +32,14 @@ pub use super::force_timers::{
     wait::{Failure, Wait, WaitKey, Waited},
 };
 use crate::{
-    attach_detach::desired::volume_name::VolumeId,
+    attach_detach::{
+        actual::state::ActualState,
+        decide::{
+            csi::{Step, Verdict, Waiting},
+            force::Unforced,
+        },
+        desired::volume_name::VolumeId,
+    },
     controller::retry::Retry,
     kube_api::{
         call::{CallError, Request, Verb},
@@ -173,6 +180,36 @@ impl ForceTimers {
         if self.waits.get(&key) != Some(&wait) {
             self.waits.insert(key, wait);
             self.changed = true;
+        }
+    }
+
+    /// Takes the verdict on a volume on a node: how long a wait has lasted that force may end is kept for the process
+    /// that comes after us.
+    pub fn judged(&mut self, volume: &VolumeId, node: &NodeName, verdict: &Verdict, actual: &ActualState) {
+        let Some(node_volume) = actual.node_volume(volume, node) else { return };
+        let attachment = node_volume.attachment();
+        let is_over = attachment.is_some_and(|attachment| attachment.metadata.is_terminating());
+        let is_over =
+            is_over || matches!(verdict.step, Some(Step::GiveUp(_))) || !node_volume.may_be_attached();
+        match (node_volume.undesired_since(), &verdict.waiting) {
+            (
+                Some(since),
+                Some(
+                    Waiting::DetachWaitingForUnmount { unforced: Unforced::Until(_) }
+                    | Waiting::DetachWaitingForNode { unforced: Unforced::Until(_) },
+                ),
+            ) => {
+                let state = actual.node(node);
+                let unready_since = state.and_then(|state| state.unready_since);
+                let wait = Wait {
+                    since: unready_since.map_or(since, |unready_since| unready_since.max(since)),
+                    failure: state.and_then(|state| state.node.as_deref()).and_then(Failure::of),
+                    attachment: node_volume.uid().cloned(),
+                };
+                self.note(WaitKey::new(volume, node), wait);
+            }
+            (Some(_), _) if !is_over => {}
+            _ => self.forget(volume, node),
         }
     }
 

@@ -11,8 +11,12 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{decide::scope::Scope, desired::volume_name::VolumeId};
-use crate::{controller::queue::Queue, kube_api::ids::NodeName, metrics::QueueCounts};
+use crate::{
+    attach_detach::{decide::scope::Scope, desired::volume_name::VolumeId},
+    controller::queue::Queue,
+    kube_api::ids::NodeName,
+    metrics::QueueCounts,
+};
 
 /// Volumes in order, each with its scope.
 #[derive(Clone, Debug, Default)]
@@ -125,13 +129,11 @@ impl Lanes {
     }
 
     /// Whether something has begun with no volume.
-    #[must_use]
     pub fn none_begun(&self) -> bool {
         self.begun.volumes.is_empty()
     }
 
     /// Whether no volume is new.
-    #[must_use]
     pub fn none_new(&self) -> bool {
         self.new.volumes.is_empty()
     }

@@ -1,0 +1,199 @@
+//! Dispatcher: the requests of this subsystem on their way (kube-scheduler: `APIDispatcher`). Pure.
+//!
+//! In: calls, and that they were answered. Out: those to send, each with its place in the order of sending; for how
+//! many more there is room; and from how long answers take, the window in which the changes of a node are gathered.
+
+use std::{collections::BTreeMap, mem, time::Duration};
+
+use tokio::time::Instant;
+
+use super::{
+    calls::Call,
+    in_flight::{InFlight, NODE_CALLS, Room},
+    pace::Pace,
+};
+use crate::{
+    attach_detach::{
+        actual::{state::AttachmentCall, unpublishing::Sequence},
+        guard::evidence::Target,
+    },
+    controller::in_doubt::SETTLE_TIME,
+};
+
+/// What is to be sent, and what is under way.
+#[derive(Clone, Debug)]
+pub struct Dispatcher {
+    to_send: Vec<(Sequence, Call)>,
+    last_sent: Sequence,
+    /// When each that is under way was sent: what a read shows may be as old as that, however late its answer.
+    under_way: BTreeMap<Sequence, Instant>,
+    attachments: InFlight,
+    nodes: usize,
+    pub(super) pace: Pace,
+    /// How long a request of unknown outcome may still be carried out.
+    settle_time: Duration,
+}
+
+impl Dispatcher {
+    /// One that has so many requests for volumes on nodes under way at most; see [`InFlight::new`].
+    pub fn new(attachment_calls: Option<usize>) -> Self {
+        Self {
+            to_send: Vec::new(),
+            last_sent: Sequence::default(),
+            under_way: BTreeMap::new(),
+            attachments: InFlight::new(attachment_calls),
+            nodes: 0,
+            pace: Pace::default(),
+            settle_time: SETTLE_TIME,
+        }
+    }
+
+    /// Requests of unknown outcome may still be carried out for so long.
+    pub fn with_settle_time(self, settle_time: Duration) -> Self {
+        Self { settle_time, ..self }
+    }
+
+    /// See [`Self::with_settle_time`].
+    pub fn settle_time(&self) -> Duration {
+        self.settle_time
+    }
+
+    /// Sends a request.
+    pub fn send(&mut self, call: Call, now: Instant) {
+        match Budget::of(&call) {
+            Budget::Attachment(kind) => self.attachments.sent(kind),
+            Budget::Node => self.nodes += 1,
+            Budget::None => {}
+        }
+        self.last_sent.0 += 1;
+        self.under_way.insert(self.last_sent, now);
+        self.to_send.push((self.last_sent, call));
+    }
+
+    /// A request has ended, maybe with an answer that says how quick the server is. Returns when it was sent.
+    pub fn ended(&mut self, call: &Call, sent: Sequence, is_answered: bool, now: Instant) -> Instant {
+        let asked = self.give_up(call, sent).unwrap_or(now);
+        if is_answered && matches!(call, Call::Attachment(..) | Call::PatchNode(..) | Call::ReadNode(_)) {
+            self.pace.note(now.saturating_duration_since(asked));
+        }
+        asked
+    }
+
+    /// A request is not waited for any more. Returns when it was sent.
+    pub fn give_up(&mut self, call: &Call, sent: Sequence) -> Option<Instant> {
+        let asked = self.under_way.remove(&sent)?;
+        match Budget::of(call) {
+            Budget::Attachment(kind) => self.attachments.answered(kind),
+            Budget::Node => self.nodes -= 1,
+            Budget::None => {}
+        }
+        Some(asked)
+    }
+
+    /// When a request was sent that is under way.
+    pub fn asked_at(&self, sent: Sequence) -> Option<Instant> {
+        self.under_way.get(&sent).copied()
+    }
+
+    /// For how many keys there is room.
+    pub fn room(&self) -> Room {
+        Room {
+            volumes: self.attachments.left(),
+            new_volumes: self.attachments.left_for_creates(),
+            nodes: NODE_CALLS.saturating_sub(self.nodes),
+        }
+    }
+
+    /// Whether such a request may be sent.
+    pub fn has_room_for(&self, call: AttachmentCall) -> bool {
+        self.attachments.has_room_for(call)
+    }
+
+    /// How many requests are under way.
+    pub fn in_flight(&self) -> usize {
+        self.under_way.len()
+    }
+
+    /// The place of the last request in the order of sending.
+    pub fn last_sent(&self) -> Sequence {
+        self.last_sent
+    }
+
+    /// How far apart the status patches of one node are at present.
+    pub fn window(&self) -> Duration {
+        self.pace.window()
+    }
+
+    /// Takes what is to be sent.
+    pub fn take(&mut self) -> Vec<(Sequence, Call)> {
+        mem::take(&mut self.to_send)
+    }
+}
+
+/// What limits how many such requests are under way.
+enum Budget {
+    Attachment(AttachmentCall),
+    Node,
+    None,
+}
+
+impl Budget {
+    fn of(call: &Call) -> Self {
+        match call {
+            Call::Attachment(_, _, request) => Self::Attachment(request.kind()),
+            Call::PatchNode(..) | Call::ReadNode(_) | Call::ReadOwner(Target::Node(_), _) => Self::Node,
+            Call::ReadOwner(Target::Attachment(..), _) | Call::Timers(_) => Self::None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attach_detach::{act::calls::AttachmentRequest, desired::volume_name::VolumeId};
+
+    #[test]
+    fn s40_a_request_counts_until_it_has_ended_and_only_once() {
+        let start = Instant::now();
+        let second = |second| start + Duration::from_secs(second);
+        let volume = VolumeId::csi(&"d".into(), "h");
+        // what is limited of it, whether its answer says how quick the server is
+        let calls = [
+            (
+                Call::ReadOwner(Target::Attachment("n1".into(), "va".into()), "u".into()),
+                [8, NODE_CALLS],
+                false,
+            ),
+            (Call::ReadOwner(Target::Node("n1".into()), "u".into()), [8, NODE_CALLS - 1], false),
+            (Call::ReadNode("n1".into()), [8, NODE_CALLS - 1], true),
+            (
+                Call::Attachment(volume, "n1".into(), AttachmentRequest::Read("va".into())),
+                [7, NODE_CALLS],
+                true,
+            ),
+        ];
+        for (call, room, sets_pace) in calls {
+            let mut dispatcher = Dispatcher::new(Some(8));
+            let left = |dispatcher: &Dispatcher| [dispatcher.room().volumes, dispatcher.room().nodes];
+            dispatcher.send(call.clone(), second(1));
+            let sent = dispatcher.take().into_iter().map(|(sent, _)| sent).collect::<Vec<_>>();
+            assert_eq!((sent, dispatcher.take().len()), (vec![Sequence(1)], 0), "{call:?}");
+            assert_eq!((dispatcher.in_flight(), left(&dispatcher)), (1, room), "{call:?}");
+            assert_eq!(dispatcher.asked_at(Sequence(1)), Some(second(1)), "{call:?}");
+            assert_eq!(dispatcher.ended(&call, Sequence(1), true, second(3)), second(1), "{call:?}");
+            assert_eq!(dispatcher.give_up(&call, Sequence(1)), None, "{call:?}");
+            assert_eq!((dispatcher.in_flight(), left(&dispatcher)), (0, [8, NODE_CALLS]), "{call:?}");
+            assert_eq!(!dispatcher.window().is_zero(), sets_pace, "{call:?}");
+        }
+    }
+
+    #[test]
+    fn what_has_failed_says_nothing_of_how_quick_the_server_is() {
+        let start = Instant::now();
+        let mut dispatcher = Dispatcher::new(None);
+        let call = Call::ReadNode("n1".into());
+        dispatcher.send(call.clone(), start);
+        dispatcher.ended(&call, Sequence(1), false, start + Duration::from_secs(1));
+        assert!(dispatcher.window().is_zero());
+    }
+}

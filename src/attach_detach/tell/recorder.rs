@@ -1,0 +1,386 @@
+//! Recorder: what users and operators get to know of a plan, and what was told and measured before, on which that
+//! rests (client-go: `EventRecorder`).
+//!
+//! In: verdicts, requests, and the ends of operations, each once, with the state as a view. Out: events and reports,
+//! taken with the plan, and when there may be more to tell although nothing happens. What was told and measured of a
+//! volume on a node is forgotten with it ([`Recorder::forget`]).
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    mem,
+};
+
+use tokio::time::Instant;
+
+use super::{
+    announcer::{Announcer, LONG, News, Others, Topic},
+    diagnostics::State,
+    events::{self, Announcement},
+    metrics::{Counted, Ending, Planned},
+    phases::{Look, Phase, Phases, is_ours},
+    report::{Forced, Judged, Line, Report, Reports},
+    waits::Waits,
+};
+use crate::{
+    attach_detach::{
+        actual::state::{ActualState, AttachmentCall, NodeVolume, Operation},
+        decide::{
+            csi::{Verdict, Waiting},
+            force::ForceReason,
+            scope::Scope,
+        },
+        desired::{
+            state::{AttachSource, DesiredAttachment, DesiredPod},
+            volume_name::{VolumeId, VolumeKind},
+        },
+        known::Known,
+    },
+    kube_api::{
+        call::CallError,
+        events::Event,
+        ids::{AttachmentName, NodeName, PodKey},
+    },
+};
+
+/// What is told, and what was.
+#[derive(Clone, Debug, Default)]
+pub struct Recorder {
+    announcer: Announcer,
+    phases: Phases,
+    waits: Waits,
+    events: Vec<Event>,
+    reports: Reports,
+}
+
+impl Recorder {
+    /// Takes all there is to tell.
+    pub fn take(&mut self) -> (Vec<Event>, Reports) {
+        (mem::take(&mut self.events), self.take_reports())
+    }
+
+    /// Takes what there is for operators alone.
+    pub fn take_reports(&mut self) -> Reports {
+        self.reports.take()
+    }
+
+    /// Counts keys that are looked at.
+    pub fn planned(&mut self, kind: Planned, count: usize) {
+        self.reports.planned(kind, count);
+    }
+
+    /// Tells operators of something that rests on nothing before.
+    pub fn report(&mut self, report: Report) {
+        self.reports.push(report);
+    }
+
+    /// The same, in the log alone.
+    pub fn log(&mut self, line: Line) {
+        self.report(Report::Line(line));
+    }
+
+    /// Tells users and operators of something that rests on nothing before, either.
+    pub fn extend(&mut self, events: Vec<Event>, reports: Vec<Report>) {
+        self.events.extend(events);
+        reports.into_iter().for_each(|report| self.report(report));
+    }
+
+    /// This process leads from now on. What was under way before was not seen to begin, and a predecessor has told of
+    /// what is published.
+    pub fn lead(&mut self, actual: &ActualState) {
+        self.report(Report::Leads);
+        self.phases.forget_all();
+        for (volume, node) in actual.published() {
+            self.announcer.inherit_attached(volume, node);
+        }
+    }
+
+    /// Reports which volumes of a pod cannot be attached yet, and which of them are new.
+    pub fn populated(&mut self, pod: &PodKey, before: Option<&DesiredPod>, desired_pod: Option<&DesiredPod>) {
+        let unresolved = |desired_pod: Option<&DesiredPod>| {
+            desired_pod.map_or(Vec::new(), |desired_pod| desired_pod.unresolved.clone())
+        };
+        let new: Vec<_> = desired_pod
+            .iter()
+            .flat_map(|desired_pod| desired_pod.newly_unresolved(before))
+            .cloned()
+            .collect();
+        let (before, found) = (unresolved(before), unresolved(desired_pod));
+        if before != found || !new.is_empty() {
+            self.report(Report::Unresolved { pod: pod.clone(), before, found, new });
+        }
+    }
+
+    /// Reports a VolumeAttachment that is not ours, or is no longer there, or not any more.
+    pub fn foreign(&mut self, name: &AttachmentName, actual: &ActualState) {
+        let (volume, node) = actual.foreign(name).unzip();
+        let (volume, node) = (volume.flatten().cloned(), node.cloned());
+        self.report(Report::Foreign { name: name.clone(), volume, node });
+    }
+
+    /// Takes what a verdict waits for, before it is carried out; `sent` is the request that it sends now. Counts
+    /// operations that fail or take long. Returns when to look again.
+    pub fn waits_for(
+        &mut self,
+        volume: &VolumeId,
+        node: &NodeName,
+        verdict: &Verdict,
+        sent: Option<AttachmentCall>,
+        Known { actual, now, .. }: Known<'_>,
+    ) -> Option<Instant> {
+        let node_volume = actual.node_volume(volume, node);
+        let state = match sent {
+            // As it is in a moment.
+            Some(AttachmentCall::Create) => State::Attaching,
+            Some(AttachmentCall::Delete) => State::Detaching,
+            Some(AttachmentCall::Read) | None => node_volume.map(State::of).unwrap_or_default(),
+        };
+        let attachment = node_volume.and_then(NodeVolume::attachment);
+        let waiting = verdict.waiting.clone();
+        let judged = Judged {
+            state,
+            next: waiting.as_ref().and_then(|waiting| next_look(actual, node, verdict, waiting, now)),
+            waiting,
+            attempt: actual.attempt(volume, node),
+            revision: attachment.map(|attachment| attachment.metadata.resource_version),
+        };
+        let before = self.waits.judged(volume, node, judged.waiting.as_ref(), now);
+        let look_at = self.count_failure(volume, node, before.as_ref(), judged.waiting.as_ref(), now);
+        self.report(Report::Judged(volume.clone(), node.clone(), judged));
+        look_at
+    }
+
+    /// An operation has failed when the driver says so, each time it does; and when it has said nothing for as
+    /// long as KCM waits for it, as often as that passes.
+    fn count_failure(
+        &mut self,
+        volume: &VolumeId,
+        node: &NodeName,
+        before: Option<&Waiting>,
+        waiting: Option<&Waiting>,
+        now: Instant,
+    ) -> Option<Instant> {
+        let (operation, said) = match waiting? {
+            Waiting::AttachError { .. } => (Operation::Attach, true),
+            Waiting::DetachError { .. } => (Operation::Detach, true),
+            Waiting::WaitingForAttacher => (Operation::Attach, false),
+            Waiting::DetachWaitingForAttacher => (Operation::Detach, false),
+            _ => return None,
+        };
+        if said {
+            if before != waiting {
+                self.ended(volume, node, operation, Ending::Failure, now);
+            }
+            return None;
+        }
+        let mut began = self.phases.running_since(volume, node)?;
+        if now >= began + LONG {
+            self.ended(volume, node, operation, Ending::Failure, now);
+            began = now;
+        }
+        Some(began + LONG)
+    }
+
+    /// Takes the verdicts on a volume, after all of them have been carried out. Returns where to look again, and when.
+    pub fn judged(
+        &mut self,
+        volume: &VolumeId,
+        scope: &Scope,
+        is_exclusive: bool,
+        verdicts: &BTreeMap<NodeName, Verdict>,
+        known: Known<'_>,
+    ) -> Vec<(NodeName, Instant)> {
+        let others = Others { verdicts, holders: self.holders(volume, scope, is_exclusive, known.actual) };
+        let mut look_at = Vec::new();
+        for (node, verdict) in verdicts {
+            self.report_reason(volume, node, verdict, known.actual);
+            self.report_progress(volume, node, verdict, known);
+            let news = self.announcer.judged(volume, node, verdict, &others, &self.waits, known);
+            look_at.extend(self.take_news(news).into_iter().map(|at| (node.clone(), at)));
+        }
+        look_at
+    }
+
+    /// Nodes that hold the volume, sought once for all that wait for it; of one that is shared, none is asked for.
+    fn holders(
+        &mut self,
+        volume: &VolumeId,
+        scope: &Scope,
+        is_exclusive: bool,
+        actual: &ActualState,
+    ) -> Option<BTreeSet<NodeName>> {
+        let state = actual.volume(volume).filter(|_| is_exclusive || *scope == Scope::All)?;
+        if state.nodes.len() + state.foreign.len() == 1 {
+            // There is no other beside it.
+            return Some(BTreeSet::new());
+        }
+        self.planned(Planned::Holder, state.nodes.len());
+        let ours =
+            state.nodes.iter().filter(|(_, node_volume)| node_volume.may_be_attached()).map(|(node, _)| node);
+        Some(ours.chain(state.foreign.values()).cloned().collect())
+    }
+
+    /// Reports for which reason it was decided so.
+    fn report_reason(&mut self, volume: &VolumeId, node: &NodeName, verdict: &Verdict, actual: &ActualState) {
+        let state = || actual.node_volume(volume, node).map(State::of).unwrap_or_default().code();
+        let reason = verdict.waiting.as_ref().map_or_else(state, Waiting::code);
+        self.report(Report::Decided(reason));
+    }
+
+    /// Reports how far the volume on the node has come on its way.
+    fn report_progress(&mut self, volume: &VolumeId, node: &NodeName, verdict: &Verdict, known: Known<'_>) {
+        if volume.kind() == VolumeKind::NoOp {
+            return;
+        }
+        let Some(node_volume) = known.actual.node_volume(volume, node) else { return };
+        let wanted = known.desired.get(volume, node).is_some();
+        let operation = if wanted { Operation::Attach } else { Operation::Detach };
+        let phase = Phase::of(node_volume, wanted, verdict.unpublishes);
+        let ours = is_ours(phase, verdict.waiting.as_ref());
+        let look = Look { operation, phase, ours, forced: node_volume.forced.is_some() };
+        let progress = self.phases.judged(volume, node, look, known.now);
+        let attempt = known.actual.attempt(volume, node);
+        self.report(Report::Progress(volume.clone(), node.clone(), progress, attempt));
+    }
+
+    /// Counts where a volume is desired and attached, of the nodes on which it was judged.
+    pub fn counted<'a>(
+        &mut self,
+        volume: &VolumeId,
+        scope: Scope,
+        nodes: impl Iterator<Item = &'a NodeName>,
+        Known { actual, desired, .. }: Known<'_>,
+    ) {
+        let counted = nodes.map(|node| {
+            let is_attached = actual.node_volume(volume, node).is_some_and(NodeVolume::may_be_attached);
+            let users = desired.get(volume, node).map_or(0, |desired| desired.pods.len());
+            (node.clone(), Counted { is_attached, users: i64::try_from(users).unwrap_or(i64::MAX) })
+        });
+        let nodes = counted.collect();
+        self.report(Report::Counted { volume: volume.clone(), scope, nodes });
+    }
+
+    /// A request about a volume on a node is sent.
+    pub fn sent(&mut self, volume: &VolumeId, node: &NodeName, call: AttachmentCall, known: Known<'_>) {
+        self.phases.sent(volume, node, call, is_migrated(volume, node, known), known.now);
+    }
+
+    /// Logs that one failed.
+    pub fn log_failure(
+        &mut self,
+        volume: &VolumeId,
+        node: &NodeName,
+        error: &CallError,
+        what: &'static str,
+        actual: &ActualState,
+    ) {
+        let attempt = actual.attempt(volume, node);
+        let (volume, node) = (volume.clone(), node.clone());
+        self.log(Line::Failed { volume, node, attempt, error: error.clone(), what });
+    }
+
+    /// Tells users that it did. Returns when to look again.
+    pub fn record_failure(
+        &mut self,
+        volume: &VolumeId,
+        node: &NodeName,
+        error: &CallError,
+        known: Known<'_>,
+    ) -> Vec<Instant> {
+        let failure = Announcement::Failed(events::refused(error));
+        let news = self.announcer.record_once(volume, node, Topic::Failure, &failure, &self.waits, known);
+        self.take_news(news)
+    }
+
+    fn take_news(&mut self, News { events, look_at }: News) -> Vec<Instant> {
+        self.events.extend(events);
+        look_at
+    }
+
+    /// Measures an operation, if it is the one in progress.
+    pub fn ended(
+        &mut self,
+        volume: &VolumeId,
+        node: &NodeName,
+        operation: Operation,
+        ending: Ending,
+        now: Instant,
+    ) {
+        if let Some(ended) = self.phases.ended(volume, node, operation, ending, now) {
+            self.report(Report::Ended(volume.clone(), ended));
+        }
+    }
+
+    /// A detach is forced: when it begins and when it is done, the pods that wait for it, and the node, have an event.
+    pub fn forced(
+        &mut self,
+        volume: &VolumeId,
+        node: &NodeName,
+        reason: ForceReason,
+        forced: Forced,
+        known: Known<'_>,
+    ) {
+        self.report(Report::Forced(volume.clone(), node.clone(), reason, forced));
+        let announcement = match forced {
+            Forced::Tainted => return,
+            Forced::Begins => Announcement::ForcedDetach(node.clone(), reason),
+            Forced::Done => Announcement::ForcedDetachDone(node.clone(), reason),
+        };
+        let waiting = known.desired.nodes(volume).into_iter().flatten().filter(|(other, _)| *other != node);
+        for (_, desired) in waiting {
+            self.events.extend(events::events(known.objects, desired, &announcement));
+        }
+        self.events.extend(events::node_event(known.objects, volume, node, &announcement));
+    }
+
+    /// An event was lost: what it said of a pod's volumes is to be recorded again. Returns of which, and where.
+    pub fn lost(
+        &mut self,
+        event: &Event,
+        Known { actual, desired, .. }: Known<'_>,
+    ) -> Vec<(VolumeId, NodeName)> {
+        self.announcer.lost(event, desired, actual)
+    }
+
+    /// Nothing is known any more of the volume on that node.
+    pub fn forget(&mut self, volume: &VolumeId, node: &NodeName) {
+        self.announcer.forget(volume, node);
+        self.phases.forget(volume, node);
+    }
+}
+
+/// When there is another look although nothing happens: for the volume's own sake, or its node's.
+fn next_look(
+    actual: &ActualState,
+    node: &NodeName,
+    verdict: &Verdict,
+    waiting: &Waiting,
+    now: Instant,
+) -> Option<Instant> {
+    let state = actual.node(node)?;
+    let of_node = match waiting {
+        Waiting::Publishing | Waiting::DetachWaitingForUnpublish | Waiting::NodeStatusRefused { .. } => {
+            state.retry.pending(now)
+        }
+        Waiting::DetachWaitingForSettlement => state.unsettled.map(|patch| patch.until),
+        _ => None,
+    };
+    verdict.wake_at.or(of_node)
+}
+
+/// Whether the volume was in-tree before it was translated: an inline one, or one of a PersistentVolume
+/// that has no CSI source. KCM: the label `migrated` of volume/util/metrics.go.
+fn is_migrated(volume: &VolumeId, node: &NodeName, known: Known<'_>) -> bool {
+    let Known { objects, desired, actual, .. } = known;
+    let desired_source = match desired.get(volume, node).and_then(DesiredAttachment::attachable) {
+        Some(AttachSource::Inline(_)) => return true,
+        Some(AttachSource::PersistentVolume(name)) => Some(name),
+        None => None,
+    };
+    let attachment = actual.node_volume(volume, node).and_then(NodeVolume::attachment);
+    let attached = attachment.map(|attachment| &attachment.spec.source);
+    if attached.is_some_and(|source| source.inline_volume_spec.is_some()) {
+        return true;
+    }
+    let name = desired_source.or_else(|| attached.and_then(|source| source.persistent_volume_name.as_ref()));
+    name.and_then(|name| objects.volumes.get(name)).is_some_and(|found| found.spec.csi.is_none())
+}
