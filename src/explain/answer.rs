@@ -38,7 +38,9 @@ pub(super) const UNSEEN_CLOCK: &str =
 pub fn explain(snapshot: &Snapshot, subject: &Subject, assumptions: &Assumptions) -> Explanation {
     let view = View::new(snapshot, assumptions);
     let mut links = links(&view, subject);
-    let is_missing = snapshot.is_absent(&subject.object()) && !matches!(subject, Subject::Node(_));
+    let is_missing = snapshot.is_absent(&subject.object())
+        && view.whole(subject).is_none()
+        && !matches!(subject, Subject::Node(_));
     let worst = links.iter().map(|link| link.verdict).max().unwrap_or(Verdict::Healthy);
     // Of a claim that is being deleted people ask why it is still there, not why its volume gets nowhere.
     let is_own = |link: &Link| matches!(subject, Subject::Claim(_)) && link.step.reason == claim::TERMINATING;

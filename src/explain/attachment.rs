@@ -23,8 +23,8 @@ use crate::{
         tell::diagnostics::State,
     },
     kube_api::{
-        ids::{DriverName, NodeName, VolumeName},
-        kinds::{CsiDriver, Node, VolumeAttachment},
+        ids::{DriverName, NodeName, PodKey, VolumeName},
+        kinds::{CsiDriver, Node, Pod, VolumeAttachment},
     },
 };
 
@@ -37,9 +37,44 @@ pub(super) fn links(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Vec<
     let mut links = vec![link(view, volume, node, node_volume)];
     if let Some(Waiting::HeldByNode { conflict }) = &node_volume.waiting {
         links.extend(holder(view, volume, &conflict.node));
+    } else if is_for_one_node(view, volume, node) && node_volume.state != State::Attached {
+        links.extend(attached_elsewhere(view, volume, node));
     }
-    links.extend(unregistered(view, volume, node));
+    if view.users(volume, node).next().is_some() {
+        links.extend(unregistered(view, volume, node));
+    }
     links
+}
+
+/// Whether a pod that wants it here has it for this node alone.
+fn is_for_one_node(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> bool {
+    let mut desired = view.attach_detach.desired.values().flatten();
+    desired.any(|desired| desired.volume == *volume && desired.node == *node && desired.exclusive)
+}
+
+/// Other nodes from which an exclusive volume has not gone, though an attachment is made here: where kube-controller-manager
+/// is in doubt about a detach, it goes on.
+// KCM: pkg/volume/util/operationexecutor, GenerateDetachVolumeFunc, MarkVolumeAsUncertain.
+fn attached_elsewhere(view: &View<'_>, volume: &VolumeId, here: &NodeName) -> Vec<Link> {
+    let is_attached = |node: &NodeName| {
+        get::<VolumeAttachment>(view, &volume.attachment_name(node)).is_some_and(|it| it.status.attached)
+    };
+    let others = view.nodes_of(volume).filter(|(node, _)| *node != here && is_attached(node));
+    others
+        .map(|(node, node_volume)| {
+            let mut link = link(view, volume, node, node_volume);
+            let since = link.step.since.filter(|_| node_volume.waiting.is_some());
+            let is_long =
+                since.is_some_and(|since| view.now().as_second() - since.as_second() > LONGEST_PAUSE);
+            link.verdict = link.verdict.max(if is_long { Verdict::Blocked } else { Verdict::Waiting });
+            let message = link.step.message.strip_prefix(&format!("on {node}: ")).unwrap_or(&link.step.message);
+            link.step.message = format!(
+                "the volume is for one node alone, and is still attached to {node}, which it has to leave before {here} may \
+                 have it: {message}"
+            );
+            link.act(never_by_hand())
+        })
+        .collect()
 }
 
 /// The link of a volume that no driver attaches: its kubelet mounts it at once.
@@ -58,12 +93,12 @@ pub(super) fn not_required(view: &View<'_>, volume: &VolumeId, node: &NodeName) 
 }
 
 /// Whether the kubelet of the node knows the driver, if that was read: without it, nothing is mounted there.
-fn unregistered(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Option<Link> {
+pub(super) fn unregistered(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Option<Link> {
     let (driver, _) = volume.driver_and_handle();
     let known = view.snapshot.others.get(&("CSINode".to_owned(), node.to_string()))?;
     let drivers = known.pointer("/spec/drivers").and_then(Value::as_array);
     let is_of = |one: &Value| one.get("name").and_then(Value::as_str) == Some(driver);
-    if drivers.is_some_and(|all| all.iter().any(is_of)) || view.users(volume, node).next().is_none() {
+    if drivers.is_some_and(|all| all.iter().any(is_of)) {
         return None;
     }
     let message =
@@ -82,6 +117,13 @@ fn holder(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Option<Link> {
         return Some(link(view, volume, node, node_volume));
     }
     let Some(user) = users.next() else { return Some(link(view, volume, node, node_volume)) };
+    if let Some(link) = silent_holder(view, volume, node, user) {
+        return Some(link);
+    }
+    let over = get::<Pod>(view, user).and_then(|pod| pod.metadata.deletion_timestamp.as_deref().copied());
+    if let Some(over) = over {
+        return Some(ending_holder(view, volume, node, (user, over)));
+    }
     let message = format!(
         "pod {user} uses the volume on node {node}, which is for one node alone: it stays there until that pod has ended"
     );
@@ -92,6 +134,60 @@ fn holder(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Option<Link> {
         .act(safe("see whether both pods are meant to run: one of them has to go", &command))
         .act(never_by_hand());
     Some(link.detail(format!("on {node}")))
+}
+
+/// The node that holds the volume is silent: no kubelet ends the pod there, or unmounts.
+fn silent_holder(view: &View<'_>, volume: &VolumeId, node: &NodeName, user: &PodKey) -> Option<Link> {
+    let object = get::<Node>(view, node).filter(|node| !node.is_ready())?;
+    let since = object.ready().and_then(|ready| ready.last_transition_time);
+    let silent = since.map_or(String::new(), |since| format!(" for {}", age::between(since, view.now())));
+    let is_ending = get::<Pod>(view, user).is_some_and(|pod| pod.metadata.is_terminating());
+    let (of_pod, until) = if is_ending {
+        (
+            "is being deleted, and no kubelet is there to end it",
+            "its kubelet reports again, or the pod is removed",
+        )
+    } else {
+        (
+            "uses the volume there as far as is known",
+            "its kubelet reports again, or the pod is evicted and removed",
+        )
+    };
+    let message = format!(
+        "node {node} holds the volume, which is for one node alone, and is not Ready{silent}: pod {user} {of_pod}"
+    );
+    let link = Link::new(&subject(volume, node), "HeldByNode", message, Verdict::Blocked)
+        .blocked_by(Subject::Node(node.clone()).json(), format!("is not Ready{silent}"))
+        .next("Detach", Some(until))
+        .detail(format!("on {node}"));
+    Some(of_silent_node(node.as_str(), "the detach follows").into_iter().fold(link, Link::act))
+}
+
+/// The pod that uses the volume is being deleted; its time is over at that moment.
+fn ending_holder(
+    view: &View<'_>,
+    volume: &VolumeId,
+    node: &NodeName,
+    (user, over): (&PodKey, Timestamp),
+) -> Link {
+    let late = view.now().as_second() - over.as_second();
+    let (verdict, told) = if late > 0 {
+        let verdict = if late > LONGEST_PAUSE { Verdict::Blocked } else { Verdict::Waiting };
+        (verdict, format!("is being deleted, and its time was over {} ago", age::short(late)))
+    } else {
+        (Verdict::Waiting, "is being deleted, and has the time to end".to_owned())
+    };
+    let message =
+        format!("pod {user} uses the volume on node {node}, which is for one node alone: it {told}");
+    Link::new(&subject(volume, node), "HeldByNode", message, verdict)
+        .blocked_by(Subject::Pod(user.clone()).json(), told)
+        .next("Detach", Some("it has ended and its kubelet has unmounted the volume"))
+        .act(safe(
+            "see what keeps the pod",
+            &["kubectl", "describe", "pod", user.name(), "-n", user.namespace()],
+        ))
+        .act(never_by_hand())
+        .detail(format!("on {node}"))
 }
 
 fn subject(volume: &VolumeId, node: &NodeName) -> Subject {
@@ -168,6 +264,14 @@ fn waits(
             let asked_for = if matches!(waiting, Waiting::WaitingForAttacher) { "Attach" } else { "Detach" };
             absent_attacher(view, &subject, driver, since).unwrap_or_else(|| {
                 let asked = since.map_or(String::new(), |since| format!(" {} ago", age::between(since, view.now())));
+                let is_long = since.is_some_and(|since| view.now().as_second() - since.as_second() > LONGEST_PAUSE);
+                if is_long {
+                    return link(Verdict::Blocked)
+                        .blocked_by(program("Attacher", driver), format!("has been asked{asked}, and is there"))
+                        .next(asked_for, Some("the attacher answers: within seconds as a rule"))
+                        .act(logs_of(view, driver))
+                        .act(never_by_hand());
+                }
                 let link = link(Verdict::Waiting)
                     .blocked_by(program("Attacher", driver), format!("has been asked{asked}"))
                     .next(asked_for, Some("the attacher answers: within seconds as a rule"));

@@ -32,6 +32,9 @@ use crate::{
 // KCM: pkg/volume/util/storageclass.go and pkg/apis/storage, NotSupportedProvisioner.
 pub(super) const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 
+/// The access mode of a claim that one pod alone may use.
+pub(super) const ONE_POD: &str = "ReadWriteOncePod";
+
 /// An object that is being deleted.
 pub(super) const TERMINATING: &str = "Terminating";
 

@@ -2,16 +2,20 @@
 //!
 //! In: the pod's volumes as they were read. Out: the chain of links, one volume after the other.
 
+use std::sync::Arc;
+
 use k8s_openapi::jiff::Timestamp;
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
-    actions::{care, of_silent_node, safe},
+    actions::{care, safe},
     age, attachment, claim,
     links::Link,
     report::Verdict,
-    said::last_warning,
+    running,
     subject::Subject,
+    topology,
     view::{Missing, View, get},
     volume,
 };
@@ -19,21 +23,21 @@ use crate::{
     attach_detach::{desired::state::WhyUnresolved, dry_run::volume_of},
     kube_api::{
         ids::{ClaimKey, NodeName, PodKey, VolumeName},
-        kinds::{Node, PersistentVolume, PersistentVolumeClaim, Pod, PodPhase, PodVolumeSource},
+        kinds::{Node, PersistentVolume, PersistentVolumeClaim, Pod, PodVolumeSource},
     },
 };
 
 /// Reasons of claims that end when the pod has a node.
 const WAITS_FOR_POD: [&str; 2] = ["WaitingForFirstConsumer", "WaitingForScheduling"];
 
-/// What a kubelet has failed to mount for longer than that, in seconds, needs a person, since its pauses are two minutes at
-/// most; and so does a pod that nobody has taken up or away: the garbage collector looks every 20 seconds.
+/// A pod that nobody has taken up or away for longer than that, in seconds, needs a person: the garbage collector looks
+/// every 20 seconds.
 const LONG: i64 = 5 * 60;
 
 /// The chain of a pod.
 pub(super) fn links(view: &View<'_>, key: &PodKey) -> Vec<Link> {
     let subject = Subject::Pod(key.clone());
-    let Some(pod) = get::<Pod>(view, key) else {
+    let Some(pod) = get::<Pod>(view, key).or_else(|| without_volumes(view, &subject)) else {
         return vec![match view.missing::<Pod>(key) {
             Missing::Absent => {
                 Link::new(&subject, "NotFound", format!("pod {key} does not exist"), Verdict::NotFound)
@@ -80,8 +84,12 @@ pub(super) fn links(view: &View<'_>, key: &PodKey) -> Vec<Link> {
             link.verdict = Verdict::Healthy;
         }
     }
+    if pod.spec.volumes.is_empty() {
+        let message = "it has no volume that has to be bound or attached";
+        links.push(Link::new(&subject, "NotAttachable", message, Verdict::Healthy));
+    }
     if links.iter().all(|link| link.verdict == Verdict::Healthy) {
-        links.extend(not_mounted(view, &pod).or_else(|| not_started(view, &pod)));
+        links.extend(running::link(view, &pod));
     }
     if pod.spec.node_name.is_empty() {
         // What waits for the pod to be scheduled is not what it waits for.
@@ -90,6 +98,12 @@ pub(super) fn links(view: &View<'_>, key: &PodKey) -> Vec<Link> {
         }
     }
     links
+}
+
+/// A pod that is in no table, as it has no volume that could have to be attached.
+fn without_volumes(view: &View<'_>, subject: &Subject) -> Option<Arc<Pod>> {
+    let pod: Pod = Pod::deserialize(view.whole(subject)?).ok()?;
+    pod.spec.volumes.is_empty().then(|| Arc::new(pod))
 }
 
 /// The links of a claim, its volume, and that volume on a node, or on all where it is.
@@ -109,6 +123,7 @@ pub(super) fn of_claim(view: &View<'_>, key: &ClaimKey, node: Option<&NodeName>)
 /// The links of a volume, and of it on a node, or on all where it is.
 pub(super) fn of_volume(view: &View<'_>, name: &VolumeName, node: Option<&NodeName>) -> Vec<Link> {
     let mut links = vec![volume::link(view, name)];
+    links.extend(node.and_then(|node| out_of_reach(view, name, node)));
     let Some(id) = volume_of(view.objects(), name) else {
         if get::<PersistentVolume>(view, name).is_some() && node.is_some() {
             links.push(attachment::not_attachable(name));
@@ -118,6 +133,7 @@ pub(super) fn of_volume(view: &View<'_>, name: &VolumeName, node: Option<&NodeNa
     match node.filter(|node| !node.is_empty()) {
         Some(node) if view.on_node(&id, node).is_none() => {
             links.extend(attachment::not_required(view, &id, node));
+            links.extend(attachment::unregistered(view, &id, node));
         }
         Some(node) => links.extend(attachment::links(view, &id, node)),
         None => {
@@ -127,6 +143,22 @@ pub(super) fn of_volume(view: &View<'_>, name: &VolumeName, node: Option<&NodeNa
         }
     }
     links
+}
+
+/// The volume's node affinity leaves the node out: its kubelet does not mount it there.
+fn out_of_reach(view: &View<'_>, name: &VolumeName, node: &NodeName) -> Option<Link> {
+    let subject = Subject::Volume(name.clone());
+    let refusal = topology::refusal(view.whole(&subject)?, view.whole(&Subject::Node(node.clone()))?)?;
+    let message = format!("the volume may be used only where {refusal}, which does not hold of node {node}");
+    Some(
+        Link::new(&subject, "NodeAffinityMismatch", message, Verdict::Blocked)
+            .blocked_by(Subject::Node(node.clone()).json(), "is out of the volume's reach")
+            .act(safe(
+                "the pod has to be made anew on a node that the volume reaches: see what put it there (spec.nodeName, or \
+                 labels of the node that have changed)",
+                &["kubectl", "get", "nodes", "--show-labels"],
+            )),
+    )
 }
 
 fn of_pod(view: &View<'_>, subject: &Subject, pod: &Pod) -> Link {
@@ -166,12 +198,7 @@ fn of_pod(view: &View<'_>, subject: &Subject, pod: &Pod) -> Link {
         .since(since);
     }
     let phase = format!("{:?}", pod.status.phase);
-    let waiting = whole
-        .and_then(|pod| pod.pointer("/status/containerStatuses"))
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-        .find_map(|container| container.pointer("/state/waiting/reason").and_then(Value::as_str));
+    let waiting = whole.and_then(running::waiting_container);
     let state = waiting.map_or(phase, str::to_owned);
     let ends = if text("/metadata/deletionTimestamp").is_empty() { "" } else { "  Terminating" };
     let message = format!("on node {}", pod.spec.node_name);
@@ -180,50 +207,12 @@ fn of_pod(view: &View<'_>, subject: &Subject, pod: &Pod) -> Link {
         .since(since)
 }
 
-/// All is where it should be, and the kubelet says that it cannot mount it.
-fn not_mounted(view: &View<'_>, pod: &Pod) -> Option<Link> {
-    if pod.status.phase != PodPhase::Pending || pod.spec.node_name.is_empty() {
-        return None;
-    }
-    let node = &pod.spec.node_name;
-    let warning = last_warning(view, &pod.metadata.uid, &["FailedMount", "FailedMapVolume"])?;
-    let age = view.now().as_second() - pod.metadata.creation_timestamp?.as_second();
-    let verdict = if age > LONG { Verdict::Blocked } else { Verdict::Waiting };
-    let message = format!("the kubelet of {node} could not mount, and tries again: {}", warning.message);
-    let told = format!("got an error, told {} ago", age::between(warning.at, view.now()));
-    let field = format!("spec.nodeName={node}");
-    let link = Link::new(&Subject::Node(node.clone()), "MountError", message, verdict)
-        .blocked_by(Subject::Node(node.clone()).json(), told)
-        .next("Mount", Some("the kubelet's own pause is over: two minutes at most"))
-        .act(safe(
-            "read the kubelet's log there, and that of the driver's node plugin",
-            &["kubectl", "get", "pods", "-A", "--field-selector", &field],
-        ));
-    Some(link.detail(format!("on {node}")))
-}
-
 /// Whether a link is that of a claim which is being deleted and which kubelets mount all the same.
 fn is_protected(view: &View<'_>, link: &Link) -> bool {
     let name = |field| link.step.object.get(field).and_then(Value::as_str).unwrap_or_default();
     link.step.reason == claim::TERMINATING
         && get::<PersistentVolumeClaim>(view, &ClaimKey::new(name("namespace"), name("name")))
             .is_some_and(|claim| claim::may_be_mounted(&claim))
-}
-
-/// All is where it should be, and no kubelet is there to start the pod.
-fn not_started(view: &View<'_>, pod: &Pod) -> Option<Link> {
-    let node = get::<Node>(view, &pod.spec.node_name).filter(|node| !node.is_ready())?;
-    let name = &pod.spec.node_name;
-    if pod.status.phase != PodPhase::Pending {
-        return None;
-    }
-    let message = format!("node {name} is not Ready: its kubelet starts no pods");
-    let since = node.ready().and_then(|ready| ready.last_transition_time);
-    let link = Link::new(&Subject::Node(name.clone()), "NotReady", message, Verdict::Waiting)
-        .detail("not Ready")
-        .since(since)
-        .next("Start", Some("its kubelet reports again"));
-    Some(of_silent_node(name.as_str(), "the pod starts").into_iter().fold(link, Link::act))
 }
 
 /// A volume that cannot be attached yet; what the claim or volume says itself is left to it.

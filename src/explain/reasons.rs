@@ -19,8 +19,8 @@ const PAGES: &[(&str, &str)] = pages! {
     ForeignWriter HandleShared HeldByNode HoldsOtherVolume HoldsUnfitVolume LargerThanBest
     LeftToProvisioner LeftoverRecyclerPod LostMisbound LostReference LostVolumeMissing MalformedClaim
     MalformedSource ModeMismatch MountError NamedVolumeMismatch NamedVolumeMissing NamedVolumeTaken NoCapacity
-    NoClassAndNoMatch NoPodScheduled NoProvisioner NodeGone NodeNotManaged
-    NodeStatusRefused NotAttachable NotFound NotReady NotReclaimable ObjectUnreadable PhaseNotAvailable
+    NoClassAndNoMatch NoPodScheduled NoProvisioner NodeAffinityMismatch NodeGone NodeNotManaged
+    NodeStatusRefused NotAttachable NotFound NotReady NotReclaimable ObjectUnreadable PhaseNotAvailable PodNotStarted
     ProvisionerChanged ProvisionerError ProvisionerNotSeen ProvisionerSeen ProvisionerUnknown Provisioning
     ProvisioningError ProvisioningUnsupported Publishing Ready RecycleFailed Recycling Releasing
     Reserved ReservedForOther RestoreGrace Retained RetryBackoff SelectorMismatch Terminating TooSmall

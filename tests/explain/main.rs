@@ -144,7 +144,6 @@ const UNSHOWN: &[(&str, &str)] = &[
     ("ProvisioningUnsupported", "of a daemon with plugins of its own"),
     ("RecycleFailed", "of a daemon with plugins of its own"),
     ("Recycling", "of a daemon with plugins of its own"),
-    ("UsedByPods", "of a daemon with plugins of its own"),
 ];
 
 fn covered(seen: &BTreeSet<String>) -> Result<(), Failed> {

@@ -16,7 +16,7 @@ use std::{
 use crate::{
     attach_detach::desired::volume_name::VolumeId,
     binder::matching::predicate::claim_class,
-    explain::{snapshot::Snapshot, subject::Subject},
+    explain::{claim::ONE_POD, snapshot::Snapshot, subject::Subject},
     kube_api::{
         ids::{AttachmentName, ClaimKey, ClassName, DriverName, NodeName, PodKey, VolumeName},
         kinds::{ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
@@ -221,6 +221,9 @@ impl Plan<'_> {
         for key in claims_of(&pod) {
             let Some(claim) = self.claim(&key) else { continue };
             let volume = &claim.spec.volume_name;
+            if claim.spec.access_modes.iter().any(|mode| &**mode == ONE_POD) {
+                self.reads.insert(Read::PodsIn(key.namespace().to_owned()));
+            }
             if !node.is_empty() && !volume.is_empty() {
                 self.attached(volume, &BTreeSet::from([node.clone()]));
             }

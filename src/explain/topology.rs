@@ -1,0 +1,126 @@
+//! Whether a volume may be used on a node: its node affinity against the node's labels.
+//!
+//! In: both objects as they were read, whole. Out: the terms that the node does not fit, as a sentence. What cannot be
+//! evaluated speaks against nothing.
+//!
+//! kubelet: pkg/volume/util/util.go, CheckNodeAffinity; component-helpers/scheduling/corev1/nodeaffinity.
+
+use serde_json::Value;
+
+/// Why a volume may not be used on a node, if it may not.
+pub(super) fn refusal(volume: &Value, node: &Value) -> Option<String> {
+    let terms = volume.pointer("/spec/nodeAffinity/required/nodeSelectorTerms")?.as_array()?;
+    if terms.iter().any(|term| fits(term, node)) {
+        return None;
+    }
+    let terms: Vec<String> = terms.iter().map(told).collect();
+    Some(terms.join(", or "))
+}
+
+fn requirements<'a>(term: &'a Value, field: &str) -> impl Iterator<Item = &'a Value> {
+    term.get(field).and_then(Value::as_array).into_iter().flatten()
+}
+
+fn text<'a>(value: &'a Value, field: &str) -> &'a str {
+    value.get(field).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn values(requirement: &Value) -> Vec<&str> {
+    let values = requirement.get("values").and_then(Value::as_array).into_iter().flatten();
+    values.filter_map(Value::as_str).collect()
+}
+
+/// An empty term fits nothing.
+fn fits(term: &Value, node: &Value) -> bool {
+    let label = |key: &str| node.pointer("/metadata/labels").and_then(|labels| labels.get(key)?.as_str());
+    let field =
+        |key: &str| (key == "metadata.name").then(|| node.pointer("/metadata/name")?.as_str()).flatten();
+    let mut all = requirements(term, "matchExpressions")
+        .map(|one| holds(one, label(text(one, "key"))))
+        .chain(requirements(term, "matchFields").map(|one| holds(one, field(text(one, "key")))))
+        .peekable();
+    all.peek().is_some() && all.all(|holds| holds)
+}
+
+fn holds(requirement: &Value, found: Option<&str>) -> bool {
+    let values = values(requirement);
+    let number = |text: &str| text.parse::<i64>().ok();
+    let compared = || Some((number(found?)?, number(values.first()?)?));
+    match text(requirement, "operator") {
+        "In" => found.is_some_and(|found| values.contains(&found)),
+        "NotIn" => found.is_none_or(|found| !values.contains(&found)),
+        "Exists" => found.is_some(),
+        "DoesNotExist" => found.is_none(),
+        "Gt" => compared().is_some_and(|(found, limit)| found > limit),
+        "Lt" => compared().is_some_and(|(found, limit)| found < limit),
+        _ => true,
+    }
+}
+
+fn told(term: &Value) -> String {
+    let all = requirements(term, "matchExpressions").chain(requirements(term, "matchFields"));
+    let all: Vec<String> = all
+        .map(|one| {
+            let (key, values) = (text(one, "key"), values(one).join(" or "));
+            match text(one, "operator") {
+                "In" => format!("{key} is {values}"),
+                "NotIn" => format!("{key} is not {values}"),
+                "Exists" => format!("{key} is set"),
+                "DoesNotExist" => format!("{key} is not set"),
+                operator => format!("{key} {operator} {values}"),
+            }
+        })
+        .collect();
+    all.join(" and ")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_volume_may_be_used_where_one_of_its_terms_holds_as_a_whole() {
+        let node = json!({ "metadata": { "name": "a", "labels": { "zone": "z1", "rank": "7" } } });
+        let is = |key: &str, operator: &str, values: Value| json!({ "key": key, "operator": operator, "values": values });
+        let expressions = |all: Value| json!({ "matchExpressions": all });
+        let cases = [
+            (json!([]), Some("")),
+            (json!([{}]), Some("")),
+            (json!([expressions(json!([is("zone", "In", json!(["z1", "z2"]))]))]), None),
+            (json!([expressions(json!([is("zone", "In", json!(["z2", "z3"]))]))]), Some("zone is z2 or z3")),
+            (json!([expressions(json!([is("zone", "NotIn", json!(["z1"]))]))]), Some("zone is not z1")),
+            (json!([expressions(json!([is("other", "NotIn", json!(["z1"]))]))]), None),
+            (json!([expressions(json!([is("zone", "Exists", json!(null))]))]), None),
+            (json!([expressions(json!([is("zone", "DoesNotExist", json!(null))]))]), Some("zone is not set")),
+            (json!([expressions(json!([is("rank", "Gt", json!(["6"]))]))]), None),
+            (json!([expressions(json!([is("rank", "Lt", json!(["7"]))]))]), Some("rank Lt 7")),
+            (json!([{ "matchFields": [is("metadata.name", "In", json!(["a"]))] }]), None),
+            (
+                json!([{ "matchFields": [is("metadata.name", "In", json!(["b"]))] }]),
+                Some("metadata.name is b"),
+            ),
+            (
+                json!([expressions(json!([
+                    is("zone", "In", json!(["z1"])),
+                    is("rank", "In", json!(["8"]))
+                ]))]),
+                Some("zone is z1 and rank is 8"),
+            ),
+            (
+                json!([
+                    expressions(json!([is("zone", "In", json!(["z2"]))])),
+                    expressions(json!([is("rank", "In", json!(["7"]))])),
+                ]),
+                None,
+            ),
+        ];
+        for (terms, expected) in cases {
+            let volume =
+                json!({ "spec": { "nodeAffinity": { "required": { "nodeSelectorTerms": terms } } } });
+            assert_eq!(refusal(&volume, &node).as_deref(), expected, "{terms}");
+        }
+        assert_eq!(refusal(&json!({ "spec": {} }), &node), None);
+    }
+}
