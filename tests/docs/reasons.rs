@@ -54,7 +54,7 @@ const GROUPS: [Group; 7] = [
     Group {
         title: "Volumes of pods that cannot be attached yet",
         sources: &[("src/attach_detach/desired/state.rs", "impl WhyUnresolved ")],
-        added: &["MountError", "NoPodScheduled", "NotAttachable"],
+        added: &["MountError", "NoPodScheduled", "NodeAffinityMismatch", "NotAttachable", "PodNotStarted"],
     },
     Group {
         title: "All of these",
