@@ -52,6 +52,9 @@ const NOT_TAKEN: &str = "the server takes no such object";
 
 /// On any API server.
 const EVERYWHERE: &[Different] = &[
+    ("held-elsewhere", "pod/slow -n shop", "Waiting WaitingForAttacher", MADE_NOW),
+    ("held-elsewhere", "pod/twice -n shop", "Waiting DetachError", DELETED_NOW),
+    ("pods-without-fault-of-their-volumes", "pod/stays -n shop", "Waiting Terminating", DELETED_NOW),
     ("attacher-silent", "pod/old -n shop", "Waiting WaitingForAttacher", MADE_NOW),
     ("attacher-silent", "pv/pv-3", "Waiting DetachWaitingForAttacher", DELETED_NOW),
     ("attacher-silent", "pvc/made -n shop", "Waiting WaitingForProvisioner", MADE_NOW),
@@ -97,19 +100,13 @@ const ALONE: &[Different] = &[
 /// At rest, where kube-controller-manager's loops rule.
 const RULED: &[Different] = &[
     ("attachments", "pod/next -n shop", "Waiting WaitingForAttacher", "the attachment has been made"),
-    ("attachments", "pod/publishing -n shop", "Healthy Attached", "the node's status has been written"),
+    ("attachments", "pod/publishing -n shop", "Waiting PodNotStarted", "the node's status has been written"),
     ("claim-chosen", "pvc/data -n shop", "Healthy Bound", "the claim has been bound"),
     (
         "claims-in-progress",
         "pvc/changed -n shop",
         "Waiting WaitingForProvisioner",
         "the claim has been handed to the provisioner that its class names by now",
-    ),
-    (
-        "node-gone",
-        "pod/web-0 -n shop",
-        "Waiting WaitingForAttacher",
-        "the attachment on the pod's node has been made, also while the node that is gone is not known to be off",
     ),
     ("pods-that-cannot", "pod/stolen -n shop", "Blocked LostMisbound", "the claim has been declared Lost"),
     ("volumes-in-progress", "pv/pv-new", "Healthy Available", "the volume's phase has been written"),
