@@ -198,6 +198,20 @@ mod tests {
     };
 
     #[test]
+    fn e11_the_grace_after_a_restore_ends_once() {
+        let (now, second) = (Instant::now(), Duration::from_secs(1));
+        let mut grace = Grace::default();
+        for (left, ends_at, ends) in [
+            (None, None, false),
+            (Some(second), Some(now + second), false),
+            (None, None, true),
+            (None, None, false),
+        ] {
+            assert_eq!((grace.ends(left, now), grace.ends_at()), (ends, ends_at), "{left:?}");
+        }
+    }
+
+    #[test]
     fn s42_an_attachment_that_was_never_read_is_found_by_its_name_also_on_a_node_that_comes_later() {
         let objects = Arc::new(Objects::default());
         let node = |name: &str| {

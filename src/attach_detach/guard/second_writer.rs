@@ -342,6 +342,21 @@ mod tests {
     }
 
     #[test]
+    fn s14_what_a_watch_tells_again_is_no_news() {
+        let (now, absent) = (Instant::now(), NodeVolume::default());
+        let mut seen = attachment("1", false);
+        seen.metadata.resource_version = ResourceVersion(7);
+        for (listed, is_news) in [(6, true), (7, false), (8, false)] {
+            let mut second_writer = SecondController::default();
+            second_writer.listed(ResourceVersion(listed));
+            for is_news in [is_news, false] {
+                let sighting = second_writer.look_at(&"va".into(), Some(&seen), &absent, now);
+                assert_eq!(matches!(sighting, Some(Sighting::Created(..))), is_news, "{listed}");
+            }
+        }
+    }
+
+    #[test]
     fn s14_only_what_we_did_not_ask_for_is_foreign() {
         let [one, other, going] = [attachment("1", false), attachment("2", false), attachment("1", true)];
         let with = |known: Option<&VolumeAttachment>, change: fn(&mut NodeVolume)| {

@@ -209,9 +209,9 @@ mod tests {
 
     #[test]
     fn l15_a_turn_has_another_one_at_once_only_for_what_there_is_room_for() {
+        type Fill = fn(&mut WorkQueue, VolumeId);
         let (now, volume) = (Instant::now(), VolumeId::csi(&"d".into(), "h"));
         let room = |volumes, new_volumes, nodes| Room { volumes, new_volumes, nodes };
-        type Fill = fn(&mut WorkQueue, VolumeId);
         let begun: Fill = |queue, volume| queue.add(volume, Scope::All);
         let new: Fill = |queue, volume| queue.add_new(volume, Scope::All);
         let node: Fill = |queue, _| queue.add_node("n1".into());
@@ -249,5 +249,9 @@ mod tests {
         assert_eq!(queue.add_due(second(2), &actual), None);
         assert_eq!((queue.get_node(room), queue.get_node(room)), (Some("early".into()), None));
         assert_eq!(queue.next_at(), Some(second(3)));
+        let volume = VolumeId::csi(&"d".into(), "h");
+        queue.add_at(second(4), Key::Volume(volume.clone()));
+        assert_eq!(queue.add_due(second(4), &actual), None);
+        assert_eq!(queue.get(room), Some((volume, Scope::All)));
     }
 }

@@ -81,7 +81,9 @@ impl Recorder {
     /// Tells users and operators of something that rests on nothing before, either.
     pub fn extend(&mut self, events: Vec<Event>, reports: Vec<Report>) {
         self.events.extend(events);
-        reports.into_iter().for_each(|report| self.report(report));
+        for report in reports {
+            self.report(report);
+        }
     }
 
     /// This process leads from now on. What was under way before was not seen to begin, and a predecessor has told of
