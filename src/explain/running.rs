@@ -3,7 +3,6 @@
 //! In: the pod, its node, and the kubelet's last word. Out: the [`Link`] of what it waits for; none for a pod that runs or
 //! has ended.
 
-use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
 use super::{
@@ -17,7 +16,7 @@ use super::{
     view::{View, get},
 };
 use crate::kube_api::{
-    ids::{NodeName, PodKey},
+    ids::PodKey,
     kinds::{Narrow, Node, PersistentVolumeClaim, Pod, PodPhase},
 };
 
@@ -40,16 +39,11 @@ pub(super) fn link(view: &View<'_>, pod: &Pod) -> Option<Link> {
     shared(view, pod).or_else(|| not_mounted(view, pod)).or_else(|| Some(not_started(view, pod)))
 }
 
-/// Since when its node's kubelet has been silent, if it is.
-fn silence(view: &View<'_>, node: &NodeName) -> Option<Option<Timestamp>> {
-    let node = get::<Node>(view, node).filter(|node| !node.is_ready())?;
-    Some(node.ready().and_then(|ready| ready.last_transition_time))
-}
-
 /// No kubelet is there to start the pod, to end it, or to say whether it runs.
 fn silent(view: &View<'_>, pod: &Pod, until: &str) -> Option<Link> {
     let name = &pod.spec.node_name;
-    let since = silence(view, name)?;
+    let node = get::<Node>(view, name).filter(|node| !node.is_ready())?;
+    let since = node.ready().and_then(|ready| ready.last_transition_time);
     let is_long = since.is_some_and(|since| view.now().as_second() - since.as_second() > LONG);
     let what = match (pod.metadata.is_terminating(), pod.status.phase) {
         (true, _) => "its kubelet, which would end the pod, does not report",
