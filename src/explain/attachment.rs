@@ -3,6 +3,8 @@
 //! In: the verdict that attach/detach returned. Out: a [`Link`]; for a volume that another node holds, the link of that
 //! node, too, for there is where somebody has to act.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
@@ -19,12 +21,12 @@ use crate::{
     attach_detach::{
         decide::{csi::Waiting, force::Unforced},
         desired::volume_name::VolumeId,
-        dry_run::{NextWrite, NodeVolumeOutlook},
+        dry_run::{NextWrite, NodeVolumeOutlook, volume_of},
         tell::diagnostics::State,
     },
     kube_api::{
-        ids::{DriverName, NodeName, PodKey, VolumeName},
-        kinds::{CsiDriver, Node, Pod, VolumeAttachment},
+        ids::{ClaimKey, DriverName, NodeName, PodKey, VolumeName},
+        kinds::{CsiDriver, Narrow, Node, PersistentVolumeClaim, Pod, VolumeAttachment},
     },
 };
 
@@ -301,7 +303,13 @@ fn waits(
             .blocked_by(Subject::Node(conflict.node.clone()).json(), "holds the volume, or comes first")
             .next("Attach", Some("the volume is detached there")),
         Waiting::DetachWaitingForUnmount { unforced } | Waiting::DetachWaitingForNode { unforced } => {
-            unmounts(view, link(Verdict::Waiting), node, *unforced, node_object())
+            let link = link(Verdict::Waiting);
+            // A daemon has its own timer.
+            let is_guess = !view.snapshot.is_part() && matches!(view.missing::<Node>(node), Missing::Absent);
+            match last_user(view, volume, node).filter(|_| is_guess) {
+                Some(pod) => outlived(link, node, &pod),
+                None => unmounts(view, link, node, *unforced, node_object()),
+            }
         }
         Waiting::NodeGone => link(Verdict::Blocked).blocked_by(node_object(), "has no object").act(safe(
             "see why the node object is gone, or let the pod's controller make a pod on another",
@@ -330,6 +338,39 @@ fn waits(
         | Waiting::RetryBackoff { .. }
         | Waiting::NodeStatusRefused { .. } => link(Verdict::Waiting),
     }
+}
+
+/// A pod that is not gone and uses a volume on a node that is: of such a node the controller no longer counts it.
+fn last_user(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Option<PodKey> {
+    let is_bound_to_it = |key: &ClaimKey| {
+        let claim = get::<PersistentVolumeClaim>(view, key)?;
+        volume_of(view.objects(), &claim.spec.volume_name)
+    };
+    let mut users = BTreeSet::new();
+    view.objects().pods.for_each(|pod| {
+        let mut claims = pod.spec.volumes.iter().filter_map(|volume| pod.claim_of(volume));
+        if pod.spec.node_name == *node
+            && !pod.is_terminated()
+            && claims.any(|key| is_bound_to_it(&key).as_ref() == Some(volume))
+        {
+            users.insert(pod.key());
+        }
+    });
+    users.pop_first()
+}
+
+/// The node is gone, and its pod is not: the six minutes begin when it is.
+// KCM: pkg/controller/volume/attachdetach/reconciler, SetDetachRequestTime.
+fn outlived(mut link: Link, node: &NodeName, pod: &PodKey) -> Link {
+    link.step.message = format!(
+        "on {node}: the node has no object, and may still use the volume; kube-controller-manager detaches it by force six \
+         minutes after pod {pod} is gone, which has outlived the node"
+    );
+    let condition = format!("six minutes have passed since {pod} went, and {node} has not come back");
+    let link = link
+        .blocked_by(Subject::Pod(pod.clone()).json(), "is still there")
+        .next("ForceDetach", Some(&condition));
+    of_gone_node(node.as_str()).into_iter().fold(link, Link::act)
 }
 
 /// A kubelet is to unmount: it will, or it is silent and time may force, or nothing does.
