@@ -48,7 +48,8 @@ pub(super) fn of_silent_node(node: &str, then: &str) -> [Action; 3] {
 /// A node without an object holds a volume: there is nothing to taint.
 pub(super) fn of_gone_node(node: &str) -> [Action; 2] {
     let text = format!(
-        "if the machine of {node} runs, let it register again: the detach follows when its kubelet reports"
+        "if the machine of {node} runs, restart its kubelet, which registers only when it starts: the detach follows when \
+         it reports"
     );
     [safe(text, &["kubectl", "get", "nodes"]), never_by_hand()]
 }

@@ -23,8 +23,8 @@ use crate::{
     kube_api::{
         ids::{AttachmentName, Uid},
         kinds::{
-            ClaimRef, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, StorageClass,
-            VolumeAttachment,
+            ClaimPhase, ClaimRef, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, PodPhase,
+            StorageClass, VolumeAttachment,
         },
     },
 };
@@ -38,6 +38,11 @@ pub(super) const UNSEEN_CLOCK: &str =
 pub fn explain(snapshot: &Snapshot, subject: &Subject, assumptions: &Assumptions) -> Explanation {
     let view = View::new(snapshot, assumptions);
     let mut links = links(&view, subject);
+    if is_well_as_far_as_seen(&view, subject, &links) {
+        for link in links.iter_mut().filter(|link| link.verdict == Verdict::Forbidden) {
+            link.verdict = Verdict::Healthy;
+        }
+    }
     let is_missing = snapshot.is_absent(&subject.object())
         && view.whole(subject).is_none()
         && !matches!(subject, Subject::Node(_));
@@ -108,6 +113,21 @@ pub fn explain(snapshot: &Snapshot, subject: &Subject, assumptions: &Assumptions
     }
 }
 
+/// Whether an object says itself that it has what it needs: a claim that is bound, a pod that runs.
+fn is_well_as_far_as_seen(view: &View<'_>, subject: &Subject, links: &[Link]) -> bool {
+    match subject {
+        Subject::Claim(key) => {
+            let claim = get::<PersistentVolumeClaim>(view, key);
+            claim.is_some_and(|claim| {
+                claim.status.phase == ClaimPhase::Bound && !claim.metadata.is_terminating()
+            }) && links.first().is_some_and(|link| link.verdict == Verdict::Healthy)
+        }
+        Subject::Pod(key) => get::<Pod>(view, key)
+            .is_some_and(|pod| pod.status.phase == PodPhase::Running && !pod.metadata.is_terminating()),
+        _ => false,
+    }
+}
+
 /// Where the page about a reason is.
 pub(super) fn docs(reason: &str) -> Option<String> {
     reasons::page(reason).map(|_| format!("docs/reasons/{reason}.md"))
@@ -125,9 +145,18 @@ fn links(view: &View<'_>, subject: &Subject) -> Vec<Link> {
         }
         Subject::Claim(key) => pod::of_claim(view, key, None),
         Subject::Volume(name) => {
+            // Another one of the same name is not its claim, unless that says so.
+            let is_its = |reference: &ClaimRef| {
+                get::<PersistentVolumeClaim>(view, &reference.key()).is_some_and(|claim| {
+                    reference.uid.is_empty()
+                        || reference.uid == claim.metadata.uid
+                        || claim.spec.volume_name == *name
+                })
+            };
             let claim = get::<PersistentVolume>(view, name)
-                .and_then(|volume| volume.spec.claim_ref.as_ref().map(ClaimRef::key))
-                .filter(|key| get::<PersistentVolumeClaim>(view, key).is_some());
+                .and_then(|volume| volume.spec.claim_ref.clone())
+                .filter(is_its)
+                .map(|reference| reference.key());
             let mut links = pod::of_volume(view, name, None);
             links.extend(claim.map(|key| claim::link(view, &key)));
             links

@@ -2,6 +2,8 @@
 //!
 //! In: the reason that the binder's decision returned. Out: a [`Link`], and for a claim without volume its candidates.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::{api::core::v1::Event, jiff::Timestamp};
 
 use super::{
@@ -23,7 +25,7 @@ use crate::{
     },
     kube_api::{
         ids::{ClaimKey, PodKey, Uid},
-        kinds::{ClaimPhase, Narrow, PersistentVolume, PersistentVolumeClaim, Pod},
+        kinds::{ClaimPhase, ClaimRef, Narrow, PersistentVolume, PersistentVolumeClaim, Pod, VolumePhase},
     },
     state::Objects,
 };
@@ -113,7 +115,10 @@ fn settled(view: &View<'_>, claim: &PersistentVolumeClaim) -> Link {
         return Link::new(&subject, "Bound", message, Verdict::Healthy);
     };
     let finalizers: Vec<&str> = claim.metadata.finalizers.iter().map(|it| &**it).collect();
-    let users: Vec<String> = users(view.objects(), &key).iter().map(ToString::to_string).collect();
+    let users = users(view.objects(), &key);
+    let stays = |pod: &&PodKey| get::<Pod>(view, pod).is_some_and(|pod| !pod.metadata.is_terminating());
+    let staying = users.iter().find(stays).cloned();
+    let users: Vec<String> = users.iter().map(ToString::to_string).collect();
     let (told, until) = if users.is_empty() {
         (String::new(), "the finalizers are gone".to_owned())
     } else {
@@ -121,10 +126,16 @@ fn settled(view: &View<'_>, claim: &PersistentVolumeClaim) -> Link {
         (format!("; pods that use it: {users}"), format!("these pods have ended: {users}"))
     };
     let message = format!("claim {key} is being deleted and waits for {}{told}", finalizers.join(", "));
-    Link::new(&subject, TERMINATING, message, Verdict::Waiting)
-        .next("Delete", Some(&until))
-        .since(Some(*deleted))
-        .act(never("take the finalizer off by hand: a pod may still write to the volume"))
+    let verdict = if staying.is_some() { Verdict::Blocked } else { Verdict::Waiting };
+    let mut link =
+        Link::new(&subject, TERMINATING, message, verdict).next("Delete", Some(&until)).since(Some(*deleted));
+    if let Some(pod) = staying {
+        let text = "no one has asked these pods to end. If the claim is to go, with its data if the policy is Delete: end \
+                    them, or scale down what owns them";
+        let command = ["kubectl", "describe", "pod", pod.name(), "-n", pod.namespace()];
+        link = link.blocked_by(Subject::Pod(pod.clone()).json(), "uses the claim").act(care(text, &command));
+    }
+    link.act(never("take the finalizer off by hand: a pod may still write to the volume"))
 }
 
 /// Whether kubelets start pods with a claim although it is being deleted.
@@ -205,10 +216,37 @@ fn of_reason(
         let why = if is_asked_next { "is about to be asked for a volume".to_owned() } else { why };
         link = link.blocked_by(object, why);
     }
-    for action in actions(&key, claim, reason) {
+    for action in earlier(view, claim).into_iter().chain(actions(&key, claim, reason)) {
         link = link.act(action);
     }
     writes::of_claim(link, write)
+}
+
+/// The volume of an earlier claim of the same name is kept: who made the claim anew may want what is on it.
+fn earlier(view: &View<'_>, claim: &PersistentVolumeClaim) -> Option<Action> {
+    let key = claim.key();
+    if !claim.spec.volume_name.is_empty() {
+        return None;
+    }
+    let mut kept = BTreeSet::new();
+    view.objects().volumes.for_each(|volume| {
+        let is_of_earlier = |reference: &ClaimRef| {
+            reference.key() == key && !reference.uid.is_empty() && reference.uid != claim.metadata.uid
+        };
+        if volume.status.phase == VolumePhase::Released
+            && volume.spec.claim_ref.as_ref().is_some_and(is_of_earlier)
+        {
+            kept.insert(volume.metadata.name.to_string());
+        }
+    });
+    let volume = kept.pop_first()?;
+    Some(care(
+        format!(
+            "{volume} is the volume of an earlier claim of this name, and has its data: to have it, free it for this claim; \
+             the command shows the proof and sends nothing without --yes"
+        ),
+        &["mooring", "repair", "free", &volume],
+    ))
 }
 
 /// A pod that uses the claim is on a node, and the scheduler, which would have chosen one for the claim, was not asked.

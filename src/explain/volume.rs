@@ -54,7 +54,7 @@ pub(super) fn link(view: &View<'_>, name: &VolumeName) -> Link {
     let place = view.volume(name);
     let link = match place.reason.as_deref() {
         Some(reason) => of_reason(view, &subject, (reason, place.write)),
-        None => writes::of_volume(settled(&subject, &volume), place.write),
+        None => writes::of_volume(settled(view, &subject, &volume), place.write),
     };
     let link = match volume.metadata.deletion_timestamp.as_deref() {
         Some(deleted) => {
@@ -81,7 +81,7 @@ pub(super) fn link(view: &View<'_>, name: &VolumeName) -> Link {
     link.detail(detail.join("  "))
 }
 
-fn settled(subject: &Subject, volume: &PersistentVolume) -> Link {
+fn settled(view: &View<'_>, subject: &Subject, volume: &PersistentVolume) -> Link {
     let claim = volume.spec.claim_ref.as_ref().map(ClaimRef::key);
     match (volume.status.phase, claim) {
         (VolumePhase::Bound, Some(claim)) => {
@@ -89,9 +89,16 @@ fn settled(subject: &Subject, volume: &PersistentVolume) -> Link {
         }
         (VolumePhase::Released, Some(claim)) => {
             let name = volume.metadata.name.as_str();
-            let message = format!(
-                "claim {claim} is gone, and the volume is kept with its data: no other claim takes it"
-            );
+            let message = if get::<PersistentVolumeClaim>(view, &claim).is_some() {
+                format!(
+                    "its claim {claim} is gone, and another of that name is there, which does not take it: the volume is \
+                     kept with its data"
+                )
+            } else {
+                format!(
+                    "claim {claim} is gone, and the volume is kept with its data: no other claim takes it"
+                )
+            };
             Link::new(subject, "Retained", message, Verdict::Healthy)
                 .act(care(
                     "to give it to a new claim WITH the data that is on it; the command shows the request and sends \

@@ -15,6 +15,9 @@ use crate::{
     kube_api::ids::{ClassName, PodKey},
 };
 
+/// A disk may be written from two machines: told first, however many pods wait for something else.
+pub(super) const ATTACHED_TWICE: &str = "ExclusiveAttachedTwice";
+
 /// So many objects are named; the others are counted.
 const EXAMPLES: usize = 3;
 
@@ -140,7 +143,9 @@ impl Groups {
         findings.sort_by(|one, other| {
             let key = |finding: &Finding| {
                 let oldest = finding.oldest.unwrap_or(Timestamp::MAX);
-                (finding.severity, Reverse(finding.pods), oldest, Reverse(finding.count), finding.reason)
+                let harms = finding.reason == ATTACHED_TWICE;
+                let waits = (Reverse(finding.pods), oldest, Reverse(finding.count));
+                (Reverse(harms), finding.severity, waits, finding.reason)
             };
             key(one).cmp(&key(other)).then_with(|| one.about.cmp(&other.about))
         });

@@ -3,16 +3,13 @@
 //!
 //! In: the tables, and what the controllers say of them. Out: groups. Each table is read once.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
     Severity,
-    groups::{Cause, Groups, Victim},
+    groups::{ATTACHED_TWICE, Cause, Groups, Victim},
     writers::in_phase_since,
 };
 use crate::{
@@ -170,14 +167,14 @@ fn look_at_attachments(
     attachments: &BTreeMap<AttachmentName, std::sync::Arc<VolumeAttachment>>,
     groups: &mut Groups,
 ) {
-    let mut places: BTreeMap<(&str, &str), BTreeSet<&NodeName>> = BTreeMap::new();
+    let mut places: BTreeMap<(&str, &str), BTreeMap<&NodeName, &VolumeAttachment>> = BTreeMap::new();
     for (name, attachment) in attachments {
         let node = &attachment.spec.node_name;
         let driver = &attachment.spec.attacher;
         let csi =
             source(attachment, volumes).filter(|spec| is_exclusive(spec)).and_then(|spec| spec.csi.as_ref());
         if let Some(csi) = csi {
-            places.entry((csi.driver.as_str(), &csi.volume_handle)).or_default().insert(node);
+            places.entry((csi.driver.as_str(), &csi.volume_handle)).or_default().insert(node, attachment);
         }
         let subject = Subject::Attachment(name.clone());
         let created = attachment.metadata.creation_timestamp;
@@ -207,23 +204,27 @@ fn look_at_attachments(
         }
     }
     for ((driver, handle), nodes) in places.into_iter().filter(|(_, nodes)| nodes.len() > 1) {
-        let names: Vec<&str> = nodes.iter().map(|node| node.as_str()).collect();
+        let named = |attached: bool| {
+            let there = nodes.iter().filter(|(_, attachment)| attachment.status.attached == attached);
+            there.map(|(node, _)| node.as_str()).collect::<Vec<_>>().join(", ")
+        };
+        let told: Vec<String> = [(true, "attached to"), (false, "being attached to")]
+            .into_iter()
+            .map(|(attached, word)| (named(attached), word))
+            .filter(|(nodes, _)| !nodes.is_empty())
+            .map(|(nodes, word)| format!("{word} {nodes}"))
+            .collect();
+        // The page of the volume shows all its nodes.
+        let volume =
+            nodes.values().find_map(|attachment| attachment.spec.source.persistent_volume_name.clone());
         let id = VolumeId::csi(&driver.into(), handle);
-        for node in nodes {
-            let victim = Victim {
-                subject: Subject::Attachment(id.attachment_name(node)),
-                unit: "attachment",
-                since: None,
-                next_at: None,
-            };
-            let cause = Cause {
-                severity: Severity::Blocked,
-                reason: "ExclusiveAttachedTwice",
-                about: handle.to_owned(),
-            };
-            groups.note(cause, victim, || {
-                format!("{handle} is for one node alone and attached to {}", names.join(", "))
-            });
+        let attachments = nodes.keys().map(|node| Subject::Attachment(id.attachment_name(node)));
+        let subjects = volume.map(Subject::Volume).into_iter().chain(attachments).take(nodes.len());
+        for subject in subjects {
+            let victim = Victim { subject, unit: "attachment", since: None, next_at: None };
+            let cause =
+                Cause { severity: Severity::Blocked, reason: ATTACHED_TWICE, about: handle.to_owned() };
+            groups.note(cause, victim, || format!("{handle} is for one node alone, {}", told.join(", and ")));
         }
     }
 }

@@ -142,7 +142,12 @@ pub(super) fn delete(snapshot: &Snapshot, assumptions: &Assumptions, name: &Node
         }
     }
     freed(&mut story, &before, name, late.iter());
-    let alive = if is_ready { "; it is READY, and its kubelet makes the object anew" } else { "" };
+    // kubelet: pkg/kubelet/kubelet_node_status.go, registerWithAPIServer: once in its life.
+    let alive = if is_ready {
+        "; it is READY: its machine runs on, and makes the object anew only when its kubelet is restarted"
+    } else {
+        ""
+    };
     story.summary = format!(
         "{} removed, {} detached by force when time is up{alive}",
         age::counted(pods.len(), "pod"),
