@@ -12,6 +12,7 @@ use super::{
     candidates::{self, modes, quantity},
     links::{Link, program},
     report::{Action, Candidate, Verdict},
+    resize,
     said::last_warning,
     sidecars::Sidecar,
     subject::Subject,
@@ -111,6 +112,9 @@ fn settled(view: &View<'_>, claim: &PersistentVolumeClaim) -> Link {
     let key = claim.key();
     let subject = Subject::Claim(key.clone());
     let Some(deleted) = claim.metadata.deletion_timestamp.as_deref() else {
+        if let Some(link) = resize::link(view, claim) {
+            return link;
+        }
         let message = format!("bound to {}", claim.spec.volume_name);
         return Link::new(&subject, "Bound", message, Verdict::Healthy);
     };

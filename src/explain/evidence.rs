@@ -4,7 +4,7 @@
 
 use std::cmp::Reverse;
 
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
 use super::{
@@ -69,7 +69,11 @@ pub(super) fn timeline(view: &View<'_>, chain: &[ObjectRef]) -> Vec<Happened> {
         if let Some(at) = time("/metadata/creationTimestamp") {
             past.push(Happened { at, text: format!("{object} was created") });
         }
-        if let Some(at) = time("/metadata/deletionTimestamp") {
+        if let Some(over) = time("/metadata/deletionTimestamp") {
+            // It is when the grace that was given is over.
+            let grace = whole.pointer("/metadata/deletionGracePeriodSeconds").and_then(Value::as_i64);
+            let grace = SignedDuration::from_secs(grace.unwrap_or_default());
+            let at = over.checked_sub(grace).unwrap_or(over);
             past.push(Happened { at, text: format!("the deletion of {object} was asked for") });
         }
         if let ObjectRef::Node(name) = object

@@ -33,6 +33,7 @@ pub mod read;
 pub mod reasons;
 pub mod repair;
 pub mod report;
+mod resize;
 mod running;
 mod said;
 pub mod sidecars;

@@ -30,6 +30,9 @@ use crate::{
 /// Reasons of claims that end when the pod has a node.
 const WAITS_FOR_POD: [&str; 2] = ["WaitingForFirstConsumer", "WaitingForScheduling"];
 
+/// Reasons of claims that keep no pod from running.
+const NO_HINDRANCE: [&str; 2] = ["ModifyingAttributes", "Resizing"];
+
 /// A pod that nobody has taken up or away for longer than that, in seconds, needs a person: the garbage collector looks
 /// every 20 seconds.
 const LONG: i64 = 5 * 60;
@@ -77,6 +80,9 @@ pub(super) fn links(view: &View<'_>, key: &PodKey) -> Vec<Link> {
         let Some(claim) = claim else { continue };
         links.extend(of_claim(view, &claim, Some(&pod.spec.node_name)));
         links.extend(unresolved);
+    }
+    for link in links.iter_mut().filter(|link| NO_HINDRANCE.contains(&link.step.reason.as_str())) {
+        link.verdict = Verdict::Healthy;
     }
     if !pod.spec.node_name.is_empty() {
         // It is still mounted: what it waits for is the pod's end.

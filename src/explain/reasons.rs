@@ -18,12 +18,12 @@ const PAGES: &[(&str, &str)] = pages! {
     DriverNotRegistered DynamicProvisioningDisabled FlexVolumeUnsupported Forbidden ForeignAttachment
     ForeignWriter HandleShared HeldByNode HoldsOtherVolume HoldsUnfitVolume LargerThanBest
     LeftToProvisioner LeftoverRecyclerPod LostMisbound LostReference LostVolumeMissing MalformedClaim
-    MalformedSource ModeMismatch MountError NamedVolumeMismatch NamedVolumeMissing NamedVolumeTaken NoCapacity
+    MalformedSource ModeMismatch ModifyingAttributes MountError NamedVolumeMismatch NamedVolumeMissing NamedVolumeTaken NoCapacity
     NoClassAndNoMatch NoPodScheduled NoProvisioner NodeAffinityMismatch NodeGone NodeNotManaged
     NodeStatusRefused NotAttachable NotFound NotReady NotReclaimable ObjectUnreadable PhaseNotAvailable PodNotStarted
     ProvisionerChanged ProvisionerError ProvisionerNotSeen ProvisionerSeen ProvisionerUnknown Provisioning
     ProvisioningError ProvisioningUnsupported Publishing Ready RecycleFailed Recycling Releasing
-    Reserved ReservedForOther RestoreGrace Retained RetryBackoff SelectorMismatch Terminating TooSmall
+    Reserved ReservedForOther Resizing RestoreGrace Retained RetryBackoff SelectorMismatch Terminating TooSmall
     Unbinding Uncertain UnknownBindingMode UsedByPods VolumeBoundElsewhere VolumeBusy VolumeMissing
     WaitingForAttacher WaitingForDeletion WaitingForFirstConsumer WaitingForProvisioner
     WaitingForScheduling WaitingForVolumeAttachment

@@ -34,7 +34,7 @@ const GROUPS: [Group; 7] = [
     Group {
         title: "Claims",
         sources: &[("src/binder/tell/reason.rs", "impl ClaimReason ")],
-        added: &["ProvisionerError", "ProvisionerNotSeen"],
+        added: &["ModifyingAttributes", "ProvisionerError", "ProvisionerNotSeen", "Resizing"],
     },
     Group {
         title: "Volumes",

@@ -44,8 +44,9 @@ impl DrainView {
         };
         match self.cordoned {
             Some(true) => state.push_str(", cordoned"),
-            Some(false) => state.push_str(", takes new pods"),
-            None => {}
+            // One that is not Ready has taints that keep new pods away.
+            Some(false) if self.ready => state.push_str(", takes new pods"),
+            Some(false) | None => {}
         }
         let count = |stage| self.volumes.iter().filter(|it| it.stage == stage).count();
         let mut counts = vec![age::counted(self.volumes.len(), "volume")];

@@ -4,7 +4,11 @@
 
 use serde_json::json;
 
-use super::{Findings, FreeFor, Proposal, attached_to, claimants, listed, patch, relink::next, twins};
+use super::{
+    Findings, FreeFor, Proposal, attached_to, claimants, listed, patch,
+    relink::{next, suits},
+    twins,
+};
 use crate::{
     binder::{
         act::write::WriteKind,
@@ -82,6 +86,9 @@ pub(super) fn propose(
         "it is attached to no node",
         format!("it is still attached to {}: its last user may write yet", listed(&nodes)),
     );
+    if let Some(claim) = snapshot.objects.claims.get(&owner).filter(|_| whom == FreeFor::SameName) {
+        suits(&claim, &volume, findings);
+    }
     let twins = twins(snapshot, &volume);
     findings.demand(
         twins.is_empty(),

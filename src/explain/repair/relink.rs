@@ -168,7 +168,7 @@ fn look(
     );
 }
 
-fn suits(claim: &PersistentVolumeClaim, volume: &PersistentVolume, findings: &mut Findings) {
+pub(super) fn suits(claim: &PersistentVolumeClaim, volume: &PersistentVolume, findings: &mut Findings) {
     let mismatch = Requirements::of(claim).map(|requirements| {
         let mut reserved = volume.clone();
         reserved.spec.claim_ref = None;

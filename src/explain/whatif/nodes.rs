@@ -22,6 +22,10 @@ use crate::{
 /// KCM: pkg/util/taints, `TaintNodeOutOfService`.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
+/// Pods without such volumes are in no table.
+const UNCOUNTED: &str =
+    "only pods with volumes that may be attached are counted: what befalls them befalls the others, too";
+
 pub(super) fn taint(snapshot: &Snapshot, assumptions: &Assumptions, name: &NodeName) -> Story {
     let Some(node) = snapshot.objects.nodes.get(name) else {
         return Story::missing(snapshot, &ObjectRef::Node(name.clone()));
@@ -65,6 +69,7 @@ pub(super) fn taint(snapshot: &Snapshot, assumptions: &Assumptions, name: &NodeN
     if node.is_ready() {
         story.summary.push_str("; the node is READY: pods may still write");
     }
+    story.assume(UNCOUNTED);
     story.assume("taint eviction removes pods that do not tolerate the taint (effect NoExecute)");
     story.assume(
         "pod garbage collection removes ending pods of a node that is not Ready, without its kubelet",
@@ -153,6 +158,7 @@ pub(super) fn delete(snapshot: &Snapshot, assumptions: &Assumptions, name: &Node
         age::counted(pods.len(), "pod"),
         age::counted(late.len(), "volume")
     );
+    story.assume(UNCOUNTED);
     story.assume("pod garbage collection removes the pods of a node that is gone, after some forty seconds");
     story.assume("six minutes begin when the node is gone and no pod wants the volume there");
     story
@@ -172,6 +178,7 @@ pub(super) fn cordon(snapshot: &Snapshot, assumptions: &Assumptions, name: &Node
         ),
         ..Story::default()
     };
+    story.assume(UNCOUNTED);
     story.assume("the scheduler gives the node no new pods; those it has run on");
     story.assume("a pod that ends here may not come back here, where its volume can be on this node alone");
     story
