@@ -17,6 +17,7 @@ use super::{
     snapshot::Snapshot,
     subject::Subject,
     view::{Missing, View, get},
+    volume,
 };
 use crate::{
     attach_detach::dry_run::volume_of,
@@ -47,8 +48,17 @@ pub fn explain(snapshot: &Snapshot, subject: &Subject, assumptions: &Assumptions
         && view.whole(subject).is_none()
         && !matches!(subject, Subject::Node(_));
     let worst = links.iter().map(|link| link.verdict).max().unwrap_or(Verdict::Healthy);
-    // Of a claim that is being deleted people ask why it is still there, not why its volume gets nowhere.
-    let is_own = |link: &Link| matches!(subject, Subject::Claim(_)) && link.step.reason == claim::TERMINATING;
+    // Of what is being deleted people ask why it is still there, not why its volume gets nowhere.
+    let is_own = |link: &Link| {
+        link.step.reason == claim::TERMINATING
+            && match subject {
+                Subject::Claim(_) => true,
+                Subject::Volume(name) => {
+                    get::<PersistentVolume>(&view, name).is_some_and(|volume| volume::is_kept(&volume))
+                }
+                _ => false,
+            }
+    };
     let (worst, deciding) = match links.first().filter(|link| is_own(link)) {
         Some(own) => (own.verdict, 0),
         None => (worst, links.iter().rposition(|link| link.verdict == worst).unwrap_or_default()),

@@ -187,6 +187,9 @@ fn of_reason(
         return Link::new(&subject, "Forbidden", message, Verdict::Forbidden);
     }
     if let ClaimReason::WaitsForProvisioner(driver) = reason {
+        if claim.spec.selector.is_some() {
+            return selected(&subject, claim, driver);
+        }
         let asked = asked(view, claim);
         let told = failed_provisioner(view, &subject, driver, (claim, asked));
         if let Some(link) = told.or_else(|| absent_provisioner(view, &subject, driver, asked)) {
@@ -224,6 +227,31 @@ fn of_reason(
         link = link.act(action);
     }
     writes::of_claim(link, write)
+}
+
+/// A claim that asks for a volume of certain labels, in a class whose volumes are made when they are asked for.
+// external-provisioner: pkg/controller/controller.go, "claim Selector is not supported".
+fn selected(subject: &Subject, claim: &PersistentVolumeClaim, driver: &str) -> Link {
+    let message = format!(
+        "the claim has a selector, so that it takes a volume that is there, and none fits; {driver} makes no volume for a \
+         claim with a selector"
+    );
+    Link::new(subject, "WaitingForProvisioner", message, Verdict::Blocked)
+        .blocked_by(program("Provisioner", driver), "refuses claims with a selector")
+        .next("Bind", Some("a volume that the selector takes is there"))
+        .act(safe(
+            "make the claim anew without the selector, or create a volume with these labels",
+            &[
+                "kubectl",
+                "get",
+                "pvc",
+                claim.metadata.name.as_str(),
+                "-n",
+                claim.metadata.namespace.as_str(),
+                "-o",
+                "yaml",
+            ],
+        ))
 }
 
 /// The volume of an earlier claim of the same name is kept: who made the claim anew may want what is on it.

@@ -213,12 +213,21 @@ fn of_pod(view: &View<'_>, subject: &Subject, pod: &Pod) -> Link {
         .since(since)
 }
 
-/// Whether a link is that of a claim which is being deleted and which kubelets mount all the same.
+/// Whether a link is that of a claim or volume which is being deleted and which kubelets mount all the same.
 fn is_protected(view: &View<'_>, link: &Link) -> bool {
-    let name = |field| link.step.object.get(field).and_then(Value::as_str).unwrap_or_default();
-    link.step.reason == claim::TERMINATING
-        && get::<PersistentVolumeClaim>(view, &ClaimKey::new(name("namespace"), name("name")))
-            .is_some_and(|claim| claim::may_be_mounted(&claim))
+    let text = |field| link.step.object.get(field).and_then(Value::as_str).unwrap_or_default();
+    if link.step.reason != claim::TERMINATING {
+        return false;
+    }
+    match Subject::new(text("kind"), text("namespace"), text("name")) {
+        Ok(Subject::Claim(key)) => {
+            get::<PersistentVolumeClaim>(view, &key).is_some_and(|claim| claim::may_be_mounted(&claim))
+        }
+        Ok(Subject::Volume(name)) => {
+            get::<PersistentVolume>(view, &name).is_some_and(|volume| volume::is_kept(&volume))
+        }
+        _ => false,
+    }
 }
 
 /// A volume that cannot be attached yet; what the claim or volume says itself is left to it.

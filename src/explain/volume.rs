@@ -26,6 +26,9 @@ use crate::{
     },
 };
 
+/// The finalizer that keeps a volume as long as a claim is bound to it.
+pub(super) const PROTECTION: &str = "kubernetes.io/pv-protection";
+
 /// The link of a volume.
 pub(super) fn link(view: &View<'_>, name: &VolumeName) -> Link {
     let subject = Subject::Volume(name.clone());
@@ -59,14 +62,19 @@ pub(super) fn link(view: &View<'_>, name: &VolumeName) -> Link {
     let link = match volume.metadata.deletion_timestamp.as_deref() {
         Some(deleted) => {
             let finalizers: Vec<&str> = volume.metadata.finalizers.iter().map(|it| &**it).collect();
-            let message = format!(
-                "{}; volume {name} is being deleted and waits for {}",
-                link.step.message,
-                finalizers.join(", ")
-            );
+            let kept_for = volume.spec.claim_ref.as_ref().filter(|_| is_kept(&volume)).map(ClaimRef::key);
+            let finalizers = finalizers.join(", ");
+            let (why, until) = match kept_for {
+                Some(claim) => (
+                    format!("stays as long as claim {claim} is bound to it ({finalizers})"),
+                    format!("claim {claim} is gone"),
+                ),
+                None => (format!("waits for {finalizers}"), "the finalizers are gone".to_owned()),
+            };
+            let message = format!("{}; volume {name} is being deleted and {why}", link.step.message);
             let verdict = link.verdict.max(Verdict::Waiting);
             Link::new(&subject, claim::TERMINATING, message, verdict)
-                .next("Delete", Some("the finalizers are gone"))
+                .next("Delete", Some(&until))
                 .since(Some(*deleted))
         }
         None => link,
@@ -79,6 +87,13 @@ pub(super) fn link(view: &View<'_>, name: &VolumeName) -> Link {
         format!("{:?}", volume.status.phase),
     ];
     link.detail(detail.join("  "))
+}
+
+/// Whether a volume that is being deleted is kept for its claim, and serves it.
+// KCM: pkg/controller/volume/pvprotection.
+pub(super) fn is_kept(volume: &PersistentVolume) -> bool {
+    volume.status.phase == VolumePhase::Bound
+        && volume.metadata.finalizers.iter().any(|finalizer| &**finalizer == PROTECTION)
 }
 
 fn settled(view: &View<'_>, subject: &Subject, volume: &PersistentVolume) -> Link {

@@ -21,6 +21,7 @@ use crate::{
         sidecars::{Presence, Sidecar, Sidecars, attacher_finalizer},
         snapshot::Snapshot,
         subject::Subject,
+        volume,
     },
     kube_api::{
         ids::{AttachmentName, ClaimKey, NodeName, VolumeName},
@@ -30,7 +31,6 @@ use crate::{
     },
 };
 
-const PV_PROTECTION: &str = "kubernetes.io/pv-protection";
 const PROVISIONER_FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
 
 pub(super) fn look(snapshot: &Snapshot, outlooks: &Outlooks, sidecars: &Sidecars<'_>, groups: &mut Groups) {
@@ -235,7 +235,7 @@ fn is_absent(sidecars: &Sidecars<'_>, driver: &str, sidecar: Sidecar) -> bool {
 
 /// Who would have to take a finalizer from a volume, if it will not.
 fn volume_finalizer(finalizer: &str, volume: &PersistentVolume, sidecars: &Sidecars<'_>) -> Option<String> {
-    if finalizer == PV_PROTECTION && volume.status.phase != VolumePhase::Bound {
+    if finalizer == volume::PROTECTION && volume.status.phase != VolumePhase::Bound {
         return Some("the pv-protection controller, though the volume is not Bound".to_owned());
     }
     let csi = volume.spec.csi.as_ref()?;
