@@ -80,6 +80,17 @@ fn code(mismatch: Mismatch, volume: &PersistentVolume) -> &'static str {
     }
 }
 
+/// All that keeps a volume from suiting a claim that names it, with the facts.
+pub(super) fn unsuited(volume: &PersistentVolume, claim: &PersistentVolumeClaim, now: Timestamp) -> String {
+    let all = all_mismatches(volume, claim).unwrap_or_default();
+    let of_kind = |it: &&Mismatch| {
+        !matches!(it, Mismatch::Taken | Mismatch::Phase | Mismatch::Selector | Mismatch::Terminating)
+    };
+    let told =
+        all.iter().filter(of_kind).map(|it| format!("{} {}", it.code(), detail(*it, volume, claim, now)));
+    told.collect::<Vec<_>>().join("; ")
+}
+
 /// The facts behind a mismatch.
 fn detail(
     mismatch: Mismatch,

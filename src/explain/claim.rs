@@ -208,6 +208,16 @@ fn of_reason(
         ClaimReason::WaitsForProvisioner(driver) => {
             format!("provisioner {driver} was asked for a volume, and has not made it yet")
         }
+        ClaimReason::NamedMismatched(name, _) | ClaimReason::HoldsMismatched(name, _) => {
+            match get::<PersistentVolume>(view, name).map(|it| candidates::unsuited(&it, claim, view.now())) {
+                Some(unsuited) if !unsuited.is_empty() => {
+                    let is_named = matches!(reason, ClaimReason::NamedMismatched(..));
+                    let how = if is_named { "the claim names" } else { "is reserved for the claim" };
+                    format!("volume {:?}, which {how}, does not suit it: {unsuited}", name.as_str())
+                }
+                _ => reason.to_string(),
+            }
+        }
         ClaimReason::NamedTaken(name, other) if *other == key => format!(
             "volume {name:?}, which the claim names, still belongs to an earlier claim of the same name that is gone",
             name = name.as_str()
@@ -418,8 +428,9 @@ fn next(reason: &ClaimReason) -> Option<(&'static str, Option<&'static str>)> {
         }
         ClaimReason::NoClass(_) => ("Recheck", Some("the class appears")),
         ClaimReason::NamedMissing(_) => ("Recheck", Some("a volume of that name appears")),
-        ClaimReason::NamedTaken(..) | ClaimReason::NamedMismatched(..) => {
-            ("Recheck", Some("the volume changes"))
+        ClaimReason::NamedTaken(..) => ("Recheck", Some("the volume changes")),
+        ClaimReason::NamedMismatched(..) => {
+            ("Recheck", Some("the volume suits it, or the claim is made anew"))
         }
         ClaimReason::NotProvisioned(_) => ("Provision", Some("after a pause that grows with each try")),
         _ => return None,
@@ -505,7 +516,14 @@ fn actions(key: &ClaimKey, claim: &PersistentVolumeClaim, reason: &ClaimReason) 
         ClaimReason::NamedTaken(volume, _) | ClaimReason::NamedMismatched(volume, _) => {
             let command = explain("pv", volume.as_str());
             let command: Vec<&str> = command.iter().map(String::as_str).collect();
-            vec![safe("see what the volume is, and for whom", &command)]
+            let mut actions = vec![safe("see what the volume is, and for whom", &command)];
+            if matches!(reason, ClaimReason::NamedMismatched(..)) {
+                actions.push(safe(
+                    "make the claim anew with what the volume has: a claim's class and modes cannot be changed",
+                    &["kubectl", "get", "pvc", name, "-n", namespace, "-o", "yaml"],
+                ));
+            }
+            actions
         }
         ClaimReason::LostVolume(_) | ClaimReason::Misbound(..) | ClaimReason::LostReference => {
             let volume = claim.spec.volume_name.as_str();
