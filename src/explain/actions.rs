@@ -4,6 +4,7 @@
 //! the world; what is right only if something is so that no object shows has that condition in its text.
 
 use super::report::{Action, Risk};
+use crate::kube_api::kinds::Node;
 
 /// Something safe to do.
 pub(super) fn safe(text: impl Into<String>, command: &[&str]) -> Action {
@@ -29,20 +30,36 @@ pub(super) fn never_by_hand() -> Action {
     never("delete the VolumeAttachment or its finalizer by hand: the disk may be written from two machines")
 }
 
+/// By which an operator says that a node is off for good.
+const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+
 /// A node that is not Ready holds a volume, or is to; and what follows when it is back.
-pub(super) fn of_silent_node(node: &str, then: &str) -> [Action; 3] {
-    let taint = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute";
-    [
-        safe(format!("bring {node} back: {then} when its kubelet reports"), &[]),
+pub(super) fn of_silent_node(node: &str, object: Option<&Node>, then: &str) -> [Action; 3] {
+    let declare = format!("{OUT_OF_SERVICE}=nodeshutdown:NoExecute");
+    let declared_off = if object.is_some_and(Node::is_out_of_service) {
+        safe(
+            format!(
+                "it has the taint {OUT_OF_SERVICE} already: its pods are removed, and its volumes are detached by force. \
+                 See that both controllers run (pod garbage collection is of kube-controller-manager)"
+            ),
+            &["kubectl", "get", "leases", "-n", "kube-system"],
+        )
+    } else {
         care(
             format!(
                 "only if {node} is proven off (powered down or fenced): its pods are removed, and its volumes are \
                  detached by force (first see: mooring whatif taint {node})"
             ),
-            &["kubectl", "taint", "node", node, taint],
-        ),
-        never_by_hand(),
-    ]
+            &["kubectl", "taint", "node", node, &declare],
+        )
+    };
+    [safe(format!("bring {node} back: {then} when its kubelet reports"), &[]), declared_off, never_by_hand()]
+}
+
+/// A node is back, and is still declared off.
+pub(super) fn of_declaration(node: &str) -> Action {
+    let remove = format!("{OUT_OF_SERVICE}-");
+    safe("take the taint off, as the node is back", &["kubectl", "taint", "node", node, &remove])
 }
 
 /// A node without an object holds a volume: there is nothing to taint.

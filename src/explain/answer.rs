@@ -16,6 +16,7 @@ use super::{
     said::last_word,
     snapshot::Snapshot,
     subject::Subject,
+    text::goes_on,
     view::{Missing, View, get},
     volume,
 };
@@ -203,14 +204,8 @@ fn of_attachment(view: &View<'_>, name: &AttachmentName) -> Vec<Link> {
         }];
     };
     let node = &attachment.spec.node_name;
-    if view.attach_detach.foreign.contains_key(name) {
-        let message = format!(
-            "its name is not that of its volume on {node}: the attach/detach controller did not make it and leaves it, and \
-             it stays until it is deleted"
-        );
-        return vec![
-            Link::new(&subject, "ForeignAttachment", message, Verdict::Blocked).detail(format!("on {node}")),
-        ];
+    if let Some(link) = attachment::foreign(view, name) {
+        return vec![link];
     }
     let volume = attachment.spec.source.persistent_volume_name.as_ref();
     let id = volume.and_then(|volume| volume_of(view.objects(), volume));
@@ -227,15 +222,9 @@ fn of_attachment(view: &View<'_>, name: &AttachmentName) -> Vec<Link> {
 
 /// What a step says, and on which condition it goes on.
 pub(super) fn sentence(step: &Step) -> String {
-    let message = &step.message;
-    match &step.next {
-        Some(next) => match (next.at, &next.condition) {
-            (None, Some(condition)) => {
-                format!("{}; it goes on when {condition}", message.trim_end_matches('.'))
-            }
-            _ => message.clone(),
-        },
-        None => message.clone(),
+    match step.next.as_ref().and_then(goes_on) {
+        Some(until) => format!("{}{until}", step.message.trim_end_matches('.')),
+        None => step.message.clone(),
     }
 }
 

@@ -9,7 +9,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
 use super::{
-    actions::{never_by_hand, of_absent_program, of_gone_node, of_silent_node, safe},
+    actions::{care, never, never_by_hand, of_absent_program, of_gone_node, of_silent_node, safe},
     age,
     links::{Link, program},
     report::{Action, Verdict},
@@ -25,7 +25,7 @@ use crate::{
         tell::diagnostics::State,
     },
     kube_api::{
-        ids::{ClaimKey, DriverName, NodeName, PodKey, VolumeName},
+        ids::{AttachmentName, ClaimKey, DriverName, NodeName, PodKey, VolumeName},
         kinds::{CsiDriver, Narrow, Node, PersistentVolumeClaim, Pod, VolumeAttachment},
     },
 };
@@ -97,18 +97,52 @@ pub(super) fn not_required(view: &View<'_>, volume: &VolumeId, node: &NodeName) 
 /// Whether the kubelet of the node knows the driver, if that was read: without it, nothing is mounted there.
 pub(super) fn unregistered(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Option<Link> {
     let (driver, _) = volume.driver_and_handle();
-    let known = view.snapshot.others.get(&("CSINode".to_owned(), node.to_string()))?;
-    let drivers = known.pointer("/spec/drivers").and_then(Value::as_array);
-    let is_of = |one: &Value| one.get("name").and_then(Value::as_str) == Some(driver);
-    if drivers.is_some_and(|all| all.iter().any(is_of)) {
-        return None;
-    }
-    let message =
-        format!("the kubelet of {node} does not know driver {driver}: its node plugin does not run there");
+    let message = if view.snapshot.lacks_csi_node(node) {
+        format!("node {node} has no CSINode object: its kubelet has never come up with drivers of CSI")
+    } else {
+        let known = view.snapshot.csi_node(node)?;
+        if of_driver(known, driver).is_some() {
+            return None;
+        }
+        format!("the kubelet of {node} does not know driver {driver}: its node plugin does not run there")
+    };
     let link = Link::new(&Subject::Node(node.clone()), "DriverNotRegistered", message, Verdict::Blocked);
     let field = format!("spec.nodeName={node}");
     let command = ["kubectl", "get", "pods", "-A", "--field-selector", &field];
     Some(link.act(safe(format!("see why the node plugin of {driver} does not run on {node}"), &command)))
+}
+
+/// What a CSINode says of a driver.
+fn of_driver<'a>(csi_node: &'a Value, driver: &str) -> Option<&'a Value> {
+    let all = csi_node.pointer("/spec/drivers").and_then(Value::as_array)?;
+    all.iter().find(|one| one.get("name").and_then(Value::as_str) == Some(driver))
+}
+
+/// The status code of gRPC by which a driver says that a node takes no more volumes.
+const RESOURCE_EXHAUSTED: i64 = 8;
+
+/// That a node has as many volumes of a driver as it takes: the driver says so, or the count that it gave.
+// CSI: ControllerPublishVolume, RESOURCE_EXHAUSTED; api/storage/v1, VolumeNodeResources.count and VolumeError.errorCode.
+fn full(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Option<String> {
+    let (driver, _) = volume.driver_and_handle();
+    let object = view.whole(&subject(volume, node));
+    let code = object.and_then(|it| it.pointer("/status/attachError/errorCode")?.as_i64());
+    let csi_node = view.snapshot.csi_node(node);
+    let limit = csi_node.and_then(|it| of_driver(it, driver)?.pointer("/allocatable/count")?.as_u64());
+    let listed = get::<Node>(view, node).map_or(0, |node| {
+        let names = node.status.volumes_attached.iter().filter_map(|it| VolumeId::parse_csi(&it.name));
+        names.filter(|id| id != volume && id.driver_and_handle().0 == driver).count()
+    });
+    match limit {
+        Some(limit) if listed as u64 >= limit => {
+            let limit = age::counted(usize::try_from(limit).unwrap_or(usize::MAX), "volume");
+            Some(format!("takes {limit} of {driver}, and has {listed} already"))
+        }
+        _ if code == Some(RESOURCE_EXHAUSTED) => {
+            Some(format!("takes no more volumes of {driver}, as the driver says (ResourceExhausted)"))
+        }
+        _ => None,
+    }
 }
 
 /// The link of the node that holds an exclusive volume.
@@ -162,7 +196,8 @@ fn silent_holder(view: &View<'_>, volume: &VolumeId, node: &NodeName, user: &Pod
         .blocked_by(Subject::Node(node.clone()).json(), format!("is not Ready{silent}"))
         .next("Detach", Some(until))
         .detail(format!("on {node}"));
-    Some(of_silent_node(node.as_str(), "the detach follows").into_iter().fold(link, Link::act))
+    let actions = of_silent_node(node.as_str(), Some(&object), "the detach follows");
+    Some(actions.into_iter().fold(link, Link::act))
 }
 
 /// The pod that uses the volume is being deleted; its time is over at that moment.
@@ -190,6 +225,92 @@ fn ending_holder(
         ))
         .act(never_by_hand())
         .detail(format!("on {node}"))
+}
+
+/// The link of an attachment that the controller did not make and does not touch, if it is such a one.
+pub(super) fn foreign(view: &View<'_>, name: &AttachmentName) -> Option<Link> {
+    let (volume, node) = view.attach_detach.foreign.get(name)?;
+    let message = format!(
+        "its name is not that of its volume on {node}: the attach/detach controller did not make it and leaves it, and it \
+         stays until it is deleted"
+    );
+    let subject = Subject::Attachment(name.clone());
+    let object = get::<VolumeAttachment>(view, name)?;
+    if let Some(deleted) = object.metadata.deletion_timestamp.as_deref().copied() {
+        return Some(foreign_deleted(view, &subject, &object, deleted));
+    }
+    let link = Link::new(&subject, "ForeignAttachment", message, Verdict::Blocked)
+        .detail(format!("on {node}"))
+        .since(object.metadata.creation_timestamp)
+        .act(safe(
+            "find out who made it, and what for",
+            &["kubectl", "get", "volumeattachment", name.as_str(), "-o", "yaml", "--show-managed-fields"],
+        ));
+    let uses = |volume: &VolumeId| {
+        let object = get::<Node>(view, node);
+        let is_unknown = object.is_none() && !matches!(view.missing::<Node>(node), Missing::Absent);
+        is_unknown
+            || object.is_some_and(|node| node.uses(volume.as_str()) || node.lists(volume.as_str()))
+            || view.users(volume, node).next().is_some()
+    };
+    if volume.as_ref().is_none_or(uses) {
+        return Some(link.act(never(
+            "delete it as long as a pod on its node may use the volume: the attacher detaches it under the pod",
+        )));
+    }
+    Some(link.act(care(
+        format!(
+            "only if no one needs it: no pod uses the volume on {node}, as far as is seen, and its attacher detaches it then"
+        ),
+        &["kubectl", "delete", "volumeattachment", name.as_str()],
+    )))
+}
+
+/// One that is being deleted.
+fn foreign_deleted(
+    view: &View<'_>,
+    subject: &Subject,
+    object: &VolumeAttachment,
+    deleted: Timestamp,
+) -> Link {
+    let (node, driver) = (&object.spec.node_name, object.spec.attacher.as_str());
+    let link = absent_attacher(view, subject, driver, Some(deleted)).unwrap_or_else(|| {
+        let is_long = view.now().as_second() - deleted.as_second() > LONGEST_PAUSE;
+        let verdict = if is_long { Verdict::Blocked } else { Verdict::Waiting };
+        let finalizers: Vec<&str> = object.metadata.finalizers.iter().map(|it| &**it).collect();
+        let message = format!("it is being deleted, and waits for {}", finalizers.join(", "));
+        Link::new(subject, "DetachWaitingForAttacher", message, verdict)
+            .blocked_by(program("Attacher", driver), "has been asked")
+            .next("Detach", Some("the attacher answers: within seconds as a rule"))
+            .act(logs_of(view, driver))
+            .act(never_by_hand())
+    });
+    link.detail(format!("on {node}")).since(Some(deleted))
+}
+
+/// The links of the attachments of a volume that the controller did not make. They harm no one but where they put a
+/// volume for one node alone on a second.
+pub(super) fn foreign_of(view: &View<'_>, volume: &VolumeId, is_exclusive: bool) -> Vec<Link> {
+    let all = view.attach_detach.foreign.iter().filter(|(_, (of, _))| of.as_ref() == Some(volume));
+    let links =
+        all.filter_map(|(name, (_, node))| {
+            let mut link = foreign(view, name)?;
+            let is_there =
+                |node: &NodeName| get::<VolumeAttachment>(view, &volume.attachment_name(node)).is_some();
+            let others = view.nodes_of(volume).map(|(other, _)| other);
+            let elsewhere = others.filter(|other| is_there(other)).find(|other| *other != node);
+            let Some(elsewhere) = elsewhere.filter(|_| is_exclusive) else {
+                return Some(Link { verdict: Verdict::Healthy, ..link });
+            };
+            link.step.message = format!(
+                "the volume is for one node alone, and is on {elsewhere}, and by this on {node}: {}",
+                link.step.message
+            );
+            Some(link.act(never(
+                "let pods on both nodes use the volume: the disk may be written from two machines",
+            )))
+        });
+    links.collect()
 }
 
 fn subject(volume: &VolumeId, node: &NodeName) -> Subject {
@@ -293,8 +414,16 @@ fn waits(
                 since.is_some_and(|since| view.now().as_second() - since.as_second() > LONGEST_PAUSE);
             let verdict = if is_old { Verdict::Blocked } else { Verdict::Waiting };
             let told = at.map_or(String::new(), |at| format!(", told {} ago", age::between(at, view.now())));
-            link(verdict)
-                .blocked_by(program("Attacher", driver), format!("gets an error{told}"))
+            let is_attach = matches!(waiting, Waiting::AttachError { .. });
+            let link = match full(view, volume, node).filter(|_| is_attach) {
+                Some(full) => link(Verdict::Blocked).blocked_by(node_object(), full).act(safe(
+                    "the node is full: see who put the pod there. The scheduler counts volumes, but for pods with \
+                     spec.nodeName, and by what the driver says of the node; another pod there has to go, or this one",
+                    &["kubectl", "get", "csinode", node.as_str(), "-o", "yaml"],
+                )),
+                None => link(verdict),
+            };
+            link.blocked_by(program("Attacher", driver), format!("gets an error{told}"))
                 .next("Retry", Some("the attacher's own pause is over: five minutes at most"))
                 .act(logs_of(view, driver))
                 .act(never_by_hand())
@@ -329,10 +458,11 @@ fn waits(
         Waiting::ClaimOrVolumeChanged => {
             link(Verdict::Blocked).act(safe("see why claim and volume do not belong together any more", &[]))
         }
-        Waiting::Publishing => link(Verdict::Waiting).next("WriteNodeStatus", None),
+        Waiting::Publishing | Waiting::DetachWaitingForUnpublish => {
+            link(Verdict::Waiting).next("WriteNodeStatus", None)
+        }
         Waiting::WaitingForVolumeAttachment => link(Verdict::Waiting).next("CreateVolumeAttachment", None),
         Waiting::WaitingForDeletion
-        | Waiting::DetachWaitingForUnpublish
         | Waiting::DetachWaitingForSettlement
         | Waiting::Uncertain
         | Waiting::RetryBackoff { .. }
@@ -383,7 +513,9 @@ fn unmounts(view: &View<'_>, link: Link, node: &NodeName, unforced: Unforced, ob
         if is_gone {
             of_gone_node(node.as_str()).into_iter().fold(link, Link::act)
         } else {
-            of_silent_node(node.as_str(), "the detach follows").into_iter().fold(link, Link::act)
+            let object = get::<Node>(view, node);
+            let actions = of_silent_node(node.as_str(), object.as_deref(), "the detach follows");
+            actions.into_iter().fold(link, Link::act)
         }
     };
     match unforced {

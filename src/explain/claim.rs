@@ -10,6 +10,7 @@ use super::{
     actions::{care, never, of_absent_program, safe},
     age,
     candidates::{self, modes, quantity},
+    doctor::STUCK_AFTER,
     links::{Link, program},
     report::{Action, Candidate, Verdict},
     resize,
@@ -192,7 +193,11 @@ fn of_reason(
         }
         let asked = asked(view, claim);
         let told = failed_provisioner(view, &subject, driver, (claim, asked));
-        if let Some(link) = told.or_else(|| absent_provisioner(view, &subject, driver, asked)) {
+        let told = told.or_else(|| absent_provisioner(view, &subject, driver, asked));
+        let is_asked = write != Some(WriteKind::AskProvisioner);
+        if let Some(link) =
+            told.or_else(|| silent_provisioner(view, &subject, driver, asked.filter(|_| is_asked)))
+        {
             return writes::of_claim(link, write);
         }
     }
@@ -338,16 +343,40 @@ fn failed_provisioner(
     let verdict = if is_long { Verdict::Blocked } else { Verdict::Waiting };
     let message = format!("the provisioner could not make the volume, and tries again: {}", warning.message);
     let told = format!("got an error, told {} ago", age::between(warning.at, view.now()));
+    let link = Link::new(subject, "ProvisionerError", message, verdict);
+    let link = link.blocked_by(program("Provisioner", driver), told).act(logs_of(view, driver));
+    Some(link.next("Retry", Some("the provisioner's own pause is over: five minutes at most")))
+}
+
+/// The provisioner is there, was asked long ago, and says nothing.
+fn silent_provisioner(
+    view: &View<'_>,
+    subject: &Subject,
+    driver: &str,
+    asked: Option<Timestamp>,
+) -> Option<Link> {
+    let asked = asked.filter(|asked| asked.checked_add(STUCK_AFTER).is_ok_and(|until| until < view.now()))?;
+    let age = age::between(asked, view.now());
+    let message = format!(
+        "provisioner {driver} was asked for a volume {age} ago, and has neither made it nor said why not"
+    );
+    Some(
+        Link::new(subject, "WaitingForProvisioner", message, Verdict::Blocked)
+            .blocked_by(program("Provisioner", driver), format!("has been asked {age} ago"))
+            .next("Bind", Some("the provisioner makes a volume"))
+            .act(logs_of(view, driver)),
+    )
+}
+
+/// Where the provisioner says more than it tells in events.
+fn logs_of(view: &View<'_>, driver: &str) -> Action {
     let text = format!("read the log of {driver}'s controller, and the storage's own console");
-    let logs = match view.sidecars.holder(driver, Sidecar::Provisioner) {
+    match view.sidecars.holder(driver, Sidecar::Provisioner) {
         Some((namespace, pod)) => {
             safe(text, &["kubectl", "logs", "-n", namespace, pod, "--all-containers", "--tail=50"])
         }
         None => safe(text, &["kubectl", "get", "leases,pods", "-A"]),
-    };
-    let link = Link::new(subject, "ProvisionerError", message, verdict);
-    let link = link.blocked_by(program("Provisioner", driver), told).act(logs);
-    Some(link.next("Retry", Some("the provisioner's own pause is over: five minutes at most")))
+    }
 }
 
 fn absent_provisioner(

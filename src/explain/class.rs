@@ -25,9 +25,7 @@ pub(super) fn links(view: &View<'_>, name: &ClassName) -> Vec<Link> {
     let subject = Subject::Class(name.clone());
     let Some(class) = get::<StorageClass>(view, name) else {
         return vec![match view.missing::<StorageClass>(name) {
-            Missing::Absent => {
-                Link::new(&subject, "NotFound", format!("class {name} does not exist"), Verdict::NotFound)
-            }
+            Missing::Absent => return without_object(view, &subject, name),
             Missing::Unreadable(error) => Link::new(
                 &subject,
                 "ObjectUnreadable",
@@ -79,6 +77,14 @@ pub(super) fn links(view: &View<'_>, name: &ClassName) -> Vec<Link> {
     if !view.snapshot.is_listed::<PersistentVolumeClaim>() {
         return vec![first.detail(detail)];
     }
+    let waiting = waiting(view, name);
+    let told = counted(&waiting);
+    let claims = waiting.iter().take(MOST).map(|key| claim::link(view, key));
+    std::iter::once(first.detail(format!("{detail}  {told}"))).chain(claims).collect()
+}
+
+/// Claims of a class that are not bound.
+fn waiting(view: &View<'_>, name: &ClassName) -> Vec<ClaimKey> {
     let mut waiting: Vec<ClaimKey> = Vec::new();
     view.objects().claims.for_each(|claim| {
         if claim.status.phase != ClaimPhase::Bound && *claim_class(claim) == *name.as_str() {
@@ -86,12 +92,26 @@ pub(super) fn links(view: &View<'_>, name: &ClassName) -> Vec<Link> {
         }
     });
     waiting.sort();
-    let claims = waiting.iter().take(MOST).map(|key| claim::link(view, key));
-    let waiting = match waiting.len() {
+    waiting
+}
+
+fn counted(waiting: &[ClaimKey]) -> String {
+    match waiting.len() {
         1 => "1 claim waits".to_owned(),
         count => format!("{count} claims wait"),
-    };
-    std::iter::once(first.detail(format!("{detail}  {waiting}"))).chain(claims).collect()
+    }
+}
+
+/// A class that claims may name although it does not exist: for volumes that are made by hand, or by mistake.
+fn without_object(view: &View<'_>, subject: &Subject, name: &ClassName) -> Vec<Link> {
+    let waiting = waiting(view, name);
+    let mut message = format!("class {name} does not exist");
+    match waiting.as_slice() {
+        [] => {}
+        [only] => message = format!("{message}, and claim {only} waits for it"),
+        [first, ..] => message = format!("{message}, and {} for it, the first {first}", counted(&waiting)),
+    }
+    vec![Link::new(subject, "NotFound", message, Verdict::NotFound)]
 }
 
 fn absent(subject: &Subject, driver: &str, message: String) -> Link {

@@ -1,7 +1,7 @@
 //! A node: what it holds, and what waits there.
 
 use super::{
-    actions::of_silent_node,
+    actions::{of_declaration, of_silent_node},
     age, attachment,
     links::Link,
     report::Verdict,
@@ -42,18 +42,29 @@ pub(super) fn links(view: &View<'_>, name: &NodeName) -> Vec<Link> {
     };
     let ready = if node.is_ready() { "Ready" } else { "not Ready" };
     let (listed, used) = (node.status.volumes_attached.len(), node.status.volumes_in_use.iter().count());
-    let message = format!("{ready}; {} attached, {used} in use", age::counted(listed, "volume"));
+    let mut message = format!("{ready}; {} attached, {used} in use", age::counted(listed, "volume"));
+    let is_out_of_service = node.is_out_of_service();
+    if is_out_of_service {
+        message.push_str(
+            "; it has the taint out-of-service, by which its volumes are detached without its kubelet",
+        );
+    }
     let link = match (node.is_managed(), node.is_ready()) {
         (false, _) => {
             let message = format!("{message}; its kubelet attaches volumes itself");
             Link::new(&subject, "NodeNotManaged", message, Verdict::Healthy)
+        }
+        (true, true) if is_out_of_service => {
+            Link::new(&subject, "OutOfServiceTaint", message, Verdict::Blocked)
+                .act(of_declaration(name.as_str()))
         }
         (true, true) => Link::new(&subject, "Ready", message, Verdict::Healthy),
         (true, false) => {
             // Nothing waits there: it is told, and is no one's trouble yet.
             let link = Link::new(&subject, "NotReady", message, Verdict::Waiting)
                 .next("Recheck", Some("its kubelet reports again, or a pod there is deleted"));
-            of_silent_node(name.as_str(), "the detach follows").into_iter().fold(link, Link::act)
+            let actions = of_silent_node(name.as_str(), Some(&node), "the detach follows");
+            actions.into_iter().fold(link, Link::act)
         }
     };
     let since = node.ready().and_then(|ready| ready.last_transition_time);

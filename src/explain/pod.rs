@@ -12,7 +12,7 @@ use super::{
     actions::{care, safe},
     age, attachment, claim,
     links::Link,
-    report::Verdict,
+    report::{Action, Verdict},
     running,
     subject::Subject,
     topology,
@@ -20,10 +20,19 @@ use super::{
     volume,
 };
 use crate::{
-    attach_detach::{desired::state::WhyUnresolved, dry_run::volume_of},
+    attach_detach::{
+        desired::{
+            state::WhyUnresolved,
+            volume_source::{Sharing, Storage, of_inline_volume},
+        },
+        dry_run::volume_of,
+    },
     kube_api::{
         ids::{ClaimKey, NodeName, PodKey, VolumeName},
-        kinds::{Node, PersistentVolume, PersistentVolumeClaim, Pod, PodVolumeSource},
+        kinds::{
+            InTreeSource, Node, PersistentVolume, PersistentVolumeClaim, Pod, PodPhase, PodVolumeSource,
+            VolumeAttachment,
+        },
     },
 };
 
@@ -75,7 +84,10 @@ pub(super) fn links(view: &View<'_>, key: &PodKey) -> Vec<Link> {
             PodVolumeSource::Ephemeral => {
                 Some(ClaimKey::new(key.namespace(), &format!("{}-{name}", key.name())))
             }
-            PodVolumeSource::InTree(_) => None,
+            PodVolumeSource::InTree(source) => {
+                links.extend(inline(view, (&subject, &pod), name, source));
+                None
+            }
         };
         let Some(claim) = claim else { continue };
         links.extend(of_claim(view, &claim, Some(&pod.spec.node_name)));
@@ -104,6 +116,27 @@ pub(super) fn links(view: &View<'_>, key: &PodKey) -> Vec<Link> {
         }
     }
     links
+}
+
+/// The links of a volume that a pod names without a claim: as its CSI driver attaches it, if one has taken it over.
+fn inline(view: &View<'_>, (subject, pod): (&Subject, &Pod), name: &str, source: &InTreeSource) -> Vec<Link> {
+    let node = &pod.spec.node_name;
+    match of_inline_volume(name, &pod.metadata.namespace, source) {
+        Ok(Storage::Csi(_)) if node.is_empty() => Vec::new(),
+        Ok(Storage::Csi(volume)) if view.on_node(&volume.id, node).is_none() => {
+            let mut links: Vec<Link> = attachment::not_required(view, &volume.id, node).into_iter().collect();
+            links.extend(attachment::unregistered(view, &volume.id, node));
+            links
+        }
+        Ok(Storage::Csi(volume)) => attachment::links(view, &volume.id, node),
+        Ok(Storage::NoOp(..) | Storage::NotAttachable) => {
+            let message =
+                format!("volume {name}: its kubelet mounts it at once, with no program that attaches it");
+            vec![Link::new(subject, "NotAttachable", message, Verdict::Healthy)]
+        }
+        // The pod's own reason says it.
+        Ok(Storage::FlexVolume(_)) | Err(_) => Vec::new(),
+    }
 }
 
 /// A pod that is in no table, as it has no volume that could have to be attached.
@@ -143,9 +176,17 @@ pub(super) fn of_volume(view: &View<'_>, name: &VolumeName, node: Option<&NodeNa
         }
         Some(node) => links.extend(attachment::links(view, &id, node)),
         None => {
-            for (node, _) in view.nodes_of(&id) {
-                links.extend(attachment::links(view, &id, node));
+            for (node, node_volume) in view.nodes_of(&id) {
+                let is_there = get::<VolumeAttachment>(view, &id.attachment_name(node)).is_some();
+                // Where an attachment that the controller did not make is, and nothing else.
+                let is_idle = node_volume.waiting.is_none() && node_volume.write.is_none();
+                if is_there || !is_idle || view.users(&id, node).next().is_some() {
+                    links.extend(attachment::links(view, &id, node));
+                }
             }
+            let sharing = get::<PersistentVolume>(view, name)
+                .map(|volume| Sharing::of(volume.spec.access_modes.iter().map(|mode| &**mode)));
+            links.extend(attachment::foreign_of(view, &id, sharing == Some(Sharing::Exclusive)));
         }
     }
     links
@@ -167,11 +208,37 @@ fn out_of_reach(view: &View<'_>, name: &VolumeName, node: &NodeName) -> Option<L
     )
 }
 
+/// A pod that the scheduler does not look at yet.
+fn gated(subject: &Subject, whole: Option<&Value>) -> Option<Link> {
+    let gates = whole?.pointer("/spec/schedulingGates")?.as_array()?;
+    let gates: Vec<&str> = gates.iter().filter_map(|gate| gate.get("name")?.as_str()).collect();
+    if gates.is_empty() {
+        return None;
+    }
+    let gates = gates.join(", ");
+    let message =
+        format!("the scheduler does not look at the pod as long as it has scheduling gates: {gates}");
+    let namespace = subject.namespace().unwrap_or_default();
+    Some(
+        Link::new(subject, "NoPodScheduled", message, Verdict::Waiting)
+            .next("Schedule", Some("the program that set the gates takes them off"))
+            .act(safe(
+                "if it lasts: find the program that the gates are named after, and see what it waits for",
+                &["kubectl", "get", "pod", subject.name(), "-n", namespace, "-o", "yaml"],
+            )),
+    )
+}
+
 fn of_pod(view: &View<'_>, subject: &Subject, pod: &Pod) -> Link {
     let whole = view.whole(subject);
     let text =
         |path: &str| whole.and_then(|pod| pod.pointer(path)).and_then(Value::as_str).unwrap_or_default();
     let since = pod.metadata.creation_timestamp;
+    if pod.spec.node_name.is_empty()
+        && let Some(link) = gated(subject, whole)
+    {
+        return link.detail("no node").since(since);
+    }
     if pod.spec.node_name.is_empty() {
         let said = whole
             .and_then(|pod| pod.pointer("/status/conditions"))
@@ -241,16 +308,64 @@ fn unresolved(view: &View<'_>, pod: &Subject, name: &str, why: &WhyUnresolved) -
         WhyUnresolved::ClaimMissing(_)
         | WhyUnresolved::ClaimNotBound(_)
         | WhyUnresolved::VolumeMissing(_) => None,
-        WhyUnresolved::NodeNotManaged(_) => {
-            Some(Link::new(pod, why.code(), format!("volume {name}: {why}"), Verdict::Healthy))
+        WhyUnresolved::NodeNotManaged(node) => {
+            let link = |verdict| Link::new(pod, why.code(), format!("volume {name}: {why}"), verdict);
+            let Subject::Pod(key) = pod else { return Some(link(Verdict::Healthy)) };
+            let is_up = get::<Pod>(view, key).is_none_or(|pod| pod.status.phase != PodPhase::Pending);
+            if is_up {
+                return Some(link(Verdict::Healthy));
+            }
+            let annotation =
+                r"jsonpath={.metadata.annotations.volumes\.kubernetes\.io/controller-managed-attach-detach}";
+            let see = ["kubectl", "get", "node", node.as_str(), "-o", annotation];
+            let text = "set enableControllerAttachDetach: true (the default) in the configuration of that kubelet, and \
+                        restart it: the annotation has to be \"true\"";
+            let blocker = Subject::Node(node.clone()).json();
+            Some(
+                link(Verdict::Blocked)
+                    .blocked_by(
+                        blocker,
+                        "attaches volumes itself, which it cannot do for those of CSI drivers",
+                    )
+                    .next("Attach", Some("its kubelet leaves attaching to the controller"))
+                    .act(safe(text, &see)),
+            )
         }
         WhyUnresolved::ClaimNotOwnedByPod(_)
         | WhyUnresolved::VolumeBoundElsewhere(_)
         | WhyUnresolved::MalformedSource(..)
         | WhyUnresolved::FlexVolumeUnsupported(_)
         | WhyUnresolved::Unreadable(..) => {
-            Some(Link::new(pod, why.code(), format!("volume {name}: {why}"), Verdict::Blocked))
+            let link = Link::new(pod, why.code(), format!("volume {name}: {why}"), Verdict::Blocked);
+            Some(unresolved_actions(pod, why).into_iter().fold(link, Link::act))
         }
+    }
+}
+
+/// What may be done about a volume that leads nowhere.
+fn unresolved_actions(pod: &Subject, why: &WhyUnresolved) -> Vec<Action> {
+    let namespace = pod.namespace().unwrap_or_default();
+    let template = || {
+        let see = ["kubectl", "get", "pod", pod.name(), "-n", namespace, "-o", "yaml"];
+        safe("mend the volume in the template that the pod was made from, and make the pod anew", &see)
+    };
+    match why {
+        WhyUnresolved::ClaimNotOwnedByPod(claim) => vec![
+            safe(
+                "the pod makes a claim of its own under that name as soon as the other is gone: see whose it is",
+                &["kubectl", "describe", "pvc", claim.name(), "-n", claim.namespace()],
+            ),
+            care(
+                "only if nothing needs it: delete the claim, with its data if the policy of its volume is Delete",
+                &["kubectl", "delete", "pvc", claim.name(), "-n", claim.namespace()],
+            ),
+        ],
+        WhyUnresolved::VolumeBoundElsewhere(volume) => vec![safe(
+            "see whose the volume is, and what became of the claim",
+            &["mooring", "explain", "pv", volume.as_str()],
+        )],
+        WhyUnresolved::MalformedSource(..) | WhyUnresolved::FlexVolumeUnsupported(_) => vec![template()],
+        _ => Vec::new(),
     }
 }
 

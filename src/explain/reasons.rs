@@ -10,23 +10,25 @@ macro_rules! pages {
 
 /// Sorted by code.
 const PAGES: &[(&str, &str)] = pages! {
-    AccessModeMissing Annotating AssigningDefaultClass AttachError AttachNotRequired Attached
-    AttacherNotSeen AttributesClassMismatch Available Binding Bound BoundToOther Chosen ClaimBindsNext
-    ClaimMissing ClaimNotBound ClaimNotOwnedByPod ClaimOrVolumeChanged ClassMismatch ClassNotFound ConfirmingClaimGone
-    ConfirmingClass ConfirmingLost DeleteFailed Deleting DetachError DetachWaitingForAttacher
-    DetachWaitingForNode DetachWaitingForSettlement DetachWaitingForUnmount DetachWaitingForUnpublish
-    DriverNotRegistered DynamicProvisioningDisabled FlexVolumeUnsupported Forbidden ForeignAttachment
-    ForeignWriter HandleShared HeldByNode HoldsOtherVolume HoldsUnfitVolume LargerThanBest
-    LeftToProvisioner LeftoverRecyclerPod LostMisbound LostReference LostVolumeMissing MalformedClaim
-    MalformedSource ModeMismatch ModifyingAttributes MountError NamedVolumeMismatch NamedVolumeMissing NamedVolumeTaken NoCapacity
-    NoClassAndNoMatch NoPodScheduled NoProvisioner NodeAffinityMismatch NodeGone NodeNotManaged
-    NodeStatusRefused NotAttachable NotFound NotReady NotReclaimable ObjectUnreadable PhaseNotAvailable PodNotStarted
-    ProvisionerChanged ProvisionerError ProvisionerNotSeen ProvisionerSeen ProvisionerUnknown Provisioning
-    ProvisioningError ProvisioningUnsupported Publishing Ready RecycleFailed Recycling Releasing
-    Reserved ReservedForOther Resizing RestoreGrace Retained RetryBackoff SelectorMismatch Terminating TooSmall
+    AccessModeMissing Annotating AssigningDefaultClass AttachError AttachNotRequired Attached AttacherLimited
+    AttacherNotSeen AttachmentOfGoneNode AttributesClassMismatch Available Binding Bound BoundToOther Chosen
+    ClaimBindsNext ClaimMissing ClaimNotBound ClaimNotOwnedByPod ClaimOrVolumeChanged ClassMismatch
+    ClassNotFound ClockSkew ConfirmingClaimGone ConfirmingClass ConfirmingLost CsiDriverMissing DeleteFailed
+    Deleting DetachError DetachWaitingForAttacher DetachWaitingForNode DetachWaitingForSettlement
+    DetachWaitingForUnmount DetachWaitingForUnpublish DriverNotRegistered DynamicProvisioningDisabled
+    ExclusiveAttachedTwice FinalizerWithoutOwner FlexVolumeUnsupported Forbidden ForeignAttachment
+    ForeignWriter HandleShared HeldByNode HoldsOtherVolume HoldsUnfitVolume LargerThanBest LeftToProvisioner
+    LeftoverRecyclerPod LostMisbound LostReference LostVolumeMissing MalformedClaim MalformedSource
+    ManyDefaultClasses ModeMismatch ModifyingAttributes MountError NamedVolumeMismatch NamedVolumeMissing
+    NamedVolumeTaken NoCapacity NoClassAndNoMatch NoDefaultClass NoPodScheduled NoProvisioner
+    NodeAffinityMismatch NodeGone NodeNotManaged NodeStatusRefused NotAttachable NotFound NotReady
+    NotReclaimable ObjectUnreadable OutOfServiceTaint PhaseNotAvailable PodNotStarted ProvisionerChanged
+    ProvisionerError ProvisionerLimited ProvisionerNotSeen ProvisionerSeen ProvisionerUnknown Provisioning
+    ProvisioningError ProvisioningUnsupported Publishing Ready RecycleFailed Recycling Releasing Reserved
+    ReservedForOther Resizing RestoreGrace Retained RetryBackoff SelectorMismatch Terminating TooSmall
     Unbinding Uncertain UnknownBindingMode UsedByPods VolumeBoundElsewhere VolumeBusy VolumeMissing
-    WaitingForAttacher WaitingForDeletion WaitingForFirstConsumer WaitingForProvisioner
-    WaitingForScheduling WaitingForVolumeAttachment
+    WaitingForAttacher WaitingForDeletion WaitingForFirstConsumer WaitingForProvisioner WaitingForScheduling
+    WaitingForVolumeAttachment
 };
 
 /// All codes that have a page.

@@ -10,13 +10,13 @@ use super::{
     age,
     claim::{self, ONE_POD},
     links::Link,
-    report::Verdict,
+    report::{Action, Verdict},
     said::last_warning,
     subject::Subject,
     view::{View, get},
 };
 use crate::kube_api::{
-    ids::PodKey,
+    ids::{NodeName, PodKey},
     kinds::{Narrow, Node, PersistentVolumeClaim, Pod, PodPhase},
 };
 
@@ -56,7 +56,8 @@ fn silent(view: &View<'_>, pod: &Pod, until: &str) -> Option<Link> {
         .detail("not Ready")
         .since(since)
         .next("Start", Some(until));
-    Some(of_silent_node(name.as_str(), "the pod goes on").into_iter().fold(link, Link::act))
+    let actions = of_silent_node(name.as_str(), Some(&node), "the pod goes on");
+    Some(actions.into_iter().fold(link, Link::act))
 }
 
 /// A pod that is being deleted: its time may be over.
@@ -91,7 +92,7 @@ fn ending(view: &View<'_>, pod: &Pod) -> Option<Link> {
                 "see what keeps it: a finalizer of its own, a mount that hangs, a container that does not end",
                 &["kubectl", "describe", "pod", pod.metadata.name.as_str(), "-n", pod.metadata.namespace.as_str()],
             ))
-            .act(safe("read the kubelet's log there", &["kubectl", "get", "pods", "-A", "--field-selector", &field]))
+            .act(see_node(node, &field))
             .act(care(
                 "deleting it by force only removes the object: its containers may go on and write",
                 &[],
@@ -138,11 +139,19 @@ fn not_mounted(view: &View<'_>, pod: &Pod) -> Option<Link> {
     let link = Link::new(&Subject::Node(node.clone()), "MountError", message, verdict)
         .blocked_by(Subject::Node(node.clone()).json(), told)
         .next("Mount", Some("the kubelet's own pause is over: two minutes at most"))
-        .act(safe(
-            "read the kubelet's log there, and that of the driver's node plugin",
-            &["kubectl", "get", "pods", "-A", "--field-selector", &field],
-        ));
+        .act(see_node(node, &field));
     Some(link.detail(format!("on {node}")))
+}
+
+/// Where a kubelet and the node plugins of drivers say more than they tell in events.
+fn see_node(node: &NodeName, field: &str) -> Action {
+    safe(
+        format!(
+            "see the pods of {node}, and read the log of the driver's node plugin among them; the kubelet's own is on the \
+             machine (journalctl -u kubelet)"
+        ),
+        &["kubectl", "get", "pods", "-A", "--field-selector", field],
+    )
 }
 
 /// Nothing is wrong with its volumes.

@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use crate::{
     kube_api::{
-        ids::ResourceVersion,
+        ids::{NodeName, ResourceVersion},
         kinds::{
             CsiDriver, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
             VolumeAttachment,
@@ -74,6 +74,7 @@ pub struct Snapshot {
     whole: Option<Arc<Objects>>,
     listed: BTreeSet<&'static str>,
     absent: BTreeSet<ObjectRef>,
+    without_csi_node: BTreeSet<NodeName>,
     unreadable: BTreeSet<ObjectRef>,
 }
 
@@ -93,6 +94,7 @@ impl Snapshot {
             whole: None,
             listed: BTreeSet::new(),
             absent: BTreeSet::new(),
+            without_csi_node: BTreeSet::new(),
             unreadable: BTreeSet::new(),
         }
     }
@@ -155,6 +157,21 @@ impl Snapshot {
         self.absent.insert(object);
     }
 
+    /// Notes that the CSINode of a node was looked for and is not there.
+    pub fn note_no_csi_node(&mut self, node: NodeName) {
+        self.without_csi_node.insert(node);
+    }
+
+    /// Whether it is known that a node has no CSINode.
+    pub(super) fn lacks_csi_node(&self, node: &NodeName) -> bool {
+        self.without_csi_node.contains(node)
+    }
+
+    /// The CSINode of a node, if it was read.
+    pub(super) fn csi_node(&self, node: &NodeName) -> Option<&Value> {
+        self.others.get(&("CSINode".to_owned(), node.to_string()))
+    }
+
     /// Notes that an object is there and cannot be read.
     pub fn note_unreadable(&mut self, object: ObjectRef) {
         self.unreadable.insert(object);
@@ -193,6 +210,7 @@ impl Snapshot {
             whole: self.whole.clone(),
             listed: self.listed.clone(),
             absent: self.absent.clone(),
+            without_csi_node: self.without_csi_node.clone(),
         }
     }
 

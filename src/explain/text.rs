@@ -42,6 +42,11 @@ const CANDIDATES: usize = 8;
 /// Lines of the past that are shown unless everything is.
 const PAST: usize = 8;
 
+/// How the names of attachments begin that are computed, how many digits they have, and how many of them are shown.
+const COMPUTED: &str = "csi-";
+const DIGITS: usize = 64;
+const SHOWN: usize = 8;
+
 /// Columns of a label at the beginning of a line.
 const LABEL: usize = 9;
 
@@ -50,9 +55,14 @@ const LABEL: usize = 9;
 pub fn text(explanation: &Explanation, style: Style) -> String {
     let mut page = Page { text: String::new(), style, now: explanation.observed.at };
     page.head(explanation);
-    page.said("WHY", &format!("{}: {}", explanation.reason, explanation.summary));
     let blocker = explanation.steps.iter().find(|step| step.is_blocker);
-    if let Some(next) = blocker.and_then(|step| step.next.as_ref()) {
+    let next = blocker.and_then(|step| step.next.as_ref());
+    // Until when it waits, the next line says.
+    let until = next.and_then(goes_on);
+    let why = until.and_then(|until| explanation.summary.strip_suffix(until.as_str()).map(str::to_owned));
+    let why = why.unwrap_or_else(|| explanation.summary.clone());
+    page.said("WHY", &format!("{}: {why}", explanation.reason));
+    if let Some(next) = next {
         let next = page.next(next);
         page.said("NEXT", &next);
     }
@@ -70,6 +80,12 @@ pub fn text(explanation: &Explanation, style: Style) -> String {
         page.list("REDACTED", &[text]);
     }
     page.text
+}
+
+/// Until when it waits, as the end of a sentence, if that is no time.
+pub(super) fn goes_on(next: &Next) -> Option<String> {
+    let condition = next.condition.as_ref().filter(|_| next.at.is_none())?;
+    Some(format!("; it goes on when {condition}"))
 }
 
 /// What was not seen, a line each; what one may not read in one line, and with the server's words if they are wanted.
@@ -167,8 +183,15 @@ impl Page {
                 (false, true) => "-",
             };
             let mark = if step.is_blocker { self.paint("31", mark) } else { mark.to_owned() };
-            let head = format!("{}  {}", clean(&name(&step.object)), clean(&step.detail));
-            let _ = writeln!(self.text, "  {mark} {}", head.trim_end());
+            let head = clean(&self.shown(&name(&step.object)));
+            let detail = clean(&step.detail);
+            // The mark is one column, whatever it is painted with.
+            if 4 + head.chars().count() + 2 + detail.chars().count() <= self.style.width {
+                let _ = writeln!(self.text, "  {mark} {}", format!("{head}  {detail}").trim_end());
+            } else {
+                let _ = writeln!(self.text, "  {mark} {head}");
+                self.hanging("      ", &detail);
+            }
             self.hanging("      ", &format!("{}: {}", step.reason, step.message));
             for blocker in &step.blocked_by {
                 self.hanging("      ", &format!("waits for {} ({})", name(&blocker.object), blocker.why));
@@ -233,7 +256,7 @@ impl Page {
 
     /// Words after a head, wrapped below each other.
     fn hanging(&mut self, head: &str, text: &str) {
-        let (head, text) = (clean(head), clean(text));
+        let (head, text) = (clean(head), clean(&self.shown(text)));
         let indent = head.chars().count();
         // A head that takes most of the line leaves the words a line of their own.
         let indent = if indent * 2 > self.style.width { 6 } else { indent };
@@ -254,6 +277,30 @@ impl Page {
             is_first = false;
         }
         self.text.push('\n');
+    }
+
+    /// With the names of attachments shortened, unless everything is shown: no other name is that long, and to go on
+    /// with, one has the commands.
+    fn shown(&self, text: &str) -> String {
+        if self.style.wide {
+            return text.to_owned();
+        }
+        let mark = if self.style.ascii { "..." } else { "…" };
+        let mut parts = text.split(COMPUTED);
+        let mut shown = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            let digits = part.bytes().take_while(u8::is_ascii_hexdigit).count();
+            shown.push_str(COMPUTED);
+            match part.split_at_checked(DIGITS) {
+                Some((name, rest)) if digits == DIGITS => {
+                    shown.extend(name.chars().take(SHOWN));
+                    shown.push_str(mark);
+                    shown.push_str(rest);
+                }
+                _ => shown.push_str(part),
+            }
+        }
+        shown
     }
 
     fn since(&self, at: Timestamp) -> String {

@@ -211,6 +211,15 @@ fn made_by_hand(subject: &Subject, link: &Link) -> Link {
 /// takes it.
 fn of_reservation(view: &View<'_>, link: Link, subject: &Subject, key: &ClaimKey) -> Link {
     let waits = |link: Link| link.blocked_by(Subject::Claim(key.clone()).json(), "has not taken the volume");
+    if matches!(view.missing::<PersistentVolumeClaim>(key), Missing::Absent) {
+        return link
+            .blocked_by(Subject::Claim(key.clone()).json(), "does not exist")
+            .next("Bind", Some("a claim of that name is made that the volume suits"))
+            .act(safe(
+                "nothing is wrong if that claim is to come; else see how claims there are called",
+                &["kubectl", "get", "pvc", "-n", key.namespace()],
+            ));
+    }
     let (Subject::Volume(name), Some(claim)) = (subject, get::<PersistentVolumeClaim>(view, key)) else {
         return waits(link);
     };

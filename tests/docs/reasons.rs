@@ -30,7 +30,7 @@ struct Group {
     added: &'static [&'static str],
 }
 
-const GROUPS: [Group; 7] = [
+const GROUPS: [Group; 8] = [
     Group {
         title: "Claims",
         sources: &[("src/binder/tell/reason.rs", "impl ClaimReason ")],
@@ -67,7 +67,30 @@ const GROUPS: [Group; 7] = [
     Group {
         title: "Nodes, classes, and the explanation itself",
         sources: &[],
-        added: &["Forbidden", "NoProvisioner", "NotFound", "NotReady", "ProvisionerSeen", "Ready"],
+        added: &[
+            "Forbidden",
+            "NoProvisioner",
+            "NotFound",
+            "NotReady",
+            "OutOfServiceTaint",
+            "ProvisionerSeen",
+            "Ready",
+        ],
+    },
+    Group {
+        title: "What `mooring doctor` finds of the whole cluster",
+        sources: &[],
+        added: &[
+            "AttacherLimited",
+            "AttachmentOfGoneNode",
+            "ClockSkew",
+            "CsiDriverMissing",
+            "ExclusiveAttachedTwice",
+            "FinalizerWithoutOwner",
+            "ManyDefaultClasses",
+            "NoDefaultClass",
+            "ProvisionerLimited",
+        ],
     },
 ];
 

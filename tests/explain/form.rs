@@ -46,6 +46,8 @@ pub struct Case {
     #[serde(default)]
     leases: BTreeMap<String, LeaseForm>,
     #[serde(default)]
+    no_csi_node: Vec<String>,
+    #[serde(default)]
     objects: Vec<Value>,
 }
 
@@ -201,6 +203,9 @@ impl Case {
             StorageClass = "storageclasses",
             CsiDriver = "csidrivers"
         );
+        for node in &self.no_csi_node {
+            snapshot.note_no_csi_node(node.as_str().into());
+        }
         if is_read("leases") {
             snapshot.note_read(mooring::explain::snapshot::LEASES);
         }

@@ -16,6 +16,7 @@ use mooring::{
         assumptions::Assumptions,
         doctor::doctor,
         drain::drain,
+        reasons,
         repair::{FreeFor, Repair, repair},
         report::Verdict,
         whatif::{Change, whatif},
@@ -107,6 +108,11 @@ fn ask(case: &Case) -> Result<Answer, Failed> {
                 _ => None,
             };
             let found = doctor(&snapshot, &assumptions, of);
+            let without_page =
+                found.findings.iter().map(|it| it.reason).find(|reason| reasons::page(reason).is_none());
+            if let Some(reason) = without_page {
+                return Err(format!("{}: {reason} has no page in docs/reasons", case.name).into());
+            }
             return answer(found.to_string(), &found, found.verdict);
         }
         ["node", name, rest @ ..] => {

@@ -58,7 +58,10 @@ pub(super) fn look(
                 let victim =
                     Victim { subject: Subject::Claim(key.clone()), unit: "claim", since, next_at: None };
                 let index = groups.note(judged.cause, victim, || judged.summary);
-                groups.explained_by(index, judged.class);
+                // The class explains more than one of many claims does.
+                if groups.count(index) == 2 && !judged.class.is_empty() {
+                    groups.explained_by(index, &Subject::Class(judged.class.into()));
+                }
                 waiting.insert(key, index);
             }
         }

@@ -10,10 +10,7 @@ use std::{
 use k8s_openapi::jiff::Timestamp;
 
 use super::{Finding, STUCK_AFTER, Severity};
-use crate::{
-    explain::subject::Subject,
-    kube_api::ids::{ClassName, PodKey},
-};
+use crate::{explain::subject::Subject, kube_api::ids::PodKey};
 
 /// A disk may be written from two machines: told first, however many pods wait for something else.
 pub(super) const ATTACHED_TWICE: &str = "ExclusiveAttachedTwice";
@@ -114,14 +111,16 @@ impl Groups {
         }
     }
 
-    /// The class explains more than one of many claims does.
-    pub(super) fn explained_by(&mut self, index: usize, class: &str) {
-        if let Some(Group { finding, .. }) = self.all.get_mut(index)
-            && finding.count == 2
-            && !class.is_empty()
-        {
-            finding.command = explain(&Subject::Class(ClassName::from(class)));
+    /// Another object explains it better than the first that suffers.
+    pub(super) fn explained_by(&mut self, index: usize, subject: &Subject) {
+        if let Some(Group { finding, .. }) = self.all.get_mut(index) {
+            finding.command = explain(subject);
         }
+    }
+
+    /// How many suffer from it so far.
+    pub(super) fn count(&self, index: usize) -> usize {
+        self.all.get(index).map_or(0, |group| group.finding.count)
     }
 
     /// The findings, the worst first, and how many pods wait in each namespace. Of one namespace: causes from which

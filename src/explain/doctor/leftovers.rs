@@ -1,5 +1,5 @@
-//! What nobody waits for and yet should not be: one handle in two volumes, an exclusive volume on two nodes, attachments
-//! of others and of nodes that are gone, finalizers whose owner is gone, space that is kept.
+//! What nobody waits for and yet should not be: one handle in two volumes, attachments of others and of nodes that
+//! are gone, nodes that are back and declared off, finalizers whose owner is gone, space that is kept.
 //!
 //! In: the tables, and what the controllers say of them. Out: groups. Each table is read once.
 
@@ -8,12 +8,11 @@ use std::{collections::BTreeMap, time::Duration};
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
-    Severity,
-    groups::{ATTACHED_TWICE, Cause, Groups, Victim},
+    Severity, exclusive,
+    groups::{Cause, Groups, Victim},
     writers::in_phase_since,
 };
 use crate::{
-    attach_detach::desired::volume_name::VolumeId,
     binder::{matching::predicate::capacity, tell::reason::VolumeReason},
     explain::{
         age, claim,
@@ -24,10 +23,8 @@ use crate::{
         volume,
     },
     kube_api::{
-        ids::{AttachmentName, ClaimKey, NodeName, VolumeName},
-        kinds::{
-            Meta, ObjectRef, PersistentVolume, Pod, ReclaimPolicy, VolumeAttachment, VolumePhase, VolumeSpec,
-        },
+        ids::{AttachmentName, ClaimKey, VolumeName},
+        kinds::{Meta, ObjectRef, PersistentVolume, Pod, ReclaimPolicy, VolumeAttachment, VolumePhase},
     },
 };
 
@@ -59,8 +56,26 @@ pub(super) fn look(snapshot: &Snapshot, outlooks: &Outlooks, sidecars: &Sidecars
     handles.retain(|_, names| names.len() > 1);
     shared_handles(&handles, groups);
     kept.tell(groups);
-    look_at_attachments(snapshot, outlooks, sidecars, &volumes, &attachments, groups);
+    look_at_attachments(snapshot, outlooks, sidecars, &attachments, groups);
+    exclusive::look(&volumes, &attachments, groups);
     look_at_claims(snapshot, groups);
+    look_at_nodes(snapshot, groups);
+}
+
+/// Nodes that are back, and are still declared off.
+fn look_at_nodes(snapshot: &Snapshot, groups: &mut Groups) {
+    for (name, node) in snapshot.objects.nodes.snapshot() {
+        if !node.is_ready() || !node.is_out_of_service() {
+            continue;
+        }
+        let cause =
+            Cause { severity: Severity::Blocked, reason: "OutOfServiceTaint", about: name.to_string() };
+        let victim =
+            Victim { subject: Subject::Node(name.clone()), unit: "node", since: None, next_at: None };
+        groups.note(cause, victim, || {
+            format!("{name} is Ready, and has the taint out-of-service: its volumes are detached without its kubelet")
+        });
+    }
 }
 
 fn shared_handles(handles: &BTreeMap<(&str, &str), Vec<&VolumeName>>, groups: &mut Groups) {
@@ -142,40 +157,16 @@ impl Kept {
     }
 }
 
-/// The volume that an attachment is of.
-fn source<'a>(
-    attachment: &'a VolumeAttachment,
-    volumes: &'a BTreeMap<VolumeName, std::sync::Arc<PersistentVolume>>,
-) -> Option<&'a VolumeSpec> {
-    let source = &attachment.spec.source;
-    match &source.persistent_volume_name {
-        Some(name) => volumes.get(name).map(|volume| &volume.spec),
-        None => source.inline_volume_spec.as_deref(),
-    }
-}
-
-/// S1: neither ReadWriteMany nor ReadOnlyMany.
-fn is_exclusive(spec: &VolumeSpec) -> bool {
-    !spec.access_modes.iter().any(|mode| matches!(mode.as_str(), "ReadWriteMany" | "ReadOnlyMany"))
-}
-
 fn look_at_attachments(
     snapshot: &Snapshot,
     outlooks: &Outlooks,
     sidecars: &Sidecars<'_>,
-    volumes: &BTreeMap<VolumeName, std::sync::Arc<PersistentVolume>>,
     attachments: &BTreeMap<AttachmentName, std::sync::Arc<VolumeAttachment>>,
     groups: &mut Groups,
 ) {
-    let mut places: BTreeMap<(&str, &str), BTreeMap<&NodeName, &VolumeAttachment>> = BTreeMap::new();
     for (name, attachment) in attachments {
         let node = &attachment.spec.node_name;
         let driver = &attachment.spec.attacher;
-        let csi =
-            source(attachment, volumes).filter(|spec| is_exclusive(spec)).and_then(|spec| spec.csi.as_ref());
-        if let Some(csi) = csi {
-            places.entry((csi.driver.as_str(), &csi.volume_handle)).or_default().insert(node, attachment);
-        }
         let subject = Subject::Attachment(name.clone());
         let created = attachment.metadata.creation_timestamp;
         let victim = |since| Victim { subject: subject.clone(), unit: "attachment", since, next_at: None };
@@ -201,30 +192,6 @@ fn look_at_attachments(
                 is_gone.then(|| format!("the attacher of {driver}, which is not there"))
             };
             finalizers(&attachment.metadata, **deleted, &subject, "attachment", owner, groups);
-        }
-    }
-    for ((driver, handle), nodes) in places.into_iter().filter(|(_, nodes)| nodes.len() > 1) {
-        let named = |attached: bool| {
-            let there = nodes.iter().filter(|(_, attachment)| attachment.status.attached == attached);
-            there.map(|(node, _)| node.as_str()).collect::<Vec<_>>().join(", ")
-        };
-        let told: Vec<String> = [(true, "attached to"), (false, "being attached to")]
-            .into_iter()
-            .map(|(attached, word)| (named(attached), word))
-            .filter(|(nodes, _)| !nodes.is_empty())
-            .map(|(nodes, word)| format!("{word} {nodes}"))
-            .collect();
-        // The page of the volume shows all its nodes.
-        let volume =
-            nodes.values().find_map(|attachment| attachment.spec.source.persistent_volume_name.clone());
-        let id = VolumeId::csi(&driver.into(), handle);
-        let attachments = nodes.keys().map(|node| Subject::Attachment(id.attachment_name(node)));
-        let subjects = volume.map(Subject::Volume).into_iter().chain(attachments).take(nodes.len());
-        for subject in subjects {
-            let victim = Victim { subject, unit: "attachment", since: None, next_at: None };
-            let cause =
-                Cause { severity: Severity::Blocked, reason: ATTACHED_TWICE, about: handle.to_owned() };
-            groups.note(cause, victim, || format!("{handle} is for one node alone, {}", told.join(", and ")));
         }
     }
 }

@@ -6,6 +6,7 @@
 
 mod attachments;
 mod claims;
+mod exclusive;
 mod groups;
 mod leftovers;
 mod one_namespace;

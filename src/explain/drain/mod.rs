@@ -122,6 +122,8 @@ pub struct DrainView {
     pub unready_since: Option<Timestamp>,
     /// Whether new pods are kept away; none if the node was not read whole.
     pub cordoned: Option<bool>,
+    /// Its taints that keep new pods away, or end those that are there: `key:effect`.
+    pub taints: Vec<String>,
     /// How many left it since the earlier look, if there was one.
     pub detached: Option<usize>,
     /// Each volume, those that hold the node longest first.
@@ -184,12 +186,26 @@ pub fn drain(
         ready: is_ready,
         unready_since: ready.filter(|_| !is_ready).and_then(|ready| ready.last_transition_time),
         cordoned,
+        taints: whole.map(taints).unwrap_or_default(),
         detached,
         volumes,
         attachers,
         unseen: snapshot.unseen.clone(),
         unknown,
     }
+}
+
+/// Those that every node which is cordoned or not Ready has say no more than that.
+fn taints(node: &Value) -> Vec<String> {
+    let is_told_already =
+        |key: &str| key.starts_with("node.kubernetes.io/") && !key.ends_with("/out-of-service");
+    let all = node.pointer("/spec/taints").and_then(Value::as_array).into_iter().flatten();
+    let text =
+        |taint: &Value, field: &str| taint.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
+    all.map(|taint| (text(taint, "key"), text(taint, "effect")))
+        .filter(|(key, effect)| !is_told_already(key) && effect != "PreferNoSchedule")
+        .map(|(key, effect)| format!("{key}:{effect}"))
+        .collect()
 }
 
 fn verdict(

@@ -45,8 +45,11 @@ impl DrainView {
         match self.cordoned {
             Some(true) => state.push_str(", cordoned"),
             // One that is not Ready has taints that keep new pods away.
-            Some(false) if self.ready => state.push_str(", takes new pods"),
+            Some(false) if self.ready && self.taints.is_empty() => state.push_str(", takes new pods"),
             Some(false) | None => {}
+        }
+        if !self.taints.is_empty() {
+            write!(state, ", tainted {}", self.taints.join(", "))?;
         }
         let count = |stage| self.volumes.iter().filter(|it| it.stage == stage).count();
         let mut counts = vec![age::counted(self.volumes.len(), "volume")];

@@ -473,11 +473,11 @@ fn take_listed<T: Stored>(
 fn take(snapshot: &mut Snapshot, read: &Read, found: Found) {
     let not_seen = |why: String, forbidden: bool| Unseen { what: read.to_string(), why, forbidden };
     match found {
-        Found::Absent => {
-            if let Read::Object(object) = read {
-                snapshot.note_absent(object.clone());
-            }
-        }
+        Found::Absent => match read {
+            Read::Object(object) => snapshot.note_absent(object.clone()),
+            Read::CsiNode(node) => snapshot.note_no_csi_node(node.clone()),
+            _ => {}
+        },
         Found::Unseen { why, forbidden } => snapshot.unseen.push(not_seen(why, forbidden)),
         Found::Object(mut object) => {
             let kind = match read {

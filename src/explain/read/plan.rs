@@ -14,12 +14,15 @@ use std::{
 };
 
 use crate::{
-    attach_detach::desired::volume_name::VolumeId,
+    attach_detach::desired::{
+        volume_name::VolumeId,
+        volume_source::{CsiVolume, Sharing, Storage, of_inline_volume},
+    },
     binder::matching::predicate::claim_class,
     explain::{claim::ONE_POD, snapshot::Snapshot, subject::Subject},
     kube_api::{
         ids::{AttachmentName, ClaimKey, ClassName, DriverName, NodeName, PodKey, VolumeName},
-        kinds::{ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
+        kinds::{ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, PodVolumeSource, VolumeAttachment},
     },
 };
 
@@ -206,8 +209,8 @@ impl Plan<'_> {
         self.class(name);
         self.list(List::Classes);
         self.programs();
-        if self.seen.is_part() {
-            // They are there, and need not be asked for.
+        // They are there, and need not be asked for; or nothing else says what the name is about.
+        if self.seen.is_part() || self.seen.is_absent(&ObjectRef::Class(name.clone())) {
             self.list(List::Claims);
         }
     }
@@ -217,6 +220,9 @@ impl Plan<'_> {
         let node = pod.spec.node_name.clone();
         if !node.is_empty() {
             self.node(&node);
+        }
+        for volume in inline_volumes(&pod).filter(|_| !node.is_empty()) {
+            self.inline(&volume, &node);
         }
         for key in claims_of(&pod) {
             let Some(claim) = self.claim(&key) else { continue };
@@ -228,6 +234,37 @@ impl Plan<'_> {
                 self.attached(volume, &BTreeSet::from([node.clone()]));
             }
         }
+    }
+
+    /// A volume that a pod names without a claim, and that a CSI driver attaches in place of an in-tree plugin.
+    fn inline(&mut self, volume: &CsiVolume, node: &NodeName) {
+        self.object(ObjectRef::Driver(volume.driver.clone()));
+        if !self.is_attached_by_program(&volume.driver) {
+            return;
+        }
+        let attachment = ObjectRef::Attachment(volume.id.attachment_name(node));
+        self.object(attachment.clone());
+        if !self.is_waited_for(&attachment) {
+            return;
+        }
+        self.programs();
+        self.list(List::Attachments);
+        let mut nodes = BTreeSet::new();
+        self.seen.objects.attachments.for_each(|other| {
+            if volume.id.attachment_name(&other.spec.node_name) == other.metadata.name.clone().into() {
+                nodes.insert(other.spec.node_name.clone());
+            }
+        });
+        for node in nodes.iter().take(MANY_NODES) {
+            self.node(node);
+        }
+    }
+
+    /// Whether it is known that a driver is there that needs attachments, or that there is no object of it.
+    fn is_attached_by_program(&self, driver: &DriverName) -> bool {
+        let object = self.seen.objects.drivers.get(driver);
+        !self.is_open(&ObjectRef::Driver(driver.clone()))
+            && object.is_none_or(|driver| driver.spec.attach_required != Some(false))
     }
 
     fn volume_alone(&mut self, name: &VolumeName) {
@@ -348,11 +385,7 @@ impl Plan<'_> {
             }
             return;
         };
-        if self.is_open(&ObjectRef::Driver(csi.driver.clone())) {
-            return;
-        }
-        let driver = self.seen.objects.drivers.get(&csi.driver);
-        if driver.is_some_and(|driver| driver.spec.attach_required == Some(false)) {
+        if !self.is_attached_by_program(&csi.driver) {
             return;
         }
         if nodes.len() > MANY_NODES {
@@ -412,6 +445,18 @@ pub(super) fn claims_of(pod: &Pod) -> impl Iterator<Item = ClaimKey> {
     pod.spec.volumes.iter().filter_map(|volume| pod.claim_of(volume))
 }
 
+/// Volumes that a pod names without a claim, and that a CSI driver has taken over.
+fn inline_volumes(pod: &Pod) -> impl Iterator<Item = CsiVolume> {
+    let namespace = &pod.metadata.namespace;
+    pod.spec.volumes.iter().filter_map(move |volume| {
+        let PodVolumeSource::InTree(source) = &volume.source else { return None };
+        match of_inline_volume(&volume.name, namespace, source) {
+            Ok(Storage::Csi(volume)) => Some(volume),
+            _ => None,
+        }
+    })
+}
+
 /// Attached, and to stay.
 fn is_settled(attachment: &VolumeAttachment) -> bool {
     attachment.status.attached && !attachment.metadata.is_terminating()
@@ -419,8 +464,7 @@ fn is_settled(attachment: &VolumeAttachment) -> bool {
 
 /// Whether a volume may be on one node only.
 fn is_exclusive(volume: &PersistentVolume) -> bool {
-    let modes = &volume.spec.access_modes;
-    !modes.into_iter().any(|mode| matches!(&**mode, "ReadWriteMany" | "ReadOnlyMany"))
+    Sharing::of(volume.spec.access_modes.iter().map(|mode| &**mode)) == Sharing::Exclusive
 }
 
 #[cfg(test)]
