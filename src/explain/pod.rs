@@ -184,9 +184,12 @@ pub(super) fn of_volume(view: &View<'_>, name: &VolumeName, node: Option<&NodeNa
                     links.extend(attachment::links(view, &id, node));
                 }
             }
-            let sharing = get::<PersistentVolume>(view, name)
-                .map(|volume| Sharing::of(volume.spec.access_modes.iter().map(|mode| &**mode)));
-            links.extend(attachment::foreign_of(view, &id, sharing == Some(Sharing::Exclusive)));
+            // Of a pod without a node, who has its volume elsewhere is not asked.
+            if node.is_none() {
+                let sharing = get::<PersistentVolume>(view, name)
+                    .map(|volume| Sharing::of(volume.spec.access_modes.iter().map(|mode| &**mode)));
+                links.extend(attachment::foreign_of(view, &id, sharing == Some(Sharing::Exclusive)));
+            }
         }
     }
     links
