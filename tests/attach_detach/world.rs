@@ -17,7 +17,11 @@ use mooring::{
     },
 };
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
+use test_support::promises::{
+    attachments::{self, Volume},
+    requests,
+};
 
 /// Short forms of objects, by kind and name. `null` removes one.
 #[derive(Clone, Default, Deserialize)]
@@ -323,18 +327,16 @@ impl World {
         if self.objects.contains_key(&("attachment", name.clone())) {
             return Ok(Err(CallError::AlreadyExists(format!("{name} already exists"))));
         }
-        let source = body["spec"]["source"].clone();
-        let source_volume = source["persistentVolumeName"].as_str().unwrap_or_default().to_owned();
-        let modes =
-            self.objects.get(&("volume", source_volume)).map(|object| object["spec"]["accessModes"].clone());
-        let is_exclusive = modes.is_some_and(|modes| modes == json!(["ReadWriteOnce"]));
-        let elsewhere = self.objects.iter().any(|((kind, _), other)| {
-            *kind == "attachment"
-                && other["spec"]["source"] == source
-                && other["spec"]["nodeName"] != json!(node)
-        });
-        if is_exclusive && elsewhere {
-            return Err(format!("S1: {volume} created for {node} while attached elsewhere"));
+        let volumes: BTreeMap<&str, (Volume, bool)> = self
+            .objects
+            .iter()
+            .filter(|((kind, _), _)| *kind == "volume")
+            .map(|((_, name), object)| (name.as_str(), Volume::of(object)))
+            .collect();
+        let all = self.objects.iter().filter(|((kind, _), _)| *kind == "attachment");
+        let all = all.map(|(_, object)| object).chain(std::iter::once(&body));
+        if let Some(nodes) = attachments::spread(&body, all, |name| volumes.get(name)) {
+            return Err(format!("S1: {volume} created for {node}, and then it is on {nodes:?}"));
         }
         let object = self.base("attachment", &name, body);
         self.put(
@@ -353,9 +355,7 @@ impl World {
     ) -> Result<Result<Answer, CallError>, String> {
         let name = volume.attachment_name(node).as_str().to_owned();
         let uid = request.body.clone().unwrap_or_default()["preconditions"]["uid"].clone();
-        if !uid.is_string() {
-            return Err(format!("S7: {name} deleted without UID"));
-        }
+        check("volumeattachments", request)?;
         let node = self.objects.get(&("node", node.as_str().to_owned()));
         if node.is_some_and(|node| listed(node).contains(word(volume.as_str()))) {
             return Err(format!("S2: {volume} deleted while listed"));
@@ -381,15 +381,7 @@ impl World {
         request: &Request,
     ) -> Result<Result<Answer, CallError>, String> {
         let body = request.body.clone().unwrap_or_default();
-        let keys = |value: &Value| -> Vec<String> {
-            value.as_object().map(Map::keys).into_iter().flatten().cloned().collect()
-        };
-        let of_ours = [&body, &body["metadata"], &body["status"]].map(keys).concat();
-        if request.verb != Verb::Patch
-            || of_ours != ["metadata", "status", "resourceVersion", "uid", "volumesAttached"]
-        {
-            return Err(format!("S13: {request:?}"));
-        }
+        check("nodes/status", request)?;
         let Some(object) = self.objects.get(&("node", name.as_str().to_owned())).cloned() else {
             return Ok(Err(CallError::NotFound(name.to_string())));
         };
@@ -400,6 +392,15 @@ impl World {
         self.put("node", name.as_str(), Some(merge(object, &body)));
         Ok(self.read("node", name.as_str()))
     }
+}
+
+/// What holds of a request whatever it is about.
+fn check(resource: &'static str, request: &Request) -> Result<(), String> {
+    let verb = format!("{:?}", request.verb).to_lowercase();
+    let verb = verb.as_str();
+    let body = request.body.as_ref().unwrap_or(&Value::Null);
+    let broken = requests::broken(requests::Request { verb, resource, body });
+    if broken.is_empty() { Ok(()) } else { Err(format!("{broken:?}: {request:?}")) }
 }
 
 fn listed(node: &Value) -> BTreeSet<String> {

@@ -1,42 +1,44 @@
-//! What a single write of the binder must not break (safety.md, S18 to S35).
+//! What a single write of the binder must not break (safety.md, S18 to S35), by what a history knows: what had been seen
+//! and read, and which pods empty volumes.
 //!
-//! In: the server before the write, the object before and after. A broken promise panics. Nothing here
-//! shares code with the binder.
-
-use std::collections::BTreeSet;
+//! In: the server before the write, the object before and after. A broken promise panics. The promises that stories check
+//! as well are in [`test_support::promises`]; nothing here shares code with the binder.
 
 use mooring::binder::act::write::WriteKind;
 use serde_json::Value;
+use test_support::promises::bindings::{self, Kind, Known, Write, class_of};
 
 use crate::server::{CLAIM_UID, Server};
 
 const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
-const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
-const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
-const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
-const DEFAULT_CLASS: [&str; 2] =
-    ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];
 const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims/";
 const VOLUMES: &str = "/api/v1/persistentvolumes/";
 const CLASSES: &str = "/apis/storage.k8s.io/v1/storageclasses/";
 /// Annotation: the server's revision when the object was made.
 pub const MADE: &str = "made";
 
-/// Checks one write.
+/// Checks one write: what it may change at all, and what a history knows of recycler pods.
 pub fn check(server: &Server, kind: WriteKind, at: &str, before: &Value, after: &Value) {
-    footprint(at, before, after);
-    if kind == WriteKind::StartPod {
-        return recycling(server, before, after);
+    let (of, name) = kind_and_name(at);
+    let broken = bindings::broken(server, Write { kind: of, name: &name, before, after });
+    assert!(broken.is_empty(), "{at}: {broken:?}");
+    match of {
+        Kind::Pod if kind == WriteKind::StartPod => recycling(server, before, after),
+        Kind::Volume => emptied_by_no_pod(server, at, before, after),
+        Kind::Pod | Kind::Claim | Kind::Class => {}
     }
-    if at.starts_with(VOLUMES) {
-        claim_ref(server, at, before, after);
-        volume_phase(server, kind, at, before, after);
-        finalizers(at, before, after);
-    } else {
-        claim_spec(server, at, before, after);
-        claim_status(server, at, before, after);
-        provisioner(server, at, before, after);
+}
+
+/// S23: a volume that a pod empties is neither given to a claim nor freed.
+fn emptied_by_no_pod(server: &Server, at: &str, before: &Value, after: &Value) {
+    let (from, to) = (text(before, "/spec/claimRef/uid"), text(after, "/spec/claimRef/uid"));
+    if from == to {
+        return;
     }
+    // A pod that an earlier process asked for may have been made just now; it does not run yet.
+    let is_known = |path: &String| server.states_since_seen(path).into_iter().all(|pod| pod.is_some());
+    let is_emptied = pods_of(server, before).any(|(path, _)| to.is_empty() || is_known(path));
+    assert!(!is_emptied, "S23: {at} changes hands while a pod empties it");
 }
 
 fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
@@ -47,242 +49,59 @@ fn annotation<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
     object["metadata"]["annotations"][key].as_str()
 }
 
-fn class_of(object: &Value) -> &str {
-    annotation(object, "volume.beta.kubernetes.io/storage-class")
-        .unwrap_or_else(|| text(object, "/spec/storageClassName"))
+fn kind_and_name(path: &str) -> (Kind, String) {
+    let of = |kind, begin: &str| Some((kind, path.strip_prefix(begin)?.to_owned()));
+    of(Kind::Volume, VOLUMES)
+        .or_else(|| of(Kind::Class, CLASSES))
+        .or_else(|| path.strip_prefix(CLAIMS).map(|name| (Kind::Claim, format!("default/{name}"))))
+        .unwrap_or_else(|| (Kind::Pod, path.to_owned()))
+}
+
+fn path_of(kind: Kind, name: &str) -> String {
+    match kind {
+        Kind::Volume => format!("{VOLUMES}{name}"),
+        Kind::Class => format!("{CLASSES}{name}"),
+        Kind::Claim => format!("{CLAIMS}{}", name.strip_prefix("default/").unwrap_or(name)),
+        Kind::Pod => name.to_owned(),
+    }
+}
+
+impl Known for Server {
+    fn all(&self, kind: Kind) -> Vec<(String, &Value)> {
+        let named = self.objects.iter().map(|(path, object)| (kind_and_name(path), object));
+        named.filter(|((of, _), _)| *of == kind).map(|((_, name), object)| (name, object)).collect()
+    }
+
+    fn states(&self, kind: Kind, name: &str) -> Vec<Option<&Value>> {
+        self.states_since_seen(&path_of(kind, name))
+    }
+
+    fn reads(&self, kind: Kind, name: &str) -> Option<Vec<Option<&Value>>> {
+        let path = path_of(kind, name);
+        Some(self.reads.iter().filter(|read| read.path == path).map(|read| read.found.as_ref()).collect())
+    }
+
+    fn has_reserved(&self, volume: &str) -> bool {
+        self.reserved.contains(&path_of(Kind::Volume, volume))
+    }
+
+    fn is_emptied(&self, volume: &Value) -> bool {
+        let uids = (text(volume, "/metadata/uid").to_owned(), text(volume, "/spec/claimRef/uid").to_owned());
+        volume["spec"]["persistentVolumeReclaimPolicy"] == "Recycle" && self.emptied.contains(&uids)
+    }
+
+    /// From the beginning: a class that came later, while the claim was being looked at, need not be known.
+    fn is_delayed(&self, claim: &Value) -> bool {
+        let class = self.objects.get(&path_of(Kind::Class, class_of(claim)));
+        let made =
+            |object: &Value| annotation(object, MADE).and_then(|made| made.parse::<u64>().ok()).unwrap_or(0);
+        is_delayed(self, claim) && class.is_none_or(|class| made(class) <= made(claim))
+    }
 }
 
 fn is_delayed(server: &Server, claim: &Value) -> bool {
-    let class = server.objects.get(&format!("{CLASSES}{}", class_of(claim)));
+    let class = server.objects.get(&path_of(Kind::Class, class_of(claim)));
     class.is_some_and(|class| class["volumeBindingMode"] == "WaitForFirstConsumer")
-}
-
-/// Whether the claim's class delayed its bind from the beginning: one that came later, while the claim was
-/// being looked at, need not.
-fn is_delayed_from_the_start(server: &Server, claim: &Value) -> bool {
-    let class = server.objects.get(&format!("{CLASSES}{}", class_of(claim)));
-    let made =
-        |object: &Value| annotation(object, MADE).and_then(|made| made.parse::<u64>().ok()).unwrap_or(0);
-    is_delayed(server, claim) && class.is_none_or(|class| made(class) <= made(claim))
-}
-
-/// S34: every write stays within the fields that are the binder's.
-fn footprint(at: &str, before: &Value, after: &Value) {
-    const OURS: [&str; 15] = [
-        "/metadata/resourceVersion",
-        "/metadata/finalizers",
-        "/metadata/annotations/pv.kubernetes.io~1",
-        "/metadata/annotations/volume.kubernetes.io~1selected-node",
-        "/spec/schedulingGates",
-        "/metadata/annotations/volume.kubernetes.io~1storage-provisioner",
-        "/metadata/annotations/volume.beta.kubernetes.io~1storage-provisioner",
-        "/spec/claimRef",
-        "/spec/volumeName",
-        "/spec/storageClassName",
-        "/status/phase",
-        "/status/message",
-        "/status/accessModes",
-        "/status/capacity",
-        "/status/currentVolumeAttributesClassName",
-    ];
-    for operation in json_patch::diff(before, after).0 {
-        let pointer = operation.path().to_string();
-        assert!(OURS.iter().any(|ours| pointer.starts_with(ours)), "S34: {at}{pointer} is changed");
-    }
-}
-
-fn claim_ref(server: &Server, at: &str, before: &Value, after: &Value) {
-    let (from, to) = (text(before, "/spec/claimRef/uid"), text(after, "/spec/claimRef/uid"));
-    if from != to && !to.is_empty() {
-        for (path, other) in &server.objects {
-            if !path.starts_with(VOLUMES) || path == at {
-                continue;
-            }
-            let holds = |volume: Option<&Value>| {
-                volume.is_some_and(|volume| text(volume, "/spec/claimRef/uid") == to && !is_released(volume))
-            };
-            // What others reserve at the same time cannot be known.
-            let known =
-                server.reserved.contains(path) || server.states_since_seen(path).into_iter().all(holds);
-            assert!(!holds(Some(other)) || !known, "S19: {path} and {at} would hold the same claim");
-        }
-        // A pod that an earlier process asked for may have been made just now; it does not run yet.
-        let emptied = pods_of(server, before)
-            .any(|(path, _)| server.states_since_seen(path).into_iter().all(|pod| pod.is_some()));
-        assert!(!emptied, "S23: {at} is given to a claim while a pod empties it");
-        assert!(from.is_empty(), "S23: {at} is taken from one claim and given to another");
-        if before["spec"]["claimRef"].is_null() {
-            chosen(server, at, before, after);
-        }
-    }
-    if !before["spec"]["claimRef"].is_null() && after["spec"]["claimRef"].is_null() {
-        assert!(
-            annotation(before, BOUND_BY_CONTROLLER).is_some(),
-            "S26: a user's reservation of {at} is removed"
-        );
-    }
-    if from != to && to.is_empty() {
-        // People may have freed it and left the phase to us; then the reference is our own.
-        let parked = matches!(text(before, "/status/phase"), "Released" | "Failed");
-        let uids = (text(before, "/metadata/uid").to_owned(), from.to_owned());
-        let emptied =
-            before["spec"]["persistentVolumeReclaimPolicy"] == "Recycle" && server.emptied.contains(&uids);
-        assert!(!parked || emptied || server.reserved.contains(at), "S25: {at} is freed");
-        assert!(pods_of(server, before).next().is_none(), "S23: {at} is freed while a pod empties it");
-    }
-}
-
-/// S27, S28: the volume was the binder's to choose, or the claim names it and it suits.
-fn chosen(server: &Server, at: &str, before: &Value, after: &Value) {
-    let claim = server.objects.get(&format!("{CLAIMS}{}", text(after, "/spec/claimRef/name")));
-    let Some(claim) = claim.filter(|claim| claim["metadata"]["uid"] == after["spec"]["claimRef"]["uid"])
-    else {
-        // It went away meanwhile; the volume will be released.
-        return;
-    };
-    if annotation(claim, BIND_COMPLETED).is_some() {
-        return;
-    }
-    assert!(before["metadata"]["deletionTimestamp"].is_null(), "S27: {at} is being deleted");
-    assert_eq!(class_of(before), class_of(claim), "S27: {at} is of another class");
-    let mode = |object: &Value| match text(object, "/spec/volumeMode") {
-        "" => "Filesystem".to_owned(),
-        mode => mode.to_owned(),
-    };
-    assert_eq!(mode(before), mode(claim), "S27: {at} has another volumeMode");
-    assert_eq!(
-        text(before, "/spec/volumeAttributesClassName"),
-        text(claim, "/spec/volumeAttributesClassName"),
-        "S27: {at} has another attributes class"
-    );
-    let modes = |object: &Value| -> BTreeSet<String> {
-        serde_json::from_value(object["spec"]["accessModes"].clone()).unwrap_or_default()
-    };
-    assert!(modes(before).is_superset(&modes(claim)), "S27: {at} lacks an access mode");
-    if let (Some(size), Some(request)) = (
-        gibibytes(text(before, "/spec/capacity/storage")),
-        gibibytes(text(claim, "/spec/resources/requests/storage")),
-    ) {
-        assert!(size >= request, "S27: {at} is too small");
-    }
-    if text(claim, "/spec/volumeName").is_empty() {
-        assert_eq!(text(before, "/status/phase"), "Available", "S27: {at} is not free");
-        assert!(!is_delayed_from_the_start(server, claim), "S28: {at} is the scheduler's to choose");
-    }
-}
-
-fn gibibytes(text: &str) -> Option<u64> {
-    text.strip_suffix("Gi")?.parse().ok()
-}
-
-fn volume_phase(server: &Server, kind: WriteKind, at: &str, before: &Value, after: &Value) {
-    let phase = |object: &Value| text(object, "/status/phase").to_owned();
-    if phase(after) == phase(before) {
-        return;
-    }
-    let reference = &after["spec"]["claimRef"];
-    match phase(after).as_str() {
-        "Bound" => assert!(!text(after, "/spec/claimRef/uid").is_empty(), "S22: {at} is Bound to nobody"),
-        "Available" => {
-            assert!(text(after, "/spec/claimRef/uid").is_empty(), "S25: {at} is free and belongs to a claim");
-        }
-        "Released" | "Failed" => {
-            let claim = format!("{CLAIMS}{}", reference["name"].as_str().unwrap());
-            let name = after["metadata"]["name"].as_str().unwrap();
-            let lives = |claim: Option<&Value>| {
-                claim.is_some_and(|claim| {
-                    let volume = text(claim, "/spec/volumeName");
-                    claim["metadata"]["uid"] == reference["uid"] && (volume.is_empty() || volume == name)
-                })
-            };
-            let proven = server.reads.iter().any(|read| read.path == claim && !lives(read.found.as_ref()));
-            assert!(proven, "S23: {claim} was not asked for before {kind:?}");
-            assert!(!lives(server.objects.get(&claim)), "S23: the claim of {at} lives");
-            let external = !after["spec"]["csi"].is_null();
-            assert!(phase(after) == "Released" || !external, "S32: {at} is not ours to fail");
-        }
-        other => panic!("the binder writes phase {other} to {at}"),
-    }
-}
-
-/// S33: of the finalizers only the two of deletion protection change, and nobody else's order.
-fn finalizers(at: &str, before: &Value, after: &Value) {
-    const OURS: [&str; 2] =
-        ["kubernetes.io/pv-controller", "external-provisioner.volume.kubernetes.io/finalizer"];
-    let others = |object: &Value| -> Vec<String> {
-        let all: Vec<String> =
-            serde_json::from_value(object["metadata"]["finalizers"].clone()).unwrap_or_default();
-        all.into_iter().filter(|name| !OURS.contains(&name.as_str())).collect()
-    };
-    assert_eq!(others(before), others(after), "S33: a finalizer of others on {at}");
-}
-
-fn claim_spec(server: &Server, at: &str, before: &Value, after: &Value) {
-    let (named, name) = (text(before, "/spec/volumeName"), text(after, "/spec/volumeName"));
-    if name != named {
-        assert!(named.is_empty(), "S20: {at} changes its volume");
-        // The volume may have gone meanwhile; what is written was true when it was seen.
-        let protected = |volume: &Value| {
-            volume["spec"]["claimRef"]["uid"] == after["metadata"]["uid"]
-                && volume["status"]["phase"] == "Bound"
-        };
-        let states = server.states_since_seen(&format!("{VOLUMES}{name}"));
-        let holds = states.into_iter().flatten().any(protected);
-        assert!(holds, "S21: {at} names {name}, which does not name it or is not protected yet");
-    }
-    let (had, has) = (&before["spec"]["storageClassName"], &after["spec"]["storageClassName"]);
-    if had != has {
-        assert!(had.is_null(), "S30: {at} changes its class");
-        let states = server.states_since_seen(&format!("{CLASSES}{}", has.as_str().unwrap_or_default()));
-        let is_default = |class| DEFAULT_CLASS.iter().any(|key| annotation(class, key) == Some("true"));
-        let marked = states.into_iter().flatten().any(is_default);
-        assert!(marked, "S30: {at} gets a class that is not default");
-    }
-}
-
-fn claim_status(server: &Server, at: &str, before: &Value, after: &Value) {
-    let name = text(after, "/spec/volumeName");
-    let volume = format!("{VOLUMES}{name}");
-    let holds = |volume: Option<&Value>| {
-        volume.is_some_and(|volume| volume["spec"]["claimRef"]["uid"] == after["metadata"]["uid"])
-    };
-    if after["status"]["phase"] == before["status"]["phase"] {
-        if before["status"]["phase"] == "Bound" {
-            assert_eq!(after["status"]["capacity"], before["status"]["capacity"], "S31: {at}");
-        }
-        return;
-    }
-    match text(after, "/status/phase") {
-        "Bound" => {
-            let completed = annotation(after, BIND_COMPLETED).is_some();
-            assert!(!name.is_empty() && completed, "S22: {at} is Bound to nothing");
-            // A volume's claimRef has one UID, so this is S18 too.
-            let held = server.states_since_seen(&volume).into_iter().any(holds);
-            assert!(held, "S18 S22: {at} is Bound to what does not hold it");
-        }
-        "Lost" if !name.is_empty() => {
-            let mut reads = server.reads.iter().filter(|read| read.path == volume);
-            assert!(reads.any(|read| !holds(read.found.as_ref())), "S24: {volume} was not asked for");
-            let lost = server.states_since_seen(&volume).into_iter().any(|volume| !holds(volume));
-            assert!(lost, "S24: the volume of {at} is there");
-        }
-        "Lost" | "Pending" => {}
-        other => panic!("the binder writes phase {other} to {at}"),
-    }
-}
-
-fn provisioner(server: &Server, at: &str, before: &Value, after: &Value) {
-    let (asked, asks) = (annotation(before, PROVISIONER), annotation(after, PROVISIONER));
-    if asked == asks {
-        return;
-    }
-    let migrated = asked.is_none_or(|asked| asked.starts_with("kubernetes.io/"));
-    assert!(migrated, "S29: {at} is handed from {asked:?} to {asks:?}");
-    let selected = annotation(after, SELECTED_NODE).is_some();
-    assert!(
-        selected || !is_delayed_from_the_start(server, after),
-        "S28: {at} asks before a node is selected"
-    );
 }
 
 /// Whether the claim a volume refers to is there, and not another volume's.
@@ -355,10 +174,8 @@ fn is_released(volume: &Value) -> bool {
 /// Checks a new object.
 pub fn check_creation(server: &Server, kind: WriteKind, object: &Value) {
     match kind {
-        WriteKind::CreatePod => {
-            let gates = object["spec"]["schedulingGates"].as_array();
-            assert!(gates.is_some_and(|gates| !gates.is_empty()), "S23: a pod runs before the proof");
-        }
+        // Its gates the request has to have.
+        WriteKind::CreatePod => {}
         WriteKind::CreateVolume => {
             let path = text(object, "/spec/hostPath/path");
             assert!(server.directories.contains(path), "{path} was not made");
@@ -466,6 +283,10 @@ pub fn settled(server: &Server) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+fn gibibytes(text: &str) -> Option<u64> {
+    text.strip_suffix("Gi")?.parse().ok()
 }
 
 /// Whether a volume does not suit a claim. One of a finished size is enough here.

@@ -17,6 +17,7 @@ use mooring::{
     },
 };
 use serde_json::{Value, json};
+use test_support::promises::requests;
 
 use crate::invariants;
 
@@ -165,11 +166,14 @@ impl Server {
             Call::Write(write) if self.denies(write) => {
                 Err(CallError::Refused { code: 403, message: "no".to_owned() })
             }
-            Call::Write(write) => match write.request.verb {
-                Verb::Create => self.create(write),
-                Verb::Delete => self.delete(write),
-                _ => self.write(write),
-            },
+            Call::Write(write) => {
+                check_request(write);
+                match write.request.verb {
+                    Verb::Create => self.create(write),
+                    Verb::Delete => self.delete(write),
+                    _ => self.write(write),
+                }
+            }
             Call::ReadClass(name) => {
                 let path = StorageClass::path(name);
                 match self.objects.get(&path) {
@@ -241,7 +245,6 @@ impl Server {
         assert_eq!(write.request.path, at);
         let Some(object) = self.objects.get(&at) else { return Err(CallError::NotFound(at)) };
         let guards = write.request.body.as_ref().unwrap()["preconditions"].as_object().unwrap();
-        assert!(guards.contains_key("uid"), "S35: a deletion names the UID");
         if guards.iter().any(|(guard, expected)| *expected != object["metadata"][guard]) {
             return Err(CallError::Conflict(at));
         }
@@ -269,8 +272,7 @@ impl Server {
             return Err(CallError::NotFound(at.to_owned()));
         };
         for guard in ["uid", "resourceVersion"] {
-            let expected = body["metadata"].get(guard).expect("S35: a write names UID and revision");
-            if *expected != before["metadata"][guard] {
+            if body["metadata"][guard] != before["metadata"][guard] {
                 return Err(CallError::Conflict(format!("{guard} of {at}")));
             }
         }
@@ -295,6 +297,23 @@ impl Server {
         }
         Ok(answer(&write.target, &after))
     }
+}
+
+/// What holds of a request whatever it is about.
+fn check_request(write: &Write) {
+    let Request { verb, path, body } = &write.request;
+    let resource = match (&write.target, path.ends_with("/status")) {
+        (Object::Claim(_), false) => "persistentvolumeclaims",
+        (Object::Claim(_), true) => "persistentvolumeclaims/status",
+        (Object::Volume(_), false) => "persistentvolumes",
+        (Object::Volume(_), true) => "persistentvolumes/status",
+        (Object::Pod(_), _) => "pods",
+    };
+    let verb = format!("{verb:?}").to_lowercase();
+    let verb = verb.as_str();
+    let request = requests::Request { verb, resource, body: body.as_ref().unwrap_or(&Value::Null) };
+    let broken = requests::broken(request);
+    assert!(broken.is_empty(), "{path}: {broken:?}");
 }
 
 /// URL path of an object.

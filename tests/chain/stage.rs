@@ -27,6 +27,7 @@ use test_support::{
     daemon::{Daemon, Launch},
     invariants,
     process::{Log, Process, temporary_folder},
+    writes,
 };
 use tokio::runtime::{Builder, Runtime};
 
@@ -73,8 +74,10 @@ pub fn play(story: Play) -> Result<(), Failed> {
                 text.unwrap_or_else(|| "the story panicked".to_owned())
             }
         };
-        let mut violations = invariants::check_history(&theatre.real.history(start).await);
-        violations.extend(invariants::check_requests(&theatre.real.requests(recorded)));
+        let (history, requests) = (theatre.real.history(start).await, theatre.real.requests(recorded));
+        let mut violations = invariants::check_history(&history);
+        violations.extend(invariants::check_requests(&requests));
+        violations.extend(writes::check(&history, &writes::by_daemon(&requests)));
         for violation in violations {
             let _ = write!(report, "\nviolation of {violation}");
         }

@@ -11,25 +11,15 @@ use super::{
     actors::attachment_name,
     audit::{DAEMON, Entry},
     history::Change,
+    promises::{
+        attachments::{self, Volume},
+        requests::{self, Request},
+    },
 };
 
-const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 /// Who writes the daemon's events.
 const COMPONENTS: [&str; 2] = ["attachdetach-controller", "persistentvolume-controller"];
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
-
-/// A volume as the storage system knows it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Volume {
-    driver: String,
-    handle: String,
-}
-
-impl Volume {
-    fn unique_name(&self) -> String {
-        format!("kubernetes.io/csi/{}^{}", self.driver, self.handle)
-    }
-}
 
 /// One revision of a node's lists.
 #[derive(Clone, Debug, Default)]
@@ -54,7 +44,7 @@ struct World {
     violations: Vec<String>,
 }
 
-/// Checks S1–S3, S10, S18–S24 and S41 over a history that begins with an empty cluster.
+/// Checks S1–S3, S10, S18 and S41 over a history that begins with an empty cluster.
 pub fn check_history(changes: &[Change]) -> Vec<String> {
     let mut world = World::default();
     for change in changes {
@@ -62,7 +52,6 @@ pub fn check_history(changes: &[Change]) -> Vec<String> {
         match change.resource.as_str() {
             "volumeattachments" => world.check_attachment(change),
             "nodes" => world.check_node(change),
-            "persistentvolumes" => world.check_volume(change),
             "persistentvolumeclaims" => world.check_claim(change),
             "events" => world.check_event(change),
             _ => {}
@@ -71,78 +60,28 @@ pub fn check_history(changes: &[Change]) -> Vec<String> {
     world.violations
 }
 
-/// Checks the daemon's own requests: S7, S12, S13 and S35.
+/// Checks the daemon's own requests: S7, S12, S13, S23, S34 and S35.
 pub fn check_requests(entries: &[Entry]) -> Vec<String> {
     let mut violations = Vec::new();
     for entry in entries.iter().filter(|entry| entry.user == DAEMON && entry.resource != "events") {
-        let mut violation = |rule: &str| {
-            violations
-                .push(format!("{rule}: {} {} {} {}", entry.verb, entry.resource, entry.name, entry.request));
-        };
-        if entry.code == 403 {
+        let Entry { verb, resource, name, request: body, code, .. } = entry;
+        let mut violation = |rule: &str| violations.push(format!("{rule}: {verb} {resource} {name} {body}"));
+        if *code == 403 {
             violation("the daemon's role does not allow what it asks for");
         }
         // The head of a write whose body was kept back: it says nothing, and changes nothing.
-        if ["patch", "delete"].contains(&entry.verb.as_str()) && entry.request.is_null() && entry.code >= 400
-        {
+        if ["patch", "delete"].contains(&verb.as_str()) && body.is_null() && *code >= 400 {
             continue;
         }
-        let metadata = &entry.request["metadata"];
-        match (entry.verb.as_str(), entry.resource.as_str()) {
-            ("get" | "list" | "watch", _)
-            | (_, "leases")
-            // Reviews store nothing.
-            | (
-                "create",
-                "volumeattachments" | "configmaps" | "persistentvolumes" | "tokenreviews"
-                | "subjectaccessreviews",
-            ) => {}
-            ("delete", "volumeattachments") => {
-                if !entry.request["preconditions"]["uid"].is_string() {
-                    violation("S7 a VolumeAttachment is deleted without its UID");
-                }
-            }
-            ("create", "pods") => {
-                let spec = &entry.request["spec"];
-                if spec["schedulingGates"].as_array().is_none_or(Vec::is_empty) {
-                    violation("S23 a recycler pod may run before the volume is proven to be released");
-                }
-            }
-            ("delete", "pods" | "persistentvolumes" | "configmaps") => {
-                if !entry.request["preconditions"]["uid"].is_string() {
-                    violation("S35 a deletion without a UID");
-                }
-            }
-            (_, "volumeattachments" | "volumeattachments/status") => {
-                violation("S12 a VolumeAttachment is neither created nor deleted");
-            }
-            ("patch", _) => {
-                if !metadata["uid"].is_string() || !metadata["resourceVersion"].is_string() {
-                    violation("S35 a patch names no UID or no revision");
-                }
-                if entry.resource == "nodes/status" && keys(&entry.request["status"]) != ["volumesAttached"] {
-                    violation("S13 more than volumesAttached of a node is written");
-                }
-                if entry.resource == "pods" && keys(&entry.request["spec"]) != ["schedulingGates"] {
-                    violation("S34 more than the gates of a recycler pod is written");
-                }
-            }
-            _ => violation("S35 an unexpected kind of write"),
+        for rule in requests::broken(Request { verb, resource, body }) {
+            violation(rule);
         }
     }
     violations
 }
 
-fn keys(object: &Value) -> Vec<&str> {
-    object.as_object().into_iter().flat_map(|object| object.keys().map(String::as_str)).collect()
-}
-
 fn strings(list: &Value, text: impl Fn(&Value) -> &Value) -> BTreeSet<String> {
     list.as_array().into_iter().flatten().filter_map(|item| text(item).as_str().map(str::to_owned)).collect()
-}
-
-fn phase(object: Option<&Value>) -> &str {
-    object.and_then(|object| object["status"]["phase"].as_str()).unwrap_or_default()
 }
 
 fn is_terminating(object: &Value) -> bool {
@@ -171,13 +110,7 @@ impl World {
         self.objects.insert(key, after.clone());
         match change.resource.as_str() {
             "persistentvolumes" => {
-                let csi = &after["spec"]["csi"];
-                if let (Some(driver), Some(handle)) = (csi["driver"].as_str(), csi["volumeHandle"].as_str()) {
-                    let modes = strings(&after["spec"]["accessModes"], |mode| mode);
-                    let is_exclusive = !modes.contains("ReadWriteMany") && !modes.contains("ReadOnlyMany");
-                    let volume = Volume { driver: driver.to_owned(), handle: handle.to_owned() };
-                    self.volumes.insert(change.name.clone(), (volume, is_exclusive));
-                }
+                self.volumes.insert(change.name.clone(), Volume::of(after));
             }
             "nodes" => {
                 let status = &after["status"];
@@ -221,22 +154,10 @@ impl World {
         }
     }
 
-    /// S1: all VolumeAttachments of an exclusive volume, in whatever state, name one node.
     fn check_exclusive(&mut self, change: &Change, attachment: &Value) {
-        let Some((volume, _)) = self.volume_of(attachment).cloned() else { return };
-        let mut nodes = BTreeSet::new();
-        let mut is_exclusive = false;
-        for other in self.all("volumeattachments") {
-            if let Some((of_other, exclusive)) = self.volume_of(other)
-                && *of_other == volume
-            {
-                nodes.extend(other["spec"]["nodeName"].as_str());
-                // One that says so is enough.
-                is_exclusive |= exclusive;
-            }
-        }
-        if is_exclusive && nodes.len() > 1 {
-            let text = format!("S1 exclusive volume {} is on {nodes:?}", volume.handle);
+        let volume_of = |name: &str| self.volumes.get(name);
+        if let Some(nodes) = attachments::spread(attachment, self.all("volumeattachments"), volume_of) {
+            let text = format!("S1 an exclusive volume is on {nodes:?}");
             self.violate(change, &text);
         }
     }
@@ -244,8 +165,8 @@ impl World {
     /// S2 and S3, at the revision at which a VolumeAttachment's deletion began.
     fn check_deletion(&mut self, change: &Change, attachment: &Value) {
         let Some((volume, _)) = self.volume_of(attachment) else { return };
-        let (name, node) =
-            (volume.unique_name(), attachment["spec"]["nodeName"].as_str().unwrap_or_default());
+        let Some(name) = volume.unique_name() else { return };
+        let node = attachment["spec"]["nodeName"].as_str().unwrap_or_default();
         if self.get("nodes", node).is_none() {
             return;
         }
@@ -277,8 +198,8 @@ impl World {
             if before.is_some_and(|before| before.attached.contains(name)) {
                 continue;
             }
-            let Some(volume) = parse_unique_name(name) else { continue };
-            let attachment = attachment_name(&volume.handle, &volume.driver, &change.name);
+            let Some(Volume::Csi(driver, handle)) = Volume::parse(name) else { continue };
+            let attachment = attachment_name(&handle, &driver, &change.name);
             match self.get("volumeattachments", &attachment) {
                 None => found.push(format!("S10 lists {name}, which has no VolumeAttachment")),
                 Some(attachment) if is_terminating(attachment) => {
@@ -295,31 +216,6 @@ impl World {
         for text in found {
             self.violate(change, &text);
         }
-    }
-
-    fn check_volume(&mut self, change: &Change) {
-        let Some(after) = &change.after else { return };
-        let reference = &after["spec"]["claimRef"];
-        let uid = reference["uid"].as_str().unwrap_or_default();
-        let (was, is) = (phase(change.before.as_ref()), phase(Some(after)));
-        if is == "Bound" && uid.is_empty() {
-            self.violate(change, "S22 a volume is Bound without a claim's UID");
-        }
-        if is == "Released"
-            && was != "Released"
-            && let Some(claim) = self.claim_of(reference)
-        {
-            // Upstream releases a surplus provisioned volume of a claim that is bound to another.
-            let names_another = claim["spec"]["volumeName"].as_str().is_some_and(|name| name != change.name);
-            if claim["metadata"]["uid"] == uid && !names_another {
-                self.violate(change, "S23 a volume is Released although its claim lives");
-            }
-        }
-    }
-
-    fn claim_of(&self, reference: &Value) -> Option<&Value> {
-        let (namespace, name) = (reference["namespace"].as_str()?, reference["name"].as_str()?);
-        self.get("persistentvolumeclaims", &format!("{namespace}/{name}"))
     }
 
     /// S41: what is told in one namespace names no pod and no claim of another.
@@ -341,47 +237,13 @@ impl World {
         }
     }
 
+    /// S18: of the claims that are Bound, one names a volume.
     fn check_claim(&mut self, change: &Change) {
         let Some(after) = &change.after else { return };
-        let volume_name = |claim: &Value| claim["spec"]["volumeName"].as_str().unwrap_or_default().to_owned();
-        let uid = after["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
-        let now = volume_name(after);
-        let before = change.before.as_ref().map(volume_name);
-        let reference_uid =
-            self.get("persistentvolumes", &now).and_then(|volume| volume["spec"]["claimRef"]["uid"].as_str());
-        let is_claimed = reference_uid == Some(uid.as_str());
-        if let Some(before) = before {
-            if !before.is_empty() && before != now {
-                self.violate(change, "S20 a claim's volumeName has changed");
-            }
-            if before.is_empty() && !now.is_empty() && !is_claimed {
-                self.violate(change, "S21 a claim names a volume that does not name it");
-            }
-        }
-        let (was, is) = (phase(change.before.as_ref()).to_owned(), phase(Some(after)).to_owned());
-        if is == "Bound" && was != "Bound" {
-            let is_complete = after["metadata"]["annotations"][BIND_COMPLETED].is_string();
-            if now.is_empty() || !is_complete || !is_claimed {
-                self.violate(
-                    change,
-                    "S22 a claim is Bound without volume, annotation or the volume's consent",
-                );
-            }
-        }
-        if is == "Lost" && was != "Lost" && is_claimed {
-            self.violate(change, "S24 a claim is Lost although its volume is there and names it");
-        }
-        let holders = self
-            .all("persistentvolumeclaims")
-            .filter(|claim| phase(Some(claim)) == "Bound" && !now.is_empty() && volume_name(claim) == now)
-            .count();
-        if holders > 1 {
+        let name = &after["spec"]["volumeName"];
+        let claims = self.all("persistentvolumeclaims").filter(|claim| claim["status"]["phase"] == "Bound");
+        if name.is_string() && claims.filter(|claim| claim["spec"]["volumeName"] == *name).count() > 1 {
             self.violate(change, "S18 a volume is bound to two claims");
         }
     }
-}
-
-fn parse_unique_name(name: &str) -> Option<Volume> {
-    let (driver, handle) = name.strip_prefix("kubernetes.io/csi/")?.split_once('^')?;
-    Some(Volume { driver: driver.to_owned(), handle: handle.to_owned() })
 }

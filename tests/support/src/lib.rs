@@ -4,7 +4,8 @@
 //! [`control_plane`] (etcd and kube-apiserver), [`actors`] (stand-ins for the other components, from the testbed),
 //! [`visitor`] (who may read its pages), [`daemon`] (as a process, or in the test's own as the test makes it), [`wire`]
 //! (between it and its API server), [`history`] and [`audit`] (what really happened), [`backend`] (a real or an embedded API
-//! server with such a record), [`invariants`] (whether what happened was allowed). And [`cases`]: where cases are.
+//! server with such a record), [`promises`] (what must not be, as functions of values), [`invariants`] and [`writes`]
+//! (whether what happened was allowed). And [`cases`]: where cases are.
 //!
 //! It knows the daemon by its flags, pages and log alone. So a change of the daemon does not build this anew, and what is
 //! checked here is what others see.
@@ -26,6 +27,7 @@ pub mod daemon;
 pub mod history;
 pub mod invariants;
 pub mod process;
+pub mod promises;
 pub mod visitor;
 pub mod wire;
 pub mod writes;

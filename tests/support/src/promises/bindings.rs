@@ -1,0 +1,343 @@
+//! What a write of the binder to a volume or claim must not break: S18 to S34.
+//!
+//! In: the object before and after, and what its writer could know. Out: the promises that the write breaks. A story knows
+//! the objects as they were at the write; a history also what had been seen and read by then, and so what a decision may
+//! have rested on.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value};
+
+use super::{annotation, text};
+
+const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
+const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
+const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
+const DEFAULT_CLASS: [&str; 2] =
+    ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];
+const FINALIZERS: [&str; 2] =
+    ["kubernetes.io/pv-controller", "external-provisioner.volume.kubernetes.io/finalizer"];
+
+/// What of a volume is the binder's, and what the server adds to it.
+const OF_VOLUME: [&str; 9] = [
+    "/metadata/resourceVersion",
+    "/metadata/managedFields",
+    "/metadata/finalizers",
+    "/metadata/annotations/pv.kubernetes.io/bound-by-controller",
+    "/metadata/annotations/pv.kubernetes.io/migrated-to",
+    "/spec/claimRef",
+    "/status/phase",
+    "/status/message",
+    "/status/lastPhaseTransitionTime",
+];
+
+/// The same of a claim.
+const OF_CLAIM: [&str; 14] = [
+    "/metadata/resourceVersion",
+    "/metadata/managedFields",
+    "/metadata/annotations/pv.kubernetes.io/bind-completed",
+    "/metadata/annotations/pv.kubernetes.io/bound-by-controller",
+    "/metadata/annotations/pv.kubernetes.io/migrated-to",
+    "/metadata/annotations/volume.kubernetes.io/selected-node",
+    "/metadata/annotations/volume.kubernetes.io/storage-provisioner",
+    "/metadata/annotations/volume.beta.kubernetes.io/storage-provisioner",
+    "/spec/volumeName",
+    "/spec/storageClassName",
+    "/status/phase",
+    "/status/accessModes",
+    "/status/capacity",
+    "/status/currentVolumeAttributesClassName",
+];
+
+/// The same of a recycler pod.
+const OF_POD: [&str; 3] = ["/metadata/resourceVersion", "/metadata/managedFields", "/spec/schedulingGates"];
+
+/// Kinds that the binder writes or reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Volume,
+    /// Named with its namespace: `default/data`.
+    Claim,
+    Class,
+    Pod,
+}
+
+/// What a writer could know.
+pub trait Known {
+    /// All objects of a kind as they are, by name.
+    fn all(&self, kind: Kind) -> Vec<(String, &Value)>;
+
+    /// The states of an object on which the decision may rest, the present one first.
+    fn states(&self, kind: Kind, name: &str) -> Vec<Option<&Value>>;
+
+    /// What live reads of an object found before the write; none where reads are on no record.
+    fn reads(&self, kind: Kind, name: &str) -> Option<Vec<Option<&Value>>>;
+
+    /// Whether a volume's reservation is the writer's own work.
+    fn has_reserved(&self, _volume: &str) -> bool {
+        false
+    }
+
+    /// Whether the data of a volume's last claim is gone.
+    fn is_emptied(&self, volume: &Value) -> bool {
+        text(volume, "/spec/persistentVolumeReclaimPolicy") == "Recycle"
+    }
+
+    /// Whether the class of a claim leaves the choice of a volume to the scheduler.
+    fn is_delayed(&self, claim: &Value) -> bool {
+        let class = self.states(Kind::Class, class_of(claim)).first().copied().flatten();
+        class.is_some_and(|class| text(class, "/volumeBindingMode") == "WaitForFirstConsumer")
+    }
+}
+
+/// One write.
+#[derive(Clone, Copy, Debug)]
+pub struct Write<'a> {
+    pub kind: Kind,
+    pub name: &'a str,
+    pub before: &'a Value,
+    pub after: &'a Value,
+}
+
+/// The promises that a write breaks.
+pub fn broken(known: &impl Known, write: Write<'_>) -> Vec<String> {
+    let mut broken: Vec<String> = match write.kind {
+        Kind::Volume => of_volume(known, write),
+        Kind::Claim => of_claim(known, write),
+        Kind::Class | Kind::Pod => Vec::new(),
+    };
+    let allowed = match write.kind {
+        Kind::Volume => &OF_VOLUME[..],
+        Kind::Claim => &OF_CLAIM,
+        Kind::Class => &[],
+        Kind::Pod => &OF_POD,
+    };
+    let mut changed = Vec::new();
+    differences("", write.before, write.after, &mut changed);
+    let is_allowed = |pointer: &&String| allowed.iter().any(|allowed| pointer.starts_with(allowed));
+    let others = changed.iter().filter(|pointer| !is_allowed(pointer));
+    broken.extend(others.map(|pointer| format!("S34 {pointer} is not the daemon's to write")));
+    broken
+}
+
+/// The class of a claim or volume.
+pub fn class_of(object: &Value) -> &str {
+    annotation(object, "volume.beta.kubernetes.io/storage-class")
+        .unwrap_or_else(|| text(object, "/spec/storageClassName"))
+}
+
+fn is_parked(volume: &Value) -> bool {
+    matches!(text(volume, "/status/phase"), "Released" | "Failed")
+}
+
+/// What is collected.
+#[derive(Default)]
+struct Broken(Vec<String>);
+
+impl Broken {
+    fn unless(&mut self, holds: bool, rule: impl Into<String>) {
+        if !holds {
+            self.0.push(rule.into());
+        }
+    }
+}
+
+fn of_volume(known: &impl Known, write: Write<'_>) -> Vec<String> {
+    let Write { name, before, after, .. } = write;
+    let mut broken = Broken::default();
+    let (held, holds) = (text(before, "/spec/claimRef/uid"), text(after, "/spec/claimRef/uid"));
+    let (before_ref, after_ref) = (&before["spec"]["claimRef"], &after["spec"]["claimRef"]);
+    if held != holds && !holds.is_empty() {
+        for (other, _) in known.all(Kind::Volume).into_iter().filter(|(other, _)| other != name) {
+            let other = other.as_str();
+            let has_it = |volume: Option<&Value>| {
+                volume.is_some_and(|it| text(it, "/spec/claimRef/uid") == holds && !is_parked(it))
+            };
+            let states = known.states(Kind::Volume, other);
+            let is_so = states.first().copied().is_some_and(has_it);
+            // What others reserve at the same time cannot be known.
+            let is_known = known.has_reserved(other) || states.into_iter().all(has_it);
+            broken.unless(!is_so || !is_known, format!("S19 the claim has {other} already"));
+        }
+        broken.unless(held.is_empty(), "S23 a volume is taken from one claim and given to another");
+        if before_ref.is_null() {
+            chosen(known, write, &mut broken);
+        }
+    }
+    let is_cleared = !before_ref.is_null() && after_ref.is_null();
+    let is_own = annotation(before, BOUND_BY_CONTROLLER).is_some();
+    broken.unless(!is_cleared || is_own, "S26 a user's reservation is removed");
+    // People may have freed it and left the phase to us; then the reference is our own.
+    let is_freed = held != holds && holds.is_empty() && is_parked(before) && !known.has_reserved(name);
+    broken.unless(!is_freed || known.is_emptied(before), "S25 a volume that is kept is freed");
+    let (was, is) = (text(before, "/status/phase"), text(after, "/status/phase"));
+    match is {
+        _ if was == is => {}
+        "Bound" => broken.unless(!holds.is_empty(), "S22 a volume is Bound without a claim's UID"),
+        "Available" => broken.unless(holds.is_empty(), "S25 a volume of a claim becomes Available"),
+        "Released" | "Failed" => {
+            let key = format!("{}/{}", text(after_ref, "/namespace"), text(after_ref, "/name"));
+            // A surplus volume of a claim that is bound to another is released.
+            let lives = |claim: Option<&Value>| {
+                claim.is_some_and(|claim| {
+                    let named = text(claim, "/spec/volumeName");
+                    claim["metadata"]["uid"] == after_ref["uid"] && (named.is_empty() || named == name)
+                })
+            };
+            let now = known.states(Kind::Claim, &key).first().copied().flatten();
+            broken.unless(!lives(now), format!("S23 a volume becomes {is} although its claim lives"));
+            if let Some(reads) = known.reads(Kind::Claim, &key) {
+                let is_proven = reads.into_iter().any(|found| !lives(found));
+                broken.unless(
+                    is_proven,
+                    format!("S23 a volume becomes {is}, and no live read found its claim gone"),
+                );
+            }
+            let is_ours = is == "Released" || after["spec"]["csi"].is_null();
+            broken.unless(is_ours, "S32 a volume of a driver becomes Failed");
+        }
+        other => broken.unless(false, format!("S34 {other:?} is no phase of volumes")),
+    }
+    broken.unless(others_finalizers(before) == others_finalizers(after), "S33 a finalizer of others changes");
+    broken.0
+}
+
+/// S27, S28: the volume was the binder's to choose, or the claim names it; and it suits.
+fn chosen(known: &impl Known, write: Write<'_>, broken: &mut Broken) {
+    let Write { before: volume, after, .. } = write;
+    let reference = &after["spec"]["claimRef"];
+    let key = format!("{}/{}", text(reference, "/namespace"), text(reference, "/name"));
+    let claim = known.states(Kind::Claim, &key).first().copied().flatten();
+    let Some(claim) = claim.filter(|claim| claim["metadata"]["uid"] == reference["uid"]) else {
+        // It went away meanwhile; the volume will be released.
+        return;
+    };
+    if annotation(claim, BIND_COMPLETED).is_some() {
+        return;
+    }
+    broken.unless(
+        volume["metadata"]["deletionTimestamp"].is_null(),
+        "S27 a volume is taken that is being deleted",
+    );
+    broken.unless(class_of(volume) == class_of(claim), "S27 a volume of another class is taken");
+    let mode = |object| match text(object, "/spec/volumeMode") {
+        "" => "Filesystem",
+        mode => mode,
+    };
+    broken.unless(mode(volume) == mode(claim), "S27 a volume of another volumeMode is taken");
+    let attributes = |object| text(object, "/spec/volumeAttributesClassName");
+    broken
+        .unless(attributes(volume) == attributes(claim), "S27 a volume of another attributes class is taken");
+    let modes = |object: &Value| -> BTreeSet<String> {
+        serde_json::from_value(object["spec"]["accessModes"].clone()).unwrap_or_default()
+    };
+    broken.unless(modes(volume).is_superset(&modes(claim)), "S27 a volume without an access mode is taken");
+    let (size, request) =
+        (text(volume, "/spec/capacity/storage"), text(claim, "/spec/resources/requests/storage"));
+    if let (Some(size), Some(request)) = (gibibytes(size), gibibytes(request)) {
+        broken.unless(size >= request, "S27 a volume that is too small is taken");
+    }
+    if text(claim, "/spec/volumeName").is_empty() {
+        broken.unless(text(volume, "/status/phase") == "Available", "S27 a volume that is not free is taken");
+        broken.unless(!known.is_delayed(claim), "S28 a volume is taken that is the scheduler's to choose");
+    }
+}
+
+fn of_claim(known: &impl Known, write: Write<'_>) -> Vec<String> {
+    let Write { before, after, .. } = write;
+    let mut broken = Broken::default();
+    let uid = &after["metadata"]["uid"];
+    let (named, name) = (text(before, "/spec/volumeName"), text(after, "/spec/volumeName"));
+    let states = known.states(Kind::Volume, name);
+    let refers = |volume: &Value| volume["spec"]["claimRef"]["uid"] == *uid;
+    let holds = |volume: Option<&Value>| volume.is_some_and(refers);
+    if named != name {
+        broken.unless(named.is_empty(), "S20 a claim's volumeName has changed");
+        // The volume may have gone meanwhile; what is written was true when it was seen.
+        let mut all = states.iter().flatten();
+        let is_kept = all.any(|volume| refers(volume) && text(volume, "/status/phase") == "Bound");
+        broken.unless(is_kept, "S21 a claim names a volume that does not name it, or is not protected yet");
+    }
+    let (had, has) = (&before["spec"]["storageClassName"], &after["spec"]["storageClassName"]);
+    if had != has {
+        let is_default =
+            |class: &Value| DEFAULT_CLASS.iter().any(|key| annotation(class, key) == Some("true"));
+        let classes = known.states(Kind::Class, has.as_str().unwrap_or_default());
+        let is_right = had.is_null() && classes.into_iter().flatten().any(is_default);
+        broken.unless(is_right, "S30 a claim gets a class that is not the default, or a second one");
+    }
+    let (was, is) = (text(before, "/status/phase"), text(after, "/status/phase"));
+    match is {
+        _ if was == is => {
+            let is_same = before["status"]["capacity"] == after["status"]["capacity"];
+            broken.unless(
+                was != "Bound" || is_same,
+                "S31 the capacity of a bound claim changes without its phase",
+            );
+        }
+        "Bound" => {
+            let is_complete = annotation(after, BIND_COMPLETED).is_some() && !name.is_empty();
+            let is_held = states.iter().copied().any(holds);
+            // A volume's claimRef has one UID, so this is S18 too.
+            let rule = "S22 a claim is Bound without volume, annotation or the volume's consent";
+            broken.unless(is_complete && is_held, rule);
+        }
+        "Lost" if !name.is_empty() => {
+            let is_lost = states.iter().any(|volume| !holds(*volume));
+            broken.unless(is_lost, "S24 a claim is Lost although its volume is there and names it");
+            if let Some(reads) = known.reads(Kind::Volume, name) {
+                let is_proven = reads.into_iter().any(|found| !holds(found));
+                broken.unless(
+                    is_proven,
+                    "S24 a claim is Lost, and no live read found its volume gone or another's",
+                );
+            }
+        }
+        "Lost" | "Pending" => {}
+        other => broken.unless(false, format!("S34 {other:?} is no phase of claims")),
+    }
+    let (asked, asks) = (annotation(before, PROVISIONER), annotation(after, PROVISIONER));
+    if asked != asks {
+        let is_first = asked.is_none_or(|asked| asked.starts_with("kubernetes.io/"));
+        broken.unless(is_first, "S29 a claim is handed from one provisioner to another");
+        let is_selected = annotation(after, SELECTED_NODE).is_some();
+        let rule = "S28 a provisioner is asked before a node is selected";
+        broken.unless(is_selected || !known.is_delayed(after), rule);
+    }
+    broken.0
+}
+
+fn gibibytes(text: &str) -> Option<u64> {
+    text.strip_suffix("Gi")?.parse().ok()
+}
+
+/// Of the finalizers only the two of deletion protection change, and no one else's order.
+fn others_finalizers(object: &Value) -> Vec<&str> {
+    let all = object["metadata"]["finalizers"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    all.filter(|name| !FINALIZERS.contains(name)).collect()
+}
+
+/// Where two objects differ, as paths; keys with slashes are not escaped.
+fn differences(at: &str, before: &Value, after: &Value, found: &mut Vec<String>) {
+    let none = Map::new();
+    let (one, other) = match (before, after) {
+        (Value::Object(one), Value::Object(other)) => (one, other),
+        (Value::Object(one), Value::Null) => (one, &none),
+        (Value::Null, Value::Object(other)) => (&none, other),
+        _ => {
+            if before != after {
+                found.push(at.to_owned());
+            }
+            return;
+        }
+    };
+    let keys: BTreeSet<&String> = one.keys().chain(other.keys()).collect();
+    for key in keys {
+        let side = |side: &Map<String, Value>| side.get(key).cloned().unwrap_or_default();
+        differences(&format!("{at}/{key}"), &side(one), &side(other), found);
+    }
+}
+
+#[cfg(test)]
+mod tests;

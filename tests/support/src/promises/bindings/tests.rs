@@ -1,0 +1,273 @@
+//! Each promise is seen to be broken by a write that breaks it, and by no other.
+
+use std::collections::BTreeMap;
+
+use serde_json::json;
+
+use super::*;
+
+/// Objects as they are, and what was read of them before.
+#[derive(Default)]
+struct World {
+    objects: BTreeMap<(&'static str, &'static str), Value>,
+    reads: Option<Vec<(&'static str, Option<Value>)>>,
+}
+
+fn plural(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Volume => "volume",
+        Kind::Claim => "claim",
+        Kind::Class => "class",
+        Kind::Pod => "pod",
+    }
+}
+
+impl Known for World {
+    fn all(&self, kind: Kind) -> Vec<(String, &Value)> {
+        let of_kind = self.objects.iter().filter(|((of, _), _)| *of == plural(kind));
+        of_kind.map(|((_, name), object)| ((*name).to_owned(), object)).collect()
+    }
+
+    fn states(&self, kind: Kind, name: &str) -> Vec<Option<&Value>> {
+        let found = self.objects.iter().find(|((of, is), _)| *of == plural(kind) && *is == name);
+        vec![found.map(|(_, object)| object)]
+    }
+
+    fn reads(&self, _: Kind, name: &str) -> Option<Vec<Option<&Value>>> {
+        let reads = self.reads.as_ref()?;
+        Some(reads.iter().filter(|(of, _)| *of == name).map(|(_, found)| found.as_ref()).collect())
+    }
+}
+
+fn merged(mut object: Value, patch: &Value) -> Value {
+    let (Value::Object(fields), Value::Object(patch)) = (&mut object, patch) else { return patch.clone() };
+    for (key, value) in patch {
+        let field = fields.remove(key).unwrap_or_default();
+        let new = if value.is_object() && field.is_object() { merged(field, value) } else { value.clone() };
+        if !new.is_null() {
+            fields.insert(key.clone(), new);
+        }
+    }
+    object
+}
+
+fn volume(patch: &Value) -> Value {
+    let spec = json!({
+        "capacity": { "storage": "1Gi" }, "accessModes": ["ReadWriteOnce"], "storageClassName": "fast",
+        "persistentVolumeReclaimPolicy": "Retain", "csi": { "driver": "d", "volumeHandle": "h" },
+    });
+    let object = json!({ "metadata": { "name": "v" }, "spec": spec, "status": { "phase": "Available" } });
+    merged(object, patch)
+}
+
+fn claim(patch: &Value) -> Value {
+    let spec = json!({
+        "accessModes": ["ReadWriteOnce"], "storageClassName": "fast",
+        "resources": { "requests": { "storage": "1Gi" } },
+    });
+    let metadata = json!({ "name": "c", "namespace": "shop", "uid": "u" });
+    merged(json!({ "metadata": metadata, "spec": spec, "status": { "phase": "Pending" } }), patch)
+}
+
+fn reference(uid: &str) -> Value {
+    json!({ "spec": { "claimRef": { "namespace": "shop", "name": "c", "uid": uid } } })
+}
+
+fn phase(phase: &str) -> Value {
+    json!({ "status": { "phase": phase } })
+}
+
+fn marks(marks: &[(&str, &str)]) -> Value {
+    let marks: Map<String, Value> =
+        marks.iter().map(|(key, value)| ((*key).to_owned(), json!(value))).collect();
+    json!({ "metadata": { "annotations": marks } })
+}
+
+/// A row: what there is (kind, name, object), the written object's kind, what it was made of, what is written, and the
+/// promise that it breaks, or none.
+type Row = (Vec<(&'static str, &'static str, Value)>, Kind, Value, Value, &'static str);
+
+fn nothing() -> Value {
+    json!({})
+}
+
+fn bound() -> Value {
+    merged(reference("u"), &phase("Bound"))
+}
+
+fn the_claim() -> Vec<(&'static str, &'static str, Value)> {
+    vec![("claim", "shop/c", claim(&nothing()))]
+}
+
+fn class(mode: &str) -> Value {
+    json!({ "volumeBindingMode": mode, "metadata": {} })
+}
+
+fn of_volumes() -> Vec<Row> {
+    let bound = bound();
+    vec![
+        (the_claim(), Kind::Volume, nothing(), reference("u"), ""),
+        (
+            vec![("claim", "shop/c", claim(&nothing())), ("volume", "w", volume(&bound))],
+            Kind::Volume,
+            nothing(),
+            reference("u"),
+            "S19",
+        ),
+        (the_claim(), Kind::Volume, reference("other"), reference("u"), "S23"),
+        (
+            vec![("claim", "shop/c", claim(&json!({ "spec": { "storageClassName": "slow" } })))],
+            Kind::Volume,
+            nothing(),
+            reference("u"),
+            "S27",
+        ),
+        (
+            the_claim(),
+            Kind::Volume,
+            json!({ "spec": { "capacity": { "storage": "0Gi" } } }),
+            reference("u"),
+            "S27",
+        ),
+        (the_claim(), Kind::Volume, json!({ "spec": { "volumeMode": "Block" } }), reference("u"), "S27"),
+        (
+            the_claim(),
+            Kind::Volume,
+            json!({ "spec": { "accessModes": ["ReadOnlyMany"] } }),
+            reference("u"),
+            "S27",
+        ),
+        (the_claim(), Kind::Volume, phase("Pending"), reference("u"), "S27"),
+        (
+            vec![("claim", "shop/c", claim(&nothing())), ("class", "fast", class("WaitForFirstConsumer"))],
+            Kind::Volume,
+            nothing(),
+            reference("u"),
+            "S28",
+        ),
+        (vec![], Kind::Volume, reference("u"), json!({ "spec": { "claimRef": null } }), "S26"),
+        (
+            vec![],
+            Kind::Volume,
+            merged(reference("u"), &marks(&[(BOUND_BY_CONTROLLER, "yes")])),
+            json!({ "spec": { "claimRef": null } }),
+            "",
+        ),
+        (
+            vec![],
+            Kind::Volume,
+            merged(merged(reference("u"), &phase("Released")), &marks(&[(BOUND_BY_CONTROLLER, "yes")])),
+            json!({ "spec": { "claimRef": null } }),
+            "S25",
+        ),
+        (vec![], Kind::Volume, nothing(), phase("Bound"), "S22"),
+        (vec![], Kind::Volume, bound.clone(), phase("Available"), "S25"),
+        (vec![], Kind::Volume, bound.clone(), phase("Released"), ""),
+        (the_claim(), Kind::Volume, bound.clone(), phase("Released"), "S23"),
+        (vec![], Kind::Volume, bound.clone(), phase("Failed"), "S32"),
+        (vec![], Kind::Volume, nothing(), json!({ "metadata": { "finalizers": ["example.com/x"] } }), "S33"),
+        (vec![], Kind::Volume, nothing(), json!({ "metadata": { "labels": { "a": "b" } } }), "S34"),
+    ]
+}
+
+fn of_claims() -> Vec<Row> {
+    let bound = bound();
+    vec![
+        (
+            vec![("volume", "v", volume(&bound))],
+            Kind::Claim,
+            nothing(),
+            json!({ "spec": { "volumeName": "v" } }),
+            "",
+        ),
+        (
+            vec![("volume", "v", volume(&reference("u")))],
+            Kind::Claim,
+            nothing(),
+            json!({ "spec": { "volumeName": "v" } }),
+            "S21",
+        ),
+        (
+            vec![("volume", "v", volume(&bound))],
+            Kind::Claim,
+            json!({ "spec": { "volumeName": "w" } }),
+            json!({ "spec": { "volumeName": "v" } }),
+            "S20",
+        ),
+        (
+            vec![("volume", "v", volume(&bound))],
+            Kind::Claim,
+            json!({ "spec": { "volumeName": "v" } }),
+            phase("Bound"),
+            "S22",
+        ),
+        (
+            vec![("volume", "v", volume(&bound))],
+            Kind::Claim,
+            merged(json!({ "spec": { "volumeName": "v" } }), &marks(&[(BIND_COMPLETED, "yes")])),
+            phase("Bound"),
+            "",
+        ),
+        (
+            vec![("volume", "v", volume(&bound))],
+            Kind::Claim,
+            json!({ "spec": { "volumeName": "v" } }),
+            phase("Lost"),
+            "S24",
+        ),
+        (vec![], Kind::Claim, nothing(), json!({ "spec": { "storageClassName": "slow" } }), "S30"),
+        (
+            vec![],
+            Kind::Claim,
+            phase("Bound"),
+            json!({ "status": { "capacity": { "storage": "2Gi" } } }),
+            "S31",
+        ),
+        (vec![], Kind::Claim, marks(&[(PROVISIONER, "one")]), marks(&[(PROVISIONER, "two")]), "S29"),
+        (
+            vec![("class", "fast", class("WaitForFirstConsumer"))],
+            Kind::Claim,
+            nothing(),
+            marks(&[(PROVISIONER, "one")]),
+            "S28",
+        ),
+        (vec![], Kind::Pod, nothing(), json!({ "spec": { "nodeName": "a" } }), "S34"),
+    ]
+}
+
+#[test]
+fn each_write_that_breaks_a_promise_is_told_by_its_id() {
+    for (number, (objects, kind, before, patch, id)) in
+        of_volumes().into_iter().chain(of_claims()).enumerate()
+    {
+        let objects = objects.into_iter().map(|(of, name, object)| ((of, name), object)).collect();
+        let (name, before) = match kind {
+            Kind::Volume => ("v", volume(&before)),
+            _ => ("shop/c", claim(&before)),
+        };
+        let after = merged(before.clone(), &patch);
+        let known = World { objects, reads: None };
+        let broken = broken(&known, Write { kind, name, before: &before, after: &after });
+        let ids: BTreeSet<&str> = broken.iter().filter_map(|rule| rule.split(' ').next()).collect();
+        let expected: BTreeSet<&str> = Some(id).filter(|id| !id.is_empty()).into_iter().collect();
+        assert_eq!(ids, expected, "row {number}: {patch}: {broken:?}");
+    }
+}
+
+#[test]
+fn s23_s24_what_is_given_up_was_asked_for_where_reads_are_on_record() {
+    let bound = volume(&merged(reference("u"), &phase("Bound")));
+    let released = merged(bound.clone(), &phase("Released"));
+    let lives = claim(&json!({}));
+    for (reads, is_told) in [
+        (vec![], true),
+        (vec![("shop/c", Some(lives))], true),
+        (vec![("shop/other", None)], true),
+        (vec![("shop/c", None)], false),
+        (vec![("shop/c", Some(claim(&json!({ "metadata": { "uid": "new" } }))))], false),
+    ] {
+        let known = World { objects: BTreeMap::new(), reads: Some(reads) };
+        let write = Write { kind: Kind::Volume, name: "v", before: &bound, after: &released };
+        assert_eq!(!broken(&known, write).is_empty(), is_told, "{:?}", known.reads);
+    }
+}
