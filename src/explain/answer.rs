@@ -72,7 +72,9 @@ pub fn explain(snapshot: &Snapshot, subject: &Subject, assumptions: &Assumptions
     let verdict = if is_missing { Verdict::NotFound } else { worst };
     // What is well is told from its own end of the chain.
     let told = match subject {
-        Subject::Pod(_) if is_well => links.last(),
+        Subject::Pod(_) if is_well && links.first().is_some_and(|link| link.step.reason != "PodEnded") => {
+            links.last()
+        }
         _ if is_well => links.first(),
         _ => links.get(deciding),
     };

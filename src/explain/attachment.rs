@@ -97,6 +97,11 @@ pub(super) fn not_required(view: &View<'_>, volume: &VolumeId, node: &NodeName) 
 /// Whether the kubelet of the node knows the driver, if that was read: without it, nothing is mounted there.
 pub(super) fn unregistered(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Option<Link> {
     let (driver, _) = volume.driver_and_handle();
+    unregistered_driver(view, driver, node)
+}
+
+/// The same of a driver.
+pub(super) fn unregistered_driver(view: &View<'_>, driver: &str, node: &NodeName) -> Option<Link> {
     // Of a node that is not there, something else is to be said.
     get::<Node>(view, node)?;
     let message = if view.snapshot.lacks_csi_node(node) {

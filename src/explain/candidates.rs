@@ -45,8 +45,12 @@ pub(super) fn candidates(
             return;
         }
         let mismatches = all_mismatches(volume, claim).unwrap_or_default();
+        // The search does not look at the class of what is another's; people do.
+        let of_other_class =
+            mismatches.contains(&Mismatch::Taken) && volume_class(volume) != claim_class(claim);
         let mut faults: Vec<Fault> = mismatches
             .iter()
+            .chain(of_other_class.then_some(&Mismatch::Class))
             .map(|mismatch| Fault {
                 reason: code(*mismatch, volume).to_owned(),
                 detail: detail(*mismatch, volume, claim, now),

@@ -26,8 +26,10 @@ use crate::{
         tell::reason::ClaimReason,
     },
     kube_api::{
-        ids::{ClaimKey, PodKey, Uid},
-        kinds::{ClaimPhase, ClaimRef, Narrow, PersistentVolume, PersistentVolumeClaim, Pod, VolumePhase},
+        ids::{ClaimKey, NodeName, PodKey, Uid},
+        kinds::{
+            ClaimPhase, ClaimRef, Narrow, Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumePhase,
+        },
     },
     state::Objects,
 };
@@ -191,6 +193,9 @@ fn of_reason(
         if claim.spec.selector.is_some() {
             return selected(&subject, claim, driver);
         }
+        if let Some(link) = for_gone_node(view, claim, &subject) {
+            return link;
+        }
         let asked = asked(view, claim);
         let told = failed_provisioner(view, &subject, driver, (claim, asked));
         let told = told.or_else(|| absent_provisioner(view, &subject, driver, asked));
@@ -205,6 +210,9 @@ fn of_reason(
         return not_scheduled(view, claim, pod);
     }
     let message = match reason {
+        ClaimReason::Binding(volume, next) => {
+            format!("volume {volume} suits it, and is being bound: {}", step(*next))
+        }
         ClaimReason::NoVolume => no_volume(claim),
         ClaimReason::NoProvisioner(name) if name == NO_PROVISIONER => no_volume(claim),
         ClaimReason::WaitsForProvisioner(driver) if write == Some(WriteKind::AskProvisioner) => {
@@ -242,6 +250,31 @@ fn of_reason(
         link = link.act(action);
     }
     writes::of_claim(link, write)
+}
+
+/// The scheduler chose a node for the claim that is no more: no provisioner makes a volume for it.
+// external-provisioner: pkg/controller/controller.go, "node not found", and rescheduling.
+fn for_gone_node(view: &View<'_>, claim: &PersistentVolumeClaim, subject: &Subject) -> Option<Link> {
+    let node = NodeName::from(claim.metadata.annotations.get(SELECTED_NODE)?.as_str());
+    if get::<Node>(view, &node).is_some() || !matches!(view.missing::<Node>(&node), Missing::Absent) {
+        return None;
+    }
+    let message = format!(
+        "the volume is to be made for node {node}, which the scheduler chose and which does not exist"
+    );
+    let remove = format!("{SELECTED_NODE}-");
+    let (name, namespace) = (claim.metadata.name.as_str(), claim.metadata.namespace.as_str());
+    Some(
+        Link::new(subject, "WaitingForProvisioner", message, Verdict::Blocked)
+            .blocked_by(Subject::Node(node.clone()).json(), "does not exist")
+            .next("Bind", Some("the scheduler has chosen another node, for a pod that is not on one"))
+            .act(safe("see whether the node is to come back", &["kubectl", "get", "nodes"]))
+            .act(care(
+                "if it is not: take the annotation off, and the scheduler chooses anew (a pod that is bound to the node \
+                 already has to be made anew)",
+                &["kubectl", "annotate", "pvc", name, "-n", namespace, &remove],
+            )),
+    )
 }
 
 /// A claim that asks for a volume of certain labels, in a class whose volumes are made when they are asked for.
@@ -320,6 +353,16 @@ fn not_scheduled(view: &View<'_>, claim: &PersistentVolumeClaim, pod: &PodKey) -
         &["kubectl", "annotate", "pvc", name, "-n", namespace, &chosen],
     );
     link.act(by_hand)
+}
+
+/// The next of the four writes of a bind.
+fn step(write: WriteKind) -> &'static str {
+    match write {
+        WriteKind::ReserveVolume => "next, the volume is given the claim's name and UID",
+        WriteKind::VolumeBound => "next, the volume is said to be Bound",
+        WriteKind::NameVolume => "next, the claim is given the volume's name",
+        _ => "next, the claim is said to be Bound",
+    }
 }
 
 fn no_volume(claim: &PersistentVolumeClaim) -> String {

@@ -8,7 +8,13 @@ use super::{
     subject::Subject,
     view::{Missing, View, get},
 };
-use crate::kube_api::{ids::NodeName, kinds::Node};
+use crate::{
+    attach_detach::desired::volume_name::VolumeId,
+    kube_api::{
+        ids::NodeName,
+        kinds::{Node, ObjectRef},
+    },
+};
 
 /// The chain of a node: itself, and each volume that waits there.
 pub(super) fn links(view: &View<'_>, name: &NodeName) -> Vec<Link> {
@@ -43,6 +49,10 @@ pub(super) fn links(view: &View<'_>, name: &NodeName) -> Vec<Link> {
     let ready = if node.is_ready() { "Ready" } else { "not Ready" };
     let (listed, used) = (node.status.volumes_attached.len(), node.status.volumes_in_use.iter().count());
     let mut message = format!("{ready}; {} attached, {used} in use", age::counted(listed, "volume"));
+    let lingering = lingering(view, name, &node);
+    if lingering > 0 && node.is_ready() {
+        message = format!("{message}, of which {lingering} without attachment and pod: see mooring doctor");
+    }
     let is_out_of_service = node.is_out_of_service();
     if is_out_of_service {
         message.push_str(
@@ -69,6 +79,15 @@ pub(super) fn links(view: &View<'_>, name: &NodeName) -> Vec<Link> {
     };
     let since = node.ready().and_then(|ready| ready.last_transition_time);
     std::iter::once(link.detail(ready).since(since)).chain(waiting(view, name)).collect()
+}
+
+/// Volumes that the kubelet reports in use, for which there is neither an attachment nor a pod: they may be mounted still.
+fn lingering(view: &View<'_>, name: &NodeName, node: &Node) -> usize {
+    let is_lingering = |id: &VolumeId| {
+        view.snapshot.is_absent(&ObjectRef::Attachment(id.attachment_name(name)))
+            && view.users(id, name).next().is_none()
+    };
+    node.status.volumes_in_use.iter().filter_map(|it| VolumeId::parse_csi(it)).filter(is_lingering).count()
 }
 
 fn waiting(view: &View<'_>, name: &NodeName) -> Vec<Link> {

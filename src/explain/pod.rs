@@ -102,6 +102,7 @@ pub(super) fn links(view: &View<'_>, key: &PodKey) -> Vec<Link> {
             link.verdict = Verdict::Healthy;
         }
     }
+    links.extend(without_driver(view, &subject, &pod));
     if pod.spec.volumes.is_empty() {
         let message = "it has no volume that has to be bound or attached";
         links.push(Link::new(&subject, "NotAttachable", message, Verdict::Healthy));
@@ -116,6 +117,13 @@ pub(super) fn links(view: &View<'_>, key: &PodKey) -> Vec<Link> {
         }
     }
     links
+}
+
+/// Drivers of volumes that live and end with the pod, which its kubelet does not know. Nothing is attached for them.
+fn without_driver(view: &View<'_>, subject: &Subject, pod: &Pod) -> Vec<Link> {
+    let volumes = view.whole(subject).and_then(|pod| pod.pointer("/spec/volumes")?.as_array());
+    let drivers = volumes.into_iter().flatten().filter_map(|volume| volume.pointer("/csi/driver")?.as_str());
+    drivers.filter_map(|driver| attachment::unregistered_driver(view, driver, &pod.spec.node_name)).collect()
 }
 
 /// The links of a volume that a pod names without a claim: as its CSI driver attaches it, if one has taken it over.
@@ -148,6 +156,7 @@ fn without_volumes(view: &View<'_>, subject: &Subject) -> Option<Arc<Pod>> {
 /// The links of a claim, its volume, and that volume on a node, or on all where it is.
 pub(super) fn of_claim(view: &View<'_>, key: &ClaimKey, node: Option<&NodeName>) -> Vec<Link> {
     let mut links = vec![claim::link(view, key)];
+    let is_binding = matches!(links.first(), Some(link) if link.step.reason == "Binding");
     let bound = get::<PersistentVolumeClaim>(view, key).map(|claim| claim.spec.volume_name.clone());
     // A volume that is not there is what the claim itself waits for.
     let is_there = |name: &VolumeName| {
@@ -155,6 +164,12 @@ pub(super) fn of_claim(view: &View<'_>, key: &ClaimKey, node: Option<&NodeName>)
     };
     if let Some(name) = bound.filter(is_there) {
         links.extend(of_volume(view, &name, node));
+    }
+    // What is left to be written of the volume belongs to the claim's bind.
+    let is_free =
+        |link: &&mut Link| ["Available", "ClaimBindsNext", "Reserved"].contains(&link.step.reason.as_str());
+    for link in links.iter_mut().filter(|link| is_binding && is_free(link)) {
+        link.verdict = Verdict::Healthy;
     }
     links
 }
@@ -274,6 +289,12 @@ fn of_pod(view: &View<'_>, subject: &Subject, pod: &Pod) -> Link {
         .since(since);
     }
     let phase = format!("{:?}", pod.status.phase);
+    if pod.is_terminated() {
+        let message = format!("it has ended ({phase}), and its volumes leave node {}", pod.spec.node_name);
+        return Link::new(subject, "PodEnded", message, Verdict::Healthy)
+            .detail(format!("on {}  {phase}", pod.spec.node_name))
+            .since(since);
+    }
     let waiting = whole.and_then(running::waiting_container);
     let state = waiting.map_or(phase, str::to_owned);
     let ends = if text("/metadata/deletionTimestamp").is_empty() { "" } else { "  Terminating" };

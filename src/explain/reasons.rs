@@ -22,7 +22,7 @@ const PAGES: &[(&str, &str)] = pages! {
     ManyDefaultClasses ModeMismatch ModifyingAttributes MountError NamedVolumeMismatch NamedVolumeMissing
     NamedVolumeTaken NoCapacity NoClassAndNoMatch NoDefaultClass NoPodScheduled NoProvisioner
     NodeAffinityMismatch NodeGone NodeNotManaged NodeStatusRefused NotAttachable NotFound NotReady
-    NotReclaimable ObjectUnreadable OutOfServiceTaint PhaseNotAvailable PodNotStarted ProvisionerChanged
+    NotReclaimable ObjectUnreadable OutOfServiceTaint PhaseNotAvailable PodEnded PodNotStarted ProvisionerChanged
     ProvisionerError ProvisionerLimited ProvisionerNotSeen ProvisionerSeen ProvisionerUnknown Provisioning
     ProvisioningError ProvisioningUnsupported Publishing Ready RecycleFailed Recycling Releasing Reserved
     ReservedForOther Resizing RestoreGrace Retained RetryBackoff SelectorMismatch Terminating TooSmall

@@ -36,6 +36,9 @@ impl Default for Style {
     }
 }
 
+/// Reasons of claims whose volume the scheduler chooses.
+const SCHEDULED: [&str; 2] = ["WaitingForFirstConsumer", "WaitingForScheduling"];
+
 /// Candidates that are shown unless everything is.
 const CANDIDATES: usize = 8;
 
@@ -156,7 +159,11 @@ impl Page {
         for one in &shown {
             let faults: Vec<String> =
                 one.faults.iter().map(|fault| format!("{} {}", fault.reason, fault.detail)).collect();
-            let faults = if faults.is_empty() { "Chosen".to_owned() } else { faults.join("; ") };
+            let faults = match (faults.is_empty(), SCHEDULED.contains(&explanation.reason.as_str())) {
+                (true, true) => "fits: the scheduler chooses".to_owned(),
+                (true, false) => "Chosen".to_owned(),
+                (false, _) => faults.join("; "),
+            };
             let Candidate { name: of, size: large, modes: able, class: kind, .. } = one;
             let head = format!("  {of:name$}  {large:size$}  {able:modes$}  {kind:class$}  ");
             self.hanging(&head, &faults);

@@ -8,6 +8,7 @@ use super::{
     claim,
     links::Link,
     report::Verdict,
+    snapshot::Snapshot,
     subject::Subject,
     view::{Missing, View, get},
     writes,
@@ -169,7 +170,9 @@ fn of_reason(
         VolumeReason::ClaimBindsNext(claim) | VolumeReason::Undoing(claim) => {
             of_claim_elsewhere(view, link, subject, claim)
         }
-        VolumeReason::LeftToProvisioner if is_nobodys(view, subject) => made_by_hand(subject, &link),
+        VolumeReason::LeftToProvisioner if matches!(subject, Subject::Volume(name) if is_nobodys(view.snapshot, name)) => {
+            made_by_hand(subject, &link)
+        }
         VolumeReason::LeftToProvisioner => link
             .next("Delete", Some("the provisioner deletes it"))
             .act(safe("if it lasts: see what the provisioner says", &["kubectl", "get", "events", "-A"])),
@@ -180,9 +183,8 @@ fn of_reason(
 
 /// Whether no provisioner takes a volume for its own.
 // external-provisioner: sig-storage-lib-external-provisioner, controller/controller.go, shouldDelete.
-fn is_nobodys(view: &View<'_>, subject: &Subject) -> bool {
-    let Subject::Volume(name) = subject else { return false };
-    get::<PersistentVolume>(view, name).is_some_and(|volume| {
+pub(super) fn is_nobodys(snapshot: &Snapshot, name: &VolumeName) -> bool {
+    snapshot.objects.volumes.get(name).is_some_and(|volume| {
         volume.spec.reclaim_policy == ReclaimPolicy::Delete
             && !has(&volume.metadata, PROVISIONED_BY)
             && !has(&volume.metadata, MIGRATED_TO)

@@ -54,7 +54,14 @@ const GROUPS: [Group; 8] = [
     Group {
         title: "Volumes of pods that cannot be attached yet",
         sources: &[("src/attach_detach/desired/state.rs", "impl WhyUnresolved ")],
-        added: &["MountError", "NoPodScheduled", "NodeAffinityMismatch", "NotAttachable", "PodNotStarted"],
+        added: &[
+            "MountError",
+            "NoPodScheduled",
+            "NodeAffinityMismatch",
+            "NotAttachable",
+            "PodEnded",
+            "PodNotStarted",
+        ],
     },
     Group {
         title: "All of these",

@@ -118,6 +118,12 @@ const RULED: &[Different] = &[
         "the attachment has been made",
     ),
     ("pods-held-back", "pod/inline -n shop", "Waiting WaitingForAttacher", "the attachment has been made"),
+    (
+        "pods-of-other-kinds",
+        "pod/binds -n shop",
+        "Waiting WaitingForAttacher",
+        "the claim has been bound, and the attachment made",
+    ),
     ("pods-that-cannot", "pod/stolen -n shop", "Blocked LostMisbound", "the claim has been declared Lost"),
     ("volumes-in-progress", "pv/pv-new", "Healthy Available", "the volume's phase has been written"),
     ("volumes-in-progress", "pv/pv-next", "Healthy Bound", "the volume has been bound"),

@@ -22,6 +22,7 @@ use crate::{
         sidecars::{Presence, Sidecar, Sidecars},
         snapshot::Snapshot,
         subject::Subject,
+        volume::is_nobodys,
     },
     kube_api::{
         ids::ClaimKey,
@@ -268,6 +269,11 @@ fn volumes(snapshot: &Snapshot, outlook: &Outlook, groups: &mut Groups) -> usize
                 (Severity::Blocked, format!("what holds the data cannot be read: {}", what.error))
             }
             VolumeReason::ObjectUnreadable(what) => (Severity::Blocked, format!("{what} cannot be read")),
+            VolumeReason::LeftToProvisioner if is_nobodys(snapshot, name) => (
+                Severity::Blocked,
+                "Released and to be deleted, and made by hand: no provisioner takes them for its own"
+                    .to_owned(),
+            ),
             VolumeReason::LeftToProvisioner => {
                 (Severity::Waiting, "Released; the provisioner that made them deletes them".to_owned())
             }

@@ -57,7 +57,7 @@ pub(super) fn look(snapshot: &Snapshot, outlooks: &Outlooks, sidecars: &Sidecars
     shared_handles(&handles, groups);
     kept.tell(groups);
     look_at_attachments(snapshot, outlooks, sidecars, &attachments, groups);
-    exclusive::look(&volumes, &attachments, groups);
+    exclusive::look(snapshot, &outlooks.attach_detach, (&volumes, &attachments), groups);
     look_at_claims(snapshot, groups);
     look_at_nodes(snapshot, groups);
 }

@@ -18,7 +18,7 @@ use crate::{
         volume_name::VolumeId,
         volume_source::{CsiVolume, Sharing, Storage, of_inline_volume},
     },
-    binder::matching::predicate::claim_class,
+    binder::{annotations::SELECTED_NODE, matching::predicate::claim_class},
     explain::{claim::ONE_POD, snapshot::Snapshot, subject::Subject},
     kube_api::{
         ids::{AttachmentName, ClaimKey, ClassName, DriverName, NodeName, PodKey, VolumeName},
@@ -174,6 +174,9 @@ impl Plan<'_> {
             self.list(List::Volumes);
             self.list(List::Classes);
             self.programs();
+            if let Some(node) = claim.metadata.annotations.get(SELECTED_NODE) {
+                self.object(ObjectRef::Node(NodeName::from(node.as_str())));
+            }
             let class = claim_class(&claim);
             if !class.is_empty() {
                 self.class(&ClassName::from(class));
@@ -216,7 +219,15 @@ impl Plan<'_> {
     }
 
     fn pod(&mut self, key: &PodKey) {
-        let Some(pod) = self.seen.objects.pods.get(key) else { return };
+        let Some(pod) = self.seen.objects.pods.get(key) else {
+            // One that has no volume to be attached may have others of CSI drivers.
+            let whole = self.seen.details.get(&ObjectRef::Pod(key.clone()));
+            let node = whole.and_then(|pod| pod.pointer("/spec/nodeName")?.as_str());
+            if let Some(node) = node {
+                self.node(&NodeName::from(node));
+            }
+            return;
+        };
         let node = pod.spec.node_name.clone();
         if !node.is_empty() {
             self.node(&node);
