@@ -59,7 +59,10 @@ pub(super) fn of_silent_node(node: &str, object: Option<&Node>, then: &str) -> [
 /// A node is back, and is still declared off.
 pub(super) fn of_declaration(node: &str) -> Action {
     let remove = format!("{OUT_OF_SERVICE}-");
-    safe("take the taint off, as the node is back", &["kubectl", "taint", "node", node, &remove])
+    care(
+        "if the node is back for good, take the taint off: pods come back, and volumes wait for its kubelet again",
+        &["kubectl", "taint", "node", node, &remove],
+    )
 }
 
 /// A node without an object holds a volume: there is nothing to taint.

@@ -194,7 +194,7 @@ fn of_reason(
             return selected(&subject, claim, driver);
         }
         if let Some(link) = for_gone_node(view, claim, &subject) {
-            return link;
+            return writes::of_claim(link, write);
         }
         let asked = asked(view, claim);
         let told = failed_provisioner(view, &subject, driver, (claim, asked));

@@ -335,12 +335,13 @@ impl<'a> Play<'a> {
 
     /// Objects change for the last time, and go; only their end is told.
     fn end(&mut self, forms: &Forms) {
-        let before = self.world.objects.clone();
+        let before = self.world.store.objects.clone();
         self.world.set(forms);
-        let changed = self.world.objects.iter().filter(|(key, object)| before.get(*key) != Some(*object));
+        let changed =
+            self.world.store.objects.iter().filter(|(key, object)| before.get(*key) != Some(*object));
         let changed: Vec<Key> = changed.map(|(key, _)| key.clone()).collect();
         for key in changed {
-            let last = self.world.objects.remove(&key).unwrap();
+            let last = self.world.store.objects.remove(&key).unwrap();
             self.delivered.remove(&key);
             self.tell(key.0, last, true);
         }
@@ -353,7 +354,7 @@ impl<'a> Play<'a> {
         }
         for blind in mem::take(&mut self.blind) {
             self.delivered.retain(|(kind, _), _| *kind != blind);
-            let listed = self.world.objects.iter().filter(|((kind, _), _)| *kind == blind);
+            let listed = self.world.store.objects.iter().filter(|((kind, _), _)| *kind == blind);
             self.delivered.extend(listed.clone().map(owned));
             let all = listed.map(|(_, object)| object.clone()).collect();
             match blind.as_str() {
@@ -367,7 +368,7 @@ impl<'a> Play<'a> {
 
     /// The watches deliver what has changed.
     fn deliver(&mut self) {
-        let mut seen = self.world.objects.clone();
+        let mut seen = self.world.store.objects.clone();
         seen.retain(|(kind, _), _| *kind != "timers" && !self.blind.contains(*kind));
         seen.extend(self.delivered.iter().filter(|((kind, _), _)| self.blind.contains(*kind)).map(owned));
         let before = mem::replace(&mut self.delivered, seen);
@@ -470,7 +471,7 @@ impl<'a> Play<'a> {
                     Ok(Answer::Node(left)) => Some(("node", left.metadata.name.to_string())),
                     _ => None,
                 };
-                left.map(|left| self.world.objects.remove(&left));
+                left.map(|left| self.world.store.objects.remove(&left));
                 self.relist();
                 return Ok(Some(answer));
             }

@@ -18,9 +18,12 @@ use mooring::{
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
-use test_support::promises::{
-    attachments::{self, Volume},
-    requests,
+use test_support::{
+    promises::{
+        attachments::{self, Volume},
+        requests,
+    },
+    store::{Refusal, Store},
 };
 
 /// Short forms of objects, by kind and name. `null` removes one.
@@ -72,9 +75,8 @@ pub type Key = (&'static str, String);
 
 /// The server.
 pub struct World {
-    revision: u64,
     uids: u64,
-    pub objects: BTreeMap<Key, Value>,
+    pub store: Store<Key>,
     /// Nodes that were never there, for the watch to tell of their end.
     pub strays: Vec<Value>,
     pub wall: Timestamp,
@@ -105,17 +107,17 @@ pub fn pair(text: &str) -> (VolumeId, NodeName) {
 impl World {
     pub fn new() -> Self {
         let wall = Timestamp::from_second(1_000_000).unwrap();
-        Self { revision: 100, uids: 0, objects: BTreeMap::new(), strays: Vec::new(), wall, others: None }
+        Self { uids: 0, store: Store::new(BTreeMap::new(), 100), strays: Vec::new(), wall, others: None }
     }
 
     /// Makes, changes or removes what the forms name.
     pub fn set(&mut self, forms: &Forms) {
         for (name, form) in &forms.nodes {
             let object = form.as_ref().map(|form| self.node(name, form));
-            if object.is_none() && !self.objects.contains_key(&("node", name.clone())) {
+            if object.is_none() && !self.store.objects.contains_key(&("node", name.clone())) {
                 let mut stray = self.node(name, &NodeForm::default());
                 stray["metadata"]["name"] = json!(name);
-                stray["metadata"]["resourceVersion"] = json!(self.revision.to_string());
+                stray["metadata"]["resourceVersion"] = json!(self.store.revision().to_string());
                 self.strays.push(stray);
             }
             self.put("node", name, object);
@@ -123,7 +125,7 @@ impl World {
         for (name, form) in &forms.volumes {
             let object = form.as_ref().map(|form| self.volume(name, form));
             self.put("volume", name, object);
-            if form.is_some() && !self.objects.contains_key(&("claim", name.clone())) {
+            if form.is_some() && !self.store.objects.contains_key(&("claim", name.clone())) {
                 self.claim(name, &Value::Null);
             }
         }
@@ -148,22 +150,16 @@ impl World {
     }
 
     fn put(&mut self, kind: &'static str, name: &str, object: Option<Value>) {
-        self.revision += 1;
         let key = (kind, name.to_owned());
-        let Some(mut object) = object else {
-            self.objects.remove(&key);
-            return;
-        };
-        json_patch::merge(
-            &mut object,
-            &json!({"metadata": {"name": name, "resourceVersion": self.revision.to_string()}}),
-        );
-        self.objects.insert(key, object);
+        match object {
+            Some(object) => drop(self.store.put(&key, merge(object, &json!({"metadata": {"name": name}})))),
+            None => drop(self.store.remove(&key)),
+        }
     }
 
     /// The object as it is, or a new one of this content and a UID of its own.
     fn base(&mut self, kind: &'static str, name: &str, new: Value) -> Value {
-        if let Some(object) = self.objects.get(&(kind, name.to_owned())) {
+        if let Some(object) = self.store.objects.get(&(kind, name.to_owned())) {
             return object.clone();
         }
         self.uids += 1;
@@ -219,7 +215,7 @@ impl World {
     }
 
     fn pod(&mut self, name: &str, form: &PodForm) -> Value {
-        let created = self.wall.checked_add(std::time::Duration::from_secs(self.revision)).unwrap();
+        let created = self.wall.checked_add(std::time::Duration::from_secs(self.store.revision())).unwrap();
         let mut object = self.base(
             "pod",
             name,
@@ -267,7 +263,7 @@ impl World {
 
     /// What the nodes list.
     pub fn lists(&self) -> BTreeMap<String, BTreeSet<String>> {
-        let nodes = self.objects.iter().filter(|((kind, _), _)| *kind == "node");
+        let nodes = self.store.objects.iter().filter(|((kind, _), _)| *kind == "node");
         nodes.map(|((_, name), node)| (name.clone(), listed(node))).collect()
     }
 
@@ -291,15 +287,15 @@ impl World {
     }
 
     fn read(&self, kind: &'static str, name: &str) -> Result<Answer, CallError> {
-        let object = self.objects.get(&(kind, name.to_owned()));
-        let object = object.ok_or_else(|| CallError::NotFound(name.to_owned()))?.clone();
+        let object =
+            self.store.get(&(kind, name.to_owned())).map_err(|refusal| refused(refusal, name))?.clone();
         Ok(if kind == "node" { Answer::Node(decode(object)) } else { Answer::Attachment(decode(object)) })
     }
 
     fn timers(&mut self, request: &Request) -> Result<Answer, CallError> {
         let key = ("timers", "timers".to_owned());
         let body = request.body.clone().unwrap_or_default();
-        let known = self.objects.get(&key).cloned();
+        let known = self.store.objects.get(&key).cloned();
         let object = match (request.verb, known) {
             (Verb::Create, None) => Some(self.base("timers", "timers", body)),
             (Verb::Create, Some(_)) => return Err(CallError::AlreadyExists("timers".to_owned())),
@@ -310,7 +306,7 @@ impl World {
         if request.verb != Verb::Get {
             self.put("timers", "timers", Some(object));
         }
-        Ok(Answer::Timers(decode(self.objects[&key].clone())))
+        Ok(Answer::Timers(decode(self.store.objects[&key].clone())))
     }
 
     fn create(
@@ -324,16 +320,17 @@ impl World {
         if body["metadata"]["name"] != name || body["spec"]["attacher"] != volume.driver_and_handle().0 {
             return Err(format!("S9: {body} is not for {volume} on {node}"));
         }
-        if self.objects.contains_key(&("attachment", name.clone())) {
-            return Ok(Err(CallError::AlreadyExists(format!("{name} already exists"))));
+        if let Err(refusal) = self.store.free(&("attachment", name.clone())) {
+            return Ok(Err(refused(refusal, &name)));
         }
         let volumes: BTreeMap<&str, (Volume, bool)> = self
+            .store
             .objects
             .iter()
             .filter(|((kind, _), _)| *kind == "volume")
             .map(|((_, name), object)| (name.as_str(), Volume::of(object)))
             .collect();
-        let all = self.objects.iter().filter(|((kind, _), _)| *kind == "attachment");
+        let all = self.store.objects.iter().filter(|((kind, _), _)| *kind == "attachment");
         let all = all.map(|(_, object)| object).chain(std::iter::once(&body));
         if let Some(nodes) = attachments::spread(&body, all, |name| volumes.get(name)) {
             return Err(format!("S1: {volume} created for {node}, and then it is on {nodes:?}"));
@@ -354,19 +351,17 @@ impl World {
         request: &Request,
     ) -> Result<Result<Answer, CallError>, String> {
         let name = volume.attachment_name(node).as_str().to_owned();
-        let uid = request.body.clone().unwrap_or_default()["preconditions"]["uid"].clone();
         check("volumeattachments", request)?;
-        let node = self.objects.get(&("node", node.as_str().to_owned()));
+        let node = self.store.objects.get(&("node", node.as_str().to_owned()));
         if node.is_some_and(|node| listed(node).contains(word(volume.as_str()))) {
             return Err(format!("S2: {volume} deleted while listed"));
         }
-        let Some(object) = self.objects.get(&("attachment", name.clone())).cloned() else {
-            return Ok(Err(CallError::NotFound(name)));
+        let preconditions = request.body.as_ref().map_or(&Value::Null, |body| &body["preconditions"]);
+        let object = match self.store.deletable(&("attachment", name.clone()), preconditions) {
+            Ok(object) => object.clone(),
+            Err(refusal) => return Ok(Err(refused(refusal, &name))),
         };
-        if object["metadata"]["uid"] != uid {
-            return Ok(Err(CallError::Conflict(format!("{name} has another UID"))));
-        }
-        if object["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty) {
+        if Store::<Key>::goes_at_once(&object) {
             self.put("attachment", &name, None);
             return Ok(Ok(Answer::Gone));
         }
@@ -382,15 +377,20 @@ impl World {
     ) -> Result<Result<Answer, CallError>, String> {
         let body = request.body.clone().unwrap_or_default();
         check("nodes/status", request)?;
-        let Some(object) = self.objects.get(&("node", name.as_str().to_owned())).cloned() else {
-            return Ok(Err(CallError::NotFound(name.to_string())));
-        };
-        let same = |key: &str| body["metadata"][key] == object["metadata"][key];
-        if !same("uid") || !same("resourceVersion") {
-            return Ok(Err(CallError::Conflict(format!("{name} has been modified"))));
+        match self.store.patched(&("node", name.to_string()), &body) {
+            Ok(object) => self.put("node", name.as_str(), Some(object)),
+            Err(refusal) => return Ok(Err(refused(refusal, name.as_str()))),
         }
-        self.put("node", name.as_str(), Some(merge(object, &body)));
         Ok(self.read("node", name.as_str()))
+    }
+}
+
+fn refused(refusal: Refusal, name: &str) -> CallError {
+    match refusal {
+        Refusal::NotFound => CallError::NotFound(name.to_owned()),
+        Refusal::AlreadyExists => CallError::AlreadyExists(format!("{name} already exists")),
+        Refusal::Conflict("uid") => CallError::Conflict(format!("{name} has another UID")),
+        Refusal::Conflict(_) => CallError::Conflict(format!("{name} has been modified")),
     }
 }
 

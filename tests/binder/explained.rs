@@ -128,6 +128,7 @@ fn ask(mut history: History, done: &mut Done) -> Result<(), String> {
     // A bound claim is deleted, and made anew of the volume that it had.
     let bound = rested
         .server
+        .store
         .objects
         .iter()
         .find(|(path, object)| path.starts_with(CLAIMS) && text(object, "/status/phase") == "Bound");
@@ -177,7 +178,7 @@ impl Answers {
     fn about(server: &Server) -> Self {
         let snapshot = listed(server);
         let assumptions = assumptions();
-        let targets = server.objects.keys().filter_map(|path| target(path));
+        let targets = server.store.objects.keys().filter_map(|path| target(path));
         let all = targets.map(|target| {
             let subject = match &target {
                 Target::Claim(key) => Subject::Claim(key.clone()),
@@ -215,7 +216,7 @@ impl Answers {
         let claims = self.all[target].steps.iter().filter(|step| step.reason == "Binding");
         let mut claims = claims.filter_map(|step| step.object["name"].as_str());
         claims.any(|name| {
-            let claim = world.server.objects.get(&format!("{CLAIMS}{name}"));
+            let claim = world.server.store.objects.get(&format!("{CLAIMS}{name}"));
             claim.is_some_and(|claim| claim["metadata"]["annotations"][PROVISIONER].is_string())
         })
     }
@@ -326,9 +327,9 @@ impl Answers {
                 let mut all = answer.actions.iter().filter(|action| action.risk == Risk::Safe);
                 all.any(|action| action.text.starts_with(start))
             };
-            let claim = world.server.objects[&format!("{CLAIMS}{}", key.name())].clone();
+            let claim = world.server.store.objects[&format!("{CLAIMS}{}", key.name())].clone();
             let is_bound = |server: &Server, name: &str| {
-                let claim = server.objects.get(&format!("{CLAIMS}{name}"));
+                let claim = server.store.objects.get(&format!("{CLAIMS}{name}"));
                 claim.is_some_and(|claim| text(claim, "/status/phase") == "Bound")
             };
             let told = || self.told(target);
@@ -369,7 +370,7 @@ impl Answers {
                     }
                 })?;
                 count("safe: the volume");
-                let taken = &end.objects[&format!("{VOLUMES}made")];
+                let taken = &end.store.objects[&format!("{VOLUMES}made")];
                 // It may get another meanwhile that was not free yet.
                 if text(taken, "/status/phase") != "Bound" && !is_bound(&end, key.name()) {
                     let later = Self::about(&end).told(target);
@@ -430,13 +431,13 @@ impl Answers {
                 changed.map_err(|error| format!("{}: {error}", advice.repair))?;
                 let end = end.map_err(|error| format!("{}: {error}", advice.repair))?;
                 let phase = |path: String| {
-                    end.objects.get(&path).map(|object| text(object, "/status/phase").to_owned())
+                    end.store.objects.get(&path).map(|object| text(object, "/status/phase").to_owned())
                 };
                 let volume = phase(format!("{VOLUMES}{name}"));
                 let is_kept = match &what {
                     Repair::Relink(key, _) => {
                         count("repair: relink");
-                        let claim = &end.objects[&format!("{CLAIMS}{}", key.name())];
+                        let claim = &end.store.objects[&format!("{CLAIMS}{}", key.name())];
                         volume.as_deref() == Some("Bound")
                             && text(claim, "/status/phase") == "Bound"
                             && text(claim, "/spec/volumeName") == name.as_str()
@@ -507,22 +508,24 @@ fn action(subject: &Target, kind: WriteKind) -> &'static str {
 /// Sends the requests of a repair. What a person must not do with them is the same as what the binder must not.
 fn carry_out(server: &mut Server, requests: &[Write]) -> Result<(), String> {
     for request in requests {
-        let found = server.objects.get(&request.path).ok_or("S35: of something that is not there")?;
+        let found = server.store.objects.get(&request.path).ok_or("S35: of something that is not there")?;
         for guard in ["uid", "resourceVersion"] {
             if request.body["metadata"][guard] != found["metadata"][guard] {
                 return Err(format!("S35: {guard} of {} is not what it is", request.path));
             }
         }
         let former = text(found, "/spec/claimRef/uid").to_owned();
-        if !former.is_empty() && server.objects.values().any(|object| object["metadata"]["uid"] == former) {
+        if !former.is_empty()
+            && server.store.objects.values().any(|object| object["metadata"]["uid"] == former)
+        {
             return Err(format!("S23: {} is taken from a claim that lives", request.path));
         }
         server.patch(&request.path, &request.body);
-        let now = text(&server.objects[&request.path], "/spec/claimRef/uid").to_owned();
-        let holders = server
-            .objects
-            .iter()
-            .filter(|(path, object)| path.starts_with(VOLUMES) && text(object, "/spec/claimRef/uid") == now);
+        let now = text(&server.store.objects[&request.path], "/spec/claimRef/uid").to_owned();
+        let holders =
+            server.store.objects.iter().filter(|(path, object)| {
+                path.starts_with(VOLUMES) && text(object, "/spec/claimRef/uid") == now
+            });
         if !now.is_empty() && holders.count() > 1 {
             return Err(format!("S19: {} is one of two volumes of a claim", request.path));
         }
@@ -569,7 +572,7 @@ fn assumptions() -> Assumptions {
 /// All objects, as of a reader who has just listed them.
 fn listed(server: &Server) -> Snapshot {
     fn take<T: Stored>(snapshot: &mut Snapshot, server: &Server, prefix: &str) {
-        let found = server.objects.iter().filter(|(path, _)| path.starts_with(prefix));
+        let found = server.store.objects.iter().filter(|(path, _)| path.starts_with(prefix));
         snapshot.objects.reset::<T>(found.map(|(_, object)| decode(object)).collect());
         snapshot.note_listed::<T>();
     }

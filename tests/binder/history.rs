@@ -172,12 +172,12 @@ fn somebody_acts(server: &mut Server, rng: &mut Rng) {
         12 => kubelet_acts(server, rng.u32(0..4) > 0),
         13 => {
             let pods: Vec<String> =
-                server.objects.keys().filter(|path| path.starts_with(PODS)).cloned().collect();
+                server.store.objects.keys().filter(|path| path.starts_with(PODS)).cloned().collect();
             if let Some(pod) = pods.first() {
                 server.remove(pod);
             }
         }
-        0..3 if !server.objects.contains_key(&claim) => {
+        0..3 if !server.store.objects.contains_key(&claim) => {
             let named = if rng.u32(0..6) == 0 { format!("v{}", rng.u32(1..4)) } else { String::new() };
             let class = pick(rng, &["", "", "gold", "wait", "none", "late", "manual"]);
             let class = if rng.u32(0..7) == 0 { Value::Null } else { json!(class) };
@@ -191,10 +191,10 @@ fn somebody_acts(server: &mut Server, rng: &mut Rng) {
             });
             server.put(&claim, object);
         }
-        3..5 if server.objects.contains_key(&claim) => {
+        3..5 if server.store.objects.contains_key(&claim) => {
             server.remove(&claim);
         }
-        5..8 if !server.objects.contains_key(&volume) => {
+        5..8 if !server.store.objects.contains_key(&volume) => {
             let mut object = json!({
                 "metadata": {"name": volume.rsplit('/').next(), "uid": fresh, "annotations": {"kept": ""}},
                 "spec": {
@@ -207,6 +207,7 @@ fn somebody_acts(server: &mut Server, rng: &mut Rng) {
             });
             if rng.u32(0..5) == 0 {
                 let uid = server
+                    .store
                     .objects
                     .get(&claim)
                     .filter(|_| rng.bool())
@@ -225,13 +226,16 @@ fn somebody_acts(server: &mut Server, rng: &mut Rng) {
             }
             server.put(&volume, object);
         }
-        8 if server.objects.contains_key(&volume) => {
+        8 if server.store.objects.contains_key(&volume) => {
             server.remove(&volume);
             collect_garbage(server);
         }
         9 => {
-            let released =
-                server.objects.get(&volume).is_some_and(|volume| text(volume, "/status/phase") == "Released");
+            let released = server
+                .store
+                .objects
+                .get(&volume)
+                .is_some_and(|volume| text(volume, "/status/phase") == "Released");
             if released {
                 let cleared = pick(rng, &[Value::Null, json!({"uid": null})]);
                 server.patch(&volume, &json!({"spec": {"claimRef": cleared}}));
@@ -243,7 +247,9 @@ fn somebody_acts(server: &mut Server, rng: &mut Rng) {
             let key = "storageclass.kubernetes.io/is-default-class";
             server.patch(&format!("{CLASSES}gold"), &json!({"metadata": {"annotations": {key: marked}}}));
         }
-        14 if !server.objects.contains_key(&format!("{CLASSES}late")) => late_class_comes(server, &fresh),
+        14 if !server.store.objects.contains_key(&format!("{CLASSES}late")) => {
+            late_class_comes(server, &fresh);
+        }
         _ => provisioner_acts(server),
     }
 }
@@ -282,7 +288,7 @@ fn late_class_comes(server: &mut Server, fresh: &str) {
 
 /// Chooses a node or a volume for a claim that waits for its first consumer.
 fn scheduler_acts(server: &mut Server, claim: &str, volume: &str, rng: &mut Rng) {
-    let Some(object) = server.objects.get(claim) else { return };
+    let Some(object) = server.store.objects.get(claim) else { return };
     let class = text(object, "/spec/storageClassName").to_owned();
     let waits =
         ["wait", "none", "late"].contains(&class.as_str()) && text(object, "/spec/volumeName").is_empty();
@@ -290,17 +296,17 @@ fn scheduler_acts(server: &mut Server, claim: &str, volume: &str, rng: &mut Rng)
         return;
     }
     let uid = object["metadata"]["uid"].clone();
-    let has_one = server.objects.values().any(|volume| volume["spec"]["claimRef"]["uid"] == uid);
+    let has_one = server.store.objects.values().any(|volume| volume["spec"]["claimRef"]["uid"] == uid);
     if rng.bool() {
         let selected = if rng.u32(0..4) == 0 { Value::Null } else { json!("n1") };
         server.patch(claim, &json!({"metadata": {"annotations": {SELECTED_NODE: selected}}}));
-    } else if let Some(found) = server.objects.get(volume)
+    } else if let Some(found) = server.store.objects.get(volume)
         && !has_one
         && found["spec"]["claimRef"].is_null()
         && text(found, "/status/phase") == "Available"
         && text(found, "/spec/storageClassName") == class
         && text(found, "/spec/capacity/storage")
-            >= text(&server.objects[claim], "/spec/resources/requests/storage")
+            >= text(&server.store.objects[claim], "/spec/resources/requests/storage")
     {
         let reference = json!({"namespace": "default", "name": claim.rsplit('/').next(), "uid": uid});
         let marks = json!({"pv.kubernetes.io/bound-by-controller": "yes"});
@@ -311,6 +317,7 @@ fn scheduler_acts(server: &mut Server, claim: &str, volume: &str, rng: &mut Rng)
 /// Makes volumes for claims that ask, and deletes those that were released (pv-binder §7.5).
 fn provisioner_acts(server: &mut Server) {
     let asking: Vec<Value> = server
+        .store
         .objects
         .iter()
         .filter(|(path, claim)| {
@@ -325,7 +332,7 @@ fn provisioner_acts(server: &mut Server) {
         .collect();
     for claim in asking {
         let name = format!("pvc-{}", text(&claim, "/metadata/uid"));
-        if server.objects.contains_key(&format!("{VOLUMES}{name}")) {
+        if server.store.objects.contains_key(&format!("{VOLUMES}{name}")) {
             continue;
         }
         let object = json!({
@@ -347,6 +354,7 @@ fn provisioner_acts(server: &mut Server) {
         server.put(&format!("{VOLUMES}{name}"), object);
     }
     let released: Vec<String> = server
+        .store
         .objects
         .iter()
         .filter(|(path, volume)| path.starts_with(VOLUMES) && text(volume, "/status/phase") == "Released")
@@ -361,6 +369,7 @@ fn provisioner_acts(server: &mut Server) {
 /// Runs the pods that may run to their end.
 fn kubelet_acts(server: &mut Server, well: bool) {
     let runnable: Vec<String> = server
+        .store
         .objects
         .iter()
         .filter(|(path, pod)| path.starts_with(PODS) && text(pod, "/status/phase") == "Pending")
@@ -375,8 +384,10 @@ fn kubelet_acts(server: &mut Server, well: bool) {
 
 /// A pod goes when the volume that owns it is gone.
 fn collect_garbage(server: &mut Server) {
-    let uids: Vec<Value> = server.objects.values().map(|object| object["metadata"]["uid"].clone()).collect();
+    let uids: Vec<Value> =
+        server.store.objects.values().map(|object| object["metadata"]["uid"].clone()).collect();
     let orphans: Vec<String> = server
+        .store
         .objects
         .iter()
         .filter(|(path, pod)| {
@@ -390,7 +401,7 @@ fn collect_garbage(server: &mut Server) {
 }
 
 fn touch_any(server: &mut Server, rng: &mut Rng) {
-    let paths: Vec<String> = server.objects.keys().cloned().collect();
+    let paths: Vec<String> = server.store.objects.keys().cloned().collect();
     let path = pick(rng, &paths);
     server.touch(&path);
 }
@@ -459,7 +470,7 @@ impl Daemon {
 
     fn list(&mut self, server: &Server, kind: &'static str) {
         fn all<T: Stored>(objects: &Objects, server: &Server, kind: &str) {
-            let found = server.objects.iter().filter(|(path, _)| path.starts_with(kind));
+            let found = server.store.objects.iter().filter(|(path, _)| path.starts_with(kind));
             objects.reset::<T>(found.map(|(_, object)| decode(object)).collect());
         }
         match kind {
@@ -554,7 +565,7 @@ impl Daemon {
             }
             0 => {
                 if let Call::Write(write) = &sent.op.call
-                    && server.objects.contains_key(&path(&write.target))
+                    && server.store.objects.contains_key(&path(&write.target))
                 {
                     server.touch(&path(&write.target));
                 }

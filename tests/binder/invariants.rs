@@ -68,7 +68,7 @@ fn path_of(kind: Kind, name: &str) -> String {
 
 impl Known for Server {
     fn all(&self, kind: Kind) -> Vec<(String, &Value)> {
-        let named = self.objects.iter().map(|(path, object)| (kind_and_name(path), object));
+        let named = self.store.objects.iter().map(|(path, object)| (kind_and_name(path), object));
         named.filter(|((of, _), _)| *of == kind).map(|((_, name), object)| (name, object)).collect()
     }
 
@@ -92,7 +92,7 @@ impl Known for Server {
 
     /// From the beginning: a class that came later, while the claim was being looked at, need not be known.
     fn is_delayed(&self, claim: &Value) -> bool {
-        let class = self.objects.get(&path_of(Kind::Class, class_of(claim)));
+        let class = self.store.objects.get(&path_of(Kind::Class, class_of(claim)));
         let made =
             |object: &Value| annotation(object, MADE).and_then(|made| made.parse::<u64>().ok()).unwrap_or(0);
         is_delayed(self, claim) && class.is_none_or(|class| made(class) <= made(claim))
@@ -100,14 +100,14 @@ impl Known for Server {
 }
 
 fn is_delayed(server: &Server, claim: &Value) -> bool {
-    let class = server.objects.get(&path_of(Kind::Class, class_of(claim)));
+    let class = server.store.objects.get(&path_of(Kind::Class, class_of(claim)));
     class.is_some_and(|class| class["volumeBindingMode"] == "WaitForFirstConsumer")
 }
 
 /// Whether the claim a volume refers to is there, and not another volume's.
 fn is_used(server: &Server, volume: &Value) -> bool {
     let claim = format!("{CLAIMS}{}", text(volume, "/spec/claimRef/name"));
-    server.objects.get(&claim).is_some_and(|claim| {
+    server.store.objects.get(&claim).is_some_and(|claim| {
         let named = text(claim, "/spec/volumeName");
         claim["metadata"]["uid"] == volume["spec"]["claimRef"]["uid"]
             && (named.is_empty() || named == text(volume, "/metadata/name"))
@@ -117,7 +117,7 @@ fn is_used(server: &Server, volume: &Value) -> bool {
 /// The recycler pods of a volume.
 fn pods_of<'a>(server: &'a Server, volume: &'a Value) -> impl Iterator<Item = (&'a String, &'a Value)> {
     let meta = &volume["metadata"];
-    server.objects.iter().filter(move |(path, pod)| {
+    server.store.objects.iter().filter(move |(path, pod)| {
         let owner = &pod["metadata"]["ownerReferences"][0];
         path.contains("/pods/")
             && owner["name"] == meta["name"]
@@ -151,7 +151,7 @@ fn recycling(server: &Server, before: &Value, after: &Value) {
         before["metadata"]["annotations"][CLAIM_UID], volume["spec"]["claimRef"]["uid"],
         "S23: {path}"
     );
-    if let Some(now) = server.objects.get(&path) {
+    if let Some(now) = server.store.objects.get(&path) {
         assert!(!is_used(server, now), "S23: {path} is emptied and used");
     }
     let source = before["spec"]["volumes"][0].as_object().unwrap();
@@ -189,15 +189,15 @@ pub fn check_creation(server: &Server, kind: WriteKind, object: &Value) {
 /// Checks a deletion.
 pub fn check_deletion(server: &Server, kind: WriteKind, at: &str) {
     if kind == WriteKind::DeletePod {
-        let pod = &server.objects[at];
+        let pod = &server.store.objects[at];
         let owner = &pod["metadata"]["ownerReferences"][0];
-        let volume = server.objects.get(&format!("{VOLUMES}{}", text(owner, "/name")));
+        let volume = server.store.objects.get(&format!("{VOLUMES}{}", text(owner, "/name")));
         let is_owned = volume.is_some_and(|volume| volume["metadata"]["uid"] == owner["uid"]);
         assert!(at.contains("/pods/recycler-for-") && (is_owned || is_marked(pod)), "{at} is not ours");
         return;
     }
     assert_eq!(kind, WriteKind::DeleteVolume);
-    let volume = &server.objects[at];
+    let volume = &server.store.objects[at];
     let path = text(volume, "/spec/hostPath/path");
     assert!(!path.is_empty() && volume["spec"]["csi"].is_null(), "S32: {at} is not ours to delete");
     assert!(is_released(volume) && !is_used(server, volume), "S23: {at} is deleted and used");
@@ -215,7 +215,7 @@ pub fn check_end(server: &Server, object: &Value) {
 
 /// Checks that a directory may be removed.
 pub fn check_removal(server: &Server, path: &str) {
-    for (at, volume) in server.objects.iter().filter(|(at, _)| at.starts_with(VOLUMES)) {
+    for (at, volume) in server.store.objects.iter().filter(|(at, _)| at.starts_with(VOLUMES)) {
         if text(volume, "/spec/hostPath/path") == path {
             assert!(
                 is_released(volume) && !is_used(server, volume),
@@ -232,8 +232,8 @@ pub fn check_removal(server: &Server, path: &str) {
 /// # Errors
 /// What does not.
 pub fn settled(server: &Server) -> Result<(), String> {
-    let claims = || server.objects.iter().filter(|(path, _)| path.starts_with(CLAIMS));
-    let volumes = || server.objects.iter().filter(|(path, _)| path.starts_with(VOLUMES));
+    let claims = || server.store.objects.iter().filter(|(path, _)| path.starts_with(CLAIMS));
+    let volumes = || server.store.objects.iter().filter(|(path, _)| path.starts_with(VOLUMES));
     let claim_by_uid = |uid: &str| claims().find(|(_, claim)| text(claim, "/metadata/uid") == uid);
     for (path, volume) in volumes() {
         let uid = text(volume, "/spec/claimRef/uid");
@@ -264,7 +264,7 @@ pub fn settled(server: &Server) -> Result<(), String> {
         let name = text(claim, "/spec/volumeName");
         // Upstream never corrects the phase of a claim that waits for a provisioner (pv-binder §2.1.A-4c).
         if phase == "Bound" && !name.is_empty() {
-            let holder = server.objects.get(&format!("{VOLUMES}{name}"));
+            let holder = server.store.objects.get(&format!("{VOLUMES}{name}"));
             if holder.is_none_or(|volume| volume["spec"]["claimRef"]["uid"] != claim["metadata"]["uid"]) {
                 return Err(format!("S22: {path} is Bound to {name:?}, which does not hold it"));
             }

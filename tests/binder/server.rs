@@ -17,7 +17,10 @@ use mooring::{
     },
 };
 use serde_json::{Value, json};
-use test_support::promises::requests;
+use test_support::{
+    promises::requests,
+    store::{Refusal, Store},
+};
 
 use crate::invariants;
 
@@ -57,7 +60,7 @@ pub struct Seen {
 #[derive(Clone, Debug, Default)]
 pub struct Server {
     /// By URL path.
-    pub objects: BTreeMap<String, Value>,
+    pub store: Store<String>,
     /// What was read live since the binder started.
     pub reads: Vec<Read>,
     /// What the binder had seen when it decided on the request that is carried out; `None` for everything.
@@ -78,22 +81,21 @@ pub struct Server {
     pub emptied: BTreeSet<(String, String)>,
     /// By the UID of a recycler pod, how many live reads there had been when it was made.
     pub made_after: BTreeMap<String, usize>,
-    revision: u64,
 }
 
 impl Server {
     pub fn new(objects: BTreeMap<String, Value>) -> Self {
-        Self { objects, revision: 100, ..Self::default() }
+        Self { store: Store::new(objects, 100), ..Self::default() }
     }
 
     pub fn revision(&self) -> u64 {
-        self.revision
+        self.store.revision()
     }
 
     /// Every state of an object from the one that the binder had seen to the one it has now. A decision may
     /// rest on any of them, and on no other.
     pub fn states_since_seen(&self, path: &str) -> Vec<Option<&Value>> {
-        let mut states = vec![self.objects.get(path)];
+        let mut states = vec![self.store.objects.get(path)];
         let Some(seen) = &self.seen else { return states };
         let known = seen.revisions.get(path);
         let delivered = seen.delivered.iter().find(|(kind, _)| path.starts_with(**kind));
@@ -112,26 +114,24 @@ impl Server {
 
     /// Creates or replaces an object, as somebody else.
     pub fn put(&mut self, path: &str, object: Value) {
-        self.objects.insert(path.to_owned(), object);
         self.reserved.remove(path);
-        self.touch(path);
+        self.commit(path, object);
     }
 
     /// Merges into an object, as somebody else.
     pub fn patch(&mut self, path: &str, body: &Value) {
-        if let Some(object) = self.objects.get_mut(path) {
-            json_patch::merge(object, body);
-            self.reserved.remove(path);
-            self.touch(path);
+        if let Ok(object) = self.store.patched(&path.to_owned(), body) {
+            self.put(path, object);
         }
     }
 
     /// Gives an object a new revision, and tells of it.
     pub fn touch(&mut self, path: &str) -> Value {
-        self.revision += 1;
-        let object = self.objects.get_mut(path).unwrap();
-        object["metadata"]["resourceVersion"] = json!(self.revision.to_string());
-        let object = object.clone();
+        self.commit(path, self.store.objects[path].clone())
+    }
+
+    fn commit(&mut self, path: &str, object: Value) -> Value {
+        let object = self.store.put(&path.to_owned(), object).clone();
         if object["status"]["phase"] == "Succeeded"
             && let Some(claim) = object["metadata"]["annotations"][CLAIM_UID].as_str()
         {
@@ -144,9 +144,7 @@ impl Server {
 
     /// Removes an object, and tells of it with the revision of the deletion.
     pub fn remove(&mut self, path: &str) -> Value {
-        self.revision += 1;
-        let mut object = self.objects.remove(path).unwrap();
-        object["metadata"]["resourceVersion"] = json!(self.revision.to_string());
+        let object = self.store.remove(&path.to_owned()).unwrap();
         self.changes.push(Change { path: path.to_owned(), object: object.clone(), gone: true });
         object
     }
@@ -156,9 +154,9 @@ impl Server {
         match call {
             Call::Read { target, .. } => {
                 let path = path(target);
-                let found = self.objects.get(&path).cloned();
+                let found = self.store.objects.get(&path).cloned();
                 self.reads.push(Read { path: path.clone(), found });
-                match self.objects.get(&path) {
+                match self.store.objects.get(&path) {
                     Some(object) => Ok(answer(target, object)),
                     None => Err(CallError::NotFound(path)),
                 }
@@ -176,7 +174,7 @@ impl Server {
             }
             Call::ReadClass(name) => {
                 let path = StorageClass::path(name);
-                match self.objects.get(&path) {
+                match self.store.objects.get(&path) {
                     Some(object) => Ok(Answer::Class(decode(object))),
                     None => Err(CallError::NotFound(path)),
                 }
@@ -222,11 +220,9 @@ impl Server {
         let at = path(&write.target);
         let name = object["metadata"]["name"].as_str().unwrap().to_owned();
         assert_eq!(format!("{}/{name}", write.request.path), at);
-        if self.objects.contains_key(&at) {
-            return Err(CallError::AlreadyExists(at));
-        }
+        self.store.free(&at).map_err(|refusal| refused(refusal, &at))?;
         object["metadata"]["uid"] = match write.target {
-            Object::Pod(_) => json!(format!("uid-of-{name}-{}", self.revision)),
+            Object::Pod(_) => json!(format!("uid-of-{name}-{}", self.revision())),
             _ => json!(format!("uid-of-{name}")),
         };
         object["status"] = json!({"phase": "Pending"});
@@ -235,26 +231,22 @@ impl Server {
             let uid = object["metadata"]["uid"].as_str().unwrap().to_owned();
             self.made_after.insert(uid, self.reads.len());
         }
-        self.objects.insert(at.clone(), object);
-        let object = self.touch(&at);
+        let object = self.commit(&at, object);
         Ok(answer(&write.target, &object))
     }
 
     fn delete(&mut self, write: &Write) -> Result<Answer, CallError> {
         let at = path(&write.target);
         assert_eq!(write.request.path, at);
-        let Some(object) = self.objects.get(&at) else { return Err(CallError::NotFound(at)) };
-        let guards = write.request.body.as_ref().unwrap()["preconditions"].as_object().unwrap();
-        if guards.iter().any(|(guard, expected)| *expected != object["metadata"][guard]) {
-            return Err(CallError::Conflict(at));
-        }
+        let preconditions = &write.request.body.as_ref().unwrap()["preconditions"];
+        let object = self.store.deletable(&at, preconditions).map_err(|refusal| refused(refusal, &at))?;
+        let mut object = object.clone();
         invariants::check_deletion(self, write.kind, &at);
-        let object = self.objects.get_mut(&at).unwrap();
-        if object["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty) {
+        if Store::<String>::goes_at_once(&object) {
             self.remove(&at);
         } else {
             object["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
-            self.touch(&at);
+            self.commit(&at, object);
         }
         Ok(Answer::Deleted)
     }
@@ -268,16 +260,8 @@ impl Server {
             None => (url.as_str(), false),
         };
         assert_eq!(at, path(&write.target));
-        let Some(before) = self.objects.get(at).cloned() else {
-            return Err(CallError::NotFound(at.to_owned()));
-        };
-        for guard in ["uid", "resourceVersion"] {
-            if body["metadata"][guard] != before["metadata"][guard] {
-                return Err(CallError::Conflict(format!("{guard} of {at}")));
-            }
-        }
-        let mut after = before.clone();
-        json_patch::merge(&mut after, body);
+        let after = self.store.patched(&at.to_owned(), body).map_err(|refusal| refused(refusal, at))?;
+        let before = self.store.objects[at].clone();
         // The server keeps the other half as it is, whatever the body says.
         let other = if status { "spec" } else { "status" };
         assert_eq!(after[other], before[other], "a write to the wrong half of {at}");
@@ -285,8 +269,7 @@ impl Server {
         if after["spec"]["claimRef"] != before["spec"]["claimRef"] {
             self.reserved.insert(at.to_owned());
         }
-        self.objects.insert(at.to_owned(), after);
-        let after = self.touch(at);
+        let after = self.commit(at, after);
         let finalizers = |object: &Value| object["metadata"]["finalizers"].as_array().map_or(0, Vec::len);
         if finalizers(&before) > 0
             && finalizers(&after) == 0
@@ -296,6 +279,14 @@ impl Server {
             self.remove(at);
         }
         Ok(answer(&write.target, &after))
+    }
+}
+
+fn refused(refusal: Refusal, at: &str) -> CallError {
+    match refusal {
+        Refusal::NotFound => CallError::NotFound(at.to_owned()),
+        Refusal::AlreadyExists => CallError::AlreadyExists(at.to_owned()),
+        Refusal::Conflict(guard) => CallError::Conflict(format!("{guard} of {at}")),
     }
 }
 

@@ -153,7 +153,7 @@ impl World {
     /// Fills fresh tables, as a new process does.
     fn boot(&mut self, cache: &BTreeMap<String, Option<Value>>) {
         self.server.reads.clear();
-        let mut seen = self.server.objects.clone();
+        let mut seen = self.server.store.objects.clone();
         for (path, other) in cache {
             match other {
                 Some(other) => seen.insert(path.clone(), other.clone()),
@@ -193,7 +193,7 @@ impl World {
 
     /// The objects without revisions and empty fields.
     pub fn end(&self) -> BTreeMap<String, Value> {
-        plain(&self.server.objects)
+        plain(&self.server.store.objects)
     }
 
     /// Decides until nothing is left to write, now and after everything that happens later.
@@ -213,7 +213,7 @@ impl World {
         self.now += Duration::from_mins(stage.minutes);
         let mut changed: Vec<String> = Vec::new();
         for (path, object) in &stage.objects {
-            self.server.objects.insert(path.clone(), object.clone());
+            self.server.store.objects.insert(path.clone(), object.clone());
             changed.push(path.clone());
         }
         for (name, body) in &stage.patch {
@@ -222,7 +222,7 @@ impl World {
                 continue;
             }
             let path = self.find(name).unwrap_or_else(|| panic!("{name} is not there"));
-            json_patch::merge(self.server.objects.get_mut(&path).unwrap(), body);
+            json_patch::merge(self.server.store.objects.get_mut(&path).unwrap(), body);
             changed.push(path);
         }
         for path in changed {
@@ -254,7 +254,7 @@ impl World {
             let run = last.strip_prefix(name).filter(|_| name.starts_with(POD_PREFIX));
             last == name || run.is_some_and(|run| run.starts_with('-'))
         };
-        self.server.objects.keys().find(is_it).cloned()
+        self.server.store.objects.keys().find(is_it).cloned()
     }
 
     /// The recycler pods that may run end as was said. Returns whether there are any.
@@ -262,7 +262,7 @@ impl World {
         let mut any = false;
         for (name, body) in self.pod_ends.clone() {
             let Some(path) = self.find(&name) else { continue };
-            let pod = self.server.objects.get_mut(&path).unwrap();
+            let pod = self.server.store.objects.get_mut(&path).unwrap();
             let gated = pod["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty());
             if gated || pod["status"]["phase"] != "Pending" {
                 continue;
@@ -303,7 +303,7 @@ impl World {
 
     fn run_first(&mut self, sync: Sync) {
         let first = |kind: &str| {
-            let name = self.server.objects.keys().find(|path| path.contains(kind))?;
+            let name = self.server.store.objects.keys().find(|path| path.contains(kind))?;
             Some(name.rsplit('/').next().unwrap().to_owned())
         };
         let target = if sync == Sync::Claim {
@@ -406,7 +406,7 @@ impl World {
                 return true;
             }
             (Call::Write(write), Some(Fault::Conflict(_))) => {
-                if self.server.objects.contains_key(&path(&write.target)) {
+                if self.server.store.objects.contains_key(&path(&write.target)) {
                     self.server.touch(&path(&write.target));
                 }
                 self.server.perform(&op.call)

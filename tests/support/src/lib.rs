@@ -5,7 +5,8 @@
 //! [`visitor`] (who may read its pages), [`daemon`] (as a process, or in the test's own as the test makes it), [`wire`]
 //! (between it and its API server), [`history`] and [`audit`] (what really happened), [`backend`] (a real or an embedded API
 //! server with such a record), [`promises`] (what must not be, as functions of values), [`invariants`] and [`writes`]
-//! (whether what happened was allowed). And [`cases`]: where cases are.
+//! (whether what happened was allowed). And, for tests without any, [`cases`] (where they are) and [`store`] (an API server of
+//! values).
 //!
 //! It knows the daemon by its flags, pages and log alone. So a change of the daemon does not build this anew, and what is
 //! checked here is what others see.
@@ -28,6 +29,7 @@ pub mod history;
 pub mod invariants;
 pub mod process;
 pub mod promises;
+pub mod store;
 pub mod visitor;
 pub mod wire;
 pub mod writes;
