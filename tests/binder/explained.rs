@@ -43,11 +43,10 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::{
-    history::{
-        CLAIMS, CLASSES, Daemon, History, PODS, PROVISIONER, SELECTED_NODE, STEPS, VOLUMES, comes_to_rest,
-        options, text,
-    },
-    server::{Server, decode},
+    actors::{PROVISIONER, SELECTED_NODE},
+    daemon::{Daemon, options},
+    history::{History, STEPS, comes_to_rest},
+    server::{CLAIMS, CLASSES, PODS, Server, VOLUMES, decode, text},
 };
 
 /// Histories about whose states is asked; of those that `MOORING_HISTORIES` asks for, every twentieth: each is played many

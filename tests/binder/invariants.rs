@@ -8,12 +8,9 @@ use mooring::binder::act::write::WriteKind;
 use serde_json::Value;
 use test_support::promises::bindings::{self, Kind, Known, Write, class_of};
 
-use crate::server::{CLAIM_UID, Server};
+use crate::server::{CLAIM_UID, CLAIMS, CLASSES, Server, VOLUMES, text};
 
 const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
-const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims/";
-const VOLUMES: &str = "/api/v1/persistentvolumes/";
-const CLASSES: &str = "/apis/storage.k8s.io/v1/storageclasses/";
 /// Annotation: the server's revision when the object was made.
 pub const MADE: &str = "made";
 
@@ -39,10 +36,6 @@ fn emptied_by_no_pod(server: &Server, at: &str, before: &Value, after: &Value) {
     let is_known = |path: &String| server.states_since_seen(path).into_iter().all(|pod| pod.is_some());
     let is_emptied = pods_of(server, before).any(|(path, _)| to.is_empty() || is_known(path));
     assert!(!is_emptied, "S23: {at} changes hands while a pod empties it");
-}
-
-fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
-    object.pointer(pointer).and_then(Value::as_str).unwrap_or("")
 }
 
 fn annotation<'a>(object: &'a Value, key: &str) -> Option<&'a str> {

@@ -9,9 +9,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![allow(unreachable_pub)]
 
+mod actors;
 mod case;
 mod cost;
 mod coverage;
+mod daemon;
 mod exhaustive;
 mod explained;
 mod form;

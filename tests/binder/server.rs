@@ -24,6 +24,10 @@ use test_support::{
 
 use crate::invariants;
 
+pub const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims/";
+pub const VOLUMES: &str = "/api/v1/persistentvolumes/";
+pub const CLASSES: &str = "/apis/storage.k8s.io/v1/storageclasses/";
+pub const PODS: &str = "/api/v1/namespaces/default/pods/";
 /// Where a recycler pod says whose volume it empties.
 pub const CLAIM_UID: &str = "mooring.binder/claim-uid";
 
@@ -305,6 +309,10 @@ fn check_request(write: &Write) {
     let request = requests::Request { verb, resource, body: body.as_ref().unwrap_or(&Value::Null) };
     let broken = requests::broken(request);
     assert!(broken.is_empty(), "{path}: {broken:?}");
+}
+
+pub fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or("")
 }
 
 /// URL path of an object.
