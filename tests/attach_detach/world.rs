@@ -1,7 +1,7 @@
 //! A small API server of values for the stories: objects as JSON, and what our requests make of them.
 //!
 //! In: short forms of objects (`tests/cases/attach_detach/controller.yaml` explains them) and requests. Out:
-//! objects, answers, and the first broken promise: S1, S2, S7, S9, S12 and S13 are checked at every write.
+//! objects, answers, and the first broken promise: S1–S3, S7, S9, S10, S12, S13 and S35 are checked at every write.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use test_support::{
     promises::{
-        attachments::{self, Volume},
+        attachments::{self, Volume, misnamed},
         requests,
     },
     store::{Refusal, Store},
@@ -77,6 +77,10 @@ pub type Key = (&'static str, String);
 pub struct World {
     uids: u64,
     pub store: Store<Key>,
+    /// What every node ever was, oldest first.
+    nodes: BTreeMap<String, Vec<Value>>,
+    /// UIDs of VolumeAttachments that were attached at some revision.
+    ever_attached: BTreeSet<String>,
     /// Nodes that were never there, for the watch to tell of their end.
     pub strays: Vec<Value>,
     pub wall: Timestamp,
@@ -107,7 +111,15 @@ pub fn pair(text: &str) -> (VolumeId, NodeName) {
 impl World {
     pub fn new() -> Self {
         let wall = Timestamp::from_second(1_000_000).unwrap();
-        Self { uids: 0, store: Store::new(BTreeMap::new(), 100), strays: Vec::new(), wall, others: None }
+        Self {
+            uids: 0,
+            store: Store::new(BTreeMap::new(), 100),
+            nodes: BTreeMap::new(),
+            ever_attached: BTreeSet::new(),
+            strays: Vec::new(),
+            wall,
+            others: None,
+        }
     }
 
     /// Makes, changes or removes what the forms name.
@@ -151,9 +163,17 @@ impl World {
 
     fn put(&mut self, kind: &'static str, name: &str, object: Option<Value>) {
         let key = (kind, name.to_owned());
-        match object {
-            Some(object) => drop(self.store.put(&key, merge(object, &json!({"metadata": {"name": name}})))),
-            None => drop(self.store.remove(&key)),
+        let Some(object) = object else {
+            self.store.remove(&key);
+            return;
+        };
+        let object = self.store.put(&key, merge(object, &json!({"metadata": {"name": name}})));
+        match kind {
+            "node" => self.nodes.entry(name.to_owned()).or_default().push(object.clone()),
+            "attachment" if object["status"]["attached"] == true => {
+                self.ever_attached.extend(object["metadata"]["uid"].as_str().map(str::to_owned));
+            }
+            _ => {}
         }
     }
 
@@ -280,7 +300,10 @@ impl World {
                 Ok(self.read("attachment", name.as_str()))
             }
             Call::PatchNode(name, _, request) => self.patch_node(name, request),
-            Call::Timers(request) => Ok(self.timers(request)),
+            Call::Timers(request) => {
+                check("configmaps", request)?;
+                Ok(self.timers(request))
+            }
             Call::ReadNode(name) => Ok(self.read("node", name.as_str())),
             Call::ReadOwner(..) => Ok(Ok(Answer::Owners(self.others.iter().cloned().collect()))),
         }
@@ -317,9 +340,6 @@ impl World {
     ) -> Result<Result<Answer, CallError>, String> {
         let body = request.body.clone().unwrap_or_default();
         let name = volume.attachment_name(node).as_str().to_owned();
-        if body["metadata"]["name"] != name || body["spec"]["attacher"] != volume.driver_and_handle().0 {
-            return Err(format!("S9: {body} is not for {volume} on {node}"));
-        }
         if let Err(refusal) = self.store.free(&("attachment", name.clone())) {
             return Ok(Err(refused(refusal, &name)));
         }
@@ -330,6 +350,13 @@ impl World {
             .filter(|((kind, _), _)| *kind == "volume")
             .map(|((_, name), object)| (name.as_str(), Volume::of(object)))
             .collect();
+        let (driver, handle) = volume.driver_and_handle();
+        let meant = Volume::Csi(driver.to_owned(), handle.to_owned());
+        let source = body["spec"]["source"]["persistentVolumeName"].as_str().unwrap_or_default();
+        let named = volumes.get(source).map(|(volume, _)| volume);
+        if let Some(rule) = [Some(&meant), named].into_iter().flatten().find_map(|of| misnamed(&body, of)) {
+            return Err(format!("{rule}: {body}"));
+        }
         let all = self.store.objects.iter().filter(|((kind, _), _)| *kind == "attachment");
         let all = all.map(|(_, object)| object).chain(std::iter::once(&body));
         if let Some(nodes) = attachments::spread(&body, all, |name| volumes.get(name)) {
@@ -352,9 +379,13 @@ impl World {
     ) -> Result<Result<Answer, CallError>, String> {
         let name = volume.attachment_name(node).as_str().to_owned();
         check("volumeattachments", request)?;
-        let node = self.store.objects.get(&("node", node.as_str().to_owned()));
-        if node.is_some_and(|node| listed(node).contains(word(volume.as_str()))) {
-            return Err(format!("S2: {volume} deleted while listed"));
+        if self.store.objects.contains_key(&("node", node.as_str().to_owned())) {
+            let states: Vec<&Value> = self.nodes[node.as_str()].iter().collect();
+            // When force is due is what the cases are about.
+            let is_forced = |node: &Value| node["status"]["conditions"][0]["status"] != "True";
+            if let Some(rule) = attachments::deleted_early(volume.as_str(), &states, is_forced) {
+                return Err(format!("{rule}: {volume} on {node}"));
+            }
         }
         let preconditions = request.body.as_ref().map_or(&Value::Null, |body| &body["preconditions"]);
         let object = match self.store.deletable(&("attachment", name.clone()), preconditions) {
@@ -377,10 +408,22 @@ impl World {
     ) -> Result<Result<Answer, CallError>, String> {
         let body = request.body.clone().unwrap_or_default();
         check("nodes/status", request)?;
-        match self.store.patched(&("node", name.to_string()), &body) {
-            Ok(object) => self.put("node", name.as_str(), Some(object)),
+        let key = ("node", name.to_string());
+        let after = match self.store.patched(&key, &body) {
+            Ok(after) => after,
             Err(refusal) => return Ok(Err(refused(refusal, name.as_str()))),
+        };
+        let attachment_of = |name: &str| {
+            let attachment = self.store.objects.get(&("attachment", name.to_owned()))?;
+            let uid = attachment["metadata"]["uid"].as_str().unwrap_or_default();
+            Some((attachment, self.ever_attached.contains(uid)))
+        };
+        let before = self.store.objects.get(&key);
+        let broken = attachments::listed_falsely(name.as_str(), before, &after, attachment_of);
+        if !broken.is_empty() {
+            return Err(format!("{broken:?}: {name}"));
         }
+        self.put("node", name.as_str(), Some(after));
         Ok(self.read("node", name.as_str()))
     }
 }
@@ -395,7 +438,7 @@ fn refused(refusal: Refusal, name: &str) -> CallError {
 }
 
 /// What holds of a request whatever it is about.
-fn check(resource: &'static str, request: &Request) -> Result<(), String> {
+fn check(resource: &str, request: &Request) -> Result<(), String> {
     let verb = format!("{:?}", request.verb).to_lowercase();
     let verb = verb.as_str();
     let body = request.body.as_ref().unwrap_or(&Value::Null);
@@ -404,9 +447,7 @@ fn check(resource: &'static str, request: &Request) -> Result<(), String> {
 }
 
 fn listed(node: &Value) -> BTreeSet<String> {
-    let list = node["status"]["volumesAttached"].as_array();
-    let names = list.into_iter().flatten().filter_map(|entry| entry["name"].as_str());
-    names.map(|name| word(name).to_owned()).collect()
+    attachments::listed(node).map(|name| word(name).to_owned()).collect()
 }
 
 fn ready(is_ready: bool, since: Timestamp) -> Value {

@@ -183,8 +183,14 @@ async fn checkers_see_wrong_writes(stage: Stage) {
     cluster.claim("c5").await;
     patch(&claims, "c5", json!({ "spec": { "volumeName": "v3" } })).await;
     patch_status(&claims, "c5", json!({ "status": { "phase": "Bound" } })).await;
+    // Named after another volume.
+    let misnamed = json!({
+        "metadata": { "name": attachment_name("v1", DRIVER, "n1") },
+        "spec": { "attacher": DRIVER, "nodeName": "n1", "source": { "persistentVolumeName": "v3" } },
+    });
+    create(&cluster.all::<VolumeAttachment>(), misnamed).await;
     let seen = wrong().await;
-    for rule in 19..=34 {
+    for rule in (19..=34).chain([9]) {
         let rule = format!("S{rule} ");
         // The server keeps the name of a claim's volume.
         let expected = rule != "S20 ";

@@ -22,6 +22,7 @@ use mooring::{
     },
 };
 use serde_json::{Value, json};
+use test_support::promises::requests;
 
 use super::clocks::Clocks;
 
@@ -155,6 +156,14 @@ pub fn id(volume: &str) -> VolumeId {
 
 pub(super) fn is_exclusive(volume: &VolumeId) -> bool {
     VOLUMES.iter().any(|(name, mode)| *mode == "ReadWriteOnce" && id(name) == *volume)
+}
+
+/// What holds of a request whatever it is about.
+fn check(resource: &str, request: &Request) -> Result<(), String> {
+    let verb = format!("{:?}", request.verb).to_lowercase();
+    let body = request.body.as_ref().unwrap_or(&Value::Null);
+    let broken = requests::broken(requests::Request { verb: &verb, resource, body });
+    if broken.is_empty() { Ok(()) } else { Err(format!("{broken:?}: {request:?}")) }
 }
 
 impl Server {
@@ -335,9 +344,8 @@ impl Server {
     ) -> Result<Result<Option<VolumeAttachment>, CallError>, String> {
         let name = AttachmentName::from(request.path.rsplit('/').next().unwrap_or_default());
         let body = request.body.clone().unwrap_or_default();
-        let Some(uid) = body["preconditions"]["uid"].as_str() else {
-            return Err(format!("S7: {name} deleted without UID"));
-        };
+        check("volumeattachments", request)?;
+        let uid = body["preconditions"]["uid"].as_str().unwrap_or_default();
         let Some(mut attachment) = self.attachments.get(&name).cloned() else {
             return Ok(Err(CallError::NotFound(name.to_string())));
         };
@@ -377,18 +385,7 @@ impl Server {
         request: &Request,
     ) -> Result<Result<Node, CallError>, String> {
         let body = request.body.clone().unwrap_or_default();
-        let keys = |value: &Value| -> BTreeSet<String> {
-            value.as_object().map(|map| map.keys().cloned().collect()).unwrap_or_default()
-        };
-        let allowed =
-            |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<String>>();
-        if request.verb != Verb::Patch
-            || keys(&body) != allowed(&["metadata", "status"])
-            || keys(&body["metadata"]) != allowed(&["uid", "resourceVersion"])
-            || keys(&body["status"]) != allowed(&["volumesAttached"])
-        {
-            return Err(format!("S13: {request:?}"));
-        }
+        check("nodes/status", request)?;
         let Some(mut node) = self.nodes.get(name).cloned() else {
             return Ok(Err(CallError::NotFound(name.to_string())));
         };

@@ -1,4 +1,5 @@
-//! What the daemon itself writes to volumes and claims, checked against what each of its writes really changed.
+//! What the daemon itself writes to volumes and claims, checked against what each of its writes really changed; and what it
+//! calls the VolumeAttachments that it creates.
 //!
 //! In: the changes of objects from etcd ([`super::history`]), and which of them the audit log says are the daemon's
 //! ([`super::audit`]). Out: one line per violation, with the revision. Nothing here asks the daemon.
@@ -10,10 +11,13 @@ use serde_json::Value;
 use super::{
     audit::{DAEMON, Entry},
     history::Change,
-    promises::bindings::{self, Kind, Known, Write},
+    promises::{
+        attachments::{self, Volume},
+        bindings::{self, Kind, Known, Write},
+    },
 };
 
-/// Revisions of the writes to volumes and claims that are the daemon's.
+/// Revisions of the daemon's writes to volumes and claims, and of its new VolumeAttachments.
 pub fn by_daemon(entries: &[Entry]) -> BTreeSet<u64> {
     let kinds = ["persistentvolumes", "persistentvolumeclaims"];
     let is_ours = |entry: &&Entry| {
@@ -21,8 +25,9 @@ pub fn by_daemon(entries: &[Entry]) -> BTreeSet<u64> {
         // What changes nothing is answered with the revision of the last change, whoever made it.
         let changes =
             entry.request["metadata"]["resourceVersion"] != entry.response["metadata"]["resourceVersion"];
-        let patches = entry.user == DAEMON && entry.verb == "patch" && entry.code < 300;
-        patches && changes && kinds.contains(&resource)
+        let creates = entry.verb == "create" && resource == "volumeattachments";
+        let patches = entry.verb == "patch" && changes && kinds.contains(&resource);
+        entry.user == DAEMON && entry.code < 300 && (creates || patches)
     };
     entries.iter().filter(is_ours).filter_map(Entry::revision).collect()
 }
@@ -43,6 +48,16 @@ pub fn check(changes: &[Change], ours: &BTreeSet<u64>) -> Vec<String> {
             for rule in bindings::broken(&objects, Write { kind, name: &change.name, before, after }) {
                 violations
                     .push(format!("{rule}: {} {} at {}", change.resource, change.name, change.revision));
+            }
+        }
+        if let ("volumeattachments", None, Some(after)) =
+            (change.resource.as_str(), &change.before, &change.after)
+            && ours.contains(&change.revision)
+        {
+            let source = after["spec"]["source"]["persistentVolumeName"].as_str().unwrap_or_default();
+            let volume = objects.0.get(&("persistentvolumes", source)).map(|volume| Volume::of(volume).0);
+            if let Some(rule) = volume.and_then(|volume| attachments::misnamed(after, &volume)) {
+                violations.push(format!("{rule}: {} at {}", change.name, change.revision));
             }
         }
         let key = (change.resource.as_str(), change.name.as_str());

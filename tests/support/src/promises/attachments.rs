@@ -1,8 +1,15 @@
-//! Who may have a volume: S1.
+//! Who may have a volume, and when it may be taken away: S1, S2, S3, S9 and S10.
+//!
+//! In: VolumeAttachments, and nodes as they were and are. Out: the promises that are broken.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
+
+use super::text;
+use crate::actors::attachment_name;
+
+const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 /// A volume as the storage system knows it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,7 +26,7 @@ impl Volume {
         let csi = &object["spec"]["csi"];
         let volume = match (csi["driver"].as_str(), csi["volumeHandle"].as_str()) {
             (Some(driver), Some(handle)) => Self::Csi(driver.to_owned(), handle.to_owned()),
-            _ => Self::InTree(object["metadata"]["name"].as_str().unwrap_or_default().to_owned()),
+            _ => Self::InTree(text(object, "/metadata/name").to_owned()),
         };
         (volume, is_exclusive(&object["spec"]["accessModes"]))
     }
@@ -71,11 +78,163 @@ pub fn spread<'a, 'b>(
     (is_exclusive && nodes.len() > 1).then_some(nodes)
 }
 
+/// S9: name and attacher of a new VolumeAttachment are those of its volume.
+///
+/// What an in-tree plugin's volume is called by its driver is not known here.
+pub fn misnamed(attachment: &Value, volume: &Volume) -> Option<String> {
+    let Volume::Csi(driver, handle) = volume else { return None };
+    let node = text(attachment, "/spec/nodeName");
+    let is_right = text(attachment, "/spec/attacher") == driver
+        && text(attachment, "/metadata/name") == attachment_name(handle, driver, node);
+    (!is_right).then(|| format!("S9 a VolumeAttachment on {node} is not named after {driver} and {handle}"))
+}
+
+/// S2 and S3, when the deletion of a VolumeAttachment begins. The states of its node come oldest first, and the last is the
+/// present one; there are none if the node is gone.
+///
+/// Force is S4's: `is_forced` tells of a state whether the node may be forced then.
+pub fn deleted_early(volume: &str, states: &[&Value], is_forced: impl Fn(&Value) -> bool) -> Option<String> {
+    let now = states.last()?;
+    let node = text(now, "/metadata/name");
+    if lists(now, volume) {
+        return Some(format!("S2 deleted while {node} lists {volume} as attached"));
+    }
+    // From the revision that took it from the list on, or from the beginning if it never was there.
+    let listed = states.iter().rposition(|state| lists(state, volume));
+    let mut since = states.iter().skip(listed.map_or(0, |position| position + 1));
+    let is_due = is_out_of_service(now) || since.any(|state| !uses(state, volume) || is_forced(state));
+    (!is_due).then(|| format!("S3 deleted although {node} reports {volume} in use"))
+}
+
+/// S2: what is being deleted is not listed again. S10: what a node lists anew is attached, or was.
+///
+/// `attachment_of` knows the VolumeAttachments by name, and whether each was ever attached.
+pub fn listed_falsely<'a>(
+    node: &str,
+    before: Option<&Value>,
+    now: &Value,
+    attachment_of: impl Fn(&str) -> Option<(&'a Value, bool)>,
+) -> Vec<String> {
+    let mut broken = Vec::new();
+    for name in listed(now).filter(|name| before.is_none_or(|before| !lists(before, name))) {
+        let Some(Volume::Csi(driver, handle)) = Volume::parse(name) else { continue };
+        match attachment_of(&attachment_name(&handle, &driver, node)) {
+            None => broken.push(format!("S10 lists {name}, which has no VolumeAttachment")),
+            Some((attachment, _)) if is_terminating(attachment) => {
+                broken.push(format!("S2 lists {name} again, whose VolumeAttachment is being deleted"));
+            }
+            Some((_, true)) => {}
+            Some((_, false)) => broken.push(format!("S10 lists {name}, which is not attached")),
+        }
+    }
+    broken
+}
+
+/// What a node lists as attached.
+pub fn listed(node: &Value) -> impl Iterator<Item = &str> {
+    let list = node["status"]["volumesAttached"].as_array();
+    list.into_iter().flatten().filter_map(|entry| entry["name"].as_str())
+}
+
+/// Whether somebody has begun to delete an object.
+pub fn is_terminating(object: &Value) -> bool {
+    object["metadata"]["deletionTimestamp"].is_string()
+}
+
+fn lists(node: &Value, volume: &str) -> bool {
+    listed(node).any(|name| name == volume)
+}
+
+fn uses(node: &Value, volume: &str) -> bool {
+    node["status"]["volumesInUse"].as_array().into_iter().flatten().any(|name| name == volume)
+}
+
+fn is_out_of_service(node: &Value) -> bool {
+    node["spec"]["taints"].as_array().into_iter().flatten().any(|taint| taint["key"] == OUT_OF_SERVICE)
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
+
+    const NAME: &str = "kubernetes.io/csi/d^h";
+
+    fn node(lists: bool, uses: bool) -> Value {
+        let list = if lists { json!([{ "name": NAME }]) } else { json!([]) };
+        json!({ "status": { "volumesAttached": list, "volumesInUse": if uses { json!([NAME]) } else { json!([]) } } })
+    }
+
+    fn id(rule: &str) -> &str {
+        rule.split(' ').next().unwrap_or_default()
+    }
+
+    #[test]
+    fn s2_s3_a_deletion_is_told_that_comes_before_the_node_is_done() {
+        let (listed, unlisted, unused) = (node(true, true), node(false, true), node(false, false));
+        let mut out = unlisted.clone();
+        out["spec"]["taints"] = json!([{ "key": OUT_OF_SERVICE }]);
+        let mut unwell = unlisted.clone();
+        unwell["unwell"] = json!(true);
+        let cases = [
+            (vec![], ""),
+            (vec![&listed], "S2"),
+            (vec![&unlisted, &listed], "S2"),
+            (vec![&listed, &unlisted], "S3"),
+            // What it showed before the un-publishing proves nothing.
+            (vec![&unused, &listed, &unlisted], "S3"),
+            (vec![&listed, &unused], ""),
+            (vec![&listed, &unused, &unlisted], ""),
+            (vec![&listed, &out], ""),
+            (vec![&out, &listed, &unlisted], "S3"),
+            (vec![&listed, &unwell, &unlisted], ""),
+            (vec![&unwell, &listed, &unlisted], "S3"),
+        ];
+        for (states, expected) in cases {
+            let told = deleted_early(NAME, &states, |state| state["unwell"] == true);
+            assert_eq!(told.as_deref().map_or("", id), expected, "{states:?}");
+        }
+    }
+
+    #[test]
+    fn s2_s10_an_entry_is_told_whose_volume_is_not_attached() {
+        let attached = json!({ "metadata": {} });
+        let going = json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } });
+        let (empty, full) = (node(false, false), node(true, false));
+        let cases = [
+            (None, Some((&attached, true)), ""),
+            (Some(&empty), Some((&attached, false)), "S10"),
+            (Some(&empty), None, "S10"),
+            (Some(&empty), Some((&going, true)), "S2"),
+            // It stood there before.
+            (Some(&full), None, ""),
+        ];
+        for (before, attachment, expected) in cases {
+            let known = |name: &str| attachment.filter(|_| name == attachment_name("h", "d", "n"));
+            let told = listed_falsely("n", before, &full, known);
+            let ids: Vec<&str> = told.iter().map(|rule| id(rule)).collect();
+            let expected: Vec<&str> = Some(expected).filter(|id| !id.is_empty()).into_iter().collect();
+            assert_eq!(ids, expected, "{before:?} {attachment:?}");
+        }
+    }
+
+    #[test]
+    fn s9_a_name_is_told_that_is_another_volume_s_or_node_s() {
+        let right = attachment_name("h", "d", "n");
+        let cases = [
+            (right.clone(), "d", "n", false),
+            (right.clone(), "other", "n", true),
+            (right, "d", "m", true),
+            (attachment_name("g", "d", "n"), "d", "n", true),
+        ];
+        for (name, attacher, node, is_told) in cases {
+            let attachment =
+                json!({ "metadata": { "name": name }, "spec": { "attacher": attacher, "nodeName": node } });
+            let volume = Volume::Csi("d".to_owned(), "h".to_owned());
+            assert_eq!(misnamed(&attachment, &volume).is_some(), is_told, "{attachment}");
+        }
+    }
 
     #[test]
     fn s1_an_exclusive_volume_is_told_on_two_nodes_under_whatever_names() {

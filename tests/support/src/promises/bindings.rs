@@ -121,6 +121,13 @@ pub fn broken(known: &impl Known, write: Write<'_>) -> Vec<String> {
     broken
 }
 
+/// S18: whether several claims that are Bound name a volume.
+pub fn is_shared<'a>(volume: &str, claims: impl Iterator<Item = &'a Value>) -> bool {
+    let has_it =
+        |claim: &&Value| text(claim, "/status/phase") == "Bound" && text(claim, "/spec/volumeName") == volume;
+    !volume.is_empty() && claims.filter(has_it).count() > 1
+}
+
 /// The class of a claim or volume.
 pub fn class_of(object: &Value) -> &str {
     annotation(object, "volume.beta.kubernetes.io/storage-class")

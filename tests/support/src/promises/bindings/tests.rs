@@ -139,6 +139,20 @@ fn of_volumes() -> Vec<Row> {
         ),
         (the_claim(), Kind::Volume, phase("Pending"), reference("u"), "S27"),
         (
+            the_claim(),
+            Kind::Volume,
+            json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } }),
+            reference("u"),
+            "S27",
+        ),
+        (
+            the_claim(),
+            Kind::Volume,
+            json!({ "spec": { "volumeAttributesClassName": "gold" } }),
+            reference("u"),
+            "S27",
+        ),
+        (
             vec![("claim", "shop/c", claim(&nothing())), ("class", "fast", class("WaitForFirstConsumer"))],
             Kind::Volume,
             nothing(),
@@ -165,6 +179,7 @@ fn of_volumes() -> Vec<Row> {
         (vec![], Kind::Volume, bound.clone(), phase("Released"), ""),
         (the_claim(), Kind::Volume, bound.clone(), phase("Released"), "S23"),
         (vec![], Kind::Volume, bound.clone(), phase("Failed"), "S32"),
+        (vec![], Kind::Volume, nothing(), phase("Odd"), "S34"),
         (vec![], Kind::Volume, nothing(), json!({ "metadata": { "finalizers": ["example.com/x"] } }), "S33"),
         (vec![], Kind::Volume, nothing(), json!({ "metadata": { "labels": { "a": "b" } } }), "S34"),
     ]
@@ -231,6 +246,7 @@ fn of_claims() -> Vec<Row> {
             marks(&[(PROVISIONER, "one")]),
             "S28",
         ),
+        (vec![], Kind::Claim, nothing(), phase("Odd"), "S34"),
         (vec![], Kind::Pod, nothing(), json!({ "spec": { "nodeName": "a" } }), "S34"),
     ]
 }
@@ -269,5 +285,32 @@ fn s23_s24_what_is_given_up_was_asked_for_where_reads_are_on_record() {
         let known = World { objects: BTreeMap::new(), reads: Some(reads) };
         let write = Write { kind: Kind::Volume, name: "v", before: &bound, after: &released };
         assert_eq!(!broken(&known, write).is_empty(), is_told, "{:?}", known.reads);
+    }
+    let named = claim(&json!({ "spec": { "volumeName": "v" } }));
+    let lost = merged(named.clone(), &phase("Lost"));
+    for (reads, is_told) in [
+        (vec![], true),
+        (vec![("v", Some(bound.clone()))], true),
+        (vec![("w", None)], true),
+        (vec![("v", None)], false),
+        (vec![("v", Some(volume(&reference("other"))))], false),
+    ] {
+        let known = World { objects: BTreeMap::new(), reads: Some(reads) };
+        let write = Write { kind: Kind::Claim, name: "shop/c", before: &named, after: &lost };
+        assert_eq!(!broken(&known, write).is_empty(), is_told, "{:?}", known.reads);
+    }
+}
+
+#[test]
+fn s18_a_volume_is_told_that_two_bound_claims_name() {
+    let named = |name: &str, is: &str| claim(&merged(json!({ "spec": { "volumeName": name } }), &phase(is)));
+    let cases = [
+        (["v", "v"], ["Bound", "Bound"], true),
+        (["v", "w"], ["Bound", "Bound"], false),
+        (["v", "v"], ["Bound", "Pending"], false),
+    ];
+    for (names, phases, is_told) in cases {
+        let claims = [named(names[0], phases[0]), named(names[1], phases[1])];
+        assert_eq!(is_shared("v", claims.iter()), is_told, "{names:?} {phases:?}");
     }
 }
