@@ -62,6 +62,7 @@ pub fn somebody_acts(server: &mut Server, rng: &mut Rng) {
             });
             if rng.u32(0..5) == 0 {
                 let uid = server
+                    .store
                     .objects
                     .get(&claim)
                     .filter(|_| rng.bool())
@@ -85,8 +86,11 @@ pub fn somebody_acts(server: &mut Server, rng: &mut Rng) {
             collect_garbage(server);
         }
         9 => {
-            let released =
-                server.store.objects.get(&volume).is_some_and(|volume| text(volume, "/status/phase") == "Released");
+            let released = server
+                .store
+                .objects
+                .get(&volume)
+                .is_some_and(|volume| text(volume, "/status/phase") == "Released");
             if released {
                 let cleared = pick(rng, &[Value::Null, json!({"uid": null})]);
                 server.patch(&volume, &json!({"spec": {"claimRef": cleared}}));
@@ -98,7 +102,9 @@ pub fn somebody_acts(server: &mut Server, rng: &mut Rng) {
             let key = "storageclass.kubernetes.io/is-default-class";
             server.patch(&format!("{CLASSES}gold"), &json!({"metadata": {"annotations": {key: marked}}}));
         }
-        14 if !server.store.objects.contains_key(&format!("{CLASSES}late")) => late_class_comes(server, &fresh),
+        14 if !server.store.objects.contains_key(&format!("{CLASSES}late")) => {
+            late_class_comes(server, &fresh);
+        }
         _ => provisioner_acts(server),
     }
 }
@@ -166,6 +172,7 @@ fn scheduler_acts(server: &mut Server, claim: &str, volume: &str, rng: &mut Rng)
 /// Makes volumes for claims that ask, and deletes those that were released (pv-binder §7.5).
 pub fn provisioner_acts(server: &mut Server) {
     let asking: Vec<Value> = server
+        .store
         .objects
         .iter()
         .filter(|(path, claim)| {
@@ -202,6 +209,7 @@ pub fn provisioner_acts(server: &mut Server) {
         server.put(&format!("{VOLUMES}{name}"), object);
     }
     let released: Vec<String> = server
+        .store
         .objects
         .iter()
         .filter(|(path, volume)| path.starts_with(VOLUMES) && text(volume, "/status/phase") == "Released")
@@ -216,6 +224,7 @@ pub fn provisioner_acts(server: &mut Server) {
 /// Runs the pods that may run to their end.
 pub fn kubelet_acts(server: &mut Server, well: bool) {
     let runnable: Vec<String> = server
+        .store
         .objects
         .iter()
         .filter(|(path, pod)| path.starts_with(PODS) && text(pod, "/status/phase") == "Pending")
@@ -230,8 +239,10 @@ pub fn kubelet_acts(server: &mut Server, well: bool) {
 
 /// A pod goes when the volume that owns it is gone.
 fn collect_garbage(server: &mut Server) {
-    let uids: Vec<Value> = server.store.objects.values().map(|object| object["metadata"]["uid"].clone()).collect();
+    let uids: Vec<Value> =
+        server.store.objects.values().map(|object| object["metadata"]["uid"].clone()).collect();
     let orphans: Vec<String> = server
+        .store
         .objects
         .iter()
         .filter(|(path, pod)| {
