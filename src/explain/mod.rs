@@ -29,6 +29,7 @@ pub mod online;
 pub mod outlook;
 pub mod page;
 mod pod;
+mod provisioner;
 pub mod read;
 pub mod reasons;
 pub mod repair;
