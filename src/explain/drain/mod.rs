@@ -195,15 +195,17 @@ pub fn drain(
     }
 }
 
-/// Those that every node which is cordoned or not Ready has say no more than that.
+/// Taints by which the cluster itself says that a node is cordoned or not Ready, which is told already.
+const TOLD: [&str; 3] =
+    ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable", "node.kubernetes.io/unschedulable"];
+
+/// Taints that keep new pods away, or end those that are there.
 fn taints(node: &Value) -> Vec<String> {
-    let is_told_already =
-        |key: &str| key.starts_with("node.kubernetes.io/") && !key.ends_with("/out-of-service");
     let all = node.pointer("/spec/taints").and_then(Value::as_array).into_iter().flatten();
     let text =
         |taint: &Value, field: &str| taint.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
     all.map(|taint| (text(taint, "key"), text(taint, "effect")))
-        .filter(|(key, effect)| !is_told_already(key) && effect != "PreferNoSchedule")
+        .filter(|(key, effect)| !TOLD.contains(&key.as_str()) && effect != "PreferNoSchedule")
         .map(|(key, effect)| format!("{key}:{effect}"))
         .collect()
 }
