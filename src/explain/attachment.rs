@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::{
     actions::{care, never, never_by_hand, of_absent_program, of_gone_node, of_silent_node, safe},
     age,
+    doctor::STUCK_AFTER,
     links::{Link, program},
     report::{Action, Verdict},
     sidecars::Sidecar,
@@ -38,7 +39,8 @@ pub(super) fn links(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Vec<
     let Some(node_volume) = view.on_node(volume, node) else { return Vec::new() };
     let mut links = vec![link(view, volume, node, node_volume)];
     if let Some(Waiting::HeldByNode { conflict }) = &node_volume.waiting {
-        links.extend(holder(view, volume, &conflict.node));
+        let holder = holder(view, volume, &conflict.node);
+        links.extend(holder.map(|link| outlasted(view, link, (volume, node), &conflict.node)));
     } else if is_for_one_node(view, volume, node) && node_volume.state != State::Attached {
         links.extend(attached_elsewhere(view, volume, node));
     }
@@ -46,6 +48,24 @@ pub(super) fn links(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Vec<
         links.extend(unregistered(view, volume, node));
     }
     links
+}
+
+/// A kubelet that is well and does not unmount what no pod uses there, while pods here have waited for long. Since when it
+/// could have, no object says; that they waited so long for pods there is told of those pods.
+fn outlasted(view: &View<'_>, link: Link, (volume, node): (&VolumeId, &NodeName), holder: &NodeName) -> Link {
+    let is_well = get::<Node>(view, holder).is_some_and(|node| node.is_ready());
+    if !is_well || link.step.reason != "DetachWaitingForUnmount" || link.verdict != Verdict::Waiting {
+        return link;
+    }
+    let made = |pod: &PodKey| Some((get::<Pod>(view, pod)?.metadata.creation_timestamp?, pod.clone()));
+    let Some((made, pod)) = view.users(volume, node).filter_map(made).min() else { return link };
+    if made.checked_add(STUCK_AFTER).is_ok_and(|until| until >= view.now()) {
+        return link;
+    }
+    let mut link = Link { verdict: Verdict::Blocked, ..link };
+    let waits = age::between(made, view.now());
+    link.step.message = format!("{}, and pod {pod} has been there for {waits}", link.step.message);
+    link
 }
 
 /// Whether a pod that wants it here has it for this node alone.

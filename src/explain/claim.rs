@@ -11,6 +11,7 @@ use super::{
     provisioner,
     report::{Action, Candidate, Verdict},
     resize,
+    said::missing_class,
     subject::Subject,
     view::{Missing, View, get},
     writes,
@@ -176,6 +177,9 @@ fn of_reason(
             let message = format!("bound to {}, as it says itself", claim.spec.volume_name);
             return Link::new(&subject, "Bound", message, Verdict::Healthy);
         }
+        if let Some(class) = missing_class(view, &claim.metadata.uid) {
+            return without_class(&subject, class);
+        }
         let message = format!("why the claim waits is told by what you may not read: {what}");
         return Link::new(&subject, "Forbidden", message, Verdict::Forbidden);
     }
@@ -228,6 +232,18 @@ fn of_reason(
         link = link.act(action);
     }
     writes::of_claim(link, write)
+}
+
+/// The binder has said that the class is missing; who asks may not look.
+fn without_class(subject: &Subject, class: &str) -> Link {
+    let message = format!("there is no class {class:?}, as the binder has said last of the claim");
+    Link::new(subject, "ClassNotFound", message, Verdict::Blocked)
+        .blocked_by(Subject::Class(class.into()).json(), "does not exist")
+        .next("Recheck", Some("the class appears"))
+        .act(safe(
+            "make the claim anew with a class that exists (its class cannot be changed), or ask for the class",
+            &["kubectl", "get", "storageclass"],
+        ))
 }
 
 /// The volume of an earlier claim of the same name is kept: who made the claim anew may want what is on it.

@@ -44,6 +44,15 @@ pub(super) fn last_word(view: &View<'_>, uid: &Uid) -> Option<String> {
     Some(format!("the last word about it, {age} ago, was {by}'s: {reason}: {message}"))
 }
 
+/// The class that the binder says does not exist, if nothing else has been said of the claim since.
+// KCM: pkg/controller/volume/persistentvolume, the lister's NotFound as the text of ProvisioningFailed.
+pub(super) fn missing_class<'a>(view: &View<'a>, uid: &Uid) -> Option<&'a str> {
+    let told = view.snapshot.events.iter().filter(|event| is_about(event, uid));
+    let (_, last) = told.filter_map(|event| Some((at(event)?, event))).max_by_key(|(at, _)| *at)?;
+    let class = last.message.as_deref()?.strip_prefix(r#"storageclass.storage.k8s.io ""#)?;
+    class.strip_suffix(r#"" not found"#)
+}
+
 /// When an event was last given.
 pub(super) fn at(event: &Event) -> Option<Timestamp> {
     let series =

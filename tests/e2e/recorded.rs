@@ -88,6 +88,7 @@ const EVERYWHERE: &[Different] = &[
     ("one-namespace", "*", "", "all may be read here; the rights of a tenant are another story's"),
     ("pods-held-back", "pvc/long -n shop", "Waiting WaitingForProvisioner", MADE_NOW),
     ("pods-held-back", "va/stuck", "Waiting DetachWaitingForAttacher", DELETED_NOW),
+    ("pods-of-other-kinds", "pod/queues -n shop", "Waiting DetachWaitingForUnmount", MADE_NOW),
     ("pods-that-cannot", "pod/orphan -n shop", "Waiting NodeGone", MADE_NOW),
     ("said-by-events", "pod/mounts-long -n shop", "Waiting MountError", MADE_NOW),
     ("said-by-events", "pvc/quota-long -n shop", "Waiting ProvisionerError", MADE_NOW),

@@ -173,7 +173,9 @@ impl Found<'_> {
                     format!("exclusive, and still on {}", conflict.node)
                 };
                 let next_at = self.forced_at(&conflict.node);
-                let severity = if holders > 0 && conflict.is_attached { Blocked } else { Waits };
+                // What neither a pod's end nor time decides, and has not been for long, does not end by itself.
+                let lasts = holders == 0 && next_at.is_none() && is_stuck;
+                let severity = if (holders > 0 && conflict.is_attached) || lasts { Blocked } else { Waits };
                 (severity, conflict.node.to_string(), next_at, text)
             }
             Some(
