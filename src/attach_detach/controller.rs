@@ -32,7 +32,7 @@ use super::{
     tell::{
         metrics::{Ending, Planned},
         recorder::Recorder,
-        report::{Line, Report, Reports},
+        report::{Line, Reports},
     },
 };
 use crate::{
@@ -86,7 +86,6 @@ pub struct Controller {
     pub(super) second_writer: SecondController,
     grace: Grace,
     pub(super) force_timers: ForceTimers,
-    lease: Option<LeaseTally>,
     pub(super) unreadable: UnreadableAttachments,
 }
 
@@ -108,7 +107,6 @@ impl Controller {
             second_writer: SecondController::default(),
             grace: Grace::default(),
             force_timers: ForceTimers::default(),
-            lease: None,
             unreadable: UnreadableAttachments::default(),
         }
     }
@@ -131,21 +129,14 @@ impl Controller {
         self.force_timers = ForceTimers::kept_in(place, identity, unready.max(gone));
     }
 
+    /// See [`ForceTimers::follow`].
+    pub(super) fn follow_lease(&mut self, lease: LeaseTally) {
+        self.force_timers.follow(lease);
+    }
+
     /// The lease told this of who led before, whose force-detach timers are judged by it.
     pub fn succeed(&mut self, told: Option<Tally>) {
         self.force_timers.succeed(told);
-    }
-
-    /// The lease tells of the force-detach timers of who led before, and will tell of ours.
-    pub(super) fn follow_lease(&mut self, lease: Option<LeaseTally>) {
-        self.lease = lease;
-    }
-
-    /// See [`Self::succeed`], if there is a lease.
-    pub(super) fn succeed_by_lease(&mut self) {
-        if let Some(left) = self.lease.as_ref().map(LeaseTally::left) {
-            self.succeed(left);
-        }
     }
 
     /// What a successor has to know of the force-detach timers, whether or not they can be written.
@@ -303,7 +294,7 @@ impl Controller {
 
     /// A node that is known from answers of its own alone is read.
     pub(super) fn read_node_live(&mut self, name: &NodeName) {
-        self.actual.node_mut(name).stale = true;
+        self.actual.node_mut(name).requests.outdate();
         self.queue.add_node(name.clone());
     }
 
@@ -434,25 +425,10 @@ impl Controller {
     }
 
     fn write_timers(&mut self, now: Instant) {
-        let was_alarmed = self.force_timers.alarm().is_some();
         if let Some(request) = self.force_timers.next(now, self.clock.wall(now)) {
             self.dispatcher.send(Call::Timers(request), now);
-        } else if was_alarmed {
-            self.report_timers_alarm();
         }
-        self.report_timers();
-    }
-
-    /// Reports what there is to log of the force-detach timers.
-    pub(super) fn report_timers(&mut self) {
-        for said in self.force_timers.take_said() {
-            self.recorder.log(Line::Timers(said));
-        }
-    }
-
-    pub(super) fn report_timers_alarm(&mut self) {
-        let alarm = self.force_timers.alarm().map(str::to_owned);
-        self.recorder.report(Report::TimersAlarm(alarm));
+        self.recorder.extend(Vec::new(), self.force_timers.take_reports());
     }
 
     pub(super) fn send(

@@ -43,12 +43,6 @@ impl Controller {
 
     /// Takes the answer to the question who did it.
     pub(super) fn owner_read(&mut self, target: &Target, result: Result<Answer, CallError>, now: Instant) {
-        if let Target::Node(name) = target {
-            self.queue.add_node(name.clone());
-            self.actual.node_mut(name).busy = false;
-            let touched = self.actual.node_call_ended(name);
-            self.queue.add_on(name, touched, &self.actual);
-        }
         if !self.leads {
             return;
         }

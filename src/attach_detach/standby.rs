@@ -51,6 +51,7 @@ impl Controller {
         self.queue.at(now);
         self.leads = true;
         self.second_writer.take_over(now);
+        self.force_timers.take_over();
         let desired = &self.desired;
         let wanted = |volume: &VolumeId, node: &NodeName| desired.get(volume, node).is_some();
         self.actual.begin_to_lead(self.options.force.gone, wanted, self.clock.wall(now));

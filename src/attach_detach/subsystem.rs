@@ -86,7 +86,9 @@ impl AttachDetach {
     ) -> Self {
         let controller = self.runner.controller_mut();
         controller.keep_timers_in(place, identity);
-        controller.follow_lease(tally.clone());
+        if let Some(lease) = tally.clone() {
+            controller.follow_lease(lease);
+        }
         self.runner.executor_mut().tally = tally;
         self
     }
@@ -153,7 +155,6 @@ impl controller::Controller for Controller {
     fn lead(&mut self, now: Instant) {
         // What a replica that stood by looked at was no work.
         let _ = self.take_counts();
-        self.succeed_by_lease();
         self.take_over(now);
     }
 

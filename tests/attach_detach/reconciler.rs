@@ -300,7 +300,7 @@ fn hold(actual: &mut ActualState, volume: &VolumeId, name: &NodeName, given: &Gi
     }
     if given.unsettled {
         let until = now + Duration::from_secs(10);
-        actual.node_mut(name).unsettled = Some(InDoubt { revision: ResourceVersion(9), until });
+        actual.node_mut(name).requests.note_in_doubt(InDoubt { revision: ResourceVersion(9), until });
     }
     if given.listed {
         node.status.volumes_attached =

@@ -329,9 +329,8 @@ impl<'a> Print<'a> {
 
     /// A node and our requests to it. What belongs to nodes that are made anew is left out: here none is.
     fn node_state(&mut self, name: &NodeName, state: &NodeState) {
-        let NodeState { node, volumes, busy, stale, refused, pending_since, last_patch, .. } = state;
-        let NodeState { own_list, unsettled, unready_since, retry, .. } = state;
-        self.plain((name, volumes, busy, stale));
+        let NodeState { node, volumes, requests, unready_since, .. } = state;
+        self.plain((name, volumes, requests.is_under_way(), requests.is_outdated()));
         if let Some(node) = node {
             let known = self.daemon.objects.nodes.get(name);
             self.known_node(node, known.as_deref());
@@ -339,33 +338,33 @@ impl<'a> Print<'a> {
         // How long it is says how far apart moments are.
         let window = self.daemon.controller.window();
         self.plain(window.is_zero());
-        if let Some(since) = pending_since {
-            self.moment(*since + window.max(WINDOW));
+        if let Some(since) = requests.pending_since() {
+            self.moment(since + window.max(WINDOW));
         }
-        if let Some(last) = last_patch {
-            self.moment(*last + window);
+        if let Some(last) = requests.last_patch() {
+            self.moment(last + window);
         }
-        if let Some(InDoubt { revision, until }) = unsettled {
-            self.revision(*revision);
+        if let Some(InDoubt { revision, until }) = requests.in_doubt() {
+            self.revision(revision);
             let asked_at = asked_at(
                 self.daemon,
                 |call| matches!(call, Call::PatchNode(node, ..) | Call::ReadNode(node) if node == name),
             );
-            self.plain(asked_at.map(|at| at >= *until));
-            self.moment(*until);
+            self.plain(asked_at.map(|at| at >= until));
+            self.moment(until);
         }
-        self.retry(retry);
+        self.retry(requests.retry());
         if let Some(since) = unready_since {
             self.patience_since(Some(*since));
         }
-        if let Some(refused) = refused {
+        if let Some(refused) = requests.refused() {
             self.plain("refused");
-            self.revision(*refused);
+            self.revision(refused);
         }
         let is_late = |(_, call): &(Instant, Call)| matches!(call, Call::PatchNode(node, ..) if node == name);
         if self.daemon.late.iter().any(is_late) {
             // It tells the lists of others from ours: nobody else writes any, and none of ours comes after it.
-            self.plain(own_list);
+            self.plain(requests.own_list());
         }
     }
 
@@ -450,7 +449,12 @@ impl<'a> Print<'a> {
                 {
                     self.node(node);
                 }
-                if daemon.controller.actual().node(&name).is_some_and(|state| state.refused.is_some()) {
+                if daemon
+                    .controller
+                    .actual()
+                    .node(&name)
+                    .is_some_and(|state| state.requests.refused().is_some())
+                {
                     self.of = node.metadata.name.clone();
                     self.revision(node.metadata.resource_version);
                 }

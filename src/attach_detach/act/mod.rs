@@ -3,12 +3,12 @@
 //! * [`calls`]: each request, complete with names, UIDs and preconditions
 //! * [`dispatcher`]: requests to send, in order, and those under way
 //! * [`in_flight`]: how many of them there may be; [`pace`]: how far apart the patches of one node are
-//! * [`node_status`]: when a node's list is written, and when it is read live
+//! * [`status_updater`]: when a node's list is written, and when it is read live
 //! * [`outcomes`]: what each answer means for the state
 
 pub mod calls;
 pub(super) mod dispatcher;
 pub mod in_flight;
-pub(super) mod node_status;
 pub(super) mod outcomes;
 pub mod pace;
+pub(super) mod status_updater;

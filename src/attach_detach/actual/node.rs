@@ -1,4 +1,4 @@
-//! What is known of one node: its object as last seen, its health over time, and our requests to it.
+//! What is known of one node: its object as last seen, and its health over time.
 //!
 //! In: the Node, or its absence, and the time. Out: whether its volumes have to be looked at again, and
 //! which of them count as in use.
@@ -6,15 +6,11 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use k8s_openapi::jiff::Timestamp;
-use tokio::time::Instant;
 
+use super::node_requests::NodeRequests;
 use crate::{
     attach_detach::{decide::force::ForcePolicy, desired::volume_name::VolumeId},
-    controller::{in_doubt::InDoubt, retry::Retry},
-    kube_api::{
-        ids::{ResourceVersion, Uid},
-        kinds::{AttachedVolume, Node, NodeInfo},
-    },
+    kube_api::kinds::{Node, NodeInfo},
 };
 
 /// How long a kubelet must have been Ready before an empty list of a re-created node is believed: several
@@ -28,28 +24,10 @@ pub struct NodeState {
     pub node: Option<Arc<Node>>,
     /// Volumes of which something is known on this node.
     pub volumes: BTreeSet<VolumeId>,
-    /// Whether a status patch or a read of the node is in flight: at most one of both, so that answers
-    /// come in the order of requests.
-    pub busy: bool,
-    /// Whether the node is known to have moved past what we last saw: nothing is written before it was
-    /// read live.
-    pub stale: bool,
-    /// The revision that a patch named when it was refused for that.
-    pub refused: Option<ResourceVersion>,
-    /// Since when something has waited to be written, in case more comes.
-    pub pending_since: Option<Instant>,
-    /// When that is looked at again, at the latest.
-    pub gathers_until: Option<Instant>,
-    /// When the last status patch was sent.
-    pub last_patch: Option<Instant>,
-    /// The list that we wrote last.
-    pub own_list: Option<OwnList>,
-    /// A status patch whose outcome is unknown.
-    pub unsettled: Option<InDoubt>,
+    /// Our requests to it.
+    pub requests: NodeRequests,
     /// Since when the node has not been Ready, or has been gone, as far as is proven, by this process' clock.
     pub unready_since: Option<Timestamp>,
-    /// Pause after failures.
-    pub retry: Retry,
     /// Since when we have seen this node object Ready without a break. What its condition says is of another clock,
     /// or copied from an earlier object.
     ready_since: Option<Timestamp>,
@@ -62,27 +40,10 @@ pub struct NodeState {
     distrusted: BTreeSet<VolumeId>,
 }
 
-/// What a patch of ours asked the list to be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OwnList {
-    /// Of which node object.
-    pub node: Uid,
-    /// The list.
-    pub list: Vec<AttachedVolume>,
-    /// Whether this or an earlier patch to the same object is known to have landed.
-    pub landed: bool,
-}
-
 impl NodeState {
-    /// Whether no earlier patch of ours can land any more.
-    #[must_use]
-    pub fn is_settled(&self) -> bool {
-        self.unsettled.is_none()
-    }
-
     /// Whether nothing is left to know of the node.
     pub(in crate::attach_detach) fn is_over(&self) -> bool {
-        self.node.is_none() && self.volumes.is_empty() && !self.busy
+        self.node.is_none() && self.volumes.is_empty() && !self.requests.is_under_way()
     }
 
     /// Takes the node as last seen, or its absence. Returns whether all its volumes have to be looked at
@@ -97,18 +58,8 @@ impl NodeState {
             (Some(before), Some(after)) => before.metadata.uid != after.metadata.uid,
             (before, after) => before.is_some() != after.is_some(),
         };
-        let settled = match (&self.unsettled, node) {
-            (Some(patch), Some(node)) => patch.is_settled_at(node.metadata.resource_version),
-            _ => false,
-        };
-        if settled {
-            self.unsettled = None;
-        }
         let revision = |node: &Arc<Node>| node.metadata.resource_version;
-        if node.map(revision) > self.node.as_ref().map(revision) {
-            self.stale = false;
-            self.refused = None;
-        }
+        let settled = self.requests.seen(self.node.as_ref().map(revision), node.map(revision));
         let mut is_another_machine = false;
         if let Some(node) = node {
             let (known, said) = (&mut self.machine, &node.status.node_info);
@@ -150,24 +101,10 @@ impl NodeState {
         }
     }
 
-    /// Notes what we are about to write.
-    pub(in crate::attach_detach) fn note_own_list(&mut self, node: Uid, list: Vec<AttachedVolume>) {
-        let landed = self.own_list.as_ref().is_some_and(|own| own.node == node && own.landed);
-        self.own_list = Some(OwnList { node, list, landed });
-    }
-
-    /// Whether another party changed the list, as this newer state of the node shows (S14). Only after a
-    /// write of ours: what an earlier leader wrote may come late, but not later than that.
+    /// See [`NodeRequests::is_changed_by_others`].
     #[must_use]
     pub(in crate::attach_detach) fn is_changed_by_others(&self, node: &Node) -> bool {
-        let (Some(known), Some(own)) = (&self.node, &self.own_list) else { return false };
-        let list = &node.status.volumes_attached;
-        own.landed
-            && own.node == node.metadata.uid
-            && known.metadata.uid == node.metadata.uid
-            && known.metadata.resource_version < node.metadata.resource_version
-            && known.status.volumes_attached != *list
-            && own.list != *list
+        self.node.as_ref().is_some_and(|known| self.requests.is_changed_by_others(known, node))
     }
 
     fn health(&self) -> (bool, bool, bool) {
@@ -284,7 +221,10 @@ fn is_the_same_failure(before: Option<&Arc<Node>>, after: Option<&Arc<Node>>) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kube_api::{ids::DriverName, kinds::NodeCondition};
+    use crate::kube_api::{
+        ids::{DriverName, ResourceVersion},
+        kinds::NodeCondition,
+    };
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
@@ -313,29 +253,6 @@ mod tests {
     }
 
     #[test]
-    fn s2_a_patch_is_settled_by_what_is_newer_than_what_it_names() {
-        for (seen, is_settled) in [(4, false), (5, false), (6, true)] {
-            let mut state = NodeState::default();
-            state.observe(Some(&at_revision("1", 4)), BTreeSet::new, at(0));
-            state.unsettled = Some(InDoubt { revision: ResourceVersion(5), until: Instant::now() });
-            assert_eq!(state.observe(Some(&at_revision("1", seen)), BTreeSet::new, at(0)), is_settled);
-            assert_eq!(state.is_settled(), is_settled, "at revision {seen}");
-        }
-    }
-
-    #[test]
-    fn s38_a_stale_node_is_fresh_when_something_newer_is_seen() {
-        for (seen, is_stale) in [(4, true), (5, true), (6, false)] {
-            let mut state = NodeState::default();
-            state.observe(Some(&at_revision("1", 5)), BTreeSet::new, at(0));
-            (state.stale, state.refused) = (true, Some(ResourceVersion(5)));
-            state.observe(Some(&at_revision("1", seen)), BTreeSet::new, at(0));
-            assert_eq!(state.stale, is_stale, "at revision {seen}");
-            assert_eq!(state.refused.is_some(), is_stale, "at revision {seen}");
-        }
-    }
-
-    #[test]
     fn volumes_are_looked_at_when_the_node_is_another_or_its_health_is() {
         let cases = [
             ("the same", Some(at_revision("1", 5)), false),
@@ -348,48 +265,6 @@ mod tests {
             state.observe(Some(&at_revision("1", 4)), BTreeSet::new, at(0));
             assert_eq!(state.observe(seen.as_ref(), BTreeSet::new, at(0)), expected, "{name}");
         }
-    }
-
-    #[test]
-    fn s14_a_list_that_is_neither_the_known_one_nor_ours_is_another_writers() {
-        let at_revision = |revision, uid: &str, names: &[&str]| {
-            let mut node = Node::default();
-            node.metadata.uid = uid.into();
-            node.metadata.resource_version = ResourceVersion(revision);
-            node.status.volumes_attached = list(names);
-            node
-        };
-        // name, known list, our list, whether one of ours has landed, the newer node, verdict
-        let cases = [
-            ("a heartbeat", &["a"][..], &["a"][..], true, at_revision(9, "1", &["a"]), false),
-            (
-                "our patch, before its answer",
-                &["a"],
-                &["a", "b"],
-                true,
-                at_revision(9, "1", &["a", "b"]),
-                false,
-            ),
-            ("another's", &["a"], &["a"], true, at_revision(9, "1", &[]), true),
-            ("another's order", &["a", "b"], &["a", "b"], true, at_revision(9, "1", &["b", "a"]), true),
-            ("another's after ours", &["a"], &["a", "b"], true, at_revision(9, "1", &["b"]), true),
-            ("an earlier leader's, seen late", &["a"], &["a", "b"], false, at_revision(9, "1", &[]), false),
-            ("a re-created node", &["a"], &["a"], true, at_revision(9, "2", &[]), false),
-            ("an older state", &["a"], &["a"], true, at_revision(3, "1", &[]), false),
-        ];
-        for (name, known, own, landed, newer, expected) in cases {
-            let mut state =
-                NodeState { node: Some(Arc::new(at_revision(5, "1", known))), ..NodeState::default() };
-            state.own_list = Some(OwnList { node: "1".into(), list: Vec::new(), landed });
-            state.note_own_list("1".into(), list(own));
-            assert_eq!(state.is_changed_by_others(&newer), expected, "{name}");
-        }
-        assert!(!NodeState::default().is_changed_by_others(&at_revision(1, "1", &["a"])));
-    }
-
-    fn list(names: &[&str]) -> Vec<AttachedVolume> {
-        let entry = |name: &&str| AttachedVolume { name: (*name).into(), device_path: "".into() };
-        names.iter().map(entry).collect()
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! a restart or needs to: all of it is read back from the API objects, and what only this process
 //! knows (a request in flight, an outcome unknown) errs on the side of "attached".
 
+mod answers;
 mod attachments;
 mod inheritance;
 mod node_volume;
@@ -19,6 +20,7 @@ use k8s_openapi::jiff::Timestamp;
 use attachments::Identity;
 use unidentified::Unidentified;
 
+pub use answers::{Found, Told};
 pub use attachments::Candidates;
 pub use node_volume::{
     AttachmentCall, Deletion, Desire, KnownAttachment, Listed, NodeVolume, Operation, ReportAsAttached,
@@ -82,16 +84,10 @@ impl ActualState {
         self.nodes.entry(node.clone()).or_default()
     }
 
-    /// Whether some volume is off the node's list without an answer that proves it: only a live read
-    /// will.
-    #[must_use]
-    pub fn needs_proof(&self, node: &NodeName) -> bool {
-        self.nodes.get(node).into_iter().flat_map(|state| &state.volumes).any(|volume| {
-            let node_volume = self.node_volume(volume, node);
-            node_volume.is_some_and(|node_volume| {
-                !node_volume.is_listed() && matches!(node_volume.unpublishing, Unpublishing::Since(_))
-            })
-        })
+    /// The volumes on a node.
+    pub fn volumes_on(&self, node: &NodeName) -> impl Iterator<Item = (&VolumeId, &NodeVolume)> {
+        let volumes = self.nodes.get(node).into_iter().flat_map(|state| &state.volumes);
+        volumes.filter_map(move |volume| Some((volume, self.node_volume(volume, node)?)))
     }
 
     /// A volume on a node, if something is known of it.

@@ -262,7 +262,7 @@ pub fn judge(view: &NodeVolumeView<'_>, now: Instant) -> Verdict {
         (VolumeKind::Csi, None) => unwanted(view, now),
     };
     let node = view.node.filter(|state| state.node.is_some());
-    let failed = node.map(|state| &state.retry).filter(|retry| retry.pending(now).is_some());
+    let failed = node.map(|state| state.requests.retry()).filter(|retry| retry.pending(now).is_some());
     if let Some(Waiting::Publishing | Waiting::DetachWaitingForUnpublish) = verdict.waiting
         && let Some(message) = failed.and_then(Retry::message)
     {
@@ -410,7 +410,7 @@ pub(in crate::attach_detach) fn prove_unpublished(
     if view.node_volume.is_listed() {
         return Err(withdraw(None, Waiting::DetachWaitingForUnpublish));
     }
-    if view.node.is_some_and(|state| !state.is_settled()) {
+    if view.node.is_some_and(|state| !state.requests.is_settled()) {
         return Err(withdraw(None, Waiting::DetachWaitingForSettlement));
     }
     let node = view.node.and_then(|state| state.node.as_deref());

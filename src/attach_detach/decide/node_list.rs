@@ -1,7 +1,7 @@
-//! Status updater: what `volumesAttached` of one node should be, and the one patch that makes it so.
+//! What `volumesAttached` of one node should be, what is sent to the node for that, and when.
 //!
-//! In: the node as last seen and what the reconciler needs said of each volume. Out: a patch that
-//! carries all pending changes of the node, or nothing. The list is atomic, so it is always written
+//! In: the node as last seen, our requests to it, and what the reconciler needs said of each volume. Out: a patch that
+//! carries all pending changes of the node, a live read, or when to look again. The list is atomic, so it is always written
 //! whole; it is sorted, so equal sets are equal bytes; it names the node's UID and revision, so a
 //! patch that comes late, or to a re-created node, changes nothing (S13).
 
@@ -11,7 +11,13 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use crate::{
-    attach_detach::{actual::state::ReportAsAttached, desired::volume_name::VolumeId},
+    attach_detach::{
+        actual::{
+            node::NodeState,
+            state::{NodeVolume, ReportAsAttached},
+        },
+        desired::volume_name::VolumeId,
+    },
     kube_api::{
         call::{Request, Verb},
         kinds::{AttachedVolume, Narrow, Node},
@@ -32,6 +38,80 @@ pub struct Change {
     pub removes: bool,
     /// How many volumes are put on it or taken off it.
     pub volumes: usize,
+}
+
+/// What is known of a node whose list is looked at.
+#[derive(Clone, Debug)]
+pub struct NodeView<'a> {
+    /// The node.
+    pub state: &'a NodeState,
+    /// The volumes on it.
+    pub volumes: &'a [(&'a VolumeId, &'a NodeVolume)],
+    /// Whether nothing is taken off its list: another controller writes to it (S14).
+    pub is_stood_off: bool,
+    /// Whether the node has to be read to learn who wrote to it.
+    pub asks_owner: bool,
+    /// How far apart the patches of one node are at present.
+    pub window: Duration,
+}
+
+/// What is sent to a node next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodeStep {
+    /// Nothing before the request under way is answered.
+    UnderWay,
+    /// Nothing; the node is looked at then, also if nothing happens.
+    Wait(Option<Instant>),
+    /// Nothing: the change waits for others of the same node.
+    Gather {
+        /// Since when it waits.
+        since: Instant,
+        /// Until when.
+        due: Instant,
+    },
+    /// A live read that tells who wrote to the node.
+    ReadOwner,
+    /// A live read.
+    Read,
+    /// The list.
+    Patch(Change),
+}
+
+/// What is sent to a node next. Pure.
+#[must_use]
+pub fn next(view: &NodeView<'_>, now: Instant) -> NodeStep {
+    let NodeView { state, volumes, .. } = view;
+    let requests = &state.requests;
+    if requests.is_under_way() {
+        return NodeStep::UnderWay;
+    }
+    if let Some(at) = requests.retry().pending(now) {
+        return NodeStep::Wait(Some(at));
+    }
+    if view.asks_owner {
+        return NodeStep::ReadOwner;
+    }
+    let report = |node_volume: &NodeVolume| match node_volume.report_as_attached {
+        ReportAsAttached::No if view.is_stood_off => ReportAsAttached::Unchanged,
+        report_as_attached => report_as_attached,
+    };
+    let reports = volumes.iter().map(|(volume, node_volume)| (*volume, report(node_volume)));
+    let node = state.node.as_deref().filter(|_| !requests.is_outdated());
+    let detach_waits = volumes.iter().any(|(_, node_volume)| node_volume.needs_proof());
+    let Some(change) = node.and_then(|node| change(node, reports)) else {
+        let settles_at = requests.in_doubt().map(|patch| patch.until);
+        let is_due = requests.is_outdated() || detach_waits || settles_at.is_some_and(|at| at <= now);
+        return if is_due { NodeStep::Read } else { NodeStep::Wait(settles_at) };
+    };
+    let since = requests.pending_since().unwrap_or(now);
+    let due = change.due(&Gathering {
+        pending_since: since,
+        last_patch: requests.last_patch(),
+        window: view.window,
+        more_to_come: !detach_waits && volumes.iter().any(|(_, node_volume)| node_volume.is_on_its_way()),
+        puts_back: volumes.iter().any(|(_, node_volume)| node_volume.put_back),
+    });
+    if now < due { NodeStep::Gather { since, due } } else { NodeStep::Patch(change) }
 }
 
 /// What says how long a change may wait for others of the same node.
@@ -122,8 +202,22 @@ pub fn patch(node: &Node, list: &[AttachedVolume]) -> Request {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
-    use crate::kube_api::ids::DriverName;
+    use crate::{
+        attach_detach::actual::{
+            answered::Answered,
+            node_requests::NodeRequests,
+            state::Listed,
+            unpublishing::{Sequence, Unpublishing},
+        },
+        controller::in_doubt::InDoubt,
+        kube_api::{
+            call::CallError,
+            ids::{DriverName, ResourceVersion},
+        },
+    };
 
     fn volume(handle: &str) -> VolumeId {
         VolumeId::csi(&DriverName::from("d"), handle)
@@ -152,6 +246,72 @@ mod tests {
         let expected: Vec<String> =
             [a.as_str(), b.as_str(), "kubernetes.io/iscsi/p:i:0"].map(String::from).to_vec();
         assert_eq!(names(change(&node, said.into_iter())), Some(expected));
+    }
+
+    #[test]
+    fn what_is_sent_to_a_node_next() {
+        type Do<'a> = &'a dyn Fn(&mut NodeRequests);
+
+        let now = Instant::now();
+        let revision = ResourceVersion(1);
+        let answered = Answered { asked: now, now, jitter: 0.0, settle_time: Duration::from_secs(10) };
+        let settles_at = answered.in_doubt_until();
+        let refused = CallError::Refused { code: 403, message: "no".to_owned() };
+        let nothing = |_: &mut NodeRequests| {};
+        let under_way = NodeRequests::ask;
+        let outdated = NodeRequests::outdate;
+        let failed = |requests: &mut NodeRequests| requests.failed(&refused, &answered);
+        let in_doubt =
+            |requests: &mut NodeRequests| requests.note_in_doubt(InDoubt { revision, until: settles_at });
+        let settled = |requests: &mut NodeRequests| requests.note_in_doubt(InDoubt { revision, until: now });
+        let both = |requests: &mut NodeRequests| {
+            outdated(requests);
+            failed(requests);
+        };
+        // name, our requests, what the list should say of the volume on it, detach, stood off, owner, expected
+        let cases: [(&str, Do<'_>, ReportAsAttached, bool, bool, bool, &str); 12] = [
+            ("nothing", &nothing, ReportAsAttached::Yes, false, false, false, "wait"),
+            ("a change", &nothing, ReportAsAttached::No, false, false, false, "patch"),
+            ("one at a time", &under_way, ReportAsAttached::No, true, false, true, "under way"),
+            ("L16 a pause holds all", &both, ReportAsAttached::No, true, false, true, "look again"),
+            ("S14 who wrote it, first", &outdated, ReportAsAttached::No, false, false, true, "read owner"),
+            ("S14 stood off", &nothing, ReportAsAttached::No, false, true, false, "wait"),
+            ("S38 outdated", &outdated, ReportAsAttached::No, false, false, false, "read"),
+            ("S3 a proof is missing", &nothing, ReportAsAttached::Unchanged, true, false, false, "read"),
+            ("S2 in doubt", &in_doubt, ReportAsAttached::Yes, false, false, false, "look again"),
+            ("S2 in doubt, and a change", &in_doubt, ReportAsAttached::No, false, false, false, "patch"),
+            ("S2 no longer to land", &settled, ReportAsAttached::Yes, false, false, false, "read"),
+            ("no owner to ask", &nothing, ReportAsAttached::Unchanged, false, true, true, "read owner"),
+        ];
+        for (name, requests, report_as_attached, detaches, is_stood_off, asks_owner, expected) in cases {
+            let (a, gone) = (volume("a"), volume("gone"));
+            let node = node(&[a.as_str()]);
+            let mut state = NodeState::default();
+            state.node = Some(Arc::new(node));
+            requests(&mut state.requests);
+            let listed = NodeVolume { report_as_attached, listed: Listed::Yes, ..NodeVolume::default() };
+            let unpublishing = Unpublishing::Since(Sequence(1));
+            let unlisted = NodeVolume { unpublishing, ..NodeVolume::default() };
+            let mut volumes = vec![(&a, &listed)];
+            volumes.extend(detaches.then_some((&gone, &unlisted)));
+            let view = NodeView {
+                state: &state,
+                volumes: &volumes,
+                is_stood_off,
+                asks_owner,
+                window: Duration::ZERO,
+            };
+            let step = match next(&view, now) {
+                NodeStep::UnderWay => "under way",
+                NodeStep::Wait(None) => "wait",
+                NodeStep::Wait(Some(_)) => "look again",
+                NodeStep::Gather { .. } => "gather",
+                NodeStep::ReadOwner => "read owner",
+                NodeStep::Read => "read",
+                NodeStep::Patch(_) => "patch",
+            };
+            assert_eq!(step, expected, "{name}");
+        }
     }
 
     #[test]

@@ -72,7 +72,12 @@ impl SecondController {
         self.writers.stand_offs().next().is_some()
     }
 
-    /// The UID of a node that has to be read before it is written to.
+    /// Whether a node has to be read before it is written to.
+    pub fn has_to_read(&self, name: &NodeName) -> bool {
+        self.to_read.contains_key(name)
+    }
+
+    /// The UID of one that is read now.
     pub fn take_read(&mut self, name: &NodeName) -> Option<Uid> {
         self.to_read.remove(name)
     }
@@ -248,7 +253,7 @@ mod tests {
     use super::*;
     use crate::{
         attach_detach::{
-            act::{calls::Answer, node_status::tests::controller},
+            act::{calls::Answer, status_updater::tests::controller},
             actual::state::{Listed, ReportAsAttached, Uncertain},
             decide::csi::Verdict,
             tell::{metrics::AttachDetachMetrics, reporter::Reporter},

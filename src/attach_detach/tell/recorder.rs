@@ -266,16 +266,15 @@ impl Recorder {
         self.phases.sent(volume, node, call, is_migrated(volume, node, known), known.now);
     }
 
-    /// Logs that one failed.
+    /// Logs that one failed, at which attempt.
     pub fn log_failure(
         &mut self,
         volume: &VolumeId,
         node: &NodeName,
+        attempt: u32,
         error: &CallError,
         what: &'static str,
-        actual: &ActualState,
     ) {
-        let attempt = actual.attempt(volume, node);
         let (volume, node) = (volume.clone(), node.clone());
         self.log(Line::Failed { volume, node, attempt, error: error.clone(), what });
     }
@@ -361,9 +360,9 @@ fn next_look(
     let state = actual.node(node)?;
     let of_node = match waiting {
         Waiting::Publishing | Waiting::DetachWaitingForUnpublish | Waiting::NodeStatusRefused { .. } => {
-            state.retry.pending(now)
+            state.requests.retry().pending(now)
         }
-        Waiting::DetachWaitingForSettlement => state.unsettled.map(|patch| patch.until),
+        Waiting::DetachWaitingForSettlement => state.requests.in_doubt().map(|patch| patch.until),
         _ => None,
     };
     verdict.wake_at.or(of_node)

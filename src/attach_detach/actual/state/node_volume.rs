@@ -319,6 +319,12 @@ impl NodeVolume {
         self.desire = Desire::Undesired { since, was_desired: self.was_desired() };
     }
 
+    /// Whether it is off the node's list without an answer that proves it: only a live read will.
+    #[must_use]
+    pub fn needs_proof(&self) -> bool {
+        !self.is_listed() && matches!(self.unpublishing, Unpublishing::Since(_))
+    }
+
     /// Whether the volume is about to become attached, as far as can be told: its attachment is being made,
     /// or the driver is at work and has not failed.
     #[must_use]

@@ -45,8 +45,7 @@ impl ActualState {
         }
         self.each_volume_on(name, |state, volume, node_volume| {
             let listed = listed_now.contains(volume.as_str());
-            let nothing_pends = !state.busy && state.is_settled();
-            if nothing_pends && std::mem::take(&mut node_volume.may_be_listed) {
+            if state.requests.is_quiet() && std::mem::take(&mut node_volume.may_be_listed) {
                 touched.insert(volume.clone());
             }
             // Of a node that is gone, the last report stands.
@@ -77,7 +76,7 @@ impl ActualState {
     pub fn node_call_ended(&mut self, name: &NodeName) -> BTreeSet<VolumeId> {
         let mut volumes = BTreeSet::new();
         self.each_volume_on(name, |state, volume, node_volume| {
-            if state.is_settled() && std::mem::take(&mut node_volume.may_be_listed) {
+            if state.requests.is_settled() && std::mem::take(&mut node_volume.may_be_listed) {
                 volumes.insert(volume.clone());
             }
         });
@@ -147,11 +146,7 @@ impl ActualState {
     /// Takes note that the node was read live: a patch that the server has given up by now will not land.
     pub fn settle_node(&mut self, name: &NodeName, asked: Instant) -> BTreeSet<VolumeId> {
         let Some(state) = self.nodes.get_mut(name) else { return BTreeSet::new() };
-        if !state.unsettled.is_some_and(|patch| patch.is_settled_by_read(asked)) {
-            return BTreeSet::new();
-        }
-        state.unsettled = None;
-        state.volumes.clone()
+        if state.requests.settle_by_read(asked) { state.volumes.clone() } else { BTreeSet::new() }
     }
 
     /// Takes a node as an answer to a request of ours: besides what [`Self::observe_node`] does, it
@@ -164,11 +159,10 @@ impl ActualState {
     /// an object that is gone, and lands nowhere.
     pub fn witness_absence(&mut self, name: &NodeName, sent: Sequence) -> BTreeSet<VolumeId> {
         let Some(state) = self.nodes.get_mut(name) else { return BTreeSet::new() };
-        state.stale = false;
-        let was_unsettled = state.unsettled.take().is_some();
+        let settles = state.requests.settle_by_absence();
         let volumes = state.volumes.clone();
         let proven = self.prove(name, sent, |_| Some(Unpublished::witnessed_by_absence()));
-        if was_unsettled { volumes } else { proven }
+        if settles { volumes } else { proven }
     }
 
     fn prove(

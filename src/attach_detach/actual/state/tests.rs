@@ -66,9 +66,9 @@ fn s2_a_patch_of_unknown_outcome_is_settled_when_it_can_no_longer_land() {
         actual.node_volume_mut(&volume, &node);
         assert!(actual.settle_node(&node, now).is_empty(), "there is nothing to settle");
         let revision = ResourceVersion(1);
-        actual.node_mut(&node).unsettled = Some(InDoubt { revision, until });
+        actual.node_mut(&node).requests.note_in_doubt(InDoubt { revision, until });
         assert_eq!(!actual.settle_node(&node, now).is_empty(), is_settled);
-        assert_eq!(actual.node_mut(&node).is_settled(), is_settled);
+        assert_eq!(actual.node_mut(&node).requests.is_settled(), is_settled);
     }
 }
 
@@ -81,8 +81,13 @@ fn s1_a_list_may_say_so_until_no_patch_of_ours_can_land() {
         let (volume, node) = node_volume();
         let mut actual = ActualState::default();
         actual.node_volume_mut(&volume, &node).may_be_listed = true;
-        let state = actual.node_mut(&node);
-        (state.busy, state.unsettled) = (is_busy, unsettled);
+        let requests = &mut actual.node_mut(&node).requests;
+        if is_busy {
+            requests.ask();
+        }
+        if let Some(patch) = unsettled {
+            requests.note_in_doubt(patch);
+        }
         actual.observe_node(&node, Some(&Arc::default()), NOW);
         assert_eq!(
             actual.node_volume_mut(&volume, &node).may_be_listed,

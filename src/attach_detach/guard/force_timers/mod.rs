@@ -39,13 +39,14 @@ use crate::{
             force::Unforced,
         },
         desired::volume_name::VolumeId,
+        tell::report::{Line, Report},
     },
     controller::retry::Retry,
     kube_api::{
         call::{CallError, Request, Verb},
         ids::{NodeName, Uid},
         kinds::ConfigMap,
-        tally::Tally,
+        tally::{LeaseTally, Tally},
     },
 };
 
@@ -103,6 +104,7 @@ pub struct Inherited {
 #[derive(Clone, Debug, Default)]
 pub struct ForceTimers {
     place: Option<TimersConfigMap>,
+    lease: Option<LeaseTally>,
     /// How long a wait is at most: what has lasted as long need not be stamped again.
     patience: Duration,
     waits: HashMap<WaitKey, Wait>,
@@ -163,6 +165,18 @@ impl ForceTimers {
         Self { place: Some(place), patience, earlier, credit: Credit::of(identity), ..Self::default() }
     }
 
+    /// The lease tells of the timers of who led before, and will tell of these.
+    pub fn follow(&mut self, lease: LeaseTally) {
+        self.lease = Some(lease);
+    }
+
+    /// This process leads from now on.
+    pub fn take_over(&mut self) {
+        if let Some(told) = self.lease.as_ref().map(LeaseTally::left) {
+            self.succeed(told);
+        }
+    }
+
     /// Takes what the lease says of the previous leader, by which its ConfigMap is judged. Not called where there is no
     /// election.
     pub fn succeed(&mut self, told: Option<Tally>) {
@@ -220,7 +234,7 @@ impl ForceTimers {
         }
     }
 
-    /// a pod needs the volume: what may have been written of its wait does not go on, whether or not the
+    /// A pod needs the volume: what may have been written of its wait does not go on, whether or not the
     /// ConfigMap can be written (S4).
     pub fn break_off(&mut self, volume: &VolumeId, node: &NodeName) {
         if !self.waits.is_empty() || !self.credit.is_empty() {
@@ -454,15 +468,19 @@ impl ForceTimers {
         }
     }
 
-    /// What there is to log since this was last asked.
-    pub fn take_said(&mut self) -> Vec<Said> {
-        mem::take(&mut self.said)
-    }
-
     /// What an operator has to see to: that the ConfigMap cannot be used (S6).
     #[must_use]
     pub fn alarm(&self) -> Option<&str> {
         self.trouble.alarm()
+    }
+
+    /// What there is to log since this was last asked, and whether an operator has to see to it that the ConfigMap can
+    /// be used (S6), if that has changed.
+    pub(in crate::attach_detach) fn take_reports(&mut self) -> Vec<Report> {
+        let said = mem::take(&mut self.said).into_iter().map(|said| Report::Line(Line::Timers(said)));
+        let is_news = self.trouble.take_news();
+        let alarm = is_news.then(|| Report::TimersAlarm(self.alarm().map(str::to_owned)));
+        said.chain(alarm).collect()
     }
 }
 

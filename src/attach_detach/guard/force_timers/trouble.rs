@@ -1,5 +1,7 @@
 //! When the ConfigMap cannot be read or written: said once, and as long as it stands by an alarm (S6).
 
+use std::mem;
+
 use crate::kube_api::call::{CallError, Verb};
 
 use super::{Said, TimersConfigMap};
@@ -13,6 +15,8 @@ pub(super) struct Trouble {
     about: Option<Verb>,
     silences: u32,
     alarm: Option<String>,
+    /// Whether the alarm has changed since it was last asked for.
+    is_news: bool,
 }
 
 impl Trouble {
@@ -28,6 +32,7 @@ impl Trouble {
         if self.alarm.is_some() || (!error.is_certain() && self.silences < SILENCES) {
             return None;
         }
+        self.is_news = true;
         let TimersConfigMap { namespace, name, .. } = place;
         self.alarm = Some(format!(
             "ConfigMap {namespace}/{name} cannot be kept ({error}): the six minutes of nodes that are not Ready begin \
@@ -42,19 +47,27 @@ impl Trouble {
         if verb == Verb::Get && self.about.is_some_and(|about| about != verb) {
             return (false, None);
         }
-        let was_alarmed = self.alarm.is_some();
-        *self = Self::default();
-        (true, was_alarmed.then_some(Said::KeptAgain))
+        (true, self.reset().then_some(Said::KeptAgain))
     }
 
     /// There is nothing left to write: nothing comes of what is wrong.
     pub(super) fn is_over(&mut self) -> Option<Said> {
+        self.reset().then_some(Said::NoneLeft)
+    }
+
+    /// Nothing is wrong any more. Returns whether there was an alarm.
+    fn reset(&mut self) -> bool {
         let was_alarmed = self.alarm.is_some();
-        *self = Self::default();
-        was_alarmed.then_some(Said::NoneLeft)
+        *self = Self { is_news: self.is_news || was_alarmed, ..Self::default() };
+        was_alarmed
     }
 
     pub(super) fn alarm(&self) -> Option<&str> {
         self.alarm.as_deref()
+    }
+
+    /// Whether the alarm has changed since this was last asked.
+    pub(super) fn take_news(&mut self) -> bool {
+        mem::take(&mut self.is_news)
     }
 }

@@ -1,7 +1,7 @@
-//! The node's side of the controller: when its list is written, and when it is read live.
+//! Status updater: writes `volumesAttached` of the nodes that are dirty, and reads them live.
 //!
-//! In: a node marked dirty. Out: at most one request for it at a time, so that answers come in the order of
-//! requests and no older list is ever sent after a newer one.
+//! In: a node marked dirty. Out: [what is sent to it next](node_list::next), at most one request at a time, so that
+//! answers come in the order of requests and no older list is ever sent after a newer one.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -10,9 +10,8 @@ use tokio::time::Instant;
 use super::calls::Call;
 use crate::{
     attach_detach::{
-        actual::state::{NodeVolume, ReportAsAttached},
         controller::Controller,
-        decide::node_list::{self, Gathering},
+        decide::node_list::{self, NodeStep, NodeView},
         desired::volume_name::VolumeId,
         guard::evidence::Target,
         queue::Key,
@@ -89,79 +88,52 @@ impl Controller {
     /// Sends what the node needs: its list, or a live read.
     fn ask_node(&mut self, name: &NodeName, now: Instant) {
         let Some(state) = self.actual.node(name) else { return };
-        if state.busy {
-            return;
-        }
-        if let Some(at) = state.retry.pending(now) {
-            self.queue.add_at(at, Key::Node(name.clone()));
-            return;
-        }
-        if let Some(uid) = self.second_writer.take_read(name) {
-            self.actual.node_mut(name).busy = true;
-            self.dispatcher.send(Call::ReadOwner(Target::Node(name.clone()), uid), now);
-            return;
-        }
         let blocks = self.blocks(now);
-        let alarmed = blocks.everywhere().is_some() || blocks.on(name).is_some();
-        let report_as_attached = |volume| match self.actual.node_volume(volume, name)?.report_as_attached {
-            ReportAsAttached::No if alarmed => Some(ReportAsAttached::Unchanged),
-            report_as_attached => Some(report_as_attached),
-        };
-        let volumes = state.volumes.iter();
-        let reports = volumes.filter_map(|volume| Some((volume, report_as_attached(volume)?)));
-        let node = state.node.as_deref().filter(|_| !state.stale);
-        let change = node.and_then(|node| Some((node, node_list::change(node, reports)?)));
-        let settle_at = state.unsettled.map(|patch| patch.until);
-        let detach_waits = self.actual.needs_proof(name);
-        let pending_since = state.pending_since.unwrap_or(now);
-        let mut own_list = None;
-        let call = match change {
-            Some((node, change)) => {
-                let node_volumes =
-                    || state.volumes.iter().filter_map(|volume| self.actual.node_volume(volume, name));
-                let due = change.due(&Gathering {
-                    pending_since,
-                    last_patch: state.last_patch,
-                    window: self.dispatcher.window(),
-                    more_to_come: !detach_waits && node_volumes().any(NodeVolume::is_on_its_way),
-                    puts_back: node_volumes().any(|node_volume| node_volume.put_back),
-                });
-                if now < due {
-                    // The pace moves it with every answer. A look too early is repeated, none is late.
-                    let is_late = state.gathers_until.is_none_or(|at| at <= now || due < at);
-                    let state = self.actual.node_mut(name);
-                    state.pending_since = Some(pending_since);
-                    if is_late {
-                        state.gathers_until = Some(due);
-                        self.queue.add_at(due, Key::Node(name.clone()));
-                    }
-                    return;
-                }
-                self.recorder.report(Report::Patched(change.volumes));
-                let request = node_list::patch(node, &change.list);
-                own_list = Some((node.metadata.uid.clone(), change.list));
-                Call::PatchNode(name.clone(), node.metadata.resource_version, request)
-            }
-            None if state.stale || detach_waits || settle_at.is_some_and(|at| at <= now) => {
-                Call::ReadNode(name.clone())
-            }
-            None => {
-                if let Some(at) = settle_at {
+        let step = node_list::next(
+            &NodeView {
+                state,
+                volumes: &self.actual.volumes_on(name).collect::<Vec<_>>(),
+                is_stood_off: blocks.everywhere().is_some() || blocks.on(name).is_some(),
+                asks_owner: self.second_writer.has_to_read(name),
+                window: self.dispatcher.window(),
+            },
+            now,
+        );
+        let node = state.node.clone();
+        let requests = &mut self.actual.node_mut(name).requests;
+        let call = match (step, node) {
+            (NodeStep::UnderWay, _) | (NodeStep::Patch(_), None) => return,
+            (NodeStep::Wait(until), _) => {
+                requests.nothing_pends();
+                if let Some(at) = until {
                     self.queue.add_at(at, Key::Node(name.clone()));
                 }
-                self.actual.node_mut(name).pending_since = None;
                 return;
             }
+            (NodeStep::Gather { since, due }, _) => {
+                // The pace moves it with every answer.
+                if requests.gather(since, due, now) {
+                    self.queue.add_at(due, Key::Node(name.clone()));
+                }
+                return;
+            }
+            (NodeStep::ReadOwner, _) => {
+                let Some(uid) = self.second_writer.take_read(name) else { return };
+                requests.ask();
+                Call::ReadOwner(Target::Node(name.clone()), uid)
+            }
+            (NodeStep::Read, _) => {
+                requests.read();
+                Call::ReadNode(name.clone())
+            }
+            (NodeStep::Patch(change), Some(node)) => {
+                let request = node_list::patch(&node, &change.list);
+                requests.patch(node.metadata.uid.clone(), change.list, now);
+                self.actual.note_listing(name);
+                self.recorder.report(Report::Patched(change.volumes));
+                Call::PatchNode(name.clone(), node.metadata.resource_version, request)
+            }
         };
-        let state = self.actual.node_mut(name);
-        state.busy = true;
-        state.pending_since = None;
-        state.gathers_until = None;
-        if let Some((node, list)) = own_list {
-            state.last_patch = Some(now);
-            state.note_own_list(node, list);
-            self.actual.note_listing(name);
-        }
         self.dispatcher.send(call, now);
     }
 }
@@ -179,7 +151,9 @@ pub(in crate::attach_detach) mod tests {
     use super::*;
     use crate::{
         attach_detach::{
-            actual::state::AttachmentCall, clock::Clock, controller::AttachDetachOptions,
+            actual::state::{AttachmentCall, ReportAsAttached},
+            clock::Clock,
+            controller::AttachDetachOptions,
             decide::scope::Scope,
         },
         controller::in_doubt::InDoubt,
@@ -327,13 +301,18 @@ pub(in crate::attach_detach) mod tests {
             let (mut controller, node) = controller(start);
             let object = controller.objects.nodes.get(&node).unwrap();
             let revision = object.metadata.resource_version;
-            let state = controller.actual.node_mut(&node);
-            (state.stale, state.unsettled) = (true, Some(InDoubt { revision, until: after(10) }));
+            let requests = &mut controller.actual.node_mut(&node).requests;
+            requests.outdate();
+            requests.note_in_doubt(InDoubt { revision, until: after(10) });
             controller.reconcile_node(&node, after(asked));
             let (sent, call) = controller.dispatcher.take().pop().expect("a read");
             let result = Ok(Answer::Node((*object).clone()));
             controller.take_outcome(Outcome { call, sent, result }, after(12), 0.5);
-            assert_eq!(controller.actual.node_mut(&node).is_settled(), is_settled, "sent after {asked} s");
+            assert_eq!(
+                controller.actual.node_mut(&node).requests.is_settled(),
+                is_settled,
+                "sent after {asked} s"
+            );
         }
     }
 
@@ -343,7 +322,7 @@ pub(in crate::attach_detach) mod tests {
         let (mut controller, _) = controller(now);
         for number in 0..=NODE_CALLS {
             let node = NodeName::from(format!("node{number}").as_str());
-            controller.actual.node_mut(&node).stale = true;
+            controller.actual.node_mut(&node).requests.outdate();
             controller.queue.add_node(node);
         }
         assert_eq!(controller.reconcile(now).calls.len(), NODE_CALLS);
@@ -366,7 +345,7 @@ pub(in crate::attach_detach) mod tests {
             let result = if is_patch { silence } else { Ok(Answer::Node((*object).clone())) };
             controller.take_outcome(Outcome { call, sent, result }, now, 0.5);
             if is_patch {
-                let due = controller.actual.node(&node).and_then(|state| state.retry.at());
+                let due = controller.actual.node(&node).and_then(|state| state.requests.retry().at());
                 pauses.push((due.unwrap() - now).as_secs_f64());
             }
         }

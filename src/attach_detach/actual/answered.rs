@@ -1,0 +1,89 @@
+//! When the answer to a request came, and for how long a failure makes its next try wait. Pure.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::{controller::retry::Retry, kube_api::call::CallError};
+
+/// After so many failures in a row that the server may not have meant, no answer or a request for a
+/// pause, an event says so: it is no accident then. (KCM records the first.)
+const RECORDED_FAILURES: u32 = 3;
+
+/// When an answer came.
+#[derive(Clone, Copy, Debug)]
+pub struct Answered {
+    /// When the request was sent: an answer that comes late shows nothing of what landed after that.
+    pub asked: Instant,
+    /// When the answer was taken.
+    pub now: Instant,
+    /// Below 1, for the pause after a failure.
+    pub jitter: f64,
+    /// For how long a request without an answer may still be carried out.
+    pub settle_time: Duration,
+}
+
+impl Answered {
+    /// Until when a request may still be carried out that was found now to have no answer.
+    #[must_use]
+    pub fn in_doubt_until(&self) -> Instant {
+        self.now + self.settle_time
+    }
+
+    /// The pause after a request that failed, with what an event says of it, if one does.
+    #[must_use]
+    pub fn failed(&self, retry: Retry, error: &CallError) -> Retry {
+        let asked_pause = match error {
+            CallError::Throttled { after, .. } => *after,
+            _ => Duration::ZERO,
+        };
+        let retry = retry.after_failure(self.now, self.jitter, asked_pause);
+        if error.is_of_all() {
+            return retry;
+        }
+        let is_meant = error.is_certain() && !matches!(error, CallError::Throttled { .. });
+        let is_recorded = is_meant || retry.failures() >= RECORDED_FAILURES;
+        if is_recorded { retry.because(&error.to_string()) } else { retry }
+    }
+
+    /// The pause after an answer that is none for the object's sake, though no error either: it does not say why.
+    #[must_use]
+    pub fn in_vain(&self, retry: Retry) -> Retry {
+        retry.after_failure(self.now, self.jitter, Duration::ZERO)
+    }
+
+    /// The pause after a read without an answer.
+    #[must_use]
+    pub fn silent(&self, retry: Retry) -> Retry {
+        retry.after_silence(self.now, self.jitter)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn l18_what_the_server_meant_is_recorded_at_once_and_what_may_be_an_accident_after_three() {
+        let after = Duration::from_mins(5);
+        let throttled = || CallError::Throttled { after, message: "busy".to_owned() };
+        // name, error, which failure in a row is the first to be recorded, if any
+        let cases = [
+            ("refused", CallError::Refused { code: 403, message: "no".to_owned() }, Some(1)),
+            ("no answer", CallError::Unknown("cut".to_owned()), Some(3)),
+            ("asked to wait", throttled(), Some(3)),
+        ];
+        let now = Instant::now();
+        let answered = Answered { asked: now, now, jitter: 0.5, settle_time: Duration::ZERO };
+        for (name, error, expected) in cases {
+            let mut retry = Retry::default();
+            let first = (1..=5).find(|_| {
+                retry = answered.failed(std::mem::take(&mut retry), &error);
+                retry.message().is_some()
+            });
+            assert_eq!(first, expected, "{name}");
+        }
+        let pause = answered.failed(Retry::default(), &throttled()).at();
+        assert!(pause >= Some(now + after), "S40 no earlier than the server asked for");
+    }
+}

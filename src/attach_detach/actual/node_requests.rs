@@ -1,0 +1,393 @@
+//! Our requests to one node: the one under way, and what earlier ones leave to be known. Pure.
+//!
+//! In: requests as they are sent, their answers, and revisions of the node as they are seen. Out: whether anything may
+//! be written, from when on, and what the server may still carry out.
+
+use std::mem;
+
+use tokio::time::Instant;
+
+use super::answered::Answered;
+use crate::{
+    controller::{in_doubt::InDoubt, retry::Retry},
+    kube_api::{
+        call::CallError,
+        ids::{ResourceVersion, Uid},
+        kinds::{AttachedVolume, Node},
+    },
+};
+
+/// Our requests to one node.
+#[derive(Clone, Debug, Default)]
+pub struct NodeRequests {
+    /// At most one patch or read is under way, so that answers come in the order of requests.
+    is_under_way: bool,
+    sight: Sight,
+    pending: Option<Pending>,
+    last_patch: Option<Instant>,
+    own_list: Option<OwnList>,
+    in_doubt: Option<InDoubt>,
+    retry: Retry,
+}
+
+/// Whether what was last seen of the node can be written to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Sight {
+    /// As far as is known it is the newest.
+    #[default]
+    Newest,
+    /// The node has moved past it: nothing is written before it was read live.
+    Outdated {
+        /// The revision that a patch named when it was refused for that.
+        refused: Option<ResourceVersion>,
+    },
+}
+
+/// Something waits to be written, in case more comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Pending {
+    since: Instant,
+    /// When that is looked at again, at the latest.
+    look_at: Instant,
+}
+
+/// What a patch of ours asked the list to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct OwnList {
+    /// Of which node object.
+    node: Uid,
+    list: Vec<AttachedVolume>,
+    /// Whether this or an earlier patch to the same object is known to have landed.
+    has_landed: bool,
+}
+
+impl NodeRequests {
+    /// Whether a patch or a read is under way.
+    #[must_use]
+    pub fn is_under_way(&self) -> bool {
+        self.is_under_way
+    }
+
+    /// Whether the node is known to have moved past what we last saw.
+    #[must_use]
+    pub fn is_outdated(&self) -> bool {
+        self.sight != Sight::Newest
+    }
+
+    /// The revision that a patch named when it was refused for that, if the node was not read since.
+    #[must_use]
+    pub fn refused(&self) -> Option<ResourceVersion> {
+        match self.sight {
+            Sight::Newest => None,
+            Sight::Outdated { refused } => refused,
+        }
+    }
+
+    /// Since when something has waited to be written, in case more comes.
+    #[must_use]
+    pub fn pending_since(&self) -> Option<Instant> {
+        self.pending.map(|pending| pending.since)
+    }
+
+    /// When the last patch was sent.
+    #[must_use]
+    pub fn last_patch(&self) -> Option<Instant> {
+        self.last_patch
+    }
+
+    /// A patch whose outcome is unknown.
+    #[must_use]
+    pub fn in_doubt(&self) -> Option<InDoubt> {
+        self.in_doubt
+    }
+
+    /// Whether no earlier patch of ours can land any more.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.in_doubt.is_none()
+    }
+
+    /// Whether no patch of ours can land any more, be it under way or in doubt.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        !self.is_under_way && self.is_settled()
+    }
+
+    /// The pause after failures.
+    #[must_use]
+    pub fn retry(&self) -> &Retry {
+        &self.retry
+    }
+
+    /// The list that a patch of ours asked for last, and whether one is known to have landed.
+    #[must_use]
+    pub fn own_list(&self) -> Option<(&[AttachedVolume], bool)> {
+        self.own_list.as_ref().map(|own| (own.list.as_slice(), own.has_landed))
+    }
+
+    /// The node is read before it is written to again.
+    pub fn outdate(&mut self) {
+        if self.sight == Sight::Newest {
+            self.sight = Sight::Outdated { refused: None };
+        }
+    }
+
+    /// The node is seen, or its absence. Returns whether that settles a patch of unknown outcome.
+    pub(super) fn seen(&mut self, before: Option<ResourceVersion>, now: Option<ResourceVersion>) -> bool {
+        if now > before {
+            self.sight = Sight::Newest;
+        }
+        let is_past = |patch: InDoubt| now.is_some_and(|revision| patch.is_settled_at(revision));
+        self.settle_if(is_past)
+    }
+
+    fn settle_if(&mut self, is_settled: impl FnOnce(InDoubt) -> bool) -> bool {
+        let settles = self.in_doubt.is_some_and(is_settled);
+        if settles {
+            self.in_doubt = None;
+        }
+        settles
+    }
+
+    /// A change waits for others until then. Returns whether the node has to be looked at then: a look too early is
+    /// repeated, and none may be late.
+    pub fn gather(&mut self, since: Instant, due: Instant, now: Instant) -> bool {
+        let known = self.pending.map(|pending| pending.look_at).filter(|at| now < *at && *at <= due);
+        self.pending = Some(Pending { since, look_at: known.unwrap_or(due) });
+        known.is_none()
+    }
+
+    /// There is nothing to write.
+    pub fn nothing_pends(&mut self) {
+        self.pending = None;
+    }
+
+    /// A read is sent, of whatever the node's list may become meanwhile.
+    pub fn ask(&mut self) {
+        self.is_under_way = true;
+    }
+
+    /// A read is sent, since there is nothing to write.
+    pub fn read(&mut self) {
+        self.ask();
+        self.nothing_pends();
+    }
+
+    /// A patch is sent that makes this the list of that node object.
+    pub fn patch(&mut self, node: Uid, list: Vec<AttachedVolume>, now: Instant) {
+        self.read();
+        self.last_patch = Some(now);
+        let has_landed = self.own_list.as_ref().is_some_and(|own| own.node == node && own.has_landed);
+        self.own_list = Some(OwnList { node, list, has_landed });
+    }
+
+    /// The request under way was answered, or will not be.
+    pub fn ended(&mut self) {
+        self.is_under_way = false;
+    }
+
+    /// A patch has landed.
+    pub fn patch_landed(&mut self) {
+        if let Some(own) = &mut self.own_list {
+            own.has_landed = true;
+        }
+        self.retry = Retry::default();
+    }
+
+    /// A patch was refused: it named an outdated revision.
+    pub fn patch_refused(&mut self, revision: ResourceVersion) {
+        self.sight = Sight::Outdated { refused: Some(revision) };
+    }
+
+    /// A patch failed for another reason.
+    pub fn patch_failed(&mut self, revision: ResourceVersion, error: &CallError, answered: &Answered) {
+        self.failed(error, answered);
+        if !error.is_certain() {
+            self.note_in_doubt(InDoubt::since(answered.now, answered.settle_time, revision));
+            self.outdate();
+        }
+    }
+
+    /// What became of a patch is unknown.
+    pub fn note_in_doubt(&mut self, patch: InDoubt) {
+        self.in_doubt = Some(patch);
+    }
+
+    /// The node was read at this revision. Returns why that is no success, if it is none: the revision was the
+    /// newest, and the next patch would be refused like the last.
+    pub fn was_read(&mut self, revision: ResourceVersion) -> Option<CallError> {
+        let refused = self.refused();
+        self.sight = Sight::Newest;
+        if refused == Some(revision) {
+            return Some(CallError::Conflict("refused at the newest revision".to_owned()));
+        }
+        if self.is_settled() {
+            // A patch that was not answered is a failure until one is.
+            self.retry = Retry::default();
+        }
+        None
+    }
+
+    /// The node could not be read.
+    pub fn read_failed(&mut self, error: &CallError, answered: &Answered) {
+        if error.is_certain() {
+            return self.failed(error, answered);
+        }
+        self.retry = answered.silent(mem::take(&mut self.retry));
+    }
+
+    /// A request failed.
+    pub fn failed(&mut self, error: &CallError, answered: &Answered) {
+        self.retry = answered.failed(mem::take(&mut self.retry), error);
+    }
+
+    /// A live read that was sent then was answered. Returns whether that settles a patch of unknown outcome: the
+    /// server has given it up by then.
+    pub(super) fn settle_by_read(&mut self, asked: Instant) -> bool {
+        self.settle_if(|patch| patch.is_settled_by_read(asked))
+    }
+
+    /// A live read found no node: every patch on its way names an object that is gone, and lands nowhere. Returns
+    /// whether that settles one of unknown outcome.
+    pub(super) fn settle_by_absence(&mut self) -> bool {
+        self.sight = Sight::Newest;
+        self.settle_if(|_| true)
+    }
+
+    /// Whether another party changed the list, as this newer state of the node shows (S14). Only after a
+    /// write of ours: what an earlier leader wrote may come late, but not later than that.
+    pub(super) fn is_changed_by_others(&self, known: &Node, node: &Node) -> bool {
+        let Some(own) = &self.own_list else { return false };
+        let list = &node.status.volumes_attached;
+        own.has_landed
+            && own.node == node.metadata.uid
+            && known.metadata.uid == node.metadata.uid
+            && known.metadata.resource_version < node.metadata.resource_version
+            && known.status.volumes_attached != *list
+            && own.list != *list
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const REVISION: ResourceVersion = ResourceVersion(5);
+
+    fn at(now: Instant) -> Answered {
+        Answered { asked: now, now, jitter: 0.5, settle_time: Duration::from_secs(10) }
+    }
+
+    #[test]
+    fn s2_a_patch_is_settled_by_what_is_newer_than_what_it_names() {
+        for (seen, is_settled) in [(4, false), (5, false), (6, true)] {
+            let mut requests = NodeRequests::default();
+            requests.note_in_doubt(InDoubt { revision: REVISION, until: Instant::now() });
+            let seen = ResourceVersion(seen);
+            assert_eq!(requests.seen(Some(ResourceVersion(4)), Some(seen)), is_settled, "at {seen:?}");
+            assert_eq!(requests.is_settled(), is_settled, "at {seen:?}");
+        }
+    }
+
+    #[test]
+    fn s38_an_outdated_node_is_the_newest_when_something_newer_is_seen() {
+        for (seen, is_outdated) in [(4, true), (5, true), (6, false)] {
+            let mut requests = NodeRequests::default();
+            requests.patch_refused(REVISION);
+            requests.seen(Some(REVISION), Some(ResourceVersion(seen)));
+            assert_eq!(requests.is_outdated(), is_outdated, "at {seen}");
+            assert_eq!(requests.refused().is_some(), is_outdated, "at {seen}");
+        }
+    }
+
+    #[test]
+    fn s38_what_is_to_be_read_remembers_at_which_revision_a_patch_was_refused() {
+        let mut requests = NodeRequests::default();
+        requests.patch_refused(REVISION);
+        requests.outdate();
+        assert_eq!(requests.refused(), Some(REVISION));
+        assert!(requests.was_read(REVISION).is_some(), "the next patch would be refused like the last");
+        assert!(!requests.is_outdated());
+        requests.patch_refused(REVISION);
+        assert_eq!(requests.was_read(ResourceVersion(6)), None);
+    }
+
+    #[test]
+    fn s40_a_read_ends_the_pause_after_failures_but_for_a_patch_of_unknown_outcome() {
+        let now = Instant::now();
+        for (error, ends) in [
+            (CallError::Refused { code: 403, message: "no".to_owned() }, true),
+            (CallError::Unknown("cut".to_owned()), false),
+        ] {
+            let mut requests = NodeRequests::default();
+            requests.patch_failed(REVISION, &error, &at(now));
+            assert_eq!(requests.is_settled(), error.is_certain(), "{error}");
+            assert_eq!(requests.is_outdated(), !error.is_certain(), "{error}");
+            requests.was_read(REVISION);
+            assert_eq!(requests.retry().pending(now).is_none(), ends, "{error}");
+        }
+    }
+
+    #[test]
+    fn a_look_too_early_is_repeated_and_none_is_late() {
+        let start = Instant::now();
+        let ms = |ms| start + Duration::from_millis(ms);
+        // due, seen when, whether a look is to be planned
+        let cases = [(25, 0, true), (40, 10, false), (40, 25, true), (35, 30, true), (35, 31, false)];
+        let mut requests = NodeRequests::default();
+        for (due, now, expected) in cases {
+            assert_eq!(requests.gather(start, ms(due), ms(now)), expected, "due at {due}, seen at {now}");
+        }
+        assert_eq!(requests.pending_since(), Some(start));
+        requests.read();
+        assert_eq!(requests.pending_since(), None);
+    }
+
+    #[test]
+    fn s14_a_list_that_is_neither_the_known_one_nor_ours_is_another_writers() {
+        let at_revision = |revision, uid: &str, names: &[&str]| {
+            let mut node = Node::default();
+            node.metadata.uid = uid.into();
+            node.metadata.resource_version = ResourceVersion(revision);
+            node.status.volumes_attached = list(names);
+            node
+        };
+        // name, known list, our list, whether one of ours has landed, the newer node, verdict
+        let cases = [
+            ("a heartbeat", &["a"][..], &["a"][..], true, at_revision(9, "1", &["a"]), false),
+            (
+                "our patch, before its answer",
+                &["a"],
+                &["a", "b"],
+                true,
+                at_revision(9, "1", &["a", "b"]),
+                false,
+            ),
+            ("another's", &["a"], &["a"], true, at_revision(9, "1", &[]), true),
+            ("another's order", &["a", "b"], &["a", "b"], true, at_revision(9, "1", &["b", "a"]), true),
+            ("another's after ours", &["a"], &["a", "b"], true, at_revision(9, "1", &["b"]), true),
+            ("an earlier leader's, seen late", &["a"], &["a", "b"], false, at_revision(9, "1", &[]), false),
+            ("a re-created node", &["a"], &["a"], true, at_revision(9, "2", &[]), false),
+            ("an older state", &["a"], &["a"], true, at_revision(3, "1", &[]), false),
+        ];
+        for (name, known, own, landed, newer, expected) in cases {
+            let mut requests = NodeRequests::default();
+            requests.patch("1".into(), Vec::new(), Instant::now());
+            if landed {
+                requests.patch_landed();
+            }
+            requests.patch("1".into(), list(own), Instant::now());
+            let known = at_revision(5, "1", known);
+            assert_eq!(requests.is_changed_by_others(&known, &newer), expected, "{name}");
+        }
+        let (known, newer) = (at_revision(5, "1", &["a"]), at_revision(9, "1", &[]));
+        assert!(!NodeRequests::default().is_changed_by_others(&known, &newer), "we have written none");
+    }
+
+    fn list(names: &[&str]) -> Vec<AttachedVolume> {
+        let entry = |name: &&str| AttachedVolume { name: (*name).into(), device_path: "".into() };
+        names.iter().map(entry).collect()
+    }
+}

@@ -1,0 +1,300 @@
+//! What the answers to our requests about one volume on a node say of it. Pure.
+//!
+//! In: answers, with what they prove by when they were asked for. Out: the volume on the node as it is known then, and
+//! what there is to tell. Silence after a write never counts as "nothing happened" (S17).
+
+use std::time::Duration;
+
+use super::{Deletion, NodeVolume, Operation, Uncertain, WhyRead};
+use crate::{
+    attach_detach::actual::{answered::Answered, unpublishing::Unpublishing},
+    controller::retry::Retry,
+    kube_api::{
+        call::CallError,
+        ids::{AttachmentName, Uid},
+    },
+};
+
+/// What there is to tell of a request that failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// What the log says.
+    pub log: Option<&'static str>,
+    /// Whether users have an event.
+    pub is_recorded: bool,
+    /// The operation that failed with it.
+    pub failed: Option<Operation>,
+}
+
+/// What a live read has found under the attachment's name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// Nothing new.
+    Known,
+    /// One that is not about this volume on this node (S9).
+    NameTaken,
+    /// The attachment of this UID, which another party has made.
+    MadeByAnother(Uid),
+}
+
+impl NodeVolume {
+    /// The attachment was created.
+    pub fn created(&mut self, answered: &Answered) {
+        self.uncertain = self.uncertain.filter(|uncertain| uncertain.until > answered.now);
+        self.retry = Retry::default();
+    }
+
+    /// The attachment was not created, or it is unknown whether it was.
+    pub fn create_failed(&mut self, error: &CallError, answered: &Answered) -> Told {
+        match error {
+            CallError::NotLeader => Told::default(),
+            CallError::Throttled { .. } => {
+                self.failed(error, answered);
+                Told::default()
+            }
+            CallError::Unknown(_) | CallError::AlreadyExists(_) => {
+                let log = Some("whether the attachment was created is unknown, reading it");
+                if error.is_certain() && self.uncertain.is_none() && self.known.is_none() {
+                    self.why_read = Some(WhyRead::MadeByAnother);
+                }
+                self.uncertain = Some(Uncertain { until: answered.in_doubt_until(), read_absent: false });
+                if error.is_certain() {
+                    return Told { log, ..Told::default() };
+                }
+                self.failed(error, answered);
+                let is_recorded = self.retry.message().is_some();
+                Told { log, is_recorded, failed: Some(Operation::Attach) }
+            }
+            error => {
+                self.failed(error, answered);
+                let log = Some("creating the attachment failed");
+                Told { log, is_recorded: true, failed: Some(Operation::Attach) }
+            }
+        }
+    }
+
+    /// The DELETE of the attachment of this UID failed, or it is unknown what became of it.
+    pub fn delete_failed(&mut self, uid: &Uid, error: &CallError, answered: &Answered) -> Told {
+        // The next try begins with a fresh look at the node.
+        self.unpublishing = Unpublishing::None;
+        if !error.is_certain() {
+            self.note_deletion(uid, Deletion::InDoubt { until: answered.in_doubt_until() });
+        }
+        match error {
+            CallError::NotLeader => Told::default(),
+            CallError::Throttled { .. } => {
+                self.failed(error, answered);
+                Told::default()
+            }
+            CallError::Conflict(_) => {
+                // Read with the next plan, if there is one: who shuts down sends nothing more.
+                self.why_read = Some(WhyRead::DeletionRefused(uid.clone()));
+                Told::default()
+            }
+            error => {
+                self.failed(error, answered);
+                let log = Some("deleting the attachment failed");
+                Told { log, is_recorded: false, failed: Some(Operation::Detach) }
+            }
+        }
+    }
+
+    /// A live read has found an attachment of that name, which this now knows if it is about this volume on this node.
+    /// `is_there` unless the watch has told since that it is gone.
+    pub fn read_found(&mut self, name: &AttachmentName, is_there: bool, answered: &Answered) -> Found {
+        let why_read = self.why_read.take();
+        self.uncertain = self.uncertain.filter(|uncertain| uncertain.until > answered.asked);
+        self.settle_deletion(answered.asked);
+        if is_there && self.known.is_none() {
+            if why_read == Some(WhyRead::MadeByAnother) {
+                self.uncertain = None;
+            }
+            self.why_read = Some(WhyRead::NameTaken(name.clone()));
+            self.pause(|retry| answered.in_vain(retry));
+            return Found::NameTaken;
+        }
+        let uid = self.uid().cloned();
+        if let (Some(WhyRead::DeletionRefused(refused)), Some(uid)) = (&why_read, &uid)
+            && refused == uid
+        {
+            // The UID was right, and the next delete would be refused like the last.
+            self.pause(|retry| answered.in_vain(retry));
+            return Found::Known;
+        }
+        self.retry = Retry::default();
+        let made = uid.filter(|_| is_there && why_read == Some(WhyRead::MadeByAnother));
+        made.map_or(Found::Known, Found::MadeByAnother)
+    }
+
+    /// A live read has found nothing of that name. `is_desired` if a pod needs the volume here.
+    pub fn read_absent(&mut self, is_desired: bool, answered: &Answered) {
+        self.why_read = self.why_read.take().filter(|why_read| *why_read == WhyRead::Unconfirmed);
+        if self.known.is_some() {
+            self.pause(|retry| retry.after_failure(answered.now, 0.0, Duration::ZERO));
+        }
+        let Some(uncertain) = &mut self.uncertain else { return };
+        uncertain.read_absent = true;
+        if uncertain.until <= answered.asked {
+            self.uncertain = None;
+        } else if !is_desired {
+            // The create may still land; look again when it no longer can.
+            let left = uncertain.until.saturating_duration_since(answered.now);
+            self.pause(|retry| retry.after_failure(answered.now, 0.0, left));
+        }
+    }
+
+    /// The live read failed.
+    pub fn read_failed(&mut self, error: &CallError, answered: &Answered) -> Told {
+        match error {
+            CallError::NotLeader => Told::default(),
+            CallError::Unknown(_) => {
+                self.pause(|retry| answered.silent(retry));
+                Told { log: Some("the attachment could not be read"), ..Told::default() }
+            }
+            error => {
+                self.failed(error, answered);
+                Told::default()
+            }
+        }
+    }
+
+    fn failed(&mut self, error: &CallError, answered: &Answered) {
+        self.pause(|retry| answered.failed(retry, error));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::{attach_detach::actual::unpublishing::Sequence, kube_api::kinds::VolumeAttachment};
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// The answer to what was asked so many seconds after the start came two seconds later.
+    fn answered(start: Instant, asked: u32) -> Answered {
+        let asked = start + asked * SECOND;
+        Answered { asked, now: asked + 2 * SECOND, jitter: 0.5, settle_time: 10 * SECOND }
+    }
+
+    fn errors() -> [(&'static str, CallError); 7] {
+        [
+            ("not the leader", CallError::NotLeader),
+            ("not sent", CallError::NotSent("cut".to_owned())),
+            ("conflict", CallError::Conflict("moved on".to_owned())),
+            ("exists", CallError::AlreadyExists("there".to_owned())),
+            ("throttled", CallError::Throttled { message: "busy".to_owned(), after: SECOND }),
+            ("refused", CallError::Refused { code: 403, message: "no".to_owned() }),
+            ("unknown", CallError::Unknown("cut".to_owned())),
+        ]
+    }
+
+    /// What a failure does, in words.
+    fn effects(node_volume: &NodeVolume, told: Told) -> String {
+        let Told { log, is_recorded, failed } = told;
+        let effects = [
+            (node_volume.retry.at().is_some(), "pause"),
+            (node_volume.uncertain.is_some(), "uncertain"),
+            (node_volume.deletion_in_doubt().is_some(), "in doubt"),
+            (node_volume.why_read.is_some(), "read"),
+            (log.is_some(), "log"),
+            (is_recorded, "event"),
+            (failed.is_some(), "failed"),
+        ];
+        effects
+            .into_iter()
+            .filter_map(|(is_so, effect)| is_so.then_some(effect))
+            .collect::<Vec<_>>()
+            .join(", ")
+    }
+
+    #[test]
+    fn s17_what_a_create_that_failed_leaves_to_be_known_and_told() {
+        let expected = [
+            "",
+            "pause, log, event, failed",
+            "pause, log, event, failed",
+            "uncertain, read, log",
+            "pause",
+            "pause, log, event, failed",
+            "pause, uncertain, log, failed",
+        ];
+        for ((name, error), expected) in errors().into_iter().zip(expected) {
+            let mut node_volume = NodeVolume::default();
+            let told = node_volume.create_failed(&error, &answered(Instant::now(), 0));
+            assert_eq!(effects(&node_volume, told), expected, "{name}");
+            assert!(matches!(told.failed, None | Some(Operation::Attach)), "{name}");
+        }
+    }
+
+    #[test]
+    fn s19_what_a_delete_that_failed_leaves_to_be_known_and_told() {
+        let expected = [
+            "",
+            "pause, log, failed",
+            "read",
+            "pause, log, failed",
+            "pause",
+            "pause, log, failed",
+            "pause, in doubt, log, failed",
+        ];
+        for ((name, error), expected) in errors().into_iter().zip(expected) {
+            let mut node_volume = NodeVolume::with_attachment(true, false);
+            node_volume.unpublishing = Unpublishing::Since(Sequence::default());
+            let uid = node_volume.uid().cloned().unwrap();
+            let told = node_volume.delete_failed(&uid, &error, &answered(Instant::now(), 0));
+            assert_eq!(effects(&node_volume, told), expected, "{name}");
+            assert!(matches!(told.failed, None | Some(Operation::Detach)), "{name}");
+            assert_eq!(node_volume.unpublishing, Unpublishing::None, "{name}: the node is looked at anew");
+        }
+    }
+
+    #[test]
+    fn s17_a_read_says_nothing_of_a_create_that_could_still_land_when_it_was_sent() {
+        let start = Instant::now();
+        let uncertain = Some(Uncertain { until: start + 10 * SECOND, read_absent: false });
+        // asked, whether a pod needs it, whether the create may still land, whether it waits until it no longer can
+        let cases = [
+            (9, true, true, false),
+            (9, false, true, true),
+            (7, false, true, true),
+            (10, true, false, false),
+        ];
+        for (asked, is_desired, may_land, waits) in cases {
+            let mut node_volume = NodeVolume { uncertain, ..NodeVolume::default() };
+            let answered = answered(start, asked);
+            node_volume.read_absent(is_desired, &answered);
+            assert_eq!(node_volume.uncertain.is_some(), may_land, "asked at {asked}");
+            assert!(node_volume.uncertain.is_none_or(|uncertain| uncertain.read_absent));
+            let pause = node_volume.retry.pending(answered.now);
+            assert_eq!(pause.is_some_and(|at| at >= start + 10 * SECOND), waits, "asked at {asked}");
+        }
+    }
+
+    #[test]
+    fn what_a_read_finds_is_ours_or_anothers_or_about_something_else() {
+        let answered = answered(Instant::now(), 0);
+        let other = || Some(WhyRead::MadeByAnother);
+        // name, why it is read, whether it is known now, whether it is there still, what is found, and a pause
+        let cases = [
+            ("what we made", None, true, true, Found::Known, false),
+            ("S14 what another made", other(), true, true, Found::MadeByAnother("".into()), false),
+            ("it has gone since", other(), true, false, Found::Known, false),
+            ("S9 another volume's", other(), false, true, Found::NameTaken, true),
+            ("neither there nor known", other(), false, false, Found::Known, false),
+            ("the UID was right", Some(WhyRead::DeletionRefused("".into())), true, true, Found::Known, true),
+            ("it was not", Some(WhyRead::DeletionRefused("1".into())), true, true, Found::Known, false),
+        ];
+        for (name, why_read, is_known, is_there, expected, pauses) in cases {
+            let mut node_volume = NodeVolume { why_read, ..NodeVolume::default() };
+            if is_known {
+                node_volume.observe_attachment(Arc::new(VolumeAttachment::default()));
+            }
+            assert_eq!(node_volume.read_found(&"va".into(), is_there, &answered), expected, "{name}");
+            assert_eq!(node_volume.retry.at().is_some(), pauses, "{name}");
+        }
+    }
+}
