@@ -28,7 +28,7 @@ impl Controller {
         now: Instant,
     ) -> bool {
         let sent = self.dispatcher.last_sent();
-        let node_volume = self.actual.node_volume_mut(volume, node);
+        let node_volume = self.caches.actual.node_volume_mut(volume, node);
         let held = node_volume.may_be_attached();
         node_volume.publish(verdict.report_as_attached, verdict.unpublishes);
         if !verdict.unpublishes {
@@ -42,18 +42,18 @@ impl Controller {
             ReportAsAttached::No => node_volume.is_listed(),
         };
         if stale_list {
-            self.queue.add_node(node.clone());
+            self.caches.queue.add_node(node.clone());
         }
-        self.queue.add_node_volume_at(verdict.wake_at, volume, node);
-        if self.actual.node_volume_mut(volume, node).known.is_none() {
+        self.caches.queue.add_node_volume_at(verdict.wake_at, volume, node);
+        if self.caches.actual.node_volume_mut(volume, node).known.is_none() {
             self.force_off_the_list(volume, node, verdict.forced, now);
         }
-        self.force_timers.judged(volume, node, verdict, &self.actual);
+        self.force_timers.judged(volume, node, verdict, &self.caches.actual);
         let call = verdict.step.as_ref().and_then(Step::call);
         let has_room = call.is_none_or(|call| self.dispatcher.has_room_for(call));
         let (recorder, known) = self.recording(now);
         let look_at = recorder.waits_for(volume, node, verdict, call.filter(|_| has_room), known);
-        self.queue.add_node_volume_at(look_at, volume, node);
+        self.caches.queue.add_node_volume_at(look_at, volume, node);
         match verdict.step.as_ref().filter(|_| has_room) {
             None => {}
             Some(Step::Create(source)) => {
@@ -61,7 +61,7 @@ impl Controller {
                 self.send(volume, node, request, now);
             }
             Some(Step::Delete(uid, proof)) => {
-                self.actual.node_volume_mut(volume, node).forced = verdict.forced;
+                self.caches.actual.node_volume_mut(volume, node).forced = verdict.forced;
                 let forced = match verdict.forced {
                     Some(reason) => Some((reason, Forced::Begins)),
                     // KCM: pkg/controller/volume/attachdetach/reconciler: each detach from a node with
@@ -83,19 +83,19 @@ impl Controller {
             }
             Some(Step::ReadNode) => {
                 // What was proven before is not proof enough.
-                let node_volume = self.actual.node_volume_mut(volume, node);
+                let node_volume = self.caches.actual.node_volume_mut(volume, node);
                 if matches!(node_volume.unpublishing, Unpublishing::Proven(_)) {
                     node_volume.unpublishing = Unpublishing::Since(sent);
                 }
-                self.queue.add_node(node.clone());
+                self.caches.queue.add_node(node.clone());
             }
-            Some(Step::GiveUp(_)) => self.actual.node_volume_mut(volume, node).may_be_mounted = false,
+            Some(Step::GiveUp(_)) => self.caches.actual.node_volume_mut(volume, node).may_be_mounted = false,
         }
-        held && !self.actual.node_volume_mut(volume, node).may_be_attached()
+        held && !self.caches.actual.node_volume_mut(volume, node).may_be_attached()
     }
 
     pub(super) fn is_out_of_service(&self, node: &NodeName) -> bool {
-        let object = self.actual.node(node).and_then(|state| state.node.as_deref());
+        let object = self.caches.actual.node(node).and_then(|state| state.node.as_deref());
         object.is_some_and(Node::is_out_of_service)
     }
 
@@ -119,7 +119,7 @@ impl Controller {
         reason: Option<ForceReason>,
         now: Instant,
     ) {
-        let node_volume = self.actual.node_volume_mut(volume, node);
+        let node_volume = self.caches.actual.node_volume_mut(volume, node);
         match (reason, node_volume.forced) {
             (Some(reason), None) => {
                 node_volume.forced = Some(reason);
@@ -133,7 +133,7 @@ impl Controller {
 
     /// The attachment is gone; if that was forced, it has an event.
     pub(super) fn forced_detach_done(&mut self, volume: &VolumeId, node: &NodeName, now: Instant) {
-        if let Some(reason) = self.actual.node_volume_mut(volume, node).forced.take() {
+        if let Some(reason) = self.caches.actual.node_volume_mut(volume, node).forced.take() {
             self.record_forced(volume, node, reason, Forced::Done, now);
         }
     }
@@ -142,7 +142,7 @@ impl Controller {
     pub fn not_told(&mut self, lost: &Event, now: Instant) {
         let (recorder, known) = self.recording(now);
         for (volume, node) in recorder.lost(lost, known) {
-            self.queue.add_node_volume_at([now + AFTER_LOSS], &volume, &node);
+            self.caches.queue.add_node_volume_at([now + AFTER_LOSS], &volume, &node);
         }
     }
 
@@ -156,13 +156,13 @@ impl Controller {
     ) {
         let (recorder, known) = self.recording(now);
         let look_at = recorder.record_failure(volume, node, error, known);
-        self.queue.add_node_volume_at(look_at, volume, node);
+        self.caches.queue.add_node_volume_at(look_at, volume, node);
     }
 
     /// Forgets what has ended, and with it all that was recorded and measured of it.
     pub(super) fn prune(&mut self, volume: &VolumeId, scope: &Scope) {
-        let desired = &self.desired;
-        for node in self.actual.prune(volume, scope, |node| desired.get(volume, node).is_some()) {
+        let desired = &self.caches.desired;
+        for node in self.caches.actual.prune(volume, scope, |node| desired.get(volume, node).is_some()) {
             self.recorder.forget(volume, &node);
         }
     }

@@ -15,35 +15,35 @@ use super::{
         dispatcher::Dispatcher,
     },
     actual::{
-        identification::{candidates, volume_of},
         state::{ActualState, Operation},
         unpublishing::Sequence,
     },
+    caches::{Caches, Known, Learnt},
     clock::Clock,
-    decide::{force::ForcePolicy, multi_attach::Exclusivity, scope::Scope},
-    desired::{attach_required::AttachRequired, populator, state::DesiredState, volume_name::VolumeId},
+    decide::{force::ForcePolicy, scope::Scope},
+    desired::volume_name::VolumeId,
     guard::{
         blocks::{Blocks, Grace, UnreadableAttachments},
+        evidence::Target,
         force_timers::{ForceTimers, TimersConfigMap},
         second_writer::SecondController,
     },
-    known::Known,
-    queue::{Key, Surveyed, WorkQueue},
+    queue::WorkQueue,
     tell::{
-        metrics::{Ending, Planned},
+        metrics::Ending,
         recorder::Recorder,
-        report::{Line, Reports},
+        report::{Line, Report, Reports},
     },
 };
 use crate::{
     kube_api::{
         events::Event,
-        ids::{AttachmentName, DriverName, NodeName, PodKey},
-        kinds::{ObjectRef, VolumeAttachment},
+        ids::NodeName,
+        kinds::ObjectRef,
         tally::{LeaseTally, Tally},
     },
     metrics::QueueCounts,
-    state::{FinalState, Objects},
+    state::Objects,
 };
 
 /// What the controller needs done.
@@ -73,13 +73,8 @@ pub struct AttachDetachOptions {
 /// Desired state, actual state, and what is dirty. A clone shares the tables; see [`Self::fork`].
 #[derive(Clone, Debug)]
 pub struct Controller {
-    pub(super) objects: Arc<Objects>,
-    pub(super) drivers: AttachRequired,
-    pub(super) desired: DesiredState,
-    pub(super) actual: ActualState,
-    pub(super) clock: Clock,
+    pub(super) caches: Caches,
     pub(super) options: AttachDetachOptions,
-    pub(super) queue: WorkQueue,
     pub(super) leads: bool,
     pub(super) dispatcher: Dispatcher,
     pub(super) recorder: Recorder,
@@ -94,13 +89,8 @@ impl Controller {
     #[must_use]
     pub fn new(objects: Arc<Objects>, options: AttachDetachOptions, clock: Clock) -> Self {
         Self {
-            objects,
-            drivers: AttachRequired::default(),
-            desired: DesiredState::default(),
-            actual: ActualState::default(),
-            clock,
+            caches: Caches::new(objects, clock, WorkQueue::sweeping(options.sweep_period)),
             options,
-            queue: WorkQueue::sweeping(options.sweep_period),
             leads: false,
             dispatcher: Dispatcher::new(options.attachment_calls),
             recorder: Recorder::default(),
@@ -120,7 +110,9 @@ impl Controller {
     /// A copy that goes its own way, over a copy of the tables.
     #[must_use]
     pub fn fork(&self, objects: Arc<Objects>) -> Self {
-        Self { objects, ..self.clone() }
+        let mut fork = self.clone();
+        fork.caches.objects = objects;
+        fork
     }
 
     /// Keeps the force-detach timers where they survive this process, which is of that identity.
@@ -168,49 +160,34 @@ impl Controller {
     pub fn wake_at(&self) -> Option<Instant> {
         let timers = self.force_timers.due_at().filter(|_| self.leads);
         let alarms = self.second_writer.ends_at().into_iter().chain(self.grace.ends_at());
-        self.queue.next_at().into_iter().chain(alarms).chain(timers).min()
-    }
-
-    /// What is known now.
-    pub(super) fn known(&self, now: Instant) -> Known<'_> {
-        let Self { objects, desired, actual, clock, .. } = self;
-        Known { objects, desired, actual, clock, now }
+        self.caches.queue.next_at().into_iter().chain(alarms).chain(timers).min()
     }
 
     /// The recorder, and what is known when it records.
     pub(super) fn recording(&mut self, now: Instant) -> (&mut Recorder, Known<'_>) {
-        let Self { objects, desired, actual, clock, recorder, .. } = self;
-        (recorder, Known { objects, desired, actual, clock, now })
+        (&mut self.recorder, self.caches.known(now))
     }
 
     /// What holds writes back now.
     pub(super) fn blocks(&self, now: Instant) -> Blocks<'_> {
-        Blocks::new(&self.second_writer, self.known(now))
+        Blocks::new(&self.second_writer, self.caches.known(now))
     }
 
     /// Where volumes are attached, or may be.
     #[must_use]
     pub fn actual(&self) -> &ActualState {
-        &self.actual
+        &self.caches.actual
     }
 
     /// Reads the tables whole, once (attach-detach §5, without its gaps).
     pub fn load(&mut self, now: Instant) {
-        for (name, node) in self.objects.nodes.snapshot() {
-            self.actual.observe_node(&name, Some(&node), self.clock.wall(now));
-        }
-        for (name, attachment) in self.objects.attachments.snapshot() {
+        for attachment in self.caches.objects.attachments.snapshot().values() {
             self.second_writer.listed(attachment.metadata.resource_version);
-            self.refresh_attachment(&name, now);
         }
-        self.actual.distrust_younger_nodes();
-        for driver in self.objects.drivers.snapshot().into_keys() {
-            self.refresh_driver(&driver, now);
-        }
-        for key in self.objects.pods.snapshot().into_keys() {
-            self.refresh_pod(&key, now);
-        }
-        let (attachments, pods) = (self.objects.attachments.len(), self.objects.pods.len());
+        self.caches.load(now);
+        self.note_learnt(now);
+        let objects = &self.caches.objects;
+        let (attachments, pods) = (objects.attachments.len(), objects.pods.len());
         self.recorder.log(Line::Loaded { attachments, pods });
     }
 
@@ -221,184 +198,66 @@ impl Controller {
 
     /// What there was to look at since this was last asked: volumes, and nodes.
     pub fn take_counts(&mut self) -> [QueueCounts; 2] {
-        self.queue.take_counts()
+        self.caches.queue.take_counts()
     }
 
-    /// Takes changed objects. Pods are taken node by node: what is desired on one node is then asked for in
-    /// a row, becomes attached together, and is published with few patches.
+    /// Takes changed objects.
     pub fn take_changes(&mut self, changed: BTreeSet<ObjectRef>, now: Instant) {
-        self.queue.at(now);
-        let mut pods = BTreeSet::new();
-        for object in changed {
-            match &object {
-                ObjectRef::Node(name) => {
-                    self.unreadable.forget();
-                    self.observe_final_state(name, now);
-                    if self.objects.nodes.is_missing(name) {
-                        self.read_node_live(name);
-                    }
-                    let node = self.objects.nodes.get(name);
-                    let touched = self.observe_node(name, node.as_ref(), now);
-                    self.queue.add_on(name, touched, &self.actual);
-                    self.queue.add_node(name.clone());
-                    for attachment in self.actual.unidentified_on(name) {
-                        self.refresh_attachment(&attachment, now);
-                    }
+        self.caches.queue.at(now);
+        for object in &changed {
+            match object {
+                ObjectRef::Node(_) => self.unreadable.forget(),
+                ObjectRef::Attachment(name) => self.look_at_attachment(name, now),
+                _ => {}
+            }
+        }
+        self.caches.take_changes(changed, now);
+        self.note_learnt(now);
+    }
+
+    /// Hands what objects have told to the parts that remember or tell it.
+    pub(super) fn note_learnt(&mut self, now: Instant) {
+        for learnt in self.caches.take_learnt() {
+            match learnt {
+                Learnt::LookedAt(kind) => self.recorder.planned(kind, 1),
+                Learnt::Unresolved { pod, before, found, new } => {
+                    self.recorder.report(Report::Unresolved { pod, before, found, new });
                 }
-                ObjectRef::Pod(key) => {
-                    pods.insert(key.clone());
+                // No wait for force goes on, from now and not only when the volume has its turn: its pod may be gone by
+                // then (S4).
+                Learnt::Desired(volume, node) if self.leads => {
+                    self.force_timers.break_off(&volume, &node);
+                    let (scope, wall) = (Scope::of(&node), self.caches.clock.wall(now));
+                    self.caches.actual.note_undesired(&volume, &scope, |_| true, wall);
                 }
-                ObjectRef::Attachment(name) => {
-                    self.look_at_attachment(name, now);
-                    self.refresh_attachment(name, now);
-                    if self.objects.attachments.is_missing(name) {
-                        self.read_attachment_live(name);
-                    }
+                Learnt::Desired(..) => {}
+                Learnt::Foreign(name) => self.recorder.foreign(&name, &self.caches.actual),
+                Learnt::Attached(volume, node) => {
+                    self.recorder.ended(&volume, &node, Operation::Attach, Ending::Success, now);
                 }
-                ObjectRef::Volume(name) => {
-                    for attachment in self.actual.unidentified_of(name) {
-                        self.refresh_attachment(&attachment, now);
-                    }
-                    let volume = volume_of(&self.objects, name);
-                    if let Some(volume) = volume.filter(|volume| self.actual.volume(volume).is_some()) {
-                        self.actual.note_exclusivity(&volume, Exclusivity::Unknown);
-                        self.queue.add(volume, Scope::All);
-                    }
+                Learnt::Detached(volume, node) => {
+                    self.recorder.ended(&volume, &node, Operation::Detach, Ending::Success, now);
+                    self.forced_detach_done(&volume, &node, now);
                 }
-                ObjectRef::Driver(name) => self.refresh_driver(name, now),
-                ObjectRef::Claim(_) | ObjectRef::Class(_) => {}
-            }
-            pods.extend(self.desired.dependants(&object));
-        }
-        let node = |key: &PodKey| self.objects.pods.get(key).map(|pod| pod.spec.node_name.clone());
-        let mut pods: Vec<_> = pods.into_iter().map(|key| (node(&key), key)).collect();
-        pods.sort();
-        for (_, key) in pods {
-            self.refresh_pod(&key, now);
-        }
-    }
-
-    /// The final state of a node that is gone counts, also if no watch event showed it: volumes that were in use
-    /// then may still be.
-    pub(super) fn observe_final_state(&mut self, name: &NodeName, now: Instant) {
-        let wall = self.clock.wall(now);
-        let touched = match self.objects.nodes.take_final_state(name) {
-            None => return,
-            Some(FinalState::Known(node)) => self.actual.observe_node(name, Some(&node), wall),
-            Some(FinalState::Unknown) => self.actual.distrust_node(name),
-        };
-        self.queue.add_on(name, touched, &self.actual);
-        let touched = self.actual.observe_node(name, None, wall);
-        self.queue.add_on(name, touched, &self.actual);
-    }
-
-    /// A node that is known from answers of its own alone is read.
-    pub(super) fn read_node_live(&mut self, name: &NodeName) {
-        self.actual.node_mut(name).requests.outdate();
-        self.queue.add_node(name.clone());
-    }
-
-    /// Likewise a VolumeAttachment of ours.
-    pub(super) fn read_attachment_live(&mut self, name: &AttachmentName) {
-        if let Some((volume, node)) = self.actual.read_attachment_live(name) {
-            self.queue.add_on(&node, [volume], &self.actual);
-        }
-    }
-
-    pub(super) fn refresh_pod(&mut self, key: &PodKey, now: Instant) {
-        self.recorder.planned(Planned::Pod, 1);
-        let pod = self.objects.pods.get(key);
-        let before = self.desired.pod(key);
-        let desired_pod = pod.and_then(|pod| populator::populate(&pod, &self.objects, &self.drivers, before));
-        self.recorder.populated(key, before, desired_pod.as_ref());
-        let nodes: BTreeSet<NodeName> = before
-            .into_iter()
-            .chain(desired_pod.as_ref())
-            .map(|desired_pod| desired_pod.node.clone())
-            .collect();
-        for volume in self.desired.set(key, desired_pod) {
-            for node in &nodes {
-                self.touch_desired(&volume, node, now);
+                Learnt::ListChanged(node, uid) => self.note_evidence(Target::Node(node), &uid, now),
             }
         }
-    }
-
-    pub(super) fn refresh_attachment(&mut self, name: &AttachmentName, now: Instant) {
-        self.recorder.planned(Planned::Attachment, 1);
-        let attachment = self.objects.attachments.get(name);
-        if attachment.as_deref().is_some_and(|attachment| self.actual.is_replaced_by(name, attachment)) {
-            self.take_attachment(name, None, now);
-        }
-        self.take_attachment(name, attachment, now);
-    }
-
-    /// Looks at a CSIDriver, or at its absence.
-    fn refresh_driver(&mut self, name: &DriverName, now: Instant) {
-        let driver = self.objects.drivers.get(name);
-        let due = self.drivers.observe(name, driver.as_deref(), now);
-        if let Some(at) = due {
-            self.queue.add_at(at, Key::Driver(name.clone()));
-        }
-    }
-
-    /// Of a driver whose CSIDriver stays away nothing is remembered any more.
-    fn forget_driver(&mut self, name: &DriverName, now: Instant) {
-        if self.drivers.forget(name, now) {
-            for pod in self.desired.dependants(&ObjectRef::Driver(name.clone())) {
-                self.refresh_pod(&pod, now);
-            }
-        }
-    }
-
-    fn take_attachment(
-        &mut self,
-        name: &AttachmentName,
-        attachment: Option<Arc<VolumeAttachment>>,
-        now: Instant,
-    ) {
-        let objects = Arc::clone(&self.objects);
-        let attached = attachment.as_ref().map(|attachment| attachment.status.attached);
-        let candidates = |attachment: &VolumeAttachment| candidates(&objects, attachment);
-        if let Some(volume) = self.actual.second_volume_of(name).cloned() {
-            self.actual.note_exclusivity(&volume, Exclusivity::Unknown);
-            self.queue.add(volume, Scope::All);
-        }
-        let was_foreign = self.actual.foreign(name).is_some();
-        let touched = self.actual.observe_attachment(name, attachment, candidates, self.clock.wall(now));
-        if was_foreign || self.actual.foreign(name).is_some() {
-            self.recorder.foreign(name, &self.actual);
-        }
-        let Some((volume, node)) = touched else { return };
-        self.note_exclusive(&volume, name);
-        match attached {
-            Some(true) => {
-                self.actual.node_volume_mut(&volume, &node);
-                self.recorder.ended(&volume, &node, Operation::Attach, Ending::Success, now);
-            }
-            Some(false) => {}
-            None => {
-                self.recorder.ended(&volume, &node, Operation::Detach, Ending::Success, now);
-                self.forced_detach_done(&volume, &node, now);
-            }
-        }
-        self.queue.add_on(&node, [volume], &self.actual);
     }
 
     /// Plans what is dirty, as far as there is room to send, and no more of it than takes a moment: what is left has
     /// its turn when what came in meanwhile has been taken ([`Self::wake_at`] is now then).
     pub fn reconcile(&mut self, now: Instant) -> Effects {
-        self.queue.at(now);
-        while let Some(driver) = self.queue.add_due(now, &self.actual) {
-            self.forget_driver(&driver, now);
-        }
-        self.queue.sweep(now);
+        self.caches.queue.at(now);
+        self.caches.add_due(now);
+        self.caches.queue.sweep(now);
         self.end_stand_offs(now);
-        if self.grace.ends(self.objects.restore_grace().left(now), now) {
+        if self.grace.ends(self.caches.objects.restore_grace().left(now), now) {
             // All is judged anew.
             self.recorder.log(Line::GraceOver);
-            self.queue.add_all();
+            self.caches.queue.add_all();
         }
-        self.survey(now);
+        self.caches.survey(now);
+        self.note_learnt(now);
         if !self.leads {
             self.stand_by(now);
             return Effects { reports: self.take_reports(), ..Effects::default() };
@@ -409,23 +268,8 @@ impl Controller {
         Effects { calls: self.dispatcher.take(), events, reports }
     }
 
-    /// Looks at some of what is yet to be looked at of all there is.
-    fn survey(&mut self, now: Instant) {
-        let Surveyed { pods, unconfirmed_nodes, unconfirmed_attachments } =
-            self.queue.survey(&self.objects, &self.desired, &self.actual);
-        for key in pods {
-            self.refresh_pod(&key, now);
-        }
-        for name in unconfirmed_nodes {
-            self.read_node_live(&name);
-        }
-        for name in unconfirmed_attachments {
-            self.read_attachment_live(&name);
-        }
-    }
-
     fn write_timers(&mut self, now: Instant) {
-        if let Some(request) = self.force_timers.next(now, self.clock.wall(now)) {
+        if let Some(request) = self.force_timers.next(now, self.caches.clock.wall(now)) {
             self.dispatcher.send(Call::Timers(request), now);
         }
         self.recorder.extend(Vec::new(), self.force_timers.take_reports());
@@ -441,7 +285,7 @@ impl Controller {
         let call = request.kind();
         let (recorder, known) = self.recording(now);
         recorder.sent(volume, node, call, known);
-        self.actual.node_volume_mut(volume, node).call = Some(call);
+        self.caches.actual.node_volume_mut(volume, node).call = Some(call);
         self.dispatcher.send(Call::Attachment(volume.clone(), node.clone(), request), now);
     }
 }

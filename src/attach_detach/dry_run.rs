@@ -111,7 +111,7 @@ pub fn dry_run(
     now += GATHERING;
     settle(&mut controller, &mut outlook, &mut asked, is_absent, now);
     for pod in objects.pods.snapshot().into_keys() {
-        let Some(desired_pod) = controller.desired.pod(&pod) else { continue };
+        let Some(desired_pod) = controller.caches.desired.pod(&pod) else { continue };
         let desired = desired_pod.volumes.iter().filter(|(_, wanted)| wanted.source.is_some());
         let desired = desired.map(|(volume, wanted)| Desired {
             pod_volumes: wanted.pod_volumes.iter().map(ToString::to_string).collect(),
@@ -193,9 +193,11 @@ fn read(
     }
     let found = match &object {
         ObjectRef::Attachment(name) => {
-            controller.objects.attachments.get(name).map(|it| Answer::Attachment((*it).clone()))
+            controller.caches.objects.attachments.get(name).map(|it| Answer::Attachment((*it).clone()))
         }
-        ObjectRef::Node(name) => controller.objects.nodes.get(name).map(|it| Answer::Node((*it).clone())),
+        ObjectRef::Node(name) => {
+            controller.caches.objects.nodes.get(name).map(|it| Answer::Node((*it).clone()))
+        }
         _ => None,
     };
     match found {

@@ -15,13 +15,14 @@
 //! * [`tell`]: events, metrics, logs, phases and the debug page
 //! * [`guard`]: what holds writes back or outlives a restart: a second controller, force-detach timers
 //!
-//! [`controller`] owns both states and takes changes in; [`planning`] gives the volumes of the work [`queue`] their turn;
-//! [`commit`] does what follows from a verdict; [`AttachDetach`] is all of that at run time. The parts that remember
-//! something else are handed what they need to see ([`known`]): work queue, dispatcher, recorder, second controller,
-//! force-detach timers.
+//! [`caches`] are both states and the work [`queue`] that they feed; they take changes in. [`controller`] hands what is
+//! [learnt](caches::Learnt) by that to the parts that remember something else: dispatcher, recorder, second controller,
+//! force-detach timers, which are handed what they need to see ([`Known`](caches::Known)). [`planning`] gives the volumes
+//! of the queue their [`turn`]; [`commit`] does what follows from a verdict; [`AttachDetach`] is all of that at run time.
 
 pub mod act;
 pub mod actual;
+mod caches;
 pub mod clock;
 mod commit;
 pub mod controller;
@@ -29,13 +30,13 @@ pub mod decide;
 pub mod desired;
 pub mod dry_run;
 pub mod guard;
-mod known;
 mod planning;
 mod queue;
 mod stand_off;
 mod standby;
 mod subsystem;
 pub mod tell;
+mod turn;
 
 pub use controller::AttachDetachOptions;
 pub use guard::force_timers::TimersConfigMap;

@@ -32,7 +32,7 @@ impl Controller {
         }
         match self.second_writer.note(target, uid, now) {
             Noted::Nothing => {}
-            Noted::ReadsNode(name) => self.queue.add_node(name),
+            Noted::ReadsNode(name) => self.caches.queue.add_node(name),
             Noted::Reads(call) => self.dispatcher.send(call, now),
             Noted::Judged(act, changes) => {
                 self.recorder.report(Report::SecondController(act, changes.acts));
@@ -70,23 +70,23 @@ impl Controller {
 
     /// Stand-offs begin or end: looks again at what they concern.
     fn stands_off(&mut self, changes: &Changes<Target>, now: Instant) {
-        let (events, reports) = self.second_writer.tell(changes, self.known(now));
+        let (events, reports) = self.second_writer.tell(changes, self.caches.known(now));
         self.recorder.extend(events, reports);
         if changes.everywhere {
-            self.queue.add_all();
+            self.caches.queue.add_all();
             return;
         }
         for target in changes.begun.iter().chain(&changes.ended) {
             let name = target.node();
-            let volumes = self.actual.node(name).map(|state| state.volumes.clone());
-            self.queue.add_on(name, volumes.into_iter().flatten(), &self.actual);
-            self.queue.add_node(name.clone());
+            let volumes = self.caches.actual.node(name).map(|state| state.volumes.clone());
+            self.caches.queue.add_on(name, volumes.into_iter().flatten(), &self.caches.actual);
+            self.caches.queue.add_node(name.clone());
         }
     }
 
     /// Looks at what the watch says of an attachment, before the state takes it.
     pub(super) fn look_at_attachment(&mut self, name: &AttachmentName, now: Instant) {
-        let objects = &self.objects;
+        let objects = &self.caches.objects;
         let attachment = objects.attachments.get(name);
         if !self.leads {
             let revision = attachment.map(|attachment| attachment.metadata.resource_version);
@@ -94,6 +94,7 @@ impl Controller {
             return;
         }
         let node_volume = self
+            .caches
             .actual
             .node_volume_of(name, attachment.as_deref(), |attachment| candidates(objects, attachment));
         let Some(node_volume) = node_volume else { return };

@@ -22,50 +22,56 @@ impl Controller {
     /// Forgets what has ended, in place of planning.
     pub(super) fn stand_by(&mut self, now: Instant) {
         let mut left = AT_ONCE;
-        while let Some(node) = self.queue.get_node(Room::of_each(left)) {
+        while let Some(node) = self.caches.queue.get_node(Room::of_each(left)) {
             left -= 1;
-            let believed = self.believe_node(&node, now);
-            self.queue.add_on(&node, believed, &self.actual);
+            let believed = self.caches.believe_node(&node, &self.options.force, now);
+            self.caches.queue.add_on(&node, believed, &self.caches.actual);
         }
-        while let Some((volume, scope)) = self.queue.get(Room::of_each(left)) {
+        while let Some((volume, scope)) = self.caches.queue.get(Room::of_each(left)) {
             left -= 1;
             self.forget_lost(&volume, now);
             self.prune(&volume, &scope);
         }
-        self.queue.end_turn(Room::of_each(AT_ONCE), now);
+        self.caches.queue.end_turn(Room::of_each(AT_ONCE), now);
     }
 
     /// A leader gives up what was on a node that is gone, in time, and nothing tells of it.
     fn forget_lost(&mut self, volume: &VolumeId, now: Instant) {
-        let desired = &self.desired;
+        let desired = &self.caches.desired;
         let wanted = |node: &NodeName| desired.get(volume, node).is_some();
-        let due = self.actual.forget_lost(volume, self.options.force.gone, wanted, self.clock.wall(now));
-        if let Some(at) = due.and_then(|due| self.clock.instant(due)) {
-            self.queue.add_at(at, Key::Volume(volume.clone()));
+        let due = self.caches.actual.forget_lost(
+            volume,
+            self.options.force.gone,
+            wanted,
+            self.caches.clock.wall(now),
+        );
+        if let Some(at) = due.and_then(|due| self.caches.clock.instant(due)) {
+            self.caches.queue.add_at(at, Key::Volume(volume.clone()));
         }
     }
 
     /// Starts to plan: this process may write from now on. Volumes that pods wait for come first, node by
     /// node, then those that no pod needs, then those that are as they should be.
     pub fn take_over(&mut self, now: Instant) {
-        self.queue.at(now);
+        self.caches.queue.at(now);
         self.leads = true;
         self.second_writer.take_over(now);
         self.force_timers.take_over();
-        let desired = &self.desired;
+        let desired = &self.caches.desired;
         let wanted = |volume: &VolumeId, node: &NodeName| desired.get(volume, node).is_some();
-        self.actual.begin_to_lead(self.options.force.gone, wanted, self.clock.wall(now));
-        self.recorder.lead(&self.actual);
-        for node in self.actual.distrusted_nodes() {
-            self.queue.add_node(node.clone());
+        self.caches.actual.begin_to_lead(self.options.force.gone, wanted, self.caches.clock.wall(now));
+        self.recorder.lead(&self.caches.actual);
+        for node in self.caches.actual.distrusted_nodes() {
+            self.caches.queue.add_node(node.clone());
         }
         let (mut begun, mut new, mut settled) = (Vec::new(), Vec::new(), Vec::new());
-        for volume in self.desired.volumes() {
-            let nodes = self.desired.nodes(volume).into_iter().flat_map(VecMap::keys);
+        for volume in self.caches.desired.volumes() {
+            let nodes = self.caches.desired.nodes(volume).into_iter().flat_map(VecMap::keys);
             let first = nodes.clone().next();
-            let is_listed =
-                |node: &NodeName| self.actual.node_volume(volume, node).is_some_and(NodeVolume::is_listed);
-            match self.actual.volume(volume) {
+            let is_listed = |node: &NodeName| {
+                self.caches.actual.node_volume(volume, node).is_some_and(NodeVolume::is_listed)
+            };
+            match self.caches.actual.volume(volume) {
                 None => new.push((first, volume)),
                 Some(state) if state.nodes.len() == nodes.clone().count() && nodes.clone().all(is_listed) => {
                     settled.push((first, volume));
@@ -77,12 +83,12 @@ impl Controller {
             volumes.sort();
         }
         for volume in names(&begun) {
-            self.queue.add(volume.clone(), Scope::All);
+            self.caches.queue.add(volume.clone(), Scope::All);
         }
-        let unwanted = self.actual.volumes().map(|(volume, _)| volume);
-        let unwanted = unwanted.filter(|volume| self.desired.nodes(volume).is_none());
+        let unwanted = self.caches.actual.volumes().map(|(volume, _)| volume);
+        let unwanted = unwanted.filter(|volume| self.caches.desired.nodes(volume).is_none());
         for volume in names(&new).chain(unwanted).chain(names(&settled)) {
-            self.queue.add_new(volume.clone(), Scope::All);
+            self.caches.queue.add_new(volume.clone(), Scope::All);
         }
     }
 }

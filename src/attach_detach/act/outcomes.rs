@@ -22,21 +22,21 @@ use crate::{
     kube_api::{
         call::CallError,
         ids::{NodeName, ResourceVersion, Uid},
-        kinds::{Narrow, Node, VolumeAttachment},
+        kinds::Narrow,
     },
 };
 
 impl Controller {
     /// Takes an outcome. `jitter`, below 1, is for the pause after a failure.
     pub fn take_outcome(&mut self, outcome: Outcome, now: Instant, jitter: f64) {
-        self.queue.at(now);
+        self.caches.queue.at(now);
         let Outcome { call, sent, result } = outcome;
         let asked = self.dispatcher.ended(&call, sent, result.is_ok(), now);
         let answered = Answered { asked, now, jitter, settle_time: self.dispatcher.settle_time() };
         match call {
             Call::Attachment(volume, node, request) => {
-                self.actual.node_volume_mut(&volume, &node).call = None;
-                self.queue.add_on(&node, [volume.clone()], &self.actual);
+                self.caches.actual.node_volume_mut(&volume, &node).call = None;
+                self.caches.queue.add_on(&node, [volume.clone()], &self.caches.actual);
                 match request {
                     AttachmentRequest::Create(_) => self.created(&volume, &node, result, &answered),
                     AttachmentRequest::Delete(uid, _) => {
@@ -58,6 +58,7 @@ impl Controller {
             Call::ReadOwner(target @ Target::Attachment(..), _) => self.owner_read(&target, result, now),
             Call::Timers(_) => self.timers_answered(result, now, jitter),
         }
+        self.note_learnt(now);
     }
 
     fn created(
@@ -69,8 +70,8 @@ impl Controller {
     ) {
         match result {
             Ok(Answer::Attachment(attachment)) => {
-                self.actual.node_volume_mut(volume, node).created(answered);
-                self.attachment_answered(attachment, answered.now);
+                self.caches.actual.node_volume_mut(volume, node).created(answered);
+                self.caches.attachment_answered(attachment, answered.now);
             }
             Ok(_) => {}
             Err(error) => self.attachment_call_failed(volume, node, &error, answered, |node_volume| {
@@ -87,21 +88,21 @@ impl Controller {
         result: Result<Answer, CallError>,
         answered: &Answered,
     ) {
-        let node_volume = self.actual.node_volume_mut(volume, node);
+        let node_volume = self.caches.actual.node_volume_mut(volume, node);
         match result {
             Ok(answer) => {
                 node_volume.note_deletion(uid, Deletion::Accepted);
                 // If the watch has told of its end already, the answer is history.
                 if let Answer::Attachment(attachment) = answer
-                    && let Some(known) = self.objects.attachments.get(&attachment.key())
+                    && let Some(known) = self.caches.objects.attachments.get(&attachment.key())
                     && known.metadata.uid == attachment.metadata.uid
                 {
-                    self.attachment_answered(attachment, answered.now);
+                    self.caches.attachment_answered(attachment, answered.now);
                 }
             }
             Err(CallError::NotFound(_)) => {
                 node_volume.note_deletion(uid, Deletion::Accepted);
-                self.attachment_not_found(volume, node, answered.now);
+                self.caches.attachment_not_found(volume, node, answered.now);
             }
             Err(error) => self.attachment_call_failed(volume, node, &error, answered, |node_volume| {
                 node_volume.delete_failed(uid, &error, answered)
@@ -119,10 +120,10 @@ impl Controller {
         match result {
             Ok(Answer::Attachment(attachment)) => {
                 let name = attachment.key();
-                self.attachment_answered(attachment, answered.now);
-                let is_there = self.objects.attachments.get(&name).is_some();
-                let attempt = self.actual.attempt(volume, node);
-                match self.actual.node_volume_mut(volume, node).read_found(&name, is_there, answered) {
+                self.caches.attachment_answered(attachment, answered.now);
+                let is_there = self.caches.objects.attachments.get(&name).is_some();
+                let attempt = self.caches.actual.attempt(volume, node);
+                match self.caches.actual.node_volume_mut(volume, node).read_found(&name, is_there, answered) {
                     Found::Known => {}
                     Found::NameTaken => {
                         let (volume, node) = (volume.clone(), node.clone());
@@ -135,9 +136,9 @@ impl Controller {
             }
             Ok(_) => {}
             Err(CallError::NotFound(_)) => {
-                let is_desired = self.desired.get(volume, node).is_some();
-                self.attachment_not_found(volume, node, answered.now);
-                self.actual.node_volume_mut(volume, node).read_absent(is_desired, answered);
+                let is_desired = self.caches.desired.get(volume, node).is_some();
+                self.caches.attachment_not_found(volume, node, answered.now);
+                self.caches.actual.node_volume_mut(volume, node).read_absent(is_desired, answered);
             }
             Err(error) => self.attachment_call_failed(volume, node, &error, answered, |node_volume| {
                 node_volume.read_failed(&error, answered)
@@ -154,8 +155,8 @@ impl Controller {
         answered: &Answered,
         take: impl FnOnce(&mut NodeVolume) -> Told,
     ) {
-        let attempt = self.actual.attempt(volume, node);
-        let Told { log, is_recorded, failed } = take(self.actual.node_volume_mut(volume, node));
+        let attempt = self.caches.actual.attempt(volume, node);
+        let Told { log, is_recorded, failed } = take(self.caches.actual.node_volume_mut(volume, node));
         if let Some(what) = log {
             self.recorder.log_failure(volume, node, attempt, error, what);
         }
@@ -167,27 +168,13 @@ impl Controller {
         }
     }
 
-    /// The attachment is gone. The watch is about to say so, unless it began anew without it.
-    fn attachment_not_found(&mut self, volume: &VolumeId, node: &NodeName, now: Instant) {
-        let name = volume.attachment_name(node);
-        if self.objects.prove_unconfirmed_gone::<VolumeAttachment>(&name) {
-            self.refresh_attachment(&name, now);
-        }
-    }
-
-    fn attachment_answered(&mut self, attachment: VolumeAttachment, now: Instant) {
-        let name = attachment.key();
-        self.objects.observe_response(attachment);
-        self.refresh_attachment(&name, now);
-    }
-
     /// Takes the answer to a request to a node, whichever it is: there may be another request to it from now on.
     fn node_call_ended(&mut self, name: &NodeName, take: impl FnOnce(&mut Self)) {
-        self.queue.add_node(name.clone());
-        self.actual.node_mut(name).requests.ended();
+        self.caches.queue.add_node(name.clone());
+        self.caches.actual.node_mut(name).requests.ended();
         take(self);
-        let touched = self.actual.node_call_ended(name);
-        self.queue.add_on(name, touched, &self.actual);
+        let touched = self.caches.actual.node_call_ended(name);
+        self.caches.queue.add_on(name, touched, &self.caches.actual);
     }
 
     fn node_patched(
@@ -198,11 +185,11 @@ impl Controller {
         sent: Sequence,
         answered: &Answered,
     ) {
-        let requests = &mut self.actual.node_mut(name).requests;
+        let requests = &mut self.caches.actual.node_mut(name).requests;
         match result {
             Ok(Answer::Node(node)) => {
                 requests.patch_landed();
-                self.node_answered(name, &node, sent, answered.now);
+                self.caches.node_answered(name, &node, sent, answered.now);
             }
             Ok(_) | Err(CallError::NotLeader) => {}
             Err(CallError::Conflict(_)) => requests.patch_refused(revision),
@@ -223,12 +210,12 @@ impl Controller {
         match result {
             Ok(Answer::Node(node)) => {
                 let revision = node.metadata.resource_version;
-                if let Some(error) = self.actual.node_mut(name).requests.was_read(revision) {
+                if let Some(error) = self.caches.actual.node_mut(name).requests.was_read(revision) {
                     self.node_call_failed(name, &error, |requests| requests.failed(&error, answered));
                 }
-                let touched = self.actual.settle_node(name, answered.asked);
-                self.queue.add_on(name, touched, &self.actual);
-                self.node_answered(name, &node, sent, answered.now);
+                let touched = self.caches.actual.settle_node(name, answered.asked);
+                self.caches.queue.add_on(name, touched, &self.caches.actual);
+                self.caches.node_answered(name, &node, sent, answered.now);
             }
             Ok(_) => {}
             Err(error @ CallError::NotFound(_)) => self.node_not_found(name, &error, sent, answered),
@@ -238,38 +225,23 @@ impl Controller {
         }
     }
 
-    /// The node is gone. The watch is about to say so, unless it began anew without it.
     fn node_not_found(&mut self, name: &NodeName, error: &CallError, sent: Sequence, answered: &Answered) {
-        if self.objects.prove_unconfirmed_gone::<Node>(name) {
-            self.observe_final_state(name, answered.now);
-        }
-        if self.actual.node(name).is_some_and(|state| state.node.is_none()) {
-            let touched = self.actual.witness_absence(name, sent);
-            self.queue.add_on(name, touched, &self.actual);
-        } else {
+        if !self.caches.node_not_found(name, sent, answered.now) {
             self.node_call_failed(name, error, |requests| requests.failed(error, answered));
         }
     }
 
     /// Logs that a request to a node failed.
     fn node_call_failed(&mut self, name: &NodeName, error: &CallError, take: impl FnOnce(&mut NodeRequests)) {
-        let state = self.actual.node_mut(name);
+        let state = self.caches.actual.node_mut(name);
         let attempt = state.requests.retry().failures().saturating_add(1);
         take(&mut state.requests);
         // What waits for the node is looked at, so that it can say until when.
         let volumes = state.volumes.clone();
-        self.queue.add_on(name, volumes, &self.actual);
+        self.caches.queue.add_on(name, volumes, &self.caches.actual);
         if *error != CallError::NotLeader {
             self.recorder.log(Line::NodeFailed { node: name.clone(), attempt, error: error.clone() });
         }
-    }
-
-    fn node_answered(&mut self, name: &NodeName, answer: &Node, sent: Sequence, now: Instant) {
-        self.objects.observe_response(answer.clone());
-        let latest = self.objects.nodes.get(name);
-        let mut touched = self.observe_node(name, latest.as_ref(), now);
-        touched.extend(self.actual.witness_node(answer, name, sent));
-        self.queue.add_on(name, touched, &self.actual);
     }
 
     fn timers_answered(&mut self, result: Result<Answer, CallError>, now: Instant, jitter: f64) {
@@ -278,10 +250,10 @@ impl Controller {
             Answer::Gone => Ok(None),
             _ => Err(CallError::Unknown("not a ConfigMap".to_owned())),
         });
-        let (actual, wall) = (&self.actual, self.clock.wall(now));
+        let (actual, wall) = (&self.caches.actual, self.caches.clock.wall(now));
         // What a backup says of waits is of another time (E11).
-        let is_restored = self.objects.restore_grace().left(now).is_some();
-        let desired = &self.desired;
+        let is_restored = self.caches.objects.restore_grace().left(now).is_some();
+        let desired = &self.caches.desired;
         let is_unwanted = |candidate: &Candidate| desired.get(&candidate.volume, &candidate.node).is_none();
         let candidates = || {
             let waiting = if is_restored { Vec::new() } else { actual.waiting_for_force() };
@@ -290,10 +262,10 @@ impl Controller {
         let inherited = self.force_timers.take(result, candidates, jitter, (now, wall));
         self.recorder.extend(Vec::new(), self.force_timers.take_reports());
         for proven in &inherited {
-            self.actual.inherit(proven, wall);
+            self.caches.actual.inherit(proven, wall);
         }
         if !inherited.is_empty() {
-            self.queue.add_all();
+            self.caches.queue.add_all();
         }
     }
 }
@@ -312,14 +284,14 @@ mod tests {
         for (asked, is_uncertain) in [(9, true), (10, false)] {
             let (mut controller, node) = controller(start);
             let volume = VolumeId::csi(&DriverName::from("d"), "h");
-            controller.actual.node_volume_mut(&volume, &node).uncertain =
+            controller.caches.actual.node_volume_mut(&volume, &node).uncertain =
                 Some(Uncertain { until: after(10), read_absent: false });
             let read = AttachmentRequest::Read(volume.attachment_name(&node));
             controller.send(&volume, &node, read, after(asked));
             let (sent, call) = controller.dispatcher.take().pop().expect("a read");
             let result = Err(CallError::NotFound("gone".to_owned()));
             controller.take_outcome(Outcome { call, sent, result }, after(12), 0.5);
-            let uncertain = controller.actual.node_volume_mut(&volume, &node).uncertain;
+            let uncertain = controller.caches.actual.node_volume_mut(&volume, &node).uncertain;
             assert_eq!(uncertain.is_some(), is_uncertain, "sent after {asked} s");
         }
     }

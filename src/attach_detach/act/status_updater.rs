@@ -3,7 +3,7 @@
 //! In: a node marked dirty. Out: [what is sent to it next](node_list::next), at most one request at a time, so that
 //! answers come in the order of requests and no older list is ever sent after a newer one.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -12,12 +12,11 @@ use crate::{
     attach_detach::{
         controller::Controller,
         decide::node_list::{self, NodeStep, NodeView},
-        desired::volume_name::VolumeId,
         guard::evidence::Target,
         queue::Key,
         tell::{metrics::Planned, report::Report},
     },
-    kube_api::{ids::NodeName, kinds::Node},
+    kube_api::ids::NodeName,
 };
 
 impl Controller {
@@ -27,58 +26,17 @@ impl Controller {
         self.dispatcher.window()
     }
 
-    /// Takes a node as last seen, or its absence. Returns the volumes for which something changed.
-    pub(in crate::attach_detach) fn observe_node(
-        &mut self,
-        name: &NodeName,
-        node: Option<&Arc<Node>>,
-        now: Instant,
-    ) -> BTreeSet<VolumeId> {
-        let state = self.actual.node(name);
-        if let (Some(state), Some(node)) = (state, node)
-            && state.is_changed_by_others(node)
-        {
-            self.note_evidence(Target::Node(name.clone()), &node.metadata.uid, now);
-        }
-        self.actual.observe_node(name, node, self.clock.wall(now))
-    }
-
-    /// Brings the node up to the table before it is written to. A kubelet's heartbeat is a new revision
-    /// whose content is not ours and changes no decision, but a patch that names the revision before it is
-    /// refused. Returns the volumes for which something changed.
-    fn catch_up(&mut self, name: &NodeName, now: Instant) -> BTreeSet<VolumeId> {
-        let Some(latest) = self.objects.nodes.get(name) else { return BTreeSet::new() };
-        let known = self.actual.node(name).and_then(|state| state.node.as_ref());
-        if known.is_none_or(|known| known.metadata.resource_version >= latest.metadata.resource_version) {
-            return BTreeSet::new();
-        }
-        self.observe_node(name, Some(&latest), now)
-    }
-
-    /// Believes a re-created node's list again if it is time, or sees to it that this is done in time. Returns the
-    /// volumes that this changes.
-    pub(in crate::attach_detach) fn believe_node(
-        &mut self,
-        name: &NodeName,
-        now: Instant,
-    ) -> BTreeSet<VolumeId> {
-        let believed = self.actual.trust_node(name, &self.options.force, self.clock.wall(now));
-        let trusted_at = self.actual.node(name).and_then(|state| state.trusted_at(&self.options.force));
-        if let Some(at) = trusted_at.and_then(|at| self.clock.instant(at)) {
-            self.queue.add_at(at, Key::Node(name.clone()));
-        }
-        believed
-    }
-
     /// Looks at a node, and sends what it needs. Returns how many volumes on nodes were judged for that.
     pub(in crate::attach_detach) fn reconcile_node(&mut self, name: &NodeName, now: Instant) -> usize {
         self.recorder.planned(Planned::Node, 1);
         let mut judged = 0;
         // Planned here and now: the volumes' turn is over, and nothing else may happen for a long time.
-        for volume in self.catch_up(name, now) {
+        let changed = self.caches.catch_up(name, now);
+        self.note_learnt(now);
+        for volume in changed {
             judged += self.reconcile_node_volume(&volume, name, now);
         }
-        for volume in self.believe_node(name, now) {
+        for volume in self.caches.believe_node(name, &self.options.force, now) {
             judged += self.reconcile_node_volume(&volume, name, now);
         }
         self.ask_node(name, now);
@@ -87,12 +45,12 @@ impl Controller {
 
     /// Sends what the node needs: its list, or a live read.
     fn ask_node(&mut self, name: &NodeName, now: Instant) {
-        let Some(state) = self.actual.node(name) else { return };
+        let Some(state) = self.caches.actual.node(name) else { return };
         let blocks = self.blocks(now);
         let step = node_list::next(
             &NodeView {
                 state,
-                volumes: &self.actual.volumes_on(name).collect::<Vec<_>>(),
+                volumes: &self.caches.actual.volumes_on(name).collect::<Vec<_>>(),
                 is_stood_off: blocks.everywhere().is_some() || blocks.on(name).is_some(),
                 asks_owner: self.second_writer.has_to_read(name),
                 window: self.dispatcher.window(),
@@ -100,20 +58,20 @@ impl Controller {
             now,
         );
         let node = state.node.clone();
-        let requests = &mut self.actual.node_mut(name).requests;
+        let requests = &mut self.caches.actual.node_mut(name).requests;
         let call = match (step, node) {
             (NodeStep::UnderWay, _) | (NodeStep::Patch(_), None) => return,
             (NodeStep::Wait(until), _) => {
                 requests.nothing_pends();
                 if let Some(at) = until {
-                    self.queue.add_at(at, Key::Node(name.clone()));
+                    self.caches.queue.add_at(at, Key::Node(name.clone()));
                 }
                 return;
             }
             (NodeStep::Gather { since, due }, _) => {
                 // The pace moves it with every answer.
                 if requests.gather(since, due, now) {
-                    self.queue.add_at(due, Key::Node(name.clone()));
+                    self.caches.queue.add_at(due, Key::Node(name.clone()));
                 }
                 return;
             }
@@ -129,7 +87,7 @@ impl Controller {
             (NodeStep::Patch(change), Some(node)) => {
                 let request = node_list::patch(&node, &change.list);
                 requests.patch(node.metadata.uid.clone(), change.list, now);
-                self.actual.note_listing(name);
+                self.caches.actual.note_listing(name);
                 self.recorder.report(Report::Patched(change.volumes));
                 Call::PatchNode(name.clone(), node.metadata.resource_version, request)
             }
@@ -140,6 +98,8 @@ impl Controller {
 
 #[cfg(test)]
 pub(in crate::attach_detach) mod tests {
+    use std::sync::Arc;
+
     use k8s_openapi::jiff::Timestamp;
     use serde_json::json;
 
@@ -155,9 +115,14 @@ pub(in crate::attach_detach) mod tests {
             clock::Clock,
             controller::AttachDetachOptions,
             decide::scope::Scope,
+            desired::volume_name::VolumeId,
         },
         controller::in_doubt::InDoubt,
-        kube_api::{call::CallError, ids::DriverName, kinds::AttachedVolume},
+        kube_api::{
+            call::CallError,
+            ids::DriverName,
+            kinds::{AttachedVolume, Node},
+        },
         state::Objects,
     };
 
@@ -198,12 +163,12 @@ pub(in crate::attach_detach) mod tests {
     }
 
     fn publish(controller: &mut Controller, handle: &str, report_as_attached: ReportAsAttached) {
-        controller.actual.node_volume_mut(&volume(handle), &NodeName::from("n1")).report_as_attached =
+        controller.caches.actual.node_volume_mut(&volume(handle), &NodeName::from("n1")).report_as_attached =
             report_as_attached;
     }
 
     fn on_its_way(controller: &mut Controller, handle: &str, call: Option<AttachmentCall>) {
-        controller.actual.node_volume_mut(&volume(handle), &NodeName::from("n1")).call = call;
+        controller.caches.actual.node_volume_mut(&volume(handle), &NodeName::from("n1")).call = call;
     }
 
     #[test]
@@ -250,19 +215,19 @@ pub(in crate::attach_detach) mod tests {
         let (mut controller, node) = controller(start);
         let moments = || (0..=1_000).step_by(50);
         if report_as_attached == ReportAsAttached::No {
-            let mut object = Node::clone(&controller.objects.nodes.get(&node).unwrap());
+            let mut object = Node::clone(&controller.caches.objects.nodes.get(&node).unwrap());
             object.metadata.resource_version.0 += 1;
             let name = |at: u64| volume(&at.to_string()).as_str().to_owned();
             let entry = |at| AttachedVolume { name: name(at).into(), ..Default::default() };
             object.status.volumes_attached.extend(moments().map(entry));
-            controller.observe_node(&node, Some(&Arc::new(object.clone())), start);
-            controller.objects.apply(object);
+            controller.caches.observe_node(&node, Some(&Arc::new(object.clone())), start);
+            controller.caches.objects.apply(object);
         }
         let mut sent_at = Vec::new();
         for at in moments() {
             let handle = at.to_string();
             publish(&mut controller, &handle, report_as_attached);
-            controller.actual.node_volume_mut(&volume(&handle), &node).put_back = put_back;
+            controller.caches.actual.node_volume_mut(&volume(&handle), &node).put_back = put_back;
             controller.dispatcher.pace = Pace::default();
             (0..100).for_each(|_| controller.dispatcher.pace.note(Duration::from_millis(30)));
             let now = start + Duration::from_millis(at);
@@ -270,14 +235,14 @@ pub(in crate::attach_detach) mod tests {
             for (sent, call) in controller.dispatcher.take() {
                 let Call::PatchNode(_, _, request) = &call else { panic!("{call:?}") };
                 sent_at.push(at);
-                let mut answer = Node::clone(&controller.objects.nodes.get(&node).unwrap());
+                let mut answer = Node::clone(&controller.caches.objects.nodes.get(&node).unwrap());
                 answer.metadata.resource_version.0 += 1;
                 let list = request.body.as_ref().unwrap()["status"]["volumesAttached"].clone();
                 answer.status.volumes_attached = serde_json::from_value(list).unwrap();
                 let result = Ok(Answer::Node(answer));
                 controller.take_outcome(Outcome { call, sent, result }, now, 0.5);
             }
-            controller.actual.node_volume_mut(&volume(&handle), &node).put_back = false;
+            controller.caches.actual.node_volume_mut(&volume(&handle), &node).put_back = false;
         }
         sent_at
     }
@@ -299,9 +264,9 @@ pub(in crate::attach_detach) mod tests {
         let after = |seconds| start + Duration::from_secs(seconds);
         for (asked, is_settled) in [(9, false), (10, true)] {
             let (mut controller, node) = controller(start);
-            let object = controller.objects.nodes.get(&node).unwrap();
+            let object = controller.caches.objects.nodes.get(&node).unwrap();
             let revision = object.metadata.resource_version;
-            let requests = &mut controller.actual.node_mut(&node).requests;
+            let requests = &mut controller.caches.actual.node_mut(&node).requests;
             requests.outdate();
             requests.note_in_doubt(InDoubt { revision, until: after(10) });
             controller.reconcile_node(&node, after(asked));
@@ -309,7 +274,7 @@ pub(in crate::attach_detach) mod tests {
             let result = Ok(Answer::Node((*object).clone()));
             controller.take_outcome(Outcome { call, sent, result }, after(12), 0.5);
             assert_eq!(
-                controller.actual.node_mut(&node).requests.is_settled(),
+                controller.caches.actual.node_mut(&node).requests.is_settled(),
                 is_settled,
                 "sent after {asked} s"
             );
@@ -322,8 +287,8 @@ pub(in crate::attach_detach) mod tests {
         let (mut controller, _) = controller(now);
         for number in 0..=NODE_CALLS {
             let node = NodeName::from(format!("node{number}").as_str());
-            controller.actual.node_mut(&node).requests.outdate();
-            controller.queue.add_node(node);
+            controller.caches.actual.node_mut(&node).requests.outdate();
+            controller.caches.queue.add_node(node);
         }
         assert_eq!(controller.reconcile(now).calls.len(), NODE_CALLS);
         assert_eq!(controller.in_flight(), NODE_CALLS);
@@ -340,12 +305,12 @@ pub(in crate::attach_detach) mod tests {
             controller.reconcile_node(&node, now);
             let (sent, call) = controller.dispatcher.take().pop().expect("a request");
             let is_patch = matches!(call, Call::PatchNode(..));
-            let object = controller.objects.nodes.get(&node).unwrap();
+            let object = controller.caches.objects.nodes.get(&node).unwrap();
             let silence = Err(CallError::Unknown("cut".to_owned()));
             let result = if is_patch { silence } else { Ok(Answer::Node((*object).clone())) };
             controller.take_outcome(Outcome { call, sent, result }, now, 0.5);
             if is_patch {
-                let due = controller.actual.node(&node).and_then(|state| state.requests.retry().at());
+                let due = controller.caches.actual.node(&node).and_then(|state| state.requests.retry().at());
                 pauses.push((due.unwrap() - now).as_secs_f64());
             }
         }
@@ -364,8 +329,8 @@ pub(in crate::attach_detach) mod tests {
             publish(&mut controller, "old", ReportAsAttached::No);
             controller.reconcile_node(&node, now);
             let patch = controller.dispatcher.take().pop().expect("a patch");
-            controller.actual.observe_node(&node, None, Timestamp::UNIX_EPOCH);
-            controller.actual.prune(&volume("old"), &Scope::All, |_| false);
+            controller.caches.actual.observe_node(&node, None, Timestamp::UNIX_EPOCH);
+            controller.caches.actual.prune(&volume("old"), &Scope::All, |_| false);
             let answer = |controller: &mut Controller, (sent, call), error| {
                 controller.take_outcome(Outcome { call, sent, result: Err(error) }, now, 0.5);
                 controller.reconcile_node(&node, now + Duration::from_hours(1));
@@ -376,7 +341,7 @@ pub(in crate::attach_detach) mod tests {
                 let gone = CallError::NotFound(node.to_string());
                 assert!(answer(&mut controller, read, gone).is_none(), "it is not read again");
             }
-            assert!(controller.actual.node(&node).is_none());
+            assert!(controller.caches.actual.node(&node).is_none());
         }
     }
 }

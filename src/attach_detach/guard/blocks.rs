@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::second_writer::SecondController;
 use crate::{
-    attach_detach::{actual::state::ActualState, desired::volume_name::VolumeId, known::Known},
+    attach_detach::{actual::state::ActualState, caches::Known, desired::volume_name::VolumeId},
     controller::second_writer,
     kube_api::{
         ids::{AttachmentName, NodeName},
@@ -222,7 +222,7 @@ mod tests {
         let clock = Clock::new(Timestamp::UNIX_EPOCH, now);
         let mut controller = Controller::new(Arc::clone(&objects), AttachDetachOptions::default(), clock);
         let unreadable = |controller: &mut Controller, volume: &VolumeId| {
-            controller.unreadable.of(volume, &controller.objects, &controller.actual)
+            controller.unreadable.of(volume, &controller.caches.objects, &controller.caches.actual)
         };
         let [volume, other] = ["a", "b"].map(|handle| VolumeId::csi(&"d".into(), handle));
         node("n1");

@@ -13,8 +13,8 @@ use crate::{
     attach_detach::{
         act::calls::Call,
         actual::state::{AttachmentCall, Deletion, NodeVolume},
+        caches::Known,
         clock::Clock,
-        known::Known,
         tell::report::{Line, Report},
     },
     controller::second_writer::{Asks, Changes, Owner, SecondWriters, StandOff, Target as _, seconds},
@@ -295,7 +295,7 @@ mod tests {
                 "metadata": {"name": "n1", "uid": "u", "resourceVersion": "2"},
                 "spec": {"taints": if out_of_service { taint } else { json!([]) }},
             });
-            controller.objects.apply::<Node>(serde_json::from_value(node).unwrap());
+            controller.caches.objects.apply::<Node>(serde_json::from_value(node).unwrap());
             let log = Log::default();
             let writer = log.clone();
             let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
@@ -335,7 +335,7 @@ mod tests {
         let ends_at = controller.second_writer.ends_at().expect("an end");
         assert_eq!(
             (waiting.code(), waiting.until()),
-            ("ForeignWriter", Some(controller.clock.wall(ends_at)))
+            ("ForeignWriter", Some(controller.caches.clock.wall(ends_at)))
         );
     }
 

@@ -24,21 +24,21 @@ use super::{
 use crate::{
     attach_detach::{
         actual::state::{ActualState, AttachmentCall, NodeVolume, Operation},
+        caches::Known,
         decide::{
             csi::{Verdict, Waiting},
             force::ForceReason,
             scope::Scope,
         },
         desired::{
-            state::{AttachSource, DesiredAttachment, DesiredPod},
+            state::{AttachSource, DesiredAttachment},
             volume_name::{VolumeId, VolumeKind},
         },
-        known::Known,
     },
     kube_api::{
         call::CallError,
         events::Event,
-        ids::{AttachmentName, NodeName, PodKey},
+        ids::{AttachmentName, NodeName},
     },
 };
 
@@ -93,22 +93,6 @@ impl Recorder {
         self.phases.forget_all();
         for (volume, node) in actual.published() {
             self.announcer.inherit_attached(volume, node);
-        }
-    }
-
-    /// Reports which volumes of a pod cannot be attached yet, and which of them are new.
-    pub fn populated(&mut self, pod: &PodKey, before: Option<&DesiredPod>, desired_pod: Option<&DesiredPod>) {
-        let unresolved = |desired_pod: Option<&DesiredPod>| {
-            desired_pod.map_or(Vec::new(), |desired_pod| desired_pod.unresolved.clone())
-        };
-        let new: Vec<_> = desired_pod
-            .iter()
-            .flat_map(|desired_pod| desired_pod.newly_unresolved(before))
-            .cloned()
-            .collect();
-        let (before, found) = (unresolved(before), unresolved(desired_pod));
-        if before != found || !new.is_empty() {
-            self.report(Report::Unresolved { pod: pod.clone(), before, found, new });
         }
     }
 

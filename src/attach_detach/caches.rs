@@ -1,0 +1,435 @@
+//! The caches: desired state and actual state as far as objects tell, and the work queue that they feed.
+//!
+//! In: objects that have changed, also where only an answer to a request of ours shows them. Out: the volumes and nodes
+//! that this concerns, marked dirty, and [what is learnt](Learnt) by it, for the parts that remember or tell it. KCM:
+//! the populator and the handlers of the informers, which fill `DesiredStateOfWorld` and `ActualStateOfWorld`.
+
+use std::{collections::BTreeSet, mem, sync::Arc};
+
+use tokio::time::Instant;
+
+use super::{
+    actual::{
+        identification::{candidates, is_exclusive, volume_of},
+        state::ActualState,
+        unpublishing::Sequence,
+    },
+    clock::Clock,
+    decide::{force::ForcePolicy, multi_attach::Exclusivity, scope::Scope},
+    desired::{
+        attach_required::AttachRequired,
+        populator,
+        state::{DesiredAttachment, DesiredPod, DesiredState, Unresolved},
+        volume_name::VolumeId,
+    },
+    queue::{Key, Surveyed, WorkQueue},
+    tell::metrics::Planned,
+};
+use crate::{
+    kube_api::{
+        ids::{AttachmentName, DriverName, NodeName, PodKey, Uid},
+        kinds::{Narrow, Node, ObjectRef, VolumeAttachment},
+    },
+    state::{FinalState, Objects},
+};
+
+/// Desired and actual state, and what of it has to be looked at.
+#[derive(Clone, Debug)]
+pub struct Caches {
+    /// The tables, which the watches fill.
+    pub objects: Arc<Objects>,
+    /// Desired state.
+    pub desired: DesiredState,
+    /// Actual state.
+    pub actual: ActualState,
+    /// The time of this process.
+    pub clock: Clock,
+    /// What has to be looked at.
+    pub queue: WorkQueue,
+    drivers: AttachRequired,
+    learnt: Vec<Learnt>,
+}
+
+/// What objects have told.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Learnt {
+    /// One such key was looked at.
+    LookedAt(Planned),
+    /// The volumes of a pod that cannot be attached yet, those before, and which of them are new.
+    Unresolved {
+        /// The pod.
+        pod: PodKey,
+        /// Those before.
+        before: Vec<Unresolved>,
+        /// Those now.
+        found: Vec<Unresolved>,
+        /// What is to be logged and counted.
+        new: Vec<Unresolved>,
+    },
+    /// A pod needs the volume on the node.
+    Desired(VolumeId, NodeName),
+    /// A VolumeAttachment that is not ours has come, changed or gone.
+    Foreign(AttachmentName),
+    /// The volume is attached to the node.
+    Attached(VolumeId, NodeName),
+    /// It is not any more.
+    Detached(VolumeId, NodeName),
+    /// Another party has changed the list of the node object of this UID (S14).
+    ListChanged(NodeName, Uid),
+}
+
+/// What is known at one moment, as a view: for those parts of the controller that take note of it, or tell it.
+#[derive(Clone, Copy, Debug)]
+pub struct Known<'a> {
+    /// The tables.
+    pub objects: &'a Objects,
+    /// Desired state.
+    pub desired: &'a DesiredState,
+    /// Actual state.
+    pub actual: &'a ActualState,
+    /// The time of this process.
+    pub clock: &'a Clock,
+    /// That moment.
+    pub now: Instant,
+}
+
+impl Caches {
+    /// Empty caches over the shared tables.
+    pub fn new(objects: Arc<Objects>, clock: Clock, queue: WorkQueue) -> Self {
+        Self {
+            objects,
+            desired: DesiredState::default(),
+            actual: ActualState::default(),
+            clock,
+            queue,
+            drivers: AttachRequired::default(),
+            learnt: Vec::new(),
+        }
+    }
+
+    /// What is known now.
+    pub fn known(&self, now: Instant) -> Known<'_> {
+        let Self { objects, desired, actual, clock, .. } = self;
+        Known { objects, desired, actual, clock, now }
+    }
+
+    /// What has been learnt since this was last asked.
+    pub fn take_learnt(&mut self) -> Vec<Learnt> {
+        mem::take(&mut self.learnt)
+    }
+
+    /// Reads the tables whole, once (attach-detach §5, without its gaps).
+    pub fn load(&mut self, now: Instant) {
+        let wall = self.clock.wall(now);
+        for (name, node) in self.objects.nodes.snapshot() {
+            self.actual.observe_node(&name, Some(&node), wall);
+        }
+        for name in self.objects.attachments.snapshot().into_keys() {
+            self.refresh_attachment(&name, now);
+        }
+        self.actual.distrust_younger_nodes();
+        for driver in self.objects.drivers.snapshot().into_keys() {
+            self.refresh_driver(&driver, now);
+        }
+        for key in self.objects.pods.snapshot().into_keys() {
+            self.refresh_pod(&key, now);
+        }
+    }
+
+    /// Takes changed objects. Pods are taken node by node: what is desired on one node is then asked for in
+    /// a row, becomes attached together, and is published with few patches.
+    pub fn take_changes(&mut self, changed: BTreeSet<ObjectRef>, now: Instant) {
+        let mut pods = BTreeSet::new();
+        for object in changed {
+            match &object {
+                ObjectRef::Node(name) => self.refresh_node(name, now),
+                ObjectRef::Pod(key) => {
+                    pods.insert(key.clone());
+                }
+                ObjectRef::Attachment(name) => {
+                    self.refresh_attachment(name, now);
+                    if self.objects.attachments.is_missing(name) {
+                        self.read_attachment_live(name);
+                    }
+                }
+                ObjectRef::Volume(name) => {
+                    for attachment in self.actual.unidentified_of(name) {
+                        self.refresh_attachment(&attachment, now);
+                    }
+                    let volume = volume_of(&self.objects, name);
+                    if let Some(volume) = volume.filter(|volume| self.actual.volume(volume).is_some()) {
+                        self.actual.note_exclusivity(&volume, Exclusivity::Unknown);
+                        self.queue.add(volume, Scope::All);
+                    }
+                }
+                ObjectRef::Driver(name) => self.refresh_driver(name, now),
+                ObjectRef::Claim(_) | ObjectRef::Class(_) => {}
+            }
+            pods.extend(self.desired.dependants(&object));
+        }
+        let node = |key: &PodKey| self.objects.pods.get(key).map(|pod| pod.spec.node_name.clone());
+        let mut pods: Vec<_> = pods.into_iter().map(|key| (node(&key), key)).collect();
+        pods.sort();
+        for (_, key) in pods {
+            self.refresh_pod(&key, now);
+        }
+    }
+
+    /// Looks at some of what is yet to be looked at of all there is.
+    pub fn survey(&mut self, now: Instant) {
+        let Surveyed { pods, unconfirmed_nodes, unconfirmed_attachments } =
+            self.queue.survey(&self.objects, &self.desired, &self.actual);
+        for key in pods {
+            self.refresh_pod(&key, now);
+        }
+        for name in unconfirmed_nodes {
+            self.read_node_live(&name);
+        }
+        for name in unconfirmed_attachments {
+            self.read_attachment_live(&name);
+        }
+    }
+
+    /// Marks dirty what is due by now.
+    pub fn add_due(&mut self, now: Instant) {
+        while let Some(driver) = self.queue.add_due(now, &self.actual) {
+            self.forget_driver(&driver, now);
+        }
+    }
+
+    fn refresh_pod(&mut self, key: &PodKey, now: Instant) {
+        self.learnt.push(Learnt::LookedAt(Planned::Pod));
+        let pod = self.objects.pods.get(key);
+        let before = self.desired.pod(key);
+        let desired_pod = pod.and_then(|pod| populator::populate(&pod, &self.objects, &self.drivers, before));
+        self.learnt.extend(unresolved(key, before, desired_pod.as_ref()));
+        let nodes: BTreeSet<NodeName> = before
+            .into_iter()
+            .chain(desired_pod.as_ref())
+            .map(|desired_pod| desired_pod.node.clone())
+            .collect();
+        for volume in self.desired.set(key, desired_pod) {
+            for node in &nodes {
+                self.touch_desired(&volume, node, now);
+            }
+        }
+    }
+
+    /// Marks a volume dirty that pods need on a node, or no longer do. To be rid of it is something that has begun.
+    fn touch_desired(&mut self, volume: &VolumeId, node: &NodeName, now: Instant) {
+        let desired = self.desired.get(volume, node);
+        let (is_desired, is_exclusive) =
+            (desired.is_some(), desired.is_some_and(DesiredAttachment::is_exclusive));
+        if is_exclusive {
+            self.actual.note_not_shared(volume);
+        }
+        if is_desired {
+            self.learnt.push(Learnt::Desired(volume.clone(), node.clone()));
+            self.queue.add_new(volume.clone(), self.actual.scope_of(volume, node));
+        } else {
+            self.actual.note_desire_ended(volume, node, self.clock.wall(now));
+            self.queue.add_on(node, [volume.clone()], &self.actual);
+        }
+    }
+
+    /// Looks at a CSIDriver, or at its absence.
+    fn refresh_driver(&mut self, name: &DriverName, now: Instant) {
+        let driver = self.objects.drivers.get(name);
+        let due = self.drivers.observe(name, driver.as_deref(), now);
+        if let Some(at) = due {
+            self.queue.add_at(at, Key::Driver(name.clone()));
+        }
+    }
+
+    /// Of a driver whose CSIDriver stays away nothing is remembered any more.
+    fn forget_driver(&mut self, name: &DriverName, now: Instant) {
+        if self.drivers.forget(name, now) {
+            for pod in self.desired.dependants(&ObjectRef::Driver(name.clone())) {
+                self.refresh_pod(&pod, now);
+            }
+        }
+    }
+
+    fn refresh_node(&mut self, name: &NodeName, now: Instant) {
+        self.observe_final_state(name, now);
+        if self.objects.nodes.is_missing(name) {
+            self.read_node_live(name);
+        }
+        let node = self.objects.nodes.get(name);
+        let touched = self.observe_node(name, node.as_ref(), now);
+        self.queue.add_on(name, touched, &self.actual);
+        self.queue.add_node(name.clone());
+        for attachment in self.actual.unidentified_on(name) {
+            self.refresh_attachment(&attachment, now);
+        }
+    }
+
+    /// Takes a node as last seen, or its absence. Returns the volumes for which something changed.
+    pub fn observe_node(
+        &mut self,
+        name: &NodeName,
+        node: Option<&Arc<Node>>,
+        now: Instant,
+    ) -> BTreeSet<VolumeId> {
+        let state = self.actual.node(name);
+        if let (Some(state), Some(node)) = (state, node)
+            && state.is_changed_by_others(node)
+        {
+            self.learnt.push(Learnt::ListChanged(name.clone(), node.metadata.uid.clone()));
+        }
+        self.actual.observe_node(name, node, self.clock.wall(now))
+    }
+
+    /// Brings the node up to the table before it is written to. A kubelet's heartbeat is a new revision
+    /// whose content is not ours and changes no decision, but a patch that names the revision before it is
+    /// refused. Returns the volumes for which something changed.
+    pub fn catch_up(&mut self, name: &NodeName, now: Instant) -> BTreeSet<VolumeId> {
+        let Some(latest) = self.objects.nodes.get(name) else { return BTreeSet::new() };
+        let known = self.actual.node(name).and_then(|state| state.node.as_ref());
+        if known.is_none_or(|known| known.metadata.resource_version >= latest.metadata.resource_version) {
+            return BTreeSet::new();
+        }
+        self.observe_node(name, Some(&latest), now)
+    }
+
+    /// Believes a re-created node's list again if it is time, or sees to it that this is done in time. Returns the
+    /// volumes that this changes.
+    pub fn believe_node(
+        &mut self,
+        name: &NodeName,
+        policy: &ForcePolicy,
+        now: Instant,
+    ) -> BTreeSet<VolumeId> {
+        let believed = self.actual.trust_node(name, policy, self.clock.wall(now));
+        let trusted_at = self.actual.node(name).and_then(|state| state.trusted_at(policy));
+        if let Some(at) = trusted_at.and_then(|at| self.clock.instant(at)) {
+            self.queue.add_at(at, Key::Node(name.clone()));
+        }
+        believed
+    }
+
+    /// The final state of a node that is gone counts, also if no watch event showed it: volumes that were in use
+    /// then may still be.
+    fn observe_final_state(&mut self, name: &NodeName, now: Instant) {
+        let wall = self.clock.wall(now);
+        let touched = match self.objects.nodes.take_final_state(name) {
+            None => return,
+            Some(FinalState::Known(node)) => self.actual.observe_node(name, Some(&node), wall),
+            Some(FinalState::Unknown) => self.actual.distrust_node(name),
+        };
+        self.queue.add_on(name, touched, &self.actual);
+        let touched = self.actual.observe_node(name, None, wall);
+        self.queue.add_on(name, touched, &self.actual);
+    }
+
+    /// A node that is known from answers of its own alone is read.
+    fn read_node_live(&mut self, name: &NodeName) {
+        self.actual.node_mut(name).requests.outdate();
+        self.queue.add_node(name.clone());
+    }
+
+    /// Likewise a VolumeAttachment of ours.
+    fn read_attachment_live(&mut self, name: &AttachmentName) {
+        if let Some((volume, node)) = self.actual.read_attachment_live(name) {
+            self.queue.add_on(&node, [volume], &self.actual);
+        }
+    }
+
+    /// Takes a node that the server answered with. What it shows of what was being unpublished when it was asked for
+    /// is proven.
+    pub fn node_answered(&mut self, name: &NodeName, answer: &Node, sent: Sequence, now: Instant) {
+        self.objects.observe_response(answer.clone());
+        let latest = self.objects.nodes.get(name);
+        let mut touched = self.observe_node(name, latest.as_ref(), now);
+        touched.extend(self.actual.witness_node(answer, name, sent));
+        self.queue.add_on(name, touched, &self.actual);
+    }
+
+    /// The server answered that there is no such node. The watch is about to say so, unless it began anew without it.
+    /// Returns whether that is believed: not of one that another request has shown since.
+    pub fn node_not_found(&mut self, name: &NodeName, sent: Sequence, now: Instant) -> bool {
+        if self.objects.prove_unconfirmed_gone::<Node>(name) {
+            self.observe_final_state(name, now);
+        }
+        let is_gone = self.actual.node(name).is_some_and(|state| state.node.is_none());
+        if is_gone {
+            let touched = self.actual.witness_absence(name, sent);
+            self.queue.add_on(name, touched, &self.actual);
+        }
+        is_gone
+    }
+
+    /// Takes a VolumeAttachment that the server answered with.
+    pub fn attachment_answered(&mut self, attachment: VolumeAttachment, now: Instant) {
+        let name = attachment.key();
+        self.objects.observe_response(attachment);
+        self.refresh_attachment(&name, now);
+    }
+
+    /// The server answered that there is none. The watch is about to say so, unless it began anew without it.
+    pub fn attachment_not_found(&mut self, volume: &VolumeId, node: &NodeName, now: Instant) {
+        let name = volume.attachment_name(node);
+        if self.objects.prove_unconfirmed_gone::<VolumeAttachment>(&name) {
+            self.refresh_attachment(&name, now);
+        }
+    }
+
+    fn refresh_attachment(&mut self, name: &AttachmentName, now: Instant) {
+        self.learnt.push(Learnt::LookedAt(Planned::Attachment));
+        let attachment = self.objects.attachments.get(name);
+        if attachment.as_deref().is_some_and(|attachment| self.actual.is_replaced_by(name, attachment)) {
+            self.take_attachment(name, None, now);
+        }
+        self.take_attachment(name, attachment, now);
+    }
+
+    fn take_attachment(
+        &mut self,
+        name: &AttachmentName,
+        attachment: Option<Arc<VolumeAttachment>>,
+        now: Instant,
+    ) {
+        let objects = Arc::clone(&self.objects);
+        let attached = attachment.as_ref().map(|attachment| attachment.status.attached);
+        let candidates = |attachment: &VolumeAttachment| candidates(&objects, attachment);
+        if let Some(volume) = self.actual.second_volume_of(name).cloned() {
+            self.actual.note_exclusivity(&volume, Exclusivity::Unknown);
+            self.queue.add(volume, Scope::All);
+        }
+        let was_foreign = self.actual.foreign(name).is_some();
+        let touched = self.actual.observe_attachment(name, attachment, candidates, self.clock.wall(now));
+        if was_foreign || self.actual.foreign(name).is_some() {
+            self.learnt.push(Learnt::Foreign(name.clone()));
+        }
+        let Some((volume, node)) = touched else { return };
+        self.note_exclusive(&volume, name);
+        match attached {
+            Some(true) => {
+                self.actual.node_volume_mut(&volume, &node);
+                self.learnt.push(Learnt::Attached(volume.clone(), node.clone()));
+            }
+            Some(false) => {}
+            None => self.learnt.push(Learnt::Detached(volume.clone(), node.clone())),
+        }
+        self.queue.add_on(&node, [volume], &self.actual);
+    }
+
+    /// A VolumeAttachment that comes may say that its volume is not shared (S1).
+    fn note_exclusive(&mut self, volume: &VolumeId, name: &AttachmentName) {
+        let attachment = self.objects.attachments.get(name);
+        if attachment.is_some_and(|attachment| is_exclusive(&self.objects, &attachment)) {
+            self.actual.note_not_shared(volume);
+        }
+    }
+}
+
+/// Which volumes of a pod cannot be attached yet, if they are others than before.
+fn unresolved(key: &PodKey, before: Option<&DesiredPod>, desired_pod: Option<&DesiredPod>) -> Option<Learnt> {
+    let of = |desired_pod: Option<&DesiredPod>| {
+        desired_pod.map_or(Vec::new(), |desired_pod| desired_pod.unresolved.clone())
+    };
+    let new: Vec<_> =
+        desired_pod.iter().flat_map(|desired_pod| desired_pod.newly_unresolved(before)).cloned().collect();
+    let (before, found) = (of(before), of(desired_pod));
+    (before != found || !new.is_empty()).then(|| Learnt::Unresolved { pod: key.clone(), before, found, new })
+}
