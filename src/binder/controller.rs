@@ -211,7 +211,10 @@ impl Executor<Planner> for Requests {
 impl Requests {
     /// Raises or lowers the alarm about another binder.
     fn alarm(&mut self, planner: &Planner, now: Instant) {
-        let second_writers = (planner.second_writer().cloned(), planner.stand_offs().cloned().collect());
+        let second_writers = (
+            planner.second_writer().everywhere().cloned(),
+            planner.second_writer().stand_offs().cloned().collect(),
+        );
         if second_writers != self.second_writers {
             let wall = Timestamp::now();
             let until = |by: &StandOff| {
@@ -234,7 +237,7 @@ impl Requests {
             self.alarms.set(SECOND_BINDER, alarm);
             self.second_writers = second_writers;
         }
-        self.metrics.sighted(planner.sightings());
+        self.metrics.sighted(planner.second_writer().sightings());
     }
 }
 

@@ -11,17 +11,14 @@ use tokio::time::Instant;
 use super::{
     act::write::{Target, WriteKind},
     decide::{
-        decision::{ClaimDecision, Decision, Step, VolumeDecision},
+        decision::{ClaimDecision, Step, VolumeDecision},
         reclaim::deletion_plugin,
         view::Plugins,
     },
     matching::predicate::{Requirements, volume_class},
     observe::unreadable,
     planner::{Plan, Planner},
-    tell::{
-        reason::{ClaimReason, HeldBack, VolumeReason},
-        record::Looked,
-    },
+    tell::reason::{ClaimReason, HeldBack, VolumeReason},
 };
 use crate::kube_api::{
     ids::{ClaimKey, ClassName, VolumeName},
@@ -64,14 +61,20 @@ impl Planner {
         };
         let mut decision = self.judge_claim(&claim, now);
         *plan.decisions.entry(("claim", decision.reason.code())).or_default() += 1;
-        self.still_fails(&target, &mut decision, now);
+        let Self { recorder, reasons, known, .. } = self;
+        recorder.decided(&target, &mut decision, reasons, &known.objects, now);
         let is_settled = decision.reason.is_settled();
-        plan.events.extend(self.outbox.decided(&target, decision.events, is_settled, now));
+        plan.events.extend(self.recorder.outbox.decided(&target, decision.events, is_settled, now));
         let reason = Arc::new(decision.reason);
         if decision.step.is_none() {
             self.note_candidate(&claim, &reason);
         }
-        self.record_claim(&claim, &reason, now);
+        let volume = match &*reason {
+            ClaimReason::Binding(volume, _) => self.known.objects.volumes.get(volume),
+            _ => None,
+        };
+        let (looked_at, since) = ((&*claim, self.attempt(&target)), self.queue.taken_since().unwrap_or(now));
+        self.recorder.claim_looked(looked_at, &reason, volume.as_deref(), &self.reasons, (since, now));
         if let Some(step) = decision.step
             && !self.class_reads.join(&step, key)
         {
@@ -111,38 +114,11 @@ impl Planner {
         }
     }
 
-    fn record_claim(&mut self, claim: &PersistentVolumeClaim, reason: &ClaimReason, now: Instant) {
-        let key = claim.key();
-        let target = Target::Claim(key.clone());
-        let volume = match reason {
-            ClaimReason::Binding(volume, _) => self.known.objects.volumes.get(volume),
-            _ => None,
-        };
-        let looked = Looked {
-            object: claim,
-            reason,
-            before: self.reasons.claim(&key).map(|reason| &**reason),
-            attempt: self.attempt(&target),
-            is_failing: self.outbox.is_failing(&target),
-        };
-        let since = self.queue.taken_since().unwrap_or(now);
-        self.record.claim_looked(&looked, volume.as_deref(), since, now);
-    }
-
-    /// What failed is tried again, and holds until it works; or there is nothing left to try.
-    fn still_fails<Reason>(&mut self, target: &Target, decision: &mut Decision<Reason>, now: Instant) {
-        if decision.step.is_none() {
-            self.works(target, now);
-        } else {
-            decision.events.extend(self.outbox.failure_event(target, &self.known.objects));
-        }
-    }
-
     /// Nothing is left to decide about a claim that is gone; storage made for it in vain goes.
     fn plan_gone_claim(&mut self, key: &ClaimKey, plan: &mut Plan) {
         let target = Target::Claim(key.clone());
         self.retries.clear(&target);
-        self.outbox.lost(&target);
+        self.recorder.outbox.lost(&target);
         if let Some(step) = self.known.plugins.claim_gone(key, &self.known.objects) {
             self.start(target, None, step.call(), plan);
         }
@@ -175,11 +151,17 @@ impl Planner {
         }
         let mut decision = self.judge_volume(&volume, now);
         *plan.decisions.entry(("volume", decision.reason.code())).or_default() += 1;
-        self.still_fails(&target, &mut decision, now);
+        let Self { recorder, reasons, known, .. } = self;
+        recorder.decided(&target, &mut decision, reasons, &known.objects, now);
         let is_settled = decision.reason.is_settled();
-        plan.events.extend(self.outbox.decided(&target, decision.events, is_settled, now));
+        plan.events.extend(self.recorder.outbox.decided(&target, decision.events, is_settled, now));
         let reason = Arc::new(decision.reason);
-        self.record_volume(&volume, &reason, now);
+        let plugin = reason.awaits_deletion().then(|| {
+            let class = self.known.objects.classes.get(&ClassName::from(volume_class(&volume)));
+            deletion_plugin(&volume, class.as_deref(), &self.known.options)
+        });
+        let looked_at = (&*volume, self.attempt(&target));
+        self.recorder.volume_looked(looked_at, &reason, plugin.flatten().as_deref(), &self.reasons, now);
         if let Some(step) = decision.step {
             self.start(target, None, step.call(), plan);
         }
@@ -204,22 +186,5 @@ impl Planner {
         }
         self.known.plugins.unproven(&name);
         VolumeDecision::waiting(volume, VolumeReason::HeldBack(why))
-    }
-
-    fn record_volume(&mut self, volume: &PersistentVolume, reason: &VolumeReason, now: Instant) {
-        let name = volume.key();
-        let target = Target::Volume(name.clone());
-        let plugin = reason.awaits_deletion().then(|| {
-            let class = self.known.objects.classes.get(&ClassName::from(volume_class(volume)));
-            deletion_plugin(volume, class.as_deref(), &self.known.options)
-        });
-        let looked = Looked {
-            object: volume,
-            reason,
-            before: self.reasons.volume(&name).map(|reason| &**reason),
-            attempt: self.attempt(&target),
-            is_failing: self.outbox.is_failing(&target),
-        };
-        self.record.volume_looked(&looked, plugin.flatten().as_deref(), now);
     }
 }

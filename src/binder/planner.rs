@@ -30,10 +30,11 @@ use super::{
     queue::{Next, Queue, Tallies},
     reasons::Reasons,
     second_writer::SecondBinder,
-    tell::{diagnostics::Diagnostics, latency::Sample, outbox::Outbox, record::Record},
+    tell::{diagnostics::Diagnostics, latency::Sample, recorder::Recorder},
+    unconfirmed::Unconfirmed,
 };
 use crate::{
-    controller::{retry::RetryMap, second_writer::StandOff},
+    controller::retry::RetryMap,
     kube_api::{
         events::{Event, Involved},
         ids::{ClaimKey, PodKey, Uid, VolumeName},
@@ -84,13 +85,11 @@ pub struct Planner {
     pub(super) known: Known,
     pub(super) queue: Queue,
     pub(super) in_flight: InFlight,
-    /// Objects to ask for, as the last list lacked them.
-    pub(super) unconfirmed: BTreeSet<Object>,
+    pub(super) unconfirmed: Unconfirmed,
     pub(super) retries: RetryMap<Target>,
-    pub(super) outbox: Outbox,
+    pub(super) recorder: Recorder,
     pub(super) reasons: Reasons,
     pub(super) second_writer: SecondBinder,
-    pub(super) record: Record,
     /// Classes that are read live.
     pub(super) class_reads: ClassReads,
     /// Classes whose claims are looked at again.
@@ -110,11 +109,10 @@ impl Planner {
             known: Known::new(objects, options),
             queue: Queue::closed(),
             in_flight: InFlight::default(),
-            unconfirmed: BTreeSet::new(),
+            unconfirmed: Unconfirmed::default(),
             retries: RetryMap::default(),
-            outbox: Outbox::default(),
+            recorder: Recorder::default(),
             second_writer: SecondBinder::default(),
-            record: Record::default(),
             class_reads: ClassReads::default(),
             class_wakes: ClassWakes::default(),
             waking: None,
@@ -135,7 +133,7 @@ impl Planner {
         } else {
             Target::Volume(VolumeName::from(&**name))
         };
-        self.outbox.lost(&target);
+        self.recorder.outbox.lost(&target);
     }
 
     /// Why each key waits.
@@ -169,7 +167,7 @@ impl Planner {
 
     /// Decides about as many keys as may run now.
     pub fn plan(&mut self, now: Instant) -> Plan {
-        let mut plan = Plan { events: self.outbox.take(), ..Plan::default() };
+        let mut plan = Plan { events: self.recorder.outbox.take(), ..Plan::default() };
         self.known.compared.reset();
         let room = self.in_flight.room();
         for (claim, volume) in
@@ -188,7 +186,7 @@ impl Planner {
         }
         self.second_writer.settle(now);
         self.read_owners(&mut plan);
-        let due = self.outbox.take_due(now);
+        let due = self.recorder.outbox.take_due(now);
         self.queue.extend(due, now);
         self.resync(now);
         self.confirm(&mut plan);
@@ -219,7 +217,7 @@ impl Planner {
             self.retries.next_due(),
             self.known.plugins.next_due(),
             self.known.doubts.next_end(now),
-            self.outbox.next_due(),
+            self.recorder.outbox.next_due(),
             self.resync_at.filter(|_| self.queue.has_no_backlog()),
             // There is more to look at, and room for what comes of it.
             (!self.in_flight.is_full() && (self.is_long(&plan) || !self.class_wakes.is_empty()))
@@ -227,8 +225,8 @@ impl Planner {
         ];
         plan.compared = self.known.compared.count();
         plan.wake_at = dues.into_iter().flatten().min();
-        plan.failures = self.outbox.take_failure_counts();
-        (plan.samples, plan.transitions) = self.record.take();
+        plan.failures = self.recorder.outbox.take_failure_counts();
+        (plan.samples, plan.transitions) = self.recorder.take();
         plan.tallies = self.queue.take_tallies();
         plan
     }
@@ -248,7 +246,7 @@ impl Planner {
             self.known
                 .proofs
                 .keep_classes(|class| self.known.claims.open_in_class(class.as_str()).next().is_some());
-            self.note_all_unconfirmed();
+            self.unconfirmed.note_all(&self.known.objects);
         }
         let due = self.resync_at.get_or_insert(now + self.known.options.sync_period);
         let grace_ends = self.known.objects.restore_grace().left(now).map(|left| now + left);
@@ -266,21 +264,27 @@ impl Planner {
         }
     }
 
-    /// Another binder, if one is proven to be at work on several objects.
+    /// What others were seen to write.
     #[must_use]
-    pub fn second_writer(&self) -> Option<&StandOff> {
-        self.second_writer.everywhere()
+    pub fn second_writer(&self) -> &SecondBinder {
+        &self.second_writer
     }
 
-    /// Objects that others write to, from which alone nothing is taken back.
-    pub fn stand_offs(&self) -> impl Iterator<Item = &StandOff> {
-        self.second_writer.stand_offs()
-    }
-
-    /// How often another was seen to write.
-    #[must_use]
-    pub fn sightings(&self) -> u64 {
-        self.second_writer.sightings()
+    /// Reads what only answers to our own requests have told of. What is busy or waits is left for the plan after that.
+    fn confirm(&mut self, plan: &mut Plan) {
+        for object in self.unconfirmed.take() {
+            // A pod is asked for on behalf of the volume it empties.
+            let subject = match &object {
+                Object::Pod(key) => self.known.plugins.volume_of(key).map(Target::Volume),
+                object => object.subject(),
+            };
+            let Some(target) = subject else { continue };
+            if self.is_asleep(&target) {
+                self.unconfirmed.insert(object);
+            } else {
+                self.start(target, None, Call::Read { target: object, purpose: Purpose::Refresh }, plan);
+            }
+        }
     }
 
     /// Looks at the claims for which a volume that has become free is a candidate, until one takes it.
@@ -344,7 +348,7 @@ impl Planner {
             if let Target::Volume(name) = &target
                 && let Some(volume) = self.known.objects.volumes.get(name)
             {
-                self.record.writes(&volume);
+                self.recorder.writes(&volume);
             }
         }
         plan.ops.push(op);
@@ -352,6 +356,6 @@ impl Planner {
 
     /// Traces binds from now on.
     pub fn trace(&mut self, traces: Traces) {
-        self.record.trace(traces);
+        self.recorder.trace(traces);
     }
 }

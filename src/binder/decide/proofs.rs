@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::{
     kube_api::{
         ids::{ClaimKey, ClassName, ResourceVersion, Uid, VolumeName},
-        kinds::{Narrow, PersistentVolume, VolumePhase},
+        kinds::{Narrow, PersistentVolume, PersistentVolumeClaim, VolumePhase},
     },
     state::Objects,
 };
@@ -19,12 +19,35 @@ pub enum ClaimProof {
     BoundElsewhere,
 }
 
+impl ClaimProof {
+    /// What a live read proves about the claim of this UID that a volume refers to; `None` if the claim is there and
+    /// may be the volume's.
+    #[must_use]
+    pub fn of(found: Option<&PersistentVolumeClaim>, uid: &Uid, volume: &VolumeName) -> Option<Self> {
+        let Some(claim) = found.filter(|claim| claim.metadata.uid == *uid) else { return Some(Self::Gone) };
+        let named = &claim.spec.volume_name;
+        (!named.is_empty() && named != volume).then_some(Self::BoundElsewhere)
+    }
+}
+
 /// What a live read said about the volume a claim is bound to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VolumeProof {
+    /// Not found.
     Gone,
-    /// Found, referring to another claim's UID (or none).
+    /// Found, referring to another claim's UID.
     OtherClaim(Uid),
+}
+
+impl VolumeProof {
+    /// What a live read proves about the volume that a claim of this UID is bound to; `None` if the volume is there and
+    /// the claim's, or nobody's.
+    #[must_use]
+    pub fn of(found: Option<&PersistentVolume>, claim: &Uid) -> Option<Self> {
+        let Some(volume) = found else { return Some(Self::Gone) };
+        let other = volume.spec.claim_ref.as_ref().filter(|reference| reference.uid != *claim)?;
+        Some(Self::OtherClaim(other.uid.clone()))
+    }
 }
 
 /// How our tables showed a volume.
@@ -142,6 +165,44 @@ impl Proofs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kube_api::kinds::ClaimRef;
+
+    #[test]
+    fn s20_s23_what_a_live_read_proves() {
+        let (gone, elsewhere) = (Some(ClaimProof::Gone), Some(ClaimProof::BoundElsewhere));
+        // the claim's UID and the volume that it names, if it is there
+        let claims = [
+            (None, gone),
+            (Some(("2", "v")), gone),
+            (Some(("1", "")), None),
+            (Some(("1", "v")), None),
+            (Some(("1", "w")), elsewhere),
+        ];
+        for (found, expected) in claims {
+            let found = found.map(|(uid, volume)| {
+                let mut claim = PersistentVolumeClaim::default();
+                (claim.metadata.uid, claim.spec.volume_name) = (uid.into(), volume.into());
+                claim
+            });
+            assert_eq!(ClaimProof::of(found.as_ref(), &"1".into(), &"v".into()), expected, "{found:?}");
+        }
+        let other = VolumeProof::OtherClaim("2".into());
+        // the UID of the claim that the volume refers to, if it is there
+        let volumes = [
+            (None, Some(VolumeProof::Gone)),
+            (Some(None), None),
+            (Some(Some("1")), None),
+            (Some(Some("2")), Some(other)),
+        ];
+        for (found, expected) in volumes {
+            let found = found.map(|uid| {
+                let mut volume = PersistentVolume::default();
+                volume.spec.claim_ref = uid.map(|uid| ClaimRef { uid: uid.into(), ..ClaimRef::default() });
+                volume
+            });
+            assert_eq!(VolumeProof::of(found.as_ref(), &"1".into()), expected, "{found:?}");
+        }
+    }
 
     #[test]
     fn s23_a_proof_is_for_the_volume_and_the_claim_it_was_made_for_as_long_as_the_volume_is_there() {

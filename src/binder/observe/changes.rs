@@ -42,7 +42,7 @@ impl Planner {
 
     /// Notes that an object changed, and whom that concerns.
     pub fn changed(&mut self, object: &ObjectRef, now: Instant) {
-        self.note_unconfirmed(object);
+        self.unconfirmed.note(object, &self.known.objects);
         match object {
             ObjectRef::Volume(name) => {
                 self.volume_changed(name, now);
@@ -151,9 +151,8 @@ impl Planner {
 
     /// The object is gone.
     fn forget(&mut self, target: &Target, now: Instant) {
-        self.record.gone(target, now);
+        self.recorder.gone(target, now);
         self.reasons.gone(target);
-        self.outbox.gone(target);
         self.second_writer.gone(target);
         if let Target::Volume(name) = target {
             self.known.plugins.volume_gone(name);

@@ -16,7 +16,7 @@ use crate::{
             view::{Plugins, Then},
         },
         planner::Planner,
-        tell::{failure::Failure, record::Looked},
+        tell::failure::Failure,
     },
     controller::retry::RetryMap,
     kube_api::{
@@ -33,56 +33,22 @@ impl Planner {
         let subject = op.subject.clone();
         let works = match &op.call {
             Call::Write(_) => result.is_ok(),
-            Call::Read { .. } => result.is_ok() && self.outbox.is_failing_to_read(&subject),
+            Call::Read { .. } => result.is_ok() && self.recorder.outbox.is_failing_to_read(&subject),
             Call::ReadClass(_) | Call::ReadOwner(_) | Call::Directory(_) => false,
         };
         self.take_outcome(op, result, now, jitter);
         match failure {
             Some(failure) => self.fails(&subject, failure, now),
-            None if works => self.works(&subject, now),
+            None if works => self.recorder.works(&subject, &mut self.reasons, now),
             None => {}
         }
     }
 
     /// A request about a claim or volume failed. It has its pause by now.
     fn fails(&mut self, subject: &Target, failure: Failure, now: Instant) {
-        let Some(shown) = self.outbox.fails(subject, failure, &self.known.objects, now) else { return };
-        self.reasons.fails(subject, shown, self.retries.until(subject), now);
-        self.record_failure(subject, now);
-    }
-
-    /// Nothing about a claim or volume fails any more.
-    pub(crate) fn works(&mut self, subject: &Target, now: Instant) {
-        if self.outbox.works(subject) {
-            self.reasons.works(subject, now);
-        }
-    }
-
-    /// A request about a claim or volume fails, and that is why it waits.
-    fn record_failure(&mut self, target: &Target, now: Instant) {
-        let attempt = self.attempt(target);
-        match target {
-            Target::Claim(key) => {
-                if let (Some(claim), Some(reason)) =
-                    (self.known.objects.claims.get(key), self.reasons.claim(key))
-                {
-                    let object = &*claim;
-                    let looked =
-                        Looked { object, reason: &**reason, before: None, attempt, is_failing: true };
-                    self.record.claim_stands(&looked, now);
-                }
-            }
-            Target::Volume(name) => {
-                if let (Some(volume), Some(reason)) =
-                    (self.known.objects.volumes.get(name), self.reasons.volume(name))
-                {
-                    let object = &*volume;
-                    let looked =
-                        Looked { object, reason: &**reason, before: None, attempt, is_failing: true };
-                    self.record.volume_stands(&looked, now);
-                }
-            }
-        }
+        let next = (self.attempt(subject), self.retries.until(subject));
+        let Self { recorder, reasons, known, .. } = self;
+        recorder.fails(subject, failure, next, (&known.objects, reasons), now);
     }
 
     /// Which attempt is the next one about a claim or volume, from 1.
@@ -110,7 +76,7 @@ impl Planner {
             }
             (Call::Write(write), Ok(answer)) => {
                 self.observe_response(answer, now);
-                self.outbox.made(&op.subject, &write.then, now);
+                self.recorder.outbox.made(&op.subject, &write.then, now);
                 // What a claim was given up for still explains why it is Lost.
                 if let Target::Claim(key) = &op.subject
                     && write.kind != WriteKind::ClaimLost
@@ -191,11 +157,11 @@ impl Planner {
             self.retries.clear(&op.subject);
         }
         let progress = self.known.plugins.answered(&op, result, &self.known.objects, now);
-        self.outbox.late(progress.late);
+        self.recorder.outbox.late(progress.late);
         if let Some(answer) = progress.answer {
             self.observe_response(answer, now);
         }
-        self.outbox.made(&op.subject, &progress.events, now);
+        self.recorder.outbox.made(&op.subject, &progress.events, now);
         match progress.then {
             Then::Look => {}
             Then::Conflicted => {
@@ -299,7 +265,7 @@ impl Planner {
             Target::Volume(_) => None,
         };
         let attempt = self.attempt(&op.subject);
-        self.record.written(op, write, result, (claim.as_deref(), attempt), now);
+        self.recorder.written(op, write, result, (claim.as_deref(), attempt), now);
     }
 
     /// Notes what a live read said about the claim a volume refers to.
@@ -312,13 +278,7 @@ impl Planner {
         jitter: f64,
     ) {
         let Target::Volume(name) = &op.subject else { return self.release(op, now) };
-        let proof = match &found {
-            Some(claim) if claim.metadata.uid == *uid => {
-                let elsewhere = !claim.spec.volume_name.is_empty() && claim.spec.volume_name != *name;
-                elsewhere.then_some(ClaimProof::BoundElsewhere)
-            }
-            _ => Some(ClaimProof::Gone),
-        };
+        let proof = ClaimProof::of(found.as_ref(), uid, name);
         let news = found.is_some_and(|claim| self.observe_response(Answer::Claim(claim), now));
         if let Some(volume) = self.known.objects.volumes.get(name)
             && let Some(proof) = proof
@@ -342,15 +302,7 @@ impl Planner {
     ) {
         let Target::Claim(key) = &op.subject else { return self.release(op, now) };
         let Some(claim) = self.known.objects.claims.get(key) else { return self.release(op, now) };
-        let proof = match &found {
-            None => Some(VolumeProof::Gone),
-            Some(volume) => match &volume.spec.claim_ref {
-                Some(reference) if reference.uid != claim.metadata.uid => {
-                    Some(VolumeProof::OtherClaim(reference.uid.clone()))
-                }
-                _ => None,
-            },
-        };
+        let proof = VolumeProof::of(found.as_ref(), &claim.metadata.uid);
         let news = found.is_some_and(|volume| self.observe_response(Answer::Volume(volume), now));
         match proof {
             Some(proof) => {

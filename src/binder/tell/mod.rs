@@ -9,6 +9,7 @@ pub(crate) mod metrics;
 pub(crate) mod outbox;
 pub(crate) mod reason;
 pub(crate) mod record;
+pub(crate) mod recorder;
 pub(crate) mod sizes;
 pub(crate) mod trails;
 pub(crate) mod transitions;

@@ -321,7 +321,7 @@ fn s14_nothing_is_released_while_another_binder_is_at_work() {
     }
     let samples = planner.plan(now).samples;
     assert!(matches!(samples.as_slice(), [Sample::Bound(..)]), "{samples:?}");
-    assert_eq!((planner.second_writer(), planner.sightings()), (None, 0));
+    assert_eq!((planner.second_writer().everywhere(), planner.second_writer().sightings()), (None, 0));
 
     let mut undone = PersistentVolume::clone(&objects.volumes.get(&name).unwrap());
     undone.status.phase = VolumePhase::Available;
@@ -332,9 +332,9 @@ fn s14_nothing_is_released_while_another_binder_is_at_work() {
     let op = only(planner.plan(now));
     assert!(matches!(op.call, Call::ReadOwner(_)), "{op:?}");
     planner.outcome(op, Ok(Answer::Owners(vec!["kube-controller-manager".to_owned()])), now, 0.0);
-    let by = planner.stand_offs().next().unwrap().to_string();
+    let by = planner.second_writer().stand_offs().next().unwrap().to_string();
     assert_eq!(by, "kube-controller-manager wrote status.phase of pv/pv");
-    assert_eq!((planner.second_writer(), planner.sightings()), (None, 1));
+    assert_eq!((planner.second_writer().everywhere(), planner.second_writer().sightings()), (None, 1));
     // The bind is repaired: that takes nothing from anybody.
     let op = only(planner.plan(now));
     assert_eq!(op.call.write_kind(), Some(WriteKind::VolumeBound));
@@ -354,7 +354,7 @@ fn s14_nothing_is_released_while_another_binder_is_at_work() {
     assert!(plan.ops.is_empty(), "{:?}", plan.ops);
     assert_eq!(planner.diagnostics().volume(&name).map(|reason| reason.code()), Some("ForeignWriter"));
     let start = now;
-    let end = planner.stand_offs().next().unwrap().until;
+    let end = planner.second_writer().stand_offs().next().unwrap().until;
     while plan.wake_at.unwrap() < end {
         let then = plan.wake_at.unwrap();
         plan = planner.plan(then);
