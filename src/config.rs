@@ -19,7 +19,7 @@ use thiserror::Error;
 pub use controllers::Controllers;
 
 use crate::{
-    attach_detach::{AttachDetachOptions, act::in_flight::ATTACHMENT_CALLS, decide::force::ForcePolicy},
+    attach_detach::{AttachDetachOptions, act::in_flight::ATTACHMENT_CALLS, options::ForcePolicy},
     binder::{BinderOptions, plugins},
     cli::{ContentType, RunArgs},
     http,

@@ -11,8 +11,9 @@ use std::{alloc::System, ops::Range, sync::Arc, time::Duration};
 use k8s_openapi::jiff::Timestamp;
 use mooring::{
     attach_detach::{
+        AttachDetachOptions,
         clock::Clock,
-        controller::{AttachDetachOptions, Controller},
+        controller::Controller,
         desired::volume_name::VolumeId,
         tell::{metrics::AttachDetachMetrics, reporter::Reporter},
     },

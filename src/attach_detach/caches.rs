@@ -15,13 +15,15 @@ use super::{
         unpublishing::Sequence,
     },
     clock::Clock,
-    decide::{force::ForcePolicy, multi_attach::Exclusivity, scope::Scope},
+    decide::{exclusivity::Exclusivity, scope::Scope},
     desired::{
         attach_required::AttachRequired,
         populator,
         state::{DesiredAttachment, DesiredPod, DesiredState, Unresolved},
         volume_name::VolumeId,
     },
+    known::Known,
+    options::ForcePolicy,
     queue::{Key, Surveyed, WorkQueue},
     tell::metrics::Planned,
 };
@@ -76,21 +78,6 @@ pub enum Learnt {
     Detached(VolumeId, NodeName),
     /// Another party has changed the list of the node object of this UID (S14).
     ListChanged(NodeName, Uid),
-}
-
-/// What is known at one moment, as a view: for those parts of the controller that take note of it, or tell it.
-#[derive(Clone, Copy, Debug)]
-pub struct Known<'a> {
-    /// The tables.
-    pub objects: &'a Objects,
-    /// Desired state.
-    pub desired: &'a DesiredState,
-    /// Actual state.
-    pub actual: &'a ActualState,
-    /// The time of this process.
-    pub clock: &'a Clock,
-    /// That moment.
-    pub now: Instant,
 }
 
 impl Caches {

@@ -6,12 +6,14 @@ use tokio::time::Instant;
 
 use super::{
     act::calls::{self, AttachmentRequest},
-    actual::{state::ReportAsAttached, unpublishing::Unpublishing},
+    actual::{
+        state::{ForceReason, ReportAsAttached},
+        unpublishing::Unpublishing,
+    },
     controller::Controller,
     decide::{
-        csi::{Step, Verdict},
-        force::ForceReason,
         scope::Scope,
+        verdict::{Step, Verdict},
     },
     desired::volume_name::VolumeId,
     tell::{announcer::AFTER_LOSS, report::Forced},

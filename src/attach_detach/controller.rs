@@ -18,9 +18,9 @@ use super::{
         state::{ActualState, Operation},
         unpublishing::Sequence,
     },
-    caches::{Caches, Known, Learnt},
+    caches::{Caches, Learnt},
     clock::Clock,
-    decide::{force::ForcePolicy, scope::Scope},
+    decide::scope::Scope,
     desired::volume_name::VolumeId,
     guard::{
         blocks::{Blocks, Grace, UnreadableAttachments},
@@ -28,9 +28,11 @@ use super::{
         force_timers::{ForceTimers, TimersConfigMap},
         second_writer::SecondController,
     },
+    known::Known,
+    options::{AttachDetachOptions, ForcePolicy},
     queue::WorkQueue,
     tell::{
-        metrics::Ending,
+        phases::Ending,
         recorder::Recorder,
         report::{Line, Report, Reports},
     },
@@ -55,19 +57,6 @@ pub struct Effects {
     pub events: Vec<Event>,
     /// What to count, log, trace and show.
     pub reports: Reports,
-}
-
-/// What the operator may choose.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AttachDetachOptions {
-    /// When a detach may be forced.
-    pub force: ForcePolicy,
-    /// How often everything is looked at although nothing happened; `None` for never.
-    pub sweep_period: Option<Duration>,
-    /// How many requests for volumes on nodes may be under way; `None` for
-    /// [`ATTACHMENT_CALLS`](super::act::in_flight::ATTACHMENT_CALLS). Fewer where requests are rationed: a detach that
-    /// is decided must be sent at once, or a pod that comes back meanwhile is too late to stop it (S15).
-    pub attachment_calls: Option<usize>,
 }
 
 /// Desired state, actual state, and what is dirty. A clone shares the tables; see [`Self::fork`].

@@ -16,11 +16,12 @@ use tokio::time::Instant;
 
 use super::{
     act::calls::{Answer, AttachmentRequest, Call, Outcome},
-    actual::identification,
+    actual::{identification, state::ForceReason},
     clock::Clock,
-    controller::{AttachDetachOptions, Controller},
-    decide::{csi::Waiting, force::ForceReason},
+    controller::Controller,
+    decide::verdict::Waiting,
     desired::{state::WhyUnresolved, volume_name::VolumeId},
+    options::AttachDetachOptions,
     tell::{
         diagnostics::State,
         report::{Forced, Judged, Report},

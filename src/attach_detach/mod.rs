@@ -17,7 +17,7 @@
 //!
 //! [`caches`] are both states and the work [`queue`] that they feed; they take changes in. [`controller`] hands what is
 //! [learnt](caches::Learnt) by that to the parts that remember something else: dispatcher, recorder, second controller,
-//! force-detach timers, which are handed what they need to see ([`Known`](caches::Known)). [`planning`] gives the volumes
+//! force-detach timers, which are handed what they need to see ([`Known`](known::Known)). [`planning`] gives the volumes
 //! of the queue their [`turn`]; [`commit`] does what follows from a verdict; [`AttachDetach`] is all of that at run time.
 
 pub mod act;
@@ -30,6 +30,8 @@ pub mod decide;
 pub mod desired;
 pub mod dry_run;
 pub mod guard;
+mod known;
+pub mod options;
 mod planning;
 mod queue;
 mod stand_off;
@@ -38,6 +40,6 @@ mod subsystem;
 pub mod tell;
 mod turn;
 
-pub use controller::AttachDetachOptions;
 pub use guard::force_timers::TimersConfigMap;
+pub use options::AttachDetachOptions;
 pub use subsystem::AttachDetach;

@@ -11,10 +11,10 @@ use super::{
     actual::state::AttachmentCall,
     controller::Controller,
     decide::{
-        csi::{Step, Verdict},
-        multi_attach::Exclusivity,
+        exclusivity::Exclusivity,
         reconciler::{self, VolumeView},
         scope::Scope,
+        verdict::{Step, Verdict},
     },
     desired::volume_name::VolumeId,
     queue::AT_ONCE,

@@ -16,8 +16,9 @@ use super::{
     },
     actual::unpublishing::Sequence,
     clock::Clock,
-    controller::{AttachDetachOptions, Controller, Effects},
+    controller::{Controller, Effects},
     guard::{evidence::Target, force_timers::TimersConfigMap},
+    options::AttachDetachOptions,
     tell::{
         backlog, diagnostics::Diagnostics, metrics::AttachDetachMetrics, report::Reports, reporter::Reporter,
     },

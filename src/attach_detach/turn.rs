@@ -7,14 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     actual::identification::is_exclusive_by_attachments,
-    caches::Known,
-    decide::{
-        csi::Verdict,
-        multi_attach::{Exclusive, Exclusivity},
-        reconciler,
-        scope::Scope,
-    },
+    decide::{exclusivity::Exclusivity, multi_attach::Exclusive, reconciler, scope::Scope, verdict::Verdict},
     desired::{state::DesiredAttachment, volume_name::VolumeId},
+    known::Known,
     queue::AT_ONCE,
 };
 use crate::{kube_api::ids::NodeName, state::VecMap};

@@ -7,7 +7,7 @@ use super::snapshot::Snapshot;
 use crate::{
     attach_detach::{
         self, AttachDetachOptions,
-        decide::csi::Waiting,
+        decide::verdict::Waiting,
         desired::volume_name::VolumeId,
         dry_run::{NextWrite, NodeVolumeOutlook},
         tell::diagnostics::State,

@@ -11,8 +11,8 @@ use crate::{
         decide::scope::Scope,
         desired::volume_name::VolumeId,
         tell::{
-            metrics::{AttachDetachMetrics, Counted, Ending},
-            phases::{Phase, PhaseDuration, Span},
+            metrics::{AttachDetachMetrics, Counted},
+            phases::{Ending, Phase, PhaseDuration, Span},
         },
     },
     binder::{

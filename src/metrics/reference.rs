@@ -12,7 +12,7 @@ use super::{
     slis::Slis,
 };
 use crate::{
-    attach_detach::{AttachDetach, AttachDetachOptions, decide::csi::Waiting, tell::phases::Phase},
+    attach_detach::{AttachDetach, AttachDetachOptions, decide::verdict::Waiting, tell::phases::Phase},
     binder::{Binder, BinderOptions, act::write::WriteKind, tell::latency::BindMode},
     http::Measures,
     kube_api::{

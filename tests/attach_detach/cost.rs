@@ -8,10 +8,11 @@ use k8s_openapi::jiff::Timestamp;
 use libtest_mimic::{Failed, Trial};
 use mooring::{
     attach_detach::{
+        AttachDetachOptions,
         act::calls::Call,
         actual::unpublishing::Sequence,
         clock::Clock,
-        controller::{AttachDetachOptions, Controller},
+        controller::Controller,
         desired::volume_name::VolumeId,
         tell::{metrics::AttachDetachMetrics, reporter::Reporter},
     },

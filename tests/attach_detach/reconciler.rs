@@ -11,17 +11,16 @@ use mooring::{
             unpublishing::{Sequence, Unpublishing},
         },
         decide::{
-            csi::Step,
-            force::ForcePolicy,
             multi_attach::Exclusive,
             reconciler::{VolumeView, plan},
             scope::Scope,
+            verdict::{StandOff, Step},
         },
         desired::{
             state::{AttachSource, DesiredAttachment, DesiredPod, DesiredState, DesiredVolume, PodFacts},
             volume_name::VolumeId,
         },
-        guard::blocks::StandOff,
+        options::ForcePolicy,
     },
     controller::in_doubt::InDoubt,
     kube_api::{

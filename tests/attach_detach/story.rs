@@ -13,12 +13,12 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use libtest_mimic::{Failed, Trial};
 use mooring::{
     attach_detach::{
-        TimersConfigMap,
+        AttachDetachOptions, TimersConfigMap,
         act::calls::{Answer, AttachmentRequest, Call, Outcome},
         clock::Clock,
-        controller::{AttachDetachOptions, Controller},
-        decide::force::ForcePolicy,
+        controller::Controller,
         guard::evidence::Target,
+        options::ForcePolicy,
         tell::{diagnostics::NodeVolumeKey, metrics::AttachDetachMetrics, reporter::Reporter},
     },
     kube_api::{

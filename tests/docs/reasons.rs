@@ -48,7 +48,7 @@ const GROUPS: [Group; 8] = [
     },
     Group {
         title: "Attachments: a volume on a node",
-        sources: &[("src/attach_detach/decide/csi.rs", "impl Waiting ")],
+        sources: &[("src/attach_detach/decide/verdict.rs", "impl Waiting ")],
         added: &["Attached", "AttachNotRequired", "AttacherNotSeen", "DriverNotRegistered"],
     },
     Group {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use kube::{Client, client::Body};
 use mooring::{
-    attach_detach::{self, AttachDetachOptions, decide::csi::Waiting, dry_run::NextWrite},
+    attach_detach::{self, AttachDetachOptions, decide::verdict::Waiting, dry_run::NextWrite},
     binder::{self, BinderOptions},
     explain::{
         read::{Reader, Reading},

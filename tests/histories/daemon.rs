@@ -12,10 +12,11 @@ use std::{
 use fastrand::Rng;
 use mooring::{
     attach_detach::{
+        AttachDetachOptions,
         act::calls::{Answer, AttachmentRequest, Call, Outcome},
         actual::unpublishing::Sequence,
         clock::Clock,
-        controller::{AttachDetachOptions, Controller},
+        controller::Controller,
         desired::volume_name::VolumeId,
         guard::force_timers::TimersConfigMap,
         tell::{metrics::AttachDetachMetrics, reporter::Reporter},

@@ -17,7 +17,7 @@ use crate::{
         controller::Controller,
         desired::volume_name::VolumeId,
         guard::{evidence::Target, force_timers::Candidate},
-        tell::{metrics::Ending, report::Line},
+        tell::{phases::Ending, report::Line},
     },
     kube_api::{
         call::CallError,

@@ -113,9 +113,9 @@ pub(in crate::attach_detach) mod tests {
         attach_detach::{
             actual::state::{AttachmentCall, ReportAsAttached},
             clock::Clock,
-            controller::AttachDetachOptions,
             decide::scope::Scope,
             desired::volume_name::VolumeId,
+            options::AttachDetachOptions,
         },
         controller::in_doubt::InDoubt,
         kube_api::{

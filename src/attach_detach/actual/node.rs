@@ -9,7 +9,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::node_requests::NodeRequests;
 use crate::{
-    attach_detach::{decide::force::ForcePolicy, desired::volume_name::VolumeId},
+    attach_detach::{desired::volume_name::VolumeId, options::ForcePolicy},
     kube_api::kinds::{Node, NodeInfo},
 };
 

@@ -23,8 +23,8 @@ use unidentified::Unidentified;
 pub use answers::{Found, Told};
 pub use attachments::Candidates;
 pub use node_volume::{
-    AttachmentCall, Deletion, Desire, KnownAttachment, Listed, NodeVolume, Operation, ReportAsAttached,
-    Uncertain, WhyRead,
+    AttachmentCall, Deletion, Desire, ForceReason, KnownAttachment, Listed, NodeVolume, Operation,
+    ReportAsAttached, Uncertain, WhyRead,
 };
 
 use super::{
@@ -33,7 +33,7 @@ use super::{
 };
 use crate::{
     attach_detach::{
-        decide::{force::ForcePolicy, multi_attach::Exclusivity, scope::Scope},
+        decide::{exclusivity::Exclusivity, scope::Scope},
         desired::volume_name::{VolumeId, VolumeKind},
     },
     kube_api::ids::{AttachmentName, NodeName},

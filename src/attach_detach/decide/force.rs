@@ -4,56 +4,16 @@
 //! in-use check and nothing else: the volume is taken off the node's status first, and an exclusive
 //! volume goes nowhere else before its attachment is gone (S1, S2, S4).
 
-use std::time::Duration;
-
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 
-use crate::attach_detach::actual::{node::NodeState, state::NodeVolume};
-
-/// When to force.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ForcePolicy {
-    /// Whether time alone may force. KCM: `--disable-force-detach-on-timeout`.
-    pub on_timeout: bool,
-    /// How long a node that is not Ready is waited for. KCM: reconciler, `maxWaitForUnmountDuration`,
-    /// six minutes.
-    pub unready: Duration,
-    /// How long a node whose object is gone is waited for: its absence does not prove its kubelet dead
-    /// (H9), so the default is the same.
-    pub gone: Duration,
-}
-
-impl Default for ForcePolicy {
-    fn default() -> Self {
-        let six_minutes = Duration::from_mins(6);
-        Self { on_timeout: true, unready: six_minutes, gone: six_minutes }
-    }
-}
-
-/// Why a detach was forced; a label of KCM's metric.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub enum ForceReason {
-    /// The node was not Ready, and no pod needed the volume there, for long enough.
-    Timeout,
-    /// The node bears the taint by which an operator declares it off.
-    OutOfService,
-    /// Another machine has borne the node's name for so long, and of the first one, which may have the volume,
-    /// nothing more will be heard under it.
-    AnotherMachine,
-}
-
-impl ForceReason {
-    /// Value of the label `reason`.
-    #[must_use]
-    pub fn label(self) -> &'static str {
-        match self {
-            // KCM has no other word for what time decides.
-            Self::Timeout | Self::AnotherMachine => "timeout",
-            Self::OutOfService => "out-of-service",
-        }
-    }
-}
+use crate::attach_detach::{
+    actual::{
+        node::NodeState,
+        state::{ForceReason, NodeVolume},
+    },
+    options::ForcePolicy,
+};
 
 /// Why a detach is not forced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -101,7 +61,7 @@ pub fn force(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::{sync::Arc, time::Duration};
 
     use super::*;
     use crate::{

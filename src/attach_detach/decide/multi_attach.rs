@@ -8,7 +8,10 @@
 
 use std::collections::BTreeMap;
 
-use super::csi::{ConflictingNode, Verdict, Waiting};
+use super::{
+    exclusivity::Leaders,
+    verdict::{ConflictingNode, Verdict},
+};
 use crate::{
     attach_detach::{
         actual::{
@@ -17,30 +20,9 @@ use crate::{
         },
         desired::{state::DesiredAttachment, volume_name::VolumeId},
     },
-    kube_api::ids::{NodeName, PodKey},
+    kube_api::ids::NodeName,
     state::VecMap,
 };
-
-/// What was found when all nodes of a volume were last looked at; it is not known when something may have changed that.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub enum Exclusivity {
-    /// All nodes are to be judged.
-    #[default]
-    Unknown,
-    /// All who need or have it say that it may be on several nodes.
-    Shared,
-    /// It may be on one node at a time, and these are in the way of the others.
-    Exclusive(Box<Leaders>),
-}
-
-/// What events of the nodes that wait for an exclusive volume say.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Leaders {
-    /// Nodes that hold it, what each waits for, and the pods that need it there.
-    holders: Vec<(NodeName, Option<Waiting>, Vec<PodKey>)>,
-    /// Whose turn it is if no node has it.
-    first: Option<NodeName>,
-}
 
 /// Who has, or is to have, a volume that may be on one node at a time only.
 #[derive(Clone, Debug)]

@@ -8,8 +8,9 @@
 use tokio::time::Instant;
 
 use super::{
-    csi::{NodeVolumeView, Verdict, Waiting, give_up, still_in_use, wait},
+    detach::{give_up, still_in_use},
     force::force,
+    verdict::{NodeVolumeView, Verdict, Waiting, wait},
 };
 use crate::attach_detach::{actual::state::ReportAsAttached, desired::state::DesiredAttachment};
 

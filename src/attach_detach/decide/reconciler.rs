@@ -10,10 +10,10 @@ use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::{
-    csi::{self, NodeVolumeView, Verdict},
-    force::ForcePolicy,
+    csi,
     multi_attach::Exclusive,
     scope::Scope,
+    verdict::{NodeVolumeView, StandOff, Verdict},
 };
 use crate::{
     attach_detach::{
@@ -22,7 +22,7 @@ use crate::{
             state::{NodeVolume, VolumeState},
         },
         desired::{state::DesiredAttachment, volume_name::VolumeId},
-        guard::blocks::StandOff,
+        options::ForcePolicy,
     },
     kube_api::ids::NodeName,
     state::VecMap,

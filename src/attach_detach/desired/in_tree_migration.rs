@@ -9,7 +9,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::volume_source::SourceError;
+use super::source_error::SourceError;
 use crate::kube_api::{
     kinds::{AwsElasticBlockStore, AzureDisk, AzureFile, ClaimRef, GcePersistentDisk, InTreeSource, Meta},
     text::{Text, TextList},

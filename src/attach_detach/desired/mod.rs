@@ -2,6 +2,7 @@
 //!
 //! * [`populator`]: from a pod and what it leads to, the volumes that it needs
 //! * [`volume_source`]: what a volume source is to attach/detach; access modes
+//! * [`source_error`]: what is wrong with one
 //! * [`in_tree_migration`]: in-tree sources as the CSI volumes that they are today
 //! * [`volume_name`]: the unique volume name and the name of the VolumeAttachment
 //! * [`attach_required`]: whether the volumes of a driver are to be attached
@@ -10,6 +11,7 @@
 pub mod attach_required;
 pub mod in_tree_migration;
 pub mod populator;
+pub mod source_error;
 pub mod state;
 pub mod volume_name;
 pub mod volume_source;

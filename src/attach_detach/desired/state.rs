@@ -13,7 +13,7 @@ use arcstr::ArcStr;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
-use super::{volume_name::VolumeId, volume_source::SourceError};
+use super::{source_error::SourceError, volume_name::VolumeId};
 use crate::{
     kube_api::{
         ids::{ClaimKey, DriverName, NodeName, PodKey, Uid, VolumeName},

@@ -7,16 +7,16 @@
 use std::{
     collections::{BTreeMap, HashMap},
     mem,
-    sync::Arc,
     time::Duration,
 };
 
-use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::second_writer::SecondController;
 use crate::{
-    attach_detach::{actual::state::ActualState, caches::Known, desired::volume_name::VolumeId},
+    attach_detach::{
+        actual::state::ActualState, decide::verdict::StandOff, desired::volume_name::VolumeId, known::Known,
+    },
     controller::second_writer,
     kube_api::{
         ids::{AttachmentName, NodeName},
@@ -24,23 +24,6 @@ use crate::{
     },
     state::{Objects, VecMap},
 };
-
-/// Why nothing is taken away from nodes or drivers for now.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum StandOff {
-    /// Another controller does our work, or another party writes to the node again and again (S14): who, and what.
-    ForeignWriter {
-        /// Who wrote what.
-        by: Arc<str>,
-        /// When it ends, unless another such write is seen, by this process' clock.
-        until: Timestamp,
-    },
-    /// The cluster was restored from a backup: what it says may be of the past (E11).
-    Restored {
-        /// Until when, by this process' clock.
-        until: Timestamp,
-    },
-}
 
 /// Which volumes are held up by VolumeAttachments that cannot be read. Of one that was never read, only its name
 /// tells which volume on which node it is about, and only by computing the names of all nodes: that is done once
@@ -184,16 +167,14 @@ impl<'a> Blocks<'a> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::{collections::BTreeSet, sync::Arc};
 
+    use k8s_openapi::jiff::Timestamp;
     use serde_json::json;
 
     use super::*;
     use crate::{
-        attach_detach::{
-            clock::Clock,
-            controller::{AttachDetachOptions, Controller},
-        },
+        attach_detach::{clock::Clock, controller::Controller, options::AttachDetachOptions},
         kube_api::{ids::ResourceVersion, kinds::ObjectRef},
     };
 

@@ -13,8 +13,8 @@ use crate::{
     attach_detach::{
         act::calls::Call,
         actual::state::{AttachmentCall, Deletion, NodeVolume},
-        caches::Known,
         clock::Clock,
+        known::Known,
         tell::report::{Line, Report},
     },
     controller::second_writer::{Asks, Changes, Owner, SecondWriters, StandOff, Target as _, seconds},
@@ -255,7 +255,7 @@ mod tests {
         attach_detach::{
             act::{calls::Answer, status_updater::tests::controller},
             actual::state::{Listed, ReportAsAttached, Uncertain},
-            decide::csi::Verdict,
+            decide::verdict::Verdict,
             tell::{metrics::AttachDetachMetrics, reporter::Reporter},
         },
         metrics::{Alarms, Metrics},

@@ -25,12 +25,7 @@ use crate::{
 };
 use lanes::Lanes;
 use survey::Survey;
-pub use survey::Surveyed;
-
-/// So many volumes on nodes are judged, and so many nodes and objects looked at, before what came in meanwhile is
-/// taken. Without optimisation one took 0.16 ms at most where that was measured, so a turn is 50 ms (L15), and with it
-/// a tenth of that. A volume on more nodes has several turns.
-pub const AT_ONCE: usize = 300;
+pub use survey::{AT_ONCE, Surveyed};
 
 /// What is looked at when it is time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

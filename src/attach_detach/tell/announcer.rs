@@ -18,9 +18,12 @@ use super::{
 use crate::{
     attach_detach::{
         actual::state::{ActualState, NodeVolume, ReportAsAttached},
-        caches::Known,
-        decide::csi::{self, Verdict, Waiting},
+        decide::{
+            csi,
+            verdict::{Verdict, Waiting},
+        },
         desired::{state::DesiredState, volume_name::VolumeId},
+        known::Known,
     },
     controller::event_dedup::Recorded,
     kube_api::{

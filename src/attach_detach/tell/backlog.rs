@@ -15,7 +15,7 @@ use prometheus::{
 use super::diagnostics::Diagnostics;
 use crate::{
     attach_detach::{
-        decide::{csi::Waiting, force::Unforced},
+        decide::{force::Unforced, verdict::Waiting},
         desired::volume_name::VolumeKind,
     },
     kube_api::kinds::VolumeAttachment,

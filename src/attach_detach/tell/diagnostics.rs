@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use crate::{
     attach_detach::{
         actual::state::{AttachmentCall, NodeVolume},
-        decide::csi::Waiting,
+        decide::verdict::Waiting,
         desired::{
             state::{Unresolved, WhyUnresolved},
             volume_name::VolumeId,
@@ -431,8 +431,8 @@ mod tests {
     use crate::{
         attach_detach::{
             actual::state::{Deletion, Listed, Uncertain},
-            decide::{csi::ConflictingNode, force::Unforced},
-            desired::{state::WhyUnresolved, volume_source::SourceError},
+            decide::{force::Unforced, verdict::ConflictingNode},
+            desired::{source_error::SourceError, state::WhyUnresolved},
         },
         kube_api::ids::{ClaimKey, DriverName},
     };

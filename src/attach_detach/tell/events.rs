@@ -6,10 +6,8 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::{
     attach_detach::{
-        decide::{
-            csi::Waiting,
-            force::{ForceReason, Unforced},
-        },
+        actual::state::ForceReason,
+        decide::{force::Unforced, verdict::Waiting},
         desired::{
             state::{DesiredAttachment, PodFacts},
             volume_name::{VolumeId, VolumeKind},

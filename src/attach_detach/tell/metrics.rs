@@ -8,12 +8,12 @@ use std::{
 use prometheus::{Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts};
 use tokio::time::Instant;
 
-use super::end_to_end::EndToEnd;
+use super::{end_to_end::EndToEnd, phases::Ending};
 use crate::{
     attach_detach::{
         act::calls::{AttachmentRequest, Call},
-        actual::state::Operation,
-        decide::{csi::Waiting, force::ForceReason, scope::Scope},
+        actual::state::{ForceReason, Operation},
+        decide::{scope::Scope, verdict::Waiting},
         desired::volume_name::{VolumeId, VolumeKind},
         guard::evidence::Evidence,
     },
@@ -32,15 +32,6 @@ const SECOND_CONTROLLER: &str = "second_attach_detach_controller";
 
 /// The alarm that how long detaches have waited cannot be kept for a successor (S6).
 const FORCE_TIMERS: &str = "force_detach_timers";
-
-/// How an operation ended, as a label value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
-    /// It did what it should.
-    Success,
-    /// It did not; KCM knows no other failure.
-    Failure,
-}
 
 /// What is looked at, as a label value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,6 +4,7 @@
 //! * [`recorder`]: the way in, for all that happens; [`announcer`], [`waits`]: which events are recorded when, and how
 //!   often
 //! * [`report`], [`reporter`]: what a plan has to say to operators, and what becomes of it
+//! * [`timers`]: what there is to log of the force-detach timers
 //! * [`diagnostics`]: `/debug/attach-detach`: what waits for what, since when
 //! * [`reason`]: a sentence for each reason
 //! * [`transitions`]: a log line for each change of a volume on a node
@@ -21,6 +22,7 @@ pub(super) mod reason;
 pub(super) mod recorder;
 pub mod report;
 pub mod reporter;
+pub(super) mod timers;
 mod traces;
 mod transitions;
 mod waits;

@@ -8,14 +8,10 @@ use std::{collections::HashMap, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{
-    metrics::Ending,
-    report::{Ended, Progress},
-};
 use crate::{
     attach_detach::{
         actual::state::{AttachmentCall, NodeVolume, Operation},
-        decide::csi::Waiting,
+        decide::verdict::Waiting,
         desired::volume_name::VolumeId,
     },
     kube_api::ids::NodeName,
@@ -164,6 +160,37 @@ pub struct Look {
     pub ours: bool,
     /// Whether the detach is forced.
     pub forced: bool,
+}
+
+/// How an operation ended, as a label value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// It did what it should.
+    Success,
+    /// It did not; KCM knows no other failure.
+    Failure,
+}
+
+/// How an operation ended, and what it took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::attach_detach) struct Ended {
+    pub(super) operation: Operation,
+    pub(super) ending: Ending,
+    pub(super) migrated: bool,
+    pub(super) took: Duration,
+}
+
+/// A look at a volume on a node whose phases are measured.
+#[derive(Clone, Debug)]
+pub(in crate::attach_detach) struct Progress {
+    /// What was seen.
+    pub(super) look: Look,
+    /// Whether this operation was under way before.
+    pub(super) was_under_way: bool,
+    /// Whether it is now.
+    pub(super) is_under_way: bool,
+    /// The phases that ended.
+    pub(super) durations: Vec<PhaseDuration>,
 }
 
 impl OperationTimer {

@@ -7,7 +7,7 @@ use std::fmt;
 use k8s_openapi::jiff::Timestamp;
 
 use crate::attach_detach::{
-    decide::{csi::Waiting, force::Unforced},
+    decide::{force::Unforced, verdict::Waiting},
     desired::state::WhyUnresolved,
 };
 

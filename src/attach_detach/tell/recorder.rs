@@ -16,24 +16,23 @@ use super::{
     announcer::{Announcer, LONG, News, Others, Topic},
     diagnostics::State,
     events::{self, Announcement},
-    metrics::{Counted, Ending, Planned},
-    phases::{Look, Phase, Phases, is_ours},
+    metrics::{Counted, Planned},
+    phases::{Ending, Look, Phase, Phases, is_ours},
     report::{Forced, Judged, Line, Report, Reports},
     waits::Waits,
 };
 use crate::{
     attach_detach::{
-        actual::state::{ActualState, AttachmentCall, NodeVolume, Operation},
-        caches::Known,
+        actual::state::{ActualState, AttachmentCall, ForceReason, NodeVolume, Operation},
         decide::{
-            csi::{Verdict, Waiting},
-            force::ForceReason,
             scope::Scope,
+            verdict::{Verdict, Waiting},
         },
         desired::{
             state::{AttachSource, DesiredAttachment},
             volume_name::{VolumeId, VolumeKind},
         },
+        known::Known,
     },
     kube_api::{
         call::CallError,

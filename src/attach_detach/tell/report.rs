@@ -3,21 +3,22 @@
 //! In: facts, as they are planned or learnt. Out: [`Reports`], which the [reporter](super::reporter) turns into
 //! metrics, log lines, traces and the debug page when the plan is carried out.
 
-use std::{collections::BTreeMap, mem, time::Duration};
+use std::{collections::BTreeMap, mem};
 
 use serde_json::Value;
 
 use super::{
     diagnostics::State,
-    metrics::{Counted, Ending, Planned},
-    phases::{Look, PhaseDuration},
+    metrics::{Counted, Planned},
+    phases::{Ended, Progress},
+    timers::Said,
 };
 use crate::{
     attach_detach::{
-        actual::state::Operation,
-        decide::{csi::Waiting, force::ForceReason, scope::Scope},
+        actual::state::ForceReason,
+        decide::{scope::Scope, verdict::Waiting},
         desired::{state::Unresolved, volume_name::VolumeId},
-        guard::{evidence::Evidence, force_timers::Said},
+        guard::evidence::Evidence,
     },
     kube_api::{
         call::CallError,
@@ -25,28 +26,6 @@ use crate::{
     },
 };
 use tokio::time::Instant;
-
-/// How an operation ended, and what it took.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::attach_detach) struct Ended {
-    pub(super) operation: Operation,
-    pub(super) ending: Ending,
-    pub(super) migrated: bool,
-    pub(super) took: Duration,
-}
-
-/// A look at a volume on a node whose phases are measured.
-#[derive(Clone, Debug)]
-pub(in crate::attach_detach) struct Progress {
-    /// What was seen.
-    pub(super) look: Look,
-    /// Whether this operation was under way before.
-    pub(super) was_under_way: bool,
-    /// Whether it is now.
-    pub(super) is_under_way: bool,
-    /// The phases that ended.
-    pub(super) durations: Vec<PhaseDuration>,
-}
 
 /// A verdict, as it is shown.
 #[derive(Clone, Debug)]

@@ -10,15 +10,17 @@ use super::{
     diagnostics::{Diagnostics, NodeVolumeWait, State},
     end_to_end::EndToEnd,
     metrics::{AttachDetachMetrics, Planned},
-    report::{Forced, Judged, Line, Progress, Report, Reports},
+    phases::Progress,
+    report::{Forced, Judged, Line, Report, Reports},
+    timers::Said,
     traces,
     transitions::{Stood, log_change, named, named_pod},
 };
 use crate::{
     attach_detach::{
-        decide::{csi::Waiting, force::ForceReason},
+        actual::state::ForceReason,
+        decide::verdict::Waiting,
         desired::{state::Unresolved, volume_name::VolumeId},
-        guard::force_timers::Said,
     },
     controller::diagnostics::Reason,
     kube_api::{

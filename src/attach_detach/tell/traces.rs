@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 
-use super::{phases::Look, report::Progress};
+use super::phases::{Look, Progress};
 use crate::{
     attach_detach::{actual::state::Operation, desired::volume_name::VolumeId},
     kube_api::ids::NodeName,

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use tokio::time::Instant;
 
 use crate::{
-    attach_detach::{decide::csi::Waiting, desired::volume_name::VolumeId},
+    attach_detach::{decide::verdict::Waiting, desired::volume_name::VolumeId},
     kube_api::ids::NodeName,
     state::give_back_room,
 };

@@ -168,7 +168,7 @@ mod tests {
     use crate::kube_api::kinds::ClaimRef;
 
     #[test]
-    fn s20_s23_what_a_live_read_proves() {
+    fn s23_what_a_live_read_proves() {
         let (gone, elsewhere) = (Some(ClaimProof::Gone), Some(ClaimProof::BoundElsewhere));
         // the claim's UID and the volume that it names, if it is there
         let claims = [

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     attach_detach::{
-        decide::{csi::Waiting, force::Unforced},
+        decide::{force::Unforced, verdict::Waiting},
         desired::{state::WhyUnresolved, volume_name::VolumeId},
         dry_run::{NextWrite, NodeVolumeOutlook, Outlook},
         tell::diagnostics::State,

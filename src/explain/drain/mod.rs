@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     attach_detach::{
-        decide::{csi::Waiting, force::Unforced},
+        decide::{force::Unforced, verdict::Waiting},
         desired::volume_name::VolumeId,
         dry_run::Outlook,
     },

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     attach_detach::{
-        decide::{csi::Waiting, force::Unforced},
+        decide::{force::Unforced, verdict::Waiting},
         desired::{state::WhyUnresolved, volume_name::VolumeKind},
     },
     controller::diagnostics::WallClock,

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use super::{Effect, Story, When, later, remove};
 use crate::{
     attach_detach::{
-        decide::{csi::Waiting, force::Unforced},
+        decide::{force::Unforced, verdict::Waiting},
         desired::volume_name::VolumeId,
         dry_run::{NextWrite, Outlook},
     },

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{Story, When, later, nodes, remove};
 use crate::{
-    attach_detach::decide::csi::Waiting,
+    attach_detach::decide::verdict::Waiting,
     binder::{act::write::WriteKind, tell::reason::VolumeReason},
     explain::{
         age,

@@ -6,12 +6,11 @@
 use std::{mem, sync::Arc};
 
 use k8s_openapi::jiff::Timestamp;
+use serde::Serialize;
 use tokio::time::Instant;
 
 use crate::{
-    attach_detach::{
-        actual::unpublishing::Unpublishing, decide::force::ForceReason, desired::volume_name::VolumeKind,
-    },
+    attach_detach::{actual::unpublishing::Unpublishing, desired::volume_name::VolumeKind},
     controller::retry::Retry,
     kube_api::{
         ids::{AttachmentName, ResourceVersion, Uid},
@@ -131,6 +130,30 @@ pub enum Operation {
     Attach,
     /// From its delete to its absence.
     Detach,
+}
+
+/// Why a detach was forced; a label of KCM's metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub enum ForceReason {
+    /// The node was not Ready, and no pod needed the volume there, for long enough.
+    Timeout,
+    /// The node bears the taint by which an operator declares it off.
+    OutOfService,
+    /// Another machine has borne the node's name for so long, and of the first one, which may have the volume,
+    /// nothing more will be heard under it.
+    AnotherMachine,
+}
+
+impl ForceReason {
+    /// Value of the label `reason`.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            // KCM has no other word for what time decides.
+            Self::Timeout | Self::AnotherMachine => "timeout",
+            Self::OutOfService => "out-of-service",
+        }
+    }
 }
 
 /// A request in flight for one volume on a node.

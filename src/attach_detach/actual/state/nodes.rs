@@ -9,10 +9,12 @@ use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::{
-    ActualState, ForcePolicy, Listed, NodeState, ReportAsAttached, Sequence, Unpublished, Unpublishing,
-    VolumeId,
+    ActualState, Listed, NodeState, ReportAsAttached, Sequence, Unpublished, Unpublishing, VolumeId,
 };
-use crate::kube_api::{ids::NodeName, kinds::Node};
+use crate::{
+    attach_detach::options::ForcePolicy,
+    kube_api::{ids::NodeName, kinds::Node},
+};
 
 impl ActualState {
     /// Takes a node as last seen, or its absence. Returns the volumes for which something changed.

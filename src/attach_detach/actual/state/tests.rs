@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::{
+    attach_detach::options::ForcePolicy,
     controller::in_doubt::InDoubt,
     kube_api::{
         ids::{DriverName, ResourceVersion, VolumeName},

@@ -5,10 +5,12 @@
 
 use serde_json::json;
 
-use super::Said;
-use crate::kube_api::{
-    call::{CallError, Request, Verb},
-    kinds::{ConfigMap, Meta},
+use crate::{
+    attach_detach::tell::timers::Said,
+    kube_api::{
+        call::{CallError, Request, Verb},
+        kinds::{ConfigMap, Meta},
+    },
 };
 
 /// What is left to do about it.

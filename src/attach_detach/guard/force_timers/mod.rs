@@ -8,7 +8,6 @@
 
 mod credit;
 mod earlier;
-mod said;
 mod trouble;
 mod wait;
 
@@ -22,24 +21,24 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+pub use super::force_timers::wait::{Failure, Wait, WaitKey, Waited};
 use super::force_timers::{
     credit::{Belief, Credit, Predecessor, STAMPED_BY},
     earlier::EarlierMap,
     trouble::Trouble,
 };
-pub use super::force_timers::{
-    said::Said,
-    wait::{Failure, Wait, WaitKey, Waited},
-};
 use crate::{
     attach_detach::{
         actual::state::ActualState,
         decide::{
-            csi::{Step, Verdict, Waiting},
             force::Unforced,
+            verdict::{Step, Verdict, Waiting},
         },
         desired::volume_name::VolumeId,
-        tell::report::{Line, Report},
+        tell::{
+            report::{Line, Report},
+            timers::Said,
+        },
     },
     controller::retry::Retry,
     kube_api::{

@@ -2,9 +2,12 @@
 
 use std::mem;
 
-use crate::kube_api::call::{CallError, Verb};
+use crate::{
+    attach_detach::tell::timers::Said,
+    kube_api::call::{CallError, Verb},
+};
 
-use super::{Said, TimersConfigMap};
+use super::TimersConfigMap;
 
 /// So many requests in a row without an answer are no accident.
 const SILENCES: u32 = 3;

@@ -1,0 +1,78 @@
+//! The last steps of each detach: the proof, what is done without one, and giving up. Pure.
+
+use k8s_openapi::jiff::Timestamp;
+use tokio::time::Instant;
+
+use super::{
+    force::Unforced,
+    verdict::{NodeVolumeView, Step, Verdict, Waiting, wait, withdraw},
+};
+use crate::attach_detach::actual::{
+    state::{ForceReason, NodeVolume, ReportAsAttached},
+    unpublishing::{Unpublished, Unpublishing},
+};
+
+/// The proof without which nothing is detached (S2, S3), or what there is to be done for it.
+#[allow(clippy::result_large_err, reason = "the verdict is returned either way")]
+pub(in crate::attach_detach) fn prove_unpublished(
+    view: &NodeVolumeView<'_>,
+    forced: Option<ForceReason>,
+) -> Result<Unpublished, Verdict> {
+    if view.node_volume.is_listed() {
+        return Err(withdraw(None, Waiting::DetachWaitingForUnpublish));
+    }
+    if view.node.is_some_and(|state| !state.requests.is_settled()) {
+        return Err(withdraw(None, Waiting::DetachWaitingForSettlement));
+    }
+    let node = view.node.and_then(|state| state.node.as_deref());
+    match &view.node_volume.unpublishing {
+        Unpublishing::Proven(proof) if proof.is_about(node) && (proof.is_unused() || forced.is_some()) => {
+            Ok(proof.clone())
+        }
+        _ => Err(withdraw(Some(Step::ReadNode), Waiting::DetachWaitingForUnpublish)),
+    }
+}
+
+/// The volume is in use, or may be, and that may not be overruled (yet).
+pub(in crate::attach_detach) fn still_in_use(
+    view: &NodeVolumeView<'_>,
+    attached: bool,
+    unforced: Unforced,
+    now: Instant,
+) -> Verdict {
+    let wake_at = wake_at(unforced, view.wall, now);
+    if view.node.is_none_or(|state| state.node.is_none()) {
+        return Verdict {
+            wake_at,
+            ..wait(ReportAsAttached::Unchanged, Waiting::DetachWaitingForNode { unforced })
+        };
+    }
+    // Also puts the volume back when the answer to the un-publishing patch showed it in use after all: a
+    // kubelet that finds a mounted volume unpublished takes it for lost.
+    let report_as_attached = if attached { ReportAsAttached::Yes } else { ReportAsAttached::No };
+    Verdict { wake_at, ..wait(report_as_attached, Waiting::DetachWaitingForUnmount { unforced }) }
+}
+
+pub(super) fn wake_at(unforced: Unforced, wall: Timestamp, now: Instant) -> Option<Instant> {
+    let Unforced::Until(due) = unforced else { return None };
+    let left = due.duration_since(wall).try_into().ok()?;
+    now.checked_add(left)
+}
+
+/// Whether the proof is of another machine than the one that may have the volume. It overrules nothing: the node
+/// that is there is not to use it either.
+pub(super) fn given_up(node_volume: &NodeVolume) -> Option<ForceReason> {
+    node_volume.given_up.then_some(ForceReason::AnotherMachine)
+}
+
+/// A volume that has no attachment, or none any more, is given up on the proof on which others are detached.
+pub(in crate::attach_detach) fn give_up(view: &NodeVolumeView<'_>, forced: Option<ForceReason>) -> Verdict {
+    match prove_unpublished(view, forced) {
+        Ok(proof) => {
+            let forced = forced.or(given_up(view.node_volume));
+            Verdict { forced, ..withdraw(Some(Step::GiveUp(proof)), Waiting::DetachWaitingForUnpublish) }
+        }
+        // The list is all that there is to take by force.
+        Err(verdict) => Verdict { forced: forced.filter(|_| view.node_volume.is_listed()), ..verdict },
+    }
+}

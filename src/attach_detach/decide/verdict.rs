@@ -1,0 +1,330 @@
+//! Verdict: the judgement of one volume on a node, as a value: what its node's status should say, at most one request, and
+//! what is waited for.
+
+use std::sync::Arc;
+
+use k8s_openapi::jiff::Timestamp;
+use serde::Serialize;
+use tokio::time::Instant;
+
+use super::force::Unforced;
+use crate::{
+    attach_detach::{
+        actual::{
+            node::NodeState,
+            state::{AttachmentCall, ForceReason, NodeVolume, ReportAsAttached, WhyRead},
+            unpublishing::{Unpublished, Unpublishing},
+        },
+        desired::{
+            state::{AttachSource, DesiredAttachment},
+            volume_name::VolumeKind,
+        },
+        options::ForcePolicy,
+    },
+    controller::retry::Retry,
+    kube_api::ids::{AttachmentName, NodeName, Uid},
+};
+
+/// What is known of one volume on a node when it is judged.
+#[derive(Clone, Copy, Debug)]
+pub struct NodeVolumeView<'a> {
+    /// Whether the volume has VolumeAttachments at all.
+    pub kind: VolumeKind,
+    /// The pods that need the volume here, if any.
+    pub desired: Option<&'a DesiredAttachment>,
+    /// The volume on the node.
+    pub node_volume: &'a NodeVolume,
+    /// Its node.
+    pub node: Option<&'a NodeState>,
+    /// The node that keeps this one from attaching, if the volume is exclusive.
+    pub conflict: Option<&'a ConflictingNode>,
+    /// When a detach may be forced.
+    pub policy: &'a ForcePolicy,
+    /// The time by this process' clock.
+    pub wall: Timestamp,
+}
+
+/// Another node that has, or is to have, an exclusive volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ConflictingNode {
+    /// The node.
+    pub node: NodeName,
+    /// Whether the volume is, or may be, attached there, or a pod there merely comes first.
+    pub is_attached: bool,
+}
+
+/// The judgement of one volume on a node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Verdict {
+    /// What the node's status should say of the volume.
+    pub report_as_attached: ReportAsAttached,
+    /// Whether the volume is being unpublished.
+    pub unpublishes: bool,
+    /// What to do next.
+    pub step: Option<Step>,
+    /// What has to happen before the next step, if this is not it.
+    pub waiting: Option<Waiting>,
+    /// When to judge again although nothing happened.
+    pub wake_at: Option<Instant>,
+    /// Why the volume is taken away although it may be in use.
+    pub forced: Option<ForceReason>,
+}
+
+/// What to do next for one volume on a node: a request, or the last stroke where none is needed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Create the VolumeAttachment with this source.
+    Create(AttachSource),
+    /// Delete the VolumeAttachment of this UID, given the proof.
+    Delete(Uid, Unpublished),
+    /// Count a volume without attachments as detached, given the proof.
+    GiveUp(Unpublished),
+    /// Read the node live: nothing is listed, so no write of ours will prove it.
+    ReadNode,
+    /// Read the VolumeAttachment live, to learn what became of a create, or of it.
+    ReadAttachment,
+}
+
+impl Step {
+    /// The request for the volume on the node that it takes, if any.
+    pub(in crate::attach_detach) fn call(&self) -> Option<AttachmentCall> {
+        match self {
+            Self::Create(_) => Some(AttachmentCall::Create),
+            Self::Delete(..) => Some(AttachmentCall::Delete),
+            Self::ReadAttachment => Some(AttachmentCall::Read),
+            Self::GiveUp(_) | Self::ReadNode => None,
+        }
+    }
+}
+
+/// What a volume on a node waits for, with the facts. Printed in logs, events and diagnosis.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "reason")]
+pub enum Waiting {
+    /// For the API server to answer a create.
+    WaitingForVolumeAttachment,
+    /// For the driver's external-attacher to attach.
+    WaitingForAttacher,
+    /// For the external-attacher to try again after this error.
+    AttachError {
+        /// What the driver said.
+        message: String,
+        /// When it said so; each of its tries says so anew.
+        at: Option<Timestamp>,
+    },
+    /// For another node to be rid of an exclusive volume.
+    HeldByNode {
+        /// That node.
+        #[serde(rename = "conflictingNode")]
+        conflict: ConflictingNode,
+    },
+    /// For an earlier attachment of the same name to be gone.
+    WaitingForDeletion,
+    /// For the node's status to list the volume.
+    Publishing,
+    /// For claim or volume to be whole again: the desired attachment is kept but may not attach.
+    ClaimOrVolumeChanged,
+    /// For the kubelet to unmount.
+    DetachWaitingForUnmount {
+        /// Why it is not forced.
+        unforced: Unforced,
+    },
+    /// For the node's status to be written without the volume, or read live.
+    DetachWaitingForUnpublish,
+    /// For a status patch of unknown outcome to be settled.
+    DetachWaitingForSettlement,
+    /// For the external-attacher to detach.
+    DetachWaitingForAttacher,
+    /// For the external-attacher to try again after this error.
+    DetachError {
+        /// What the driver said.
+        message: String,
+        /// When it said so; each of its tries says so anew.
+        at: Option<Timestamp>,
+    },
+    /// For the node, whose object is gone, to come back: nothing can be attached to it, or published there.
+    NodeGone,
+    /// For the node, whose object is gone, to come back and unmount: nothing proves its kubelet dead.
+    DetachWaitingForNode {
+        /// Why it is not forced.
+        unforced: Unforced,
+    },
+    /// To learn whether an attachment exists.
+    Uncertain,
+    /// For another attach/detach controller, or an agent that writes to this node again and again, to cease: until then
+    /// nothing is detached (S14).
+    ForeignWriter {
+        /// Who wrote what.
+        writer: String,
+        /// When that ends, unless another such write is seen.
+        until: Timestamp,
+    },
+    /// For the grace after a restore of etcd to end: until then nothing is detached (E11).
+    RestoreGrace {
+        /// When it ends.
+        until: Timestamp,
+    },
+    /// For an object to be readable: until then nothing is done about this volume on this node (S42).
+    Unreadable {
+        /// Kind and name.
+        object: String,
+    },
+    /// For a VolumeAttachment of the computed name, which is for something else, to be gone (S9).
+    ForeignAttachment {
+        /// That name.
+        name: AttachmentName,
+    },
+    /// For the pause after a failure to end.
+    RetryBackoff {
+        /// What the API server, or the way to it, said.
+        message: Option<Arc<str>>,
+    },
+    /// For the node's status to be written, which failed.
+    NodeStatusRefused {
+        /// What the API server, or the way to it, said.
+        message: Arc<str>,
+    },
+}
+
+impl Waiting {
+    /// The codes that say that a safety rule keeps something from being done.
+    pub const GUARDS: [&'static str; 10] = [
+        "HeldByNode",
+        "DetachWaitingForUnmount",
+        "DetachWaitingForNode",
+        "DetachWaitingForSettlement",
+        "Uncertain",
+        "ClaimOrVolumeChanged",
+        "ForeignWriter",
+        "RestoreGrace",
+        "ObjectUnreadable",
+        "ForeignAttachment",
+    ];
+
+    /// Whether it is the same wait for readers. A stand-off that is prolonged is the same one.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (
+                Self::ForeignWriter { writer, until: _ },
+                Self::ForeignWriter { writer: other_writer, until: _ },
+            ) => writer == other_writer,
+            _ => self == other,
+        }
+    }
+
+    /// The reason code (user-experience §3), also in metrics and logs.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::WaitingForVolumeAttachment => "WaitingForVolumeAttachment",
+            Self::WaitingForAttacher => "WaitingForAttacher",
+            Self::AttachError { .. } => "AttachError",
+            Self::HeldByNode { .. } => "HeldByNode",
+            Self::WaitingForDeletion => "WaitingForDeletion",
+            Self::Publishing => "Publishing",
+            Self::ClaimOrVolumeChanged => "ClaimOrVolumeChanged",
+            Self::DetachWaitingForUnmount { .. } => "DetachWaitingForUnmount",
+            Self::DetachWaitingForUnpublish => "DetachWaitingForUnpublish",
+            Self::DetachWaitingForSettlement => "DetachWaitingForSettlement",
+            Self::DetachWaitingForAttacher => "DetachWaitingForAttacher",
+            Self::DetachError { .. } => "DetachError",
+            Self::NodeGone => "NodeGone",
+            Self::DetachWaitingForNode { .. } => "DetachWaitingForNode",
+            Self::Uncertain => "Uncertain",
+            Self::ForeignWriter { .. } => "ForeignWriter",
+            Self::RestoreGrace { .. } => "RestoreGrace",
+            Self::Unreadable { .. } => "ObjectUnreadable",
+            Self::ForeignAttachment { .. } => "ForeignAttachment",
+            Self::RetryBackoff { .. } => "RetryBackoff",
+            Self::NodeStatusRefused { .. } => "NodeStatusRefused",
+        }
+    }
+}
+
+/// Why nothing is taken away from nodes or drivers for now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StandOff {
+    /// Another controller does our work, or another party writes to the node again and again (S14): who, and what.
+    ForeignWriter {
+        /// Who wrote what.
+        by: Arc<str>,
+        /// When it ends, unless another such write is seen, by this process' clock.
+        until: Timestamp,
+    },
+    /// The cluster was restored from a backup: what it says may be of the past (E11).
+    Restored {
+        /// Until when, by this process' clock.
+        until: Timestamp,
+    },
+}
+
+pub(in crate::attach_detach) fn wait(report_as_attached: ReportAsAttached, waiting: Waiting) -> Verdict {
+    Verdict { waiting: Some(waiting), ..Verdict::say(report_as_attached) }
+}
+
+pub(super) fn pause(retry: &Retry, at: Instant) -> Verdict {
+    let waiting = Waiting::RetryBackoff { message: retry.message().cloned() };
+    Verdict { wake_at: Some(at), ..wait(ReportAsAttached::No, waiting) }
+}
+
+pub(in crate::attach_detach) fn withdraw(step: Option<Step>, waiting: Waiting) -> Verdict {
+    Verdict { unpublishes: true, step, ..wait(ReportAsAttached::No, waiting) }
+}
+
+impl Verdict {
+    /// The same, but nothing is taken away from the node or the driver. What was about to be is put back.
+    pub(in crate::attach_detach) fn standing_off(self, node_volume: &NodeVolume, why: &StandOff) -> Self {
+        let deletes = matches!(self.step, Some(Step::Delete(..)));
+        let unpublishes = node_volume.is_listed() && self.report_as_attached == ReportAsAttached::No;
+        if !(self.unpublishes || deletes || unpublishes) {
+            return self;
+        }
+        let is_attached = node_volume.attachment().is_some_and(|attachment| attachment.status.attached);
+        let is_attached = is_attached && !node_volume.is_going();
+        // Only what we took off ourselves is put back: what the watch says may be of yesterday (S10).
+        let is_ours = node_volume.unpublishing != Unpublishing::None
+            || node_volume.report_as_attached == ReportAsAttached::Yes;
+        let report_as_attached =
+            if is_attached && is_ours { ReportAsAttached::Yes } else { ReportAsAttached::Unchanged };
+        let waiting = match why {
+            StandOff::ForeignWriter { by, until } => {
+                Waiting::ForeignWriter { writer: by.to_string(), until: *until }
+            }
+            StandOff::Restored { until } => Waiting::RestoreGrace { until: *until },
+        };
+        wait(report_as_attached, waiting)
+    }
+
+    /// Nothing is done: an object that the rules would have to read cannot be read.
+    pub(in crate::attach_detach) fn blocked(object: &str) -> Self {
+        wait(ReportAsAttached::Unchanged, Waiting::Unreadable { object: object.to_owned() })
+    }
+
+    /// The same, and the attachment is read live if no watch event would tell of its end, or if the server says that it
+    /// is another object.
+    pub(in crate::attach_detach) fn confirming(mut self, node_volume: &NodeVolume, now: Instant) -> Self {
+        let is_to_be_read =
+            matches!(node_volume.why_read, Some(WhyRead::Unconfirmed | WhyRead::DeletionRefused(_)));
+        if !is_to_be_read || node_volume.call.is_some() || self.step.is_some() {
+            return self;
+        }
+        match node_volume.retry.pending(now) {
+            Some(at) => self.wake_at = Some(self.wake_at.map_or(at, |wake_at| wake_at.min(at))),
+            None => self.step = Some(Step::ReadAttachment),
+        }
+        self
+    }
+
+    pub(in crate::attach_detach) fn say(report_as_attached: ReportAsAttached) -> Self {
+        Self {
+            report_as_attached,
+            unpublishes: false,
+            step: None,
+            waiting: None,
+            wake_at: None,
+            forced: None,
+        }
+    }
+}

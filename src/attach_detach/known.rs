@@ -1,0 +1,21 @@
+//! What is known at one moment, as a view.
+
+use tokio::time::Instant;
+
+use super::{actual::state::ActualState, clock::Clock, desired::state::DesiredState};
+use crate::state::Objects;
+
+/// What is known at one moment, as a view: for those parts of the controller that take note of it, or tell it.
+#[derive(Clone, Copy, Debug)]
+pub struct Known<'a> {
+    /// The tables.
+    pub objects: &'a Objects,
+    /// Desired state.
+    pub desired: &'a DesiredState,
+    /// Actual state.
+    pub actual: &'a ActualState,
+    /// The time of this process.
+    pub clock: &'a Clock,
+    /// That moment.
+    pub now: Instant,
+}
