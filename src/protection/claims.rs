@@ -13,8 +13,9 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    Keys, LOOKS, Measures, Step, patch,
-    requests::{Answer, Call},
+    Keys, LOOKS, Measures, Step,
+    calls::{Answer, Call},
+    patch,
     users::{Users, is_owned, uses},
 };
 use crate::{

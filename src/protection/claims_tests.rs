@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{
     kube_api::{call::Request, ids::ResourceVersion, kinds::Pod},
-    protection::{requests::ListedPod, second_writer::Alarm},
+    protection::{calls::ListedPod, second_writer::Alarm},
 };
 
 /// A claim that is being deleted, of the pod `owner` if that is not empty.

@@ -8,6 +8,7 @@
 //!
 //! [`claims`] and [`volumes`] are controllers of [`crate::controller`]; what they share is here.
 
+mod calls;
 pub mod claims;
 mod requests;
 mod second_writer;

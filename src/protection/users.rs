@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use super::requests::ListedPod;
+use super::calls::ListedPod;
 use crate::{
     kube_api::{
         ids::{ClaimKey, PodKey, Uid},

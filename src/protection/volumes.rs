@@ -8,8 +8,9 @@ use std::{collections::BTreeSet, sync::Arc};
 use tokio::time::Instant;
 
 use super::{
-    Keys, LOOKS, Measures, Step, patch,
-    requests::{Answer, Call},
+    Keys, LOOKS, Measures, Step,
+    calls::{Answer, Call},
+    patch,
 };
 use crate::{
     controller::{Controller, Plan},

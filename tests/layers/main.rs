@@ -11,6 +11,8 @@
     reason = "a failed test is a panic"
 )]
 
+mod circles;
+
 use std::{
     collections::BTreeSet,
     fmt::Write,
@@ -82,11 +84,7 @@ struct Module {
 
 #[test]
 fn imports_go_down() {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let mut modules = Vec::new();
-    collect(&source, &source.join("lib.rs"), "", &mut modules);
-    assert!(modules.len() > 100, "only {} modules were found", modules.len());
-
+    let modules = modules();
     let mut report = String::new();
     let mut excused = BTreeSet::new();
     for Module { path, code } in &modules {
@@ -128,6 +126,15 @@ fn the_testbed_and_the_support_of_tests_know_nothing_of_mooring() {
         let depends = |line: &&str| line.starts_with("mooring");
         assert_eq!(manifest.lines().find(depends), None, "{folder}");
     }
+}
+
+/// All files of the crate.
+fn modules() -> Vec<Module> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut modules = Vec::new();
+    collect(&source, &source.join("lib.rs"), "", &mut modules);
+    assert!(modules.len() > 100, "only {} modules were found", modules.len());
+    modules
 }
 
 fn layer_of(module: &str) -> Option<usize> {
