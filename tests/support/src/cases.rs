@@ -3,7 +3,12 @@
 //!
 //! In: the name of a suite. Out: its files, the repository's first, each read as what its runner expects.
 
-pub mod outline;
+pub mod comparison;
+mod flow;
+mod outline;
+pub mod rewrite;
+#[cfg(test)]
+mod tests;
 
 use std::path::{Path, PathBuf};
 
@@ -53,36 +58,4 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
     paths.sort();
     paths
-}
-
-#[cfg(test)]
-mod probe {
-    #[test]
-    fn all() {
-        for suite in ["binder", "attach_detach", "explain", "page", "wire", "fidelity"] {
-            for path in super::files(suite) {
-                let text = std::fs::read_to_string(&path).unwrap();
-                let outline = super::outline::Outline::of(&text).unwrap();
-                fn show(text: &str, node: &super::outline::Node) {
-                    use super::outline::Kind;
-                    let raw = &text[node.place.clone()];
-                    match &node.kind {
-                        Kind::Scalar(q) => {
-                            let v = serde_saphyr::from_str::<serde_json::Value>(raw);
-                            if v.as_ref().ok() != Some(&node.value) && raw.lines().count() < 2 { eprintln!("{q:?} {raw:?} {:?} {v:?}", node.value); }
-                        }
-                        Kind::Sequence { is_flow: true, .. } => assert!(raw.starts_with('[') && raw.ends_with(']'), "{raw}"),
-                        Kind::Mapping { is_flow: true, .. } => assert!(raw.starts_with('{') && raw.ends_with('}'), "{raw}"),
-                        Kind::Alias => assert!(raw.starts_with('*'), "{raw}"),
-                        Kind::Sequence { .. } => assert!(raw.starts_with("- "), "{raw}"),
-                        _ => {}
-                    }
-                    for c in node.children() { show(text, c); }
-                }
-                show(&text, &outline.root);
-                let read: serde_json::Value = super::read(&path);
-                if read != outline.root.value { eprintln!("{} differs", path.display()); }
-            }
-        }
-    }
 }

@@ -1,0 +1,161 @@
+//! One value of a file of cases is changed and nothing else: a table (`tests/cases/rewrite`), and every value that the
+//! controllers' cases expect, which is spoiled and put right again.
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{
+    files, flow,
+    outline::{Kind, Node, Outline},
+    read,
+    rewrite::{Location, Part, Refused, rewrite},
+};
+
+const ORDER: &[&str] = &["sends", "waits", "says", "when"];
+/// The keys of what is expected.
+const EXPECTED: &[&str] = &[
+    "sends", "waits", "looks", "lists", "counts", "says", "metrics", "then", "touches", "kind", "error", "events",
+    "writes", "waited", "measures", "nearest", "reason", "chooses",
+];
+/// Places of a key that are tried in one file, at most; they are far from each other.
+const PLACES: usize = 100000;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Row {
+    name: String,
+    text: String,
+    at: Vec<Value>,
+    value: Value,
+    #[serde(default)]
+    then: Option<String>,
+    #[serde(default)]
+    refused: Option<String>,
+}
+
+#[test]
+fn one_value_is_rewritten_and_nothing_else() {
+    for path in files("rewrite") {
+        for row in read::<Vec<Row>>(&path) {
+            let mut path = row.at.iter().map(|part| match part {
+                Value::String(key) => Part::Key(key.clone()),
+                number => Part::Index(usize::try_from(number.as_u64().unwrap()).unwrap()),
+            });
+            let Some(Part::Key(case)) = path.next() else { panic!("{}: no case", row.name) };
+            let at = Location { case, path: path.collect(), order: ORDER };
+            let written = rewrite(&row.text, &at, &row.value);
+            let refused = written.as_ref().err().map(|why| format!("{why:?}"));
+            assert_eq!(written.ok(), row.then, "{} ({refused:?})", row.name);
+            assert_eq!(refused, row.refused, "{}", row.name);
+        }
+    }
+}
+
+#[test]
+fn what_is_spoiled_in_a_case_is_put_right() {
+    let mut tried = 0;
+    for path in files("binder").into_iter().chain(files("attach_detach")) {
+        let text = std::fs::read_to_string(&path).unwrap();
+        let places = places(&Outline::of(&text).unwrap().root);
+        for key in EXPECTED {
+            let of_key: Vec<_> = places.iter().filter(|(at, _)| at.path.last() == Some(&(*key).into())).collect();
+            let every = of_key.len().div_ceil(PLACES).max(1);
+            for (at, node) in of_key.into_iter().step_by(every) {
+                let place = format!("{}: {at}", path.display());
+                for spoiled in spoiled(&text, node) {
+                    let other = match rewrite(&text, at, &spoiled) {
+                        Ok(other) => other,
+                        Err(Refused::Alias | Refused::Anchor) => continue,
+                        Err(why) => panic!("{place}: {why}"),
+                    };
+                    assert_ne!(other, text, "{place}");
+                    if other.lines().count() != text.lines().count() {
+                        // One item more had no room: no text of a list says that it could be shorter again.
+                        continue;
+                    }
+                    let back = rewrite(&other, at, &node.value);
+                    let back = back.unwrap_or_else(|why| panic!("{place}: {why} in\n{other}"));
+                    let differs = text.lines().zip(back.lines()).find(|(was, is)| was != is);
+                    if text != back { eprintln!("PROBE {place}: {differs:?}"); }
+                    tried += 1;
+                }
+            }
+        }
+    }
+    assert!(tried > 500, "only {tried} values were tried");
+}
+
+/// Where values are that a file expects.
+fn places(root: &Node) -> Vec<(Location, Node)> {
+    let list = root.get("cases").unwrap_or(root);
+    let mut found = Vec::new();
+    for node in list.children() {
+        let Some(name) = node.get("name").or(node.get("id")) else { continue };
+        let mut add = |within: Vec<Part>, node: &Node| {
+            let Kind::Mapping { entries, .. } = &node.kind else { return };
+            for entry in entries {
+                let path = within.iter().cloned().chain([Part::from(entry.key.value.as_str().unwrap())]).collect();
+                let at = Location { case: name.value.as_str().unwrap().to_owned(), path, order: ORDER };
+                found.push((at, entry.value.clone()));
+            }
+        };
+        add(Vec::new(), node);
+        for (number, step) in node.get("when").map(Node::children).unwrap_or_default().into_iter().enumerate() {
+            add(vec!["when".into(), number.into()], step);
+        }
+    }
+    found
+}
+
+/// Other values: one text or number of it is another and, where it is written in one line, one more and one less.
+fn spoiled(text: &str, node: &Node) -> Vec<Value> {
+    let mut others = vec![other(&node.value)];
+    if text[node.place.clone()].contains('\n') {
+        return others;
+    }
+    if let Kind::Sequence { items, .. } = &node.kind {
+        let values = || items.iter().map(|item| item.value.clone());
+        others.push(values().chain([json!("one: more")]).collect());
+        // Nobody knows of quotes without need when they are gone.
+        if items.last().is_some_and(|last| text[last.place.clone()] == flow::one_line(&last.value)) {
+            others.push(values().take(items.len() - 1).collect());
+        }
+    }
+    others
+}
+
+fn other(value: &Value) -> Value {
+    match value {
+        // As long as before, and with the same need for quotes: what shows how it was written is still there.
+        Value::String(text) => match text.char_indices().find(|(_, letter)| letter.is_ascii_alphanumeric()) {
+            Some((at, letter)) => {
+                let instead = if letter == 'x' { "w" } else { "x" };
+                json!(format!("{}{instead}{}", &text[..at], &text[at + 1..]))
+            }
+            None => json!("x"),
+        },
+        Value::Number(number) => json!(number.as_i64().unwrap() + 1),
+        Value::Bool(flag) => json!(!flag),
+        Value::Null => json!("x"),
+        Value::Array(items) => match &items[..] {
+            [] => json!(["x"]),
+            [first, rest @ ..] => [other(first)].into_iter().chain(rest.iter().cloned()).collect(),
+        },
+        Value::Object(entries) => {
+            let mut entries = entries.clone();
+            match entries.iter_mut().next() {
+                Some((_, first)) => *first = other(first),
+                None => drop(entries.insert("x y".to_owned(), json!("x"))),
+            }
+            entries.into()
+        }
+    }
+}
+
+#[test]
+fn a_line_may_be_longer_by_a_word_that_no_line_has_room_for() {
+    let word = "x".repeat(130);
+    assert!(!flow::is_too_long(&format!("  - {word}")));
+    assert!(!flow::is_too_long(&"x ".repeat(60)[..119]));
+    assert!(flow::is_too_long(&"x ".repeat(61)));
+}
