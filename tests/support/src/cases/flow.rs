@@ -203,6 +203,19 @@ pub fn folded(written: &str, column: usize, indent: usize, reserve: usize) -> St
     told
 }
 
+/// The same over the lines of `before`, with as many words in each, if they have room for them.
+pub fn folded_as(before: &str, written: &str, column: usize, indent: usize, reserve: usize) -> Option<String> {
+    let mut words = words(written).into_iter();
+    let lines = before.lines().map(|line| self::words(line.trim()).len());
+    let lines: Vec<String> = lines.map(|count| words.by_ref().take(count).collect::<Vec<_>>().join(" ")).collect();
+    let is_room = lines.iter().enumerate().all(|(number, line)| {
+        let start = if number == 0 { column } else { indent };
+        let behind = if number + 1 == lines.len() { reserve } else { 0 };
+        !line.is_empty() && start + columns(line) + behind <= COLUMNS
+    });
+    (is_room && words.next().is_none()).then(|| lines.join(&format!("\n{:indent$}", "")))
+}
+
 /// The parts of a quoted text between which a line may end: at a blank that has no other beside it.
 fn words(written: &str) -> Vec<&str> {
     let mut words = Vec::new();

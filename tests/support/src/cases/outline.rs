@@ -211,7 +211,9 @@ impl<'t> Reader<'t> {
 fn scalar(text: Cow<str>, style: ScalarStyle) -> (Value, Quote) {
     let quote = match style {
         ScalarStyle::Plain => {
-            let read = serde_saphyr::from_str::<Value>(&text).ok();
+            // No word of that length is a boolean, a number or null; most texts are found out so, and soon.
+            let is_word = text.len() > "false".len() && text.starts_with(char::is_alphabetic);
+            let read = if is_word { None } else { serde_saphyr::from_str::<Value>(&text).ok() };
             let read = read.filter(|value| !value.is_array() && !value.is_object());
             return (read.unwrap_or_else(|| Value::String(text.into_owned())), Quote::None);
         }

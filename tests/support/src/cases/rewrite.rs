@@ -308,7 +308,9 @@ impl Editor<'_> {
         let indent = flow::columns(second) - flow::columns(second.trim_start());
         let behind = self.text[node.place.end..next_line(self.text, node.place.end)].trim_end();
         let start = column(self.text, node.place.start);
-        flow::folded(&flow::force_quotes(&short, value), start, indent, flow::columns(behind))
+        let (quoted, behind) = (flow::force_quotes(&short, value), flow::columns(behind));
+        flow::folded_as(before, &quoted, start, indent, behind)
+            .unwrap_or_else(|| flow::folded(&quoted, start, indent, behind))
     }
 
     /// The items of a list that has a line for each.
