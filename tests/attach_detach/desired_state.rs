@@ -5,6 +5,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    path::Path,
     sync::Arc,
 };
 
@@ -26,6 +27,7 @@ use mooring::{
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
+use test_support::cases::comparison::Comparison;
 
 /// Random worlds per run.
 const WORLDS: u64 = 300;
@@ -54,8 +56,8 @@ struct Step {
     touches: BTreeSet<String>,
 }
 
-pub fn trials(cases: Vec<Case>) -> Vec<Trial> {
-    super::each("desired state", cases, |case| &case.name, run)
+pub fn trials(file: &Path) -> Vec<Trial> {
+    super::each("desired state", file, |case: &Case| &case.name, run)
 }
 
 pub fn properties() -> Vec<Trial> {
@@ -68,9 +70,10 @@ pub fn properties() -> Vec<Trial> {
     })]
 }
 
-fn run(case: &Case) -> Result<(), Failed> {
+fn run(case: &Case, compared: &mut Comparison) -> Result<(), Failed> {
     let mut desired = DesiredState::default();
-    for step in &case.when {
+    for (number, step) in case.when.iter().enumerate() {
+        compared.step(number);
         let touched = match (&step.set, &step.drop) {
             (Some(pod), _) => desired.set(&PodKey::new("ns", pod), Some(wishes(pod, step))),
             (None, Some(pod)) => desired.set(&PodKey::new("ns", pod), None),
@@ -78,12 +81,11 @@ fn run(case: &Case) -> Result<(), Failed> {
         };
         let touched: BTreeSet<String> =
             touched.iter().map(|volume| volume.driver_and_handle().1.to_owned()).collect();
-        if touched != step.touches {
-            return Err(format!("expected to touch {:?}, touched {touched:?}", step.touches).into());
-        }
+        compared.same(&["touches"], &step.touches, &touched);
     }
-    let seen = rows(&desired);
-    if seen == case.then { Ok(()) } else { Err(format!("expected {:#?}\nseen {seen:#?}", case.then).into()) }
+    compared.end();
+    compared.same(&["then"], &case.then, &rows(&desired));
+    Ok(())
 }
 
 fn wishes(pod: &str, step: &Step) -> DesiredPod {

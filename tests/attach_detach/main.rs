@@ -1,6 +1,6 @@
 //! Runs `tests/cases/attach_detach/*.yaml`. The first word of a file's name says what its cases are about
 //! (`reconciler.yaml`, `reconciler.more.yaml`); their words are explained at the top of the repository's
-//! file. `MOORING_CASES` adds a folder of cases (`test_support::cases`).
+//! file. `MOORING_CASES` adds a folder of cases (`test_support::cases`); `MOORING_BLESS=1` writes what was seen into them.
 
 // A failed expectation ends the test, which is what a failed expectation is for.
 #![allow(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unwrap_used, missing_docs)]
@@ -15,8 +15,11 @@ mod story;
 mod volumes;
 mod world;
 
-use libtest_mimic::{Arguments, Trial};
-use test_support::cases;
+use std::path::Path;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use serde::de::DeserializeOwned;
+use test_support::cases::{self, comparison::Comparison};
 
 fn main() {
     let mut trials = desired_state::properties();
@@ -32,13 +35,13 @@ fn main() {
             continue;
         }
         trials.extend(match table {
-            "controller" => story::trials("controller", cases::read(&path)),
-            "desired_state" => desired_state::trials(cases::read(&path)),
-            "in_tree_migration" => volumes::migrations(cases::read(&path)),
-            "populator" => populator::trials(cases::read(&path)),
-            "reconciler" => reconciler::trials(cases::read(&path)),
-            "startup" => story::trials("start-up", cases::read(&path)),
-            "volume_names" => volumes::names(cases::read(&path)),
+            "controller" => story::trials("controller", &path),
+            "desired_state" => desired_state::trials(&path),
+            "in_tree_migration" => volumes::migrations(&path),
+            "populator" => populator::trials(&path),
+            "reconciler" => reconciler::trials(&path),
+            "startup" => story::trials("start-up", &path),
+            "volume_names" => volumes::names(&path),
             _ => panic!("{}: no table is called \"{table}\"", path.display()),
         });
     }
@@ -47,13 +50,31 @@ fn main() {
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 
-/// One trial per case, named after the table and the case.
-fn each<C: Send + 'static>(
+/// The order of the keys of a case and of a step.
+const ORDER: &[&str] =
+    &["sends", "waits", "looks", "lists", "counts", "says", "metrics", "when", "touches", "then"];
+
+/// One trial per case of a file, named after the table and the case. It fails with what differs from what the case expects,
+/// or has that written there (`MOORING_BLESS`).
+fn each<C: DeserializeOwned + Send + 'static>(
     table: &'static str,
-    cases: Vec<C>,
+    file: &Path,
     name: impl Fn(&C) -> &str,
-    run: fn(&C) -> Result<(), libtest_mimic::Failed>,
+    run: fn(&C, &mut Comparison) -> Result<(), Failed>,
 ) -> Vec<Trial> {
-    let trial = |case: C| Trial::test(format!("{table}: {}", name(&case)), move || run(&case));
-    cases.into_iter().map(trial).collect()
+    let trial = |case: C| {
+        let (file, title) = (file.to_owned(), format!("{table}: {}", name(&case)));
+        let mut compared = Comparison::new(name(&case), ORDER);
+        Trial::test(title, move || {
+            let outcome = run(&case, &mut compared);
+            match (outcome, compared.settle(&file)) {
+                (Ok(()), settled) => Ok(settled?),
+                (Err(error), Ok(())) => Err(error),
+                (Err(error), Err(differs)) => {
+                    Err(format!("{}\n{differs}", error.message().unwrap_or_default()).into())
+                }
+            }
+        })
+    };
+    cases::read::<Vec<C>>(file).into_iter().map(trial).collect()
 }

@@ -1,6 +1,9 @@
 //! `populator.yaml`: each case is one call of the populator's function over a small world of objects.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
 
 use libtest_mimic::{Failed, Trial};
 use mooring::{
@@ -12,8 +15,9 @@ use mooring::{
     kube_api::kinds::{CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod},
     state::{Objects, Stored},
 };
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use test_support::cases::comparison::Comparison;
 
 type Patches = BTreeMap<String, Value>;
 
@@ -30,32 +34,36 @@ pub struct Case {
     then: Then,
 }
 
-#[derive(Debug, Default, PartialEq, Deserialize)]
+#[derive(Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 struct Then {
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     nothing: bool,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     volumes: BTreeMap<String, Facts>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     unresolved: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     wakes: Option<BTreeSet<String>>,
 }
 
-#[derive(Debug, PartialEq, Deserialize)]
+#[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct Facts {
     exclusive: bool,
     current: bool,
     /// Compared where a case says so.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     says: Option<String>,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     source: Option<Value>,
 }
 
-pub fn trials(cases: Vec<Case>) -> Vec<Trial> {
-    super::each("populator", cases, |case| &case.name, run)
+pub fn trials(file: &Path) -> Vec<Trial> {
+    super::each("populator", file, |case: &Case| &case.name, run)
 }
 
-fn run(case: &Case) -> Result<(), Failed> {
+fn run(case: &Case, compared: &mut Comparison) -> Result<(), Failed> {
     let before = case.before.as_ref().and_then(|patches| look(patches, &case.also, None));
     let wishes = look(&case.given, &case.also, before.as_ref());
     let again = look(&case.given, &case.also, wishes.as_ref());
@@ -86,10 +94,8 @@ fn run(case: &Case) -> Result<(), Failed> {
                 .map(|_| wishes.depends_on.iter().map(ToString::to_string).collect()),
         },
     };
-    if seen == case.then {
-        return Ok(());
-    }
-    Err(format!("expected {:#?}\nseen {seen:#?}", case.then).into())
+    compared.same(&["then"], &case.then, &seen);
+    Ok(())
 }
 
 fn facts(volume: &DesiredVolume, expected: Option<&Facts>) -> Facts {

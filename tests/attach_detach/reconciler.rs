@@ -1,6 +1,6 @@
 //! `reconciler.yaml`: each case is one call of the reconciler's pure function.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
 use k8s_openapi::jiff::Timestamp;
 use libtest_mimic::{Failed, Trial};
@@ -28,7 +28,8 @@ use mooring::{
         kinds::{AttachedVolume, Node, NodeCondition, Taint, VolumeAttachment, VolumeError},
     },
 };
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+use test_support::cases::comparison::Comparison;
 use tokio::time::Instant;
 
 // The words of a case are flags by nature.
@@ -102,21 +103,21 @@ enum Lookup {
     Read,
 }
 
-#[derive(Debug, PartialEq, Deserialize)]
+#[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct Then {
     publish: String,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     step: Option<String>,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     wait: Option<String>,
 }
 
-pub fn trials(cases: Vec<Case>) -> Vec<Trial> {
-    super::each("reconciler", cases, |case| &case.name, run)
+pub fn trials(file: &Path) -> Vec<Trial> {
+    super::each("reconciler", file, |case: &Case| &case.name, run)
 }
 
-fn run(case: &Case) -> Result<(), Failed> {
+fn run(case: &Case, compared: &mut Comparison) -> Result<(), Failed> {
     let volume = if case.no_op {
         VolumeId::iscsi("10.0.0.1:3260", "iqn.2026-11.example:disk", 0)
     } else {
@@ -197,10 +198,8 @@ fn run(case: &Case) -> Result<(), Failed> {
             (node.to_string(), then)
         })
         .collect();
-    if seen == case.then {
-        return Ok(());
-    }
-    Err(format!("expected {:#?}\nseen {:#?}", case.then, seen).into())
+    compared.same(&["then"], &case.then, &seen);
+    Ok(())
 }
 
 /// The moment at which every case is judged, ten minutes after the epoch.

@@ -5,6 +5,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     mem,
+    path::Path,
     sync::Arc,
     time::Duration,
 };
@@ -32,6 +33,7 @@ use mooring::{
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
+use test_support::cases::comparison::{Comparison, in_place};
 use tokio::time::Instant;
 
 use super::world::{Forms, Key, World, decode, word};
@@ -126,7 +128,7 @@ struct Step {
 }
 
 /// Pairs in the desired and in the actual state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Counts {
     desired: i32,
@@ -146,11 +148,11 @@ enum Reply {
     Never,
 }
 
-pub fn trials(table: &'static str, cases: Vec<Case>) -> Vec<Trial> {
-    super::each(table, cases, |case| &case.name, run)
+pub fn trials(table: &'static str, file: &Path) -> Vec<Trial> {
+    super::each(table, file, |case: &Case| &case.name, run)
 }
 
-fn run(case: &Case) -> Result<(), Failed> {
+fn run(case: &Case, compared: &mut Comparison) -> Result<(), Failed> {
     let mut play = Play::new(case);
     let start = Step {
         sends: case.sends.clone(),
@@ -161,9 +163,10 @@ fn run(case: &Case) -> Result<(), Failed> {
     };
     play.world.set(&case.given);
     play.start();
-    play.follow(&start).map_err(|error| format!("at the start: {error}"))?;
+    play.follow(&start, compared).map_err(|error| format!("at the start: {error}"))?;
     for (number, next) in case.when.iter().enumerate() {
-        play.follow(next).map_err(|error| format!("step {}: {error}", number + 1))?;
+        compared.step(number);
+        play.follow(next, compared).map_err(|error| format!("step {}: {error}", number + 1))?;
     }
     Ok(())
 }
@@ -283,7 +286,7 @@ impl<'a> Play<'a> {
         (self.due, self.suspended) = (true, false);
     }
 
-    fn follow(&mut self, step: &Step) -> Result<(), String> {
+    fn follow(&mut self, step: &Step, compared: &mut Comparison) -> Result<(), String> {
         let mut seen = Seen::default();
         for (request, reply) in &step.answer {
             match reply {
@@ -309,7 +312,8 @@ impl<'a> Play<'a> {
                 self.controller.not_told(event, self.now);
             }
         }
-        self.check(step, &seen)
+        self.check(step, &seen, compared);
+        Ok(())
     }
 
     /// Time passes as it does for the process: from one moment at which it wants to wake to the next.
@@ -418,7 +422,9 @@ impl<'a> Play<'a> {
             if changed.is_empty() && !is_to_lead && !is_time && !mem::take(&mut self.due) {
                 let Some(at) = wake_at.filter(|at| *at <= end) else {
                     seen.add(asked);
-                    return same("in flight", &self.unanswered, &self.controller.in_flight());
+                    let (unanswered, in_flight) = (self.unanswered, self.controller.in_flight());
+                    let is_right = unanswered == in_flight;
+                    return is_right.then_some(()).ok_or(format!("in flight: {in_flight}, not {unanswered}"));
                 };
                 self.advance(at);
                 continue;
@@ -489,48 +495,39 @@ impl<'a> Play<'a> {
         Ok(Some(Err(error)))
     }
 
-    fn check(&self, step: &Step, Seen { sends, events }: &Seen) -> Result<(), String> {
-        same("sends", &step.sends, sends)?;
+    fn check(&self, step: &Step, Seen { sends, events }: &Seen, compared: &mut Comparison) {
+        compared.same(&["sends"], &step.sends, sends);
+        let entries = self.reporter.diagnostics().waits();
+        let pair =
+            |NodeVolumeKey { volume, node }: &NodeVolumeKey| format!("{} on {node}", word(volume.as_str()));
         if let Some(waits) = &step.waits {
-            let entries = self.reporter.diagnostics().waits();
-            let seen = entries.iter().map(|(NodeVolumeKey { volume, node }, entry)| {
-                (format!("{} on {node}", word(volume.as_str())), entry.reason.waiting.code().to_owned())
-            });
-            same("waits", waits, &seen.collect())?;
+            let seen = entries.iter().map(|(key, entry)| (pair(key), entry.reason.waiting.code()));
+            compared.same(&["waits"], waits, &seen.collect::<BTreeMap<_, _>>());
         }
         if let Some(looks) = &step.looks {
-            let entries = self.reporter.diagnostics().waits();
-            let seen = entries.iter().filter_map(|(NodeVolumeKey { volume, node }, entry)| {
-                let time = entry.next?.duration_since(self.now).as_secs();
-                Some((format!("{} on {node}", word(volume.as_str())), time))
-            });
-            same("looks", looks, &seen.collect())?;
+            let time = |next: Instant| next.duration_since(self.now).as_secs();
+            let seen = entries.iter().filter_map(|(key, entry)| Some((pair(key), time(entry.next?))));
+            compared.same(&["looks"], looks, &seen.collect::<BTreeMap<_, _>>());
         }
         if let Some(lists) = &step.lists {
-            same("lists", lists, &self.world.lists())?;
+            compared.same(&["lists"], lists, &self.world.lists());
         }
         if let Some(counts) = &step.counts {
-            let total = |state: &str| {
-                self.sum("attachdetach_controller_total_volumes", &format!("state=\"{state}\""))
-            };
-            let (desired, actual) = (total("desired_state_of_world"), total("actual_state_of_world"));
-            same("counts", &(f64::from(counts.desired), f64::from(counts.actual)), &(desired, actual))?;
+            for (key, expected) in [("desired", counts.desired), ("actual", counts.actual)] {
+                let state = format!("state=\"{key}_state_of_world\"");
+                let seen = self.sum("attachdetach_controller_total_volumes", &state);
+                compared.same(&["counts", key], &expected, &seen);
+            }
         }
-        if !step.says.is_empty() {
-            let mut lines: Vec<String> = events.iter().map(line).collect();
-            lines.sort();
-            let mut expected = step.says.clone();
-            expected.sort();
-            same("says", &expected, &lines)?;
-        }
-        if step.quiet && !events.is_empty() {
-            return Err(format!("is not quiet: {:#?}", events.iter().map(line).collect::<Vec<_>>()));
+        let lines: Vec<String> = events.iter().map(line).collect();
+        if !step.says.is_empty() || step.quiet {
+            compared.same(&["says"], &step.says, &in_place(&step.says, &lines));
+            compared.same(&["quiet"], &step.quiet, &(step.quiet && lines.is_empty()));
         }
         for (metric, expected) in &step.metrics {
             let (name, labels) = metric.split_once('{').unwrap_or((metric, ""));
-            same(metric, expected, &self.sum(name, labels.trim_end_matches('}')))?;
+            compared.same(&["metrics", metric], expected, &self.sum(name, labels.trim_end_matches('}')));
         }
-        Ok(())
     }
 
     /// The sum of a metric over the series whose labels include these.
@@ -587,11 +584,4 @@ fn words(call: &Call) -> String {
 fn line(event: &Event) -> String {
     let kind = if event.r#type == EventType::Normal { "Normal" } else { "Warning" };
     format!("{} {kind} {} {}", event.involved.name, event.reason, event.message)
-}
-
-fn same<T: std::fmt::Debug + PartialEq>(what: &str, expected: &T, seen: &T) -> Result<(), String> {
-    if expected == seen {
-        return Ok(());
-    }
-    Err(format!("{what}: expected {expected:#?}\nseen {seen:#?}"))
 }

@@ -1,7 +1,7 @@
 //! `in_tree_migration.yaml` and `volume_names.yaml`: what a volume source is translated to, and what it is
 //! called.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, path::Path};
 
 use libtest_mimic::{Failed, Trial};
 use mooring::{
@@ -17,6 +17,7 @@ use mooring::{
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
+use test_support::cases::comparison::Comparison;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
@@ -54,23 +55,19 @@ pub struct Naming {
     error: Option<String>,
 }
 
-pub fn migrations(cases: Vec<Migration>) -> Vec<Trial> {
-    super::each("in-tree migration", cases, |case| &case.name, migrate)
+pub fn migrations(file: &Path) -> Vec<Trial> {
+    super::each("in-tree migration", file, |case: &Migration| &case.name, migrate)
 }
 
-pub fn names(cases: Vec<Naming>) -> Vec<Trial> {
-    super::each("volume name", cases, |case| &case.name, name)
+pub fn names(file: &Path) -> Vec<Trial> {
+    super::each("volume name", file, |case: &Naming| &case.name, name)
 }
 
 pub fn properties() -> Vec<Trial> {
     vec![Trial::test("in-tree migration: inline volumes have names of their own", unique)]
 }
 
-fn compare<T: std::fmt::Debug + PartialEq>(expected: &T, seen: &T) -> Result<(), Failed> {
-    if expected == seen { Ok(()) } else { Err(format!("expected {expected:#?}\nseen {seen:#?}").into()) }
-}
-
-fn migrate(case: &Migration) -> Result<(), Failed> {
+fn migrate(case: &Migration, compared: &mut Comparison) -> Result<(), Failed> {
     let seen = match (&case.volume, &case.persistent_volume) {
         (Some(volume), _) => inline(volume, case.namespace.as_deref().unwrap_or("ns")),
         (None, Some(object)) => {
@@ -90,8 +87,9 @@ fn migrate(case: &Migration) -> Result<(), Failed> {
         }
         (None, None) => panic!("a case has a volume"),
     };
-    let expected = case.then.clone().ok_or_else(|| case.error.clone().unwrap_or_default());
-    compare(&expected, &seen)
+    compared.same(&["then"], &case.then, &seen.as_ref().ok());
+    compared.same(&["error"], &case.error, &seen.as_ref().err());
+    Ok(())
 }
 
 fn inline(volume: &Value, namespace: &str) -> Result<Value, String> {
@@ -131,18 +129,20 @@ fn unique() -> Result<(), Failed> {
     for volume in sources("a").iter().chain(&sources("b")) {
         names.insert(inline(volume, "ns")?["name"].to_string());
     }
-    compare(&14, &names.len())
+    assert_eq!(names.len(), 14);
+    Ok(())
 }
 
-fn name(case: &Naming) -> Result<(), Failed> {
-    let kind = |volume: VolumeId| {
+fn name(case: &Naming, compared: &mut Comparison) -> Result<(), Failed> {
+    let mut attachment = None;
+    let mut kind = |volume: VolumeId| {
         let kind = match volume.kind() {
             VolumeKind::Csi => "csi",
             VolumeKind::NoOp => "no-op",
         };
         // What we write into a node's status, we also understand there.
         assert_eq!(VolumeId::parse(volume.as_str()).as_ref(), Some(&volume));
-        assert_eq!(case.node.as_ref().map(|node| volume.attachment_name(node)), case.attachment);
+        attachment = case.node.as_ref().map(|node| volume.attachment_name(node));
         Some((volume.to_string(), kind.to_owned()))
     };
     let seen = match (&case.spec, &case.listed) {
@@ -158,9 +158,10 @@ fn name(case: &Naming) -> Result<(), Failed> {
         (None, Some(listed)) => Ok(VolumeId::parse(listed).and_then(kind)),
         (None, None) => panic!("a case has a spec or a name"),
     };
-    let expected = match &case.error {
-        Some(error) => Err(error.clone()),
-        None => Ok(case.then.clone().zip(case.kind.clone())),
-    };
-    compare(&expected, &seen)
+    let (then, kind) = seen.clone().ok().flatten().unzip();
+    compared.same(&["then"], &case.then, &then);
+    compared.same(&["kind"], &case.kind, &kind);
+    compared.same(&["error"], &case.error, &seen.err());
+    compared.same(&["attachment"], &case.attachment, &attachment);
+    Ok(())
 }

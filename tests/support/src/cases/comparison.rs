@@ -55,6 +55,11 @@ impl Comparison {
         self.within = vec!["when".into(), number.into()];
     }
 
+    /// What follows is about the whole case again.
+    pub fn end(&mut self) {
+        self.within.clear();
+    }
+
     /// Compares the value of a key, which is found by the keys on the way to it.
     pub fn same(&mut self, keys: &[&str], expected: &impl Serialize, actual: &impl Serialize) {
         let (expected, actual) = (written(expected), written(actual));
@@ -105,7 +110,10 @@ fn bless(file: &Path, name: &str, found: &[Mismatch]) -> Result<(), String> {
                 eprintln!("{name}: {at}: {} is now {}", flow::one_line(expected), flow::one_line(actual));
             }
             Err(why) => {
-                refused.push(format!("{name}: {at} is not rewritten, {why}. It should be: {}", flow::one_line(actual)));
+                refused.push(format!(
+                    "{name}: {at} is not rewritten, {why}. It should be: {}",
+                    flow::one_line(actual)
+                ));
             }
         }
     }

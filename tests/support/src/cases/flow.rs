@@ -30,7 +30,8 @@ pub fn one_line(value: &Value) -> String {
 
 /// A value in one line; `old` is what was there, in the file's `text`.
 pub fn again(old: Option<&Node>, value: &Value, text: &str) -> String {
-    let raw = old.and_then(|old| text.get(old.place.clone()).filter(|_| old.value == *value && !has_anchor(old)));
+    let raw =
+        old.and_then(|old| text.get(old.place.clone()).filter(|_| old.value == *value && !has_anchor(old)));
     if let Some(raw) = raw.filter(|raw| !raw.contains('\n') && !raw.is_empty()) {
         return raw.to_owned();
     }
@@ -95,13 +96,15 @@ fn has_anchor(node: &Node) -> bool {
 
 /// A key of a mapping.
 pub fn key(name: &str) -> String {
-    let reads = |text: &str| Outline::of(&format!("{{{text}: 1}}")).is_ok_and(|read| read.root.value[name] == 1);
+    let reads =
+        |text: &str| Outline::of(&format!("{{{text}: 1}}")).is_ok_and(|read| read.root.value[name] == 1);
     if reads(name) { name.to_owned() } else { quoted(name, Some((Quote::Single, true))) }
 }
 
 /// Whether a text is read as itself without quotes.
 fn is_plain(text: &str) -> bool {
-    let alone = Outline::of(&format!("[{text}]")).is_ok_and(|read| read.root.value == serde_json::json!([text]));
+    let alone =
+        Outline::of(&format!("[{text}]")).is_ok_and(|read| read.root.value == serde_json::json!([text]));
     alone && !text.contains('\n')
 }
 
@@ -131,7 +134,10 @@ pub fn after_key(indent: usize, key: usize, old: Option<&Node>, value: &Value, t
     match value {
         Value::Array(items) if items.len() == 1 && items.iter().all(Value::is_string) => {
             // One long text is written after the bracket that opens its list.
-            let item = items.first().map(|item| force_quotes(&again(first(old), item, text), item)).unwrap_or_default();
+            let item = items
+                .first()
+                .map(|item| force_quotes(&again(first(old), item, text), item))
+                .unwrap_or_default();
             format!(": [{}]", folded(&item, indent + key + 3, indent + FOLDED, 1))
         }
         Value::Array(items) => {
@@ -140,7 +146,9 @@ pub fn after_key(indent: usize, key: usize, old: Option<&Node>, value: &Value, t
                 _ => Vec::new(),
             };
             let mut before = before.into_iter();
-            let lines = items.iter().map(|item| format!("\n{}", an_item(indent + 2, before.next().flatten(), item, text)));
+            let lines = items
+                .iter()
+                .map(|item| format!("\n{}", an_item(indent + 2, before.next().flatten(), item, text)));
             format!(":{}", lines.collect::<String>())
         }
         Value::Object(entries) => {
@@ -164,7 +172,10 @@ pub fn an_item(indent: usize, old: Option<&Node>, value: &Value, text: &str) -> 
     let short = again(old, value, text);
     let start = format!("{:indent$}- ", "");
     if value.is_string() && indent + 2 + columns(&short) > COLUMNS {
-        return format!("{start}{}", folded(&force_quotes(&short, value), indent + 2, indent + 2 + FOLDED, 0));
+        return format!(
+            "{start}{}",
+            folded(&force_quotes(&short, value), indent + 2, indent + 2 + FOLDED, 0)
+        );
     }
     start + &short
 }
@@ -204,10 +215,17 @@ pub fn folded(written: &str, column: usize, indent: usize, reserve: usize) -> St
 }
 
 /// The same over the lines of `before`, with as many words in each, if they have room for them.
-pub fn folded_as(before: &str, written: &str, column: usize, indent: usize, reserve: usize) -> Option<String> {
+pub fn folded_as(
+    before: &str,
+    written: &str,
+    column: usize,
+    indent: usize,
+    reserve: usize,
+) -> Option<String> {
     let mut words = words(written).into_iter();
     let lines = before.lines().map(|line| self::words(line.trim()).len());
-    let lines: Vec<String> = lines.map(|count| words.by_ref().take(count).collect::<Vec<_>>().join(" ")).collect();
+    let lines: Vec<String> =
+        lines.map(|count| words.by_ref().take(count).collect::<Vec<_>>().join(" ")).collect();
     let is_room = lines.iter().enumerate().all(|(number, line)| {
         let start = if number == 0 { column } else { indent };
         let behind = if number + 1 == lines.len() { reserve } else { 0 };

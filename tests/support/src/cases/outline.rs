@@ -131,9 +131,9 @@ impl<'t> Reader<'t> {
     }
 
     fn place(&self, span: &Span) -> Result<Range<usize>, String> {
-        span.byte_range().filter(|range| self.text.get(range.clone()).is_some()).ok_or_else(|| {
-            "a place that is not in the text".to_owned()
-        })
+        span.byte_range()
+            .filter(|range| self.text.get(range.clone()).is_some())
+            .ok_or_else(|| "a place that is not in the text".to_owned())
     }
 
     /// Where the dash of an item is.
@@ -178,7 +178,9 @@ impl<'t> Reader<'t> {
                         (event, span) => {
                             let mut key = self.node(event, &span)?;
                             // `on` is a word here, and no boolean.
-                            if let (Kind::Scalar(Quote::None), Some(word)) = (&key.kind, self.text.get(key.place.clone())) {
+                            if let (Kind::Scalar(Quote::None), Some(word)) =
+                                (&key.kind, self.text.get(key.place.clone()))
+                            {
                                 key.value = Value::String(word.to_owned());
                             }
                             let (event, span) = self.next()?;

@@ -140,7 +140,9 @@ fn case(root: &Node, name: &str) -> Result<Vec<Part>, Refused> {
         Some(list) => (vec![Part::from("cases")], list),
         None => (Vec::new(), root),
     };
-    let is_it = |node: &&Node| ["name", "id"].iter().any(|key| node.get(key).is_some_and(|found| found.value == name));
+    let is_it = |node: &&Node| {
+        ["name", "id"].iter().any(|key| node.get(key).is_some_and(|found| found.value == name))
+    };
     let mut found = list.children().into_iter().enumerate().filter(|(_, node)| is_it(node));
     let (index, _) = found.next().ok_or(Refused::NoSuchCase)?;
     if found.next().is_some() {
@@ -207,7 +209,13 @@ fn checked(new: String, meant: &Value) -> Result<String, Refused> {
 }
 
 /// Writes the whole value of the last key on the way that has a line of its own.
-fn anew(outline: &Outline, text: &str, chain: &[&Node], path: &[Part], meant: &Value) -> Result<String, Refused> {
+fn anew(
+    outline: &Outline,
+    text: &str,
+    chain: &[&Node],
+    path: &[Part],
+    meant: &Value,
+) -> Result<String, Refused> {
     for depth in (0..chain.len()).rev() {
         let Kind::Mapping { is_flow: false, entries } = &chain[depth].kind else { continue };
         let Some(Part::Key(name)) = path.get(depth) else { continue };
@@ -279,8 +287,12 @@ impl Editor<'_> {
             (Kind::Sequence { items, .. }, Value::Array(new)) if items.len() == new.len() => {
                 items.iter().zip(new).try_for_each(|(item, value)| self.change(item, value))
             }
-            (Kind::Sequence { is_flow: false, items }, Value::Array(new)) if !new.is_empty() => self.lines(items, new),
-            (Kind::Mapping { entries, is_flow }, Value::Object(new)) => self.entries(node, entries, *is_flow, new),
+            (Kind::Sequence { is_flow: false, items }, Value::Array(new)) if !new.is_empty() => {
+                self.lines(items, new)
+            }
+            (Kind::Mapping { entries, is_flow }, Value::Object(new)) => {
+                self.entries(node, entries, *is_flow, new)
+            }
             _ if node.is_block() || node.place.is_empty() => Err(Stop::Anew),
             (Kind::Scalar(_), Value::String(_)) => {
                 let instead = self.text_of(node, value);
@@ -390,7 +402,9 @@ impl Editor<'_> {
                 None => self.gone(entry.key.place.start, entry.value.place.end)?,
             }
         }
-        new.iter().filter(|(key, _)| !names.contains(key)).try_for_each(|(key, value)| self.add(node, key, value, &[]))
+        new.iter()
+            .filter(|(key, _)| !names.contains(key))
+            .try_for_each(|(key, value)| self.add(node, key, value, &[]))
     }
 
     /// Puts in a key that was not there.
@@ -415,7 +429,8 @@ impl Editor<'_> {
             }
         } else {
             let indent = column(self.text, first.key.place.start);
-            let added = format!("{key}{}", flow::after_key(indent, flow::columns(&key), None, value, self.text));
+            let added =
+                format!("{key}{}", flow::after_key(indent, flow::columns(&key), None, value, self.text));
             match next {
                 Some(next) => (next.key.place.start, format!("{added}\n{:indent$}", "")),
                 None => (next_line(self.text, last.value.place.end), format!("{:indent$}{added}\n", "")),

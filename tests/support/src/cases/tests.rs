@@ -14,8 +14,8 @@ use super::{
 const ORDER: &[&str] = &["sends", "waits", "says", "when"];
 /// The keys of what is expected.
 const EXPECTED: &[&str] = &[
-    "sends", "waits", "looks", "lists", "counts", "says", "metrics", "then", "touches", "kind", "error", "events",
-    "writes", "waited", "measures", "nearest", "reason", "chooses",
+    "sends", "waits", "looks", "lists", "counts", "says", "metrics", "then", "touches", "kind", "error",
+    "events", "writes", "waited", "measures", "nearest", "reason", "chooses",
 ];
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
