@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::form::text;
@@ -158,20 +158,20 @@ pub struct Later {
 }
 
 /// Changed fields of the forms, by name.
-#[derive(Clone, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Default, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Then {
     /// Of volumes.
-    #[serde(default)]
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub volumes: BTreeMap<String, Map<String, Value>>,
     /// Of claims.
-    #[serde(default)]
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub claims: BTreeMap<String, Map<String, Value>>,
     /// Names of objects that are gone.
-    #[serde(default)]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gone: Vec<String>,
     /// Objects that are new, by path; `null` for any content.
-    #[serde(default)]
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub made: BTreeMap<String, Value>,
 }
 
@@ -267,8 +267,8 @@ impl Case {
         self.when.iter().map(stage).collect()
     }
 
-    /// The objects the case ends with.
-    pub fn end(&self, fixtures: &BTreeMap<String, Vec<Map<String, Value>>>) -> BTreeMap<String, Value> {
+    /// The case with everything that has happened, without what differs at the end.
+    pub fn staged(&self) -> Self {
         let mut case = self.clone();
         for stage in &self.when {
             for (forms, new, default) in [
@@ -285,6 +285,12 @@ impl Case {
                 forms.extend(new.clone());
             }
         }
+        case
+    }
+
+    /// The objects the case ends with.
+    pub fn end(&self, fixtures: &BTreeMap<String, Vec<Map<String, Value>>>) -> BTreeMap<String, Value> {
+        let mut case = self.staged();
         let change =
             |forms: &mut Vec<Map<String, Value>>, then: &BTreeMap<String, Map<String, Value>>, default| {
                 for (name, fields) in then {

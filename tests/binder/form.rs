@@ -8,6 +8,32 @@ use serde_json::{Map, Value, json};
 
 use crate::{case::Case, server::CLAIM_UID};
 
+/// Marks, the annotations they stand for, and the values of those where a case gives none.
+pub const MARKS: [(&str, &str, &str); 10] = [
+    ("BC", "pv.kubernetes.io/bind-completed", "yes"),
+    ("BBC", "pv.kubernetes.io/bound-by-controller", "yes"),
+    ("SELNODE", "volume.kubernetes.io/selected-node", "node1"),
+    ("DYN", "pv.kubernetes.io/provisioned-by", "kubernetes.io/mock-volume"),
+    ("MIG", "pv.kubernetes.io/migrated-to", ""),
+    ("SP", "volume.kubernetes.io/storage-provisioner", ""),
+    ("SPB", "volume.beta.kubernetes.io/storage-provisioner", ""),
+    ("SCB", "volume.beta.kubernetes.io/storage-class", ""),
+    ("RUN", CLAIM_UID, "uid-of-an-earlier-claim"),
+    ("PRERESIZE", "volume.alpha.kubernetes.io/pre-resize-capacity", ""),
+];
+/// An annotation of every object, which has to stay.
+pub const KEPT: &str = "example.com/kept";
+/// Short names of finalizers.
+pub const FINALIZERS: [(&str, &str); 2] =
+    [("ITF", "kubernetes.io/pv-controller"), ("EPF", "external-provisioner.volume.kubernetes.io/finalizer")];
+/// Short names of access modes.
+pub const MODES: [(&str, &str); 4] = [
+    ("RWO", "ReadWriteOnce"),
+    ("ROX", "ReadOnlyMany"),
+    ("RWX", "ReadWriteMany"),
+    ("RWOP", "ReadWriteOncePod"),
+];
+
 impl Case {
     pub fn volume(&self, form: &Map<String, Value>) -> (String, Value) {
         known(
@@ -208,34 +234,20 @@ fn metadata(form: &Map<String, Value>, name: &str, uid: &str) -> Value {
     for mark in form.get("marks").and_then(Value::as_array).into_iter().flatten() {
         let mark = mark.as_str().expect("marks are texts");
         let (short, value) = mark.split_once('=').unwrap_or((mark, ""));
-        let (key, default) = match short {
-            "BC" => ("pv.kubernetes.io/bind-completed", "yes"),
-            "BBC" => ("pv.kubernetes.io/bound-by-controller", "yes"),
-            "SELNODE" => ("volume.kubernetes.io/selected-node", "node1"),
-            "DYN" => ("pv.kubernetes.io/provisioned-by", "kubernetes.io/mock-volume"),
-            "MIG" => ("pv.kubernetes.io/migrated-to", ""),
-            "SP" => ("volume.kubernetes.io/storage-provisioner", ""),
-            "SPB" => ("volume.beta.kubernetes.io/storage-provisioner", ""),
-            "SCB" => ("volume.beta.kubernetes.io/storage-class", ""),
-            "RUN" => (CLAIM_UID, "uid-of-an-earlier-claim"),
-            "PRERESIZE" => ("volume.alpha.kubernetes.io/pre-resize-capacity", ""),
-            other => panic!("unknown mark {other}"),
-        };
+        let known = MARKS.iter().find(|(mark, ..)| *mark == short);
+        let (_, key, default) = known.unwrap_or_else(|| panic!("unknown mark {short}"));
         let value = if value.is_empty() { default } else { value };
-        annotations.insert(key.to_owned(), json!(value));
+        annotations.insert((*key).to_owned(), json!(value));
     }
-    annotations.insert("example.com/kept".to_owned(), json!("true"));
+    annotations.insert(KEPT.to_owned(), json!("true"));
     metadata["annotations"] = Value::Object(annotations);
     if let Some(labels) = form.get("labels") {
         metadata["labels"] = labels.clone();
     }
     if let Some(finalizers) = form.get("finalizers") {
-        let list =
-            finalizers.as_array().expect("finalizers are a list").iter().map(|name| match name.as_str() {
-                Some("ITF") => json!("kubernetes.io/pv-controller"),
-                Some("EPF") => json!("external-provisioner.volume.kubernetes.io/finalizer"),
-                _ => name.clone(),
-            });
+        let list = finalizers.as_array().expect("finalizers are a list").iter().map(|name| {
+            FINALIZERS.iter().find(|(short, _)| name == short).map_or(name.clone(), |(_, long)| json!(long))
+        });
         metadata["finalizers"] = list.collect();
     }
     if form.get("terminating").and_then(Value::as_bool).unwrap_or_default() {
@@ -268,12 +280,8 @@ fn volume_mode(form: &Map<String, Value>) -> Value {
 fn modes(field: Option<&Value>) -> Value {
     let text = field.and_then(Value::as_str).unwrap_or("RWO+ROX");
     text.split('+')
-        .map(|mode| match mode {
-            "RWO" => json!("ReadWriteOnce"),
-            "ROX" => json!("ReadOnlyMany"),
-            "RWX" => json!("ReadWriteMany"),
-            "RWOP" => json!("ReadWriteOncePod"),
-            other => json!(other),
+        .map(|mode| {
+            MODES.iter().find(|(short, _)| *short == mode).map_or(json!(mode), |(_, long)| json!(long))
         })
         .collect()
 }

@@ -1,6 +1,6 @@
 //! The binder over values: its cases, `tests/cases/binder/*.yaml` (one test each, named by its id;
-//! `MOORING_CASES` adds a folder, see `test_support::cases`), every fault in small worlds, random
-//! histories, and what it costs.
+//! `MOORING_CASES` adds a folder, see `test_support::cases`; `MOORING_BLESS=1` writes what was seen into them), every fault
+//! in small worlds, random histories, and what it costs.
 //!
 //! Every case is decided, applied and decided again until nothing is left to write, then compared
 //! whole. Then the same objects go through the planner with one fault at each write in turn, and
@@ -20,6 +20,7 @@ mod form;
 mod history;
 mod invariants;
 mod server;
+mod short;
 mod world;
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -27,7 +28,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use case::{Case, File, Sync};
 use libtest_mimic::{Arguments, Trial};
 use mooring::kube_api::events::EventType;
-use test_support::cases;
+use test_support::cases::{self, comparison::Comparison};
 use world::{Fault, World, chosen, plain};
 
 fn main() {
@@ -37,6 +38,7 @@ fn main() {
     trials.extend(cost::trials());
     let mut coverage = None;
     let mut ids = Vec::new();
+    let mut all = Vec::new();
     for path in cases::files("binder") {
         if path.file_stem().is_some_and(|stem| stem == "coverage") {
             coverage = Some(cases::read(&path));
@@ -48,45 +50,82 @@ fn main() {
         }
         let fixtures = Arc::new(file.fixtures);
         for case in file.cases {
-            let fixtures = Arc::clone(&fixtures);
+            all.push((case.clone(), Arc::clone(&fixtures)));
+            let (fixtures, file) = (Arc::clone(&fixtures), path.clone());
             trials.push(Trial::test(format!("binder {}: {}", case.id, case.title), move || {
-                check(&case, &fixtures);
-                Ok(())
+                let compared = compare(&case, &fixtures);
+                if compared.found().is_empty() {
+                    check_faults(&case, &fixtures);
+                }
+                Ok(compared.settle(&file)?)
             }));
         }
     }
     let coverage = coverage.expect("coverage.yaml is among the cases");
     trials.push(coverage::trial(coverage, ids));
+    trials.push(short::trial(all));
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 
 type Fixtures = BTreeMap<String, Vec<serde_json::Map<String, serde_json::Value>>>;
 
-fn check(case: &Case, fixtures: &Fixtures) {
-    let start = case.start(fixtures);
+/// The order of the keys of a case.
+const ORDER: &[&str] = &[
+    "when",
+    "racing",
+    "unfinished",
+    "then",
+    "events",
+    "writes",
+    "waited",
+    "measures",
+    "reason",
+    "nearest",
+    "chooses",
+];
+
+/// What a case expects beside what is seen without a fault.
+fn compare(case: &Case, fixtures: &Fixtures) -> Comparison {
+    let mut compared = Comparison::new(&case.id, ORDER);
+    let mut world = World::new(&case.start(fixtures), &[]);
     if let Some(expected) = &case.chooses {
-        let chosen = chosen(&mut World::new(&start, &[]));
-        assert_eq!(chosen.as_deref().unwrap_or("none"), expected, "chosen volume");
+        compared.same(&["chooses"], expected, &chosen(&mut world).as_deref().unwrap_or("none"));
+        return compared;
+    }
+    world.play(case.sync, &case.later());
+    let (found, expected) = (world.end(), plain(&case.end(fixtures)));
+    if differs(&found, &expected) {
+        let Some(then) = case.then_of(fixtures, &found) else {
+            assert_same(&found, &expected, "at the end; no short form says it");
+            return compared;
+        };
+        compared.same(&["then"], &case.then, &then);
+    }
+    compare_events(case, &world, &mut compared);
+    if let Some(writes) = &case.writes {
+        compared.same(&["writes"], writes, &world.written);
+    }
+    if let Some(measures) = &case.measures {
+        compared.same(&["measures"], measures, &world.samples);
+    }
+    if case.waited.iter().any(|reason| !world.waited.contains(reason)) {
+        compared.same(&["waited"], &case.waited, &world.waited);
+    }
+    if let Some(reason) = &case.reason {
+        compared.same(&["reason"], reason, &world.reason);
+    }
+    compared
+}
+
+/// Looking again changes nothing, and with any fault the end is the same.
+fn check_faults(case: &Case, fixtures: &Fixtures) {
+    if case.chooses.is_some() {
         return;
     }
-    let later = case.later();
+    let (start, later) = (case.start(fixtures), case.later());
     let expected = plain(&case.end(fixtures));
     let mut world = World::new(&start, &[]);
     world.play(case.sync, &later);
-    assert_same(&world.end(), &expected, "at the end");
-    check_events(case, &world);
-    if let Some(writes) = &case.writes {
-        assert_eq!(world.written, *writes, "writes");
-    }
-    if let Some(measures) = &case.measures {
-        assert_eq!(world.samples, *measures, "measures");
-    }
-    for reason in &case.waited {
-        assert!(world.waited.contains(reason.as_str()), "waited: {:?}, expected {reason}", world.waited);
-    }
-    if let Some(reason) = &case.reason {
-        assert_eq!(world.reason, *reason, "reason");
-    }
     let writes = world.writes;
     world.run(case.sync);
     assert_eq!(world.writes, writes, "looking again writes again");
@@ -120,6 +159,16 @@ fn check(case: &Case, fixtures: &Fixtures) {
     }
 }
 
+fn differs(
+    found: &BTreeMap<String, serde_json::Value>,
+    expected: &BTreeMap<String, serde_json::Value>,
+) -> bool {
+    let is_there = |(path, object): (&String, &serde_json::Value)| {
+        found.get(path).is_some_and(|found| object.is_null() || found == object)
+    };
+    found.len() != expected.len() || !expected.iter().all(is_there)
+}
+
 fn assert_same(
     found: &BTreeMap<String, serde_json::Value>,
     expected: &BTreeMap<String, serde_json::Value>,
@@ -142,21 +191,19 @@ fn assert_same(
 /// Reason of an event that almost every claim without a volume has besides upstream's.
 const NEAREST: &str = "NearestVolume";
 
-fn check_events(case: &Case, world: &World) {
-    let lines: Vec<String> = world
-        .events
-        .iter()
-        .filter(|event| event.reason != NEAREST)
-        .map(|event| {
-            let kind = if event.r#type == EventType::Normal { "Normal" } else { "Warning" };
-            format!("{kind} {} {}", event.reason, event.message)
-        })
-        .collect();
-    let matching = lines.len() == case.events.len()
-        && lines.iter().zip(&case.events).all(|(line, expected)| line.starts_with(expected.as_str()));
-    assert!(matching, "events {lines:#?}, expected {:#?}", case.events);
+fn compare_events(case: &Case, world: &World, compared: &mut Comparison) {
+    let mut expected = case.events.clone();
+    let seen = world.events.iter().filter(|event| event.reason != NEAREST).map(|event| {
+        let kind = if event.r#type == EventType::Normal { "Normal" } else { "Warning" };
+        let line = format!("{kind} {} {}", event.reason, event.message);
+        // A case need not say the whole line.
+        let said = expected.iter().position(|begin| line.starts_with(begin.as_str()));
+        said.map_or(line, |at| expected.remove(at))
+    });
+    let seen: Vec<String> = seen.collect();
+    compared.same(&["events"], &case.events, &seen);
     if let Some(expected) = &case.nearest {
         let nearest = world.events.iter().rfind(|event| event.reason == NEAREST);
-        assert_eq!(nearest.map_or("", |event| &event.message), expected, "the nearest volume");
+        compared.same(&["nearest"], expected, &nearest.map_or("", |event| &event.message));
     }
 }
