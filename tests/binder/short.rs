@@ -20,19 +20,19 @@ type Fixtures = BTreeMap<String, Vec<Form>>;
 /// A trial that says each case's end anew, from the objects alone.
 pub fn trial(cases: Vec<(Case, Arc<Fixtures>)>) -> Trial {
     Trial::test("short forms: what a case ends with can be said again", move || {
-        for (case, fixtures) in &cases {
-            let end = plain(&case.end(fixtures));
-            let forgetful = Case { then: Then::default(), ..case.clone() };
-            let then = forgetful
-                .then_of(fixtures, &end)
-                .ok_or_else(|| format!("{}: no short form says it", case.id))?;
-            let again = plain(&Case { then, ..case.clone() }.end(fixtures));
-            let is_said = |path| case.then.made.contains_key(path) || again.get(path) == end.get(path);
-            if again.len() != end.len() || !end.keys().all(is_said) {
-                return Err(format!("{}: another end is said", case.id).into());
-            }
-        }
-        Ok(())
+        let unsaid: Vec<&str> = cases
+            .iter()
+            .filter(|(case, fixtures)| {
+                let end = plain(&case.end(fixtures));
+                let forgetful = Case { then: Then::default(), ..case.clone() };
+                let Some(then) = forgetful.then_of(fixtures, &end) else { return true };
+                let again = plain(&Case { then, ..case.clone() }.end(fixtures));
+                let is_said = |path| case.then.made.contains_key(path) || again.get(path) == end.get(path);
+                again.len() != end.len() || !end.keys().all(is_said)
+            })
+            .map(|(case, _)| case.id.as_str())
+            .collect();
+        if unsaid.is_empty() { Ok(()) } else { Err(format!("not said: {unsaid:?}").into()) }
     })
 }
 
@@ -118,12 +118,12 @@ impl Case {
                     .find(|(name, _)| *name == field)
                     .map(|(_, value)| value)
             };
-            if same(said(&changed).as_ref(), &wanted) {
+            if same(field, said(&changed).as_ref(), &wanted) {
                 continue;
             }
             let before = changed.remove(field);
-            if !same(said(&changed).as_ref(), &wanted) {
-                changed.insert(field.to_owned(), ordered(before.or(form.get(field).cloned()), wanted));
+            if !same(field, said(&changed).as_ref(), &wanted) {
+                changed.insert(field.to_owned(), ordered(field, before.or(form.get(field).cloned()), wanted));
             }
         }
         let is_said = built(&changed) == *object;
@@ -152,26 +152,23 @@ fn without_tables(form: &Form) -> Form {
     form
 }
 
-/// Lists without regard to their order, which is that of a map's keys.
-fn same(one: Option<&Value>, other: &Value) -> bool {
-    let sorted = |value: &Value| match value {
-        Value::Array(items) => {
-            let mut items: Vec<String> = items.iter().map(ToString::to_string).collect();
-            items.sort();
-            json!(items)
-        }
-        other => other.clone(),
+/// Marks without regard to their order, which is that of a map's keys.
+fn same(field: &str, one: Option<&Value>, other: &Value) -> bool {
+    let sorted = |value: &Value| {
+        let mut marks = value.as_array().cloned().unwrap_or_default();
+        marks.sort_by_key(ToString::to_string);
+        marks
     };
-    one.is_some_and(|one| sorted(one) == sorted(other))
+    one.is_some_and(|one| one == other || field == "marks" && sorted(one) == sorted(other))
 }
 
-/// A list in the order in which the case had it.
-fn ordered(before: Option<Value>, wanted: Value) -> Value {
+/// Marks in the order in which the case had them.
+fn ordered(field: &str, before: Option<Value>, wanted: Value) -> Value {
     let texts = |value: &Value| -> Option<Vec<String>> {
         value.as_array()?.iter().map(|item| item.as_str().map(str::to_owned)).collect()
     };
     match (before.as_ref().and_then(texts), texts(&wanted)) {
-        (Some(before), Some(wanted)) => json!(in_place(&before, &wanted)),
+        (Some(before), Some(wanted)) if field == "marks" => json!(in_place(&before, &wanted)),
         _ => wanted,
     }
 }
@@ -213,7 +210,7 @@ fn claim_fields(case: &Case, object: &Value) -> Vec<(&'static str, Value)> {
         ("size", spec["resources"]["requests"]["storage"].clone()),
         ("cap", status["capacity"]["storage"].clone()),
         ("odd_cap", status["capacity"]["example.com/odd"].clone()),
-        ("current_vac", status["currentVolumeAttributesClassName"].clone()),
+        ("current_vac", json!(status["currentVolumeAttributesClassName"].as_str().unwrap_or_default())),
         ("status_modes", json!(modes.join("+"))),
     ];
     fields.extend(of_metadata(&object["metadata"]));
