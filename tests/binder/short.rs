@@ -43,6 +43,9 @@ impl Case {
         let staged = self.staged();
         let mut then = self.then.clone();
         let mut left = plain(&staged.start(fixtures).server);
+        let names: Vec<String> =
+            left.keys().filter_map(|path| path.rsplit('/').next()).map(str::to_owned).collect();
+        then.gone.retain(|gone| names.contains(&self.expand(gone)));
         for form in &staged.volumes {
             let name = text(form, "name").unwrap_or("v").to_owned();
             let (path, _) = self.volume(&without_tables(form));
@@ -51,7 +54,7 @@ impl Case {
             if let Some(fields) = found.get(&path).map(fields) {
                 then.gone.retain(|gone| *gone != name);
                 then.volumes.extend(fields?.map(|fields| (name, fields)));
-            } else if !then.gone.contains(&name) {
+            } else if left.contains_key(&path) && !then.gone.contains(&name) {
                 then.gone.push(name);
             }
             left.remove(&path);
@@ -64,7 +67,7 @@ impl Case {
             if let Some(fields) = found.get(&path).map(fields) {
                 then.gone.retain(|gone| *gone != name);
                 then.claims.extend(fields?.map(|fields| (name, fields)));
-            } else if !then.gone.contains(&name) {
+            } else if left.contains_key(&path) && !then.gone.contains(&name) {
                 then.gone.push(name);
             }
             left.remove(&path);

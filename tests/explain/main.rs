@@ -18,7 +18,7 @@ use mooring::explain::{
     text::{Style, dot, text},
 };
 use serde_json::json;
-use test_support::cases;
+use test_support::cases::{self, comparison::blesses};
 
 fn main() {
     let mut trials = Vec::new();
@@ -95,7 +95,7 @@ fn check(case: &Case, path: &Path) -> Result<(), Failed> {
 }
 
 fn same(path: &Path, said: &str) -> Result<(), Failed> {
-    if std::env::var_os("MOORING_BLESS").is_some() {
+    if blesses() {
         fs::write(path, said)?;
         return Ok(());
     }

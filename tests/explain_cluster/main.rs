@@ -8,7 +8,7 @@
 mod applied;
 mod cluster;
 
-use std::{env, fmt::Write as _, fs, path::Path};
+use std::{fmt::Write as _, fs, path::Path};
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use mooring::{
@@ -24,12 +24,9 @@ use mooring::{
     kube_api::ids::{ClaimKey, PodKey},
 };
 use serde::Deserialize;
-use test_support::cases;
+use test_support::cases::{self, comparison::blesses};
 
 use cluster::Cluster;
-
-/// The variable that has the answers written anew.
-const BLESS: &str = "MOORING_BLESS";
 
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -82,7 +79,7 @@ fn file(path: &Path) -> Result<(), Failed> {
         let _ = writeln!(found, "=== {}\n$ mooring {}\n{text}exit {exit}\n{json}\n", case.name, case.ask);
     }
     let answers = path.with_extension("txt");
-    if env::var_os(BLESS).is_some() {
+    if blesses() {
         return Ok(fs::write(&answers, found)?);
     }
     let known = fs::read_to_string(&answers).unwrap_or_default();

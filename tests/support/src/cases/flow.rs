@@ -201,7 +201,8 @@ pub fn folded(written: &str, column: usize, indent: usize, reserve: usize) -> St
         let room = if number + 1 == words.len() { COLUMNS.saturating_sub(reserve) } else { COLUMNS };
         if number > 0 {
             if at + 1 + columns(word) > room {
-                told += &format!("\n{:indent$}", "");
+                told.push('\n');
+                told.extend(std::iter::repeat_n(' ', indent));
                 at = indent;
             } else {
                 told.push(' ');
