@@ -57,7 +57,7 @@ struct Step {
 }
 
 pub fn trials(file: &Path) -> Vec<Trial> {
-    super::each("desired state", file, |case: &Case| &case.name, run)
+    super::each("desired state", file, |case: &Case| &case.name, super::always(run))
 }
 
 pub fn properties() -> Vec<Trial> {
@@ -70,7 +70,7 @@ pub fn properties() -> Vec<Trial> {
     })]
 }
 
-fn run(case: &Case, compared: &mut Comparison) -> Result<(), Failed> {
+fn run(case: &Case, compared: &mut Comparison) {
     let mut desired = DesiredState::default();
     for (number, step) in case.when.iter().enumerate() {
         compared.step(number);
@@ -85,7 +85,6 @@ fn run(case: &Case, compared: &mut Comparison) -> Result<(), Failed> {
     }
     compared.end();
     compared.same(&["then"], &case.then, &rows(&desired));
-    Ok(())
 }
 
 fn wishes(pod: &str, step: &Step) -> DesiredPod {

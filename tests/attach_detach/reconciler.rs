@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
 use k8s_openapi::jiff::Timestamp;
-use libtest_mimic::{Failed, Trial};
+use libtest_mimic::Trial;
 use mooring::{
     attach_detach::{
         actual::{
@@ -114,10 +114,10 @@ struct Then {
 }
 
 pub fn trials(file: &Path) -> Vec<Trial> {
-    super::each("reconciler", file, |case: &Case| &case.name, run)
+    super::each("reconciler", file, |case: &Case| &case.name, super::always(run))
 }
 
-fn run(case: &Case, compared: &mut Comparison) -> Result<(), Failed> {
+fn run(case: &Case, compared: &mut Comparison) {
     let volume = if case.no_op {
         VolumeId::iscsi("10.0.0.1:3260", "iqn.2026-11.example:disk", 0)
     } else {
@@ -199,7 +199,6 @@ fn run(case: &Case, compared: &mut Comparison) -> Result<(), Failed> {
         })
         .collect();
     compared.same(&["then"], &case.then, &seen);
-    Ok(())
 }
 
 /// The moment at which every case is judged, ten minutes after the epoch.

@@ -70,8 +70,8 @@ fn what_is_spoiled_in_a_case_is_put_right() {
                 referred += &alone;
             }
             let read = Outline::of(&part).unwrap();
-            let tries = put_right(&part, read.root.children().last().unwrap(), ways);
-            tried += tries.unwrap_or_else(|wrong| panic!("{}: {wrong}", path.display()));
+            let put = put_right(&part, read.root.children().last().unwrap(), ways);
+            tried += put.unwrap_or_else(|wrong| panic!("{}: {wrong}", path.display()));
         }
     }
     assert!(tried > 2000, "only {tried} values were tried");
@@ -172,4 +172,22 @@ fn a_line_may_be_longer_by_a_word_that_no_line_has_room_for() {
     assert!(!flow::is_too_long(&format!("  - {word}")));
     assert!(!flow::is_too_long(&"x ".repeat(60)[..119]));
     assert!(flow::is_too_long(&"x ".repeat(61)));
+}
+
+#[test]
+fn no_line_of_a_case_is_too_long() {
+    let mut folders = vec![crate::repository().join("tests/cases")];
+    let mut found = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for path in super::entries(&folder) {
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "yaml") {
+                let text = std::fs::read_to_string(&path).unwrap();
+                let long = text.lines().enumerate().filter(|(_, line)| flow::is_too_long(line));
+                found.extend(long.map(|(number, _)| format!("{}:{}", path.display(), number + 1)));
+            }
+        }
+    }
+    assert!(found.is_empty(), "longer than {} columns: {found:#?}", flow::COLUMNS);
 }

@@ -46,10 +46,11 @@ impl Volume {
     }
 }
 
-/// Whether no access mode allows several nodes (attach-detach §6.5).
+/// Whether there are access modes and none of them allows several nodes (attach-detach §6.5).
+/// KCM: pkg/volume/util/util.go, `IsMultiAttachAllowed`.
 fn is_exclusive(modes: &Value) -> bool {
     let allows = |mode: &Value| mode == "ReadWriteMany" || mode == "ReadOnlyMany";
-    !modes.as_array().into_iter().flatten().any(allows)
+    modes.as_array().is_some_and(|modes| !modes.is_empty() && !modes.iter().any(allows))
 }
 
 /// S1: all VolumeAttachments of an exclusive volume, in whatever state, name one node. These are the nodes, if they are
