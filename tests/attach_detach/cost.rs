@@ -42,6 +42,9 @@ pub type Counts = [u64; 7];
 /// No turn looks at more of anything: so many, and what the last volume or node has.
 pub const A_TURN: u64 = 300 + 2 * PER_NODE as u64;
 
+/// Turns of one cluster, above which a trial goes in circles; it fails by its name.
+const ENOUGH: usize = 20_000;
+
 /// What each event may cost.
 const EVENTS: [(&str, Counts); 11] = [
     ("a pod comes", [1, 0, 2, 1, 1, 0, 0]),
@@ -123,6 +126,7 @@ pub struct Cluster {
     pub now: Instant,
     /// Whether an answer has been taken.
     is_due: bool,
+    turns: usize,
 }
 
 pub fn object<T: Stored>(revision: usize, value: Value) -> T {
@@ -289,6 +293,7 @@ impl Default for Cluster {
             revision: 1,
             now,
             is_due: true,
+            turns: 0,
         }
     }
 }
@@ -309,6 +314,8 @@ impl Cluster {
         if changed.is_empty() && !is_time && !std::mem::take(&mut self.is_due) {
             return None;
         }
+        self.turns += 1;
+        assert!(self.turns < ENOUGH, "S39: turns without end; in flight {}", self.controller.in_flight());
         self.controller.take_changes(changed, self.now);
         let effects = self.controller.reconcile(self.now);
         self.reporter.take(effects.reports, self.now);

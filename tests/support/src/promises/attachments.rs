@@ -240,7 +240,8 @@ mod tests {
     #[test]
     fn s1_an_exclusive_volume_is_told_on_two_nodes_under_whatever_names() {
         let volume = |name: &str, handle: &str, mode: &str| {
-            let spec = json!({ "csi": { "driver": "d", "volumeHandle": handle }, "accessModes": [mode] });
+            let modes: Vec<&str> = Some(mode).filter(|mode| !mode.is_empty()).into_iter().collect();
+            let spec = json!({ "csi": { "driver": "d", "volumeHandle": handle }, "accessModes": modes });
             Volume::of(&json!({ "metadata": { "name": name }, "spec": spec }))
         };
         let attachment = |volume: &str, node: &str| json!({ "spec": { "nodeName": node, "source": { "persistentVolumeName": volume } } });
@@ -252,6 +253,10 @@ mod tests {
             (["ReadWriteMany", "ReadWriteMany"], ["a", "b"], false),
             (["ReadWriteMany", "ReadWriteOnce"], ["a", "b"], true),
             (["ReadOnlyMany", "ReadOnlyMany"], ["a", "b"], false),
+            // Without any mode nobody knows, and the attacher is left to refuse.
+            (["", ""], ["a", "b"], false),
+            (["", "ReadWriteOnce"], ["a", "b"], true),
+            (["Rubbish", "Rubbish"], ["a", "b"], true),
         ];
         for (modes, nodes, is_told) in cases {
             let volumes = [volume("one", "h", modes[0]), volume("two", "h", modes[1])];

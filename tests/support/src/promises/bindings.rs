@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use super::{annotation, text};
+use super::{annotation, quantity::billionths, text};
 
 const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
@@ -19,14 +19,20 @@ const DEFAULT_CLASS: [&str; 2] =
 const FINALIZERS: [&str; 2] =
     ["kubernetes.io/pv-controller", "external-provisioner.volume.kubernetes.io/finalizer"];
 
-/// What of a volume is the binder's, and what the server adds to it.
-const OF_VOLUME: [&str; 9] = [
+/// What of a volume is the binder's, and what the server adds to it; a path that ends with `/` is for all below it.
+const OF_VOLUME: [&str; 15] = [
     "/metadata/resourceVersion",
     "/metadata/managedFields",
     "/metadata/finalizers",
     "/metadata/annotations/pv.kubernetes.io/bound-by-controller",
     "/metadata/annotations/pv.kubernetes.io/migrated-to",
-    "/spec/claimRef",
+    "/spec/claimRef/kind",
+    "/spec/claimRef/apiVersion",
+    "/spec/claimRef/namespace",
+    "/spec/claimRef/name",
+    "/spec/claimRef/uid",
+    "/spec/claimRef/resourceVersion",
+    "/spec/claimRef/fieldPath",
     "/status/phase",
     "/status/message",
     "/status/lastPhaseTransitionTime",
@@ -46,7 +52,7 @@ const OF_CLAIM: [&str; 14] = [
     "/spec/storageClassName",
     "/status/phase",
     "/status/accessModes",
-    "/status/capacity",
+    "/status/capacity/",
     "/status/currentVolumeAttributesClassName",
 ];
 
@@ -115,7 +121,12 @@ pub fn broken(known: &impl Known, write: Write<'_>) -> Vec<String> {
     };
     let mut changed = Vec::new();
     differences("", write.before, write.after, &mut changed);
-    let is_allowed = |pointer: &&String| allowed.iter().any(|allowed| pointer.starts_with(allowed));
+    let is_allowed = |pointer: &&String| {
+        let is_it = |allowed: &&str| {
+            pointer.as_str() == *allowed || allowed.ends_with('/') && pointer.starts_with(*allowed)
+        };
+        allowed.iter().any(is_it)
+    };
     let others = changed.iter().filter(|pointer| !is_allowed(pointer));
     broken.extend(others.map(|pointer| format!("S34 {pointer} is not the daemon's to write")));
     broken
@@ -242,7 +253,7 @@ fn chosen(known: &impl Known, write: Write<'_>, broken: &mut Broken) {
     broken.unless(modes(volume).is_superset(&modes(claim)), "S27 a volume without an access mode is taken");
     let (size, request) =
         (text(volume, "/spec/capacity/storage"), text(claim, "/spec/resources/requests/storage"));
-    if let (Some(size), Some(request)) = (gibibytes(size), gibibytes(request)) {
+    if let (Some(size), Some(request)) = (billionths(size), billionths(request)) {
         broken.unless(size >= request, "S27 a volume that is too small is taken");
     }
     if text(claim, "/spec/volumeName").is_empty() {
@@ -313,10 +324,6 @@ fn of_claim(known: &impl Known, write: Write<'_>) -> Vec<String> {
         broken.unless(is_selected || !known.is_delayed(after), rule);
     }
     broken.0
-}
-
-fn gibibytes(text: &str) -> Option<u64> {
-    text.strip_suffix("Gi")?.parse().ok()
 }
 
 /// Of the finalizers only the two of deletion protection change, and no one else's order.

@@ -10,6 +10,7 @@
 
 pub mod attachments;
 pub mod bindings;
+mod quantity;
 pub mod requests;
 pub mod telling;
 

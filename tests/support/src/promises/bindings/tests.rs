@@ -129,6 +129,20 @@ fn of_volumes() -> Vec<Row> {
             reference("u"),
             "S27",
         ),
+        (
+            the_claim(),
+            Kind::Volume,
+            json!({ "spec": { "capacity": { "storage": "1G" } } }),
+            reference("u"),
+            "S27",
+        ),
+        (
+            the_claim(),
+            Kind::Volume,
+            json!({ "spec": { "capacity": { "storage": "1073741824" } } }),
+            reference("u"),
+            "",
+        ),
         (the_claim(), Kind::Volume, json!({ "spec": { "volumeMode": "Block" } }), reference("u"), "S27"),
         (
             the_claim(),
@@ -182,6 +196,7 @@ fn of_volumes() -> Vec<Row> {
         (vec![], Kind::Volume, nothing(), phase("Odd"), "S34"),
         (vec![], Kind::Volume, nothing(), json!({ "metadata": { "finalizers": ["example.com/x"] } }), "S33"),
         (vec![], Kind::Volume, nothing(), json!({ "metadata": { "labels": { "a": "b" } } }), "S34"),
+        (vec![], Kind::Volume, nothing(), json!({ "status": { "messageOfOthers": "x" } }), "S34"),
     ]
 }
 
