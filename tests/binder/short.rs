@@ -15,6 +15,10 @@ use crate::{
 };
 
 type Form = Map<String, Value>;
+/// What an object says of each field of its form.
+type Fields = Vec<(&'static str, Value)>;
+/// The object of a form.
+type Build<'a> = &'a dyn Fn(&Case, &Form) -> (String, Value);
 type Fixtures = BTreeMap<String, Vec<Form>>;
 
 /// A trial that says each case's end anew, from the objects alone.
@@ -50,10 +54,14 @@ impl Case {
             let name = text(form, "name").unwrap_or("v").to_owned();
             let (path, _) = self.volume(&without_tables(form));
             let changed = then.volumes.remove(&name);
-            let fields = |object| self.fields(form, changed.clone(), object, &volume_fields, &Self::volume);
+            let was_said = changed.is_some();
+            let fields = |object| self.fields(form, changed.clone(), object, volume_fields, &Self::volume);
             if let Some(fields) = found.get(&path).map(fields) {
                 then.gone.retain(|gone| *gone != name);
-                then.volumes.extend(fields?.map(|fields| (name, fields)));
+                let fields = fields?;
+                if was_said || !fields.is_empty() {
+                    then.volumes.insert(name, fields);
+                }
             } else if left.contains_key(&path) && !then.gone.contains(&name) {
                 then.gone.push(name);
             }
@@ -63,10 +71,14 @@ impl Case {
             let name = text(form, "name").unwrap_or("c").to_owned();
             let (path, _) = self.claim(&without_tables(form));
             let changed = then.claims.remove(&name);
-            let fields = |object| self.fields(form, changed.clone(), object, &claim_fields, &Self::claim);
+            let was_said = changed.is_some();
+            let fields = |object| self.fields(form, changed.clone(), object, claim_fields, &Self::claim);
             if let Some(fields) = found.get(&path).map(fields) {
                 then.gone.retain(|gone| *gone != name);
-                then.claims.extend(fields?.map(|fields| (name, fields)));
+                let fields = fields?;
+                if was_said || !fields.is_empty() {
+                    then.claims.insert(name, fields);
+                }
             } else if left.contains_key(&path) && !then.gone.contains(&name) {
                 then.gone.push(name);
             }
@@ -89,7 +101,7 @@ impl Case {
                 Some(Value::Null) => {}
                 Some(expected) if expected == object => {}
                 Some(_) if then.made.contains_key(path) => {
-                    drop(then.made.insert(path.clone(), object.clone()))
+                    drop(then.made.insert(path.clone(), object.clone()));
                 }
                 Some(_) => return None,
             }
@@ -97,26 +109,25 @@ impl Case {
         Some(then)
     }
 
-    /// The fields of a form that have to change so that it says an object; `None` where none do.
+    /// The fields of a form that have to change so that it says an object; `None` if it cannot.
     fn fields(
         &self,
         form: &Form,
         changed: Option<Form>,
         object: &Value,
-        derived: &dyn Fn(&Case, &Value) -> Vec<(&'static str, Value)>,
-        build: &dyn Fn(&Case, &Form) -> (String, Value),
-    ) -> Option<Option<Form>> {
+        derived: fn(&Case, &Value) -> Fields,
+        build: Build<'_>,
+    ) -> Option<Form> {
         let form = without_tables(form);
-        let built = |changed: &Form| {
+        let object_of = |changed: &Form| {
             let mut form = form.clone();
             form.extend(changed.clone());
             plain(&[build(self, &form)].into_iter().collect()).into_values().next().unwrap_or_default()
         };
-        let was_said = changed.is_some();
         let mut changed = changed.unwrap_or_default();
         for (field, wanted) in derived(self, object) {
             let said = |changed: &Form| {
-                derived(self, &built(changed))
+                derived(self, &object_of(changed))
                     .into_iter()
                     .find(|(name, _)| *name == field)
                     .map(|(_, value)| value)
@@ -126,11 +137,10 @@ impl Case {
             }
             let before = changed.remove(field);
             if !same(field, said(&changed).as_ref(), &wanted) {
-                changed.insert(field.to_owned(), ordered(field, before.or(form.get(field).cloned()), wanted));
+                changed.insert(field.to_owned(), ordered(field, before.as_ref().or(form.get(field)), wanted));
             }
         }
-        let is_said = built(&changed) == *object;
-        is_said.then(|| (was_said || !changed.is_empty()).then_some(changed))
+        (object_of(&changed) == *object).then_some(changed)
     }
 
     /// `volume<id>` as `v` and so on.
@@ -166,17 +176,17 @@ fn same(field: &str, one: Option<&Value>, other: &Value) -> bool {
 }
 
 /// Marks in the order in which the case had them.
-fn ordered(field: &str, before: Option<Value>, wanted: Value) -> Value {
+fn ordered(field: &str, before: Option<&Value>, wanted: Value) -> Value {
     let texts = |value: &Value| -> Option<Vec<String>> {
         value.as_array()?.iter().map(|item| item.as_str().map(str::to_owned)).collect()
     };
-    match (before.as_ref().and_then(texts), texts(&wanted)) {
+    match (before.and_then(texts), texts(&wanted)) {
         (Some(before), Some(wanted)) if field == "marks" => json!(in_place(&before, &wanted)),
         _ => wanted,
     }
 }
 
-fn volume_fields(case: &Case, object: &Value) -> Vec<(&'static str, Value)> {
+fn volume_fields(case: &Case, object: &Value) -> Fields {
     let (spec, status) = (&object["spec"], &object["status"]);
     let reference = match (spec["claimRef"]["name"].as_str(), spec["claimRef"]["uid"].as_str()) {
         (None, _) => "-".to_owned(),
@@ -196,7 +206,7 @@ fn volume_fields(case: &Case, object: &Value) -> Vec<(&'static str, Value)> {
     fields
 }
 
-fn claim_fields(case: &Case, object: &Value) -> Vec<(&'static str, Value)> {
+fn claim_fields(case: &Case, object: &Value) -> Fields {
     let (spec, status) = (&object["spec"], &object["status"]);
     let modes: Vec<&str> = status["accessModes"]
         .as_array()
@@ -220,7 +230,7 @@ fn claim_fields(case: &Case, object: &Value) -> Vec<(&'static str, Value)> {
     fields
 }
 
-fn of_metadata(metadata: &Value) -> Vec<(&'static str, Value)> {
+fn of_metadata(metadata: &Value) -> Fields {
     let annotations = metadata["annotations"].as_object().cloned().unwrap_or_default();
     let marks = annotations.iter().filter(|(key, _)| *key != KEPT).map(|(key, value)| {
         let value = value.as_str().unwrap_or_default();
