@@ -7,28 +7,26 @@
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
-use k8s_openapi::jiff::Timestamp;
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use serde::Serialize;
 use serde_json::json;
-use sha2::{Digest, Sha256};
 
 use super::{
     Knowledge, access,
-    desk::{Busy, Desk},
+    answers::{Trouble, etag, etag_of, forbidden, object, protect},
+    desk::Desk,
     openapi,
     places::Places,
-    redact::{Answer as Whole, redacted},
     site, summary, watching,
 };
 use crate::{
     explain::{
         page::links::is_name,
         reasons,
-        report::{API_VERSION, Explanation, Observed, Source, Verdict},
+        report::{API_VERSION, Verdict},
         subject::Subject,
     },
-    http::{Answer, Denial, Personal, Reply, Rights, Router, Sent, Visit},
+    http::{Answer, Personal, Reply, Router, Sent, Visit},
 };
 
 /// Where all of it is.
@@ -119,7 +117,7 @@ impl Online {
                     let etag = etag(&summary.without_time());
                     document(&visit, &summary, &etag, StatusCode::OK, is_known)
                 }
-                Err(trouble) => trouble.reply(path),
+                Err(trouble) => refused(&trouble, path),
             },
             Some(Asked::Object(subject)) if watches(&visit) => self.watch(subject, &visit).await,
             Some(Asked::Object(subject)) => match object(&self.desk, &subject, &visit.rights).await {
@@ -128,7 +126,7 @@ impl Online {
                     let known = status != StatusCode::FORBIDDEN;
                     document(&visit, &explanation, &etag_of(&explanation), status, known)
                 }
-                Err(trouble) => trouble.reply(path),
+                Err(trouble) => refused(&trouble, path),
             },
         }
     }
@@ -142,7 +140,7 @@ impl Online {
                 let forbidden = forbidden(&subject);
                 return document(visit, &forbidden, &etag_of(&forbidden), StatusCode::FORBIDDEN, false);
             }
-            Err(denial) => return Trouble::from(denial).reply(path),
+            Err(denial) => return refused(&Trouble::from(denial), path),
         }
         let Some(place) = self.watches.take(visit.rights.user()) else {
             return text(
@@ -152,92 +150,6 @@ impl Online {
         };
         let sent = watching::begin(Arc::clone(&self.desk), subject, visit.rights.clone(), place);
         Reply { sent, known: true }
-    }
-}
-
-/// Why there is no answer.
-#[derive(Clone, Debug)]
-pub(super) enum Trouble {
-    /// It cannot be told what may be seen.
-    Denied(Denial),
-    /// Too many ask.
-    Busy,
-}
-
-impl From<Denial> for Trouble {
-    fn from(denial: Denial) -> Self {
-        Self::Denied(denial)
-    }
-}
-
-impl From<Busy> for Trouble {
-    fn from(_: Busy) -> Self {
-        Self::Busy
-    }
-}
-
-impl Trouble {
-    /// As it is answered.
-    pub fn told(&self, path: &str) -> (StatusCode, String) {
-        match self {
-            Self::Denied(denial) => denial.told(path),
-            Self::Busy => {
-                (StatusCode::SERVICE_UNAVAILABLE, "too much is being explained: try later\n".to_owned())
-            }
-        }
-    }
-
-    fn reply(&self, path: &str) -> Reply {
-        let (status, told) = self.told(path);
-        text(status, &told)
-    }
-}
-
-/// What is said of an object to one who may ask about it, with what it was made from; or that this one may not.
-pub(super) async fn object(
-    desk: &Desk,
-    subject: &Subject,
-    rights: &Rights,
-) -> Result<(Explanation, Option<Arc<Whole>>), Trouble> {
-    if !rights.may_ask_for(&access::resource(&subject.object())).await? {
-        return Ok((forbidden(subject), None));
-    }
-    let answer = desk.answer(subject).await?;
-    let hidden = access::hidden(answer.mentioned.keys().cloned(), rights).await?;
-    Ok((redacted(&answer, &hidden), Some(answer)))
-}
-
-/// What is said to one who may not get an object, whether it is there or not.
-fn forbidden(subject: &Subject) -> Explanation {
-    let name = match subject.namespace() {
-        Some(namespace) => format!("{namespace}/{}", subject.name()),
-        None => subject.name().to_owned(),
-    };
-    Explanation {
-        api_version: API_VERSION,
-        kind: "Explanation",
-        subject: subject.json(),
-        headline: String::new(),
-        verdict: Verdict::Forbidden,
-        reason: "Forbidden".to_owned(),
-        summary: format!(
-            "you may not get {} {name}: ask for the right that kubectl get would need",
-            subject.kind()
-        ),
-        observed: Observed {
-            resource_version: None,
-            at: Timestamp::now(),
-            source: Source::Daemon,
-            leader: None,
-        },
-        steps: Vec::new(),
-        candidates: Vec::new(),
-        evidence: Vec::new(),
-        timeline: Vec::new(),
-        actions: Vec::new(),
-        unseen: Vec::new(),
-        unknown: Vec::new(),
-        redacted: 0,
     }
 }
 
@@ -264,21 +176,6 @@ fn status(verdict: Verdict) -> StatusCode {
         Verdict::NotFound => StatusCode::NOT_FOUND,
         Verdict::Forbidden => StatusCode::FORBIDDEN,
     }
-}
-
-/// By what an answer is known again: all of it but when and at which revision of the tables it was made.
-pub(super) fn etag_of(explanation: &Explanation) -> String {
-    let mut same = explanation.clone();
-    same.observed.at = Timestamp::UNIX_EPOCH;
-    same.observed.resource_version = None;
-    etag(&same)
-}
-
-fn etag(value: &impl Serialize) -> String {
-    let digest = Sha256::digest(serde_json::to_vec(value).unwrap_or_default());
-    // Half of it: it tells answers apart, and protects nothing.
-    let half = digest.iter().take(16).fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
-    format!("W/\"{half}\"")
 }
 
 fn fixed(visit: &Visit, value: &serde_json::Value, known: bool) -> Reply {
@@ -310,15 +207,9 @@ fn weak(etag: &str) -> &str {
     etag.strip_prefix("W/").unwrap_or(etag)
 }
 
-/// What keeps a browser that is led here from making anything of the answer.
-pub(super) fn protect(headers: &mut HeaderMap) {
-    const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
-    headers.insert(
-        header::CONTENT_SECURITY_POLICY,
-        HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'"),
-    );
-    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
-    headers.insert(RESOURCE_POLICY, HeaderValue::from_static("same-origin"));
+fn refused(trouble: &Trouble, path: &str) -> Reply {
+    let (status, told) = trouble.told(path);
+    text(status, &told)
 }
 
 fn text(status: StatusCode, told: &str) -> Reply {

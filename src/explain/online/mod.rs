@@ -39,6 +39,7 @@ macro_rules! by_kind {
 }
 
 mod access;
+mod answers;
 mod api;
 mod boards;
 mod copy;
@@ -46,6 +47,7 @@ mod desk;
 mod openapi;
 mod places;
 mod redact;
+mod signs;
 mod site;
 mod summary;
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::{boards::subject_of, desk::Signs};
+use super::{boards::subject_of, signs::Signs};
 use crate::{
     explain::{
         report::{Candidate, Explanation, Happened, Step},

@@ -9,7 +9,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::{
     access,
-    api::{Trouble as Denied, object},
+    answers::{Trouble as Denied, object},
     desk::Desk,
     summary,
 };

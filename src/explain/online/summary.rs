@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::{
     Knowledge,
     access::Sight,
-    api::Trouble,
+    answers::Trouble,
     boards::Said,
     desk::Desk,
     redact::{HIDDEN, is_of_name},

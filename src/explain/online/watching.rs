@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use super::{
-    api::{Trouble, etag_of, object, protect},
+    answers::{Trouble, etag_of, object, protect},
     desk::Desk,
     places::Place,
 };
